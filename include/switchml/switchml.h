@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SwitchML: all-reduce by in-network aggregation. This header is the whole public C API.
+ *
+ * Words (docs/GLOSSARY.md): a *context* is a process's threads and sockets; a *job* is a group of
+ * ranks that sum tensors together; an *operation* is one collective call. Every function that can
+ * fail returns an sml_status; sml_error_detail() then has one sentence for people, for the calling
+ * thread. No function aborts the process, installs a signal handler or writes to stdout. No wait is
+ * unbounded.
+ *
+ * Threads: any function may be called from any thread, but for a *_destroy or _release, which must
+ * be the last use of its handle. Operations submitted by several threads on one job run in the
+ * order in which sml_allreduce() returned; that order must be the same on every rank.
+ */
+#ifndef SWITCHML_SWITCHML_H
+#define SWITCHML_SWITCHML_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SML_VERSION_MAJOR 0
+#define SML_VERSION_MINOR 1
+#define SML_VERSION_PATCH 0
+
+#if defined(SML_BUILDING_LIBRARY)
+#define SML_API __attribute__((visibility("default")))
+#else
+#define SML_API
+#endif
+
+/* Status codes are stable: a number never changes its meaning. 0 is success, negative is not. */
+typedef enum sml_status {
+  SML_OK = 0,
+  SML_IN_PROGRESS = 1,           /* sml_operation_test/_wait: not ended; the buffers stay lent */
+  SML_ERR_INVALID_ARGUMENT = -1, /* a NULL buffer, bad rank, unknown enum ...: fix the call */
+  SML_ERR_UNSUPPORTED = -2,      /* this type, reduction or size is not offered; use another path */
+  SML_ERR_NO_MEMORY = -3,
+  SML_ERR_BUSY = -4,             /* all operations of the pool are in use; wait for one, retry */
+  SML_ERR_SYSTEM = -5,           /* a system call failed; the detail names it and its errno */
+  SML_ERR_UNREACHABLE = -6,      /* the aggregator did not answer */
+  SML_ERR_REFUSED = -7,          /* the aggregator refused the join; the detail says why */
+  SML_ERR_VERSION = -8,          /* the other side speaks another protocol version */
+  SML_ERR_MTU = -9,              /* the path does not carry the smallest chunk unfragmented */
+  SML_ERR_TIMEOUT = -10,         /* a deadline passed; the detail names who is missing */
+  SML_ERR_RANK_LOST = -11,       /* a rank's process is gone or stopped; sml_error.ranks names it */
+  SML_ERR_AGGREGATOR_LOST = -12, /* the aggregator is gone or restarted */
+  SML_ERR_MISMATCH = -13,        /* ranks called different operations; sml_error.ranks names two */
+  SML_ERR_ABORTED = -14,         /* sml_job_abort() on this or another rank */
+  SML_ERR_NOT_CONFIGURED = -15,  /* no aggregator is named; set SWITCHML_AGGREGATOR=host:port */
+  SML_ERR_FORKED = -16,          /* the handle belongs to the parent of this process */
+  SML_ERR_PROTOCOL = -17         /* the other side broke the protocol */
+} sml_status;
+
+typedef enum sml_type { SML_FLOAT32 = 0, SML_INT32 = 1 } sml_type;
+typedef enum sml_reduction { SML_SUM = 0, SML_AVG = 1 } sml_reduction;
+
+typedef struct sml_context sml_context;
+typedef struct sml_job sml_job;
+typedef struct sml_operation sml_operation;
+
+/* Option structs: set struct_bytes = sizeof(the struct) and zero the rest (SML_*_INIT does both).
+ * A zero field means its default, so a program built against an older header keeps working. */
+
+typedef struct sml_context_options {
+  size_t struct_bytes;
+  uint32_t num_threads;    /* engine threads (= lanes offered); default 1, at most 16 */
+  uint32_t num_operations; /* operations in flight; default 1024, rounded up to a power of two */
+  uint32_t rx_buffer_bytes; /* socket receive buffer asked for; default 8 MiB */
+  uint32_t no_offload;     /* 1: never use UDP_SEGMENT/UDP_GRO, as SWITCHML_NO_OFFLOAD=1 */
+} sml_context_options;
+#define SML_CONTEXT_OPTIONS_INIT { .struct_bytes = sizeof(sml_context_options) }
+
+/* Gathers `bytes` bytes of every rank: in[bytes] of this rank, out[world_size * bytes] in rank
+ * order. Called only from sml_job_create(), on its thread. Returns 0, or non-zero when it failed. */
+typedef int (*sml_allgather_fn)(void *user, const void *in, void *out, size_t bytes);
+
+typedef struct sml_job_options {
+  size_t struct_bytes;
+  const char *aggregator;  /* "host:port" or "[v6]:port"; NULL: SWITCHML_AGGREGATOR */
+  const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
+  uint32_t rank;           /* 0 .. world_size - 1 */
+  uint32_t world_size;     /* 1 .. 4096 */
+  sml_allgather_fn allgather; /* out-of-band exchange (a framework's store, MPI ...); may be NULL */
+  void *allgather_user;
+  uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
+  uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
+  uint64_t lease_ns;       /* silence after which a rank counts as lost; default 2 s */
+  uint32_t num_slots;      /* slots a lane; power of two; default 256 */
+  uint32_t max_datagram_bytes; /* upper limit of a UDP payload; default 8960 */
+} sml_job_options;
+#define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
+
+typedef struct sml_operation_options {
+  size_t struct_bytes;
+  uint64_t key;        /* caller's name for what is summed, equal on all ranks; goes into the tag, so
+                          that two calls alike in everything but content are told apart */
+  uint64_t timeout_ns; /* deadline from submission; default the job's */
+} sml_operation_options;
+#define SML_OPERATION_OPTIONS_INIT { .struct_bytes = sizeof(sml_operation_options) }
+
+/* Why an operation or a job failed. */
+#define SML_MAX_NAMED_RANKS 16
+typedef struct sml_error {
+  size_t struct_bytes;
+  sml_status status;
+  uint32_t num_ranks;                  /* how many are in ranks[] */
+  uint32_t ranks[SML_MAX_NAMED_RANKS]; /* the ranks that are to blame or missing */
+  uint64_t operation;                  /* number of the operation in the job's order, from 0 */
+  char detail[256];                    /* one sentence: what happened and what to do */
+} sml_error;
+#define SML_ERROR_INIT { .struct_bytes = sizeof(sml_error) }
+
+typedef struct sml_stats {
+  size_t struct_bytes;
+  uint64_t operations_submitted;
+  uint64_t operations_completed;
+  uint64_t operations_failed;
+  uint64_t tensor_bytes;       /* of completed operations */
+  uint64_t tx_packets, tx_bytes; /* UDP payload bytes, headers of ours included */
+  uint64_t rx_packets, rx_bytes;
+  uint64_t chunks_completed;   /* data and exponent chunks */
+  uint64_t retransmissions;    /* update packets sent again */
+  uint64_t probes;             /* PROBE packets sent */
+  uint64_t dropped_packets;    /* received and not acted upon, all reasons */
+  uint64_t system_calls;       /* of the engine threads of this job's context, since its creation */
+  uint64_t srtt_ns, rto_ns;    /* of lane 0 */
+  uint32_t num_lanes, num_slots, chunk_bytes;
+  uint32_t has_segmentation_offload;
+} sml_stats;
+#define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
+
+SML_API const char *sml_version(void);                 /* "0.1.0"; static */
+SML_API const char *sml_status_string(sml_status s);   /* never NULL; static */
+SML_API const char *sml_error_detail(void);            /* last failure of this thread; "" if none */
+
+/* Starts engine and control threads. options may be NULL. Errors: INVALID_ARGUMENT, NO_MEMORY,
+ * SYSTEM. Destroy its jobs first; destroy stops the threads and says goodbye for what is left. */
+SML_API sml_status sml_context_create(const sml_context_options *options, sml_context **context_out);
+SML_API void sml_context_destroy(sml_context *context);
+
+/* Joins a job: blocks until all ranks are in or join_timeout_ns passed. Collective; with an
+ * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator.
+ * Errors: INVALID_ARGUMENT, NOT_CONFIGURED, UNREACHABLE, REFUSED, VERSION, MTU, TIMEOUT, SYSTEM... */
+SML_API sml_status sml_job_create(sml_context *context, const sml_job_options *options,
+                                  sml_job **job_out);
+/* Ends outstanding operations with SML_ERR_ABORTED, says goodbye, frees. Not collective. Operation
+ * handles of the job must have been released. */
+SML_API void sml_job_destroy(sml_job *job);
+
+/* 1 if sml_allreduce would accept this on every rank alike; depends on nothing local. */
+SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count);
+
+/* Submits out[i] = reduction over ranks of in[i], i < count; returns before it is done. `in` and
+ * `out` (equal for in place, else disjoint; any alignment) are lent to the library until the
+ * operation ends: do not write `in` nor touch `out` before. count 0 completes at once. On failure
+ * nothing is sent and *operation_out is NULL. float32 is summed in block fixed point (PROTOCOL.md,
+ * "Numbers"): every rank gets the same bits; a block with an Inf or NaN on any rank is NaN
+ * everywhere. int32 SUM wraps modulo 2^32; int32 AVG is SML_ERR_UNSUPPORTED.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
+SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count,
+                                 sml_type type, sml_reduction reduction,
+                                 const sml_operation_options *options,
+                                 sml_operation **operation_out);
+
+/* SML_IN_PROGRESS, or the terminal status (the buffers are the caller's again). test never blocks;
+ * wait blocks at most timeout_ns. That a wait timed out does not end the operation. */
+SML_API sml_status sml_operation_test(sml_operation *operation);
+SML_API sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns);
+/* Details of a failed operation; SML_OK and a zeroed error when it did not fail. */
+SML_API sml_status sml_operation_error(sml_operation *operation, sml_error *error_out);
+/* Gives the handle back. An operation that has not ended is detached: it still ends by itself. */
+SML_API void sml_operation_release(sml_operation *operation);
+
+/* Ends every outstanding and later operation of the job with SML_ERR_ABORTED, on every rank. */
+SML_API sml_status sml_job_abort(sml_job *job, const char *why);
+/* The status the job has failed with, SML_OK while it works. error_out may be NULL. */
+SML_API sml_status sml_job_error(sml_job *job, sml_error *error_out);
+SML_API sml_status sml_job_stats(sml_job *job, sml_stats *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lines for the operator, on stderr: "2026-01-02T03:04:05.678Z warning rank_lost job=x rank=2 ...". For
+ * daemons and commands; the pure modules and the library don't log. */
+#ifndef SML_BASE_LOG_H
+#define SML_BASE_LOG_H
+
+#include "base/base.h"
+
+enum sml_log_level { SML_LOG_ERROR, SML_LOG_WARNING, SML_LOG_INFO, SML_LOG_DEBUG };
+
+/* "error", "warning", "info", "debug"; false: no such level. */
+bool sml_log_parse_level(const char *text, enum sml_log_level *level_out);
+void sml_log_set_level(enum sml_log_level level); /* default info */
+/* One line in one write, any thread. At most 200 lines a second: what others can cause must not fill a
+ * disk; how many were left out is said afterwards. Errors always pass. */
+void sml_log(enum sml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/aggregator.h"
+
+/* One version of a slot. phase 0: never used. */
+struct cell {
+  uint32_t phase;
+  uint32_t tag;
+  uint32_t grant; /* drawn once, at completion */
+  uint32_t count; /* I4: the number of seen bits */
+  uint16_t first_rank;
+  uint16_t payload_bytes;
+  uint8_t wire, reducer;
+};
+
+struct sml_aggregator {
+  struct sml_aggregator_options options;
+  uint32_t cursor; /* next chunk to grant */
+  uint32_t num_departed;
+  uint32_t seen_words; /* words a cell */
+  size_t value_stride_bytes;
+  struct cell *cells; /* [2 * num_slots]: slot * 2 + version */
+  uint64_t *seen;     /* [2 * num_slots][seen_words]; I3 */
+  uint64_t *departed; /* [seen_words] */
+  uint8_t *values;    /* [2 * num_slots][value_stride_bytes] */
+};
+
+struct layout {
+  size_t cells, seen, departed, values, total_bytes;
+};
+
+static struct layout place(const struct sml_aggregator_options *o) {
+  const size_t num_cells = 2 * (size_t)o->num_slots, words = SML_BITMAP_WORDS(o->world_size);
+  struct layout l;
+  l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
+  l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
+  l.departed = l.seen + num_cells * words * sizeof(uint64_t);
+  l.values = sml_align_up(l.departed + words * sizeof(uint64_t), 64);
+  l.total_bytes = l.values + num_cells * sml_align_up(o->chunk_bytes, 64);
+  return l;
+}
+
+size_t sml_aggregator_memsize(const struct sml_aggregator_options *options) {
+  return place(options).total_bytes;
+}
+
+struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *o) {
+  SML_ASSERT(o->world_size >= 2 && o->world_size <= SML_MAX_WORLD_SIZE);
+  SML_ASSERT(sml_is_pow2(o->num_slots) && o->num_slots <= 32768 && o->slot_base % o->num_slots == 0);
+  SML_ASSERT(o->first_phase >= SML_FIRST_PHASE && o->first_phase % 2 == 0 && o->chunk_bytes % 4 == 0);
+  const struct layout l = place(o);
+  uint8_t *bytes = mem;
+  struct sml_aggregator *a = mem;
+  memset(mem, 0, l.values);
+  a->options = *o;
+  a->cursor = o->first_chunk + o->num_slots;
+  a->seen_words = SML_BITMAP_WORDS(o->world_size);
+  a->value_stride_bytes = sml_align_up(o->chunk_bytes, 64);
+  a->cells = (struct cell *)(void *)(bytes + l.cells);
+  a->seen = (uint64_t *)(void *)(bytes + l.seen);
+  a->departed = (uint64_t *)(void *)(bytes + l.departed);
+  a->values = bytes + l.values;
+  return a;
+}
+
+const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a) {
+  return &a->options;
+}
+
+void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell) {
+  return a->values + cell * a->value_stride_bytes;
+}
+
+static uint64_t *seen_of(const struct sml_aggregator *a, uint32_t cell) {
+  return a->seen + (size_t)cell * a->seen_words;
+}
+
+static bool is_complete(const struct sml_aggregator *a, const struct cell *c) {
+  return c->count == a->options.world_size;
+}
+
+/* A departed rank that this cell waits for, or UINT32_MAX. */
+static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
+  if (a->num_departed == 0 || is_complete(a, &a->cells[cell])) return UINT32_MAX;
+  const uint64_t *seen = seen_of(a, cell);
+  for (uint32_t w = 0; w < a->seen_words; w++) {
+    const uint64_t missing = a->departed[w] & ~seen[w];
+    if (missing != 0) return w * 64 + (uint32_t)__builtin_ctzll(missing);
+  }
+  return UINT32_MAX;
+}
+
+/* Can an honest member be in `phase` of this cell, when the cell is older? Only if it holds the result
+ * of phase - 1, which the other version must then still store (I1, I2). */
+static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
+  const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
+  const uint32_t first = a->options.first_phase;
+  if (phase == first) return c->phase == 0;
+  if (other->phase != phase - 1 || !is_complete(a, other)) return false;
+  return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && is_complete(a, c);
+}
+
+static struct sml_decision verdict(enum sml_verdict v, uint32_t cell) {
+  return (struct sml_decision){.verdict = v, .cell = cell, .blocked_rank = UINT32_MAX};
+}
+
+static struct sml_decision drop(enum sml_drop reason) {
+  return (struct sml_decision){.verdict = SML_VERDICT_DROP, .drop = reason, .blocked_rank = UINT32_MAX};
+}
+
+static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
+                                      bool is_first) {
+  struct cell *c = &a->cells[cell];
+  sml_bit_set(seen_of(a, cell), h->rank);
+  c->count++;
+  struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
+  if (is_complete(a, c)) {
+    c->grant = a->cursor++; /* I9: once, and stored with the result */
+    d.verdict = SML_VERDICT_COMPLETE;
+  }
+  d.blocked_rank = blocked_by(a, cell);
+  return d;
+}
+
+static struct sml_decision start_phase(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
+  struct cell *c = &a->cells[cell];
+  *c = (struct cell){.phase = h->phase,
+                     .tag = h->tag,
+                     .first_rank = h->rank,
+                     .payload_bytes = h->payload_bytes,
+                     .wire = h->wire,
+                     .reducer = h->reducer};
+  memset(seen_of(a, cell), 0, a->seen_words * sizeof(uint64_t));
+  return contribute(a, h, cell, true);
+}
+
+static struct sml_decision decide_newer(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
+  if (!is_next_phase(a, cell, h->phase)) {
+    struct sml_decision d = verdict(SML_VERDICT_JUMP, cell);
+    d.drop = SML_DROP_FUTURE_PHASE;
+    return d;
+  }
+  if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
+  return start_phase(a, h, cell);
+}
+
+static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
+  if (c->tag != h->tag) return false;
+  return h->type == SML_PACKET_PROBE ||
+         (c->payload_bytes == h->payload_bytes && c->wire == h->wire && c->reducer == h->reducer);
+}
+
+struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
+  SML_ASSERT(h->rank < a->options.world_size);
+  const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
+  if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
+  if (h->type == SML_PACKET_UPDATE) {
+    const bool is_ragged = h->wire == SML_LANES_INT32 && h->payload_bytes % 4 != 0;
+    if (h->payload_bytes == 0 || h->payload_bytes > a->options.chunk_bytes || is_ragged)
+      return drop(SML_DROP_BAD_LENGTH);
+  } else if (h->payload_bytes != 0) {
+    return drop(SML_DROP_BAD_LENGTH);
+  }
+  const uint32_t cell = slot * 2 + (h->phase & 1);
+  const struct cell *c = &a->cells[cell];
+  if (h->phase < a->options.first_phase || h->phase < c->phase) return drop(SML_DROP_STALE_PHASE);
+  if (h->phase > c->phase) return decide_newer(a, h, cell);
+  if (!is_same_chunk(c, h)) {
+    struct sml_decision d = verdict(SML_VERDICT_MISMATCH, cell);
+    d.drop = SML_DROP_TAG_MISMATCH;
+    d.first_rank = c->first_rank;
+    return d;
+  }
+  if (is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
+  if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
+  if (!sml_bit_test(seen_of(a, cell), h->rank)) return contribute(a, h, cell, false);
+  if (h->flags & SML_FLAG_RETRANSMISSION) return verdict(SML_VERDICT_PENDING, cell);
+  return drop(SML_DROP_DUPLICATE);
+}
+
+bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
+  return a->cells[cell].phase == phase && is_complete(a, &a->cells[cell]);
+}
+
+void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *h) {
+  const struct cell *c = &a->cells[cell];
+  SML_ASSERT(is_complete(a, c));
+  *h = (struct sml_header){.version = SML_WIRE_VERSION,
+                           .type = SML_PACKET_RESULT,
+                           .wire = c->wire,
+                           .reducer = c->reducer,
+                           .payload_bytes = c->payload_bytes,
+                           .slot = (uint16_t)(a->options.slot_base + cell / 2),
+                           .phase = c->phase,
+                           .tag = c->tag,
+                           .chunk = c->grant};
+}
+
+uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
+                                uint64_t *words) {
+  const uint32_t n = a->options.world_size, cell = slot * 2 + (phase & 1);
+  const bool is_live = a->cells[cell].phase == phase;
+  const uint64_t *seen = seen_of(a, cell);
+  uint32_t num_missing = 0;
+  for (uint32_t w = 0; w < a->seen_words; w++) {
+    const uint64_t members = n - w * 64 >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - w * 64)) - 1;
+    words[w] = members & ~(is_live ? seen[w] : 0);
+    num_missing += sml_popcount_u64(words[w]);
+  }
+  return num_missing;
+}
+
+uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank) {
+  SML_ASSERT(rank < a->options.world_size);
+  if (!sml_bit_test(a->departed, rank)) {
+    sml_bit_set(a->departed, rank);
+    a->num_departed++;
+  }
+  for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
+    const struct cell *c = &a->cells[cell];
+    if (c->count > 0 && !is_complete(a, c) && !sml_bit_test(seen_of(a, cell), rank)) return cell / 2;
+  }
+  return UINT32_MAX;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The aggregator's state machine for one lane of one job (NSDI'21 algorithm 3, with a phase in place
+ * of the version bit). Pure. It decides; the engine sums into sml_aggregator_values() and sends.
+ *
+ * Invariants (docs/PROTOCOL.md): I3 a seen bit is set exactly while the rank's contribution to the
+ * live phase is in the sum; I4 count = number of seen bits, complete means count = n; the grant is
+ * drawn once, at completion, and stored with the result. */
+#ifndef SML_CORE_AGGREGATOR_H
+#define SML_CORE_AGGREGATOR_H
+
+#include "core/drop.h"
+#include "core/wire.h"
+
+struct sml_aggregator_options {
+  uint32_t world_size; /* 2 .. SML_MAX_WORLD_SIZE */
+  uint32_t num_slots;  /* power of two, <= 32768 */
+  uint16_t slot_base;  /* multiple of num_slots */
+  uint32_t chunk_bytes; /* largest payload; multiple of 4 */
+  uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
+  uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
+};
+
+enum sml_verdict {
+  SML_VERDICT_DROP,      /* count `drop` */
+  SML_VERDICT_FIRST,     /* set the values to the payload (first contribution of the phase) */
+  SML_VERDICT_ADD,       /* add the payload */
+  SML_VERDICT_COMPLETE,  /* add the payload (set, if n would be 1), then multicast the result */
+  SML_VERDICT_REPEAT,    /* unicast the stored result to the sender, flagged RETRANSMISSION */
+  SML_VERDICT_PENDING,   /* unicast PENDING with the missing ranks */
+  SML_VERDICT_MISMATCH,  /* drop, and report ranks `rank` and `first_rank` */
+  SML_VERDICT_JUMP,      /* drop, and report `rank` */
+};
+
+struct sml_decision {
+  enum sml_verdict verdict;
+  enum sml_drop drop;     /* for DROP, MISMATCH, JUMP */
+  uint32_t cell;          /* index of (slot, version): values and result belong to it */
+  uint32_t first_rank;    /* MISMATCH: who the slot's operation came from */
+  uint32_t blocked_rank;  /* FIRST, ADD: a departed rank this phase waits for, or UINT32_MAX */
+};
+
+struct sml_aggregator;
+size_t sml_aggregator_memsize(const struct sml_aggregator_options *options);
+/* mem: sml_aggregator_memsize() bytes, aligned 64, zero-filled or not. */
+struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *options);
+
+/* For an UPDATE or PROBE that passed job, epoch, rank and source checks. Changes state for FIRST, ADD and
+ * COMPLETE only. */
+struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *header);
+/* Values of a cell, chunk_bytes bytes aligned 64: int32 in host order, or exponent codes. */
+void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
+/* Whether a cell still holds the complete result of a phase: a later one may have taken its place. */
+bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
+/* Header of a completed cell's RESULT, but for job and epoch. */
+void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *header_out);
+/* Ranks missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
+uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
+                                uint64_t *words_out);
+/* Marks a rank as gone. Returns the number of a slot that waits for it already, or UINT32_MAX. */
+uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank);
+const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
+
+#endif

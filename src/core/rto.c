@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/rto.h"
+
+void sml_rto_init(struct sml_rto *rto) {
+  *rto = (struct sml_rto){.rto_ns = SML_RTO_INITIAL_NS};
+}
+
+void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns) {
+  rtt_ns = sml_min_u64(rtt_ns, SML_RTO_CEILING_NS); /* a rank that was late says nothing of the path */
+  if (rto->srtt_ns == 0) {
+    rto->srtt_ns = rtt_ns;
+    rto->rttvar_ns = rtt_ns / 2;
+  } else {
+    const uint64_t delta =
+        rto->srtt_ns > rtt_ns ? rto->srtt_ns - rtt_ns : rtt_ns - rto->srtt_ns;
+    rto->rttvar_ns = rto->rttvar_ns - rto->rttvar_ns / 4 + delta / 4;
+    rto->srtt_ns = rto->srtt_ns - rto->srtt_ns / 8 + rtt_ns / 8;
+  }
+  const uint64_t rto_ns = rto->srtt_ns + sml_max_u64(4 * rto->rttvar_ns, rto->srtt_ns / 4);
+  rto->rto_ns = sml_min_u64(sml_max_u64(rto_ns, SML_RTO_FLOOR_NS), SML_RTO_CEILING_NS);
+}
+
+uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level) {
+  SML_ASSERT(level < SML_RTO_LEVELS);
+  return sml_min_u64(rto->rto_ns << level, SML_RTO_CEILING_NS);
+}
+
+uint64_t sml_rto_reorder_window(const struct sml_rto *rto) {
+  return sml_max_u64(rto->srtt_ns / 4, 100 * SML_NS_PER_US);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Retransmission timeout from round-trip samples (RFC 6298 with a floor for data centres). A "round
+ * trip" here ends with the slowest rank's contribution. */
+#ifndef SML_CORE_RTO_H
+#define SML_CORE_RTO_H
+
+#include "base/base.h"
+
+#define SML_RTO_INITIAL_NS (20 * SML_NS_PER_MS)
+#define SML_RTO_FLOOR_NS (1 * SML_NS_PER_MS)
+#define SML_RTO_CEILING_NS (200 * SML_NS_PER_MS)
+#define SML_RTO_LEVELS 8u /* 0: not asked about yet; k: asked k times, at most 7 */
+
+struct sml_rto {
+  uint64_t srtt_ns, rttvar_ns, rto_ns;
+};
+void sml_rto_init(struct sml_rto *rto);
+void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
+/* Timeout of a slot that was asked about `level` times: doubled each time, up to the ceiling. */
+uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level);
+/* How much later than a chunk another one must have been sent, and be complete, for the first to count
+ * as lost: paths that reorder by less than this cost nothing. */
+uint64_t sml_rto_reorder_window(const struct sml_rto *rto);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How an operation becomes chunks: a pure function of (operation, lanes, chunk size), equal on every
+ * rank (docs/PROTOCOL.md "Stream"). Each lane gets one contiguous range of the tensor. For float32 the
+ * range's chunks come in groups, each preceded, one group ahead, by an exponent chunk:
+ *     E0 E1 D(0) E2 D(1) E3 D(2) ... D(last)
+ * where Eg carries one exponent code a data chunk of group g. int32 has data chunks only. */
+#ifndef SML_CORE_STREAM_H
+#define SML_CORE_STREAM_H
+
+#include "base/base.h"
+
+/* What core must know of one operation; equal on all ranks but for nothing. */
+struct sml_operation_plan {
+  uint64_t number;    /* in the job's order, from 0 */
+  uint64_t num_elems; /* > 0 */
+  uint64_t key;
+  uint8_t type;       /* enum sml_type of the public header */
+  uint8_t reduction;
+  bool has_exponents; /* float32 */
+};
+
+/* One lane's part: elements [first_elem, first_elem + num_elems), which may be empty. */
+struct sml_range {
+  uint64_t first_elem, num_elems;
+  uint64_t num_data_chunks;
+  uint32_t chunk_elems;      /* of a full data chunk */
+  uint32_t group_chunks;     /* data chunks a full group */
+  uint32_t num_groups;       /* 0 without exponents */
+  uint64_t num_chunks;       /* data and exponent chunks */
+};
+/* group_chunks: sml_group_chunks(). Ranges are multiples of chunk_elems but for the last. */
+void sml_range_make(struct sml_range *range_out, const struct sml_operation_plan *plan, uint32_t lane,
+                    uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots);
+/* Exponent codes a group: at least four windows of data chunks, about 2 MiB of tensor, at most what a
+ * chunk holds. */
+uint32_t sml_group_chunks(uint32_t chunk_bytes, uint32_t num_slots);
+/* Bytes for codes and ready bytes of a range. */
+size_t sml_stream_codes_bytes(const struct sml_range *range);
+
+/* The position-th chunk of a range. */
+struct sml_chunk {
+  bool is_exponent;
+  uint32_t group;         /* of float32 chunks */
+  uint64_t first_elem;    /* data: in the whole tensor */
+  uint32_t num_elems;     /* data: elements; exponent: codes */
+  uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */
+  uint32_t payload_bytes;
+};
+void sml_range_chunk(const struct sml_range *range, uint64_t position, struct sml_chunk *chunk_out);
+
+/* 64-bit hash of the operation for tags; the tag of its position-th chunk. */
+uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes);
+uint32_t sml_tag(uint64_t tag_base, uint64_t position);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/wire.h"
+
+#define CRC_OFFSET 28u
+#define KNOWN_FLAGS SML_FLAG_RETRANSMISSION /* KEYED and CHECKED are reserved in this version */
+
+static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
+  static const uint8_t zero[4];
+  uint32_t crc = sml_crc32c(0, frame, CRC_OFFSET);
+  crc = sml_crc32c(crc, zero, sizeof zero);
+  return sml_crc32c(crc, frame + SML_HEADER_BYTES, payload_bytes);
+}
+
+void sml_wire_seal(uint8_t *frame, const struct sml_header *h) {
+  frame[0] = (uint8_t)(SML_WIRE_VERSION << 4 | (h->type & 15));
+  frame[1] = (uint8_t)((h->wire & 15) << 4 | (h->reducer & 15));
+  sml_store_be16(frame + 2, h->job);
+  sml_store_be32(frame + 4, h->epoch);
+  sml_store_be16(frame + 8, h->rank);
+  sml_store_be16(frame + 10, h->payload_bytes);
+  sml_store_be16(frame + 12, h->slot);
+  sml_store_be16(frame + 14, h->flags);
+  sml_store_be32(frame + 16, h->phase);
+  sml_store_be32(frame + 20, h->tag);
+  sml_store_be32(frame + 24, h->chunk);
+  const uint32_t crc = frame_crc(frame, h->payload_bytes);
+  sml_store_be32(frame + CRC_OFFSET, crc);
+}
+
+static bool is_known(const struct sml_header *h) {
+  const bool is_data = h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_SUM;
+  const bool is_exponents = h->wire == SML_LANES_UINT8 && h->reducer == SML_REDUCE_MAX;
+  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents) &&
+         (h->flags & ~KNOWN_FLAGS) == 0;
+}
+
+enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *h) {
+  if (num_bytes < SML_HEADER_BYTES) return SML_WIRE_TRUNCATED;
+  h->version = frame[0] >> 4;
+  if (h->version != SML_WIRE_VERSION) return SML_WIRE_BAD_VERSION;
+  h->type = frame[0] & 15;
+  h->wire = frame[1] >> 4;
+  h->reducer = frame[1] & 15;
+  h->job = sml_load_be16(frame + 2);
+  h->epoch = sml_load_be32(frame + 4);
+  h->rank = sml_load_be16(frame + 8);
+  h->payload_bytes = sml_load_be16(frame + 10);
+  h->slot = sml_load_be16(frame + 12);
+  h->flags = sml_load_be16(frame + 14);
+  h->phase = sml_load_be32(frame + 16);
+  h->tag = sml_load_be32(frame + 20);
+  h->chunk = sml_load_be32(frame + 24);
+  if (num_bytes < SML_HEADER_BYTES + (size_t)h->payload_bytes) return SML_WIRE_TRUNCATED;
+  if (num_bytes > SML_HEADER_BYTES + (size_t)h->payload_bytes) return SML_WIRE_OVERLONG;
+  if (frame_crc(frame, h->payload_bytes) != sml_load_be32(frame + CRC_OFFSET)) return SML_WIRE_BAD_CRC;
+  return is_known(h) ? SML_WIRE_OK : SML_WIRE_BAD_TYPE;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Wire version 1: the 32-byte header of every datagram, big-endian (docs/PROTOCOL.md "Header").
+ * This file is the one home of the format; BPF, P4 and dissectors cite it.
+ *
+ *  0  version:4 type:4 wire:4 reducer:4 job:16
+ *  4  epoch:32
+ *  8  rank:16 payload_bytes:16
+ * 12  slot:16 flags:16
+ * 16  phase:32
+ * 20  tag:32
+ * 24  chunk:32      UPDATE: index in the lane's stream mod 2^32. RESULT: the chunk granted next.
+ * 28  crc32c:32     over header (this word zero) and payload */
+#ifndef SML_CORE_WIRE_H
+#define SML_CORE_WIRE_H
+
+#include "base/base.h"
+
+#define SML_WIRE_VERSION 1
+#define SML_HEADER_BYTES 32u
+#define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
+#define SML_MAX_WORLD_SIZE 4096u
+#define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
+
+enum sml_packet_type {
+  SML_PACKET_UPDATE = 1,  /* worker -> aggregator: one rank's contribution to a slot */
+  SML_PACKET_RESULT = 2,  /* aggregator -> worker: the sum, and the grant of the next chunk */
+  SML_PACKET_PENDING = 3, /* aggregator -> worker: not complete; payload = bitmap of missing ranks */
+  SML_PACKET_ERROR = 4,   /* aggregator -> worker: job or epoch unknown here; payload = the packet's nonce or empty */
+  SML_PACKET_HELLO = 5,   /* both ways: registers a data address and probes the MTU; payload = nonce:64, padding */
+  SML_PACKET_ABORT = 6,   /* reserved: aborts travel on the control connection */
+  SML_PACKET_PROBE = 7,   /* worker -> aggregator: what became of this slot? never a contribution */
+};
+
+enum sml_wire_type { SML_LANES_INT32 = 0, SML_LANES_UINT8 = 1 };
+enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
+
+enum sml_packet_flags {
+  SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */
+  SML_FLAG_KEYED = 1u << 1,          /* reserved: a 16-byte extension with a 64-bit MAC follows */
+  SML_FLAG_CHECKED = 1u << 2,        /* reserved: the last lane is the check word */
+};
+
+struct sml_header {
+  uint8_t version, type, wire, reducer;
+  uint16_t job;
+  uint32_t epoch;
+  uint16_t rank;
+  uint16_t payload_bytes;
+  uint16_t slot; /* absolute number at the aggregator's engine */
+  uint16_t flags;
+  uint32_t phase;
+  uint32_t tag;
+  uint32_t chunk;
+};
+
+enum sml_wire_error {
+  SML_WIRE_OK,
+  SML_WIRE_TRUNCATED,   /* shorter than a header, or than the header says */
+  SML_WIRE_OVERLONG,    /* longer than the header says */
+  SML_WIRE_BAD_VERSION,
+  SML_WIRE_BAD_TYPE,    /* type, wire type, reducer or flags that version 1 does not have */
+  SML_WIRE_BAD_CRC,
+};
+
+/* Writes the header and the CRC over it and the payload that already stands at frame + 32. */
+void sml_wire_seal(uint8_t *frame, const struct sml_header *header);
+/* Checks length, version, known values and CRC before anything is believed. */
+enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
+
+/* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */
+uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes);
+
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The frame: golden bytes, every length, every field wrong alone, every bit flipped. */
+#include "core/wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const struct sml_header SAMPLE = {.version = 1, .type = SML_PACKET_RESULT, .wire = SML_LANES_UINT8,
+                                         .reducer = SML_REDUCE_MAX, .job = 0x1234, .epoch = 0x56789abc,
+                                         .rank = 0x0def, .payload_bytes = 4, .slot = 0x4321,
+                                         .flags = SML_FLAG_RETRANSMISSION, .phase = 0xfedcba98,
+                                         .tag = 0x01020304, .chunk = 0xa0b0c0d0};
+
+/* Makes the checksum right again after a test wrote into the frame. */
+static void reseal(uint8_t *frame, size_t num_bytes) {
+  sml_store_be32(frame + 28, 0);
+  sml_store_be32(frame + 28, sml_crc32c(0, frame, num_bytes));
+}
+
+static void assert_same_header(const struct sml_header *a, const struct sml_header *b) {
+  assert_int_equal(a->version, b->version);
+  assert_int_equal(a->type, b->type);
+  assert_int_equal(a->wire, b->wire);
+  assert_int_equal(a->reducer, b->reducer);
+  assert_int_equal(a->job, b->job);
+  assert_int_equal(a->epoch, b->epoch);
+  assert_int_equal(a->rank, b->rank);
+  assert_int_equal(a->payload_bytes, b->payload_bytes);
+  assert_int_equal(a->slot, b->slot);
+  assert_int_equal(a->flags, b->flags);
+  assert_int_equal(a->phase, b->phase);
+  assert_int_equal(a->tag, b->tag);
+  assert_int_equal(a->chunk, b->chunk);
+}
+
+static void golden_frame(void **state) {
+  (void)state;
+  uint8_t frame[36] = {[32] = 0x1b, 0x7e, 0x00, 0xff};
+  static const uint8_t golden[36] = {0x12, 0x11, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0x0d, 0xef, 0x00, 0x04,
+                                     0x43, 0x21, 0x00, 0x01, 0xfe, 0xdc, 0xba, 0x98, 0x01, 0x02, 0x03, 0x04,
+                                     0xa0, 0xb0, 0xc0, 0xd0, 0xbf, 0x59, 0xb1, 0x85, 0x1b, 0x7e, 0x00, 0xff};
+  sml_wire_seal(frame, &SAMPLE);
+  assert_memory_equal(frame, golden, sizeof golden);
+  struct sml_header h;
+  assert_int_equal(sml_wire_open(golden, sizeof golden, &h), SML_WIRE_OK);
+  assert_same_header(&h, &SAMPLE);
+}
+
+static void random_headers_round_trip(void **state) {
+  (void)state;
+  static uint8_t frame[SML_MAX_DATAGRAM_BYTES];
+  struct sml_prng prng = {.state = 5};
+  for (int round = 0; round < 2000; round++) {
+    const bool is_exponent = sml_prng_below(&prng, 2) != 0;
+    const struct sml_header h = {
+        .version = 1,
+        .type = (uint8_t)(1 + sml_prng_below(&prng, 7)),
+        .wire = is_exponent ? SML_LANES_UINT8 : SML_LANES_INT32,
+        .reducer = is_exponent ? SML_REDUCE_MAX : SML_REDUCE_SUM,
+        .job = (uint16_t)sml_prng_next(&prng),
+        .epoch = (uint32_t)sml_prng_next(&prng),
+        .rank = (uint16_t)sml_prng_next(&prng),
+        .payload_bytes = (uint16_t)sml_prng_below(&prng, sizeof frame - SML_HEADER_BYTES + 1),
+        .slot = (uint16_t)sml_prng_next(&prng),
+        .flags = (uint16_t)sml_prng_below(&prng, 2),
+        .phase = (uint32_t)sml_prng_next(&prng),
+        .tag = (uint32_t)sml_prng_next(&prng),
+        .chunk = (uint32_t)sml_prng_next(&prng)};
+    for (size_t i = 0; i < h.payload_bytes; i++) frame[SML_HEADER_BYTES + i] = (uint8_t)sml_prng_next(&prng);
+    sml_wire_seal(frame, &h);
+    struct sml_header opened;
+    assert_int_equal(sml_wire_open(frame, SML_HEADER_BYTES + h.payload_bytes, &opened), SML_WIRE_OK);
+    assert_same_header(&opened, &h);
+  }
+}
+
+/* Every other length is refused; the memory is exact, so that a sanitizer sees a read beyond it. */
+static void every_other_length_is_refused(void **state) {
+  (void)state;
+  struct sml_header h = SAMPLE, opened;
+  h.payload_bytes = 100;
+  uint8_t whole[132] = {0};
+  for (uint8_t i = 0; i < 100; i++) whole[SML_HEADER_BYTES + i] = i;
+  sml_wire_seal(whole, &h);
+  for (size_t num_bytes = 0; num_bytes <= 200; num_bytes++) {
+    uint8_t *frame = malloc(num_bytes + (num_bytes == 0));
+    assert_non_null(frame);
+    memset(frame, 0, num_bytes);
+    memcpy(frame, whole, num_bytes < sizeof whole ? num_bytes : sizeof whole);
+    const enum sml_wire_error expected = num_bytes < sizeof whole    ? SML_WIRE_TRUNCATED
+                                         : num_bytes > sizeof whole ? SML_WIRE_OVERLONG
+                                                                     : SML_WIRE_OK;
+    assert_int_equal(sml_wire_open(frame, num_bytes, &opened), expected);
+    free(frame);
+  }
+}
+
+static void each_field_wrong_alone(void **state) {
+  (void)state;
+  uint8_t good[36] = {0}, frame[36];
+  struct sml_header h;
+  sml_wire_seal(good, &SAMPLE);
+  for (uint32_t value = 0; value < 256; value++) {
+    memcpy(frame, good, sizeof frame);
+    frame[0] = (uint8_t)value; /* version and type */
+    reseal(frame, sizeof frame);
+    const uint32_t type = value & 15;
+    const enum sml_wire_error expected = value >> 4 != 1          ? SML_WIRE_BAD_VERSION
+                                         : type >= 1 && type <= 7 ? SML_WIRE_OK
+                                                                  : SML_WIRE_BAD_TYPE;
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), expected);
+    memcpy(frame, good, sizeof frame);
+    frame[1] = (uint8_t)value; /* wire type and reducer go together */
+    reseal(frame, sizeof frame);
+    const bool is_known = value == 0x00 || value == 0x11;
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), is_known ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+  }
+  for (uint32_t bit = 0; bit < 16; bit++) {
+    memcpy(frame, good, sizeof frame);
+    sml_store_be16(frame + 14, (uint16_t)(1u << bit));
+    reseal(frame, sizeof frame);
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), bit == 0 ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+  }
+  for (uint32_t payload_bytes = 0; payload_bytes < 65536; payload_bytes += 1 + payload_bytes / 16) {
+    memcpy(frame, good, sizeof frame);
+    sml_store_be16(frame + 10, (uint16_t)payload_bytes);
+    reseal(frame, sizeof frame);
+    const enum sml_wire_error expected = payload_bytes < 4   ? SML_WIRE_OVERLONG
+                                         : payload_bytes > 4 ? SML_WIRE_TRUNCATED
+                                                             : SML_WIRE_OK;
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), expected);
+  }
+}
+
+/* One or two flipped bits of a frame are always seen: CRC-32C has distance 4 at this length. */
+static void every_flipped_bit_is_refused(void **state) {
+  (void)state;
+  uint8_t frame[SML_HEADER_BYTES + 64];
+  const uint32_t num_bits = 8 * sizeof frame;
+  struct sml_header h = SAMPLE, opened;
+  h.payload_bytes = 64;
+  for (uint8_t i = 0; i < 64; i++) frame[SML_HEADER_BYTES + i] = (uint8_t)(i * 37);
+  sml_wire_seal(frame, &h);
+  for (uint32_t i = 0; i < num_bits; i++) {
+    frame[i / 8] ^= (uint8_t)(1u << i % 8);
+    const enum sml_wire_error error = sml_wire_open(frame, sizeof frame, &opened);
+    assert_int_not_equal(error, SML_WIRE_OK);
+    const bool is_version = i / 8 == 0 && i % 8 >= 4, is_length = i / 8 == 10 || i / 8 == 11;
+    if (!is_version && !is_length) assert_int_equal(error, SML_WIRE_BAD_CRC);
+    for (uint32_t k = i + 1; k < num_bits; k++) {
+      frame[k / 8] ^= (uint8_t)(1u << k % 8);
+      assert_int_not_equal(sml_wire_open(frame, sizeof frame, &opened), SML_WIRE_OK);
+      frame[k / 8] ^= (uint8_t)(1u << k % 8);
+    }
+    frame[i / 8] ^= (uint8_t)(1u << i % 8);
+  }
+  assert_int_equal(sml_wire_open(frame, sizeof frame, &opened), SML_WIRE_OK);
+}
+
+static void garbage_is_refused(void **state) {
+  (void)state;
+  struct sml_prng prng = {.state = 6};
+  for (int round = 0; round < 20000; round++) {
+    const size_t num_bytes = (size_t)sml_prng_below(&prng, 80);
+    uint8_t *frame = malloc(num_bytes + (num_bytes == 0));
+    assert_non_null(frame);
+    for (size_t i = 0; i < num_bytes; i++) frame[i] = (uint8_t)sml_prng_next(&prng);
+    if (num_bytes >= SML_HEADER_BYTES && round % 2 == 0) {
+      frame[0] = 0x11; /* deeper into the checks */
+      sml_store_be16(frame + 10, (uint16_t)(num_bytes - SML_HEADER_BYTES));
+    }
+    struct sml_header h;
+    assert_int_not_equal(sml_wire_open(frame, num_bytes, &h), SML_WIRE_OK);
+    free(frame);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(golden_frame),
+      cmocka_unit_test(random_headers_round_trip),
+      cmocka_unit_test(every_other_length_is_refused),
+      cmocka_unit_test(each_field_wrong_alone),
+      cmocka_unit_test(every_flipped_bit_is_refused),
+      cmocka_unit_test(garbage_is_refused),
+  };
+  return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}

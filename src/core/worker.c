@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/worker.h"
+
+#include "core/rto.h"
+
+#define NONE UINT32_MAX
+
+enum slot_state {
+  IDLE,        /* the granted chunk is not submitted yet */
+  WAITING,     /* a data chunk whose group's exponents are not back */
+  READY,       /* its UPDATE is to be sent for the first time */
+  OUTSTANDING, /* sent; the result is awaited */
+};
+
+struct slot {
+  uint32_t phase; /* grows by one a chunk; compared in full, never by parity */
+  uint32_t tag;
+  uint64_t chunk; /* position in the lane's stream; the wire has it mod 2^32 */
+  uint32_t operation; /* index in the ring; not for IDLE */
+  struct sml_chunk what;
+  enum slot_state state;
+  uint8_t level;       /* how often the aggregator was asked about it */
+  bool wants_update;   /* in the update queue, or stale there if false */
+  bool wants_probe;    /* likewise for the probe queue */
+  bool is_in_updates, is_in_probes; /* physically in the queue */
+  bool was_resent;     /* the UPDATE went out more than once: no RTT sample (Karn) */
+  bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
+  uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
+  uint64_t first_sent_ns, sent_ns;
+};
+
+struct operation {
+  struct sml_range range;
+  uint64_t first_chunk, chunks_left;
+  uint64_t chunks_unassigned; /* not given to a slot yet: a chunk granted twice can't outlive its operation */
+  uint64_t tag_base;
+  uint8_t *ready; /* [num_groups] exponents of the group are back */
+  void *cookie;
+  bool is_done;
+};
+
+/* FIFO of slot numbers; a slot is in it at most once, so num_slots places suffice. */
+struct queue {
+  uint32_t *slots;
+  uint32_t head, count;
+};
+
+struct list {
+  uint32_t head, tail;
+};
+
+struct sml_worker {
+  struct sml_worker_options options;
+  struct slot *slots;
+  struct operation *ring;
+  uint64_t ring_head, ring_tail; /* operations [head, tail), index mod num_operations */
+  uint64_t end_chunk;            /* stream position behind the last submitted operation */
+  uint64_t last_grant;           /* greatest position seen: reference for widening wire chunks */
+  uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
+  struct list waiting; /* WAITING slots in the order they began to */
+  struct queue updates, probes;
+  struct list levels[SML_RTO_LEVELS];
+  struct sml_rto rto;
+  uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
+  uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
+  struct sml_prng prng;
+  struct sml_worker_view view;
+};
+
+struct layout {
+  size_t slots, ring, updates, probes, idle, total_bytes;
+};
+
+static struct layout place(const struct sml_worker_options *o) {
+  struct layout l;
+  l.slots = sml_align_up(sizeof(struct sml_worker), 64);
+  l.ring = sml_align_up(l.slots + o->num_slots * sizeof(struct slot), 64);
+  l.updates = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
+  l.probes = l.updates + o->num_slots * sizeof(uint32_t);
+  l.idle = l.probes + o->num_slots * sizeof(uint32_t);
+  l.total_bytes = l.idle + o->num_slots * sizeof(uint32_t);
+  return l;
+}
+
+size_t sml_worker_memsize(const struct sml_worker_options *options) {
+  return place(options).total_bytes;
+}
+
+struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o) {
+  SML_ASSERT(sml_is_pow2(o->num_slots) && sml_is_pow2(o->num_operations));
+  SML_ASSERT(o->rank < o->world_size && o->lane < o->num_lanes && o->first_phase >= SML_FIRST_PHASE);
+  const struct layout l = place(o);
+  uint8_t *bytes = mem;
+  struct sml_worker *w = mem;
+  memset(mem, 0, l.total_bytes);
+  w->options = *o;
+  w->slots = (struct slot *)(void *)(bytes + l.slots);
+  w->ring = (struct operation *)(void *)(bytes + l.ring);
+  w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
+  w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
+  w->idle = (uint32_t *)(void *)(bytes + l.idle);
+  w->end_chunk = o->first_chunk;
+  w->last_grant = (uint64_t)o->first_chunk + o->num_slots - 1;
+  for (uint32_t s = 0; s < o->num_slots; s++) {
+    w->slots[s].phase = o->first_phase;
+    w->slots[s].chunk = (uint64_t)o->first_chunk + s; /* first window: chunk = slot */
+    w->idle[w->slots[s].chunk & (o->num_slots - 1)] = s;
+  }
+  w->waiting = (struct list){NONE, NONE};
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
+  sml_rto_init(&w->rto);
+  w->prng.state = o->seed;
+  return w;
+}
+
+/* ---- queues and lists ---- */
+
+static void enqueue(struct queue *q, uint32_t num_slots, uint32_t slot) {
+  SML_ASSERT(q->count < num_slots);
+  q->slots[(q->head + q->count++) & (num_slots - 1)] = slot;
+}
+
+static void dequeue(struct queue *q, uint32_t num_slots) {
+  q->head = (q->head + 1) & (num_slots - 1);
+  q->count--;
+}
+
+static void want_update(struct sml_worker *w, uint32_t s) {
+  w->slots[s].wants_update = true;
+  if (w->slots[s].is_in_updates) return;
+  w->slots[s].is_in_updates = true;
+  enqueue(&w->updates, w->options.num_slots, s);
+}
+
+static void want_probe(struct sml_worker *w, uint32_t s) {
+  w->slots[s].wants_probe = true;
+  if (w->slots[s].is_in_probes) return;
+  w->slots[s].is_in_probes = true;
+  enqueue(&w->probes, w->options.num_slots, s);
+}
+
+static void list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns) {
+  struct list *l = &w->levels[level];
+  struct slot *slot = &w->slots[s];
+  slot->level = (uint8_t)level;
+  slot->sent_ns = now_ns;
+  slot->prev = l->tail;
+  slot->next = NONE;
+  if (l->tail == NONE) l->head = s;
+  else w->slots[l->tail].next = s;
+  l->tail = s;
+}
+
+static void list_remove(struct sml_worker *w, uint32_t s) {
+  struct slot *slot = &w->slots[s];
+  struct list *l = &w->levels[slot->level];
+  if (slot->prev == NONE) l->head = slot->next;
+  else w->slots[slot->prev].next = slot->next;
+  if (slot->next == NONE) l->tail = slot->prev;
+  else w->slots[slot->next].prev = slot->prev;
+}
+
+/* ---- the stream ---- */
+
+static struct operation *operation_at(const struct sml_worker *w, uint64_t index) {
+  return &w->ring[index & (w->options.num_operations - 1)];
+}
+
+/* Index in the ring of the operation that a submitted chunk belongs to, or NONE when a lying
+ * aggregator granted one of the past, or one for the second time. */
+static uint32_t find_operation(const struct sml_worker *w, uint64_t chunk) {
+  uint64_t low = w->ring_head, high = w->ring_tail; /* the answer is in [low, high) */
+  if (low == high || chunk < operation_at(w, low)->first_chunk) return NONE;
+  while (high - low > 1) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (operation_at(w, middle)->first_chunk <= chunk) low = middle;
+    else high = middle;
+  }
+  const uint32_t index = (uint32_t)(low & (w->options.num_operations - 1));
+  return w->ring[index].chunks_unassigned == 0 ? NONE : index;
+}
+
+static void wait_for_exponents(struct sml_worker *w, uint32_t s) {
+  w->slots[s].state = WAITING; /* holds the slot until the exponents are back */
+  w->slots[s].next = NONE;
+  if (w->waiting.tail == NONE) w->waiting.head = s;
+  else w->slots[w->waiting.tail].next = s;
+  w->waiting.tail = s;
+}
+
+static void become_ready(struct sml_worker *w, uint32_t s) {
+  w->slots[s].state = READY;
+  want_update(w, s);
+}
+
+/* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
+static void activate(struct sml_worker *w, uint32_t s) {
+  struct slot *slot = &w->slots[s];
+  const uint32_t index = slot->chunk < w->end_chunk ? find_operation(w, slot->chunk) : NONE;
+  if (index == NONE) {
+    w->idle[slot->chunk & (w->options.num_slots - 1)] = s;
+    return;
+  }
+  struct operation *op = &w->ring[index];
+  const uint64_t position = slot->chunk - op->first_chunk;
+  op->chunks_unassigned--;
+  slot->operation = index;
+  sml_range_chunk(&op->range, position, &slot->what);
+  slot->tag = sml_tag(op->tag_base, position);
+  const bool needs_exponents = op->range.num_groups > 0 && !slot->what.is_exponent;
+  if (needs_exponents && !op->ready[slot->what.group]) wait_for_exponents(w, s);
+  else become_ready(w, s);
+}
+
+static void release_group(struct sml_worker *w, uint32_t operation, uint32_t group) {
+  w->ring[operation].ready[group] = 1;
+  uint32_t s = w->waiting.head;
+  w->waiting = (struct list){NONE, NONE};
+  while (s != NONE) {
+    const struct slot *slot = &w->slots[s];
+    const uint32_t next = slot->next;
+    if (slot->operation == operation && slot->what.group == group) become_ready(w, s);
+    else wait_for_exponents(w, s);
+    s = next;
+  }
+}
+
+uint64_t sml_worker_chunks_left(const struct sml_worker *w) {
+  /* A slot's phase grows by one a chunk, so it cannot pass first_phase + chunks of the stream. */
+  const uint64_t room = UINT64_C(0xffffffff) - w->options.first_phase;
+  const uint64_t used = w->end_chunk - w->options.first_chunk;
+  return used >= room ? 0 : room - used;
+}
+
+bool sml_worker_can_submit(const struct sml_worker *w) {
+  return w->ring_tail - w->ring_head < w->options.num_operations;
+}
+
+bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *plan, uint8_t *ready,
+                       void *cookie, uint64_t now_ns) {
+  const struct sml_worker_options *o = &w->options;
+  SML_ASSERT(sml_worker_can_submit(w));
+  struct sml_range range;
+  sml_range_make(&range, plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+  if (range.num_chunks == 0) return false;
+  SML_ASSERT(range.num_chunks <= sml_worker_chunks_left(w));
+  const uint64_t tag_base = sml_tag_base(plan, o->chunk_bytes, o->num_lanes);
+  *operation_at(w, w->ring_tail) = (struct operation){.range = range,
+                                                      .first_chunk = w->end_chunk,
+                                                      .chunks_left = range.num_chunks,
+                                                      .chunks_unassigned = range.num_chunks,
+                                                      .tag_base = tag_base,
+                                                      .ready = ready,
+                                                      .cookie = cookie};
+  if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
+  w->ring_tail++;
+  const uint64_t first_chunk = w->end_chunk, num_chunks = sml_min_u64(range.num_chunks, o->num_slots);
+  w->end_chunk += range.num_chunks;
+  for (uint64_t chunk = first_chunk; chunk < first_chunk + num_chunks; chunk++) {
+    const uint32_t s = w->idle[chunk & (o->num_slots - 1)];
+    if (w->slots[s].state == IDLE && w->slots[s].chunk == chunk) activate(w, s);
+  }
+  return true;
+}
+
+/* Returns whether the operation has ended in this lane. */
+static bool finish_chunk(struct sml_worker *w, uint32_t index) {
+  struct operation *op = &w->ring[index];
+  w->view.chunks_completed++;
+  if (--op->chunks_left > 0) return false;
+  op->is_done = true;
+  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
+  return true;
+}
+
+void *sml_worker_take_unfinished(struct sml_worker *w) {
+  while (w->ring_head != w->ring_tail) {
+    struct operation *op = operation_at(w, w->ring_head++);
+    if (!op->is_done) return op->cookie;
+  }
+  return NULL;
+}
+
+/* ---- sending ---- */
+
+/* Entries whose reason is gone (the result came meanwhile) are skipped. */
+static void clean_queues(struct sml_worker *w) {
+  const uint32_t n = w->options.num_slots;
+  while (w->probes.count > 0 && !w->slots[w->probes.slots[w->probes.head]].wants_probe) {
+    w->slots[w->probes.slots[w->probes.head]].is_in_probes = false;
+    dequeue(&w->probes, n);
+  }
+  while (w->updates.count > 0 && !w->slots[w->updates.slots[w->updates.head]].wants_update) {
+    w->slots[w->updates.slots[w->updates.head]].is_in_updates = false;
+    dequeue(&w->updates, n);
+  }
+}
+
+uint32_t sml_worker_peek_send(struct sml_worker *w) {
+  clean_queues(w);
+  if (w->probes.count > 0) return 0;
+  if (w->updates.count > 0) return w->slots[w->updates.slots[w->updates.head]].what.payload_bytes;
+  return UINT32_MAX;
+}
+
+static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
+  const struct slot *slot = &w->slots[s];
+  const bool is_exponent = slot->what.is_exponent;
+  return (struct sml_header){.version = SML_WIRE_VERSION,
+                             .type = (uint8_t)type,
+                             .wire = is_exponent ? SML_LANES_UINT8 : SML_LANES_INT32,
+                             .reducer = is_exponent ? SML_REDUCE_MAX : SML_REDUCE_SUM,
+                             .job = w->options.job,
+                             .epoch = w->options.epoch,
+                             .rank = w->options.rank,
+                             .slot = (uint16_t)(w->options.slot_base + s),
+                             .phase = slot->phase,
+                             .tag = slot->tag,
+                             .chunk = (uint32_t)slot->chunk};
+}
+
+static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
+  const uint32_t s = w->probes.slots[w->probes.head];
+  struct slot *slot = &w->slots[s];
+  dequeue(&w->probes, w->options.num_slots);
+  slot->wants_probe = slot->is_in_probes = false;
+  list_append(w, s, slot->level, now_ns);
+  out->kind = SML_SEND_PROBE;
+  out->header = make_header(w, s, SML_PACKET_PROBE);
+  w->view.probes++;
+}
+
+static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
+  const uint32_t s = w->updates.slots[w->updates.head];
+  struct slot *slot = &w->slots[s];
+  dequeue(&w->updates, w->options.num_slots);
+  slot->wants_update = slot->is_in_updates = false;
+  out->kind = SML_SEND_UPDATE;
+  out->cookie = w->ring[slot->operation].cookie;
+  out->chunk = slot->what;
+  out->header = make_header(w, s, SML_PACKET_UPDATE);
+  out->header.payload_bytes = (uint16_t)slot->what.payload_bytes;
+  if (slot->state == READY) {
+    slot->state = OUTSTANDING;
+    slot->first_sent_ns = now_ns;
+    slot->was_resent = slot->was_pending = false;
+    list_append(w, s, 0, now_ns);
+    return;
+  }
+  out->header.flags |= SML_FLAG_RETRANSMISSION;
+  slot->was_resent = true;
+  w->view.retransmissions++;
+  if (slot->wants_probe) slot->wants_probe = false;
+  else list_remove(w, s);
+  list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
+}
+
+void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
+  clean_queues(w);
+  out->kind = SML_SEND_NONE;
+  if (w->probes.count > 0) send_probe(w, now_ns, out);
+  else if (w->updates.count > 0) send_update(w, now_ns, out);
+}
+
+/* ---- receiving ---- */
+
+static struct sml_accept drop(enum sml_drop reason) {
+  return (struct sml_accept){.kind = SML_ACCEPT_DROP, .drop = reason};
+}
+
+/* The aggregator waits for other ranks: from now on the slot is asked about by the clock alone. A slot of
+ * a higher level stays, so that no flood of answers can put its next question off. */
+static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
+  struct slot *slot = &w->slots[s];
+  slot->was_pending = true;
+  if (slot->level > 0) return;
+  if (slot->wants_probe) {
+    slot->level = 1;
+    return;
+  }
+  list_remove(w, s);
+  list_append(w, s, 1, now_ns);
+}
+
+static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
+                           const uint8_t *payload, uint64_t now_ns) {
+  const struct sml_worker_options *o = &w->options;
+  struct sml_worker_view *v = &w->view;
+  v->num_missing = 0;
+  v->waiting_slot = s;
+  bool is_mine_missing = false;
+  for (uint32_t r = 0; r < o->world_size && r / 8 < h->payload_bytes; r++) {
+    if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
+    if (r == o->rank) is_mine_missing = true;
+    else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
+  }
+  if (is_mine_missing) want_update(w, s);
+  else wait_for_others(w, s, now_ns);
+}
+
+/* Has a chunk completed that was sent clearly later than at sent_ns? */
+static bool is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
+  return sent_ns + sml_rto_reorder_window(&w->rto) < w->latest_acked_ns;
+}
+
+/* Feeds the clocks of loss detection with a completed slot. */
+static void note_completed(struct sml_worker *w, const struct slot *slot, const struct sml_header *h,
+                           uint64_t now_ns) {
+  /* A repeat answers a probe, so it would measure the probe's timer. */
+  if (h->flags & SML_FLAG_RETRANSMISSION) return;
+  /* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path,
+   * and would make the next repair slower still. */
+  if (!slot->was_resent && !slot->was_pending && !is_overtaken(w, slot->first_sent_ns))
+    sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
+  if (!slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
+}
+
+static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
+  return w->last_grant + (uint64_t)(int64_t)(int32_t)(chunk - (uint32_t)w->last_grant);
+}
+
+static struct sml_accept accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h,
+                                       uint64_t now_ns) {
+  struct slot *slot = &w->slots[s];
+  const uint32_t index = slot->operation;
+  struct sml_accept a = {.kind = SML_ACCEPT_RESULT, .cookie = w->ring[index].cookie, .chunk = slot->what};
+  note_completed(w, slot, h, now_ns);
+  if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
+  else list_remove(w, s);
+  slot->wants_update = false;
+  slot->phase++;
+  slot->chunk = widen_chunk(w, h->chunk);
+  slot->state = IDLE;
+  slot->level = 0;
+  w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
+  w->view.waiting_since_ns = now_ns;
+  w->view.num_missing = 0;
+  if (a.chunk.is_exponent) release_group(w, index, a.chunk.group);
+  a.is_operation_done = finish_chunk(w, index);
+  activate(w, s);
+  return a;
+}
+
+struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,
+                                       const uint8_t *payload, uint64_t now_ns) {
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return drop(SML_DROP_BAD_TYPE);
+  if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
+  const struct slot *slot = &w->slots[s];
+  if (h->phase < slot->phase) return drop(SML_DROP_STALE_PHASE);
+  if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
+  if (slot->state != OUTSTANDING) return drop(SML_DROP_NOT_OUTSTANDING);
+  if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
+  if (h->type == SML_PACKET_PENDING) {
+    if (h->payload_bytes != sml_div_ceil(w->options.world_size, 8)) return drop(SML_DROP_BAD_LENGTH);
+    accept_pending(w, s, h, payload, now_ns);
+    return (struct sml_accept){.kind = SML_ACCEPT_PENDING};
+  }
+  if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);
+  if (h->payload_bytes != slot->what.payload_bytes) return drop(SML_DROP_BAD_LENGTH);
+  return accept_result(w, s, h, now_ns);
+}
+
+/* ---- time ---- */
+
+/* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
+ * is monotone in it, so the head is always first. */
+static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
+  const uint32_t head = w->levels[level].head;
+  if (head == NONE) return SML_NEVER;
+  const uint64_t sent_ns = w->slots[head].sent_ns;
+  const bool is_late = is_overtaken(w, sent_ns);
+  if (is_late && level == 0) return sent_ns;
+  /* While the lane makes progress there is no reason to ask ever more rarely. */
+  const uint32_t steps = is_late ? sml_min_u32(level, 1) : level;
+  return sent_ns + sml_rto_backoff(&w->rto, steps) + w->jitter_ns;
+}
+
+uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
+  uint64_t deadline = SML_NEVER;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) deadline = sml_min_u64(deadline, deadline_of(w, k));
+  return deadline;
+}
+
+void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
+  bool has_fired = false;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    while (deadline_of(w, k) <= now_ns) {
+      const uint32_t s = w->levels[k].head;
+      struct slot *slot = &w->slots[s];
+      list_remove(w, s);
+      if (!is_overtaken(w, slot->sent_ns)) slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      want_probe(w, s);
+      has_fired = true;
+    }
+  }
+  if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
+}
+
+void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out) {
+  *view_out = w->view;
+  view_out->srtt_ns = w->rto.srtt_ns;
+  view_out->rto_ns = w->rto.rto_ns;
+  view_out->is_waiting = w->ring_head != w->ring_tail;
+}

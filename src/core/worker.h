@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The worker's state machine for one lane of one job (NSDI'21 algorithm 4, with granted chunks). Pure.
+ * It decides which chunk goes on which slot and when to ask again; the engine moves the elements.
+ *
+ * A slot is IDLE (its granted chunk is not submitted yet), WAITING (a data chunk whose group's
+ * exponents are not back), READY (to be sent) or OUTSTANDING. Lost packets: RTT estimates as in RFC 6298,
+ * a chunk is suspected lost when one sent clearly later has completed (as RACK, RFC 8985); a suspected
+ * slot is asked about with a small PROBE, and the data is sent again only if the aggregator says that it
+ * is this rank's contribution that is missing. Invariant I6 needs no order: phases are compared. */
+#ifndef SML_CORE_WORKER_H
+#define SML_CORE_WORKER_H
+
+#include "core/drop.h"
+#include "core/stream.h"
+#include "core/wire.h"
+
+struct sml_worker_options {
+  uint16_t job;
+  uint32_t epoch;
+  uint16_t rank;
+  uint32_t world_size;
+  uint32_t num_lanes, lane;
+  uint32_t num_slots;
+  uint16_t slot_base;
+  uint32_t chunk_bytes;
+  uint32_t first_phase, first_chunk;
+  uint32_t num_operations; /* capacity of the operation ring; power of two */
+  uint64_t seed;           /* jitter */
+};
+
+struct sml_worker;
+size_t sml_worker_memsize(const struct sml_worker_options *options);
+struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *options); /* aligned 64 */
+
+/* Room for another operation? One that ended out of order keeps its place until those before it ended. */
+bool sml_worker_can_submit(const struct sml_worker *w);
+/* Appends an operation to the lane's stream. ready: num_groups bytes of the caller's, all zero, kept
+ * until the operation ended. cookie comes back in sml_send and sml_accept. Returns false when the
+ * lane's range is empty (nothing to do: the operation has ended here). */
+bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *plan, uint8_t *ready,
+                       void *cookie, uint64_t now_ns);
+
+/* What to send next. */
+enum sml_send_kind { SML_SEND_NONE, SML_SEND_UPDATE, SML_SEND_PROBE };
+struct sml_send {
+  enum sml_send_kind kind;
+  void *cookie;
+  struct sml_chunk chunk;
+  struct sml_header header; /* complete */
+};
+/* Takes the next packet to send, which then counts as sent at now_ns. */
+void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *send_out);
+/* Payload bytes of what next_send would give now (a burst has equal frames); 0 for a probe,
+ * UINT32_MAX for nothing. */
+uint32_t sml_worker_peek_send(struct sml_worker *w);
+
+enum sml_accept_kind {
+  SML_ACCEPT_DROP,      /* count `drop` */
+  SML_ACCEPT_RESULT,    /* write the payload: chunk of cookie */
+  SML_ACCEPT_PENDING,   /* noted; nothing to do */
+};
+struct sml_accept {
+  enum sml_accept_kind kind;
+  enum sml_drop drop;
+  void *cookie;
+  struct sml_chunk chunk;
+  bool is_operation_done; /* this lane's part is complete once the payload is written */
+};
+/* For a RESULT or PENDING that passed job, epoch and source checks. For RESULT the slot moves to its
+ * next phase and granted chunk at once; the engine must write the payload before the next call.
+ * PENDING's payload is the bitmap of missing ranks: rank r is bit r % 8 of byte r / 8. */
+struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *header,
+                                       const uint8_t *payload, uint64_t now_ns);
+
+uint64_t sml_worker_next_deadline(const struct sml_worker *w);
+void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns);
+
+/* Cookie of each operation that has not ended, oldest first; drops them (job failed). */
+void *sml_worker_take_unfinished(struct sml_worker *w);
+
+/* How far the stream may still go in this epoch before a phase could reach its end: chunks that may
+ * still be submitted. A pure function of what was submitted, so equal on all ranks. */
+uint64_t sml_worker_chunks_left(const struct sml_worker *w);
+
+struct sml_worker_view {
+  uint64_t chunks_completed, retransmissions, probes;
+  uint64_t srtt_ns, rto_ns;
+  bool is_waiting;
+  uint32_t waiting_slot;
+  uint64_t waiting_since_ns;
+  uint32_t num_missing;
+  uint16_t missing[16];
+};
+void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out);
+
+#endif

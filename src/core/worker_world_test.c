@@ -1,0 +1,675 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Whole worlds: workers and one aggregator in virtual time, joined by a network that loses, repeats and
+ * delays. Packets carry headers and, for values, whose contribution of which chunk is in the sum, so that
+ * a wrong sum is seen exactly. worker.c is included, so that its lists can be looked at after each step. */
+#include "core/worker.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/aggregator.h"
+
+#define MAX_RANKS 9u
+#define MAX_OPERATIONS 24u
+#define MAX_CHUNKS 700u /* of one operation */
+#define MAX_PACKETS 20000u
+#define MAX_PHASES 8192u
+#define MAX_SLOTS 64u
+#define HOP_NS (20 * SML_NS_PER_US)
+#define NO_PACKET UINT64_MAX
+
+struct sum {
+  uint64_t id;               /* operation and chunk */
+  uint8_t counts[MAX_RANKS]; /* contributions of each rank */
+};
+
+struct packet {
+  uint64_t at_ns, order;
+  uint16_t rank; /* from (up) or to (down) whom */
+  bool is_up;
+  struct sml_header header;
+  uint8_t missing[2];
+  struct sum sum;
+};
+
+struct work { /* one operation at one rank: the cookie */
+  uint32_t operation;
+  uint64_t submit_ns;
+  bool is_submitted, is_done;
+  uint8_t ready[MAX_CHUNKS];
+  uint8_t num_writes[MAX_CHUNKS]; /* data chunks, then exponent chunks */
+};
+
+struct world_options {
+  uint32_t world_size, num_slots, chunk_bytes, num_operations;
+  uint32_t ring; /* capacity of the operation ring */
+  uint32_t first_phase, first_chunk;
+  double loss, duplicate, delay, forge;
+  uint64_t max_delay_ns, hop_jitter_ns;
+  uint64_t faults_end_ns;
+  uint64_t lost[2];                      /* these transmissions are lost, */
+  uint64_t burst;                        /* and so many behind lost[0] within 100 us: a queue that was full */
+  uint64_t repeated, repeat_delay_ns;    /* this transmission arrives a second time, that much later */
+  bool is_delayed_only;                  /* ... and not the first time */
+  uint64_t seed;
+};
+
+struct world {
+  struct world_options options;
+  struct sml_prng prng;
+  uint64_t now_ns, num_sent, num_events, burst_end_ns;
+  size_t num_packets;
+  struct sml_aggregator *aggregator;
+  struct sum cells[2 * MAX_SLOTS];
+  uint32_t num_grants;
+  struct sml_worker *workers[MAX_RANKS];
+  struct sml_operation_plan plans[MAX_OPERATIONS];
+  struct sml_range ranges[MAX_OPERATIONS];
+  uint64_t num_drops[SML_NUM_DROPS];
+};
+
+/* One world at a time; here is what would take long to make and clear for each. */
+static struct packet heap[MAX_PACKETS];
+static uint32_t grants[MAX_SLOTS][MAX_PHASES];
+static struct work works[MAX_RANKS][MAX_OPERATIONS];
+
+/* ---- the network ---- */
+
+static bool is_before(const struct packet *a, const struct packet *b) {
+  return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+}
+
+static void push_packet(struct world *x, struct packet p) {
+  assert_true(x->num_packets < MAX_PACKETS); /* nothing may make packets without end */
+  size_t i = x->num_packets++;
+  for (; i > 0 && is_before(&p, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+  heap[i] = p;
+}
+
+static struct packet pop_packet(struct world *x) {
+  const struct packet top = heap[0], last = heap[--x->num_packets];
+  size_t i = 0;
+  for (size_t child; (child = 2 * i + 1) < x->num_packets; i = child) {
+    if (child + 1 < x->num_packets && is_before(&heap[child + 1], &heap[child])) child++;
+    if (!is_before(&heap[child], &last)) break;
+    heap[i] = heap[child];
+  }
+  heap[i] = last;
+  return top;
+}
+
+static uint64_t draw_delay(struct world *x, bool has_faults) {
+  const struct world_options *o = &x->options;
+  uint64_t delay_ns = HOP_NS;
+  if (o->hop_jitter_ns > 0) delay_ns += sml_prng_below(&x->prng, o->hop_jitter_ns);
+  if (!has_faults || !sml_prng_chance(&x->prng, o->delay)) return delay_ns;
+  return delay_ns + sml_prng_below(&x->prng, o->max_delay_ns);
+}
+
+/* A field of a downward packet is replaced; what is left must be refused, or be harmless (PENDING). */
+static void forge(struct world *x, struct packet p) {
+  struct sml_header *h = &p.header;
+  switch (sml_prng_below(&x->prng, 7)) {
+    case 0: h->slot = (uint16_t)(h->slot + 1 + sml_prng_below(&x->prng, 65535)); break;
+    case 1: h->phase += (uint32_t)sml_prng_next(&x->prng) | 1; break;
+    case 2: h->tag ^= 1u << sml_prng_below(&x->prng, 32); break;
+    case 3: h->payload_bytes ^= (uint16_t)(1u << sml_prng_below(&x->prng, 16)); break;
+    case 4: h->wire ^= 1; h->type = SML_PACKET_RESULT; h->payload_bytes = 8; break;
+    case 5: h->type = (uint8_t)(3 + sml_prng_below(&x->prng, 13)); break;
+    default: /* a lie about who is missing */
+      h->type = SML_PACKET_PENDING;
+      h->payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
+      break;
+  }
+  sml_store_be16(p.missing, (uint16_t)sml_prng_next(&x->prng));
+  p.sum.id = UINT64_MAX; /* seen at once if a worker believes it */
+  push_packet(x, p);
+}
+
+static void transmit(struct world *x, struct packet p) {
+  const struct world_options *o = &x->options;
+  const uint64_t index = x->num_sent++;
+  const bool has_faults = x->now_ns < o->faults_end_ns;
+  p.order = index;
+  p.at_ns = x->now_ns + draw_delay(x, has_faults);
+  if (index == o->lost[0]) x->burst_end_ns = x->now_ns + 100 * SML_NS_PER_US;
+  if (index == o->lost[0] || index == o->lost[1]) return;
+  if (index - o->lost[0] < o->burst && x->now_ns < x->burst_end_ns) return;
+  if (index == o->repeated) {
+    struct packet again = p;
+    again.at_ns += o->repeat_delay_ns;
+    push_packet(x, again);
+    if (o->is_delayed_only) return;
+  }
+  if (has_faults && !p.is_up && sml_prng_chance(&x->prng, o->forge)) forge(x, p);
+  if (has_faults && sml_prng_chance(&x->prng, o->loss)) return;
+  push_packet(x, p);
+  if (!has_faults || !sml_prng_chance(&x->prng, o->duplicate)) return;
+  p.at_ns = x->now_ns + draw_delay(x, true);
+  push_packet(x, p);
+}
+
+/* ---- the aggregator ---- */
+
+static void answer(struct world *x, const struct packet *p, uint32_t cell, uint32_t rank, uint16_t flags) {
+  struct packet down = {.rank = (uint16_t)rank, .sum = x->cells[cell]};
+  sml_aggregator_result(x->aggregator, cell, &down.header);
+  assert_int_equal(down.header.chunk, grants[cell / 2][p->header.phase - x->options.first_phase]);
+  down.header.flags = flags;
+  transmit(x, down);
+}
+
+static void add(struct world *x, const struct packet *p, uint32_t cell, bool is_first) {
+  struct sum *sum = &x->cells[cell];
+  if (is_first) *sum = (struct sum){.id = p->sum.id};
+  assert_true(sum->id == p->sum.id); /* I8 */
+  sum->counts[p->rank]++;
+}
+
+static void deliver_up(struct world *x, const struct packet *p) {
+  const struct sml_decision d = sml_aggregator_decide(x->aggregator, &p->header);
+  struct packet pending = {.rank = p->rank, .header = p->header};
+  uint64_t words[1];
+  switch (d.verdict) {
+    case SML_VERDICT_DROP:
+      x->num_drops[d.drop]++;
+      break;
+    case SML_VERDICT_FIRST:
+    case SML_VERDICT_ADD:
+      add(x, p, d.cell, d.verdict == SML_VERDICT_FIRST);
+      break;
+    case SML_VERDICT_COMPLETE:
+      add(x, p, d.cell, false);
+      assert_true(p->header.phase - x->options.first_phase < MAX_PHASES);
+      grants[d.cell / 2][p->header.phase - x->options.first_phase] =
+          x->options.first_chunk + x->options.num_slots + x->num_grants++;
+      for (uint32_t rank = 0; rank < x->options.world_size; rank++) answer(x, p, d.cell, rank, 0);
+      break;
+    case SML_VERDICT_REPEAT:
+      answer(x, p, d.cell, p->rank, SML_FLAG_RETRANSMISSION);
+      break;
+    case SML_VERDICT_PENDING:
+      sml_aggregator_missing(x->aggregator, p->header.slot, p->header.phase, words);
+      memcpy(pending.missing, words, sizeof pending.missing);
+      pending.header.type = SML_PACKET_PENDING;
+      pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
+      transmit(x, pending);
+      break;
+    case SML_VERDICT_MISMATCH:
+    case SML_VERDICT_JUMP:
+      fail_msg("an honest world was accused: verdict %d of rank %u", (int)d.verdict, p->rank);
+  }
+}
+
+/* ---- the workers ---- */
+
+static uint64_t id_of(const struct work *work, const struct sml_chunk *c) {
+  return (uint64_t)work->operation << 33 | (uint64_t)c->is_exponent << 32 |
+         (c->is_exponent ? c->group : (uint32_t)c->data_chunk);
+}
+
+static uint8_t *writes_of(const struct world *x, struct work *work, const struct sml_chunk *c) {
+  const struct sml_range *r = &x->ranges[work->operation];
+  return &work->num_writes[c->is_exponent ? r->num_data_chunks + c->group : c->data_chunk];
+}
+
+static void deliver_down(struct world *x, const struct packet *p) {
+  struct sml_worker *w = x->workers[p->rank];
+  const struct sml_accept a = sml_worker_on_packet(w, &p->header, p->missing, x->now_ns);
+  if (a.kind == SML_ACCEPT_DROP) x->num_drops[a.drop]++;
+  if (a.kind != SML_ACCEPT_RESULT) return;
+  struct work *work = a.cookie;
+  assert_true(p->sum.id == id_of(work, &a.chunk));
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) assert_int_equal(p->sum.counts[rank], 1);
+  uint8_t *num_writes = writes_of(x, work, &a.chunk);
+  assert_int_equal((*num_writes)++, 0);
+  if (!a.is_operation_done) return;
+  assert_false(work->is_done);
+  work->is_done = true;
+  const uint64_t num_chunks = x->ranges[work->operation].num_chunks;
+  for (uint64_t i = 0; i < num_chunks; i++) assert_int_equal(work->num_writes[i], 1);
+}
+
+static void send_all(struct world *x, uint32_t rank) {
+  struct sml_worker *w = x->workers[rank];
+  for (;;) {
+    const uint32_t peeked = sml_worker_peek_send(w);
+    struct sml_send send;
+    sml_worker_next_send(w, x->now_ns, &send);
+    if (send.kind == SML_SEND_NONE) {
+      assert_int_equal(peeked, UINT32_MAX);
+      return;
+    }
+    assert_int_equal(peeked, send.header.payload_bytes);
+    struct packet up = {.rank = (uint16_t)rank, .is_up = true, .header = send.header};
+    if (send.kind == SML_SEND_UPDATE) {
+      struct work *work = send.cookie;
+      const struct sml_range *r = &x->ranges[work->operation];
+      up.sum.id = id_of(work, &send.chunk);
+      if (r->num_groups > 0 && !send.chunk.is_exponent) /* the scale must be known */
+        assert_int_equal(work->num_writes[r->num_data_chunks + send.chunk.group], 1);
+    }
+    transmit(x, up);
+  }
+}
+
+/* ---- what must be true of a worker between two calls ---- */
+
+static void check_queue(const struct sml_worker *w, const struct queue *q, bool is_updates) {
+  uint32_t num_marked = 0, num_found = 0;
+  for (uint32_t s = 0; s < w->options.num_slots; s++) {
+    const struct slot *slot = &w->slots[s];
+    num_marked += is_updates ? slot->is_in_updates : slot->is_in_probes;
+    if (is_updates ? slot->wants_update : slot->wants_probe)
+      assert_true(is_updates ? slot->is_in_updates : slot->is_in_probes);
+  }
+  for (uint32_t i = 0; i < q->count; i++) {
+    const struct slot *slot = &w->slots[q->slots[(q->head + i) & (w->options.num_slots - 1)]];
+    num_found += is_updates ? slot->is_in_updates : slot->is_in_probes;
+  }
+  assert_int_equal(num_found, q->count);
+  assert_int_equal(num_marked, q->count);
+}
+
+static void check_worker(const struct sml_worker *w) {
+  uint32_t num_timed = 0, num_listed = 0, num_waiting = 0;
+  for (uint32_t s = 0; s < w->options.num_slots; s++) {
+    const struct slot *slot = &w->slots[s];
+    num_waiting += slot->state == WAITING;
+    if (slot->state == IDLE) assert_int_equal(w->idle[slot->chunk & (w->options.num_slots - 1)], s);
+    num_timed += slot->state == OUTSTANDING && !slot->wants_probe;
+    if (slot->state == READY) assert_true(slot->wants_update);
+    if (slot->state != OUTSTANDING) assert_false(slot->wants_probe);
+    if (slot->state == IDLE || slot->state == WAITING) assert_false(slot->wants_update);
+  }
+  for (uint32_t s = w->waiting.head; s != NONE; s = w->slots[s].next) {
+    assert_true(w->slots[s].state == WAITING && num_waiting-- > 0);
+    if (w->slots[s].next == NONE) assert_int_equal(w->waiting.tail, s);
+  }
+  assert_int_equal(num_waiting, 0);
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    uint32_t previous = NONE;
+    for (uint32_t s = w->levels[k].head; s != NONE; previous = s, s = w->slots[s].next) {
+      const struct slot *slot = &w->slots[s];
+      assert_true(slot->state == OUTSTANDING && !slot->wants_probe);
+      assert_true(slot->level == k && slot->prev == previous);
+      if (previous != NONE) assert_true(w->slots[previous].sent_ns <= slot->sent_ns);
+      assert_true(++num_listed <= w->options.num_slots);
+    }
+    assert_int_equal(w->levels[k].tail, previous);
+  }
+  assert_int_equal(num_listed, num_timed);
+  check_queue(w, &w->updates, true);
+  check_queue(w, &w->probes, false);
+}
+
+/* ---- the clock ---- */
+
+static void pump(struct world *x, uint32_t rank) {
+  struct sml_worker *w = x->workers[rank];
+  bool is_busy = false;
+  for (uint32_t i = 0; i < x->options.num_operations; i++) {
+    struct work *work = &works[rank][i];
+    if (!work->is_submitted) {
+      if (work->submit_ns > x->now_ns || !sml_worker_can_submit(w)) break; /* in order */
+      work->is_submitted = true;
+      work->is_done = !sml_worker_submit(w, &x->plans[i], work->ready, work, x->now_ns);
+    }
+    is_busy |= !work->is_done;
+  }
+  sml_worker_on_timer(w, x->now_ns);
+  send_all(x, rank);
+  check_worker(w);
+  struct sml_worker_view view;
+  sml_worker_view(w, &view);
+  assert_int_equal(view.is_waiting, is_busy);
+  if (is_busy) return;
+  assert_true(sml_worker_next_deadline(w) == SML_NEVER); /* no timer at completion */
+}
+
+static uint64_t next_event_ns(const struct world *x) {
+  uint64_t next_ns = x->num_packets > 0 ? heap[0].at_ns : SML_NEVER;
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) {
+    next_ns = sml_min_u64(next_ns, sml_worker_next_deadline(x->workers[rank]));
+    for (uint32_t i = 0; i < x->options.num_operations; i++) {
+      if (works[rank][i].is_submitted) continue;
+      if (sml_worker_can_submit(x->workers[rank])) next_ns = sml_min_u64(next_ns, works[rank][i].submit_ns);
+      break;
+    }
+  }
+  return next_ns;
+}
+
+/* Until nothing is left to happen. */
+static void run_world(struct world *x, uint64_t limit_ns) {
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) pump(x, rank);
+  for (uint64_t next_ns; (next_ns = next_event_ns(x)) != SML_NEVER;) {
+    x->now_ns = sml_max_u64(x->now_ns, next_ns);
+    assert_true(x->now_ns < limit_ns);
+    assert_true(++x->num_events < 10000000);
+    while (x->num_packets > 0 && heap[0].at_ns <= x->now_ns) {
+      const struct packet p = pop_packet(x);
+      if (p.is_up) deliver_up(x, &p);
+      else deliver_down(x, &p);
+    }
+    for (uint32_t rank = 0; rank < x->options.world_size; rank++) pump(x, rank);
+  }
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) {
+    for (uint32_t i = 0; i < x->options.num_operations; i++) assert_true(works[rank][i].is_done);
+    assert_null(sml_worker_take_unfinished(x->workers[rank]));
+  }
+}
+
+/* ---- making worlds ---- */
+
+static const struct world_options QUIET = {.ring = 4, .first_phase = SML_FIRST_PHASE, .chunk_bytes = 8,
+                                           .lost = {NO_PACKET, NO_PACKET}, .repeated = NO_PACKET, .seed = 1};
+
+/* Operations of num_chunks[i] data chunks; odd ones are int32 when `is_mixed`. */
+static struct world *make_world(const struct world_options *o, const uint32_t *num_chunks, bool is_mixed) {
+  struct world *x = calloc(1, sizeof *x);
+  assert_non_null(x);
+  assert_true(o->world_size <= MAX_RANKS && o->num_slots <= MAX_SLOTS && o->num_operations <= MAX_OPERATIONS);
+  x->options = *o;
+  x->prng.state = o->seed;
+  const struct sml_aggregator_options options = {.world_size = o->world_size,
+                                                 .num_slots = o->num_slots,
+                                                 .chunk_bytes = o->chunk_bytes,
+                                                 .first_phase = o->first_phase,
+                                                 .first_chunk = o->first_chunk};
+  x->aggregator = sml_aggregator_init(
+      aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)), &options);
+  for (uint32_t i = 0; i < o->num_operations; i++) {
+    const uint64_t num_elems = (uint64_t)num_chunks[i] * o->chunk_bytes / 4 - i % 2;
+    x->plans[i] = (struct sml_operation_plan){
+        .number = i, .num_elems = num_elems, .has_exponents = !is_mixed || i % 2 == 0};
+    sml_range_make(&x->ranges[i], &x->plans[i], 0, 1, o->chunk_bytes, o->num_slots);
+    assert_true(x->ranges[i].num_chunks <= MAX_CHUNKS);
+  }
+  for (uint32_t rank = 0; rank < o->world_size; rank++) {
+    const struct sml_worker_options w = {.rank = (uint16_t)rank,
+                                         .world_size = o->world_size,
+                                         .num_lanes = 1,
+                                         .num_slots = o->num_slots,
+                                         .chunk_bytes = o->chunk_bytes,
+                                         .first_phase = o->first_phase,
+                                         .first_chunk = o->first_chunk,
+                                         .num_operations = o->ring,
+                                         .seed = o->seed * 100 + rank};
+    x->workers[rank] = sml_worker_init(aligned_alloc(64, sml_align_up(sml_worker_memsize(&w), 64)), &w);
+    for (uint32_t i = 0; i < o->num_operations; i++) works[rank][i] = (struct work){.operation = i};
+  }
+  return x;
+}
+
+static void free_world(struct world *x) {
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) free(x->workers[rank]);
+  free(x->aggregator);
+  free(x);
+}
+
+/* Returns how many packets were sent. */
+static uint64_t run_once(const struct world_options *o, const uint32_t *num_chunks, bool is_mixed) {
+  struct world *x = make_world(o, num_chunks, is_mixed);
+  run_world(x, 2 * SML_NS_PER_S);
+  const uint64_t num_sent = x->num_sent;
+  free_world(x);
+  return num_sent;
+}
+
+/* ---- every position ---- */
+
+typedef void (*sweep_fn)(struct world_options o, const uint32_t *num_chunks, bool is_mixed,
+                         uint64_t num_sent);
+
+/* Worlds of two or three ranks whose operations are shorter than, as long as and just above the window. */
+static void sweep(sweep_fn run_all, uint32_t max_slots) {
+  for (uint32_t n = 2; n <= 3; n++)
+    for (uint32_t num_slots = 1; num_slots <= max_slots; num_slots *= 2) {
+      const uint32_t lengths[] = {1,           num_slots - 1, num_slots,
+                                  num_slots + 1, 2 * num_slots, 2 * num_slots + 1};
+      for (size_t i = 0; i < SML_ARRAY_LEN(lengths); i++) {
+        if (lengths[i] == 0) continue;
+        struct world_options o = QUIET;
+        o.world_size = n;
+        o.num_slots = num_slots;
+        for (o.num_operations = 1; o.num_operations <= 2; o.num_operations++) {
+          const uint32_t num_chunks[2] = {lengths[i], lengths[(i + 3) % SML_ARRAY_LEN(lengths)] | 1};
+          run_all(o, num_chunks, true, run_once(&o, num_chunks, true));
+          run_all(o, num_chunks, false, run_once(&o, num_chunks, false));
+        }
+      }
+    }
+}
+
+static void lose_each(struct world_options o, const uint32_t *num_chunks, bool is_mixed, uint64_t num_sent) {
+  for (o.lost[0] = 0; o.lost[0] < num_sent; o.lost[0]++) run_once(&o, num_chunks, is_mixed);
+}
+
+static void any_single_loss_is_repaired(void **state) {
+  (void)state;
+  sweep(lose_each, 4);
+}
+
+static void lose_each_pair(struct world_options o, const uint32_t *num_chunks, bool is_mixed,
+                           uint64_t num_sent) {
+  num_sent = sml_min_u64(num_sent, 40);
+  for (o.lost[0] = 0; o.lost[0] < num_sent; o.lost[0]++)
+    for (o.lost[1] = o.lost[0] + 1; o.lost[1] < num_sent + 8; o.lost[1]++) run_once(&o, num_chunks, is_mixed);
+}
+
+static void any_two_losses_are_repaired(void **state) {
+  (void)state;
+  sweep(lose_each_pair, 2);
+}
+
+static void repeat_each(struct world_options o, const uint32_t *num_chunks, bool is_mixed,
+                        uint64_t num_sent) {
+  static const uint64_t delays_ns[] = {0, HOP_NS / 2, 3 * HOP_NS, 150 * SML_NS_PER_US, 25 * SML_NS_PER_MS};
+  for (size_t i = 0; i < SML_ARRAY_LEN(delays_ns); i++) {
+    o.repeat_delay_ns = delays_ns[i];
+    for (o.repeated = 0; o.repeated < num_sent; o.repeated++) {
+      o.is_delayed_only = false;
+      run_once(&o, num_chunks, is_mixed);
+      o.is_delayed_only = true;
+      run_once(&o, num_chunks, is_mixed);
+    }
+  }
+}
+
+static void any_late_copy_is_harmless(void **state) {
+  (void)state;
+  sweep(repeat_each, 2);
+}
+
+/* A full queue drops a segmented send at once. */
+static void bursts_of_loss_are_repaired(void **state) {
+  (void)state;
+  static const uint32_t num_chunks[] = {50, 40};
+  struct world_options o = QUIET;
+  o.world_size = 3;
+  o.num_slots = 16;
+  o.num_operations = 2;
+  const uint64_t num_sent = run_once(&o, num_chunks, true);
+  for (o.burst = 2; o.burst <= 64; o.burst *= 2)
+    for (o.lost[0] = 0; o.lost[0] < num_sent; o.lost[0] += 3) run_once(&o, num_chunks, true);
+}
+
+/* ---- anything at all ---- */
+
+static uint32_t draw_operations(struct sml_prng *prng, uint32_t *num_chunks, uint32_t max_chunks) {
+  const uint32_t num_operations = 1 + (uint32_t)sml_prng_below(prng, MAX_OPERATIONS);
+  for (uint32_t i = 0; i < num_operations; i++)
+    num_chunks[i] = 1 + (uint32_t)sml_prng_below(prng, 1 + sml_prng_below(prng, max_chunks));
+  return num_operations;
+}
+
+static void draw_submit_times(struct world *x, uint64_t max_gap_ns) {
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++)
+    for (uint32_t i = 0; i < x->options.num_operations; i++) {
+      const uint64_t gap_ns = sml_prng_below(&x->prng, 1 + sml_prng_below(&x->prng, max_gap_ns));
+      works[rank][i].submit_ns = (i == 0 ? 0 : works[rank][i - 1].submit_ns) + gap_ns;
+    }
+}
+
+static void random_worlds_complete(void **state) {
+  (void)state;
+  uint64_t num_drops[SML_NUM_DROPS] = {0};
+  for (uint64_t seed = 1; seed <= 120; seed++) {
+    struct sml_prng prng = {.state = seed};
+    uint32_t num_chunks[MAX_OPERATIONS];
+    struct world_options o = QUIET;
+    o.seed = seed;
+    o.world_size = 2 + (uint32_t)sml_prng_below(&prng, 8);
+    o.num_slots = 1u << sml_prng_below(&prng, 6);
+    o.ring = 1u << sml_prng_below(&prng, 5);
+    o.chunk_bytes = 8u << sml_prng_below(&prng, 3);
+    o.num_operations = draw_operations(&prng, num_chunks, 4 * o.num_slots + 20);
+    o.loss = 0.3 * (double)sml_prng_below(&prng, 4) / 3;
+    o.duplicate = 0.5 * (double)sml_prng_below(&prng, 3) / 2;
+    o.delay = 0.2 * (double)sml_prng_below(&prng, 3) / 2;
+    o.max_delay_ns = SML_NS_PER_MS << sml_prng_below(&prng, 8);
+    o.hop_jitter_ns = HOP_NS * sml_prng_below(&prng, 5);
+    o.forge = seed % 2 == 0 ? 0.2 : 0;
+    o.faults_end_ns = seed % 3 == 0 ? 50 * SML_NS_PER_MS : SML_NEVER;
+    o.first_chunk = seed % 4 == 0 ? UINT32_MAX - (uint32_t)sml_prng_below(&prng, 300) : 0;
+    struct world *x = make_world(&o, num_chunks, seed % 5 != 0);
+    draw_submit_times(x, 2 * SML_NS_PER_MS);
+    run_world(x, 200 * SML_NS_PER_S);
+    for (size_t i = 0; i < SML_NUM_DROPS; i++) num_drops[i] += x->num_drops[i];
+    free_world(x);
+  }
+  /* The worlds were as bad as they were meant to be. */
+  static const enum sml_drop expected[] = {SML_DROP_STALE_PHASE,  SML_DROP_DUPLICATE, SML_DROP_FUTURE_PHASE,
+                                           SML_DROP_TAG_MISMATCH, SML_DROP_BAD_SLOT,  SML_DROP_BAD_TYPE,
+                                           SML_DROP_BAD_LENGTH};
+  for (size_t i = 0; i < SML_ARRAY_LEN(expected); i++) assert_true(num_drops[expected[i]] > 100);
+}
+
+/* ---- time and effort ---- */
+
+struct effort {
+  uint64_t chunks, retransmissions, probes, end_ns, num_sent, max_srtt_ns;
+};
+
+static struct effort measure(const struct world_options *o, const uint32_t *num_chunks, uint64_t late_ns) {
+  struct world *x = make_world(o, num_chunks, true);
+  for (uint32_t i = 0; i < o->num_operations; i++) works[0][i].submit_ns = late_ns;
+  run_world(x, 1000 * SML_NS_PER_S);
+  struct effort e = {.end_ns = x->now_ns, .num_sent = x->num_sent};
+  for (uint32_t rank = 0; rank < o->world_size; rank++) {
+    struct sml_worker_view view;
+    sml_worker_view(x->workers[rank], &view);
+    e.chunks += view.chunks_completed;
+    e.retransmissions += view.retransmissions;
+    e.probes += view.probes;
+    e.max_srtt_ns = sml_max_u64(e.max_srtt_ns, view.srtt_ns);
+  }
+  free_world(x);
+  return e;
+}
+
+static const uint32_t LONG_OPERATIONS[MAX_OPERATIONS] = {400, 500, 1,   600, 300, 20, 550, 7,
+                                                         600, 600, 500, 600, 400, 500, 1, 600,
+                                                         300, 20,  550, 64,  600, 600, 500, 600};
+
+static void repair_is_cheap(void **state) {
+  (void)state;
+  struct world_options o = QUIET;
+  o.world_size = 4;
+  o.num_slots = 32;
+  o.chunk_bytes = 64;
+  o.num_operations = MAX_OPERATIONS;
+  o.faults_end_ns = SML_NEVER;
+  o.hop_jitter_ns = HOP_NS / 2;
+  const struct effort quiet = measure(&o, LONG_OPERATIONS, 0);
+  assert_int_equal(quiet.retransmissions, 0);
+  assert_int_equal(quiet.probes, 0);
+  assert_int_equal(quiet.num_sent, 2 * quiet.chunks);
+  static const struct {
+    double loss, times; /* at most so many times as long as without */
+  } cases[] = {{0.01, 2}, {0.1, 15}, {0.2, 90}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(cases); i++) {
+    o.loss = cases[i].loss;
+    const struct effort e = measure(&o, LONG_OPERATIONS, 0);
+    const double chunks = (double)e.chunks, times = (double)e.end_ns / (double)quiet.end_ns;
+    print_message("# loss %.2f: %.2f x the time, %.4f retransmissions and %.4f probes a chunk\n", o.loss,
+                  times, (double)e.retransmissions / chunks, (double)e.probes / chunks);
+    /* Data goes again only if it was lost: p of the updates, and p of those again. */
+    assert_true((double)e.retransmissions < chunks * o.loss * 1.4);
+    assert_true((double)e.probes < chunks * o.loss * 12);
+    /* Repairs are not taken for the length of the path, or each would make the next one slower. */
+    assert_true(e.max_srtt_ns < 20 * 2 * HOP_NS);
+    assert_true(times < cases[i].times);
+  }
+}
+
+/* Nobody asks for data or floods while a rank has not called yet. */
+static void a_late_rank_costs_little(void **state) {
+  (void)state;
+  static const uint32_t num_chunks[] = {200, 100};
+  struct world_options o = QUIET;
+  o.world_size = 3;
+  o.num_slots = 64;
+  o.chunk_bytes = 64;
+  o.num_operations = 2;
+  const struct effort e = measure(&o, num_chunks, 10 * SML_NS_PER_S);
+  assert_int_equal(e.retransmissions, 0);
+  /* Two ranks, 64 slots, every 200 ms at the end. */
+  assert_true(e.probes < 2 * 64 * (10 * 5 + 8));
+  assert_true(e.end_ns < 11 * SML_NS_PER_S);
+}
+
+/* After the faults, the end comes within a few timeouts. */
+static void liveness_after_total_loss(void **state) {
+  (void)state;
+  static const uint32_t num_chunks[] = {30, 50, 1};
+  for (uint64_t seed = 1; seed <= 20; seed++) {
+    struct world_options o = QUIET;
+    o.world_size = 3;
+    o.num_slots = 8;
+    o.num_operations = 3;
+    o.seed = seed;
+    o.faults_end_ns = 5 * SML_NS_PER_S;
+    o.loss = seed % 2 == 0 ? 1 : 0.9;
+    const struct effort e = measure(&o, num_chunks, 0);
+    assert_true(e.end_ns < o.faults_end_ns + SML_NS_PER_S);
+  }
+}
+
+static void numbers_wrap_or_end(void **state) {
+  (void)state;
+  static const uint32_t num_chunks[] = {20, 31, 5};
+  for (uint32_t back = 0; back < 70; back++) {
+    struct world_options o = QUIET;
+    o.world_size = 2;
+    o.num_slots = 4;
+    o.num_operations = 3;
+    o.first_chunk = UINT32_MAX - back;
+    o.loss = 0.1;
+    o.faults_end_ns = SML_NEVER;
+    run_once(&o, num_chunks, true);
+    o.first_chunk = 0;
+    o.first_phase = UINT32_MAX - 201 + 2 * (back % 30); /* 72 chunks of stream fit even a single slot */
+    run_once(&o, num_chunks, true);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(any_single_loss_is_repaired),
+      cmocka_unit_test(any_two_losses_are_repaired),
+      cmocka_unit_test(any_late_copy_is_harmless),
+      cmocka_unit_test(bursts_of_loss_are_repaired),
+      cmocka_unit_test(random_worlds_complete),
+      cmocka_unit_test(repair_is_cheap),
+      cmocka_unit_test(a_late_rank_costs_little),
+      cmocka_unit_test(liveness_after_total_loss),
+      cmocka_unit_test(numbers_wrap_or_end),
+  };
+  return cmocka_run_group_tests_name("worker_world", tests, NULL, NULL);
+}
