@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The best kernels of this processor against the scalar ones, bit for bit: many patterns, short and
+ * unaligned buffers that end at a guard page, and every floating point environment of the caller. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "quant/kernels.h"
+
+#define BATCH_ELEMS 4096
+
+static const struct sml_quant_kernels *best;
+
+/* An odd stride visits all 2^32 patterns; this one spreads the first few over all exponents. */
+#define STRIDE UINT32_C(2654435761)
+
+static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 1000, 2048, 2049, 4095, 4096};
+
+static bool is_scalar_only(void) {
+  return best == &sml_quant_scalar;
+}
+
+static void skip_if_scalar_only(void) {
+  if (is_scalar_only()) {
+    print_message("skipped: this processor has no AVX2, the scalar kernels are its best\n");
+    skip();
+  }
+}
+
+static void fill_patterns(uint32_t *words, uint32_t *pattern) {
+  for (size_t i = 0; i < BATCH_ELEMS; i++) {
+    words[i] = *pattern;
+    *pattern += STRIDE;
+  }
+}
+
+/* Exponents within the 40 up to one above the code, where quantize rounds; ties are made common. */
+static void bring_near(uint32_t *words, uint8_t code) {
+  for (size_t i = 0; i < BATCH_ELEMS; i++) {
+    uint64_t r = sml_mix64(words[i]);
+    int field = (int)code + 1 - (int)(r % 40);
+    words[i] = (words[i] & UINT32_C(0x807fffff)) | (uint32_t)(field < 0 ? 0 : field) << 23;
+    if (r & (1 << 20)) words[i] &= UINT32_MAX << ((r >> 32) % 24);
+    if (r & (1 << 21)) words[i] |= (UINT32_C(1) << ((r >> 40) % 24)) - 1;
+  }
+}
+
+static void block_codes_agree(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 1;
+  for (int round = 0; round < 4000; round++) {
+    fill_patterns(words, &pattern);
+    /* Small exponents, or nearly every block would hold a NaN. */
+    uint32_t mask = UINT32_C(0x80ffffff) | (uint32_t)round << 24;
+    for (size_t i = 0; i < BATCH_ELEMS; i++) words[i] &= mask;
+    float in[BATCH_ELEMS];
+    memcpy(in, words, sizeof in);
+    size_t at = (size_t)round % 64;
+    for (size_t elems = 1; at + elems <= BATCH_ELEMS; at += elems, elems = elems * 2 + 1) {
+      if (best->block_code(in + at, elems) != sml_quant_scalar.block_code(in + at, elems)) {
+        fail_msg("round %d: %zu elements at %zu", round, elems, at);
+      }
+    }
+  }
+}
+
+static void compare_quantize(const uint32_t *words, uint8_t code, uint32_t n) {
+  static uint8_t expected[4 * BATCH_ELEMS], got[4 * BATCH_ELEMS];
+  static float in[BATCH_ELEMS];
+  memcpy(in, words, sizeof in);
+  sml_quant_scalar.quantize(expected, in, BATCH_ELEMS, code, n);
+  best->quantize(got, in, BATCH_ELEMS, code, n);
+  if (memcmp(got, expected, sizeof got) == 0) return;
+  for (size_t i = 0; i < BATCH_ELEMS; i++) {
+    uint32_t g = sml_load_be32(got + 4 * i), e = sml_load_be32(expected + 4 * i);
+    if (g != e) fail_msg("x %08x code %u n %u: %d, not %d", words[i], code, n, (int32_t)g, (int32_t)e);
+  }
+}
+
+static void quantize_agrees(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 2;
+  for (uint32_t round = 0; round < 12288; round++) { /* 50 M patterns; every code 48 times */
+    fill_patterns(words, &pattern);
+    uint8_t code = (uint8_t)round;
+    if (round & 0x300) bring_near(words, code);
+    compare_quantize(words, code, worlds[round / 256 % SML_ARRAY_LEN(worlds)]);
+  }
+}
+
+static void compare_dequantize(const uint32_t *words, uint8_t code, uint32_t n, bool average) {
+  static float expected[BATCH_ELEMS], got[BATCH_ELEMS];
+  sml_quant_scalar.dequantize(expected, words, BATCH_ELEMS, code, n, average);
+  best->dequantize(got, words, BATCH_ELEMS, code, n, average);
+  if (memcmp(got, expected, sizeof got) == 0) return;
+  for (size_t i = 0; i < BATCH_ELEMS; i++) {
+    if (memcmp(got + i, expected + i, 4) == 0) continue;
+    fail_msg("sum %d code %u n %u average %d: %a, not %a", (int32_t)sml_load_be32(words + i), code, n,
+             average, (double)got[i], (double)expected[i]);
+  }
+}
+
+/* Wire lanes of all magnitudes; every other one about a multiple of n (middles of two floats). */
+static void shrink_sums(uint32_t *words, uint32_t n) {
+  for (size_t i = 0; i < BATCH_ELEMS; i++) {
+    uint64_t r = sml_mix64(words[i]);
+    int32_t sum = (int32_t)words[i] >> (r % 32);
+    if (r & 64) sum = (int32_t)((uint32_t)(sum >> 6) * n + (uint32_t)(r >> 60) - 8);
+    sml_store_be32(words + i, (uint32_t)sum);
+  }
+}
+
+static void walk_dequantize(bool average, uint32_t num_rounds) {
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 3;
+  for (uint32_t round = 0; round < num_rounds; round++) {
+    uint32_t n = worlds[round / 256 % SML_ARRAY_LEN(worlds)];
+    fill_patterns(words, &pattern);
+    if (round & 0x100) shrink_sums(words, n);
+    compare_dequantize(words, (uint8_t)round, n, average);
+  }
+}
+
+static void dequantized_sums_agree(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  walk_dequantize(false, 8192); /* 33 M */
+}
+
+static void dequantized_averages_agree(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  walk_dequantize(true, 8192); /* 33 M */
+}
+
+static void averages_agree_for_every_world_size(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 4;
+  for (uint32_t n = 1; n <= SML_QUANT_MAX_WORLD_SIZE; n++) {
+    if (n % 8 == 1) {
+      fill_patterns(words, &pattern);
+      shrink_sums(words, n);
+    }
+    uint8_t code = (uint8_t)(n % 2 == 0 ? SML_CODE_MIN + n % 16 : SML_CODE_MIN + n % 228);
+    compare_dequantize(words, code, n, true);
+  }
+}
+
+/* Two pages with no access around them; `end` is the first byte that must not be touched. */
+struct guarded {
+  uint8_t *start, *end;
+};
+
+static struct guarded guard_pages(void) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uint8_t *all = mmap(NULL, 4 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(all != MAP_FAILED);
+  assert_int_equal(mprotect(all + page, 2 * page, PROT_READ | PROT_WRITE), 0);
+  return (struct guarded){.start = all + page, .end = all + 3 * page};
+}
+
+/* Runs kernel `which` from `in` to `out`; for acc kernels, `out` holds the accumulator. */
+enum { NUM_KERNELS = 12 };
+static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in,
+                       size_t elems) {
+  switch (which) {
+    case 0:
+      *(uint8_t *)out = k->block_code(in, elems);
+      break;
+    case 1:
+      k->quantize(out, in, elems, 127, 3);
+      break;
+    case 2:
+      k->quantize(out, in, elems, 0, 3);
+      break;
+    case 3:
+      k->dequantize(out, in, elems, 127, 3, false);
+      break;
+    case 4:
+      k->dequantize(out, in, elems, 127, 3, true);
+      break;
+    case 5:
+      k->dequantize(out, in, elems, 255, 3, true);
+      break;
+    case 6:
+      k->pack_int32(out, in, elems);
+      break;
+    case 7:
+      k->unpack_int32(out, in, elems);
+      break;
+    case 8:
+      k->set_int32(out, in, elems);
+      break;
+    case 9:
+      k->add_int32(out, in, elems);
+      break;
+    case 10:
+      k->max_uint8(out, in, 4 * elems);
+      break;
+    default:
+      k->max_uint8(out, in, elems);
+      break;
+  }
+}
+
+static size_t in_bytes_of(int which, size_t elems) {
+  return which == 11 ? elems : 4 * elems;
+}
+
+static size_t out_bytes_of(int which, size_t elems) {
+  return which == 0 ? 1 : in_bytes_of(which, elems);
+}
+
+static bool is_acc_kernel(int which) {
+  return which == 8 || which == 9;
+}
+
+/* Does the kernel give the scalar result in out[0..bytes) and leave the 16 bytes on either side alone? */
+static void check_short(int which, size_t elems, uint8_t *in, uint8_t *out, bool is_fenced_by_page) {
+  uint8_t before[16], after[16];
+  size_t bytes = out_bytes_of(which, elems), in_bytes = in_bytes_of(which, elems);
+  for (size_t i = 0; i < in_bytes; i++) in[i] = (uint8_t)sml_mix64(i + elems);
+  for (size_t i = 0; i < bytes; i++) out[i] = (uint8_t)(i * 31);
+  memcpy(before, out - 16, 16);
+  if (!is_fenced_by_page) memcpy(after, out + bytes, 16);
+  _Alignas(64) uint8_t aligned_in[4 * 33] = {0}, expected[4 * 33] = {0};
+  memcpy(aligned_in, in, in_bytes);
+  memcpy(expected, out, bytes);
+  run_kernel(&sml_quant_scalar, which, expected, aligned_in, elems);
+  run_kernel(best, which, out, in, elems);
+  if (memcmp(out, expected, bytes) != 0) fail_msg("kernel %d, %zu elements: wrong result", which, elems);
+  assert_memory_equal(before, out - 16, 16);
+  if (!is_fenced_by_page) assert_memory_equal(after, out + bytes, 16);
+}
+
+static void short_and_unaligned_buffers(void **state) {
+  (void)state;
+  struct guarded in = guard_pages(), out = guard_pages();
+  for (int which = 0; which < NUM_KERNELS; which++) {
+    for (size_t elems = 0; elems <= 33; elems++) {
+      for (size_t shift = 0; shift < 8; shift++) {
+        size_t out_shift = is_acc_kernel(which) ? 0 : shift * 3 % 8;
+        check_short(which, elems, in.start + shift, out.start + 64 + out_shift, false);
+      }
+      /* An accumulator is aligned: it ends at the page only if its elements fill it to there. */
+      bool reaches_page = !is_acc_kernel(which);
+      uint8_t *fenced = reaches_page ? out.end - out_bytes_of(which, elems) : out.end - 4 * 64;
+      check_short(which, elems, in.end - in_bytes_of(which, elems), fenced, reaches_page);
+    }
+  }
+}
+
+#if defined(__x86_64__)
+static uint32_t get_mxcsr(void) {
+  uint32_t mxcsr;
+  __asm__ volatile("stmxcsr %0" : "=m"(mxcsr) : : "memory");
+  return mxcsr;
+}
+
+static void set_mxcsr(uint32_t mxcsr) {
+  __asm__ volatile("ldmxcsr %0" : : "m"(mxcsr) : "memory");
+}
+
+/* One kernel call under a caller's MXCSR. Nothing else happens there: printing may use floating point. */
+static uint32_t run_under(uint32_t mxcsr, const struct sml_quant_kernels *k, bool is_quantize, void *out,
+                          const void *in, uint8_t code, bool average) {
+  uint32_t own = get_mxcsr();
+  set_mxcsr(mxcsr);
+  if (is_quantize) {
+    k->quantize(out, in, BATCH_ELEMS - 1, code, 3); /* with a tail */
+  } else {
+    k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
+  }
+  uint32_t after = get_mxcsr();
+  set_mxcsr(own);
+  return after;
+}
+
+static void check_environment(uint32_t mxcsr, const struct sml_quant_kernels *k, const uint32_t *words) {
+  static const uint8_t codes[] = {0, 27, 28, 29, 30, 31, 32, 33, 40, 127, 200, 253, 254, 255};
+  static float in[BATCH_ELEMS];
+  static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
+  for (size_t c = 0; c < SML_ARRAY_LEN(codes); c++) {
+    uint32_t near[BATCH_ELEMS];
+    memcpy(near, words, sizeof near);
+    if (codes[c] != 0 && codes[c] != 255) bring_near(near, codes[c]);
+    memcpy(in, near, sizeof in);
+    run_under(0x1f80, &sml_quant_scalar, true, expected, in, codes[c], false);
+    assert_int_equal(run_under(mxcsr, k, true, got, in, codes[c], false), mxcsr);
+    assert_memory_equal(got, expected, sizeof got);
+    memcpy(near, words, sizeof near);
+    shrink_sums(near, 3);
+    for (int average = 0; average <= 1; average++) {
+      run_under(0x1f80, &sml_quant_scalar, false, expected, near, codes[c], average != 0);
+      assert_int_equal(run_under(mxcsr, k, false, got, near, codes[c], average != 0), mxcsr);
+      assert_memory_equal(got, expected, sizeof got);
+    }
+  }
+}
+
+static void every_floating_point_environment(void **state) {
+  (void)state;
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 5;
+  uint32_t own = get_mxcsr();
+  const struct sml_quant_kernels *kernels[] = {&sml_quant_scalar, best};
+  for (uint32_t i = 0; i < 4 * 2 * 2 * 2 * 2; i++) {
+    uint32_t rounding = (i & 3) << 13, flush = (i & 4) << 13, denormals_are_zero = (i & 8) << 3;
+    uint32_t masks = i & 16 ? 0 : 0x1f80; /* 0: every exception would trap */
+    fill_patterns(words, &pattern);
+    check_environment(rounding | flush | denormals_are_zero | masks, kernels[i / 32], words);
+  }
+  assert_int_equal(get_mxcsr() & ~UINT32_C(0x3f), own & ~UINT32_C(0x3f));
+}
+
+static void sticky_exception_flags_stay(void **state) {
+  (void)state;
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 6;
+  fill_patterns(words, &pattern);
+  for (uint32_t flags = 0; flags < 64; flags++) check_environment(0x1f80 | flags, best, words);
+}
+#endif
+
+static int choose_best(void **state) {
+  (void)state;
+  best = sml_quant_select(NULL);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(block_codes_agree),
+    cmocka_unit_test(quantize_agrees),
+    cmocka_unit_test(dequantized_sums_agree),
+    cmocka_unit_test(dequantized_averages_agree),
+    cmocka_unit_test(averages_agree_for_every_world_size),
+    cmocka_unit_test(short_and_unaligned_buffers),
+#if defined(__x86_64__)
+    cmocka_unit_test(every_floating_point_environment),
+    cmocka_unit_test(sticky_exception_flags_stay),
+#endif
+  };
+  return cmocka_run_group_tests_name("quant avx2", tests, choose_best, NULL);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+
+#include "quant/kernels.h"
+
+static bool processor_has_avx2(void) {
+#if SML_QUANT_HAS_AVX2
+  return __builtin_cpu_supports("avx2") != 0;
+#else
+  return false;
+#endif
+}
+
+static const char *best_name(void) {
+  return processor_has_avx2() ? "avx2" : "scalar";
+}
+
+static void no_preference_gives_the_best(void **state) {
+  (void)state;
+  assert_string_equal(sml_quant_select(NULL)->name, best_name());
+}
+
+static void a_name_is_obeyed_if_possible(void **state) {
+  (void)state;
+  assert_ptr_equal(sml_quant_select("scalar"), &sml_quant_scalar);
+  assert_string_equal(sml_quant_select("avx2")->name, best_name());
+}
+
+static void an_unknown_name_is_no_preference(void **state) {
+  (void)state;
+  const char *names[] = {"", "scala", "scalars", "avx", "avx22", "AVX2", "avx512"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    assert_string_equal(sml_quant_select(names[i])->name, best_name());
+  }
+}
+
+static void the_environment_has_no_say(void **state) {
+  (void)state;
+  setenv("SWITCHML_QUANT", "scalar", 1);
+  assert_string_equal(sml_quant_select(NULL)->name, best_name());
+}
+
+static void every_kernel_is_there(void **state) {
+  (void)state;
+  const char *names[] = {"scalar", "avx2"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    const struct sml_quant_kernels *k = sml_quant_select(names[i]);
+    assert_non_null(k->block_code);
+    assert_non_null(k->quantize);
+    assert_non_null(k->dequantize);
+    assert_non_null(k->pack_int32);
+    assert_non_null(k->unpack_int32);
+    assert_non_null(k->set_int32);
+    assert_non_null(k->add_int32);
+    assert_non_null(k->max_uint8);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(no_preference_gives_the_best),
+      cmocka_unit_test(a_name_is_obeyed_if_possible),
+      cmocka_unit_test(an_unknown_name_is_no_preference),
+      cmocka_unit_test(the_environment_has_no_say),
+      cmocka_unit_test(every_kernel_is_there),
+  };
+  return cmocka_run_group_tests_name("quant dispatch", tests, NULL, NULL);
+}

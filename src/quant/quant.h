@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Numbers: float32 <-> int32 block fixed point, and the integer reductions of the aggregator
+ * (docs/PROTOCOL.md "Numbers"). Pure: no state, no operating system. Every function gives the same
+ * bits on every machine, whatever the caller's rounding mode and flush-to-zero flags are, and
+ * whichever implementation (scalar, AVX2) was chosen.
+ *
+ * A *block* is the floats of one chunk. Its *exponent code*: 0 = every |x| < 2^-100 (the block is
+ * flushed to +0), 1..254 = biased float32 exponent of the largest |x|, 255 = an Inf or NaN is in it.
+ * The code used for scaling is the maximum over all ranks. Codes 1..26 never occur.
+ * With 2^e > block maximum (e = code - 126) and shift k = 30 - ceil(log2 n) - e,
+ *   q = round_to_nearest_even(x * 2^k), so |q| <= 2^30 / n' (n' = n rounded up to a power of two)
+ * and the sum over n ranks cannot overflow an int32.
+ * Wire lanes are big-endian int32; `lanes` pointers need no alignment. */
+#ifndef SML_QUANT_QUANT_H
+#define SML_QUANT_QUANT_H
+
+#include "base/base.h"
+
+#define SML_CODE_ZERO 0
+#define SML_CODE_MIN 27 /* smallest code that is not flushed: 2^-100 <= |x| */
+#define SML_CODE_NONFINITE 255
+
+struct sml_quant_kernels {
+  const char *name; /* "scalar", "avx2" */
+  /* Exponent code of in[0..num_elems). num_elems 0 gives 0. */
+  uint8_t (*block_code)(const float *in, size_t num_elems);
+  /* lanes[i] = be32(q(in[i])). code is the global code; 0 and 255 write zero lanes. */
+  void (*quantize)(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size);
+  /* out[i] = float(sum_i * 2^-k), or sum_i * 2^-k / world_size rounded once when `average`.
+   * code 0 writes +0, code 255 writes the quiet NaN 0x7fc00000. */
+  void (*dequantize)(float *out, const void *lanes, size_t num_elems, uint8_t code,
+                     uint32_t world_size, bool average);
+  /* int32 user data: copy with byte order; a wire lane is be32. */
+  void (*pack_int32)(void *lanes, const int32_t *in, size_t num_elems);
+  void (*unpack_int32)(int32_t *out, const void *lanes, size_t num_elems);
+  /* Aggregator: acc (host order, aligned 64) = or += lanes; result lanes = be32(acc). Wraps. */
+  void (*set_int32)(int32_t *acc, const void *lanes, size_t num_elems);
+  void (*add_int32)(int32_t *acc, const void *lanes, size_t num_elems);
+  /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks. */
+  void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
+};
+
+extern const struct sml_quant_kernels sml_quant_scalar;
+/* The best for this processor. force = "scalar" or "avx2" picks one if the processor has it (NULL:
+ * no preference). Never NULL. */
+const struct sml_quant_kernels *sml_quant_select(const char *force);
+
+/* A bound on |all-reduce - exact real sum| (or average) of one element of a block, in double:
+ * world_size half units of the fixed point, plus half a unit in the last place of the result. */
+double sml_quant_error_bound(uint8_t code, uint32_t world_size, bool average, float result);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The reference kernels. Floats are handled as bits with integer arithmetic only, so the caller's
+ * rounding mode and flush-to-zero flags cannot change a result. Other implementations are tested to
+ * give the same bits. Buffers are bytes here: they need no alignment. */
+#include "quant/kernels.h"
+
+#define SIGN_BIT UINT32_C(0x80000000)
+#define INFINITY_BITS UINT32_C(0x7f800000)
+#define HIDDEN_BIT (UINT32_C(1) << 23)
+
+static uint32_t load_bits(const uint8_t *p) {
+  uint32_t bits;
+  memcpy(&bits, p, sizeof bits);
+  return bits;
+}
+
+static void store_bits(uint8_t *p, uint32_t bits) {
+  memcpy(p, &bits, sizeof bits);
+}
+
+/* value / 2^drop, to nearest, ties to even; 1 <= drop <= 63, and value has room for the carry. */
+static uint64_t shift_right_to_even(uint64_t value, uint32_t drop) {
+  uint64_t below_half = (UINT64_C(1) << (drop - 1)) - 1;
+  return (value + below_half + ((value >> drop) & 1)) >> drop;
+}
+
+static uint8_t block_code(const float *in, size_t num_elems) {
+  const uint8_t *from = (const uint8_t *)in;
+  uint32_t largest = 0;
+  for (size_t i = 0; i < num_elems; i++) {
+    largest = sml_max_u32(largest, load_bits(from + 4 * i) & ~SIGN_BIT);
+  }
+  return sml_quant_code_of(largest);
+}
+
+/* A float is mantissa * 2^(exponent - 150), so q = mantissa * 2^(exponent - 150 + shift). */
+static uint32_t quantize_bits(uint32_t bits, uint8_t code, int32_t shift, uint32_t limit) {
+  uint32_t field = (bits >> 23) & 0xff;
+  uint32_t mantissa = bits & (HIDDEN_BIT - 1);
+  bool is_nan = field == 0xff && mantissa != 0;
+  bool is_negative = (bits & SIGN_BIT) != 0 && !is_nan;
+  uint32_t q;
+  if (field > code) {
+    q = limit;
+  } else {
+    int32_t up = (int32_t)sml_max_u32(field, 1) - 150 + shift; /* <= 6: field <= code */
+    if (field != 0) mantissa |= HIDDEN_BIT;
+    if (up >= 0) {
+      q = mantissa << up;
+    } else if (up > -25) {
+      q = (uint32_t)shift_right_to_even(mantissa, (uint32_t)-up);
+    } else {
+      q = 0; /* below a half */
+    }
+  }
+  return is_negative ? 0u - q : q;
+}
+
+static void quantize(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  if (!sml_quant_is_scaled(code)) {
+    memset(lanes, 0, 4 * num_elems);
+    return;
+  }
+  int32_t shift = sml_quant_shift(code, world_size);
+  uint32_t limit = sml_quant_limit(world_size);
+  const uint8_t *from = (const uint8_t *)in;
+  uint8_t *to = lanes;
+  for (size_t i = 0; i < num_elems; i++) {
+    sml_store_be32(to + 4 * i, quantize_bits(load_bits(from + 4 * i), code, shift, limit));
+  }
+}
+
+/* The float nearest to sum * 2^-shift / divisor, ties to even. The sum is moved up to bit 62 (one bit of
+ * room for the carry), so the quotient has at least 51 bits; a remainder is kept as a sticky last bit. */
+static inline uint32_t dequantize_bits(uint32_t sum, int32_t shift, uint32_t divisor) {
+  if (sum == 0) return 0;
+  uint32_t sign = sum & SIGN_BIT;
+  uint64_t value = sign != 0 ? 0u - sum : sum;
+  int32_t up = __builtin_clzll(value) - 1;
+  value <<= up;
+  if (divisor != 1) {
+    uint64_t quotient = value / divisor;
+    value = quotient | (quotient * divisor != value);
+  }
+  int32_t exponent = -up - shift; /* the magnitude is value * 2^exponent */
+  int32_t top = 63 - __builtin_clzll(value);
+  int32_t field = top + exponent + 127;
+  if (field >= 0xff) return sign | INFINITY_BITS;
+  /* 24 bits stay; of a denormal, the multiples of 2^-149. */
+  int32_t drop = field >= 1 ? top - 23 : -149 - exponent;
+  SML_ASSERT(drop >= 27 && drop <= 42);
+  /* Added, the hidden bit and a carry out of the mantissa raise the exponent field, up to infinity's. */
+  uint32_t below = (uint32_t)(field >= 1 ? field - 1 : 0) << 23;
+  return sign | (below + (uint32_t)shift_right_to_even(value, (uint32_t)drop));
+}
+
+static void dequantize(float *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
+                       bool average) {
+  uint8_t *to = (uint8_t *)out;
+  const uint8_t *from = lanes;
+  if (!sml_quant_is_scaled(code)) {
+    for (size_t i = 0; i < num_elems; i++) store_bits(to + 4 * i, sml_quant_unscaled_bits(code));
+    return;
+  }
+  int32_t shift = sml_quant_shift(code, world_size);
+  if (average) {
+    for (size_t i = 0; i < num_elems; i++) {
+      store_bits(to + 4 * i, dequantize_bits(sml_load_be32(from + 4 * i), shift, world_size));
+    }
+  } else {
+    for (size_t i = 0; i < num_elems; i++) {
+      store_bits(to + 4 * i, dequantize_bits(sml_load_be32(from + 4 * i), shift, 1));
+    }
+  }
+}
+
+static void swap_bytes(uint8_t *to, const uint8_t *from, size_t num_elems) {
+  for (size_t i = 0; i < num_elems; i++) sml_store_be32(to + 4 * i, load_bits(from + 4 * i));
+}
+
+static void pack_int32(void *lanes, const int32_t *in, size_t num_elems) {
+  swap_bytes(lanes, (const uint8_t *)in, num_elems);
+}
+
+static void unpack_int32(int32_t *out, const void *lanes, size_t num_elems) {
+  swap_bytes((uint8_t *)out, lanes, num_elems);
+}
+
+static void set_int32(int32_t *acc, const void *lanes, size_t num_elems) {
+  swap_bytes((uint8_t *)acc, lanes, num_elems);
+}
+
+static void add_int32(int32_t *acc, const void *lanes, size_t num_elems) {
+  const uint8_t *from = lanes;
+  for (size_t i = 0; i < num_elems; i++) {
+    acc[i] = (int32_t)((uint32_t)acc[i] + sml_load_be32(from + 4 * i));
+  }
+}
+
+static void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
+  for (size_t i = 0; i < num_bytes; i++) {
+    if (in[i] > acc[i]) acc[i] = in[i];
+  }
+}
+
+const struct sml_quant_kernels sml_quant_scalar = {
+    .name = "scalar",
+    .block_code = block_code,
+    .quantize = quantize,
+    .dequantize = dequantize,
+    .pack_int32 = pack_int32,
+    .unpack_int32 = unpack_int32,
+    .set_int32 = set_int32,
+    .add_int32 = add_int32,
+    .max_uint8 = max_uint8,
+};
