@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the back ends and addr.c share about the bytes of a struct sml_addr. A sockaddr_in, a
+ * sockaddr_in6 and a mem address all begin with a native 16-bit family and a big-endian port. */
+#ifndef SML_NETIO_ADDR_H
+#define SML_NETIO_ADDR_H
+
+#include "netio/netio.h"
+
+#define SML_ADDR_FAMILY_MEM 0xffffu
+#define SML_ADDR_MEM_BYTES 4u
+
+static inline uint16_t sml_addr_family(const struct sml_addr *addr) {
+  uint16_t family = 0;
+  if (addr->num_bytes >= SML_ADDR_MEM_BYTES) memcpy(&family, addr->bytes, sizeof family);
+  return family;
+}
+
+#endif

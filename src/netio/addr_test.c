@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Addresses: text to address and back, and everything that must be refused with a reason. */
+#include "netio/addr.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "netio/test_support.h"
+
+static void test_good_texts(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    uint16_t default_port;
+    const char *formatted;
+    uint8_t num_bytes;
+  } rows[] = {
+      {"192.0.2.1:48879", 0, "192.0.2.1:48879", sizeof(struct sockaddr_in)},
+      {"192.0.2.1", 7, "192.0.2.1:7", sizeof(struct sockaddr_in)},
+      {"192.0.2.1:9", 7, "192.0.2.1:9", sizeof(struct sockaddr_in)},
+      {"127.0.0.1:0", 0, "127.0.0.1:0", sizeof(struct sockaddr_in)},
+      {"0.0.0.0:65535", 0, "0.0.0.0:65535", sizeof(struct sockaddr_in)},
+      {"[::1]:48879", 0, "[::1]:48879", sizeof(struct sockaddr_in6)},
+      {"[::1]", 5, "[::1]:5", sizeof(struct sockaddr_in6)},
+      {"::1", 5, "[::1]:5", sizeof(struct sockaddr_in6)},
+      {"::", 5, "[::]:5", sizeof(struct sockaddr_in6)},
+      {"[2001:DB8::7]:1", 0, "[2001:db8::7]:1", sizeof(struct sockaddr_in6)},
+      {"[fe80::1%1]:2", 0, "[fe80::1%1]:2", sizeof(struct sockaddr_in6)},
+      {"127.0.0.1:00080", 0, "127.0.0.1:80", sizeof(struct sockaddr_in)},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_addr addr, again;
+    char error[160] = "", text[80];
+    if (!sml_addr_parse(rows[i].text, rows[i].default_port, &addr, error, sizeof error))
+      fail_msg("%s: %s", rows[i].text, error);
+    assert_int_equal(addr.num_bytes, rows[i].num_bytes);
+    sml_addr_format(&addr, text, sizeof text);
+    assert_string_equal(text, rows[i].formatted);
+    assert_true(sml_addr_parse(text, 0, &again, error, sizeof error));
+    assert_true(sml_addr_equal(&addr, &again));
+    for (size_t b = addr.num_bytes; b < sizeof addr.bytes; b++) assert_int_equal(addr.bytes[b], 0);
+  }
+}
+
+static void test_names(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  char error[160] = "", text[80];
+  if (!sml_addr_parse("localhost:80", 0, &addr, error, sizeof error)) {
+    print_message("skipped: this host cannot resolve localhost: %s\n", error);
+    skip();
+  }
+  sml_addr_format(&addr, text, sizeof text);
+  assert_string_equal(text, "127.0.0.1:80"); /* where ::1 is there too */
+}
+
+static void test_bad_texts(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    const char *says;
+  } rows[] = {
+      {NULL, "empty"},
+      {"", "empty"},
+      {":80", "no host"},
+      {"[]:80", "no host"},
+      {"[::1", "[address]:port"},
+      {"[::1]80", "[address]:port"},
+      {"[::1]x:80", "[address]:port"},
+      {"[::1]:", "port"},
+      {"127.0.0.1", "no port"},
+      {"::1", "no port"},
+      {"[::1]", "no port"},
+      {"127.0.0.1:", "port"},
+      {"127.0.0.1:65536", "port"},
+      {"127.0.0.1:4294967297", "port"},
+      {"127.0.0.1:99999999999999999999999999", "port"},
+      {"127.0.0.1:-1", "port"},
+      {"127.0.0.1:+1", "port"},
+      {"127.0.0.1: 1", "port"},
+      {"127.0.0.1:1x", "port"},
+      {"127.0.0.1:http", "port"},
+      {"4000", "is a number"},
+      {"4000:1", "is a number"},
+      {"[127.0.0.1]:80", "not an IPv6"},
+      {"[localhost]:80", "not an IPv6"},
+      {"[::g]:80", "not an IPv6"},
+      {"[1:2:3:4:5:6:7:8:9]:80", "not an IPv6"},
+      {"256.0.0.1.:80", "cannot resolve"},
+      {"bad name with spaces:80", "cannot resolve"},
+      {"name.invalid:80", "cannot resolve"},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_addr addr;
+    char error[160] = "";
+    if (sml_addr_parse(rows[i].text, 0, &addr, error, sizeof error)) fail_msg("%s was taken", rows[i].text);
+    if (strstr(error, rows[i].says) == NULL) fail_msg("%s: said %s", rows[i].text, error);
+    assert_int_equal(addr.num_bytes, 0);
+  }
+}
+
+static void test_long_texts_and_short_rooms(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  char error[160], longest[5000];
+  memset(longest, 'a', sizeof longest - 1);
+  longest[sizeof longest - 1] = '\0';
+  assert_false(sml_addr_parse(longest, 80, &addr, error, sizeof error));
+  memset(longest, ':', sizeof longest - 1);
+  assert_false(sml_addr_parse(longest, 80, &addr, error, sizeof error));
+  memset(longest, '[', sizeof longest - 1);
+  assert_false(sml_addr_parse(longest, 80, &addr, error, sizeof error));
+  memset(longest, '1', sizeof longest - 1);
+  assert_false(sml_addr_parse(longest, 80, &addr, error, sizeof error));
+  char two[2] = "xx";
+  assert_false(sml_addr_parse("", 80, &addr, two, sizeof two));
+  assert_int_equal(two[1], '\0');
+
+  assert_true(sml_addr_parse("192.0.2.1:1", 0, &addr, error, sizeof error));
+  char room[6] = "#####";
+  sml_addr_format(&addr, room, sizeof room);
+  assert_string_equal(room, "192.0");
+  sml_addr_format(&addr, room, 1);
+  assert_string_equal(room, "");
+  sml_addr_format(&addr, NULL, 0);
+}
+
+static void test_ports(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  char error[160], text[32];
+  assert_true(sml_addr_parse("[::1]:1", 0, &addr, error, sizeof error));
+  sml_addr_set_port(&addr, 0xbeef);
+  assert_int_equal(sml_addr_port(&addr), 0xbeef);
+  struct sml_addr none = {.num_bytes = 0}, garbage = {.bytes = {0x77, 0x77, 1, 2}, .num_bytes = 4};
+  sml_addr_set_port(&none, 5);
+  sml_addr_set_port(&garbage, 5);
+  assert_int_equal(sml_addr_port(&none), 0);
+  assert_int_equal(sml_addr_port(&garbage), 0);
+  assert_int_equal(garbage.bytes[2], 1);
+  sml_addr_format(&none, text, sizeof text);
+  assert_string_equal(text, "none");
+  sml_addr_format(&garbage, text, sizeof text);
+  assert_string_equal(text, "unknown");
+  const struct sml_addr mem = {.bytes = {0xff, 0xff, 0, 3}, .num_bytes = SML_ADDR_MEM_BYTES};
+  assert_int_equal(sml_addr_port(&mem), 3);
+  sml_addr_format(&mem, text, sizeof text);
+  assert_string_equal(text, "mem:3");
+  assert_false(sml_addr_equal(&mem, &garbage));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_good_texts), cmocka_unit_test(test_names), cmocka_unit_test(test_bad_texts),
+      cmocka_unit_test(test_long_texts_and_short_rooms), cmocka_unit_test(test_ports)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Packet back ends behind one table. An engine thread owns one sml_netio; only wake() may be called
+ * from other threads. A frame is one datagram payload. Sends are bursts of equal frames (the last
+ * may be shorter) to one or several peers, because segmentation offload is what makes sockets fast.
+ * A frame that cannot be sent (queue full, peer unreachable) is lost and counted: the protocol
+ * repeats it. */
+#ifndef SML_NETIO_NETIO_H
+#define SML_NETIO_NETIO_H
+
+#include "base/base.h"
+
+/* A transport address, comparable with sml_addr_equal. For udp: the sockaddr, port included, unused
+ * bytes zero. For mem: family 0xffff and the port number. */
+struct sml_addr {
+  uint8_t bytes[28]; /* sockaddr_in or sockaddr_in6 */
+  uint8_t num_bytes;
+};
+static inline bool sml_addr_equal(const struct sml_addr *a, const struct sml_addr *b) {
+  return a->num_bytes == b->num_bytes && memcmp(a->bytes, b->bytes, a->num_bytes) == 0;
+}
+
+struct sml_rx_frame {
+  const uint8_t *data; /* valid until the next rx_burst */
+  uint32_t num_bytes;
+  const struct sml_addr *from; /* valid until the next rx_burst */
+};
+
+/* A burst being filled: num_frames frames at data + i * frame_bytes. */
+struct sml_tx_burst {
+  uint8_t *data;
+  uint32_t frame_bytes;
+  uint32_t max_frames; /* room; 1 .. 64 */
+};
+
+struct sml_netio_stats {
+  uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes; /* datagram payload bytes */
+  uint64_t tx_lost_frames;                           /* the system would not take them */
+  uint64_t rx_truncated_frames;
+  uint64_t system_calls;                             /* of this back end's data path, waits included */
+};
+
+struct sml_netio {
+  const struct sml_netio_ops *ops;
+  struct sml_netio_stats stats; /* written by the engine thread only */
+  /* The owner's wish for its next waits: frames do not end one before this time, so that many are received
+   * by one call. 0: the first frame does. Time-outs and wake() always do. A back end may ignore it. */
+  uint64_t gather_ns;
+  uint32_t max_frame_bytes;     /* largest frame that may be reserved */
+  bool has_segmentation_offload;
+};
+
+struct sml_netio_ops {
+  const char *name;
+  void (*close)(struct sml_netio *io);
+  /* The local address peers send to. */
+  void (*local_addr)(struct sml_netio *io, struct sml_addr *addr_out);
+  /* Frames that are ready now, up to max; never blocks. The frames of the call before are released. */
+  size_t (*rx_burst)(struct sml_netio *io, struct sml_rx_frame *frames, size_t max);
+  /* Lends room for a burst of frames of frame_bytes (1 .. max_frame_bytes). Always gives at least one
+   * frame, but none (max_frames 0) for another size. One burst at a time: a later reserve discards one
+   * that was not committed. */
+  void (*tx_reserve)(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
+  /* Queues the first num_frames frames of the burst for each peer; the last frame has last_bytes (1 ..
+   * frame_bytes). Of no frames: nothing. `peers` must stay as it is until the tx_flush. */
+  void (*tx_commit)(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
+                    uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers);
+  /* Sends what is queued, with as few system calls as possible. To be called before wait(); a tx_reserve
+   * that finds no room does it too. Stats count frames when they are sent. */
+  void (*tx_flush)(struct sml_netio *io);
+  /* Sleeps until a frame may be ready, wake() was called, or timeout_ns passed (SML_NEVER: no limit). */
+  void (*wait)(struct sml_netio *io, uint64_t timeout_ns);
+  void (*wake)(struct sml_netio *io); /* any thread; sticky until the next wait returns */
+};
+
+/* udp: kernel sockets, UDP_SEGMENT and UDP_GRO when the kernel has both (probed at open),
+ * sendmmsg/recvmmsg of plain datagrams otherwise. Don't-fragment is set. */
+struct sml_udp_options {
+  const struct sml_addr *bind_addr; /* with port 0: any free port */
+  /* Asked for with SO_RCVBUFFORCE, then SO_RCVBUF, and as much for sending. 0: the system's default. */
+  uint32_t rx_buffer_bytes;
+  bool no_offload; /* force the plain-datagram path */
+};
+/* 0, or -errno with a sentence in error_out[error_bytes]. */
+int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
+                 size_t error_bytes);
+
+/* mem: ports of one in-process hub that carry the same encoded bytes; thread safe. */
+struct sml_mem_hub;
+struct sml_mem_hub *sml_mem_hub_create(void);
+void sml_mem_hub_destroy(struct sml_mem_hub *hub); /* after its ports are closed */
+/* NULL when out of memory. queue_frames bounds the receive queue, frames lent by rx_burst included: a
+ * frame beyond it is lost, and counted by its sender. */
+struct sml_netio *sml_mem_open(struct sml_mem_hub *hub, uint32_t queue_frames, uint32_t max_frame_bytes);
+
+/* faults: wraps any back end and loses, duplicates, reorders or corrupts received frames, drawn a
+ * frame and receiver from a seed. Owns and closes `inner`. */
+struct sml_fault_options {
+  double loss, duplicate, reorder, corrupt; /* probability per received frame, 0..1 */
+  /* A reordered frame is held back by up to this many later ones, or until two empty bursts in a row.
+   * 0: 16. At most 1024. */
+  uint32_t reorder_frames;
+  uint64_t seed;
+  /* If set, decides loss alone, before `loss`: true drops the frame (targeted tests). */
+  bool (*drop)(void *user, const uint8_t *data, uint32_t num_bytes);
+  void *drop_user;
+};
+/* NULL when out of memory (then inner is not closed). */
+struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options);
+/* Reads "loss=0.01,duplicate=0.01,reorder=0.05,corrupt=0,seed=7" (SWITCHML_FAULTS), also reorder_frames.
+ * False: error_out says what is wrong. An empty or NULL text gives all zero. */
+bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out,
+                      size_t error_bytes);
+bool sml_faults_any(const struct sml_fault_options *options);
+
+/* "host:port", "[v6]:port" or a bare host with default_port (0: a port is required) to an address.
+ * Resolves names (may block), to IPv4 where a name has both. False: error_out has the reason. */
+bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
+                    size_t error_bytes);
+/* "192.0.2.1:48879", "[::1]:48879", "mem:3"; writes at most text_bytes, always terminated. */
+void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes);
+uint16_t sml_addr_port(const struct sml_addr *addr);
+void sml_addr_set_port(struct sml_addr *addr, uint16_t port);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The udp back end's socket: opening, probing what the kernel can, sleeping, waking. */
+#include "netio/udp_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "netio/addr.h"
+
+static void udp_close(struct sml_netio *io) {
+  struct sml_udp *u = sml_udp_of(io);
+  if (u->socket_fd >= 0) (void)close(u->socket_fd);
+  if (u->event_fd >= 0) (void)close(u->event_fd);
+  free(u->rx.buffers);
+  free(u->tx.buffer);
+  free(u);
+}
+
+static void udp_local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
+  struct sockaddr_storage local = {0};
+  socklen_t num_bytes = sizeof local;
+  *addr_out = (struct sml_addr){.num_bytes = 0};
+  const int rc = getsockname(sml_udp_of(io)->socket_fd, (struct sockaddr *)&local, &num_bytes);
+  SML_ASSERT(rc == 0 && num_bytes <= sizeof addr_out->bytes); /* our own bound socket has an address */
+  memcpy(addr_out->bytes, &local, num_bytes);
+  addr_out->num_bytes = (uint8_t)num_bytes;
+}
+
+/* Ends the wake-ups up to now. Drain first, then clear: a wake() between the two finds the flag still
+ * set and need not write, because this wait is about to return for it. The other order would drain
+ * that wake()'s write and leave the flag set, and all later ones would be lost. */
+static void end_wake(struct sml_udp *u) {
+  uint64_t count;
+  const ssize_t rc = read(u->event_fd, &count, sizeof count);
+  (void)rc; /* EAGAIN cannot be: ppoll said readable and only this thread reads */
+  /* Acquire, pairs with the release half of the exchange in udp_wake: what a waker wrote before
+   * wake() is visible to who returns from wait(), also where that wake() found the flag set. */
+  (void)atomic_exchange_explicit(&u->is_wake_pending, false, memory_order_acq_rel);
+  u->io.stats.system_calls += 2; /* the read, and the write of the waker, which must not touch stats */
+}
+
+static void udp_wait(struct sml_netio *io, uint64_t timeout_ns) {
+  struct sml_udp *u = sml_udp_of(io);
+  SML_ASSERT(u->tx.num_bursts == 0);
+  if (sml_udp_has_leftover(u) || u->rx.may_have_more || timeout_ns == 0) return;
+  struct pollfd fds[2] = {{.fd = u->event_fd, .events = POLLIN}, {.fd = u->socket_fd, .events = POLLIN}};
+  const bool is_gathering = io->gather_ns > 0; /* then only the event can end it early */
+  if (is_gathering) timeout_ns = sml_min_u64(timeout_ns, io->gather_ns);
+  const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / SML_NS_PER_S),
+                                   .tv_nsec = (long)(timeout_ns % SML_NS_PER_S)};
+  u->io.stats.system_calls++;
+  const int num_ready = ppoll(fds, is_gathering ? 1 : 2, timeout_ns == SML_NEVER ? NULL : &timeout, NULL);
+  if (num_ready > 0 && (fds[0].revents & POLLIN) != 0) end_wake(u);
+}
+
+static void udp_wake(struct sml_netio *io) {
+  struct sml_udp *u = sml_udp_of(io);
+  /* Release, pairs with the exchange in end_wake. An exchange and not a load first: a relaxed look at
+   * a set flag would order nothing, and the waiter could return without seeing what it was woken for. */
+  if (atomic_exchange_explicit(&u->is_wake_pending, true, memory_order_acq_rel)) return;
+  const uint64_t one = 1;
+  const ssize_t rc = write(u->event_fd, &one, sizeof one);
+  (void)rc; /* the counter is at most 1: a write cannot fail */
+}
+
+static const struct sml_netio_ops udp_ops = {.name = "udp",
+                                             .close = udp_close,
+                                             .local_addr = udp_local_addr,
+                                             .rx_burst = sml_udp_rx_burst,
+                                             .tx_reserve = sml_udp_tx_reserve,
+                                             .tx_commit = sml_udp_tx_commit,
+                                             .tx_flush = sml_udp_tx_flush,
+                                             .wait = udp_wait,
+                                             .wake = udp_wake};
+
+/* The buffer of each direction: forced beyond the system's limit where we may. Less than asked for is no
+ * error: what does not fit is lost and repeated. */
+static void set_buffer_bytes(int fd, int force_option, int option, uint32_t num_bytes) {
+  const int value = (int)sml_min_u32(num_bytes, INT32_MAX / 2); /* the kernel doubles it */
+  if (setsockopt(fd, SOL_SOCKET, force_option, &value, sizeof value) != 0)
+    (void)setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
+}
+
+static bool probe_offload(int fd) {
+  const int segment_bytes = 1400, none = 0, on = 1;
+  if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment_bytes, sizeof segment_bytes) != 0) return false;
+  if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &none, sizeof none) != 0) return false;
+  return setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
+}
+
+static int set_dont_fragment(int fd, uint16_t family) {
+  const int v4 = IP_PMTUDISC_DO, v6 = IPV6_PMTUDISC_DO;
+  const int rc = setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &v4, sizeof v4);
+  /* On an IPv6 socket the IPv4 option is for mapped peers and may be missing. */
+  if (family == AF_INET) return rc;
+  return setsockopt(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &v6, sizeof v6);
+}
+
+static const char *advice_for(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return "; another socket has this port: end its process or choose another port";
+    case EADDRNOTAVAIL:
+      return "; no interface of this host has this address";
+    case EACCES:
+      return "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one";
+    case EMFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EAFNOSUPPORT:
+      return "; this host or this build of the kernel lacks the address family";
+    default:
+      return "";
+  }
+}
+
+/* Says what failed; returns -errno. */
+static int describe_failure(const char *what, const struct sml_addr *addr, char *error_out,
+                            size_t error_bytes) {
+  const int error = errno;
+  char text[64];
+  sml_addr_format(addr, text, sizeof text);
+  errno = error;
+  (void)snprintf(error_out, error_bytes, "UDP socket on %s: %s: %m%s", text, what, advice_for(error));
+  return -error;
+}
+
+/* 0, or -errno with error_out filled. */
+static int open_socket(struct sml_udp *u, const struct sml_udp_options *options, char *error_out,
+                       size_t error_bytes) {
+  const struct sml_addr *addr = options->bind_addr;
+  const uint16_t family = sml_addr_family(addr);
+  if (family != AF_INET && family != AF_INET6) {
+    errno = EAFNOSUPPORT;
+    return describe_failure("neither IPv4 nor IPv6", addr, error_out, error_bytes);
+  }
+  u->socket_fd = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
+  if (u->socket_fd < 0) return describe_failure("cannot open", addr, error_out, error_bytes);
+  u->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (u->event_fd < 0) return describe_failure("cannot open its event", addr, error_out, error_bytes);
+  if (set_dont_fragment(u->socket_fd, family) != 0)
+    return describe_failure("cannot set don't-fragment", addr, error_out, error_bytes);
+  if (options->rx_buffer_bytes > 0) {
+    /* As much for sending: a burst to many peers may wait behind a slow link whole. */
+    set_buffer_bytes(u->socket_fd, SO_RCVBUFFORCE, SO_RCVBUF, options->rx_buffer_bytes);
+    set_buffer_bytes(u->socket_fd, SO_SNDBUFFORCE, SO_SNDBUF, options->rx_buffer_bytes);
+  }
+  u->is_coalescing = u->is_segmenting = !options->no_offload && probe_offload(u->socket_fd);
+  struct sockaddr_storage local = {0};
+  memcpy(&local, addr->bytes, addr->num_bytes);
+  if (bind(u->socket_fd, (const struct sockaddr *)&local, addr->num_bytes) != 0)
+    return describe_failure("cannot bind", addr, error_out, error_bytes);
+  return 0;
+}
+
+int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
+                 size_t error_bytes) {
+  *io_out = NULL;
+  struct sml_udp *u = aligned_alloc(_Alignof(struct sml_udp), sizeof *u);
+  if (u == NULL) {
+    (void)snprintf(error_out, error_bytes, "out of memory for a UDP socket's buffers");
+    return -ENOMEM;
+  }
+  memset(u, 0, sizeof *u);
+  u->io = (struct sml_netio){.ops = &udp_ops, .max_frame_bytes = SML_UDP_MAX_PAYLOAD_BYTES};
+  u->socket_fd = u->event_fd = -1;
+  atomic_init(&u->is_wake_pending, false);
+  int rc = open_socket(u, options, error_out, error_bytes);
+  if (rc == 0 && (!sml_udp_rx_init(u) || !sml_udp_tx_init(u))) {
+    (void)snprintf(error_out, error_bytes, "out of memory for a UDP socket's buffers");
+    rc = -ENOMEM;
+  }
+  if (rc != 0) {
+    udp_close(&u->io);
+    return rc;
+  }
+  u->io.has_segmentation_offload = u->is_segmenting;
+  *io_out = &u->io;
+  return 0;
+}

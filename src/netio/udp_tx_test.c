@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sending against a scripted kernel: full queues, refused segmentation, peers that cannot be reached,
+ * messages taken in part. The file under test is compiled in with its two system calls replaced. */
+#define sendmmsg scripted_sendmmsg
+#define poll scripted_poll
+#include "netio/udp_tx.c"
+#undef sendmmsg
+#undef poll
+
+#include "netio/test_support.h"
+
+#define ALL 1000
+#define MAX_CALLS 64u
+
+int scripted_poll(struct pollfd *fds, nfds_t num_fds, int timeout_ms);
+
+/* One answer a call of sendmmsg: n > 0 takes at most n messages, n < 0 is -errno. The last one repeats. */
+static struct {
+  int answers[MAX_CALLS];
+  uint32_t num_calls, num_polls;
+  uint32_t num_messages, num_segmented; /* taken */
+  uint64_t num_bytes;
+  uint8_t peer_of_message[4096]; /* first byte of the name */
+} kernel;
+
+static void script(const int *answers, size_t num) {
+  memset(&kernel, 0, sizeof kernel);
+  for (size_t i = 0; i < MAX_CALLS; i++) kernel.answers[i] = answers[i < num ? i : num - 1];
+}
+#define SCRIPT(...) script((const int[]){__VA_ARGS__}, sizeof((const int[]){__VA_ARGS__}) / sizeof(int))
+
+int scripted_sendmmsg(int fd, struct mmsghdr *messages, unsigned int num, int flags) {
+  assert_int_equal(fd, 77);
+  assert_int_equal(flags, MSG_DONTWAIT);
+  assert_in_range(num, 1, SML_UDP_BATCH_MESSAGES);
+  const int answer = kernel.answers[sml_min_u32(kernel.num_calls++, MAX_CALLS - 1)];
+  if (answer < 0) {
+    errno = -answer;
+    return -1;
+  }
+  const uint32_t taken = sml_min_u32(num, (uint32_t)answer);
+  for (uint32_t i = 0; i < taken; i++) {
+    const struct msghdr *m = &messages[i].msg_hdr;
+    struct cmsghdr *c = CMSG_FIRSTHDR(m);
+    if (c != NULL) {
+      assert_int_equal(c->cmsg_type, UDP_SEGMENT);
+      assert_int_equal(c->cmsg_len, CMSG_LEN(2));
+      uint16_t segment_bytes;
+      memcpy(&segment_bytes, CMSG_DATA(c), sizeof segment_bytes);
+      assert_int_equal(segment_bytes, 100);
+      kernel.num_segmented++;
+    }
+    assert_int_equal(m->msg_iovlen, 1);
+    kernel.num_bytes += m->msg_iov->iov_len;
+    kernel.peer_of_message[kernel.num_messages++] = *(const uint8_t *)m->msg_name;
+  }
+  return (int)taken;
+}
+
+int scripted_poll(struct pollfd *fds, nfds_t num_fds, int timeout_ms) {
+  assert_int_equal(num_fds, 1);
+  assert_int_equal(fds->events, POLLOUT);
+  assert_in_range(timeout_ms, 0, 1);
+  kernel.num_polls++;
+  return 0;
+}
+
+static struct sml_udp udp;
+
+/* Bursts of 100-byte frames with a last one of 40. */
+static void commit(bool is_segmenting, uint32_t num_frames, size_t num_peers) {
+  static struct sml_addr peers[200];
+  struct sml_tx_burst burst;
+  memset(&udp, 0, sizeof udp);
+  udp.socket_fd = 77;
+  udp.is_segmenting = udp.io.has_segmentation_offload = is_segmenting;
+  assert_true(sml_udp_tx_init(&udp));
+  for (size_t i = 0; i < num_peers; i++) peers[i] = (struct sml_addr){.bytes = {(uint8_t)i}, .num_bytes = 16};
+  sml_udp_tx_reserve(&udp.io, 100, &burst);
+  sml_udp_tx_commit(&udp.io, &burst, num_frames, 40, peers, num_peers);
+  assert_int_equal(kernel.num_calls, 0);
+  sml_udp_tx_flush(&udp.io);
+  free(udp.tx.buffer);
+  assert_int_equal(udp.io.stats.tx_frames + udp.io.stats.tx_lost_frames, num_frames * num_peers);
+  assert_int_equal(udp.io.stats.tx_bytes, kernel.num_bytes);
+  assert_int_equal(udp.io.stats.system_calls, kernel.num_calls + kernel.num_polls);
+  assert_int_equal(udp.io.has_segmentation_offload, udp.is_segmenting);
+}
+
+static void expect(uint64_t num_lost, uint32_t num_calls, uint32_t num_polls, uint32_t num_segmented) {
+  assert_int_equal(udp.io.stats.tx_lost_frames, num_lost);
+  assert_int_equal(kernel.num_calls, num_calls);
+  assert_int_equal(kernel.num_polls, num_polls);
+  assert_int_equal(kernel.num_segmented, num_segmented);
+}
+
+static void test_all_is_taken(void **state) {
+  (void)state;
+  SCRIPT(ALL);
+  commit(true, 10, 8);
+  expect(0, 1, 0, 8); /* a burst to eight peers: one system call */
+  assert_int_equal(kernel.num_bytes, 8 * 940);
+  SCRIPT(ALL);
+  commit(true, 1, 8); /* a single frame goes without segmentation */
+  expect(0, 1, 0, 0);
+  SCRIPT(ALL);
+  commit(true, 64, 130);
+  expect(0, 3, 0, 130);
+  SCRIPT(ALL);
+  commit(false, 10, 13); /* 130 messages, peer by peer */
+  expect(0, 3, 0, 0);
+  for (uint32_t i = 0; i < 130; i++) assert_int_equal(kernel.peer_of_message[i], i / 10);
+  SCRIPT(ALL);
+  commit(true, 10, 0);
+  expect(0, 0, 0, 0);
+}
+
+static void test_taken_in_part(void **state) {
+  (void)state;
+  SCRIPT(3, 1, ALL);
+  commit(true, 10, 8);
+  expect(0, 3, 0, 8);
+  for (uint32_t i = 0; i < 8; i++) assert_int_equal(kernel.peer_of_message[i], i);
+}
+
+static void test_full_queue(void **state) {
+  (void)state;
+  SCRIPT(5, -EAGAIN, ALL);
+  commit(true, 10, 8);
+  expect(0, 3, 1, 8);
+  SCRIPT(5, -EAGAIN, 1, -ENOBUFS);
+  commit(true, 10, 8); /* one poll a burst, then the rest is lost */
+  expect(20, 4, 1, 6);
+  SCRIPT(-EAGAIN);
+  commit(false, 64, 100);
+  expect(6400, 2, 1, 0);
+  SCRIPT(0);
+  commit(false, 2, 1); /* a kernel that takes nothing and says nothing */
+  expect(2, 2, 1, 0);
+}
+
+static void test_unreachable_peers(void **state) {
+  (void)state;
+  SCRIPT(2, -ENETUNREACH, ALL);
+  commit(true, 10, 8);
+  expect(10, 3, 0, 7);
+  assert_int_equal(kernel.peer_of_message[2], 3);
+  SCRIPT(-EMSGSIZE);
+  commit(true, 10, 8);
+  expect(80, 8, 0, 0);
+  assert_true(udp.is_segmenting);
+  SCRIPT(-EPERM, ALL);
+  commit(false, 10, 1);
+  expect(1, 2, 0, 0);
+}
+
+static void test_refused_segmentation(void **state) {
+  (void)state;
+  /* The kernel takes the same frames plain: segmentation is off from now on. */
+  SCRIPT(2, -EIO, ALL);
+  commit(true, 10, 5);
+  expect(0, 4, 0, 2);
+  assert_false(udp.is_segmenting);
+  assert_int_equal(kernel.num_messages, 2 + 10 + 20);
+  assert_int_equal(kernel.num_bytes, 5 * 940);
+  SCRIPT(-EINVAL, ALL);
+  commit(true, 2, 1);
+  expect(0, 2, 0, 0);
+  assert_false(udp.is_segmenting);
+  /* Not this peer's frames either way: only it is lost. */
+  SCRIPT(2, -EINVAL, -EINVAL, -EINVAL, ALL);
+  commit(true, 2, 5);
+  expect(2, 5, 0, 4);
+  assert_true(udp.is_segmenting);
+  assert_int_equal(kernel.peer_of_message[2], 3);
+  /* Full-sized frames are too long and only the short last one passes: that proves nothing. */
+  SCRIPT(-EINVAL, -EMSGSIZE, 1, ALL);
+  commit(true, 2, 2);
+  expect(1, 4, 0, 1);
+  assert_true(udp.is_segmenting);
+  /* A full queue meanwhile costs one poll in all. */
+  SCRIPT(-EINVAL, -EAGAIN, -EAGAIN, -EAGAIN, -EAGAIN);
+  commit(true, 10, 5);
+  expect(50, 4, 1, 0);
+}
+
+static void test_room(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t frame_bytes, max_frames;
+  } rows[] = {{0, 0},     {1, 64},    {1023, 64}, {1024, 63}, {1472, 44},     {8960, 7},
+              {32753, 2}, {32754, 1}, {65507, 1}, {65508, 0}, {UINT32_MAX, 0}};
+  memset(&udp, 0, sizeof udp);
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_tx_burst burst;
+    sml_udp_tx_reserve(&udp.io, rows[i].frame_bytes, &burst);
+    assert_int_equal(burst.max_frames, rows[i].max_frames);
+    sml_udp_tx_commit(&udp.io, &burst, 0, 0, NULL, 0);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_all_is_taken),         cmocka_unit_test(test_taken_in_part),
+      cmocka_unit_test(test_full_queue),           cmocka_unit_test(test_unreachable_peers),
+      cmocka_unit_test(test_refused_segmentation), cmocka_unit_test(test_room)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
