@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One list of fields per kind serves both directions, so that what is written can't differ from what
+ * is read, and every range stands once. */
+#include "ctl/message.h"
+
+#include "switchml/switchml.h"
+
+/* The slot field of a datagram has 16 bits; the rest are core/wire.h's bounds, which ctl doesn't see
+ * (aggd asserts that they are equal). */
+#define CTL_MAX_POOL_SLOTS 65536u
+
+/* A walk over one body. `is_valid` goes false at the first short read, full buffer or bad range. */
+struct walk {
+  const uint8_t *in; /* NULL when writing */
+  uint8_t *out;      /* NULL when reading */
+  size_t at_bytes, end_bytes;
+  bool is_valid;
+};
+
+static bool take(struct walk *w, size_t num_bytes) {
+  if (!w->is_valid || w->end_bytes - w->at_bytes < num_bytes) {
+    w->is_valid = false;
+    return false;
+  }
+  w->at_bytes += num_bytes;
+  return true;
+}
+
+static void walk_u16(struct walk *w, uint16_t *field, uint16_t min, uint16_t max) {
+  if (!take(w, 2)) return;
+  if (w->out) {
+    sml_store_be16(w->out + w->at_bytes - 2, *field);
+  } else {
+    *field = sml_load_be16(w->in + w->at_bytes - 2);
+  }
+  if (*field < min || *field > max) w->is_valid = false;
+}
+
+static void walk_u32(struct walk *w, uint32_t *field, uint32_t min, uint32_t max) {
+  if (!take(w, 4)) return;
+  if (w->out) {
+    sml_store_be32(w->out + w->at_bytes - 4, *field);
+  } else {
+    *field = sml_load_be32(w->in + w->at_bytes - 4);
+  }
+  if (*field < min || *field > max) w->is_valid = false;
+}
+
+static void walk_u64(struct walk *w, uint64_t *field, uint64_t min) {
+  if (!take(w, 8)) return;
+  if (w->out) {
+    sml_store_be64(w->out + w->at_bytes - 8, *field);
+  } else {
+    *field = sml_load_be64(w->in + w->at_bytes - 8);
+  }
+  if (*field < min) w->is_valid = false;
+}
+
+/* A failure's status: SML_ERR_INVALID_ARGUMENT down to SML_ERR_PROTOCOL. */
+static void walk_status(struct walk *w, int32_t *field) {
+  uint32_t bits = (uint32_t)*field;
+  walk_u32(w, &bits, 0, UINT32_MAX);
+  *field = (int32_t)bits;
+  if (*field > SML_ERR_INVALID_ARGUMENT || *field < SML_ERR_PROTOCOL) w->is_valid = false;
+}
+
+static bool is_name_byte(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+         c == ':' || c == '/' || c == '-';
+}
+
+static bool is_control_byte(char c) {
+  return (uint8_t)c < 0x20 || c == 0x7f;
+}
+
+/* A string of at most room_bytes - 1 bytes; `field` is terminated after a valid walk. Returns its
+ * length on the wire: a zero byte within would leave bytes that nobody checks. */
+static size_t walk_string(struct walk *w, char *field, size_t room_bytes) {
+  uint16_t num_bytes = 0;
+  if (w->out) num_bytes = (uint16_t)strnlen(field, room_bytes);
+  walk_u16(w, &num_bytes, 0, (uint16_t)(room_bytes - 1));
+  if (!take(w, num_bytes)) return 0;
+  if (w->out) {
+    memcpy(w->out + w->at_bytes - num_bytes, field, num_bytes);
+  } else {
+    memcpy(field, w->in + w->at_bytes - num_bytes, num_bytes);
+    field[num_bytes] = 0;
+  }
+  return num_bytes;
+}
+
+static void walk_name(struct walk *w, char *field) {
+  size_t num_bytes = walk_string(w, field, SML_JOB_NAME_BYTES);
+  if (num_bytes == 0) w->is_valid = false;
+  for (size_t i = 0; i < num_bytes; i++) {
+    if (!is_name_byte(field[i])) w->is_valid = false;
+  }
+}
+
+/* One line for people: it ends in logs and on terminals, so control characters are not let through.
+ * The writer makes them spaces (callers pass on texts of their users), the reader refuses them. */
+static void walk_detail(struct walk *w, char *field) {
+  if (w->out) {
+    for (char *c = field; c < field + SML_DETAIL_BYTES && *c; c++) {
+      if (is_control_byte(*c)) *c = ' ';
+    }
+  }
+  size_t num_bytes = walk_string(w, field, SML_DETAIL_BYTES);
+  for (size_t i = 0; i < num_bytes; i++) {
+    if (is_control_byte(field[i])) w->is_valid = false;
+  }
+}
+
+static void walk_join(struct walk *w, struct sml_ctl_join *join) {
+  /* Only what no honest library can say is malformed; the registry refuses the rest with a sentence. */
+  walk_name(w, join->job_name);
+  walk_u32(w, &join->rank, 0, UINT16_MAX);
+  walk_u32(w, &join->world_size, 0, UINT16_MAX);
+  walk_u32(w, &join->num_lanes, 1, SML_MAX_LANES);
+  walk_u32(w, &join->num_slots, 1, CTL_MAX_POOL_SLOTS);
+  walk_u32(w, &join->max_datagram_bytes, SML_CTL_HEADER_BYTES, UINT16_MAX);
+  walk_u64(w, &join->lease_ns, 1);
+  walk_u64(w, &join->join_timeout_ns, 1);
+}
+
+static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
+  walk_u16(w, &welcome->job, 0, UINT16_MAX);
+  walk_u32(w, &welcome->epoch, 0, UINT32_MAX);
+  walk_u64(w, &welcome->nonce, 0);
+  walk_u32(w, &welcome->num_lanes, 1, SML_MAX_LANES);
+  for (uint32_t i = 0; w->is_valid && i < welcome->num_lanes; i++) {
+    walk_u16(w, &welcome->data_ports[i], 1, UINT16_MAX);
+  }
+}
+
+static void walk_start(struct walk *w, struct sml_ctl_start *start) {
+  walk_u32(w, &start->epoch, 0, UINT32_MAX);
+  walk_u32(w, &start->num_lanes, 1, SML_MAX_LANES);
+  walk_u32(w, &start->chunk_bytes, 4, UINT16_MAX - SML_CTL_HEADER_BYTES);
+  walk_u32(w, &start->num_slots, 1, CTL_MAX_POOL_SLOTS / 2);
+  if (start->chunk_bytes % 4 != 0 || !sml_is_pow2(start->num_slots)) w->is_valid = false;
+  for (uint32_t i = 0; w->is_valid && i < start->num_lanes; i++) {
+    walk_u16(w, &start->slot_base[i], 0, UINT16_MAX);
+    if (start->slot_base[i] % start->num_slots != 0) w->is_valid = false;
+  }
+  walk_u32(w, &start->first_phase, SML_CTL_FIRST_PHASE, UINT32_MAX - 1);
+  if (start->first_phase % 2 != 0) w->is_valid = false;
+  walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
+}
+
+static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {
+  walk_status(w, &abort->status);
+  walk_u32(w, &abort->num_ranks, 0, SML_CTL_MAX_RANKS);
+  for (uint32_t i = 0; w->is_valid && i < abort->num_ranks; i++) {
+    walk_u16(w, &abort->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
+  }
+  walk_detail(w, abort->detail);
+}
+
+static void walk_body(struct walk *w, struct sml_ctl_message *m) {
+  switch (m->kind) {
+    case SML_CTL_JOIN:
+      walk_join(w, &m->u.join);
+      break;
+    case SML_CTL_WELCOME:
+      walk_welcome(w, &m->u.welcome);
+      break;
+    case SML_CTL_PROBED: /* 0: nothing came back */
+      walk_u32(w, &m->u.probed.datagram_bytes, 0, UINT16_MAX);
+      break;
+    case SML_CTL_START:
+      walk_start(w, &m->u.start);
+      break;
+    case SML_CTL_HEARTBEAT:
+      walk_u64(w, &m->u.heartbeat.operations_submitted, 0);
+      walk_u64(w, &m->u.heartbeat.operations_completed, 0);
+      break;
+    case SML_CTL_EPOCH:
+      walk_u32(w, &m->u.epoch.epoch, 0, UINT32_MAX);
+      break;
+    case SML_CTL_ABORT:
+      walk_abort(w, &m->u.abort);
+      break;
+    case SML_CTL_RANK_GONE:
+      walk_u32(w, &m->u.rank_gone.rank, 0, SML_CTL_MAX_WORLD_SIZE - 1);
+      walk_status(w, &m->u.rank_gone.status);
+      walk_detail(w, m->u.rank_gone.detail);
+      break;
+    case SML_CTL_GOODBYE:
+      break;
+    case SML_CTL_REFUSE:
+      walk_status(w, &m->u.refuse.status);
+      walk_detail(w, m->u.refuse.detail);
+      break;
+    default:
+      w->is_valid = false;
+  }
+}
+
+size_t sml_ctl_encode(const struct sml_ctl_message *message, uint8_t *out, size_t room_bytes) {
+  if (room_bytes < SML_CTL_FRAME_BYTES) return 0;
+  struct sml_ctl_message copy = *message; /* the walk wants fields that it may write */
+  struct walk w = {.out = out + SML_CTL_FRAME_BYTES, .is_valid = true};
+  w.end_bytes = sml_min_u64(room_bytes - SML_CTL_FRAME_BYTES, SML_CTL_MAX_BODY);
+  walk_body(&w, &copy);
+  if (!w.is_valid) return 0;
+  sml_store_be32(out, SML_CTL_MAGIC);
+  sml_store_be16(out + 4, SML_CTL_VERSION);
+  sml_store_be16(out + 6, (uint16_t)message->kind);
+  sml_store_be32(out + 8, (uint32_t)w.at_bytes);
+  return SML_CTL_FRAME_BYTES + w.at_bytes;
+}
+
+enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
+                                   size_t *consumed_out) {
+  /* Each word is judged as soon as it is there, so that a stranger is found out by its first bytes. */
+  uint8_t magic[4];
+  sml_store_be32(magic, SML_CTL_MAGIC);
+  *consumed_out = 0;
+  if (num_bytes > 0 && memcmp(in, magic, sml_min_u64(num_bytes, 4)) != 0) return SML_CTL_BAD_MAGIC;
+  if (num_bytes >= 6 && sml_load_be16(in + 4) != SML_CTL_VERSION) return SML_CTL_BAD_VERSION;
+  if (num_bytes < SML_CTL_FRAME_BYTES) return SML_CTL_NEED_MORE;
+  uint16_t kind = sml_load_be16(in + 6);
+  uint32_t body_bytes = sml_load_be32(in + 8);
+  if (kind < SML_CTL_JOIN || kind > SML_CTL_REFUSE || body_bytes > SML_CTL_MAX_BODY) return SML_CTL_MALFORMED;
+  if (num_bytes - SML_CTL_FRAME_BYTES < body_bytes) return SML_CTL_NEED_MORE;
+
+  memset(message_out, 0, sizeof *message_out);
+  message_out->kind = (enum sml_ctl_kind)kind;
+  struct walk w = {.in = in + SML_CTL_FRAME_BYTES, .end_bytes = body_bytes, .is_valid = true};
+  walk_body(&w, message_out);
+  if (!w.is_valid || w.at_bytes != w.end_bytes) return SML_CTL_MALFORMED;
+  *consumed_out = SML_CTL_FRAME_BYTES + body_bytes;
+  return SML_CTL_DECODED;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Control messages between a worker's library and switchmld, over one TCP connection a rank and job
+ * (docs/PROTOCOL.md "Control connection"). Pure codec: no I/O.
+ *
+ * Order:  worker  JOIN
+ *         daemon  WELCOME    at once: job id, epoch, data ports and the HELLO nonce (or REFUSE)
+ *         worker  sends HELLOs on every lane's data port, padded, until they come back
+ *         worker  PROBED     largest datagram that came back on all lanes
+ *         daemon  START      when every rank has probed: one answer a job, same for all (or REFUSE)
+ *         both    HEARTBEAT  every lease/4
+ *         worker  EPOCH      at an operation boundary: this rank wants a new epoch
+ *         daemon  START      again, with the new epoch, once every rank asked
+ *         worker  ABORT      this rank's operation failed: tell everybody
+ *         daemon  ABORT      the job is over: reason, ranks, detail
+ *         daemon  RANK_GONE  a rank left or was lost while nothing waited for it; the job is not over
+ *         worker  GOODBYE    orderly leave; the daemon closes
+ * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
+ * big-endian, fields in the order of the structs below, strings as length:16 + bytes. */
+#ifndef SML_CTL_MESSAGE_H
+#define SML_CTL_MESSAGE_H
+
+#include "base/base.h"
+
+#define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
+#define SML_CTL_VERSION 1
+#define SML_CTL_FRAME_BYTES 12u
+#define SML_CTL_MAX_BODY 4096u
+#define SML_MAX_LANES 16u
+#define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
+#define SML_DETAIL_BYTES 256u
+#define SML_CTL_MAX_RANKS 16u
+#define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
+#define SML_CTL_HEADER_BYTES 32u
+#define SML_CTL_FIRST_PHASE 2u
+
+enum sml_ctl_kind {
+  SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
+  SML_CTL_EPOCH, SML_CTL_ABORT, SML_CTL_RANK_GONE, SML_CTL_GOODBYE, SML_CTL_REFUSE,
+};
+
+struct sml_ctl_join {
+  char job_name[SML_JOB_NAME_BYTES];
+  uint32_t rank, world_size;
+  uint32_t num_lanes;          /* offered; the job gets the minimum over members and the daemon */
+  uint32_t num_slots;          /* asked for a lane; must be equal on all ranks */
+  uint32_t max_datagram_bytes; /* upper limit asked for */
+  uint64_t lease_ns;           /* must be equal on all ranks */
+  uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
+};
+struct sml_ctl_welcome {
+  uint16_t job;
+  uint32_t epoch;
+  uint64_t nonce; /* goes into this rank's HELLOs */
+  uint32_t num_lanes;
+  uint16_t data_ports[SML_MAX_LANES]; /* at the address the control connection reached */
+};
+struct sml_ctl_probed { uint32_t datagram_bytes; };
+struct sml_ctl_start {
+  uint32_t epoch;
+  uint32_t num_lanes; /* this many of the welcome's ports are used */
+  uint32_t chunk_bytes; /* payload of a full data chunk; multiple of 4 */
+  uint32_t num_slots;
+  uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
+  uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
+};
+struct sml_ctl_heartbeat {
+  uint64_t operations_submitted, operations_completed; /* daemon sends zeros */
+};
+struct sml_ctl_epoch { uint32_t epoch; /* the one to be left */ };
+struct sml_ctl_abort {
+  int32_t status; /* enum sml_status */
+  uint32_t num_ranks;
+  uint16_t ranks[SML_CTL_MAX_RANKS];
+  char detail[SML_DETAIL_BYTES];
+};
+struct sml_ctl_rank_gone { uint32_t rank; int32_t status; char detail[SML_DETAIL_BYTES]; };
+struct sml_ctl_refuse { int32_t status; char detail[SML_DETAIL_BYTES]; };
+
+struct sml_ctl_message {
+  enum sml_ctl_kind kind;
+  union {
+    struct sml_ctl_join join;
+    struct sml_ctl_welcome welcome;
+    struct sml_ctl_probed probed;
+    struct sml_ctl_start start;
+    struct sml_ctl_heartbeat heartbeat;
+    struct sml_ctl_epoch epoch;
+    struct sml_ctl_abort abort;
+    struct sml_ctl_rank_gone rank_gone;
+    struct sml_ctl_refuse refuse;
+  } u;
+};
+
+/* Bytes written (header and body), or 0 when room_bytes is too small or a field is out of its range.
+ * Control characters of a detail are written as spaces. */
+size_t sml_ctl_encode(const struct sml_ctl_message *message, uint8_t *out, size_t room_bytes);
+
+enum sml_ctl_decode {
+  SML_CTL_NEED_MORE,  /* not a whole message yet; nothing was consumed */
+  SML_CTL_DECODED,    /* *consumed_out bytes made *message_out */
+  SML_CTL_BAD_MAGIC,  /* not this protocol: close, say nothing */
+  SML_CTL_BAD_VERSION,/* another version: answer REFUSE with SML_ERR_VERSION and close */
+  SML_CTL_MALFORMED,  /* over-long, unknown kind, field out of its range: close */
+};
+enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
+                                   size_t *consumed_out);
+
+#endif

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The control codec: round trips, every truncation, every bad field, garbage. */
+#include "ctl/message.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "switchml/switchml.h"
+
+#define FRAME_ROOM (SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY)
+#define NUM_SAMPLES 10u
+
+static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
+  struct sml_ctl_message m = {.kind = kind};
+  switch (kind) {
+    case SML_CTL_JOIN:
+      m.u.join = (struct sml_ctl_join){.job_name = "run-7/dp:0.a_B",
+                                       .rank = 3,
+                                       .world_size = 4,
+                                       .num_lanes = 2,
+                                       .num_slots = 256,
+                                       .max_datagram_bytes = 8960,
+                                       .lease_ns = 2000000000,
+                                       .join_timeout_ns = 60000000000};
+      break;
+    case SML_CTL_WELCOME:
+      m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
+                                             .num_lanes = 2, .data_ports = {4000, 65535}};
+      break;
+    case SML_CTL_PROBED:
+      m.u.probed.datagram_bytes = 1472;
+      break;
+    case SML_CTL_START:
+      m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
+                                         .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9};
+      break;
+    case SML_CTL_HEARTBEAT:
+      m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17};
+      break;
+    case SML_CTL_EPOCH:
+      m.u.epoch.epoch = 41;
+      break;
+    case SML_CTL_ABORT:
+      m.u.abort = (struct sml_ctl_abort){.status = SML_ERR_MISMATCH, .num_ranks = 2, .ranks = {0, 4095},
+                                         .detail = "ranks 0 and 4095 differ"};
+      break;
+    case SML_CTL_RANK_GONE:
+      m.u.rank_gone = (struct sml_ctl_rank_gone){9, SML_ERR_RANK_LOST, "rank 9 left the job"};
+      break;
+    case SML_CTL_GOODBYE:
+      break;
+    case SML_CTL_REFUSE:
+      m.u.refuse = (struct sml_ctl_refuse){SML_ERR_REFUSED, "no"};
+      break;
+  }
+  return m;
+}
+
+static size_t encode(const struct sml_ctl_message *m, uint8_t *out) {
+  size_t num_bytes = sml_ctl_encode(m, out, FRAME_ROOM);
+  assert_true(num_bytes >= SML_CTL_FRAME_BYTES);
+  return num_bytes;
+}
+
+static enum sml_ctl_decode decode(const uint8_t *in, size_t num_bytes) {
+  struct sml_ctl_message m;
+  size_t consumed = 99;
+  enum sml_ctl_decode verdict = sml_ctl_decode(in, num_bytes, &m, &consumed);
+  if (verdict != SML_CTL_DECODED) assert_int_equal(consumed, 0);
+  return verdict;
+}
+
+static void test_round_trip(void **state) {
+  (void)state;
+  for (uint32_t kind = 1; kind <= NUM_SAMPLES; kind++) {
+    struct sml_ctl_message in = sample((enum sml_ctl_kind)kind), out;
+    uint8_t frame[FRAME_ROOM + 1];
+    size_t consumed, num_bytes = encode(&in, frame);
+    frame[num_bytes] = 0xff; /* the next message's first byte is not ours */
+    assert_int_equal(sml_ctl_decode(frame, num_bytes + 1, &out, &consumed), SML_CTL_DECODED);
+    assert_int_equal(consumed, num_bytes);
+    assert_memory_equal(&in, &out, sizeof in);
+  }
+}
+
+static void test_encode_needs_all_its_room(void **state) {
+  (void)state;
+  for (uint32_t kind = 1; kind <= NUM_SAMPLES; kind++) {
+    struct sml_ctl_message m = sample((enum sml_ctl_kind)kind);
+    uint8_t frame[FRAME_ROOM];
+    size_t num_bytes = encode(&m, frame);
+    for (size_t room = 0; room < num_bytes; room++) {
+      uint8_t *exact = malloc(room + 1); /* heap: the sanitizer sees a byte too far */
+      assert_non_null(exact);
+      assert_int_equal(sml_ctl_encode(&m, exact, room), 0);
+      free(exact);
+    }
+    assert_int_equal(sml_ctl_encode(&m, frame, num_bytes), num_bytes);
+  }
+}
+
+static void test_every_truncation_needs_more(void **state) {
+  (void)state;
+  for (uint32_t kind = 1; kind <= NUM_SAMPLES; kind++) {
+    struct sml_ctl_message m = sample((enum sml_ctl_kind)kind);
+    uint8_t frame[FRAME_ROOM];
+    size_t num_bytes = encode(&m, frame);
+    for (size_t cut = 0; cut < num_bytes; cut++) {
+      uint8_t *exact = malloc(cut + 1);
+      assert_non_null(exact);
+      memcpy(exact, frame, cut);
+      assert_int_equal(decode(exact, cut), SML_CTL_NEED_MORE);
+      free(exact);
+    }
+  }
+}
+
+/* The same cuts, but with a header that claims the shorter (or a longer) body is whole. */
+static void test_every_wrong_body_length_is_malformed(void **state) {
+  (void)state;
+  for (uint32_t kind = 1; kind <= NUM_SAMPLES; kind++) {
+    struct sml_ctl_message m = sample((enum sml_ctl_kind)kind);
+    uint8_t frame[FRAME_ROOM + 8] = {0};
+    size_t body_bytes = encode(&m, frame) - SML_CTL_FRAME_BYTES;
+    for (size_t claimed = 0; claimed < body_bytes + 8; claimed++) {
+      if (claimed == body_bytes) continue;
+      sml_store_be32(frame + 8, (uint32_t)claimed);
+      assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES + claimed), SML_CTL_MALFORMED);
+    }
+  }
+}
+
+static void test_header_is_judged_early(void **state) {
+  (void)state;
+  struct sml_ctl_message m = sample(SML_CTL_JOIN);
+  uint8_t frame[FRAME_ROOM];
+  encode(&m, frame);
+  assert_int_equal(decode((const uint8_t *)"G", 1), SML_CTL_BAD_MAGIC);
+  assert_int_equal(decode((const uint8_t *)"SML2", 4), SML_CTL_BAD_MAGIC);
+  assert_int_equal(decode((const uint8_t *)"SML1\0\2", 6), SML_CTL_BAD_VERSION);
+  assert_int_equal(decode((const uint8_t *)"SML1\0", 5), SML_CTL_NEED_MORE);
+  sml_store_be16(frame + 6, 0);
+  assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
+  sml_store_be16(frame + 6, SML_CTL_REFUSE + 1);
+  assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
+  sml_store_be16(frame + 6, SML_CTL_JOIN);
+  sml_store_be32(frame + 8, SML_CTL_MAX_BODY + 1);
+  assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
+  sml_store_be32(frame + 8, UINT32_MAX);
+  assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
+}
+
+/* Each row overwrites body bytes of a good message; num_bytes of `value`, big-endian. */
+struct bad_field {
+  enum sml_ctl_kind kind;
+  size_t at_bytes, num_bytes;
+  uint64_t value;
+};
+#define NAME_END 16u /* the sample's job name: 2 + 14 */
+
+static void test_bad_fields_are_malformed(void **state) {
+  (void)state;
+  static const struct bad_field rows[] = {
+      {SML_CTL_JOIN, 0, 2, 0},   {SML_CTL_JOIN, 0, 2, 64},       {SML_CTL_JOIN, 0, 2, 0xffff},
+      {SML_CTL_JOIN, 2, 1, 0},   {SML_CTL_JOIN, 3, 1, ' '},      {SML_CTL_JOIN, 3, 1, '\n'},
+      {SML_CTL_JOIN, 3, 1, '%'}, {SML_CTL_JOIN, 15, 1, 0x80},    {SML_CTL_JOIN, 15, 1, 0},
+      {SML_CTL_JOIN, NAME_END, 4, 65536},                        /* rank */
+      {SML_CTL_JOIN, NAME_END + 4, 4, UINT32_MAX},               /* world size */
+      {SML_CTL_JOIN, NAME_END + 8, 4, 0},                        /* lanes */
+      {SML_CTL_JOIN, NAME_END + 8, 4, SML_MAX_LANES + 1},
+      {SML_CTL_JOIN, NAME_END + 12, 4, 0},                       /* slots */
+      {SML_CTL_JOIN, NAME_END + 12, 4, 65537},
+      {SML_CTL_JOIN, NAME_END + 16, 4, 31},                      /* datagram */
+      {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
+      {SML_CTL_JOIN, NAME_END + 20, 8, 0},                       /* lease */
+      {SML_CTL_JOIN, NAME_END + 28, 8, 0},                       /* join timeout */
+      {SML_CTL_WELCOME, 14, 4, 0}, {SML_CTL_WELCOME, 14, 4, 3},  {SML_CTL_WELCOME, 14, 4, 17},
+      {SML_CTL_WELCOME, 20, 2, 0},                               /* a port */
+      {SML_CTL_PROBED, 0, 4, 65536},
+      {SML_CTL_START, 4, 4, 0},    {SML_CTL_START, 4, 4, 17},    {SML_CTL_START, 4, 4, UINT32_MAX},
+      {SML_CTL_START, 8, 4, 0},    {SML_CTL_START, 8, 4, 1442},  {SML_CTL_START, 8, 4, 65536},
+      {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
+      {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
+      {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffee},
+      {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
+      {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},
+      {SML_CTL_ABORT, 14, 1, 27},  {SML_CTL_ABORT, 15, 1, 127},
+      {SML_CTL_RANK_GONE, 0, 4, 4096}, {SML_CTL_RANK_GONE, 4, 4, 0},
+      {SML_CTL_REFUSE, 0, 4, 0},   {SML_CTL_REFUSE, 4, 2, 3},    {SML_CTL_REFUSE, 6, 1, '\r'},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_ctl_message m = sample(rows[i].kind);
+    uint8_t frame[FRAME_ROOM], value[8];
+    size_t num_bytes = encode(&m, frame);
+    sml_store_be64(value, rows[i].value);
+    memcpy(frame + SML_CTL_FRAME_BYTES + rows[i].at_bytes, value + 8 - rows[i].num_bytes, rows[i].num_bytes);
+    if (decode(frame, num_bytes) != SML_CTL_MALFORMED) fail_msg("row %zu was accepted", i);
+  }
+}
+
+static void test_encode_refuses_bad_fields(void **state) {
+  (void)state;
+  uint8_t frame[FRAME_ROOM];
+  struct sml_ctl_message m = sample(SML_CTL_JOIN);
+  memset(m.u.join.job_name, 'x', SML_JOB_NAME_BYTES); /* not terminated */
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m.u.join.job_name[SML_JOB_NAME_BYTES - 1] = 0;
+  assert_true(sml_ctl_encode(&m, frame, sizeof frame) > 0);
+  m.u.join.job_name[5] = '\n';
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m.u.join.job_name[0] = 0;
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m = sample(SML_CTL_ABORT);
+  m.u.abort.num_ranks = SML_CTL_MAX_RANKS + 1;
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m = sample(SML_CTL_WELCOME);
+  m.u.welcome.num_lanes = SML_MAX_LANES + 1;
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m.kind = (enum sml_ctl_kind)99;
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+}
+
+static void test_control_characters_of_a_detail_become_spaces(void **state) {
+  (void)state;
+  struct sml_ctl_message m = sample(SML_CTL_ABORT), out;
+  uint8_t frame[FRAME_ROOM];
+  size_t consumed;
+  strcpy(m.u.abort.detail, "a\nb\x1b[31mc\x7f\xc3\xa9");
+  size_t num_bytes = encode(&m, frame);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
+  assert_string_equal(out.u.abort.detail, "a b [31mc \xc3\xa9");
+}
+
+static void test_longest_strings_fit(void **state) {
+  (void)state;
+  struct sml_ctl_message m = sample(SML_CTL_REFUSE), out;
+  uint8_t frame[FRAME_ROOM];
+  size_t consumed;
+  memset(m.u.refuse.detail, 'd', SML_DETAIL_BYTES - 1);
+  size_t num_bytes = encode(&m, frame);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
+  assert_memory_equal(&m, &out, sizeof m);
+  m.u.refuse.detail[SML_DETAIL_BYTES - 1] = 'd';
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+}
+
+/* Whatever the bytes: a verdict, and what decodes encodes to the same bytes (one form per message). */
+static void test_garbage(void **state) {
+  (void)state;
+  struct sml_prng prng = {.state = 1};
+  uint64_t num_decoded = 0;
+  for (uint32_t round = 0; round < 1000000; round++) {
+    uint8_t frame[512], again[FRAME_ROOM];
+    struct sml_ctl_message m = sample((enum sml_ctl_kind)(1 + sml_prng_below(&prng, NUM_SAMPLES))), out;
+    size_t consumed, num_bytes = sml_ctl_encode(&m, frame, sizeof frame);
+    size_t num_hits = sml_prng_below(&prng, 4);
+    if (num_hits == 0) { /* all random behind a good magic */
+      num_bytes = 12 + sml_prng_below(&prng, 64);
+      for (size_t i = 4; i < num_bytes; i++) frame[i] = (uint8_t)sml_prng_next(&prng);
+      sml_store_be16(frame + 4, SML_CTL_VERSION);
+      sml_store_be16(frame + 6, (uint16_t)(1 + sml_prng_below(&prng, NUM_SAMPLES)));
+      sml_store_be32(frame + 8, (uint32_t)num_bytes - 12);
+    }
+    for (size_t i = 0; i < num_hits; i++) {
+      frame[sml_prng_below(&prng, num_bytes)] ^= (uint8_t)(1u << sml_prng_below(&prng, 8));
+    }
+    if (sml_ctl_decode(frame, num_bytes, &out, &consumed) != SML_CTL_DECODED) continue;
+    num_decoded++;
+    assert_true(consumed <= num_bytes);
+    assert_int_equal(sml_ctl_encode(&out, again, sizeof again), consumed);
+    assert_memory_equal(frame, again, consumed);
+  }
+  assert_true(num_decoded > 1000);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_encode_needs_all_its_room),
+      cmocka_unit_test(test_every_truncation_needs_more),
+      cmocka_unit_test(test_every_wrong_body_length_is_malformed),
+      cmocka_unit_test(test_header_is_judged_early),
+      cmocka_unit_test(test_bad_fields_are_malformed),
+      cmocka_unit_test(test_encode_refuses_bad_fields),
+      cmocka_unit_test(test_control_characters_of_a_detail_become_spaces),
+      cmocka_unit_test(test_longest_strings_fit),
+      cmocka_unit_test(test_garbage),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Membership of a daemon's jobs (docs/PROTOCOL.md "Membership and failure semantics"). Pure: it gets
+ * what happened and a time, and gives back a queue of effects that its owner carries out. No socket, no
+ * clock, no allocation after init: everything outside can fill is a table sized by the options.
+ *
+ * A connection is a number below max_connections that the owner chooses and may use again once it was
+ * closed from either side: by sml_registry_on_closed() or by SML_EFFECT_CLOSE. After each on_*() the
+ * owner takes all effects, in order, before the next call.
+ *
+ * A job: FREE -> JOINING (first JOIN) -> STARTED (all in and probed) -> FREE (aborted, or the last member
+ * is gone). Its number, name and slots are free again in the same call. */
+#ifndef SML_CTL_REGISTRY_H
+#define SML_CTL_REGISTRY_H
+
+#include "ctl/message.h"
+
+#define SML_REGISTRY_MAX_JOBS 1024u
+#define SML_PEER_BYTES 64u /* "192.0.2.1:48879" with the terminating 0 */
+#define SML_MIN_CHUNK_BYTES 256u
+#define SML_MIN_LEASE_NS (20 * SML_NS_PER_MS)
+#define SML_MAX_LEASE_NS (3600 * SML_NS_PER_S)
+
+struct sml_registry_options {
+  uint32_t max_connections;
+  uint32_t max_unjoined_per_host; /* connections of one address that have not joined yet */
+  uint32_t max_jobs;              /* started at a time; <= SML_REGISTRY_MAX_JOBS */
+  uint32_t num_lanes;
+  uint16_t data_ports[SML_MAX_LANES];
+  uint32_t pool_slots;               /* a lane */
+  uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
+  uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
+  uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */
+  uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */
+  uint64_t (*random)(void *user);    /* unpredictable: the nonces */
+  void *random_user;
+};
+
+enum sml_effect_kind {
+  SML_EFFECT_SEND,         /* message to conn */
+  SML_EFFECT_CLOSE,        /* conn, after what was sent; the registry has forgotten it */
+  SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size */
+  SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, rank, nonce */
+  SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines; also for a new epoch */
+  SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
+  SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
+  SML_EFFECT_NOTE,         /* for the log */
+};
+enum sml_note {
+  SML_NOTE_RANK_JOINED,
+  SML_NOTE_JOB_STARTED,
+  SML_NOTE_RANK_LEFT,
+  SML_NOTE_RANK_LOST,
+  SML_NOTE_JOIN_REFUSED,
+  SML_NOTE_JOB_REFUSED,
+  SML_NOTE_JOB_ABORTED,
+  SML_NOTE_JOB_ENDED,
+};
+/* Pointers are valid until the next on_*(). */
+struct sml_effect {
+  enum sml_effect_kind kind;
+  uint32_t conn;
+  const struct sml_ctl_message *message;
+  uint16_t job;
+  uint32_t epoch, rank, world_size;
+  uint64_t nonce;
+  enum sml_note note;
+  const char *job_name; /* NOTE */
+  const char *text;     /* NOTE: one sentence */
+};
+
+enum sml_close_cause { SML_CLOSED_FIN, SML_CLOSED_RESET, SML_CLOSED_SLOW };
+
+struct sml_registry;
+size_t sml_registry_memsize(const struct sml_registry_options *options);
+/* mem: sml_registry_memsize() zero-filled bytes, aligned as malloc does. */
+struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_options *options);
+
+/* peer: "host:port" of the other end. */
+void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns);
+void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause);
+void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
+                             uint64_t now_ns);
+/* What came is no message: verdict as sml_ctl_decode() gave it. */
+void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl_decode verdict);
+/* From the engines. An event of another epoch than the job's is out of date and ignored. */
+void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a,
+                              uint32_t rank_b);
+void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
+void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
+/* An engine could not carry out OPEN_JOB or START_JOB: no memory. */
+void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch);
+/* Ends everything: the daemon goes. */
+void sml_registry_on_stop(struct sml_registry *r);
+
+/* When on_timer wants to be called; SML_NEVER: only after another input. */
+uint64_t sml_registry_next_deadline(const struct sml_registry *r);
+/* Handles one due thing at most, so that the effects of a call are bounded: call again while a deadline
+ * is due. Feed all that has arrived before it, else a daemon that was stopped for a while takes its own
+ * silence for the ranks'. */
+void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns);
+
+/* The next effect, or NULL. Valid until the next on_*(). */
+const struct sml_effect *sml_registry_next_effect(struct sml_registry *r);
+
+struct sml_registry_counts {
+  uint32_t connections, unjoined, jobs_joining, jobs_started, slots_used; /* slots of lane 0 */
+};
+void sml_registry_counts(const struct sml_registry *r, struct sml_registry_counts *counts_out);
+
+#endif

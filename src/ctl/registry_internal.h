@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry's tables, shared by registry.c (inputs, connections, time) and registry_job.c (the life
+ * of a job). */
+#ifndef SML_CTL_REGISTRY_INTERNAL_H
+#define SML_CTL_REGISTRY_INTERNAL_H
+
+#include "ctl/registry.h"
+#include "ctl/slot_pool.h"
+#include "switchml/switchml.h"
+
+#define SML_NO_CONN UINT32_MAX
+#define SML_MAX_CALL_MESSAGES 8u /* different messages and texts that one input can cause */
+
+enum sml_conn_state { SML_CONN_FREE, SML_CONN_UNJOINED, SML_CONN_MEMBER };
+
+struct sml_conn {
+  enum sml_conn_state state;
+  char peer[SML_PEER_BYTES];
+  char host[SML_PEER_BYTES]; /* peer without the port */
+  uint64_t heard_at_ns;      /* opened, or the last message */
+  /* of a member */
+  uint16_t job;
+  bool has_probed, wants_epoch;
+  uint32_t rank;
+  uint32_t next, prev; /* members of the job */
+  uint32_t num_lanes, max_datagram_bytes, probed_bytes;
+};
+
+enum sml_job_state { SML_JOB_FREE, SML_JOB_JOINING, SML_JOB_STARTED };
+
+#define SML_MAX_DEPARTURES 16u
+struct sml_departure {
+  uint32_t rank;
+  char text[SML_DETAIL_BYTES];
+};
+
+struct sml_job_entry {
+  enum sml_job_state state;
+  char name[SML_JOB_NAME_BYTES];
+  uint32_t epoch, world_size, num_slots;
+  uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
+  uint32_t first_member, num_members; /* connections; linked by next and prev */
+  /* once started */
+  uint32_t num_lanes, chunk_bytes, num_departed;
+  uint16_t slot_base[SML_MAX_LANES];
+  uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
+  struct sml_departure departures[SML_MAX_DEPARTURES];        /* the first ones: why they went */
+};
+
+struct sml_registry {
+  struct sml_registry_options options;
+  struct sml_conn *conns;
+  struct sml_job_entry *jobs;
+  uint32_t conns_end, jobs_end; /* none is used from here on: they bound the scans */
+  uint32_t next_epoch;
+  struct sml_slot_pool pools[SML_MAX_LANES];
+  struct sml_effect *effects;
+  uint32_t num_effects, max_effects, effects_taken;
+  struct sml_ctl_message messages[SML_MAX_CALL_MESSAGES];
+  char texts[SML_MAX_CALL_MESSAGES][SML_DETAIL_BYTES];
+  uint32_t num_messages, num_texts;
+};
+
+/* registry.c */
+struct sml_effect *sml_registry_emit(struct sml_registry *r, enum sml_effect_kind kind);
+struct sml_ctl_message *sml_registry_compose(struct sml_registry *r, enum sml_ctl_kind kind);
+/* The last message a connection gets: ABORT of a started job, else REFUSE (which names no ranks). */
+struct sml_ctl_message *sml_registry_farewell(struct sml_registry *r, bool is_started, sml_status status,
+                                              const uint16_t *ranks, uint32_t num_ranks, const char *text);
+void sml_registry_send(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message);
+void sml_registry_forget(struct sml_registry *r, uint32_t conn); /* emits CLOSE, frees the entry */
+/* A text of this call: valid until the next input. */
+char *sml_registry_text(struct sml_registry *r, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job,
+                       uint32_t rank, const char *text);
+
+/* registry_job.c */
+void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
+                       uint64_t now_ns);
+void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes);
+void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn);
+/* The member is gone: takes it out of its job and tells the others. The connection's entry is freed
+ * without a CLOSE effect. */
+void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, const char *why);
+/* The job is over for all members: each gets `farewell` (REFUSE while joining, else ABORT) but for
+ * `silent_conn`; all connections are closed, number, name and slots are free. */
+void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job,
+                          const struct sml_ctl_message *farewell, uint32_t silent_conn);
+void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job);
+/* Why the rank went, or a plain sentence when nobody remembers. */
+const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank);
+
+#endif

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The life of a job: who may join, when it starts, what a departure means, how it ends. */
+#include <stdio.h>
+
+#include "ctl/registry_internal.h"
+
+#define MAX_JOIN_TIMEOUT_NS (7 * 24 * 3600 * SML_NS_PER_S)
+#define MAX_WINDOW_SLOTS 32768u
+#define MAX_LISTED_RANKS 8u
+
+static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
+  sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
+  sml_registry_note(r, SML_NOTE_JOIN_REFUSED, NULL, 0, text);
+  sml_registry_forget(r, conn);
+}
+
+/* --- joining --- */
+
+/* What is wrong with a JOIN by itself, whoever else is in the job; NULL: nothing. */
+static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl_join *j) {
+  const struct sml_registry_options *o = &r->options;
+  if (j->world_size < 2 || j->world_size > SML_CTL_MAX_WORLD_SIZE) {
+    return sml_registry_text(r, "world size %u is not between 2 and %u", j->world_size,
+                             SML_CTL_MAX_WORLD_SIZE);
+  }
+  if (j->rank >= j->world_size) {
+    return sml_registry_text(r, "rank %u is not below the world size %u", j->rank, j->world_size);
+  }
+  if (j->world_size > o->max_connections) {
+    return sml_registry_text(
+        r, "world size %u is more than the aggregator's limit of %u connections: raise it there",
+        j->world_size, o->max_connections);
+  }
+  if (!sml_is_pow2(j->num_slots) || j->num_slots > MAX_WINDOW_SLOTS) {
+    return sml_registry_text(r, "%u slots: the number must be a power of two, at most %u", j->num_slots,
+                             MAX_WINDOW_SLOTS);
+  }
+  if (j->num_slots > o->pool_slots) {
+    return sml_registry_text(
+        r, "%u slots a lane are more than the aggregator's %u: ask for fewer, or raise them there",
+        j->num_slots, o->pool_slots);
+  }
+  if (j->lease_ns < SML_MIN_LEASE_NS || j->lease_ns > SML_MAX_LEASE_NS) {
+    return sml_registry_text(r, "a lease of %llu us is not between 20 ms and 1 hour",
+                             (unsigned long long)(j->lease_ns / SML_NS_PER_US));
+  }
+  if (j->max_datagram_bytes < SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES) {
+    return sml_registry_text(r, "datagrams of at most %u bytes are asked for, the smallest chunk needs %u",
+                             j->max_datagram_bytes, SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES);
+  }
+  return NULL;
+}
+
+static struct sml_job_entry *find_job(struct sml_registry *r, const char *name) {
+  for (uint32_t i = 0; i < r->jobs_end; i++) {
+    if (r->jobs[i].state != SML_JOB_FREE && strcmp(r->jobs[i].name, name) == 0) return &r->jobs[i];
+  }
+  return NULL;
+}
+
+static uint32_t find_member(const struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
+  uint32_t conn = job->first_member;
+  while (conn != SML_NO_CONN && r->conns[conn].rank != rank) conn = r->conns[conn].next;
+  return conn;
+}
+
+/* What does not fit between a JOIN and the job it names; NULL: nothing. */
+static const char *find_conflict(struct sml_registry *r, const struct sml_job_entry *job,
+                                 const struct sml_ctl_join *j) {
+  uint32_t other_rank = r->conns[job->first_member].rank;
+  if (sml_bit_test(job->present, j->rank) && j->world_size == job->world_size) {
+    return sml_registry_text(
+        r,
+        "rank %u of job '%s' has already joined from %s: give each process its own rank, "
+        "each run its own job name",
+        j->rank, job->name, r->conns[find_member(r, job, j->rank)].peer);
+  }
+  if (job->state == SML_JOB_STARTED) {
+    return sml_registry_text(
+        r,
+        "job '%s' is already running with %u ranks: use another name, or wait until all of "
+        "them have left",
+        job->name, job->world_size);
+  }
+  if (j->world_size != job->world_size) {
+    return sml_registry_text(
+        r,
+        "rank %u says world size %u, but rank %u of job '%s' said %u: all ranks must say the "
+        "same",
+        j->rank, j->world_size, other_rank, job->name, job->world_size);
+  }
+  if (j->num_slots != job->num_slots) {
+    return sml_registry_text(
+        r,
+        "rank %u asks for %u slots, but rank %u of job '%s' asked for %u: all ranks must ask "
+        "for the same",
+        j->rank, j->num_slots, other_rank, job->name, job->num_slots);
+  }
+  if (j->lease_ns != job->lease_ns) {
+    return sml_registry_text(
+        r,
+        "rank %u asks for a lease of %llu ms, but rank %u of job '%s' asked for %llu ms: all "
+        "ranks must ask for the same",
+        j->rank, (unsigned long long)(j->lease_ns / SML_NS_PER_MS), other_rank, job->name,
+        (unsigned long long)(job->lease_ns / SML_NS_PER_MS));
+  }
+  return NULL;
+}
+
+/* NULL: the table is full. Named but not started jobs don't count against max_jobs: that answer is given
+ * when the last rank is in, to all ranks alike. */
+static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_ctl_join *j, uint64_t now_ns) {
+  uint32_t i = 0;
+  while (i < SML_REGISTRY_MAX_JOBS && r->jobs[i].state != SML_JOB_FREE) i++;
+  if (i == SML_REGISTRY_MAX_JOBS) return NULL;
+  r->jobs_end = sml_max_u32(r->jobs_end, i + 1);
+  struct sml_job_entry *job = &r->jobs[i];
+  memset(job, 0, sizeof *job);
+  memcpy(job->name, j->job_name, sizeof job->name);
+  job->state = SML_JOB_JOINING;
+  job->epoch = r->next_epoch++;
+  job->world_size = j->world_size;
+  job->num_slots = j->num_slots;
+  job->lease_ns = j->lease_ns;
+  job->deadline_ns = SML_NEVER;
+  job->heartbeat_at_ns = now_ns + j->lease_ns / 4;
+  job->first_member = SML_NO_CONN;
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_OPEN_JOB);
+  effect->job = (uint16_t)i;
+  effect->epoch = job->epoch;
+  effect->world_size = job->world_size;
+  return job;
+}
+
+static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn,
+                       const struct sml_ctl_join *j) {
+  struct sml_conn *c = &r->conns[conn];
+  c->state = SML_CONN_MEMBER;
+  c->job = (uint16_t)(job - r->jobs);
+  c->rank = j->rank;
+  c->num_lanes = sml_min_u32(j->num_lanes, r->options.num_lanes);
+  c->max_datagram_bytes = j->max_datagram_bytes;
+  c->prev = SML_NO_CONN;
+  c->next = job->first_member;
+  if (c->next != SML_NO_CONN) r->conns[c->next].prev = conn;
+  job->first_member = conn;
+  job->num_members++;
+  sml_bit_set(job->present, j->rank);
+}
+
+static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uint32_t conn) {
+  const struct sml_conn *c = &r->conns[conn];
+  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_WELCOME);
+  m->u.welcome.job = c->job;
+  m->u.welcome.epoch = job->epoch;
+  m->u.welcome.nonce = r->options.random(r->options.random_user);
+  m->u.welcome.num_lanes = c->num_lanes;
+  for (uint32_t lane = 0; lane < c->num_lanes; lane++) {
+    m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
+  }
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
+  effect->job = c->job;
+  effect->rank = c->rank;
+  effect->nonce = m->u.welcome.nonce;
+  sml_registry_send(r, conn, m);
+}
+
+void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
+                       uint64_t now_ns) {
+  const char *bad = find_bad_setting(r, join);
+  struct sml_job_entry *job = bad ? NULL : find_job(r, join->job_name);
+  if (job) bad = find_conflict(r, job, join);
+  if (bad) {
+    refuse(r, conn, SML_ERR_REFUSED, bad);
+    return;
+  }
+  if (!job) job = open_job(r, join, now_ns);
+  if (!job) {
+    refuse(r, conn, SML_ERR_REFUSED, "the aggregator's job table is full: wait for a job to end");
+    return;
+  }
+  add_member(r, job, conn, join);
+  job->deadline_ns =
+      sml_min_u64(job->deadline_ns, now_ns + sml_min_u64(join->join_timeout_ns, MAX_JOIN_TIMEOUT_NS));
+  welcome(r, job, conn);
+  sml_registry_note(r, SML_NOTE_RANK_JOINED, job, join->rank, r->conns[conn].peer);
+}
+
+/* --- ranks in sentences --- */
+
+static void append(char *text, size_t room_bytes, const char *more) {
+  size_t used_bytes = strlen(text);
+  snprintf(text + used_bytes, room_bytes - used_bytes, "%s", more);
+}
+
+/* "rank 2" or "ranks 2, 3" of the ranks without a connection, or of those that have not probed; the count
+ * comes back. Long lists end with "and 9 more". */
+static uint32_t list_ranks(const struct sml_registry *r, const struct sml_job_entry *job, bool is_probing,
+                           char *text, size_t room_bytes) {
+  uint64_t wanted[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)] = {0};
+  uint32_t num_ranks = 0;
+  for (uint32_t rank = 0; rank < job->world_size; rank++) {
+    if (!is_probing && !sml_bit_test(job->present, rank)) sml_bit_set(wanted, rank);
+  }
+  for (uint32_t c = job->first_member; is_probing && c != SML_NO_CONN; c = r->conns[c].next) {
+    if (!r->conns[c].has_probed) sml_bit_set(wanted, r->conns[c].rank);
+  }
+  char list[128] = "", item[32];
+  for (uint32_t rank = 0; rank < job->world_size; rank++) {
+    if (!sml_bit_test(wanted, rank) || ++num_ranks > MAX_LISTED_RANKS) continue;
+    snprintf(item, sizeof item, "%s%u", num_ranks > 1 ? ", " : "", rank);
+    append(list, sizeof list, item);
+  }
+  if (num_ranks > MAX_LISTED_RANKS) {
+    snprintf(item, sizeof item, " and %u more", num_ranks - MAX_LISTED_RANKS);
+    append(list, sizeof list, item);
+  }
+  snprintf(text, room_bytes, "%s %s", num_ranks == 1 ? "rank" : "ranks", list);
+  return num_ranks;
+}
+
+void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job) {
+  char ranks[160];
+  bool is_probing = job->num_members == job->world_size;
+  uint32_t num_ranks = list_ranks(r, job, is_probing, ranks, sizeof ranks);
+  const char *have = num_ranks == 1 ? "has" : "have";
+  char *text = is_probing ? sml_registry_text(
+                                r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
+                                ranks, job->world_size, have, job->name)
+                          : sml_registry_text(r, "%s of %u %s not joined", ranks, job->world_size, have);
+  sml_registry_end_job(r, job, sml_registry_farewell(r, false, SML_ERR_TIMEOUT, NULL, 0, text), SML_NO_CONN);
+}
+
+/* --- starting --- */
+
+static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_status status,
+                       const char *text) {
+  sml_registry_end_job(r, job, sml_registry_farewell(r, false, status, NULL, 0, text), SML_NO_CONN);
+}
+
+/* The smallest path decides for all. False: it is too small, and the job was refused. */
+static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job) {
+  uint32_t min_bytes = r->options.max_datagram_bytes;
+  const struct sml_conn *narrowest = NULL;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    const struct sml_conn *c = &r->conns[i];
+    uint32_t datagram_bytes = sml_min_u32(c->probed_bytes, c->max_datagram_bytes);
+    if (datagram_bytes >= min_bytes) continue;
+    min_bytes = datagram_bytes;
+    narrowest = c;
+  }
+  job->chunk_bytes = min_bytes > SML_CTL_HEADER_BYTES ? (min_bytes - SML_CTL_HEADER_BYTES) & ~3u : 0;
+  if (job->chunk_bytes >= SML_MIN_CHUNK_BYTES) return true;
+  SML_ASSERT(narrowest); /* the daemon's own limit is larger */
+  char *text =
+      min_bytes == 0
+          ? sml_registry_text(
+                r,
+                "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
+                "%u): check firewalls",
+                narrowest->rank, narrowest->host, r->options.data_ports[0])
+          : sml_registry_text(
+                r,
+                "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
+                "its MTU",
+                narrowest->rank, narrowest->host, min_bytes, SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES);
+  refuse_job(r, job, SML_ERR_MTU, text);
+  return false;
+}
+
+static void give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes) {
+  for (uint32_t lane = 0; lane < num_lanes; lane++) {
+    sml_slot_pool_give(&r->pools[lane], job->num_slots, job->slot_base[lane]);
+  }
+}
+
+static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
+  for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
+    if (sml_slot_pool_take(&r->pools[lane], job->num_slots, &job->slot_base[lane])) continue;
+    give_windows(r, job, lane);
+    char *text =
+        sml_registry_text(r,
+                          "no %u slots in a row are free on lane %u of the aggregator (%u in all): wait for "
+                          "a job to end, ask for fewer, or raise them there",
+                          job->num_slots, lane, r->options.pool_slots);
+    refuse_job(r, job, SML_ERR_REFUSED, text);
+    return false;
+  }
+  return true;
+}
+
+/* Engines first: when the ranks hear of it, the aggregator is ready. */
+static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,
+                       uint32_t first_chunk) {
+  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_START);
+  struct sml_ctl_start *start = &m->u.start;
+  start->epoch = job->epoch;
+  start->num_lanes = job->num_lanes;
+  start->chunk_bytes = job->chunk_bytes;
+  start->num_slots = job->num_slots;
+  memcpy(start->slot_base, job->slot_base, sizeof start->slot_base);
+  start->first_phase = first_phase;
+  start->first_chunk = first_chunk;
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
+  effect->job = (uint16_t)(job - r->jobs);
+  effect->epoch = job->epoch;
+  effect->world_size = job->world_size;
+  effect->message = m;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
+}
+
+static uint32_t count_started(const struct sml_registry *r) {
+  uint32_t num_jobs = 0;
+  for (uint32_t i = 0; i < r->jobs_end; i++) num_jobs += r->jobs[i].state == SML_JOB_STARTED;
+  return num_jobs;
+}
+
+static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
+  if (count_started(r) >= r->options.max_jobs) {
+    refuse_job(
+        r, job, SML_ERR_REFUSED,
+        sml_registry_text(r,
+                          "the aggregator runs %u jobs already, its limit: wait for one to end, or raise it "
+                          "there",
+                          r->options.max_jobs));
+    return;
+  }
+  job->num_lanes = r->options.num_lanes;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    job->num_lanes = sml_min_u32(job->num_lanes, r->conns[c].num_lanes);
+  }
+  if (!choose_chunk_size(r, job) || !take_windows(r, job)) return;
+  job->state = SML_JOB_STARTED;
+  send_start(r, job, r->options.first_phase, r->options.first_chunk);
+  sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
+                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u", job->num_lanes, job->num_slots,
+                                      job->chunk_bytes));
+}
+
+void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes) {
+  struct sml_job_entry *job = &r->jobs[r->conns[conn].job];
+  r->conns[conn].has_probed = true;
+  r->conns[conn].probed_bytes = datagram_bytes;
+  if (job->num_members < job->world_size) return;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    if (!r->conns[c].has_probed) return;
+  }
+  start_job(r, job);
+}
+
+/* --- running --- */
+
+const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
+  for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
+    if (job->departures[i].rank == rank) return job->departures[i].text;
+  }
+  return sml_registry_text(r, "rank %u has left or was lost", rank);
+}
+
+/* A job that misses a rank can't end another operation: whoever waits for a new epoch learns it now. */
+static void end_if_epoch_is_vain(struct sml_registry *r, struct sml_job_entry *job) {
+  if (job->num_departed == 0) return;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    if (!r->conns[c].wants_epoch) continue;
+    uint16_t rank = (uint16_t)job->departures[0].rank;
+    struct sml_ctl_message *m =
+        sml_registry_farewell(r, true, SML_ERR_RANK_LOST, &rank, 1, job->departures[0].text);
+    sml_registry_end_job(r, job, m, SML_NO_CONN);
+    return;
+  }
+}
+
+void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
+  struct sml_job_entry *job = &r->jobs[r->conns[conn].job];
+  r->conns[conn].wants_epoch = true;
+  end_if_epoch_is_vain(r, job);
+  if (job->state == SML_JOB_FREE) return;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    if (!r->conns[c].wants_epoch) return;
+  }
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
+    r->conns[c].wants_epoch = false;
+  job->epoch = r->next_epoch++;
+  /* From the beginning of the number space: where the first epoch began is a test's business. */
+  send_start(r, job, SML_CTL_FIRST_PHASE, 0);
+}
+
+static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn) {
+  struct sml_conn *c = &r->conns[conn];
+  if (c->prev != SML_NO_CONN) {
+    r->conns[c->prev].next = c->next;
+  } else {
+    job->first_member = c->next;
+  }
+  if (c->next != SML_NO_CONN) r->conns[c->next].prev = c->prev;
+  job->num_members--;
+  sml_bit_clear(job->present, c->rank);
+  c->state = SML_CONN_FREE;
+}
+
+/* Number, name and slots are free from here on. */
+static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sml_note note,
+                      const char *text) {
+  SML_ASSERT(job->num_members == 0);
+  if (job->state == SML_JOB_STARTED) give_windows(r, job, job->num_lanes);
+  sml_registry_emit(r, SML_EFFECT_CLOSE_JOB)->job = (uint16_t)(job - r->jobs);
+  sml_registry_note(r, note, job, 0, text);
+  job->state = SML_JOB_FREE;
+  while (r->jobs_end > 0 && r->jobs[r->jobs_end - 1].state == SML_JOB_FREE) r->jobs_end--;
+}
+
+void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job,
+                          const struct sml_ctl_message *farewell, uint32_t silent_conn) {
+  bool is_started = job->state == SML_JOB_STARTED;
+  SML_ASSERT(farewell->kind == (is_started ? SML_CTL_ABORT : SML_CTL_REFUSE));
+  while (job->first_member != SML_NO_CONN) {
+    uint32_t conn = job->first_member;
+    if (conn != silent_conn) sml_registry_send(r, conn, farewell);
+    remove_member(r, job, conn);
+    sml_registry_forget(r, conn);
+  }
+  close_job(r, job, is_started ? SML_NOTE_JOB_ABORTED : SML_NOTE_JOB_REFUSED,
+            is_started ? farewell->u.abort.detail : farewell->u.refuse.detail);
+}
+
+void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, const char *why) {
+  struct sml_conn *c = &r->conns[conn];
+  struct sml_job_entry *job = &r->jobs[c->job];
+  uint32_t rank = c->rank;
+  char *text = is_lost ? sml_registry_text(r, "rank %u (%s) was lost: %s", rank, c->host, why)
+                       : sml_registry_text(r, "rank %u (%s) left the job", rank, c->host);
+  sml_registry_note(r, is_lost ? SML_NOTE_RANK_LOST : SML_NOTE_RANK_LEFT, job, rank, text);
+  remove_member(r, job, conn);
+  if (job->num_members == 0) {
+    close_job(r, job, SML_NOTE_JOB_ENDED, "all ranks are gone");
+    return;
+  }
+  if (job->state == SML_JOB_JOINING) return; /* the others wait on: it may join again until the deadline */
+  if (job->num_departed < SML_MAX_DEPARTURES) {
+    job->departures[job->num_departed].rank = rank;
+    memcpy(job->departures[job->num_departed].text, text, SML_DETAIL_BYTES);
+  }
+  job->num_departed++;
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_DEPART);
+  effect->job = (uint16_t)(job - r->jobs);
+  effect->rank = rank;
+  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_RANK_GONE);
+  m->u.rank_gone.rank = rank;
+  m->u.rank_gone.status = SML_ERR_RANK_LOST;
+  memcpy(m->u.rank_gone.detail, text, SML_DETAIL_BYTES);
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) sml_registry_send(r, i, m);
+  end_if_epoch_is_vain(r, job);
+}

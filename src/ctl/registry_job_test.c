@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Who may join a job, and when it starts. */
+#include "ctl/registry_world.h"
+
+/* --- joining --- */
+
+static void test_join_probe_start(void **state) {
+  (void)state;
+  begin();
+  opened(0);
+  EXPECT("");
+  join(0, "x", 1, 2);
+  EXPECT("open j0 e100 n2; expect j0 r1; c0<WELCOME j0 e100; ");
+  assert_int_equal(w.last[0].u.welcome.num_lanes, 2); /* offered 4, the daemon has 2 */
+  assert_int_equal(w.last[0].u.welcome.data_ports[1], 4001);
+  probed(0, 1472);
+  EXPECT("");
+  opened(1);
+  join(1, "x", 0, 2);
+  EXPECT("expect j0 r0; c1<WELCOME j0 e100; ");
+  assert_true(w.last[0].u.welcome.nonce != w.last[1].u.welcome.nonce);
+  probed(1, 8960);
+  EXPECT("start j0 e100; c1<START e100; c0<START e100; ");
+  const struct sml_ctl_start *start = &w.last[0].u.start;
+  assert_int_equal(start->chunk_bytes, 1440);
+  assert_int_equal(start->num_slots, 256);
+  assert_int_equal(start->num_lanes, 2);
+  assert_int_equal(start->first_phase, 2);
+  assert_memory_equal(&w.last[0], &w.last[1], sizeof w.last[0]);
+}
+
+static void test_settings_of_the_first_epoch(void **state) {
+  (void)state;
+  struct sml_registry_options options = defaults();
+  options.first_phase = 0xfffffff0;
+  options.first_chunk = 77;
+  begin_with(options);
+  start_world("x", 0, 2);
+  assert_int_equal(w.last[0].u.start.first_phase, 0xfffffff0);
+  assert_int_equal(w.last[0].u.start.first_chunk, 77);
+  want_epoch(0, 100);
+  want_epoch(1, 100);
+  assert_int_equal(w.last[0].u.start.first_phase, 2);
+  assert_int_equal(w.last[0].u.start.first_chunk, 0);
+}
+
+static void test_lanes_are_the_minimum(void **state) {
+  (void)state;
+  begin();
+  struct sml_ctl_message m = join_message("x", 0, 2);
+  m.u.join.num_lanes = 1;
+  opened(0);
+  said(0, &m);
+  assert_int_equal(w.last[0].u.welcome.num_lanes, 1);
+  opened(1);
+  join(1, "x", 1, 2);
+  assert_int_equal(w.last[1].u.welcome.num_lanes, 2);
+  probed(0, 8960);
+  probed(1, 8960);
+  assert_int_equal(w.last[1].u.start.num_lanes, 1);
+}
+
+static void test_chunk_size(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t probed, asked, chunk;
+  } rows[] = {
+      {8960, 8960, 8928}, {1472, 8960, 1440}, {1471, 8960, 1436}, {1475, 8960, 1440},
+      {8960, 1000, 968},  {288, 8960, 256},   {291, 8960, 256},   {65535, 65507, 8928},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    begin();
+    struct sml_ctl_message m = join_message("x", 0, 2);
+    m.u.join.max_datagram_bytes = rows[i].asked;
+    opened(0);
+    said(0, &m);
+    opened(1);
+    join(1, "x", 1, 2);
+    probed(1, 8960);
+    probed(0, rows[i].probed);
+    assert_int_equal(w.last[1].u.start.chunk_bytes, rows[i].chunk);
+  }
+}
+
+static void test_narrow_path_is_refused_for_all(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t probed;
+    const char *detail;
+  } rows[] = {
+      {287,
+       "the path of rank 1 (10.0.0.1) carries datagrams of 287 bytes only, 288 are needed: check its MTU"},
+      {20, "the path of rank 1 (10.0.0.1) carries datagrams of 20 bytes only, 288 are needed: check its MTU"},
+      {0,
+       "no datagram of rank 1 (10.0.0.1) came back from the aggregator's data ports (first: UDP 4000): check "
+       "firewalls"},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    begin();
+    for (uint32_t c = 0; c < 2; c++) {
+      opened(c);
+      join(c, "x", c, 2);
+    }
+    probed(1, rows[i].probed);
+    EXPECT(""); /* one answer for all, when the last is in */
+    probed(0, 8960);
+    EXPECT("c1<REFUSE -9; c1 close; c0<REFUSE -9; c0 close; end j0; ");
+    expect_detail(0, rows[i].detail);
+    expect_all_free();
+  }
+}
+
+static void test_bad_settings_are_refused(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t rank, world_size, num_slots, datagram;
+    uint64_t lease_ns;
+    const char *detail;
+  } rows[] = {
+      {0, 1, 256, 8960, S, "world size 1 is not between 2 and 4096"},
+      {0, 0, 256, 8960, S, "world size 0 is not between 2 and 4096"},
+      {0, 4097, 256, 8960, S, "world size 4097 is not between 2 and 4096"},
+      {4, 4, 256, 8960, S, "rank 4 is not below the world size 4"},
+      {65535, 4, 256, 8960, S, "rank 65535 is not below the world size 4"},
+      {0, 41, 256, 8960, S,
+       "world size 41 is more than the aggregator's limit of 40 connections: raise it there"},
+      {0, 4, 255, 8960, S, "255 slots: the number must be a power of two, at most 32768"},
+      {0, 4, 65536, 8960, S, "65536 slots: the number must be a power of two, at most 32768"},
+      {0, 4, 2048, 8960, S,
+       "2048 slots a lane are more than the aggregator's 1024: ask for fewer, or raise them there"},
+      {0, 4, 256, 287, S, "datagrams of at most 287 bytes are asked for, the smallest chunk needs 288"},
+      {0, 4, 256, 8960, 1, "a lease of 0 us is not between 20 ms and 1 hour"},
+      {0, 4, 256, 8960, UINT64_MAX, "a lease of 18446744073709551 us is not between 20 ms and 1 hour"},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    begin();
+    struct sml_ctl_message m = join_message("x", rows[i].rank, rows[i].world_size);
+    m.u.join.num_slots = rows[i].num_slots;
+    m.u.join.max_datagram_bytes = rows[i].datagram;
+    m.u.join.lease_ns = rows[i].lease_ns;
+    opened(0);
+    said(0, &m);
+    EXPECT("c0<REFUSE -7; c0 close; ");
+    expect_detail(0, rows[i].detail);
+    expect_all_free();
+  }
+}
+
+static void test_settings_must_be_equal(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t world_size, num_slots;
+    uint64_t lease_ns;
+    const char *detail;
+  } rows[] = {
+      {8, 256, LEASE_NS,
+       "rank 2 says world size 8, but rank 0 of job 'x' said 4: all ranks must say the same"},
+      {4, 128, LEASE_NS,
+       "rank 2 asks for 128 slots, but rank 0 of job 'x' asked for 256: all ranks must ask for the same"},
+      {4, 256, S,
+       "rank 2 asks for a lease of 1000 ms, but rank 0 of job 'x' asked for 2000 ms: all ranks must ask for "
+       "the same"},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    begin();
+    opened(0);
+    join(0, "x", 0, 4);
+    struct sml_ctl_message m = join_message("x", 2, rows[i].world_size);
+    m.u.join.num_slots = rows[i].num_slots;
+    m.u.join.lease_ns = rows[i].lease_ns;
+    opened(1);
+    said(1, &m);
+    EXPECT("c1<REFUSE -7; c1 close; ");
+    expect_detail(1, rows[i].detail);
+    opened(1); /* the job itself is untouched */
+    join(1, "x", 2, 4);
+    EXPECT("expect j0 r2; c1<WELCOME j0 e100; ");
+  }
+}
+
+static void test_duplicate_rank_is_refused(void **state) {
+  (void)state;
+  begin();
+  opened_from(3, "10.0.0.3:4242");
+  join(3, "x", 1, 2);
+  opened(4);
+  join(4, "x", 1, 2);
+  EXPECT("c4<REFUSE -7; c4 close; ");
+  expect_detail(
+      4,
+      "rank 1 of job 'x' has already joined from 10.0.0.3:4242: give each process its own rank, each run "
+      "its own job name");
+  opened(4);
+  join(4, "x", 0, 2);
+  probed(3, 8960);
+  probed(4, 8960);
+  opened(5); /* also once it runs */
+  join(5, "x", 0, 2);
+  expect_detail(
+      5,
+      "rank 0 of job 'x' has already joined from 10.0.0.4:4244: give each process its own rank, each run "
+      "its own job name");
+}
+
+static void test_running_job_takes_nobody(void **state) {
+  (void)state;
+  begin();
+  start_world("x", 0, 3);
+  closed(1, SML_CLOSED_FIN);
+  opened(5);
+  join(5, "x", 1, 3);
+  EXPECT("c5<REFUSE -7; c5 close; ");
+  expect_detail(
+      5, "job 'x' is already running with 3 ranks: use another name, or wait until all of them have left");
+}
+
+static void test_join_deadline_names_the_missing(void **state) {
+  (void)state;
+  begin();
+  struct sml_ctl_message m = join_message("x", 0, 4);
+  m.u.join.join_timeout_ns = 1 * S;
+  opened(0);
+  said(0, &m);
+  w.now_ns += 500 * MS;
+  opened(1);
+  join(1, "x", 1, 4); /* with 60 s: the first deadline counts */
+  heartbeat(0);
+  while (w.now_ns < 1001 * S) tick();
+  EXPECT("c1<REFUSE -10; c1 close; c0<REFUSE -10; c0 close; end j0; ");
+  expect_detail(1, "ranks 2, 3 of 4 have not joined");
+  expect_all_free();
+}
+
+static void test_join_deadline_other_words(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t world_size, num_joined;
+    bool probe_first;
+    const char *detail;
+  } rows[] = {
+      {4, 3, false, "rank 3 of 4 has not joined"},
+      {20, 3, false, "ranks 3, 4, 5, 6, 7, 8, 9, 10 and 9 more of 20 have not joined"},
+      {2, 2, true, "rank 1 of 2 has joined job 'x' but not finished probing its data path"},
+      {2, 2, false, "ranks 0, 1 of 2 have joined job 'x' but not finished probing its data path"},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    begin();
+    for (uint32_t c = 0; c < rows[i].num_joined; c++) {
+      struct sml_ctl_message m = join_message("x", c, rows[i].world_size);
+      m.u.join.join_timeout_ns = 400 * MS;
+      opened(c);
+      said(c, &m);
+    }
+    if (rows[i].probe_first) probed(0, 8960);
+    tick();
+    expect_detail(0, rows[i].detail);
+    expect_all_free();
+  }
+}
+
+static void test_huge_join_timeout_does_not_wrap(void **state) {
+  (void)state;
+  begin();
+  struct sml_ctl_message m = join_message("x", 0, 2);
+  m.u.join.join_timeout_ns = UINT64_MAX;
+  opened(0);
+  said(0, &m);
+  tick();
+  EXPECT("c0<HEARTBEAT; ");
+}
+
+static void test_departure_while_joining_lets_the_rank_return(void **state) {
+  (void)state;
+  begin();
+  for (uint32_t c = 0; c < 2; c++) {
+    opened(c);
+    join(c, "x", c, 3);
+    probed(c, 8960);
+  }
+  closed(0, SML_CLOSED_RESET);
+  EXPECT("");
+  opened(2);
+  join(2, "x", 2, 3);
+  probed(2, 8960);
+  EXPECT("");
+  opened(3);
+  join(3, "x", 0, 3);
+  EXPECT("expect j0 r0; c3<WELCOME j0 e100; ");
+  probed(3, 8960);
+  EXPECT("start j0 e100; c3<START e100; c2<START e100; c1<START e100; ");
+}
+
+static void test_last_one_out_while_joining_frees_the_name(void **state) {
+  (void)state;
+  begin();
+  opened(0);
+  join(0, "x", 0, 2);
+  closed(0, SML_CLOSED_FIN);
+  EXPECT("end j0; ");
+  opened(0);
+  join(0, "x", 0, 3);
+  EXPECT("open j0 e101 n3; expect j0 r0; c0<WELCOME j0 e101; ");
+  goodbye(0);
+  EXPECT("end j0; c0 close; ");
+  expect_all_free();
+}
+
+static void test_slots_run_out(void **state) {
+  (void)state;
+  begin(); /* 1024 slots, 256 a job */
+  char name[8];
+  for (uint32_t j = 0; j < 4; j++) {
+    snprintf(name, sizeof name, "j%u", j);
+    start_world(name, j * 2, 2);
+    assert_int_equal(w.last[j * 2].u.start.slot_base[1], j * 256);
+  }
+  w.options.max_jobs = 0;
+  struct sml_registry_options options = defaults();
+  options.max_jobs = 5;
+  begin_with(options);
+  for (uint32_t j = 0; j < 4; j++) {
+    snprintf(name, sizeof name, "j%u", j);
+    start_world(name, j * 2, 2);
+  }
+  opened(8);
+  join(8, "y", 0, 2);
+  probed(8, 8960);
+  opened(9);
+  join(9, "y", 1, 2);
+  EXPECT("expect j4 r1; c9<WELCOME j4 e104; ");
+  probed(9, 8960);
+  EXPECT("c9<REFUSE -7; c9 close; c8<REFUSE -7; c8 close; end j4; ");
+  expect_detail(
+      8,
+      "no 256 slots in a row are free on lane 0 of the aggregator (1024 in all): wait for a job to end, ask "
+      "for fewer, or raise them there");
+  goodbye(2); /* job 1 ends: its window is free at once */
+  goodbye(3);
+  start_world("y", 8, 2);
+  assert_int_equal(w.last[8].u.start.slot_base[0], 256);
+}
+
+static void test_too_many_jobs(void **state) {
+  (void)state;
+  struct sml_registry_options options = defaults();
+  options.max_jobs = 1;
+  begin_with(options);
+  start_world("x", 0, 2);
+  for (uint32_t c = 2; c < 4; c++) {
+    opened(c);
+    join(c, "y", c - 2, 2);
+    assert_non_null(strstr(w.line, "WELCOME"));
+  }
+  probed(2, 8960);
+  EXPECT("");
+  probed(3, 8960);
+  EXPECT("c3<REFUSE -7; c3 close; c2<REFUSE -7; c2 close; end j1; ");
+  expect_detail(2, "the aggregator runs 1 jobs already, its limit: wait for one to end, or raise it there");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_join_probe_start),
+      cmocka_unit_test(test_settings_of_the_first_epoch),
+      cmocka_unit_test(test_lanes_are_the_minimum),
+      cmocka_unit_test(test_chunk_size),
+      cmocka_unit_test(test_narrow_path_is_refused_for_all),
+      cmocka_unit_test(test_bad_settings_are_refused),
+      cmocka_unit_test(test_settings_must_be_equal),
+      cmocka_unit_test(test_duplicate_rank_is_refused),
+      cmocka_unit_test(test_running_job_takes_nobody),
+      cmocka_unit_test(test_join_deadline_names_the_missing),
+      cmocka_unit_test(test_join_deadline_other_words),
+      cmocka_unit_test(test_huge_join_timeout_does_not_wrap),
+      cmocka_unit_test(test_departure_while_joining_lets_the_rank_return),
+      cmocka_unit_test(test_last_one_out_while_joining_frees_the_name),
+      cmocka_unit_test(test_slots_run_out),
+      cmocka_unit_test(test_too_many_jobs),
+  };
+  return cmocka_run_group_tests(tests, NULL, end_world);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * For the registry's tests: an owner without sockets. Each step writes its effects as one line to be
+ * compared, and checks each against a small model (open connections, open jobs, lent windows). */
+#ifndef SML_CTL_REGISTRY_WORLD_H
+#define SML_CTL_REGISTRY_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "ctl/registry.h"
+#include "switchml/switchml.h"
+
+#define MAX_CONNS 40u
+#define MS SML_NS_PER_MS
+#define S SML_NS_PER_S
+#define LEASE_NS (2 * S)
+
+struct world {
+  struct sml_registry *r;
+  struct sml_registry_options options;
+  uint64_t now_ns;
+  struct sml_prng prng;
+  char line[16384]; /* effects of the last step, notes left out */
+  char notes[8192];
+  struct sml_ctl_message last[MAX_CONNS];
+  bool is_open[MAX_CONNS];
+  struct {
+    bool is_open, is_started;
+    uint32_t epoch, world_size;
+    struct sml_ctl_start start;
+  } jobs[SML_REGISTRY_MAX_JOBS];
+};
+static struct world w;
+
+static inline uint64_t draw(void *user) {
+  return sml_prng_next(user);
+}
+
+static inline void begin_with(struct sml_registry_options options) {
+  free(w.r);
+  memset(&w, 0, sizeof w);
+  w.now_ns = 1000 * S;
+  w.prng.state = 3;
+  options.random = draw;
+  options.random_user = &w.prng;
+  w.options = options;
+  void *mem = calloc(1, sml_registry_memsize(&options));
+  assert_non_null(mem);
+  w.r = sml_registry_init(mem, &options);
+}
+
+static inline struct sml_registry_options defaults(void) {
+  return (struct sml_registry_options){.max_connections = MAX_CONNS,
+                                       .max_unjoined_per_host = 8,
+                                       .max_jobs = 4,
+                                       .num_lanes = 2,
+                                       .data_ports = {4000, 4001},
+                                       .pool_slots = 1024,
+                                       .max_datagram_bytes = 8960,
+                                       .join_grace_ns = 5 * S,
+                                       .boot_epoch = 100,
+                                       .first_phase = 2,
+                                       .first_chunk = 0};
+}
+static inline void begin(void) {
+  begin_with(defaults());
+}
+
+__attribute__((format(printf, 3, 4))) static inline void add(char *buffer, size_t room, const char *format,
+                                                             ...) {
+  size_t used = strlen(buffer);
+  va_list args;
+  va_start(args, format);
+  vsnprintf(buffer + used, room - used, format, args);
+  va_end(args);
+}
+#define LINE(...) add(w.line, sizeof w.line, __VA_ARGS__)
+
+static inline void check_start(uint16_t job, const struct sml_ctl_start *start) {
+  assert_int_equal(start->epoch, w.jobs[job].epoch);
+  assert_true(start->num_lanes >= 1 && start->num_lanes <= w.options.num_lanes);
+  for (uint32_t lane = 0; lane < start->num_lanes; lane++) {
+    assert_true(start->slot_base[lane] + start->num_slots <= w.options.pool_slots);
+    for (uint32_t j = 0; j < SML_REGISTRY_MAX_JOBS; j++) {
+      const struct sml_ctl_start *other = &w.jobs[j].start;
+      if (j == job || !w.jobs[j].is_started || lane >= other->num_lanes) continue;
+      assert_true(start->slot_base[lane] + start->num_slots <= other->slot_base[lane] ||
+                  other->slot_base[lane] + other->num_slots <= start->slot_base[lane]);
+    }
+  }
+}
+
+static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) {
+  uint8_t frame[SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY];
+  struct sml_ctl_message again;
+  size_t consumed, num_bytes = sml_ctl_encode(m, frame, sizeof frame);
+  assert_true(num_bytes > 0);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &again, &consumed), SML_CTL_DECODED);
+  assert_memory_equal(m, &again, sizeof again);
+  if (m->kind != SML_CTL_HEARTBEAT) w.last[conn] = *m;
+  switch (m->kind) {
+    case SML_CTL_WELCOME:
+      LINE("c%u<WELCOME j%u e%u; ", conn, m->u.welcome.job, m->u.welcome.epoch);
+      break;
+    case SML_CTL_START:
+      LINE("c%u<START e%u; ", conn, m->u.start.epoch);
+      break;
+    case SML_CTL_HEARTBEAT:
+      LINE("c%u<HEARTBEAT; ", conn);
+      break;
+    case SML_CTL_ABORT:
+      LINE("c%u<ABORT %d; ", conn, m->u.abort.status);
+      break;
+    case SML_CTL_RANK_GONE:
+      LINE("c%u<GONE r%u; ", conn, m->u.rank_gone.rank);
+      break;
+    case SML_CTL_REFUSE:
+      LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status);
+      break;
+    default:
+      fail_msg("the daemon sent kind %d", (int)m->kind);
+  }
+}
+
+static inline void take_effects(void) {
+  const struct sml_effect *e;
+  w.line[0] = w.notes[0] = 0;
+  while ((e = sml_registry_next_effect(w.r))) {
+    if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
+    if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB)
+      assert_true(w.jobs[e->job].is_open);
+    if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_DEPART) {
+      assert_true(e->rank < w.jobs[e->job].world_size);
+    }
+    switch (e->kind) {
+      case SML_EFFECT_SEND:
+        show_message(e->conn, e->message);
+        break;
+      case SML_EFFECT_CLOSE:
+        LINE("c%u close; ", e->conn);
+        w.is_open[e->conn] = false;
+        break;
+      case SML_EFFECT_OPEN_JOB:
+        assert_false(w.jobs[e->job].is_open);
+        w.jobs[e->job].is_open = true;
+        w.jobs[e->job].epoch = e->epoch;
+        w.jobs[e->job].world_size = e->world_size;
+        LINE("open j%u e%u n%u; ", e->job, e->epoch, e->world_size);
+        break;
+      case SML_EFFECT_EXPECT_HELLO:
+        LINE("expect j%u r%u; ", e->job, e->rank);
+        break;
+      case SML_EFFECT_START_JOB:
+        assert_true(!w.jobs[e->job].is_started || w.jobs[e->job].epoch != e->epoch);
+        w.jobs[e->job].epoch = e->epoch;
+        check_start(e->job, &e->message->u.start);
+        w.jobs[e->job].start = e->message->u.start;
+        w.jobs[e->job].is_started = true;
+        LINE("start j%u e%u; ", e->job, e->epoch);
+        break;
+      case SML_EFFECT_DEPART:
+        LINE("depart j%u r%u; ", e->job, e->rank);
+        break;
+      case SML_EFFECT_CLOSE_JOB:
+        memset(&w.jobs[e->job], 0, sizeof w.jobs[e->job]);
+        LINE("end j%u; ", e->job);
+        break;
+      case SML_EFFECT_NOTE:
+        add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text);
+        break;
+    }
+  }
+}
+
+/* --- steps; each leaves its effects in w.line --- */
+
+static inline void opened_from(uint32_t conn, const char *peer) {
+  w.is_open[conn] = true;
+  memset(&w.last[conn], 0, sizeof w.last[conn]);
+  sml_registry_on_opened(w.r, conn, peer, w.now_ns);
+  take_effects();
+}
+static inline void opened(uint32_t conn) {
+  char peer[SML_PEER_BYTES];
+  snprintf(peer, sizeof peer, "10.0.0.%u:%u", conn, 4240 + conn);
+  opened_from(conn, peer);
+}
+static inline void closed(uint32_t conn, enum sml_close_cause cause) {
+  w.is_open[conn] = false;
+  sml_registry_on_closed(w.r, conn, cause);
+  take_effects();
+}
+static inline void said(uint32_t conn, const struct sml_ctl_message *m) {
+  sml_registry_on_message(w.r, conn, m, w.now_ns);
+  take_effects();
+}
+static inline struct sml_ctl_message join_message(const char *name, uint32_t rank, uint32_t world_size) {
+  struct sml_ctl_message m = {.kind = SML_CTL_JOIN};
+  snprintf(m.u.join.job_name, sizeof m.u.join.job_name, "%s", name);
+  m.u.join.rank = rank;
+  m.u.join.world_size = world_size;
+  m.u.join.num_lanes = 4;
+  m.u.join.num_slots = 256;
+  m.u.join.max_datagram_bytes = 8960;
+  m.u.join.lease_ns = LEASE_NS;
+  m.u.join.join_timeout_ns = 60 * S;
+  return m;
+}
+static inline void join(uint32_t conn, const char *name, uint32_t rank, uint32_t world_size) {
+  struct sml_ctl_message m = join_message(name, rank, world_size);
+  said(conn, &m);
+}
+static inline void probed(uint32_t conn, uint32_t datagram_bytes) {
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed.datagram_bytes = datagram_bytes});
+}
+static inline void want_epoch(uint32_t conn, uint32_t epoch) {
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = epoch});
+}
+static inline void goodbye(uint32_t conn) {
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_GOODBYE});
+}
+static inline void heartbeat(uint32_t conn) {
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT});
+}
+
+/* One timer call at the registry's own next deadline. */
+static inline void tick(void) {
+  uint64_t deadline_ns = sml_registry_next_deadline(w.r);
+  assert_true(deadline_ns != SML_NEVER);
+  w.now_ns = sml_max_u64(w.now_ns, deadline_ns);
+  sml_registry_on_timer(w.r, w.now_ns);
+  take_effects();
+}
+
+/* World of n ranks on connections first .. first + n - 1, started. */
+static inline void start_world(const char *name, uint32_t first, uint32_t world_size) {
+  for (uint32_t rank = 0; rank < world_size; rank++) {
+    opened(first + rank);
+    join(first + rank, name, rank, world_size);
+  }
+  for (uint32_t rank = 0; rank < world_size; rank++) probed(first + rank, 8960);
+  assert_non_null(strstr(w.line, "start j"));
+}
+
+#define EXPECT(text) assert_string_equal(w.line, text)
+static inline void expect_detail(uint32_t conn, const char *detail) {
+  const struct sml_ctl_message *m = &w.last[conn];
+  assert_string_equal(m->kind == SML_CTL_ABORT       ? m->u.abort.detail
+                      : m->kind == SML_CTL_RANK_GONE ? m->u.rank_gone.detail
+                                                     : m->u.refuse.detail,
+                      detail);
+}
+static inline void expect_all_free(void) {
+  struct sml_registry_counts counts;
+  sml_registry_counts(w.r, &counts);
+  assert_int_equal(counts.connections + counts.jobs_joining + counts.jobs_started + counts.slots_used, 0);
+  for (uint32_t j = 0; j < SML_REGISTRY_MAX_JOBS; j++) assert_false(w.jobs[j].is_open);
+}
+
+static inline int end_world(void **state) {
+  (void)state;
+  free(w.r);
+  w.r = NULL;
+  return 0;
+}
+
+#endif
