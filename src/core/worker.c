@@ -342,6 +342,7 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
   out->header.payload_bytes = (uint16_t)slot->what.payload_bytes;
   if (slot->state == READY) {
     slot->state = OUTSTANDING;
+    w->view.num_outstanding++;
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = false;
     list_append(w, s, 0, now_ns);
@@ -431,6 +432,7 @@ static struct sml_accept accept_result(struct sml_worker *w, uint32_t s, const s
   slot->phase++;
   slot->chunk = widen_chunk(w, h->chunk);
   slot->state = IDLE;
+  w->view.num_outstanding--;
   slot->level = 0;
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
   w->view.waiting_since_ns = now_ns;

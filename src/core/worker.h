@@ -85,6 +85,7 @@ uint64_t sml_worker_chunks_left(const struct sml_worker *w);
 struct sml_worker_view {
   uint64_t chunks_completed, retransmissions, probes;
   uint64_t srtt_ns, rto_ns;
+  uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
   bool is_waiting;
   uint32_t waiting_slot;
   uint64_t waiting_since_ns;

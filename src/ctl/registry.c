@@ -350,6 +350,13 @@ uint64_t sml_registry_next_deadline(const struct sml_registry *r) {
   return deadline_ns;
 }
 
+void sml_registry_forgive(struct sml_registry *r, uint64_t late_ns, uint64_t now_ns) {
+  for (uint32_t i = 0; i < r->conns_end; i++) {
+    struct sml_conn *c = &r->conns[i];
+    if (c->state == SML_CONN_MEMBER) c->heard_at_ns = sml_min_u64(now_ns, c->heard_at_ns + late_ns);
+  }
+}
+
 static void expire_conn(struct sml_registry *r, uint32_t conn) {
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_MEMBER) {

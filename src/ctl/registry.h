@@ -98,6 +98,9 @@ uint64_t sml_registry_next_deadline(const struct sml_registry *r);
  * is due. Feed all that has arrived before it, else a daemon that was stopped for a while takes its own
  * silence for the ranks'. */
 void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns);
+/* Silence counts only while somebody listens: a timer that comes late_ns after next_deadline means that
+ * this process, or the whole machine with the ranks on it, did not run. Call before on_timer. */
+void sml_registry_forgive(struct sml_registry *r, uint64_t late_ns, uint64_t now_ns);
 
 /* The next effect, or NULL. Valid until the next on_*(). */
 const struct sml_effect *sml_registry_next_effect(struct sml_registry *r);

@@ -36,6 +36,25 @@ static void test_silence_is_loss(void **state) {
   assert_int_equal(w.last[0].u.rank_gone.status, SML_ERR_RANK_LOST);
 }
 
+/* The daemon was stopped for ten leases, or the machine was, with the ranks on it. */
+static void test_own_absence_is_not_silence(void **state) {
+  (void)state;
+  begin();
+  start_world("x", 0, 2);
+  const uint64_t due_ns = sml_registry_next_deadline(w.r);
+  w.now_ns += 10 * LEASE_NS;
+  sml_registry_forgive(w.r, w.now_ns - due_ns, w.now_ns);
+  tick();
+  EXPECT("c1<HEARTBEAT; c0<HEARTBEAT; ");
+  const uint64_t again_ns = w.now_ns;
+  do { /* rank 1's silence counts on from where it was */
+    heartbeat(0);
+    tick();
+  } while (strstr(w.line, "HEARTBEAT"));
+  EXPECT("c1<ABORT -11; depart j0 r1; c0<GONE r1; c1 close; ");
+  assert_true(w.now_ns <= again_ns + LEASE_NS);
+}
+
 static void test_departure_sentences(void **state) {
   (void)state;
   static const struct {
@@ -481,6 +500,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_heartbeats_every_quarter_lease),
       cmocka_unit_test(test_silence_is_loss),
+      cmocka_unit_test(test_own_absence_is_not_silence),
       cmocka_unit_test(test_departure_sentences),
       cmocka_unit_test(test_goodbyes_end_the_job),
       cmocka_unit_test(test_blocked_aborts_and_names_the_rank),

@@ -76,7 +76,6 @@ static uint32_t fill_messages(struct sml_udp *u, struct sml_udp_burst *bursts, u
 /* One sendmmsg, of messages of these bursts. 0, or the errno of the first message. */
 static int send_some(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t num_bursts) {
   const uint32_t num = fill_messages(u, bursts, num_bursts);
-  if (num == 0) return 0;
   u->io.stats.system_calls++;
   const int num_taken = sendmmsg(u->socket_fd, u->tx.messages, num, MSG_DONTWAIT);
   if (num_taken <= 0) return num_taken < 0 ? errno : EAGAIN;

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The aggregator's engine: one thread's poll loop over one netio, holding lane l of every job. It
+ * joins core (verdicts), quant (sums) and netio (frames). Functions taking an engine run on its
+ * thread (through a command) or in a single-threaded test. */
+#ifndef SML_ENGINE_AGGREGATOR_ENGINE_H
+#define SML_ENGINE_AGGREGATOR_ENGINE_H
+
+#include "core/aggregator.h"
+#include "engine/engine.h"
+#include "quant/quant.h"
+
+struct sml_aggregator_engine;
+
+enum sml_aggregator_event_kind {
+  SML_EVENT_MISMATCH, /* ranks a and b put different operations into one slot */
+  SML_EVENT_BLOCKED,  /* an operation waits for departed rank a (seen when rank b contributed, or at depart) */
+  SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
+};
+struct sml_aggregator_event {
+  enum sml_aggregator_event_kind kind;
+  uint16_t job;
+  uint32_t epoch;
+  uint32_t rank_a, rank_b;
+  uint32_t slot; /* relative to the job's window */
+};
+
+struct sml_aggregator_engine_options {
+  struct sml_netio *io; /* owned by the caller */
+  const struct sml_quant_kernels *kernels;
+  uint32_t lane;
+  /* Called on the engine's thread; must not block. */
+  void (*on_event)(void *user, const struct sml_aggregator_event *event);
+  void *user;
+};
+struct sml_aggregator_engine *sml_aggregator_engine_create(const struct sml_aggregator_engine_options *options);
+void sml_aggregator_engine_destroy(struct sml_aggregator_engine *engine); /* jobs must be closed */
+uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns);
+struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *engine);
+
+/* A job's life in an engine: open (HELLOs are answered), start (updates are summed), maybe start again
+ * with a new epoch, close. `aggregator` memory is the caller's, given back by close or by a second start
+ * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. */
+#define SML_MAX_JOBS 1024u
+bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
+                                    uint32_t world_size); /* false: out of memory */
+void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
+                                        uint64_t nonce);
+struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,
+                                                       uint32_t epoch, struct sml_aggregator *aggregator);
+/* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. */
+void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
+struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);
+
+/* Sums of the engine's counters; num_drops[SML_NUM_DROPS] by reason. */
+void sml_aggregator_engine_drops(const struct sml_aggregator_engine *engine, uint64_t *num_drops);
+
+#endif

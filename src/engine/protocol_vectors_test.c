@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The test vectors of docs/PROTOCOL.md section 10: a second implementation checks itself against them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/stream.h"
+#include "core/wire.h"
+#include "quant/quant.h"
+
+static const struct sml_operation_plan PLAN = {
+    .number = 7, .num_elems = 1000, .key = UINT64_C(0x1122334455667788), .has_exponents = true};
+
+static void tags(void **state) {
+  (void)state;
+  const uint64_t base = sml_tag_base(&PLAN, 1440, 1);
+  assert_true(base == UINT64_C(0xcf2a5ef6615de8f5));
+  assert_int_equal(sml_tag(base, 0), 0xfbbfaa87);
+  assert_int_equal(sml_tag(base, 1), 0x77b30d07);
+  assert_int_equal(sml_tag(base, 2), 0xb65392a4);
+}
+
+static void update_frame(void **state) {
+  (void)state;
+  static const uint8_t expected[44] = {
+      0x11, 0x00, 0x00, 0x03, 0xde, 0xad, 0xbe, 0xef, 0x00, 0x02, 0x00, 0x0c, 0x01, 0x03, 0x00,
+      0x00, 0x00, 0x00, 0x00, 0x05, 0x77, 0xb3, 0x0d, 0x07, 0x00, 0x00, 0x00, 0x4d, 0x55, 0xa7,
+      0x8f, 0x9c, 0x08, 0x00, 0x00, 0x00, 0xfc, 0x00, 0x00, 0x00, 0x00, 0x06, 0x24, 0xdd};
+  static const float block[3] = {1.0f, -0.5f, 3.0e-3f};
+  uint8_t frame[44];
+  assert_int_equal(sml_quant_scalar.block_code(block, 3), 127);
+  sml_quant_scalar.quantize(frame + SML_HEADER_BYTES, block, 3, 127, 4);
+  const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
+                               .rank = 2, .payload_bytes = 12, .slot = 259, .phase = 5,
+                               .tag = 0x77b30d07, .chunk = 77};
+  sml_wire_seal(frame, &h);
+  assert_memory_equal(frame, expected, sizeof expected);
+}
+
+static void result_values(void **state) {
+  (void)state;
+  static const uint8_t lanes[12] = {0x18, 0, 0, 0, 0xf4, 0, 0, 0, 0, 0x12, 0x6e, 0x97};
+  static const float sum[3] = {0x1.8p+1f, -0x1.8p+0f, 0x1.26e97p-7f};
+  static const float average[3] = {0x1.8p-1f, -0x1.8p-2f, 0x1.26e97p-9f};
+  float out[3];
+  sml_quant_scalar.dequantize(out, lanes, 3, 127, 4, false);
+  assert_memory_equal(out, sum, sizeof sum);
+  sml_quant_scalar.dequantize(out, lanes, 3, 127, 4, true);
+  assert_memory_equal(out, average, sizeof average);
+}
+
+static void stream_positions(void **state) {
+  (void)state;
+  struct sml_operation_plan plan = PLAN;
+  plan.num_elems = 10000000;
+  struct sml_range r;
+  sml_range_make(&r, &plan, 1, 3, 1440, 256);
+  assert_true(r.first_elem == 3333600 && r.num_elems == 3333240);
+  assert_true(r.num_data_chunks == 9259 && r.num_groups == 7 && r.group_chunks == 1440);
+  static const struct {
+    uint64_t position, first_elem;
+    uint32_t group, num_elems;
+    bool is_exponent;
+  } expected[] = {{0, 3333600, 0, 1440, true},
+                  {1, 3852000, 1, 1440, true},
+                  {2, 3333600, 0, 360, false},
+                  {1442, 4370400, 2, 1440, true}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(expected); i++) {
+    struct sml_chunk c;
+    sml_range_chunk(&r, expected[i].position, &c);
+    assert_int_equal(c.is_exponent, expected[i].is_exponent);
+    assert_int_equal(c.group, expected[i].group);
+    assert_true(c.first_elem == expected[i].first_elem && c.num_elems == expected[i].num_elems);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(tags), cmocka_unit_test(update_frame),
+                                     cmocka_unit_test(result_values), cmocka_unit_test(stream_positions)};
+  return cmocka_run_group_tests_name("protocol_vectors", tests, NULL, NULL);
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/worker_engine.h"
+
+#include <stdlib.h>
+
+#include "switchml/switchml.h"
+
+#define RX_FRAMES 1024u
+#define NONCE_BYTES 8u
+/* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
+ * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
+#define GATHER_SHARE 4u
+#define GATHER_MIN_NS (100 * SML_NS_PER_US)
+#define GATHER_MAX_NS (4 * SML_NS_PER_MS)
+
+/* Published by the engine's thread for any other: relaxed, single writer, figures only. */
+struct published {
+  _Atomic uint64_t chunks_completed, retransmissions, probes, dropped_packets;
+  _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns;
+  _Atomic uint32_t is_waiting, waiting_slot, num_missing, has_error_reply;
+  _Atomic uint16_t missing[16];
+};
+
+struct sml_lane {
+  struct sml_lane_options options;
+  struct sml_worker *worker;
+  int32_t failed_status; /* SML_OK while it works; engine's thread */
+  uint64_t num_drops[SML_NUM_DROPS], dropped_packets;
+  uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
+  bool has_error_reply;
+  struct sml_worker_view before; /* counts of the worker's earlier epochs */
+  /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
+   * acquire by pop; head: release by pop, acquire by push. */
+  struct sml_engine_operation **ring;
+  _Atomic uint32_t head, tail;
+  struct published published;
+};
+
+struct sml_worker_engine {
+  struct sml_worker_engine_options options;
+  struct sml_mailbox mailbox;
+  struct sml_lane **lanes;
+  uint32_t num_lanes, max_lanes;
+  struct sml_lane *last_lane; /* packets come in runs of one lane */
+  struct sml_hello *hellos;
+  _Atomic uint64_t system_calls;
+  struct sml_rx_frame frames[RX_FRAMES];
+};
+
+struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
+  struct sml_worker_engine *e = calloc(1, sizeof *e);
+  if (e == NULL) return NULL;
+  e->options = *options;
+  sml_mailbox_init(&e->mailbox);
+  return e;
+}
+
+void sml_worker_engine_destroy(struct sml_worker_engine *e) {
+  SML_ASSERT(e->num_lanes == 0);
+  sml_mailbox_destroy(&e->mailbox);
+  free(e->lanes);
+  free(e);
+}
+
+struct sml_mailbox *sml_worker_engine_mailbox(struct sml_worker_engine *e) {
+  return &e->mailbox;
+}
+
+uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *e) {
+  return atomic_load_explicit(&e->system_calls, memory_order_relaxed);
+}
+
+/* ---- lanes ---- */
+
+struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
+  SML_ASSERT(sml_is_pow2(options->num_operations));
+  struct sml_lane *lane = calloc(1, sizeof *lane);
+  if (lane == NULL) return NULL;
+  lane->options = *options;
+  lane->options.worker.num_operations = options->num_operations;
+  lane->ring = calloc(options->num_operations, sizeof(struct sml_engine_operation *));
+  void *mem = aligned_alloc(64, sml_align_up(sml_worker_memsize(&lane->options.worker), 64));
+  if (lane->ring == NULL || mem == NULL) {
+    free(lane->ring);
+    free(mem);
+    free(lane);
+    return NULL;
+  }
+  lane->worker = sml_worker_init(mem, &lane->options.worker);
+  return lane;
+}
+
+void sml_lane_destroy(struct sml_lane *lane) {
+  free(lane->worker);
+  free(lane->ring);
+  free(lane);
+}
+
+void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation) {
+  const uint32_t tail = atomic_load_explicit(&lane->tail, memory_order_relaxed);
+  SML_ASSERT(tail - atomic_load_explicit(&lane->head, memory_order_acquire) < lane->options.num_operations);
+  lane->ring[tail & (lane->options.num_operations - 1)] = operation;
+  atomic_store_explicit(&lane->tail, tail + 1, memory_order_release);
+}
+
+static struct sml_engine_operation *pop(struct sml_lane *lane) {
+  const uint32_t head = atomic_load_explicit(&lane->head, memory_order_relaxed);
+  if (head == atomic_load_explicit(&lane->tail, memory_order_acquire)) return NULL;
+  struct sml_engine_operation *operation = lane->ring[head & (lane->options.num_operations - 1)];
+  atomic_store_explicit(&lane->head, head + 1, memory_order_release);
+  return operation;
+}
+
+/* The engine's last touch of the operation and its buffers. */
+static void end_part(struct sml_engine_operation *operation, int32_t status) {
+  if (status != SML_OK) {
+    int32_t expected = SML_OK;
+    atomic_compare_exchange_strong_explicit(&operation->status, &expected, status, memory_order_relaxed,
+                                            memory_order_relaxed);
+  }
+  /* acq_rel: the engine that ends it sees the others' writes, and passes them on with its release. */
+  if (atomic_fetch_sub_explicit(&operation->lanes_left, 1, memory_order_acq_rel) == 1)
+    operation->on_ended(operation);
+}
+
+void sml_lane_fail(struct sml_lane *lane, int32_t status) {
+  SML_ASSERT(status != SML_OK);
+  if (lane->failed_status == SML_OK) lane->failed_status = status;
+  struct sml_engine_operation *operation;
+  while ((operation = sml_worker_take_unfinished(lane->worker)) != NULL)
+    end_part(operation, lane->failed_status);
+  while ((operation = pop(lane)) != NULL) end_part(operation, lane->failed_status);
+}
+
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker) {
+  SML_ASSERT(sml_worker_take_unfinished(lane->worker) == NULL);
+  SML_ASSERT(worker->num_slots == lane->options.worker.num_slots);
+  struct sml_worker_view v;
+  sml_worker_view(lane->worker, &v);
+  lane->before.chunks_completed += v.chunks_completed;
+  lane->before.retransmissions += v.retransmissions;
+  lane->before.probes += v.probes;
+  lane->options.worker = *worker;
+  lane->options.worker.num_operations = lane->options.num_operations;
+  lane->worker = sml_worker_init(lane->worker, &lane->options.worker);
+}
+
+bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
+  if (e->num_lanes == e->max_lanes) {
+    const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
+    struct sml_lane **lanes = realloc(e->lanes, max_lanes * sizeof(struct sml_lane *));
+    if (lanes == NULL) return false;
+    e->lanes = lanes;
+    e->max_lanes = max_lanes;
+  }
+  e->lanes[e->num_lanes++] = lane;
+  return true;
+}
+
+void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
+  sml_lane_fail(lane, SML_ERR_ABORTED);
+  for (uint32_t i = 0; i < e->num_lanes; i++) {
+    if (e->lanes[i] != lane) continue;
+    e->lanes[i] = e->lanes[--e->num_lanes];
+    break;
+  }
+  e->last_lane = NULL;
+}
+
+static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
+  struct published *p = &lane->published;
+#define PUBLISH(field, value) atomic_store_explicit(&p->field, value, memory_order_relaxed)
+  PUBLISH(chunks_completed, lane->before.chunks_completed + v->chunks_completed);
+  PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
+  PUBLISH(probes, lane->before.probes + v->probes);
+  PUBLISH(dropped_packets, lane->dropped_packets);
+  PUBLISH(tx_packets, lane->tx_packets);
+  PUBLISH(tx_bytes, lane->tx_bytes);
+  PUBLISH(rx_packets, lane->rx_packets);
+  PUBLISH(rx_bytes, lane->rx_bytes);
+  PUBLISH(srtt_ns, v->srtt_ns);
+  PUBLISH(rto_ns, v->rto_ns);
+  PUBLISH(is_waiting, v->is_waiting);
+  PUBLISH(waiting_slot, v->waiting_slot);
+  PUBLISH(waiting_since_ns, v->waiting_since_ns);
+  PUBLISH(has_error_reply, lane->has_error_reply);
+  for (uint32_t i = 0; i < v->num_missing; i++) PUBLISH(missing[i], v->missing[i]);
+  PUBLISH(num_missing, v->num_missing);
+#undef PUBLISH
+}
+
+void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s) {
+  const struct published *p = &lane->published;
+#define READ(field) s->field = atomic_load_explicit(&p->field, memory_order_relaxed)
+  READ(chunks_completed);
+  READ(retransmissions);
+  READ(probes);
+  READ(dropped_packets);
+  READ(tx_packets);
+  READ(tx_bytes);
+  READ(rx_packets);
+  READ(rx_bytes);
+  READ(srtt_ns);
+  READ(rto_ns);
+  READ(is_waiting);
+  READ(waiting_slot);
+  READ(waiting_since_ns);
+  READ(has_error_reply);
+  READ(num_missing);
+  for (uint32_t i = 0; i < s->num_missing; i++) READ(missing[i]);
+#undef READ
+}
+
+/* ---- tensor <-> payload: where core, quant and frames meet ---- */
+
+static const float *float_at(const void *tensor, uint64_t elem) {
+  return (const float *)tensor + elem;
+}
+
+/* One exponent code for each data chunk of the group. */
+static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
+                           const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  struct sml_range range;
+  sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+  const uint64_t end_elem = range.first_elem + range.num_elems;
+  for (uint32_t i = 0; i < c->num_elems; i++) {
+    const uint64_t elem = c->first_elem + (uint64_t)i * range.chunk_elems;
+    payload[i] = k->block_code(float_at(op->in, elem), (size_t)sml_min_u64(range.chunk_elems, end_elem - elem));
+  }
+}
+
+static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane, const struct sml_send *send,
+                        uint8_t *frame) {
+  const struct sml_quant_kernels *k = e->options.kernels;
+  const struct sml_engine_operation *op = send->cookie;
+  const struct sml_chunk *c = &send->chunk;
+  uint8_t *payload = frame + SML_HEADER_BYTES;
+  if (c->is_exponent) {
+    fill_exponents(k, lane, op, c, payload);
+  } else if (op->plan.has_exponents) {
+    const uint8_t code = op->codes[lane->options.lane][c->data_chunk];
+    k->quantize(payload, float_at(op->in, c->first_elem), c->num_elems, code, lane->options.worker.world_size);
+  } else {
+    k->pack_int32(payload, (const int32_t *)op->in + c->first_elem, c->num_elems);
+  }
+  sml_wire_seal(frame, &send->header);
+}
+
+static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_accept *a,
+                         const uint8_t *payload) {
+  const struct sml_quant_kernels *k = e->options.kernels;
+  struct sml_engine_operation *op = a->cookie;
+  const struct sml_chunk *c = &a->chunk;
+  uint8_t *codes = op->codes[lane->options.lane];
+  if (c->is_exponent) {
+    memcpy(codes + c->data_chunk, payload, c->num_elems);
+  } else if (op->plan.has_exponents) {
+    k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->data_chunk],
+                  lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+  } else {
+    k->unpack_int32((int32_t *)op->out + c->first_elem, payload, c->num_elems);
+  }
+}
+
+/* ---- the passes ---- */
+
+static void admit(struct sml_lane *lane, uint64_t now_ns) {
+  while (sml_worker_can_submit(lane->worker)) {
+    struct sml_engine_operation *op = pop(lane);
+    if (op == NULL) return;
+    if (lane->failed_status != SML_OK) {
+      end_part(op, lane->failed_status);
+      continue;
+    }
+    const struct sml_worker_options *o = &lane->options.worker;
+    struct sml_range range;
+    sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+    uint8_t *ready = NULL;
+    if (range.num_groups > 0) {
+      ready = op->codes[lane->options.lane] + range.num_data_chunks;
+      memset(ready, 0, range.num_groups);
+    }
+    if (!sml_worker_submit(lane->worker, &op->plan, ready, op, now_ns)) end_part(op, SML_OK);
+  }
+}
+
+static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
+  struct sml_netio *io = e->options.io;
+  uint32_t payload_bytes;
+  while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
+    const uint32_t frame_bytes = SML_HEADER_BYTES + payload_bytes;
+    uint32_t last_bytes = frame_bytes, num_frames = 0;
+    struct sml_tx_burst burst;
+    io->ops->tx_reserve(io, frame_bytes, &burst);
+    while (num_frames < burst.max_frames && last_bytes == frame_bytes) {
+      const uint32_t next_bytes = sml_worker_peek_send(lane->worker);
+      if (next_bytes > payload_bytes) break; /* UINT32_MAX included */
+      uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
+      struct sml_send send;
+      sml_worker_next_send(lane->worker, now_ns, &send);
+      if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header);
+      else fill_update(e, lane, &send, frame);
+      last_bytes = SML_HEADER_BYTES + next_bytes;
+      num_frames++;
+      lane->tx_bytes += last_bytes;
+    }
+    lane->tx_packets += num_frames;
+    io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
+  }
+}
+
+static void count_drop(struct sml_lane *lane, enum sml_drop drop) {
+  lane->num_drops[drop]++;
+  lane->dropped_packets++;
+}
+
+/* Job numbers are an aggregator's; two aggregators may use the same one. */
+static bool is_of_lane(const struct sml_lane *lane, const struct sml_header *h, const struct sml_addr *from) {
+  return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.aggregator, from);
+}
+
+static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_header *h,
+                                  const struct sml_addr *from) {
+  if (e->last_lane != NULL && is_of_lane(e->last_lane, h, from)) return e->last_lane;
+  for (uint32_t i = 0; i < e->num_lanes; i++)
+    if (is_of_lane(e->lanes[i], h, from)) return e->last_lane = e->lanes[i];
+  return NULL;
+}
+
+static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f) {
+  if (h->payload_bytes < NONCE_BYTES) return;
+  for (struct sml_hello **link = &e->hellos; *link != NULL; link = &(*link)->next) {
+    struct sml_hello *hello = *link;
+    if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
+    if (f->num_bytes != hello->datagram_bytes || !sml_addr_equal(&hello->to, f->from)) continue;
+    if (sml_load_be64(f->data + SML_HEADER_BYTES) != hello->nonce) continue;
+    *link = hello->next;
+    hello->done(hello, true);
+    return;
+  }
+}
+
+static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
+  struct sml_header h;
+  const enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
+  if (error != SML_WIRE_OK) {
+    /* Nothing in it can be believed, its job included: counted where the traffic is, if anywhere. */
+    if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error));
+    return;
+  }
+  if (h.type == SML_PACKET_HELLO) {
+    take_hello(e, &h, f);
+    return;
+  }
+  struct sml_lane *lane = find_lane(e, &h, f->from);
+  if (lane == NULL) return;
+  lane->rx_packets++;
+  lane->rx_bytes += f->num_bytes;
+  if (h.epoch != lane->options.worker.epoch) {
+    count_drop(lane, SML_DROP_WRONG_EPOCH);
+    return;
+  }
+  if (h.type == SML_PACKET_ERROR) {
+    lane->has_error_reply = true;
+    return;
+  }
+  if (lane->failed_status != SML_OK) return; /* no thread touches the buffers any more */
+  const uint8_t *payload = f->data + SML_HEADER_BYTES;
+  const struct sml_accept a = sml_worker_on_packet(lane->worker, &h, payload, now_ns);
+  if (a.kind == SML_ACCEPT_DROP) {
+    count_drop(lane, a.drop);
+  } else if (a.kind == SML_ACCEPT_RESULT) {
+    store_result(e, lane, &a, payload);
+    if (a.is_operation_done) end_part(a.cookie, SML_OK);
+  }
+}
+
+static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello) {
+  struct sml_netio *io = e->options.io;
+  struct sml_tx_burst burst;
+  const struct sml_header h = {.version = SML_WIRE_VERSION,
+                               .type = SML_PACKET_HELLO,
+                               .job = hello->job,
+                               .epoch = hello->epoch,
+                               .rank = hello->rank,
+                               .payload_bytes = (uint16_t)(hello->datagram_bytes - SML_HEADER_BYTES)};
+  io->ops->tx_reserve(io, hello->datagram_bytes, &burst);
+  memset(burst.data + SML_HEADER_BYTES, 0, h.payload_bytes);
+  sml_store_be64(burst.data + SML_HEADER_BYTES, hello->nonce);
+  sml_wire_seal(burst.data, &h);
+  io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
+}
+
+void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
+  SML_ASSERT(hello->datagram_bytes >= SML_HEADER_BYTES + NONCE_BYTES);
+  hello->next_send_ns = 0;
+  hello->next = e->hellos;
+  e->hellos = hello;
+}
+
+static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
+  uint64_t deadline = SML_NEVER;
+  for (struct sml_hello **link = &e->hellos; *link != NULL;) {
+    struct sml_hello *hello = *link;
+    if (now_ns >= hello->deadline_ns) {
+      *link = hello->next;
+      hello->done(hello, false);
+      continue;
+    }
+    if (now_ns >= hello->next_send_ns) {
+      send_hello(e, hello);
+      hello->next_send_ns = now_ns + hello->interval_ns;
+    }
+    deadline = sml_min_u64(deadline, sml_min_u64(hello->next_send_ns, hello->deadline_ns));
+    link = &hello->next;
+  }
+  return deadline;
+}
+
+/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all slots must be
+ * out: a lane near the start or the end of its work is waited for. */
+static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
+  const uint32_t num_slots = lane->options.worker.num_slots;
+  if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
+  if (v->num_outstanding < num_slots - num_slots / 4) return 0;
+  const uint64_t time_ns = v->srtt_ns / GATHER_SHARE;
+  return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
+}
+
+uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
+  struct sml_worker_engine *e = engine;
+  struct sml_netio *io = e->options.io;
+  sml_mailbox_drain(&e->mailbox, e, now_ns);
+  const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
+  for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
+  uint64_t deadline = pump_hellos(e, now_ns);
+  /* After a pass without frames the first one is waited for: somebody is late. */
+  uint64_t gather_ns = num_frames == 0 || e->hellos != NULL ? 0 : SML_NEVER;
+  for (uint32_t i = 0; i < e->num_lanes; i++) {
+    struct sml_lane *lane = e->lanes[i];
+    admit(lane, now_ns);
+    if (lane->failed_status == SML_OK) {
+      sml_worker_on_timer(lane->worker, now_ns);
+      transmit(e, lane, now_ns);
+      deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));
+    }
+    struct sml_worker_view view;
+    sml_worker_view(lane->worker, &view);
+    gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
+    publish(lane, &view);
+  }
+  io->ops->tx_flush(io);
+  io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
+  atomic_store_explicit(&e->system_calls, io->stats.system_calls, memory_order_relaxed);
+  return num_frames == RX_FRAMES ? 0 : deadline;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The worker's engine: one thread's poll loop over one netio, holding one lane of each job of the
+ * context. Joins core (which chunk on which slot, when again), quant (tensor <-> lanes) and netio.
+ * Functions taking an engine or a lane run on the engine's thread (through a command) or in a
+ * single-threaded test, but for sml_lane_push. */
+#ifndef SML_ENGINE_WORKER_ENGINE_H
+#define SML_ENGINE_WORKER_ENGINE_H
+
+#include "core/worker.h"
+#include "engine/engine.h"
+#include "quant/quant.h"
+
+struct sml_worker_engine;
+struct sml_lane;
+
+/* One operation as the engines see it; the library's operation starts with it. Read-only for the
+ * engines but for the last part. */
+struct sml_engine_operation {
+  const void *in;
+  void *out;
+  struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
+  /* per lane: exponent codes of the lane's data chunks (float only), then one ready byte a group;
+   * sml_stream_codes_bytes() bytes each, given at submission */
+  uint8_t *codes[16];
+  _Atomic uint32_t lanes_left; /* each engine subtracts 1 (acq_rel) after its last touch of the buffers */
+  _Atomic int32_t status;      /* SML_OK until one engine failed it */
+  /* Called by the engine that brought lanes_left to 0; pairs with the acquire load of whoever tests. */
+  void (*on_ended)(struct sml_engine_operation *operation);
+};
+
+struct sml_worker_engine_options {
+  struct sml_netio *io;
+  const struct sml_quant_kernels *kernels;
+};
+struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options);
+void sml_worker_engine_destroy(struct sml_worker_engine *engine);
+uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns);
+struct sml_mailbox *sml_worker_engine_mailbox(struct sml_worker_engine *engine);
+
+struct sml_lane_options {
+  struct sml_worker_options worker; /* job, epoch, rank, world size, slots, chunk size ... */
+  struct sml_addr aggregator;       /* data address of this lane */
+  uint32_t lane;
+  uint32_t num_operations;          /* ring capacity; power of two */
+};
+/* Any thread; NULL: out of memory. */
+struct sml_lane *sml_lane_create(const struct sml_lane_options *options);
+void sml_lane_destroy(struct sml_lane *lane); /* detached first */
+bool sml_lane_attach(struct sml_worker_engine *engine, struct sml_lane *lane); /* false: out of memory */
+void sml_lane_detach(struct sml_worker_engine *engine, struct sml_lane *lane); /* fails what is outstanding */
+/* Hands an operation to the lane: single producer (the job's submit mutex), any thread; then post a wake.
+ * The ring holds num_operations. */
+void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation);
+/* Ends every outstanding and later pushed operation of the lane with status; the lane sends no more. */
+void sml_lane_fail(struct sml_lane *lane, int32_t status);
+/* New epoch at an operation boundary: nothing may be outstanding. */
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker);
+
+/* HELLO exchange, before START: sends HELLO padded to datagram_bytes every interval until the echo of
+ * that size is back or the deadline passed; done(user, ok) is called on the engine's thread. One at a
+ * time a lane key. `struct sml_hello` is the caller's memory until done. */
+struct sml_hello {
+  uint16_t job;
+  uint32_t epoch;
+  uint16_t rank;
+  uint64_t nonce;
+  struct sml_addr to;
+  uint32_t datagram_bytes;
+  uint64_t interval_ns, deadline_ns; /* deadline absolute, sml_clock_ns() */
+  void (*done)(struct sml_hello *hello, bool is_echoed);
+  void *user;
+  /* engine's */
+  struct sml_hello *next;
+  uint64_t next_send_ns;
+};
+void sml_worker_engine_hello(struct sml_worker_engine *engine, struct sml_hello *hello);
+
+/* Snapshot of a lane for statistics and error texts: relaxed atomics, any thread. */
+struct sml_lane_snapshot {
+  uint64_t chunks_completed, retransmissions, probes, dropped_packets;
+  uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
+  uint64_t srtt_ns, rto_ns;
+  bool is_waiting;               /* something is outstanding */
+  uint32_t waiting_slot;         /* the oldest outstanding slot, relative */
+  uint64_t waiting_since_ns;
+  uint32_t num_missing;          /* ranks the aggregator last said it waits for on that slot; 0: unknown */
+  uint16_t missing[16];
+  bool has_error_reply;          /* the aggregator answered that it does not know job or epoch */
+};
+void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
+/* System calls of the engine's netio so far; any thread. */
+uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *engine);
+
+#endif
