@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The aggregator as a service: one control thread (membership over TCP) and one engine thread a lane (sums
+ * over UDP). The daemon switchmld is one of these and a command line. */
+#ifndef SML_AGGD_AGGD_H
+#define SML_AGGD_AGGD_H
+
+#include "netio/netio.h"
+
+#define SML_AGGD_DEFAULT_PORT 48879u
+#define SML_AGGD_MAX_LANES 16u
+#define SML_AGGD_MAX_JOBS 1024u
+#define SML_AGGD_MAX_SLOTS 65536u
+
+/* What the operator wants to know. Pointers are valid during the call. */
+struct sml_aggd_note {
+  const char *name; /* "job_started", "rank_lost" ... */
+  bool is_warning;
+  const char *job_name; /* "" when no job is concerned */
+  uint32_t job, epoch, world_size, rank;
+  const char *text; /* one sentence, or settings as key=value */
+};
+
+/* Zero fields mean their defaults. */
+struct sml_aggd_options {
+  struct sml_addr listen;   /* TCP; the data ports are opened at the same host */
+  uint16_t first_data_port; /* lane l uses first_data_port + l; 0: any free ports */
+  uint32_t num_lanes;       /* default 1 */
+  uint32_t pool_slots;      /* a lane, all jobs together; default 8192 */
+  uint32_t max_jobs;        /* default 64 */
+  uint32_t max_connections; /* default 1024; a world can't be larger */
+  uint32_t rx_buffer_bytes; /* default 16 MiB */
+  bool no_offload;
+  struct sml_fault_options faults; /* lane l draws from seed + l */
+  uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */
+  uint32_t boot_epoch;             /* 0: random */
+  uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
+  void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */
+  void *user;
+};
+
+struct sml_aggd;
+/* 0, or -errno with a sentence in error_out. Threads run with all signals blocked. */
+int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **aggd_out, char *error_out,
+                   size_t error_bytes);
+/* Tells the members of all jobs that the aggregator goes, waits at most 300 ms for them to hear it. */
+void sml_aggd_stop(struct sml_aggd *aggd);
+/* Where it listens, with the real port. */
+void sml_aggd_addr(const struct sml_aggd *aggd, struct sml_addr *addr_out);
+uint16_t sml_aggd_data_port(const struct sml_aggd *aggd, uint32_t lane);
+/* "STALE_PHASE=3 BAD_CRC=1": dropped packets by reason, "" if none. Any thread. */
+void sml_aggd_describe_drops(const struct sml_aggd *aggd, char *text, size_t text_bytes);
+
+#endif

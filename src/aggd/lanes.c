@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "aggd/lanes.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+_Static_assert(SML_CTL_MAX_WORLD_SIZE == SML_MAX_WORLD_SIZE, "ctl and core agree on the largest world");
+_Static_assert(SML_CTL_HEADER_BYTES == SML_HEADER_BYTES, "ctl and core agree on the header");
+_Static_assert(SML_CTL_FIRST_PHASE == SML_FIRST_PHASE, "ctl and core agree on the first phase");
+_Static_assert(SML_AGGD_MAX_JOBS == SML_MAX_JOBS, "aggd and engine agree on the number of jobs");
+_Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the number of lanes");
+
+#define NUM_EVENT_KINDS 3u
+
+enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_DEPART, VERB_CLOSE };
+
+/* One a lane: the control thread waits for it before it posts the next. */
+struct lane_command {
+  struct sml_engine_command base;
+  enum verb verb;
+  uint16_t job;
+  uint32_t epoch, rank, world_size;
+  uint64_t nonce;
+  struct sml_aggregator *aggregator; /* START: new in, old out; CLOSE: out */
+  bool is_done_well;
+  sem_t done;
+};
+
+struct lane {
+  struct sml_netio *io;
+  struct sml_aggregator_engine *engine;
+  struct sml_engine_thread thread;
+  bool is_running;
+  struct lane_command command;
+  uint64_t open_jobs[SML_BITMAP_WORDS(SML_MAX_JOBS)];
+};
+
+struct sml_lanes {
+  uint32_t num_lanes, max_datagram_bytes;
+  int event_fd;
+  struct lane lanes[SML_MAX_LANES];
+  /* One cell a job and kind in place of a queue: it can't fill, and one report of a kind is enough to end
+   * a job. A newer epoch takes the cell of an older one. */
+  pthread_mutex_t events_lock;
+  uint64_t pending[SML_BITMAP_WORDS(SML_MAX_JOBS * NUM_EVENT_KINDS)];
+  struct sml_aggregator_event events[SML_MAX_JOBS * NUM_EVENT_KINDS];
+};
+
+/* --- events --- */
+
+static void take_event(void *user, const struct sml_aggregator_event *event) {
+  struct sml_lanes *lanes = user;
+  uint32_t cell = event->job * NUM_EVENT_KINDS + (uint32_t)event->kind;
+  SML_ASSERT(event->job < SML_MAX_JOBS && (uint32_t)event->kind < NUM_EVENT_KINDS);
+  pthread_mutex_lock(&lanes->events_lock);
+  if (!sml_bit_test(lanes->pending, cell) || lanes->events[cell].epoch != event->epoch) {
+    sml_bit_set(lanes->pending, cell);
+    lanes->events[cell] = *event;
+  }
+  pthread_mutex_unlock(&lanes->events_lock);
+  uint64_t one = 1;
+  if (write(lanes->event_fd, &one, sizeof one) < 0) return; /* the counter is full: it wakes all the same */
+}
+
+bool sml_lanes_next_event(struct sml_lanes *lanes, struct sml_aggregator_event *event_out) {
+  bool is_found = false;
+  pthread_mutex_lock(&lanes->events_lock);
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(lanes->pending) && !is_found; i++) {
+    if (lanes->pending[i] == 0) continue;
+    uint32_t cell = i * 64 + (uint32_t)__builtin_ctzll(lanes->pending[i]);
+    *event_out = lanes->events[cell];
+    sml_bit_clear(lanes->pending, cell);
+    is_found = true;
+  }
+  pthread_mutex_unlock(&lanes->events_lock);
+  return is_found;
+}
+
+/* --- commands --- */
+
+static void run_command(struct sml_engine_command *base, void *engine, uint64_t now_ns) {
+  (void)now_ns;
+  struct lane_command *c = (struct lane_command *)base; /* its first member */
+  switch (c->verb) {
+    case VERB_OPEN:
+      c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size);
+      break;
+    case VERB_EXPECT:
+      sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
+      break;
+    case VERB_START:
+      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator);
+      break;
+    case VERB_DEPART:
+      sml_aggregator_engine_depart(engine, c->job, c->rank);
+      break;
+    case VERB_CLOSE:
+      c->aggregator = sml_aggregator_engine_close_job(engine, c->job);
+      break;
+  }
+  sem_post(&c->done);
+}
+
+static void post(struct lane *lane) {
+  lane->command.base.run = run_command;
+  lane->command.is_done_well = true;
+  sml_mailbox_post(sml_aggregator_engine_mailbox(lane->engine), &lane->command.base, lane->io);
+}
+
+static void await(struct lane *lane) {
+  while (sem_wait(&lane->command.done) != 0) SML_ASSERT(errno == EINTR);
+}
+
+/* Posts a copy of `command` to all lanes that have the job open (OPEN: to all), then waits for all. */
+static void command_all(struct sml_lanes *lanes, const struct lane_command *command) {
+  bool is_posted[SML_MAX_LANES] = {false};
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    if (command->verb != VERB_OPEN && !sml_bit_test(lane->open_jobs, command->job)) continue;
+    lane->command.verb = command->verb;
+    lane->command.job = command->job;
+    lane->command.epoch = command->epoch;
+    lane->command.rank = command->rank;
+    lane->command.world_size = command->world_size;
+    lane->command.nonce = command->nonce;
+    lane->command.aggregator = NULL;
+    is_posted[l] = true;
+    post(lane);
+  }
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    if (is_posted[l]) await(&lanes->lanes[l]);
+  }
+}
+
+bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size) {
+  struct lane_command command = {.verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size};
+  bool is_open = true;
+  command_all(lanes, &command);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    if (lane->command.is_done_well) sml_bit_set(lane->open_jobs, job);
+    is_open = is_open && lane->command.is_done_well;
+  }
+  return is_open;
+}
+
+void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce) {
+  struct lane_command command = {.verb = VERB_EXPECT, .job = job, .rank = rank, .nonce = nonce};
+  command_all(lanes, &command);
+}
+
+void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
+  struct lane_command command = {.verb = VERB_DEPART, .job = job, .rank = rank};
+  command_all(lanes, &command);
+}
+
+void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {
+  struct lane_command command = {.verb = VERB_CLOSE, .job = job};
+  command_all(lanes, &command);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    if (!sml_bit_test(lane->open_jobs, job)) continue;
+    sml_bit_clear(lane->open_jobs, job);
+    free(lane->command.aggregator);
+  }
+}
+
+bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
+                         const struct sml_ctl_start *start) {
+  void *memory[SML_MAX_LANES] = {NULL};
+  bool has_memory = true;
+  SML_ASSERT(start->num_lanes <= lanes->num_lanes);
+  for (uint32_t l = 0; l < start->num_lanes; l++) {
+    struct sml_aggregator_options options = {.world_size = world_size,
+                                             .num_slots = start->num_slots,
+                                             .slot_base = start->slot_base[l],
+                                             .chunk_bytes = start->chunk_bytes,
+                                             .first_phase = start->first_phase,
+                                             .first_chunk = start->first_chunk};
+    memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64));
+    has_memory = has_memory && memory[l] && sml_bit_test(lanes->lanes[l].open_jobs, job);
+    if (memory[l]) sml_aggregator_init(memory[l], &options);
+  }
+  for (uint32_t l = 0; !has_memory && l < start->num_lanes; l++) free(memory[l]);
+  if (!has_memory) return false;
+  for (uint32_t l = 0; l < start->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    lane->command.verb = VERB_START;
+    lane->command.job = job;
+    lane->command.epoch = start->epoch;
+    lane->command.aggregator = memory[l];
+    post(lane);
+  }
+  for (uint32_t l = 0; l < start->num_lanes; l++) {
+    await(&lanes->lanes[l]);
+    free(lanes->lanes[l].command.aggregator); /* of the epoch before */
+  }
+  return true;
+}
+
+/* --- life --- */
+
+static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_options *options,
+                     char *error_out, size_t error_bytes) {
+  struct lane *lane = &lanes->lanes[l];
+  struct sml_addr bind_addr = options->listen;
+  sml_addr_set_port(&bind_addr, options->first_data_port ? (uint16_t)(options->first_data_port + l) : 0);
+  struct sml_udp_options udp = {.bind_addr = &bind_addr,
+                                .rx_buffer_bytes = options->rx_buffer_bytes,
+                                .no_offload = options->no_offload};
+  int error = sml_udp_open(&udp, &lane->io, error_out, error_bytes);
+  if (error) return error;
+  if (sml_faults_any(&options->faults)) {
+    struct sml_fault_options faults = options->faults;
+    faults.seed += l;
+    struct sml_netio *wrapped = sml_faults_wrap(lane->io, &faults);
+    if (!wrapped) return -ENOMEM;
+    lane->io = wrapped;
+  }
+  struct sml_aggregator_engine_options engine = {
+      .io = lane->io, .kernels = sml_quant_select(NULL), .lane = l, .on_event = take_event, .user = lanes};
+  lane->engine = sml_aggregator_engine_create(&engine);
+  if (!lane->engine) return -ENOMEM;
+  lane->thread.io = lane->io;
+  lane->thread.engine = lane->engine;
+  lane->thread.run_once = sml_aggregator_engine_run_once;
+  char name[16];
+  snprintf(name, sizeof name, "sml-agg-%u", l & 0xff);
+  error = sml_engine_thread_start(&lane->thread, name);
+  lane->is_running = error == 0;
+  return -error;
+}
+
+int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
+                   char *error_out, size_t error_bytes) {
+  snprintf(error_out, error_bytes, "out of memory");
+  struct sml_lanes *lanes = calloc(1, sizeof *lanes);
+  if (!lanes) return -ENOMEM;
+  lanes->event_fd = event_fd;
+  lanes->max_datagram_bytes = UINT16_MAX;
+  pthread_mutex_init(&lanes->events_lock, NULL);
+  for (uint32_t l = 0; l < options->num_lanes; l++) {
+    sem_init(&lanes->lanes[l].command.done, 0, 0);
+    lanes->num_lanes++;
+    int error = open_lane(lanes, l, options, error_out, error_bytes);
+    if (error) {
+      if (lanes->lanes[l].engine)
+        snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(-error));
+      sml_lanes_close(lanes);
+      return error;
+    }
+    lanes->max_datagram_bytes = sml_min_u32(lanes->max_datagram_bytes, lanes->lanes[l].io->max_frame_bytes);
+  }
+  *lanes_out = lanes;
+  return 0;
+}
+
+void sml_lanes_close(struct sml_lanes *lanes) {
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    if (lane->is_running) sml_engine_thread_stop(&lane->thread);
+    if (lane->engine) sml_aggregator_engine_destroy(lane->engine);
+    if (lane->io) lane->io->ops->close(lane->io);
+    sem_destroy(&lane->command.done);
+  }
+  pthread_mutex_destroy(&lanes->events_lock);
+  free(lanes);
+}
+
+uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane) {
+  struct sml_addr addr;
+  lanes->lanes[lane].io->ops->local_addr(lanes->lanes[lane].io, &addr);
+  return sml_addr_port(&addr);
+}
+
+uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes) {
+  return lanes->max_datagram_bytes;
+}
+
+void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops) {
+  memset(num_drops, 0, SML_NUM_DROPS * sizeof *num_drops);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    uint64_t of_lane[SML_NUM_DROPS];
+    sml_aggregator_engine_drops(lanes->lanes[l].engine, of_lane);
+    for (uint32_t d = 0; d < SML_NUM_DROPS; d++) num_drops[d] += of_lane[d];
+  }
+}

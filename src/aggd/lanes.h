@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The engines of an aggregator: one lane = one UDP port, one engine, one thread. Commands go to all lanes
+ * and are done when the call returns, so that a worker never hears of a state that its engine is not in;
+ * they are rare (joins, starts, ends). All functions are the control thread's. */
+#ifndef SML_AGGD_LANES_H
+#define SML_AGGD_LANES_H
+
+#include "aggd/aggd.h"
+#include "ctl/message.h"
+#include "engine/aggregator_engine.h"
+
+struct sml_lanes;
+/* event_fd is written to when sml_lanes_next_event() has something. 0, or -errno and a sentence. */
+int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
+                   char *error_out, size_t error_bytes);
+void sml_lanes_close(struct sml_lanes *lanes); /* jobs must be closed */
+uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane);
+uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes);
+void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops); /* [SML_NUM_DROPS]; any thread */
+
+/* False: out of memory; the job is to be closed. */
+bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size);
+bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
+                         const struct sml_ctl_start *start);
+void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
+void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
+void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
+
+/* Events of the engines, the first of each job and kind; false: none left. */
+bool sml_lanes_next_event(struct sml_lanes *lanes, struct sml_aggregator_event *event_out);
+
+#endif

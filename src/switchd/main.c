@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * switchmld: the aggregator as a daemon. Reads the command line, runs the service (src/aggd) until a
+ * signal comes. Exit status: 0 stopped by a signal, 1 could not start, 2 wrong usage. */
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "aggd/aggd.h"
+#include "base/log.h"
+
+#define DEFAULT_LISTEN "0.0.0.0:48879"
+#define ERROR_BYTES 512u
+
+/* argp looks it up by name from libc. */
+__attribute__((visibility("default"))) const char *argp_program_version = "switchmld " SML_VERSION_TEXT;
+
+enum option_key {
+  KEY_LISTEN = 'l',
+  KEY_DATA_PORT = 0x100,
+  KEY_LANES,
+  KEY_SLOTS,
+  KEY_MAX_JOBS,
+  KEY_MAX_CONNECTIONS,
+  KEY_NO_OFFLOAD,
+  KEY_LOG_LEVEL,
+  KEY_PORT_FILE,
+};
+
+static const struct argp_option option_table[] = {
+    {"listen", KEY_LISTEN, "HOST:PORT", 0,
+     "Address of the control port; the data ports are opened at the same host. Port 0: any free one. "
+     "Default " DEFAULT_LISTEN,
+     0},
+    {"data-port", KEY_DATA_PORT, "N", 0,
+     "UDP port of the first lane, the others follow. Default: any free ports", 0},
+    {"lanes", KEY_LANES, "N", 0, "Engine threads, each with a data port of its own: 1 to 16. Default 1", 0},
+    {"slots", KEY_SLOTS, "N", 0, "Slots a lane, all jobs together: 1 to 65536. Default 8192", 0},
+    {"max-jobs", KEY_MAX_JOBS, "N", 0, "Jobs that may run at a time: 1 to 1024. Default 64", 0},
+    {"max-connections", KEY_MAX_CONNECTIONS, "N", 0,
+     "Control connections, one a rank and job: 2 to 65536. Default 1024", 0},
+    {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Never use UDP segmentation offload", 0},
+    {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
+    {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
+    {0},
+};
+
+struct settings {
+  struct sml_aggd_options aggd;
+  const char *listen, *port_file;
+};
+
+/* A whole decimal number within its range, or the end of the program with what is wrong. */
+static uint32_t parse_number(const struct argp_state *state, const char *name, const char *text, uint32_t min,
+                             uint32_t max) {
+  char *end;
+  errno = 0;
+  unsigned long value = strtoul(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end || errno || value < min || value > max) {
+    argp_error(state, "--%s: '%s' is not a number from %u to %u", name, text, min, max);
+  }
+  return (uint32_t)value;
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
+  struct settings *s = state->input;
+  enum sml_log_level level;
+  switch (key) {
+    case KEY_LISTEN:
+      s->listen = argument;
+      break;
+    case KEY_DATA_PORT:
+      s->aggd.first_data_port = (uint16_t)parse_number(state, "data-port", argument, 1, 65535);
+      break;
+    case KEY_LANES:
+      s->aggd.num_lanes = parse_number(state, "lanes", argument, 1, SML_AGGD_MAX_LANES);
+      break;
+    case KEY_SLOTS:
+      s->aggd.pool_slots = parse_number(state, "slots", argument, 1, SML_AGGD_MAX_SLOTS);
+      break;
+    case KEY_MAX_JOBS:
+      s->aggd.max_jobs = parse_number(state, "max-jobs", argument, 1, SML_AGGD_MAX_JOBS);
+      break;
+    case KEY_MAX_CONNECTIONS:
+      s->aggd.max_connections = parse_number(state, "max-connections", argument, 2, 65536);
+      break;
+    case KEY_NO_OFFLOAD:
+      s->aggd.no_offload = true;
+      break;
+    case KEY_LOG_LEVEL:
+      if (!sml_log_parse_level(argument, &level)) {
+        argp_error(state, "--log-level: '%s' is not error, warning, info or debug", argument);
+      }
+      sml_log_set_level(level);
+      break;
+    case KEY_PORT_FILE:
+      s->port_file = argument;
+      break;
+    case ARGP_KEY_ARG:
+      argp_error(state, "unexpected argument '%s'", argument);
+      break;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+  return 0;
+}
+
+static bool parse_settings(int argc, char **argv, struct settings *s) {
+  static const struct argp parser = {
+      .options = option_table,
+      .parser = parse_option,
+      .doc =
+          "The SwitchML aggregator: sums the tensors of jobs whose ranks join it."
+          "\vSWITCHML_FAULTS=loss=0.01,seed=7 in the environment loses, duplicates, "
+          "reorders or corrupts received datagrams, for tests. See switchmld(1)."};
+  char error[ERROR_BYTES];
+  argp_err_exit_status = 2;
+  argp_parse(&parser, argc, argv, 0, NULL, s);
+  if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, error, sizeof error)) {
+    fprintf(stderr, "switchmld: --listen: %s\n", error);
+    return false;
+  }
+  if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535) {
+    fprintf(stderr, "switchmld: --data-port: %u lanes from port %u on don't end at 65535\n",
+            s->aggd.num_lanes, s->aggd.first_data_port);
+    return false;
+  }
+  if (!sml_faults_parse(getenv("SWITCHML_FAULTS"), &s->aggd.faults, error, sizeof error)) {
+    fprintf(stderr, "switchmld: SWITCHML_FAULTS: %s\n", error);
+    return false;
+  }
+  return true;
+}
+
+/* Job events, one line each. Text of a rank may be in it: its quotes must not end ours. */
+static void log_note(void *user, const struct sml_aggd_note *note) {
+  (void)user;
+  char text[ERROR_BYTES];
+  snprintf(text, sizeof text, "%s", note->text);
+  for (char *c = text; *c; c++) {
+    if (*c == '"') *c = '\'';
+  }
+  bool is_detail = strncmp(note->name, "rank_", 5) == 0 && !note->is_warning;
+  enum sml_log_level level = note->is_warning ? SML_LOG_WARNING : is_detail ? SML_LOG_DEBUG : SML_LOG_INFO;
+  if (note->job_name[0] == 0) {
+    sml_log(level, "%s \"%s\"", note->name, text);
+  } else if (strncmp(note->name, "rank_", 5) == 0) {
+    sml_log(level, "%s job=%s number=%u epoch=%08x rank=%u \"%s\"", note->name, note->job_name, note->job,
+            note->epoch, note->rank, text);
+  } else {
+    sml_log(level, "%s job=%s number=%u epoch=%08x ranks=%u \"%s\"", note->name, note->job_name, note->job,
+            note->epoch, note->world_size, text);
+  }
+}
+
+/* One descriptor a connection: as many as the system lets us have. */
+static void raise_descriptor_limit(uint32_t max_connections) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < max_connections + 64u) {
+    sml_log(SML_LOG_WARNING,
+            "few_descriptors limit=%llu connections=%u \"raise the hard limit of open files\"",
+            (unsigned long long)limit.rlim_cur, max_connections);
+  }
+}
+
+/* Whole or not at all: who waits for the file must not read half an address. */
+static bool write_port_file(const char *path, const char *addr_text) {
+  char temporary[4096];
+  int num_bytes = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+  FILE *file = (size_t)num_bytes < sizeof temporary ? fopen(temporary, "wxe") : NULL;
+  bool is_written = file && fprintf(file, "%s\n", addr_text) > 0;
+  if (file && fclose(file) != 0) is_written = false;
+  if (is_written && rename(temporary, path) == 0) return true;
+  fprintf(stderr, "switchmld: cannot write the port file %s: %s\n", path, strerror(errno));
+  if (file) unlink(temporary);
+  return false;
+}
+
+int main(int argc, char **argv) {
+  struct settings settings = {.listen = DEFAULT_LISTEN,
+                              .aggd = {.num_lanes = 1, .max_connections = 1024, .on_note = log_note}};
+  if (!parse_settings(argc, argv, &settings)) return 2;
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t stop_signals;
+  sigemptyset(&stop_signals);
+  sigaddset(&stop_signals, SIGTERM);
+  sigaddset(&stop_signals, SIGINT);
+  sigaddset(&stop_signals, SIGHUP);
+  sigprocmask(SIG_BLOCK, &stop_signals, NULL); /* taken by sigwait, also while starting */
+  raise_descriptor_limit(settings.aggd.max_connections);
+
+  struct sml_aggd *aggd;
+  char error[ERROR_BYTES], addr_text[64];
+  if (sml_aggd_start(&settings.aggd, &aggd, error, sizeof error) != 0) {
+    fprintf(stderr, "switchmld: %s\n", error);
+    return 1;
+  }
+  struct sml_addr addr;
+  sml_aggd_addr(aggd, &addr);
+  sml_addr_format(&addr, addr_text, sizeof addr_text);
+  if (settings.port_file && !write_port_file(settings.port_file, addr_text)) {
+    sml_aggd_stop(aggd);
+    return 1;
+  }
+  fprintf(stderr, "switchmld: listening on %s, %u lanes\n", addr_text, settings.aggd.num_lanes);
+  if (sml_faults_any(&settings.aggd.faults)) {
+    sml_log(SML_LOG_WARNING, "faults_injected \"SWITCHML_FAULTS=%s\"", getenv("SWITCHML_FAULTS"));
+  }
+
+  int signal_number = 0;
+  while (sigwait(&stop_signals, &signal_number) != 0) continue;
+  char drops[ERROR_BYTES];
+  sml_aggd_describe_drops(aggd, drops, sizeof drops);
+  sml_log(SML_LOG_INFO, "stopping signal=%s dropped_packets=\"%s\"", sigabbrev_np(signal_number), drops);
+  sml_aggd_stop(aggd);
+  return 0;
+}
