@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/context.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+
+#include "lib/job.h"
+#include "lib/operation.h"
+
+static void die_in_child(struct sml_fork_watch *watch) {
+  struct sml_context *context = (struct sml_context *)watch;
+  atomic_store_explicit(&context->is_forked, true, memory_order_relaxed);
+  sml_control_close_descriptors(&context->control);
+  for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++)
+    sml_engines_close_descriptors(&context->engines[i]);
+}
+
+sml_status sml_context_fail_forked(void) {
+  return sml_fail(SML_ERR_FORKED,
+                  "this handle belongs to the parent process: create a context in this process");
+}
+
+sml_status sml_context_create(const sml_context_options *options, sml_context **context_out) {
+  if (context_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context_out is NULL");
+  *context_out = NULL;
+  struct sml_settings settings;
+  sml_status status = sml_settings_read(options, &settings);
+  if (status != SML_OK) return status;
+  struct sml_context *context = calloc(1, sizeof *context);
+  if (context == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a context");
+  context->settings = settings;
+  pthread_mutex_init(&context->lock, NULL);
+  status = sml_operations_create(context);
+  if (status == SML_OK) status = sml_control_start(&context->control);
+  if (status != SML_OK) {
+    sml_operations_destroy(context);
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+    return status;
+  }
+  context->fork_watch.in_child = die_in_child;
+  sml_fork_watch(&context->fork_watch);
+  *context_out = context;
+  return SML_OK;
+}
+
+void sml_context_destroy(sml_context *context) {
+  /* A child has a copy of the memory, of locks in any state and of no thread: it lets all of it be. */
+  if (context == NULL || sml_context_is_forked(context)) return;
+  while (context->jobs) sml_job_destroy(context->jobs);
+  sml_fork_unwatch(&context->fork_watch);
+  /* Engines first: an engine's last act for a prober is to wake the control thread. */
+  for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_stop(&context->engines[i]);
+  sml_control_stop(&context->control);
+  sml_operations_destroy(context);
+  pthread_mutex_destroy(&context->lock);
+  free(context);
+}
+
+sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
+                               struct sml_engines **engines_out) {
+  const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
+  struct sml_engines *engines = &context->engines[a->sa_family == AF_INET6 ? 1 : 0];
+  sml_status status = SML_OK;
+  sml_fork_lock();
+  if (engines->num_engines == 0) status = sml_engines_start(engines, &context->settings, a->sa_family);
+  sml_fork_unlock();
+  *engines_out = engines;
+  return status;
+}
+
+void sml_context_add_job(struct sml_context *context, struct sml_job *job) {
+  pthread_mutex_lock(&context->lock);
+  job->next = context->jobs;
+  context->jobs = job;
+  pthread_mutex_unlock(&context->lock);
+}
+
+void sml_context_remove_job(struct sml_context *context, struct sml_job *job) {
+  pthread_mutex_lock(&context->lock);
+  for (struct sml_job **link = &context->jobs; *link; link = &(*link)->next) {
+    if (*link != job) continue;
+    *link = job->next;
+    break;
+  }
+  pthread_mutex_unlock(&context->lock);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A process's threads, sockets and operations. */
+#ifndef SML_LIB_CONTEXT_H
+#define SML_LIB_CONTEXT_H
+
+#include "lib/control.h"
+#include "lib/engines.h"
+#include "lib/fork.h"
+
+struct sml_context {
+  struct sml_fork_watch fork_watch; /* first: the handler gets its address */
+  _Atomic bool is_forked;           /* in a child: nothing here works any more */
+  struct sml_settings settings;
+  struct sml_control control;
+  struct sml_engines engines[2]; /* IPv4, IPv6; started under sml_fork_lock() when first needed */
+  pthread_mutex_t lock;          /* jobs, free_operations */
+  struct sml_job *jobs;
+  struct sml_operation *operations, *free_operations;
+};
+
+static inline bool sml_context_is_forked(const struct sml_context *context) {
+  return atomic_load_explicit(&context->is_forked, memory_order_relaxed);
+}
+sml_status sml_context_fail_forked(void);
+
+/* The engines of the address's family, started if they are not. */
+sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
+                               struct sml_engines **engines_out);
+void sml_context_add_job(struct sml_context *context, struct sml_job *job);
+void sml_context_remove_job(struct sml_context *context, struct sml_job *job);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/engines.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <semaphore.h>
+#include <stdio.h>
+
+static void close_unit(struct sml_engine_unit *unit) {
+  if (unit->engine) sml_worker_engine_destroy(unit->engine);
+  if (unit->io) unit->io->ops->close(unit->io);
+  memset(unit, 0, sizeof *unit);
+}
+
+static struct sml_addr any_address(int family) {
+  struct sml_addr addr = {.num_bytes = 0};
+  if (family == AF_INET6) {
+    const struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+    memcpy(addr.bytes, &v6, addr.num_bytes = sizeof v6);
+  } else {
+    const struct sockaddr_in v4 = {.sin_family = AF_INET};
+    memcpy(addr.bytes, &v4, addr.num_bytes = sizeof v4);
+  }
+  return addr;
+}
+
+static sml_status open_io(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,
+                          uint32_t lane) {
+  const struct sml_addr bind_addr = any_address(family);
+  const struct sml_udp_options options = {.bind_addr = &bind_addr,
+                                          .rx_buffer_bytes = settings->rx_buffer_bytes,
+                                          .no_offload = settings->no_offload};
+  char error[SML_ERROR_DETAIL_BYTES];
+  if (sml_udp_open(&options, &unit->io, error, sizeof error) != 0) {
+    unit->io = NULL;
+    return sml_fail(SML_ERR_SYSTEM, "opening a data socket failed: %s", error);
+  }
+  if (!settings->has_faults) return SML_OK;
+  struct sml_fault_options faults = settings->faults;
+  faults.seed = sml_mix64(faults.seed + lane);
+  struct sml_netio *wrapped = sml_faults_wrap(unit->io, &faults);
+  if (wrapped == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the fault injector");
+  unit->io = wrapped;
+  return SML_OK;
+}
+
+static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,
+                             uint32_t lane) {
+  const sml_status status = open_io(unit, settings, family, lane);
+  if (status != SML_OK) return status;
+  const struct sml_worker_engine_options options = {.io = unit->io, .kernels = settings->kernels};
+  unit->engine = sml_worker_engine_create(&options);
+  if (unit->engine == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for engine %u", lane);
+  unit->thread = (struct sml_engine_thread){
+      .io = unit->io, .engine = unit->engine, .run_once = sml_worker_engine_run_once};
+  char name[16];
+  snprintf(name, sizeof name, "sml-engine-%u", lane % 100);
+  const int error = sml_engine_thread_start(&unit->thread, name);
+  if (error != 0) return sml_fail(SML_ERR_SYSTEM, "starting an engine thread failed: %s", strerror(error));
+  return SML_OK;
+}
+
+sml_status sml_engines_start(struct sml_engines *engines, const struct sml_settings *settings, int family) {
+  for (uint32_t i = 0; i < settings->num_threads; i++) {
+    const sml_status status = start_unit(&engines->units[i], settings, family, i);
+    if (status == SML_OK) {
+      engines->num_engines++;
+      continue;
+    }
+    close_unit(&engines->units[i]);
+    sml_engines_stop(engines);
+    return status;
+  }
+  return SML_OK;
+}
+
+void sml_engines_stop(struct sml_engines *engines) {
+  for (uint32_t i = 0; i < engines->num_engines; i++) {
+    sml_engine_thread_stop(&engines->units[i].thread);
+    close_unit(&engines->units[i]);
+  }
+  engines->num_engines = 0;
+}
+
+void sml_engines_close_descriptors(struct sml_engines *engines) {
+  for (uint32_t i = 0; i < engines->num_engines; i++) engines->units[i].io->ops->close(engines->units[i].io);
+}
+
+struct call {
+  struct sml_engine_command command; /* first: run_call() gets its address */
+  void (*function)(struct sml_worker_engine *engine, void *argument);
+  void *argument;
+  sem_t has_run;
+};
+
+static void run_call(struct sml_engine_command *command, void *engine, uint64_t now_ns) {
+  (void)now_ns;
+  struct call *call = (struct call *)command;
+  call->function(engine, call->argument);
+  sem_post(&call->has_run);
+}
+
+void sml_engines_call(struct sml_engines *engines, uint32_t lane,
+                      void (*function)(struct sml_worker_engine *engine, void *argument), void *argument) {
+  struct call call = {.command.run = run_call, .function = function, .argument = argument};
+  sem_init(&call.has_run, 0, 0);
+  sml_engines_post(engines, lane, &call.command);
+  while (sem_wait(&call.has_run) != 0) SML_ASSERT(errno == EINTR);
+  sem_destroy(&call.has_run);
+}
+
+void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command) {
+  SML_ASSERT(lane < engines->num_engines);
+  struct sml_engine_unit *unit = &engines->units[lane];
+  sml_mailbox_post(sml_worker_engine_mailbox(unit->engine), command, unit->io);
+}
+
+void sml_engines_wake(struct sml_engines *engines, uint32_t lane) {
+  struct sml_netio *io = engines->units[lane].io;
+  io->ops->wake(io);
+}

@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What goes wrong between ranks, seen from every rank: each gets an error that names who is to blame,
+ * in bounded time, and another job is not touched. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lib/test_world.h"
+
+static pthread_barrier_t barrier;
+
+static bool names(const sml_error *error, uint32_t rank) {
+  for (uint32_t i = 0; i < error->num_ranks; i++)
+    if (error->ranks[i] == rank) return true;
+  return false;
+}
+
+/* The job has failed, or does within 10 s, with this status; says who was named. */
+static void check_failed(struct rank *r, sml_status expected, sml_error *error_out) {
+  sml_status status = SML_OK;
+  *error_out = (sml_error)SML_ERROR_INIT;
+  for (uint32_t i = 0; i < 1000 && status == SML_OK; i++) {
+    status = sml_job_error(r->job, error_out);
+    if (status == SML_OK) usleep(10 * 1000);
+  }
+  CHECK(r, status == expected, "%d %s", status, error_out->detail);
+  CHECK(r, error_out->detail[0] != 0);
+  float x = 0;
+  sml_operation *op;
+  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) == expected && op == NULL);
+}
+
+/* ---- ranks that call different things ---- */
+
+struct call {
+  size_t count;
+  sml_type type;
+  sml_reduction reduction;
+  uint64_t key;
+};
+static struct call calls[2][2]; /* [rank][which] */
+
+static void call_differently(struct rank *r) {
+  static int32_t data[2][2][5000];
+  sml_operation *ops[2];
+  for (uint32_t k = 0; k < 2; k++) {
+    const struct call *c = &calls[r->rank][k];
+    sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
+    o.key = c->key;
+    memset(data[r->rank][k], 0, sizeof data[0][0]);
+    CHECK(r,
+          sml_allreduce(r->job, data[r->rank][k], data[r->rank][k], c->count, c->type, c->reduction, &o,
+                        &ops[k]) == SML_OK,
+          "%s", sml_error_detail());
+    pthread_barrier_wait(&barrier); /* so that the first operation's failure does not refuse the second */
+    if (k == 0 && memcmp(&calls[0][0], &calls[1][0], sizeof *c) != 0) {
+      ops[1] = NULL;
+      break;
+    }
+  }
+  sml_status status = SML_OK;
+  for (uint32_t k = 0; k < 2 && ops[k] != NULL && status == SML_OK; k++)
+    status = sml_operation_wait(ops[k], 10 * SML_NS_PER_S);
+  sml_error error;
+  check_failed(r, SML_ERR_MISMATCH, &error);
+  for (uint32_t k = 0; k < 2; k++) sml_operation_release(ops[k]);
+  if (r->failure[0] != 0) return;
+  CHECK(r, status == SML_ERR_MISMATCH);
+  CHECK(r, error.num_ranks == 2 && names(&error, 0) && names(&error, 1), "%s", error.detail);
+}
+
+static void different_operations_name_both_ranks(void **state) {
+  (void)state;
+  static const struct call base = {100, SML_FLOAT32, SML_SUM, 0};
+  const struct call variants[] = {{101, SML_FLOAT32, SML_SUM, 0},
+                                  {4000, SML_FLOAT32, SML_SUM, 0},
+                                  {100, SML_INT32, SML_SUM, 0},
+                                  {100, SML_FLOAT32, SML_AVG, 0},
+                                  {100, SML_FLOAT32, SML_SUM, 1}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(variants) + 1; i++) {
+    calls[0][0] = calls[1][0] = calls[0][1] = calls[1][1] = base;
+    if (i < SML_ARRAY_LEN(variants)) {
+      calls[1][0] = variants[i];
+    } else { /* another order */
+      calls[0][0].count = calls[1][1].count = 77;
+    }
+    struct world w;
+    world_init(&w, 2);
+    world_start(&w);
+    pthread_barrier_init(&barrier, NULL, 2);
+    world_run(&w, call_differently);
+    pthread_barrier_destroy(&barrier);
+    world_stop(&w);
+  }
+}
+
+/* ---- abort, timeout, destroy ---- */
+
+/* Rank 0 does not call; the others are left with an operation. */
+static void leave_waiting(struct rank *r, sml_status expected, uint32_t blamed, const char *needle) {
+  static float data[MAX_RANKS][9000];
+  sml_operation *op;
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 9000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  pthread_barrier_wait(&barrier);
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  sml_error error = SML_ERROR_INIT;
+  CHECK(r, status == expected && sml_operation_error(op, &error) == expected, "%d %s", status,
+        sml_error_detail());
+  sml_operation_release(op);
+  CHECK(r, blamed == UINT32_MAX || names(&error, blamed), "%s", error.detail);
+  CHECK(r, strstr(error.detail, needle) != NULL, "%s", error.detail);
+  check_failed(r, expected, &error);
+}
+
+static void abort_on_rank_0(struct rank *r) {
+  sml_error error;
+  if (r->rank > 0) {
+    leave_waiting(r, SML_ERR_ABORTED, 0, "the loss is NaN");
+    return;
+  }
+  pthread_barrier_wait(&barrier);
+  CHECK(r, sml_job_abort(r->job, "the loss is NaN") == SML_OK);
+  check_failed(r, SML_ERR_ABORTED, &error);
+}
+
+static void destroy_on_rank_0(struct rank *r) {
+  if (r->rank > 0) {
+    leave_waiting(r, SML_ERR_RANK_LOST, 0, "rank 0");
+    return;
+  }
+  pthread_barrier_wait(&barrier);
+  sml_job_destroy(r->job);
+  r->job = NULL;
+}
+
+static void destroy_in_flight_on_rank_0(struct rank *r) {
+  static float x[9000];
+  sml_operation *op;
+  if (r->rank == 1) {
+    pthread_barrier_wait(&barrier);
+    sml_error error;
+    check_failed(r, SML_ERR_ABORTED, &error);
+    return;
+  }
+  if (r->rank == 2) {
+    leave_waiting(r, SML_ERR_ABORTED, UINT32_MAX, "destroyed");
+    return;
+  }
+  CHECK(r, sml_allreduce(r->job, x, x, 9000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  sml_operation_release(op);
+  pthread_barrier_wait(&barrier);
+  sml_job_destroy(r->job);
+  r->job = NULL;
+}
+
+static void be_late_on_rank_0(struct rank *r) {
+  if (r->rank > 0) {
+    leave_waiting(r, SML_ERR_TIMEOUT, 0, "waiting for rank 0 on lane 0 slot");
+    return;
+  }
+  sml_error error;
+  pthread_barrier_wait(&barrier);
+  check_failed(r, SML_ERR_TIMEOUT, &error);
+  CHECK(r, names(&error, 0) && error.operation == 0, "%s", error.detail);
+}
+
+static void run_failing(uint32_t num_ranks, void (*body)(struct rank *), uint64_t operation_timeout_ms) {
+  struct world w;
+  world_init(&w, num_ranks);
+  w.job_options.operation_timeout_ns = operation_timeout_ms * SML_NS_PER_MS;
+  world_start(&w);
+  pthread_barrier_init(&barrier, NULL, num_ranks);
+  world_run(&w, body);
+  pthread_barrier_destroy(&barrier);
+  world_stop(&w);
+}
+
+static void abort_ends_every_rank(void **state) {
+  (void)state;
+  run_failing(3, abort_on_rank_0, 30000);
+}
+static void a_late_rank_is_named(void **state) {
+  (void)state;
+  run_failing(3, be_late_on_rank_0, 600);
+}
+static void a_rank_that_left_is_named(void **state) {
+  (void)state;
+  run_failing(2, destroy_on_rank_0, 30000);
+  run_failing(3, destroy_on_rank_0, 30000);
+}
+static void leaving_with_an_operation_outstanding_is_an_error_everywhere(void **state) {
+  (void)state;
+  run_failing(3, destroy_in_flight_on_rank_0, 30000);
+}
+
+/* ---- the aggregator goes ---- */
+
+static struct world *stopping;
+static void *stop_aggregator(void *argument) {
+  (void)argument;
+  pthread_barrier_wait(&barrier);
+  sml_aggd_stop(stopping->aggd);
+  stopping->aggd = NULL;
+  return NULL;
+}
+static void lose_aggregator(struct rank *r) {
+  leave_waiting(r, SML_ERR_AGGREGATOR_LOST, UINT32_MAX, "");
+}
+
+static void wait_for_nobody(struct rank *r) {
+  if (r->rank > 0) {
+    lose_aggregator(r);
+    return;
+  }
+  sml_error error;
+  pthread_barrier_wait(&barrier);
+  check_failed(r, SML_ERR_AGGREGATOR_LOST, &error);
+}
+
+static void a_lost_aggregator_is_an_error(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  world_start(&w);
+  stopping = &w;
+  pthread_barrier_init(&barrier, NULL, 3);
+  pthread_t thread;
+  pthread_create(&thread, NULL, stop_aggregator, NULL);
+  world_run(&w, wait_for_nobody);
+  pthread_join(thread, NULL);
+  pthread_barrier_destroy(&barrier);
+  world_stop(&w);
+}
+
+/* An aggregator in a process of its own, forked before there are threads and sockets to inherit. */
+static pid_t start_aggregator_process(struct world *w) {
+  int up[2];
+  assert_int_equal(pipe(up), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(120); /* not longer than its parent, whatever happens */
+    world_start_aggd(w);
+    if (write(up[1], w->address, sizeof w->address) != sizeof w->address) _exit(1);
+    for (;;) pause();
+  }
+  close(up[1]);
+  assert_int_equal(read(up[0], w->address, sizeof w->address), sizeof w->address);
+  close(up[0]);
+  return pid;
+}
+
+static pid_t aggregator_pid;
+static int aggregator_signal;
+static uint64_t max_loss_ns;
+
+static void lose_aggregator_process(struct rank *r) {
+  static float data[2][50];
+  sml_operation *op;
+  sml_error error;
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 50, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  CHECK(r, sml_operation_wait(op, 10 * SML_NS_PER_S) == SML_OK);
+  sml_operation_release(op);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
+    siginfo_t unused;
+    kill(aggregator_pid, aggregator_signal);
+    waitid(P_PID, (id_t)aggregator_pid, &unused, WEXITED | WSTOPPED | WNOWAIT); /* it takes a moment */
+  }
+  pthread_barrier_wait(&barrier);
+  const uint64_t begin_ns = sml_clock_ns();
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 50, SML_FLOAT32, SML_SUM, NULL, &op) <= SML_OK);
+  const sml_status status = op == NULL ? SML_ERR_AGGREGATOR_LOST : sml_operation_wait(op, 10 * SML_NS_PER_S);
+  sml_operation_release(op);
+  CHECK(r, status == SML_ERR_AGGREGATOR_LOST, "%d %s", status, sml_error_detail());
+  CHECK(r, sml_clock_ns() - begin_ns <= max_loss_ns);
+  check_failed(r, SML_ERR_AGGREGATOR_LOST, &error);
+}
+
+static void lose_process_by(int signal_number, uint64_t within_ns) {
+  struct world w;
+  world_init(&w, 2);
+  aggregator_pid = start_aggregator_process(&w);
+  aggregator_signal = signal_number;
+  max_loss_ns = within_ns;
+  world_join(&w);
+  pthread_barrier_init(&barrier, NULL, 2);
+  world_run(&w, lose_aggregator_process);
+  pthread_barrier_destroy(&barrier);
+  world_stop(&w);
+  kill(aggregator_pid, SIGKILL);
+  waitpid(aggregator_pid, NULL, 0);
+}
+
+static void a_killed_aggregator_is_lost_at_once(void **state) {
+  (void)state;
+  lose_process_by(SIGKILL, 2 * SML_NS_PER_S);
+}
+static void a_stopped_aggregator_is_lost_after_its_silence(void **state) {
+  (void)state;
+  lose_process_by(SIGSTOP, 5 * SML_NS_PER_S);
+}
+
+/* ---- jobs do not touch each other ---- */
+
+static void fail_beside_a_good_job(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.name = "doomed";
+  o.rank = r->rank;
+  o.world_size = 2;
+  sml_job *doomed, *good = r->job;
+  CHECK(r, sml_job_create(r->context, &o, &doomed) == SML_OK, "%s", sml_error_detail());
+  for (uint32_t i = 0; i < 200; i++) {
+    float x = 1, y = 1;
+    sml_operation *op;
+    if (i == 100 && r->rank == 1) sml_job_abort(doomed, "test");
+    if (i < 100) {
+      CHECK(r, sml_allreduce(doomed, &y, &y, 1, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+      CHECK(r, sml_operation_wait(op, 10 * SML_NS_PER_S) == SML_OK && y == 2);
+      sml_operation_release(op);
+    }
+    CHECK(r, sml_allreduce(good, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+    CHECK(r, sml_operation_wait(op, 10 * SML_NS_PER_S) == SML_OK && x == 2);
+    sml_operation_release(op);
+  }
+  r->job = doomed;
+  sml_error error;
+  check_failed(r, SML_ERR_ABORTED, &error);
+  r->job = good;
+  CHECK(r, sml_job_error(good, NULL) == SML_OK);
+}
+
+static void another_job_is_not_touched(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  world_start(&w);
+  world_run(&w, fail_beside_a_good_job);
+  world_stop(&w);
+}
+
+/* ---- joins that cannot be ---- */
+
+static sml_status join_as(struct world *w, uint32_t rank, uint32_t world_size, uint64_t timeout_ms) {
+  sml_context *context;
+  sml_job *job;
+  sml_job_options o = w->job_options;
+  o.aggregator = w->address;
+  o.rank = rank;
+  o.world_size = world_size;
+  o.join_timeout_ns = timeout_ms * SML_NS_PER_MS;
+  if (sml_context_create(NULL, &context) != SML_OK) return SML_ERR_SYSTEM;
+  const sml_status status = sml_job_create(context, &o, &job);
+  char detail[256];
+  snprintf(detail, sizeof detail, "%s", sml_error_detail());
+  sml_context_destroy(context);
+  sml_fail(status, "%s", detail);
+  return status;
+}
+
+struct joiner {
+  struct world *world;
+  uint32_t rank, world_size;
+  uint64_t timeout_ms;
+  sml_status status;
+  char detail[256];
+};
+static void *run_joiner(void *argument) {
+  struct joiner *j = argument;
+  j->status = join_as(j->world, j->rank, j->world_size, j->timeout_ms);
+  snprintf(j->detail, sizeof j->detail, "%s", sml_error_detail());
+  return NULL;
+}
+
+static void joins_that_do_not_fit_are_refused(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  world_start_aggd(&w);
+  struct joiner waiting = {.world = &w, .rank = 0, .world_size = 2, .timeout_ms = 1500};
+  pthread_t thread;
+  pthread_create(&thread, NULL, run_joiner, &waiting);
+  usleep(300 * 1000);
+  assert_int_equal(join_as(&w, 0, 2, 5000), SML_ERR_REFUSED);
+  assert_non_null(strstr(sml_error_detail(), "rank 0"));
+  assert_int_equal(join_as(&w, 1, 3, 5000), SML_ERR_REFUSED);
+  assert_non_null(strstr(sml_error_detail(), "world size"));
+  pthread_join(thread, NULL);
+  assert_int_equal(waiting.status, SML_ERR_TIMEOUT);
+  assert_non_null(strstr(waiting.detail, "rank 1"));
+  world_join(&w); /* the name is free again */
+  assert_int_equal(join_as(&w, 0, 2, 5000), SML_ERR_REFUSED);
+  world_stop(&w);
+}
+
+/* ---- processes that die ---- */
+
+struct remote {
+  pid_t pid;
+  int to_child, from_child;
+};
+
+/* A rank in a process of its own, forked before there are threads and sockets to inherit. */
+static void run_remote(int in, int out) {
+  char address[80];
+  sml_context *context;
+  sml_job *job;
+  float x[3] = {1, 2, 3};
+  sml_operation *op;
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  if (read(in, address, sizeof address) != sizeof address) _exit(1);
+  o.aggregator = address;
+  o.rank = 2;
+  o.world_size = 3;
+  if (sml_context_create(NULL, &context) != SML_OK || sml_job_create(context, &o, &job) != SML_OK) _exit(2);
+  if (sml_allreduce(job, x, x, 3, SML_FLOAT32, SML_SUM, NULL, &op) != SML_OK) _exit(3);
+  if (sml_operation_wait(op, 20 * SML_NS_PER_S) != SML_OK || x[0] != 3) _exit(4);
+  if (write(out, "x", 1) != 1) _exit(5);
+  for (;;) pause();
+}
+
+static void start_remote(struct remote *remote) {
+  int down[2], up[2];
+  assert_int_equal(pipe(down), 0);
+  assert_int_equal(pipe(up), 0);
+  remote->pid = fork();
+  if (remote->pid == 0) {
+    alarm(120); /* not longer than its parent, whatever happens */
+    close(down[1]);
+    close(up[0]);
+    run_remote(down[0], up[1]);
+  }
+  close(down[0]);
+  close(up[1]);
+  remote->to_child = down[1];
+  remote->from_child = up[0];
+}
+
+static void stop_remote(struct remote *remote) {
+  kill(remote->pid, SIGKILL);
+  waitpid(remote->pid, NULL, 0);
+  close(remote->to_child);
+  close(remote->from_child);
+}
+
+static struct remote remote;
+
+static void join_two_of_three(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = 3;
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
+  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+  float x[3] = {1, 2, 3};
+  CHECK(r, allreduce(r, x, x, 3, SML_FLOAT32, SML_SUM) == SML_OK && x[2] == 9, "%s", sml_error_detail());
+}
+
+static void lose_rank_2_while_waiting(struct rank *r) {
+  static float data[2][5000];
+  sml_operation *op;
+  sml_error error = SML_ERROR_INIT;
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 5000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) kill(remote.pid, SIGKILL);
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  CHECK(r, status == SML_ERR_RANK_LOST, "%d %s", status, sml_error_detail());
+  CHECK(r, sml_operation_error(op, &error) == SML_ERR_RANK_LOST && names(&error, 2));
+  sml_operation_release(op);
+}
+
+static void lose_rank_2_while_idle(struct rank *r) {
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) kill(remote.pid, SIGKILL);
+  usleep(300 * 1000);
+  CHECK(r, sml_job_error(r->job, NULL) == SML_OK); /* it had done all it had to do */
+  float x = 1;
+  sml_operation *op;
+  pthread_barrier_wait(&barrier);
+  const sml_status status = sml_allreduce(r->job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op);
+  CHECK(r, status == SML_ERR_RANK_LOST, "%d %s", status, sml_error_detail());
+  sml_error error;
+  check_failed(r, SML_ERR_RANK_LOST, &error);
+  CHECK(r, names(&error, 2));
+}
+
+static void stop_rank_2_while_waiting(struct rank *r) {
+  static float data[2][5000];
+  sml_operation *op;
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) kill(remote.pid, SIGSTOP);
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 5000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  const uint64_t begin_ns = sml_clock_ns();
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  CHECK(r, status == SML_ERR_RANK_LOST, "%d %s", status, sml_error_detail());
+  CHECK(r, sml_clock_ns() - begin_ns < 8 * SML_NS_PER_S);
+  sml_operation_release(op);
+}
+
+static void run_with_remote(void (*body)(struct rank *)) {
+  struct world w;
+  world_init(&w, 2);
+  start_remote(&remote);
+  world_start_aggd(&w);
+  assert_int_equal(write(remote.to_child, w.address, sizeof w.address), sizeof w.address);
+  world_run(&w, join_two_of_three);
+  char byte;
+  assert_int_equal(read(remote.from_child, &byte, 1), 1);
+  pthread_barrier_init(&barrier, NULL, 2);
+  world_run(&w, body);
+  pthread_barrier_destroy(&barrier);
+  stop_remote(&remote);
+  world_stop(&w);
+}
+
+static void a_killed_rank_is_named_at_once(void **state) {
+  (void)state;
+  run_with_remote(lose_rank_2_while_waiting);
+}
+static void a_rank_killed_while_idle_fails_the_next_operation(void **state) {
+  (void)state;
+  run_with_remote(lose_rank_2_while_idle);
+}
+static void a_stopped_rank_is_lost_after_its_lease(void **state) {
+  (void)state;
+  run_with_remote(stop_rank_2_while_waiting);
+}
+
+/* ---- anything at any time ---- */
+
+static _Atomic uint64_t chaos_round;
+
+/* Calls until something fails, and one rank makes sure that it does. What is checked: it ends, on every
+ * rank, and an operation that did not fail has the right sum. */
+static void wreak(struct rank *r) {
+  struct sml_prng dice = {chaos_round}, mine = {chaos_round * 8 + r->rank};
+  const uint32_t culprit = (uint32_t)sml_prng_below(&dice, 3), deed = (uint32_t)sml_prng_below(&dice, 4);
+  const uint32_t when = (uint32_t)sml_prng_below(&dice, 40);
+  float data[8][700];
+  sml_operation *ops[8] = {NULL};
+  sml_status status = SML_OK;
+  for (uint32_t i = 0; status == SML_OK || status == SML_IN_PROGRESS; i++) {
+    const uint32_t k = i % 8;
+    if (ops[k] != NULL) {
+      status = sml_operation_wait(ops[k], 15 * SML_NS_PER_S);
+      sml_operation_release(ops[k]);
+      ops[k] = NULL;
+      CHECK(r, status != SML_IN_PROGRESS);
+      CHECK(r, status != SML_OK || data[k][699] == 3, "%f", (double)data[k][699]);
+      if (status != SML_OK) break;
+    }
+    if (r->rank == culprit && i == when) {
+      if (deed == 0) sml_job_abort(r->job, "chaos");
+      if (deed == 1) break;              /* destroys the job with operations outstanding */
+      if (deed == 2) usleep(400 * 1000); /* late: the others time out */
+    }
+    const bool is_odd_one_out = r->rank == culprit && i == when && deed == 3;
+    for (uint32_t e = 0; e < 700; e++) data[k][e] = 1;
+    status = sml_allreduce(r->job, data[k], data[k], is_odd_one_out ? 699 : 700, SML_FLOAT32, SML_SUM, NULL,
+                           &ops[k]);
+    if (sml_prng_chance(&mine, 0.05)) usleep(1000);
+  }
+  for (uint32_t k = 0; k < 8; k++) {
+    if (ops[k] == NULL || (r->rank == culprit && deed == 1)) continue;
+    CHECK(r, sml_operation_wait(ops[k], 15 * SML_NS_PER_S) != SML_IN_PROGRESS);
+  }
+  if (r->rank == culprit && deed == 1) {
+    for (uint32_t k = 0; k < 8; k++) sml_operation_release(ops[k]);
+    sml_job_destroy(r->job);
+    r->job = NULL;
+    return;
+  }
+  for (uint32_t k = 0; k < 8; k++) sml_operation_release(ops[k]);
+  CHECK(r, sml_job_error(r->job, NULL) < 0);
+}
+
+static void random_failures_end_every_rank(void **state) {
+  (void)state;
+  for (chaos_round = 1; chaos_round <= 24; chaos_round++) {
+    struct world w;
+    world_init(&w, 3);
+    w.aggd_options.num_lanes = w.context_options.num_threads = 1 + chaos_round % 2;
+    w.job_options.max_datagram_bytes = 1472;
+    w.job_options.operation_timeout_ns = 200 * SML_NS_PER_MS;
+    world_start(&w);
+    world_run(&w, wreak);
+    world_stop(&w);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_killed_aggregator_is_lost_at_once),
+      cmocka_unit_test(a_stopped_aggregator_is_lost_after_its_silence),
+      cmocka_unit_test(a_killed_rank_is_named_at_once),
+      cmocka_unit_test(a_rank_killed_while_idle_fails_the_next_operation),
+      cmocka_unit_test(a_stopped_rank_is_lost_after_its_lease),
+      cmocka_unit_test(different_operations_name_both_ranks),
+      cmocka_unit_test(abort_ends_every_rank),
+      cmocka_unit_test(a_late_rank_is_named),
+      cmocka_unit_test(a_rank_that_left_is_named),
+      cmocka_unit_test(leaving_with_an_operation_outstanding_is_an_error_everywhere),
+      cmocka_unit_test(a_lost_aggregator_is_an_error),
+      cmocka_unit_test(another_job_is_not_touched),
+      cmocka_unit_test(joins_that_do_not_fit_are_refused),
+      cmocka_unit_test(random_failures_end_every_rank),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Children of fork(), as data loaders are: handles are dead there, nothing hangs, no descriptor of ours
+ * is left open, and a context of their own works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "switchml/switchml.h"
+
+static uint32_t count_descriptors(void) {
+  DIR *dir = opendir("/proc/self/fd");
+  uint32_t count = 0;
+  if (dir == NULL) return 0;
+  while (readdir(dir) != NULL) count++;
+  closedir(dir);
+  return count;
+}
+
+/* Runs in a child; an exit code names the check that failed, SIGALRM a hang. */
+static void assert_child(int (*check)(void)) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(20);
+    _exit(check());
+  }
+  int status;
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(status, 0);
+}
+
+static sml_context *context;
+static sml_job *job;
+static sml_operation *operation;
+static uint32_t descriptors_before;
+
+static sml_status join_nobody(sml_context *c) {
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  sml_job *unused;
+  o.aggregator = "127.0.0.1:9";
+  o.world_size = 2;
+  o.join_timeout_ns = 50 * SML_NS_PER_MS;
+  return sml_job_create(c, &o, &unused);
+}
+
+static int set_up(void **state) {
+  (void)state;
+  descriptors_before = count_descriptors();
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  o.world_size = 1;
+  static float x = 1;
+  if (sml_context_create(NULL, &context) != SML_OK) return 1;
+  if (sml_job_create(context, &o, &job) != SML_OK) return 1;
+  if (join_nobody(context) != SML_ERR_UNREACHABLE) return 1; /* starts the engines */
+  return sml_allreduce(job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &operation) != SML_OK;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  sml_operation_release(operation);
+  sml_job_destroy(job);
+  sml_context_destroy(context);
+  return count_descriptors() != descriptors_before;
+}
+
+static int use_dead_handles(void) {
+  float x = 1;
+  sml_operation *op;
+  sml_job *other;
+  sml_stats stats = SML_STATS_INIT;
+  sml_error error = SML_ERROR_INIT;
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  o.world_size = 1;
+  if (count_descriptors() != descriptors_before) return 1;
+  if (sml_allreduce(job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) != SML_ERR_FORKED || op != NULL)
+    return 2;
+  if (sml_operation_test(operation) != SML_ERR_FORKED) return 3;
+  if (sml_operation_wait(operation, SML_NS_PER_S) != SML_ERR_FORKED) return 4;
+  if (sml_operation_error(operation, &error) != SML_ERR_FORKED) return 5;
+  if (sml_job_create(context, &o, &other) != SML_ERR_FORKED) return 6;
+  if (sml_job_abort(job, "why") != SML_ERR_FORKED) return 7;
+  if (sml_job_error(job, &error) != SML_ERR_FORKED) return 8;
+  if (sml_job_stats(job, &stats) != SML_ERR_FORKED) return 9;
+  if (sml_supported(job, SML_FLOAT32, SML_SUM, 1) != 0) return 10;
+  if (strstr(sml_error_detail(), "parent") == NULL) return 11;
+  sml_operation_release(operation);
+  sml_job_destroy(job);
+  sml_context_destroy(context);
+  return 0;
+}
+
+static void handles_are_dead_in_a_child(void **state) {
+  (void)state;
+  assert_child(use_dead_handles);
+  assert_int_equal(sml_operation_test(operation), SML_OK); /* and alive in the parent */
+}
+
+static int use_own_context(void) {
+  sml_context *own;
+  const uint32_t before = count_descriptors();
+  if (sml_context_create(NULL, &own) != SML_OK) return 1;
+  if (join_nobody(own) != SML_ERR_UNREACHABLE) return 2;
+  const pid_t pid = fork(); /* a grandchild, for which two contexts are foreign */
+  if (pid == 0) {
+    alarm(20);
+    sml_context_destroy(own);
+    _exit(count_descriptors() == before ? 0 : 1);
+  }
+  int status;
+  if (waitpid(pid, &status, 0) != pid || status != 0) return 3;
+  sml_context_destroy(own);
+  return count_descriptors() == before ? 0 : 4;
+}
+
+static void a_child_has_contexts_of_its_own(void **state) {
+  (void)state;
+  assert_child(use_own_context);
+}
+
+static int do_nothing(void) {
+  return count_descriptors() == descriptors_before ? 0 : 1;
+}
+
+static void *join_again_and_again(void *argument) {
+  _Atomic bool *should_stop = argument;
+  while (!*should_stop) join_nobody(context);
+  return NULL;
+}
+
+static void forks_meet_the_library_at_any_moment(void **state) {
+  (void)state;
+  _Atomic bool should_stop = false;
+  pthread_t thread;
+  pthread_create(&thread, NULL, join_again_and_again, &should_stop);
+  for (uint32_t i = 0; i < 100; i++) assert_child(do_nothing);
+  should_stop = true;
+  pthread_join(thread, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(handles_are_dead_in_a_child),
+      cmocka_unit_test(a_child_has_contexts_of_its_own),
+      cmocka_unit_test(forks_meet_the_library_at_any_moment),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/job_settings.h"
+
+static void init_locks(struct sml_job *job) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&job->lock, NULL);
+  pthread_cond_init(&job->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+}
+
+static struct sml_job *make_job(struct sml_context *context, const struct sml_job_settings *s) {
+  struct sml_job *job = calloc(1, sizeof *job);
+  if (job == NULL) return NULL;
+  job->context = context;
+  job->rank = s->options.rank;
+  job->world_size = s->options.world_size;
+  job->operation_timeout_ns = s->options.operation_timeout_ns;
+  snprintf(job->name, sizeof job->name, "%s", s->name);
+  init_locks(job);
+  sml_context_add_job(context, job);
+  return job;
+}
+
+static uint64_t add_saturating(uint64_t a, uint64_t b) {
+  return a > SML_NEVER - 1 - b ? SML_NEVER - 1 : a + b;
+}
+
+static void serve(struct sml_job *job, const struct sml_job_settings *s, struct sml_engines *engines) {
+  const sml_job_options *o = &s->options;
+  struct sml_session_options session = {
+      .control = &job->context->control,
+      .engines = engines,
+      .aggregator = s->addr,
+      .join = {.rank = o->rank,
+               .world_size = o->world_size,
+               .num_lanes = engines->num_engines,
+               .num_slots = o->num_slots,
+               .max_datagram_bytes = o->max_datagram_bytes,
+               .lease_ns = o->lease_ns},
+      /* Grace periods are added to it later. */
+      .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
+      .events = &sml_job_events,
+      .user = job};
+  snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", o->aggregator);
+  memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
+  job->engines = engines;
+  sml_session_init(&job->session, &session);
+  sml_control_serve(&job->context->control, &job->session);
+}
+
+/* Blocks until the job runs or failed; the session's own deadline bounds it. */
+static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
+  struct sml_engines *engines;
+  sml_status status = sml_context_engines(job->context, &s->addr, &engines);
+  if (status != SML_OK) return status;
+  serve(job, s, engines);
+  pthread_mutex_lock(&job->lock);
+  while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
+  if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
+
+static sml_status create_alone(struct sml_context *context, const struct sml_job_settings *s,
+                               sml_job **job_out) {
+  struct sml_job *job = make_job(context, s);
+  if (job == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
+  job->state = SML_JOB_RUNNING;
+  *job_out = job;
+  return SML_OK;
+}
+
+sml_status sml_job_create(sml_context *context, const sml_job_options *options, sml_job **job_out) {
+  if (job_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job_out is NULL");
+  *job_out = NULL;
+  if (context == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context is NULL");
+  if (options == NULL)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "options is NULL: rank and world_size are needed");
+  if (sml_context_is_forked(context)) return sml_context_fail_forked();
+  struct sml_job_settings s;
+  sml_status status = sml_job_settings_read(options, &s);
+  if (status != SML_OK) return status;
+  status = sml_job_settings_check(&s);
+  if (s.options.world_size == 1) return status == SML_OK ? create_alone(context, &s, job_out) : status;
+  /* From here on the other ranks hear of what fails here. */
+  status = sml_job_settings_exchange(&s, status);
+  if (status != SML_OK) return status;
+  struct sml_job *job = make_job(context, &s);
+  status = job != NULL ? join(job, &s) : sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
+  status = sml_job_settings_agree(&s, status);
+  if (status == SML_OK) {
+    *job_out = job;
+    return SML_OK;
+  }
+  if (job != NULL) {
+    char detail[SML_ERROR_DETAIL_BYTES];
+    snprintf(detail, sizeof detail, "%s", sml_error_detail());
+    sml_job_destroy(job);
+    sml_fail(status, "%s", detail);
+  }
+  return status;
+}
+
+static void leave(struct sml_job *job) {
+  pthread_mutex_lock(&job->lock);
+  if (job->oldest != NULL) {
+    /* The aggregator tells the others which rank it was. */
+    const struct sml_ctl_abort failure =
+        sml_job_failure(SML_ERR_ABORTED, "it destroyed its job with operations outstanding");
+    sml_job_fail_locked(job, &failure, true);
+  }
+  while (job->oldest != NULL) pthread_cond_wait(&job->changed, &job->lock); /* engines end them at once */
+  job->wants_leave = true;
+  sml_control_wake(&job->context->control);
+  while (!job->is_closed) pthread_cond_wait(&job->changed, &job->lock);
+  pthread_mutex_unlock(&job->lock);
+}
+
+void sml_job_destroy(sml_job *job) {
+  if (job == NULL || sml_context_is_forked(job->context)) return;
+  if (job->engines != NULL) leave(job);
+  sml_context_remove_job(job->context, job);
+  pthread_cond_destroy(&job->changed);
+  pthread_mutex_destroy(&job->lock);
+  free(job);
+}
+
+sml_status sml_job_abort(sml_job *job, const char *why) {
+  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
+  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  struct sml_ctl_abort failure =
+      sml_job_failure(SML_ERR_ABORTED, "%s",
+                      why != NULL && why[0] != 0 ? why : "sml_job_abort() was called without a reason");
+  failure.ranks[failure.num_ranks++] = (uint16_t)job->rank;
+  pthread_mutex_lock(&job->lock);
+  sml_job_fail_locked(job, &failure, true);
+  pthread_mutex_unlock(&job->lock);
+  return SML_OK;
+}
+
+sml_status sml_job_error(sml_job *job, sml_error *error_out) {
+  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
+  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  pthread_mutex_lock(&job->lock);
+  const sml_error error = job->error;
+  pthread_mutex_unlock(&job->lock);
+  if (error_out != NULL) {
+    const sml_status status = sml_result_copy(error_out, &error, sizeof error, "sml_error");
+    if (status != SML_OK) return status;
+  }
+  return error.status;
+}
+
+uint32_t sml_job_num_lanes(const struct sml_job *job) {
+  return job->engines != NULL ? job->start.num_lanes : 0;
+}
+
+static void add_lane(struct sml_job *job, uint32_t l, sml_stats *stats) {
+  struct sml_lane_snapshot s;
+  sml_lane_snapshot(job->lanes[l].lane, &s);
+  stats->tx_packets += s.tx_packets;
+  stats->tx_bytes += s.tx_bytes;
+  stats->rx_packets += s.rx_packets;
+  stats->rx_bytes += s.rx_bytes;
+  stats->chunks_completed += s.chunks_completed;
+  stats->retransmissions += s.retransmissions;
+  stats->probes += s.probes;
+  stats->dropped_packets += s.dropped_packets;
+  if (l > 0) return;
+  stats->srtt_ns = s.srtt_ns;
+  stats->rto_ns = s.rto_ns;
+}
+
+struct offload_query {
+  const struct sml_netio *io;
+  bool has_offload;
+};
+
+/* On the engine's thread: its sends find out when the kernel refuses a segmented one. */
+static void read_offload(struct sml_worker_engine *engine, void *argument) {
+  (void)engine;
+  struct offload_query *query = argument;
+  query->has_offload = query->io->has_segmentation_offload;
+}
+
+sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
+  if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
+  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  sml_stats stats = SML_STATS_INIT;
+  pthread_mutex_lock(&job->lock);
+  stats.operations_submitted = job->operations_submitted;
+  stats.operations_completed = job->operations_completed;
+  stats.operations_failed = job->operations_failed;
+  stats.tensor_bytes = job->tensor_bytes;
+  pthread_mutex_unlock(&job->lock);
+  stats.num_lanes = sml_job_num_lanes(job);
+  stats.num_slots = job->start.num_slots;
+  stats.chunk_bytes = job->start.chunk_bytes;
+  for (uint32_t l = 0; l < stats.num_lanes; l++) add_lane(job, l, &stats);
+  for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
+    stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
+  if (job->engines != NULL) {
+    struct offload_query query = {.io = job->engines->units[0].io};
+    sml_engines_call(job->engines, 0, read_offload, &query);
+    stats.has_segmentation_offload = query.has_offload;
+  }
+  return sml_result_copy(stats_out, &stats, sizeof stats, "sml_stats");
+}

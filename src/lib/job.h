@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A job as the library has it. Locks: job->lock orders submissions and guards everything that is not
+ * said to be constant; it is taken by callers, by the control thread and, once an operation, by the
+ * engine that ends it. Order: job->lock, then context->lock or an engine's mailbox. */
+#ifndef SML_LIB_JOB_H
+#define SML_LIB_JOB_H
+
+#include "lib/context.h"
+#include "lib/session.h"
+
+enum sml_job_state {
+  SML_JOB_JOINING, /* not known to the caller yet */
+  SML_JOB_RUNNING,
+  SML_JOB_DRAINING, /* the epoch has no room for the next operation: it waits until all pushed ones ended */
+  SML_JOB_RENEWING, /* EPOCH sent; nothing is outstanding; START awaited */
+  SML_JOB_FAILED,   /* for good; error says why */
+};
+
+struct sml_job_lane {
+  struct sml_lane *lane;          /* owned; attached to engine of the same number */
+  struct sml_engine_command fail; /* posted at most once: a job fails once */
+  struct sml_job *job;
+  uint64_t chunks_used; /* of this epoch: a pure function of the operations, equal on all ranks */
+};
+
+/* What is constant is set before the session is served or, for `start` but its epoch, before RUNNING. */
+struct sml_job {
+  struct sml_context *context;
+  struct sml_job *next; /* the context's list */
+  /* constant */
+  uint32_t rank, world_size;
+  char name[SML_JOB_NAME_BYTES];
+  uint64_t operation_timeout_ns;
+  struct sml_engines *engines; /* NULL: world size 1 */
+
+  pthread_mutex_t lock;
+  pthread_cond_t changed; /* CLOCK_MONOTONIC */
+  enum sml_job_state state;
+  sml_error error; /* of the first failure; constant once FAILED */
+  bool has_gone_rank;
+  struct sml_ctl_rank_gone gone;
+
+  struct sml_ctl_start start;
+  struct sml_job_lane lanes[SML_MAX_LANES];
+  struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
+  struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
+  uint32_t num_pushed;                   /* of them, that engines hold */
+  uint64_t next_number;
+  uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
+
+  /* to the control thread */
+  bool wants_abort, wants_leave, is_closed;
+  struct sml_session session; /* the control thread's */
+};
+
+extern const struct sml_session_events sml_job_events;
+
+/* With job->lock held. The first failure wins; it ends what no engine holds, tells the engines to end
+ * the rest and, if asked to, the aggregator to end it on every rank. */
+void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
+/* Makes a failure; ranks are added by the caller. */
+__attribute__((format(printf, 2, 3))) struct sml_ctl_abort sml_job_failure(sml_status status,
+                                                                           const char *format, ...);
+/* With job->lock held: the failure as the calling thread's detail. */
+sml_status sml_job_report_locked(const struct sml_job *job);
+
+/* Lanes of the running job; 0 for world size 1. */
+uint32_t sml_job_num_lanes(const struct sml_job *job);
+
+/* With job->lock held: pushes waiting operations as long as the epoch has room, and asks for
+ * a new one when it has none (operation.c). */
+void sml_job_push_locked(struct sml_job *job);
+/* With job->lock held: ends the operations that no engine holds. */
+void sml_job_end_waiting_locked(struct sml_job *job, sml_status status);
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/job_settings.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "engine/engine.h"
+
+#define MAX_WORLD_SIZE SML_CTL_MAX_WORLD_SIZE
+#define MIN_LEASE_NS (20 * SML_NS_PER_MS)
+#define MAX_LEASE_NS (3600 * SML_NS_PER_S)
+#define MAX_SLOTS 32768u
+#define MIN_DATAGRAM_BYTES 288u /* header and the smallest chunk an aggregator takes */
+#define MAX_DATAGRAM_BYTES 65507u
+
+uint64_t sml_random_bits(void) {
+  uint64_t bits;
+  if (getrandom(&bits, sizeof bits, 0) == (ssize_t)sizeof bits) return bits;
+  return sml_mix64(sml_clock_ns() ^ (uint64_t)(uintptr_t)&bits); /* only spread is needed, not secrecy */
+}
+
+sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_settings *s) {
+  memset(s, 0, sizeof *s);
+  sml_job_options *o = &s->options;
+  const sml_status status = sml_options_copy(o, sizeof *o, options, "sml_job_options");
+  if (status != SML_OK) return status;
+  if (o->world_size < 1 || o->world_size > MAX_WORLD_SIZE)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "world_size is %u: from 1 to %u", o->world_size,
+                    MAX_WORLD_SIZE);
+  if (o->aggregator == NULL) o->aggregator = getenv("SWITCHML_AGGREGATOR");
+  if (o->aggregator == NULL) o->aggregator = "";
+  if (o->name == NULL) o->name = "default";
+  if (o->join_timeout_ns == 0) o->join_timeout_ns = 60 * SML_NS_PER_S;
+  if (o->operation_timeout_ns == 0) o->operation_timeout_ns = 60 * SML_NS_PER_S;
+  if (o->lease_ns == 0) o->lease_ns = 2 * SML_NS_PER_S;
+  if (o->num_slots == 0) o->num_slots = 256;
+  if (o->max_datagram_bytes == 0) o->max_datagram_bytes = 8960;
+  snprintf(s->name, sizeof s->name, "%s", o->name);
+  return SML_OK;
+}
+
+static bool is_name(const char *name) {
+  static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
+  const size_t num_bytes = strlen(name);
+  return num_bytes > 0 && num_bytes < SML_JOB_NAME_BYTES && strspn(name, allowed) == num_bytes;
+}
+
+sml_status sml_job_settings_check(struct sml_job_settings *s) {
+  const sml_job_options *o = &s->options;
+  if (o->rank >= o->world_size)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank is %u: it must be below world_size, %u", o->rank,
+                    o->world_size);
+  if (!is_name(o->name))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "job name '%.70s': 1 to 63 letters, digits or . _ : / -",
+                    o->name);
+  if (o->lease_ns < MIN_LEASE_NS || o->lease_ns > MAX_LEASE_NS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "lease_ns is %llu: from 20 ms to 1 h",
+                    (unsigned long long)o->lease_ns);
+  if (!sml_is_pow2(o->num_slots) || o->num_slots > MAX_SLOTS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots,
+                    MAX_SLOTS);
+  if (o->max_datagram_bytes < MIN_DATAGRAM_BYTES || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u",
+                    o->max_datagram_bytes, MIN_DATAGRAM_BYTES, MAX_DATAGRAM_BYTES);
+  if (o->world_size == 1) return SML_OK;
+  if (o->aggregator[0] == 0)
+    return sml_fail(SML_ERR_NOT_CONFIGURED,
+                    "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the "
+                    "address of a running switchmld");
+  char error[SML_ERROR_DETAIL_BYTES / 2];
+  if (!sml_addr_parse(o->aggregator, 0, &s->addr, error, sizeof error))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': %s", o->aggregator, error);
+  if (sml_addr_port(&s->addr) == 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': port 0 is no address", o->aggregator);
+  return SML_OK;
+}
+
+/* ---- the exchange ---- */
+
+#define RECORD_MAGIC 0x534d4c58u /* "SMLX" */
+#define API_VERSION ((uint32_t)(SML_VERSION_MAJOR << 16 | SML_VERSION_MINOR))
+#define DETAIL_OFFSET 40u
+#define RECORD_BYTES 256u
+#define RECORD_DETAIL_BYTES (RECORD_BYTES - DETAIL_OFFSET)
+
+struct record {
+  uint32_t magic, api_version, world_size, rank;
+  int32_t status;
+  uint64_t settings_hash, random;
+  char detail[RECORD_DETAIL_BYTES];
+};
+
+static void write_record(uint8_t *out, const struct record *r) {
+  memset(out, 0, RECORD_BYTES);
+  sml_store_be32(out, r->magic);
+  sml_store_be32(out + 4, r->api_version);
+  sml_store_be32(out + 8, r->world_size);
+  sml_store_be32(out + 12, r->rank);
+  sml_store_be32(out + 16, (uint32_t)r->status);
+  sml_store_be64(out + 24, r->settings_hash);
+  sml_store_be64(out + 32, r->random);
+  memcpy(out + DETAIL_OFFSET, r->detail, RECORD_DETAIL_BYTES);
+}
+
+static void read_record(const uint8_t *in, struct record *r) {
+  r->magic = sml_load_be32(in);
+  r->api_version = sml_load_be32(in + 4);
+  r->world_size = sml_load_be32(in + 8);
+  r->rank = sml_load_be32(in + 12);
+  r->status = (int32_t)sml_load_be32(in + 16);
+  r->settings_hash = sml_load_be64(in + 24);
+  r->random = sml_load_be64(in + 32);
+  memcpy(r->detail, in + DETAIL_OFFSET, RECORD_DETAIL_BYTES);
+  r->detail[RECORD_DETAIL_BYTES - 1] = 0;
+}
+
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t num_bytes) {
+  for (size_t i = 0; i < num_bytes; i++) h = sml_mix64(h + ((const uint8_t *)data)[i] + 1);
+  return h;
+}
+
+static uint64_t hash_settings(const struct sml_job_settings *s) {
+  const sml_job_options *o = &s->options;
+  const uint64_t numbers[] = {o->num_slots, o->max_datagram_bytes, o->lease_ns};
+  uint64_t h = hash_bytes(1, numbers, sizeof numbers);
+  h = hash_bytes(h, o->aggregator, strlen(o->aggregator) + 1);
+  return hash_bytes(h, s->name, strlen(s->name));
+}
+
+/* The first rank that failed or sees the job differently than rank 0 decides for all: they look at the
+ * same records in the same order. */
+static sml_status judge_records(const uint8_t *records, uint32_t world_size, uint64_t *random_out) {
+  struct record first;
+  read_record(records, &first);
+  for (uint32_t i = 0; i < world_size; i++) {
+    struct record r;
+    read_record(records + (size_t)i * RECORD_BYTES, &r);
+    if (r.magic != RECORD_MAGIC || r.api_version != first.api_version)
+      return sml_fail(SML_ERR_VERSION, "rank %u runs another version of libswitchml than rank 0", i);
+    if (r.status != SML_OK && r.status >= SML_ERR_PROTOCOL && r.status < 0)
+      return sml_fail((sml_status)r.status, "rank %u: %s", i, r.detail);
+    if (r.rank != i)
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "the all-gather callback's rank %u calls itself rank %u", i,
+                      r.rank);
+    if (r.world_size != first.world_size)
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank %u has world_size %u, but rank 0 has %u", i,
+                      r.world_size, first.world_size);
+    if (r.settings_hash != first.settings_hash)
+      return sml_fail(SML_ERR_INVALID_ARGUMENT,
+                      "ranks 0 and %u have different settings: aggregator, name, num_slots, "
+                      "max_datagram_bytes and lease_ns must be equal on all ranks",
+                      i);
+  }
+  *random_out = first.random;
+  return SML_OK;
+}
+
+static sml_status exchange(const struct sml_job_settings *s, sml_status status, uint64_t *random_out) {
+  const sml_job_options *o = &s->options;
+  struct record r = {.magic = RECORD_MAGIC,
+                     .api_version = API_VERSION,
+                     .world_size = o->world_size,
+                     .rank = o->rank,
+                     .status = status,
+                     .settings_hash = hash_settings(s),
+                     .random = sml_random_bits()};
+  if (status != SML_OK) snprintf(r.detail, sizeof r.detail, "%s", sml_error_detail());
+  uint8_t mine[RECORD_BYTES];
+  write_record(mine, &r);
+  uint8_t *all = calloc(o->world_size, RECORD_BYTES);
+  if (all == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
+  const int error = o->allgather(o->allgather_user, mine, all, RECORD_BYTES);
+  const sml_status verdict =
+      error != 0 ? sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error)
+                 : judge_records(all, o->world_size, random_out);
+  free(all);
+  return verdict;
+}
+
+sml_status sml_job_settings_exchange(struct sml_job_settings *s, sml_status status) {
+  if (s->options.allgather == NULL) return status;
+  uint64_t random;
+  const sml_status verdict = exchange(s, status, &random);
+  if (verdict != SML_OK) return verdict;
+  snprintf(s->name, sizeof s->name, "%.46s.%016llx", s->options.name, (unsigned long long)random);
+  return SML_OK;
+}
+
+sml_status sml_job_settings_agree(const struct sml_job_settings *s, sml_status status) {
+  uint64_t unused;
+  return s->options.allgather == NULL ? status : exchange(s, status, &unused);
+}

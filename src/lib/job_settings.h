@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a rank asks for when it joins a job: the caller's options with their defaults, checked. */
+#ifndef SML_LIB_JOB_SETTINGS_H
+#define SML_LIB_JOB_SETTINGS_H
+
+#include "ctl/message.h"
+#include "lib/status.h"
+#include "netio/netio.h"
+
+struct sml_job_settings {
+  sml_job_options options; /* defaults filled in; aggregator "" if none is configured */
+  struct sml_addr addr;    /* of the aggregator; not for world size 1 */
+  char name[SML_JOB_NAME_BYTES];
+};
+
+/* Copies the options and fills in defaults. Fails only for what makes an exchange with the other ranks
+ * impossible: an unusable struct or world size. */
+sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_settings *settings_out);
+/* Everything else. Resolves the aggregator's name, so it may block as the resolver does. */
+sml_status sml_job_settings_check(struct sml_job_settings *settings);
+
+/* Over the caller's all-gather: tells every rank this one's status so far and settings. Fails alike on
+ * every rank if any failed or if they differ, naming ranks. Rank 0's random bits then make the job's
+ * name unique, so that a second job of that name never meets the first one's stragglers. */
+sml_status sml_job_settings_exchange(struct sml_job_settings *settings, sml_status status);
+/* After the join: every rank's outcome becomes the first failed rank's. */
+sml_status sml_job_settings_agree(const struct sml_job_settings *settings, sml_status status);
+
+uint64_t sml_random_bits(void);
+
+#endif

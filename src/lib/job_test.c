@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Joining when there is no aggregator, or something else in its place: each a clear error in bounded
+ * time. Also what ranks find out among themselves over the all-gather callback. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ctl/message.h"
+#include "engine/engine.h"
+#include "switchml/switchml.h"
+
+static sml_context *context;
+
+static int set_up(void **state) {
+  (void)state;
+  unsetenv("SWITCHML_AGGREGATOR");
+  return sml_context_create(NULL, &context) != SML_OK;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  sml_context_destroy(context);
+  return 0;
+}
+
+static sml_job_options make_options(const char *aggregator, uint64_t join_timeout_ms) {
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  o.aggregator = aggregator;
+  o.world_size = 2;
+  o.join_timeout_ns = join_timeout_ms * SML_NS_PER_MS;
+  return o;
+}
+
+static void assert_refused(const sml_job_options *o, sml_status expected, const char *needle) {
+  sml_job *job = (sml_job *)&context;
+  const sml_status status = sml_job_create(context, o, &job);
+  if (status != expected) print_message("detail: %s\n", sml_error_detail());
+  assert_int_equal(status, expected);
+  assert_null(job);
+  if (strstr(sml_error_detail(), needle) == NULL) fail_msg("'%s' lacks '%s'", sml_error_detail(), needle);
+}
+
+static void bad_options(void **state) {
+  (void)state;
+  sml_job_options o = make_options("127.0.0.1:9", 100);
+  o.world_size = 0;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "world_size");
+  o.world_size = 4097;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "world_size");
+  o = make_options("127.0.0.1:9", 100);
+  o.rank = 2;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "rank is 2");
+  o = make_options("127.0.0.1:9", 100);
+  o.num_slots = 3;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "power of two");
+  o.num_slots = 65536;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "num_slots");
+  o = make_options("127.0.0.1:9", 100);
+  o.max_datagram_bytes = 100;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes");
+  o = make_options("127.0.0.1:9", 100);
+  o.lease_ns = 1;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "lease_ns");
+  o = make_options("127.0.0.1:9", 100);
+  const char *const names[] = {"", "with space", "quote\"",
+                               "0123456789012345678901234567890123456789012345678901234567890123"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    o.name = names[i];
+    assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "job name");
+  }
+  o.struct_bytes = 0;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "struct_bytes");
+  sml_job *job;
+  assert_int_equal(sml_job_create(context, NULL, &job), SML_ERR_INVALID_ARGUMENT);
+  assert_int_equal(sml_job_create(NULL, &o, &job), SML_ERR_INVALID_ARGUMENT);
+  assert_int_equal(sml_job_create(context, &o, NULL), SML_ERR_INVALID_ARGUMENT);
+  sml_job_destroy(NULL);
+  sml_context_destroy(NULL);
+}
+
+static void no_aggregator_is_configured(void **state) {
+  (void)state;
+  const sml_job_options o = make_options(NULL, 100);
+  assert_refused(&o, SML_ERR_NOT_CONFIGURED, "SWITCHML_AGGREGATOR");
+  setenv("SWITCHML_AGGREGATOR", "", 1);
+  assert_refused(&o, SML_ERR_NOT_CONFIGURED, "SWITCHML_AGGREGATOR");
+}
+
+static void bad_addresses(void **state) {
+  (void)state;
+  const char *const texts[] = {"127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:0", ":5000",
+                               "[::1",      "4000"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(texts); i++) {
+    const sml_job_options o = make_options(texts[i], 100);
+    assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "aggregator '");
+  }
+}
+
+/* ---- things that are not an aggregator ---- */
+
+struct fake {
+  int listener;
+  char address[32];
+  const void *answer;
+  size_t answer_bytes;
+  bool holds_open;
+  pthread_t thread;
+  _Atomic uint32_t num_connections;
+};
+
+static void *run_fake(void *argument) {
+  struct fake *f = argument;
+  int held[64];
+  size_t num_held = 0;
+  for (;;) {
+    const int fd = accept(f->listener, NULL, NULL);
+    if (fd < 0) break;
+    f->num_connections++;
+    if (f->answer_bytes > 0) (void)!write(fd, f->answer, f->answer_bytes);
+    if (f->holds_open && num_held < SML_ARRAY_LEN(held))
+      held[num_held++] = fd;
+    else
+      close(fd);
+  }
+  while (num_held > 0) close(held[--num_held]);
+  return NULL;
+}
+
+static void start_fake(struct fake *f) {
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t a_bytes = sizeof a;
+  f->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(f->listener, (struct sockaddr *)&a, sizeof a), 0);
+  assert_int_equal(listen(f->listener, 16), 0);
+  assert_int_equal(getsockname(f->listener, (struct sockaddr *)&a, &a_bytes), 0);
+  snprintf(f->address, sizeof f->address, "127.0.0.1:%u", ntohs(a.sin_port));
+  pthread_create(&f->thread, NULL, run_fake, f);
+}
+
+static void stop_fake(struct fake *f) {
+  shutdown(f->listener, SHUT_RDWR);
+  pthread_join(f->thread, NULL);
+  close(f->listener);
+}
+
+static void assert_takes_ms(uint64_t begin_ns, uint64_t min_ms, uint64_t max_ms) {
+  const uint64_t took_ms = (sml_clock_ns() - begin_ns) / SML_NS_PER_MS;
+  assert_in_range(took_ms, min_ms, max_ms);
+}
+
+static void nobody_listens(void **state) {
+  (void)state;
+  struct fake f = {.listener = -1};
+  start_fake(&f);
+  stop_fake(&f); /* a port that was free a moment ago */
+  const sml_job_options o = make_options(f.address, 400);
+  const uint64_t begin_ns = sml_clock_ns();
+  assert_refused(&o, SML_ERR_UNREACHABLE, "Connection refused");
+  assert_takes_ms(begin_ns, 400, 2000);
+}
+
+static void it_answers_nonsense(void **state) {
+  (void)state;
+  static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+  struct fake f = {.answer = http, .answer_bytes = sizeof http - 1, .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 5000);
+  const uint64_t begin_ns = sml_clock_ns();
+  assert_refused(&o, SML_ERR_PROTOCOL, "not a switchmld");
+  assert_takes_ms(begin_ns, 0, 2000);
+  stop_fake(&f);
+}
+
+static void it_speaks_another_version(void **state) {
+  (void)state;
+  uint8_t answer[SML_CTL_FRAME_BYTES];
+  const struct sml_ctl_message m = {.kind = SML_CTL_GOODBYE};
+  assert_int_equal(sml_ctl_encode(&m, answer, sizeof answer), sizeof answer);
+  answer[5]++;
+  struct fake f = {.answer = answer, .answer_bytes = sizeof answer, .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 5000);
+  assert_refused(&o, SML_ERR_VERSION, "update");
+  stop_fake(&f);
+}
+
+static void it_sends_a_message_out_of_place(void **state) {
+  (void)state;
+  uint8_t answer[64];
+  struct sml_ctl_message m = {.kind = SML_CTL_PROBED};
+  struct fake f = {
+      .answer = answer, .answer_bytes = sml_ctl_encode(&m, answer, sizeof answer), .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 5000);
+  assert_refused(&o, SML_ERR_PROTOCOL, "out of place");
+  stop_fake(&f);
+}
+
+static void it_gives_more_lanes_than_offered(void **state) {
+  (void)state;
+  uint8_t answer[128];
+  struct sml_ctl_message m = {.kind = SML_CTL_WELCOME,
+                              .u.welcome = {.num_lanes = 3, .data_ports = {1, 2, 3}}};
+  struct fake f = {
+      .answer = answer, .answer_bytes = sml_ctl_encode(&m, answer, sizeof answer), .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 5000);
+  assert_refused(&o, SML_ERR_PROTOCOL, "3 lanes");
+  stop_fake(&f);
+}
+
+static void its_data_port_is_dead(void **state) {
+  (void)state;
+  uint8_t answer[128];
+  /* Discard's port: the HELLOs go nowhere, and a refusal would come only after the probing. */
+  struct sml_ctl_message m = {.kind = SML_CTL_WELCOME, .u.welcome = {.num_lanes = 1, .data_ports = {9}}};
+  struct fake f = {
+      .answer = answer, .answer_bytes = sml_ctl_encode(&m, answer, sizeof answer), .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 300);
+  const uint64_t begin_ns = sml_clock_ns();
+  assert_refused(&o, SML_ERR_TIMEOUT, "join");
+  assert_takes_ms(begin_ns, 300, 5000);
+  stop_fake(&f);
+}
+
+static void it_is_silent(void **state) {
+  (void)state;
+  struct fake f = {.holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 300);
+  const uint64_t begin_ns = sml_clock_ns();
+  assert_refused(&o, SML_ERR_UNREACHABLE, "did not answer");
+  assert_takes_ms(begin_ns, 300, 2000);
+  stop_fake(&f);
+}
+
+static void it_hangs_up(void **state) {
+  (void)state;
+  struct fake f = {.holds_open = false};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 500);
+  assert_refused(&o, SML_ERR_UNREACHABLE, "without an answer");
+  assert_in_range(f.num_connections, 2, 10); /* tried again, not in a hurry */
+  stop_fake(&f);
+}
+
+static void it_refuses(void **state) {
+  (void)state;
+  uint8_t answer[512];
+  struct sml_ctl_message m = {.kind = SML_CTL_REFUSE,
+                              .u.refuse = {.status = SML_ERR_REFUSED, .detail = "rank 0 has joined already"}};
+  struct fake f = {
+      .answer = answer, .answer_bytes = sml_ctl_encode(&m, answer, sizeof answer), .holds_open = true};
+  start_fake(&f);
+  const sml_job_options o = make_options(f.address, 5000);
+  assert_refused(&o, SML_ERR_REFUSED, "rank 0 has joined already");
+  stop_fake(&f);
+}
+
+/* ---- the exchange among ranks ---- */
+
+struct table {
+  pthread_barrier_t barrier;
+  uint8_t bytes[4][4096];
+  int fail;
+};
+struct member {
+  struct table *table;
+  sml_job_options options;
+  sml_status status;
+  char detail[256];
+};
+
+static int gather(void *user, const void *in, void *out, size_t num_bytes) {
+  struct member *m = user;
+  struct table *t = m->table;
+  memcpy(t->bytes[m->options.rank], in, num_bytes);
+  pthread_barrier_wait(&t->barrier);
+  for (uint32_t r = 0; r < 2; r++) memcpy((uint8_t *)out + r * num_bytes, t->bytes[r], num_bytes);
+  pthread_barrier_wait(&t->barrier);
+  return t->fail;
+}
+
+static void *run_member(void *argument) {
+  struct member *m = argument;
+  sml_job *job;
+  m->options.allgather = gather;
+  m->options.allgather_user = m;
+  m->status = sml_job_create(context, &m->options, &job);
+  snprintf(m->detail, sizeof m->detail, "%s", sml_error_detail());
+  sml_job_destroy(job);
+  return NULL;
+}
+
+static void run_pair(struct member members[2], int fail) {
+  struct table table = {.fail = fail};
+  pthread_t threads[2];
+  pthread_barrier_init(&table.barrier, NULL, 2);
+  for (uint32_t r = 0; r < 2; r++) {
+    members[r].table = &table;
+    members[r].options.rank = r;
+    pthread_create(&threads[r], NULL, run_member, &members[r]);
+  }
+  for (uint32_t r = 0; r < 2; r++) pthread_join(threads[r], NULL);
+  pthread_barrier_destroy(&table.barrier);
+}
+
+static void assert_both(const struct member members[2], sml_status expected, const char *needle) {
+  for (uint32_t r = 0; r < 2; r++) {
+    if (members[r].status != expected || strstr(members[r].detail, needle) == NULL)
+      fail_msg("rank %u: %d '%s' lacks '%s'", r, members[r].status, members[r].detail, needle);
+  }
+}
+
+static void different_settings_fail_on_every_rank(void **state) {
+  (void)state;
+  struct member m[2];
+#define BOTH(statement_on_rank_1, expected, needle)                                                       \
+  do {                                                                                                    \
+    for (uint32_t r = 0; r < 2; r++) m[r] = (struct member){.options = make_options("127.0.0.1:9", 200)}; \
+    statement_on_rank_1;                                                                                  \
+    run_pair(m, 0);                                                                                       \
+    assert_both(m, expected, needle);                                                                     \
+  } while (0)
+  BOTH(m[1].options.num_slots = 128, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.max_datagram_bytes = 1472, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.lease_ns = SML_NS_PER_S, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.name = "another", SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.aggregator = "127.0.0.1:10", SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.world_size = 3, SML_ERR_INVALID_ARGUMENT, "world_size 3");
+  BOTH(m[1].options.aggregator = NULL, SML_ERR_NOT_CONFIGURED, "rank 1: no aggregator");
+  BOTH(m[0].options.num_slots = 5, SML_ERR_INVALID_ARGUMENT, "rank 0: num_slots is 5");
+  BOTH((void)0, SML_ERR_UNREACHABLE, "rank 0: no aggregator at");
+#undef BOTH
+}
+
+static void a_failing_callback_is_an_error(void **state) {
+  (void)state;
+  struct member m[2];
+  for (uint32_t r = 0; r < 2; r++) m[r] = (struct member){.options = make_options("127.0.0.1:9", 200)};
+  run_pair(m, 5);
+  assert_both(m, SML_ERR_SYSTEM, "returned 5");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bad_options),
+      cmocka_unit_test(no_aggregator_is_configured),
+      cmocka_unit_test(bad_addresses),
+      cmocka_unit_test(nobody_listens),
+      cmocka_unit_test(it_answers_nonsense),
+      cmocka_unit_test(it_speaks_another_version),
+      cmocka_unit_test(it_sends_a_message_out_of_place),
+      cmocka_unit_test(it_gives_more_lanes_than_offered),
+      cmocka_unit_test(its_data_port_is_dead),
+      cmocka_unit_test(it_is_silent),
+      cmocka_unit_test(it_hangs_up),
+      cmocka_unit_test(it_refuses),
+      cmocka_unit_test(different_settings_fail_on_every_rank),
+      cmocka_unit_test(a_failing_callback_is_an_error),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

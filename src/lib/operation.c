@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/operation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define ELEM_BYTES 4u
+/* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
+#define MAX_CHUNKS (UINT64_C(1) << 31)
+
+/* ---- the pool ---- */
+
+sml_status sml_operations_create(struct sml_context *context) {
+  const uint32_t count = context->settings.num_operations;
+  context->operations = calloc(count, sizeof *context->operations);
+  if (context->operations == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u operations", count);
+  for (uint32_t i = count; i-- > 0;) {
+    struct sml_operation *op = &context->operations[i];
+    op->context = context;
+    op->next_free = context->free_operations;
+    context->free_operations = op;
+  }
+  return SML_OK;
+}
+
+void sml_operations_destroy(struct sml_context *context) {
+  for (uint32_t i = 0; context->operations != NULL && i < context->settings.num_operations; i++)
+    for (uint32_t l = 0; l < SML_MAX_LANES; l++) free(context->operations[i].engine.codes[l]);
+  free(context->operations);
+}
+
+static struct sml_operation *take_free(struct sml_context *context) {
+  pthread_mutex_lock(&context->lock);
+  struct sml_operation *op = context->free_operations;
+  if (op != NULL) context->free_operations = op->next_free;
+  pthread_mutex_unlock(&context->lock);
+  return op;
+}
+
+static void give_back(struct sml_operation *op) {
+  struct sml_context *context = op->context;
+  pthread_mutex_lock(&context->lock);
+  op->next_free = context->free_operations;
+  context->free_operations = op;
+  pthread_mutex_unlock(&context->lock);
+}
+
+void sml_operation_describe(const struct sml_operation *op, char *text, size_t text_bytes) {
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
+           plan->type == SML_FLOAT32 ? "float32" : "int32", plan->reduction == SML_AVG ? "AVG" : "SUM",
+           (unsigned long long)plan->num_elems);
+}
+
+/* ---- ends ---- */
+
+static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what) {
+  char text[96];
+  if (job->context->settings.log_level < SML_LOG_TRACE) return;
+  sml_operation_describe(op, text, sizeof text);
+  sml_log(&job->context->settings, SML_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
+          what);
+}
+
+/* job->lock held. Publishes the end; afterwards a caller may release the operation. */
+static void publish_end(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  if (status == SML_OK) {
+    job->operations_completed++;
+    job->tensor_bytes += op->engine.plan.num_elems * ELEM_BYTES;
+  } else {
+    job->operations_failed++;
+  }
+  trace(job, op, sml_status_string(status));
+  if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
+  atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
+}
+
+static void append(struct sml_job *job, struct sml_operation *op) {
+  op->prev = job->newest;
+  op->next = NULL;
+  if (job->newest != NULL)
+    job->newest->next = op;
+  else
+    job->oldest = op;
+  job->newest = op;
+  if (job->first_waiting == NULL) job->first_waiting = op;
+}
+
+static void unlink_operation(struct sml_job *job, struct sml_operation *op) {
+  if (op->prev != NULL)
+    op->prev->next = op->next;
+  else
+    job->oldest = op->next;
+  if (op->next != NULL)
+    op->next->prev = op->prev;
+  else
+    job->newest = op->prev;
+}
+
+/* On the engine that ended its part last: all parts are done, nobody touches the buffers any more. */
+static void on_ended(struct sml_engine_operation *engine) {
+  struct sml_operation *op = (struct sml_operation *)engine;
+  struct sml_job *job = op->job;
+  pthread_mutex_lock(&job->lock);
+  unlink_operation(job, op);
+  job->num_pushed--;
+  const bool is_detached = op->is_released;
+  publish_end(job, op, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
+  if (job->state == SML_JOB_FAILED && job->oldest == NULL)
+    pthread_cond_broadcast(&job->changed); /* for destroy */
+  if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) sml_control_wake(&job->context->control);
+  pthread_mutex_unlock(&job->lock);
+  if (is_detached) give_back(op);
+}
+
+void sml_job_end_waiting_locked(struct sml_job *job, sml_status status) {
+  struct sml_operation *next;
+  for (struct sml_operation *op = job->first_waiting; op; op = next) {
+    next = op->next;
+    unlink_operation(job, op);
+    const bool is_detached = op->is_released;
+    publish_end(job, op, status);
+    if (is_detached) give_back(op);
+  }
+  job->first_waiting = NULL;
+}
+
+/* ---- submission ---- */
+
+static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
+                             size_t count) {
+  if (type != SML_FLOAT32 && type != SML_INT32)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "type %d is unknown: SML_FLOAT32 or SML_INT32", (int)type);
+  if (reduction != SML_SUM && reduction != SML_AVG)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "reduction %d is unknown: SML_SUM or SML_AVG", (int)reduction);
+  if (type == SML_INT32 && reduction == SML_AVG)
+    return sml_fail(SML_ERR_UNSUPPORTED, "int32 AVG is not offered: sum and divide");
+  if (count > PTRDIFF_MAX / ELEM_BYTES)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
+  const uint32_t num_lanes = sml_job_num_lanes(job);
+  if (num_lanes == 0) return SML_OK;
+  const struct sml_operation_plan plan = {.num_elems = count, .has_exponents = type == SML_FLOAT32};
+  struct sml_range range;
+  sml_range_make(&range, &plan, 0, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+  if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
+  return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
+}
+
+static sml_status check_buffers(const void *in, const void *out, size_t count) {
+  if (count == 0) return SML_OK;
+  if (in == NULL || out == NULL)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out",
+                    count);
+  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * ELEM_BYTES;
+  if (a != b && (a < b ? b - a : a - b) < num_bytes)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "in and out overlap: they must be equal or disjoint");
+  return SML_OK;
+}
+
+int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
+  return job != NULL && !sml_context_is_forked(job->context) &&
+         check_kind(job, type, reduction, count) == SML_OK;
+}
+
+/* Room for each lane's exponent codes. */
+static sml_status fit_codes(struct sml_operation *op, const struct sml_job *job) {
+  const uint32_t num_lanes = sml_job_num_lanes(job);
+  for (uint32_t l = 0; l < num_lanes; l++) {
+    struct sml_range range;
+    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+    const size_t num_bytes = sml_stream_codes_bytes(&range);
+    if (num_bytes <= op->codes_bytes[l]) continue;
+    uint8_t *codes = realloc(op->engine.codes[l], num_bytes);
+    if (codes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu exponent codes", num_bytes);
+    op->engine.codes[l] = codes;
+    op->codes_bytes[l] = num_bytes;
+  }
+  return SML_OK;
+}
+
+/* Whether the epoch has room for the operation, as sml_worker_chunks_left() counts it. */
+static bool take_chunks(struct sml_job *job, const struct sml_operation *op, bool *is_fresh_out) {
+  const uint32_t num_lanes = sml_job_num_lanes(job);
+  const uint64_t room = UINT64_C(0xffffffff) - job->start.first_phase;
+  uint64_t num_chunks[SML_MAX_LANES];
+  bool has_room = true;
+  *is_fresh_out = true;
+  for (uint32_t l = 0; l < num_lanes; l++) {
+    struct sml_range range;
+    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+    num_chunks[l] = range.num_chunks;
+    has_room = has_room && range.num_chunks <= room - job->lanes[l].chunks_used;
+    *is_fresh_out = *is_fresh_out && job->lanes[l].chunks_used == 0;
+  }
+  for (uint32_t l = 0; has_room && l < num_lanes; l++) job->lanes[l].chunks_used += num_chunks[l];
+  return has_room;
+}
+
+static void push(struct sml_job *job, struct sml_operation *op) {
+  const uint32_t num_lanes = sml_job_num_lanes(job);
+  atomic_store_explicit(&op->engine.lanes_left, num_lanes, memory_order_relaxed); /* published by the push */
+  job->num_pushed++;
+  job->first_waiting = op->next;
+  for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, &op->engine);
+  for (uint32_t l = 0; l < num_lanes; l++) sml_engines_wake(job->engines, l);
+}
+
+void sml_job_push_locked(struct sml_job *job) {
+  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL) {
+    bool is_fresh;
+    if (take_chunks(job, job->first_waiting, &is_fresh)) {
+      push(job, job->first_waiting);
+    } else if (!is_fresh) {
+      job->state = SML_JOB_DRAINING;
+      if (job->num_pushed == 0) sml_control_wake(&job->context->control);
+    } else {
+      const struct sml_ctl_abort failure = sml_job_failure(
+          SML_ERR_PROTOCOL, "the aggregator's new epoch begins at phase %u and has no room for an operation",
+          job->start.first_phase);
+      sml_job_fail_locked(job, &failure, true);
+    }
+  }
+}
+
+static sml_status refuse_locked(struct sml_job *job) {
+  if (job->state != SML_JOB_FAILED && job->has_gone_rank) {
+    struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail);
+    failure.ranks[failure.num_ranks++] = (uint16_t)job->gone.rank;
+    sml_job_fail_locked(job, &failure, true);
+  }
+  return job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
+}
+
+static sml_status refuse(struct sml_job *job) {
+  pthread_mutex_lock(&job->lock);
+  const sml_status status = refuse_locked(job);
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
+
+static sml_status submit(struct sml_job *job, struct sml_operation *op) {
+  struct sml_engine_operation *engine = &op->engine;
+  pthread_mutex_lock(&job->lock);
+  const sml_status status = refuse_locked(job);
+  if (status == SML_OK) {
+    engine->plan.number = job->next_number++;
+    job->operations_submitted++;
+    trace(job, op, "submitted");
+    if (engine->plan.num_elems > 0 && job->engines != NULL) {
+      append(job, op);
+      sml_job_push_locked(job);
+    } else {
+      /* Alone, a rank's sum and its average are its input's bits. */
+      if (engine->plan.num_elems > 0 && engine->in != engine->out)
+        memcpy(engine->out, engine->in, engine->plan.num_elems * ELEM_BYTES);
+      publish_end(job, op, SML_OK);
+    }
+  }
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
+
+static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns) {
+  return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
+}
+
+static void prepare(struct sml_operation *op, struct sml_job *job, const void *in, void *out,
+                    const struct sml_operation_plan *plan, uint64_t timeout_ns) {
+  struct sml_engine_operation *engine = &op->engine; /* its codes stay */
+  engine->in = in;
+  engine->out = out;
+  engine->plan = *plan;
+  engine->on_ended = on_ended;
+  atomic_store_explicit(&engine->status, SML_OK, memory_order_relaxed);
+  atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
+  op->job = job;
+  op->is_released = op->was_warned = false;
+  op->num_waiters = 0;
+  op->submitted_ns = sml_clock_ns();
+  op->deadline_ns =
+      deadline_after(op->submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
+}
+
+sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
+                         sml_reduction reduction, const sml_operation_options *options,
+                         sml_operation **operation_out) {
+  if (operation_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation_out is NULL");
+  *operation_out = NULL;
+  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
+  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
+  sml_status status =
+      options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
+  if (status == SML_OK) status = check_kind(job, type, reduction, count);
+  if (status == SML_OK) status = check_buffers(in, out, count);
+  if (status != SML_OK) return status;
+  struct sml_operation *op = take_free(job->context);
+  if (op == NULL) {
+    status = refuse(job); /* waiting for an operation would not help a failed job */
+    if (status != SML_OK) return status;
+    return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
+                    job->context->settings.num_operations);
+  }
+  const struct sml_operation_plan plan = {.num_elems = count,
+                                          .key = o.key,
+                                          .type = (uint8_t)type,
+                                          .reduction = (uint8_t)reduction,
+                                          .has_exponents = type == SML_FLOAT32};
+  prepare(op, job, in, out, &plan, o.timeout_ns);
+  const uint64_t deadline_ns = op->deadline_ns; /* read now: once submitted it may end at any moment */
+  status = fit_codes(op, job);
+  if (status == SML_OK) status = submit(job, op);
+  if (status != SML_OK) {
+    give_back(op);
+    return status;
+  }
+  if (job->engines != NULL) sml_control_wake_by(&job->context->control, deadline_ns);
+  *operation_out = op;
+  return SML_OK;
+}
+
+/* ---- the caller's handle ---- */
+
+static sml_status load_status(const struct sml_operation *op) {
+  return (sml_status)atomic_load_explicit(&op->status, memory_order_acquire); /* pairs with publish_end */
+}
+
+/* An operation only ever fails with its job, whose error is constant by then. */
+static sml_status report(const struct sml_operation *op, sml_status status) {
+  return status < 0 ? sml_fail(status, "%s", op->job->error.detail) : status;
+}
+
+sml_status sml_operation_test(sml_operation *operation) {
+  if (operation == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation is NULL");
+  if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
+  return report(operation, load_status(operation));
+}
+
+sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
+  sml_status status = sml_operation_test(operation);
+  if (status != SML_IN_PROGRESS || timeout_ns == 0) return status;
+  struct sml_job *job = operation->job;
+  const uint64_t deadline_ns = sml_min_u64(deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
+  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  int error = 0;
+  pthread_mutex_lock(&job->lock);
+  operation->num_waiters++;
+  while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0)
+    error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+  operation->num_waiters--;
+  pthread_mutex_unlock(&job->lock);
+  return report(operation, status);
+}
+
+sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
+  const sml_status status = sml_operation_test(operation);
+  if (error_out == NULL || operation == NULL || status == SML_ERR_FORKED) return status;
+  const sml_error none = SML_ERROR_INIT;
+  const sml_status copied =
+      sml_result_copy(error_out, status < 0 ? &operation->job->error : &none, sizeof none, "sml_error");
+  return copied != SML_OK ? copied : status;
+}
+
+void sml_operation_release(sml_operation *operation) {
+  if (operation == NULL || sml_context_is_forked(operation->context)) return;
+  struct sml_job *job = operation->job;
+  pthread_mutex_lock(&job->lock);
+  const bool has_ended = load_status(operation) != SML_IN_PROGRESS;
+  if (!has_ended) operation->is_released = true;
+  pthread_mutex_unlock(&job->lock);
+  if (has_ended) give_back(operation);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Operations of a job of one rank: arguments, handles, the pool. No network. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "switchml/switchml.h"
+
+static sml_context *context;
+static sml_job *job;
+
+static int set_up(void **state) {
+  (void)state;
+  sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
+  o.num_operations = 4;
+  unsetenv("SWITCHML_AGGREGATOR");
+  sml_job_options j = SML_JOB_OPTIONS_INIT;
+  j.world_size = 1;
+  return sml_context_create(&o, &context) != SML_OK || sml_job_create(context, &j, &job) != SML_OK;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  sml_job_destroy(job);
+  sml_context_destroy(context);
+  return 0;
+}
+
+static void one_rank_copies_bits(void **state) {
+  (void)state;
+  const uint32_t in[] = {0x7fc00001, 0xff800000, 0x80000000, 1,
+                         0x7f7fffff}; /* NaN payload, -Inf, -0, denormal */
+  uint32_t out[5];
+  static const struct {
+    sml_type type;
+    sml_reduction reduction;
+  } kinds[] = {{SML_FLOAT32, SML_SUM}, {SML_FLOAT32, SML_AVG}, {SML_INT32, SML_SUM}};
+  for (size_t i = 0; i < 3; i++) {
+    sml_operation *op;
+    memset(out, 0, sizeof out);
+    assert_int_equal(sml_allreduce(job, in, out, 5, kinds[i].type, kinds[i].reduction, NULL, &op), SML_OK);
+    assert_int_equal(sml_operation_wait(op, 0), SML_OK);
+    assert_memory_equal(in, out, sizeof in);
+    sml_error error = SML_ERROR_INIT;
+    assert_int_equal(sml_operation_error(op, &error), SML_OK);
+    assert_int_equal(error.status, SML_OK);
+    sml_operation_release(op);
+  }
+}
+
+static void bad_arguments(void **state) {
+  (void)state;
+  float a[8] = {0};
+  sml_operation *op = (sml_operation *)&a;
+#define REFUSED(expected, ...)                                   \
+  do {                                                           \
+    op = (sml_operation *)&a;                                    \
+    assert_int_equal(sml_allreduce(__VA_ARGS__, &op), expected); \
+    assert_null(op);                                             \
+    assert_true(strlen(sml_error_detail()) > 10);                \
+  } while (0)
+  REFUSED(SML_ERR_INVALID_ARGUMENT, NULL, a, a, 1, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, NULL, a, 1, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, NULL, 1, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a + 1, 2, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a + 1, a, 2, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX / 4 + 1, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX, SML_FLOAT32, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)2, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, (sml_reduction)-1, NULL);
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT32, SML_AVG, NULL);
+  const sml_operation_options empty = {.struct_bytes = 0};
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, SML_SUM, &empty);
+#undef REFUSED
+  assert_int_equal(sml_allreduce(job, a, a, 1, SML_FLOAT32, SML_SUM, NULL, NULL), SML_ERR_INVALID_ARGUMENT);
+  /* Adjacent is disjoint. */
+  assert_int_equal(sml_allreduce(job, a, a + 4, 4, SML_FLOAT32, SML_SUM, NULL, &op), SML_OK);
+  sml_operation_release(op);
+  sml_operation_release(NULL);
+  assert_int_equal(sml_operation_test(NULL), SML_ERR_INVALID_ARGUMENT);
+  assert_int_equal(sml_operation_wait(NULL, 1), SML_ERR_INVALID_ARGUMENT);
+  assert_int_equal(sml_operation_error(NULL, NULL), SML_ERR_INVALID_ARGUMENT);
+}
+
+static void nothing_to_sum_ends_at_once(void **state) {
+  (void)state;
+  sml_operation *op;
+  assert_int_equal(sml_allreduce(job, NULL, NULL, 0, SML_FLOAT32, SML_SUM, NULL, &op), SML_OK);
+  assert_int_equal(sml_operation_test(op), SML_OK);
+  sml_operation_release(op);
+}
+
+static void a_full_pool_is_busy(void **state) {
+  (void)state;
+  int32_t x = 3;
+  sml_operation *ops[5];
+  for (size_t round = 0; round < 3; round++) {
+    for (size_t i = 0; i < 4; i++)
+      assert_int_equal(sml_allreduce(job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &ops[i]), SML_OK);
+    assert_int_equal(sml_allreduce(job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &ops[4]), SML_ERR_BUSY);
+    assert_null(ops[4]);
+    for (size_t i = 0; i < 4; i++) sml_operation_release(ops[i]);
+  }
+}
+
+static void support_is_of_the_kind_only(void **state) {
+  (void)state;
+  assert_int_equal(sml_supported(job, SML_FLOAT32, SML_SUM, 0), 1);
+  assert_int_equal(sml_supported(job, SML_FLOAT32, SML_AVG, 1 << 30), 1);
+  assert_int_equal(sml_supported(job, SML_INT32, SML_SUM, 1), 1);
+  assert_int_equal(sml_supported(job, SML_INT32, SML_AVG, 1), 0);
+  assert_int_equal(sml_supported(job, (sml_type)9, SML_SUM, 1), 0);
+  assert_int_equal(sml_supported(NULL, SML_INT32, SML_SUM, 1), 0);
+}
+
+static void abort_ends_the_job(void **state) {
+  (void)state;
+  float x = 1;
+  sml_operation *op, *before;
+  sml_error error = SML_ERROR_INIT;
+  assert_int_equal(sml_allreduce(job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &before), SML_OK);
+  assert_int_equal(sml_job_error(job, &error), SML_OK);
+  assert_int_equal(sml_job_abort(job, "out of\npaper"), SML_OK);
+  assert_int_equal(sml_job_error(job, &error), SML_ERR_ABORTED);
+  assert_non_null(strstr(error.detail, "paper"));
+  assert_int_equal(error.num_ranks, 1);
+  assert_int_equal(error.operation, 1);
+  assert_int_equal(sml_job_error(job, NULL), SML_ERR_ABORTED);
+  assert_int_equal(sml_allreduce(job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op), SML_ERR_ABORTED);
+  assert_non_null(strstr(sml_error_detail(), "paper"));
+  assert_int_equal(sml_operation_test(before), SML_OK); /* it had ended */
+  sml_operation_release(before);
+}
+
+static void statistics(void **state) {
+  (void)state;
+  float x[3] = {1, 2, 3};
+  sml_operation *op;
+  sml_stats stats = SML_STATS_INIT;
+  assert_int_equal(sml_allreduce(job, x, x, 3, SML_FLOAT32, SML_SUM, NULL, &op), SML_OK);
+  sml_operation_release(op);
+  assert_int_equal(sml_job_stats(job, &stats), SML_OK);
+  assert_int_equal(stats.operations_submitted, 1);
+  assert_int_equal(stats.operations_completed, 1);
+  assert_int_equal(stats.tensor_bytes, 12);
+  assert_int_equal(stats.tx_packets, 0);
+  assert_int_equal(sml_job_stats(job, NULL), SML_ERR_INVALID_ARGUMENT);
+  assert_int_equal(sml_job_stats(NULL, &stats), SML_ERR_INVALID_ARGUMENT);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(one_rank_copies_bits, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(bad_arguments, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(nothing_to_sum_ends_at_once, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_full_pool_is_busy, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(support_is_of_the_kind_only, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(abort_ends_the_job, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(statistics, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Finds, before a job starts, the largest datagram that comes back from the aggregator on every lane:
+ * HELLOs padded to candidate sizes, from large to small. The HELLO also registers the lane's address. */
+#ifndef SML_LIB_PROBER_H
+#define SML_LIB_PROBER_H
+
+#include "ctl/message.h"
+#include "lib/engines.h"
+
+#define SML_PROBER_CANDIDATES 6u
+
+struct sml_prober;
+struct sml_prober_lane {
+  struct sml_hello hello; /* lent to the engine while verdict is PROBE_ASKING */
+  struct sml_prober *prober;
+  uint32_t candidate;  /* index of the size asked for */
+  _Atomic int verdict; /* release by the engine's thread, acquire by sml_prober_poll */
+};
+
+struct sml_prober {
+  struct sml_engines *engines;
+  void (*wake)(void *user); /* called on an engine's thread when a verdict is there */
+  void *user;
+  uint32_t num_lanes;
+  uint32_t candidates_bytes[SML_PROBER_CANDIDATES], num_candidates;
+  struct sml_prober_lane lanes[SML_MAX_LANES];
+};
+
+/* engines, wake and user are set by the caller before. aggregator: of the control connection; the
+ * lanes' ports come from the welcome. */
+void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *welcome, uint32_t rank,
+                      const struct sml_addr *aggregator, uint32_t max_datagram_bytes, uint64_t now_ns);
+enum sml_prober_state { SML_PROBER_BUSY, SML_PROBER_DONE };
+/* Moves lanes on to their next candidate. DONE: *datagram_bytes_out came back on all lanes (0: nothing
+ * did on some lane), and no engine holds memory of the prober any more. */
+enum sml_prober_state sml_prober_poll(struct sml_prober *prober, uint64_t now_ns,
+                                      uint32_t *datagram_bytes_out);
+/* Gives up: no lane begins another candidate. Poll until DONE. */
+void sml_prober_cancel(struct sml_prober *prober);
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A job's control connection to its aggregator, seen from the worker: connect (with retries, since an
+ * aggregator may start a little later), join, probe, start, heartbeats, leave. Everything here runs on
+ * the context's control thread; nothing blocks. */
+#ifndef SML_LIB_SESSION_H
+#define SML_LIB_SESSION_H
+
+#include "lib/control.h"
+#include "lib/prober.h"
+
+/* Called on the control thread. A failure has the form of the message that tells others about it. */
+struct sml_session_events {
+  void (*started)(void *user, const struct sml_ctl_start *start); /* at first and with each new epoch */
+  void (*ended)(void *user, const struct sml_ctl_abort *failure); /* at most once: joined no more */
+  void (*rank_gone)(void *user, const struct sml_ctl_rank_gone *gone);
+  void (*fill_heartbeat)(void *user, struct sml_ctl_heartbeat *heartbeat);
+  /* Before each pass: may send and leave. Returns when to come again at the latest. */
+  uint64_t (*tick)(void *user, uint64_t now_ns);
+  void (*closed)(void *user); /* after sml_session_leave(); the last call */
+};
+
+struct sml_session_options {
+  struct sml_control *control;
+  struct sml_engines *engines;
+  struct sml_addr aggregator;
+  char aggregator_text[96]; /* for sentences */
+  struct sml_ctl_join join;
+  uint64_t deadline_ns; /* of the join */
+  const struct sml_session_events *events;
+  void *user;
+};
+
+enum sml_session_state {
+  SML_SESSION_WAITING, /* for the next attempt to connect; no descriptor */
+  SML_SESSION_CONNECTING,
+  SML_SESSION_JOINING, /* JOIN sent, WELCOME awaited */
+  SML_SESSION_PROBING,
+  SML_SESSION_PROBED, /* START awaited */
+  SML_SESSION_RUNNING,
+  SML_SESSION_OVER,    /* `ended` was called; the connection may be there to say goodbye */
+  SML_SESSION_LEAVING, /* GOODBYE sent, the aggregator's close awaited */
+  SML_SESSION_CLOSING, /* no descriptor; an engine may still hold the prober's memory */
+  SML_SESSION_CLOSED,
+};
+
+struct sml_session {
+  struct sml_session *next; /* the control thread's list */
+  struct sml_session_options options;
+  enum sml_session_state state;
+  int fd; /* opened and closed under sml_fork_lock() */
+  uint32_t watched_events;
+  uint64_t attempt_ns; /* WAITING: when to connect; CONNECTING: when to give this attempt up */
+  uint64_t leave_deadline_ns;
+  uint64_t last_heard_ns, next_heartbeat_ns;
+  uint64_t due_ns;           /* when the next pass is expected at the latest */
+  char attempt_failure[160]; /* why the last attempt failed */
+  struct sml_ctl_welcome welcome;
+  struct sml_prober prober;
+  uint32_t datagram_bytes; /* that came back */
+  bool has_eof;
+  size_t rx_bytes, tx_bytes;
+  uint8_t rx[SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY];
+  uint8_t tx[4096];
+};
+
+void sml_session_init(struct sml_session *session, const struct sml_session_options *options);
+/* Does all that can be done now; returns when to come again at the latest. */
+uint64_t sml_session_service(struct sml_session *session, uint64_t now_ns);
+/* Queues a message, if there is a connection. One that does not fit means that the aggregator has not
+ * read for long; it will be found silent. */
+void sml_session_send(struct sml_session *session, const struct sml_ctl_message *message);
+void sml_session_leave(struct sml_session *session, uint64_t now_ns);
+bool sml_session_is_closed(const struct sml_session *session);
+
+#endif

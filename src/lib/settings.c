@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/settings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define DEFAULT_OPERATIONS 1024u
+#define MAX_OPERATIONS 65536u
+#define MAX_THREADS 16u
+#define DEFAULT_RX_BUFFER_BYTES (8u << 20)
+
+/* NULL when unset or empty. */
+static const char *read_environment(const char *name) {
+  const char *value = getenv(name);
+  return value != NULL && value[0] != 0 ? value : NULL;
+}
+
+static sml_status read_threads(struct sml_settings *s) {
+  const char *text = read_environment("SWITCHML_THREADS");
+  if (text == NULL || s->num_threads != 0) return SML_OK;
+  char *end;
+  const unsigned long value = strtoul(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != 0 || value < 1 || value > MAX_THREADS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_THREADS is '%.64s': set a number from 1 to %u", text,
+                    MAX_THREADS);
+  s->num_threads = (uint32_t)value;
+  return SML_OK;
+}
+
+static sml_status read_no_offload(struct sml_settings *s) {
+  const char *text = read_environment("SWITCHML_NO_OFFLOAD");
+  if (text == NULL || strcmp(text, "0") == 0) return SML_OK;
+  if (strcmp(text, "1") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_NO_OFFLOAD is '%.64s': set 1 or 0", text);
+  s->no_offload = true;
+  return SML_OK;
+}
+
+static sml_status read_kernels(struct sml_settings *s) {
+  const char *text = read_environment("SWITCHML_KERNELS");
+  s->kernels = sml_quant_select(text);
+  if (text == NULL) return SML_OK;
+  if (strcmp(text, "scalar") != 0 && strcmp(text, "avx2") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_KERNELS is '%.64s': set scalar or avx2", text);
+  if (strcmp(text, s->kernels->name) != 0)
+    return sml_fail(SML_ERR_UNSUPPORTED, "SWITCHML_KERNELS is '%s', which this processor does not have",
+                    text);
+  return SML_OK;
+}
+
+static sml_status read_faults(struct sml_settings *s) {
+  const char *text = read_environment("SWITCHML_FAULTS");
+  char error[SML_ERROR_DETAIL_BYTES / 2];
+  if (text == NULL) return SML_OK;
+  if (!sml_faults_parse(text, &s->faults, error, sizeof error))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_FAULTS is '%.64s': %s", text, error);
+  s->has_faults = sml_faults_any(&s->faults);
+  return SML_OK;
+}
+
+static sml_status read_log_level(struct sml_settings *s) {
+  static const char *const names[] = {
+      [SML_LOG_WARN] = "WARN", [SML_LOG_INFO] = "INFO", [SML_LOG_TRACE] = "TRACE"};
+  const char *text = read_environment("SWITCHML_DEBUG");
+  if (text == NULL) return SML_OK;
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    s->log_level = (enum sml_log_level)i;
+    return SML_OK;
+  }
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_DEBUG is '%.64s': set WARN, INFO or TRACE", text);
+}
+
+sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *s) {
+  memset(s, 0, sizeof *s);
+  sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
+  if (options != NULL) {
+    const sml_status status = sml_options_copy(&o, sizeof o, options, "sml_context_options");
+    if (status != SML_OK) return status;
+  }
+  if (o.num_threads > MAX_THREADS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_threads is %u: at most %u", o.num_threads, MAX_THREADS);
+  if (o.num_operations > MAX_OPERATIONS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_operations is %u: at most %u", o.num_operations,
+                    MAX_OPERATIONS);
+  s->num_threads = o.num_threads;
+  s->num_operations = o.num_operations == 0 ? DEFAULT_OPERATIONS : 1u << sml_ceil_log2(o.num_operations);
+  s->rx_buffer_bytes = o.rx_buffer_bytes == 0 ? DEFAULT_RX_BUFFER_BYTES : o.rx_buffer_bytes;
+  s->no_offload = o.no_offload != 0;
+  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_kernels,
+                                                          read_faults, read_log_level};
+  for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
+    const sml_status status = readers[i](s);
+    if (status != SML_OK) return status;
+  }
+  if (s->num_threads == 0) s->num_threads = 1;
+  return SML_OK;
+}
+
+void sml_log(const struct sml_settings *settings, enum sml_log_level level, const char *format, ...) {
+  static const char *const prefixes[] = {
+      [SML_LOG_WARN] = "warning: ", [SML_LOG_INFO] = "", [SML_LOG_TRACE] = "trace: "};
+  if (level > settings->log_level) return;
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "switchml: %s%s\n", prefixes[level], text); /* one call: lines of threads do not mix */
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a context runs with: the caller's options and the environment, checked once. A value that
+ * cannot be used is an error, never ignored. */
+#ifndef SML_LIB_SETTINGS_H
+#define SML_LIB_SETTINGS_H
+
+#include "lib/status.h"
+#include "netio/netio.h"
+#include "quant/quant.h"
+
+enum sml_log_level { SML_LOG_WARN, SML_LOG_INFO, SML_LOG_TRACE };
+
+struct sml_settings {
+  uint32_t num_threads, num_operations, rx_buffer_bytes;
+  bool no_offload;
+  const struct sml_quant_kernels *kernels;
+  struct sml_fault_options faults;
+  bool has_faults;
+  enum sml_log_level log_level;
+};
+
+/* options may be NULL. */
+sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *settings_out);
+
+/* One line on stderr, if the settings let the level through. */
+__attribute__((format(printf, 3, 4))) void sml_log(const struct sml_settings *settings,
+                                                   enum sml_log_level level, const char *format, ...);
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/test_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+void note_failure(struct rank *r, int line, const char *claim, const char *format, ...) {
+  const int used =
+      snprintf(r->failure, sizeof r->failure, "rank %u, line %d: %.200s; ", r->rank, line, claim);
+  va_list arguments;
+  va_start(arguments, format); /* a surplus argument of CHECK's is not looked at */
+  vsnprintf(r->failure + used, sizeof r->failure - (size_t)used, format, arguments);
+  va_end(arguments);
+}
+
+void world_init(struct world *w, uint32_t num_ranks) {
+  memset(w, 0, sizeof *w);
+  assert_true(num_ranks <= MAX_RANKS);
+  w->num_ranks = num_ranks;
+  w->context_options = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
+  w->job_options = (sml_job_options)SML_JOB_OPTIONS_INIT;
+  w->job_options.join_timeout_ns = 20 * SML_NS_PER_S;
+  w->job_options.operation_timeout_ns = 30 * SML_NS_PER_S;
+  for (uint32_t r = 0; r < num_ranks; r++) {
+    w->ranks[r].world = w;
+    w->ranks[r].rank = r;
+  }
+}
+
+void world_start_aggd(struct world *w) {
+  char error[256];
+  const char *host = w->host ? w->host : "127.0.0.1:0";
+  assert_true(sml_addr_parse(host, 0, &w->aggd_options.listen, error, sizeof error));
+  if (sml_aggd_start(&w->aggd_options, &w->aggd, error, sizeof error) != 0) fail_msg("%s", error);
+  struct sml_addr addr;
+  sml_aggd_addr(w->aggd, &addr);
+  sml_addr_format(&addr, w->address, sizeof w->address);
+}
+
+static void *run_body(void *argument) {
+  struct rank *r = argument;
+  r->body(r);
+  return NULL;
+}
+
+static void run_all(struct world *w, void (*body)(struct rank *)) {
+  for (uint32_t r = 0; r < w->num_ranks; r++) {
+    w->ranks[r].body = body;
+    w->ranks[r].failure[0] = 0;
+    assert_int_equal(pthread_create(&w->ranks[r].thread, NULL, run_body, &w->ranks[r]), 0);
+  }
+  for (uint32_t r = 0; r < w->num_ranks; r++) pthread_join(w->ranks[r].thread, NULL);
+}
+
+void world_run(struct world *w, void (*body)(struct rank *)) {
+  run_all(w, body);
+  bool has_failed = false;
+  for (uint32_t r = 0; r < w->num_ranks; r++) {
+    if (w->ranks[r].failure[0] == 0) continue;
+    print_message("%s\n", w->ranks[r].failure);
+    has_failed = true;
+  }
+  assert_false(has_failed);
+}
+
+static void join(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = r->world->num_ranks;
+  CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
+  r->status = sml_job_create(r->context, &o, &r->job);
+  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
+}
+
+void world_join(struct world *w) {
+  world_run(w, join);
+}
+
+void world_start(struct world *w) {
+  world_start_aggd(w);
+  world_join(w);
+}
+
+static void leave(struct rank *r) {
+  sml_job_destroy(r->job);
+  sml_context_destroy(r->context);
+  r->job = NULL;
+  r->context = NULL;
+}
+
+void world_stop(struct world *w) {
+  run_all(w, leave);
+  if (w->aggd) sml_aggd_stop(w->aggd);
+  w->aggd = NULL;
+}
+
+sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sml_type type,
+                     sml_reduction reduction) {
+  sml_operation *op;
+  sml_status status = sml_allreduce(r->job, in, out, count, type, reduction, NULL, &op);
+  if (status != SML_OK) return status;
+  status = sml_operation_wait(op, 30 * SML_NS_PER_S);
+  sml_operation_release(op);
+  return status;
+}
+
+float float_value(uint32_t rank, size_t i) {
+  return (float)((int)((i * 7 + rank * 13 + i / 1000) % 2001) - 1000);
+}
+
+int32_t int_value(uint32_t rank, size_t i) {
+  return (int32_t)(uint32_t)sml_mix64(i * 64 + rank + 1); /* all 32 bits, so that sums wrap */
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * For tests: an aggregator and n ranks in this process, each with a context of its own and a thread to
+ * run a test's body on. Ranks note what went wrong; the test's thread asserts on it afterwards. */
+#ifndef SML_LIB_TEST_WORLD_H
+#define SML_LIB_TEST_WORLD_H
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include "aggd/aggd.h"
+#include "lib/job.h"
+
+#define MAX_RANKS 8u
+
+struct world;
+struct rank {
+  struct world *world;
+  uint32_t rank;
+  sml_context *context;
+  sml_job *job;
+  sml_status status; /* of the join */
+  char failure[512]; /* first failed check; "" while all is well */
+  pthread_t thread;
+  void (*body)(struct rank *rank);
+};
+
+struct world {
+  uint32_t num_ranks;
+  struct sml_aggd_options aggd_options; /* set before world_start(), zero for defaults */
+  sml_context_options context_options;
+  sml_job_options job_options;
+  const char *host; /* where the aggregator listens; NULL: 127.0.0.1:0 */
+  struct sml_aggd *aggd;
+  char address[80];
+  struct rank ranks[MAX_RANKS];
+};
+
+/* In a body: notes the failure, with an optional printf text, and leaves the body. */
+#define CHECK(r, ...) CHECK_WITH(r, __VA_ARGS__, " ")
+#define CHECK_WITH(r, claim, ...)                     \
+  do {                                                \
+    if (!(claim)) {                                   \
+      note_failure(r, __LINE__, #claim, __VA_ARGS__); \
+      return;                                         \
+    }                                                 \
+  } while (0)
+void note_failure(struct rank *r, int line, const char *claim, const char *format, ...);
+
+void world_init(struct world *w, uint32_t num_ranks);
+void world_start_aggd(struct world *w);
+/* Joins all ranks and asserts that it worked. */
+void world_join(struct world *w);
+void world_start(struct world *w); /* both */
+/* Runs the body on every rank at once, and asserts that no check failed. */
+void world_run(struct world *w, void (*body)(struct rank *rank));
+/* Destroys jobs and contexts of all ranks at once; then the aggregator. */
+void world_stop(struct world *w);
+
+/* One all-reduce, submitted, waited for (at most 30 s) and released. */
+sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sml_type type,
+                     sml_reduction reduction);
+/* Values whose sums are exact: rank and element decide. */
+float float_value(uint32_t rank, size_t i);
+int32_t int_value(uint32_t rank, size_t i);
+
+#endif
