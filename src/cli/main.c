@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The command `switchml`: finds the subcommand and hands over. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/bench.h"
+
+struct command_line {
+  int argc; /* from the subcommand on */
+  char **argv;
+};
+
+static const char doc[] =
+    "All-reduce by in-network aggregation."
+    "\vCommands:\n"
+    "  bench    time all-reduces and check every result\n\n"
+    "`switchml COMMAND --help` says more. The aggregator is a command of its own, switchmld(1).";
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  struct command_line *line = state->input;
+  switch (key) {
+    case ARGP_KEY_ARG:
+      if (strcmp(text, "bench") != 0) argp_error(state, "there is no command '%s'; there is: bench", text);
+      line->argc = state->argc - state->next + 1;
+      line->argv = &state->argv[state->next - 1];
+      state->next = state->argc; /* the rest is the subcommand's */
+      return 0;
+    case ARGP_KEY_NO_ARGS:
+      argp_error(state, "no command; there is: bench");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static void print_version(FILE *stream, struct argp_state *state) {
+  (void)state;
+  fprintf(stream, "switchml %s (libswitchml %s)\n", SML_VERSION_TEXT, sml_version());
+}
+
+int main(int argc, char **argv) {
+  static const struct argp parser = {.parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
+  static struct sml_bench_options options;
+  struct command_line line = {0};
+  argp_program_version_hook = print_version;
+  argp_err_exit_status = SML_BENCH_USAGE;
+  if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &line) != 0) return SML_BENCH_USAGE;
+  sml_bench_options_parse(&options, line.argc, line.argv);
+  if (options.num_local != 0 && !options.is_local_worker)
+    return sml_bench_local(&options, line.argc, line.argv);
+  return sml_bench_worker(&options);
+}
