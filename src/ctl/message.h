@@ -59,7 +59,7 @@ struct sml_ctl_start {
   uint32_t epoch;
   uint32_t num_lanes; /* this many of the welcome's ports are used */
   uint32_t chunk_bytes; /* payload of a full data chunk; multiple of 4 */
-  uint32_t num_slots;
+  uint32_t num_slots;   /* at most as many as asked for */
   uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
 };

@@ -307,15 +307,16 @@ static void test_last_one_out_while_joining_frees_the_name(void **state) {
 
 static void test_slots_run_out(void **state) {
   (void)state;
-  begin(); /* 1024 slots, 256 a job */
   char name[8];
+  struct sml_registry_options options = defaults();
+  options.pool_slots = 512; /* 128 a job */
+  begin_with(options);
   for (uint32_t j = 0; j < 4; j++) {
     snprintf(name, sizeof name, "j%u", j);
     start_world(name, j * 2, 2);
-    assert_int_equal(w.last[j * 2].u.start.slot_base[1], j * 256);
+    assert_int_equal(w.last[j * 2].u.start.slot_base[1], j * 128);
   }
   w.options.max_jobs = 0;
-  struct sml_registry_options options = defaults();
   options.max_jobs = 5;
   begin_with(options);
   for (uint32_t j = 0; j < 4; j++) {
@@ -332,12 +333,37 @@ static void test_slots_run_out(void **state) {
   EXPECT("c9<REFUSE -7; c9 close; c8<REFUSE -7; c8 close; end j4; ");
   expect_detail(
       8,
-      "no 256 slots in a row are free on lane 0 of the aggregator (1024 in all): wait for a job to end, ask "
+      "no 128 slots in a row are free on lane 0 of the aggregator (512 in all): wait for a job to end, ask "
       "for fewer, or raise them there");
   goodbye(2); /* job 1 ends: its window is free at once */
   goodbye(3);
   start_world("y", 8, 2);
-  assert_int_equal(w.last[8].u.start.slot_base[0], 256);
+  assert_int_equal(w.last[8].u.start.slot_base[0], 128);
+}
+
+static void test_large_chunks_get_fewer_slots(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t num_asked, datagram_bytes, num_slots;
+  } rows[] = {{256, 1472, 256}, {1024, 1472, 512},  {1024, 1312, 1024}, {1024, 1316, 512}, {256, 8960, 128},
+              {64, 8960, 64},   {256, 40992, 32},   {256, 65504, 32},   {16, 65504, 16}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_registry_options options = defaults();
+    options.max_datagram_bytes = 65504;
+    begin_with(options);
+    for (uint32_t c = 0; c < 2; c++) {
+      struct sml_ctl_message m = join_message("x", c, 2);
+      m.u.join.num_slots = rows[i].num_asked;
+      m.u.join.max_datagram_bytes = 65504;
+      opened(c);
+      message(c, &m);
+    }
+    probed(0, 65504);
+    probed(1, rows[i].datagram_bytes);
+    assert_int_equal(w.last[0].u.start.chunk_bytes, rows[i].datagram_bytes - 32);
+    assert_int_equal(w.last[0].u.start.num_slots, rows[i].num_slots);
+    (void)end_world(NULL);
+  }
 }
 
 static void test_too_many_jobs(void **state) {
@@ -375,6 +401,7 @@ int main(void) {
       cmocka_unit_test(test_departure_while_joining_lets_the_rank_return),
       cmocka_unit_test(test_last_one_out_while_joining_frees_the_name),
       cmocka_unit_test(test_slots_run_out),
+      cmocka_unit_test(test_large_chunks_get_fewer_slots),
       cmocka_unit_test(test_too_many_jobs),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);

@@ -9,7 +9,7 @@
 #define NONCE_BYTES 8u
 /* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
  * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
-#define GATHER_SHARE 4u
+#define GATHER_SHARE 3u
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 

@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static void close_unit(struct sml_engine_unit *unit) {
   if (unit->engine) sml_worker_engine_destroy(unit->engine);
@@ -24,6 +26,14 @@ static struct sml_addr any_address(int family) {
   return addr;
 }
 
+/* Ranks that were given one seed must not lose the same frames, but the same ones each time. */
+static uint64_t fault_seed(uint64_t seed, uint32_t lane) {
+  const char *rank = getenv("RANK");
+  uint64_t process = seed == 0 ? (uint64_t)getpid() : 0;
+  if (rank != NULL) process = strtoull(rank, NULL, 10);
+  return sml_mix64(seed + lane) ^ sml_mix64(process + 1);
+}
+
 static sml_status open_io(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,
                           uint32_t lane) {
   const struct sml_addr bind_addr = any_address(family);
@@ -37,7 +47,7 @@ static sml_status open_io(struct sml_engine_unit *unit, const struct sml_setting
   }
   if (!settings->has_faults) return SML_OK;
   struct sml_fault_options faults = settings->faults;
-  faults.seed = sml_mix64(faults.seed + lane);
+  faults.seed = fault_seed(faults.seed, lane);
   struct sml_netio *wrapped = sml_faults_wrap(unit->io, &faults);
   if (wrapped == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the fault injector");
   unit->io = wrapped;

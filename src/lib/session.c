@@ -197,7 +197,7 @@ static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *we
 }
 
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
-  if (start->num_lanes > s->welcome.num_lanes || start->num_slots != s->options.join.num_slots ||
+  if (start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
       start->chunk_bytes + SML_CTL_HEADER_BYTES > s->datagram_bytes) {
     end(s, SML_ERR_PROTOCOL,
         "the aggregator at %s started the job with %u lanes, %u slots and chunks of %u bytes, "

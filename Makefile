@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front for Meson. `make help` lists what there is.
+#   PREFIX, DESTDIR   where `make install` puts things (default /usr/local)
+#   ARGS              passed to the demo, the checks and the benches
+#   NO_SETUP=1        never look for missing Debian packages
+PREFIX ?= /usr/local
+DESTDIR ?=
+ARGS ?=
+BUILD := build
+SETUP := $(if $(NO_SETUP),true,tools/setup)
+
+.PHONY: all help setup check check-asan check-tsan check-clang soak demo bench-netbed install clean
+
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD) --quiet
+	@tools/stage $(BUILD)
+
+$(BUILD)/build.ninja:
+	@$(SETUP) build
+	meson setup $(BUILD) --prefix=$(abspath $(PREFIX)) --libdir=lib
+
+help:
+	@echo 'make               build into build/: commands in build/bin, library in build/lib; then: . build/env.sh'
+	@echo 'make setup         install the Debian packages that are missing (as root or with sudo)'
+	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan'
+	@echo 'make check-asan    only the ASan + UBSan part of it'
+	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
+	@echo 'make check-clang   build everything with clang'
+	@echo 'make soak          the long randomized tests (10,000 all-reduces)'
+	@echo 'make demo          train a PyTorch model over SwitchML and over Gloo; ARGS=--quick for a short one'
+	@echo 'make bench-netbed  measure in shaped network namespaces, beside Gloo and Open MPI (root)'
+	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
+	@echo 'make clean         remove everything that was built'
+
+setup:
+	@tools/setup build torch
+
+check:
+	@$(SETUP) build
+	@-$(SETUP) --optional torch
+	@tools/check.py plain asan tsan clang $(ARGS)
+
+check-asan check-tsan check-clang: check-%:
+	@$(SETUP) build
+	@tools/check.py $* $(ARGS)
+
+soak: all
+	@tools/check.py soak $(ARGS)
+
+demo:
+	@$(SETUP) build torch
+	@$(MAKE) --no-print-directory all
+	@demo/run $(ARGS)
+
+bench-netbed: all
+	@bench/netbed $(ARGS)
+
+install: all
+	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
+	meson install -C $(BUILD) $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+
+clean:
+	rm -rf build build-asan build-tsan build-clang

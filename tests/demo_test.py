@@ -1,0 +1,169 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The demo and the network bed: that they work, and that they leave nothing behind. SML_SOAK=1 interrupts the
+demo at many more moments."""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+DEMO, NETBED, ALLREDUCE = (os.path.join(ROOT, path) for path in ("demo/run", "bench/netbed", "bench/allreduce"))
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+OURS = re.compile(r"sml-|switchml|torch")
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import netbed  # pylint: disable=wrong-import-position  # bench/netbed.py
+
+
+def need_torch():
+    probe = subprocess.run([PYTHON, "-c", "import torch.distributed as d; assert d.is_available()"],
+                           capture_output=True, check=False)
+    if probe.returncode != 0:
+        raise tap.Skip("PyTorch is not installed (Debian: python3-torch)")
+    if not os.path.isdir("/usr/share/datasets/fashion-mnist"):
+        raise tap.Skip("Fashion-MNIST is not installed (Debian: dataset-fashion-mnist)")
+
+
+def need_namespaces():
+    reason = netbed.why_unavailable()
+    if reason:
+        raise tap.Skip(reason)
+
+
+def marked_processes(marker):
+    """The processes, wherever they are now, that inherited this mark. Ports end with the processes that
+    hold them, and with their namespaces."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+                if marker.encode() in environ.read():
+                    found.append((int(pid), cmdline.read().replace(b"\0", b" ").decode()))
+        except OSError:
+            pass
+    return found
+
+
+def traces(pid):
+    """Namespaces of this run of the demo, and our kind of files in shared places."""
+    namespaces = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
+    files = [os.path.join(folder, name) for folder in ("/dev/shm", "/tmp") for name in os.listdir(folder)
+             if OURS.search(name) and os.lstat(os.path.join(folder, name)).st_uid == os.getuid()]
+    return {name for name in namespaces if name.startswith(f"sml-p{pid}-")}, set(files)
+
+
+def start_demo(marker, *arguments):
+    environment = {**os.environ, "SML_DEMO_TEST": marker}
+    return subprocess.Popen([PYTHON, DEMO, *arguments], env=environment, stdin=subprocess.DEVNULL, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def interrupt_at(moment_s, numbers, *arguments):
+    """Starts the demo, interrupts it, and looks for what it left."""
+    marker = uuid.uuid4().hex
+    files_before = traces(0)[1]
+    process = start_demo(marker, "--steps", "100000", "--batch", "8", *arguments)
+    time.sleep(moment_s)
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.05)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    told = f"at {moment_s:.2f} s: exit {process.returncode}\n{out[-800:]}\n{err[-2000:]}"
+    # Before the demo has its handlers, Python's own answer to the signal is as good.
+    assert process.returncode in (128 + numbers[0], -numbers[0], 1 if moment_s < 1 else 130), told
+    assert time.monotonic() - began < 30, told
+    namespaces, files = traces(process.pid)
+    assert not namespaces, f"{namespaces} {told}"
+    left = marked_processes(marker)
+    assert not left, f"{left} {told}"
+    files = {name for name in files - files_before if str(process.pid) in name or "switchml-bench" not in name}
+    assert not [name for name in files if os.path.exists(name) and "torch_" in name], f"{files} {told}"
+
+
+def test_demo_on_loopback():
+    need_torch()
+    marker = uuid.uuid4().hex
+    process = start_demo(marker, "--loopback", "--workers", "2", "--steps", "4", "--batch", "16")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, out + err
+    assert "nothing is to be gained" in out and re.search(r"test accuracy +0\.\d+ +0\.\d+", out), out
+    assert re.search(r"hold the same parameters +yes +yes", out), out
+    assert not marked_processes(marker)
+
+
+def test_demo_refuses_nonsense():
+    for arguments in (["--workers", "1"], ["--steps", "0", "--workers", "0"], ["--unknown"]):
+        result = subprocess.run([PYTHON, DEMO, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        assert result.returncode == 2 and "error" in result.stderr, result
+
+
+def test_interrupted_demo_leaves_nothing():
+    need_torch()
+    need_namespaces()
+    is_soak = bool(os.environ.get("SML_SOAK"))
+    moments = random.Random(11)
+    interrupt_at(0.5 + moments.random(), [signal.SIGINT])                     # while the bed is made
+    interrupt_at(3 + 2 * moments.random(), [signal.SIGINT, signal.SIGINT])    # while workers start; twice
+    interrupt_at(9 + 3 * moments.random(), [signal.SIGTERM])                  # while they join or train
+    for _ in range(20 if is_soak else 0):
+        interrupt_at(moments.random() ** 2 * 15, [moments.choice([signal.SIGINT, signal.SIGTERM])])
+
+
+def test_interrupted_demo_on_loopback_leaves_nothing():
+    need_torch()
+    interrupt_at(4, [signal.SIGINT], "--loopback", "--workers", "2")
+
+
+def test_netbed_up_exec_down():
+    need_namespaces()
+    name = f"test{os.getpid()}"
+
+    def call(*arguments):
+        return subprocess.run([PYTHON, NETBED, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    try:
+        assert call("up", "--name", name, "--workers", "2", "--mtu", "9000").returncode == 0
+        again = call("up", "--name", name, "--workers", "2")
+        assert again.returncode == 1 and "is up already" in again.stderr, again
+        sizes = call("exec", "--name", name, "1", "ip", "-br", "addr", "show", "eth0")
+        assert sizes.returncode == 0 and netbed.Netbed.worker_address(1) in sizes.stdout, sizes
+        sleeper = subprocess.Popen([PYTHON, NETBED, "exec", "--name", name, "agg", "sleep", "1000"])
+        time.sleep(0.5)
+        assert call("down", "--name", name).returncode == 0
+        assert sleeper.wait(20) != 0
+        assert call("down", "--name", name).returncode == 0
+        missing = call("exec", "--name", name, "0", "true")
+        assert missing.returncode == 1 and "there is no" in missing.stderr, missing
+        assert not [each for each in os.listdir("/run/netns") if name in each]
+    finally:
+        netbed.remove(name)
+    for arguments in (["--workers", "0"], ["--workers", "2", "--mtu", "9"], ["--workers", "2", "--name", "a b"],
+                      ["--workers", "2", "--rate", "fast", "--name", name]):
+        refused = call("up", *arguments)
+        assert refused.returncode == 1 and refused.stderr.startswith("netbed: "), refused
+        assert not [each for each in os.listdir("/run/netns") if name in each]
+
+
+def test_allreduce_benchmark():
+    need_namespaces()
+    result = subprocess.run([PYTHON, ALLREDUCE, "--workers", "2", "--mtu", "1500", "--size", "1M", "--rounds", "1",
+                             "--peers", "", "--loss", "0.01", "--json"], capture_output=True, text=True, check=False,
+                            timeout=120)
+    assert result.returncode == 0, result
+    rows = json.loads(result.stdout)["results"]
+    assert [row["contender"] for row in rows] == ["switchml", "loss"], rows
+    assert rows[0]["bytes"] == 1 << 20 and rows[0]["time_s"] > 0.004 and rows[0]["wire_bytes"] > 1 << 20, rows
+
+
+if __name__ == "__main__":
+    tap.main(globals())

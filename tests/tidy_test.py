@@ -1,0 +1,125 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/tidy.py finds what it is there to find: each rule is given a tree with one violation of it."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import tap
+
+TIDY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools", "tidy.py")
+SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+
+
+def tidy(files, build=None):
+    """Exit status and output of tidy.py over a tree made of {path: text}."""
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as out:
+                out.write(text)
+        command = [sys.executable, TIDY, "--root", root] + (["--build", build] if build else [])
+        result = subprocess.run(command, text=True, check=False, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+        return result.returncode, result.stdout
+
+
+def expect_broken(files, words, build=None):
+    status, output = tidy(files, build)
+    assert status == 1 and words in output, f"status {status}, wanted '{words}' in:\n{output}"
+
+
+def expect_clean(files, build=None):
+    status, output = tidy(files, build)
+    assert status == 0, output
+
+
+def test_a_clean_tree_passes():
+    expect_clean({"src/core/a.c": SPDX + '#include "base/base.h"\n\nint f(void) {\n  return 0;\n}\n',
+                  "tools/x": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\ntrue\n"})
+
+
+def test_layers():
+    expect_broken({"src/core/a.c": SPDX + '#include "netio/netio.h"\n'}, "core may not include netio/netio.h")
+    expect_broken({"src/core/a.h": SPDX + '#  include "quant/quant.h"\n'}, "core may not include quant")
+    expect_broken({"src/engine/a.c": SPDX + '#include "netio/udp.h"\n'}, "engine may not include netio/udp.h")
+    expect_broken({"src/quant/a.c": SPDX + "#include <switchml/switchml.h>\n"}, "quant may not include switchml")
+    expect_broken({"src/base/a_test.c": SPDX + '#include "lib/job.h"\n'}, "base may not include lib")
+    expect_broken({"src/novel/a.c": SPDX}, "no line in the table")
+    expect_clean({"src/engine/a.c": SPDX + '#include "netio/netio.h"\n#include "core/wire.h"\n'})
+
+
+def test_file_size():
+    expect_broken({"src/core/a.c": SPDX + "int x;\n" * 800}, "801 lines")
+    expect_broken({"tests/x.py": "# SPDX-License-Identifier: Apache-2.0\n" + "x = 1\n" * 800}, "801 lines")
+
+
+def test_function_size():
+    body = "  x++;\n" * 69
+    expect_broken({"src/core/a.c": SPDX + "static int\nf(int x) {\n" + body + "}\n"}, "f has 71 lines")
+    expect_broken({"src/core/a.c": SPDX + "static int f(int x,\n      int y) {\n" + body + "}\n"},
+                  "f has 72 lines")
+    expect_broken({"tests/x.py": "# SPDX-License-Identifier: Apache-2.0\ndef f(x):\n" + "    x += 1\n" * 70},
+                  "f has 71 lines")
+    expect_clean({"src/core/a.c": SPDX + "int f(int x);\nint g(int x,\n      int y);\n"
+                  + "struct s {\n" + "  int x;\n" * 90 + "};\n"})
+
+
+def test_columns():
+    expect_broken({"src/core/a.c": SPDX + "/* " + "x" * 120 + " */\n"}, "columns")
+    expect_broken({"src/core/a.c": SPDX + "int x; \n"}, "trailing space")
+
+
+def test_licence_line():
+    expect_broken({"src/core/a.c": "int x;\n"}, "no SPDX line")
+    expect_broken({"tools/x": "#!/bin/sh\ntrue\n"}, "no SPDX line")
+
+
+def test_words():
+    expect_broken({"src/core/a.c": SPDX + "/* TO" + "DO: later */\n"}, "belongs to the tracker")
+    expect_broken({"docs/a.md": "see /wor" + "k/main\n"}, "outside the repository")
+
+
+def test_drop_reasons():
+    header = {"src/core/drop.h": SPDX + '#define SML_DROP_LIST(X) \\\n  X(STALE, "old") \\\n  X(FUTURE, "new")\n'}
+    used = SPDX + "int x = SML_DROP_STALE + SML_DROP_FUTURE_NOT;\n"
+    expect_broken({**header, "src/core/a_test.c": used}, "no test names SML_DROP_FUTURE")
+    expect_broken({**header, "src/core/a.c": used}, "no test names SML_DROP_STALE")
+    expect_clean({**header, "src/core/a_test.c": used + "int y = SML_DROP_FUTURE;\n"})
+
+
+def test_documents():
+    expect_broken({"docs/A.md": "`sml_no_such_thing()` does it\n"}, "sml_no_such_thing is nowhere")
+    expect_clean({"docs/A.md": "`sml_f` does it\n", "src/core/a.h": SPDX + "int sml_f(void);\n"})
+
+
+def test_purity():
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise tap.Skip("no compiler")
+    with tempfile.TemporaryDirectory() as build:
+        expect_broken({}, "no objects", build)
+        for name in ["core", "quant", "ctl"]:
+            folder = os.path.join(build, f"libsml_{name}.a.p")
+            os.makedirs(folder)
+            subprocess.run([compiler, "-c", "-x", "c", "-", "-o", os.path.join(folder, "empty.o")],
+                           input="int sml_x;", text=True, check=True)
+        for name, code, is_pure in [
+                ("copy", "void *memcpy(void *, const void *, unsigned long);"
+                         "void f(void *a, void *b, unsigned long n) { memcpy(a, b, n); }", True),
+                ("alloc", "void *malloc(unsigned long); void *g(void) { return malloc(8); }", False),
+                ("clock", "long time(long *); long h(void) { return time(0); }", False)]:
+            target = os.path.join(folder, name + ".o")
+            subprocess.run([compiler, "-O1", "-c", "-x", "c", "-", "-o", target], input=code, text=True,
+                           check=True)
+            if is_pure:
+                expect_clean({}, build)
+            else:
+                expect_broken({}, "but ctl is pure", build)
+                os.unlink(target)
+
+
+if __name__ == "__main__":
+    tap.main(globals())

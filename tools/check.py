@@ -1,0 +1,155 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""check.py SUITE... [-- MESON TEST ARGUMENTS]: builds and runs the tests of each suite in its own build
+directory, and closes with one line: `N passed, M failed, K skipped`.
+
+Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of
+threaded code), clang (build only), soak (the long randomized tests). What is counted are the single
+tests inside each program, as its TAP output names them.
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0",
+}
+# name: (directory, meson options, compiler, arguments of meson test; None: build only)
+SUITES = {
+    "plain": ("build", [], None, ["--no-suite", "soak"]),
+    "asan": ("build-asan", ["-Db_sanitize=address,undefined", "-Db_lundef=false"], None,
+             ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"]),
+    "tsan": ("build-tsan", ["-Db_sanitize=thread", "-Db_lundef=false"], None,
+             ["--no-suite", "nosan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
+              "--timeout-multiplier", "6"]),
+    "clang": ("build-clang", [], "clang", None),
+    "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
+}
+TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
+
+
+class Count:
+    def __init__(self):
+        self.passed, self.failed, self.skipped = 0, 0, 0
+        self.failures, self.skips = [], []
+
+    def add(self, test, number, rest, is_ok):
+        name = f"{test}: {rest.strip(' -') or number}"
+        directive = re.search(r"#\s*(skip|todo)\b", rest, re.IGNORECASE)
+        if directive:
+            self.skipped += 1
+            self.skips.append(name)
+        elif is_ok:
+            self.passed += 1
+        else:
+            self.failed += 1
+            self.failures.append(name)
+
+
+def count_program(entry, label, count):
+    """Counts one program of meson's testlog.json: its TAP lines, and its own end if that went wrong."""
+    test = f"{label} {entry['name']}"
+    failed_before, lines = count.failed, 0
+    for line in entry.get("stdout", "").splitlines():
+        match = TAP_LINE.match(line)
+        if match:
+            lines += 1
+            count.add(test, match.group(2), match.group(3), not match.group(1))
+    plan = re.search(r"^1\.\.0\b.*#\s*skip(.*)$", entry.get("stdout", ""), re.IGNORECASE | re.MULTILINE)
+    is_bad = entry["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
+    if is_bad and count.failed == failed_before:
+        count.add(test, "", f"{entry['result']} (exit status {entry.get('returncode')})", False)
+    elif lines == 0 and not is_bad:
+        is_skip = plan is not None or entry["result"] == "SKIP"
+        count.add(test, "", f"# skip {plan.group(1) if plan else ''}" if is_skip else "program", True)
+
+
+def run(command, env=None, quiet=False):
+    result = subprocess.run(command, cwd=ROOT, env=env, text=True, check=False,
+                            stdout=subprocess.PIPE if quiet else None,
+                            stderr=subprocess.STDOUT if quiet else None)
+    if quiet and result.returncode != 0:
+        sys.stdout.write(result.stdout)
+    return result.returncode
+
+
+def build(label, directory, options, compiler):
+    env = dict(os.environ)
+    if compiler:
+        env["CC"] = compiler
+    if not os.path.exists(os.path.join(ROOT, directory, "build.ninja")):
+        shutil.rmtree(os.path.join(ROOT, directory), ignore_errors=True)
+        if run(["meson", "setup", directory, "--libdir=lib"] + options, env, quiet=True) != 0:
+            return False
+    print(f"check: building {label} in {directory}/", flush=True)
+    if run(["ninja", "-C", directory, "--quiet"], env, quiet=True) != 0:
+        return False
+    return run([os.path.join(ROOT, "tools/stage"), directory]) == 0
+
+
+def thread_sanitizer_works():
+    """Old runtimes do not start on kernels with more address space randomization than they know."""
+    probe = "echo 'int main(void){return 0;}' > $d/a.c && cc -fsanitize=thread $d/a.c -o $d/a && $d/a"
+    return run(["sh", "-c", f'd=$(mktemp -d) && {probe}; s=$?; rm -rf "$d"; exit $s'], quiet=True) == 0
+
+
+def run_suite(label, extra, count):
+    directory, options, compiler, test_arguments = SUITES[label]
+    if compiler and not shutil.which(compiler):
+        count.add(label, "", f"build # skip {compiler} is not installed", True)
+        return
+    if label == "tsan" and not thread_sanitizer_works():
+        count.add(label, "", "run # skip ThreadSanitizer does not start on this kernel", True)
+        return
+    if not build(label, directory, options, compiler):
+        count.add(label, "", "build failed", False)
+        return
+    if test_arguments is None:
+        count.add(label, "", "build", True)
+        return
+    env = {**os.environ, **SANITIZER_ENV}
+    log = os.path.join(ROOT, directory, "meson-logs/testlog.json")
+    if os.path.exists(log):
+        os.unlink(log)
+    started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
+    status = run(["meson", "test", "-C", directory, "--no-rebuild", "--print-errorlogs"]
+                 + test_arguments + extra, env)
+    entries = []
+    if os.path.exists(log):
+        with open(log, encoding="utf-8") as lines:
+            entries = [json.loads(line) for line in lines if line.strip()]
+    for entry in entries:
+        count_program(entry, label, count)
+    if (status != 0 and count.failed == failed_before) or not entries:
+        count.add(label, "", f"meson test ended with {status} and {len(entries)} programs", False)
+    print(f"check: {label}: {count.passed - passed_before} passed, {count.failed - failed_before} failed, "
+          f"{time.monotonic() - started:.0f} s", flush=True)
+
+
+def main(arguments):
+    extra = arguments[arguments.index("--") + 1:] if "--" in arguments else []
+    labels = arguments[:arguments.index("--")] if "--" in arguments else arguments
+    unknown = [label for label in labels if label not in SUITES]
+    if unknown or not labels:
+        print(f"check: unknown suite {unknown}; there are: {' '.join(SUITES)}", file=sys.stderr)
+        return 2
+    count = Count()
+    for label in labels:
+        run_suite(label, extra, count)
+    for name in count.skips:
+        print(f"skipped: {name}")
+    for name in count.failures:
+        print(f"FAILED: {name}")
+    print(f"{count.passed} passed, {count.failed} failed, {count.skipped} skipped", flush=True)
+    return 1 if count.failed or not count.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""tidy.py [--tap] [--root DIR] [--build DIR]: the rules of the house that a program can check.
+
+Each rule is a function that takes the tree and yields "file:line: what is wrong". --build names a Meson
+build directory, for the rules that look at objects. Exit status 1 if any rule is broken.
+"""
+import argparse
+import ast
+import os
+import re
+import subprocess
+import sys
+
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 120
+
+# Which folder of src/ may include which, besides itself and base (docs/ARCHITECTURE.md has the reasons).
+# A file in place of a folder: only that header. "api" is the public header.
+LAYERS = {
+    "base": [],
+    "core": [],
+    "quant": [],
+    "ctl": ["api"],
+    "netio": [],
+    "engine": ["core", "quant", "netio/netio.h", "api"],
+    "aggd": ["engine", "ctl", "core", "quant", "netio/netio.h", "api"],
+    "switchd": ["aggd", "api"],
+    "lib": ["engine", "aggd", "ctl", "core", "quant", "netio/netio.h", "api"],
+    "cli": ["api", "ctl", "quant/quant.h", "core/stream.h"],
+}
+# What a test beside a file may use in addition: the stack below it, to stand on.
+TEST_LAYERS = {
+    "netio": [],
+    "engine": ["core", "quant", "netio"],
+    "aggd": ["engine", "ctl", "core", "quant", "netio", "api"],
+    "lib": ["engine", "aggd", "ctl", "core", "quant", "netio", "api"],
+}
+# The pure part: objects without any undefined symbol but these and our own, and what a folder has besides:
+# ctl writes sentences into memory.
+PURE_FOLDERS = {"core": r"$^", "quant": r"$^", "ctl": r"^(__)?v?snprintf(_chk)?$"}
+PURE_SYMBOLS = re.compile(
+    r"^(mem(cpy|set|move|cmp|chr)|str(len|nlen|cmp|ncmp)|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_"
+    r"|__(mem(cpy|set|move)|str\w+)_chk|__cpu_(model|indicator_init)|sml_\w+"
+    r"|__(asan|ubsan|tsan|sanitizer|gcov)_\w+|__llvm_\w+)$")
+
+CODE = re.compile(r"\.(c|h|py|sh|build|txt)$")
+C_FILE = re.compile(r"\.(c|h)$")
+FORBIDDEN = [
+    (re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b"), "work that is left belongs to the tracker, not to the tree"),
+    (re.compile(r"/wor[k]/|\.\./share[d]\b|\bissues (?:show|lis[t])\b"), "names a place outside the repository"),
+]
+SKIPPED_DIRECTORIES = re.compile(r"^(build|build-.*|\.git|__pycache__|.*\.egg-info)$")
+
+
+class Tree:
+    """The files of a checkout, read once."""
+
+    def __init__(self, root, build=None):
+        self.root, self.build = os.path.abspath(root), build
+        self.files = {}
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = sorted(f for f in folders if not SKIPPED_DIRECTORIES.match(f))
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    continue
+                try:
+                    with open(path, encoding="utf-8") as data:
+                        text = data.read()
+                except (UnicodeDecodeError, OSError): # not text, or an editor's file that is gone again
+                    continue
+                if "\0" not in text:
+                    self.files[os.path.relpath(path, self.root)] = text
+
+    def code(self):
+        """Sources and scripts: by their name, or by their first line."""
+        for path, text in self.files.items():
+            if CODE.search(path) or os.path.basename(path) == "Makefile" or text.startswith("#!"):
+                yield path, text
+
+    def c_files(self):
+        return ((path, text) for path, text in self.files.items() if C_FILE.search(path))
+
+
+def check_layers(tree):
+    for path, text in tree.c_files():
+        parts = path.split(os.sep)
+        if parts[0] != "src" or len(parts) < 3:
+            continue
+        folder = parts[1]
+        if folder not in LAYERS:
+            yield f"{path}:1: folder src/{folder} has no line in the table of layers (tools/tidy.py)"
+            continue
+        allowed = set(LAYERS[folder]) | {folder, "base"}
+        if path.endswith("_test.c"):
+            allowed |= set(TEST_LAYERS.get(folder, []))
+        for number, line in enumerate(text.splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+["<]([^">]+)[">]', line)
+            used = match.group(1).split("/")[0] if match else ""
+            if used == "switchml":
+                used = "api"
+            elif used not in LAYERS:
+                continue
+            if used not in allowed and match.group(1) not in allowed:
+                yield f"{path}:{number}: {folder} may not include {match.group(1)}"
+
+
+def check_sizes(tree):
+    for path, text in tree.code():
+        num_lines = text.count("\n")
+        if num_lines > MAX_FILE_LINES:
+            yield f"{path}:1: {num_lines} lines; split it (at most {MAX_FILE_LINES})"
+
+
+def c_functions(text):
+    """(name, first line, number of lines) of each function whose body opens and closes in column 0."""
+    lines = text.splitlines()
+    start, name = None, None
+    for index, line in enumerate(lines):
+        if start is None:
+            match = re.match(r"(?=[A-Za-z_]).*?\b(\w+)\(", line)
+            if match and not line.startswith("typedef") and not line.rstrip().endswith(";"):
+                start, name = index, match.group(1)
+        if start is not None:
+            if line.startswith("}"):
+                yield name, start + 1, index - start + 1
+                start = None
+            elif line.rstrip().endswith(";") and "{" not in "".join(lines[start:index + 1]):
+                start = None # a declaration over several lines
+
+
+def check_functions(tree):
+    for path, text in tree.files.items():
+        found = []
+        if C_FILE.search(path):
+            found = list(c_functions(text))
+        elif path.endswith(".py") or re.match(r"#!.*python", text):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    found.append((node.name, node.lineno, node.end_lineno - node.lineno + 1))
+        for name, line, num_lines in found:
+            if num_lines > MAX_FUNCTION_LINES:
+                yield f"{path}:{line}: {name} has {num_lines} lines (at most {MAX_FUNCTION_LINES})"
+
+
+def check_columns(tree):
+    for path, text in tree.c_files():
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > MAX_COLUMNS:
+                yield f"{path}:{number}: {len(line)} columns (at most {MAX_COLUMNS})"
+            if "\t" in line or line != line.rstrip():
+                yield f"{path}:{number}: tab or trailing space"
+
+
+def check_licence_lines(tree):
+    for path, text in tree.code():
+        head = text.split("\n", 2)[:2]
+        if not any("SPDX-License-Identifier: Apache-2.0" in line for line in head):
+            yield f"{path}:1: no SPDX line"
+
+
+def check_words(tree):
+    for path, text in tree.files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            for pattern, why in FORBIDDEN:
+                if pattern.search(line):
+                    yield f"{path}:{number}: '{pattern.search(line).group(0)}': {why}"
+
+
+def check_drops(tree):
+    """Each reason to drop a packet has a test that makes it fire."""
+    declared = tree.files.get("src/core/drop.h", "")
+    tests = "\n".join(text for path, text in tree.files.items() if path.endswith("_test.c"))
+    for name in re.findall(r"^\s*X\((\w+),", declared, re.MULTILINE):
+        if not re.search(rf"\bSML_DROP_{name}\b", tests):
+            yield f"src/core/drop.h:1: no test names SML_DROP_{name}"
+
+
+def check_documents(tree):
+    """The functions that the documents name exist."""
+    code = "\n".join(text for _, text in tree.c_files())
+    for path, text in tree.files.items():
+        if not path.endswith((".md", ".1", ".8", ".3")):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            for name in re.findall(r"\bsml_[a-z0-9_]*[a-z0-9]\b(?!_?\*)", line):
+                if not re.search(rf"\b{name}\b", code):
+                    yield f"{path}:{number}: {name} is nowhere in the code"
+
+
+def objects_of(tree, folder):
+    for parent in [tree.build, os.path.join(tree.build, "src", folder)]:
+        directory = os.path.join(parent, f"libsml_{folder}.a.p")
+        if os.path.isdir(directory):
+            return sorted(os.path.join(directory, name) for name in os.listdir(directory) if name.endswith(".o"))
+    return []
+
+
+def check_purity(tree):
+    """The protocol and the numbers ask the operating system for nothing."""
+    if not tree.build:
+        return
+    for folder, also in PURE_FOLDERS.items():
+        paths = objects_of(tree, folder)
+        if not paths:
+            yield f"src/{folder}:1: there are no objects of it in {tree.build} to look at"
+        for path in paths:
+            symbols = subprocess.run(["nm", "-u", "--format=posix", path], text=True, check=True,
+                                     stdout=subprocess.PIPE).stdout
+            for line in symbols.splitlines():
+                symbol = line.split()[0]
+                if not PURE_SYMBOLS.match(symbol) and not re.match(also, symbol):
+                    yield f"{os.path.relpath(path, tree.build)}:1: needs {symbol}, but {folder} is pure"
+
+
+RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
+         check_drops, check_documents, check_purity]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--tap", action="store_true", help="print the Test Anything Protocol")
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    parser.add_argument("--build", help="build directory, for the rules about objects")
+    options = parser.parse_args()
+    tree = Tree(options.root, options.build)
+    num_broken = 0
+    if options.tap:
+        print(f"1..{len(RULES)}")
+    for number, rule in enumerate(RULES, 1):
+        problems = list(rule(tree))
+        num_broken += bool(problems)
+        if options.tap:
+            print(f"{'not ok' if problems else 'ok'} {number} - {rule.__name__[6:]}")
+        for problem in problems:
+            print(f"# {problem}" if options.tap else problem)
+    return 1 if num_broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
