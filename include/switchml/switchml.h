@@ -89,7 +89,7 @@ typedef struct sml_job_options {
   uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
   uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
   uint64_t lease_ns;       /* silence after which a rank counts as lost; default 2 s */
-  uint32_t num_slots;      /* slots a lane; power of two; default 256 */
+  uint32_t num_slots;      /* most slots a lane; power of two; default 256; long chunks get fewer */
   uint32_t max_datagram_bytes; /* upper limit of a UDP payload; default 8960 */
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }

@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <immintrin.h>
 #include <stdatomic.h>
 #endif
 
@@ -70,24 +71,70 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse42(uint32_t c
   return (uint32_t)a;
 }
 
-/* 0 = not asked yet, 1 = portable, 2 = SSE4.2. Racing first calls find the same answer. */
-static _Atomic int chosen;
+#define FOLD 256u
+
+static _Atomic uint32_t fold_low, fold_high;
+
+/* Twice as fast again, where the processor multiplies four pairs at a time: carries FOLD bytes forward by
+ * FOLD bytes with carry-less multiplications, as often as it goes, which leaves FOLD bytes of the same
+ * remainder (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). A
+ * reflected product is one bit short, so the powers of x are one less than the distance. */
+__attribute__((target("avx512f,vpclmulqdq"))) static uint32_t crc32c_avx512(uint32_t crc,
+                                                                            const uint8_t *data,
+                                                                            size_t num_bytes) {
+  if (num_bytes < 2 * FOLD) return crc32c_sse42(crc, data, num_bytes);
+  const long long low = (long long)((uint64_t)atomic_load_explicit(&fold_low, memory_order_relaxed) << 32);
+  const long long high = (long long)((uint64_t)atomic_load_explicit(&fold_high, memory_order_relaxed) << 32);
+  const __m512i powers = _mm512_set_epi64(high, low, high, low, high, low, high, low);
+  __m512i rest[FOLD / 64];
+  for (uint32_t i = 0; i < FOLD / 64; i++) rest[i] = _mm512_loadu_si512(data + i * 64);
+  rest[0] = _mm512_xor_si512(rest[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+  data += FOLD;
+  num_bytes -= FOLD;
+  for (; num_bytes >= FOLD; num_bytes -= FOLD, data += FOLD) {
+    for (uint32_t i = 0; i < FOLD / 64; i++) {
+      const __m512i next = _mm512_loadu_si512(data + i * 64);
+      const __m512i a = _mm512_clmulepi64_epi128(rest[i], powers, 0x00);
+      const __m512i b = _mm512_clmulepi64_epi128(rest[i], powers, 0x11);
+      rest[i] = _mm512_ternarylogic_epi64(a, b, next, 0x96);
+    }
+  }
+  uint8_t bytes[FOLD];
+  memcpy(bytes, rest, FOLD);
+  return crc32c_sse42(crc32c_sse42(0, bytes, FOLD), data, num_bytes);
+}
+
+enum { NOT_ASKED, PORTABLE, SSE42, AVX512 };
+static _Atomic int chosen; /* racing first calls find the same answer */
+
+/* By hand: __builtin_cpu_supports would bring the compiler's library into this module. */
+static int find_best(void) {
+  unsigned int a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_SSE4_2) == 0 || (c & bit_PCLMUL) == 0) return PORTABLE;
+  if ((c & bit_OSXSAVE) == 0 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return SSE42;
+  if ((b & bit_AVX512F) == 0 || (c & bit_VPCLMULQDQ) == 0) return SSE42;
+  uint32_t kept, kept_high; /* what the system saves at a context switch */
+  __asm__ volatile("xgetbv" : "=a"(kept), "=d"(kept_high) : "c"(0));
+  return (kept & 0xe6) == 0xe6 ? AVX512 : SSE42; /* SSE, AVX and the three parts of AVX-512 */
+}
 
 static int choose(void) {
-  unsigned int a, b, c = 0, d;
-  const bool has = __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 20)) != 0 && (c & (1u << 1)) != 0;
+  const int best = find_best();
   atomic_store_explicit(&shift_one, power_of_x(8 * BLOCK - 33), memory_order_relaxed);
   atomic_store_explicit(&shift_two, power_of_x(16 * BLOCK - 33), memory_order_relaxed);
-  atomic_store_explicit(&chosen, has ? 2 : 1, memory_order_release); /* pairs with the acquire below */
-  return has ? 2 : 1;
+  atomic_store_explicit(&fold_low, power_of_x(8 * FOLD + 64 - 1), memory_order_relaxed);
+  atomic_store_explicit(&fold_high, power_of_x(8 * FOLD - 1), memory_order_relaxed);
+  atomic_store_explicit(&chosen, best, memory_order_release); /* pairs with the acquire below */
+  return best;
 }
 #endif
 
 uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes) {
 #if defined(__x86_64__)
   int which = atomic_load_explicit(&chosen, memory_order_acquire); /* pairs with choose()'s release */
-  if (which == 0) which = choose();
-  if (which == 2) return ~crc32c_sse42(~crc, data, num_bytes);
+  if (which == NOT_ASKED) which = choose();
+  if (which == AVX512) return ~crc32c_avx512(~crc, data, num_bytes);
+  if (which == SSE42) return ~crc32c_sse42(~crc, data, num_bytes);
 #endif
   return ~crc32c_portable(~crc, data, num_bytes);
 }

@@ -48,6 +48,9 @@ static void all_lengths_and_alignments(void **state) {
     for (size_t num_bytes = 0; num_bytes <= 3000; num_bytes++) {
       assert_int_equal(sml_crc32c(0, data + offset, num_bytes), ~expected);
       assert_int_equal(crc32c_portable(~UINT32_C(0), data + offset, num_bytes), expected);
+#if defined(__x86_64__)
+      if (chosen >= SSE42) assert_int_equal(crc32c_sse42(~UINT32_C(0), data + offset, num_bytes), expected);
+#endif
       expected = ~crc_bitwise(~expected, data + offset + num_bytes, 1);
     }
   }

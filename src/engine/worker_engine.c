@@ -44,6 +44,7 @@ struct sml_worker_engine {
   struct sml_lane *last_lane; /* packets come in runs of one lane */
   struct sml_hello *hellos;
   _Atomic uint64_t system_calls;
+  bool has_results; /* this pass brought some */
   struct sml_rx_frame frames[RX_FRAMES];
 };
 
@@ -372,6 +373,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     count_drop(lane, a.drop);
   } else if (a.kind == SML_ACCEPT_RESULT) {
     store_result(e, lane, &a, payload);
+    e->has_results = true;
     if (a.is_operation_done) end_part(a.cookie, SML_OK);
   }
 }
@@ -418,8 +420,8 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
   return deadline;
 }
 
-/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all slots must be
- * out: a lane near the start or the end of its work is waited for. */
+/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all slots must
+ * be out: a lane near the start or the end of its work is waited for. */
 static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
   const uint32_t num_slots = lane->options.worker.num_slots;
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
@@ -432,11 +434,12 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_worker_engine *e = engine;
   struct sml_netio *io = e->options.io;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
+  e->has_results = false;
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = pump_hellos(e, now_ns);
-  /* After a pass without frames the first one is waited for: somebody is late. */
-  uint64_t gather_ns = num_frames == 0 || e->hellos != NULL ? 0 : SML_NEVER;
+  /* After a pass without results the first one is waited for: somebody is late. */
+  uint64_t gather_ns = !e->has_results || e->hellos != NULL ? 0 : SML_NEVER;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     struct sml_lane *lane = e->lanes[i];
     admit(lane, now_ns);

@@ -32,9 +32,9 @@ struct sml_udp_control {
 };
 
 struct sml_udp_rx {
-  uint8_t *buffers;    /* SML_UDP_BATCH_MESSAGES * SML_UDP_RX_STRIDE_BYTES; pages come with their first use */
-  uint32_t num_used;   /* messages whose lengths the last recvmmsg overwrote */
-  bool may_have_more;  /* the last recvmmsg brought as many as it was asked for */
+  uint8_t *buffers;   /* SML_UDP_BATCH_MESSAGES * SML_UDP_RX_STRIDE_BYTES; pages come with their first use */
+  uint32_t num_used;  /* messages whose lengths the last recvmmsg overwrote */
+  bool may_have_more; /* the last recvmmsg brought as many as it was asked for */
   /* What the last recvmmsg brought and rx_burst has not delivered yet begins at `next`, next_bytes
    * into it. Invariant: next <= num_messages. */
   uint32_t num_messages, next, next_bytes;

@@ -128,7 +128,7 @@ static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t n
   return true;
 }
 
-/* The next message of a segmented burst again, as plain datagrams. True: the kernel took full-sized frames. */
+/* The next message of a segmented burst again, as plain datagrams. True: the kernel took full-sized ones. */
 static bool transmit_plain(struct sml_udp *u, struct sml_udp_burst *whole) {
   struct sml_udp_burst plain = *whole;
   uint32_t num_done = 0;

@@ -21,6 +21,7 @@ static struct {
   uint32_t num_messages, num_segmented; /* taken */
   uint64_t num_bytes;
   uint8_t peer_of_message[4096]; /* first byte of the name */
+  uint16_t segment_bytes[4096];  /* 0: plain */
 } kernel;
 
 static void script(const int *answers, size_t num) {
@@ -45,9 +46,7 @@ int scripted_sendmmsg(int fd, struct mmsghdr *messages, unsigned int num, int fl
     if (c != NULL) {
       assert_int_equal(c->cmsg_type, UDP_SEGMENT);
       assert_int_equal(c->cmsg_len, CMSG_LEN(2));
-      uint16_t segment_bytes;
-      memcpy(&segment_bytes, CMSG_DATA(c), sizeof segment_bytes);
-      assert_int_equal(segment_bytes, 100);
+      memcpy(&kernel.segment_bytes[kernel.num_messages], CMSG_DATA(c), sizeof kernel.segment_bytes[0]);
       kernel.num_segmented++;
     }
     assert_int_equal(m->msg_iovlen, 1);
@@ -66,18 +65,31 @@ int scripted_poll(struct pollfd *fds, nfds_t num_fds, int timeout_ms) {
 }
 
 static struct sml_udp udp;
+static struct sml_addr peers[200];
 
-/* Bursts of 100-byte frames with a last one of 40. */
-static void commit(bool is_segmenting, uint32_t num_frames, size_t num_peers) {
-  static struct sml_addr peers[200];
-  struct sml_tx_burst burst;
+static void begin(bool is_segmenting) {
   memset(&udp, 0, sizeof udp);
   udp.socket_fd = 77;
   udp.is_segmenting = udp.io.has_segmentation_offload = is_segmenting;
   assert_true(sml_udp_tx_init(&udp));
-  for (size_t i = 0; i < num_peers; i++) peers[i] = (struct sml_addr){.bytes = {(uint8_t)i}, .num_bytes = 16};
-  sml_udp_tx_reserve(&udp.io, 100, &burst);
-  sml_udp_tx_commit(&udp.io, &burst, num_frames, 40, peers, num_peers);
+  for (size_t i = 0; i < SML_ARRAY_LEN(peers); i++)
+    peers[i] = (struct sml_addr){.bytes = {(uint8_t)i}, .num_bytes = 16};
+}
+
+/* A burst to num_peers from peer `first` on. */
+static void queue(uint32_t frame_bytes, uint32_t num_frames, uint32_t last_bytes, size_t first,
+                  size_t num_peers) {
+  struct sml_tx_burst burst;
+  sml_udp_tx_reserve(&udp.io, frame_bytes, &burst);
+  assert_in_range(num_frames, 1, burst.max_frames);
+  memset(burst.data, 0, (size_t)burst.max_frames * frame_bytes); /* all of it may be used */
+  sml_udp_tx_commit(&udp.io, &burst, num_frames, last_bytes, peers + first, num_peers);
+}
+
+/* One burst of 100-byte frames with a last one of 40. */
+static void commit(bool is_segmenting, uint32_t num_frames, size_t num_peers) {
+  begin(is_segmenting);
+  queue(100, num_frames, 40, 0, num_peers);
   assert_int_equal(kernel.num_calls, 0);
   sml_udp_tx_flush(&udp.io);
   free(udp.tx.buffer);
@@ -184,6 +196,79 @@ static void test_refused_segmentation(void **state) {
   expect(50, 4, 1, 0);
 }
 
+static void finish(uint64_t num_frames) {
+  sml_udp_tx_flush(&udp.io);
+  const uint32_t num_calls = kernel.num_calls;
+  sml_udp_tx_flush(&udp.io); /* nothing is left */
+  assert_int_equal(kernel.num_calls, num_calls);
+  free(udp.tx.buffer);
+  assert_int_equal(udp.io.stats.tx_frames + udp.io.stats.tx_lost_frames, num_frames);
+  assert_int_equal(udp.io.stats.tx_bytes, kernel.num_bytes);
+}
+
+static void test_bursts_share_a_call(void **state) {
+  (void)state;
+  SCRIPT(ALL);
+  begin(true);
+  queue(1000, 4, 1000, 0, 8);
+  queue(100, 1, 90, 3, 1);
+  queue(32, 64, 32, 5, 2);
+  queue(8960, 7, 1, 0, 0); /* to nobody */
+  queue(8960, 7, 1, 9, 1);
+  assert_int_equal(kernel.num_calls, 0);
+  finish(4 * 8 + 1 + 64 * 2 + 7);
+  expect(0, 1, 0, 11);
+  static const uint8_t names[] = {0, 1, 2, 3, 4, 5, 6, 7, 3, 5, 6, 9};
+  static const uint16_t segments[] = {1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 0, 32, 32, 8960};
+  assert_int_equal(kernel.num_messages, SML_ARRAY_LEN(names));
+  assert_memory_equal(kernel.peer_of_message, names, sizeof names);
+  assert_memory_equal(kernel.segment_bytes, segments, sizeof segments);
+}
+
+static void test_a_full_table_or_buffer_is_flushed(void **state) {
+  (void)state;
+  SCRIPT(ALL);
+  begin(true);
+  for (uint32_t i = 0; i < 3 * SML_UDP_TX_BURSTS; i++) queue(40, 1, 40, 0, 1);
+  expect(0, 2, 0, 0);
+  finish(3 * SML_UDP_TX_BURSTS);
+  expect(0, 3, 0, 0);
+  static const uint32_t sizes[] = {65507, 8960, 1472, 1023, 33, 1};
+  for (size_t s = 0; s < SML_ARRAY_LEN(sizes); s++) {
+    SCRIPT(ALL);
+    begin(true);
+    const uint32_t num_frames = sml_min_u32(64, 65507 / sizes[s]);
+    for (uint32_t i = 0; i < 100; i++) queue(sizes[s], num_frames, sizes[s], 0, 1);
+    finish(100 * (uint64_t)num_frames);
+    assert_in_range(kernel.num_calls, 2, 13);
+    assert_int_equal(kernel.num_bytes, (uint64_t)100 * num_frames * sizes[s]);
+  }
+}
+
+static void test_errors_are_of_one_burst(void **state) {
+  (void)state;
+  /* The kernel stops within the second burst; its peer 1 cannot be reached. */
+  SCRIPT(3, -ENETUNREACH, ALL);
+  begin(true);
+  for (uint32_t i = 0; i < 3; i++) queue(100, 5, 100, 0, 2);
+  finish(30);
+  expect(5, 3, 0, 5);
+  /* Each burst may wait once for room; what finds none is lost. */
+  SCRIPT(-EAGAIN, -EAGAIN, -EAGAIN, ALL);
+  begin(true);
+  for (uint32_t i = 0; i < 3; i++) queue(100, 5, 100, 0, 2);
+  finish(30);
+  expect(10, 4, 2, 4);
+  /* Refused segmentation, found in the second burst, holds for the third. */
+  SCRIPT(2, -EIO, ALL);
+  begin(true);
+  for (uint32_t i = 0; i < 3; i++) queue(100, 5, 100, 0, 2);
+  finish(30);
+  expect(0, 4, 0, 2);
+  assert_int_equal(kernel.num_messages, 2 + 5 + 5 + 10);
+  assert_false(udp.is_segmenting);
+}
+
 static void test_room(void **state) {
   (void)state;
   static const struct {
@@ -200,9 +285,14 @@ static void test_room(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_is_taken),         cmocka_unit_test(test_taken_in_part),
-      cmocka_unit_test(test_full_queue),           cmocka_unit_test(test_unreachable_peers),
-      cmocka_unit_test(test_refused_segmentation), cmocka_unit_test(test_room)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_taken),
+                                     cmocka_unit_test(test_taken_in_part),
+                                     cmocka_unit_test(test_full_queue),
+                                     cmocka_unit_test(test_unreachable_peers),
+                                     cmocka_unit_test(test_refused_segmentation),
+                                     cmocka_unit_test(test_room),
+                                     cmocka_unit_test(test_bursts_share_a_call),
+                                     cmocka_unit_test(test_a_full_table_or_buffer_is_flushed),
+                                     cmocka_unit_test(test_errors_are_of_one_burst)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,6 +70,34 @@ static void test_a_frame_ends_a_wait_with_one_call(void **state) {
   io->ops->close(io);
 }
 
+static void test_gathering(void **state) {
+  (void)state;
+  struct sml_netio *io = open_loopback();
+  const struct sml_addr self = test_addr_of(io);
+  struct sml_rx_frame frames[8];
+  test_send(io, 1, 100, 1, 100, &self, 1);
+  io->gather_ns = 5 * SML_NS_PER_MS;
+  uint64_t start_ns = test_now_ns();
+  io->ops->wait(io, SML_NEVER); /* a frame is there and does not end it */
+  assert_true(test_now_ns() - start_ns >= io->gather_ns);
+  assert_int_equal(io->ops->rx_burst(io, frames, 8), 1);
+  start_ns = test_now_ns();
+  io->ops->wait(io, SML_NS_PER_MS); /* the shorter time wins */
+  assert_true(test_now_ns() - start_ns >= SML_NS_PER_MS);
+  io->gather_ns = 3600 * SML_NS_PER_S;
+  io->ops->wake(io);
+  io->ops->wait(io, SML_NEVER); /* a wake-up ends it */
+  for (uint32_t i = 0; i < 3; i++) test_send(io, i, 100, 1, 100, &self, 1);
+  assert_int_equal(io->ops->rx_burst(io, frames, 2), 2);
+  io->ops->wait(io, SML_NEVER); /* as many as fitted: there may be more, so this is no wait */
+  assert_int_equal(io->ops->rx_burst(io, frames, 2), 1);
+  io->gather_ns = 0;
+  test_send(io, 4, 100, 1, 100, &self, 1);
+  io->ops->wait(io, SML_NEVER);
+  assert_int_equal(io->ops->rx_burst(io, frames, 2), 1);
+  io->ops->close(io);
+}
+
 struct waker {
   struct sml_netio *io;
   bool is_lockstep; /* the next wake-up only when the last was seen */
@@ -144,6 +172,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_timeouts),
                                      cmocka_unit_test(test_wake_is_sticky_once),
                                      cmocka_unit_test(test_a_frame_ends_a_wait_with_one_call),
+                                     cmocka_unit_test(test_gathering),
                                      cmocka_unit_test(test_no_wake_is_lost_in_lockstep),
                                      cmocka_unit_test(test_no_wake_is_lost_at_full_speed),
                                      cmocka_unit_test(test_frames_and_wakes_together)};
