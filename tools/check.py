@@ -27,7 +27,7 @@ SUITES = {
     "asan": ("build-asan", ["-Db_sanitize=address,undefined", "-Db_lundef=false"], None,
              ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"]),
     "tsan": ("build-tsan", ["-Db_sanitize=thread", "-Db_lundef=false"], None,
-             ["--no-suite", "nosan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
+             ["--no-suite", "nosan", "--no-suite", "notsan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
               "--timeout-multiplier", "6"]),
     "clang": ("build-clang", [], "clang", None),
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
