@@ -43,7 +43,8 @@ struct sml_worker_engine {
   uint32_t num_lanes, max_lanes;
   struct sml_lane *last_lane; /* packets come in runs of one lane */
   struct sml_hello *hellos;
-  _Atomic uint64_t system_calls;
+  _Atomic uint64_t system_calls; /* published as the lanes' figures are */
+  _Atomic bool has_offload;      /* likewise */
   bool has_results; /* this pass brought some */
   struct sml_rx_frame frames[RX_FRAMES];
 };
@@ -52,6 +53,7 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   struct sml_worker_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return NULL;
   e->options = *options;
+  atomic_init(&e->has_offload, options->io->has_segmentation_offload);
   sml_mailbox_init(&e->mailbox);
   return e;
 }
@@ -69,6 +71,10 @@ struct sml_mailbox *sml_worker_engine_mailbox(struct sml_worker_engine *e) {
 
 uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *e) {
   return atomic_load_explicit(&e->system_calls, memory_order_relaxed);
+}
+
+bool sml_worker_engine_has_offload(const struct sml_worker_engine *e) {
+  return atomic_load_explicit(&e->has_offload, memory_order_relaxed);
 }
 
 /* ---- lanes ---- */
@@ -456,5 +462,6 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   io->ops->tx_flush(io);
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   atomic_store_explicit(&e->system_calls, io->stats.system_calls, memory_order_relaxed);
+  atomic_store_explicit(&e->has_offload, io->has_segmentation_offload, memory_order_relaxed);
   return num_frames == RX_FRAMES ? 0 : deadline;
 }

@@ -90,5 +90,7 @@ struct sml_lane_snapshot {
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
 /* System calls of the engine's netio so far; any thread. */
 uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *engine);
+/* Whether bursts go out by segmentation offload; a kernel that refuses one turns it off. Any thread. */
+bool sml_worker_engine_has_offload(const struct sml_worker_engine *engine);
 
 #endif

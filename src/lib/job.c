@@ -178,18 +178,6 @@ static void add_lane(struct sml_job *job, uint32_t l, sml_stats *stats) {
   stats->rto_ns = s.rto_ns;
 }
 
-struct offload_query {
-  const struct sml_netio *io;
-  bool has_offload;
-};
-
-/* On the engine's thread: its sends find out when the kernel refuses a segmented one. */
-static void read_offload(struct sml_worker_engine *engine, void *argument) {
-  (void)engine;
-  struct offload_query *query = argument;
-  query->has_offload = query->io->has_segmentation_offload;
-}
-
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
@@ -206,10 +194,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   for (uint32_t l = 0; l < stats.num_lanes; l++) add_lane(job, l, &stats);
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
     stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
-  if (job->engines != NULL) {
-    struct offload_query query = {.io = job->engines->units[0].io};
-    sml_engines_call(job->engines, 0, read_offload, &query);
-    stats.has_segmentation_offload = query.has_offload;
-  }
+  if (job->engines != NULL)
+    stats.has_segmentation_offload = sml_worker_engine_has_offload(job->engines->units[0].engine);
   return sml_result_copy(stats_out, &stats, sizeof stats, "sml_stats");
 }
