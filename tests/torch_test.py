@@ -1,0 +1,535 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend with real processes on loopback: each test starts ranks (this file again, with
+--case), a switchmld where it needs one, and reads what they report."""
+import datetime
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
+# Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+RANK_TIMEOUT_S = 120
+
+
+def built(*candidates):
+    for candidate in candidates:
+        if os.path.exists(os.path.join(BUILD, candidate)):
+            return os.path.join(BUILD, candidate)
+    raise AssertionError(f"{candidates[0]} is not built in {BUILD}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Daemon:
+    """A switchmld on a free port of loopback."""
+
+    def __enter__(self):
+        self.address = f"127.0.0.1:{free_port()}"
+        self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True)
+        host, port = self.address.split(":")
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                return self
+            except OSError:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.process.kill()
+                    raise AssertionError("switchmld did not start: " + self.process.communicate()[1]) from None
+                time.sleep(0.02)
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError("switchmld did not end on SIGTERM") from None
+        finally:
+            self.process.communicate()
+
+
+class Ranks:
+    """Starts a case on n ranks; wait() gives what each reported (the last line it printed, as JSON)."""
+
+    def __init__(self, case, num_ranks, aggregator=None, **environment):
+        base = {name: value for name, value in os.environ.items()
+                if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
+        base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks),
+                     "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
+                     "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
+                     "PYTHONDONTWRITEBYTECODE": "1",
+                     "SWITCHML_LIBRARY": built("src/lib/libswitchml.so", "lib/libswitchml.so")})
+        if aggregator:
+            base["SWITCHML_AGGREGATOR"] = aggregator
+        base.update(environment)
+        self.started = time.monotonic()
+        self.processes = [subprocess.Popen([PYTHON, "-P", os.path.abspath(__file__), "--case", case],
+                                           env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                           stderr=subprocess.PIPE, text=True, start_new_session=True)
+                          for rank in range(num_ranks)]
+
+    def wait(self, expect=0, but=()):
+        """Every rank must exit with `expect`, those in `but` excepted."""
+        results, problems = [], []
+        for rank, process in enumerate(self.processes):
+            try:
+                out, err = process.communicate(timeout=max(1, self.started + RANK_TIMEOUT_S - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                for other in self.processes:
+                    try:
+                        os.killpg(other.pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                out, err = process.communicate()
+                problems.append(f"rank {rank} hung")
+            if rank not in but and process.returncode != expect:
+                problems.append(f"rank {rank} exited with {process.returncode}\n{out[-2000:]}\n{err[-4000:]}")
+            lines = [line for line in out.splitlines() if line.startswith("{")]
+            results.append({**(json.loads(lines[-1]) if lines else {}), "stderr": err})
+        self.took_s = time.monotonic() - self.started
+        if problems:
+            raise AssertionError("\n".join(problems))
+        return results
+
+
+def run_ranks(case, num_ranks, aggregator=None, **environment):
+    return Ranks(case, num_ranks, aggregator, **environment).wait()
+
+
+# ---- What the ranks do ---------------------------------------------------------------------------------
+
+def report(**values):
+    print(json.dumps(values), flush=True)
+
+
+def start(timeout_s=60):
+    import torch  # pylint: disable=import-outside-toplevel  # only ranks need it
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch  # pylint: disable=import-outside-toplevel
+    torch.set_num_threads(1)
+    dist.init_process_group("switchml", timeout=datetime.timedelta(seconds=timeout_s))
+    return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def error_text(function, *arguments, **keywords):
+    """The text of what it raises; "" if nothing."""
+    try:
+        function(*arguments, **keywords)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def trained(torch, group, rank, size, num_steps=12):
+    """A small network with BatchNorm, started differently on each rank: DDP's broadcast matters."""
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 700), torch.nn.BatchNorm1d(700), torch.nn.ReLU(),
+                                torch.nn.Linear(700, 700), torch.nn.ReLU(), torch.nn.Linear(700, 3))
+    ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.25)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    data = torch.Generator().manual_seed(99)
+    for _ in range(num_steps):
+        inputs = torch.randn(8 * size, 20, generator=data)
+        targets = (inputs.sum(dim=1) > 0).long() + (inputs[:, 0] > 1).long()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(ddp(inputs[rank::size]), targets[rank::size])
+        loss.backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]), loss.item()
+
+
+def case_ddp():
+    torch, dist, sml, rank, size = start()
+    plain = dist.new_group(backend="gloo")
+    ours, loss = trained(torch, None, rank, size)
+    theirs, gloo_loss = trained(torch, plain, rank, size)
+    gathered = [torch.empty_like(ours) for _ in range(size)]
+    dist.all_gather(gathered, ours)
+    report(difference=(ours - theirs).abs().max().item(), losses=[loss, gloo_loss],
+           is_equal=all(torch.equal(other.view(torch.int32), ours.view(torch.int32)) for other in gathered),
+           stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def sums(torch, dist, rank, size, group=None, ranks=None):
+    """Eligible calls of every shape, against the exact answer. Returns how many there were."""
+    num_calls, ranks = 0, list(range(size)) if ranks is None else ranks
+    total = sum(r + 1 for r in ranks)
+    for count in (0, 1, 7, 255, 256, 257, 4096, 100_003):
+        pattern = torch.arange(count, dtype=torch.int64) % 1000
+        for dtype, op, divisor in ((torch.float32, dist.ReduceOp.SUM, 1), (torch.int32, dist.ReduceOp.SUM, 1),
+                                   (torch.float32, dist.ReduceOp.AVG, len(ranks))):
+            tensor = (pattern * (rank + 1)).to(dtype)
+            dist.all_reduce(tensor, op=op, group=group)
+            expected = ((pattern * total).double() / divisor).to(dtype)
+            assert torch.equal(tensor, expected), (count, dtype, op)
+            num_calls += 1
+    shapes = [torch.ones(6, 8).t(), torch.ones(4, 4)[:, 1], torch.ones(3, 3)[1:2], torch.tensor(1.0),
+              torch.ones(2, 2, requires_grad=True)]
+    for tensor in shapes:
+        dist.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, torch.full_like(tensor, len(ranks))), tensor
+        num_calls += 1
+    column = torch.zeros(4, 4)
+    dist.all_reduce(column[:, 1].add_(1), group=group)
+    assert column.sum() == 4 * len(ranks) and column[:, 1].sum() == column.sum()
+    return num_calls + 1
+
+
+def gloo_calls(torch, dist, rank, size):
+    """Everything that is not offloaded gives what Gloo gives."""
+    op = dist.ReduceOp
+    for dtype in (torch.float64, torch.float16, torch.int64, torch.uint8, torch.int8):
+        for reduction, expected in ((op.SUM, sum(range(1, size + 1))), (op.MAX, size), (op.MIN, 1)):
+            tensor = torch.full((5,), rank + 1, dtype=dtype)
+            dist.all_reduce(tensor, op=reduction)
+            assert torch.equal(tensor, torch.full_like(tensor, expected)), (dtype, reduction)
+    for dtype, reduction, value, expected in (
+            (torch.float32, op.MAX, rank, size - 1), (torch.float32, op.PRODUCT, 2, 2 ** size),
+            (torch.int32, op.MIN, rank, 0), (torch.int32, op.BOR, 1 << rank, (1 << size) - 1),
+            (torch.float64, op.AVG, rank, (size - 1) / 2), (torch.float16, op.AVG, rank, (size - 1) / 2)):
+        tensor = torch.full((9,), value, dtype=dtype)
+        dist.all_reduce(tensor, op=reduction)
+        assert torch.equal(tensor, torch.full_like(tensor, expected)), (dtype, reduction)
+    everyone = torch.arange(size, dtype=torch.float32)
+    tensor = everyone[rank:rank + 1].clone()
+    gathered = [torch.empty(1) for _ in range(size)]
+    dist.all_gather(gathered, tensor)
+    assert torch.equal(torch.cat(gathered), everyone)
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+    tensor = torch.full((3,), float(rank))
+    dist.broadcast(tensor, src=size - 1)
+    assert torch.equal(tensor, torch.full((3,), size - 1.0))
+    for reduction, expected in ((op.SUM, sum(range(size))), (op.AVG, sum(range(size)) / size)):
+        tensor = torch.full((3,), float(rank))
+        dist.reduce(tensor, dst=1, op=reduction)
+        assert rank != 1 or torch.equal(tensor, torch.full((3,), float(expected)))
+    gathered = [torch.empty(1) for _ in range(size)] if rank == 0 else None
+    dist.gather(everyone[rank:rank + 1].clone(), gathered, dst=0)
+    assert rank != 0 or torch.equal(torch.cat(gathered), everyone)
+    tensor = torch.empty(1)
+    dist.scatter(tensor, [everyone[r:r + 1].clone() for r in range(size)] if rank == 0 else None, src=0)
+    assert tensor.item() == rank
+    tensor = torch.empty(size)
+    dist.all_to_all_single(tensor, torch.full((size,), float(rank)))
+    assert torch.equal(tensor, everyone)
+    if rank == 0:
+        dist.send(torch.ones(4), dst=1)
+    elif rank == 1:
+        tensor = torch.zeros(4)
+        dist.recv(tensor, src=0)
+        assert tensor.sum() == 4
+    columns = torch.zeros(4, 4)
+    dist.broadcast(columns[:, 2].add_(rank), src=size - 1)
+    assert columns[:, 2].sum() == columns.sum() == 4 * (size - 1)
+    sparse = torch.eye(3).to_sparse()
+    dist.all_reduce(sparse)
+    assert torch.equal(sparse.to_dense(), torch.eye(3) * size)
+    dist.barrier()
+
+
+def refusals(torch, dist):
+    """What neither can do is refused before anything is sent; the group works on."""
+    op = dist.ReduceOp
+    texts = [error_text(dist.all_reduce, torch.ones(2, dtype=dtype), op=reduction) for dtype, reduction in (
+        (torch.int32, op.AVG), (torch.int64, op.AVG), (torch.float32, op.BAND), (torch.int16, op.SUM))]
+    if dist.is_available() and int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
+        texts += [error_text(dist.all_reduce, torch.ones(2, dtype=torch.bfloat16)),
+                  error_text(dist.broadcast, torch.ones(2, dtype=torch.bool), 0),
+                  error_text(dist.reduce, torch.ones(2, dtype=torch.bfloat16), 0)]
+    assert all(text.startswith("TypeError: switchml: ") for text in texts), texts
+    dist.barrier()
+
+
+def case_collectives():
+    torch, dist, sml, rank, size = start()
+    num_calls = sums(torch, dist, rank, size)
+    gloo_calls(torch, dist, rank, size)
+    refusals(torch, dist)
+    tensors = [torch.full((count,), float(rank)) for count in (3, 0, 1000)]
+    dist.all_reduce_coalesced(tensors)
+    assert all(torch.equal(tensor, torch.full_like(tensor, sum(range(size)))) for tensor in tensors)
+    works = [(dist.all_reduce(tensor, async_op=True), tensor)
+             for tensor in (torch.full((200_000,), float(rank + number)) for number in range(8))]
+    for number, (work, tensor) in enumerate(works):
+        work.wait()
+        assert work.is_completed() and tensor[0].item() == sum(r + number for r in range(size))
+    many = [torch.full((4,), float(number)) for number in range(1500)]  # more than the library takes at once
+    for work in [dist.all_reduce(tensor, async_op=True) for tensor in many]:
+        work.wait()
+    assert all(torch.equal(tensor, torch.full((4,), float(number * size))) for number, tensor in enumerate(many))
+    future = dist.all_reduce(torch.full((3,), 2.0), async_op=True).get_future()
+    assert torch.equal(future.then(lambda done: done.value()[0] * 10).wait(), torch.full((3,), 20.0 * size))
+    complex_tensor = torch.full((4,), complex(rank, 1))
+    dist.all_reduce(complex_tensor)
+    assert complex_tensor[0] == complex(sum(range(size)), size)
+    report(stats=sml.stats(), num_calls=num_calls + 1511)
+    dist.destroy_process_group()
+    assert error_text(sml.stats)
+
+
+def case_structs():
+    """The sizes and offsets of the ctypes structs, as the C compiler would print them."""
+    import ctypes  # pylint: disable=import-outside-toplevel
+    import switchml.torch as sml  # pylint: disable=import-outside-toplevel
+    lines = {}
+    for name, struct in (("sml_job_options", sml._JobOptions), ("sml_error", sml._Error), ("sml_stats", sml._Stats)):
+        lines[name] = [ctypes.sizeof(struct)] + [[field, getattr(struct, field).offset] for field, _ in struct._fields_]
+    report(**lines)
+
+
+def case_groups():
+    """Sub-groups, overlapping, each a job of its own; one that never makes an eligible call; one of one rank."""
+    torch, dist, sml, rank, size = start()
+    members = [[0, 1], [1, 2], list(range(size)), [size - 1]]
+    groups = [dist.new_group(ranks) for ranks in members]
+    dist.new_group([0, 1])  # never used
+    num_calls = 0
+    for group, ranks in list(zip(groups, members))[::1 if rank % 2 else -1]:
+        if rank in ranks:  # in a different order on different ranks, all asynchronous
+            tensor = torch.full((5000,), float(rank))
+            num_calls += 1
+            group.pending = (dist.all_reduce(tensor, group=group, async_op=True), tensor, float(sum(ranks)))
+    for group, ranks in zip(groups, members):
+        if rank in ranks:
+            work, tensor, expected = group.pending
+            work.wait()
+            assert torch.equal(tensor, torch.full_like(tensor, expected))
+            num_calls += sums(torch, dist, ranks.index(rank), len(ranks), group,
+                              list(range(len(ranks))))
+    offloaded = sum(sml.stats(group)["offloaded_calls"] for group, ranks in zip(groups, members) if rank in ranks)
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert tensor[0] == size
+    for group, ranks in zip(groups, members):
+        if rank in ranks:
+            dist.destroy_process_group(group)
+    report(num_calls=num_calls, offloaded=offloaded)
+    dist.destroy_process_group()
+
+
+def case_mismatch():
+    torch, dist, sml, rank, _ = start(timeout_s=20)
+    dist.all_reduce(torch.ones(100))
+    first = error_text(dist.all_reduce, torch.ones(1000 if rank == 1 else 2000))
+    later = error_text(dist.all_reduce, torch.ones(10))
+    other = error_text(dist.broadcast, torch.ones(10), 0)
+    report(first=first, later=later, other=other, status=sml.error().status, ranks=sml.error().ranks)
+
+
+def case_one_call():
+    """One eligible call, whatever way it goes; reports how it went."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        text, values = "", []
+        try:
+            torch, dist, sml, rank, _ = start(timeout_s=20)
+            tensors = [torch.full((1000,), rank + 1.0), torch.full((10,), float(rank))]
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+            average = torch.full((10,), float(rank))
+            dist.all_reduce(average, op=dist.ReduceOp.AVG)
+            values = [tensor[0].item() for tensor in tensors + [average]]
+        except (RuntimeError, TypeError) as error:
+            text = str(error)
+        report(error=text, values=values, warnings=[str(warning.message) for warning in caught],
+               stats=sml.stats() if values else {})
+
+
+def case_exit():
+    """Ends without destroying the group."""
+    torch, dist, _, _, _ = start()
+    dist.all_reduce(torch.ones(10))
+    report(is_done=True)
+
+
+def case_exit_outstanding():
+    """Rank 0 ends with an operation that nobody else called, having kept the others waiting for nothing."""
+    torch, dist, _, rank, _ = start()
+    dist.all_reduce(torch.ones(10))
+    if rank == 0:
+        dist.all_reduce(torch.ones(10), async_op=True)
+    else:
+        time.sleep(1)
+    report(ended_at=time.time())
+
+
+def case_loaders():
+    """DataLoader workers are forked while the library's threads run."""
+    torch, dist, sml, rank, size = start()
+    data = torch.utils.data.TensorDataset(torch.arange(64.0))
+    seen = 0.0
+    for _ in range(2):
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=8, num_workers=2):
+            total = batch.sum().reshape(1)
+            dist.all_reduce(total)
+            seen += total.item()
+    child = os.fork()
+    if child == 0:
+        text = error_text(dist.all_reduce, torch.ones(1))
+        os._exit(0 if "forked" in text else 1)
+    child_status = os.waitpid(child, 0)[1]
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    report(seen=seen, expected=2.0 * sum(range(64)) * size, child_status=child_status, last=tensor.item(),
+           offloaded=sml.stats()["offloaded_calls"], rank=rank)
+
+
+def case_killed():
+    torch, dist, sml, rank, _ = start(timeout_s=60)
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    text = error_text(dist.all_reduce, tensor)
+    report(text=text, took_s=time.monotonic() - began, ranks=sml.error().ranks, status=sml.error().status)
+
+
+# ---- The tests -----------------------------------------------------------------------------------------
+
+def test_structs_are_those_of_the_header():
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise tap.Skip("there is no C compiler")
+    structs = run_ranks("structs", 1)[0]
+    del structs["stderr"]
+    for struct, (size, *fields) in structs.items():
+        claims = [f"sizeof(struct {struct}) == {size}"]
+        claims += [f"offsetof(struct {struct}, {name}) == {offset}" for name, offset in fields]
+        source = "#include <switchml/switchml.h>\n" + "".join(f"_Static_assert({claim}, \"\");\n" for claim in claims)
+        checked = subprocess.run([compiler, "-I", os.path.join(ROOT, "include"), "-x", "c", "-fsyntax-only", "-"],
+                                 input=source, text=True, capture_output=True, check=False)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_ddp_equals_gloo_and_ranks_agree():
+    with Daemon() as daemon:
+        for result in run_ranks("ddp", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["is_equal"], "ranks hold different parameters"
+            assert result["difference"] < 1e-4, result
+            assert result["stats"]["offloaded_calls"] >= 20, result["stats"]
+            assert result["stats"]["max_in_flight"] >= 2, result["stats"]  # two buckets at once
+            assert result["stats"]["tx_bytes"] > 12 * 500_000 * 4, result["stats"]
+
+
+def test_collectives():
+    with Daemon() as daemon:
+        for result in run_ranks("collectives", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            stats = result["stats"]
+            assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
+            assert stats["failed_calls"] == 0 and stats["max_in_flight"] >= 2, stats
+
+
+def test_collectives_with_offload_disabled():
+    for result in run_ranks("collectives", 2, SWITCHML_DISABLE="1"):
+        assert result["stats"]["offloaded_calls"] == 0 and result["stats"]["fallback_calls"] > 30, result
+
+
+def test_groups_are_jobs_of_their_own():
+    with Daemon() as daemon:
+        for result in run_ranks("groups", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["offloaded"] == result["num_calls"] > 0, result
+
+
+def test_mismatched_sizes_are_an_error_on_all_ranks():
+    with Daemon() as daemon:
+        for result in run_ranks("mismatch", 3, daemon.address):
+            assert result["status"] and result["first"], result
+            assert result["later"] and result["other"], result
+            assert "failed before" in result["other"] and 1 in result["ranks"], result
+
+
+def test_no_aggregator_falls_back_with_one_warning():
+    results = run_ranks("one_call", 2)
+    for result in results:
+        assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
+    told = [text for result in results for text in result["warnings"] if "switchml" in text]
+    assert len(told) == 1 and "SWITCHML_AGGREGATOR" in told[0], told
+
+
+def test_no_aggregator_is_an_error_when_required():
+    for result in run_ranks("one_call", 2, SWITCHML_REQUIRE="1"):
+        assert "SWITCHML_REQUIRE=1, but no aggregator is configured on all ranks" in result["error"], result
+
+
+def test_unreachable_aggregator_falls_back_together():
+    results = run_ranks("one_call", 2, f"127.0.0.1:{free_port()}")
+    for result in results:
+        assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
+    assert [text for text in results[0]["warnings"] if "switchml" in text], results
+
+
+def test_unreachable_aggregator_is_an_error_when_required():
+    for result in run_ranks("one_call", 2, f"127.0.0.1:{free_port()}", SWITCHML_REQUIRE="1"):
+        assert result["error"] and not result["values"], result
+
+
+def test_missing_library_falls_back():
+    results = run_ranks("one_call", 2, "127.0.0.1:9", SWITCHML_LIBRARY="/nowhere/libswitchml.so")
+    for result in results:
+        assert result["values"] == [3.0, 1.0, 0.5], result
+    assert any("SWITCHML_LIBRARY" in text for text in results[0]["warnings"]), results
+
+
+def test_exit_without_destroying_the_group():
+    with Daemon() as daemon:
+        for case in ("exit", "exit_outstanding"):
+            ranks = Ranks(case, 2, daemon.address, SWITCHML_REQUIRE="1")
+            results = ranks.wait()
+            assert ranks.took_s < 30, ranks.took_s
+            assert not any("Traceback" in result["stderr"] or "terminate called" in result["stderr"]
+                           for result in results), results
+
+
+def test_data_loader_workers():
+    with Daemon() as daemon:
+        for result in run_ranks("loaders", 2, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["seen"] == result["expected"] and result["last"] == 2.0, result
+            assert result["child_status"] == 0 and result["offloaded"] == 17, result
+
+
+def test_killed_rank_is_named_on_the_others():
+    with Daemon() as daemon:
+        results = Ranks("killed", 4, daemon.address, SWITCHML_REQUIRE="1").wait(but=(2,))
+        for rank in (0, 1, 3):
+            assert results[rank]["ranks"] == [2] and "2" in results[rank]["text"], results[rank]
+            assert results[rank]["took_s"] < 10, results[rank]
+
+
+def main():
+    if "--case" in sys.argv:
+        globals()["case_" + sys.argv[sys.argv.index("--case") + 1]]()
+        return
+    probe = subprocess.run([PYTHON, "-c", "import torch.distributed as d; assert d.is_available()"],
+                           capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
+        return
+    tap.main(globals())
+
+
+if __name__ == "__main__":
+    main()
