@@ -53,7 +53,8 @@ demo:
 	@demo/run $(ARGS)
 
 bench-netbed: all
-	@bench/netbed $(ARGS)
+	@$(SETUP) build bench
+	@bench/allreduce $(ARGS)
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
