@@ -49,7 +49,13 @@ def why_unavailable():
     probe = f"{PREFIX}probe{os.getpid()}"
     try:
         _run("ip", "netns", "add", probe)
-        _run("ip", "netns", "del", probe)
+        try:  # a container may have namespaces but no mounts, links or shaping in them
+            _run("ip", "netns", "exec", probe, "true")
+            _run("ip", "-n", probe, "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+            _run("tc", "-n", probe, "qdisc", "add", "dev", "eth0", "root", "tbf",
+                 "rate", "1gbit", "burst", "256kb", "latency", "50ms")
+        finally:
+            _run("ip", "netns", "del", probe)
     except NetbedError as error:
         return str(error)
     return ""
