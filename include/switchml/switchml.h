@@ -143,7 +143,8 @@ SML_API sml_status sml_context_create(const sml_context_options *options, sml_co
 SML_API void sml_context_destroy(sml_context *context);
 
 /* Joins a job: blocks until all ranks are in or join_timeout_ns passed. Collective; with an
- * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator.
+ * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator. Two
+ * ranks of one job in one process need a context each.
  * Errors: INVALID_ARGUMENT, NOT_CONFIGURED, UNREACHABLE, REFUSED, VERSION, MTU, TIMEOUT, SYSTEM... */
 SML_API sml_status sml_job_create(sml_context *context, const sml_job_options *options,
                                   sml_job **job_out);

@@ -343,7 +343,8 @@ static void test_silent_rank_is_lost(void **state) {
     hear(&ranks[i], SML_CTL_HEARTBEAT);
   }
   hear(&ranks[0], SML_CTL_REFUSE);
-  assert_string_equal(ranks[0].last.u.refuse.detail, "silent for longer than its lease of 200 ms");
+  assert_string_equal(ranks[0].last.u.refuse.detail,
+                      "rank 0 (127.0.0.1) was lost: silent for longer than its lease of 200 ms");
   await_note("rank_lost(x)");
   await_note("job_ended(x)");
   for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);

@@ -212,12 +212,13 @@ static int compare_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Figures of all ranks (num_iters times, NUM_COUNTERS counters, wrong elements of later results). */
-static void sum_up(const uint64_t *all, uint32_t world_size, struct sml_bench_result *r) {
+/* Figures of all ranks (num_iters times, NUM_COUNTERS counters, wrong elements of later results);
+ * slowest_ns: room for num_iters. */
+static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_size,
+                   struct sml_bench_result *r) {
   const size_t stride = r->num_iters + NUM_COUNTERS + 1u;
-  uint64_t *slowest_ns = calloc(r->num_iters, sizeof *slowest_ns);
   uint64_t totals[NUM_COUNTERS] = {0};
-  if (!slowest_ns) abort();
+  memset(slowest_ns, 0, r->num_iters * sizeof *slowest_ns);
   for (uint32_t rank = 0; rank < world_size; rank++, all += stride) {
     for (uint32_t i = 0; i < r->num_iters; i++) slowest_ns[i] = sml_max_u64(slowest_ns[i], all[i]);
     for (size_t i = 0; i < NUM_COUNTERS; i++) totals[i] += all[r->num_iters + i];
@@ -227,7 +228,6 @@ static void sum_up(const uint64_t *all, uint32_t world_size, struct sml_bench_re
   uint32_t n = r->num_iters;
   r->median_us = ((double)slowest_ns[(n - 1) / 2] + (double)slowest_ns[n / 2]) / 2e3;
   r->p99_us = (double)slowest_ns[(uint32_t)ceil(0.99 * n) - 1] / 1e3;
-  free(slowest_ns);
   r->algbw_gbps = r->median_us > 0 ? (double)r->size_bytes / r->median_us / 1e3 : 0;
   r->busbw_gbps = r->algbw_gbps * 2 * (world_size - 1) / world_size;
   const double num_calls = (double)world_size * n;
@@ -249,7 +249,7 @@ static bool time_size(struct worker *w, struct sml_bench_result *r) {
   for (uint32_t i = 0; is_ok && i < r->num_iters; i++) is_ok = time_once(w, &mine[i], &mine[r->num_iters]);
   mine[r->num_iters + NUM_COUNTERS] = w->later.num_wrong;
   is_ok = is_ok && gather(w, mine, stride, all);
-  if (is_ok) sum_up(all, w->world_size, r);
+  if (is_ok) sum_up(all, mine, w->world_size, r);
   free(all);
   return is_ok;
 }

@@ -159,7 +159,9 @@ static void throw_out(struct sml_registry *r, uint32_t conn, sml_status status, 
   bool is_member = c->state == SML_CONN_MEMBER;
   bool is_started = is_member && r->jobs[c->job].state == SML_JOB_STARTED;
   uint16_t rank = (uint16_t)c->rank;
-  sml_registry_send(r, conn, sml_registry_farewell(r, is_started, status, &rank, 1, why));
+  const char *text = why;
+  if (is_member) text = sml_registry_text(r, "rank %u (%s) was lost: %.180s", c->rank, c->host, why);
+  sml_registry_send(r, conn, sml_registry_farewell(r, is_started, status, &rank, 1, text));
   if (is_member) sml_registry_depart(r, conn, true, why);
   sml_registry_forget(r, conn);
 }

@@ -53,11 +53,23 @@ static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl
   return NULL;
 }
 
-static struct sml_job_entry *find_job(struct sml_registry *r, const char *name) {
+/* A running job that a rank has departed from is at its end, and its name free for the next one: ranks that
+ * run two jobs of one name in a row do not leave the first at the same moment. */
+static bool is_ending_without(const struct sml_job_entry *job, uint32_t rank) {
+  return job->state == SML_JOB_STARTED && job->num_departed > 0 &&
+         !(rank < job->world_size && sml_bit_test(job->present, rank));
+}
+
+/* The job that a rank means with a name: the one being joined, if there is one beside those at their end. */
+static struct sml_job_entry *find_job(struct sml_registry *r, const char *name, uint32_t rank) {
+  struct sml_job_entry *running = NULL;
   for (uint32_t i = 0; i < r->jobs_end; i++) {
-    if (r->jobs[i].state != SML_JOB_FREE && strcmp(r->jobs[i].name, name) == 0) return &r->jobs[i];
+    struct sml_job_entry *job = &r->jobs[i];
+    if (job->state == SML_JOB_FREE || strcmp(job->name, name) != 0) continue;
+    if (job->state == SML_JOB_JOINING) return job;
+    if (!is_ending_without(job, rank)) running = job;
   }
-  return NULL;
+  return running;
 }
 
 static uint32_t find_member(const struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
@@ -170,7 +182,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
-  struct sml_job_entry *job = bad ? NULL : find_job(r, join->job_name);
+  struct sml_job_entry *job = bad ? NULL : find_job(r, join->job_name, join->rank);
   if (job) bad = find_conflict(r, job, join);
   if (bad) {
     refuse(r, conn, SML_ERR_REFUSED, bad);
@@ -266,14 +278,14 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
           ? sml_registry_text(
                 r,
                 "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
-                "%u): check firewalls",
+                "%u): check firewalls, and that all machines have the same switchml version",
                 narrowest->rank, narrowest->host, r->options.data_ports[0])
           : sml_registry_text(
                 r,
                 "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
                 "its MTU",
                 narrowest->rank, narrowest->host, min_bytes, SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES);
-  refuse_job(r, job, SML_ERR_MTU, text);
+  refuse_job(r, job, min_bytes == 0 ? SML_ERR_UNREACHABLE : SML_ERR_MTU, text);
   return false;
 }
 

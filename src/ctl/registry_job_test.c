@@ -93,7 +93,7 @@ static void test_narrow_path_is_refused_for_all(void **state) {
       {20, "the path of rank 1 (10.0.0.1) carries datagrams of 20 bytes only, 288 are needed: check its MTU"},
       {0,
        "no datagram of rank 1 (10.0.0.1) came back from the aggregator's data ports (first: UDP 4000): check "
-       "firewalls"},
+       "firewalls, and that all machines have the same switchml version"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     begin();
@@ -104,7 +104,8 @@ static void test_narrow_path_is_refused_for_all(void **state) {
     probed(1, rows[i].probed);
     EXPECT(""); /* one answer for all, when the last is in */
     probed(0, 8960);
-    EXPECT("c1<REFUSE -9; c1 close; c0<REFUSE -9; c0 close; end j0; ");
+    EXPECT(rows[i].probed == 0 ? "c1<REFUSE -6; c1 close; c0<REFUSE -6; c0 close; end j0; "
+                               : "c1<REFUSE -9; c1 close; c0<REFUSE -9; c0 close; end j0; ");
     expect_detail(0, rows[i].detail);
     expect_all_free();
   }
@@ -206,12 +207,53 @@ static void test_running_job_takes_nobody(void **state) {
   (void)state;
   begin();
   start_world("x", 0, 3);
-  closed(1, SML_CLOSED_FIN);
   opened(5);
-  join(5, "x", 1, 3);
+  join(5, "x", 3, 4);
   EXPECT("c5<REFUSE -7; c5 close; ");
   expect_detail(
       5, "job 'x' is already running with 3 ranks: use another name, or wait until all of them have left");
+}
+
+static void test_ending_job_frees_its_name(void **state) {
+  (void)state;
+  begin();
+  start_world("x", 0, 3);
+  goodbye(1);
+  opened(5);
+  join(5, "x", 1, 3); /* its next job, while the others have not left this one */
+  EXPECT("open j1 e101 n3; expect j1 r1; c5<WELCOME j1 e101; ");
+  opened(6);
+  join(6, "x", 1, 3);
+  EXPECT("c6<REFUSE -7; c6 close; ");
+  expect_detail(6,
+                "rank 1 of job 'x' has already joined from 10.0.0.5:4245: give each process its own rank, each "
+                "run its own job name");
+  closed(0, SML_CLOSED_RESET);
+  for (uint32_t rank = 0; rank < 3; rank += 2) {
+    opened(7 + rank);
+    join(7 + rank, "x", rank, 3); /* rank 2's loss in the old job may not have been noticed yet */
+    probed(7 + rank, 8960);
+  }
+  probed(5, 8960);
+  EXPECT("start j1 e101; c9<START e101; c7<START e101; c5<START e101; ");
+  goodbye(2);
+  EXPECT("end j0; c2 close; ");
+  opened(10);
+  join(10, "x", 0, 3);
+  EXPECT("c10<REFUSE -7; c10 close; ");
+}
+
+static void test_ending_job_holds_its_ranks(void **state) {
+  (void)state;
+  begin();
+  start_world("x", 0, 3);
+  goodbye(1);
+  opened(5);
+  join(5, "x", 2, 3);
+  EXPECT("c5<REFUSE -7; c5 close; ");
+  opened(6);
+  join(6, "x", 4, 5); /* a world of another size may use the name */
+  EXPECT("open j1 e101 n5; expect j1 r4; c6<WELCOME j1 e101; ");
 }
 
 static void test_join_deadline_names_the_missing(void **state) {
@@ -394,6 +436,8 @@ int main(void) {
       cmocka_unit_test(test_settings_must_be_equal),
       cmocka_unit_test(test_duplicate_rank_is_refused),
       cmocka_unit_test(test_running_job_takes_nobody),
+      cmocka_unit_test(test_ending_job_frees_its_name),
+      cmocka_unit_test(test_ending_job_holds_its_ranks),
       cmocka_unit_test(test_join_deadline_names_the_missing),
       cmocka_unit_test(test_join_deadline_other_words),
       cmocka_unit_test(test_huge_join_timeout_does_not_wrap),

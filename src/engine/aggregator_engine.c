@@ -327,6 +327,10 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
     count_drop(e, SML_DROP_BAD_NONCE);
     return;
   }
+  if (m->is_registered && !sml_addr_equal(&m->addr, from)) { /* overheard and sent again by another */
+    count_drop(e, SML_DROP_WRONG_SOURCE);
+    return;
+  }
   m->addr = *from;
   m->is_registered = true;
   job->peers[h->rank] = *from;

@@ -85,6 +85,7 @@ struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
   if (lane == NULL) return NULL;
   lane->options = *options;
   lane->options.worker.num_operations = options->num_operations;
+  if (lane->options.source.num_bytes == 0) lane->options.source = options->aggregator;
   lane->ring = calloc(options->num_operations, sizeof(struct sml_engine_operation *));
   void *mem = aligned_alloc(64, sml_align_up(sml_worker_memsize(&lane->options.worker), 64));
   if (lane->ring == NULL || mem == NULL) {
@@ -149,6 +150,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.probes += v.probes;
   lane->options.worker = *worker;
   lane->options.worker.num_operations = lane->options.num_operations;
+  lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
   lane->worker = sml_worker_init(lane->worker, &lane->options.worker);
 }
 
@@ -322,17 +324,23 @@ static void count_drop(struct sml_lane *lane, enum sml_drop drop) {
   lane->dropped_packets++;
 }
 
-/* Job numbers are an aggregator's; two aggregators may use the same one. */
+/* Job numbers are an aggregator's: two aggregators may use the same one, and one gives it again after a
+ * job's end, perhaps while the lane of that job is still here. */
 static bool is_of_lane(const struct sml_lane *lane, const struct sml_header *h, const struct sml_addr *from) {
-  return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.aggregator, from);
+  return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.source, from);
 }
 
 static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_header *h,
                                   const struct sml_addr *from) {
-  if (e->last_lane != NULL && is_of_lane(e->last_lane, h, from)) return e->last_lane;
-  for (uint32_t i = 0; i < e->num_lanes; i++)
-    if (is_of_lane(e->lanes[i], h, from)) return e->last_lane = e->lanes[i];
-  return NULL;
+  struct sml_lane *stale = e->last_lane;
+  if (stale != NULL && is_of_lane(stale, h, from) && stale->options.worker.epoch == h->epoch) return stale;
+  stale = NULL;
+  for (uint32_t i = 0; i < e->num_lanes; i++) {
+    if (!is_of_lane(e->lanes[i], h, from)) continue;
+    if (e->lanes[i]->options.worker.epoch == h->epoch) return e->last_lane = e->lanes[i];
+    stale = e->lanes[i];
+  }
+  return stale; /* its counters show the drop */
 }
 
 static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f) {
@@ -340,9 +348,10 @@ static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, 
   for (struct sml_hello **link = &e->hellos; *link != NULL; link = &(*link)->next) {
     struct sml_hello *hello = *link;
     if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
-    if (f->num_bytes != hello->datagram_bytes || !sml_addr_equal(&hello->to, f->from)) continue;
+    if (f->num_bytes != hello->datagram_bytes) continue;
     if (sml_load_be64(f->data + SML_HEADER_BYTES) != hello->nonce) continue;
     *link = hello->next;
+    hello->from = *f->from; /* the nonce vouches for it */
     hello->done(hello, true);
     return;
   }
@@ -377,7 +386,10 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   const struct sml_accept a = sml_worker_on_packet(lane->worker, &h, payload, now_ns);
   if (a.kind == SML_ACCEPT_DROP) {
     count_drop(lane, a.drop);
-  } else if (a.kind == SML_ACCEPT_RESULT) {
+    return;
+  }
+  lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
+  if (a.kind == SML_ACCEPT_RESULT) {
     store_result(e, lane, &a, payload);
     e->has_results = true;
     if (a.is_operation_done) end_part(a.cookie, SML_OK);

@@ -40,6 +40,7 @@ struct sml_mailbox *sml_worker_engine_mailbox(struct sml_worker_engine *engine);
 struct sml_lane_options {
   struct sml_worker_options worker; /* job, epoch, rank, world size, slots, chunk size ... */
   struct sml_addr aggregator;       /* data address of this lane */
+  struct sml_addr source;           /* its packets' source, see sml_hello.from; empty: the same */
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
 };
@@ -70,6 +71,7 @@ struct sml_hello {
   void (*done)(struct sml_hello *hello, bool is_echoed);
   void *user;
   /* engine's */
+  struct sml_addr from; /* of the echo: an aggregator on all interfaces may answer from another address */
   struct sml_hello *next;
   uint64_t next_send_ns;
 };

@@ -115,6 +115,21 @@ static void over_ipv6(void **state) {
   world_stop(&w);
 }
 
+/* It answers from 127.0.0.1, whatever address of the host was asked. */
+static void an_aggregator_on_all_interfaces(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  w.host = "0.0.0.0:0";
+  world_start_aggd(&w);
+  struct sml_addr addr;
+  sml_aggd_addr(w.aggd, &addr);
+  snprintf(w.address, sizeof w.address, "127.0.0.2:%u", sml_addr_port(&addr));
+  world_join(&w);
+  world_run(&w, check_sizes);
+  world_stop(&w);
+}
+
 static void through_faults(void **state) {
   (void)state;
   setenv("SWITCHML_FAULTS", "loss=0.02,duplicate=0.02,reorder=0.05,corrupt=0.01,seed=3", 1);
@@ -281,6 +296,31 @@ static void several_jobs_share_a_context(void **state) {
   world_stop(&w);
 }
 
+/* The aggregator sees the ranks leave one by one, so the first may be back before the last has gone. */
+static void join_again_and_again(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = r->world->num_ranks;
+  for (int32_t i = 0; i < 40; i++) {
+    sml_job_destroy(r->job);
+    r->job = NULL;
+    CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+    int32_t x = i;
+    CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK, "%s", sml_error_detail());
+    CHECK(r, x == 3 * i);
+  }
+}
+
+static void jobs_of_one_name_follow_each_other(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  world_start(&w);
+  world_run(&w, join_again_and_again);
+  world_stop(&w);
+}
+
 /* ---- epochs ---- */
 
 static void sum_across_epochs(struct rank *r) {
@@ -344,11 +384,13 @@ int main(void) {
       cmocka_unit_test(four_ranks_small_datagrams),
       cmocka_unit_test(three_ranks_three_lanes_without_offload),
       cmocka_unit_test(over_ipv6),
+      cmocka_unit_test(an_aggregator_on_all_interfaces),
       cmocka_unit_test(through_faults),
       cmocka_unit_test(many_in_flight),
       cmocka_unit_test(released_operations_end_by_themselves),
       cmocka_unit_test(a_wait_that_times_out_ends_nothing),
       cmocka_unit_test(several_jobs_share_a_context),
+      cmocka_unit_test(jobs_of_one_name_follow_each_other),
       cmocka_unit_test(phases_near_their_end_move_the_job_to_a_new_epoch),
       cmocka_unit_test(an_aggregator_may_start_later),
   };

@@ -349,6 +349,36 @@ static void another_job_is_not_touched(void **state) {
   world_stop(&w);
 }
 
+/* The aggregator gives the failed job's number to the next one, while the context still holds the first. */
+static void go_on_beside_a_failed_job(struct rank *r) {
+  sml_error error;
+  if (r->rank == 0) CHECK(r, sml_job_abort(r->job, "that was enough") == SML_OK);
+  check_failed(r, SML_ERR_ABORTED, &error);
+  pthread_barrier_wait(&barrier); /* rank 1 heard it from the aggregator */
+  if (r->failure[0] != 0) return;
+  sml_job *failed = r->job;
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.name = "next";
+  o.rank = r->rank;
+  o.world_size = r->world->num_ranks;
+  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+  CHECK(r, r->job->session.welcome.job == failed->session.welcome.job);
+  int32_t x = 1;
+  CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK && x == 2, "%s", sml_error_detail());
+}
+
+static void a_failed_job_does_not_hide_its_successor(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  world_start(&w);
+  pthread_barrier_init(&barrier, NULL, 2);
+  world_run(&w, go_on_beside_a_failed_job);
+  pthread_barrier_destroy(&barrier);
+  world_stop(&w);
+}
+
 /* ---- joins that cannot be ---- */
 
 static sml_status join_as(struct world *w, uint32_t rank, uint32_t world_size, uint64_t timeout_ms) {
@@ -380,6 +410,40 @@ static void *run_joiner(void *argument) {
   j->status = join_as(j->world, j->rank, j->world_size, j->timeout_ms);
   snprintf(j->detail, sizeof j->detail, "%s", sml_error_detail());
   return NULL;
+}
+
+static void *join_beside_another_rank(void *argument) {
+  struct rank *r = argument;
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = 2;
+  r->status = sml_job_create(r->context, &o, &r->job);
+  snprintf(r->failure, sizeof r->failure, "%s", sml_error_detail());
+  return NULL;
+}
+
+static void two_ranks_on_one_context_are_refused(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  w.job_options.join_timeout_ns = SML_NS_PER_S;
+  world_start_aggd(&w);
+  assert_int_equal(sml_context_create(NULL, &w.ranks[0].context), SML_OK);
+  w.ranks[1].context = w.ranks[0].context;
+  for (uint32_t r = 0; r < 2; r++)
+    assert_int_equal(pthread_create(&w.ranks[r].thread, NULL, join_beside_another_rank, &w.ranks[r]), 0);
+  uint32_t num_told = 0;
+  for (uint32_t r = 0; r < 2; r++) {
+    pthread_join(w.ranks[r].thread, NULL);
+    assert_null(w.ranks[r].job);
+    const bool is_told = w.ranks[r].status == SML_ERR_INVALID_ARGUMENT;
+    assert_non_null(strstr(w.ranks[r].failure, is_told ? "context of its own" : "not joined"));
+    num_told += is_told;
+  }
+  assert_int_equal(num_told, 1); /* the other one waits until its deadline: the rank may come elsewhere */
+  w.ranks[1].context = NULL;
+  world_stop(&w);
 }
 
 static void joins_that_do_not_fit_are_refused(void **state) {
@@ -426,7 +490,8 @@ static void run_remote(int in, int out) {
   if (sml_allreduce(job, x, x, 3, SML_FLOAT32, SML_SUM, NULL, &op) != SML_OK) _exit(3);
   if (sml_operation_wait(op, 20 * SML_NS_PER_S) != SML_OK || x[0] != 3) _exit(4);
   if (write(out, "x", 1) != 1) _exit(5);
-  for (;;) pause();
+  if (read(in, address, 1) == 1) sml_job_abort(job, "the loss is no number");
+  _exit(0);
 }
 
 static void start_remote(struct remote *remote) {
@@ -506,6 +571,19 @@ static void stop_rank_2_while_waiting(struct rank *r) {
   sml_operation_release(op);
 }
 
+static void hear_of_rank_2s_last_words(struct rank *r) {
+  static float data[2][5000];
+  sml_operation *op;
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 5000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+    CHECK(r, write(remote.to_child, "x", 1) == 1);
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  CHECK(r, status == SML_ERR_ABORTED, "%d %s", status, sml_error_detail());
+  CHECK(r, strstr(sml_error_detail(), "rank 2") && strstr(sml_error_detail(), "the loss is no number"));
+  sml_operation_release(op);
+}
+
 static void run_with_remote(void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, 2);
@@ -533,6 +611,10 @@ static void a_rank_killed_while_idle_fails_the_next_operation(void **state) {
 static void a_stopped_rank_is_lost_after_its_lease(void **state) {
   (void)state;
   run_with_remote(stop_rank_2_while_waiting);
+}
+static void a_rank_may_abort_and_exit(void **state) {
+  (void)state;
+  run_with_remote(hear_of_rank_2s_last_words);
 }
 
 /* ---- anything at any time ---- */
@@ -604,6 +686,7 @@ int main(void) {
       cmocka_unit_test(a_killed_rank_is_named_at_once),
       cmocka_unit_test(a_rank_killed_while_idle_fails_the_next_operation),
       cmocka_unit_test(a_stopped_rank_is_lost_after_its_lease),
+      cmocka_unit_test(a_rank_may_abort_and_exit),
       cmocka_unit_test(different_operations_name_both_ranks),
       cmocka_unit_test(abort_ends_every_rank),
       cmocka_unit_test(a_late_rank_is_named),
@@ -611,6 +694,8 @@ int main(void) {
       cmocka_unit_test(leaving_with_an_operation_outstanding_is_an_error_everywhere),
       cmocka_unit_test(a_lost_aggregator_is_an_error),
       cmocka_unit_test(another_job_is_not_touched),
+      cmocka_unit_test(a_failed_job_does_not_hide_its_successor),
+      cmocka_unit_test(two_ranks_on_one_context_are_refused),
       cmocka_unit_test(joins_that_do_not_fit_are_refused),
       cmocka_unit_test(random_failures_end_every_rank),
   };

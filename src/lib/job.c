@@ -3,8 +3,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "lib/job_settings.h"
+
+#define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit */
 
 static void init_locks(struct sml_job *job) {
   pthread_condattr_t attributes;
@@ -132,6 +135,16 @@ void sml_job_destroy(sml_job *job) {
   free(job);
 }
 
+/* Who aborts often exits next, and the reason would be lost with the process. */
+static void await_abort_sent(struct sml_job *job) {
+  const uint64_t deadline_ns = sml_clock_ns() + ABORT_SENT_NS;
+  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  int error = 0;
+  while (job->engines != NULL && job->wants_abort && error == 0)
+    error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+}
+
 sml_status sml_job_abort(sml_job *job, const char *why) {
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
@@ -141,6 +154,7 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
   failure.ranks[failure.num_ranks++] = (uint16_t)job->rank;
   pthread_mutex_lock(&job->lock);
   sml_job_fail_locked(job, &failure, true);
+  await_abort_sent(job);
   pthread_mutex_unlock(&job->lock);
   return SML_OK;
 }

@@ -114,6 +114,7 @@ static void restart_lane(struct sml_worker_engine *engine, void *argument) {
 static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_start *start, uint32_t l) {
   struct sml_lane_options options = {.worker = make_worker_options(job, start, l),
                                      .aggregator = job->session.options.aggregator,
+                                     .source = job->session.prober.lanes[l].hello.from,
                                      .lane = l,
                                      .num_operations = job->context->settings.num_operations};
   sml_addr_set_port(&options.aggregator, job->session.welcome.data_ports[l]);
@@ -368,8 +369,11 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
   pthread_mutex_lock(&job->lock);
   const uint64_t deadline_ns = check_operations(job, now_ns);
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) ask_for_epoch(job);
-  if (job->wants_abort) send_abort(job);
-  job->wants_abort = false;
+  if (job->wants_abort) {
+    send_abort(job);
+    job->wants_abort = false;
+    pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
+  }
   if (job->wants_leave) sml_session_leave(&job->session, now_ns);
   pthread_mutex_unlock(&job->lock);
   return deadline_ns;

@@ -180,7 +180,29 @@ static void wake_control(void *user) {
   sml_control_wake(user);
 }
 
+/* Another rank of the same job on the same context. They would share data ports, and one result for both
+ * cannot be told apart from two of the same. */
+static const struct sml_session *find_twin(const struct sml_session *s, const struct sml_ctl_welcome *welcome) {
+  sml_fork_lock();
+  const struct sml_session *other = s->options.control->sessions;
+  sml_fork_unlock();
+  for (; other; other = other->next) {
+    if (other->state < SML_SESSION_PROBING || other->state > SML_SESSION_RUNNING) continue;
+    if (other->welcome.job == welcome->job && other->welcome.epoch == welcome->epoch &&
+        sml_addr_equal(&other->options.aggregator, &s->options.aggregator))
+      return other;
+  }
+  return NULL;
+}
+
 static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *welcome, uint64_t now_ns) {
+  const struct sml_session *twin = find_twin(s, welcome);
+  if (twin != NULL) {
+    end(s, SML_ERR_INVALID_ARGUMENT,
+        "ranks %u and %u of job '%s' are on one context: give each rank a context of its own",
+        twin->options.join.rank, s->options.join.rank, s->options.join.job_name);
+    return;
+  }
   if (welcome->num_lanes > s->options.join.num_lanes) {
     end(s, SML_ERR_PROTOCOL, "the aggregator at %s gave %u lanes where %u were offered",
         s->options.aggregator_text, welcome->num_lanes, s->options.join.num_lanes);
