@@ -62,6 +62,19 @@ def traces(pid):
     return {name for name in namespaces if name.startswith(f"sml-p{pid}-")}, set(files)
 
 
+def loopback_ports():
+    """The ports that somebody on this host listens on at 127.0.0.1, which is where the demo has its own when
+    it has no namespaces."""
+    ports = set()
+    for protocol, state in (("tcp", "0A"), ("udp", "07")):
+        with open(f"/proc/net/{protocol}", encoding="ascii") as table:
+            for line in list(table)[1:]:
+                local, status = line.split()[1], line.split()[3]
+                if local.startswith("0100007F:") and status == state:
+                    ports.add((protocol, int(local.split(":")[1], 16)))
+    return ports
+
+
 def start_demo(marker, *arguments):
     environment = {**os.environ, "SML_DEMO_TEST": marker}
     return subprocess.Popen([PYTHON, DEMO, *arguments], env=environment, stdin=subprocess.DEVNULL, text=True,
@@ -71,7 +84,7 @@ def start_demo(marker, *arguments):
 def interrupt_at(moment_s, numbers, *arguments):
     """Starts the demo, interrupts it, and looks for what it left."""
     marker = uuid.uuid4().hex
-    files_before = traces(0)[1]
+    files_before, ports_before = traces(0)[1], loopback_ports()
     process = start_demo(marker, "--steps", "100000", "--batch", "8", *arguments)
     time.sleep(moment_s)
     for number in numbers:
@@ -87,6 +100,7 @@ def interrupt_at(moment_s, numbers, *arguments):
     assert not namespaces, f"{namespaces} {told}"
     left = marked_processes(marker)
     assert not left, f"{left} {told}"
+    assert loopback_ports() <= ports_before, f"{loopback_ports() - ports_before} {told}"
     files = {name for name in files - files_before if str(process.pid) in name or "switchml-bench" not in name}
     assert not [name for name in files if os.path.exists(name) and "torch_" in name], f"{files} {told}"
 
