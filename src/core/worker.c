@@ -499,8 +499,22 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
 }
 
+/* The slot that was asked about longest ago, or never since it was sent. Lists are in that order. */
+static uint32_t oldest_slot(const struct sml_worker *w) {
+  uint32_t oldest = 0;
+  uint64_t sent_ns = SML_NEVER;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    const uint32_t head = w->levels[k].head;
+    if (head == NONE || w->slots[head].sent_ns >= sent_ns) continue;
+    oldest = head;
+    sent_ns = w->slots[head].sent_ns;
+  }
+  return oldest;
+}
+
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out) {
   *view_out = w->view;
+  if (w->view.num_missing == 0) view_out->waiting_slot = oldest_slot(w); /* else PENDING named it */
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
   view_out->is_waiting = w->ring_head != w->ring_tail;

@@ -87,7 +87,7 @@ struct sml_worker_view {
   uint64_t srtt_ns, rto_ns;
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
   bool is_waiting;
-  uint32_t waiting_slot;
+  uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */
   uint64_t waiting_since_ns;
   uint32_t num_missing;
   uint16_t missing[16];

@@ -259,6 +259,19 @@ static void a_silent_slot_is_asked_about_ever_more_rarely(void **state) {
   free(w);
 }
 
+/* An aggregator that says nothing: the error text must name a slot that really waits. */
+static void the_view_names_the_slot_that_waits_longest(void **state) {
+  (void)state;
+  struct sml_worker *w = make(&OPTIONS);
+  submit(w, ints(0, 2), NULL, w);
+  const struct sml_send first = expect_send(w, 10, SML_SEND_UPDATE);
+  expect_send(w, 20, SML_SEND_UPDATE);
+  assert_int_equal(view_of(w).waiting_slot, 0);
+  expect_accept(w, result_of(&first, 4), 0, 30, SML_ACCEPT_RESULT);
+  assert_int_equal(view_of(w).waiting_slot, 1);
+  free(w);
+}
+
 static void data_goes_again_only_if_it_is_missing(void **state) {
   (void)state;
   struct sml_worker *w = make(&OPTIONS);
@@ -535,6 +548,7 @@ int main(void) {
       cmocka_unit_test(an_empty_range_is_nothing_to_do),
       cmocka_unit_test(the_epochs_room_is_counted),
       cmocka_unit_test(a_silent_slot_is_asked_about_ever_more_rarely),
+      cmocka_unit_test(the_view_names_the_slot_that_waits_longest),
       cmocka_unit_test(data_goes_again_only_if_it_is_missing),
       cmocka_unit_test(answers_that_nobody_asked_for),
       cmocka_unit_test(an_overtaken_slot_is_asked_about_at_once),

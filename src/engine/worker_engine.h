@@ -83,7 +83,7 @@ struct sml_lane_snapshot {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   uint64_t srtt_ns, rto_ns;
   bool is_waiting;               /* something is outstanding */
-  uint32_t waiting_slot;         /* the oldest outstanding slot, relative */
+  uint32_t waiting_slot;         /* relative; that of missing[], else the one that waits longest */
   uint64_t waiting_since_ns;
   uint32_t num_missing;          /* ranks the aggregator last said it waits for on that slot; 0: unknown */
   uint16_t missing[16];
