@@ -47,12 +47,14 @@ typedef enum sml_status {
   SML_ERR_MTU = -9,              /* the path does not carry the smallest chunk unfragmented */
   SML_ERR_TIMEOUT = -10,         /* a deadline passed; the detail names who is missing */
   SML_ERR_RANK_LOST = -11,       /* a rank's process is gone or stopped; sml_error.ranks names it */
-  SML_ERR_AGGREGATOR_LOST = -12, /* the aggregator is gone or restarted */
+  SML_ERR_AGGREGATOR_LOST = -12, /* the aggregator is gone or restarted (and retry_ns are over) */
   SML_ERR_MISMATCH = -13,        /* ranks called different operations; sml_error.ranks names two */
   SML_ERR_ABORTED = -14,         /* sml_job_abort() on this or another rank */
   SML_ERR_NOT_CONFIGURED = -15,  /* no aggregator is named; set SWITCHML_AGGREGATOR=host:port */
   SML_ERR_FORKED = -16,          /* the handle belongs to the parent of this process */
-  SML_ERR_PROTOCOL = -17         /* the other side broke the protocol */
+  SML_ERR_PROTOCOL = -17,        /* the other side broke the protocol */
+  SML_ERR_INTEGRITY = -18,       /* a sum's check word was wrong twice: the aggregator does not add right */
+  SML_ERR_KEY = -19              /* the aggregator and this rank do not have the same key, or one has none */
 } sml_status;
 
 typedef enum sml_type { SML_FLOAT32 = 0, SML_INT32 = 1 } sml_type;
@@ -91,6 +93,22 @@ typedef struct sml_job_options {
   uint64_t lease_ns;       /* silence after which a rank counts as lost; default 2 s */
   uint32_t num_slots;      /* most slots a lane; power of two; default 256; long chunks get fewer */
   uint32_t max_datagram_bytes; /* upper limit of a UDP payload; default 8960 */
+  /* 1: every sum carries a check word that the aggregator can't make up for a wrong one (PROTOCOL.md,
+   * "Check word"); 2: none; 0: SWITCHML_CHECK=1 or 0, else none. Equal on all ranks. */
+  uint32_t check;
+  /* Lines `name key`, a key being 32 hex digits; no other user may read the file. Packets and control
+   * messages are then authenticated, and an aggregator without the key is refused. NULL: SWITCHML_KEY_FILE,
+   * else no key; "": no key. key_name picks a line, the same one on all ranks; NULL: SWITCHML_KEY_NAME, else
+   * the first. The key is read once, here. */
+  const char *key_file, *key_name;
+  /* Retry: how long a lost aggregator is waited for. Within that time the ranks join its successor at the
+   * same address and do again what some of them lack, with the same bits; callers only notice that it takes
+   * longer. The deadline of an operation stands still meanwhile, for at most retry_ns in all. It costs a
+   * copy of every input, made in sml_allreduce() and kept until all ranks are known to have the result:
+   * of what is outstanding and of about the last lease_ns / 8, but as much memory as was needed at most stays
+   * allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
+   * else no retry. At most 7 days. On or off alike on all ranks. */
+  uint64_t retry_ns;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
 
@@ -130,6 +148,10 @@ typedef struct sml_stats {
   uint64_t srtt_ns, rto_ns;    /* of lane 0 */
   uint32_t num_lanes, num_slots, chunk_bytes;
   uint32_t has_segmentation_offload;
+  uint64_t check_failures; /* results whose check word was wrong; one is asked for again, two end the job */
+  uint64_t key_failures;   /* packets whose tag was missing, wrong or not wanted; also in dropped_packets */
+  uint64_t rejoins;        /* times the job went on at an aggregator's successor */
+  uint64_t retained_bytes; /* of inputs kept for that case, now */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 
@@ -145,7 +167,7 @@ SML_API void sml_context_destroy(sml_context *context);
 /* Joins a job: blocks until all ranks are in or join_timeout_ns passed. Collective; with an
  * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator. Two
  * ranks of one job in one process need a context each.
- * Errors: INVALID_ARGUMENT, NOT_CONFIGURED, UNREACHABLE, REFUSED, VERSION, MTU, TIMEOUT, SYSTEM... */
+ * Errors: INVALID_ARGUMENT, NOT_CONFIGURED, UNREACHABLE, REFUSED, VERSION, MTU, TIMEOUT, KEY, SYSTEM... */
 SML_API sml_status sml_job_create(sml_context *context, const sml_job_options *options,
                                   sml_job **job_out);
 /* Ends outstanding operations with SML_ERR_ABORTED, says goodbye, frees. Not collective. Operation

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "aggd/lanes.h"
+#include "ctl/channel.h"
 #include "ctl/registry.h"
 #include "switchml/switchml.h"
 
@@ -40,6 +41,7 @@ struct conn {
   bool is_broken; /* OPEN: to be reported closed once the effects are done */
   enum sml_close_cause cause;
   bool wants_out; /* EPOLLOUT is armed */
+  bool has_spoken; /* something was said to the peer */
   uint64_t linger_until_ns;
   size_t in_bytes, out_bytes;
   struct conn_buffers *buffers;
@@ -47,7 +49,8 @@ struct conn {
 
 /* Apart from the connections, which each pass looks through. */
 struct conn_buffers {
-  uint8_t in[SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY];
+  struct sml_channel channel;
+  uint8_t in[SML_CHANNEL_MAX_FRAME_BYTES];
   uint8_t out[OUT_BYTES];
 };
 
@@ -58,6 +61,9 @@ struct sml_aggd {
   struct conn *conns;
   struct conn_buffers *buffers; /* pages of connections never used stay untouched */
   struct epoll_event *epoll_events;
+  struct sml_key_entry *keys;
+  struct sml_key random_key;
+  uint64_t num_draws;
   int listen_fd, epoll_fd, event_fd;
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
@@ -75,18 +81,18 @@ static void free_conn(struct conn *c) {
   c->state = CONN_FREE;
 }
 
+static void break_conn(struct conn *c, enum sml_close_cause cause) {
+  if (c->is_broken) return;
+  c->is_broken = true;
+  c->cause = cause;
+}
+
 static void arm(struct sml_aggd *a, uint32_t i, bool wants_out) {
   struct conn *c = &a->conns[i];
   if (c->wants_out == wants_out) return;
   c->wants_out = wants_out;
   struct epoll_event event = {.events = EPOLLIN | (wants_out ? EPOLLOUT : 0u), .data.u32 = i};
-  SML_ASSERT(epoll_ctl(a->epoll_fd, EPOLL_CTL_MOD, c->fd, &event) == 0);
-}
-
-static void break_conn(struct conn *c, enum sml_close_cause cause) {
-  if (c->is_broken) return;
-  c->is_broken = true;
-  c->cause = cause;
+  if (epoll_ctl(a->epoll_fd, EPOLL_CTL_MOD, c->fd, &event) != 0) break_conn(c, SML_CLOSED_RESET);
 }
 
 static void flush_conn(struct sml_aggd *a, uint32_t i) {
@@ -112,21 +118,24 @@ static void flush_conn(struct sml_aggd *a, uint32_t i) {
 static void send_message(struct sml_aggd *a, uint32_t i, const struct sml_ctl_message *message) {
   struct conn *c = &a->conns[i];
   if (c->state != CONN_OPEN || c->is_broken) return;
-  size_t num_bytes = sml_ctl_encode(message, c->buffers->out + c->out_bytes, OUT_BYTES - c->out_bytes);
+  size_t num_bytes = sml_channel_encode(&c->buffers->channel, message, c->buffers->out + c->out_bytes,
+                                        OUT_BYTES - c->out_bytes);
   if (num_bytes == 0) {
     break_conn(c, SML_CLOSED_SLOW);
     return;
   }
   c->out_bytes += num_bytes;
+  c->has_spoken = true;
   flush_conn(a, i);
 }
 
+/* A stranger to whom nothing was said has nothing to read: a flood of them must not hold the table. */
 static void linger(struct sml_aggd *a, uint32_t i) {
   struct conn *c = &a->conns[i];
   if (c->state != CONN_OPEN) return;
   c->state = CONN_LINGERING;
   c->linger_until_ns = a->now_ns + LINGER_NS;
-  if (c->is_broken) {
+  if (c->is_broken || !c->has_spoken) {
     free_conn(c);
   } else {
     flush_conn(a, i);
@@ -143,6 +152,7 @@ static const struct {
     [SML_NOTE_RANK_JOINED] = {"rank_joined", false},  [SML_NOTE_JOB_STARTED] = {"job_started", false},
     [SML_NOTE_RANK_LEFT] = {"rank_left", false},      [SML_NOTE_RANK_LOST] = {"rank_lost", true},
     [SML_NOTE_JOIN_REFUSED] = {"join_refused", true}, [SML_NOTE_JOB_REFUSED] = {"job_refused", true},
+    [SML_NOTE_HOST_LIMITED] = {"host_limited", true},
     [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},   [SML_NOTE_JOB_ENDED] = {"job_ended", false},
 };
 
@@ -168,13 +178,16 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
     case SML_EFFECT_CLOSE:
       linger(a, e->conn);
       break;
+    case SML_EFFECT_SET_KEY:
+      sml_channel_set_key(&a->conns[e->conn].buffers->channel, e->key, e->worker_nonce, e->daemon_nonce);
+      break;
     case SML_EFFECT_OPEN_JOB:
-      return sml_lanes_open_job(a->lanes, e->job, e->epoch, e->world_size);
+      return sml_lanes_open_job(a->lanes, e->job, e->epoch, e->world_size, e->key);
     case SML_EFFECT_EXPECT_HELLO:
       sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
       break;
     case SML_EFFECT_START_JOB:
-      return sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start);
+      return sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start, e->key);
     case SML_EFFECT_DEPART:
       sml_lanes_depart(a->lanes, e->job, e->rank);
       break;
@@ -233,8 +246,8 @@ static void refuse_at_the_door(int fd) {
 
 static void watch_listener(struct sml_aggd *a, bool is_watched) {
   struct epoll_event event = {.events = is_watched ? EPOLLIN : 0, .data.u32 = TAG_LISTEN};
-  SML_ASSERT(epoll_ctl(a->epoll_fd, EPOLL_CTL_MOD, a->listen_fd, &event) == 0);
-  a->accept_paused_until_ns = is_watched ? 0 : a->now_ns + ACCEPT_PAUSE_NS;
+  const bool is_done = epoll_ctl(a->epoll_fd, EPOLL_CTL_MOD, a->listen_fd, &event) == 0;
+  a->accept_paused_until_ns = is_watched && is_done ? 0 : a->now_ns + ACCEPT_PAUSE_NS;
 }
 
 static bool accept_one(struct sml_aggd *a) {
@@ -260,8 +273,9 @@ static bool accept_one(struct sml_aggd *a) {
   c->fd = fd;
   c->state = CONN_OPEN;
   c->buffers = &a->buffers[i];
-  c->is_broken = c->wants_out = false;
+  c->is_broken = c->wants_out = c->has_spoken = false;
   c->in_bytes = c->out_bytes = 0;
+  sml_channel_init(&c->buffers->channel, true);
   struct sml_addr addr = {.num_bytes = (uint8_t)sml_min_u64(from_bytes, sizeof addr.bytes)};
   memcpy(addr.bytes, &from, addr.num_bytes);
   char peer[SML_PEER_BYTES];
@@ -279,7 +293,8 @@ static void take_messages(struct sml_aggd *a, uint32_t i) {
     struct sml_ctl_message message;
     size_t consumed_bytes;
     enum sml_ctl_decode verdict =
-        sml_ctl_decode(c->buffers->in + taken_bytes, c->in_bytes - taken_bytes, &message, &consumed_bytes);
+        sml_channel_decode(&c->buffers->channel, c->buffers->in + taken_bytes, c->in_bytes - taken_bytes,
+                           &message, &consumed_bytes);
     if (verdict == SML_CTL_NEED_MORE) break;
     if (verdict == SML_CTL_DECODED) {
       sml_registry_on_message(a->registry, i, &message, a->now_ns);
@@ -424,21 +439,38 @@ static void *run_control(void *argument) {
 
 /* --- life --- */
 
+/* The system is asked once, while a failure can still be told: SipHash of a counter under that key. */
 static uint64_t draw_random(void *user) {
-  (void)user;
-  uint64_t x = 0;
-  SML_ASSERT(getrandom(&x, sizeof x, 0) == sizeof x); /* so few bytes can't fail once the system is up */
-  return x;
+  struct sml_aggd *a = user;
+  a->num_draws++;
+  return sml_siphash(&a->random_key, &a->num_draws, sizeof a->num_draws);
 }
 
-static void set_defaults(struct sml_aggd_options *o) {
+static int seed_random(struct sml_aggd *a, char *error_out, size_t error_bytes) {
+  if (getrandom(&a->random_key, sizeof a->random_key, 0) == (ssize_t)sizeof a->random_key) return 0;
+  int error = errno;
+  snprintf(error_out, error_bytes, "cannot draw random numbers (getrandom): %s", strerror(error));
+  return -error;
+}
+
+static bool find_key(void *user, const char *name, struct sml_key *key_out) {
+  const struct sml_aggd *a = user;
+  const struct sml_key *key = sml_key_find(a->keys, a->options.num_keys, name);
+  if (key) *key_out = *key;
+  return key != NULL;
+}
+
+static void set_defaults(struct sml_aggd *a) {
+  struct sml_aggd_options *o = &a->options;
   if (o->num_lanes == 0) o->num_lanes = 1;
   if (o->pool_slots == 0) o->pool_slots = 8192;
   if (o->max_jobs == 0) o->max_jobs = 64;
   if (o->max_connections == 0) o->max_connections = 1024;
   if (o->rx_buffer_bytes == 0) o->rx_buffer_bytes = 16u << 20;
   if (o->join_grace_ns == 0) o->join_grace_ns = 5 * SML_NS_PER_S;
-  if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(NULL);
+  if (o->new_connections_per_s == 0) o->new_connections_per_s = 100;
+  if (o->max_messages_per_s == 0) o->max_messages_per_s = 1000;
+  if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(a);
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
 }
 
@@ -465,11 +497,14 @@ static int open_listener(struct sml_aggd *a, char *error_out, size_t error_bytes
   const struct sml_addr *addr = &a->options.listen;
   const struct sockaddr *sockaddr = (const struct sockaddr *)(const void *)addr->bytes;
   sml_addr_format(addr, text, sizeof text);
+  struct sockaddr_storage local = {0};
+  socklen_t local_bytes = sizeof local;
   int one = 1;
   a->listen_fd = socket(sockaddr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   /* Connections of a daemon that just went are still fading out; they must not keep its successor off. */
   if (a->listen_fd < 0 || setsockopt(a->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-      bind(a->listen_fd, sockaddr, addr->num_bytes) != 0 || listen(a->listen_fd, 1024) != 0) {
+      bind(a->listen_fd, sockaddr, addr->num_bytes) != 0 || listen(a->listen_fd, 1024) != 0 ||
+      getsockname(a->listen_fd, (struct sockaddr *)&local, &local_bytes) != 0) {
     int error = errno;
     const char *advice = error == EADDRINUSE ? "; stop the process that has this port, or choose another port"
                          : error == EADDRNOTAVAIL
@@ -479,9 +514,6 @@ static int open_listener(struct sml_aggd *a, char *error_out, size_t error_bytes
     snprintf(error_out, error_bytes, "cannot listen on %s: %s%s", text, strerror(error), advice);
     return -error;
   }
-  struct sockaddr_storage local = {0};
-  socklen_t local_bytes = sizeof local;
-  SML_ASSERT(getsockname(a->listen_fd, (struct sockaddr *)&local, &local_bytes) == 0);
   a->addr.num_bytes = (uint8_t)sml_min_u64(local_bytes, sizeof a->addr.bytes);
   memcpy(a->addr.bytes, &local, a->addr.num_bytes);
   return 0;
@@ -514,14 +546,23 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .boot_epoch = o->boot_epoch,
                                          .first_phase = o->first_phase,
                                          .first_chunk = o->first_chunk,
-                                         .random = draw_random};
+                                         .random = draw_random,
+                                         .random_user = a,
+                                         .find_key = o->num_keys > 0 ? find_key : NULL,
+                                         .find_key_user = a,
+                                         .max_connections_per_host = o->max_connections_per_host,
+                                         .new_connections_per_s = o->new_connections_per_s,
+                                         .max_messages_per_s = o->max_messages_per_s};
   for (uint32_t l = 0; l < o->num_lanes; l++) options.data_ports[l] = sml_lanes_port(a->lanes, l);
   void *mem = calloc(1, sml_registry_memsize(&options));
   a->conns = calloc(o->max_connections, sizeof *a->conns);
   a->buffers = calloc(o->max_connections, sizeof *a->buffers);
   a->epoll_events = calloc(o->max_connections + 2, sizeof *a->epoll_events);
+  a->keys = calloc(o->num_keys + 1u, sizeof *a->keys);
+  if (a->keys && o->num_keys > 0) memcpy(a->keys, o->keys, o->num_keys * sizeof *a->keys);
+  a->options.keys = NULL; /* the caller's */
   if (mem) a->registry = sml_registry_init(mem, &options);
-  if (mem && a->conns && a->buffers && a->epoll_events) return 0;
+  if (mem && a->conns && a->buffers && a->epoll_events && a->keys) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
 }
@@ -549,6 +590,8 @@ static void destroy(struct sml_aggd *a) {
   free(a->conns);
   free(a->buffers);
   free(a->epoll_events);
+  if (a->keys) explicit_bzero(a->keys, a->options.num_keys * sizeof *a->keys);
+  free(a->keys);
   free(a);
 }
 
@@ -561,8 +604,9 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
   }
   a->options = *options;
   a->listen_fd = a->epoll_fd = a->event_fd = -1;
-  set_defaults(&a->options);
-  int error = check_options(&a->options, error_out, error_bytes) ? 0 : -EINVAL;
+  int error = seed_random(a, error_out, error_bytes);
+  if (!error) set_defaults(a);
+  if (!error && !check_options(&a->options, error_out, error_bytes)) error = -EINVAL;
   if (!error) error = open_listener(a, error_out, error_bytes);
   if (!error) error = open_epoll(a, error_out, error_bytes);
   if (!error) error = sml_lanes_open(&a->options, a->event_fd, &a->lanes, error_out, error_bytes);
@@ -579,7 +623,7 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
 void sml_aggd_stop(struct sml_aggd *a) {
   uint64_t one = 1;
   atomic_store_explicit(&a->should_stop, true, memory_order_release); /* pairs with run_control */
-  SML_ASSERT(write(a->event_fd, &one, sizeof one) == sizeof one || errno == EAGAIN);
+  while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
   pthread_join(a->thread, NULL);
   destroy(a);
 }

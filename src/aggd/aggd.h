@@ -4,6 +4,7 @@
 #ifndef SML_AGGD_AGGD_H
 #define SML_AGGD_AGGD_H
 
+#include "ctl/key_file.h"
 #include "netio/netio.h"
 
 #define SML_AGGD_DEFAULT_PORT 48879u
@@ -32,6 +33,13 @@ struct sml_aggd_options {
   bool no_offload;
   struct sml_fault_options faults; /* lane l draws from seed + l */
   uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */
+  /* Whose keys ranks may have; copied. None: ranks are not authenticated. */
+  const struct sml_key_entry *keys;
+  uint32_t num_keys;
+  /* Limits of the control port, by source: an IPv4 address or an IPv6 /64. */
+  uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
+  uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
+  uint32_t max_messages_per_s;       /* of a connection; default 1000 */
   uint32_t boot_epoch;             /* 0: random */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */

@@ -9,6 +9,7 @@
 
 _Static_assert(SML_CTL_MAX_WORLD_SIZE == SML_MAX_WORLD_SIZE, "ctl and core agree on the largest world");
 _Static_assert(SML_CTL_HEADER_BYTES == SML_HEADER_BYTES, "ctl and core agree on the header");
+_Static_assert(SML_CTL_KEYED_BYTES == SML_KEYED_BYTES, "ctl and core agree on the extension");
 _Static_assert(SML_CTL_FIRST_PHASE == SML_FIRST_PHASE, "ctl and core agree on the first phase");
 _Static_assert(SML_AGGD_MAX_JOBS == SML_MAX_JOBS, "aggd and engine agree on the number of jobs");
 _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the number of lanes");
@@ -24,6 +25,7 @@ struct lane_command {
   uint16_t job;
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
+  const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
   struct sml_aggregator *aggregator; /* START: new in, old out; CLOSE: out */
   bool is_done_well;
   sem_t done;
@@ -62,7 +64,7 @@ static void take_event(void *user, const struct sml_aggregator_event *event) {
   }
   pthread_mutex_unlock(&lanes->events_lock);
   uint64_t one = 1;
-  if (write(lanes->event_fd, &one, sizeof one) < 0) return; /* the counter is full: it wakes all the same */
+  while (write(lanes->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
 }
 
 bool sml_lanes_next_event(struct sml_lanes *lanes, struct sml_aggregator_event *event_out) {
@@ -86,13 +88,13 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
   struct lane_command *c = (struct lane_command *)base; /* its first member */
   switch (c->verb) {
     case VERB_OPEN:
-      c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size);
+      c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->key);
       break;
     case VERB_EXPECT:
       sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
       break;
     case VERB_START:
-      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator);
+      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->key);
       break;
     case VERB_DEPART:
       sml_aggregator_engine_depart(engine, c->job, c->rank);
@@ -126,6 +128,7 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     lane->command.rank = command->rank;
     lane->command.world_size = command->world_size;
     lane->command.nonce = command->nonce;
+    lane->command.key = command->key;
     lane->command.aggregator = NULL;
     is_posted[l] = true;
     post(lane);
@@ -135,8 +138,10 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
   }
 }
 
-bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size) {
-  struct lane_command command = {.verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size};
+bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
+                        const struct sml_key *key) {
+  struct lane_command command = {
+      .verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size, .key = key};
   bool is_open = true;
   command_all(lanes, &command);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
@@ -169,7 +174,7 @@ void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {
 }
 
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start) {
+                         const struct sml_ctl_start *start, const struct sml_key *key) {
   void *memory[SML_MAX_LANES] = {NULL};
   bool has_memory = true;
   SML_ASSERT(start->num_lanes <= lanes->num_lanes);
@@ -178,6 +183,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                                              .num_slots = start->num_slots,
                                              .slot_base = start->slot_base[l],
                                              .chunk_bytes = start->chunk_bytes,
+                                             .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
                                              .first_phase = start->first_phase,
                                              .first_chunk = start->first_chunk};
     memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64));
@@ -191,6 +197,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     lane->command.verb = VERB_START;
     lane->command.job = job;
     lane->command.epoch = start->epoch;
+    lane->command.key = key;
     lane->command.aggregator = memory[l];
     post(lane);
   }

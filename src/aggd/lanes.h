@@ -18,10 +18,11 @@ uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane);
 uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes);
 void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops); /* [SML_NUM_DROPS]; any thread */
 
-/* False: out of memory; the job is to be closed. */
-bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size);
+/* key: of the epoch's datagrams; NULL: unkeyed. False: out of memory; the job is to be closed. */
+bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
+                        const struct sml_key *key);
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start);
+                         const struct sml_ctl_start *start, const struct sml_key *key);
 void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);

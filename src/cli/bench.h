@@ -29,6 +29,9 @@ struct sml_bench_options {
   uint64_t timeout_ns;
   bool is_json, is_in_place, no_offload;
   const char *job_name;
+  const char *key_file; /* NULL: as the environment says, and the next two likewise */
+  bool is_checked;
+  uint64_t retry_ns;
 };
 
 /* Parses `switchml bench` and its arguments; ends the process with status 2 and a sentence when they

@@ -25,6 +25,9 @@ enum option_key {
   KEY_IN_PLACE,
   KEY_NO_OFFLOAD,
   KEY_JOB,
+  KEY_CHECK,
+  KEY_KEY_FILE,
+  KEY_RETRY,
   KEY_WORKER,
 };
 
@@ -48,6 +51,10 @@ static const struct argp_option option_table[] = {
     {"seed", KEY_SEED, "N", 0, "Decides the inputs, and which packets are lost (default 1)", 4},
     {"timeout", KEY_TIMEOUT, "S", 0, "Seconds until joining or an all-reduce counts as failed (default 60)",
      5},
+    {"check", KEY_CHECK, NULL, 0, "Check words on every sum, as SWITCHML_CHECK=1", 5},
+    {"key-file", KEY_KEY_FILE, "FILE", 0, "Keys, as SWITCHML_KEY_FILE; with --local also the aggregator's",
+     5},
+    {"retry", KEY_RETRY, "S", 0, "Wait S seconds for a lost aggregator's successor, as SWITCHML_RETRY", 5},
     {"job", KEY_JOB, "NAME", 0, "Name of the job at the aggregator (default bench)", 5},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object in place of the table", 6},
     {"local-worker", KEY_WORKER, NULL, OPTION_HIDDEN, NULL, 6},
@@ -159,6 +166,15 @@ static error_t parse_choice(const struct argp_state *state, int key, const char 
     case KEY_JOB:
       if (text[0] == '\0' || strlen(text) > 63) argp_error(state, "--job must have 1 to 63 bytes");
       o->job_name = text;
+      return 0;
+    case KEY_CHECK:
+      o->is_checked = true;
+      return 0;
+    case KEY_KEY_FILE:
+      o->key_file = text;
+      return 0;
+    case KEY_RETRY:
+      o->retry_ns = (uint64_t)(need_real(state, "retry", text, 0.001, 604800) * (double)SML_NS_PER_S);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -315,6 +315,9 @@ static bool join(struct worker *w) {
   job_options.max_datagram_bytes = o->max_datagram_bytes;
   job_options.operation_timeout_ns = o->timeout_ns;
   job_options.join_timeout_ns = o->timeout_ns;
+  job_options.check = o->is_checked ? 1 : 0;
+  job_options.key_file = o->key_file;
+  job_options.retry_ns = o->retry_ns;
   if (o->is_local_worker) job_options.join_timeout_ns = sml_min_u64(o->timeout_ns, 20 * SML_NS_PER_S);
   status = sml_job_create(w->context, &job_options, &w->job);
   return status == SML_OK || say_failed(w, "joining the job", status, sml_error_detail());

@@ -1,28 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/aggregator.h"
-
-/* One version of a slot. phase 0: never used. */
-struct cell {
-  uint32_t phase;
-  uint32_t tag;
-  uint32_t grant; /* drawn once, at completion */
-  uint32_t count; /* I4: the number of seen bits */
-  uint16_t first_rank;
-  uint16_t payload_bytes;
-  uint8_t wire, reducer;
-};
-
-struct sml_aggregator {
-  struct sml_aggregator_options options;
-  uint32_t cursor; /* next chunk to grant */
-  uint32_t num_departed;
-  uint32_t seen_words; /* words a cell */
-  size_t value_stride_bytes;
-  struct cell *cells; /* [2 * num_slots]: slot * 2 + version */
-  uint64_t *seen;     /* [2 * num_slots][seen_words]; I3 */
-  uint64_t *departed; /* [seen_words] */
-  uint8_t *values;    /* [2 * num_slots][value_stride_bytes] */
-};
+#include "core/aggregator_internal.h"
 
 struct layout {
   size_t cells, seen, departed, values, total_bytes;
@@ -35,8 +12,12 @@ static struct layout place(const struct sml_aggregator_options *o) {
   l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
   l.departed = l.seen + num_cells * words * sizeof(uint64_t);
   l.values = sml_align_up(l.departed + words * sizeof(uint64_t), 64);
-  l.total_bytes = l.values + num_cells * sml_align_up(o->chunk_bytes, 64);
+  l.total_bytes = l.values + num_cells * sml_align_up(sml_aggregator_value_bytes(o), 64);
   return l;
+}
+
+uint32_t sml_aggregator_value_bytes(const struct sml_aggregator_options *o) {
+  return o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0);
 }
 
 size_t sml_aggregator_memsize(const struct sml_aggregator_options *options) {
@@ -54,7 +35,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->options = *o;
   a->cursor = o->first_chunk + o->num_slots;
   a->seen_words = SML_BITMAP_WORDS(o->world_size);
-  a->value_stride_bytes = sml_align_up(o->chunk_bytes, 64);
+  a->value_stride_bytes = sml_align_up(sml_aggregator_value_bytes(o), 64);
   a->cells = (struct cell *)(void *)(bytes + l.cells);
   a->seen = (uint64_t *)(void *)(bytes + l.seen);
   a->departed = (uint64_t *)(void *)(bytes + l.departed);
@@ -70,18 +51,10 @@ void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell) {
   return a->values + cell * a->value_stride_bytes;
 }
 
-static uint64_t *seen_of(const struct sml_aggregator *a, uint32_t cell) {
-  return a->seen + (size_t)cell * a->seen_words;
-}
-
-static bool is_complete(const struct sml_aggregator *a, const struct cell *c) {
-  return c->count == a->options.world_size;
-}
-
 /* A departed rank that this cell waits for, or UINT32_MAX. */
 static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
-  if (a->num_departed == 0 || is_complete(a, &a->cells[cell])) return UINT32_MAX;
-  const uint64_t *seen = seen_of(a, cell);
+  if (a->num_departed == 0 || sml_aggregator_is_complete(a, &a->cells[cell])) return UINT32_MAX;
+  const uint64_t *seen = sml_aggregator_seen(a, cell);
   for (uint32_t w = 0; w < a->seen_words; w++) {
     const uint64_t missing = a->departed[w] & ~seen[w];
     if (missing != 0) return w * 64 + (uint32_t)__builtin_ctzll(missing);
@@ -95,8 +68,8 @@ static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_
   const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
   const uint32_t first = a->options.first_phase;
   if (phase == first) return c->phase == 0;
-  if (other->phase != phase - 1 || !is_complete(a, other)) return false;
-  return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && is_complete(a, c);
+  if (other->phase != phase - 1 || !sml_aggregator_is_complete(a, other)) return false;
+  return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && sml_aggregator_is_complete(a, c);
 }
 
 static struct sml_decision verdict(enum sml_verdict v, uint32_t cell) {
@@ -110,10 +83,10 @@ static struct sml_decision drop(enum sml_drop reason) {
 static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
                                       bool is_first) {
   struct cell *c = &a->cells[cell];
-  sml_bit_set(seen_of(a, cell), h->rank);
+  sml_bit_set(sml_aggregator_seen(a, cell), h->rank);
   c->count++;
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
-  if (is_complete(a, c)) {
+  if (sml_aggregator_is_complete(a, c)) {
     c->grant = a->cursor++; /* I9: once, and stored with the result */
     d.verdict = SML_VERDICT_COMPLETE;
   }
@@ -129,7 +102,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
                      .payload_bytes = h->payload_bytes,
                      .wire = h->wire,
                      .reducer = h->reducer};
-  memset(seen_of(a, cell), 0, a->seen_words * sizeof(uint64_t));
+  memset(sml_aggregator_seen(a, cell), 0, a->seen_words * sizeof(uint64_t));
   return contribute(a, h, cell, true);
 }
 
@@ -149,17 +122,24 @@ static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
          (c->payload_bytes == h->payload_bytes && c->wire == h->wire && c->reducer == h->reducer);
 }
 
+/* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
+static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
+  if (h->type != SML_PACKET_UPDATE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
+  const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
+  if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
+  const uint32_t check_bytes = is_checked ? SML_CHECK_BYTES : 0;
+  if (h->payload_bytes <= check_bytes || h->payload_bytes > a->options.chunk_bytes + check_bytes ||
+      (is_lanes && h->payload_bytes % 4 != 0))
+    return SML_DROP_BAD_LENGTH;
+  return SML_NUM_DROPS;
+}
+
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
   SML_ASSERT(h->rank < a->options.world_size);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
   if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
-  if (h->type == SML_PACKET_UPDATE) {
-    const bool is_ragged = h->wire == SML_LANES_INT32 && h->payload_bytes % 4 != 0;
-    if (h->payload_bytes == 0 || h->payload_bytes > a->options.chunk_bytes || is_ragged)
-      return drop(SML_DROP_BAD_LENGTH);
-  } else if (h->payload_bytes != 0) {
-    return drop(SML_DROP_BAD_LENGTH);
-  }
+  const enum sml_drop reason = check_payload(a, h);
+  if (reason != SML_NUM_DROPS) return drop(reason);
   const uint32_t cell = slot * 2 + (h->phase & 1);
   const struct cell *c = &a->cells[cell];
   if (h->phase < a->options.first_phase || h->phase < c->phase) return drop(SML_DROP_STALE_PHASE);
@@ -170,26 +150,28 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
     d.first_rank = c->first_rank;
     return d;
   }
-  if (is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
+  if (sml_aggregator_is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
   if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
-  if (!sml_bit_test(seen_of(a, cell), h->rank)) return contribute(a, h, cell, false);
+  if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if (h->flags & SML_FLAG_RETRANSMISSION) return verdict(SML_VERDICT_PENDING, cell);
   return drop(SML_DROP_DUPLICATE);
 }
 
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
-  return a->cells[cell].phase == phase && is_complete(a, &a->cells[cell]);
+  return a->cells[cell].phase == phase && sml_aggregator_is_complete(a, &a->cells[cell]);
 }
 
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *h) {
   const struct cell *c = &a->cells[cell];
-  SML_ASSERT(is_complete(a, c));
+  SML_ASSERT(sml_aggregator_is_complete(a, c));
+  const bool is_checked = a->options.is_checked && c->wire == SML_LANES_INT32;
   *h = (struct sml_header){.version = SML_WIRE_VERSION,
                            .type = SML_PACKET_RESULT,
                            .wire = c->wire,
                            .reducer = c->reducer,
                            .payload_bytes = c->payload_bytes,
                            .slot = (uint16_t)(a->options.slot_base + cell / 2),
+                           .flags = is_checked ? SML_FLAG_CHECKED : 0,
                            .phase = c->phase,
                            .tag = c->tag,
                            .chunk = c->grant};
@@ -199,7 +181,7 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
                                 uint64_t *words) {
   const uint32_t n = a->options.world_size, cell = slot * 2 + (phase & 1);
   const bool is_live = a->cells[cell].phase == phase;
-  const uint64_t *seen = seen_of(a, cell);
+  const uint64_t *seen = sml_aggregator_seen(a, cell);
   uint32_t num_missing = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) {
     const uint64_t members = n - w * 64 >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - w * 64)) - 1;
@@ -217,7 +199,8 @@ uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank) {
   }
   for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
     const struct cell *c = &a->cells[cell];
-    if (c->count > 0 && !is_complete(a, c) && !sml_bit_test(seen_of(a, cell), rank)) return cell / 2;
+    if (c->count == 0 || sml_aggregator_is_complete(a, c)) continue;
+    if (!sml_bit_test(sml_aggregator_seen(a, cell), rank)) return cell / 2;
   }
   return UINT32_MAX;
 }

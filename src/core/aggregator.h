@@ -15,7 +15,8 @@ struct sml_aggregator_options {
   uint32_t world_size; /* 2 .. SML_MAX_WORLD_SIZE */
   uint32_t num_slots;  /* power of two, <= 32768 */
   uint16_t slot_base;  /* multiple of num_slots */
-  uint32_t chunk_bytes; /* largest payload; multiple of 4 */
+  uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
+  bool is_checked;      /* int32 payloads have a check word, summed like any lane */
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
 };
@@ -47,7 +48,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
 /* For an UPDATE or PROBE that passed job, epoch, rank and source checks. Changes state for FIRST, ADD and
  * COMPLETE only. */
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *header);
-/* Values of a cell, chunk_bytes bytes aligned 64: int32 in host order, or exponent codes. */
+/* Values of a cell, sml_aggregator_value_bytes() bytes aligned 64: int32 in host order, or exponent codes. */
 void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
 /* Whether a cell still holds the complete result of a phase: a later one may have taken its place. */
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
@@ -59,5 +60,11 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
 /* Marks a rank as gone. Returns the number of a slot that waits for it already, or UINT32_MAX. */
 uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank);
 const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
+/* The largest payload. */
+uint32_t sml_aggregator_value_bytes(const struct sml_aggregator_options *options);
+
+/* NULL, or which invariant is broken, whatever arrived: what tests ask after every step, in time proportional
+ * to the slots. */
+const char *sml_aggregator_find_violation(const struct sml_aggregator *a);
 
 #endif

@@ -10,6 +10,14 @@
 
 #define CHUNK_BYTES 64u
 
+static struct sml_aggregator *init(const struct sml_aggregator_options *options) {
+  const size_t num_bytes = sml_aggregator_memsize(options);
+  void *mem = aligned_alloc(64, sml_align_up(num_bytes, 64));
+  assert_non_null(mem);
+  memset(mem, 0xa5, num_bytes); /* "zero-filled or not" */
+  return sml_aggregator_init(mem, options);
+}
+
 static struct sml_aggregator *make(uint32_t world_size, uint32_t num_slots, uint32_t first_phase,
                                    uint32_t first_chunk) {
   const struct sml_aggregator_options options = {.world_size = world_size,
@@ -18,11 +26,7 @@ static struct sml_aggregator *make(uint32_t world_size, uint32_t num_slots, uint
                                                  .chunk_bytes = CHUNK_BYTES,
                                                  .first_phase = first_phase,
                                                  .first_chunk = first_chunk};
-  const size_t num_bytes = sml_aggregator_memsize(&options);
-  void *mem = aligned_alloc(64, sml_align_up(num_bytes, 64));
-  assert_non_null(mem);
-  memset(mem, 0xa5, num_bytes); /* "zero-filled or not" */
-  return sml_aggregator_init(mem, &options);
+  return init(&options);
 }
 
 /* What an honest rank sends for a slot (relative) and phase; the tag is a function of both. */
@@ -419,6 +423,7 @@ static void random_packets_keep_the_invariants(void **state) {
     h.flags = (uint16_t)sml_prng_below(&prng, 2);
     const struct sml_decision d = sml_aggregator_decide(a, &h);
     num_verdicts[d.verdict]++;
+    assert_null(sml_aggregator_find_violation(a));
     if (d.verdict == SML_VERDICT_FIRST) {
       assert_true(phase == 2 ? c->phase == 0 : other->phase == phase - 1 && is_full(other));
       assert_true(c->phase == 0 || (c->phase == phase - 2 && is_full(c)));
@@ -448,6 +453,50 @@ static void random_packets_keep_the_invariants(void **state) {
   free(a);
 }
 
+/* A check word on lanes and on nothing else, and one element at least before it. */
+static void check_words_are_due_or_not(void **state) {
+  (void)state;
+  struct sml_aggregator_options options = {.world_size = 2,
+                                           .num_slots = 4,
+                                           .chunk_bytes = CHUNK_BYTES,
+                                           .is_checked = true,
+                                           .first_phase = SML_FIRST_PHASE};
+  struct sml_aggregator *a = init(&options);
+  assert_int_equal(sml_aggregator_value_bytes(&options), CHUNK_BYTES + SML_CHECK_BYTES);
+  assert_true((uint8_t *)sml_aggregator_values(a, 1) - (uint8_t *)sml_aggregator_values(a, 0) >= 68);
+  struct sml_header h = update(a, 0, 0, 2);
+  expect_drop(a, h, SML_DROP_BAD_TYPE); /* none, where one is due */
+  h.flags = SML_FLAG_CHECKED;
+  static const uint16_t wrong[] = {0, 4, 2, 6, CHUNK_BYTES + 2, CHUNK_BYTES + 8, UINT16_MAX};
+  for (size_t i = 0; i < SML_ARRAY_LEN(wrong); i++) {
+    h.payload_bytes = wrong[i];
+    expect_drop(a, h, SML_DROP_BAD_LENGTH);
+  }
+  h.wire = h.reducer = 1;
+  expect_drop(a, h, SML_DROP_BAD_TYPE); /* exponents have none */
+  h.flags = 0;
+  h.payload_bytes = CHUNK_BYTES + 1;
+  expect_drop(a, h, SML_DROP_BAD_LENGTH);
+  h.payload_bytes = CHUNK_BYTES;
+  for (h.rank = 0; h.rank < 2; h.rank++) (void)sml_aggregator_decide(a, &h);
+  struct sml_header result;
+  sml_aggregator_result(a, 0, &result);
+  assert_int_equal(result.flags, 0);
+  h = update(a, 0, 1, 2);
+  h.flags = SML_FLAG_CHECKED | SML_FLAG_RETRANSMISSION;
+  h.payload_bytes = 8;
+  for (h.rank = 0; h.rank < 2; h.rank++) (void)sml_aggregator_decide(a, &h);
+  sml_aggregator_result(a, 2, &result);
+  assert_true(result.flags == SML_FLAG_CHECKED && result.payload_bytes == 8);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+  a = make(2, 4, SML_FIRST_PHASE, 0);
+  h = update(a, 0, 0, 2);
+  h.flags = SML_FLAG_CHECKED;
+  expect_drop(a, h, SML_DROP_BAD_TYPE); /* one, where none is due */
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(phases_complete_for_each_world_size),
@@ -464,6 +513,7 @@ int main(void) {
       cmocka_unit_test(duplicates_are_answered_only_if_asked),
       cmocka_unit_test(departed_ranks_block),
       cmocka_unit_test(random_packets_keep_the_invariants),
+      cmocka_unit_test(check_words_are_due_or_not),
   };
   return cmocka_run_group_tests_name("aggregator", tests, NULL, NULL);
 }

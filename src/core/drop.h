@@ -13,6 +13,7 @@
   X(BAD_CRC, "checksum wrong")                                                                  \
   X(UNKNOWN_JOB, "no such job here")                                                            \
   X(WRONG_EPOCH, "another epoch of the job")                                                    \
+  X(BAD_KEY, "tag missing, wrong, or not wanted")                                               \
   X(BAD_RANK, "rank not below the world size")                                                  \
   X(WRONG_SOURCE, "not from the registered address")                                            \
   X(DEPARTED_RANK, "from a rank that left or was lost")                                         \
@@ -24,7 +25,8 @@
   X(TAG_MISMATCH, "another operation than the slot's")                                          \
   X(DUPLICATE, "contribution already counted")                                                  \
   X(NOT_STARTED, "job has not started")                                                         \
-  X(NOT_OUTSTANDING, "answer for a slot that waits for nothing")
+  X(NOT_OUTSTANDING, "answer for a slot that waits for nothing")                                \
+  X(BAD_CHECK, "check word wrong")
 
 enum sml_drop {
 #define SML_DROP_ENUM(name, text) SML_DROP_##name,

@@ -9,14 +9,21 @@
  * 16  phase:32
  * 20  tag:32
  * 24  chunk:32      UPDATE: index in the lane's stream mod 2^32. RESULT: the chunk granted next.
- * 28  crc32c:32     over header (this word zero) and payload */
+ * 28  crc32c:32     over header (this word zero), extension and payload
+ *
+ * Of a KEYED packet 16 bytes of extension follow, which payload_bytes does not count:
+ *
+ * 32  mac:64        SipHash-2-4 over header (crc32c zero), the reserved word and payload
+ * 40  reserved:64   zero */
 #ifndef SML_CORE_WIRE_H
 #define SML_CORE_WIRE_H
 
-#include "base/base.h"
+#include "base/siphash.h"
 
 #define SML_WIRE_VERSION 1
 #define SML_HEADER_BYTES 32u
+#define SML_KEYED_BYTES 16u /* the extension of KEYED packets */
+#define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
 #define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
 #define SML_MAX_WORLD_SIZE 4096u
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
@@ -36,8 +43,8 @@ enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
 
 enum sml_packet_flags {
   SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */
-  SML_FLAG_KEYED = 1u << 1,          /* reserved: a 16-byte extension with a 64-bit MAC follows */
-  SML_FLAG_CHECKED = 1u << 2,        /* reserved: the last lane is the check word */
+  SML_FLAG_KEYED = 1u << 1,          /* the extension with the MAC stands between header and payload */
+  SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
 };
 
 struct sml_header {
@@ -62,10 +69,22 @@ enum sml_wire_error {
   SML_WIRE_BAD_CRC,
 };
 
-/* Writes the header and the CRC over it and the payload that already stands at frame + 32. */
-void sml_wire_seal(uint8_t *frame, const struct sml_header *header);
-/* Checks length, version, known values and CRC before anything is believed. */
+/* Where the payload begins. */
+static inline uint32_t sml_head_bytes(bool is_keyed) {
+  return is_keyed ? SML_HEADER_BYTES + SML_KEYED_BYTES : SML_HEADER_BYTES;
+}
+static inline uint32_t sml_head_bytes_of(const struct sml_header *header) {
+  return sml_head_bytes((header->flags & SML_FLAG_KEYED) != 0);
+}
+
+/* Writes header, extension and CRC around the payload that already stands at frame + sml_head_bytes(key !=
+ * NULL). The KEYED flag is as the key says, whatever the header has. */
+void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+/* Checks length, version, known values and CRC before anything is believed. The payload is at frame +
+ * sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
+/* For an opened frame: KEYED with the right tag; without a key (NULL): not KEYED. */
+bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
 
 /* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */
 uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes);

@@ -42,11 +42,101 @@ static void golden_frame(void **state) {
   static const uint8_t golden[36] = {0x12, 0x11, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0x0d, 0xef, 0x00, 0x04,
                                      0x43, 0x21, 0x00, 0x01, 0xfe, 0xdc, 0xba, 0x98, 0x01, 0x02, 0x03, 0x04,
                                      0xa0, 0xb0, 0xc0, 0xd0, 0xbf, 0x59, 0xb1, 0x85, 0x1b, 0x7e, 0x00, 0xff};
-  sml_wire_seal(frame, &SAMPLE);
+  sml_wire_seal(frame, &SAMPLE, NULL);
   assert_memory_equal(frame, golden, sizeof golden);
   struct sml_header h;
   assert_int_equal(sml_wire_open(golden, sizeof golden, &h), SML_WIRE_OK);
   assert_same_header(&h, &SAMPLE);
+}
+
+static const struct sml_key KEY = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+
+/* The same frame with a tag: the extension stands between header and payload. */
+static void golden_keyed_frame(void **state) {
+  (void)state;
+  uint8_t frame[52] = {[48] = 0x1b, 0x7e, 0x00, 0xff}, message[44] = {0};
+  sml_wire_seal(frame, &SAMPLE, &KEY);
+  memcpy(message, frame, 28); /* header, its last word zero; the reserved word, zero; the payload */
+  memcpy(message + 40, frame + 48, 4);
+  assert_true(sml_load_be64(frame + 32) == sml_siphash(&KEY, message, sizeof message));
+  assert_true(sml_load_be64(frame + 40) == 0);
+  struct sml_header h, expected = SAMPLE;
+  expected.flags |= SML_FLAG_KEYED;
+  assert_int_equal(sml_wire_open(frame, sizeof frame, &h), SML_WIRE_OK);
+  assert_same_header(&h, &expected);
+  assert_int_equal(sml_head_bytes_of(&h), 48);
+  assert_true(sml_wire_is_authentic(frame, &h, &KEY));
+  uint8_t again[52] = {[40] = 0xff, [48] = 0x1b, 0x7e, 0x00, 0xff};
+  sml_wire_seal(again, &expected, &KEY); /* the key decides about the flag, and the reserved word is cleared */
+  assert_memory_equal(again, frame, sizeof frame);
+  sml_wire_seal(again, &expected, NULL);
+  assert_int_equal(sml_wire_open(again, 36, &h), SML_WIRE_OK);
+  assert_int_equal(h.flags, SAMPLE.flags);
+}
+
+/* Whoever has not the key can make the checksum right, but not the tag. */
+static void only_the_key_makes_the_tag(void **state) {
+  (void)state;
+  uint8_t good[SML_HEADER_BYTES + SML_KEYED_BYTES + 21] = {0}, frame[sizeof good];
+  struct sml_header h = SAMPLE;
+  h.payload_bytes = 21;
+  for (uint8_t i = 0; i < 21; i++) good[48 + i] = (uint8_t)(i * 37);
+  sml_wire_seal(good, &h, &KEY);
+  for (uint32_t bit = 0; bit < 8 * sizeof good; bit++) {
+    memcpy(frame, good, sizeof frame);
+    frame[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    reseal(frame, sizeof frame);
+    const bool is_in_crc = bit / 8 >= 28 && bit / 8 < 32; /* resealed: as it was */
+    if (sml_wire_open(frame, sizeof frame, &h) == SML_WIRE_OK)
+      assert_int_equal(sml_wire_is_authentic(frame, &h, &KEY), is_in_crc);
+  }
+  const struct sml_key others[] = {{KEY.k0 ^ 1, KEY.k1}, {KEY.k0, KEY.k1 ^ UINT64_C(1) << 63}, {0, 0}};
+  assert_int_equal(sml_wire_open(good, sizeof good, &h), SML_WIRE_OK);
+  for (size_t i = 0; i < SML_ARRAY_LEN(others); i++) assert_false(sml_wire_is_authentic(good, &h, &others[i]));
+}
+
+/* The reserved word is under the tag, and has to be zero all the same. */
+static void the_reserved_word_is_zero(void **state) {
+  (void)state;
+  uint8_t frame[52], message[44] = {0};
+  struct sml_header h;
+  for (uint32_t bit = 0; bit < 64; bit++) {
+    memset(frame, 0, sizeof frame);
+    sml_wire_seal(frame, &SAMPLE, &KEY);
+    frame[40 + bit / 8] = (uint8_t)(1u << bit % 8);
+    memcpy(message, frame, 28);
+    memcpy(message + 32, frame + 40, 12);
+    sml_store_be64(frame + 32, sml_siphash(&KEY, message, sizeof message));
+    reseal(frame, sizeof frame);
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), SML_WIRE_OK);
+    assert_false(sml_wire_is_authentic(frame, &h, &KEY));
+  }
+}
+
+static void a_tag_is_there_exactly_where_it_is_wanted(void **state) {
+  (void)state;
+  uint8_t frame[52] = {0};
+  struct sml_header h;
+  sml_wire_seal(frame, &SAMPLE, NULL);
+  assert_int_equal(sml_wire_open(frame, 36, &h), SML_WIRE_OK);
+  assert_true(sml_wire_is_authentic(frame, &h, NULL));
+  assert_false(sml_wire_is_authentic(frame, &h, &KEY));
+  sml_wire_seal(frame, &SAMPLE, &KEY);
+  assert_int_equal(sml_wire_open(frame, 52, &h), SML_WIRE_OK);
+  assert_false(sml_wire_is_authentic(frame, &h, NULL));
+}
+
+static void only_sums_of_lanes_have_a_check_word(void **state) {
+  (void)state;
+  uint8_t frame[SML_HEADER_BYTES] = {0};
+  for (uint8_t type = 1; type <= 7; type++) {
+    for (uint8_t wire = 0; wire < 2; wire++) {
+      struct sml_header h = {.type = type, .wire = wire, .reducer = wire, .flags = SML_FLAG_CHECKED};
+      sml_wire_seal(frame, &h, NULL);
+      const bool is_sum = wire == 0 && (type == SML_PACKET_UPDATE || type == SML_PACKET_RESULT);
+      assert_int_equal(sml_wire_open(frame, sizeof frame, &h), is_sum ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+    }
+  }
 }
 
 static void random_headers_round_trip(void **state) {
@@ -55,7 +145,10 @@ static void random_headers_round_trip(void **state) {
   struct sml_prng prng = {.state = 5};
   for (int round = 0; round < 2000; round++) {
     const bool is_exponent = sml_prng_below(&prng, 2) != 0;
-    const struct sml_header h = {
+    const struct sml_key key = {sml_prng_next(&prng), sml_prng_next(&prng)};
+    const bool is_keyed = sml_prng_below(&prng, 2) != 0;
+    const uint32_t head_bytes = sml_head_bytes(is_keyed);
+    struct sml_header h = {
         .version = 1,
         .type = (uint8_t)(1 + sml_prng_below(&prng, 7)),
         .wire = is_exponent ? SML_LANES_UINT8 : SML_LANES_INT32,
@@ -63,16 +156,18 @@ static void random_headers_round_trip(void **state) {
         .job = (uint16_t)sml_prng_next(&prng),
         .epoch = (uint32_t)sml_prng_next(&prng),
         .rank = (uint16_t)sml_prng_next(&prng),
-        .payload_bytes = (uint16_t)sml_prng_below(&prng, sizeof frame - SML_HEADER_BYTES + 1),
+        .payload_bytes = (uint16_t)sml_prng_below(&prng, sizeof frame - head_bytes + 1),
         .slot = (uint16_t)sml_prng_next(&prng),
         .flags = (uint16_t)sml_prng_below(&prng, 2),
         .phase = (uint32_t)sml_prng_next(&prng),
         .tag = (uint32_t)sml_prng_next(&prng),
         .chunk = (uint32_t)sml_prng_next(&prng)};
-    for (size_t i = 0; i < h.payload_bytes; i++) frame[SML_HEADER_BYTES + i] = (uint8_t)sml_prng_next(&prng);
-    sml_wire_seal(frame, &h);
+    for (size_t i = 0; i < h.payload_bytes; i++) frame[head_bytes + i] = (uint8_t)sml_prng_next(&prng);
+    sml_wire_seal(frame, &h, is_keyed ? &key : NULL);
+    if (is_keyed) h.flags |= SML_FLAG_KEYED;
     struct sml_header opened;
-    assert_int_equal(sml_wire_open(frame, SML_HEADER_BYTES + h.payload_bytes, &opened), SML_WIRE_OK);
+    assert_int_equal(sml_wire_open(frame, head_bytes + h.payload_bytes, &opened), SML_WIRE_OK);
+    assert_true(sml_wire_is_authentic(frame, &opened, is_keyed ? &key : NULL));
     assert_same_header(&opened, &h);
   }
 }
@@ -84,7 +179,7 @@ static void every_other_length_is_refused(void **state) {
   h.payload_bytes = 100;
   uint8_t whole[132] = {0};
   for (uint8_t i = 0; i < 100; i++) whole[SML_HEADER_BYTES + i] = i;
-  sml_wire_seal(whole, &h);
+  sml_wire_seal(whole, &h, NULL);
   for (size_t num_bytes = 0; num_bytes <= 200; num_bytes++) {
     uint8_t *frame = malloc(num_bytes + (num_bytes == 0));
     assert_non_null(frame);
@@ -102,7 +197,7 @@ static void each_field_wrong_alone(void **state) {
   (void)state;
   uint8_t good[36] = {0}, frame[36];
   struct sml_header h;
-  sml_wire_seal(good, &SAMPLE);
+  sml_wire_seal(good, &SAMPLE, NULL);
   for (uint32_t value = 0; value < 256; value++) {
     memcpy(frame, good, sizeof frame);
     frame[0] = (uint8_t)value; /* version and type */
@@ -122,7 +217,10 @@ static void each_field_wrong_alone(void **state) {
     memcpy(frame, good, sizeof frame);
     sml_store_be16(frame + 14, (uint16_t)(1u << bit));
     reseal(frame, sizeof frame);
-    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), bit == 0 ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+    const enum sml_wire_error expected = bit == 0   ? SML_WIRE_OK
+                                         : bit == 1 ? SML_WIRE_TRUNCATED /* KEYED: the extension is missing */
+                                                    : SML_WIRE_BAD_TYPE; /* CHECKED: these are exponents */
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), expected);
   }
   for (uint32_t payload_bytes = 0; payload_bytes < 65536; payload_bytes += 1 + payload_bytes / 16) {
     memcpy(frame, good, sizeof frame);
@@ -143,12 +241,13 @@ static void every_flipped_bit_is_refused(void **state) {
   struct sml_header h = SAMPLE, opened;
   h.payload_bytes = 64;
   for (uint8_t i = 0; i < 64; i++) frame[SML_HEADER_BYTES + i] = (uint8_t)(i * 37);
-  sml_wire_seal(frame, &h);
+  sml_wire_seal(frame, &h, NULL);
   for (uint32_t i = 0; i < num_bits; i++) {
     frame[i / 8] ^= (uint8_t)(1u << i % 8);
     const enum sml_wire_error error = sml_wire_open(frame, sizeof frame, &opened);
     assert_int_not_equal(error, SML_WIRE_OK);
-    const bool is_version = i / 8 == 0 && i % 8 >= 4, is_length = i / 8 == 10 || i / 8 == 11;
+    const bool is_version = i / 8 == 0 && i % 8 >= 4, is_keyed = i == 8 * 15 + 1;
+    const bool is_length = i / 8 == 10 || i / 8 == 11 || is_keyed;
     if (!is_version && !is_length) assert_int_equal(error, SML_WIRE_BAD_CRC);
     for (uint32_t k = i + 1; k < num_bits; k++) {
       frame[k / 8] ^= (uint8_t)(1u << k % 8);
@@ -181,6 +280,11 @@ static void garbage_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(golden_frame),
+      cmocka_unit_test(golden_keyed_frame),
+      cmocka_unit_test(only_the_key_makes_the_tag),
+      cmocka_unit_test(the_reserved_word_is_zero),
+      cmocka_unit_test(a_tag_is_there_exactly_where_it_is_wanted),
+      cmocka_unit_test(only_sums_of_lanes_have_a_check_word),
       cmocka_unit_test(random_headers_round_trip),
       cmocka_unit_test(every_other_length_is_refused),
       cmocka_unit_test(each_field_wrong_alone),

@@ -1,71 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/worker.h"
-
-#include "core/rto.h"
-
-#define NONE UINT32_MAX
-
-enum slot_state {
-  IDLE,        /* the granted chunk is not submitted yet */
-  WAITING,     /* a data chunk whose group's exponents are not back */
-  READY,       /* its UPDATE is to be sent for the first time */
-  OUTSTANDING, /* sent; the result is awaited */
-};
-
-struct slot {
-  uint32_t phase; /* grows by one a chunk; compared in full, never by parity */
-  uint32_t tag;
-  uint64_t chunk; /* position in the lane's stream; the wire has it mod 2^32 */
-  uint32_t operation; /* index in the ring; not for IDLE */
-  struct sml_chunk what;
-  enum slot_state state;
-  uint8_t level;       /* how often the aggregator was asked about it */
-  bool wants_update;   /* in the update queue, or stale there if false */
-  bool wants_probe;    /* likewise for the probe queue */
-  bool is_in_updates, is_in_probes; /* physically in the queue */
-  bool was_resent;     /* the UPDATE went out more than once: no RTT sample (Karn) */
-  bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
-  uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
-  uint64_t first_sent_ns, sent_ns;
-};
-
-struct operation {
-  struct sml_range range;
-  uint64_t first_chunk, chunks_left;
-  uint64_t chunks_unassigned; /* not given to a slot yet: a chunk granted twice can't outlive its operation */
-  uint64_t tag_base;
-  uint8_t *ready; /* [num_groups] exponents of the group are back */
-  void *cookie;
-  bool is_done;
-};
-
-/* FIFO of slot numbers; a slot is in it at most once, so num_slots places suffice. */
-struct queue {
-  uint32_t *slots;
-  uint32_t head, count;
-};
-
-struct list {
-  uint32_t head, tail;
-};
-
-struct sml_worker {
-  struct sml_worker_options options;
-  struct slot *slots;
-  struct operation *ring;
-  uint64_t ring_head, ring_tail; /* operations [head, tail), index mod num_operations */
-  uint64_t end_chunk;            /* stream position behind the last submitted operation */
-  uint64_t last_grant;           /* greatest position seen: reference for widening wire chunks */
-  uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
-  struct list waiting; /* WAITING slots in the order they began to */
-  struct queue updates, probes;
-  struct list levels[SML_RTO_LEVELS];
-  struct sml_rto rto;
-  uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
-  uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
-  struct sml_prng prng;
-  struct sml_worker_view view;
-};
+#include "core/worker_internal.h"
 
 struct layout {
   size_t slots, ring, updates, probes, idle, total_bytes;
@@ -296,10 +230,19 @@ static void clean_queues(struct sml_worker *w) {
   }
 }
 
+static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
+  return w->options.is_checked && !slot->what.is_exponent;
+}
+
+/* Of an update, and of its result. */
+static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *slot) {
+  return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
+}
+
 uint32_t sml_worker_peek_send(struct sml_worker *w) {
   clean_queues(w);
   if (w->probes.count > 0) return 0;
-  if (w->updates.count > 0) return w->slots[w->updates.slots[w->updates.head]].what.payload_bytes;
+  if (w->updates.count > 0) return payload_bytes_of(w, &w->slots[w->updates.slots[w->updates.head]]);
   return UINT32_MAX;
 }
 
@@ -339,12 +282,13 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
   out->header = make_header(w, s, SML_PACKET_UPDATE);
-  out->header.payload_bytes = (uint16_t)slot->what.payload_bytes;
+  out->header.payload_bytes = (uint16_t)payload_bytes_of(w, slot);
+  if (is_checked(w, slot)) out->header.flags = SML_FLAG_CHECKED;
   if (slot->state == READY) {
     slot->state = OUTSTANDING;
     w->view.num_outstanding++;
     slot->first_sent_ns = now_ns;
-    slot->was_resent = slot->was_pending = false;
+    slot->was_resent = slot->was_pending = slot->was_refused = false;
     list_append(w, s, 0, now_ns);
     return;
   }
@@ -420,11 +364,11 @@ static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
   return w->last_grant + (uint64_t)(int64_t)(int32_t)(chunk - (uint32_t)w->last_grant);
 }
 
-static struct sml_accept accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h,
-                                       uint64_t now_ns) {
+/* Returns whether the operation has ended in this lane. */
+static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
   const uint32_t index = slot->operation;
-  struct sml_accept a = {.kind = SML_ACCEPT_RESULT, .cookie = w->ring[index].cookie, .chunk = slot->what};
+  const struct sml_chunk what = slot->what;
   note_completed(w, slot, h, now_ns);
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else list_remove(w, s);
@@ -437,14 +381,13 @@ static struct sml_accept accept_result(struct sml_worker *w, uint32_t s, const s
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
   w->view.waiting_since_ns = now_ns;
   w->view.num_missing = 0;
-  if (a.chunk.is_exponent) release_group(w, index, a.chunk.group);
-  a.is_operation_done = finish_chunk(w, index);
+  if (what.is_exponent) release_group(w, index, what.group);
+  const bool is_operation_done = finish_chunk(w, index);
   activate(w, s);
-  return a;
+  return is_operation_done;
 }
 
-struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,
-                                       const uint8_t *payload, uint64_t now_ns) {
+struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *h) {
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return drop(SML_DROP_BAD_TYPE);
   if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
@@ -455,12 +398,35 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
     if (h->payload_bytes != sml_div_ceil(w->options.world_size, 8)) return drop(SML_DROP_BAD_LENGTH);
-    accept_pending(w, s, h, payload, now_ns);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING};
   }
   if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);
-  if (h->payload_bytes != slot->what.payload_bytes) return drop(SML_DROP_BAD_LENGTH);
-  return accept_result(w, s, h, now_ns);
+  if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
+  if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
+  return (struct sml_accept){
+      .kind = SML_ACCEPT_RESULT, .cookie = w->ring[slot->operation].cookie, .chunk = slot->what};
+}
+
+struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,
+                                       const uint8_t *payload, uint64_t now_ns) {
+  struct sml_accept a = sml_worker_peek_packet(w, h);
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
+  else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
+  return a;
+}
+
+bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
+  SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  struct slot *slot = &w->slots[s];
+  if (slot->was_refused) return true;
+  slot->was_refused = true;
+  if (!slot->wants_probe) {
+    list_remove(w, s);
+    want_probe(w, s);
+  }
+  return false;
 }
 
 /* ---- time ---- */

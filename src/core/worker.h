@@ -24,6 +24,7 @@ struct sml_worker_options {
   uint16_t slot_base;
   uint32_t chunk_bytes;
   uint32_t first_phase, first_chunk;
+  bool is_checked;         /* int32 chunks carry a check word: the engine's to make and to check */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
   uint64_t seed;           /* jitter */
 };
@@ -46,7 +47,7 @@ struct sml_send {
   enum sml_send_kind kind;
   void *cookie;
   struct sml_chunk chunk;
-  struct sml_header header; /* complete */
+  struct sml_header header; /* complete; payload_bytes with the check word */
 };
 /* Takes the next packet to send, which then counts as sent at now_ns. */
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *send_out);
@@ -66,6 +67,11 @@ struct sml_accept {
   struct sml_chunk chunk;
   bool is_operation_done; /* this lane's part is complete once the payload is written */
 };
+/* What sml_worker_on_packet will make of a packet, without doing it: the engine verifies a RESULT first. */
+struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *header);
+/* A RESULT that was to be accepted has a wrong sum: the slot stays outstanding and is asked about again at once.
+ * Returns whether it is not the first one of this slot and phase: then the aggregator's own sum is wrong. */
+bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *header);
 /* For a RESULT or PENDING that passed job, epoch and source checks. For RESULT the slot moves to its
  * next phase and granted chunk at once; the engine must write the payload before the next call.
  * PENDING's payload is the bitmap of missing ranks: rank r is bit r % 8 of byte r / 8. */
@@ -93,5 +99,10 @@ struct sml_worker_view {
   uint16_t missing[16];
 };
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out);
+
+/* NULL, or which invariant is broken: what tests ask after every step, in time proportional to the slots.
+ * Not for a worker whose operations were taken. Whatever arrives cannot break one, but those that begin with
+ * "I9" (grants) hold only as long as the aggregator is honest. */
+const char *sml_worker_find_violation(const struct sml_worker *w);
 
 #endif

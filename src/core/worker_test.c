@@ -497,6 +497,8 @@ static void lying_grants_do_no_harm(void **state) {
       assert_in_range(*left, 1, 200);
       (*left)--;
       assert_int_equal(a.is_operation_done, *left == 0);
+      const char *problem = sml_worker_find_violation(w);
+      assert_true(problem == NULL || memcmp(problem, "I9", 2) == 0);
       if (*left > 0) continue;
       free(ready[left - chunks_left]);
       ready[left - chunks_left] = NULL;
@@ -530,12 +532,110 @@ static void garbage_is_refused(void **state) {
     const struct sml_accept a = sml_worker_on_packet(w, &h, payload, now_ns);
     assert_int_equal(a.kind, SML_ACCEPT_DROP);
     num_drops[a.drop]++;
+    assert_null(sml_worker_find_violation(w));
   }
   assert_int_equal(view_of(w).chunks_completed, 0);
   assert_true(num_drops[SML_DROP_BAD_TYPE] > 1000 && num_drops[SML_DROP_BAD_SLOT] > 1000 &&
               num_drops[SML_DROP_STALE_PHASE] > 1000 && num_drops[SML_DROP_FUTURE_PHASE] > 1000 &&
               num_drops[SML_DROP_NOT_OUTSTANDING] > 1000 && num_drops[SML_DROP_TAG_MISMATCH] > 1000);
   free(w);
+}
+
+/* ---- check words ---- */
+
+static void checked_data_is_a_lane_longer(void **state) {
+  (void)state;
+  struct sml_worker_options options = OPTIONS;
+  options.is_checked = true;
+  struct sml_worker *w = make(&options);
+  uint8_t ready[1] = {0};
+  submit(w, floats(0, 2), ready, ready);
+  const struct sml_send codes = expect_send(w, 0, SML_SEND_UPDATE);
+  assert_true(codes.header.payload_bytes == 2 && codes.header.flags == 0);
+  struct sml_header h = result_of(&codes, 4);
+  h.flags = SML_FLAG_CHECKED;
+  expect_drop(w, h, SML_DROP_BAD_TYPE);
+  expect_accept(w, result_of(&codes, 4), 0, 1, SML_ACCEPT_RESULT);
+
+  const struct sml_send data = expect_send(w, 2, SML_SEND_UPDATE);
+  assert_int_equal(data.header.payload_bytes, CHUNK_BYTES + SML_CHECK_BYTES);
+  assert_int_equal(data.header.flags, SML_FLAG_CHECKED);
+  assert_int_equal(data.chunk.payload_bytes, CHUNK_BYTES);
+  h = result_of(&data, 5);
+  expect_drop(w, h, SML_DROP_BAD_TYPE);
+  h.flags = SML_FLAG_CHECKED;
+  expect_drop(w, h, SML_DROP_BAD_LENGTH);
+  h.payload_bytes = CHUNK_BYTES + SML_CHECK_BYTES;
+  const struct sml_accept a = expect_accept(w, h, 0, 3, SML_ACCEPT_RESULT);
+  assert_int_equal(a.chunk.payload_bytes, CHUNK_BYTES);
+
+  const struct sml_send last = expect_send(w, 4, SML_SEND_UPDATE);
+  expect_accept(w, pending_of(&last), 2, 5, SML_ACCEPT_PENDING); /* mine is missing */
+  const struct sml_send again = expect_send(w, 6, SML_SEND_UPDATE);
+  assert_int_equal(again.header.flags, SML_FLAG_CHECKED | SML_FLAG_RETRANSMISSION);
+  sml_worker_on_timer(w, 300 * SML_NS_PER_MS);
+  const struct sml_send probe = expect_send(w, 300 * SML_NS_PER_MS, SML_SEND_PROBE);
+  assert_true(probe.header.payload_bytes == 0 && probe.header.flags == 0);
+  free(w);
+}
+
+/* The engine knows the verdict before anything moves. */
+static void a_look_changes_nothing(void **state) {
+  (void)state;
+  struct sml_worker *w = make(&OPTIONS);
+  const size_t num_bytes = sml_worker_memsize(&OPTIONS);
+  uint8_t *before = malloc(num_bytes);
+  int cookie;
+  submit(w, ints(0, 6), NULL, &cookie);
+  const struct sml_send send = expect_send(w, 0, SML_SEND_UPDATE);
+  memcpy(before, w, num_bytes);
+  const struct sml_header result = result_of(&send, 4), pending = pending_of(&send);
+  const struct sml_accept a = sml_worker_peek_packet(w, &result);
+  assert_true(a.kind == SML_ACCEPT_RESULT && a.cookie == &cookie && a.chunk.first_elem == 0);
+  assert_int_equal(sml_worker_peek_packet(w, &pending).kind, SML_ACCEPT_PENDING);
+  struct sml_header stale = result;
+  stale.phase--;
+  assert_int_equal(sml_worker_peek_packet(w, &stale).drop, SML_DROP_STALE_PHASE);
+  assert_memory_equal(before, w, num_bytes);
+  free(before);
+  free(w);
+}
+
+/* The first is asked for again at once, also when that was about to happen; the second is one too many. */
+static void a_refused_result_is_asked_for_again(void **state) {
+  (void)state;
+  for (uint32_t is_late = 0; is_late < 2; is_late++) {
+    struct sml_worker *w = make(&OPTIONS);
+    int cookie;
+    submit(w, ints(0, 2), NULL, &cookie);
+    const struct sml_send first = expect_send(w, 0, SML_SEND_UPDATE);
+    const struct sml_send second = expect_send(w, 0, SML_SEND_UPDATE);
+    const struct sml_header h = result_of(&first, 4);
+    const uint64_t now_ns = is_late ? 300 * SML_NS_PER_MS : 5;
+    if (is_late) sml_worker_on_timer(w, now_ns);
+    assert_false(sml_worker_refuse_result(w, &h));
+    assert_null(sml_worker_find_violation(w));
+    assert_int_equal(view_of(w).num_outstanding, 2);
+    const struct sml_send probe = expect_send(w, now_ns, SML_SEND_PROBE);
+    assert_int_equal(probe.header.slot, first.header.slot);
+    if (is_late) expect_send(w, now_ns, SML_SEND_PROBE);
+    expect_send(w, now_ns, SML_SEND_NONE);
+    assert_true(sml_worker_refuse_result(w, &h));
+    expect_accept(w, h, 0, now_ns, SML_ACCEPT_RESULT); /* had it been right after all */
+    const struct sml_header other = result_of(&second, 5);
+    assert_false(sml_worker_refuse_result(w, &other)); /* another slot */
+    expect_accept(w, other, 0, now_ns, SML_ACCEPT_RESULT);
+    submit(w, ints(1, 4), NULL, &cookie);
+    struct sml_send next[4];
+    for (uint32_t i = 0; i < 4; i++) next[i] = expect_send(w, now_ns, SML_SEND_UPDATE);
+    for (uint32_t i = 0; i < 4; i++) {
+      const struct sml_header again = result_of(&next[i], 6 + i);
+      assert_false(sml_worker_refuse_result(w, &again)); /* another phase */
+    }
+    assert_null(sml_worker_find_violation(w));
+    assert_ptr_equal(sml_worker_take_unfinished(w), &cookie);
+    free(w);
+  }
 }
 
 int main(void) {
@@ -557,6 +657,9 @@ int main(void) {
       cmocka_unit_test(each_refusal_has_its_reason),
       cmocka_unit_test(lying_grants_do_no_harm),
       cmocka_unit_test(garbage_is_refused),
+      cmocka_unit_test(checked_data_is_a_lane_longer),
+      cmocka_unit_test(a_look_changes_nothing),
+      cmocka_unit_test(a_refused_result_is_asked_for_again),
   };
   return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 /* The slot field of a datagram has 16 bits; the rest are core/wire.h's bounds, which ctl doesn't see
  * (aggd asserts that they are equal). */
 #define CTL_MAX_POOL_SLOTS 65536u
+#define LAST_STATUS SML_ERR_KEY
 
 /* A walk over one body. `is_valid` goes false at the first short read, full buffer or bad range. */
 struct walk {
@@ -56,12 +57,17 @@ static void walk_u64(struct walk *w, uint64_t *field, uint64_t min) {
   if (*field < min) w->is_valid = false;
 }
 
-/* A failure's status: SML_ERR_INVALID_ARGUMENT down to SML_ERR_PROTOCOL. */
+static void walk_u128(struct walk *w, uint64_t field[2]) {
+  walk_u64(w, &field[0], 0);
+  walk_u64(w, &field[1], 0);
+}
+
+/* A failure's status: SML_ERR_INVALID_ARGUMENT down to the last one that there is. */
 static void walk_status(struct walk *w, int32_t *field) {
   uint32_t bits = (uint32_t)*field;
   walk_u32(w, &bits, 0, UINT32_MAX);
   *field = (int32_t)bits;
-  if (*field > SML_ERR_INVALID_ARGUMENT || *field < SML_ERR_PROTOCOL) w->is_valid = false;
+  if (*field > SML_ERR_INVALID_ARGUMENT || *field < LAST_STATUS) w->is_valid = false;
 }
 
 static bool is_name_byte(char c) {
@@ -89,9 +95,9 @@ static size_t walk_string(struct walk *w, char *field, size_t room_bytes) {
   return num_bytes;
 }
 
-static void walk_name(struct walk *w, char *field) {
-  size_t num_bytes = walk_string(w, field, SML_JOB_NAME_BYTES);
-  if (num_bytes == 0) w->is_valid = false;
+static void walk_name(struct walk *w, char *field, size_t room_bytes, bool may_be_empty) {
+  size_t num_bytes = walk_string(w, field, room_bytes);
+  if (num_bytes == 0 && !may_be_empty) w->is_valid = false;
   for (size_t i = 0; i < num_bytes; i++) {
     if (!is_name_byte(field[i])) w->is_valid = false;
   }
@@ -113,7 +119,7 @@ static void walk_detail(struct walk *w, char *field) {
 
 static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   /* Only what no honest library can say is malformed; the registry refuses the rest with a sentence. */
-  walk_name(w, join->job_name);
+  walk_name(w, join->job_name, SML_JOB_NAME_BYTES, false);
   walk_u32(w, &join->rank, 0, UINT16_MAX);
   walk_u32(w, &join->world_size, 0, UINT16_MAX);
   walk_u32(w, &join->num_lanes, 1, SML_MAX_LANES);
@@ -121,6 +127,14 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   walk_u32(w, &join->max_datagram_bytes, SML_CTL_HEADER_BYTES, UINT16_MAX);
   walk_u64(w, &join->lease_ns, 1);
   walk_u64(w, &join->join_timeout_ns, 1);
+  walk_u32(w, &join->features, 0, SML_KNOWN_FEATURES);
+  walk_name(w, join->key_name, SML_KEY_NAME_BYTES, true);
+  walk_u128(w, join->nonce);
+  walk_u64(w, &join->resume_operation, 0);
+  walk_u64(w, &join->oldest_operation, 0);
+  if (join->oldest_operation > join->resume_operation) w->is_valid = false;
+  walk_u32(w, &join->resume_chunk_bytes, 0, UINT16_MAX - SML_CTL_HEADER_BYTES);
+  if (join->resume_chunk_bytes % 4 != 0) w->is_valid = false;
 }
 
 static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
@@ -131,6 +145,7 @@ static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
   for (uint32_t i = 0; w->is_valid && i < welcome->num_lanes; i++) {
     walk_u16(w, &welcome->data_ports[i], 1, UINT16_MAX);
   }
+  walk_u128(w, welcome->salt);
 }
 
 static void walk_start(struct walk *w, struct sml_ctl_start *start) {
@@ -146,6 +161,8 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->first_phase, SML_CTL_FIRST_PHASE, UINT32_MAX - 1);
   if (start->first_phase % 2 != 0) w->is_valid = false;
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
+  walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
+  walk_u64(w, &start->first_operation, 0);
 }
 
 static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {
@@ -187,10 +204,14 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
       walk_detail(w, m->u.rank_gone.detail);
       break;
     case SML_CTL_GOODBYE:
+    case SML_CTL_AUTH:
       break;
     case SML_CTL_REFUSE:
       walk_status(w, &m->u.refuse.status);
       walk_detail(w, m->u.refuse.detail);
+      break;
+    case SML_CTL_CHALLENGE:
+      walk_u128(w, m->u.challenge.nonce);
       break;
     default:
       w->is_valid = false;
@@ -211,25 +232,40 @@ size_t sml_ctl_encode(const struct sml_ctl_message *message, uint8_t *out, size_
   return SML_CTL_FRAME_BYTES + w.at_bytes;
 }
 
-enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
-                                   size_t *consumed_out) {
+enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, struct sml_ctl_frame *frame_out) {
   /* Each word is judged as soon as it is there, so that a stranger is found out by its first bytes. */
   uint8_t magic[4];
   sml_store_be32(magic, SML_CTL_MAGIC);
-  *consumed_out = 0;
   if (num_bytes > 0 && memcmp(in, magic, sml_min_u64(num_bytes, 4)) != 0) return SML_CTL_BAD_MAGIC;
   if (num_bytes >= 6 && sml_load_be16(in + 4) != SML_CTL_VERSION) return SML_CTL_BAD_VERSION;
   if (num_bytes < SML_CTL_FRAME_BYTES) return SML_CTL_NEED_MORE;
-  uint16_t kind = sml_load_be16(in + 6);
-  uint32_t body_bytes = sml_load_be32(in + 8);
-  if (kind < SML_CTL_JOIN || kind > SML_CTL_REFUSE || body_bytes > SML_CTL_MAX_BODY) return SML_CTL_MALFORMED;
-  if (num_bytes - SML_CTL_FRAME_BYTES < body_bytes) return SML_CTL_NEED_MORE;
+  frame_out->kind = sml_load_be16(in + 6);
+  frame_out->body_bytes = sml_load_be32(in + 8);
+  uint16_t kind = frame_out->kind & (uint16_t)~SML_CTL_TAGGED;
+  if (kind < SML_CTL_JOIN || kind > SML_CTL_LAST_KIND) return SML_CTL_MALFORMED;
+  return frame_out->body_bytes > SML_CTL_MAX_BODY ? SML_CTL_MALFORMED : SML_CTL_DECODED;
+}
 
+bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes,
+                         struct sml_ctl_message *message_out) {
   memset(message_out, 0, sizeof *message_out);
   message_out->kind = (enum sml_ctl_kind)kind;
-  struct walk w = {.in = in + SML_CTL_FRAME_BYTES, .end_bytes = body_bytes, .is_valid = true};
+  struct walk w = {.in = body, .end_bytes = body_bytes, .is_valid = true};
   walk_body(&w, message_out);
-  if (!w.is_valid || w.at_bytes != w.end_bytes) return SML_CTL_MALFORMED;
-  *consumed_out = SML_CTL_FRAME_BYTES + body_bytes;
+  return w.is_valid && w.at_bytes == w.end_bytes;
+}
+
+enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
+                                   size_t *consumed_out) {
+  struct sml_ctl_frame frame;
+  *consumed_out = 0;
+  enum sml_ctl_decode verdict = sml_ctl_decode_header(in, num_bytes, &frame);
+  if (verdict != SML_CTL_DECODED) return verdict;
+  if (frame.kind & SML_CTL_TAGGED) return SML_CTL_MALFORMED;
+  if (num_bytes - SML_CTL_FRAME_BYTES < frame.body_bytes) return SML_CTL_NEED_MORE;
+  if (!sml_ctl_decode_body(frame.kind, in + SML_CTL_FRAME_BYTES, frame.body_bytes, message_out)) {
+    return SML_CTL_MALFORMED;
+  }
+  *consumed_out = SML_CTL_FRAME_BYTES + frame.body_bytes;
   return SML_CTL_DECODED;
 }

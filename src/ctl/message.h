@@ -3,6 +3,8 @@
  * (docs/PROTOCOL.md "Control connection"). Pure codec: no I/O.
  *
  * Order:  worker  JOIN
+ *         daemon  CHALLENGE  if the JOIN names a key: from here on every frame has a tag (ctl/channel.h)
+ *         worker  AUTH       the first tagged one: it knows the key
  *         daemon  WELCOME    at once: job id, epoch, data ports and the HELLO nonce (or REFUSE)
  *         worker  sends HELLOs on every lane's data port, padded, until they come back
  *         worker  PROBED     largest datagram that came back on all lanes
@@ -15,28 +17,39 @@
  *         daemon  RANK_GONE  a rank left or was lost while nothing waited for it; the job is not over
  *         worker  GOODBYE    orderly leave; the daemon closes
  * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
- * big-endian, fields in the order of the structs below, strings as length:16 + bytes. */
+ * big-endian, fields in the order of the structs below, strings as length:16 + bytes. The header, and
+ * all of REFUSE, are the same in every version, so that a refusal can be read across versions. */
 #ifndef SML_CTL_MESSAGE_H
 #define SML_CTL_MESSAGE_H
 
 #include "base/base.h"
 
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
-#define SML_CTL_VERSION 1
+#define SML_CTL_VERSION 2
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 4096u
 #define SML_MAX_LANES 16u
 #define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
+#define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
 #define SML_DETAIL_BYTES 256u
 #define SML_CTL_MAX_RANKS 16u
 #define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
 #define SML_CTL_HEADER_BYTES 32u
+#define SML_CTL_KEYED_BYTES 16u /* the extension of a keyed job's datagrams: core's too */
+#define SML_CTL_CHECK_BYTES 4u  /* the check word */
 #define SML_CTL_FIRST_PHASE 2u
+
+/* What a job does besides summing; equal on all its ranks. */
+#define SML_FEATURE_CHECK 1u /* every int32 chunk carries a check word */
+#define SML_FEATURE_RETRY 2u /* ranks keep inputs until all have the result, to survive a lost aggregator */
+#define SML_KNOWN_FEATURES (SML_FEATURE_CHECK | SML_FEATURE_RETRY)
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
   SML_CTL_EPOCH, SML_CTL_ABORT, SML_CTL_RANK_GONE, SML_CTL_GOODBYE, SML_CTL_REFUSE,
+  SML_CTL_CHALLENGE, SML_CTL_AUTH,
 };
+#define SML_CTL_LAST_KIND SML_CTL_AUTH
 
 struct sml_ctl_join {
   char job_name[SML_JOB_NAME_BYTES];
@@ -46,6 +59,12 @@ struct sml_ctl_join {
   uint32_t max_datagram_bytes; /* upper limit asked for */
   uint64_t lease_ns;           /* must be equal on all ranks */
   uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
+  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks */
+  char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed. Jobs of different keys never meet */
+  uint64_t nonce[2];                 /* of this connection, unpredictable; 0 when unkeyed */
+  uint64_t resume_operation;         /* the first operation that this rank has not completed */
+  uint64_t oldest_operation;         /* the first whose input it still has; <= resume_operation */
+  uint32_t resume_chunk_bytes;       /* 0: any; else the job must get exactly this */
 };
 struct sml_ctl_welcome {
   uint16_t job;
@@ -53,6 +72,7 @@ struct sml_ctl_welcome {
   uint64_t nonce; /* goes into this rank's HELLOs */
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES]; /* at the address the control connection reached */
+  uint64_t salt[2];                   /* the job's, random; goes into its data keys */
 };
 struct sml_ctl_probed { uint32_t datagram_bytes; };
 struct sml_ctl_start {
@@ -62,9 +82,14 @@ struct sml_ctl_start {
   uint32_t num_slots;   /* at most as many as asked for */
   uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
+  uint32_t features;                 /* those of the joins */
+  uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
 };
 struct sml_ctl_heartbeat {
-  uint64_t operations_submitted, operations_completed; /* daemon sends zeros */
+  uint64_t operations_submitted; /* the daemon sends 0 */
+  /* Number of the first operation that is not completed, without a gap before it: at this rank, or (from
+   * the daemon, once the job has started) at the rank that is furthest behind. */
+  uint64_t operations_completed;
 };
 struct sml_ctl_epoch { uint32_t epoch; /* the one to be left */ };
 struct sml_ctl_abort {
@@ -75,6 +100,7 @@ struct sml_ctl_abort {
 };
 struct sml_ctl_rank_gone { uint32_t rank; int32_t status; char detail[SML_DETAIL_BYTES]; };
 struct sml_ctl_refuse { int32_t status; char detail[SML_DETAIL_BYTES]; };
+struct sml_ctl_challenge { uint64_t nonce[2]; /* of this connection, unpredictable */ };
 
 struct sml_ctl_message {
   enum sml_ctl_kind kind;
@@ -88,6 +114,7 @@ struct sml_ctl_message {
     struct sml_ctl_abort abort;
     struct sml_ctl_rank_gone rank_gone;
     struct sml_ctl_refuse refuse;
+    struct sml_ctl_challenge challenge;
   } u;
 };
 
@@ -101,8 +128,21 @@ enum sml_ctl_decode {
   SML_CTL_BAD_MAGIC,  /* not this protocol: close, say nothing */
   SML_CTL_BAD_VERSION,/* another version: answer REFUSE with SML_ERR_VERSION and close */
   SML_CTL_MALFORMED,  /* over-long, unknown kind, field out of its range: close */
+  SML_CTL_BAD_TAG,    /* only from sml_channel_decode(): tag missing, wrong, or not wanted: close */
 };
 enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
                                    size_t *consumed_out);
+
+/* The two halves of sml_ctl_decode(), for the channel, which puts a tag between them. */
+struct sml_ctl_frame {
+  uint16_t kind; /* SML_CTL_TAGGED may be set */
+  uint32_t body_bytes;
+};
+#define SML_CTL_TAGGED 0x8000u /* in the kind: 8 bytes of tag follow the body, not counted by body_bytes */
+/* Judges the header as early as its bytes are there; DECODED: *frame_out is set, the body may be missing. */
+enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, struct sml_ctl_frame *frame_out);
+/* False: malformed. */
+bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes,
+                         struct sml_ctl_message *message_out);
 
 #endif

@@ -12,7 +12,7 @@
 #include "switchml/switchml.h"
 
 #define FRAME_ROOM (SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY)
-#define NUM_SAMPLES 10u
+#define NUM_SAMPLES ((uint32_t)SML_CTL_LAST_KIND)
 
 static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
   struct sml_ctl_message m = {.kind = kind};
@@ -25,18 +25,25 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                        .num_slots = 256,
                                        .max_datagram_bytes = 8960,
                                        .lease_ns = 2000000000,
-                                       .join_timeout_ns = 60000000000};
+                                       .join_timeout_ns = 60000000000,
+                                       .features = SML_KNOWN_FEATURES,
+                                       .key_name = "team.a",
+                                       .nonce = {1, UINT64_MAX},
+                                       .resume_operation = UINT64_MAX,
+                                       .oldest_operation = 5,
+                                       .resume_chunk_bytes = 1440};
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
-                                             .num_lanes = 2, .data_ports = {4000, 65535}};
+                                             .num_lanes = 2, .data_ports = {4000, 65535}, .salt = {7, UINT64_MAX}};
       break;
     case SML_CTL_PROBED:
       m.u.probed.datagram_bytes = 1472;
       break;
     case SML_CTL_START:
       m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
-                                         .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9};
+                                         .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
+                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX};
       break;
     case SML_CTL_HEARTBEAT:
       m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17};
@@ -52,9 +59,13 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
       m.u.rank_gone = (struct sml_ctl_rank_gone){9, SML_ERR_RANK_LOST, "rank 9 left the job"};
       break;
     case SML_CTL_GOODBYE:
+    case SML_CTL_AUTH:
       break;
     case SML_CTL_REFUSE:
-      m.u.refuse = (struct sml_ctl_refuse){SML_ERR_REFUSED, "no"};
+      m.u.refuse = (struct sml_ctl_refuse){SML_ERR_KEY, "no"};
+      break;
+    case SML_CTL_CHALLENGE:
+      m.u.challenge = (struct sml_ctl_challenge){{UINT64_MAX, 3}};
       break;
   }
   return m;
@@ -141,11 +152,13 @@ static void test_header_is_judged_early(void **state) {
   encode(&m, frame);
   assert_int_equal(decode((const uint8_t *)"G", 1), SML_CTL_BAD_MAGIC);
   assert_int_equal(decode((const uint8_t *)"SML2", 4), SML_CTL_BAD_MAGIC);
-  assert_int_equal(decode((const uint8_t *)"SML1\0\2", 6), SML_CTL_BAD_VERSION);
+  assert_int_equal(decode((const uint8_t *)"SML1\0\1", 6), SML_CTL_BAD_VERSION);
   assert_int_equal(decode((const uint8_t *)"SML1\0", 5), SML_CTL_NEED_MORE);
   sml_store_be16(frame + 6, 0);
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
-  sml_store_be16(frame + 6, SML_CTL_REFUSE + 1);
+  sml_store_be16(frame + 6, SML_CTL_LAST_KIND + 1);
+  assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
+  sml_store_be16(frame + 6, SML_CTL_JOIN | SML_CTL_TAGGED); /* tags are the channel's business */
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
   sml_store_be16(frame + 6, SML_CTL_JOIN);
   sml_store_be32(frame + 8, SML_CTL_MAX_BODY + 1);
@@ -178,6 +191,15 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
       {SML_CTL_JOIN, NAME_END + 20, 8, 0},                       /* lease */
       {SML_CTL_JOIN, NAME_END + 28, 8, 0},                       /* join timeout */
+      {SML_CTL_JOIN, NAME_END + 36, 4, SML_KNOWN_FEATURES + 1},  /* features */
+      {SML_CTL_JOIN, NAME_END + 36, 4, UINT32_MAX},
+      {SML_CTL_JOIN, NAME_END + 40, 2, 32},                      /* key name */
+      {SML_CTL_JOIN, NAME_END + 40, 2, 5},      {SML_CTL_JOIN, NAME_END + 40, 2, 7},
+      {SML_CTL_JOIN, NAME_END + 42, 1, ' '},    {SML_CTL_JOIN, NAME_END + 47, 1, 0},
+      {SML_CTL_JOIN, NAME_END + 64, 8, 4},                       /* resumes before what it has */
+      {SML_CTL_JOIN, NAME_END + 80, 4, 1441},                    /* chunk to resume with */
+      {SML_CTL_JOIN, NAME_END + 80, 4, 65504},
+      {SML_CTL_START, 30, 4, SML_KNOWN_FEATURES + 1},
       {SML_CTL_WELCOME, 14, 4, 0}, {SML_CTL_WELCOME, 14, 4, 3},  {SML_CTL_WELCOME, 14, 4, 17},
       {SML_CTL_WELCOME, 20, 2, 0},                               /* a port */
       {SML_CTL_PROBED, 0, 4, 65536},
@@ -185,7 +207,7 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_START, 8, 4, 0},    {SML_CTL_START, 8, 4, 1442},  {SML_CTL_START, 8, 4, 65536},
       {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
       {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
-      {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffee},
+      {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},
       {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
       {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},
       {SML_CTL_ABORT, 14, 1, 27},  {SML_CTL_ABORT, 15, 1, 127},
@@ -213,6 +235,13 @@ static void test_encode_refuses_bad_fields(void **state) {
   m.u.join.job_name[5] = '\n';
   assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
   m.u.join.job_name[0] = 0;
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m = sample(SML_CTL_JOIN);
+  memset(m.u.join.key_name, 'x', SML_KEY_NAME_BYTES);
+  assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
+  m = sample(SML_CTL_JOIN);
+  m.u.join.oldest_operation = 6;
+  m.u.join.resume_operation = 5;
   assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
   m = sample(SML_CTL_ABORT);
   m.u.abort.num_ranks = SML_CTL_MAX_RANKS + 1;

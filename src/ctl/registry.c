@@ -37,6 +37,7 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
   r->effects = (struct sml_effect *)((uint8_t *)mem + place_effects(options));
   r->max_effects = count_effects(options);
   r->next_epoch = options->boot_epoch;
+  r->sources.seed = options->random(options->random_user);
   for (uint32_t lane = 0; lane < options->num_lanes; lane++) {
     sml_slot_pool_init(&r->pools[lane], options->pool_slots);
   }
@@ -121,6 +122,19 @@ const struct sml_effect *sml_registry_next_effect(struct sml_registry *r) {
 
 /* --- connections --- */
 
+/* A host that keeps many connections waiting, or opens them too fast. */
+static bool is_over_limits(struct sml_registry *r, const struct sml_conn *c, uint64_t now_ns) {
+  uint32_t num_unjoined = 0;
+  for (uint32_t i = 0; i < r->conns_end; i++) {
+    enum sml_conn_state state = r->conns[i].state;
+    bool is_waiting = state == SML_CONN_UNJOINED || state == SML_CONN_CHALLENGED;
+    num_unjoined += is_waiting && r->conns[i].source == c->source;
+  }
+  return num_unjoined > r->options.max_unjoined_per_host ||
+         (r->options.new_connections_per_s > 0 &&
+          !sml_source_admit(&r->sources, c->source, r->options.new_connections_per_s, now_ns));
+}
+
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns) {
   begin_input(r);
   struct sml_conn *c = &r->conns[conn];
@@ -133,11 +147,14 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
     if (c->peer[i] == ':') host_bytes = i; /* the last one: IPv6 has more */
   }
   memcpy(c->host, c->peer, host_bytes);
-  uint32_t num_unjoined = 0;
-  for (uint32_t i = 0; i < r->conns_end; i++) {
-    num_unjoined += r->conns[i].state == SML_CONN_UNJOINED && strcmp(r->conns[i].host, c->host) == 0;
+  c->source = sml_source_of(c->host);
+  if (!is_over_limits(r, c, now_ns)) return;
+  if (r->limit_noted_ns == 0 || now_ns - r->limit_noted_ns >= SML_NS_PER_S) {
+    r->limit_noted_ns = now_ns;
+    sml_registry_note(r, SML_NOTE_HOST_LIMITED, NULL, 0,
+                      sml_registry_text(r, "%s opens connections too fast, or joins with too few of them", c->host));
   }
-  if (num_unjoined > r->options.max_unjoined_per_host) sml_registry_forget(r, conn);
+  sml_registry_forget(r, conn);
 }
 
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause) {
@@ -177,7 +194,12 @@ void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl
                                 "switchml version on all machines",
                                 SML_CTL_VERSION));
   } else if (c->state == SML_CONN_MEMBER) {
-    throw_out(r, conn, SML_ERR_PROTOCOL, "malformed data on the control connection");
+    bool is_tag = verdict == SML_CTL_BAD_TAG;
+    throw_out(r, conn, is_tag ? SML_ERR_KEY : SML_ERR_PROTOCOL,
+              is_tag ? "a control message came with a wrong tag: somebody changed or repeated it on its way"
+                     : "malformed data on the control connection");
+  } else if (verdict == SML_CTL_BAD_TAG && c->state == SML_CONN_CHALLENGED) {
+    sml_registry_bad_tag(r, conn);
   } else { /* not one of ours: nothing to say to it */
     sml_registry_forget(r, conn);
   }
@@ -208,15 +230,29 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
 }
 
 static const char *const kind_names[] = {"",      "JOIN",  "WELCOME",   "PROBED",  "START", "HEARTBEAT",
-                                         "EPOCH", "ABORT", "RANK_GONE", "GOODBYE", "REFUSE"};
+                                         "EPOCH", "ABORT", "RANK_GONE", "GOODBYE", "REFUSE",
+                                         "CHALLENGE", "AUTH"};
 
-static void on_member_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *m) {
+/* Ranks that keep inputs learn soon that they need not any more, but not of each operation. */
+static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t completed, uint64_t now_ns) {
+  struct sml_conn *c = &r->conns[conn];
+  struct sml_job_entry *job = &r->jobs[c->job];
+  if (completed <= c->completed) return;
+  c->completed = completed;
+  if (job->state != SML_JOB_STARTED || !(job->features & SML_FEATURE_RETRY)) return;
+  job->early_at_ns =
+      sml_min_u64(job->early_at_ns, sml_max_u64(now_ns, job->looked_at_ns + job->lease_ns / 16));
+}
+
+static void on_member_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *m,
+                              uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
   struct sml_job_entry *job = &r->jobs[c->job];
   bool is_joining = job->state == SML_JOB_JOINING;
   bool is_expected = true;
   switch (m->kind) {
     case SML_CTL_HEARTBEAT:
+      take_progress(r, conn, m->u.heartbeat.operations_completed, now_ns);
       break;
     case SML_CTL_PROBED:
       is_expected = is_joining && !c->has_probed;
@@ -241,21 +277,34 @@ static void on_member_message(struct sml_registry *r, uint32_t conn, const struc
             sml_registry_text(r, "control message %s does not belong here", kind_names[m->kind]));
 }
 
+static bool is_too_fast(struct sml_registry *r, struct sml_conn *c, uint64_t now_ns) {
+  uint32_t per_s = r->options.max_messages_per_s;
+  return per_s > 0 && !sml_pace_admit(&c->paced_ns, SML_NS_PER_S / per_s, SML_NS_PER_S, now_ns);
+}
+
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns) {
   begin_input(r);
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_FREE) return;
-  if (c->state == SML_CONN_MEMBER) {
+  if (is_too_fast(r, c, now_ns)) {
+    throw_out(r, conn, SML_ERR_PROTOCOL,
+              sml_registry_text(r, "it sends more than %u control messages a second",
+                                r->options.max_messages_per_s));
+  } else if (c->state == SML_CONN_MEMBER) {
     c->heard_at_ns = now_ns;
-    on_member_message(r, conn, message);
-  } else if (message->kind == SML_CTL_JOIN) {
-    c->heard_at_ns = now_ns;
-    sml_registry_join(r, conn, &message->u.join, now_ns);
+    on_member_message(r, conn, message, now_ns);
   } else if (message->kind == SML_CTL_GOODBYE) {
     sml_registry_forget(r, conn);
+  } else if (c->state == SML_CONN_UNJOINED && message->kind == SML_CTL_JOIN) {
+    sml_registry_challenge(r, conn, &message->u.join, now_ns);
+  } else if (c->state == SML_CONN_CHALLENGED && message->kind == SML_CTL_AUTH) {
+    struct sml_ctl_join join = c->join; /* joining writes to the connection */
+    sml_registry_join(r, conn, &join, now_ns);
   } else {
-    throw_out(r, conn, SML_ERR_PROTOCOL, "the first control message must be JOIN");
+    throw_out(r, conn, SML_ERR_PROTOCOL,
+              c->state == SML_CONN_UNJOINED ? "the first control message must be JOIN"
+                                            : "the answer to CHALLENGE must be AUTH");
   }
 }
 
@@ -331,14 +380,14 @@ void sml_registry_on_stop(struct sml_registry *r) {
 
 static uint64_t conn_deadline(const struct sml_registry *r, const struct sml_conn *c) {
   if (c->state == SML_CONN_FREE) return SML_NEVER;
-  if (c->state == SML_CONN_UNJOINED) return c->heard_at_ns + r->options.join_grace_ns;
-  return c->heard_at_ns + r->jobs[c->job].lease_ns;
+  if (c->state == SML_CONN_MEMBER) return c->heard_at_ns + r->jobs[c->job].lease_ns;
+  return c->heard_at_ns + r->options.join_grace_ns;
 }
 
 static uint64_t job_deadline(const struct sml_job_entry *job) {
   if (job->state == SML_JOB_FREE) return SML_NEVER;
   return job->state == SML_JOB_JOINING ? sml_min_u64(job->deadline_ns, job->heartbeat_at_ns)
-                                       : job->heartbeat_at_ns;
+                                       : sml_min_u64(job->early_at_ns, job->heartbeat_at_ns);
 }
 
 uint64_t sml_registry_next_deadline(const struct sml_registry *r) {
@@ -371,8 +420,16 @@ static void expire_conn(struct sml_registry *r, uint32_t conn) {
   }
 }
 
+/* At their time, and before it only if more is confirmed. */
 static void send_heartbeats(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns) {
+  uint64_t confirmed = sml_registry_confirmed(r, job);
+  bool is_news = confirmed > job->confirmed;
+  job->confirmed = confirmed;
+  job->early_at_ns = SML_NEVER;
+  job->looked_at_ns = now_ns;
+  if (!is_news && job->heartbeat_at_ns > now_ns) return;
   struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_HEARTBEAT);
+  m->u.heartbeat.operations_completed = confirmed;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
   job->heartbeat_at_ns = now_ns + job->lease_ns / 4;
 }
@@ -400,7 +457,8 @@ void sml_registry_counts(const struct sml_registry *r, struct sml_registry_count
   *counts_out = (struct sml_registry_counts){0};
   for (uint32_t i = 0; i < r->conns_end; i++) {
     counts_out->connections += r->conns[i].state != SML_CONN_FREE;
-    counts_out->unjoined += r->conns[i].state == SML_CONN_UNJOINED;
+    counts_out->unjoined +=
+        r->conns[i].state == SML_CONN_UNJOINED || r->conns[i].state == SML_CONN_CHALLENGED;
   }
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     const struct sml_job_entry *job = &r->jobs[i];

@@ -7,11 +7,15 @@
  * closed from either side: by sml_registry_on_closed() or by SML_EFFECT_CLOSE. After each on_*() the
  * owner takes all effects, in order, before the next call.
  *
+ * A connection: UNJOINED -> (JOIN with a key: CHALLENGED -> AUTH) -> member of a job. Whether a tag was right
+ * is the owner's channel's business; the registry only sees AUTH if it was.
+ *
  * A job: FREE -> JOINING (first JOIN) -> STARTED (all in and probed) -> FREE (aborted, or the last member
  * is gone). Its number, name and slots are free again in the same call. */
 #ifndef SML_CTL_REGISTRY_H
 #define SML_CTL_REGISTRY_H
 
+#include "base/siphash.h"
 #include "ctl/message.h"
 
 #define SML_REGISTRY_MAX_JOBS 1024u
@@ -31,16 +35,25 @@ struct sml_registry_options {
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
   uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */
   uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */
-  uint64_t (*random)(void *user);    /* unpredictable: the nonces */
+  uint64_t (*random)(void *user);    /* unpredictable: nonces and salts */
   void *random_user;
+  /* NULL: the daemon has no keys and refuses joins that name one; else it refuses all others. False: there
+   * is no such key. */
+  bool (*find_key)(void *user, const char *name, struct sml_key *key_out);
+  void *find_key_user;
+  /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */
+  uint32_t max_connections_per_host;  /* joined ones of one source */
+  uint32_t new_connections_per_s;     /* of one source, on average; as many as in 4 s may come at once */
+  uint32_t max_messages_per_s;        /* of one connection, on average; as many may come at once */
 };
 
 enum sml_effect_kind {
   SML_EFFECT_SEND,         /* message to conn */
+  SML_EFFECT_SET_KEY,      /* on conn's channel, after what was sent: key, worker_nonce, daemon_nonce */
   SML_EFFECT_CLOSE,        /* conn, after what was sent; the registry has forgotten it */
-  SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size */
+  SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size, key */
   SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, rank, nonce */
-  SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines; also for a new epoch */
+  SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key; also for a new epoch */
   SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
   SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
   SML_EFFECT_NOTE,         /* for the log */
@@ -54,6 +67,7 @@ enum sml_note {
   SML_NOTE_JOB_REFUSED,
   SML_NOTE_JOB_ABORTED,
   SML_NOTE_JOB_ENDED,
+  SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
 };
 /* Pointers are valid until the next on_*(). */
 struct sml_effect {
@@ -63,6 +77,8 @@ struct sml_effect {
   uint16_t job;
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
+  const struct sml_key *key; /* SET_KEY: the tenant's; OPEN_JOB, START_JOB: the epoch's data key, NULL: unkeyed */
+  uint64_t worker_nonce[2], daemon_nonce[2];
   enum sml_note note;
   const char *job_name; /* NOTE */
   const char *text;     /* NOTE: one sentence */
@@ -109,5 +125,9 @@ struct sml_registry_counts {
   uint32_t connections, unjoined, jobs_joining, jobs_started, slots_used; /* slots of lane 0 */
 };
 void sml_registry_counts(const struct sml_registry *r, struct sml_registry_counts *counts_out);
+
+/* NULL, or which relation between connections, jobs and slot windows does not hold: for tests, simulation
+ * and fuzzers. */
+const char *sml_registry_find_violation(const struct sml_registry *r);
 
 #endif

@@ -1,29 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The registry's tables, shared by registry.c (inputs, connections, time) and registry_job.c (the life
- * of a job). */
+ * The registry's tables, shared by registry.c (inputs, connections, time), registry_auth.c (who may
+ * join at all), registry_job.c (the life of a job) and registry_check.c (what must hold). */
 #ifndef SML_CTL_REGISTRY_INTERNAL_H
 #define SML_CTL_REGISTRY_INTERNAL_H
 
 #include "ctl/registry.h"
 #include "ctl/slot_pool.h"
+#include "ctl/source.h"
 #include "switchml/switchml.h"
 
 #define SML_NO_CONN UINT32_MAX
 #define SML_MAX_CALL_MESSAGES 8u /* different messages and texts that one input can cause */
 
-enum sml_conn_state { SML_CONN_FREE, SML_CONN_UNJOINED, SML_CONN_MEMBER };
+/* CHALLENGED: its JOIN waits in the table for AUTH, within the grace of UNJOINED. */
+enum sml_conn_state { SML_CONN_FREE, SML_CONN_UNJOINED, SML_CONN_CHALLENGED, SML_CONN_MEMBER };
 
 struct sml_conn {
   enum sml_conn_state state;
   char peer[SML_PEER_BYTES];
   char host[SML_PEER_BYTES]; /* peer without the port */
-  uint64_t heard_at_ns;      /* opened, or the last message */
+  uint64_t source;           /* of the host: whose limits count */
+  uint64_t heard_at_ns;      /* opened; MEMBER: or the last message */
+  uint64_t paced_ns;         /* of its messages */
+  struct sml_ctl_join join;  /* CHALLENGED */
+  struct sml_key tenant;     /* CHALLENGED, keyed MEMBER */
   /* of a member */
   uint16_t job;
   bool has_probed, wants_epoch;
   uint32_t rank;
   uint32_t next, prev; /* members of the job */
   uint32_t num_lanes, max_datagram_bytes, probed_bytes;
+  uint64_t resume_operation, oldest_operation, completed; /* completed: as in its heartbeats */
+  uint32_t resume_chunk_bytes;
 };
 
 enum sml_job_state { SML_JOB_FREE, SML_JOB_JOINING, SML_JOB_STARTED };
@@ -37,11 +45,17 @@ struct sml_departure {
 struct sml_job_entry {
   enum sml_job_state state;
   char name[SML_JOB_NAME_BYTES];
-  uint32_t epoch, world_size, num_slots;
+  char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed */
+  struct sml_key tenant, data_key;   /* keyed: data_key is the epoch's */
+  uint64_t salt[2];
+  uint32_t epoch, world_size, num_slots, features;
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
+  uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
+  uint64_t looked_at_ns; /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   /* once started */
   uint32_t num_lanes, chunk_bytes, num_departed;
+  uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
   struct sml_departure departures[SML_MAX_DEPARTURES];        /* the first ones: why they went */
@@ -54,6 +68,8 @@ struct sml_registry {
   uint32_t conns_end, jobs_end; /* none is used from here on: they bound the scans */
   uint32_t next_epoch;
   struct sml_slot_pool pools[SML_MAX_LANES];
+  struct sml_source_table sources;
+  uint64_t limit_noted_ns;
   struct sml_effect *effects;
   uint32_t num_effects, max_effects, effects_taken;
   struct sml_ctl_message messages[SML_MAX_CALL_MESSAGES];
@@ -75,7 +91,16 @@ char *sml_registry_text(struct sml_registry *r, const char *format, ...)
 void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job,
                        uint32_t rank, const char *text);
 
+/* registry_auth.c */
+void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
+                            uint64_t now_ns);
+void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
+void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
+
 /* registry_job.c */
+/* What a datagram of the job has besides the elements of its chunk. */
+uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features);
+uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_job_entry *job);
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns);
 void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes);

@@ -2,6 +2,7 @@
  * The life of a job: who may join, when it starts, what a departure means, how it ends. */
 #include <stdio.h>
 
+#include "ctl/channel.h"
 #include "ctl/registry_internal.h"
 
 #define MAX_JOIN_TIMEOUT_NS (7 * 24 * 3600 * SML_NS_PER_S)
@@ -10,10 +11,9 @@
 #define FEW_SLOTS 32u           /* never made fewer: a burst must hold many chunks */
 #define MAX_LISTED_RANKS 8u
 
-static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
-  sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_JOIN_REFUSED, NULL, 0, text);
-  sml_registry_forget(r, conn);
+uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features) {
+  return SML_CTL_HEADER_BYTES + (is_keyed ? SML_CTL_KEYED_BYTES : 0) +
+         (features & SML_FEATURE_CHECK ? SML_CTL_CHECK_BYTES : 0);
 }
 
 /* --- joining --- */
@@ -46,9 +46,14 @@ static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl
     return sml_registry_text(r, "a lease of %llu us is not between 20 ms and 1 hour",
                              (unsigned long long)(j->lease_ns / SML_NS_PER_US));
   }
-  if (j->max_datagram_bytes < SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES) {
+  uint32_t overhead_bytes = sml_registry_overhead_bytes(j->key_name[0] != 0, j->features);
+  if (j->max_datagram_bytes < SML_MIN_CHUNK_BYTES + overhead_bytes) {
     return sml_registry_text(r, "datagrams of at most %u bytes are asked for, the smallest chunk needs %u",
-                             j->max_datagram_bytes, SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES);
+                             j->max_datagram_bytes, SML_MIN_CHUNK_BYTES + overhead_bytes);
+  }
+  if (j->resume_chunk_bytes != 0 && j->resume_chunk_bytes < SML_MIN_CHUNK_BYTES) {
+    return sml_registry_text(r, "chunks of %u bytes are asked for, the smallest have %u", j->resume_chunk_bytes,
+                             SML_MIN_CHUNK_BYTES);
   }
   return NULL;
 }
@@ -60,14 +65,16 @@ static bool is_ending_without(const struct sml_job_entry *job, uint32_t rank) {
          !(rank < job->world_size && sml_bit_test(job->present, rank));
 }
 
-/* The job that a rank means with a name: the one being joined, if there is one beside those at their end. */
-static struct sml_job_entry *find_job(struct sml_registry *r, const char *name, uint32_t rank) {
+/* The job that a rank means with a name and a key: the one being joined, if there is one beside those at their
+ * end. */
+static struct sml_job_entry *find_job(struct sml_registry *r, const struct sml_ctl_join *j) {
   struct sml_job_entry *running = NULL;
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
-    if (job->state == SML_JOB_FREE || strcmp(job->name, name) != 0) continue;
+    if (job->state == SML_JOB_FREE || strcmp(job->name, j->job_name) != 0) continue;
+    if (strcmp(job->key_name, j->key_name) != 0) continue; /* another tenant's */
     if (job->state == SML_JOB_JOINING) return job;
-    if (!is_ending_without(job, rank)) running = job;
+    if (!is_ending_without(job, j->rank)) running = job;
   }
   return running;
 }
@@ -76,6 +83,42 @@ static uint32_t find_member(const struct sml_registry *r, const struct sml_job_e
   uint32_t conn = job->first_member;
   while (conn != SML_NO_CONN && r->conns[conn].rank != rank) conn = r->conns[conn].next;
   return conn;
+}
+
+/* A rank that resumes with chunks of another size than this one does. */
+static uint32_t find_other_resume(const struct sml_registry *r, const struct sml_job_entry *job,
+                                  uint32_t chunk_bytes) {
+  uint32_t conn = job->first_member;
+  while (conn != SML_NO_CONN &&
+         (r->conns[conn].resume_chunk_bytes == 0 || r->conns[conn].resume_chunk_bytes == chunk_bytes)) {
+    conn = r->conns[conn].next;
+  }
+  return conn;
+}
+
+/* The part of find_conflict() that came with features and with resumed jobs. */
+static const char *find_feature_conflict(struct sml_registry *r, const struct sml_job_entry *job,
+                                         const struct sml_ctl_join *j) {
+  uint32_t other_rank = r->conns[job->first_member].rank, differ = job->features ^ j->features;
+  static const char *const on_off[] = {"off", "on"};
+  if (differ != 0) {
+    uint32_t feature = differ & SML_FEATURE_CHECK ? SML_FEATURE_CHECK : SML_FEATURE_RETRY;
+    bool is_check = feature == SML_FEATURE_CHECK, is_mine = (j->features & feature) != 0;
+    return sml_registry_text(r,
+                             "rank %u has %s %s, but rank %u of job '%s' has it %s: all ranks must set "
+                             "the same",
+                             j->rank, is_check ? "SWITCHML_CHECK" : "SWITCHML_RETRY", on_off[is_mine], other_rank,
+                             job->name, on_off[!is_mine]);
+  }
+  uint32_t other = j->resume_chunk_bytes ? find_other_resume(r, job, j->resume_chunk_bytes) : SML_NO_CONN;
+  if (other != SML_NO_CONN) {
+    return sml_registry_text(r,
+                             "rank %u resumes with chunks of %u bytes, but rank %u of job '%s' with %u: start "
+                             "all ranks anew",
+                             j->rank, j->resume_chunk_bytes, r->conns[other].rank, job->name,
+                             r->conns[other].resume_chunk_bytes);
+  }
+  return NULL;
 }
 
 /* What does not fit between a JOIN and the job it names; NULL: nothing. */
@@ -118,12 +161,24 @@ static const char *find_conflict(struct sml_registry *r, const struct sml_job_en
         j->rank, (unsigned long long)(j->lease_ns / SML_NS_PER_MS), other_rank, job->name,
         (unsigned long long)(job->lease_ns / SML_NS_PER_MS));
   }
-  return NULL;
+  return find_feature_conflict(r, job, j);
+}
+
+static const struct sml_key *data_key(const struct sml_job_entry *job) {
+  return job->key_name[0] ? &job->data_key : NULL;
+}
+
+static void enter_epoch(struct sml_registry *r, struct sml_job_entry *job) {
+  job->epoch = r->next_epoch++;
+  if (!job->key_name[0]) return;
+  job->data_key =
+      sml_ctl_data_key(&job->tenant, job->name, (uint16_t)(job - r->jobs), job->epoch, job->salt);
 }
 
 /* NULL: the table is full. Named but not started jobs don't count against max_jobs: that answer is given
  * when the last rank is in, to all ranks alike. */
-static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_ctl_join *j, uint64_t now_ns) {
+static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_conn *c,
+                                      const struct sml_ctl_join *j, uint64_t now_ns) {
   uint32_t i = 0;
   while (i < SML_REGISTRY_MAX_JOBS && r->jobs[i].state != SML_JOB_FREE) i++;
   if (i == SML_REGISTRY_MAX_JOBS) return NULL;
@@ -131,18 +186,25 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   struct sml_job_entry *job = &r->jobs[i];
   memset(job, 0, sizeof *job);
   memcpy(job->name, j->job_name, sizeof job->name);
+  memcpy(job->key_name, j->key_name, sizeof job->key_name);
+  job->tenant = c->tenant;
+  for (uint32_t k = 0; k < 2; k++) job->salt[k] = r->options.random(r->options.random_user);
+  enter_epoch(r, job);
   job->state = SML_JOB_JOINING;
-  job->epoch = r->next_epoch++;
   job->world_size = j->world_size;
   job->num_slots = j->num_slots;
+  job->features = j->features;
   job->lease_ns = j->lease_ns;
   job->deadline_ns = SML_NEVER;
   job->heartbeat_at_ns = now_ns + j->lease_ns / 4;
+  job->early_at_ns = SML_NEVER;
+  job->looked_at_ns = now_ns;
   job->first_member = SML_NO_CONN;
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_OPEN_JOB);
   effect->job = (uint16_t)i;
   effect->epoch = job->epoch;
   effect->world_size = job->world_size;
+  effect->key = data_key(job);
   return job;
 }
 
@@ -154,6 +216,9 @@ static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32
   c->rank = j->rank;
   c->num_lanes = sml_min_u32(j->num_lanes, r->options.num_lanes);
   c->max_datagram_bytes = j->max_datagram_bytes;
+  c->resume_operation = c->completed = j->resume_operation;
+  c->oldest_operation = j->oldest_operation;
+  c->resume_chunk_bytes = j->resume_chunk_bytes;
   c->prev = SML_NO_CONN;
   c->next = job->first_member;
   if (c->next != SML_NO_CONN) r->conns[c->next].prev = conn;
@@ -172,6 +237,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   for (uint32_t lane = 0; lane < c->num_lanes; lane++) {
     m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
   }
+  memcpy(m->u.welcome.salt, job->salt, sizeof job->salt);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
   effect->job = c->job;
   effect->rank = c->rank;
@@ -179,18 +245,32 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   sml_registry_send(r, conn, m);
 }
 
+static const char *find_host_limit(struct sml_registry *r, const struct sml_conn *joining) {
+  uint32_t max = r->options.max_connections_per_host, num_members = 0;
+  for (uint32_t i = 0; max > 0 && i < r->conns_end; i++) {
+    const struct sml_conn *c = &r->conns[i];
+    num_members += c->state == SML_CONN_MEMBER && c->source == joining->source;
+  }
+  if (max == 0 || num_members < max) return NULL;
+  return sml_registry_text(r,
+                           "host %s has %u connections to the aggregator, its limit: wait for a job to end, or "
+                           "raise it there",
+                           joining->host, num_members);
+}
+
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
-  struct sml_job_entry *job = bad ? NULL : find_job(r, join->job_name, join->rank);
+  struct sml_job_entry *job = bad ? NULL : find_job(r, join);
   if (job) bad = find_conflict(r, job, join);
+  if (!bad) bad = find_host_limit(r, &r->conns[conn]);
   if (bad) {
-    refuse(r, conn, SML_ERR_REFUSED, bad);
+    sml_registry_refuse(r, conn, SML_ERR_REFUSED, bad);
     return;
   }
-  if (!job) job = open_job(r, join, now_ns);
+  if (!job) job = open_job(r, &r->conns[conn], join, now_ns);
   if (!job) {
-    refuse(r, conn, SML_ERR_REFUSED, "the aggregator's job table is full: wait for a job to end");
+    sml_registry_refuse(r, conn, SML_ERR_REFUSED, "the aggregator's job table is full: wait for a job to end");
     return;
   }
   add_member(r, job, conn, join);
@@ -259,33 +339,77 @@ static uint32_t choose_num_slots(uint32_t num_asked, uint32_t chunk_bytes) {
   return num_slots;
 }
 
-/* The smallest path decides for all. False: it is too small, and the job was refused. */
-static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job) {
-  uint32_t min_bytes = r->options.max_datagram_bytes;
+/* The rank with the smallest path, which decides for all; NULL: the daemon itself has no larger one. */
+static const struct sml_conn *find_narrowest(const struct sml_registry *r, const struct sml_job_entry *job,
+                                             uint32_t *datagram_bytes_out) {
   const struct sml_conn *narrowest = NULL;
+  *datagram_bytes_out = r->options.max_datagram_bytes;
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     const struct sml_conn *c = &r->conns[i];
     uint32_t datagram_bytes = sml_min_u32(c->probed_bytes, c->max_datagram_bytes);
-    if (datagram_bytes >= min_bytes) continue;
-    min_bytes = datagram_bytes;
+    if (datagram_bytes >= *datagram_bytes_out) continue;
+    *datagram_bytes_out = datagram_bytes;
     narrowest = c;
   }
-  job->chunk_bytes = min_bytes > SML_CTL_HEADER_BYTES ? (min_bytes - SML_CTL_HEADER_BYTES) & ~3u : 0;
-  if (job->chunk_bytes >= SML_MIN_CHUNK_BYTES) return true;
-  SML_ASSERT(narrowest); /* the daemon's own limit is larger */
-  char *text =
-      min_bytes == 0
-          ? sml_registry_text(
-                r,
-                "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
-                "%u): check firewalls, and that all machines have the same switchml version",
-                narrowest->rank, narrowest->host, r->options.data_ports[0])
-          : sml_registry_text(
-                r,
-                "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
-                "its MTU",
-                narrowest->rank, narrowest->host, min_bytes, SML_MIN_CHUNK_BYTES + SML_CTL_HEADER_BYTES);
+  return narrowest;
+}
+
+/* Who resumes has results in blocks of the old chunks, and others must get the same bits. */
+static uint32_t find_resume_chunk_bytes(const struct sml_registry *r, const struct sml_job_entry *job) {
+  uint32_t conn = find_other_resume(r, job, 0);
+  return conn == SML_NO_CONN ? 0 : r->conns[conn].resume_chunk_bytes;
+}
+
+/* False: the path is too small, and the job was refused. */
+static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job) {
+  uint32_t overhead_bytes = sml_registry_overhead_bytes(job->key_name[0] != 0, job->features);
+  uint32_t resume_bytes = find_resume_chunk_bytes(r, job), min_bytes;
+  uint32_t needed_bytes = (resume_bytes ? resume_bytes : SML_MIN_CHUNK_BYTES) + overhead_bytes;
+  const struct sml_conn *narrowest = find_narrowest(r, job, &min_bytes);
+  if (min_bytes >= needed_bytes) {
+    job->chunk_bytes = resume_bytes ? resume_bytes : (min_bytes - overhead_bytes) & ~3u;
+    return true;
+  }
+  char *text;
+  if (!narrowest) { /* only a resumed job needs more than the daemon itself has */
+    text = sml_registry_text(r,
+                             "the job must go on with datagrams of %u bytes, but the aggregator takes %u bytes "
+                             "only: start all ranks anew",
+                             needed_bytes, min_bytes);
+  } else if (min_bytes == 0) {
+    text = sml_registry_text(
+        r,
+        "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
+        "%u): check firewalls, and that all machines have the same switchml version",
+        narrowest->rank, narrowest->host, r->options.data_ports[0]);
+  } else {
+    text = sml_registry_text(
+        r,
+        "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
+        "its MTU",
+        narrowest->rank, narrowest->host, min_bytes, needed_bytes);
+  }
   refuse_job(r, job, min_bytes == 0 ? SML_ERR_UNREACHABLE : SML_ERR_MTU, text);
+  return false;
+}
+
+/* The job goes on with the first operation that some rank lacks. False: another rank has forgotten its
+ * input of it, and the job was refused: for good, not as AGGREGATOR_LOST, after which ranks come again. */
+static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry *job) {
+  const struct sml_conn *behind = NULL, *forgetful = NULL;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    const struct sml_conn *c = &r->conns[i];
+    if (!behind || c->resume_operation < behind->resume_operation) behind = c;
+    if (!forgetful || c->oldest_operation > forgetful->oldest_operation) forgetful = c;
+  }
+  job->first_operation = job->confirmed = behind->resume_operation;
+  if (forgetful->oldest_operation <= job->first_operation) return true;
+  refuse_job(r, job, SML_ERR_REFUSED,
+             sml_registry_text(r,
+                               "the job can't go on: rank %u has to repeat operation %llu, but rank %u has kept its "
+                               "inputs from operation %llu on only: start all ranks anew",
+                               behind->rank, (unsigned long long)job->first_operation, forgetful->rank,
+                               (unsigned long long)forgetful->oldest_operation));
   return false;
 }
 
@@ -322,11 +446,14 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   memcpy(start->slot_base, job->slot_base, sizeof start->slot_base);
   start->first_phase = first_phase;
   start->first_chunk = first_chunk;
+  start->features = job->features;
+  start->first_operation = job->first_operation;
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
   effect->job = (uint16_t)(job - r->jobs);
   effect->epoch = job->epoch;
   effect->world_size = job->world_size;
   effect->message = m;
+  effect->key = data_key(job);
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
 }
 
@@ -350,7 +477,7 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     job->num_lanes = sml_min_u32(job->num_lanes, r->conns[c].num_lanes);
   }
-  if (!choose_chunk_size(r, job)) return;
+  if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
   job->num_slots = choose_num_slots(job->num_slots, job->chunk_bytes);
   if (!take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
@@ -372,6 +499,16 @@ void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagra
 }
 
 /* --- running --- */
+
+/* A rank that is gone may lack the rest: then nothing more is confirmed. */
+uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_job_entry *job) {
+  if (job->state != SML_JOB_STARTED || job->num_departed > 0) return job->confirmed;
+  uint64_t confirmed = UINT64_MAX;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    confirmed = sml_min_u64(confirmed, r->conns[c].completed);
+  }
+  return sml_max_u64(confirmed, job->confirmed);
+}
 
 const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
   for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
@@ -403,7 +540,7 @@ void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
   }
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
     r->conns[c].wants_epoch = false;
-  job->epoch = r->next_epoch++;
+  enter_epoch(r, job);
   /* From the beginning of the number space: where the first epoch began is a test's business. */
   send_start(r, job, SML_CTL_FIRST_PHASE, 0);
 }

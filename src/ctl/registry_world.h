@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "ctl/channel.h"
 #include "ctl/registry.h"
 #include "switchml/switchml.h"
 
@@ -26,15 +27,43 @@ struct world {
   struct sml_prng prng;
   char line[16384]; /* effects of the last step, notes left out */
   char notes[8192];
-  struct sml_ctl_message last[MAX_CONNS];
+  struct sml_ctl_message last[MAX_CONNS]; /* but heartbeats */
+  struct sml_ctl_heartbeat heartbeat;     /* the last one to anybody */
   bool is_open[MAX_CONNS];
+  struct sml_channel daemon_end[MAX_CONNS], worker_end[MAX_CONNS];
+  struct sml_key worker_key; /* what the ranks take for theirs */
   struct {
     bool is_open, is_started;
     uint32_t epoch, world_size;
+    struct sml_key key; /* of the epoch */
     struct sml_ctl_start start;
   } jobs[SML_REGISTRY_MAX_JOBS];
 };
 static struct world w;
+static bool is_keyed; /* a keyed world: every join() is a handshake, what a test expects stays the same */
+
+static const struct sml_key key_a = {1, 2}, key_b = {3, 4};
+static inline bool find_key(void *user, const char *name, struct sml_key *key_out) {
+  (void)user;
+  *key_out = (struct sml_key){5, 6}; /* means nothing when it returns false */
+  if (strcmp(name, "a") == 0) *key_out = key_a;
+  if (strcmp(name, "b") == 0) *key_out = key_b;
+  return strcmp(name, "a") == 0 || strcmp(name, "b") == 0;
+}
+
+static inline int unkeyed_world(void **state) {
+  (void)state;
+  is_keyed = false;
+  return 0;
+}
+static inline int keyed_world(void **state) {
+  (void)state;
+  is_keyed = true;
+  return 0;
+}
+/* A test that must pass in both. */
+#define BOTH(test) {#test, test, unkeyed_world, NULL, NULL}, {#test " keyed", test, keyed_world, NULL, NULL}
+#define OVERHEAD_BYTES (SML_CTL_HEADER_BYTES + (is_keyed ? SML_CTL_KEYED_BYTES : 0))
 
 static inline uint64_t draw(void *user) {
   return sml_prng_next(user);
@@ -47,7 +76,9 @@ static inline void begin_with(struct sml_registry_options options) {
   w.prng.state = 3;
   options.random = draw;
   options.random_user = &w.prng;
+  if (is_keyed) options.find_key = find_key;
   w.options = options;
+  w.worker_key = key_a;
   void *mem = calloc(1, sml_registry_memsize(&options));
   assert_non_null(mem);
   w.r = sml_registry_init(mem, &options);
@@ -95,11 +126,11 @@ static inline void check_start(uint16_t job, const struct sml_ctl_start *start) 
 }
 
 static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) {
-  uint8_t frame[SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY];
+  uint8_t frame[SML_CHANNEL_MAX_FRAME_BYTES];
   struct sml_ctl_message again;
-  size_t consumed, num_bytes = sml_ctl_encode(m, frame, sizeof frame);
+  size_t consumed, num_bytes = sml_channel_encode(&w.daemon_end[conn], m, frame, sizeof frame);
   assert_true(num_bytes > 0);
-  assert_int_equal(sml_ctl_decode(frame, num_bytes, &again, &consumed), SML_CTL_DECODED);
+  assert_int_equal(sml_channel_decode(&w.worker_end[conn], frame, num_bytes, &again, &consumed), SML_CTL_DECODED);
   assert_memory_equal(m, &again, sizeof again);
   if (m->kind != SML_CTL_HEARTBEAT) w.last[conn] = *m;
   switch (m->kind) {
@@ -110,6 +141,7 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
       LINE("c%u<START e%u; ", conn, m->u.start.epoch);
       break;
     case SML_CTL_HEARTBEAT:
+      w.heartbeat = m->u.heartbeat;
       LINE("c%u<HEARTBEAT; ", conn);
       break;
     case SML_CTL_ABORT:
@@ -118,12 +150,30 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
     case SML_CTL_RANK_GONE:
       LINE("c%u<GONE r%u; ", conn, m->u.rank_gone.rank);
       break;
+    case SML_CTL_CHALLENGE:
+      LINE("c%u<CHALLENGE; ", conn);
+      break;
     case SML_CTL_REFUSE:
       LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status);
       break;
     default:
       fail_msg("the daemon sent kind %d", (int)m->kind);
   }
+}
+
+/* OPEN_JOB and START_JOB have a key in a keyed world, the same within an epoch. */
+static inline void take_key(const struct sml_effect *e) {
+  assert_int_equal(e->key != NULL, is_keyed);
+  if (!e->key) return;
+  if (e->kind == SML_EFFECT_START_JOB && w.jobs[e->job].epoch == e->epoch) {
+    assert_memory_equal(e->key, &w.jobs[e->job].key, sizeof *e->key);
+  }
+  w.jobs[e->job].key = *e->key;
+}
+
+static inline void expect_consistent(void) {
+  const char *bad = sml_registry_find_violation(w.r);
+  if (bad) fail_msg("%s, after: %s", bad, w.line);
 }
 
 static inline void take_effects(void) {
@@ -140,6 +190,12 @@ static inline void take_effects(void) {
       case SML_EFFECT_SEND:
         show_message(e->conn, e->message);
         break;
+      case SML_EFFECT_SET_KEY:
+        LINE("c%u key; ", e->conn);
+        sml_channel_set_key(&w.daemon_end[e->conn], e->key, e->worker_nonce, e->daemon_nonce);
+        sml_channel_set_key(&w.worker_end[e->conn], &w.worker_key, e->worker_nonce,
+                            w.last[e->conn].u.challenge.nonce);
+        break;
       case SML_EFFECT_CLOSE:
         LINE("c%u close; ", e->conn);
         w.is_open[e->conn] = false;
@@ -149,6 +205,7 @@ static inline void take_effects(void) {
         w.jobs[e->job].is_open = true;
         w.jobs[e->job].epoch = e->epoch;
         w.jobs[e->job].world_size = e->world_size;
+        take_key(e);
         LINE("open j%u e%u n%u; ", e->job, e->epoch, e->world_size);
         break;
       case SML_EFFECT_EXPECT_HELLO:
@@ -156,6 +213,10 @@ static inline void take_effects(void) {
         break;
       case SML_EFFECT_START_JOB:
         assert_true(!w.jobs[e->job].is_started || w.jobs[e->job].epoch != e->epoch);
+        if (is_keyed && w.jobs[e->job].epoch != e->epoch) {
+          assert_memory_not_equal(e->key, &w.jobs[e->job].key, sizeof *e->key);
+        }
+        take_key(e);
         w.jobs[e->job].epoch = e->epoch;
         check_start(e->job, &e->message->u.start);
         w.jobs[e->job].start = e->message->u.start;
@@ -174,6 +235,7 @@ static inline void take_effects(void) {
         break;
     }
   }
+  expect_consistent();
 }
 
 /* --- steps; each leaves its effects in w.line --- */
@@ -181,6 +243,8 @@ static inline void take_effects(void) {
 static inline void opened_from(uint32_t conn, const char *peer) {
   w.is_open[conn] = true;
   memset(&w.last[conn], 0, sizeof w.last[conn]);
+  sml_channel_init(&w.daemon_end[conn], true);
+  sml_channel_init(&w.worker_end[conn], false);
   sml_registry_on_opened(w.r, conn, peer, w.now_ns);
   take_effects();
 }
@@ -194,9 +258,37 @@ static inline void closed(uint32_t conn, enum sml_close_cause cause) {
   sml_registry_on_closed(w.r, conn, cause);
   take_effects();
 }
-static inline void said(uint32_t conn, const struct sml_ctl_message *m) {
-  sml_registry_on_message(w.r, conn, m, w.now_ns);
+static inline void garbage(uint32_t conn, enum sml_ctl_decode verdict) {
+  sml_registry_on_garbage(w.r, conn, verdict);
   take_effects();
+}
+/* Through both ends of the channel, if it can be written at all. */
+static inline void said_once(uint32_t conn, const struct sml_ctl_message *m) {
+  uint8_t frame[SML_CHANNEL_MAX_FRAME_BYTES];
+  struct sml_ctl_message again = *m;
+  size_t consumed, num_bytes = sml_channel_encode(&w.worker_end[conn], m, frame, sizeof frame);
+  enum sml_ctl_decode verdict = SML_CTL_DECODED;
+  if (num_bytes > 0) verdict = sml_channel_decode(&w.daemon_end[conn], frame, num_bytes, &again, &consumed);
+  if (verdict == SML_CTL_DECODED) {
+    sml_registry_on_message(w.r, conn, &again, w.now_ns);
+    take_effects();
+  } else {
+    garbage(conn, verdict);
+  }
+}
+static inline void said(uint32_t conn, const struct sml_ctl_message *m) {
+  struct sml_ctl_message named = *m;
+  bool is_handshake = is_keyed && m->kind == SML_CTL_JOIN && w.last[conn].kind == 0 && w.is_open[conn];
+  if (is_handshake && !named.u.join.key_name[0]) {
+    named.u.join.key_name[0] = 'a';
+    named.u.join.nonce[0] = sml_prng_next(&w.prng);
+  }
+  said_once(conn, &named);
+  if (!is_handshake || w.last[conn].kind != SML_CTL_CHALLENGE) return;
+  char expected[64];
+  snprintf(expected, sizeof expected, "c%u<CHALLENGE; c%u key; ", conn, conn);
+  assert_string_equal(w.line, expected);
+  said_once(conn, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
 }
 static inline struct sml_ctl_message join_message(const char *name, uint32_t rank, uint32_t world_size) {
   struct sml_ctl_message m = {.kind = SML_CTL_JOIN};

@@ -19,6 +19,8 @@ struct job {
   uint32_t world_size;
   bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
+  bool is_keyed;
+  struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
   struct member *members;            /* [world_size] */
   struct sml_addr *peers;            /* [world_size]: the addresses again, as a burst wants them */
@@ -62,6 +64,14 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
   return &e->mailbox;
 }
 
+const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *e) {
+  const char *problem = NULL;
+  for (uint32_t j = 0; j < SML_MAX_JOBS && problem == NULL; j++)
+    if (e->jobs[j] != NULL && e->jobs[j]->aggregator != NULL)
+      problem = sml_aggregator_find_violation(e->jobs[j]->aggregator);
+  return problem;
+}
+
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t *num_drops) {
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
     num_drops[d] = atomic_load_explicit(&e->num_drops[d], memory_order_relaxed);
@@ -69,8 +79,17 @@ void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t
 
 /* ---- jobs ---- */
 
+static void set_key(struct job *job, const struct sml_key *key) {
+  job->is_keyed = key != NULL;
+  if (key != NULL) job->key = *key;
+}
+
+static const struct sml_key *key_of(const struct job *job) {
+  return job->is_keyed ? &job->key : NULL;
+}
+
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
-                                    uint32_t world_size) {
+                                    uint32_t world_size, const struct sml_key *key) {
   SML_ASSERT(number < SML_MAX_JOBS && e->jobs[number] == NULL && world_size <= SML_MAX_WORLD_SIZE);
   struct job *job = calloc(1, sizeof *job);
   struct member *members = calloc(world_size, sizeof *members);
@@ -82,6 +101,7 @@ bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t nu
     return false;
   }
   *job = (struct job){.epoch = epoch, .world_size = world_size, .members = members, .peers = peers};
+  set_key(job, key);
   e->jobs[number] = job;
   return true;
 }
@@ -94,13 +114,15 @@ void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_
 }
 
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *e, uint16_t number,
-                                                       uint32_t epoch, struct sml_aggregator *aggregator) {
+                                                       uint32_t epoch, struct sml_aggregator *aggregator,
+                                                       const struct sml_key *key) {
   struct job *job = e->jobs[number];
   const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
   SML_ASSERT(job != NULL && o->world_size == job->world_size);
-  SML_ASSERT(SML_HEADER_BYTES + o->chunk_bytes <= e->options.io->max_frame_bytes);
+  SML_ASSERT(sml_head_bytes(key != NULL) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
+  set_key(job, key);
   job->aggregator = aggregator;
   job->is_reported = job->is_blocked_reported = false;
   for (uint32_t r = 0; r < job->world_size; r++)
@@ -150,17 +172,19 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   sml_aggregator_result(job->aggregator, out->cell, &h);
   h.job = out->job;
   h.epoch = job->epoch;
-  h.flags = flags;
+  h.flags |= flags;
   const void *values = sml_aggregator_values(job->aggregator, out->cell);
-  if (h.wire == SML_LANES_UINT8) memcpy(frame + SML_HEADER_BYTES, values, h.payload_bytes);
-  else e->options.kernels->pack_int32(frame + SML_HEADER_BYTES, values, h.payload_bytes / 4u);
-  sml_wire_seal(frame, &h);
+  uint8_t *payload = frame + sml_head_bytes(job->is_keyed);
+  if (h.wire == SML_LANES_UINT8) memcpy(payload, values, h.payload_bytes);
+  else e->options.kernels->pack_int32(payload, values, h.payload_bytes / 4u);
+  sml_wire_seal(frame, &h, key_of(job));
 }
 
 static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
+  const struct job *job = e->jobs[out->job];
   struct sml_header h;
-  sml_aggregator_result(e->jobs[out->job]->aggregator, out->cell, &h);
-  return SML_HEADER_BYTES + h.payload_bytes;
+  sml_aggregator_result(job->aggregator, out->cell, &h);
+  return sml_head_bytes(job->is_keyed) + h.payload_bytes;
 }
 
 /* Between a verdict and the end of its pass the cell may start over: a late packet of phase p asked for the
@@ -213,13 +237,13 @@ static void flush_all(struct sml_aggregator_engine *e) {
 }
 
 static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
-                     const struct sml_addr *to) {
+                     const struct sml_key *key, const struct sml_addr *to) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
-  const uint32_t frame_bytes = SML_HEADER_BYTES + h->payload_bytes;
+  const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + h->payload_bytes;
   io->ops->tx_reserve(io, frame_bytes, &burst);
-  if (h->payload_bytes > 0) memcpy(burst.data + SML_HEADER_BYTES, payload, h->payload_bytes);
-  sml_wire_seal(burst.data, h);
+  if (h->payload_bytes > 0) memcpy(burst.data + head_bytes, payload, h->payload_bytes);
+  sml_wire_seal(burst.data, h, key);
   io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
 }
 
@@ -231,7 +255,7 @@ static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop) {
 }
 
 /* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
- * than the packet that asks, and never an answer to an ERROR. */
+ * than the packet that asks, and never an answer to an ERROR. Without a tag: there is no key of such a job. */
 static void send_error(struct sml_aggregator_engine *e, const struct sml_header *h,
                        const struct sml_addr *to, uint64_t now_ns) {
   if (h->type != SML_PACKET_UPDATE && h->type != SML_PACKET_PROBE) return;
@@ -244,7 +268,7 @@ static void send_error(struct sml_aggregator_engine *e, const struct sml_header 
   answer.type = SML_PACKET_ERROR;
   answer.payload_bytes = 0;
   answer.flags = 0;
-  send_one(e, &answer, NULL, to);
+  send_one(e, &answer, NULL, NULL, to);
 }
 
 static void answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h) {
@@ -256,7 +280,7 @@ static void answer_pending(struct sml_aggregator_engine *e, const struct sml_hea
   answer.flags = 0;
   answer.payload_bytes = (uint16_t)sml_div_ceil(job->world_size, 8);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
-  send_one(e, &answer, e->missing, &job->peers[h->rank]);
+  send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
 }
 
 static void sum(struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h,
@@ -334,7 +358,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   m->addr = *from;
   m->is_registered = true;
   job->peers[h->rank] = *from;
-  send_one(e, h, payload, from);
+  send_one(e, h, payload, key_of(job), from);
 }
 
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
@@ -350,9 +374,10 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     send_error(e, &h, frame->from, now_ns);
     return;
   }
-  const uint8_t *payload = frame->data + SML_HEADER_BYTES;
+  const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
-  if (h.rank >= job->world_size) drop = SML_DROP_BAD_RANK;
+  if (!sml_wire_is_authentic(frame->data, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
+  else if (h.rank >= job->world_size) drop = SML_DROP_BAD_RANK;
   else if (job->members[h.rank].is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);
   else if (h.type != SML_PACKET_UPDATE && h.type != SML_PACKET_PROBE) drop = SML_DROP_BAD_TYPE;

@@ -39,18 +39,22 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
 
 /* A job's life in an engine: open (HELLOs are answered), start (updates are summed), maybe start again
  * with a new epoch, close. `aggregator` memory is the caller's, given back by close or by a second start
- * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. */
+ * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. key: the
+ * epoch's, copied, or NULL for a job whose packets carry no tag. */
 #define SML_MAX_JOBS 1024u
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
-                                    uint32_t world_size); /* false: out of memory */
+                                    uint32_t world_size, const struct sml_key *key); /* false: no memory */
 void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
                                         uint64_t nonce);
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,
-                                                       uint32_t epoch, struct sml_aggregator *aggregator);
+                                                       uint32_t epoch, struct sml_aggregator *aggregator,
+                                                       const struct sml_key *key);
 /* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. */
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);
 
+/* NULL, or which invariant of some job's state is broken. For tests. */
+const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *engine);
 /* Sums of the engine's counters; num_drops[SML_NUM_DROPS] by reason. */
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *engine, uint64_t *num_drops);
 

@@ -40,6 +40,8 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
                             .chunk_bytes = PICK(prng, 4, 64, 256, 1024, 1408, 1440, 8928),
                             .num_operations = PICK(prng, 1, 2, 4, 8),
                             .seed = sml_prng_next(prng)};
+  o.is_unchecked = seed % 4 == 1;
+  o.is_unkeyed = seed % 8 == 1 || seed % 8 == 2;
   if (seed % 16 == 0) o.world_size = 65 + (uint32_t)sml_prng_below(prng, 8); /* a second word of ranks */
   if (sml_prng_below(prng, 3) == 0) return o;
   o.stall = unit(prng) * 0.5;
@@ -67,6 +69,7 @@ static struct world_call_options draw_call(struct sml_prng *prng, const struct w
       .fill = sml_prng_below(prng, 4) == 0 ? WORLD_FILL_SPECIAL : WORLD_FILL_RANDOM,
       .seed = sml_prng_next(prng)};
   if (call.type == SML_FLOAT32 && sml_prng_below(prng, 2) == 0) call.reduction = SML_AVG;
+  if (seed % 6 == 5) call.discards = call.seed; /* about half of the ranks */
   return call;
 }
 

@@ -14,7 +14,8 @@
 #define CHUNK_BYTES 64u
 #define NUM_SLOTS 4u
 #define NUM_RANKS 3u
-#define MAX_FRAME_BYTES (SML_HEADER_BYTES + CHUNK_BYTES)
+#define MAX_FRAME_BYTES (SML_HEADER_BYTES + SML_KEYED_BYTES + CHUNK_BYTES + SML_CHECK_BYTES)
+#define PLAIN ((void *)1) /* a test's state: without check words and tags */
 
 /* An operation that waits for rank 1: its updates are held, the first is kept. Rank 1's own frames, and all
  * that go to it, can be made at will. */
@@ -22,6 +23,7 @@ struct bench {
   struct world *w;
   struct world_call *call;
   bool is_holding;
+  uint32_t head_bytes, payload_bytes, frame_bytes; /* of a full update */
   uint8_t frame[MAX_FRAME_BYTES];   /* rank 1's update of slot 0 */
   struct sml_header h;              /* its header */
   uint8_t counted[MAX_FRAME_BYTES]; /* rank 0's, which is in the sum */
@@ -39,7 +41,7 @@ static bool hold_rank_1(void *user, const struct world_port *to, const uint8_t *
   return true;
 }
 
-static struct bench *set_up(void) {
+static struct bench *set_up(void **state) {
   struct bench *b = calloc(1, sizeof *b);
   assert_non_null(b);
   const struct world_options options = {.world_size = NUM_RANKS,
@@ -47,6 +49,8 @@ static struct bench *set_up(void) {
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
                                         .num_operations = 2,
+                                        .is_unchecked = *state == PLAIN,
+                                        .is_unkeyed = *state == PLAIN,
                                         .seed = 1,
                                         .on_frame = hold_rank_1,
                                         .user = b};
@@ -58,7 +62,10 @@ static struct bench *set_up(void) {
   world_call_submit_all(b->call);
   for (int i = 0; i < 5; i++) assert_true(world_pass(b->w));
   assert_int_equal(b->h.rank, 1);
-  assert_int_equal(b->h.payload_bytes, CHUNK_BYTES);
+  b->head_bytes = world_head_bytes(b->w);
+  b->payload_bytes = CHUNK_BYTES + (*state == PLAIN ? 0 : SML_CHECK_BYTES);
+  b->frame_bytes = b->head_bytes + b->payload_bytes;
+  assert_int_equal(b->h.payload_bytes, b->payload_bytes);
   b->is_holding = false;
   return b;
 }
@@ -101,6 +108,7 @@ enum field {
   PHASE,
   TAG,
   PAYLOAD_BYTES,
+  MORE_BYTES,
   TYPE,
   WIRE,
   REDUCER,
@@ -136,9 +144,9 @@ static const struct mutation mutations[] = {
     {"a phase that looks negative", PHASE, 0x80000002, SML_DROP_FUTURE_PHASE, SML_EVENT_JUMP},
     {"another tag", TAG, 0x12345678, SML_DROP_TAG_MISMATCH, SML_EVENT_MISMATCH},
     {"no payload", PAYLOAD_BYTES, 0, SML_DROP_BAD_LENGTH, NO_EVENT},
-    {"half an element", PAYLOAD_BYTES, CHUNK_BYTES - 2, SML_DROP_BAD_LENGTH, NO_EVENT},
-    {"an element too many", PAYLOAD_BYTES, CHUNK_BYTES + 4, SML_DROP_BAD_LENGTH, NO_EVENT},
-    {"an element too few", PAYLOAD_BYTES, CHUNK_BYTES - 4, SML_DROP_TAG_MISMATCH, SML_EVENT_MISMATCH},
+    {"half an element", MORE_BYTES, (uint32_t)-2, SML_DROP_BAD_LENGTH, NO_EVENT},
+    {"an element too many", MORE_BYTES, 4, SML_DROP_BAD_LENGTH, NO_EVENT},
+    {"an element too few", MORE_BYTES, (uint32_t)-4, SML_DROP_TAG_MISMATCH, SML_EVENT_MISMATCH},
     {"type 0", TYPE, 0, SML_DROP_BAD_TYPE, NO_EVENT},
     {"a result", TYPE, SML_PACKET_RESULT, SML_DROP_BAD_TYPE, NO_EVENT},
     {"a pending", TYPE, SML_PACKET_PENDING, SML_DROP_BAD_TYPE, NO_EVENT},
@@ -152,9 +160,9 @@ static const struct mutation mutations[] = {
     {"integers maximized", REDUCER, SML_REDUCE_MAX, SML_DROP_BAD_TYPE, NO_EVENT},
     {"an unknown reducer", REDUCER, 9, SML_DROP_BAD_TYPE, NO_EVENT},
     {"exponents", WIRE_AND_REDUCER, 1, SML_DROP_TAG_MISMATCH, SML_EVENT_MISMATCH},
-    {"KEYED", FLAGS, SML_FLAG_KEYED, SML_DROP_BAD_TYPE, NO_EVENT},
-    {"CHECKED", FLAGS, SML_FLAG_CHECKED, SML_DROP_BAD_TYPE, NO_EVENT},
-    {"all flags", FLAGS, 0xffff, SML_DROP_BAD_TYPE, NO_EVENT},
+    {"with a check word or without", FLAGS, SML_FLAG_CHECKED, SML_DROP_BAD_TYPE, NO_EVENT},
+    {"an unknown flag", FLAGS, 8, SML_DROP_BAD_TYPE, NO_EVENT},
+    {"all other flags", FLAGS, 0xffff, SML_DROP_BAD_TYPE, NO_EVENT},
 };
 
 static void set_field(struct sml_header *h, enum field field, uint32_t value) {
@@ -180,8 +188,12 @@ static void set_field(struct sml_header *h, enum field field, uint32_t value) {
     case PAYLOAD_BYTES:
       h->payload_bytes = (uint16_t)value;
       break;
-    case TYPE:
+    case MORE_BYTES:
+      h->payload_bytes = (uint16_t)(h->payload_bytes + value);
+      break;
+    case TYPE: /* only sums have a check word */
       h->type = (uint8_t)value;
+      if (value != SML_PACKET_RESULT) h->flags &= (uint16_t)~SML_FLAG_CHECKED;
       break;
     case WIRE:
       h->wire = (uint8_t)value;
@@ -191,19 +203,20 @@ static void set_field(struct sml_header *h, enum field field, uint32_t value) {
       break;
     case WIRE_AND_REDUCER:
       h->wire = h->reducer = (uint8_t)value;
+      h->flags &= (uint16_t)~SML_FLAG_CHECKED;
+      if (h->payload_bytes > CHUNK_BYTES) h->payload_bytes = CHUNK_BYTES;
       break;
-    case FLAGS:
-      h->flags = (uint16_t)value;
+    case FLAGS: /* those that are to be the other way round */
+      h->flags ^= (uint16_t)value;
       break;
   }
 }
 
 static void each_field_wrong_alone(void **state) {
-  (void)state;
   const uint8_t payload[2 * CHUNK_BYTES] = {1, 2, 3, 4};
   for (size_t i = 0; i < SML_ARRAY_LEN(mutations); i++) {
     const struct mutation *m = &mutations[i];
-    struct bench *b = set_up();
+    struct bench *b = set_up(state);
     struct sml_header h = b->h;
     set_field(&h, m->field, m->value);
     for (uint32_t twice = 0; twice < 2; twice++) {
@@ -224,24 +237,18 @@ static void each_field_wrong_alone(void **state) {
   }
 }
 
-static enum sml_drop drop_of_bit(uint32_t bit) {
-  return bit < 4 ? SML_DROP_BAD_VERSION : SML_DROP_BAD_CRC;
-}
-
 /* Every single bit of a frame, flipped on the way. */
 static void each_bit_flipped(void **state) {
-  (void)state;
-  struct bench *b = set_up();
-  for (uint32_t bit = 0; bit < MAX_FRAME_BYTES * 8; bit++) {
+  struct bench *b = set_up(state);
+  for (uint32_t bit = 0; bit < b->frame_bytes * 8; bit++) {
     uint8_t frame[MAX_FRAME_BYTES];
     memcpy(frame, b->frame, sizeof frame);
     frame[bit / 8] ^= (uint8_t)(0x80u >> bit % 8);
-    enum sml_drop drop = drop_of_bit(bit);
-    /* The length is compared before the checksum can be. */
-    const uint16_t payload_bytes = sml_load_be16(frame + 10);
-    if (payload_bytes != CHUNK_BYTES)
-      drop = payload_bytes > CHUNK_BYTES ? SML_DROP_TRUNCATED : SML_DROP_OVERLONG;
-    world_send_raw(&b->w->worker_ports[1][0], frame, sizeof frame, &b->w->aggregator_ports[0].addr);
+    enum sml_drop drop = bit < 4 ? SML_DROP_BAD_VERSION : SML_DROP_BAD_CRC;
+    /* The length, of which KEYED is a part, is compared before the checksum can be. */
+    const uint32_t bytes = sml_head_bytes((frame[15] & SML_FLAG_KEYED) != 0) + sml_load_be16(frame + 10);
+    if (bytes != b->frame_bytes) drop = bytes > b->frame_bytes ? SML_DROP_TRUNCATED : SML_DROP_OVERLONG;
+    world_send_raw(&b->w->worker_ports[1][0], frame, b->frame_bytes, &b->w->aggregator_ports[0].addr);
     expect_drop(b, "a flipped bit", drop, 0);
   }
   assert_int_equal(b->w->num_events, 0);
@@ -249,45 +256,42 @@ static void each_bit_flipped(void **state) {
 }
 
 static void each_length_but_the_right_one(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   uint8_t frame[MAX_FRAME_BYTES + 16] = {0};
   memcpy(frame, b->frame, MAX_FRAME_BYTES);
   for (uint32_t num_bytes = 1; num_bytes <= sizeof frame; num_bytes++) {
-    if (num_bytes == MAX_FRAME_BYTES) continue;
+    if (num_bytes == b->frame_bytes) continue;
     world_send_raw(&b->w->worker_ports[1][0], frame, num_bytes, &b->w->aggregator_ports[0].addr);
-    expect_drop(b, "a wrong length", num_bytes < MAX_FRAME_BYTES ? SML_DROP_TRUNCATED : SML_DROP_OVERLONG, 0);
+    expect_drop(b, "a wrong length", num_bytes < b->frame_bytes ? SML_DROP_TRUNCATED : SML_DROP_OVERLONG, 0);
   }
   tear_down(b);
 }
 
 /* The chunk number of an update is for people who read packets: the tag says what it is. */
 static void the_chunk_number_of_an_update_is_not_compared(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct sml_header h = b->h;
   h.chunk ^= 0xffffffff;
   const uint64_t before = sum_drops(b->w);
-  world_send(&b->w->worker_ports[1][0], &h, b->frame + SML_HEADER_BYTES, &b->w->aggregator_ports[0].addr);
+  world_send(&b->w->worker_ports[1][0], &h, b->frame + b->head_bytes, &b->w->aggregator_ports[0].addr);
   run_aggregator(b->w);
   assert_int_equal(sum_drops(b->w), before);
   tear_down(b);
 }
 
 static void a_counted_contribution_is_not_counted_again(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct world *w = b->w;
-  world_send_raw(&w->worker_ports[0][0], b->counted, MAX_FRAME_BYTES, &w->aggregator_ports[0].addr);
+  world_send_raw(&w->worker_ports[0][0], b->counted, b->frame_bytes, &w->aggregator_ports[0].addr);
   expect_drop(b, "a duplicate", SML_DROP_DUPLICATE, 0);
   /* Sent again on purpose, it is a question: who is missing? */
   struct sml_header h;
-  assert_int_equal(sml_wire_open(b->counted, MAX_FRAME_BYTES, &h), SML_WIRE_OK);
-  h.flags = SML_FLAG_RETRANSMISSION;
+  assert_int_equal(sml_wire_open(b->counted, b->frame_bytes, &h), SML_WIRE_OK);
+  h.flags |= SML_FLAG_RETRANSMISSION;
   const uint64_t tx_bytes = w->aggregator_ports[0].io->stats.tx_bytes, drops = sum_drops(w);
-  world_send(&w->worker_ports[0][0], &h, b->counted + SML_HEADER_BYTES, &w->aggregator_ports[0].addr);
+  world_send(&w->worker_ports[0][0], &h, b->counted + b->head_bytes, &w->aggregator_ports[0].addr);
   run_aggregator(w);
-  assert_int_equal(w->aggregator_ports[0].io->stats.tx_bytes - tx_bytes, SML_HEADER_BYTES + 1);
+  assert_int_equal(w->aggregator_ports[0].io->stats.tx_bytes - tx_bytes, b->head_bytes + 1);
   assert_int_equal(sum_drops(w), drops);
   struct sml_lane_snapshot s;
   (void)sml_worker_engine_run_once(w->workers[0][0], w->now_ns);
@@ -315,15 +319,15 @@ static struct sml_header hello_header(const struct world *w, uint16_t rank) {
 }
 
 static void a_stranger_cannot_speak_for_a_rank(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct world *w = b->w;
   struct world_port stranger = open_stranger(w);
   const struct sml_addr *to = &w->aggregator_ports[0].addr;
-  world_send_raw(&stranger, b->frame, MAX_FRAME_BYTES, to);
+  world_send_raw(&stranger, b->frame, b->frame_bytes, to);
   expect_drop(b, "a stranger's update", SML_DROP_WRONG_SOURCE, 0);
   struct sml_header h = b->h;
   h.type = SML_PACKET_PROBE;
+  h.flags = 0;
   h.payload_bytes = 0;
   world_send(&stranger, &h, NULL, to);
   expect_drop(b, "a stranger's probe", SML_DROP_WRONG_SOURCE, 0);
@@ -376,8 +380,7 @@ static void nothing_is_summed_before_the_start(void **state) {
 
 /* A flood of packets of a job that is gone: answered now and then, with less than was asked. */
 static void error_answers_are_rationed(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct world *w = b->w;
   struct world_port stranger = open_stranger(w);
   const struct sml_netio_stats *stats = &w->aggregator_ports[0].io->stats;
@@ -386,8 +389,9 @@ static void error_answers_are_rationed(void **state) {
   const uint64_t before = stats->tx_frames, seconds = 3;
   for (uint64_t i = 0; i < seconds * 10000; i++) {
     h.type = i % 2 == 0 ? SML_PACKET_UPDATE : SML_PACKET_PROBE;
+    h.flags = i % 2 == 0 ? b->h.flags : 0;
     h.payload_bytes = i % 2 == 0 ? CHUNK_BYTES : 0;
-    world_send(&stranger, &h, b->frame + SML_HEADER_BYTES, &w->aggregator_ports[0].addr);
+    world_send(&stranger, &h, b->frame + b->head_bytes, &w->aggregator_ports[0].addr);
     w->now_ns += SML_NS_PER_S / 10000;
     run_aggregator(w);
   }
@@ -410,19 +414,20 @@ static void error_answers_are_rationed(void **state) {
   w->now_ns += SML_NS_PER_S;
   const uint64_t before_burst = stats->tx_frames;
   for (uint32_t i = 0; i < 5000; i++) {
-    world_send(&stranger, &h, b->frame + SML_HEADER_BYTES, &w->aggregator_ports[0].addr);
+    world_send(&stranger, &h, b->frame + b->head_bytes, &w->aggregator_ports[0].addr);
     run_aggregator(w);
   }
   assert_in_range(stats->tx_frames - before_burst, 1, 100);
 
   /* Nobody answers an answer, or a hello. */
+  h.flags = 0;
   w->now_ns += SML_NS_PER_S;
   const enum sml_packet_type silent[] = {SML_PACKET_ERROR, SML_PACKET_HELLO, SML_PACKET_RESULT,
                                          SML_PACKET_PENDING};
   const uint64_t before_silence = stats->tx_frames;
   for (size_t i = 0; i < SML_ARRAY_LEN(silent); i++) {
     h.type = (uint8_t)silent[i];
-    world_send(&stranger, &h, b->frame + SML_HEADER_BYTES, &w->aggregator_ports[0].addr);
+    world_send(&stranger, &h, b->frame + b->head_bytes, &w->aggregator_ports[0].addr);
     run_aggregator(w);
   }
   assert_int_equal(stats->tx_frames, before_silence);
@@ -434,7 +439,6 @@ static void error_answers_are_rationed(void **state) {
 
 /* Rank 0's lane gets what looks like the result it waits for, but for one thing. */
 static void each_field_of_an_answer_wrong_alone(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     enum field field;
@@ -446,7 +450,8 @@ static void each_field_of_an_answer_wrong_alone(void **state) {
       {"an old phase", PHASE, 1},
       {"the next phase", PHASE, 3},
       {"another tag", TAG, 1},
-      {"an element too few", PAYLOAD_BYTES, CHUNK_BYTES - 4},
+      {"an element too few", MORE_BYTES, (uint32_t)-4},
+      {"with a check word or without", FLAGS, SML_FLAG_CHECKED},
       {"no element", PAYLOAD_BYTES, 0},
       {"an update", TYPE, SML_PACKET_UPDATE},
       {"a probe", TYPE, SML_PACKET_PROBE},
@@ -454,9 +459,9 @@ static void each_field_of_an_answer_wrong_alone(void **state) {
       {"a pending as long as a result", TYPE, SML_PACKET_PENDING},
       {"exponents", WIRE_AND_REDUCER, 1},
   };
-  const uint8_t payload[CHUNK_BYTES] = {7, 7, 7};
+  const uint8_t payload[CHUNK_BYTES + SML_CHECK_BYTES] = {7, 7, 7};
   for (size_t i = 0; i < SML_ARRAY_LEN(answers); i++) {
-    struct bench *b = set_up();
+    struct bench *b = set_up(state);
     struct world *w = b->w;
     struct sml_header h = b->h;
     h.rank = 0;
@@ -475,15 +480,15 @@ static void each_field_of_an_answer_wrong_alone(void **state) {
 }
 
 static void a_stranger_cannot_answer(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct world *w = b->w;
   struct world_port stranger = open_stranger(w);
   struct sml_header h = b->h;
-  const uint8_t payload[CHUNK_BYTES] = {7, 7, 7};
+  const uint8_t payload[CHUNK_BYTES + SML_CHECK_BYTES] = {7, 7, 7};
   h.type = SML_PACKET_RESULT;
   world_send(&stranger, &h, payload, &w->worker_ports[0][0].addr);
   h.type = SML_PACKET_ERROR;
+  h.flags = 0;
   world_send(&stranger, &h, payload, &w->worker_ports[0][0].addr);
   (void)sml_worker_engine_run_once(w->workers[0][0], w->now_ns);
   struct sml_lane_snapshot s;
@@ -496,12 +501,12 @@ static void a_stranger_cannot_answer(void **state) {
 
 /* A late packet of an earlier epoch may have caused it: an aggregator that answers knows the job. */
 static void an_error_is_forgotten_with_the_next_answer(void **state) {
-  (void)state;
-  struct bench *b = set_up();
+  struct bench *b = set_up(state);
   struct world *w = b->w;
   struct sml_header h = b->h;
   struct sml_lane_snapshot s;
   h.type = SML_PACKET_ERROR;
+  h.flags = 0;
   h.payload_bytes = 0;
   world_send(&w->aggregator_ports[0], &h, NULL, &w->worker_ports[0][0].addr);
   (void)sml_worker_engine_run_once(w->workers[0][0], w->now_ns);
@@ -517,16 +522,26 @@ static void an_error_is_forgotten_with_the_next_answer(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_field_wrong_alone),
+      cmocka_unit_test_prestate(each_field_wrong_alone, PLAIN),
       cmocka_unit_test(each_bit_flipped),
+      cmocka_unit_test_prestate(each_bit_flipped, PLAIN),
       cmocka_unit_test(each_length_but_the_right_one),
+      cmocka_unit_test_prestate(each_length_but_the_right_one, PLAIN),
       cmocka_unit_test(the_chunk_number_of_an_update_is_not_compared),
+      cmocka_unit_test_prestate(the_chunk_number_of_an_update_is_not_compared, PLAIN),
       cmocka_unit_test(a_counted_contribution_is_not_counted_again),
+      cmocka_unit_test_prestate(a_counted_contribution_is_not_counted_again, PLAIN),
       cmocka_unit_test(a_stranger_cannot_speak_for_a_rank),
+      cmocka_unit_test_prestate(a_stranger_cannot_speak_for_a_rank, PLAIN),
       cmocka_unit_test(nothing_is_summed_before_the_start),
       cmocka_unit_test(error_answers_are_rationed),
+      cmocka_unit_test_prestate(error_answers_are_rationed, PLAIN),
       cmocka_unit_test(each_field_of_an_answer_wrong_alone),
+      cmocka_unit_test_prestate(each_field_of_an_answer_wrong_alone, PLAIN),
       cmocka_unit_test(a_stranger_cannot_answer),
+      cmocka_unit_test_prestate(a_stranger_cannot_answer, PLAIN),
       cmocka_unit_test(an_error_is_forgotten_with_the_next_answer),
+      cmocka_unit_test_prestate(an_error_is_forgotten_with_the_next_answer, PLAIN),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ struct keeper {
   struct sml_prng prng;
   uint32_t epoch, num_kept;
   const struct world_port *to[MAX_KEPT];
-  uint8_t frames[MAX_KEPT][SML_HEADER_BYTES + CHUNK_BYTES];
+  uint8_t frames[MAX_KEPT][SML_HEADER_BYTES + SML_KEYED_BYTES + CHUNK_BYTES + SML_CHECK_BYTES];
   uint32_t num_bytes[MAX_KEPT];
 };
 
@@ -129,6 +129,8 @@ static void phases_run_out_and_a_new_epoch_begins(void **state) {
                                           .num_operations = 2,
                                           .first_phase = UINT32_MAX - 1 - 2 * (150 + 10 * i),
                                           .faults = i < 4 ? (struct sml_fault_options){0} : rough,
+                                          .is_unchecked = i % 3 == 0,
+                                          .is_unkeyed = i % 4 == 3,
                                           .stall = i % 2 * 0.3,
                                           .seed = 100 + i,
                                           .on_frame = keep_frame,

@@ -177,21 +177,24 @@ static void a_rank_that_leaves_after_the_sum_blocks_nobody(void **state) {
   world_destroy(w);
 }
 
-/* The aggregator forgot the job: whoever waits is told. */
+/* The aggregator forgot the job: whoever waits is told. It forgot the key as well, so an answer that could be
+ * anybody's is what a keyed lane gets; the end of the control connection must tell it. */
 static void an_aggregator_that_restarted_says_so(void **state) {
-  (void)state;
-  const struct world_options options = small_world(2, 5);
+  const bool is_keyed = *state != NULL;
+  struct world_options options = small_world(2, 5);
+  options.is_unkeyed = !is_keyed;
   struct world *w = world_create_started(&options);
   struct world_job *job = &w->jobs[0];
   struct world_call *call = make_call(w, 0, 100, 1);
   world_call_submit(call, 0);
   for (int i = 0; i < 5; i++) assert_true(world_pass(w));
   free(sml_aggregator_engine_close_job(w->aggregators[0], job->number));
-  assert_true(sml_aggregator_engine_open_job(w->aggregators[0], job->number, job->epoch + 1, 2));
+  assert_true(sml_aggregator_engine_open_job(w->aggregators[0], job->number, job->epoch + 1, 2, NULL));
   struct sml_lane_snapshot s;
   for (int i = 0; i < 50; i++) assert_true(world_pass(w));
   sml_lane_snapshot(job->lanes[0][0], &s);
-  assert_true(s.has_error_reply);
+  assert_int_equal(s.has_error_reply, !is_keyed);
+  assert_int_equal(s.num_drops[SML_DROP_BAD_KEY] > 0, is_keyed);
   assert_true(world_drops(w, SML_DROP_WRONG_EPOCH) > 0);
   fail_rank(w, 0, 0, SML_ERR_AGGREGATOR_LOST);
   assert_null(world_call_check_failed(call, 0, SML_ERR_AGGREGATOR_LOST));
@@ -324,12 +327,14 @@ static void a_job_that_ends_does_not_touch_the_others(void **state) {
 }
 
 int main(void) {
+  bool is_keyed = true;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_rank_that_leaves_blocks_what_waits_for_it),
       cmocka_unit_test(a_rank_that_leaves_between_operations_blocks_the_next),
       cmocka_unit_test(a_rank_that_left_is_missed_in_the_next_epoch),
       cmocka_unit_test(a_rank_that_leaves_after_the_sum_blocks_nobody),
       cmocka_unit_test(an_aggregator_that_restarted_says_so),
+      cmocka_unit_test_prestate(an_aggregator_that_restarted_says_so, &is_keyed),
       cmocka_unit_test(different_operations_are_reported_with_both_ranks),
       cmocka_unit_test(every_operation_of_a_failed_lane_ends_once),
       cmocka_unit_test(a_job_that_ends_does_not_touch_the_others),

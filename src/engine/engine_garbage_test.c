@@ -15,8 +15,10 @@
 #define CHUNK_ELEMS (CHUNK_BYTES / 4)
 #define NUM_SLOTS 8u
 #define NUM_RANKS 3u
-#define MAX_FRAME_BYTES (SML_HEADER_BYTES + CHUNK_BYTES)
+#define PAYLOAD_BYTES (CHUNK_BYTES + SML_CHECK_BYTES)
+#define MAX_FRAME_BYTES (SML_HEADER_BYTES + SML_KEYED_BYTES + PAYLOAD_BYTES)
 #define NUM_FRAMES 100000u
+#define PLAIN ((void *)1) /* a test's state: without check words and tags */
 
 static struct world_options small_world(uint64_t seed) {
   return (struct world_options){.world_size = NUM_RANKS,
@@ -54,14 +56,19 @@ static struct sml_header draw_header(struct sml_prng *prng, const struct world_j
       .epoch = sml_prng_below(prng, 8) == 0 ? (uint32_t)sml_prng_next(prng) : job->epoch,
       .rank = (uint16_t)draw(prng, NUM_RANKS),
       .slot = (uint16_t)(job->worker.slot_base + draw(prng, NUM_SLOTS)),
-      .flags = (uint16_t)(sml_prng_below(prng, 16) == 0 ? draw(prng, 4) : sml_prng_below(prng, 2)),
+      .flags = (uint16_t)(sml_prng_below(prng, 16) == 0 ? draw(prng, 16) : sml_prng_below(prng, 2)),
       .phase = draw(prng, 10),
       .tag = draw(prng, 3),
       .chunk = draw(prng, 64)};
   h.wire = h.reducer = sml_prng_below(prng, 2) == 0;
   if (sml_prng_below(prng, 16) == 0) h.wire = (uint8_t)draw(prng, 3);
-  h.payload_bytes = (uint16_t)sml_prng_below(prng, CHUNK_BYTES + 1);
+  h.payload_bytes = (uint16_t)sml_prng_below(prng, PAYLOAD_BYTES + 1);
   if (sml_prng_below(prng, 2) == 0) h.payload_bytes = CHUNK_BYTES;
+  const bool is_sum = h.wire == SML_LANES_INT32 && h.type <= SML_PACKET_RESULT;
+  if (job->worker.is_checked && is_sum && sml_prng_below(prng, 8) > 0) {
+    h.flags |= SML_FLAG_CHECKED;
+    h.payload_bytes = (uint16_t)(h.payload_bytes / 4 * 4 + (h.payload_bytes <= CHUNK_BYTES ? 4 : 0));
+  }
   if (h.type == SML_PACKET_PROBE) h.payload_bytes = 0;
   return h;
 }
@@ -73,8 +80,8 @@ static const struct world_port *pick_port(struct world *w, struct sml_prng *prng
 
 /* Noise from a stranger, and random bytes from everybody. */
 static void random_frames_change_nothing(void **state) {
-  (void)state;
   struct world_options options = small_world(1);
+  options.is_unchecked = options.is_unkeyed = *state == PLAIN;
   struct world *w = world_create_started(&options);
   struct world_port stranger = {.world = w, .io = sml_mem_open(w->hub, 16, MAX_FRAME_BYTES)};
   assert_non_null(stranger.io);
@@ -90,8 +97,9 @@ static void random_frames_change_nothing(void **state) {
         const uint32_t num_bytes = 1 + (uint32_t)sml_prng_below(&prng, MAX_FRAME_BYTES);
         fill_random(&prng, bytes, sizeof bytes);
         if (sml_prng_below(&prng, 2) == 0) bytes[0] = (uint8_t)(0x10 | (bytes[0] & 7));
-        if (sml_prng_below(&prng, 2) == 0 && num_bytes >= SML_HEADER_BYTES)
-          sml_store_be16(bytes + 10, (uint16_t)(num_bytes - SML_HEADER_BYTES));
+        const uint32_t head_bytes = sml_head_bytes((bytes[15] & SML_FLAG_KEYED) != 0);
+        if (sml_prng_below(&prng, 2) == 0 && num_bytes >= head_bytes)
+          sml_store_be16(bytes + 10, (uint16_t)(num_bytes - head_bytes));
         world_send_raw(pick_port(w, &prng), bytes, num_bytes, &to->addr);
         struct sml_header h = draw_header(&prng, &w->jobs[0]);
         world_send(&stranger, &h, bytes + SML_HEADER_BYTES, &pick_port(w, &prng)->addr);
@@ -109,8 +117,8 @@ static void random_frames_change_nothing(void **state) {
 
 /* All members of job 1 say what they like, with the right job, epoch and address. Job 0 is summed exactly. */
 static void lying_members_hurt_only_their_own_job(void **state) {
-  (void)state;
   struct world_options options = small_world(2);
+  options.is_unchecked = options.is_unkeyed = *state == PLAIN;
   struct world *w = world_create_started(&options);
   world_open_job(w, 1, 8);
   assert_true(world_exchange_hellos(w, 1));
@@ -122,7 +130,7 @@ static void lying_members_hurt_only_their_own_job(void **state) {
     world_call_submit_all(call);
     while (!world_call_has_ended(call)) {
       for (uint64_t i = sml_prng_below(&prng, 60); i > 0; i--, sent++) {
-        uint8_t payload[CHUNK_BYTES];
+        uint8_t payload[PAYLOAD_BYTES];
         fill_random(&prng, payload, sizeof payload);
         struct sml_header h = draw_header(&prng, &w->jobs[1]);
         h.job = w->jobs[1].number;
@@ -144,7 +152,7 @@ static void slots_that_start_over_within_a_pass(void **state) {
   (void)state;
   struct world_options options = small_world(3);
   struct world *w = world_create_started(&options);
-  const uint8_t payload[CHUNK_BYTES] = {1};
+  const uint8_t payload[PAYLOAD_BYTES] = {1};
   for (uint32_t phase = SML_FIRST_PHASE; phase < 40; phase++) {
     for (uint32_t slot = 0; slot < NUM_SLOTS; slot++) {
       for (uint32_t r = 0; r < NUM_RANKS; r++) {
@@ -152,10 +160,12 @@ static void slots_that_start_over_within_a_pass(void **state) {
                                .epoch = w->jobs[0].epoch,
                                .rank = (uint16_t)r,
                                .slot = (uint16_t)slot,
+                               .flags = SML_FLAG_CHECKED,
                                .phase = phase,
-                               .payload_bytes = CHUNK_BYTES};
+                               .payload_bytes = PAYLOAD_BYTES};
         world_send(&w->worker_ports[r][0], &h, payload, &w->aggregator_ports[0].addr);
         h.type = SML_PACKET_PROBE;
+        h.flags = 0;
         h.payload_bytes = 0;
         h.phase = phase > SML_FIRST_PHASE ? phase - 1 : phase;
         world_send(&w->worker_ports[r][0], &h, payload, &w->aggregator_ports[0].addr);
@@ -180,17 +190,18 @@ struct liar {
 static void answer(struct liar *liar, const struct sml_header *h, const uint8_t *payload) {
   const struct world_port *from = &liar->w->aggregator_ports[0];
   const struct sml_addr *to = &liar->w->worker_ports[0][0].addr;
+  const uint32_t head_bytes = world_head_bytes(liar->w);
   uint8_t frame[MAX_FRAME_BYTES] = {0};
-  memcpy(frame + SML_HEADER_BYTES, payload, h->payload_bytes);
-  sml_wire_seal(frame, h);
+  memcpy(frame + head_bytes, payload, h->payload_bytes);
+  sml_wire_seal(frame, h, world_key(liar->w, h->job));
   if (liar->num_kept < SML_ARRAY_LEN(liar->kept) && sml_prng_below(&liar->prng, 6) == 0) {
     memcpy(liar->kept[liar->num_kept++], frame, sizeof frame);
     return;
   }
-  world_send_raw(from, frame, SML_HEADER_BYTES + h->payload_bytes, to);
+  world_send_raw(from, frame, head_bytes + h->payload_bytes, to);
   if (liar->num_kept == 0 || sml_prng_below(&liar->prng, 8) > 0) return;
   const uint8_t *kept = liar->kept[--liar->num_kept];
-  world_send_raw(from, kept, SML_HEADER_BYTES + sml_load_be16(kept + 10), to);
+  world_send_raw(from, kept, head_bytes + sml_load_be16(kept + 10), to);
 }
 
 static bool answer_with_lies(void *user, const struct world_port *to, const uint8_t *data,
@@ -199,10 +210,10 @@ static bool answer_with_lies(void *user, const struct world_port *to, const uint
   struct sml_header h;
   if (!to->is_aggregator || sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK) return false;
   if (h.type != SML_PACKET_UPDATE) return false;
-  uint8_t payload[CHUNK_BYTES];
+  uint8_t payload[PAYLOAD_BYTES];
   fill_random(&liar->prng, payload, sizeof payload);
   h.type = SML_PACKET_RESULT;
-  h.flags = 0;
+  h.flags &= SML_FLAG_CHECKED;
   h.chunk = liar->next_grant;
   const uint32_t kind = (uint32_t)sml_prng_below(&liar->prng, 12);
   if (kind == 0)
@@ -219,10 +230,14 @@ static bool answer_with_lies(void *user, const struct world_port *to, const uint
 
 #define NUM_CALLS 40u
 
-/* Rank 0 alone, in a world of lies: it may get wrong sums and may wait for ever, and no more than that. */
+/* Rank 0 alone, in a world of lies: without check words it may get wrong sums and may wait for ever, and no more
+ * than that. */
 static void live_with_lies(uint64_t trial) {
   struct liar liar = {.prng = {trial}, .next_grant = NUM_SLOTS};
   struct world_options options = small_world(100 + trial);
+  options.has_liar = true;
+  options.is_unchecked = trial % 8 > 0; /* with check words the first two lies end it */
+  options.is_unkeyed = trial % 2 == 0;
   options.on_frame = answer_with_lies;
   options.user = &liar;
   struct world *w = liar.w = world_create_started(&options);
@@ -241,6 +256,7 @@ static void live_with_lies(uint64_t trial) {
   for (uint32_t c = 0; c < NUM_CALLS; c++) {
     if (c < num_submitted) {
       assert_int_equal(calls[c]->parts[0].num_ended, 1);
+      if (!options.is_unchecked) assert_int_not_equal(calls[c]->parts[0].operation.status, SML_OK);
       assert_null(world_call_check_guards(calls[c], 0));
     }
     world_call_free(calls[c]);
@@ -256,7 +272,9 @@ static void a_lying_aggregator_cannot_make_a_rank_write_elsewhere(void **state) 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_frames_change_nothing),
+      cmocka_unit_test_prestate(random_frames_change_nothing, PLAIN),
       cmocka_unit_test(lying_members_hurt_only_their_own_job),
+      cmocka_unit_test_prestate(lying_members_hurt_only_their_own_job, PLAIN),
       cmocka_unit_test(slots_that_start_over_within_a_pass),
       cmocka_unit_test(a_lying_aggregator_cannot_make_a_rank_write_elsewhere),
   };

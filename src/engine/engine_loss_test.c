@@ -39,6 +39,7 @@ struct trial {
   uint32_t world_size, num_slots;
   uint64_t num_elems;
   uint8_t type;
+  bool is_plain; /* without check words and tags */
 };
 
 /* Returns how many frames the operation took. */
@@ -49,6 +50,8 @@ static uint64_t run_trial(const struct trial *t, uint64_t first, uint64_t num_dr
                                         .num_slots = t->num_slots,
                                         .chunk_bytes = CHUNK_BYTES,
                                         .num_operations = 2,
+                                        .is_unchecked = t->is_plain,
+                                        .is_unkeyed = t->is_plain,
                                         .seed = 7 + first,
                                         .on_frame = drop_some,
                                         .user = &dropper};
@@ -77,14 +80,17 @@ static void lose_each(uint32_t world_size, uint8_t type) {
   static const uint32_t num_chunks[] = {
       1, 3, NUM_SLOTS - 1, NUM_SLOTS, NUM_SLOTS + 1, 2 * NUM_SLOTS, 3 * NUM_SLOTS};
   for (size_t i = 0; i < SML_ARRAY_LEN(num_chunks); i++) {
-    const struct trial t = {.world_size = world_size,
-                            .num_slots = NUM_SLOTS,
-                            .num_elems = num_chunks[i] * CHUNK_ELEMS - 5,
-                            .type = type};
+    struct trial t = {.world_size = world_size,
+                      .num_slots = NUM_SLOTS,
+                      .num_elems = num_chunks[i] * CHUNK_ELEMS - 5,
+                      .type = type};
     const uint64_t num_frames = run_trial(&t, 0, 0, SML_NS_PER_MS);
     /* Both directions of each chunk and rank, at least. */
     assert_true(num_frames >= 2 * (uint64_t)world_size * num_chunks[i]);
-    for (uint64_t lost = 0; lost < num_frames; lost++) run_trial(&t, lost, 1, SOON_NS);
+    for (uint64_t lost = 0; lost < num_frames; lost++) {
+      t.is_plain = lost % 3 == 0;
+      run_trial(&t, lost, 1, SOON_NS);
+    }
   }
 }
 
@@ -133,7 +139,7 @@ static void a_long_outage_is_survived(void **state) {
 
 struct keeper {
   const struct world_port *to[MAX_KEPT];
-  uint8_t frames[MAX_KEPT][SML_HEADER_BYTES + CHUNK_BYTES];
+  uint8_t frames[MAX_KEPT][SML_HEADER_BYTES + SML_KEYED_BYTES + CHUNK_BYTES + SML_CHECK_BYTES];
   uint32_t num_bytes[MAX_KEPT], num_kept;
   bool is_keeping;
 };

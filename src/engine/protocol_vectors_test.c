@@ -8,7 +8,7 @@
 
 #include "core/stream.h"
 #include "core/wire.h"
-#include "quant/quant.h"
+#include "quant/check.h"
 
 static const struct sml_operation_plan PLAN = {
     .number = 7, .num_elems = 1000, .key = UINT64_C(0x1122334455667788), .has_exponents = true};
@@ -35,8 +35,50 @@ static void update_frame(void **state) {
   const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
                                .rank = 2, .payload_bytes = 12, .slot = 259, .phase = 5,
                                .tag = 0x77b30d07, .chunk = 77};
-  sml_wire_seal(frame, &h);
+  sml_wire_seal(frame, &h, NULL);
   assert_memory_equal(frame, expected, sizeof expected);
+}
+
+/* Rank 2's update again, with a check word, and that with a tag. */
+static void checked_and_keyed_frames(void **state) {
+  (void)state;
+  static const uint32_t checked[12] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030004, 0x00000005, 0x77b30d07,
+                                       0x0000004d, 0x79a7d339, 0x08000000, 0xfc000000, 0x000624dd, 0x8d101631};
+  static const uint32_t keyed[16] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030006, 0x00000005, 0x77b30d07,
+                                     0x0000004d, 0xf62ff6d3, 0xc56e3e4c, 0x3831d036, 0x00000000, 0x00000000,
+                                     0x08000000, 0xfc000000, 0x000624dd, 0x8d101631};
+  const struct sml_key key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, 127);
+  const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
+                               .rank = 2, .payload_bytes = 16, .slot = 259, .flags = SML_FLAG_CHECKED,
+                               .phase = 5, .tag = 0x77b30d07, .chunk = 77};
+  uint8_t lanes[16], frame[64];
+  for (uint32_t i = 0; i < 3; i++) sml_store_be32(lanes + 4 * i, checked[8 + i]);
+  sml_store_be32(lanes + 12, sml_check_word(&sml_quant_scalar, &check, lanes, 3, 1, sml_check_rank(2)));
+  memcpy(frame + 32, lanes, sizeof lanes);
+  sml_wire_seal(frame, &h, NULL);
+  for (uint32_t i = 0; i < 12; i++) assert_int_equal(sml_load_be32(frame + 4 * i), checked[i]);
+  memcpy(frame + 48, lanes, sizeof lanes);
+  sml_wire_seal(frame, &h, &key);
+  for (uint32_t i = 0; i < 16; i++) assert_int_equal(sml_load_be32(frame + 4 * i), keyed[i]);
+}
+
+static void check_words(void **state) {
+  (void)state;
+  static const uint32_t r[3] = {0x136f5c69, 0x8f4d00bd, 0xa71ccbc9};
+  static const uint32_t ranks[4] = {0x01fce552, 0x9f505634, 0x079f4ece, 0x0f8b8b36};
+  static const uint32_t words[4] = {0x7dc31bf5, 0x6e0e7677, 0x8d101631, 0x6a3fde94};
+  static const uint8_t update[12] = {0x08, 0, 0, 0, 0xfc, 0, 0, 0, 0, 0x06, 0x24, 0xdd}, zeros[12];
+  static const uint8_t sum[12] = {0x18, 0, 0, 0, 0xf4, 0, 0, 0, 0, 0x12, 0x6e, 0x97};
+  const struct sml_quant_kernels *k = &sml_quant_scalar;
+  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, 127);
+  assert_true(check.seed == 0x9da2ff06 && check.a == 0xf6ff917e && check.b == 0x87cc29d1);
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(sml_check_factor(check.seed, i), r[i]);
+  for (uint32_t w = 0; w < 4; w++) {
+    assert_int_equal(sml_check_rank(w), ranks[w]);
+    assert_int_equal(sml_check_word(k, &check, w < 3 ? update : zeros, 3, 1, ranks[w]), words[w]);
+  }
+  assert_int_equal(sml_check_word(k, &check, sum, 3, 4, sml_check_ranks(4)), 0xe3218731);
 }
 
 static void result_values(void **state) {
@@ -77,7 +119,9 @@ static void stream_positions(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tags), cmocka_unit_test(update_frame),
-                                     cmocka_unit_test(result_values), cmocka_unit_test(stream_positions)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tags),        cmocka_unit_test(update_frame),  cmocka_unit_test(checked_and_keyed_frames),
+      cmocka_unit_test(check_words), cmocka_unit_test(result_values), cmocka_unit_test(stream_positions),
+  };
   return cmocka_run_group_tests_name("protocol_vectors", tests, NULL, NULL);
 }

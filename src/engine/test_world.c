@@ -27,7 +27,7 @@ static void open_port(struct world *w, struct world_port *port, bool is_aggregat
                       uint32_t lane) {
   const struct world_options *o = &w->options;
   /* Room for the largest PENDING, for the HELLO, and for frames that are too long. */
-  const uint32_t max_frame_bytes = SML_HEADER_BYTES + sml_max_u32(o->chunk_bytes, 64) + 16;
+  const uint32_t max_frame_bytes = sml_head_bytes(true) + sml_max_u32(o->chunk_bytes, 64) + SML_CHECK_BYTES + 16;
   const uint32_t num_senders = is_aggregator ? o->world_size : 1;
   uint32_t queue_frames = sml_min_u32(2 * num_senders * o->num_slots + 256, MAX_QUEUE_FRAMES);
   if (o->queue_frames != 0) queue_frames = o->queue_frames;
@@ -94,6 +94,22 @@ void world_destroy(struct world *w) {
 
 /* ---- the life of a job ---- */
 
+static const struct sml_key *key_of(const struct world_job *job) {
+  return job->is_keyed ? &job->key : NULL;
+}
+
+/* Each epoch of a job has a key of its own. */
+static void set_epoch(struct world_job *job, uint32_t epoch, bool is_keyed) {
+  job->epoch = job->worker.epoch = epoch;
+  job->is_keyed = is_keyed;
+  job->key = (struct sml_key){sml_mix64(epoch), job->number};
+}
+
+static void note_integrity(void *user, uint32_t slot) {
+  (void)slot;
+  ++*(uint32_t *)user;
+}
+
 void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
   const struct world_options *o = &w->options;
   struct world_job *job = &w->jobs[j];
@@ -106,11 +122,14 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
                                             .num_slots = o->num_slots,
                                             .slot_base = (uint16_t)(j * o->num_slots),
                                             .chunk_bytes = o->chunk_bytes,
+                                            .is_checked = !o->is_unchecked,
                                             .first_phase = o->first_phase,
                                             .first_chunk = o->first_chunk,
                                             .num_operations = o->num_operations};
+  set_epoch(job, epoch, !o->is_unkeyed);
   for (uint32_t l = 0; l < o->num_lanes; l++) {
-    SML_ASSERT(sml_aggregator_engine_open_job(w->aggregators[l], job->number, epoch, o->world_size));
+    SML_ASSERT(sml_aggregator_engine_open_job(w->aggregators[l], job->number, epoch, o->world_size,
+                                              key_of(job)));
     for (uint32_t r = 0; r < o->world_size; r++) {
       job->nonces[r][l] = sml_prng_next(&w->prng);
       sml_aggregator_engine_expect_hello(w->aggregators[l], job->number, r, job->nonces[r][l]);
@@ -142,7 +161,10 @@ bool world_exchange_hellos(struct world *w, uint32_t j) {
                                          .rank = (uint16_t)r,
                                          .nonce = job->nonces[r][l],
                                          .to = w->aggregator_ports[l].addr,
-                                         .datagram_bytes = SML_HEADER_BYTES + sml_max_u32(o->chunk_bytes, 8),
+                                         .datagram_bytes =
+                                             sml_head_bytes(job->is_keyed) + sml_max_u32(o->chunk_bytes, 8),
+                                         .is_keyed = job->is_keyed,
+                                         .key = job->key,
                                          .interval_ns = 5 * SML_NS_PER_MS,
                                          .deadline_ns = w->now_ns + 5 * SML_NS_PER_S,
                                          .done = note_hello};
@@ -163,13 +185,15 @@ static void start_aggregators(struct world *w, struct world_job *job) {
                                                  .num_slots = o->num_slots,
                                                  .slot_base = o->slot_base,
                                                  .chunk_bytes = o->chunk_bytes,
+                                                 .is_checked = o->is_checked,
                                                  .first_phase = o->first_phase,
                                                  .first_chunk = o->first_chunk};
   for (uint32_t l = 0; l < o->num_lanes; l++) {
     void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)));
     memset(mem, 0xee, sml_aggregator_memsize(&options));
-    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch,
-                                         sml_aggregator_init(mem, &options)));
+    job->states[l] = sml_aggregator_init(mem, &options);
+    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l],
+                                         key_of(job)));
   }
 }
 
@@ -193,7 +217,11 @@ void world_start_job(struct world *w, uint32_t j) {
           must(sml_lane_create(&(struct sml_lane_options){.worker = worker_options(w, job, r, l),
                                                           .aggregator = w->aggregator_ports[l].addr,
                                                           .lane = l,
-                                                          .num_operations = w->options.num_operations}));
+                                                          .num_operations = w->options.num_operations,
+                                                          .is_keyed = job->is_keyed,
+                                                          .key = job->key,
+                                                          .on_integrity = note_integrity,
+                                                          .user = &job->num_integrity[r]}));
       SML_ASSERT(sml_lane_attach(w->workers[r][l], job->lanes[r][l]));
     }
   }
@@ -201,14 +229,14 @@ void world_start_job(struct world *w, uint32_t j) {
 
 void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   struct world_job *job = &w->jobs[j];
-  job->epoch = job->worker.epoch = epoch;
+  set_epoch(job, epoch, job->is_keyed);
   job->worker.first_phase = SML_FIRST_PHASE;
   job->worker.first_chunk = 0;
   start_aggregators(w, job);
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
       const struct sml_worker_options o = worker_options(w, job, r, l);
-      sml_lane_restart(job->lanes[r][l], &o);
+      sml_lane_restart(job->lanes[r][l], &o, key_of(job));
     }
   }
 }
@@ -268,11 +296,28 @@ static struct tick run_all(struct world *w) {
   return tick;
 }
 
+/* One lane of a job, and what all its ranks and the aggregator have of it. */
+static void check_invariants(const struct world *w) {
+  const uint32_t l = (uint32_t)(w->num_passes % w->options.num_lanes);
+  const uint32_t r = (uint32_t)(w->num_passes / w->options.num_lanes % w->options.world_size);
+  const char *problem = sml_aggregator_engine_find_violation(w->aggregators[l]);
+  for (uint32_t j = 0; j < WORLD_MAX_JOBS && problem == NULL; j++) {
+    if (w->jobs[j].is_started) problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
+    if (problem != NULL && w->options.has_liar && memcmp(problem, "I9", 2) == 0) problem = NULL;
+  }
+  if (problem == NULL) return;
+  fprintf(stderr, "test_world: %s: lane %u, rank %u, pass %llu\n", problem, l, r,
+          (unsigned long long)w->num_passes);
+  abort();
+}
+
 /* When all is quiet the clock moves to the earliest deadline, but not beyond until_ns; while some engine sits
  * out passes, in growing steps. */
 static bool pass(struct world *w, uint64_t until_ns) {
   w->now_ns += sml_max_u64(w->step_ns, STEP_NS);
   const struct tick tick = run_all(w);
+  w->num_passes++;
+  check_invariants(w);
   if (tick.is_busy) {
     w->num_quiet_passes = 0;
     w->step_ns = STEP_NS;
@@ -309,13 +354,25 @@ void world_send_raw(const struct world_port *from, const void *frame, uint32_t n
   from->io->ops->tx_flush(from->io);
 }
 
+const struct sml_key *world_key(const struct world *w, uint16_t number) {
+  for (uint32_t j = 0; j < WORLD_MAX_JOBS; j++)
+    if (w->jobs[j].is_open && w->jobs[j].number == number) return key_of(&w->jobs[j]);
+  return NULL;
+}
+
+uint32_t world_head_bytes(const struct world *w) {
+  return sml_head_bytes(!w->options.is_unkeyed);
+}
+
 void world_send(const struct world_port *from, const struct sml_header *h, const void *payload,
                 const struct sml_addr *to) {
-  uint8_t frame[SML_HEADER_BYTES + SML_MAX_DATAGRAM_BYTES];
+  uint8_t frame[SML_HEADER_BYTES + SML_KEYED_BYTES + SML_MAX_DATAGRAM_BYTES];
+  const struct sml_key *key = world_key(from->world, h->job);
+  const uint32_t head_bytes = sml_head_bytes(key != NULL);
   SML_ASSERT(h->payload_bytes <= SML_MAX_DATAGRAM_BYTES);
-  if (h->payload_bytes > 0) memcpy(frame + SML_HEADER_BYTES, payload, h->payload_bytes);
-  sml_wire_seal(frame, h);
-  world_send_raw(from, frame, SML_HEADER_BYTES + h->payload_bytes, to);
+  if (h->payload_bytes > 0) memcpy(frame + head_bytes, payload, h->payload_bytes);
+  sml_wire_seal(frame, h, key);
+  world_send_raw(from, frame, head_bytes + h->payload_bytes, to);
 }
 
 /* ---- counters ---- */
@@ -326,6 +383,18 @@ uint64_t world_drops(const struct world *w, enum sml_drop drop) {
     uint64_t drops[SML_NUM_DROPS];
     sml_aggregator_engine_drops(w->aggregators[l], drops);
     sum += drops[drop];
+  }
+  return sum;
+}
+
+uint64_t world_lane_drops(const struct world *w, uint32_t j, enum sml_drop drop) {
+  uint64_t sum = 0;
+  for (uint32_t r = 0; r < w->options.world_size; r++) {
+    for (uint32_t l = 0; l < w->options.num_lanes; l++) {
+      struct sml_lane_snapshot s;
+      sml_lane_snapshot(w->jobs[j].lanes[r][l], &s);
+      sum += s.num_drops[drop];
+    }
   }
   return sum;
 }

@@ -28,6 +28,8 @@ struct world_options {
   uint32_t world_size, num_lanes, num_slots, chunk_bytes, num_operations;
   uint32_t first_phase, first_chunk; /* 0: those of production */
   uint32_t queue_frames;             /* of a port; 0: enough */
+  bool is_unchecked, is_unkeyed;     /* otherwise chunks carry check words, and packets tags */
+  bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double stall;                      /* chance that an engine sits out a pass */
   struct sml_fault_options faults;   /* the seed is drawn for each port */
   uint64_t seed;
@@ -45,7 +47,11 @@ struct world_job {
   uint64_t num_calls;
   uint64_t nonces[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_worker_options worker; /* what all ranks have in common */
+  bool is_keyed;
+  struct sml_key key; /* of this epoch */
   struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES];
+  struct sml_aggregator *states[WORLD_MAX_LANES]; /* the aggregators', to look into and to break */
+  uint32_t num_integrity[WORLD_MAX_RANKS];        /* calls of on_integrity */
 };
 
 struct world {
@@ -53,6 +59,7 @@ struct world {
   struct sml_prng prng;
   uint64_t now_ns, step_ns;
   uint32_t num_quiet_passes;
+  uint64_t num_passes;
   struct sml_mem_hub *hub;
   struct world_port aggregator_ports[WORLD_MAX_LANES], worker_ports[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_aggregator_engine *aggregators[WORLD_MAX_LANES];
@@ -76,7 +83,7 @@ void world_close_job(struct world *w, uint32_t j);
 struct world *world_create_started(const struct world_options *options);
 
 /* Runs every engine once. Steps the clock, or moves it to the earliest deadline when nothing moved. False:
- * nothing moved and nobody has a deadline. */
+ * nothing moved and nobody has a deadline. Ends the process if an invariant is broken (lanes take turns). */
 bool world_pass(struct world *w);
 /* Until all frames are gone and nobody has anything to do before `within_ns` from now. */
 void world_settle(struct world *w, uint64_t within_ns);
@@ -91,6 +98,7 @@ struct world_call_options {
   uint8_t type, reduction;
   bool is_in_place;
   bool is_shifted; /* buffers not aligned to their type */
+  uint64_t discards; /* bitmap of the ranks that throw the result away */
   enum world_fill fill;
   void (*write_input)(uint32_t rank, float *to, uint64_t num_elems); /* instead of fill, if set */
   uint64_t seed;
@@ -132,13 +140,18 @@ const char *world_call_check_failed(const struct world_call *call, uint32_t rank
 const char *world_call_check_guards(const struct world_call *call, uint32_t rank);
 void world_call_free(struct world_call *call);
 
-/* A frame from a port, sealed from its header, or as it is. */
+/* The key of the job with this number, or NULL: it has none, or there is no such job. */
+const struct sml_key *world_key(const struct world *w, uint16_t number);
+/* Bytes ahead of the payload, of the jobs that are open. */
+uint32_t world_head_bytes(const struct world *w);
+/* A frame from a port, sealed from its header under the job's key, or as it is. */
 void world_send(const struct world_port *from, const struct sml_header *h, const void *payload,
                 const struct sml_addr *to);
 void world_send_raw(const struct world_port *from, const void *frame, uint32_t num_bytes,
                     const struct sml_addr *to);
-/* Drops of all aggregator engines for one reason. */
+/* Drops of all aggregator engines for one reason; of all lanes of a job. */
 uint64_t world_drops(const struct world *w, enum sml_drop drop);
+uint64_t world_lane_drops(const struct world *w, uint32_t j, enum sml_drop drop);
 uint64_t world_retransmissions(const struct world *w, uint32_t j);
 
 #endif

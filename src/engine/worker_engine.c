@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "quant/check.h"
 #include "switchml/switchml.h"
 
 #define RX_FRAMES 1024u
@@ -15,7 +16,7 @@
 
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
 struct published {
-  _Atomic uint64_t chunks_completed, retransmissions, probes, dropped_packets;
+  _Atomic uint64_t chunks_completed, retransmissions, probes, dropped_packets, num_drops[SML_NUM_DROPS];
   _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns;
   _Atomic uint32_t is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
@@ -25,7 +26,8 @@ struct sml_lane {
   struct sml_lane_options options;
   struct sml_worker *worker;
   int32_t failed_status; /* SML_OK while it works; engine's thread */
-  uint64_t num_drops[SML_NUM_DROPS], dropped_packets;
+  uint32_t own_check, all_checks; /* what the ranks add to check words: h(rank), H(world size) */
+  uint64_t dropped_packets;
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
@@ -79,6 +81,18 @@ bool sml_worker_engine_has_offload(const struct sml_worker_engine *e) {
 
 /* ---- lanes ---- */
 
+static const struct sml_key *key_of(const struct sml_lane *lane) {
+  return lane->options.is_keyed ? &lane->options.key : NULL;
+}
+
+static void init_worker(struct sml_lane *lane, void *mem) {
+  struct sml_worker_options *o = &lane->options.worker;
+  o->num_operations = lane->options.num_operations;
+  lane->own_check = sml_check_rank(o->rank);
+  lane->all_checks = sml_check_ranks(o->world_size);
+  lane->worker = sml_worker_init(mem, o);
+}
+
 struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
   SML_ASSERT(sml_is_pow2(options->num_operations));
   struct sml_lane *lane = calloc(1, sizeof *lane);
@@ -94,7 +108,7 @@ struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
     free(lane);
     return NULL;
   }
-  lane->worker = sml_worker_init(mem, &lane->options.worker);
+  init_worker(lane, mem);
   return lane;
 }
 
@@ -140,7 +154,7 @@ void sml_lane_fail(struct sml_lane *lane, int32_t status) {
   while ((operation = pop(lane)) != NULL) end_part(operation, lane->failed_status);
 }
 
-void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker) {
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_key *key) {
   SML_ASSERT(sml_worker_take_unfinished(lane->worker) == NULL);
   SML_ASSERT(worker->num_slots == lane->options.worker.num_slots);
   struct sml_worker_view v;
@@ -149,9 +163,14 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.retransmissions += v.retransmissions;
   lane->before.probes += v.probes;
   lane->options.worker = *worker;
-  lane->options.worker.num_operations = lane->options.num_operations;
+  lane->options.is_keyed = key != NULL;
+  if (key != NULL) lane->options.key = *key;
   lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
-  lane->worker = sml_worker_init(lane->worker, &lane->options.worker);
+  init_worker(lane, lane->worker);
+}
+
+const char *sml_lane_find_violation(const struct sml_lane *lane) {
+  return lane->failed_status != SML_OK ? NULL : sml_worker_find_violation(lane->worker);
 }
 
 bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
@@ -205,6 +224,7 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(retransmissions);
   READ(probes);
   READ(dropped_packets);
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d]);
   READ(tx_packets);
   READ(tx_bytes);
   READ(rx_packets);
@@ -226,7 +246,8 @@ static const float *float_at(const void *tensor, uint64_t elem) {
   return (const float *)tensor + elem;
 }
 
-/* One exponent code for each data chunk of the group. */
+/* One exponent code for each data chunk of the group. They are kept where the result's will be: none of those
+ * may be below. */
 static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
                            const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
   const struct sml_worker_options *o = &lane->options.worker;
@@ -237,6 +258,32 @@ static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_l
     const uint64_t elem = c->first_elem + (uint64_t)i * range.chunk_elems;
     payload[i] = k->block_code(float_at(op->in, elem), (size_t)sml_min_u64(range.chunk_elems, end_elem - elem));
   }
+  memcpy(op->codes[lane->options.lane] + c->data_chunk, payload, c->num_elems);
+}
+
+/* The check word of a data chunk's lanes, as this rank (num_ranks 1) or all of them make it. */
+static uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
+                         const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
+                         const uint8_t *lanes, bool is_sum) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->data_chunk] : 0;
+  const struct sml_check check = sml_check_make(o->epoch, tag, code);
+  return sml_check_word(e->options.kernels, &check, lanes, c->num_elems, is_sum ? o->world_size : 1,
+                        is_sum ? lane->all_checks : lane->own_check);
+}
+
+/* Is this the sum of one contribution of each rank? Of exponents: is no code below this rank's own? */
+static bool is_right_sum(const struct sml_worker_engine *e, const struct sml_lane *lane,
+                         const struct sml_accept *a, uint32_t tag, const uint8_t *payload) {
+  const struct sml_engine_operation *op = a->cookie;
+  const struct sml_chunk *c = &a->chunk;
+  if (!lane->options.worker.is_checked) return true;
+  if (!c->is_exponent)
+    return sml_load_be32(payload + c->payload_bytes) == check_of(e, lane, op, c, tag, payload, true);
+  const uint8_t *own = op->codes[lane->options.lane] + c->data_chunk;
+  for (uint32_t i = 0; i < c->num_elems; i++)
+    if (payload[i] < own[i]) return false;
+  return true;
 }
 
 static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane, const struct sml_send *send,
@@ -244,7 +291,7 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   const struct sml_quant_kernels *k = e->options.kernels;
   const struct sml_engine_operation *op = send->cookie;
   const struct sml_chunk *c = &send->chunk;
-  uint8_t *payload = frame + SML_HEADER_BYTES;
+  uint8_t *payload = frame + sml_head_bytes(lane->options.is_keyed);
   if (c->is_exponent) {
     fill_exponents(k, lane, op, c, payload);
   } else if (op->plan.has_exponents) {
@@ -253,7 +300,9 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   } else {
     k->pack_int32(payload, (const int32_t *)op->in + c->first_elem, c->num_elems);
   }
-  sml_wire_seal(frame, &send->header);
+  if (send->header.flags & SML_FLAG_CHECKED)
+    sml_store_be32(payload + c->payload_bytes, check_of(e, lane, op, c, send->header.tag, payload, false));
+  sml_wire_seal(frame, &send->header, key_of(lane));
 }
 
 static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_accept *a,
@@ -264,6 +313,8 @@ static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, con
   uint8_t *codes = op->codes[lane->options.lane];
   if (c->is_exponent) {
     memcpy(codes + c->data_chunk, payload, c->num_elems);
+  } else if (op->out == NULL) {
+    return; /* others need this rank's contribution; it has the sum already */
   } else if (op->plan.has_exponents) {
     k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->data_chunk],
                   lane->options.worker.world_size, op->plan.reduction == SML_AVG);
@@ -296,9 +347,10 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
 
 static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
+  const uint32_t head_bytes = sml_head_bytes(lane->options.is_keyed);
   uint32_t payload_bytes;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
-    const uint32_t frame_bytes = SML_HEADER_BYTES + payload_bytes;
+    const uint32_t frame_bytes = head_bytes + payload_bytes;
     uint32_t last_bytes = frame_bytes, num_frames = 0;
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);
@@ -308,9 +360,9 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
-      if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header);
+      if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header, key_of(lane));
       else fill_update(e, lane, &send, frame);
-      last_bytes = SML_HEADER_BYTES + next_bytes;
+      last_bytes = head_bytes + next_bytes;
       num_frames++;
       lane->tx_bytes += last_bytes;
     }
@@ -320,7 +372,8 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
 }
 
 static void count_drop(struct sml_lane *lane, enum sml_drop drop) {
-  lane->num_drops[drop]++;
+  _Atomic uint64_t *count = &lane->published.num_drops[drop];
+  atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_relaxed);
   lane->dropped_packets++;
 }
 
@@ -343,18 +396,51 @@ static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_
   return stale; /* its counters show the drop */
 }
 
+static const struct sml_key *hello_key(const struct sml_hello *hello) {
+  return hello->is_keyed ? &hello->key : NULL;
+}
+
 static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f) {
   if (h->payload_bytes < NONCE_BYTES) return;
   for (struct sml_hello **link = &e->hellos; *link != NULL; link = &(*link)->next) {
     struct sml_hello *hello = *link;
     if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
     if (f->num_bytes != hello->datagram_bytes) continue;
-    if (sml_load_be64(f->data + SML_HEADER_BYTES) != hello->nonce) continue;
+    if (!sml_wire_is_authentic(f->data, h, hello_key(hello))) continue;
+    if (sml_load_be64(f->data + sml_head_bytes_of(h)) != hello->nonce) continue;
     *link = hello->next;
     hello->from = *f->from; /* the nonce vouches for it */
     hello->done(hello, true);
     return;
   }
+}
+
+/* The sum is wrong for the second time: so it is at the aggregator, and asking again would not help. */
+static void fail_integrity(struct sml_lane *lane, uint32_t slot) {
+  /* The owner first: it hears which slot it was before operations end for it. */
+  if (lane->options.on_integrity != NULL) lane->options.on_integrity(lane->options.user, slot);
+  sml_lane_fail(lane, SML_ERR_INTEGRITY);
+}
+
+static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h,
+                        const uint8_t *payload, uint64_t now_ns) {
+  struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
+  if (a.kind == SML_ACCEPT_DROP) {
+    count_drop(lane, a.drop);
+    return;
+  }
+  lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
+  if (a.kind == SML_ACCEPT_RESULT && !is_right_sum(e, lane, &a, h->tag, payload)) {
+    count_drop(lane, SML_DROP_BAD_CHECK);
+    if (sml_worker_refuse_result(lane->worker, h))
+      fail_integrity(lane, (uint32_t)h->slot - lane->options.worker.slot_base);
+    return;
+  }
+  a = sml_worker_on_packet(lane->worker, h, payload, now_ns);
+  if (a.kind != SML_ACCEPT_RESULT) return;
+  store_result(e, lane, &a, payload);
+  e->has_results = true;
+  if (a.is_operation_done) end_part(a.cookie, SML_OK);
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
@@ -377,43 +463,37 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     count_drop(lane, SML_DROP_WRONG_EPOCH);
     return;
   }
+  if (!sml_wire_is_authentic(f->data, &h, key_of(lane))) {
+    count_drop(lane, SML_DROP_BAD_KEY);
+    return;
+  }
   if (h.type == SML_PACKET_ERROR) {
     lane->has_error_reply = true;
     return;
   }
   if (lane->failed_status != SML_OK) return; /* no thread touches the buffers any more */
-  const uint8_t *payload = f->data + SML_HEADER_BYTES;
-  const struct sml_accept a = sml_worker_on_packet(lane->worker, &h, payload, now_ns);
-  if (a.kind == SML_ACCEPT_DROP) {
-    count_drop(lane, a.drop);
-    return;
-  }
-  lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
-  if (a.kind == SML_ACCEPT_RESULT) {
-    store_result(e, lane, &a, payload);
-    e->has_results = true;
-    if (a.is_operation_done) end_part(a.cookie, SML_OK);
-  }
+  take_answer(e, lane, &h, f->data + sml_head_bytes_of(&h), now_ns);
 }
 
 static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
+  const uint32_t head_bytes = sml_head_bytes(hello->is_keyed);
   const struct sml_header h = {.version = SML_WIRE_VERSION,
                                .type = SML_PACKET_HELLO,
                                .job = hello->job,
                                .epoch = hello->epoch,
                                .rank = hello->rank,
-                               .payload_bytes = (uint16_t)(hello->datagram_bytes - SML_HEADER_BYTES)};
+                               .payload_bytes = (uint16_t)(hello->datagram_bytes - head_bytes)};
   io->ops->tx_reserve(io, hello->datagram_bytes, &burst);
-  memset(burst.data + SML_HEADER_BYTES, 0, h.payload_bytes);
-  sml_store_be64(burst.data + SML_HEADER_BYTES, hello->nonce);
-  sml_wire_seal(burst.data, &h);
+  memset(burst.data + head_bytes, 0, h.payload_bytes);
+  sml_store_be64(burst.data + head_bytes, hello->nonce);
+  sml_wire_seal(burst.data, &h, hello_key(hello));
   io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
 }
 
 void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
-  SML_ASSERT(hello->datagram_bytes >= SML_HEADER_BYTES + NONCE_BYTES);
+  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + NONCE_BYTES);
   hello->next_send_ns = 0;
   hello->next = e->hellos;
   e->hellos = hello;

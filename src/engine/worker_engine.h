@@ -17,7 +17,7 @@ struct sml_lane;
  * engines but for the last part. */
 struct sml_engine_operation {
   const void *in;
-  void *out;
+  void *out; /* NULL: results are checked and thrown away */
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
   /* per lane: exponent codes of the lane's data chunks (float only), then one ready byte a group;
    * sml_stream_codes_bytes() bytes each, given at submission */
@@ -43,6 +43,12 @@ struct sml_lane_options {
   struct sml_addr source;           /* its packets' source, see sml_hello.from; empty: the same */
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
+  bool is_keyed;                    /* packets carry a tag under the epoch's key, and must */
+  struct sml_key key;
+  /* Called once on the engine's thread, must not block: the aggregator gave a wrong sum for this slot (relative)
+   * twice, and the lane fails with SML_ERR_INTEGRITY after it. May be NULL. */
+  void (*on_integrity)(void *user, uint32_t slot);
+  void *user;
 };
 /* Any thread; NULL: out of memory. */
 struct sml_lane *sml_lane_create(const struct sml_lane_options *options);
@@ -54,8 +60,10 @@ void sml_lane_detach(struct sml_worker_engine *engine, struct sml_lane *lane); /
 void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation);
 /* Ends every outstanding and later pushed operation of the lane with status; the lane sends no more. */
 void sml_lane_fail(struct sml_lane *lane, int32_t status);
-/* New epoch at an operation boundary: nothing may be outstanding. */
-void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker);
+/* New epoch at an operation boundary: nothing may be outstanding. key: the epoch's, or NULL. */
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_key *key);
+/* NULL, or which invariant of the worker's state is broken; of a lane that failed, NULL. For tests. */
+const char *sml_lane_find_violation(const struct sml_lane *lane);
 
 /* HELLO exchange, before START: sends HELLO padded to datagram_bytes every interval until the echo of
  * that size is back or the deadline passed; done(user, ok) is called on the engine's thread. One at a
@@ -66,7 +74,9 @@ struct sml_hello {
   uint16_t rank;
   uint64_t nonce;
   struct sml_addr to;
-  uint32_t datagram_bytes;
+  uint32_t datagram_bytes; /* at least sml_head_bytes(is_keyed) + 8 */
+  bool is_keyed;
+  struct sml_key key;
   uint64_t interval_ns, deadline_ns; /* deadline absolute, sml_clock_ns() */
   void (*done)(struct sml_hello *hello, bool is_echoed);
   void *user;
@@ -80,6 +90,7 @@ void sml_worker_engine_hello(struct sml_worker_engine *engine, struct sml_hello 
 /* Snapshot of a lane for statistics and error texts: relaxed atomics, any thread. */
 struct sml_lane_snapshot {
   uint64_t chunks_completed, retransmissions, probes, dropped_packets;
+  uint64_t num_drops[SML_NUM_DROPS]; /* dropped_packets by reason */
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   uint64_t srtt_ns, rto_ns;
   bool is_waiting;               /* something is outstanding */

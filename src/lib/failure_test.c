@@ -474,6 +474,8 @@ struct remote {
   int to_child, from_child;
 };
 
+static uint64_t remote_retry_ns;
+
 /* A rank in a process of its own, forked before there are threads and sockets to inherit. */
 static void run_remote(int in, int out) {
   char address[80];
@@ -486,12 +488,19 @@ static void run_remote(int in, int out) {
   o.aggregator = address;
   o.rank = 2;
   o.world_size = 3;
+  o.retry_ns = remote_retry_ns;
   if (sml_context_create(NULL, &context) != SML_OK || sml_job_create(context, &o, &job) != SML_OK) _exit(2);
   if (sml_allreduce(job, x, x, 3, SML_FLOAT32, SML_SUM, NULL, &op) != SML_OK) _exit(3);
   if (sml_operation_wait(op, 20 * SML_NS_PER_S) != SML_OK || x[0] != 3) _exit(4);
   if (write(out, "x", 1) != 1) _exit(5);
-  if (read(in, address, 1) == 1) sml_job_abort(job, "the loss is no number");
-  _exit(0);
+  if (read(in, address, 1) == 1 && address[0] == 'x') sml_job_abort(job, "the loss is no number");
+  if (address[0] != 'n') _exit(0);
+  /* The next call, after having been stopped: it must not hang, and not succeed. */
+  sml_status status = sml_allreduce(job, x, x, 3, SML_FLOAT32, SML_SUM, NULL, &op);
+  if (status == SML_OK) status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  if (status == SML_ERR_RANK_LOST && write(out, "n", 1) == 1) _exit(0);
+  fprintf(stderr, "# the rank that was stopped: %d %s\n", status, sml_error_detail());
+  _exit(6);
 }
 
 static void start_remote(struct remote *remote) {
@@ -571,6 +580,15 @@ static void stop_rank_2_while_waiting(struct rank *r) {
   sml_operation_release(op);
 }
 
+static void resume_rank_2_after_its_lease(struct rank *r) {
+  stop_rank_2_while_waiting(r);
+  if (pthread_barrier_wait(&barrier) != PTHREAD_BARRIER_SERIAL_THREAD || r->failure[0] != 0) return;
+  char byte;
+  kill(remote.pid, SIGCONT);
+  CHECK(r, write(remote.to_child, "n", 1) == 1);
+  CHECK(r, read(remote.from_child, &byte, 1) == 1 && byte == 'n');
+}
+
 static void hear_of_rank_2s_last_words(struct rank *r) {
   static float data[2][5000];
   sml_operation *op;
@@ -587,6 +605,7 @@ static void hear_of_rank_2s_last_words(struct rank *r) {
 static void run_with_remote(void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, 2);
+  w.job_options.retry_ns = remote_retry_ns;
   start_remote(&remote);
   world_start_aggd(&w);
   assert_int_equal(write(remote.to_child, w.address, sizeof w.address), sizeof w.address);
@@ -611,6 +630,13 @@ static void a_rank_killed_while_idle_fails_the_next_operation(void **state) {
 static void a_stopped_rank_is_lost_after_its_lease(void **state) {
   (void)state;
   run_with_remote(stop_rank_2_while_waiting);
+}
+static void a_resumed_rank_gets_an_error_too(void **state) {
+  (void)state;
+  run_with_remote(resume_rank_2_after_its_lease);
+  remote_retry_ns = 60 * SML_NS_PER_S; /* which is for lost aggregators */
+  run_with_remote(resume_rank_2_after_its_lease);
+  remote_retry_ns = 0;
 }
 static void a_rank_may_abort_and_exit(void **state) {
   (void)state;
@@ -686,6 +712,7 @@ int main(void) {
       cmocka_unit_test(a_killed_rank_is_named_at_once),
       cmocka_unit_test(a_rank_killed_while_idle_fails_the_next_operation),
       cmocka_unit_test(a_stopped_rank_is_lost_after_its_lease),
+      cmocka_unit_test(a_resumed_rank_gets_an_error_too),
       cmocka_unit_test(a_rank_may_abort_and_exit),
       cmocka_unit_test(different_operations_name_both_ranks),
       cmocka_unit_test(abort_ends_every_rank),

@@ -5,9 +5,14 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "lib/job_lanes.h"
 #include "lib/job_settings.h"
 
-#define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit */
+#define LINGER_NS (5 * SML_NS_PER_S)
+/* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
+#define BUSY_HEARTBEAT_NS (50 * SML_NS_PER_MS)
+#define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit \
+                                          */
 
 static void init_locks(struct sml_job *job) {
   pthread_condattr_t attributes;
@@ -25,6 +30,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->rank = s->options.rank;
   job->world_size = s->options.world_size;
   job->operation_timeout_ns = s->options.operation_timeout_ns;
+  job->retry_ns = s->options.retry_ns;
   snprintf(job->name, sizeof job->name, "%s", s->name);
   init_locks(job);
   sml_context_add_job(context, job);
@@ -46,13 +52,18 @@ static void serve(struct sml_job *job, const struct sml_job_settings *s, struct 
                .num_lanes = engines->num_engines,
                .num_slots = o->num_slots,
                .max_datagram_bytes = o->max_datagram_bytes,
-               .lease_ns = o->lease_ns},
+               .lease_ns = o->lease_ns,
+               .features = s->features},
+      .is_keyed = s->key_name[0] != 0,
+      .key = s->key,
+      .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
       /* Grace periods are added to it later. */
       .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
       .events = &sml_job_events,
       .user = job};
   snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", o->aggregator);
   memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
+  memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
   job->engines = engines;
   sml_session_init(&job->session, &session);
   sml_control_serve(&job->context->control, &job->session);
@@ -111,8 +122,27 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   return status;
 }
 
+static int await_change(struct sml_job *job, uint64_t deadline_ns) {
+  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  return pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+}
+
+/* Should the aggregator be lost now, then the others need what is kept here: as long as they may lack a
+ * result, and none of them is gone, without which they can't get it. */
+static void linger(struct sml_job *job) {
+  const uint64_t deadline_ns = sml_clock_ns() + LINGER_NS;
+  int error = 0;
+  job->is_lingering = true;
+  sml_control_wake(&job->context->control);
+  while (job->state != SML_JOB_FAILED && !job->has_gone_rank && error == 0 &&
+         (job->oldest != NULL || job->confirmed_operation < job->next_number))
+    error = await_change(job, deadline_ns);
+}
+
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
+  if (job->retry_ns != 0 && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
   if (job->oldest != NULL) {
     /* The aggregator tells the others which rank it was. */
     const struct sml_ctl_abort failure =
@@ -130,6 +160,7 @@ void sml_job_destroy(sml_job *job) {
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
   sml_context_remove_job(job->context, job);
+  sml_retained_free_all(job);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   free(job);
@@ -138,11 +169,8 @@ void sml_job_destroy(sml_job *job) {
 /* Who aborts often exits next, and the reason would be lost with the process. */
 static void await_abort_sent(struct sml_job *job) {
   const uint64_t deadline_ns = sml_clock_ns() + ABORT_SENT_NS;
-  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
-                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
   int error = 0;
-  while (job->engines != NULL && job->wants_abort && error == 0)
-    error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+  while (job->engines != NULL && job->wants_abort && error == 0) error = await_change(job, deadline_ns);
 }
 
 sml_status sml_job_abort(sml_job *job, const char *why) {
@@ -176,22 +204,6 @@ uint32_t sml_job_num_lanes(const struct sml_job *job) {
   return job->engines != NULL ? job->start.num_lanes : 0;
 }
 
-static void add_lane(struct sml_job *job, uint32_t l, sml_stats *stats) {
-  struct sml_lane_snapshot s;
-  sml_lane_snapshot(job->lanes[l].lane, &s);
-  stats->tx_packets += s.tx_packets;
-  stats->tx_bytes += s.tx_bytes;
-  stats->rx_packets += s.rx_packets;
-  stats->rx_bytes += s.rx_bytes;
-  stats->chunks_completed += s.chunks_completed;
-  stats->retransmissions += s.retransmissions;
-  stats->probes += s.probes;
-  stats->dropped_packets += s.dropped_packets;
-  if (l > 0) return;
-  stats->srtt_ns = s.srtt_ns;
-  stats->rto_ns = s.rto_ns;
-}
-
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
@@ -201,11 +213,13 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.operations_completed = job->operations_completed;
   stats.operations_failed = job->operations_failed;
   stats.tensor_bytes = job->tensor_bytes;
+  stats.rejoins = job->num_rejoins;
+  stats.retained_bytes = job->retained.input_bytes;
+  sml_job_lanes_add_stats_locked(job, &stats);
   pthread_mutex_unlock(&job->lock);
   stats.num_lanes = sml_job_num_lanes(job);
   stats.num_slots = job->start.num_slots;
   stats.chunk_bytes = job->start.chunk_bytes;
-  for (uint32_t l = 0; l < stats.num_lanes; l++) add_lane(job, l, &stats);
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
     stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
   if (job->engines != NULL)

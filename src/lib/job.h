@@ -6,21 +6,27 @@
 #define SML_LIB_JOB_H
 
 #include "lib/context.h"
+#include "lib/retained.h"
 #include "lib/session.h"
+
+#define SML_ELEM_BYTES 4u
 
 enum sml_job_state {
   SML_JOB_JOINING, /* not known to the caller yet */
   SML_JOB_RUNNING,
-  SML_JOB_DRAINING, /* the epoch has no room for the next operation: it waits until all pushed ones ended */
-  SML_JOB_RENEWING, /* EPOCH sent; nothing is outstanding; START awaited */
-  SML_JOB_FAILED,   /* for good; error says why */
+  SML_JOB_DRAINING,  /* the epoch has no room for the next operation: it waits until all pushed ones ended */
+  SML_JOB_RENEWING,  /* EPOCH sent; nothing is outstanding; START awaited */
+  SML_JOB_REJOINING, /* the aggregator was lost: lanes are closed or being closed, its successor is joined */
+  SML_JOB_FAILED,    /* for good; error says why */
 };
 
 struct sml_job_lane {
-  struct sml_lane *lane;          /* owned; attached to engine of the same number */
+  struct sml_lane *lane;          /* owned; attached to engine of the same number; NULL: none */
   struct sml_engine_command fail; /* posted at most once: a job fails once */
-  struct sml_job *job;
-  uint64_t chunks_used; /* of this epoch: a pure function of the operations, equal on all ranks */
+  struct sml_lane *failing;       /* the command's */
+  bool is_closing;                /* the control thread detaches it: nothing is posted behind that */
+  struct sml_job *job;            /* constant */
+  uint64_t chunks_used;           /* of this epoch: a pure function of the operations, equal on all ranks */
 };
 
 /* What is constant is set before the session is served or, for `start` but its epoch, before RUNNING. */
@@ -31,6 +37,7 @@ struct sml_job {
   uint32_t rank, world_size;
   char name[SML_JOB_NAME_BYTES];
   uint64_t operation_timeout_ns;
+  uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   struct sml_engines *engines; /* NULL: world size 1 */
 
   pthread_mutex_t lock;
@@ -40,13 +47,23 @@ struct sml_job {
   bool has_gone_rank;
   struct sml_ctl_rank_gone gone;
 
-  struct sml_ctl_start start;
+  struct sml_ctl_start start; /* the shape (lanes, slots, chunk size) stays when the epoch changes */
   struct sml_job_lane lanes[SML_MAX_LANES];
+  sml_stats closed_lanes;                /* figures of lanes that are no more */
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
   struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
   uint32_t num_pushed;                   /* of them, that engines hold */
   uint64_t next_number;
   uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
+
+  /* retry */
+  struct sml_retained_inputs retained;
+  uint64_t confirmed_operation; /* all ranks have completed those before; so none of them is kept */
+  uint64_t rejoining_since_ns;  /* REJOINING: when the aggregator was lost */
+  uint64_t first_refused_ns;    /* REJOINING: since when it is refused; SML_NEVER: it was not */
+  uint64_t num_rejoins;
+  bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */
+  bool has_told_last; /* and the aggregator was told at once that all has ended here */
 
   /* to the control thread */
   bool wants_abort, wants_leave, is_closed;
@@ -72,5 +89,7 @@ uint32_t sml_job_num_lanes(const struct sml_job *job);
 void sml_job_push_locked(struct sml_job *job);
 /* With job->lock held: ends the operations that no engine holds. */
 void sml_job_end_waiting_locked(struct sml_job *job, sml_status status);
+/* With job->lock held: the first operation that has not completed here, without a gap before it. */
+uint64_t sml_job_first_unfinished_locked(const struct sml_job *job);
 
 #endif

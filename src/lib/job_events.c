@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lib/job_settings.h"
+#include "lib/job_lanes.h"
 #include "lib/operation.h"
+#include "lib/rejoin.h"
 
 #define WARN_NS (10 * SML_NS_PER_S)
 /* An abort comes on the control connection at about the same time as the data port's ERROR: it knows why. */
@@ -27,14 +28,6 @@ sml_status sml_job_report_locked(const struct sml_job *job) {
   return sml_fail(job->error.status, "%s", job->error.detail);
 }
 
-static void fail_lane(struct sml_engine_command *command, void *engine, uint64_t now_ns) {
-  (void)engine;
-  (void)now_ns;
-  struct sml_job_lane *lane =
-      (struct sml_job_lane *)(void *)((uint8_t *)command - offsetof(struct sml_job_lane, fail));
-  sml_lane_fail(lane->lane, lane->job->error.status); /* constant since the command was posted */
-}
-
 static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t operation,
                            bool tells_others) {
   if (job->state == SML_JOB_FAILED) return;
@@ -49,12 +42,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   sml_log(&job->context->settings, SML_LOG_INFO, "job '%s' rank %u failed: %s", job->name, job->rank,
           failure->detail);
   sml_job_end_waiting_locked(job, job->error.status);
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
-    struct sml_job_lane *lane = &job->lanes[l];
-    if (lane->lane == NULL) continue;
-    lane->fail.run = fail_lane;
-    sml_engines_post(job->engines, l, &lane->fail);
-  }
+  sml_job_lanes_fail_locked(job);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
 }
@@ -72,82 +60,11 @@ static void fail(struct sml_job *job, const struct sml_ctl_abort *failure, bool 
 
 /* ---- starting ---- */
 
-static struct sml_worker_options make_worker_options(const struct sml_job *job,
-                                                     const struct sml_ctl_start *start, uint32_t lane) {
-  return (struct sml_worker_options){.job = job->session.welcome.job,
-                                     .epoch = start->epoch,
-                                     .rank = (uint16_t)job->rank,
-                                     .world_size = job->world_size,
-                                     .num_lanes = start->num_lanes,
-                                     .lane = lane,
-                                     .num_slots = start->num_slots,
-                                     .slot_base = start->slot_base[lane],
-                                     .chunk_bytes = start->chunk_bytes,
-                                     .first_phase = start->first_phase,
-                                     .first_chunk = start->first_chunk,
-                                     .num_operations = job->context->settings.num_operations,
-                                     .seed = sml_random_bits()};
-}
-
-struct lane_call {
-  struct sml_lane *lane;
-  const struct sml_worker_options *worker;
-  bool is_done;
-};
-
-static void attach_lane(struct sml_worker_engine *engine, void *argument) {
-  struct lane_call *call = argument;
-  call->is_done = sml_lane_attach(engine, call->lane);
-}
-
-static void detach_lane(struct sml_worker_engine *engine, void *argument) {
-  struct lane_call *call = argument;
-  sml_lane_detach(engine, call->lane);
-}
-
-static void restart_lane(struct sml_worker_engine *engine, void *argument) {
-  (void)engine;
-  struct lane_call *call = argument;
-  sml_lane_restart(call->lane, call->worker);
-}
-
-static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_start *start, uint32_t l) {
-  struct sml_lane_options options = {.worker = make_worker_options(job, start, l),
-                                     .aggregator = job->session.options.aggregator,
-                                     .source = job->session.prober.lanes[l].hello.from,
-                                     .lane = l,
-                                     .num_operations = job->context->settings.num_operations};
-  sml_addr_set_port(&options.aggregator, job->session.welcome.data_ports[l]);
-  struct lane_call call = {.lane = sml_lane_create(&options)};
-  if (call.lane == NULL) return NULL;
-  sml_engines_call(job->engines, l, attach_lane, &call);
-  if (call.is_done) return call.lane;
-  sml_lane_destroy(call.lane);
-  return NULL;
-}
-
-static void close_lanes(struct sml_job *job) {
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
-    struct lane_call call = {.lane = job->lanes[l].lane};
-    if (call.lane == NULL) continue;
-    sml_engines_call(job->engines, l, detach_lane, &call);
-    sml_lane_destroy(call.lane);
-    job->lanes[l].lane = NULL;
-  }
-}
-
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
-  struct sml_lane *lanes[SML_MAX_LANES] = {NULL};
-  bool is_complete = true;
-  for (uint32_t l = 0; l < start->num_lanes && is_complete; l++) {
-    lanes[l] = open_lane(job, start, l);
-    is_complete = lanes[l] != NULL;
-  }
+  const bool is_open = sml_job_lanes_open(job, start);
   pthread_mutex_lock(&job->lock);
   job->start = *start;
-  for (uint32_t l = 0; l < start->num_lanes; l++)
-    job->lanes[l] = (struct sml_job_lane){.lane = lanes[l], .job = job};
-  if (!is_complete) {
+  if (!is_open) {
     const struct sml_ctl_abort failure =
         sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory for %u slots", job->rank, start->num_slots);
     sml_job_fail_locked(job, &failure, true);
@@ -166,11 +83,7 @@ static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_st
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {
-  for (uint32_t l = 0; l < start->num_lanes; l++) {
-    const struct sml_worker_options worker = make_worker_options(job, start, l);
-    struct lane_call call = {.lane = job->lanes[l].lane, .worker = &worker};
-    sml_engines_call(job->engines, l, restart_lane, &call);
-  }
+  sml_job_lanes_restart(job, start);
   pthread_mutex_lock(&job->lock);
   job->start.epoch = start->epoch;
   job->start.first_phase = start->first_phase;
@@ -192,6 +105,8 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
     start_first(job, start);
   } else if (state == SML_JOB_RENEWING && is_same_shape(&job->start, start)) {
     start_again(job, start); /* nothing is outstanding and nothing is pushed until then */
+  } else if (state == SML_JOB_REJOINING) {
+    sml_rejoin_finish(job, start, sml_clock_ns());
   } else if (state != SML_JOB_FAILED) {
     const struct sml_ctl_abort failure =
         sml_job_failure(SML_ERR_PROTOCOL, "the aggregator started an epoch that nobody asked for");
@@ -201,8 +116,9 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
 
 /* ---- ends ---- */
 
-static void on_ended(void *user, const struct sml_ctl_abort *failure) {
-  fail(user, failure, false);
+static void on_ended(void *user, const struct sml_ctl_abort *cause) {
+  struct sml_ctl_abort failure = *cause;
+  if (!sml_rejoin_try(user, &failure, sml_clock_ns())) fail(user, &failure, false);
 }
 
 static struct sml_ctl_abort make_gone_failure(const struct sml_job *job) {
@@ -221,6 +137,7 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
     if (gone->detail[0] == 0)
       snprintf(job->gone.detail, sizeof job->gone.detail, "rank %u is gone", gone->rank);
     job->has_gone_rank = true;
+    if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   }
   if (job->state == SML_JOB_RENEWING) {
     const struct sml_ctl_abort failure = make_gone_failure(job);
@@ -231,7 +148,7 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
 
 static void on_closed(void *user) {
   struct sml_job *job = user;
-  close_lanes(job);
+  sml_job_lanes_close(job);
   pthread_mutex_lock(&job->lock);
   job->is_closed = true;
   pthread_cond_broadcast(&job->changed);
@@ -242,26 +159,22 @@ static void fill_heartbeat(void *user, struct sml_ctl_heartbeat *heartbeat) {
   struct sml_job *job = user;
   pthread_mutex_lock(&job->lock);
   heartbeat->operations_submitted = job->operations_submitted;
-  heartbeat->operations_completed = job->operations_completed;
+  heartbeat->operations_completed = sml_job_first_unfinished_locked(job);
+  pthread_mutex_unlock(&job->lock);
+}
+
+static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) {
+  struct sml_job *job = user;
+  pthread_mutex_lock(&job->lock);
+  job->confirmed_operation =
+      sml_max_u64(job->confirmed_operation,
+                  sml_min_u64(heartbeat->operations_completed, sml_job_first_unfinished_locked(job)));
+  sml_retained_drop_confirmed(job);
+  if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   pthread_mutex_unlock(&job->lock);
 }
 
 /* ---- lateness ---- */
-
-/* The lane that has waited longest, and whom for. */
-static bool find_waiting_lane(const struct sml_job *job, uint32_t *lane_out, struct sml_lane_snapshot *out) {
-  bool is_found = false;
-  for (uint32_t l = 0; l < sml_job_num_lanes(job); l++) {
-    struct sml_lane_snapshot s;
-    sml_lane_snapshot(job->lanes[l].lane, &s);
-    if (!s.is_waiting) continue;
-    if (is_found && s.waiting_since_ns >= out->waiting_since_ns) continue;
-    *out = s;
-    *lane_out = l;
-    is_found = true;
-  }
-  return is_found;
-}
 
 /* "waiting for ranks 1, 3 on lane 0 slot 12", into failure's end; ranks too. */
 static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
@@ -273,9 +186,11 @@ static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failur
   do {                                                                                           \
     if (used < room) used += (size_t)snprintf(failure->detail + used, room - used, __VA_ARGS__); \
   } while (0)
-  if (job->state == SML_JOB_DRAINING || job->state == SML_JOB_RENEWING) {
+  if (job->state == SML_JOB_REJOINING) {
+    ADD("the aggregator was lost and is not back");
+  } else if (job->state == SML_JOB_DRAINING || job->state == SML_JOB_RENEWING) {
     ADD("waiting for every rank to ask for a new epoch");
-  } else if (!find_waiting_lane(job, &lane, &s)) {
+  } else if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) {
     ADD("it was not begun");
   } else if (s.num_missing == 0) {
     ADD("no answer from the aggregator on lane %u slot %u", lane, s.waiting_slot);
@@ -290,12 +205,12 @@ static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failur
 #undef ADD
 }
 
-static void time_out(struct sml_job *job, const struct sml_operation *op) {
+static void time_out(struct sml_job *job, const struct sml_operation *op, uint64_t deadline_ns) {
   char text[96];
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort failure =
       sml_job_failure(SML_ERR_TIMEOUT, "%s timed out on rank %u after %.4g s: ", text, job->rank,
-                      (double)(op->deadline_ns - op->submitted_ns) / 1e9);
+                      (double)(deadline_ns - op->submitted_ns) / 1e9);
   add_lateness(job, &failure);
   fail_at_locked(job, &failure, op->engine.plan.number, true);
 }
@@ -313,8 +228,13 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
 static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
   struct sml_lane_snapshot s;
   uint32_t lane;
-  if (!find_waiting_lane(job, &lane, &s)) return false;
+  if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) return false;
   return s.has_error_reply && now_ns >= s.waiting_since_ns + ERROR_REPLY_GRACE_NS;
+}
+
+/* While the job rejoins, deadlines stand still: they are moved afterwards. */
+static uint64_t deadline_of(const struct sml_job *job, const struct sml_operation *op) {
+  return job->state == SML_JOB_REJOINING ? op->last_deadline_ns : op->deadline_ns;
 }
 
 /* Returns when to look again. */
@@ -322,18 +242,11 @@ static uint64_t check_operations(struct sml_job *job, uint64_t now_ns) {
   uint64_t deadline_ns = SML_NEVER;
   if (job->oldest == NULL || job->state == SML_JOB_FAILED) return deadline_ns;
   for (struct sml_operation *op = job->oldest; op; op = op->next) {
-    if (op->deadline_ns <= now_ns) {
-      time_out(job, op);
+    if (deadline_of(job, op) <= now_ns) {
+      time_out(job, op, deadline_of(job, op));
       return SML_NEVER;
     }
-    deadline_ns = sml_min_u64(deadline_ns, op->deadline_ns);
-  }
-  if (has_stale_error_reply(job, now_ns)) {
-    const struct sml_ctl_abort failure = sml_job_failure(
-        SML_ERR_AGGREGATOR_LOST,
-        "the aggregator no longer knows job '%s': it was restarted; create the job again", job->name);
-    sml_job_fail_locked(job, &failure, true);
-    return SML_NEVER;
+    deadline_ns = sml_min_u64(deadline_ns, deadline_of(job, op));
   }
   struct sml_operation *oldest = job->oldest;
   if (oldest->was_warned) return deadline_ns;
@@ -350,7 +263,8 @@ static void send_abort(struct sml_job *job) {
   m.u.abort.num_ranks = job->error.num_ranks;
   for (uint32_t i = 0; i < job->error.num_ranks; i++) m.u.abort.ranks[i] = (uint16_t)job->error.ranks[i];
   memcpy(m.u.abort.detail, job->error.detail, sizeof m.u.abort.detail);
-  sml_session_send(&job->session, &m);
+  if (job->session.state >= SML_SESSION_PROBING)
+    sml_session_send(&job->session, &m); /* else nobody listens yet */
 }
 
 static void ask_for_epoch(struct sml_job *job) {
@@ -364,16 +278,34 @@ static void ask_for_epoch(struct sml_job *job) {
                    &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch = {job->start.epoch}});
 }
 
+/* The aggregator is there, but not the one that had the job. */
+static void check_error_replies(struct sml_job *job, uint64_t now_ns) {
+  pthread_mutex_lock(&job->lock);
+  const bool is_stale = job->oldest != NULL && has_stale_error_reply(job, now_ns);
+  pthread_mutex_unlock(&job->lock);
+  if (!is_stale) return;
+  struct sml_ctl_abort failure = sml_job_failure(
+      SML_ERR_AGGREGATOR_LOST, "the aggregator no longer knows job '%s': it was restarted", job->name);
+  if (!sml_rejoin_try(job, &failure, now_ns)) fail(job, &failure, true);
+}
+
 static uint64_t on_tick(void *user, uint64_t now_ns) {
   struct sml_job *job = user;
+  check_error_replies(job, now_ns);
   pthread_mutex_lock(&job->lock);
   const uint64_t deadline_ns = check_operations(job, now_ns);
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) ask_for_epoch(job);
+  if (job->is_lingering && !job->has_told_last) {
+    sml_session_hasten_heartbeat(&job->session);
+    job->has_told_last = true;
+  }
   if (job->wants_abort) {
     send_abort(job);
     job->wants_abort = false;
     pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
   }
+  if (job->state == SML_JOB_FAILED && job->session.state < SML_SESSION_RUNNING)
+    sml_session_give_up(&job->session);
   if (job->wants_leave) sml_session_leave(&job->session, now_ns);
   pthread_mutex_unlock(&job->lock);
   return deadline_ns;
@@ -383,5 +315,6 @@ const struct sml_session_events sml_job_events = {.started = on_started,
                                                   .ended = on_ended,
                                                   .rank_gone = on_rank_gone,
                                                   .fill_heartbeat = fill_heartbeat,
+                                                  .heartbeat = on_heartbeat,
                                                   .tick = on_tick,
                                                   .closed = on_closed};

@@ -5,13 +5,17 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "core/wire.h"
 #include "engine/engine.h"
+#include "lib/key.h"
+#include "lib/settings.h"
 
 #define MAX_WORLD_SIZE SML_CTL_MAX_WORLD_SIZE
 #define MIN_LEASE_NS (20 * SML_NS_PER_MS)
 #define MAX_LEASE_NS (3600 * SML_NS_PER_S)
 #define MAX_SLOTS 32768u
-#define MIN_DATAGRAM_BYTES 288u /* header and the smallest chunk an aggregator takes */
+#define MIN_CHUNK_BYTES 256u /* that an aggregator takes */
+#define MAX_RETRY_NS (7 * 24 * 3600 * SML_NS_PER_S)
 #define MAX_DATAGRAM_BYTES 65507u
 
 uint64_t sml_random_bits(void) {
@@ -46,8 +50,60 @@ static bool is_name(const char *name) {
   return num_bytes > 0 && num_bytes < SML_JOB_NAME_BYTES && strspn(name, allowed) == num_bytes;
 }
 
+static sml_status read_check(struct sml_job_settings *s) {
+  const uint32_t check = s->options.check;
+  const char *text = sml_settings_environment("SWITCHML_CHECK");
+  if (check > 2)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "check is %u: 1 is on, 2 is off, 0 as SWITCHML_CHECK says",
+                    check);
+  if (check == 0 && text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_CHECK is '%.64s': set 1 or 0", text);
+  if (check == 1 || (check == 0 && text != NULL && text[0] == '1')) s->features |= SML_FEATURE_CHECK;
+  return SML_OK;
+}
+
+static sml_status read_retry(struct sml_job_settings *s) {
+  const double max_s = (double)(MAX_RETRY_NS / SML_NS_PER_S);
+  sml_job_options *o = &s->options;
+  const char *text = sml_settings_environment("SWITCHML_RETRY");
+  if (o->retry_ns == 0 && text != NULL) {
+    char *end;
+    const double seconds = strtod(text, &end);
+    if (((text[0] < '0' || text[0] > '9') && text[0] != '.') || *end != 0 || !(seconds <= max_s))
+      return sml_fail(SML_ERR_INVALID_ARGUMENT,
+                      "SWITCHML_RETRY is '%.64s': set seconds, as in 30 or 2.5, at most %.0f", text, max_s);
+    o->retry_ns = (uint64_t)(seconds * (double)SML_NS_PER_S);
+  }
+  if (o->retry_ns > MAX_RETRY_NS)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "retry_ns is %llu: at most 7 days",
+                    (unsigned long long)o->retry_ns);
+  if (o->retry_ns != 0) s->features |= SML_FEATURE_RETRY;
+  return SML_OK;
+}
+
+static sml_status read_key(struct sml_job_settings *s) {
+  const sml_job_options *o = &s->options;
+  const char *path = o->key_file != NULL ? o->key_file : sml_settings_environment("SWITCHML_KEY_FILE");
+  const char *name = o->key_name != NULL ? o->key_name : sml_settings_environment("SWITCHML_KEY_NAME");
+  if (name != NULL && name[0] == 0) name = NULL;
+  if (path != NULL && path[0] != 0) return sml_key_read(path, name, s->key_name, &s->key);
+  if (o->key_name == NULL || name == NULL) return SML_OK;
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "key_name is '%.64s', but no key file is named: set key_file",
+                  name);
+}
+
+/* What the smallest chunk needs. */
+static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
+  return sml_head_bytes(s->key_name[0] != 0) + MIN_CHUNK_BYTES +
+         ((s->features & SML_FEATURE_CHECK) != 0 ? SML_CHECK_BYTES : 0);
+}
+
 sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
+  sml_status status = read_check(s);
+  if (status == SML_OK) status = read_retry(s);
+  if (status == SML_OK) status = read_key(s);
+  if (status != SML_OK) return status;
   if (o->rank >= o->world_size)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank is %u: it must be below world_size, %u", o->rank,
                     o->world_size);
@@ -60,9 +116,9 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (!sml_is_pow2(o->num_slots) || o->num_slots > MAX_SLOTS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots,
                     MAX_SLOTS);
-  if (o->max_datagram_bytes < MIN_DATAGRAM_BYTES || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)
+  if (o->max_datagram_bytes < min_datagram_bytes(s) || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u",
-                    o->max_datagram_bytes, MIN_DATAGRAM_BYTES, MAX_DATAGRAM_BYTES);
+                    o->max_datagram_bytes, min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
   if (o->world_size == 1) return SML_OK;
   if (o->aggregator[0] == 0)
     return sml_fail(SML_ERR_NOT_CONFIGURED,
@@ -122,8 +178,9 @@ static uint64_t hash_bytes(uint64_t h, const void *data, size_t num_bytes) {
 
 static uint64_t hash_settings(const struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
-  const uint64_t numbers[] = {o->num_slots, o->max_datagram_bytes, o->lease_ns};
+  const uint64_t numbers[] = {o->num_slots, o->max_datagram_bytes, o->lease_ns, o->retry_ns, s->features};
   uint64_t h = hash_bytes(1, numbers, sizeof numbers);
+  h = hash_bytes(h, s->key_name, strlen(s->key_name) + 1); /* the name only: the records are public */
   h = hash_bytes(h, o->aggregator, strlen(o->aggregator) + 1);
   return hash_bytes(h, s->name, strlen(s->name));
 }
@@ -138,7 +195,7 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     read_record(records + (size_t)i * RECORD_BYTES, &r);
     if (r.magic != RECORD_MAGIC || r.api_version != first.api_version)
       return sml_fail(SML_ERR_VERSION, "rank %u runs another version of libswitchml than rank 0", i);
-    if (r.status != SML_OK && r.status >= SML_ERR_PROTOCOL && r.status < 0)
+    if (r.status != SML_OK && r.status >= SML_ERR_KEY && r.status < 0)
       return sml_fail((sml_status)r.status, "rank %u: %s", i, r.detail);
     if (r.rank != i)
       return sml_fail(SML_ERR_INVALID_ARGUMENT, "the all-gather callback's rank %u calls itself rank %u", i,
@@ -149,7 +206,7 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     if (r.settings_hash != first.settings_hash)
       return sml_fail(SML_ERR_INVALID_ARGUMENT,
                       "ranks 0 and %u have different settings: aggregator, name, num_slots, "
-                      "max_datagram_bytes and lease_ns must be equal on all ranks",
+                      "max_datagram_bytes, lease_ns, check, retry_ns and key_name must be equal on all ranks",
                       i);
   }
   *random_out = first.random;

@@ -3,6 +3,7 @@
 #ifndef SML_LIB_JOB_SETTINGS_H
 #define SML_LIB_JOB_SETTINGS_H
 
+#include "base/siphash.h"
 #include "ctl/message.h"
 #include "lib/status.h"
 #include "netio/netio.h"
@@ -11,6 +12,9 @@ struct sml_job_settings {
   sml_job_options options; /* defaults filled in; aggregator "" if none is configured */
   struct sml_addr addr;    /* of the aggregator; not for world size 1 */
   char name[SML_JOB_NAME_BYTES];
+  uint32_t features;                 /* SML_FEATURE_* */
+  char key_name[SML_KEY_NAME_BYTES]; /* "": not keyed */
+  struct sml_key key;
 };
 
 /* Copies the options and fills in defaults. Fails only for what makes an exchange with the other ranks

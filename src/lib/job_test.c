@@ -38,6 +38,7 @@ static sml_job_options make_options(const char *aggregator, uint64_t join_timeou
   sml_job_options o = SML_JOB_OPTIONS_INIT;
   o.aggregator = aggregator;
   o.world_size = 2;
+  o.check = 2;
   o.join_timeout_ns = join_timeout_ms * SML_NS_PER_MS;
   return o;
 }
@@ -207,6 +208,24 @@ static void it_sends_a_message_out_of_place(void **state) {
   stop_fake(&f);
 }
 
+static void it_does_not_ask_for_the_key(void **state) {
+  (void)state;
+  char path[] = "/tmp/sml-job-test-XXXXXX";
+  const int fd = mkstemp(path);
+  assert_true(fd >= 0 && write(fd, "red 000102030405060708090a0b0c0d0e0f\n", 37) == 37);
+  close(fd);
+  uint8_t answer[128];
+  struct sml_ctl_message m = {.kind = SML_CTL_WELCOME, .u.welcome = {.num_lanes = 1, .data_ports = {9}}};
+  struct fake f = {
+      .answer = answer, .answer_bytes = sml_ctl_encode(&m, answer, sizeof answer), .holds_open = true};
+  start_fake(&f);
+  sml_job_options o = make_options(f.address, 5000);
+  o.key_file = path;
+  assert_refused(&o, SML_ERR_KEY, "'red'");
+  stop_fake(&f);
+  unlink(path);
+}
+
 static void it_gives_more_lanes_than_offered(void **state) {
   (void)state;
   uint8_t answer[128];
@@ -337,6 +356,9 @@ static void different_settings_fail_on_every_rank(void **state) {
   BOTH(m[1].options.num_slots = 128, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
   BOTH(m[1].options.max_datagram_bytes = 1472, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
   BOTH(m[1].options.lease_ns = SML_NS_PER_S, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.check = 1, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.retry_ns = SML_NS_PER_S, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
+  BOTH(m[1].options.key_file = "/nope", SML_ERR_INVALID_ARGUMENT, "rank 1: cannot read key file");
   BOTH(m[1].options.name = "another", SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
   BOTH(m[1].options.aggregator = "127.0.0.1:10", SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
   BOTH(m[1].options.world_size = 3, SML_ERR_INVALID_ARGUMENT, "world_size 3");
@@ -363,6 +385,7 @@ int main(void) {
       cmocka_unit_test(it_answers_nonsense),
       cmocka_unit_test(it_speaks_another_version),
       cmocka_unit_test(it_sends_a_message_out_of_place),
+      cmocka_unit_test(it_does_not_ask_for_the_key),
       cmocka_unit_test(it_gives_more_lanes_than_offered),
       cmocka_unit_test(its_data_port_is_dead),
       cmocka_unit_test(it_is_silent),

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define ELEM_BYTES 4u
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
 
@@ -24,9 +23,13 @@ sml_status sml_operations_create(struct sml_context *context) {
   return SML_OK;
 }
 
+static void free_codes(struct sml_operation *op) {
+  for (uint32_t l = 0; l < SML_MAX_LANES; l++) free(op->engine.codes[l]);
+}
+
 void sml_operations_destroy(struct sml_context *context) {
   for (uint32_t i = 0; context->operations != NULL && i < context->settings.num_operations; i++)
-    for (uint32_t l = 0; l < SML_MAX_LANES; l++) free(context->operations[i].engine.codes[l]);
+    free_codes(&context->operations[i]);
   free(context->operations);
 }
 
@@ -40,6 +43,11 @@ static struct sml_operation *take_free(struct sml_context *context) {
 
 static void give_back(struct sml_operation *op) {
   struct sml_context *context = op->context;
+  if (op->is_replay) {
+    free_codes(op);
+    free(op);
+    return;
+  }
   pthread_mutex_lock(&context->lock);
   op->next_free = context->free_operations;
   context->free_operations = op;
@@ -65,9 +73,17 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
 
 /* job->lock held. Publishes the end; afterwards a caller may release the operation. */
 static void publish_end(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  if (op->retained != NULL) {
+    op->retained->user = NULL;
+    sml_retained_drop_confirmed(job); /* if the others were faster */
+  }
+  if (op->is_replay) {
+    trace(job, op, "done again");
+    return;
+  }
   if (status == SML_OK) {
     job->operations_completed++;
-    job->tensor_bytes += op->engine.plan.num_elems * ELEM_BYTES;
+    job->tensor_bytes += op->engine.plan.num_elems * SML_ELEM_BYTES;
   } else {
     job->operations_failed++;
   }
@@ -98,32 +114,132 @@ static void unlink_operation(struct sml_job *job, struct sml_operation *op) {
     job->newest = op->prev;
 }
 
-/* On the engine that ended its part last: all parts are done, nobody touches the buffers any more. */
+/* job->lock held. A lane that got a wrong sum fails by itself, perhaps before it says so. */
+static void fail_by_itself(struct sml_job *job, const struct sml_operation *op, sml_status status) {
+  char text[96];
+  sml_operation_describe(op, text, sizeof text);
+  const struct sml_ctl_abort failure =
+      sml_job_failure(status, "%s failed on rank %u: %s", text, job->rank, sml_status_string(status));
+  sml_job_fail_locked(job, &failure, true);
+}
+
+/* job->lock held, all parts are done, nobody touches the buffers any more. */
+static void end_pushed(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  if (status != SML_OK && job->state != SML_JOB_FAILED) fail_by_itself(job, op, status);
+  unlink_operation(job, op);
+  publish_end(job, op, status == SML_OK ? SML_OK : job->error.status);
+  if (job->oldest == NULL && (job->state == SML_JOB_FAILED || job->is_lingering))
+    pthread_cond_broadcast(&job->changed); /* for destroy */
+  if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) sml_control_wake(&job->context->control);
+  if (job->first_waiting != NULL) sml_job_push_locked(job); /* there may be room for more */
+}
+
+/* On the engine that ended its part last. */
 static void on_ended(struct sml_engine_operation *engine) {
   struct sml_operation *op = (struct sml_operation *)engine;
   struct sml_job *job = op->job;
   pthread_mutex_lock(&job->lock);
-  unlink_operation(job, op);
+  const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
+  op->is_pushed = false;
   job->num_pushed--;
-  const bool is_detached = op->is_released;
-  publish_end(job, op, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
-  if (job->state == SML_JOB_FAILED && job->oldest == NULL)
-    pthread_cond_broadcast(&job->changed); /* for destroy */
-  if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) sml_control_wake(&job->context->control);
+  const bool waits_again = status != SML_OK && job->state == SML_JOB_REJOINING; /* its lanes were closed */
+  const bool is_detached = op->is_released && !waits_again;
+  if (!waits_again) end_pushed(job, op, status);
   pthread_mutex_unlock(&job->lock);
   if (is_detached) give_back(op);
 }
 
 void sml_job_end_waiting_locked(struct sml_job *job, sml_status status) {
   struct sml_operation *next;
-  for (struct sml_operation *op = job->first_waiting; op; op = next) {
+  for (struct sml_operation *op = job->oldest; op; op = next) {
     next = op->next;
+    if (op->is_pushed) continue;
     unlink_operation(job, op);
     const bool is_detached = op->is_released;
     publish_end(job, op, status);
     if (is_detached) give_back(op);
   }
   job->first_waiting = NULL;
+}
+
+uint64_t sml_job_first_unfinished_locked(const struct sml_job *job) {
+  const struct sml_operation *op = job->oldest;
+  while (op != NULL && op->is_replay) op = op->next;
+  return op != NULL ? op->engine.plan.number : job->next_number;
+}
+
+/* Room for each lane's exponent codes. */
+static bool fits_codes(struct sml_operation *op, const struct sml_job *job) {
+  const uint32_t num_lanes = sml_job_num_lanes(job);
+  for (uint32_t l = 0; l < num_lanes; l++) {
+    struct sml_range range;
+    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+    const size_t num_bytes = sml_stream_codes_bytes(&range);
+    if (num_bytes <= op->codes_bytes[l]) continue;
+    uint8_t *codes = realloc(op->engine.codes[l], num_bytes);
+    if (codes == NULL) return false;
+    op->engine.codes[l] = codes;
+    op->codes_bytes[l] = num_bytes;
+  }
+  return true;
+}
+
+/* ---- replays ---- */
+
+static struct sml_operation *make_replay(struct sml_job *job, struct sml_retained *retained,
+                                         uint64_t now_ns) {
+  struct sml_operation *op = calloc(1, sizeof *op);
+  if (op == NULL) return NULL;
+  op->context = job->context;
+  op->job = job;
+  op->is_replay = op->is_released = true;
+  op->retained = retained;
+  op->engine.in = retained->data; /* and out NULL: the caller has had the result */
+  op->engine.plan = retained->plan;
+  op->engine.on_ended = on_ended;
+  op->submitted_ns = now_ns;
+  op->deadline_ns = op->last_deadline_ns = now_ns + job->operation_timeout_ns;
+  atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
+  if (fits_codes(op, job)) return op;
+  give_back(op);
+  return NULL;
+}
+
+static void insert_before(struct sml_job *job, struct sml_operation *op, struct sml_operation *next) {
+  op->next = next;
+  op->prev = next != NULL ? next->prev : job->newest;
+  if (op->prev != NULL)
+    op->prev->next = op;
+  else
+    job->oldest = op;
+  if (next != NULL)
+    next->prev = op;
+  else
+    job->newest = op;
+}
+
+bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns) {
+  struct sml_operation *next = job->oldest;
+  for (struct sml_retained *r = job->retained.oldest; r; r = r->next) {
+    if (r->user != NULL) continue;
+    while (next != NULL && next->engine.plan.number < r->plan.number) next = next->next;
+    struct sml_operation *op = make_replay(job, r, now_ns);
+    if (op == NULL) return false;
+    r->user = op;
+    insert_before(job, op, next);
+  }
+  return true;
+}
+
+void sml_job_drop_replays_locked(struct sml_job *job) {
+  struct sml_operation *next;
+  for (struct sml_operation *op = job->oldest; op; op = next) {
+    next = op->next;
+    if (!op->is_replay) continue;
+    unlink_operation(job, op);
+    op->retained->user = NULL;
+    give_back(op);
+  }
 }
 
 /* ---- submission ---- */
@@ -136,7 +252,7 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "reduction %d is unknown: SML_SUM or SML_AVG", (int)reduction);
   if (type == SML_INT32 && reduction == SML_AVG)
     return sml_fail(SML_ERR_UNSUPPORTED, "int32 AVG is not offered: sum and divide");
-  if (count > PTRDIFF_MAX / ELEM_BYTES)
+  if (count > PTRDIFF_MAX / SML_ELEM_BYTES)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
   const uint32_t num_lanes = sml_job_num_lanes(job);
   if (num_lanes == 0) return SML_OK;
@@ -152,7 +268,7 @@ static sml_status check_buffers(const void *in, const void *out, size_t count) {
   if (in == NULL || out == NULL)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out",
                     count);
-  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * ELEM_BYTES;
+  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * SML_ELEM_BYTES;
   if (a != b && (a < b ? b - a : a - b) < num_bytes)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "in and out overlap: they must be equal or disjoint");
   return SML_OK;
@@ -161,22 +277,6 @@ static sml_status check_buffers(const void *in, const void *out, size_t count) {
 int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
   return job != NULL && !sml_context_is_forked(job->context) &&
          check_kind(job, type, reduction, count) == SML_OK;
-}
-
-/* Room for each lane's exponent codes. */
-static sml_status fit_codes(struct sml_operation *op, const struct sml_job *job) {
-  const uint32_t num_lanes = sml_job_num_lanes(job);
-  for (uint32_t l = 0; l < num_lanes; l++) {
-    struct sml_range range;
-    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
-    const size_t num_bytes = sml_stream_codes_bytes(&range);
-    if (num_bytes <= op->codes_bytes[l]) continue;
-    uint8_t *codes = realloc(op->engine.codes[l], num_bytes);
-    if (codes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu exponent codes", num_bytes);
-    op->engine.codes[l] = codes;
-    op->codes_bytes[l] = num_bytes;
-  }
-  return SML_OK;
 }
 
 /* Whether the epoch has room for the operation, as sml_worker_chunks_left() counts it. */
@@ -200,6 +300,9 @@ static bool take_chunks(struct sml_job *job, const struct sml_operation *op, boo
 static void push(struct sml_job *job, struct sml_operation *op) {
   const uint32_t num_lanes = sml_job_num_lanes(job);
   atomic_store_explicit(&op->engine.lanes_left, num_lanes, memory_order_relaxed); /* published by the push */
+  atomic_store_explicit(&op->engine.status, SML_OK,
+                        memory_order_relaxed); /* it may have been pushed before */
+  op->is_pushed = true;
   job->num_pushed++;
   job->first_waiting = op->next;
   for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, &op->engine);
@@ -207,7 +310,8 @@ static void push(struct sml_job *job, struct sml_operation *op) {
 }
 
 void sml_job_push_locked(struct sml_job *job) {
-  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL) {
+  const uint32_t room = job->context->settings.num_operations; /* of a lane's ring */
+  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
     bool is_fresh;
     if (take_chunks(job, job->first_waiting, &is_fresh)) {
       push(job, job->first_waiting);
@@ -242,20 +346,28 @@ static sml_status refuse(struct sml_job *job) {
 static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   struct sml_engine_operation *engine = &op->engine;
   pthread_mutex_lock(&job->lock);
-  const sml_status status = refuse_locked(job);
+  /* An empty one needs nobody: those who have left cannot be missing in it. */
+  const bool is_empty = engine->plan.num_elems == 0 && job->state != SML_JOB_FAILED;
+  const sml_status status = is_empty ? SML_OK : refuse_locked(job);
   if (status == SML_OK) {
     engine->plan.number = job->next_number++;
     job->operations_submitted++;
     trace(job, op, "submitted");
     if (engine->plan.num_elems > 0 && job->engines != NULL) {
+      if (op->retained != NULL) {
+        op->retained->plan = engine->plan;
+        sml_retained_append(job, op->retained, op);
+      }
       append(job, op);
       sml_job_push_locked(job);
     } else {
       /* Alone, a rank's sum and its average are its input's bits. */
       if (engine->plan.num_elems > 0 && engine->in != engine->out)
-        memcpy(engine->out, engine->in, engine->plan.num_elems * ELEM_BYTES);
+        memcpy(engine->out, engine->in, engine->plan.num_elems * SML_ELEM_BYTES);
       publish_end(job, op, SML_OK);
     }
+  } else if (op->retained != NULL) {
+    sml_retained_give_back(job, op->retained);
   }
   pthread_mutex_unlock(&job->lock);
   return status;
@@ -275,11 +387,23 @@ static void prepare(struct sml_operation *op, struct sml_job *job, const void *i
   atomic_store_explicit(&engine->status, SML_OK, memory_order_relaxed);
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   op->job = job;
-  op->is_released = op->was_warned = false;
+  op->retained = NULL;
+  op->is_pushed = op->is_released = op->was_warned = false;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
       deadline_after(op->submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
+  op->last_deadline_ns = deadline_after(op->deadline_ns, job->retry_ns);
+}
+
+/* What the operation needs beside its place in the pool. */
+static sml_status fit(struct sml_operation *op, struct sml_job *job) {
+  const uint64_t num_elems = op->engine.plan.num_elems;
+  if (!fits_codes(op, job)) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
+  if (job->retry_ns == 0 || job->engines == NULL || num_elems == 0) return SML_OK;
+  const sml_status status = sml_retained_copy(job, op->engine.in, num_elems * SML_ELEM_BYTES, &op->retained);
+  if (status == SML_OK) op->engine.in = op->retained->data;
+  return status;
 }
 
 sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
@@ -309,7 +433,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
                                           .has_exponents = type == SML_FLOAT32};
   prepare(op, job, in, out, &plan, o.timeout_ns);
   const uint64_t deadline_ns = op->deadline_ns; /* read now: once submitted it may end at any moment */
-  status = fit_codes(op, job);
+  status = fit(op, job);
   if (status == SML_OK) status = submit(job, op);
   if (status != SML_OK) {
     give_back(op);

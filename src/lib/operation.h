@@ -14,9 +14,13 @@ struct sml_operation {
   size_t codes_bytes[SML_MAX_LANES]; /* room at engine.codes[] */
   /* guarded by job->lock */
   struct sml_operation *prev, *next; /* the job's list of those that have not ended */
-  bool is_pushed, is_released, was_warned;
+  bool is_pushed;                    /* engines hold it */
+  bool is_released, was_warned;
   uint32_t num_waiters;
   uint64_t submitted_ns, deadline_ns;
+  uint64_t last_deadline_ns;     /* deadline_ns moves while the job rejoins, but not beyond this */
+  struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
+  bool is_replay; /* nobody's: done again for other ranks; memory of its own, freed at its end */
   /* SML_IN_PROGRESS until it ended: release by its end, acquire by test; the buffers follow it. */
   _Atomic int32_t status;
 };
@@ -24,6 +28,12 @@ struct sml_operation {
 /* All of a context. */
 sml_status sml_operations_create(struct sml_context *context);
 void sml_operations_destroy(struct sml_context *context);
+
+/* With job->lock held, REJOINING: adds to the job's list, in its order, an operation for each that this rank
+ * has completed and others may not have. False: no memory. */
+bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns);
+/* With job->lock held; no engine holds any. */
+void sml_job_drop_replays_locked(struct sml_job *job);
 
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);

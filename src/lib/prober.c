@@ -33,11 +33,13 @@ static uint32_t ask_kernel(const struct sml_addr *to) {
   return payload_bytes;
 }
 
-static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_datagram_bytes) {
+static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_bytes,
+                            bool is_only_size) {
   static const uint32_t usual_bytes[] = {8960, 1472, 1252, 508};
-  const uint32_t first = sml_min_u32(max_datagram_bytes, ask_kernel(to));
+  const uint32_t first = is_only_size ? max_bytes : sml_min_u32(max_bytes, ask_kernel(to));
   p->num_candidates = 0;
   p->candidates_bytes[p->num_candidates++] = first;
+  if (is_only_size) return;
   for (size_t i = 0; i < SML_ARRAY_LEN(usual_bytes); i++)
     if (usual_bytes[i] < first) p->candidates_bytes[p->num_candidates++] = usual_bytes[i];
 }
@@ -65,16 +67,16 @@ static void ask(struct sml_prober *p, uint32_t l, uint64_t now_ns) {
   sml_engines_call(p->engines, l, begin_hello, &lane->hello);
 }
 
-void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcome, uint32_t rank,
-                      const struct sml_addr *aggregator, uint32_t max_datagram_bytes, uint64_t now_ns) {
+void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcome,
+                      const struct sml_prober_options *options, uint64_t now_ns) {
   SML_ASSERT(welcome->num_lanes <= p->engines->num_engines);
   p->num_lanes = welcome->num_lanes;
-  uint32_t max_bytes = max_datagram_bytes;
+  uint32_t max_bytes = options->max_datagram_bytes;
   for (uint32_t l = 0; l < p->num_lanes; l++)
     max_bytes = sml_min_u32(max_bytes, p->engines->units[l].io->max_frame_bytes);
-  struct sml_addr to = *aggregator;
+  struct sml_addr to = *options->aggregator;
   sml_addr_set_port(&to, welcome->data_ports[0]);
-  list_candidates(p, &to, max_bytes);
+  list_candidates(p, &to, max_bytes, options->is_only_size);
   for (uint32_t l = 0; l < p->num_lanes; l++) {
     struct sml_prober_lane *lane = &p->lanes[l];
     sml_addr_set_port(&to, welcome->data_ports[l]);
@@ -82,9 +84,11 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
     lane->candidate = 0;
     lane->hello = (struct sml_hello){.job = welcome->job,
                                      .epoch = welcome->epoch,
-                                     .rank = (uint16_t)rank,
+                                     .rank = (uint16_t)options->rank,
                                      .nonce = welcome->nonce,
                                      .to = to,
+                                     .is_keyed = options->key != NULL,
+                                     .key = options->key != NULL ? *options->key : (struct sml_key){0},
                                      .done = take_verdict,
                                      .user = lane};
     ask(p, l, now_ns);

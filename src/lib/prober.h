@@ -26,10 +26,16 @@ struct sml_prober {
   struct sml_prober_lane lanes[SML_MAX_LANES];
 };
 
-/* engines, wake and user are set by the caller before. aggregator: of the control connection; the
- * lanes' ports come from the welcome. */
-void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *welcome, uint32_t rank,
-                      const struct sml_addr *aggregator, uint32_t max_datagram_bytes, uint64_t now_ns);
+struct sml_prober_options {
+  uint32_t rank;
+  const struct sml_addr *aggregator; /* of the control connection; the lanes' ports come from the welcome */
+  uint32_t max_datagram_bytes;
+  bool is_only_size;         /* max_datagram_bytes or nothing */
+  const struct sml_key *key; /* of the welcome's epoch; NULL: none */
+};
+/* engines, wake and user are set by the caller before. */
+void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *welcome,
+                      const struct sml_prober_options *options, uint64_t now_ns);
 enum sml_prober_state { SML_PROBER_BUSY, SML_PROBER_DONE };
 /* Moves lanes on to their next candidate. DONE: *datagram_bytes_out came back on all lanes (0: nothing
  * did on some lane), and no engine holds memory of the prober any more. */

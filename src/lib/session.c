@@ -11,7 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/wire.h"
 #include "lib/fork.h"
+#include "lib/job_settings.h"
 
 #define RETRY_NS (100 * SML_NS_PER_MS)
 #define ATTEMPT_NS (3 * SML_NS_PER_S)
@@ -72,7 +74,7 @@ static void flush(struct sml_session *s) {
 
 void sml_session_send(struct sml_session *s, const struct sml_ctl_message *message) {
   if (s->fd < 0 || s->state == SML_SESSION_CONNECTING) return;
-  s->tx_bytes += sml_ctl_encode(message, s->tx + s->tx_bytes, sizeof s->tx - s->tx_bytes);
+  s->tx_bytes += sml_channel_encode(&s->channel, message, s->tx + s->tx_bytes, sizeof s->tx - s->tx_bytes);
   flush(s);
 }
 
@@ -116,13 +118,42 @@ void sml_session_leave(struct sml_session *s, uint64_t now_ns) {
   sml_prober_cancel(&s->prober);
 }
 
+void sml_session_give_up(struct sml_session *s) {
+  if (s->state >= SML_SESSION_OVER) return;
+  if (s->state < SML_SESSION_PROBING) close_descriptor(s);
+  s->state = SML_SESSION_OVER;
+}
+
+/* ---- joining again ---- */
+
+static uint32_t overhead_bytes(const struct sml_session *s) {
+  const bool is_checked = (s->options.join.features & SML_FEATURE_CHECK) != 0;
+  return sml_head_bytes(s->options.is_keyed) + (is_checked ? SML_CHECK_BYTES : 0);
+}
+
+void sml_session_rejoin(struct sml_session *s, const struct sml_session_resume *resume, uint64_t now_ns) {
+  struct sml_ctl_join *join = &s->options.join;
+  join->resume_operation = resume->resume_operation;
+  join->oldest_operation = resume->oldest_operation;
+  join->resume_chunk_bytes = resume->chunk_bytes;
+  s->only_datagram_bytes = resume->chunk_bytes + overhead_bytes(s);
+  s->options.deadline_ns = resume->deadline_ns;
+  s->attempt_failure[0] = 0;
+  s->attempt_ns = now_ns + RETRY_NS;
+  close_descriptor(s);
+  sml_prober_cancel(&s->prober);
+  s->state = SML_SESSION_CLEARING;
+}
+
 /* ---- connecting ---- */
 
 static void send_join(struct sml_session *s, uint64_t now_ns) {
-  struct sml_ctl_message m = {.kind = SML_CTL_JOIN, .u.join = s->options.join};
-  m.u.join.join_timeout_ns = s->options.deadline_ns > now_ns ? s->options.deadline_ns - now_ns : 1;
+  struct sml_ctl_join *join = &s->options.join;
+  join->join_timeout_ns = s->options.deadline_ns > now_ns ? s->options.deadline_ns - now_ns : 1;
+  for (size_t i = 0; s->options.is_keyed && i < SML_ARRAY_LEN(join->nonce); i++)
+    join->nonce[i] = sml_random_bits();
   s->state = SML_SESSION_JOINING;
-  sml_session_send(s, &m);
+  sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_JOIN, .u.join = *join});
 }
 
 static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
@@ -136,8 +167,9 @@ static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
   }
   const int one = 1;
   setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  s->has_eof = false;
+  s->has_eof = s->was_challenged = s->was_welcomed = false;
   s->rx_bytes = s->tx_bytes = 0;
+  sml_channel_init(&s->channel, false);
   s->state = SML_SESSION_CONNECTING;
   s->attempt_ns = now_ns + ATTEMPT_NS;
   if (connect(s->fd, addr, s->options.aggregator.num_bytes) != 0 && errno != EINPROGRESS)
@@ -182,7 +214,8 @@ static void wake_control(void *user) {
 
 /* Another rank of the same job on the same context. They would share data ports, and one result for both
  * cannot be told apart from two of the same. */
-static const struct sml_session *find_twin(const struct sml_session *s, const struct sml_ctl_welcome *welcome) {
+static const struct sml_session *find_twin(const struct sml_session *s,
+                                           const struct sml_ctl_welcome *welcome) {
   sml_fork_lock();
   const struct sml_session *other = s->options.control->sessions;
   sml_fork_unlock();
@@ -195,7 +228,43 @@ static const struct sml_session *find_twin(const struct sml_session *s, const st
   return NULL;
 }
 
+bool sml_session_data_key(const struct sml_session *s, uint32_t epoch, struct sml_key *key_out) {
+  if (!s->options.is_keyed) return false;
+  *key_out =
+      sml_ctl_data_key(&s->options.key, s->options.join.job_name, s->welcome.job, epoch, s->welcome.salt);
+  return true;
+}
+
+static void take_challenge(struct sml_session *s, const struct sml_ctl_challenge *challenge) {
+  s->was_challenged = true;
+  sml_channel_set_key(&s->channel, &s->options.key, s->options.join.nonce, challenge->nonce);
+  sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
+}
+
+static void probe(struct sml_session *s, uint64_t now_ns) {
+  struct sml_key key;
+  const bool is_keyed = sml_session_data_key(s, s->welcome.epoch, &key);
+  const uint32_t only_bytes = s->only_datagram_bytes;
+  const struct sml_prober_options options = {
+      .rank = s->options.join.rank,
+      .aggregator = &s->options.aggregator,
+      .max_datagram_bytes = only_bytes != 0 ? only_bytes : s->options.join.max_datagram_bytes,
+      .is_only_size = only_bytes != 0,
+      .key = is_keyed ? &key : NULL};
+  s->prober.engines = s->options.engines;
+  s->prober.wake = wake_control;
+  s->prober.user = s->options.control;
+  sml_prober_start(&s->prober, &s->welcome, &options, now_ns);
+}
+
 static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *welcome, uint64_t now_ns) {
+  if (s->options.is_keyed && !s->was_challenged) {
+    end(s, SML_ERR_KEY,
+        "the aggregator at %s did not ask for a proof of key '%s': it has no keys, or is not the one that is "
+        "meant",
+        s->options.aggregator_text, s->options.join.key_name);
+    return;
+  }
   const struct sml_session *twin = find_twin(s, welcome);
   if (twin != NULL) {
     end(s, SML_ERR_INVALID_ARGUMENT,
@@ -209,22 +278,20 @@ static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *we
     return;
   }
   s->welcome = *welcome;
+  s->was_welcomed = true;
   s->last_heard_ns = s->next_heartbeat_ns = now_ns;
   s->state = SML_SESSION_PROBING;
-  s->prober.engines = s->options.engines;
-  s->prober.wake = wake_control;
-  s->prober.user = s->options.control;
-  sml_prober_start(&s->prober, welcome, s->options.join.rank, &s->options.aggregator,
-                   s->options.join.max_datagram_bytes, now_ns);
+  probe(s, now_ns);
 }
 
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
   if (start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
-      start->chunk_bytes + SML_CTL_HEADER_BYTES > s->datagram_bytes) {
+      start->chunk_bytes + overhead_bytes(s) > s->datagram_bytes ||
+      start->features != s->options.join.features) {
     end(s, SML_ERR_PROTOCOL,
-        "the aggregator at %s started the job with %u lanes, %u slots and chunks of %u bytes, "
+        "the aggregator at %s started the job with %u lanes, %u slots, chunks of %u bytes and features %x, "
         "which are not what was agreed",
-        s->options.aggregator_text, start->num_lanes, start->num_slots, start->chunk_bytes);
+        s->options.aggregator_text, start->num_lanes, start->num_slots, start->chunk_bytes, start->features);
     return;
   }
   s->state = SML_SESSION_RUNNING;
@@ -241,6 +308,9 @@ static void take_message(struct sml_session *s, const struct sml_ctl_message *m,
   if (state >= SML_SESSION_OVER) return;
   if (m->kind == SML_CTL_REFUSE) {
     end(s, (sml_status)m->u.refuse.status, "%s", m->u.refuse.detail);
+  } else if (m->kind == SML_CTL_CHALLENGE && state == SML_SESSION_JOINING && s->options.is_keyed &&
+             !s->was_challenged) {
+    take_challenge(s, &m->u.challenge);
   } else if (m->kind == SML_CTL_WELCOME && state == SML_SESSION_JOINING) {
     take_welcome(s, &m->u.welcome, now_ns);
   } else if (m->kind == SML_CTL_START && (state == SML_SESSION_PROBED || state == SML_SESSION_RUNNING)) {
@@ -249,10 +319,32 @@ static void take_message(struct sml_session *s, const struct sml_ctl_message *m,
     take_abort(s, &m->u.abort);
   } else if (m->kind == SML_CTL_RANK_GONE && state > SML_SESSION_JOINING) {
     s->options.events->rank_gone(s->options.user, &m->u.rank_gone);
-  } else if (m->kind != SML_CTL_HEARTBEAT) {
+  } else if (m->kind == SML_CTL_HEARTBEAT) {
+    if (state == SML_SESSION_RUNNING) s->options.events->heartbeat(s->options.user, &m->u.heartbeat);
+  } else {
     end(s, SML_ERR_PROTOCOL, "the aggregator at %s sent a control message (%d) out of place",
         s->options.aggregator_text, (int)m->kind);
   }
+}
+
+static void end_for_garbage(struct sml_session *s, enum sml_ctl_decode verdict) {
+  const char *who = s->options.aggregator_text;
+  if (verdict == SML_CTL_BAD_VERSION)
+    end(s, SML_ERR_VERSION,
+        "the aggregator at %s speaks another version of the control protocol than "
+        "libswitchml %s: update one of them",
+        who, SML_VERSION_TEXT);
+  else if (verdict == SML_CTL_BAD_TAG && s->state == SML_SESSION_JOINING)
+    end(s, SML_ERR_KEY, "the aggregator at %s has another key '%s' than this rank: compare the key files",
+        who, s->options.join.key_name);
+  else if (verdict == SML_CTL_BAD_TAG)
+    end(s, SML_ERR_PROTOCOL,
+        "a control message that seems to come from the aggregator at %s is not authentic: "
+        "somebody else writes into the connection",
+        who);
+  else
+    end(s, SML_ERR_PROTOCOL,
+        "what answers at %s is not a switchmld (its answer makes no sense): check the address", who);
 }
 
 static void take_messages(struct sml_session *s, uint64_t now_ns) {
@@ -261,24 +353,14 @@ static void take_messages(struct sml_session *s, uint64_t now_ns) {
     struct sml_ctl_message m;
     size_t consumed_bytes;
     const enum sml_ctl_decode verdict =
-        sml_ctl_decode(s->rx + used_bytes, s->rx_bytes - used_bytes, &m, &consumed_bytes);
+        sml_channel_decode(&s->channel, s->rx + used_bytes, s->rx_bytes - used_bytes, &m, &consumed_bytes);
     if (verdict == SML_CTL_NEED_MORE) break;
     if (verdict == SML_CTL_DECODED) {
       used_bytes += consumed_bytes;
       take_message(s, &m, now_ns);
       continue;
     }
-    if (s->state < SML_SESSION_OVER) {
-      if (verdict == SML_CTL_BAD_VERSION)
-        end(s, SML_ERR_VERSION,
-            "the aggregator at %s speaks another version of the control protocol than "
-            "libswitchml %s: update one of them",
-            s->options.aggregator_text, SML_VERSION_TEXT);
-      else
-        end(s, SML_ERR_PROTOCOL,
-            "what answers at %s is not a switchmld (its answer makes no sense): check the address",
-            s->options.aggregator_text);
-    }
+    if (s->state < SML_SESSION_OVER) end_for_garbage(s, verdict);
     s->rx_bytes = 0;
     return;
   }
@@ -294,7 +376,7 @@ static void take_eof(struct sml_session *s, const char *reason, uint64_t now_ns)
   } else if (s->state < SML_SESSION_OVER) {
     end(s, SML_ERR_AGGREGATOR_LOST,
         "the aggregator at %s closed the control connection (%s): it has ended or was "
-        "restarted; create the job again",
+        "restarted",
         s->options.aggregator_text, reason);
   } else {
     close_descriptor(s);
@@ -329,7 +411,15 @@ static void beat(struct sml_session *s, uint64_t now_ns) {
   if (s->tx_bytes > 0) return; /* the connection is stuck: more of the same does not help */
   struct sml_ctl_message m = {.kind = SML_CTL_HEARTBEAT};
   s->options.events->fill_heartbeat(s->options.user, &m.u.heartbeat);
+  const bool has_news = m.u.heartbeat.operations_completed != s->told_operation;
+  s->told_operation = m.u.heartbeat.operations_completed;
+  if (has_news && s->options.busy_heartbeat_ns != 0)
+    s->next_heartbeat_ns = sml_min_u64(s->next_heartbeat_ns, now_ns + s->options.busy_heartbeat_ns);
   sml_session_send(s, &m);
+}
+
+void sml_session_hasten_heartbeat(struct sml_session *s) {
+  s->next_heartbeat_ns = 0;
 }
 
 static void check_deadlines(struct sml_session *s, uint64_t now_ns) {
@@ -362,6 +452,8 @@ static void poll_prober(struct sml_session *s, uint64_t now_ns) {
     s->datagram_bytes = datagram_bytes;
     s->state = SML_SESSION_PROBED;
     sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed = {datagram_bytes}});
+  } else if (s->state == SML_SESSION_CLEARING) {
+    s->state = SML_SESSION_WAITING;
   } else if (s->state == SML_SESSION_CLOSING) {
     s->state = SML_SESSION_CLOSED;
   }
@@ -369,7 +461,7 @@ static void poll_prober(struct sml_session *s, uint64_t now_ns) {
 
 static uint64_t next_deadline(const struct sml_session *s) {
   uint64_t deadline_ns = SML_NEVER;
-  if (s->state <= SML_SESSION_CONNECTING) deadline_ns = s->attempt_ns;
+  if (s->state == SML_SESSION_WAITING || s->state == SML_SESSION_CONNECTING) deadline_ns = s->attempt_ns;
   if (s->state <= SML_SESSION_JOINING) return sml_min_u64(deadline_ns, s->options.deadline_ns);
   if (s->state == SML_SESSION_LEAVING) return s->leave_deadline_ns;
   if (s->fd >= 0 && s->state <= SML_SESSION_OVER) deadline_ns = s->next_heartbeat_ns;

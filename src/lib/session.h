@@ -5,15 +5,19 @@
 #ifndef SML_LIB_SESSION_H
 #define SML_LIB_SESSION_H
 
+#include "ctl/channel.h"
 #include "lib/control.h"
 #include "lib/prober.h"
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {
   void (*started)(void *user, const struct sml_ctl_start *start); /* at first and with each new epoch */
-  void (*ended)(void *user, const struct sml_ctl_abort *failure); /* at most once: joined no more */
+  /* Joined no more: the last event but `closed`, unless sml_session_rejoin() is called, which is allowed in
+   * here. */
+  void (*ended)(void *user, const struct sml_ctl_abort *failure);
   void (*rank_gone)(void *user, const struct sml_ctl_rank_gone *gone);
   void (*fill_heartbeat)(void *user, struct sml_ctl_heartbeat *heartbeat);
+  void (*heartbeat)(void *user, const struct sml_ctl_heartbeat *heartbeat); /* the aggregator's */
   /* Before each pass: may send and leave. Returns when to come again at the latest. */
   uint64_t (*tick)(void *user, uint64_t now_ns);
   void (*closed)(void *user); /* after sml_session_leave(); the last call */
@@ -24,16 +28,20 @@ struct sml_session_options {
   struct sml_engines *engines;
   struct sml_addr aggregator;
   char aggregator_text[96]; /* for sentences */
-  struct sml_ctl_join join;
-  uint64_t deadline_ns; /* of the join */
+  struct sml_ctl_join join; /* the nonce is the session's to choose */
+  bool is_keyed;
+  struct sml_key key;         /* of join.key_name */
+  uint64_t deadline_ns;       /* of the join */
+  uint64_t busy_heartbeat_ns; /* between heartbeats that have news; 0: as all others */
   const struct sml_session_events *events;
   void *user;
 };
 
 enum sml_session_state {
-  SML_SESSION_WAITING, /* for the next attempt to connect; no descriptor */
+  SML_SESSION_CLEARING, /* to join again: no descriptor; an engine may still hold the prober's memory */
+  SML_SESSION_WAITING,  /* for the next attempt to connect; no descriptor */
   SML_SESSION_CONNECTING,
-  SML_SESSION_JOINING, /* JOIN sent, WELCOME awaited */
+  SML_SESSION_JOINING, /* JOIN sent, WELCOME awaited (and before it, if it is keyed, CHALLENGE) */
   SML_SESSION_PROBING,
   SML_SESSION_PROBED, /* START awaited */
   SML_SESSION_RUNNING,
@@ -52,14 +60,17 @@ struct sml_session {
   uint64_t attempt_ns; /* WAITING: when to connect; CONNECTING: when to give this attempt up */
   uint64_t leave_deadline_ns;
   uint64_t last_heard_ns, next_heartbeat_ns;
+  uint64_t told_operation;   /* operations_completed of the last heartbeat */
   uint64_t due_ns;           /* when the next pass is expected at the latest */
   char attempt_failure[160]; /* why the last attempt failed */
   struct sml_ctl_welcome welcome;
   struct sml_prober prober;
-  uint32_t datagram_bytes; /* that came back */
-  bool has_eof;
+  uint32_t datagram_bytes;                    /* that came back */
+  bool has_eof, was_challenged, was_welcomed; /* of this connection */
+  struct sml_channel channel;
+  uint32_t only_datagram_bytes; /* rejoining: this size or nothing; else 0 */
   size_t rx_bytes, tx_bytes;
-  uint8_t rx[SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY];
+  uint8_t rx[SML_CHANNEL_MAX_FRAME_BYTES];
   uint8_t tx[4096];
 };
 
@@ -70,6 +81,22 @@ uint64_t sml_session_service(struct sml_session *session, uint64_t now_ns);
  * read for long; it will be found silent. */
 void sml_session_send(struct sml_session *session, const struct sml_ctl_message *message);
 void sml_session_leave(struct sml_session *session, uint64_t now_ns);
+/* The aggregator was lost: joins its successor, or itself, under the same name, as a rank that completed
+ * what is before resume_operation and has the inputs from oldest_operation on. As after _init: `started`, or
+ * `ended`, which may call this again. */
+struct sml_session_resume {
+  uint64_t resume_operation, oldest_operation;
+  uint32_t chunk_bytes; /* that the job must get again */
+  uint64_t deadline_ns;
+};
+void sml_session_rejoin(struct sml_session *session, const struct sml_session_resume *resume,
+                        uint64_t now_ns);
+/* Tries no longer to join: what was not welcomed yet is cut, else the connection stays to say goodbye. */
+void sml_session_give_up(struct sml_session *session);
+/* The next pass sends a heartbeat. */
+void sml_session_hasten_heartbeat(struct sml_session *session);
+/* The key of the epoch's packets; false: they carry none. */
+bool sml_session_data_key(const struct sml_session *session, uint32_t epoch, struct sml_key *key_out);
 bool sml_session_is_closed(const struct sml_session *session);
 
 #endif

@@ -10,14 +10,13 @@
 #define MAX_THREADS 16u
 #define DEFAULT_RX_BUFFER_BYTES (8u << 20)
 
-/* NULL when unset or empty. */
-static const char *read_environment(const char *name) {
+const char *sml_settings_environment(const char *name) {
   const char *value = getenv(name);
   return value != NULL && value[0] != 0 ? value : NULL;
 }
 
 static sml_status read_threads(struct sml_settings *s) {
-  const char *text = read_environment("SWITCHML_THREADS");
+  const char *text = sml_settings_environment("SWITCHML_THREADS");
   if (text == NULL || s->num_threads != 0) return SML_OK;
   char *end;
   const unsigned long value = strtoul(text, &end, 10);
@@ -29,7 +28,7 @@ static sml_status read_threads(struct sml_settings *s) {
 }
 
 static sml_status read_no_offload(struct sml_settings *s) {
-  const char *text = read_environment("SWITCHML_NO_OFFLOAD");
+  const char *text = sml_settings_environment("SWITCHML_NO_OFFLOAD");
   if (text == NULL || strcmp(text, "0") == 0) return SML_OK;
   if (strcmp(text, "1") != 0)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_NO_OFFLOAD is '%.64s': set 1 or 0", text);
@@ -38,7 +37,7 @@ static sml_status read_no_offload(struct sml_settings *s) {
 }
 
 static sml_status read_kernels(struct sml_settings *s) {
-  const char *text = read_environment("SWITCHML_KERNELS");
+  const char *text = sml_settings_environment("SWITCHML_KERNELS");
   s->kernels = sml_quant_select(text);
   if (text == NULL) return SML_OK;
   if (strcmp(text, "scalar") != 0 && strcmp(text, "avx2") != 0)
@@ -50,7 +49,7 @@ static sml_status read_kernels(struct sml_settings *s) {
 }
 
 static sml_status read_faults(struct sml_settings *s) {
-  const char *text = read_environment("SWITCHML_FAULTS");
+  const char *text = sml_settings_environment("SWITCHML_FAULTS");
   char error[SML_ERROR_DETAIL_BYTES / 2];
   if (text == NULL) return SML_OK;
   if (!sml_faults_parse(text, &s->faults, error, sizeof error))
@@ -62,7 +61,7 @@ static sml_status read_faults(struct sml_settings *s) {
 static sml_status read_log_level(struct sml_settings *s) {
   static const char *const names[] = {
       [SML_LOG_WARN] = "WARN", [SML_LOG_INFO] = "INFO", [SML_LOG_TRACE] = "TRACE"};
-  const char *text = read_environment("SWITCHML_DEBUG");
+  const char *text = sml_settings_environment("SWITCHML_DEBUG");
   if (text == NULL) return SML_OK;
   for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
     if (strcmp(text, names[i]) != 0) continue;

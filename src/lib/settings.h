@@ -19,6 +19,9 @@ struct sml_settings {
   enum sml_log_level log_level;
 };
 
+/* NULL when unset or empty. */
+const char *sml_settings_environment(const char *name);
+
 /* options may be NULL. */
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *settings_out);
 

@@ -54,6 +54,10 @@ const char *sml_status_string(sml_status s) {
       return "handle belongs to the parent process";
     case SML_ERR_PROTOCOL:
       return "protocol violation";
+    case SML_ERR_INTEGRITY:
+      return "wrong sum";
+    case SML_ERR_KEY:
+      return "keys differ";
   }
   return "unknown status";
 }

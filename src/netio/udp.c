@@ -21,13 +21,7 @@ static void udp_close(struct sml_netio *io) {
 }
 
 static void udp_local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
-  struct sockaddr_storage local = {0};
-  socklen_t num_bytes = sizeof local;
-  *addr_out = (struct sml_addr){.num_bytes = 0};
-  const int rc = getsockname(sml_udp_of(io)->socket_fd, (struct sockaddr *)&local, &num_bytes);
-  SML_ASSERT(rc == 0 && num_bytes <= sizeof addr_out->bytes); /* our own bound socket has an address */
-  memcpy(addr_out->bytes, &local, num_bytes);
-  addr_out->num_bytes = (uint8_t)num_bytes;
+  *addr_out = sml_udp_of(io)->local_addr;
 }
 
 /* Ends the wake-ups up to now. Drain first, then clear: a wake() between the two finds the flag still
@@ -63,8 +57,7 @@ static void udp_wake(struct sml_netio *io) {
    * a set flag would order nothing, and the waiter could return without seeing what it was woken for. */
   if (atomic_exchange_explicit(&u->is_wake_pending, true, memory_order_acq_rel)) return;
   const uint64_t one = 1;
-  const ssize_t rc = write(u->event_fd, &one, sizeof one);
-  (void)rc; /* the counter is at most 1: a write cannot fail */
+  while (write(u->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* at most 1: it has room */
 }
 
 static const struct sml_netio_ops udp_ops = {.name = "udp",
@@ -153,6 +146,12 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
   memcpy(&local, addr->bytes, addr->num_bytes);
   if (bind(u->socket_fd, (const struct sockaddr *)&local, addr->num_bytes) != 0)
     return describe_failure("cannot bind", addr, error_out, error_bytes);
+  socklen_t local_bytes = sizeof local;
+  if (getsockname(u->socket_fd, (struct sockaddr *)&local, &local_bytes) != 0)
+    return describe_failure("cannot ask for its port", addr, error_out, error_bytes);
+  SML_ASSERT(local_bytes == addr->num_bytes);
+  u->local_addr.num_bytes = addr->num_bytes;
+  memcpy(u->local_addr.bytes, &local, local_bytes);
   return 0;
 }
 

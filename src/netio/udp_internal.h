@@ -68,6 +68,7 @@ struct sml_udp_tx {
 struct sml_udp {
   struct sml_netio io;
   int socket_fd, event_fd;
+  struct sml_addr local_addr; /* with the real port */
   bool is_coalescing; /* UDP_GRO is on: messages may hold many frames */
   bool is_segmenting; /* bursts go out by UDP_SEGMENT; ends if the kernel refuses it at run time */
   struct sml_udp_rx rx;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The kernels for AVX2: eight elements at a time, the rest (fewer than eight) by the scalar kernels.
  * Only these functions are compiled for AVX2, so the binary still starts on any x86-64. */
+#include "quant/check.h"
 #include "quant/kernels.h"
 
 #if SML_QUANT_HAS_AVX2
@@ -175,6 +176,37 @@ static AVX2 void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   sml_quant_scalar.max_uint8(acc + i, in + i, num_bytes - i);
 }
 
+/* sml_check_factor of eight elements; counters = seed + index * SML_CHECK_STEP. */
+static AVX2 inline __m256i check_factors(__m256i counters) {
+  __m256i x = _mm256_xor_si256(counters, _mm256_srli_epi32(counters, 16));
+  x = _mm256_mullo_epi32(x, _mm256_set1_epi32((int32_t)SML_CHECK_MULTIPLIER_1));
+  x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
+  x = _mm256_mullo_epi32(x, _mm256_set1_epi32((int32_t)SML_CHECK_MULTIPLIER_2));
+  x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+  return _mm256_or_si256(x, _mm256_set1_epi32(1));
+}
+
+static AVX2 uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t seed) {
+  const uint8_t *from = lanes;
+  const __m256i step = _mm256_set1_epi32((int32_t)SML_CHECK_STEP);
+  const __m256i stride = _mm256_set1_epi32((int32_t)(SML_CHECK_STEP * VECTOR_ELEMS));
+  __m256i counters = _mm256_mullo_epi32(step, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  counters = _mm256_add_epi32(counters, _mm256_set1_epi32((int32_t)seed));
+  __m256i sums = _mm256_setzero_si256();
+  size_t i = 0;
+  for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS) {
+    const __m256i products = _mm256_mullo_epi32(check_factors(counters), swap_lanes(load(from + 4 * i)));
+    sums = _mm256_add_epi32(sums, products);
+    counters = _mm256_add_epi32(counters, stride);
+  }
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
+  /* The scalar kernel counts from 0 again. */
+  const uint32_t rest_seed = seed + (uint32_t)i * SML_CHECK_STEP;
+  return (uint32_t)_mm_cvtsi128_si32(half) + sml_quant_scalar.check_lanes(from + 4 * i, num_elems - i, rest_seed);
+}
+
 const struct sml_quant_kernels sml_quant_avx2 = {
     .name = "avx2",
     .block_code = block_code,
@@ -185,5 +217,6 @@ const struct sml_quant_kernels sml_quant_avx2 = {
     .set_int32 = unpack_int32,
     .add_int32 = add_int32,
     .max_uint8 = max_uint8,
+    .check_lanes = check_lanes,
 };
 #endif

@@ -38,6 +38,8 @@ struct sml_quant_kernels {
   void (*add_int32)(int32_t *acc, const void *lanes, size_t num_elems);
   /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks. */
   void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
+  /* Sum of sml_check_factor(seed, i) * lanes[i], modulo 2^32 (check.h). */
+  uint32_t (*check_lanes)(const void *lanes, size_t num_elems, uint32_t seed);
 };
 
 extern const struct sml_quant_kernels sml_quant_scalar;

@@ -2,6 +2,7 @@
  * The reference kernels. Floats are handled as bits with integer arithmetic only, so the caller's
  * rounding mode and flush-to-zero flags cannot change a result. Other implementations are tested to
  * give the same bits. Buffers are bytes here: they need no alignment. */
+#include "quant/check.h"
 #include "quant/kernels.h"
 
 #define SIGN_BIT UINT32_C(0x80000000)
@@ -143,6 +144,13 @@ static void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   }
 }
 
+static uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t seed) {
+  const uint8_t *from = lanes;
+  uint32_t sum = 0;
+  for (size_t i = 0; i < num_elems; i++) sum += sml_check_factor(seed, (uint32_t)i) * sml_load_be32(from + 4 * i);
+  return sum;
+}
+
 const struct sml_quant_kernels sml_quant_scalar = {
     .name = "scalar",
     .block_code = block_code,
@@ -153,4 +161,5 @@ const struct sml_quant_kernels sml_quant_scalar = {
     .set_int32 = set_int32,
     .add_int32 = add_int32,
     .max_uint8 = max_uint8,
+    .check_lanes = check_lanes,
 };

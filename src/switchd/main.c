@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "aggd/aggd.h"
+#include "aggd/key_reader.h"
 #include "base/log.h"
 
 #define DEFAULT_LISTEN "0.0.0.0:48879"
@@ -28,6 +29,8 @@ enum option_key {
   KEY_NO_OFFLOAD,
   KEY_LOG_LEVEL,
   KEY_PORT_FILE,
+  KEY_KEY_FILE,
+  KEY_MAX_PER_HOST,
 };
 
 static const struct argp_option option_table[] = {
@@ -42,6 +45,12 @@ static const struct argp_option option_table[] = {
     {"max-jobs", KEY_MAX_JOBS, "N", 0, "Jobs that may run at a time: 1 to 1024. Default 64", 0},
     {"max-connections", KEY_MAX_CONNECTIONS, "N", 0,
      "Control connections, one a rank and job: 2 to 65536. Default 1024", 0},
+    {"max-connections-per-host", KEY_MAX_PER_HOST, "N", 0,
+     "Of these, from one IPv4 address or IPv6 /64: 1 to 65536. Default: no limit", 0},
+    {"key-file", KEY_KEY_FILE, "FILE", 0,
+     "Take ranks only that have a key of this file; their control connections and datagrams are "
+     "authenticated. Default: any rank, no authentication",
+     0},
     {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Never use UDP segmentation offload", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
@@ -50,7 +59,7 @@ static const struct argp_option option_table[] = {
 
 struct settings {
   struct sml_aggd_options aggd;
-  const char *listen, *port_file;
+  const char *listen, *port_file, *key_file;
 };
 
 /* A whole decimal number within its range, or the end of the program with what is wrong. */
@@ -86,6 +95,12 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       break;
     case KEY_MAX_CONNECTIONS:
       s->aggd.max_connections = parse_number(state, "max-connections", argument, 2, 65536);
+      break;
+    case KEY_MAX_PER_HOST:
+      s->aggd.max_connections_per_host = parse_number(state, "max-connections-per-host", argument, 1, 65536);
+      break;
+    case KEY_KEY_FILE:
+      s->key_file = argument;
       break;
     case KEY_NO_OFFLOAD:
       s->aggd.no_offload = true;
@@ -156,6 +171,22 @@ static void log_note(void *user, const struct sml_aggd_note *note) {
   }
 }
 
+/* The service has a copy of the keys once it runs: ours go at once. */
+static int start_service(struct settings *s, struct sml_aggd **aggd_out) {
+  char error[ERROR_BYTES];
+  struct sml_key_entry *keys = NULL;
+  if (s->key_file && !(keys = sml_keys_read(s->key_file, &s->aggd.num_keys, error, sizeof error))) {
+    fprintf(stderr, "switchmld: %s\n", error);
+    return 1;
+  }
+  s->aggd.keys = keys;
+  int status = sml_aggd_start(&s->aggd, aggd_out, error, sizeof error);
+  if (keys) sml_keys_free(keys, s->aggd.num_keys);
+  s->aggd.keys = NULL;
+  if (status != 0) fprintf(stderr, "switchmld: %s\n", error);
+  return status;
+}
+
 /* One descriptor a connection: as many as the system lets us have. */
 static void raise_descriptor_limit(uint32_t max_connections) {
   struct rlimit limit;
@@ -195,11 +226,8 @@ int main(int argc, char **argv) {
   raise_descriptor_limit(settings.aggd.max_connections);
 
   struct sml_aggd *aggd;
-  char error[ERROR_BYTES], addr_text[64];
-  if (sml_aggd_start(&settings.aggd, &aggd, error, sizeof error) != 0) {
-    fprintf(stderr, "switchmld: %s\n", error);
-    return 1;
-  }
+  char addr_text[64];
+  if (start_service(&settings, &aggd) != 0) return 1;
   struct sml_addr addr;
   sml_aggd_addr(aggd, &addr);
   sml_addr_format(&addr, addr_text, sizeof addr_text);
@@ -208,6 +236,7 @@ int main(int argc, char **argv) {
     return 1;
   }
   fprintf(stderr, "switchmld: listening on %s, %u lanes\n", addr_text, settings.aggd.num_lanes);
+  if (settings.aggd.num_keys > 0) sml_log(SML_LOG_INFO, "authenticating keys=%u", settings.aggd.num_keys);
   if (sml_faults_any(&settings.aggd.faults)) {
     sml_log(SML_LOG_WARNING, "faults_injected \"SWITCHML_FAULTS=%s\"", getenv("SWITCHML_FAULTS"));
   }

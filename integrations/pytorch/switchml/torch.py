@@ -13,6 +13,8 @@ Environment
   SWITCHML_AGGREGATOR  host:port of a switchmld; unset: a warning, and all goes through Gloo
   SWITCHML_REQUIRE=1   an eligible call that cannot go through SwitchML is an error, never Gloo
   SWITCHML_DISABLE=1   everything goes through Gloo
+  SWITCHML_RETRY=s     wait s seconds for a lost aggregator's successor and go on with the same bits
+  SWITCHML_CHECK=1     a check word on every sum; SWITCHML_KEY_FILE, SWITCHML_KEY_NAME: authentication
   SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it
 
 A group joins its job at its first eligible call. Submission returns at once; a thread of the group
@@ -67,7 +69,7 @@ class _JobOptions(ctypes.Structure):
                 ("rank", ctypes.c_uint32), ("world_size", ctypes.c_uint32), ("allgather", ALLGATHER),
                 ("allgather_user", ctypes.c_void_p), ("join_timeout_ns", ctypes.c_uint64),
                 ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
-                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32)]
+                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32)] # the rest: SWITCHML_*
 
 
 class _Error(ctypes.Structure):
@@ -83,7 +85,8 @@ class _Stats(ctypes.Structure):
                   "tx_packets", "tx_bytes", "rx_packets", "rx_bytes", "chunks_completed", "retransmissions",
                   "probes", "dropped_packets", "system_calls", "srtt_ns", "rto_ns")]
                 + [(name, ctypes.c_uint32) for name in (
-                  "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")])
+                  "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")]
+                + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")])
 
 
 def _sized(struct_type):

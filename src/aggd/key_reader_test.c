@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Key files as the file system has them: permissions, kinds, sizes. The lines are key_file_test.c's. */
+#include "aggd/key_reader.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char directory[] = "/tmp/sml-keys-XXXXXX";
+static char path[64];
+static const char good[] = "# ours\nalice 000102030405060708090a0b0c0d0e0f\n";
+
+static int set_up(void **state) {
+  (void)state;
+  if (!mkdtemp(directory)) return -1;
+  snprintf(path, sizeof path, "%s/keys", directory);
+  return 0;
+}
+static int tear_down(void **state) {
+  (void)state;
+  return rmdir(directory);
+}
+
+static void write_file(const char *text, size_t num_bytes, mode_t mode) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_int_equal(fwrite(text, 1, num_bytes, file), num_bytes);
+  assert_int_equal(fclose(file), 0);
+  assert_int_equal(chmod(path, mode), 0);
+}
+
+static void expect_error(const char *format) {
+  char error[512], expected[512];
+  uint32_t num_keys;
+  assert_null(sml_keys_read(path, &num_keys, error, sizeof error));
+  snprintf(expected, sizeof expected, format, path);
+  assert_string_equal(error, expected);
+}
+
+static void test_good_file(void **state) {
+  (void)state;
+  char error[512];
+  uint32_t num_keys;
+  write_file(good, strlen(good), 0600);
+  struct sml_key_entry *keys = sml_keys_read(path, &num_keys, error, sizeof error);
+  assert_non_null(keys);
+  assert_int_equal(num_keys, 1);
+  assert_string_equal(keys[0].name, "alice");
+  assert_true(keys[0].key.k0 == UINT64_C(0x0706050403020100));
+  sml_keys_free(keys, num_keys);
+  unlink(path);
+}
+
+static void test_permissions(void **state) {
+  (void)state;
+  static const mode_t bad[] = {0640, 0604, 0620, 0602, 0644, 0610, 0777};
+  for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {
+    write_file(good, strlen(good), bad[i]);
+    expect_error(
+        "key file %s is not used: others than its owner may read or write it: run chmod 600 on it, and make new "
+        "keys if somebody could");
+    unlink(path);
+  }
+  write_file(good, strlen(good), 0400);
+  char error[512];
+  uint32_t num_keys;
+  struct sml_key_entry *keys = sml_keys_read(path, &num_keys, error, sizeof error);
+  assert_non_null(keys);
+  sml_keys_free(keys, num_keys);
+  unlink(path);
+}
+
+static void test_no_file(void **state) {
+  (void)state;
+  expect_error("cannot read key file %s: No such file or directory");
+}
+
+static void test_other_kinds(void **state) {
+  (void)state;
+  assert_int_equal(mkdir(path, 0700), 0);
+  expect_error("key file %s is not used: it is no regular file");
+  rmdir(path);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  expect_error("key file %s is not used: it is no regular file"); /* and does not wait for a writer */
+  unlink(path);
+}
+
+static void test_bad_lines_and_sizes(void **state) {
+  (void)state;
+  write_file("", 0, 0600);
+  expect_error("key file %s, there is no key in it: a line is a name and 32 hexadecimal digits");
+  write_file("# a\nalice 12\n", 13, 0600);
+  expect_error("key file %s, line 2: a key has 32 hexadecimal digits");
+  size_t num_bytes = SML_KEY_FILE_MAX_BYTES + 1;
+  char *large = malloc(num_bytes);
+  assert_non_null(large);
+  memset(large, '#', num_bytes);
+  write_file(large, num_bytes, 0600);
+  expect_error("key file %s is not used: it has more than 1 MiB");
+  free(large);
+  unlink(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_good_file),           cmocka_unit_test(test_permissions),
+      cmocka_unit_test(test_no_file),             cmocka_unit_test(test_other_kinds),
+      cmocka_unit_test(test_bad_lines_and_sizes),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

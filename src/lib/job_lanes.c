@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/job_lanes.h"
+
+#include "lib/job_settings.h"
+
+static struct sml_worker_options make_worker_options(const struct sml_job *job,
+                                                     const struct sml_ctl_start *start, uint32_t lane) {
+  return (struct sml_worker_options){.job = job->session.welcome.job,
+                                     .epoch = start->epoch,
+                                     .rank = (uint16_t)job->rank,
+                                     .world_size = job->world_size,
+                                     .num_lanes = start->num_lanes,
+                                     .lane = lane,
+                                     .num_slots = start->num_slots,
+                                     .slot_base = start->slot_base[lane],
+                                     .chunk_bytes = start->chunk_bytes,
+                                     .first_phase = start->first_phase,
+                                     .first_chunk = start->first_chunk,
+                                     .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
+                                     .num_operations = job->context->settings.num_operations,
+                                     .seed = sml_random_bits()};
+}
+
+/* On the engine's thread. */
+static void fail_for_wrong_sum(void *user, uint32_t slot) {
+  const struct sml_job_lane *lane = user;
+  struct sml_job *job = lane->job;
+  pthread_mutex_lock(&job->lock);
+  struct sml_ctl_abort failure =
+      sml_job_failure(SML_ERR_INTEGRITY,
+                      "rank %u got a sum from the aggregator whose check word is wrong, twice: operation "
+                      "%llu, lane %u slot %u; "
+                      "do not trust that aggregator",
+                      job->rank, (unsigned long long)sml_job_first_unfinished_locked(job),
+                      (uint32_t)(lane - job->lanes), slot);
+  sml_job_fail_locked(job, &failure, true);
+  pthread_mutex_unlock(&job->lock);
+}
+
+/* ---- on the engine's thread, while the control thread waits ---- */
+
+struct lane_call {
+  struct sml_lane *lane;
+  const struct sml_worker_options *worker;
+  const struct sml_key *key;
+  bool is_done;
+};
+
+static void attach_lane(struct sml_worker_engine *engine, void *argument) {
+  struct lane_call *call = argument;
+  call->is_done = sml_lane_attach(engine, call->lane);
+}
+
+static void detach_lane(struct sml_worker_engine *engine, void *argument) {
+  struct lane_call *call = argument;
+  sml_lane_detach(engine, call->lane);
+}
+
+static void restart_lane(struct sml_worker_engine *engine, void *argument) {
+  (void)engine;
+  struct lane_call *call = argument;
+  sml_lane_restart(call->lane, call->worker, call->key);
+}
+
+/* ---- life ---- */
+
+static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_start *start, uint32_t l) {
+  struct sml_lane_options options = {.worker = make_worker_options(job, start, l),
+                                     .aggregator = job->session.options.aggregator,
+                                     .source = job->session.prober.lanes[l].hello.from,
+                                     .lane = l,
+                                     .num_operations = job->context->settings.num_operations,
+                                     .on_integrity = fail_for_wrong_sum,
+                                     .user = &job->lanes[l]};
+  options.is_keyed = sml_session_data_key(&job->session, start->epoch, &options.key);
+  sml_addr_set_port(&options.aggregator, job->session.welcome.data_ports[l]);
+  struct lane_call call = {.lane = sml_lane_create(&options)};
+  if (call.lane == NULL) return NULL;
+  sml_engines_call(job->engines, l, attach_lane, &call);
+  if (call.is_done) return call.lane;
+  sml_lane_destroy(call.lane);
+  return NULL;
+}
+
+bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start) {
+  struct sml_lane *lanes[SML_MAX_LANES] = {NULL};
+  bool is_complete = true;
+  for (uint32_t l = 0; l < start->num_lanes && is_complete; l++) {
+    lanes[l] = open_lane(job, start, l);
+    is_complete = lanes[l] != NULL;
+  }
+  pthread_mutex_lock(&job->lock);
+  for (uint32_t l = 0; l < start->num_lanes; l++)
+    job->lanes[l] = (struct sml_job_lane){.lane = lanes[l], .job = job};
+  pthread_mutex_unlock(&job->lock);
+  if (!is_complete) sml_job_lanes_close(job);
+  return is_complete;
+}
+
+void sml_job_lanes_restart(struct sml_job *job, const struct sml_ctl_start *start) {
+  struct sml_key key;
+  const bool is_keyed = sml_session_data_key(&job->session, start->epoch, &key);
+  for (uint32_t l = 0; l < start->num_lanes; l++) {
+    const struct sml_worker_options worker = make_worker_options(job, start, l);
+    struct lane_call call = {.lane = job->lanes[l].lane, .worker = &worker, .key = is_keyed ? &key : NULL};
+    sml_engines_call(job->engines, l, restart_lane, &call);
+  }
+}
+
+static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
+  struct sml_lane_snapshot s;
+  sml_lane_snapshot(lane, &s);
+  stats->tx_packets += s.tx_packets;
+  stats->tx_bytes += s.tx_bytes;
+  stats->rx_packets += s.rx_packets;
+  stats->rx_bytes += s.rx_bytes;
+  stats->chunks_completed += s.chunks_completed;
+  stats->retransmissions += s.retransmissions;
+  stats->probes += s.probes;
+  stats->dropped_packets += s.dropped_packets;
+  stats->check_failures += s.num_drops[SML_DROP_BAD_CHECK];
+  stats->key_failures += s.num_drops[SML_DROP_BAD_KEY];
+}
+
+void sml_job_lanes_close(struct sml_job *job) {
+  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+    pthread_mutex_lock(&job->lock);
+    struct lane_call call = {.lane = job->lanes[l].lane};
+    job->lanes[l].is_closing = true;
+    pthread_mutex_unlock(&job->lock);
+    if (call.lane == NULL) continue;
+    sml_engines_call(job->engines, l, detach_lane, &call);
+    pthread_mutex_lock(&job->lock);
+    add_lane(call.lane, &job->closed_lanes);
+    job->lanes[l].lane = NULL;
+    pthread_mutex_unlock(&job->lock);
+    sml_lane_destroy(call.lane);
+  }
+}
+
+static void fail_lane(struct sml_engine_command *command, void *engine, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  struct sml_job_lane *lane =
+      (struct sml_job_lane *)(void *)((uint8_t *)command - offsetof(struct sml_job_lane, fail));
+  sml_lane_fail(lane->failing, lane->job->error.status); /* constant since the command was posted */
+}
+
+void sml_job_lanes_fail_locked(struct sml_job *job) {
+  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+    struct sml_job_lane *lane = &job->lanes[l];
+    if (lane->lane == NULL || lane->is_closing) continue;
+    lane->failing = lane->lane;
+    lane->fail.run = fail_lane;
+    sml_engines_post(job->engines, l, &lane->fail);
+  }
+}
+
+/* ---- figures ---- */
+
+void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats) {
+  const sml_stats *closed = &job->closed_lanes;
+  stats->tx_packets += closed->tx_packets;
+  stats->tx_bytes += closed->tx_bytes;
+  stats->rx_packets += closed->rx_packets;
+  stats->rx_bytes += closed->rx_bytes;
+  stats->chunks_completed += closed->chunks_completed;
+  stats->retransmissions += closed->retransmissions;
+  stats->probes += closed->probes;
+  stats->dropped_packets += closed->dropped_packets;
+  stats->check_failures += closed->check_failures;
+  stats->key_failures += closed->key_failures;
+  for (uint32_t l = 0; l < SML_MAX_LANES; l++)
+    if (job->lanes[l].lane != NULL) add_lane(job->lanes[l].lane, stats);
+  if (job->lanes[0].lane == NULL) return;
+  struct sml_lane_snapshot s;
+  sml_lane_snapshot(job->lanes[0].lane, &s);
+  stats->srtt_ns = s.srtt_ns;
+  stats->rto_ns = s.rto_ns;
+}
+
+bool sml_job_lanes_find_waiting_locked(const struct sml_job *job, uint32_t *lane_out,
+                                       struct sml_lane_snapshot *out) {
+  bool is_found = false;
+  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+    struct sml_lane_snapshot s;
+    if (job->lanes[l].lane == NULL) continue;
+    sml_lane_snapshot(job->lanes[l].lane, &s);
+    if (!s.is_waiting) continue;
+    if (is_found && s.waiting_since_ns >= out->waiting_since_ns) continue;
+    *out = s;
+    *lane_out = l;
+    is_found = true;
+  }
+  return is_found;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/retained.h"
+
+#include <stdlib.h>
+
+#include "lib/job.h"
+
+#define MIN_ROOM_LOG2 8u
+
+static uint32_t room_for(size_t num_bytes) {
+  uint32_t room_log2 = MIN_ROOM_LOG2;
+  while ((UINT64_C(1) << room_log2) < num_bytes) room_log2++;
+  return room_log2;
+}
+
+static struct sml_retained *pop_free(struct sml_retained_inputs *inputs, uint32_t room_log2) {
+  struct sml_retained *r = inputs->free[room_log2];
+  if (r == NULL) return NULL;
+  inputs->free[room_log2] = r->next;
+  inputs->free_bytes -= UINT64_C(1) << room_log2;
+  return r;
+}
+
+/* What is free makes room for what is needed, the largest first, until no more is allocated than was used at
+ * one time. Returns them for the caller to free without the lock. */
+static struct sml_retained *trim(struct sml_retained_inputs *inputs) {
+  struct sml_retained *trimmed = NULL;
+  for (uint32_t room_log2 = SML_RETAINED_ROOMS; room_log2-- > 0;) {
+    while (inputs->free[room_log2] != NULL &&
+           inputs->used_bytes + inputs->free_bytes > inputs->most_used_bytes) {
+      struct sml_retained *r = pop_free(inputs, room_log2);
+      r->next = trimmed;
+      trimmed = r;
+    }
+  }
+  return trimmed;
+}
+
+static void free_list(struct sml_retained *list) {
+  while (list != NULL) {
+    struct sml_retained *next = list->next;
+    free(list);
+    list = next;
+  }
+}
+
+sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_bytes,
+                             struct sml_retained **retained_out) {
+  const uint32_t room_log2 = room_for(num_bytes);
+  const uint64_t room_bytes = UINT64_C(1) << room_log2;
+  struct sml_retained_inputs *inputs = &job->retained;
+  pthread_mutex_lock(&job->lock);
+  struct sml_retained *r = pop_free(inputs, room_log2);
+  inputs->used_bytes += room_bytes;
+  inputs->most_used_bytes = sml_max_u64(inputs->most_used_bytes, inputs->used_bytes);
+  struct sml_retained *trimmed = r == NULL ? trim(inputs) : NULL;
+  pthread_mutex_unlock(&job->lock);
+  free_list(trimmed);
+  if (r == NULL) r = aligned_alloc(64, sizeof *r + room_bytes);
+  if (r == NULL) {
+    pthread_mutex_lock(&job->lock);
+    inputs->used_bytes -= room_bytes;
+    pthread_mutex_unlock(&job->lock);
+    return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu bytes, which retry needs", num_bytes);
+  }
+  r->room_log2 = room_log2;
+  memcpy(r->data, in, num_bytes);
+  *retained_out = r;
+  return SML_OK;
+}
+
+static uint64_t input_bytes(const struct sml_retained *r) {
+  return r->plan.num_elems * SML_ELEM_BYTES;
+}
+
+void sml_retained_append(struct sml_job *job, struct sml_retained *r, struct sml_operation *user) {
+  struct sml_retained_inputs *inputs = &job->retained;
+  r->user = user;
+  r->next = NULL;
+  if (inputs->newest != NULL)
+    inputs->newest->next = r;
+  else
+    inputs->oldest = r;
+  inputs->newest = r;
+  inputs->input_bytes += input_bytes(r);
+}
+
+void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
+  struct sml_retained_inputs *inputs = &job->retained;
+  const uint64_t room_bytes = UINT64_C(1) << r->room_log2;
+  inputs->used_bytes -= room_bytes;
+  inputs->free_bytes += room_bytes;
+  r->next = inputs->free[r->room_log2];
+  inputs->free[r->room_log2] = r;
+}
+
+void sml_retained_drop_confirmed(struct sml_job *job) {
+  struct sml_retained_inputs *inputs = &job->retained;
+  struct sml_retained *r;
+  while ((r = inputs->oldest) != NULL && r->plan.number < job->confirmed_operation && r->user == NULL) {
+    inputs->oldest = r->next;
+    if (inputs->oldest == NULL) inputs->newest = NULL;
+    inputs->input_bytes -= input_bytes(r);
+    sml_retained_give_back(job, r);
+  }
+}
+
+void sml_retained_free_all(struct sml_job *job) {
+  free_list(job->retained.oldest);
+  for (uint32_t i = 0; i < SML_RETAINED_ROOMS; i++) free_list(job->retained.free[i]);
+  memset(&job->retained, 0, sizeof job->retained);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Copies of inputs, for retry (docs/adr/0007-retry.md): kept from submission until every rank is known to
+ * have the result, since a rank that lacks it can only get it if all ranks contribute again, and an
+ * operation in place overwrites its input. Memory is used again, and never more of it is allocated than was
+ * needed at one time. */
+#ifndef SML_LIB_RETAINED_H
+#define SML_LIB_RETAINED_H
+
+#include "core/stream.h"
+#include "lib/status.h"
+
+#define SML_RETAINED_ROOMS 48u /* powers of two up to 2^47 bytes: more than a process can have */
+
+struct sml_job;
+struct sml_operation;
+
+struct sml_retained {
+  struct sml_retained *next; /* in the order of submission; of a free one: any of the same room */
+  struct sml_operation_plan plan;
+  struct sml_operation *user; /* reads the copy: has not ended here, or is done again; NULL: none */
+  uint32_t room_log2;         /* 2^this bytes at data */
+  _Alignas(64) uint8_t data[];
+};
+
+/* Guarded by the job's lock. */
+struct sml_retained_inputs {
+  struct sml_retained *oldest, *newest;
+  struct sml_retained *free[SML_RETAINED_ROOMS];    /* by room_log2 */
+  uint64_t used_bytes, free_bytes, most_used_bytes; /* rooms */
+  uint64_t input_bytes;                             /* of what is listed */
+};
+
+/* Copies an input, without job->lock; SML_ERR_NO_MEMORY. Goes to _append or _give_back. */
+sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_bytes,
+                             struct sml_retained **retained_out);
+/* The rest with job->lock held. */
+void sml_retained_append(struct sml_job *job, struct sml_retained *retained, struct sml_operation *user);
+void sml_retained_give_back(struct sml_job *job, struct sml_retained *retained);
+/* Gives back what is older than job->confirmed_operation and has no user. */
+void sml_retained_drop_confirmed(struct sml_job *job);
+void sml_retained_free_all(struct sml_job *job);
+
+#endif

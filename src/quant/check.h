@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The check word: one more int32 lane, with which a worker sees whether a sum is that of one contribution of each
+ * rank (docs/PROTOCOL.md "Check word"). Rank w sends
+ *   c_w = sum_k r_k * x_wk + a + b * h(w)   (mod 2^32)
+ * which the aggregator sums like any lane, and the result must have sum_k r_k * X_k + n * a + b * H(n), where
+ * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; they and a depend on epoch, tag and exponent code; h is a
+ * fixed hash, so that no other multiset of n ranks has the sum H(n). Pure. It finds faults; it is no MAC. */
+#ifndef SML_QUANT_CHECK_H
+#define SML_QUANT_CHECK_H
+
+#include "quant/quant.h"
+
+#define SML_CHECK_STEP UINT32_C(0x9e3779b9)
+#define SML_CHECK_MULTIPLIER_1 UINT32_C(0x7feb352d)
+#define SML_CHECK_MULTIPLIER_2 UINT32_C(0x846ca68b)
+
+/* A bijection of 32 bits that spreads each of them (after Wellons, "Prospecting for Hash Functions", 2018). */
+static inline uint32_t sml_check_mix(uint32_t x) {
+  x = (x ^ x >> 16) * SML_CHECK_MULTIPLIER_1;
+  x = (x ^ x >> 15) * SML_CHECK_MULTIPLIER_2;
+  return x ^ x >> 16;
+}
+
+/* r_k. Odd: so a single wrong lane always shows. */
+static inline uint32_t sml_check_factor(uint32_t seed, uint32_t k) {
+  return sml_check_mix(seed + k * SML_CHECK_STEP) | 1;
+}
+
+/* What a chunk's check words depend on. code: of float chunks; 0 for int32. */
+struct sml_check {
+  uint32_t seed; /* of the r_k */
+  uint32_t a, b;
+};
+struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, uint8_t code);
+
+uint32_t sml_check_rank(uint32_t rank);        /* h(rank) */
+uint32_t sml_check_ranks(uint32_t world_size); /* H(world_size) */
+
+/* The check word of the sum of num_ranks contributions; ranks is the sum of their h. */
+static inline uint32_t sml_check_word(const struct sml_quant_kernels *kernels, const struct sml_check *check,
+                                      const void *lanes, size_t num_elems, uint32_t num_ranks, uint32_t ranks) {
+  return kernels->check_lanes(lanes, num_elems, check->seed) + num_ranks * check->a + check->b * ranks;
+}
+
+#endif
