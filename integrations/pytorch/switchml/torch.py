@@ -13,9 +13,8 @@ Environment
   SWITCHML_AGGREGATOR  host:port of a switchmld; unset: a warning, and all goes through Gloo
   SWITCHML_REQUIRE=1   an eligible call that cannot go through SwitchML is an error, never Gloo
   SWITCHML_DISABLE=1   everything goes through Gloo
-  SWITCHML_RETRY=s     wait s seconds for a lost aggregator's successor and go on with the same bits
-  SWITCHML_CHECK=1     a check word on every sum; SWITCHML_KEY_FILE, SWITCHML_KEY_NAME: authentication
-  SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it
+  SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it;
+                       SWITCHML_RETRY, _CHECK, _KEY_FILE, _KEY_NAME: see README.md
 
 A group joins its job at its first eligible call. Submission returns at once; a thread of the group
 waits for its operations in their order and completes the torch futures. Callbacks added to such a
@@ -69,7 +68,8 @@ class _JobOptions(ctypes.Structure):
                 ("rank", ctypes.c_uint32), ("world_size", ctypes.c_uint32), ("allgather", ALLGATHER),
                 ("allgather_user", ctypes.c_void_p), ("join_timeout_ns", ctypes.c_uint64),
                 ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
-                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32)] # the rest: SWITCHML_*
+                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32), ("check", ctypes.c_uint32),
+                ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64)]
 
 
 class _Error(ctypes.Structure):
