@@ -250,6 +250,34 @@ static void watch_listener(struct sml_aggd *a, bool is_watched) {
   a->accept_paused_until_ns = is_watched && is_done ? 0 : a->now_ns + ACCEPT_PAUSE_NS;
 }
 
+static uint32_t find_free(const struct sml_aggd *a) {
+  uint32_t i = 0;
+  while (i < a->options.max_connections && a->conns[i].state != CONN_FREE) i++;
+  return i;
+}
+
+/* A number for a new connection, or max_connections. Ranks join as soon as they are connected: who has been here
+ * longest without, or is only told good-bye, makes room. Strangers can't keep ranks out by being many. */
+static uint32_t find_room(struct sml_aggd *a) {
+  uint32_t i = find_free(a), leaving = a->options.max_connections;
+  if (i < a->options.max_connections) return i;
+  for (i = 0; i < a->options.max_connections; i++) {
+    const struct conn *c = &a->conns[i];
+    bool is_first = leaving == a->options.max_connections || c->linger_until_ns < a->conns[leaving].linger_until_ns;
+    if (c->state == CONN_LINGERING && is_first) leaving = i;
+  }
+  if (leaving < a->options.max_connections) {
+    free_conn(&a->conns[leaving]);
+    return leaving;
+  }
+  if (!sml_registry_on_crowded(a->registry)) return a->options.max_connections;
+  drain_effects(a);
+  for (i = 0; i < a->options.max_connections; i++) {
+    if (a->conns[i].state == CONN_LINGERING) free_conn(&a->conns[i]);
+  }
+  return find_free(a);
+}
+
 static bool accept_one(struct sml_aggd *a) {
   struct sockaddr_storage from = {0};
   socklen_t from_bytes = sizeof from;
@@ -259,8 +287,7 @@ static bool accept_one(struct sml_aggd *a) {
     if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);
     return error == ECONNABORTED || error == EINTR;
   }
-  uint32_t i = 0;
-  while (i < a->options.max_connections && a->conns[i].state != CONN_FREE) i++;
+  uint32_t i = find_room(a);
   int one = 1;
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
   if (i == a->options.max_connections || epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {

@@ -122,17 +122,31 @@ const struct sml_effect *sml_registry_next_effect(struct sml_registry *r) {
 
 /* --- connections --- */
 
-/* A host that keeps many connections waiting, or opens them too fast. */
-static bool is_over_limits(struct sml_registry *r, const struct sml_conn *c, uint64_t now_ns) {
-  uint32_t num_unjoined = 0;
+static bool is_waiting(const struct sml_conn *c) {
+  return c->state == SML_CONN_UNJOINED || c->state == SML_CONN_CHALLENGED;
+}
+
+/* Of those that have not joined, of one source or (NULL) of all, the one that has said nothing for longest. */
+static uint32_t find_oldest_waiting(const struct sml_registry *r, const uint64_t *source) {
+  uint32_t oldest = SML_NO_CONN;
   for (uint32_t i = 0; i < r->conns_end; i++) {
-    enum sml_conn_state state = r->conns[i].state;
-    bool is_waiting = state == SML_CONN_UNJOINED || state == SML_CONN_CHALLENGED;
-    num_unjoined += is_waiting && r->conns[i].source == c->source;
+    const struct sml_conn *c = &r->conns[i];
+    if (!is_waiting(c) || (source && c->source != *source)) continue;
+    if (oldest == SML_NO_CONN || c->heard_at_ns < r->conns[oldest].heard_at_ns) oldest = i;
   }
-  return num_unjoined > r->options.max_unjoined_per_host ||
-         (r->options.new_connections_per_s > 0 &&
-          !sml_source_admit(&r->sources, c->source, r->options.new_connections_per_s, now_ns));
+  return oldest;
+}
+
+/* Who must go when a host opens connections too fast (the new one), or keeps too many waiting: the oldest, since
+ * ranks join at once. SML_NO_CONN: nobody. */
+static uint32_t find_over_limits(struct sml_registry *r, uint32_t conn, uint64_t now_ns) {
+  const uint64_t source = r->conns[conn].source;
+  if (r->options.new_connections_per_s > 0 &&
+      !sml_source_admit(&r->sources, source, r->options.new_connections_per_s, now_ns))
+    return conn;
+  uint32_t num_waiting = 0;
+  for (uint32_t i = 0; i < r->conns_end; i++) num_waiting += is_waiting(&r->conns[i]) && r->conns[i].source == source;
+  return num_waiting > r->options.max_unjoined_per_host ? find_oldest_waiting(r, &source) : SML_NO_CONN;
 }
 
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns) {
@@ -148,13 +162,22 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
   }
   memcpy(c->host, c->peer, host_bytes);
   c->source = sml_source_of(c->host);
-  if (!is_over_limits(r, c, now_ns)) return;
+  uint32_t unwanted = find_over_limits(r, conn, now_ns);
+  if (unwanted == SML_NO_CONN) return;
   if (r->limit_noted_ns == 0 || now_ns - r->limit_noted_ns >= SML_NS_PER_S) {
     r->limit_noted_ns = now_ns;
     sml_registry_note(r, SML_NOTE_HOST_LIMITED, NULL, 0,
                       sml_registry_text(r, "%s opens connections too fast, or joins with too few of them", c->host));
   }
-  sml_registry_forget(r, conn);
+  sml_registry_forget(r, unwanted);
+}
+
+bool sml_registry_on_crowded(struct sml_registry *r) {
+  begin_input(r);
+  uint32_t oldest = find_oldest_waiting(r, NULL);
+  if (oldest == SML_NO_CONN) return false;
+  sml_registry_forget(r, oldest);
+  return true;
 }
 
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause) {

@@ -93,6 +93,9 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
 
 /* peer: "host:port" of the other end. */
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns);
+/* No number is free for a new connection: closes the one that has waited longest without joining. False: all have
+ * joined. */
+bool sml_registry_on_crowded(struct sml_registry *r);
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause);
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns);

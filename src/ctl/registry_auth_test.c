@@ -150,7 +150,7 @@ static void test_challenged_connections_are_bounded(void **state) {
     assert_non_null(strstr(w.line, "CHALLENGE"));
   }
   opened_from(8, "10.0.0.9:6");
-  EXPECT("c8 close; ");
+  EXPECT("c0 close; ");
   sml_registry_on_stop(w.r);
   take_effects();
   expect_all_free();

@@ -47,9 +47,28 @@ static void test_unjoined_of_an_ipv6_network(void **state) {
     char peer[SML_PEER_BYTES];
     snprintf(peer, sizeof peer, "[2001:db8::%x]:1", c + 1);
     opened_from(c, peer);
-    assert_string_equal(w.line, c < 8 ? "" : "c8 close; ");
+    assert_string_equal(w.line, c < 8 ? "" : "c0 close; ");
   }
-  opened_from(8, "[2001:db8:0:1::1]:1");
+  opened_from(0, "[2001:db8:0:1::1]:1");
+  EXPECT("");
+}
+
+static void test_who_waits_longest_makes_room(void **state) {
+  (void)state;
+  begin();
+  for (uint32_t c = 0; c < 3; c++) {
+    opened_from(c, "10.0.0.1:1");
+    w.now_ns += S / 10;
+  }
+  join(0, "x", 0, 2);
+  assert_true(sml_registry_on_crowded(w.r));
+  take_effects();
+  EXPECT("c1 close; ");
+  assert_true(sml_registry_on_crowded(w.r));
+  take_effects();
+  EXPECT("c2 close; ");
+  assert_false(sml_registry_on_crowded(w.r)); /* never a member */
+  take_effects();
   EXPECT("");
 }
 
@@ -142,6 +161,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       BOTH(test_new_connections),
       BOTH(test_unjoined_of_an_ipv6_network),
+      BOTH(test_who_waits_longest_makes_room),
       {"test_full_job_table", test_full_job_table, unkeyed_world, NULL, NULL},
       BOTH(test_limit_is_noted_once_a_second),
       BOTH(test_joined_connections_of_a_host),
