@@ -39,7 +39,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   memcpy(job->error.detail, failure->detail, sizeof job->error.detail);
   job->state = SML_JOB_FAILED;
   job->wants_abort = tells_others;
-  sml_log(&job->context->settings, SML_LOG_INFO, "job '%s' rank %u failed: %s", job->name, job->rank,
+  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u failed: %s", job->name, job->rank,
           failure->detail);
   sml_job_end_waiting_locked(job, job->error.status);
   sml_job_lanes_fail_locked(job);
@@ -73,7 +73,7 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
     pthread_cond_broadcast(&job->changed);
   }
   pthread_mutex_unlock(&job->lock);
-  sml_log(&job->context->settings, SML_LOG_INFO,
+  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO,
           "job '%s' rank %u of %u started: %u lanes, %u slots, chunks of %u bytes", job->name, job->rank,
           job->world_size, start->num_lanes, start->num_slots, start->chunk_bytes);
 }
@@ -92,7 +92,7 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
   pthread_mutex_unlock(&job->lock);
-  sml_log(&job->context->settings, SML_LOG_INFO, "job '%s' rank %u goes on in epoch %u", job->name, job->rank,
+  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u goes on in epoch %u", job->name, job->rank,
           start->epoch);
 }
 
@@ -220,7 +220,7 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort lateness = {.num_ranks = 0};
   add_lateness(job, &lateness);
-  sml_log(&job->context->settings, SML_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
+  sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
           job->rank, text, (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
   op->was_warned = true;
 }

@@ -65,9 +65,9 @@ void sml_operation_describe(const struct sml_operation *op, char *text, size_t t
 
 static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what) {
   char text[96];
-  if (job->context->settings.log_level < SML_LOG_TRACE) return;
+  if (job->context->settings.log_level < SML_LIB_LOG_TRACE) return;
   sml_operation_describe(op, text, sizeof text);
-  sml_log(&job->context->settings, SML_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
+  sml_lib_log(&job->context->settings, SML_LIB_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
           what);
 }
 

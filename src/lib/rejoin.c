@@ -85,7 +85,7 @@ bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t
   }
   pthread_mutex_unlock(&job->lock);
   if (is_first) {
-    sml_log(&job->context->settings, SML_LOG_WARN,
+    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN,
             "job '%s' rank %u: %s (trying for %.4g s to join it again)", job->name, job->rank,
             failure->detail, seconds(job->retry_ns));
     take_back_operations(job);
@@ -155,7 +155,7 @@ void sml_rejoin_finish(struct sml_job *job, const struct sml_ctl_start *start, u
     go_on_locked(job, start, now_ns);
   pthread_mutex_unlock(&job->lock);
   if (is_open)
-    sml_log(&job->context->settings, SML_LOG_WARN,
+    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN,
             "job '%s' rank %u goes on after %.3g s at the aggregator's successor, from operation %llu",
             job->name, job->rank, seconds(now_ns - job->rejoining_since_ns),
             (unsigned long long)start->first_operation);

@@ -60,12 +60,12 @@ static sml_status read_faults(struct sml_settings *s) {
 
 static sml_status read_log_level(struct sml_settings *s) {
   static const char *const names[] = {
-      [SML_LOG_WARN] = "WARN", [SML_LOG_INFO] = "INFO", [SML_LOG_TRACE] = "TRACE"};
+      [SML_LIB_LOG_WARN] = "WARN", [SML_LIB_LOG_INFO] = "INFO", [SML_LIB_LOG_TRACE] = "TRACE"};
   const char *text = sml_settings_environment("SWITCHML_DEBUG");
   if (text == NULL) return SML_OK;
   for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
     if (strcmp(text, names[i]) != 0) continue;
-    s->log_level = (enum sml_log_level)i;
+    s->log_level = (enum sml_lib_log_level)i;
     return SML_OK;
   }
   return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_DEBUG is '%.64s': set WARN, INFO or TRACE", text);
@@ -97,9 +97,9 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   return SML_OK;
 }
 
-void sml_log(const struct sml_settings *settings, enum sml_log_level level, const char *format, ...) {
+void sml_lib_log(const struct sml_settings *settings, enum sml_lib_log_level level, const char *format, ...) {
   static const char *const prefixes[] = {
-      [SML_LOG_WARN] = "warning: ", [SML_LOG_INFO] = "", [SML_LOG_TRACE] = "trace: "};
+      [SML_LIB_LOG_WARN] = "warning: ", [SML_LIB_LOG_INFO] = "", [SML_LIB_LOG_TRACE] = "trace: "};
   if (level > settings->log_level) return;
   char text[512];
   va_list arguments;

@@ -8,7 +8,7 @@
 #include "netio/netio.h"
 #include "quant/quant.h"
 
-enum sml_log_level { SML_LOG_WARN, SML_LOG_INFO, SML_LOG_TRACE };
+enum sml_lib_log_level { SML_LIB_LOG_WARN, SML_LIB_LOG_INFO, SML_LIB_LOG_TRACE };
 
 struct sml_settings {
   uint32_t num_threads, num_operations, rx_buffer_bytes;
@@ -16,7 +16,7 @@ struct sml_settings {
   const struct sml_quant_kernels *kernels;
   struct sml_fault_options faults;
   bool has_faults;
-  enum sml_log_level log_level;
+  enum sml_lib_log_level log_level;
 };
 
 /* NULL when unset or empty. */
@@ -26,7 +26,7 @@ const char *sml_settings_environment(const char *name);
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *settings_out);
 
 /* One line on stderr, if the settings let the level through. */
-__attribute__((format(printf, 3, 4))) void sml_log(const struct sml_settings *settings,
-                                                   enum sml_log_level level, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void sml_lib_log(const struct sml_settings *settings,
+                                                   enum sml_lib_log_level level, const char *format, ...);
 
 #endif

@@ -28,7 +28,7 @@ static void defaults(void **state) {
   assert_false(s.no_offload);
   assert_false(s.has_faults);
   assert_non_null(s.kernels);
-  assert_int_equal(s.log_level, SML_LOG_WARN);
+  assert_int_equal(s.log_level, SML_LIB_LOG_WARN);
 }
 
 static void options_and_environment(void **state) {
@@ -44,7 +44,7 @@ static void options_and_environment(void **state) {
   assert_true(s.no_offload);
   assert_string_equal(s.kernels->name, "scalar");
   assert_true(s.has_faults);
-  assert_int_equal(s.log_level, SML_LOG_TRACE);
+  assert_int_equal(s.log_level, SML_LIB_LOG_TRACE);
   sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
   o.num_threads = 2; /* the program knows better than the environment */
   o.num_operations = 5;
