@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A worker for tests: all-reduces on and on through the public interface, checks every element of every
+ * result, and says what happened with the time of CLOCK_MONOTONIC in front, so that other processes can compare:
+ *   NS joined TOOK_NS        NS working           NS done OPERATIONS
+ *   NS error STATUS RANKS OPERATION "DETAIL"      (RANKS: 1,2 or - ; the status by its number)
+ * RANK, WORLD_SIZE and the variables of the library are taken from the environment. Exit status: 0 done, 3 an
+ * error of the library, 1 a wrong result. */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "switchml/switchml.h"
+
+#define NUM_IN_FLIGHT 2u
+#define NS_PER_S UINT64_C(1000000000)
+
+enum { EXIT_WRONG = 1, EXIT_ERROR = 3 };
+
+struct member {
+  uint32_t rank, world_size;
+  uint64_t num_operations, pause_ns; /* 0: without end */
+  size_t num_elems;
+  sml_context *context;
+  sml_job *job;
+};
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t number_from(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static int say_error(const sml_error *error, sml_status status) {
+  char ranks[128] = "-";
+  size_t used = 0;
+  for (uint32_t i = 0; i < error->num_ranks && used < sizeof ranks; i++)
+    used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%u", i ? "," : "", error->ranks[i]);
+  printf("%" PRIu64 " error %d %s %" PRIu64 " \"%s\"\n", now_ns(), (int)status, ranks, error->operation,
+         error->detail[0] ? error->detail : sml_error_detail());
+  fflush(stdout);
+  return EXIT_ERROR;
+}
+
+/* Whole numbers that float32 holds and block fixed point keeps, in either type. */
+static int32_t input_of(uint32_t rank, uint64_t operation, size_t i) {
+  return (int32_t)((rank * 131u + operation * 31u + i * 7u) % 4099u) - 2049;
+}
+
+static sml_type type_of(uint64_t operation) {
+  return operation % 2 == 0 ? SML_FLOAT32 : SML_INT32;
+}
+
+static void fill(const struct member *m, uint64_t operation, void *buffer) {
+  for (size_t i = 0; i < m->num_elems; i++) {
+    const int32_t value = input_of(m->rank, operation, i);
+    if (type_of(operation) == SML_INT32) ((int32_t *)buffer)[i] = value;
+    else ((float *)buffer)[i] = (float)value;
+  }
+}
+
+static bool is_right(const struct member *m, uint64_t operation, const void *buffer) {
+  for (size_t i = 0; i < m->num_elems; i++) {
+    int32_t sum = 0;
+    for (uint32_t rank = 0; rank < m->world_size; rank++) sum += input_of(rank, operation, i);
+    const bool is_equal = type_of(operation) == SML_INT32 ? ((const int32_t *)buffer)[i] == sum
+                                                          : ((const float *)buffer)[i] == (float)sum;
+    if (is_equal) continue;
+    printf("%" PRIu64 " wrong operation %" PRIu64 " element %zu\n", now_ns(), operation, i);
+    return false;
+  }
+  return true;
+}
+
+static int submit(const struct member *m, uint64_t operation, void *buffer, sml_operation **handle_out) {
+  sml_error error = SML_ERROR_INIT;
+  fill(m, operation, buffer);
+  const sml_status status = sml_allreduce(m->job, buffer, buffer, m->num_elems, type_of(operation), SML_SUM, NULL,
+                                          handle_out);
+  if (status == SML_OK) return 0;
+  (void)sml_job_error(m->job, &error);
+  return say_error(&error, status);
+}
+
+/* Waits for one operation and checks it. */
+static int take(const struct member *m, uint64_t operation, const void *buffer, sml_operation *handle) {
+  sml_error error = SML_ERROR_INIT;
+  sml_status status = SML_IN_PROGRESS;
+  while (status == SML_IN_PROGRESS) status = sml_operation_wait(handle, NS_PER_S);
+  if (status != SML_OK) (void)sml_operation_error(handle, &error);
+  sml_operation_release(handle);
+  if (status != SML_OK) return say_error(&error, status);
+  return is_right(m, operation, buffer) ? 0 : EXIT_WRONG;
+}
+
+static int work(const struct member *m, void **buffers) {
+  sml_operation *handles[NUM_IN_FLIGHT] = {NULL};
+  uint64_t num_submitted = 0, num_done = 0;
+  int failed = 0;
+  while (failed == 0 && (m->num_operations == 0 || num_done < m->num_operations)) {
+    const bool has_more = m->num_operations == 0 || num_submitted < m->num_operations;
+    if (has_more && num_submitted - num_done < NUM_IN_FLIGHT) {
+      const uint64_t slot = num_submitted % NUM_IN_FLIGHT;
+      failed = submit(m, num_submitted, buffers[slot], &handles[slot]);
+      if (failed == 0) num_submitted++;
+      continue;
+    }
+    const uint64_t slot = num_done % NUM_IN_FLIGHT;
+    failed = take(m, num_done++, buffers[slot], handles[slot]);
+    if (num_done == 1 && failed == 0) {
+      printf("%" PRIu64 " working\n", now_ns());
+      fflush(stdout);
+    }
+    const struct timespec pause = {.tv_sec = (time_t)(m->pause_ns / NS_PER_S),
+                                   .tv_nsec = (long)(m->pause_ns % NS_PER_S)};
+    if (m->pause_ns != 0) nanosleep(&pause, NULL);
+  }
+  /* After a failure the others end too, all the buffers are the library's until then. */
+  for (; num_done < num_submitted; num_done++) {
+    while (sml_operation_wait(handles[num_done % NUM_IN_FLIGHT], NS_PER_S) == SML_IN_PROGRESS) continue;
+    sml_operation_release(handles[num_done % NUM_IN_FLIGHT]);
+  }
+  if (failed == 0) printf("%" PRIu64 " done %" PRIu64 "\n", now_ns(), num_done);
+  return failed;
+}
+
+static int join(struct member *m) {
+  sml_job_options options = SML_JOB_OPTIONS_INIT;
+  options.rank = m->rank;
+  options.world_size = m->world_size;
+  options.name = getenv("MEMBER_JOB");
+  options.num_slots = (uint32_t)number_from("MEMBER_SLOTS", 0);
+  options.lease_ns = number_from("MEMBER_LEASE_MS", 0) * UINT64_C(1000000);
+  options.join_timeout_ns = number_from("MEMBER_JOIN_TIMEOUT_S", 0) * NS_PER_S;
+  const uint64_t start_ns = now_ns();
+  sml_status status = sml_context_create(NULL, &m->context);
+  if (status == SML_OK) status = sml_job_create(m->context, &options, &m->job);
+  if (status != SML_OK) return say_error(&(sml_error)SML_ERROR_INIT, status);
+  printf("%" PRIu64 " joined %" PRIu64 "\n", now_ns(), now_ns() - start_ns);
+  fflush(stdout);
+  return 0;
+}
+
+int main(void) {
+  struct member m = {.rank = (uint32_t)number_from("RANK", 0),
+                     .world_size = (uint32_t)number_from("WORLD_SIZE", 1),
+                     .num_operations = number_from("MEMBER_OPERATIONS", 0),
+                     .pause_ns = number_from("MEMBER_PAUSE_US", 0) * 1000,
+                     .num_elems = number_from("MEMBER_ELEMENTS", 100000)};
+  void *buffers[NUM_IN_FLIGHT];
+  for (uint32_t i = 0; i < NUM_IN_FLIGHT; i++) {
+    buffers[i] = calloc(m.num_elems, sizeof(int32_t));
+    if (!buffers[i]) return EXIT_WRONG;
+  }
+  int failed = join(&m);
+  if (failed == 0) failed = work(&m, buffers);
+  fflush(stdout);
+  if (m.job) sml_job_destroy(m.job);
+  if (m.context) sml_context_destroy(m.context);
+  for (uint32_t i = 0; i < NUM_IN_FLIGHT; i++) free(buffers[i]);
+  return failed;
+}
