@@ -17,7 +17,7 @@
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
 struct published {
   _Atomic uint64_t chunks_completed, retransmissions, probes, dropped_packets, num_drops[SML_NUM_DROPS];
-  _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns;
+  _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
   _Atomic uint32_t is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
 };
@@ -30,6 +30,7 @@ struct sml_lane {
   uint64_t dropped_packets;
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
+  uint64_t error_reply_ns;
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
    * acquire by pop; head: release by pop, acquire by push. */
@@ -212,6 +213,7 @@ static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   PUBLISH(waiting_slot, v->waiting_slot);
   PUBLISH(waiting_since_ns, v->waiting_since_ns);
   PUBLISH(has_error_reply, lane->has_error_reply);
+  PUBLISH(error_reply_ns, lane->error_reply_ns);
   for (uint32_t i = 0; i < v->num_missing; i++) PUBLISH(missing[i], v->missing[i]);
   PUBLISH(num_missing, v->num_missing);
 #undef PUBLISH
@@ -235,6 +237,7 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(waiting_slot);
   READ(waiting_since_ns);
   READ(has_error_reply);
+  READ(error_reply_ns);
   READ(num_missing);
   for (uint32_t i = 0; i < s->num_missing; i++) READ(missing[i]);
 #undef READ
@@ -468,6 +471,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     return;
   }
   if (h.type == SML_PACKET_ERROR) {
+    if (!lane->has_error_reply) lane->error_reply_ns = now_ns;
     lane->has_error_reply = true;
     return;
   }

@@ -99,6 +99,7 @@ struct sml_lane_snapshot {
   uint32_t num_missing;          /* ranks the aggregator last said it waits for on that slot; 0: unknown */
   uint16_t missing[16];
   bool has_error_reply;          /* the aggregator answered that it does not know job or epoch */
+  uint64_t error_reply_ns;       /* when it did so first */
 };
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
 /* System calls of the engine's netio so far; any thread. */

@@ -229,7 +229,7 @@ static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
   struct sml_lane_snapshot s;
   uint32_t lane;
   if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) return false;
-  return s.has_error_reply && now_ns >= s.waiting_since_ns + ERROR_REPLY_GRACE_NS;
+  return s.has_error_reply && now_ns >= s.error_reply_ns + ERROR_REPLY_GRACE_NS;
 }
 
 /* While the job rejoins, deadlines stand still: they are moved afterwards. */
