@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What sums must be, bit for bit: written from docs/PROTOCOL.md "Numbers" alone, with none of the product's
+ * code; slow and plain. And the tensors that are summed, a pure function of where they are. */
+#ifndef SIM_REFERENCE_H
+#define SIM_REFERENCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum sim_data_kind {
+  SIM_DATA_PLAIN,    /* like gradients; any bits for int32 */
+  SIM_DATA_WIDE,     /* all exponents */
+  SIM_DATA_TINY,     /* zeros, subnormals, around 2^-100 */
+  SIM_DATA_HUGE,     /* the sum may overflow */
+  SIM_DATA_SPECIAL,  /* some Inf and NaN */
+  SIM_DATA_ONE_RANK, /* zeros but on one rank */
+  SIM_NUM_DATA_KINDS
+};
+
+struct sim_tensor {
+  uint64_t seed; /* of the operation */
+  uint8_t kind;  /* enum sim_data_kind */
+  bool is_float;
+};
+/* Elements first .. first + count - 1 of a rank's tensor, as the bits of their type. */
+void sim_tensor_fill(const struct sim_tensor *t, uint32_t rank, uint64_t first, uint64_t count, uint32_t *bits_out);
+
+/* One chunk of `count` elements: ranks[rank * count + i] as bits. */
+void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_float, bool is_average,
+                   uint32_t *bits_out);
+
+struct sim_sum {
+  struct sim_tensor tensor;
+  uint64_t count;
+  uint32_t world_size, chunk_elems;
+  bool is_average;
+};
+/* scratch: world_size * chunk_elems words. */
+void sim_sum_make(const struct sim_sum *sum, uint32_t *bits_out, uint32_t *scratch);
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The reference against the document's vectors, and against what can be said without it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sim/reference.h"
+
+static uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+/* docs/PROTOCOL.md section 10. */
+static void test_vectors(void **state) {
+  (void)state;
+  uint32_t ranks[4 * 3] = {0}, out[3];
+  for (int rank = 0; rank < 3; rank++) {
+    ranks[rank * 3] = bits_of(1.0f);
+    ranks[rank * 3 + 1] = bits_of(-0.5f);
+    ranks[rank * 3 + 2] = bits_of(0.003f);
+  }
+  sim_sum_block(ranks, 4, 3, true, false, out);
+  assert_int_equal(out[0], bits_of(3.0f));
+  assert_int_equal(out[1], bits_of(-1.5f));
+  assert_int_equal(out[2], bits_of(0x1.26e97p-7f));
+  sim_sum_block(ranks, 4, 3, true, true, out);
+  assert_int_equal(out[0], bits_of(0.75f));
+  assert_int_equal(out[1], bits_of(-0.375f));
+  assert_int_equal(out[2], bits_of(0x1.26e97p-9f));
+}
+
+static void test_integers_wrap(void **state) {
+  (void)state;
+  const uint32_t ranks[] = {0x7fffffff, 0xffffffff, 1, 2};
+  uint32_t out[2];
+  sim_sum_block(ranks, 2, 2, false, false, out);
+  assert_int_equal(out[0], 0x80000000u);
+  assert_int_equal(out[1], 1);
+}
+
+static const struct {
+  const char *label;
+  uint32_t a, b; /* two ranks, one element */
+  bool is_average;
+  uint32_t sum;
+} blocks[] = {
+    {"zeros of both signs", 0x80000000u, 0, false, 0},
+    {"just below 2^-100", 0x0d7fffffu, 0x0d7fffffu, false, 0},
+    {"2^-100", 0x0d800000u, 0x0d800000u, false, 0x0e000000u},
+    {"infinity", 0x7f800000u, 0x3f800000u, false, 0x7fc00000u},
+    {"no number", 0x3f800000u, 0x7f800001u, true, 0x7fc00000u},
+    {"overflow", 0x7f7fffffu, 0x7f7fffffu, false, 0x7f800000u},
+    {"overflow, average", 0x7f7fffffu, 0x7f7fffffu, true, 0x7f7fffffu},
+    {"largest and its opposite", 0x7f7fffffu, 0xff7fffffu, false, 0},
+    {"subnormals are flushed", 1, 1, false, 0},
+};
+
+static void test_blocks(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+    const uint32_t ranks[] = {blocks[i].a, blocks[i].b};
+    uint32_t out;
+    sim_sum_block(ranks, 2, 1, true, blocks[i].is_average, &out);
+    if (out != blocks[i].sum) fail_msg("%s: %08x, must be %08x", blocks[i].label, out, blocks[i].sum);
+  }
+}
+
+/* Thirds are rounded once: 1 / 3 of three ranks of which one has 1. */
+static void test_average_is_rounded_once(void **state) {
+  (void)state;
+  const uint32_t ranks[] = {bits_of(1.0f), 0, 0};
+  uint32_t out;
+  sim_sum_block(ranks, 3, 1, true, true, &out);
+  assert_int_equal(out, bits_of(1.0f / 3.0f));
+}
+
+static void test_tensors_are_functions_of_their_place(void **state) {
+  (void)state;
+  for (uint8_t kind = 0; kind < SIM_NUM_DATA_KINDS; kind++) {
+    const struct sim_tensor t = {.seed = 7, .kind = kind, .is_float = true};
+    uint32_t whole[100], part[30];
+    sim_tensor_fill(&t, 1, 0, 100, whole);
+    sim_tensor_fill(&t, 1, 50, 30, part);
+    assert_memory_equal(whole + 50, part, sizeof part);
+    sim_tensor_fill(&t, 3, 50, 30, part);
+    if (kind != SIM_DATA_ONE_RANK) assert_memory_not_equal(whole + 50, part, sizeof part);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_vectors),
+      cmocka_unit_test(test_integers_wrap),
+      cmocka_unit_test(test_blocks),
+      cmocka_unit_test(test_average_is_rounded_once),
+      cmocka_unit_test(test_tensors_are_functions_of_their_place),
+  };
+  return cmocka_run_group_tests_name("sim_reference", tests, NULL, NULL);
+}
