@@ -54,7 +54,7 @@ typedef enum sml_status {
   SML_ERR_FORKED = -16,          /* the handle belongs to the parent of this process */
   SML_ERR_PROTOCOL = -17,        /* the other side broke the protocol */
   SML_ERR_INTEGRITY = -18,       /* a sum's check word was wrong twice: the aggregator does not add right */
-  SML_ERR_KEY = -19              /* the aggregator and this rank do not have the same key, or one has none */
+  SML_ERR_KEY = -19              /* the aggregator's key is not this rank's, or a control message was forged */
 } sml_status;
 
 typedef enum sml_type { SML_FLOAT32 = 0, SML_INT32 = 1 } sml_type;
@@ -107,7 +107,7 @@ typedef struct sml_job_options {
    * copy of every input, made in sml_allreduce() and kept until all ranks are known to have the result:
    * of what is outstanding and of about the last lease_ns / 8, but as much memory as was needed at most stays
    * allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
-   * else no retry. At most 7 days. On or off alike on all ranks. */
+   * else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }

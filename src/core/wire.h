@@ -32,7 +32,7 @@ enum sml_packet_type {
   SML_PACKET_UPDATE = 1,  /* worker -> aggregator: one rank's contribution to a slot */
   SML_PACKET_RESULT = 2,  /* aggregator -> worker: the sum, and the grant of the next chunk */
   SML_PACKET_PENDING = 3, /* aggregator -> worker: not complete; payload = bitmap of missing ranks */
-  SML_PACKET_ERROR = 4,   /* aggregator -> worker: job or epoch unknown here; payload = the packet's nonce or empty */
+  SML_PACKET_ERROR = 4,   /* aggregator -> worker: job or epoch unknown here; no payload */
   SML_PACKET_HELLO = 5,   /* both ways: registers a data address and probes the MTU; payload = nonce:64, padding */
   SML_PACKET_ABORT = 6,   /* reserved: aborts travel on the control connection */
   SML_PACKET_PROBE = 7,   /* worker -> aggregator: what became of this slot? never a contribution */

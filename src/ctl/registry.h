@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Membership of a daemon's jobs (docs/PROTOCOL.md "Membership and failure semantics"). Pure: it gets
+ * Membership of a daemon's jobs (docs/PROTOCOL.md "Control connection", "Failures"). Pure: it gets
  * what happened and a time, and gives back a queue of effects that its owner carries out. No socket, no
  * clock, no allocation after init: everything outside can fill is a table sized by the options.
  *

@@ -393,6 +393,24 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
   return false;
 }
 
+/* Nobody knows whether a rank that was started anew would contribute again what its predecessor did, and of an
+ * operation that has ended somewhere, in whatever order, ranks would then hold different sums. */
+static bool check_nobody_is_new(struct sml_registry *r, struct sml_job_entry *job) {
+  const struct sml_conn *newcomer = NULL, *resumer = NULL;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    const struct sml_conn *c = &r->conns[i];
+    if (c->resume_operation == 0 && c->resume_chunk_bytes == 0) newcomer = c;
+    else resumer = c;
+  }
+  if (!newcomer || !resumer) return true;
+  refuse_job(r, job, SML_ERR_REFUSED,
+             sml_registry_text(r,
+                               "the job can't go on: rank %u was started anew, but rank %u goes on with what it has: "
+                               "start all ranks anew",
+                               newcomer->rank, resumer->rank));
+  return false;
+}
+
 /* The job goes on with the first operation that some rank lacks. False: another rank has forgotten its
  * input of it, and the job was refused: for good, not as AGGREGATOR_LOST, after which ranks come again. */
 static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry *job) {
@@ -403,7 +421,7 @@ static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry 
     if (!forgetful || c->oldest_operation > forgetful->oldest_operation) forgetful = c;
   }
   job->first_operation = job->confirmed = behind->resume_operation;
-  if (forgetful->oldest_operation <= job->first_operation) return true;
+  if (forgetful->oldest_operation <= job->first_operation) return check_nobody_is_new(r, job);
   refuse_job(r, job, SML_ERR_REFUSED,
              sml_registry_text(r,
                                "the job can't go on: rank %u has to repeat operation %llu, but rank %u has kept its "

@@ -89,6 +89,23 @@ static void test_inputs_that_are_gone(void **state) {
   expect_all_free();
 }
 
+/* A rank that was started anew may contribute other values than its predecessor did, of which others may have
+ * the sum: in any order, so also those that still lack operation 0. */
+static void test_a_new_rank_among_those_that_resume(void **state) {
+  (void)state;
+  for (uint64_t resume = 0; resume < 2; resume++) {
+    begin();
+    join_with(0, 0, SML_FEATURE_RETRY, resume, 0, 1000);
+    join_with(1, 1, SML_FEATURE_RETRY, 0, 0, 1000);
+    join_with(2, 2, SML_FEATURE_RETRY, 0, 0, 0);
+    probe_all(8960);
+    EXPECT("c2<REFUSE -7; c2 close; c1<REFUSE -7; c1 close; c0<REFUSE -7; c0 close; end j0; ");
+    expect_detail(1, "the job can't go on: rank 2 was started anew, but rank 0 goes on with what it has: start all "
+                     "ranks anew");
+    expect_all_free();
+  }
+}
+
 static void test_chunk_size_of_a_resumed_job(void **state) {
   (void)state;
   begin();
@@ -220,6 +237,7 @@ int main(void) {
       BOTH(test_features_are_told_and_cost_bytes),
       BOTH(test_goes_on_with_the_slowest),
       BOTH(test_inputs_that_are_gone),
+      BOTH(test_a_new_rank_among_those_that_resume),
       BOTH(test_chunk_size_of_a_resumed_job),
       BOTH(test_heartbeats_say_what_is_confirmed),
       BOTH(test_nothing_is_confirmed_while_joining),

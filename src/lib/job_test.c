@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ctl/message.h"
+#include "ctl/channel.h"
 #include "engine/engine.h"
 #include "switchml/switchml.h"
 
@@ -116,6 +116,7 @@ struct fake {
   const void *answer;
   size_t answer_bytes;
   bool holds_open;
+  void *(*run)(void *fake); /* NULL: run_fake */
   pthread_t thread;
   _Atomic uint32_t num_connections;
 };
@@ -146,7 +147,7 @@ static void start_fake(struct fake *f) {
   assert_int_equal(listen(f->listener, 16), 0);
   assert_int_equal(getsockname(f->listener, (struct sockaddr *)&a, &a_bytes), 0);
   snprintf(f->address, sizeof f->address, "127.0.0.1:%u", ntohs(a.sin_port));
-  pthread_create(&f->thread, NULL, run_fake, f);
+  pthread_create(&f->thread, NULL, f->run != NULL ? f->run : run_fake, f);
 }
 
 static void stop_fake(struct fake *f) {
@@ -208,12 +209,16 @@ static void it_sends_a_message_out_of_place(void **state) {
   stop_fake(&f);
 }
 
-static void it_does_not_ask_for_the_key(void **state) {
-  (void)state;
-  char path[] = "/tmp/sml-job-test-XXXXXX";
+static void make_key_file(char *path) {
   const int fd = mkstemp(path);
   assert_true(fd >= 0 && write(fd, "red 000102030405060708090a0b0c0d0e0f\n", 37) == 37);
   close(fd);
+}
+
+static void it_does_not_ask_for_the_key(void **state) {
+  (void)state;
+  char path[] = "/tmp/sml-job-test-XXXXXX";
+  make_key_file(path);
   uint8_t answer[128];
   struct sml_ctl_message m = {.kind = SML_CTL_WELCOME, .u.welcome = {.num_lanes = 1, .data_ports = {9}}};
   struct fake f = {
@@ -222,6 +227,54 @@ static void it_does_not_ask_for_the_key(void **state) {
   sml_job_options o = make_options(f.address, 5000);
   o.key_file = path;
   assert_refused(&o, SML_ERR_KEY, "'red'");
+  stop_fake(&f);
+  unlink(path);
+}
+
+/* The aggregator's end of a keyed connection, up to a message that was changed on its way. */
+static void *run_keyed_fake(void *argument) {
+  static const struct sml_key key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+  const struct fake *f = argument;
+  const int fd = accept(f->listener, NULL, NULL);
+  struct sml_channel ch;
+  struct sml_ctl_message m;
+  uint8_t in[512], out[512];
+  size_t in_bytes = 0, consumed_bytes;
+  sml_channel_init(&ch, true);
+  for (bool has_auth = false; !has_auth;) {
+    const ssize_t n = read(fd, in + in_bytes, sizeof in - in_bytes);
+    if (n <= 0) break;
+    in_bytes += (size_t)n;
+    while (sml_channel_decode(&ch, in, in_bytes, &m, &consumed_bytes) == SML_CTL_DECODED) {
+      in_bytes -= consumed_bytes;
+      memmove(in, in + consumed_bytes, in_bytes);
+      has_auth = m.kind == SML_CTL_AUTH;
+      if (m.kind != SML_CTL_JOIN) continue;
+      const struct sml_ctl_message challenge = {.kind = SML_CTL_CHALLENGE, .u.challenge.nonce = {1, 2}};
+      (void)!write(fd, out, sml_channel_encode(&ch, &challenge, out, sizeof out));
+      sml_channel_set_key(&ch, &key, m.u.join.nonce, challenge.u.challenge.nonce);
+    }
+  }
+  m = (struct sml_ctl_message){.kind = SML_CTL_WELCOME, .u.welcome = {.num_lanes = 1, .data_ports = {9}}};
+  size_t out_bytes = sml_channel_encode(&ch, &m, out, sizeof out);
+  m = (struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT};
+  out_bytes += sml_channel_encode(&ch, &m, out + out_bytes, sizeof out - out_bytes);
+  out[out_bytes - 1] ^= 1;
+  (void)!write(fd, out, out_bytes);
+  while (read(fd, in, sizeof in) > 0) continue;
+  close(fd);
+  return NULL;
+}
+
+static void a_message_of_it_was_changed(void **state) {
+  (void)state;
+  char path[] = "/tmp/sml-job-test-XXXXXX";
+  struct fake f = {.run = run_keyed_fake};
+  make_key_file(path);
+  start_fake(&f);
+  sml_job_options o = make_options(f.address, 5000);
+  o.key_file = path;
+  assert_refused(&o, SML_ERR_KEY, "is not authentic");
   stop_fake(&f);
   unlink(path);
 }
@@ -386,6 +439,7 @@ int main(void) {
       cmocka_unit_test(it_speaks_another_version),
       cmocka_unit_test(it_sends_a_message_out_of_place),
       cmocka_unit_test(it_does_not_ask_for_the_key),
+      cmocka_unit_test(a_message_of_it_was_changed),
       cmocka_unit_test(it_gives_more_lanes_than_offered),
       cmocka_unit_test(its_data_port_is_dead),
       cmocka_unit_test(it_is_silent),

@@ -174,6 +174,44 @@ static void a_rank_that_started_anew_is_refused(void **state) {
   run_failing(2, 6000, start_anew);
 }
 
+/* Rank 1 comes back as another process would, before it is known that all have the first sum. Would it be taken,
+ * then it got a sum of that operation other than the one that rank 0 has. */
+static void start_anew_at_once(struct rank *r) {
+  int32_t x = 1;
+  CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK && x == 2, "%s", sml_error_detail());
+  sml_operation *op;
+  lose_aggregator(r, 1, &op);
+  if (r->rank == 1) {
+    sml_job_abort(r->job, "starts anew"); /* nobody hears it */
+    sml_job_destroy(r->job);
+    r->job = NULL;
+    keeper_start_again(&keeper);
+    sml_job_options o = r->world->job_options;
+    o.aggregator = r->world->address;
+    o.rank = 1;
+    o.world_size = 2;
+    o.join_timeout_ns = 4 * SML_NS_PER_S;
+    CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_ERR_REFUSED, "%s", sml_error_detail());
+    return;
+  }
+  check_fails(r, op, 8000, SML_ERR_REFUSED, "rank 1 was started anew");
+}
+static void a_rank_that_started_anew_at_once_is_refused(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  w.job_options.retry_ns = 6 * SML_NS_PER_S;
+  w.job_options.lease_ns = 3600 * SML_NS_PER_S; /* so nothing is confirmed meanwhile */
+  keeper_start(&keeper, &w.aggd_options);
+  memcpy(w.address, keeper.address, sizeof w.address);
+  pthread_barrier_init(&barrier, NULL, 2);
+  world_join(&w);
+  world_run(&w, start_anew_at_once);
+  pthread_barrier_destroy(&barrier);
+  world_stop(&w);
+  keeper_stop(&keeper);
+}
+
 /* Another number of lanes would cut tensors otherwise, and give other bits than some ranks have already. */
 static void change_the_shape(struct rank *r) {
   static float data[2][9000];
@@ -321,6 +359,7 @@ int main(void) {
       cmocka_unit_test(destroying_meanwhile_ends_every_rank),
       cmocka_unit_test(an_operation_times_out_after_the_rejoining),
       cmocka_unit_test(a_rank_that_started_anew_is_refused),
+      cmocka_unit_test(a_rank_that_started_anew_at_once_is_refused),
       cmocka_unit_test(a_successor_of_another_shape_is_an_error),
       cmocka_unit_test(ranks_must_agree_whether_to_retry),
       cmocka_unit_test(a_rank_killed_meanwhile_is_named),

@@ -338,7 +338,7 @@ static void end_for_garbage(struct sml_session *s, enum sml_ctl_decode verdict) 
     end(s, SML_ERR_KEY, "the aggregator at %s has another key '%s' than this rank: compare the key files",
         who, s->options.join.key_name);
   else if (verdict == SML_CTL_BAD_TAG)
-    end(s, SML_ERR_PROTOCOL,
+    end(s, SML_ERR_KEY,
         "a control message that seems to come from the aggregator at %s is not authentic: "
         "somebody else writes into the connection",
         who);
