@@ -33,7 +33,10 @@ static bool is_passing(const struct sml_ctl_abort *failure) {
 
 static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (job->state != SML_JOB_REJOINING || now_ns - job->rejoining_since_ns >= job->retry_ns) return false;
-  if (failure->status != SML_ERR_REFUSED || job->session.was_welcomed) return is_passing(failure);
+  if (failure->status != SML_ERR_REFUSED || job->session.was_welcomed) {
+    job->first_refused_ns = SML_NEVER; /* it was let in, or nobody was there to refuse it */
+    return is_passing(failure);
+  }
   job->first_refused_ns = sml_min_u64(job->first_refused_ns, now_ns);
   return now_ns - job->first_refused_ns < REFUSED_NS;
 }

@@ -9,7 +9,7 @@
 #include "core/stream.h"
 #include "lib/status.h"
 
-#define SML_RETAINED_ROOMS 48u /* powers of two up to 2^47 bytes: more than a process can have */
+#define SML_RETAINED_ROOMS 64u /* one for each power of two of a size_t */
 
 struct sml_job;
 struct sml_operation;
