@@ -9,7 +9,8 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all help setup check check-asan check-tsan check-clang soak demo bench-netbed install clean
+.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind soak sim model mutants fuzz coverage trust \
+  demo bench-netbed install clean
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -26,6 +27,13 @@ help:
 	@echo 'make check-asan    only the ASan + UBSan part of it'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
 	@echo 'make check-clang   build everything with clang'
+	@echo 'make check-valgrind the tests of single layers under valgrind'
+	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
+	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
+	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
+	@echo 'make trust         kill, stop and flood real processes, many times; ARGS=--help'
+	@echo 'make coverage      line and branch coverage of the pure protocol; ARGS=--missing lists what is not taken'
+	@echo 'make fuzz          run each fuzz target for a minute (clang); ARGS=--seconds=N'
 	@echo 'make soak          the long randomized tests (10,000 all-reduces)'
 	@echo 'make demo          train a PyTorch model over SwitchML and over Gloo; ARGS=--quick for a short one'
 	@echo 'make bench-netbed  measure in shaped network namespaces, beside Gloo and Open MPI (root)'
@@ -38,11 +46,40 @@ setup:
 check:
 	@$(SETUP) build
 	@-$(SETUP) --optional torch
+	@-$(SETUP) --optional model
 	@tools/check.py plain asan tsan clang $(ARGS)
 
 check-asan check-tsan check-clang: check-%:
 	@$(SETUP) build
 	@tools/check.py $* $(ARGS)
+
+SEEDS ?= 1000
+sim: all
+	@tools/sim.py $(SEEDS) --build $(BUILD) $(ARGS)
+
+model: all
+	@$(SETUP) model
+	@model/run --replay $(BUILD)/model/replay $(ARGS)
+
+mutants:
+	@$(SETUP) build
+	@tools/mutants.py $(ARGS)
+
+trust: all
+	@$(SETUP) build torch
+	@tools/trust.py --build $(BUILD) $(ARGS)
+
+check-valgrind:
+	@$(SETUP) build valgrind
+	@tools/check.py valgrind $(ARGS)
+
+coverage:
+	@$(SETUP) build
+	@tools/coverage.py $(ARGS)
+
+fuzz:
+	@$(SETUP) build fuzz
+	@tools/fuzz.py $(ARGS)
 
 soak: all
 	@tools/check.py soak $(ARGS)
@@ -61,4 +98,4 @@ install: all
 	meson install -C $(BUILD) $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
 clean:
-	rm -rf build build-asan build-tsan build-clang
+	rm -rf build build-asan build-tsan build-clang build-coverage build-fuzz build-mutants

@@ -4,8 +4,9 @@
 directory, and closes with one line: `N passed, M failed, K skipped`.
 
 Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of
-threaded code), clang (build only), soak (the long randomized tests). What is counted are the single
-tests inside each program, as its TAP output names them.
+threaded code), clang (build only), valgrind (memcheck over the C tests of single layers and the library),
+soak (the long randomized tests). What is counted are the single tests inside each program, as its TAP
+output names them.
 """
 import json
 import os
@@ -21,6 +22,7 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0",
 }
+MEMCHECK = "valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched=try"
 # name: (directory, meson options, compiler, arguments of meson test; None: build only)
 SUITES = {
     "plain": ("build", [], None, ["--no-suite", "soak"]),
@@ -30,6 +32,9 @@ SUITES = {
              ["--no-suite", "nosan", "--no-suite", "notsan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
               "--timeout-multiplier", "6"]),
     "clang": ("build-clang", [], "clang", None),
+    "valgrind": ("build", [], None,
+                 ["--no-suite", "nosan", "--no-suite", "notsan", "--timeout-multiplier", "20", "--wrap", MEMCHECK]
+                 + [f"--suite={layer}" for layer in ["base", "core", "quant", "ctl", "netio", "engine", "lib"]]),
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
 }
 TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
@@ -104,6 +109,9 @@ def run_suite(label, extra, count):
     directory, options, compiler, test_arguments = SUITES[label]
     if compiler and not shutil.which(compiler):
         count.add(label, "", f"build # skip {compiler} is not installed", True)
+        return
+    if label == "valgrind" and not shutil.which("valgrind"):
+        count.add(label, "", "run # skip valgrind is not installed", True)
         return
     if label == "tsan" and not thread_sanitizer_works():
         count.add(label, "", "run # skip ThreadSanitizer does not start on this kernel", True)
