@@ -67,9 +67,9 @@ static uint32_t causes_of(const struct sim_rank *r, sml_status status) {
       return BIT(MISDEED);
     case SML_ERR_TIMEOUT:
       return GONE | DAEMON;
+    case SML_ERR_REFUSED: /* of a job that joins again, while another rank has left and was started anew */
+      return has_joined && r->job->spec->retry_ns == 0 ? 0 : GONE | DAEMON;
     case SML_ERR_UNREACHABLE:
-    case SML_ERR_REFUSED:
-      return has_joined ? 0 : GONE | DAEMON;
     case SML_ERR_MTU:
       return has_joined ? 0 : GONE | DAEMON;
     default:

@@ -55,15 +55,15 @@ static void sleep_until(struct sml_control *c, uint64_t deadline_ns) {
 
 static void *run_thread(void *argument) {
   struct sml_control *c = argument;
-  while (!atomic_load(&c->should_stop)) {
+  for (;;) {
     atomic_store(&c->sleep_until_ns, SML_NEVER);
     drain_wakes(c);
+    if (atomic_load(&c->should_stop)) return NULL; /* behind the drain: else it could take that wake along */
     const uint64_t deadline_ns = serve_sessions(c);
     /* A submitter that saw SML_NEVER has written to event_fd; one that comes now sees the deadline. */
     atomic_store(&c->sleep_until_ns, deadline_ns);
     sleep_until(c, deadline_ns);
   }
-  return NULL;
 }
 
 static sml_status open_descriptors(struct sml_control *c) {
