@@ -178,7 +178,8 @@ static uint64_t called_ns(const struct sim_job *job, uint32_t round, uint32_t op
 
 static void check_news(const struct sim_job *job, uint32_t round, const struct sim_rank *failed,
                        const struct sim_rank *other) {
-  const uint64_t bound_ns = news_bound_ns(job), failed_ns = failed->attempts[round].failed_ns;
+  const uint64_t bound_ns = news_bound_ns(job) + repair_ns(job->world->scenario);
+  const uint64_t failed_ns = failed->attempts[round].failed_ns;
   const struct sim_round_spec *spec = &job->spec->rounds[round];
   const struct sim_attempt *b = &other->attempts[round];
   if (b->was_killed || other->has_exited_early) return;

@@ -21,6 +21,7 @@ struct frame {
   uint8_t type, wire, reducer;
   uint16_t job, rank, payload_bytes, slot, flags;
   uint32_t epoch, phase, tag, chunk;
+  uint64_t mac; /* with the reserved bytes behind it; 0: unkeyed */
   const uint8_t *payload;
 };
 
@@ -35,6 +36,7 @@ struct sent {
   uint16_t payload_bytes;
   uint8_t kind;
   struct lanes_hash hash;
+  uint64_t macs[2]; /* [is a retransmission] */
 };
 /* A (slot, phase & 1): what its first sender said (I8), and what the aggregator was given. */
 struct cell {
@@ -149,6 +151,8 @@ static bool parse(const struct sim_datagram *d, struct frame *f) {
                       .tag = sml_load_be32(b + 20),
                       .chunk = sml_load_be32(b + 24)};
   const uint32_t head_bytes = HEADER_BYTES + (f->flags & FLAG_KEYED ? KEYED_BYTES : 0);
+  if ((f->flags & FLAG_KEYED) && d->num_bytes >= head_bytes)
+    f->mac = sml_load_be64(b + HEADER_BYTES) ^ sml_mix64(sml_load_be64(b + HEADER_BYTES + 8));
   f->payload = b + head_bytes;
   return d->num_bytes == head_bytes + f->payload_bytes && (f->wire == f->reducer && f->wire <= 1);
 }
@@ -284,18 +288,20 @@ static void check_repeat(const struct sent *sent, const struct frame *f, struct 
 static void watch_update(struct sim_wire *w, struct lane *lane, uint32_t slot, const struct frame *f) {
   struct sent *sent = &lane->sent[slot * lane->world_size + f->rank];
   const struct lanes_hash hash = hash_payload(w, f);
+  const bool is_repeat = (f->flags & FLAG_RETRANSMISSION) != 0;
   w->counts.updates++;
-  if (f->flags & FLAG_RETRANSMISSION) w->counts.retransmissions++;
+  if (is_repeat) w->counts.retransmissions++;
   if (f->phase == sent->phase) {
     check_repeat(sent, f, hash);
+    sent->macs[is_repeat] = f->mac;
     return;
   }
   check_step(lane, slot, sent, f);
-  if (f->flags & FLAG_RETRANSMISSION)
+  if (is_repeat)
     sim_fail("wire", "rank %u calls its first update for slot %u phase %u of epoch %08x a retransmission", f->rank,
              f->slot, f->phase, f->epoch);
   check_said(w, lane, &lane->cells[2 * slot + (f->phase & 1)], f);
-  *sent = (struct sent){f->phase, f->tag, f->chunk, f->payload_bytes, kind_of(f), hash};
+  *sent = (struct sent){f->phase, f->tag, f->chunk, f->payload_bytes, kind_of(f), hash, {f->mac, 0}};
 }
 
 static void watch_worker(struct sim_wire *w, const struct sim_datagram *d, const struct frame *f) {
@@ -370,8 +376,9 @@ void sim_wire_on_delivered(struct sim_wire *w, const struct sim_datagram *d) {
   if (slot >= lane->num_slots) return;
   /* An intruder's: only what the rank itself has sent counts. */
   const struct sent *sent = &lane->sent[slot * lane->world_size + f.rank];
-  const bool is_own = sent->phase == f.phase && sent->tag == f.tag && sent->kind == kind_of(&f) &&
-                      sent->payload_bytes == f.payload_bytes;
+  const bool is_own = sent->phase == f.phase && sent->tag == f.tag && sent->chunk == f.chunk &&
+                      sent->kind == kind_of(&f) && sent->payload_bytes == f.payload_bytes &&
+                      sent->macs[(f.flags & FLAG_RETRANSMISSION) != 0] == f.mac;
   if (!d->is_forged || (is_own && is_same_hash(sent->hash, hash_payload(w, &f)))) take_update(w, lane, &f);
 }
 
