@@ -10,6 +10,7 @@ import tempfile
 import time
 
 import e2e
+import ports
 import real
 import tap
 
@@ -167,7 +168,7 @@ def restarted_aggregator(draw):
         arguments = draw.choice([[], ["--key-file", keys.name]])
         if arguments:
             env["SWITCHML_KEY_FILE"] = keys.name
-        address = f"127.0.0.1:{real.fixed_port()}"
+        address = f"127.0.0.1:{ports.fixed_port()}"
         aggregator = daemon("--listen", address, *arguments)
         try:
             with real.job(address, world_size, MEMBER_OPERATIONS=300, **env) as members:

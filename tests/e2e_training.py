@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import e2e
+import ports
 import real
 import tap
 
@@ -112,7 +113,7 @@ class Rank:
 
 @contextlib.contextmanager
 def training(address, size, num_steps, **more):
-    env = e2e.environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=real.fixed_port(), WORLD_SIZE=size, NUM_STEPS=num_steps,
+    env = e2e.environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=ports.fixed_port(), WORLD_SIZE=size, NUM_STEPS=num_steps,
                           GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS=1, USE_LIBUV=0, PYTHONDONTWRITEBYTECODE=1,
                           PYTHONPATH=os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
                           SWITCHML_LIBRARY=os.path.join(BUILD, "src/lib/libswitchml.so"), SWITCHML_REQUIRE=1,
@@ -166,7 +167,7 @@ def undisturbed(size=2):
 def killed_aggregator(draw, expected, size=2):
     """The aggregator is killed at a random moment and started again on its port, once or twice: the weights are those
     of a training without that. Seconds from the first step to the end."""
-    port, num_kills = real.fixed_port(), 0
+    port, num_kills = ports.fixed_port(), 0
     listen = ["--listen", f"127.0.0.1:{port}"]
     daemon = e2e.Daemon(*listen)
     try:

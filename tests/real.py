@@ -3,10 +3,8 @@
 job of them. Times are CLOCK_MONOTONIC, the same in all processes of a machine."""
 import contextlib
 import os
-import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -16,15 +14,6 @@ import e2e
 
 MEMBER = os.environ.get("SWITCHML_MEMBER", "member")
 RANK_LOST, AGGREGATOR_LOST = -11, -12
-
-
-def fixed_port():
-    """A port that is free, and stays so while its daemon is down: the system gives none of these to anybody."""
-    draw = random.SystemRandom()
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", draw.randrange(10_000, 30_000)))
-            return probe.getsockname()[1]
 
 
 class Member:

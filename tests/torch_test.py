@@ -14,6 +14,7 @@ import time
 import warnings
 
 import tap
+from ports import fixed_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -30,17 +31,11 @@ def built(*candidates):
     raise AssertionError(f"{candidates[0]} is not built in {BUILD}")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Daemon:
     """A switchmld on a free port of loopback."""
 
     def __enter__(self):
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{fixed_port()}"
         self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True)
@@ -73,7 +68,7 @@ class Ranks:
     def __init__(self, case, num_ranks, aggregator=None, **environment):
         base = {name: value for name, value in os.environ.items()
                 if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
-        base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks),
+        base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
                      "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
                      "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
                      "PYTHONDONTWRITEBYTECODE": "1",
@@ -476,14 +471,14 @@ def test_no_aggregator_is_an_error_when_required():
 
 
 def test_unreachable_aggregator_falls_back_together():
-    results = run_ranks("one_call", 2, f"127.0.0.1:{free_port()}")
+    results = run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}")
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
     assert [text for text in results[0]["warnings"] if "switchml" in text], results
 
 
 def test_unreachable_aggregator_is_an_error_when_required():
-    for result in run_ranks("one_call", 2, f"127.0.0.1:{free_port()}", SWITCHML_REQUIRE="1"):
+    for result in run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}", SWITCHML_REQUIRE="1"):
         assert result["error"] and not result["values"], result
 
 
