@@ -127,7 +127,9 @@ def run_suite(label, extra, count):
     if os.path.exists(log):
         os.unlink(log)
     started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
-    status = run(["meson", "test", "-C", directory, "--no-rebuild", "--print-errorlogs"]
+    # Many tests wait more than they work.
+    status = run(["meson", "test", "-C", directory, "--no-rebuild", "--print-errorlogs",
+                  "--num-processes", str((os.cpu_count() or 1) + 2)]
                  + test_arguments + extra, env)
     entries = []
     if os.path.exists(log):
