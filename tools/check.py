@@ -33,7 +33,8 @@ SUITES = {
               "--timeout-multiplier", "6"]),
     "clang": ("build-clang", [], "clang", None),
     "valgrind": ("build", [], None,
-                 ["--no-suite", "nosan", "--no-suite", "notsan", "--timeout-multiplier", "20", "--wrap", MEMCHECK]
+                 ["--no-suite", "nosan", "--no-suite", "notsan", "--no-suite", "slow", "--timeout-multiplier", "20",
+                  "--wrap", MEMCHECK]
                  + [f"--suite={layer}" for layer in ["base", "core", "quant", "ctl", "netio", "engine", "lib"]]),
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
 }
