@@ -2,8 +2,8 @@
 """The network bed: a star of network namespaces on one machine, for measuring and for the demo.
 
     worker 0 [eth0]--tbf--\\                      every worker link: `rate` in both directions
-    worker 1 [eth0]--tbf---[bridge]--[eth0 aggregator]       the aggregator's port: unshaped
-    ...                   /                      (a switch adds at all of its ports at once)
+    worker 1 [eth0]--tbf---[bridge]--[eth0 aggregator]       the aggregator's port: unshaped,
+    ...                   /                      or `aggregator_rate`
 
 Each worker, the bridge and the aggregator have a namespace of their own, `sml-NAME-w0`, `-br`, `-agg`;
 the addresses 10.77.0.x exist only in there. Segmentation offload stays on; the token buckets hold 256 KiB,
@@ -21,12 +21,20 @@ import time
 PREFIX = "sml-"
 SUBNET = "10.77.0"
 MAX_WORKERS = 100
-BURST = "256kb"
-QUEUE_LATENCY = "100ms"
+BURST_BYTES = 256 << 10
+QUEUE_SECONDS = 0.1  # of the link's rate: what a token bucket holds unless told
 
 
 class NetbedError(RuntimeError):
     pass
+
+
+def parse_rate(text):
+    """Bits a second of a rate as tc writes it; the subset that people use."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text)
+    if not match:
+        raise NetbedError(f"'{text}' is no rate: like 1gbit or 200mbit")
+    return float(match.group(1)) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[match.group(2)]
 
 
 def _run(*command):
@@ -111,7 +119,8 @@ def remove_abandoned():
 class Netbed:
     """A bed. As a context manager it is removed at the end, whatever happens; also at the process's exit."""
 
-    def __init__(self, num_workers, rate="1gbit", mtu=1500, name=None):
+    def __init__(self, num_workers, rate="1gbit", mtu=1500, name=None, limit_bytes=None, aggregator_rate="none"):
+        """limit_bytes: what may wait in each token bucket; else what passes in QUEUE_SECONDS."""
         if not 1 <= num_workers <= MAX_WORKERS:
             raise NetbedError(f"a bed has 1 to {MAX_WORKERS} workers, not {num_workers}")
         if not 576 <= mtu <= 65521:
@@ -120,6 +129,16 @@ class Netbed:
         if not re.fullmatch(r"[A-Za-z0-9_.]{1,32}", self.name):
             raise NetbedError(f"'{self.name}' cannot name a bed: letters, digits, _ and . only, at most 32")
         self.num_workers, self.rate, self.mtu = num_workers, rate, mtu
+        self.aggregator_rate, self.limit_bytes = aggregator_rate, limit_bytes
+        self.rate_bps = None if rate == "none" else parse_rate(rate)
+
+    @property
+    def queue_bytes(self):
+        """What may wait in a worker's token bucket."""
+        return self._queue_bytes(self.rate)
+
+    def _queue_bytes(self, rate):
+        return self.limit_bytes or int(BURST_BYTES + QUEUE_SECONDS * parse_rate(rate) / 8)
 
     def worker(self, rank):
         return f"{PREFIX}{self.name}-w{rank}"
@@ -147,8 +166,8 @@ class Netbed:
                          "type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
             self._inside(self.bridge, "ip link set br0 up")
             for rank in range(self.num_workers):
-                self._add_member(self.worker(rank), f"w{rank}", self.worker_address(rank), is_shaped=True)
-            self._add_member(self.aggregator, "agg", self.aggregator_address, is_shaped=False)
+                self._add_member(self.worker(rank), f"w{rank}", self.worker_address(rank), self.rate)
+            self._add_member(self.aggregator, "agg", self.aggregator_address, self.aggregator_rate)
         except BaseException:
             self.down()
             raise
@@ -178,19 +197,24 @@ class Netbed:
         for which in ("all", "default"):  # neighbour discovery would be counted as traffic
             path = f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6"
             if os.path.exists(path):
-                _run("ip", "netns", "exec", namespace, "sh", "-c", f"echo 1 > {path}")
+                self.set_kernel(namespace, f"net/ipv6/conf/{which}/disable_ipv6", 1)
 
-    def _add_member(self, namespace, port, address, is_shaped):
+    def _add_member(self, namespace, port, address, rate):
         self._add_namespace(namespace)
         _run("ip", "link", "add", "name", "eth0", "netns", namespace, "mtu", str(self.mtu), "type", "veth",
              "peer", "name", port, "netns", self.bridge, "mtu", str(self.mtu))
         self._inside(self.bridge, "ip link set", port, "master br0 up")
         self._inside(namespace, "ip addr add", f"{address}/24", "dev eth0")
         self._inside(namespace, "ip link set eth0 up")
-        if is_shaped and self.rate != "none":
+        if rate != "none":
             for inside, device in ((namespace, "eth0"), (self.bridge, port)):
-                self._inside(inside, "tc qdisc add dev", device, "root tbf rate", self.rate, "burst", BURST,
-                             "latency", QUEUE_LATENCY)
+                self._inside(inside, "tc qdisc add dev", device, "root handle 1: tbf rate", rate, "burst",
+                             str(BURST_BYTES), "limit", str(self._queue_bytes(rate)))
+
+    @staticmethod
+    def set_kernel(namespace, path, value):
+        """A setting below /proc/sys of one namespace."""
+        _run("ip", "netns", "exec", namespace, "sh", "-c", f"echo {value} > /proc/sys/{path}")
 
     @staticmethod
     def command(namespace, command):
@@ -246,6 +270,8 @@ def main():
     up.add_argument("--workers", type=int, required=True)
     up.add_argument("--rate", default="1gbit", help="of each worker's link, as tc writes it; none: unshaped")
     up.add_argument("--mtu", type=int, default=1500)
+    up.add_argument("--limit", type=int, help="bytes that may wait in a link's token bucket (default: 0.1 s of its rate)")
+    up.add_argument("--aggregator-rate", default="none", help="of the aggregator's port (default: none, unshaped)")
     down = commands.add_parser("down", help="take it down, with what runs in it; no error if there is none")
     execute = commands.add_parser("exec", help="run a command in it: RANK or agg or br, then the command")
     execute.add_argument("where")
@@ -260,7 +286,8 @@ def main():
                 raise NetbedError(reason)
             remove_abandoned()
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-            bed = Netbed(arguments.workers, arguments.rate, arguments.mtu, arguments.name).up()
+            bed = Netbed(arguments.workers, arguments.rate, arguments.mtu, arguments.name, arguments.limit,
+                         arguments.aggregator_rate).up()
             print(f"{bed.num_workers} workers at {SUBNET}.1 and up, aggregator at {bed.aggregator_address}; "
                   f"{bed.rate} each, MTU {bed.mtu}; namespaces {PREFIX}{bed.name}-*")
             return 0

@@ -62,7 +62,7 @@ class Tree:
         self.files = {}
         for folder, folders, names in os.walk(self.root):
             folders[:] = sorted(f for f in folders if not SKIPPED_DIRECTORIES.match(f))
-            for name in sorted(names):
+            for name in sorted(set(names) - {".git"}): # a file in a second work tree
                 path = os.path.join(folder, name)
                 if os.path.islink(path):
                     continue
