@@ -68,28 +68,63 @@ static struct factors split_pow2(int32_t exponent) {
   };
 }
 
+/* What quantize does to eight elements. */
+struct scaling {
+  __m256 first, second, limit, lower_limit;
+};
+
+static AVX2 inline struct scaling scaling_of(int32_t shift, uint32_t world_size) {
+  struct factors factors = split_pow2(shift);
+  const float limit = (float)sml_quant_limit(world_size);
+  return (struct scaling){.first = _mm256_set1_ps(factors.first),
+                          .second = _mm256_set1_ps(factors.second),
+                          .limit = _mm256_set1_ps(limit),
+                          .lower_limit = _mm256_set1_ps(-limit)};
+}
+
+static AVX2 inline __m256i quantize_vector(const uint8_t *from, const struct scaling *s) {
+  __m256 x = _mm256_mul_ps(_mm256_mul_ps(_mm256_castsi256_ps(load(from)), s->first), s->second);
+  x = _mm256_max_ps(_mm256_min_ps(x, s->limit), s->lower_limit); /* min gives its second operand for a NaN */
+  return _mm256_cvtps_epi32(x);
+}
+
+/* Denormals cost a microcode assist each. Up to this shift they are below a half: q is 0 either way. */
+static uint32_t mxcsr_for(int32_t shift) {
+  return shift <= LARGEST_FLUSH_SHIFT ? MXCSR_FLUSH : MXCSR_DEFAULT;
+}
+
 static AVX2 void quantize(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
   if (!sml_quant_is_scaled(code)) {
     memset(lanes, 0, 4 * num_elems);
     return;
   }
   int32_t shift = sml_quant_shift(code, world_size);
-  struct factors factors = split_pow2(shift);
-  const __m256 first = _mm256_set1_ps(factors.first), second = _mm256_set1_ps(factors.second);
-  const __m256 limit = _mm256_set1_ps((float)sml_quant_limit(world_size));
-  const __m256 lower_limit = _mm256_set1_ps(-(float)sml_quant_limit(world_size));
+  const struct scaling scaling = scaling_of(shift, world_size);
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
   size_t i = 0;
-  /* Denormals cost a microcode assist each. Up to this shift they are below a half: q is 0 either way. */
-  uint32_t saved = swap_mxcsr(shift <= LARGEST_FLUSH_SHIFT ? MXCSR_FLUSH : MXCSR_DEFAULT);
+  uint32_t saved = swap_mxcsr(mxcsr_for(shift));
   for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS) {
-    __m256 x = _mm256_mul_ps(_mm256_mul_ps(_mm256_castsi256_ps(load(from + 4 * i)), first), second);
-    x = _mm256_max_ps(_mm256_min_ps(x, limit), lower_limit); /* min gives its second operand for a NaN */
-    store(to + 4 * i, swap_lanes(_mm256_cvtps_epi32(x)));
+    store(to + 4 * i, swap_lanes(quantize_vector(from + 4 * i, &scaling)));
   }
   swap_mxcsr(saved);
   sml_quant_scalar.quantize(to + 4 * i, in + i, num_elems - i, code, world_size);
+}
+
+static AVX2 void quantize_add(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  if (!sml_quant_is_scaled(code)) return;
+  int32_t shift = sml_quant_shift(code, world_size);
+  const struct scaling scaling = scaling_of(shift, world_size);
+  const uint8_t *from = (const uint8_t *)in;
+  uint8_t *to = lanes;
+  size_t i = 0;
+  uint32_t saved = swap_mxcsr(mxcsr_for(shift));
+  for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS) {
+    const __m256i sums = _mm256_add_epi32(swap_lanes(load(to + 4 * i)), quantize_vector(from + 4 * i, &scaling));
+    store(to + 4 * i, swap_lanes(sums));
+  }
+  swap_mxcsr(saved);
+  sml_quant_scalar.quantize_add(to + 4 * i, in + i, num_elems - i, code, world_size);
 }
 
 /* Returns how many elements it wrote. int32 to float rounds once; the factors are exact. */
@@ -150,6 +185,17 @@ static AVX2 void pack_int32(void *lanes, const int32_t *in, size_t num_elems) {
   sml_quant_scalar.pack_int32(to + 4 * i, in + i, num_elems - i);
 }
 
+static AVX2 void pack_add_int32(void *lanes, const int32_t *in, size_t num_elems) {
+  const uint8_t *from = (const uint8_t *)in;
+  uint8_t *to = lanes;
+  size_t i = 0;
+  for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS) {
+    const __m256i sums = _mm256_add_epi32(swap_lanes(load(to + 4 * i)), load(from + 4 * i));
+    store(to + 4 * i, swap_lanes(sums));
+  }
+  sml_quant_scalar.pack_add_int32(to + 4 * i, in + i, num_elems - i);
+}
+
 static AVX2 void unpack_int32(int32_t *out, const void *lanes, size_t num_elems) {
   const uint8_t *from = lanes;
   uint8_t *to = (uint8_t *)out;
@@ -207,15 +253,28 @@ static AVX2 uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t s
   return (uint32_t)_mm_cvtsi128_si32(half) + sml_quant_scalar.check_lanes(from + 4 * i, num_elems - i, rest_seed);
 }
 
+/* Not yet by vectors. */
+static void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
+  sml_quant_scalar.reduce_floats(out, in, num_inputs, num_elems, average);
+}
+
+static void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems) {
+  sml_quant_scalar.reduce_int32(out, in, num_inputs, num_elems);
+}
+
 const struct sml_quant_kernels sml_quant_avx2 = {
     .name = "avx2",
     .block_code = block_code,
     .quantize = quantize,
+    .quantize_add = quantize_add,
     .dequantize = dequantize,
+    .reduce_floats = reduce_floats,
     .pack_int32 = pack_int32,
+    .pack_add_int32 = pack_add_int32,
     .unpack_int32 = unpack_int32,
     .set_int32 = unpack_int32,
     .add_int32 = add_int32,
+    .reduce_int32 = reduce_int32,
     .max_uint8 = max_uint8,
     .check_lanes = check_lanes,
 };

@@ -171,7 +171,7 @@ static struct guarded guard_pages(void) {
 }
 
 /* Runs kernel `which` from `in` to `out`; for acc kernels, `out` holds the accumulator. */
-enum { NUM_KERNELS = 12 };
+enum { NUM_KERNELS = 16 };
 static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in,
                        size_t elems) {
   switch (which) {
@@ -208,8 +208,20 @@ static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, 
     case 10:
       k->max_uint8(out, in, 4 * elems);
       break;
-    default:
+    case 11:
       k->max_uint8(out, in, elems);
+      break;
+    case 12:
+      k->quantize_add(out, in, elems, 127, 3);
+      break;
+    case 13:
+      k->pack_add_int32(out, in, elems);
+      break;
+    case 14:
+      k->reduce_floats(out, (const float *const[]){in, in, in}, 3, elems, true);
+      break;
+    default:
+      k->reduce_int32(out, (const int32_t *const[]){in, in, in}, 3, elems);
       break;
   }
 }

@@ -58,6 +58,11 @@ static void every_kernel_is_there(void **state) {
     assert_non_null(k->set_int32);
     assert_non_null(k->add_int32);
     assert_non_null(k->max_uint8);
+    assert_non_null(k->quantize_add);
+    assert_non_null(k->pack_add_int32);
+    assert_non_null(k->reduce_floats);
+    assert_non_null(k->reduce_int32);
+    assert_non_null(k->check_lanes);
   }
 }
 

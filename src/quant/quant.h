@@ -2,7 +2,7 @@
  * Numbers: float32 <-> int32 block fixed point, and the integer reductions of the aggregator
  * (docs/PROTOCOL.md "Numbers"). Pure: no state, no operating system. Every function gives the same
  * bits on every machine, whatever the caller's rounding mode and flush-to-zero flags are, and
- * whichever implementation (scalar, AVX2) was chosen.
+ * whichever implementation was chosen.
  *
  * A *block* is the floats of one chunk. Its *exponent code*: 0 = every |x| < 2^-100 (the block is
  * flushed to +0), 1..254 = biased float32 exponent of the largest |x|, 255 = an Inf or NaN is in it.
@@ -26,16 +26,24 @@ struct sml_quant_kernels {
   uint8_t (*block_code)(const float *in, size_t num_elems);
   /* lanes[i] = be32(q(in[i])). code is the global code; 0 and 255 write zero lanes. */
   void (*quantize)(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size);
+  /* lanes[i] = be32(int(lanes[i]) + q(in[i])), wrapping: one more rank's contribution in the same frame. */
+  void (*quantize_add)(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size);
   /* out[i] = float(sum_i * 2^-k), or sum_i * 2^-k / world_size rounded once when `average`.
    * code 0 writes +0, code 255 writes the quiet NaN 0x7fc00000. */
   void (*dequantize)(float *out, const void *lanes, size_t num_elems, uint8_t code,
                      uint32_t world_size, bool average);
+  /* One block of all ranks, num_inputs of them (1..4096): out = what each would get from the network, bit for
+   * bit: the codes' maximum, then quantize, sum, dequantize. out may be one of the inputs. */
+  void (*reduce_floats)(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);
   /* int32 user data: copy with byte order; a wire lane is be32. */
   void (*pack_int32)(void *lanes, const int32_t *in, size_t num_elems);
+  void (*pack_add_int32)(void *lanes, const int32_t *in, size_t num_elems); /* be32(int(lanes[i]) + in[i]) */
   void (*unpack_int32)(int32_t *out, const void *lanes, size_t num_elems);
   /* Aggregator: acc (host order, aligned 64) = or += lanes; result lanes = be32(acc). Wraps. */
   void (*set_int32)(int32_t *acc, const void *lanes, size_t num_elems);
   void (*add_int32)(int32_t *acc, const void *lanes, size_t num_elems);
+  /* out[i] = sum of in[0..num_inputs)[i], wrapping. out may be one of the inputs. */
+  void (*reduce_int32)(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems);
   /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks. */
   void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
   /* Sum of sml_check_factor(seed, i) * lanes[i], modulo 2^32 (check.h). */

@@ -71,6 +71,18 @@ static void quantize(void *lanes, const float *in, size_t num_elems, uint8_t cod
   }
 }
 
+static void quantize_add(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  if (!sml_quant_is_scaled(code)) return;
+  int32_t shift = sml_quant_shift(code, world_size);
+  uint32_t limit = sml_quant_limit(world_size);
+  const uint8_t *from = (const uint8_t *)in;
+  uint8_t *to = lanes;
+  for (size_t i = 0; i < num_elems; i++) {
+    uint32_t q = quantize_bits(load_bits(from + 4 * i), code, shift, limit);
+    sml_store_be32(to + 4 * i, sml_load_be32(to + 4 * i) + q);
+  }
+}
+
 /* The float nearest to sum * 2^-shift / divisor, ties to even. The sum is moved up to bit 62 (one bit of
  * room for the carry), so the quotient has at least 51 bits; a remainder is kept as a sticky last bit. */
 static inline uint32_t dequantize_bits(uint32_t sum, int32_t shift, uint32_t divisor) {
@@ -115,12 +127,39 @@ static void dequantize(float *out, const void *lanes, size_t num_elems, uint8_t 
   }
 }
 
+static void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
+  uint8_t *to = (uint8_t *)out;
+  uint8_t code = SML_CODE_ZERO;
+  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, block_code(in[w], num_elems));
+  if (!sml_quant_is_scaled(code)) {
+    for (size_t i = 0; i < num_elems; i++) store_bits(to + 4 * i, sml_quant_unscaled_bits(code));
+    return;
+  }
+  int32_t shift = sml_quant_shift(code, num_inputs);
+  uint32_t limit = sml_quant_limit(num_inputs);
+  for (size_t i = 0; i < num_elems; i++) {
+    uint32_t sum = 0;
+    for (uint32_t w = 0; w < num_inputs; w++) {
+      sum += quantize_bits(load_bits((const uint8_t *)in[w] + 4 * i), code, shift, limit);
+    }
+    store_bits(to + 4 * i, dequantize_bits(sum, shift, average ? num_inputs : 1));
+  }
+}
+
 static void swap_bytes(uint8_t *to, const uint8_t *from, size_t num_elems) {
   for (size_t i = 0; i < num_elems; i++) sml_store_be32(to + 4 * i, load_bits(from + 4 * i));
 }
 
 static void pack_int32(void *lanes, const int32_t *in, size_t num_elems) {
   swap_bytes(lanes, (const uint8_t *)in, num_elems);
+}
+
+static void pack_add_int32(void *lanes, const int32_t *in, size_t num_elems) {
+  const uint8_t *from = (const uint8_t *)in;
+  uint8_t *to = lanes;
+  for (size_t i = 0; i < num_elems; i++) {
+    sml_store_be32(to + 4 * i, sml_load_be32(to + 4 * i) + load_bits(from + 4 * i));
+  }
 }
 
 static void unpack_int32(int32_t *out, const void *lanes, size_t num_elems) {
@@ -135,6 +174,15 @@ static void add_int32(int32_t *acc, const void *lanes, size_t num_elems) {
   const uint8_t *from = lanes;
   for (size_t i = 0; i < num_elems; i++) {
     acc[i] = (int32_t)((uint32_t)acc[i] + sml_load_be32(from + 4 * i));
+  }
+}
+
+static void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems) {
+  uint8_t *to = (uint8_t *)out;
+  for (size_t i = 0; i < num_elems; i++) {
+    uint32_t sum = 0;
+    for (uint32_t w = 0; w < num_inputs; w++) sum += load_bits((const uint8_t *)in[w] + 4 * i);
+    store_bits(to + 4 * i, sum);
   }
 }
 
@@ -155,11 +203,15 @@ const struct sml_quant_kernels sml_quant_scalar = {
     .name = "scalar",
     .block_code = block_code,
     .quantize = quantize,
+    .quantize_add = quantize_add,
     .dequantize = dequantize,
+    .reduce_floats = reduce_floats,
     .pack_int32 = pack_int32,
+    .pack_add_int32 = pack_add_int32,
     .unpack_int32 = unpack_int32,
     .set_int32 = set_int32,
     .add_int32 = add_int32,
+    .reduce_int32 = reduce_int32,
     .max_uint8 = max_uint8,
     .check_lanes = check_lanes,
 };
