@@ -4,8 +4,12 @@
 #include "sim/internal.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <unistd.h>
+
+#define YIELD_NS (10 * SML_NS_PER_US)
 
 struct mutex {
   struct sim_fiber *owner;
@@ -61,6 +65,24 @@ int __real_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before);
 int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *before) {
   return sim_is_inside() ? 0 : __real_pthread_sigmask(how, set, before); /* there are no signals */
+}
+
+/* Who yields looks for something in a loop: time must pass, and large steps make fewer events. */
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void) {
+  if (!sim_is_inside()) return __real_sched_yield();
+  sim_step(YIELD_NS);
+  return 0;
+}
+
+/* Only the number of processors is asked for; a seed is the same run on all machines. */
+long __real_sysconf(int name);
+long __wrap_sysconf(int name);
+long __wrap_sysconf(int name) {
+  if (!sim_is_inside()) return __real_sysconf(name);
+  SML_ASSERT(name == _SC_NPROCESSORS_ONLN);
+  return 2;
 }
 
 /* ---- mutexes ---- */

@@ -73,6 +73,10 @@ typedef struct sml_context_options {
   uint32_t num_operations; /* operations in flight; default 1024, rounded up to a power of two */
   uint32_t rx_buffer_bytes; /* socket receive buffer asked for; default 8 MiB */
   uint32_t no_offload;     /* 1: never use UDP_SEGMENT/UDP_GRO, as SWITCHML_NO_OFFLOAD=1 */
+  /* How a wait for small operations looks for results before it sleeps. 1: all the time (a core each, the lowest
+   * latency where there are enough of them); 2: never; 0: SWITCHML_POLL=busy or block, else automatic: for some
+   * tens of microseconds after traffic, giving way to any other thread. */
+  uint32_t poll;
 } sml_context_options;
 #define SML_CONTEXT_OPTIONS_INIT { .struct_bytes = sizeof(sml_context_options) }
 

@@ -234,6 +234,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   lane->thread.io = lane->io;
   lane->thread.engine = lane->engine;
   lane->thread.run_once = sml_aggregator_engine_run_once;
+  lane->thread.spin_ns = sml_poll_spin_ns(options->poll);
   char name[16];
   snprintf(name, sizeof name, "sml-agg-%u", l & 0xff);
   error = sml_engine_thread_start(&lane->thread, name);

@@ -197,9 +197,13 @@ static bool start_aggregator(struct launch *l) {
   snprintf(lanes, sizeof lanes, "%u", sml_max_u32(l->options->num_lanes, 1));
   snprintf(slots, sizeof slots, "%u", sml_max_u32(l->options->num_slots, 8192));
   char *argv[] = {"switchmld", "--listen", "127.0.0.1:0", "--port-file", l->port_file, "--lanes", lanes,
-                  "--slots",   slots,      "--log-level", "error",       NULL,         NULL,      NULL};
-  size_t argc = SML_ARRAY_LEN(argv) - 3;
+                  "--slots",   slots,      "--log-level", "error",       NULL,         NULL,      NULL, NULL};
+  size_t argc = SML_ARRAY_LEN(argv) - 4;
   if (l->options->no_offload) argv[argc++] = "--no-offload";
+  const char *poll = getenv("SWITCHML_POLL"); /* workers read it themselves */
+  char poll_argument[32];
+  snprintf(poll_argument, sizeof poll_argument, "--poll=%s", poll ? poll : "");
+  if (poll && *poll != '\0') argv[argc++] = poll_argument;
   const char *key_file = l->options->key_file ? l->options->key_file : getenv("SWITCHML_KEY_FILE");
   char key_argument[PATH_MAX + 16];
   snprintf(key_argument, sizeof key_argument, "--key-file=%s", key_file ? key_file : "");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -60,36 +61,89 @@ static void set_default_float_mode(void) {
 #endif
 }
 
+/* After a pass with more frames than this the next ones come in bulk as well: then sleeping until there are many
+ * costs the least, and looking for them the most. */
+#define LIGHT_FRAMES 12u
+#define BULK_NS (20 * SML_NS_PER_MS)
+
+struct spin {
+  uint64_t until_ns, bulk_until_ns, seen_frames;
+};
+
+/* After a pass: whether to look for frames again at once. */
+static bool should_spin(const struct sml_engine_thread *t, struct spin *spin, uint64_t now_ns) {
+  const uint64_t num_frames = t->io->stats.rx_frames - spin->seen_frames;
+  if (t->spin_ns == SML_NEVER) return true;
+  if (t->is_shared || t->spin_ns == 0) return false; /* what a shared one's own thread does is bulk */
+  spin->seen_frames += num_frames;
+  if (num_frames > LIGHT_FRAMES) spin->bulk_until_ns = now_ns + BULK_NS;
+  if (num_frames > 0) spin->until_ns = now_ns < spin->bulk_until_ns ? 0 : now_ns + t->spin_ns;
+  return now_ns < spin->until_ns;
+}
+
 static void *run_thread(void *argument) {
   struct sml_engine_thread *t = argument;
+  struct spin spin = {0};
+  bool has_turn = !t->is_shared;
   set_default_float_mode();
   (void)prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* by default a wait takes 50 us longer than asked for */
   while (!atomic_load_explicit(&t->should_stop, memory_order_acquire)) { /* pairs with _stop */
-    const uint64_t deadline_ns = t->run_once(t->engine, sml_clock_ns());
+    if (!has_turn && !(has_turn = sml_engine_thread_take_turn(t))) break;
+    if (t->is_shared) (void)atomic_exchange(&t->is_wanted, false); /* before the pass that serves it */
+    uint64_t now_ns = sml_clock_ns();
+    const uint64_t deadline_ns = t->run_once(t->engine, now_ns);
     if (deadline_ns == 0) continue;
+    if (t->is_shared && deadline_ns == SML_NEVER) {
+      sml_engine_thread_end_turn(t);
+      has_turn = false;
+      continue;
+    }
+    if (should_spin(t, &spin, now_ns)) {
+      (void)sched_yield();
+      continue;
+    }
     if (deadline_ns == SML_NEVER) {
       t->io->ops->wait(t->io, SML_NEVER);
       continue;
     }
-    const uint64_t now_ns = sml_clock_ns();
+    now_ns = sml_clock_ns();
     if (now_ns < deadline_ns) t->io->ops->wait(t->io, deadline_ns - now_ns);
   }
+  if (has_turn && t->is_shared) sml_engine_thread_end_turn(t);
   return NULL;
 }
 
 int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) {
   atomic_store(&thread->should_stop, false);
+  atomic_store(&thread->runner, SML_RUNNER_NONE);
+  atomic_store(&thread->is_wanted, false);
+  atomic_store(&thread->is_deep, false);
+  atomic_store(&thread->num_calls, 0);
+  thread->seen_calls = 0;
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&thread->lock, NULL);
+  pthread_cond_init(&thread->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* the new thread inherits it: no handler runs there */
   const int error = pthread_create(&thread->thread, NULL, run_thread, thread);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0) pthread_setname_np(thread->thread, name);
+  if (error == 0) {
+    pthread_setname_np(thread->thread, name);
+    return 0;
+  }
+  pthread_cond_destroy(&thread->changed);
+  pthread_mutex_destroy(&thread->lock);
   return error;
 }
 
 void sml_engine_thread_stop(struct sml_engine_thread *thread) {
   atomic_store_explicit(&thread->should_stop, true, memory_order_release);
-  thread->io->ops->wake(thread->io);
+  sml_engine_thread_wake(thread);
   pthread_join(thread->thread, NULL);
+  pthread_cond_destroy(&thread->changed);
+  pthread_mutex_destroy(&thread->lock);
 }

@@ -33,15 +33,51 @@ void sml_mailbox_drain(struct sml_mailbox *box, void *engine, uint64_t now_ns);
 /* CLOCK_MONOTONIC. */
 uint64_t sml_clock_ns(void);
 
-/* Runs an engine on a thread of its own until stopped; signals blocked, default floating point mode. */
+/* How long frames are looked for before a thread sleeps for them. AUTO: for some tens of microseconds after the
+ * last ones, and not where only one processor is; other threads go first. BUSY: always. BLOCK: never. */
+enum sml_poll { SML_POLL_AUTO, SML_POLL_BUSY, SML_POLL_BLOCK };
+bool sml_poll_parse(const char *text, enum sml_poll *poll_out); /* "auto", "busy", "block" */
+uint64_t sml_poll_spin_ns(enum sml_poll poll);                  /* 0: sleep at once; SML_NEVER: never sleep */
+
+/* Who runs an engine: at most one thread at a time. */
+enum sml_engine_runner { SML_RUNNER_NONE, SML_RUNNER_THREAD, SML_RUNNER_CALLER };
+
+/* Runs an engine on a thread of its own until stopped; signals blocked, default floating point mode. A shared
+ * engine is also run by whoever waits for it (sml_engine_thread_drive): while it has nothing to do, or a caller
+ * is at it, the thread is parked, and looks about once a TICK after calls whether what they left goes on
+ * (caller.c has the rules). */
 struct sml_engine_thread {
   pthread_t thread;
   _Atomic bool should_stop;
   struct sml_netio *io;
   void *engine;
   uint64_t (*run_once)(void *engine, uint64_t now_ns); /* returns the next deadline, or SML_NEVER; 0: again */
+  uint64_t spin_ns; /* sml_poll_spin_ns() */
+  bool is_shared;   /* only if SML_NEVER from run_once means that no frame is awaited */
+  /* of a shared one */
+  _Atomic uint32_t runner;    /* taken with acquire, given with release: all state of the engine follows it */
+  _Atomic bool is_wanted;     /* somebody has work that callers may not look after */
+  _Atomic bool is_deep;       /* parked without a time-out */
+  _Atomic uint32_t num_calls; /* passes and drives of callers */
+  uint32_t seen_calls;        /* the thread's */
+  pthread_mutex_t lock;       /* for the sleep of the parked thread alone */
+  pthread_cond_t changed;
 };
 int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name); /* 0 or an errno */
 void sml_engine_thread_stop(struct sml_engine_thread *thread);                   /* joins */
+/* Any thread: there is mail, or something was pushed. */
+void sml_engine_thread_wake(struct sml_engine_thread *thread);
+/* Any thread, about to sleep for what callers look after: the thread goes on with it when none of them does. */
+void sml_engine_thread_want(struct sml_engine_thread *thread);
+
+/* For callers of a shared engine. One pass; false: not now, somebody else runs it. */
+bool sml_engine_thread_try_run(struct sml_engine_thread *thread);
+/* Passes until has_ended(argument), the deadline passed or nothing is outstanding; none while somebody else runs
+ * the engine. Spins as spin_ns says, then sleeps for frames. */
+void sml_engine_thread_drive(struct sml_engine_thread *thread, bool (*has_ended)(const void *argument),
+                             const void *argument, uint64_t deadline_ns);
+/* For the thread of a shared engine: waits for its turn; false: it should stop. Gives the turn back. */
+bool sml_engine_thread_take_turn(struct sml_engine_thread *thread);
+void sml_engine_thread_end_turn(struct sml_engine_thread *thread);
 
 #endif

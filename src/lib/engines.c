@@ -62,7 +62,11 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
   unit->engine = sml_worker_engine_create(&options);
   if (unit->engine == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for engine %u", lane);
   unit->thread = (struct sml_engine_thread){
-      .io = unit->io, .engine = unit->engine, .run_once = sml_worker_engine_run_once};
+      .io = unit->io,
+      .engine = unit->engine,
+      .run_once = sml_worker_engine_run_once,
+      .spin_ns = sml_poll_spin_ns(settings->poll),
+      .is_shared = true};
   char name[16];
   snprintf(name, sizeof name, "sml-engine-%u", lane % 100);
   const int error = sml_engine_thread_start(&unit->thread, name);
@@ -122,10 +126,23 @@ void sml_engines_call(struct sml_engines *engines, uint32_t lane,
 void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command) {
   SML_ASSERT(lane < engines->num_engines);
   struct sml_engine_unit *unit = &engines->units[lane];
-  sml_mailbox_post(sml_worker_engine_mailbox(unit->engine), command, unit->io);
+  sml_mailbox_post(sml_worker_engine_mailbox(unit->engine), command, NULL);
+  sml_engine_thread_wake(&unit->thread);
 }
 
 void sml_engines_wake(struct sml_engines *engines, uint32_t lane) {
-  struct sml_netio *io = engines->units[lane].io;
-  io->ops->wake(io);
+  sml_engine_thread_wake(&engines->units[lane].thread);
+}
+
+bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane) {
+  return sml_engine_thread_try_run(&engines->units[lane].thread);
+}
+
+void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_ended)(const void *argument),
+                       const void *argument, uint64_t deadline_ns) {
+  sml_engine_thread_drive(&engines->units[lane].thread, has_ended, argument, deadline_ns);
+}
+
+void sml_engines_want(struct sml_engines *engines, uint32_t lane) {
+  sml_engine_thread_want(&engines->units[lane].thread);
 }

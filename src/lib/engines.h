@@ -31,5 +31,10 @@ void sml_engines_call(struct sml_engines *engines, uint32_t lane,
                       void (*function)(struct sml_worker_engine *engine, void *argument), void *argument);
 void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command);
 void sml_engines_wake(struct sml_engines *engines, uint32_t lane);
+/* The callers' part in running an engine: see engine.h. */
+bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane);
+void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_ended)(const void *argument),
+                       const void *argument, uint64_t deadline_ns);
+void sml_engines_want(struct sml_engines *engines, uint32_t lane);
 
 #endif

@@ -53,6 +53,7 @@ struct sml_job {
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
   struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
   uint32_t num_pushed;                   /* of them, that engines hold */
+  bool runs_itself;                      /* whoever pushes now makes the pass, and needs to wake nobody */
   uint64_t next_number;
   uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
 

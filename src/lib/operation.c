@@ -7,6 +7,8 @@
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
+/* Up to here an operation is over sooner than a thread wakes up: the caller runs the engine. */
+#define SMALL_BYTES (64u << 10)
 
 /* ---- the pool ---- */
 
@@ -306,7 +308,7 @@ static void push(struct sml_job *job, struct sml_operation *op) {
   job->num_pushed++;
   job->first_waiting = op->next;
   for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, &op->engine);
-  for (uint32_t l = 0; l < num_lanes; l++) sml_engines_wake(job->engines, l);
+  for (uint32_t l = 0; l < num_lanes && !job->runs_itself; l++) sml_engines_wake(job->engines, l);
 }
 
 void sml_job_push_locked(struct sml_job *job) {
@@ -349,6 +351,8 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   /* An empty one needs nobody: those who have left cannot be missing in it. */
   const bool is_empty = engine->plan.num_elems == 0 && job->state != SML_JOB_FAILED;
   const sml_status status = is_empty ? SML_OK : refuse_locked(job);
+  const uint32_t num_pushed = job->num_pushed;
+  job->runs_itself = op->is_small;
   if (status == SML_OK) {
     engine->plan.number = job->next_number++;
     job->operations_submitted++;
@@ -369,7 +373,10 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   } else if (op->retained != NULL) {
     sml_retained_give_back(job, op->retained);
   }
+  const bool needs_pass = job->runs_itself && job->num_pushed != num_pushed;
+  job->runs_itself = false;
   pthread_mutex_unlock(&job->lock);
+  if (needs_pass && !sml_engines_try_run(job->engines, 0)) sml_engines_wake(job->engines, 0);
   return status;
 }
 
@@ -389,6 +396,7 @@ static void prepare(struct sml_operation *op, struct sml_job *job, const void *i
   op->job = job;
   op->retained = NULL;
   op->is_pushed = op->is_released = op->was_warned = false;
+  op->is_small = sml_job_num_lanes(job) == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
@@ -455,20 +463,31 @@ static sml_status report(const struct sml_operation *op, sml_status status) {
   return status < 0 ? sml_fail(status, "%s", op->job->error.detail) : status;
 }
 
+static bool has_ended(const void *operation) {
+  return load_status(operation) != SML_IN_PROGRESS;
+}
+
 sml_status sml_operation_test(sml_operation *operation) {
   if (operation == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation is NULL");
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
+  if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(operation->job->engines, 0);
   return report(operation, load_status(operation));
 }
 
 sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
-  sml_status status = sml_operation_test(operation);
-  if (status != SML_IN_PROGRESS || timeout_ns == 0) return status;
+  if (operation == NULL || timeout_ns == 0 || has_ended(operation)) return sml_operation_test(operation);
+  if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
+  sml_status status;
   struct sml_job *job = operation->job;
   const uint64_t deadline_ns = sml_min_u64(deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
   const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
                                     .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
   int error = 0;
+  if (operation->is_small) {
+    sml_engines_drive(job->engines, 0, has_ended, operation, deadline_ns);
+    if (has_ended(operation)) return report(operation, load_status(operation));
+    sml_engines_want(job->engines, 0);
+  }
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;
   while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0)

@@ -16,6 +16,7 @@ struct sml_operation {
   struct sml_operation *prev, *next; /* the job's list of those that have not ended */
   bool is_pushed;                    /* engines hold it */
   bool is_released, was_warned;
+  bool is_small; /* constant: callers run the engine for it */
   uint32_t num_waiters;
   uint64_t submitted_ns, deadline_ns;
   uint64_t last_deadline_ns;     /* deadline_ns moves while the job rejoins, but not beyond this */

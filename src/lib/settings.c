@@ -36,6 +36,12 @@ static sml_status read_no_offload(struct sml_settings *s) {
   return SML_OK;
 }
 
+static sml_status read_poll(struct sml_settings *s) {
+  const char *text = sml_settings_environment("SWITCHML_POLL");
+  if (text == NULL || s->poll != SML_POLL_AUTO || sml_poll_parse(text, &s->poll)) return SML_OK;
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_POLL is '%.64s': set auto, busy or block", text);
+}
+
 static sml_status read_kernels(struct sml_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_KERNELS");
   s->kernels = sml_quant_select(text);
@@ -83,11 +89,14 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   if (o.num_operations > MAX_OPERATIONS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_operations is %u: at most %u", o.num_operations,
                     MAX_OPERATIONS);
+  if (o.poll > SML_POLL_BLOCK)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "poll is %u: 0 (auto), 1 (busy) or 2 (block)", o.poll);
+  s->poll = (enum sml_poll)o.poll;
   s->num_threads = o.num_threads;
   s->num_operations = o.num_operations == 0 ? DEFAULT_OPERATIONS : 1u << sml_ceil_log2(o.num_operations);
   s->rx_buffer_bytes = o.rx_buffer_bytes == 0 ? DEFAULT_RX_BUFFER_BYTES : o.rx_buffer_bytes;
   s->no_offload = o.no_offload != 0;
-  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_kernels,
+  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_poll, read_kernels,
                                                           read_faults, read_log_level};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);

@@ -4,6 +4,7 @@
 #ifndef SML_LIB_SETTINGS_H
 #define SML_LIB_SETTINGS_H
 
+#include "engine/engine.h"
 #include "lib/status.h"
 #include "netio/netio.h"
 #include "quant/quant.h"
@@ -13,6 +14,7 @@ enum sml_lib_log_level { SML_LIB_LOG_WARN, SML_LIB_LOG_INFO, SML_LIB_LOG_TRACE }
 struct sml_settings {
   uint32_t num_threads, num_operations, rx_buffer_bytes;
   bool no_offload;
+  enum sml_poll poll;
   const struct sml_quant_kernels *kernels;
   struct sml_fault_options faults;
   bool has_faults;

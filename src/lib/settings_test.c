@@ -10,7 +10,7 @@
 #include "lib/settings.h"
 
 static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
-                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG"};
+                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL"};
 
 static int clear_environment(void **state) {
   (void)state;
@@ -27,6 +27,7 @@ static void defaults(void **state) {
   assert_int_equal(s.num_operations, 1024);
   assert_false(s.no_offload);
   assert_false(s.has_faults);
+  assert_int_equal(s.poll, SML_POLL_AUTO);
   assert_non_null(s.kernels);
   assert_int_equal(s.log_level, SML_LIB_LOG_WARN);
 }
@@ -39,18 +40,22 @@ static void options_and_environment(void **state) {
   setenv("SWITCHML_KERNELS", "scalar", 1);
   setenv("SWITCHML_FAULTS", "loss=0.5,seed=7", 1);
   setenv("SWITCHML_DEBUG", "TRACE", 1);
+  setenv("SWITCHML_POLL", "block", 1);
   assert_int_equal(sml_settings_read(NULL, &s), SML_OK);
   assert_int_equal(s.num_threads, 3);
   assert_true(s.no_offload);
   assert_string_equal(s.kernels->name, "scalar");
+  assert_int_equal(s.poll, SML_POLL_BLOCK);
   assert_true(s.has_faults);
   assert_int_equal(s.log_level, SML_LIB_LOG_TRACE);
   sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
   o.num_threads = 2; /* the program knows better than the environment */
   o.num_operations = 5;
+  o.poll = SML_POLL_BUSY;
   assert_int_equal(sml_settings_read(&o, &s), SML_OK);
   assert_int_equal(s.num_threads, 2);
   assert_int_equal(s.num_operations, 8);
+  assert_int_equal(s.poll, SML_POLL_BUSY);
 }
 
 static void bad_values_are_errors_that_name_the_variable(void **state) {
@@ -64,6 +69,7 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
       {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_KERNELS", "sse"},
       {"SWITCHML_KERNELS", "AVX2"},  {"SWITCHML_FAULTS", "loss=2"},
       {"SWITCHML_FAULTS", "noise"},  {"SWITCHML_DEBUG", "debug"},
+      {"SWITCHML_POLL", "Auto"},     {"SWITCHML_POLL", "1"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {
     struct sml_settings s;
@@ -84,6 +90,9 @@ static void bad_options_are_errors(void **state) {
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
   o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
   o.num_operations = 65537;
+  assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
+  o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
+  o.poll = 3;
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
 }
 

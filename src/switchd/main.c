@@ -31,6 +31,7 @@ enum option_key {
   KEY_PORT_FILE,
   KEY_KEY_FILE,
   KEY_MAX_PER_HOST,
+  KEY_POLL,
 };
 
 static const struct argp_option option_table[] = {
@@ -52,6 +53,10 @@ static const struct argp_option option_table[] = {
      "authenticated. Default: any rank, no authentication",
      0},
     {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Never use UDP segmentation offload", 0},
+    {"poll", KEY_POLL, "HOW", 0,
+     "How to look for datagrams before sleeping for them: auto (for some tens of microseconds after the last ones), "
+     "busy (always: a core a lane) or block (never). Default auto",
+     0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
     {0},
@@ -104,6 +109,11 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       break;
     case KEY_NO_OFFLOAD:
       s->aggd.no_offload = true;
+      break;
+    case KEY_POLL:
+      if (!sml_poll_parse(argument, &s->aggd.poll)) {
+        argp_error(state, "--poll: '%s' is not auto, busy or block", argument);
+      }
       break;
     case KEY_LOG_LEVEL:
       if (!sml_log_parse_level(argument, &level)) {

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Engines that their users run. A small operation is over sooner than a thread wakes up, so who submits it
+ * makes a pass, and who waits for it makes the rest; the engine's own thread is parked meanwhile. The rules:
+ *
+ * - `runner` says who runs the engine; only a NONE is replaced, by a compare-and-exchange, and only by its owner.
+ * - What a caller cannot look after (mail, large operations, waits of others) sets is_wanted, and the thread takes
+ *   its turn as soon as no caller runs the engine. It keeps it until nothing is outstanding.
+ * - What callers leave outstanding, because nobody waits for it, goes on at the latest two TICKs later: the parked
+ *   thread looks once a TICK whether callers still come by, and takes its turn if none did. If there is nothing to
+ *   do either it parks without a time-out (is_deep), and costs nothing until a caller leaves something again.
+ *
+ * The atomics without an order are sequentially consistent. It takes that: each side sets its own flag and then
+ * looks at the other's (is_wanted and runner; is_deep and num_calls), and at least one of them must see it. */
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include "engine/engine.h"
+
+#define TICK_NS (1 * SML_NS_PER_MS)
+/* Longer than a round trip through a host's stack and its scheduler, shorter than anybody notices. */
+#define AUTO_SPIN_NS (50 * SML_NS_PER_US)
+
+bool sml_poll_parse(const char *text, enum sml_poll *poll_out) {
+  static const char *const names[] = {
+      [SML_POLL_AUTO] = "auto", [SML_POLL_BUSY] = "busy", [SML_POLL_BLOCK] = "block"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    *poll_out = (enum sml_poll)i;
+    return true;
+  }
+  return false;
+}
+
+uint64_t sml_poll_spin_ns(enum sml_poll poll) {
+  if (poll == SML_POLL_BUSY) return SML_NEVER;
+  /* On a single processor whoever sends the frame needs it. */
+  return poll == SML_POLL_BLOCK || sysconf(_SC_NPROCESSORS_ONLN) < 2 ? 0 : AUTO_SPIN_NS;
+}
+
+static bool try_take(struct sml_engine_thread *t, uint32_t runner) {
+  uint32_t none = SML_RUNNER_NONE;
+  return atomic_load_explicit(&t->runner, memory_order_relaxed) == SML_RUNNER_NONE &&
+         atomic_compare_exchange_strong(&t->runner, &none, runner);
+}
+
+static void signal_thread(struct sml_engine_thread *t) {
+  pthread_mutex_lock(&t->lock);
+  atomic_store(&t->is_deep, false);
+  pthread_cond_signal(&t->changed);
+  pthread_mutex_unlock(&t->lock);
+}
+
+void sml_engine_thread_want(struct sml_engine_thread *t) {
+  atomic_store(&t->is_wanted, true);
+  if (atomic_load(&t->runner) != SML_RUNNER_THREAD) signal_thread(t);
+}
+
+void sml_engine_thread_wake(struct sml_engine_thread *t) {
+  if (!t->is_shared) {
+    t->io->ops->wake(t->io);
+    return;
+  }
+  sml_engine_thread_want(t);
+  /* NONE: whoever comes next sees what this wake is for. */
+  if (atomic_load(&t->runner) != SML_RUNNER_NONE) t->io->ops->wake(t->io);
+}
+
+/* ---- the thread ---- */
+
+/* With the lock held. False: the tick is over. */
+static bool sleep_parked(struct sml_engine_thread *t) {
+  if (atomic_load(&t->is_deep)) return pthread_cond_wait(&t->changed, &t->lock) == 0;
+  const uint64_t until_ns = sml_clock_ns() + TICK_NS;
+  const struct timespec until = {.tv_sec = (time_t)(until_ns / SML_NS_PER_S),
+                                 .tv_nsec = (long)(until_ns % SML_NS_PER_S)};
+  return pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0;
+}
+
+/* Notes the calls up to now. Whether there were any since the last time. */
+static bool note_calls(struct sml_engine_thread *t) {
+  const uint32_t num_calls = atomic_load(&t->num_calls);
+  const bool has_called = num_calls != t->seen_calls;
+  t->seen_calls = num_calls;
+  return has_called;
+}
+
+static void sleep_deep(struct sml_engine_thread *t) {
+  atomic_store(&t->is_deep, true);
+  if (note_calls(t)) atomic_store(&t->is_deep, false); /* that caller may not have seen it */
+}
+
+bool sml_engine_thread_take_turn(struct sml_engine_thread *t) {
+  bool has_turn = false;
+  pthread_mutex_lock(&t->lock);
+  if (!note_calls(t)) sleep_deep(t);
+  while (!atomic_load_explicit(&t->should_stop, memory_order_acquire)) {
+    if (atomic_load(&t->is_wanted) && (has_turn = try_take(t, SML_RUNNER_THREAD))) break;
+    if (sleep_parked(t) || note_calls(t)) continue;
+    if ((has_turn = try_take(t, SML_RUNNER_THREAD))) break;
+    sleep_deep(t); /* a caller has been at it for long; what it leaves, it says */
+  }
+  atomic_store(&t->is_deep, false);
+  pthread_mutex_unlock(&t->lock);
+  return has_turn;
+}
+
+void sml_engine_thread_end_turn(struct sml_engine_thread *t) {
+  atomic_store(&t->runner, SML_RUNNER_NONE);
+}
+
+/* ---- callers ---- */
+
+/* Ours and theirs may differ: frameworks set flush-to-zero. */
+static uint64_t take_float_mode(void) {
+#if defined(__SSE__)
+  const uint64_t before = _mm_getcsr();
+  _mm_setcsr(0x1f80);
+  return before;
+#elif defined(__aarch64__)
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr\n\tmsr fpcr, xzr" : "=&r"(before));
+  return before;
+#else
+  return 0;
+#endif
+}
+
+static void give_float_mode(uint64_t before) {
+#if defined(__SSE__)
+  _mm_setcsr((unsigned)before);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" ::"r"(before));
+#else
+  (void)before;
+#endif
+}
+
+static void end_call(struct sml_engine_thread *t, bool leaves_work) {
+  (void)atomic_fetch_add(&t->num_calls, 1);
+  atomic_store(&t->runner, SML_RUNNER_NONE);
+  if (atomic_load(&t->is_wanted) || (leaves_work && atomic_load(&t->is_deep))) signal_thread(t);
+}
+
+bool sml_engine_thread_try_run(struct sml_engine_thread *t) {
+  if (!try_take(t, SML_RUNNER_CALLER)) return false;
+  const uint64_t float_mode = take_float_mode();
+  const uint64_t deadline_ns = t->run_once(t->engine, sml_clock_ns());
+  give_float_mode(float_mode);
+  end_call(t, deadline_ns != SML_NEVER);
+  return true;
+}
+
+void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(const void *argument),
+                             const void *argument, uint64_t deadline_ns) {
+  if (!try_take(t, SML_RUNNER_CALLER)) return;
+  const uint64_t float_mode = take_float_mode();
+  uint64_t now_ns = sml_clock_ns(), spin_from_ns = now_ns, seen_frames = t->io->stats.rx_frames;
+  uint64_t next_ns;
+  for (;;) {
+    next_ns = t->run_once(t->engine, now_ns);
+    if (has_ended(argument) || now_ns >= deadline_ns || next_ns == SML_NEVER) break;
+    if (t->io->stats.rx_frames != seen_frames) spin_from_ns = now_ns;
+    seen_frames = t->io->stats.rx_frames;
+    now_ns = sml_clock_ns();
+    if (next_ns <= now_ns) continue; /* 0 too */
+    if (now_ns - spin_from_ns < t->spin_ns && t->io->gather_ns == 0) {
+      (void)sched_yield();
+      continue;
+    }
+    t->io->ops->wait(t->io, sml_min_u64(next_ns, deadline_ns) - sml_min_u64(now_ns, deadline_ns));
+    now_ns = sml_clock_ns();
+  }
+  give_float_mode(float_mode);
+  end_call(t, next_ns != SML_NEVER);
+}
