@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all help setup check check-asan check-tsan check-clang check-valgrind soak sim model mutants fuzz coverage trust \
-  demo bench-netbed install clean
+  demo bench bench-netbed install clean
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -36,7 +36,8 @@ help:
 	@echo 'make fuzz          run each fuzz target for a minute (clang); ARGS=--seconds=N'
 	@echo 'make soak          the long randomized tests (10,000 all-reduces)'
 	@echo 'make demo          train a PyTorch model over SwitchML and over Gloo; ARGS=--quick for a short one'
-	@echo 'make bench-netbed  measure in shaped network namespaces, beside Gloo and Open MPI (root)'
+	@echo 'make bench         measure beside Gloo and Open MPI, write build/bench-report/report.html (root); ARGS=--quick'
+	@echo 'make bench-netbed  of these, the shaped links alone'
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
 	@echo 'make clean         remove everything that was built'
 
@@ -89,9 +90,13 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@demo/run $(ARGS)
 
+bench: all
+	@$(SETUP) build bench
+	@SML_BUILD_DIR=$(abspath $(BUILD)) bench/run $(ARGS)
+
 bench-netbed: all
 	@$(SETUP) build bench
-	@bench/allreduce $(ARGS)
+	@SML_BUILD_DIR=$(abspath $(BUILD)) bench/run --scenario shaped $(ARGS)
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))

@@ -233,6 +233,24 @@ class Netbed:
         return int(dict(zip(rows[0], rows[1]))["RetransSegs"])
 
 
+class Loopback:
+    """A namespace with nothing but its loopback. As a context manager it gives its name, and is removed at the end."""
+
+    def __init__(self):
+        self.name = f"p{os.getpid()}"
+        self.namespace = f"{PREFIX}{self.name}-br"
+
+    def __enter__(self):
+        atexit.register(remove, self.name)
+        _run("ip", "netns", "add", self.namespace)
+        _run("ip", "-n", self.namespace, "link", "set", "lo", "up")
+        return self.namespace
+
+    def __exit__(self, *_):
+        remove(self.name)
+        atexit.unregister(remove)
+
+
 class RaisedPriority:
     """Other load in other sessions shares the cores whatever our nice value says, unless our session's own
     autogroup is raised: done here, best effort, and put back at the end. Children that stay in the session

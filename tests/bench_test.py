@@ -1,17 +1,29 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks' own parts: the links of the bed do what they say."""
+"""The benchmarks' own parts: the links of the bed do what they say, a run keeps its contract, a failure of one
+contender is not one of the others, and an interrupted run leaves nothing."""
+import csv
+import json
 import os
+import re
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 import tap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RUN = os.path.join(ROOT, "bench/run")
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import link  # pylint: disable=wrong-import-position  # bench/link.py
 import netbed  # pylint: disable=wrong-import-position  # bench/netbed.py
+import report  # pylint: disable=wrong-import-position  # bench/report.py
+from places import Processes  # pylint: disable=wrong-import-position
+from session import Session  # pylint: disable=wrong-import-position
 
 
 def need_bed():
@@ -61,6 +73,119 @@ def test_links_mark_and_lose():
                 time.sleep(0.02)
         finally:
             flow.stop()
+
+
+def run(*arguments):
+    return subprocess.run([PYTHON, RUN, *arguments], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_run_keeps_its_contract():
+    need_bed()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run("--quick", "--scenario", "shaped", "--n", "2", "--sizes", "1M", "--rounds", "1", "--peers", "",
+                     "--output", folder)
+        assert result.returncode == 0, result
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        (row,) = results["results"]
+        assert row["contender"] == "SwitchML" and row["bytes"] == 1 << 20 and row["ranks"] == 2, row
+        assert row["time_s"] > 0.004 and (1 << 20) < row["wire_bytes"] < 1.2 * (1 << 20), row
+        assert 1 < row["floor"] < 1.1 and row["cpu_s"] > 0 and row["foreign_cores"] >= 0, row
+        assert results["machine"]["cores"] == os.cpu_count() and not results["failures"], results
+        with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as file:
+            assert [line["contender"] for line in csv.DictReader(file)] == ["SwitchML"]
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            text = file.read()
+        assert "1 Gbit/s links" in text and "1 MiB" in text, text
+        assert not re.search(r"(src|href)=", re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)), "assets outside"
+
+
+def test_wrong_arguments_are_usage_errors():
+    for wrong in [["--scenario", "fly"], ["--n", "0"], ["--n", "x"], ["--sizes", "1T"], ["--sizes", "0"], ["--rounds", "0"],
+                  ["--peers", "nccl"], ["--mtu", "-1"], ["stray"]]:
+        result = run(*wrong)
+        assert result.returncode == 2 and result.stderr, (wrong, result)
+
+
+class Contender:
+    """One that takes as long as it says, or fails."""
+    family, num_ranks, command = "gloo", 2, "none"
+
+    def __init__(self, title, times_s=(), fails_at=None):
+        self.title, self.times_s, self.fails_at, self.num_rounds = title, list(times_s), fails_at, 0
+
+    def start(self, _place):
+        if self.fails_at == "start":
+            raise OSError("no such program")
+
+    def round(self, runs, _type_name):
+        self.num_rounds += 1
+        if self.fails_at == self.num_rounds:
+            raise OSError("it ended")
+        time_s = self.times_s.pop(0)
+        return [{"bytes": size, "median_s": time_s, "p99_s": time_s, "cpu_s": 1.0} for size, _ in runs]
+
+    def stop(self):
+        pass
+
+
+class Options:
+    quick, rounds, peers = True, 3, []
+
+    def __init__(self, output):
+        self.output = output
+
+
+def test_one_failure_costs_one_contender():
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(Options(folder), None, Processes(), {})
+        session.scenario = "loopback"
+        rows = session.measure(None, [Contender("a", [3, 1, 2]), Contender("b", [5], fails_at=2),
+                                      Contender("c", fails_at="start")], [(1000, 1)], {"mtu": 1500})
+        assert [(row["contender"], row["time_s"], row["rounds"]) for row in rows] == [("a", 2, 3), ("b", 5, 1)], rows
+        assert rows[0]["fastest_s"] == 1 and rows[0]["slowest_s"] == 3 and rows[0]["algbw_GBps"] == 500e-9, rows
+        assert sorted(each["what"] for each in session.failures) == ["b, n 2", "c"], session.failures
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            saved = json.load(file)
+        assert len(saved["results"]) == 2 and len(saved["failures"]) == 2, saved
+        report.write(folder, saved)
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            assert "no such program" in file.read()
+
+
+def traces(pid):
+    namespaces = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
+    return [each for each in namespaces if f"-p{pid}-" in each]
+
+
+def test_an_interrupted_run_leaves_nothing_but_its_results():
+    need_bed()
+    for scenario, number in (("shaped", signal.SIGINT), ("fairness", signal.SIGTERM)):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([PYTHON, RUN, "--quick", "--scenario", scenario, "--peers", "", "--output", folder],
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                       env={**os.environ, "SML_BENCH_MARK": str(os.getpid())})
+            deadline = time.monotonic() + 30
+            while not traces(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.6)
+            process.send_signal(number)
+            assert process.wait(timeout=60) in (130, 128 + number), process.returncode
+            assert not traces(process.pid) and not marked_processes(process.pid), (scenario, traces(process.pid))
+            assert os.path.exists(os.path.join(folder, "results.json"))
+
+
+def marked_processes(own):
+    """Processes that inherited the mark of the run."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/cmdline", "rb") as words:
+                if f"SML_BENCH_MARK={os.getpid()}".encode() in environ.read() and int(pid) != own:
+                    found.append(words.read())
+        except OSError:
+            pass
+    return found
 
 
 if __name__ == "__main__":

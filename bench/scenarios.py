@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured. Each scenario is one function of a session; its first line of text is its help."""
+import contextlib
+import os
+import re
+
+import link
+import netbed
+import places
+from contenders import ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, base_environment, copy_rate, missing_peers
+from fairness import fairness
+from places import BenchError
+
+K, M = 1 << 10, 1 << 20
+RATE = "1gbit"
+TCP_OVERHEAD_BYTES = 52 + 14  # IPv4, TCP with time stamps, Ethernet
+SHARED_MEMORY = {"SWITCHML_SHARED_MEMORY": "1"}
+
+
+def tcp_floor(mtu):
+    return (mtu + 14) / (mtu - 52)
+
+
+def ring_share(n):
+    """Bytes that a rank of a ring must send, over the bytes of its tensor."""
+    return 2 * (n - 1) / n
+
+
+def give_bounds(rows, rate_bps, mtu, aggregator_rate_bps=None):
+    """What the links allow each contender: its own bound, its framing counted."""
+    for row in rows:
+        link_s = row["bytes"] * 8 / rate_bps
+        n = row["ranks"]
+        row["link_s"] = link_s
+        if row["family"] == "switchml":
+            share = max(1.0, n * rate_bps / aggregator_rate_bps if aggregator_rate_bps else 1.0)
+            row["bound_s"], row["bound"] = link_s * share * row["floor"], "S/B" if share == 1 else f"{share:g} S/B"
+        else:
+            row["bound_s"], row["bound"] = link_s * ring_share(n) * tcp_floor(mtu), f"{ring_share(n):.3g} S/B"
+        row["bound_ratio"], row["link_ratio"] = row["time_s"] / row["bound_s"], row["time_s"] / link_s
+
+
+def best_gloo(session, place, n, runs, type_name="float32"):
+    """Gloo's ring, and its best where that is another."""
+    if not session.wants("gloo"):
+        return []
+    ring = Gloo(session.processes, n, session.tools)
+    if session.options.quick:
+        return [ring]
+    best = session.best(place, [Gloo(session.processes, n, session.tools, name) for name in Gloo.algorithms
+                                if name != "halving-doubling" or n & (n - 1) == 0], runs, type_name)
+    return [ring] + ([best] if best and best.algorithm != "ring" else [])
+
+
+def best_mpi(session, place, n, runs, type_name="float32", transport="tcp"):
+    """Open MPI's own choice of algorithm, and the best one that can be forced."""
+    if not session.wants("openmpi"):
+        return []
+    make = lambda algorithm: OpenMPI(session.processes, n, session.tools, algorithm, transport)
+    if session.options.quick:
+        return [make(0), make(4)]
+    best = session.best(place, [make(each) for each in OpenMPI.algorithms if each], runs, type_name)
+    return [make(0)] + ([best] if best else [])
+
+
+def shaped(session):
+    """1 Gbit/s links in namespaces, n = 2, 4, 8, MTU 1500 and 9000, 64 and 100 MiB; also 1 x B at the aggregator"""
+    sizes = session.pick("sizes", [64 * M, 100 * M], [16 * M])
+    for mtu in session.pick("mtu", [1500, 9000], [1500]):
+        for n in session.pick("n", [2, 4, 8], [2, 8]):
+            for aggregator_rate in ("none", RATE):
+                with places.bed(n, rate=RATE, mtu=mtu, aggregator_rate=aggregator_rate) as place:
+                    is_shared = aggregator_rate != "none"
+                    if is_shared and (session.options.quick or mtu != 1500):
+                        continue
+                    ours = SwitchML(session.processes, n)
+                    peers = [] if is_shared else (best_gloo(session, place, n, [(sizes[0], 1)]) +
+                                                  best_mpi(session, place, n, [(sizes[0], 1)]))
+                    for size in sizes[:1] if is_shared else sizes:
+                        case = {"mtu": mtu, "rate": RATE, "aggregator_rate": aggregator_rate}
+                        rows = session.measure(place, [ours, *peers], [(size, 1)], case)
+                        give_bounds(rows, netbed.parse_rate(RATE), mtu,
+                                    netbed.parse_rate(RATE) if is_shared else None)
+                        session.save()
+
+
+def give_copy_bound(session, rows, copies, what):
+    """How long the memory copies alone take that cannot be avoided: `copies`(n) times the tensor."""
+    rates = {}
+    for row in rows:
+        n = row["ranks"]
+        if n not in rates:
+            rates[n] = copy_rate(session.tools, n, 16 * M)
+        row["copy_GBps"] = rates[n] / 1e9
+        row["bound_s"], row["bound"] = copies(n) * row["bytes"] / rates[n], what
+        row["bound_ratio"] = row["time_s"] / row["bound_s"]
+
+
+def loopback(session):
+    """Loopback, unshaped: 16 MiB at n = 2, 4, 8, ours over UDP"""
+    size = session.pick("sizes", [16 * M], [16 * M])[0]
+    iters = 3 if session.options.quick else 10
+    for n in session.pick("n", [2, 4, 8], [2, 8]):
+        with places.loopback() as place:
+            contenders = [SwitchML(session.processes, n), *best_gloo(session, place, n, [(size, 3)]),
+                          *best_mpi(session, place, n, [(size, 3)])]
+            rows = session.measure(place, contenders, [(size, iters)], {"mtu": 65536, "rate": "none"})
+            give_copy_bound(session, rows, lambda n: 4 * n, "4 n S through the kernel, at the rate of memcpy")
+            session.save()
+
+
+def iterations_of(size, is_quick):
+    budget = (8 if is_quick else 40) * M
+    return max(3 if is_quick else 5, min(100 if is_quick else 400, budget // size))
+
+
+def sizes(session):
+    """Loopback, 4 B to 100 MiB, n = 4: algbw over size"""
+    chosen = session.pick("sizes", [4, 64, K, 4 * K, 16 * K, 64 * K, 256 * K, M, 4 * M, 16 * M, 64 * M, 100 * M],
+                          [4, 4 * K, 64 * K, M, 16 * M])
+    for n in session.pick("n", [4], [4]):
+        with places.loopback() as place:
+            contenders = [SwitchML(session.processes, n)]
+            if session.wants("gloo"):
+                contenders.append(Gloo(session.processes, n, session.tools))
+            if session.wants("openmpi"):
+                contenders.append(OpenMPI(session.processes, n, session.tools))
+            if has_shared_memory():
+                contenders.append(SwitchML(session.processes, n, "SwitchML, shared memory", SHARED_MEMORY, port=4801))
+            runs = [(size, iterations_of(size, session.options.quick)) for size in chosen]
+            session.measure(place, contenders, runs, {"mtu": 65536, "rate": "none"})
+
+
+def has_shared_memory():
+    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/man/switchml.1"),
+              encoding="utf-8") as page:
+        return "SWITCHML_SHARED_MEMORY" in page.read()
+
+
+def shared_memory(session):
+    """One host's shared memory, 16 MiB, n = 4, 8, beside Open MPI's"""
+    if not has_shared_memory():
+        session.note("not available: this build has no shared memory")
+        return
+    size, iters = 16 * M, 5 if session.options.quick else 20
+    for n in session.pick("n", [4, 8], [4]):
+        with places.loopback() as place:
+            contenders = [SwitchML(session.processes, n, environment=SHARED_MEMORY)]
+            if session.wants("openmpi"):
+                contenders += best_mpi(session, place, n, [(size, 3)], transport="vader")
+            rows = session.measure(place, contenders, [(size, iters)], {"mtu": None, "rate": "none"})
+            if any(row["family"] == "switchml" and row["payload_bytes"] > size / 10 for row in rows):
+                session.note("the ranks used the network: what is said of ours is not shared memory")
+            give_copy_bound(session, rows, lambda n: n, "n S: each rank's output written once, an input read once")
+            session.save()
+
+
+def small(session):
+    """Latency: loopback, 4 B to 16 KiB, n = 2, 4, int32 and float32; median and 99th percentile"""
+    chosen = session.pick("sizes", [4, 64, K, 4 * K, 16 * K], [4, K, 16 * K])
+    iters = 300 if session.options.quick else 2000
+    for n in session.pick("n", [2, 4], [2]):
+        for type_name in ("int32", "float32"):
+            with places.loopback() as place:
+                probes = [(4, 200), (16 * K, 200)]
+                contenders = [SwitchML(session.processes, n)]
+                if session.wants("gloo"):
+                    contenders += best_gloo(session, place, n, probes, type_name)
+                if session.wants("openmpi"):
+                    contenders += best_mpi(session, place, n, probes, type_name)
+                session.measure(place, contenders, [(size, iters) for size in chosen], {"mtu": 65536, "rate": "none"},
+                                type_name)
+
+
+LOSSES = [(0.0, 0), (0.001, 0), (0.01, 0), (0.05, 0), (0.01, 64)]
+
+
+def takes_fault(text):
+    """Whether this build knows a fault: its name is in the manual page of the daemon."""
+    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src/netio/faults_parse.c"),
+              encoding="utf-8") as source:
+        return f'"{text}"' in source.read()
+
+
+class LossySwitchML(SwitchML):
+    """With the aggregator's own word, at its end, on how many updates it had already: those repeats were spurious."""
+
+    def stop(self):
+        text = ""
+        if self.daemon and self.log:
+            self.daemon.terminate()
+            with contextlib.suppress(Exception):
+                self.daemon.wait(timeout=5)
+            text = self.log_text()
+        super().stop()
+        match = re.search(r"DUPLICATE=(\d+)", text)
+        self.num_duplicates = int(match.group(1)) if match else None
+
+
+def lossy_contenders(session, n):
+    """Ours at each loss, then the paper's scheme."""
+    contenders, port = [], 4810
+    for loss, burst in LOSSES if not session.options.quick else LOSSES[:1] + LOSSES[2:3]:
+        if burst and not takes_fault("burst"):
+            session.note("loss in bursts of 64: this build's faults have no bursts; not measured")
+            continue
+        faults = "" if loss == 0 else f"loss={loss}" + (f",burst={burst}" if burst else "")
+        title = SwitchML.title if loss == 0 else f"SwitchML, {100 * loss:g} % lost" + (f", bursts of {burst}" if burst else "")
+        contenders.append((LossySwitchML(session.processes, n, title, faults=faults, port=port), loss, burst))
+        port += 10
+    return contenders
+
+
+def loss(session):
+    """Loss per receiver at 1 Gbit/s, 100 MiB, n = 8: 0, 0.1, 1, 5 %, and 1 % in bursts of 64"""
+    size = session.pick("sizes", [100 * M], [16 * M])[0]
+    for n in session.pick("n", [8], [4]):
+        for mtu in session.pick("mtu", [1500], [1500]):
+            with places.bed(n, rate=RATE, mtu=mtu) as place:
+                chosen = lossy_contenders(session, n)
+                rows = session.measure(place, [each for each, _, _ in chosen], [(size, 1)],
+                                       {"mtu": mtu, "rate": RATE, "aggregator_rate": "none"})
+                give_bounds(rows, netbed.parse_rate(RATE), mtu)
+                by_title = {each.title: (each, share, burst) for each, share, burst in chosen}
+                for row in rows:
+                    each, row["loss"], row["loss_burst"] = by_title[row["contender"]]
+                    num_updates = row["rounds"] * 2 * n * size / row["chunk_bytes"]
+                    row["spurious_share"] = None if each.num_duplicates is None else each.num_duplicates / num_updates
+                    clean = next((other for other in rows if other["contender"] == SwitchML.title), None)
+                    row["times_loss_free"] = row["time_s"] / clean["time_s"] if clean else None
+                session.save()
+
+
+def checks(session):
+    """Check words, CRC and timers on and off: loopback, unshaped, n = 2, 4"""
+    size, iters = 16 * M, 3 if session.options.quick else 10
+    for n in session.pick("n", [2, 4], [2]):
+        with places.loopback() as place:
+            contenders = [SwitchML(session.processes, n), SwitchML(session.processes, n, "SwitchML, check words",
+                                                                   {"SWITCHML_CHECK": "1"}, port=4801)]
+            session.measure(place, contenders, [(size, iters)], {"mtu": 65536, "rate": "none"})
+
+
+SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
+             "loss": loss, "fairness": fairness, "checks": checks}
+NEEDS_BED = {"shaped", "loss", "fairness"}
