@@ -489,6 +489,26 @@ def test_missing_library_falls_back():
     assert any("SWITCHML_LIBRARY" in text for text in results[0]["warnings"]), results
 
 
+def case_kept():
+    """What a thread of Gloo may still hold at exit: tensors that the script has dropped, and none before them."""
+    torch, dist, _, _, _ = start()
+    from switchml import gloo  # pylint: disable=import-outside-toplevel
+    held = []
+    for number in range(40):
+        tensor = torch.full((8,), float(number), requires_grad=True)
+        held.append((tensor * tensor).grad_fn)  # C++ holds the tensor on, as a thread of Gloo does
+        with torch.no_grad():
+            dist.all_reduce(tensor)
+        del tensor
+    report(num_kept=gloo.end())
+    dist.destroy_process_group()
+
+
+def test_tensors_of_the_last_calls_outlive_the_interpreter():
+    for result in run_ranks("kept", 2, SWITCHML_DISABLE="1"):
+        assert result["num_kept"] == 16, result
+
+
 def test_exit_without_destroying_the_group():
     with Daemon() as daemon:
         for case in ("exit", "exit_outstanding"):

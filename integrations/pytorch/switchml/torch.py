@@ -38,6 +38,7 @@ import torch.distributed as dist
 if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
+from . import gloo  # noqa: E402
 
 ReduceOp = dist.ReduceOp
 
@@ -160,6 +161,7 @@ class _Process:
         if cls.context is not None and all(have_ended):
             cls.library.sml_context_destroy(cls.context)
             cls.context = None
+        gloo.end()
 
 
 class _Thread:
@@ -590,6 +592,7 @@ class _Offload(_Thread):
             self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
                                                timeout=self.timeout)
         for part in call.parts:
+            gloo.remember([part.buffer])
             self.gloo.allreduce([part.buffer]).wait()
             if call.is_average:
                 part.buffer.div_(self.size)
@@ -604,58 +607,6 @@ class _Offload(_Thread):
 
 
 # ---- The process group ---------------------------------------------------------------------------------
-
-def _tensors_in(value):
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
-
-
-def _contiguous(value, copies):
-    """The same nested lists with strided tensors replaced by copies, noted in `copies`: Gloo takes any
-    tensor for a dense one and writes over what lies between its elements."""
-    if isinstance(value, (list, tuple)):
-        return [_contiguous(item, copies) for item in value]
-    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_contiguous():
-        copy = value.detach().contiguous()
-        copies.append((value, copy))
-        return copy
-    return value
-
-
-_gloo_takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.uint8,
-                                         torch.int32, torch.int64)}
-
-
-def _check_type(dtype, what):
-    """Gloo finds out about a type that it does not take only on its own thread, after some ranks have sent,
-    which breaks the group: so it is refused here, on all ranks, before anything is sent."""
-    if dtype not in _gloo_takes:
-        try:  # a group of one: its answer depends on the torch version alone
-            alone = _c10d.ProcessGroupGloo(_c10d.HashStore(), 0, 1, timeout=datetime.timedelta(seconds=10))
-            alone.allreduce([torch.zeros(1, dtype=dtype)]).wait()
-            _gloo_takes[dtype] = True
-        except (RuntimeError, TypeError):
-            _gloo_takes[dtype] = False
-    if not _gloo_takes[dtype]:
-        raise TypeError(f"switchml: {what} of {dtype} is not offered: neither SwitchML nor the Gloo of torch "
-                        f"{torch.__version__} takes this type; convert the tensor first")
-
-
-def _check_reduction(dtype, op, what):
-    """Refuses what Gloo would refuse half way, from facts that are equal on all ranks."""
-    is_inexact = dtype.is_floating_point or dtype.is_complex
-    if op == ReduceOp.AVG and not is_inexact:
-        raise TypeError(f"switchml: {what} AVG of {dtype} is not offered: the average of integers is no integer; "
-                        "use SUM and divide")
-    if is_inexact and any(op == bitwise for bitwise in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)):
-        raise TypeError(f"switchml: {what} with a bitwise reduction takes integers only, not {dtype}")
-    if op == ReduceOp.PREMUL_SUM:
-        raise TypeError(f"switchml: {what} does not offer this reduction")
-    _check_type(dtype, what)
-
 
 class SwitchMLGroup(dist.ProcessGroup):
     """A torch.distributed process group: all-reduce through SwitchML, everything else through Gloo."""
@@ -706,7 +657,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
         inner, op, tensors = self._gloo(), opts.reduceOp, list(tensors)
         for tensor in tensors:
-            _check_reduction(tensor.dtype, op, "all-reduce")
+            gloo.check_reduction(tensor.dtype, op, "all-reduce")
         if (is_one_each and (op == ReduceOp.SUM or op == ReduceOp.AVG) and len({t.dtype for t in tensors}) == 1
                 and all(tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.dtype in _SML_TYPE
                         for tensor in tensors)):
@@ -718,18 +669,20 @@ class SwitchMLGroup(dist.ProcessGroup):
     def reduce(self, tensors, opts):
         inner = self._gloo()
         for tensor in tensors:
-            _check_reduction(tensor.dtype, opts.reduceOp, "reduce")
+            gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
         return self._reduce_by_gloo(inner.reduce, list(tensors), opts, opts.rootRank == self.rank())
 
     def _reduce_by_gloo(self, method, tensors, opts, is_result_here):
         copies, divisor = [], 1
         if opts.reduceOp == ReduceOp.AVG:  # Gloo has no average
             opts.reduceOp, divisor = ReduceOp.SUM, self.size() if is_result_here else 1
-        dense = _contiguous(tensors, copies)
+        dense = gloo.contiguous(tensors, copies)
         return self._finish(method(dense, opts), tensors, copies, dense if divisor > 1 else (), divisor)
 
     def _finish(self, work, result, copies, divided=(), divisor=1):
         """What is left to do when Gloo is done: divide sums into averages, put copies back in place."""
+        gloo.remember([*result, *divided, *(copy for _, copy in copies)])
+
         def finish():
             for tensor in divided:
                 tensor.detach().div_(divisor)
@@ -752,12 +705,12 @@ def _pass_to_gloo(method):
 
     def call(self, *arguments, **keywords):
         inner, copies = self._gloo(), []
-        tensors = list(_tensors_in([arguments, list(keywords.values())]))
+        tensors = list(gloo.tensors_in([arguments, list(keywords.values())]))
         for tensor in tensors:
-            _check_type(tensor.dtype, method.strip("_"))
+            gloo.check_type(tensor.dtype, method.strip("_"))
         if has_future:
-            arguments = _contiguous(arguments, copies)
-            keywords = {name: _contiguous(value, copies) for name, value in keywords.items()}
+            arguments = gloo.contiguous(arguments, copies)
+            keywords = {name: gloo.contiguous(value, copies) for name, value in keywords.items()}
         return self._finish(getattr(inner, method)(*arguments, **keywords), tensors, copies)
     call.__name__ = method
     return call

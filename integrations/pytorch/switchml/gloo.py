@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call needs before it is given to the Gloo group inside, and what a script's end needs after it.
+
+Scripts may end without destroying their groups. A thread of Gloo drops its references to a finished call's
+tensors a moment after the caller has seen the call's end. If those are the last ones and the interpreter has
+begun to end meanwhile, freeing the tensor asks for the interpreter's lock, Python ends the thread there, and C++
+answers with "terminate called without an active exception": the process aborts although its work was done.
+So an exit waits until the threads are at rest, and what is then still alive is never freed.
+"""
+import collections
+import ctypes
+import datetime
+import os
+import threading
+import time
+import weakref
+
+import torch
+from torch._C import _distributed_c10d as _c10d
+from torch.distributed import ReduceOp
+
+_LAST_CALLS = 16  # more than the threads of an inner group can be about to drop
+_REST_LIMIT_S = 0.5
+
+_tensors_of_calls = collections.deque(maxlen=_LAST_CALLS)
+
+
+def remember(tensors):
+    """The tensors of a call that is given to Gloo; holds none of them."""
+    _tensors_of_calls.append([weakref.ref(tensor) for tensor in tensors])
+
+
+def _is_another_thread_running():
+    me = threading.get_native_id()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/stat", encoding="ascii", errors="replace") as stat:
+                if int(thread) != me and stat.read().rpartition(")")[2].split()[0] == "R":
+                    return True
+        except OSError:
+            pass  # it has ended
+    return False
+
+
+def _rest():
+    """Waits, for a short time at most, until no other thread has anything to do. Sleeping lends them the lock."""
+    num_quiet, deadline = 0, time.monotonic() + _REST_LIMIT_S
+    while num_quiet < 3 and time.monotonic() < deadline:
+        time.sleep(0.001)
+        num_quiet = 0 if _is_another_thread_running() else num_quiet + 1
+
+
+def end():
+    """At exit. Returns how many tensors of the last calls will outlive the interpreter."""
+    if _tensors_of_calls:
+        _rest()
+    alive = {id(tensor): tensor for call in _tensors_of_calls for tensor in (ref() for ref in call)
+             if tensor is not None}
+    for tensor in alive.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+    return len(alive)
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def contiguous(value, copies):
+    """The same nested lists with strided tensors replaced by copies, noted in `copies`: Gloo takes any
+    tensor for a dense one and writes over what lies between its elements."""
+    if isinstance(value, (list, tuple)):
+        return [contiguous(item, copies) for item in value]
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_contiguous():
+        copy = value.detach().contiguous()
+        copies.append((value, copy))
+        return copy
+    return value
+
+
+_takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.uint8,
+                                    torch.int32, torch.int64)}
+
+
+def check_type(dtype, what):
+    """Gloo finds out about a type that it does not take only on its own thread, after some ranks have sent,
+    which breaks the group: so it is refused here, on all ranks, before anything is sent."""
+    if dtype not in _takes:
+        try:  # a group of one: its answer depends on the torch version alone
+            alone = _c10d.ProcessGroupGloo(_c10d.HashStore(), 0, 1, timeout=datetime.timedelta(seconds=10))
+            alone.allreduce([torch.zeros(1, dtype=dtype)]).wait()
+            _takes[dtype] = True
+        except (RuntimeError, TypeError):
+            _takes[dtype] = False
+    if not _takes[dtype]:
+        raise TypeError(f"switchml: {what} of {dtype} is not offered: neither SwitchML nor the Gloo of torch "
+                        f"{torch.__version__} takes this type; convert the tensor first")
+
+
+def check_reduction(dtype, op, what):
+    """Refuses what Gloo would refuse half way, from facts that are equal on all ranks."""
+    is_inexact = dtype.is_floating_point or dtype.is_complex
+    if op == ReduceOp.AVG and not is_inexact:
+        raise TypeError(f"switchml: {what} AVG of {dtype} is not offered: the average of integers is no integer; "
+                        "use SUM and divide")
+    if is_inexact and any(op == bitwise for bitwise in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)):
+        raise TypeError(f"switchml: {what} with a bitwise reduction takes integers only, not {dtype}")
+    if op == ReduceOp.PREMUL_SUM:
+        raise TypeError(f"switchml: {what} does not offer this reduction")
+    check_type(dtype, what)
