@@ -67,44 +67,70 @@ __attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse42(uint32_t c
     memcpy(&x, data, 8);
     a = __builtin_ia32_crc32di(a, x);
   }
+  if (num_bytes >= 4) { /* lanes are this long */
+    uint32_t x;
+    memcpy(&x, data, 4);
+    a = __builtin_ia32_crc32si((uint32_t)a, x);
+    num_bytes -= 4;
+    data += 4;
+  }
   for (; num_bytes > 0; num_bytes--, data++) a = __builtin_ia32_crc32qi((uint32_t)a, *data);
   return (uint32_t)a;
 }
 
-#define FOLD 256u
+#define LANE 64u /* bytes of a register */
+#define FOLD (4 * LANE)
 
-static _Atomic uint32_t fold_low, fold_high;
+/* What carries a register forward by 1 .. 4 registers: for its low halves, and for its high ones. */
+static _Atomic uint32_t fold_low[4], fold_high[4];
 
-/* Twice as fast again, where the processor multiplies four pairs at a time: carries FOLD bytes forward by
- * FOLD bytes with carry-less multiplications, as often as it goes, which leaves FOLD bytes of the same
- * remainder (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). A
- * reflected product is one bit short, so the powers of x are one less than the distance. */
-__attribute__((target("avx512f,vpclmulqdq"))) static uint32_t crc32c_avx512(uint32_t crc,
-                                                                            const uint8_t *data,
-                                                                            size_t num_bytes) {
-  if (num_bytes < 2 * FOLD) return crc32c_sse42(crc, data, num_bytes);
-  const long long low = (long long)((uint64_t)atomic_load_explicit(&fold_low, memory_order_relaxed) << 32);
-  const long long high = (long long)((uint64_t)atomic_load_explicit(&fold_high, memory_order_relaxed) << 32);
-  const __m512i powers = _mm512_set_epi64(high, low, high, low, high, low, high, low);
-  __m512i rest[FOLD / 64];
-  for (uint32_t i = 0; i < FOLD / 64; i++) rest[i] = _mm512_loadu_si512(data + i * 64);
-  rest[0] = _mm512_xor_si512(rest[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
-  data += FOLD;
-  num_bytes -= FOLD;
-  for (; num_bytes >= FOLD; num_bytes -= FOLD, data += FOLD) {
-    for (uint32_t i = 0; i < FOLD / 64; i++) {
-      const __m512i next = _mm512_loadu_si512(data + i * 64);
-      const __m512i a = _mm512_clmulepi64_epi128(rest[i], powers, 0x00);
-      const __m512i b = _mm512_clmulepi64_epi128(rest[i], powers, 0x11);
-      rest[i] = _mm512_ternarylogic_epi64(a, b, next, 0x96);
-    }
-  }
-  uint8_t bytes[FOLD];
-  memcpy(bytes, rest, FOLD);
-  return crc32c_sse42(crc32c_sse42(0, bytes, FOLD), data, num_bytes);
+#define AVX512 __attribute__((target("avx512f,vpclmulqdq")))
+
+static AVX512 inline __m512i fold_powers(uint32_t num_lanes) {
+  const uint32_t low = atomic_load_explicit(&fold_low[num_lanes - 1], memory_order_relaxed);
+  const uint32_t high = atomic_load_explicit(&fold_high[num_lanes - 1], memory_order_relaxed);
+  const long long l = (long long)((uint64_t)low << 32), h = (long long)((uint64_t)high << 32);
+  return _mm512_set_epi64(h, l, h, l, h, l, h, l);
 }
 
-enum { NOT_ASKED, PORTABLE, SSE42, AVX512 };
+/* `rest` carried forward, added to what is there. */
+static AVX512 inline __m512i fold(__m512i rest, __m512i powers, __m512i there) {
+  const __m512i a = _mm512_clmulepi64_epi128(rest, powers, 0x00);
+  const __m512i b = _mm512_clmulepi64_epi128(rest, powers, 0x11);
+  return _mm512_ternarylogic_epi64(a, b, there, 0x96);
+}
+
+/* Twice as fast again, where the processor multiplies four pairs at a time: carries registers forward with
+ * carry-less multiplications, four side by side as long as it goes, then one, which leaves LANE bytes of the
+ * same remainder (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
+ * A reflected product is one bit short, so the powers of x are one less than the distance. */
+static AVX512 uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t num_bytes) {
+  if (num_bytes < 2 * LANE) return crc32c_sse42(crc, data, num_bytes);
+  const __m512i one = fold_powers(1);
+  __m512i rest = _mm512_xor_si512(_mm512_loadu_si512(data), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+  if (num_bytes >= 2 * FOLD) {
+    const __m512i four = fold_powers(4);
+    __m512i b = _mm512_loadu_si512(data + LANE), c = _mm512_loadu_si512(data + 2 * LANE);
+    __m512i d = _mm512_loadu_si512(data + 3 * LANE);
+    for (; num_bytes >= 2 * FOLD; num_bytes -= FOLD, data += FOLD) {
+      rest = fold(rest, four, _mm512_loadu_si512(data + FOLD));
+      b = fold(b, four, _mm512_loadu_si512(data + FOLD + LANE));
+      c = fold(c, four, _mm512_loadu_si512(data + FOLD + 2 * LANE));
+      d = fold(d, four, _mm512_loadu_si512(data + FOLD + 3 * LANE));
+    }
+    rest = fold(rest, fold_powers(3), fold(b, fold_powers(2), fold(c, one, d)));
+    data += 3 * LANE;
+    num_bytes -= 3 * LANE;
+  }
+  for (; num_bytes >= 2 * LANE; num_bytes -= LANE, data += LANE) {
+    rest = fold(rest, one, _mm512_loadu_si512(data + LANE));
+  }
+  uint8_t bytes[LANE];
+  memcpy(bytes, &rest, LANE);
+  return crc32c_sse42(crc32c_sse42(0, bytes, LANE), data + LANE, num_bytes - LANE);
+}
+
+enum { NOT_ASKED, PORTABLE, SSE42, VPCLMUL };
 static _Atomic int chosen; /* racing first calls find the same answer */
 
 /* By hand: __builtin_cpu_supports would bring the compiler's library into this module. */
@@ -115,15 +141,18 @@ static int find_best(void) {
   if ((b & bit_AVX512F) == 0 || (c & bit_VPCLMULQDQ) == 0) return SSE42;
   uint32_t kept, kept_high; /* what the system saves at a context switch */
   __asm__ volatile("xgetbv" : "=a"(kept), "=d"(kept_high) : "c"(0));
-  return (kept & 0xe6) == 0xe6 ? AVX512 : SSE42; /* SSE, AVX and the three parts of AVX-512 */
+  return (kept & 0xe6) == 0xe6 ? VPCLMUL : SSE42; /* SSE, AVX and the three parts of AVX-512 */
 }
 
 static int choose(void) {
   const int best = find_best();
   atomic_store_explicit(&shift_one, power_of_x(8 * BLOCK - 33), memory_order_relaxed);
   atomic_store_explicit(&shift_two, power_of_x(16 * BLOCK - 33), memory_order_relaxed);
-  atomic_store_explicit(&fold_low, power_of_x(8 * FOLD + 64 - 1), memory_order_relaxed);
-  atomic_store_explicit(&fold_high, power_of_x(8 * FOLD - 1), memory_order_relaxed);
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t distance = 8 * LANE * (i + 1); /* bits */
+    atomic_store_explicit(&fold_low[i], power_of_x(distance + 64 - 1), memory_order_relaxed);
+    atomic_store_explicit(&fold_high[i], power_of_x(distance - 1), memory_order_relaxed);
+  }
   atomic_store_explicit(&chosen, best, memory_order_release); /* pairs with the acquire below */
   return best;
 }
@@ -133,7 +162,7 @@ uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes) {
 #if defined(__x86_64__)
   int which = atomic_load_explicit(&chosen, memory_order_acquire); /* pairs with choose()'s release */
   if (which == NOT_ASKED) which = choose();
-  if (which == AVX512) return ~crc32c_avx512(~crc, data, num_bytes);
+  if (which == VPCLMUL) return ~crc32c_avx512(~crc, data, num_bytes);
   if (which == SSE42) return ~crc32c_sse42(~crc, data, num_bytes);
 #endif
   return ~crc32c_portable(~crc, data, num_bytes);

@@ -8,10 +8,9 @@
 
 /* rest_bytes: of the extension and the payload. */
 static uint32_t frame_crc(const uint8_t *frame, size_t rest_bytes) {
-  static const uint8_t zero[4];
-  uint32_t crc = sml_crc32c(0, frame, CRC_OFFSET);
-  crc = sml_crc32c(crc, zero, sizeof zero);
-  return sml_crc32c(crc, frame + SML_HEADER_BYTES, rest_bytes);
+  uint8_t header[SML_HEADER_BYTES] = {0}; /* in one piece: each call costs as much as many bytes */
+  memcpy(header, frame, CRC_OFFSET);
+  return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, rest_bytes);
 }
 
 static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_key *key) {
