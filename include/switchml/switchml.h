@@ -77,6 +77,8 @@ typedef struct sml_context_options {
    * latency where there are enough of them); 2: never; 0: SWITCHML_POLL=busy or block, else automatic: for some
    * tens of microseconds after traffic, giving way to any other thread. */
   uint32_t poll;
+  /* Processors of the engine threads, "0-3,8": thread l runs on the l-th only. NULL: SWITCHML_CPUS, else any. */
+  const char *cpus;
 } sml_context_options;
 #define SML_CONTEXT_OPTIONS_INIT { .struct_bytes = sizeof(sml_context_options) }
 

@@ -5,6 +5,7 @@
 #define SML_AGGD_AGGD_H
 
 #include "ctl/key_file.h"
+#include "engine/cpus.h"
 #include "engine/engine.h"
 #include "netio/netio.h"
 
@@ -33,6 +34,7 @@ struct sml_aggd_options {
   uint32_t rx_buffer_bytes; /* default 16 MiB */
   bool no_offload;
   enum sml_poll poll;              /* how engine threads look for frames */
+  struct sml_cpus cpus;     /* of the engine threads; none: any */
   struct sml_fault_options faults; /* lane l draws from seed + l */
   uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */
   /* Whose keys ranks may have; copied. None: ranks are not authenticated. */

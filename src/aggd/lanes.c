@@ -26,7 +26,9 @@ struct lane_command {
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
   const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
-  struct sml_aggregator *aggregator; /* START: new in, old out; CLOSE: out */
+  struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
+  void *memory;                      /* START: of the new one */
+  struct sml_aggregator_options options;
   bool is_done_well;
   sem_t done;
 };
@@ -94,6 +96,8 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
       break;
     case VERB_START:
+      /* Here, so that its pages are of this thread's node. */
+      c->aggregator = sml_aggregator_init(c->memory, &c->options);
       c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->key);
       break;
     case VERB_DEPART:
@@ -179,16 +183,16 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
   bool has_memory = true;
   SML_ASSERT(start->num_lanes <= lanes->num_lanes);
   for (uint32_t l = 0; l < start->num_lanes; l++) {
-    struct sml_aggregator_options options = {.world_size = world_size,
-                                             .num_slots = start->num_slots,
-                                             .slot_base = start->slot_base[l],
-                                             .chunk_bytes = start->chunk_bytes,
-                                             .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
-                                             .first_phase = start->first_phase,
-                                             .first_chunk = start->first_chunk};
-    memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64));
+    struct sml_aggregator_options *options = &lanes->lanes[l].command.options;
+    *options = (struct sml_aggregator_options){.world_size = world_size,
+                                               .num_slots = start->num_slots,
+                                               .slot_base = start->slot_base[l],
+                                               .chunk_bytes = start->chunk_bytes,
+                                               .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
+                                               .first_phase = start->first_phase,
+                                               .first_chunk = start->first_chunk};
+    memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(options), 64));
     has_memory = has_memory && memory[l] && sml_bit_test(lanes->lanes[l].open_jobs, job);
-    if (memory[l]) sml_aggregator_init(memory[l], &options);
   }
   for (uint32_t l = 0; !has_memory && l < start->num_lanes; l++) free(memory[l]);
   if (!has_memory) return false;
@@ -198,7 +202,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     lane->command.job = job;
     lane->command.epoch = start->epoch;
     lane->command.key = key;
-    lane->command.aggregator = memory[l];
+    lane->command.memory = memory[l];
     post(lane);
   }
   for (uint32_t l = 0; l < start->num_lanes; l++) {
@@ -217,7 +221,8 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   sml_addr_set_port(&bind_addr, options->first_data_port ? (uint16_t)(options->first_data_port + l) : 0);
   struct sml_udp_options udp = {.bind_addr = &bind_addr,
                                 .rx_buffer_bytes = options->rx_buffer_bytes,
-                                .no_offload = options->no_offload};
+                                .no_offload = options->no_offload,
+                                .polls_device = options->poll == SML_POLL_BUSY};
   int error = sml_udp_open(&udp, &lane->io, error_out, error_bytes);
   if (error) return error;
   if (sml_faults_any(&options->faults)) {
@@ -235,6 +240,8 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   lane->thread.engine = lane->engine;
   lane->thread.run_once = sml_aggregator_engine_run_once;
   lane->thread.spin_ns = sml_poll_spin_ns(options->poll);
+  lane->thread.cpu = sml_cpus_of_thread(&options->cpus, l);
+  lane->thread.is_pinned = lane->thread.cpu != SML_MAX_CPUS;
   char name[16];
   snprintf(name, sizeof name, "sml-agg-%u", l & 0xff);
   error = sml_engine_thread_start(&lane->thread, name);

@@ -113,6 +113,20 @@ static void *run_thread(void *argument) {
   return NULL;
 }
 
+static int create_thread(struct sml_engine_thread *thread) {
+  if (!thread->is_pinned) return pthread_create(&thread->thread, NULL, run_thread, thread);
+  pthread_attr_t attributes;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(thread->cpu, &cpus);
+  int error = pthread_attr_init(&attributes);
+  if (error != 0) return error;
+  error = pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
+  if (error == 0) error = pthread_create(&thread->thread, &attributes, run_thread, thread);
+  pthread_attr_destroy(&attributes);
+  return error;
+}
+
 int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) {
   atomic_store(&thread->should_stop, false);
   atomic_store(&thread->runner, SML_RUNNER_NONE);
@@ -129,7 +143,7 @@ int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) 
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* the new thread inherits it: no handler runs there */
-  const int error = pthread_create(&thread->thread, NULL, run_thread, thread);
+  const int error = create_thread(thread);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (error == 0) {
     pthread_setname_np(thread->thread, name);

@@ -51,6 +51,8 @@ struct sml_engine_thread {
   _Atomic bool should_stop;
   struct sml_netio *io;
   void *engine;
+  bool is_pinned; /* to one CPU: memory that it touches first is of its node */
+  uint32_t cpu;   /* below SML_MAX_CPUS */
   uint64_t (*run_once)(void *engine, uint64_t now_ns); /* returns the next deadline, or SML_NEVER; 0: again */
   uint64_t spin_ns; /* sml_poll_spin_ns() */
   bool is_shared;   /* only if SML_NEVER from run_once means that no frame is awaited */

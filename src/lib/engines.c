@@ -39,7 +39,8 @@ static sml_status open_io(struct sml_engine_unit *unit, const struct sml_setting
   const struct sml_addr bind_addr = any_address(family);
   const struct sml_udp_options options = {.bind_addr = &bind_addr,
                                           .rx_buffer_bytes = settings->rx_buffer_bytes,
-                                          .no_offload = settings->no_offload};
+                                          .no_offload = settings->no_offload,
+                                          .polls_device = settings->poll == SML_POLL_BUSY};
   char error[SML_ERROR_DETAIL_BYTES];
   if (sml_udp_open(&options, &unit->io, error, sizeof error) != 0) {
     unit->io = NULL;
@@ -61,15 +62,19 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
   const struct sml_worker_engine_options options = {.io = unit->io, .kernels = settings->kernels};
   unit->engine = sml_worker_engine_create(&options);
   if (unit->engine == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for engine %u", lane);
-  unit->thread = (struct sml_engine_thread){
-      .io = unit->io,
-      .engine = unit->engine,
-      .run_once = sml_worker_engine_run_once,
-      .spin_ns = sml_poll_spin_ns(settings->poll),
-      .is_shared = true};
+  const uint32_t cpu = sml_cpus_of_thread(&settings->cpus, lane);
+  unit->thread = (struct sml_engine_thread){.io = unit->io,
+                                            .engine = unit->engine,
+                                            .run_once = sml_worker_engine_run_once,
+                                            .is_pinned = cpu != SML_MAX_CPUS,
+                                            .cpu = cpu,
+                                            .spin_ns = sml_poll_spin_ns(settings->poll),
+                                            .is_shared = true};
   char name[16];
   snprintf(name, sizeof name, "sml-engine-%u", lane % 100);
   const int error = sml_engine_thread_start(&unit->thread, name);
+  if (error != 0 && unit->thread.is_pinned)
+    return sml_fail(SML_ERR_SYSTEM, "starting an engine thread on processor %u failed: %s", cpu, strerror(error));
   if (error != 0) return sml_fail(SML_ERR_SYSTEM, "starting an engine thread failed: %s", strerror(error));
   return SML_OK;
 }

@@ -42,6 +42,13 @@ static sml_status read_poll(struct sml_settings *s) {
   return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_POLL is '%.64s': set auto, busy or block", text);
 }
 
+static sml_status read_cpus(struct sml_settings *s, const char *text) {
+  if (text == NULL) text = sml_settings_environment("SWITCHML_CPUS");
+  if (text == NULL || text[0] == 0 || sml_cpus_parse(text, &s->cpus)) return SML_OK;
+  return sml_fail(SML_ERR_INVALID_ARGUMENT,
+                  "SWITCHML_CPUS, or the option cpus, is '%.64s': set processors, as in 0-3,8", text);
+}
+
 static sml_status read_kernels(struct sml_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_KERNELS");
   s->kernels = sml_quant_select(text);
@@ -96,6 +103,8 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   s->num_operations = o.num_operations == 0 ? DEFAULT_OPERATIONS : 1u << sml_ceil_log2(o.num_operations);
   s->rx_buffer_bytes = o.rx_buffer_bytes == 0 ? DEFAULT_RX_BUFFER_BYTES : o.rx_buffer_bytes;
   s->no_offload = o.no_offload != 0;
+  const sml_status cpus_status = read_cpus(s, o.cpus);
+  if (cpus_status != SML_OK) return cpus_status;
   sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_poll, read_kernels,
                                                           read_faults, read_log_level};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {

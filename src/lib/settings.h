@@ -4,6 +4,7 @@
 #ifndef SML_LIB_SETTINGS_H
 #define SML_LIB_SETTINGS_H
 
+#include "engine/cpus.h"
 #include "engine/engine.h"
 #include "lib/status.h"
 #include "netio/netio.h"
@@ -15,6 +16,7 @@ struct sml_settings {
   uint32_t num_threads, num_operations, rx_buffer_bytes;
   bool no_offload;
   enum sml_poll poll;
+  struct sml_cpus cpus; /* of the engine threads */
   const struct sml_quant_kernels *kernels;
   struct sml_fault_options faults;
   bool has_faults;

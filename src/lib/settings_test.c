@@ -10,7 +10,7 @@
 #include "lib/settings.h"
 
 static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
-                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL"};
+                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS"};
 
 static int clear_environment(void **state) {
   (void)state;
@@ -26,6 +26,7 @@ static void defaults(void **state) {
   assert_int_equal(s.num_threads, 1);
   assert_int_equal(s.num_operations, 1024);
   assert_false(s.no_offload);
+  assert_int_equal(sml_cpus_of_thread(&s.cpus, 0), SML_MAX_CPUS);
   assert_false(s.has_faults);
   assert_int_equal(s.poll, SML_POLL_AUTO);
   assert_non_null(s.kernels);
@@ -41,9 +42,11 @@ static void options_and_environment(void **state) {
   setenv("SWITCHML_FAULTS", "loss=0.5,seed=7", 1);
   setenv("SWITCHML_DEBUG", "TRACE", 1);
   setenv("SWITCHML_POLL", "block", 1);
+  setenv("SWITCHML_CPUS", "1,7-8", 1);
   assert_int_equal(sml_settings_read(NULL, &s), SML_OK);
   assert_int_equal(s.num_threads, 3);
   assert_true(s.no_offload);
+  assert_int_equal(sml_cpus_of_thread(&s.cpus, 2), 8);
   assert_string_equal(s.kernels->name, "scalar");
   assert_int_equal(s.poll, SML_POLL_BLOCK);
   assert_true(s.has_faults);
@@ -52,10 +55,12 @@ static void options_and_environment(void **state) {
   o.num_threads = 2; /* the program knows better than the environment */
   o.num_operations = 5;
   o.poll = SML_POLL_BUSY;
+  o.cpus = "3";
   assert_int_equal(sml_settings_read(&o, &s), SML_OK);
   assert_int_equal(s.num_threads, 2);
   assert_int_equal(s.num_operations, 8);
   assert_int_equal(s.poll, SML_POLL_BUSY);
+  assert_int_equal(sml_cpus_of_thread(&s.cpus, 2), 3);
 }
 
 static void bad_values_are_errors_that_name_the_variable(void **state) {
@@ -68,6 +73,7 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
       {"SWITCHML_THREADS", " 2"},    {"SWITCHML_THREADS", "99999999999999999999999"},
       {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_KERNELS", "sse"},
       {"SWITCHML_KERNELS", "AVX2"},  {"SWITCHML_FAULTS", "loss=2"},
+      {"SWITCHML_CPUS", "0-"},       {"SWITCHML_CPUS", "all"},
       {"SWITCHML_FAULTS", "noise"},  {"SWITCHML_DEBUG", "debug"},
       {"SWITCHML_POLL", "Auto"},     {"SWITCHML_POLL", "1"},
   };
@@ -93,6 +99,9 @@ static void bad_options_are_errors(void **state) {
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
   o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
   o.poll = 3;
+  assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
+  o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
+  o.cpus = "1024";
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
 }
 

@@ -79,6 +79,8 @@ struct sml_udp_options {
   /* Asked for with SO_RCVBUFFORCE, then SO_RCVBUF, and as much for sending. 0: the system's default. */
   uint32_t rx_buffer_bytes;
   bool no_offload; /* force the plain-datagram path */
+  /* A wait polls the network device for a while before it sleeps (SO_BUSY_POLL), where driver and system let it. */
+  bool polls_device;
 };
 /* 0, or -errno with a sentence in error_out[error_bytes]. */
 int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,

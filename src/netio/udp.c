@@ -78,6 +78,17 @@ static void set_buffer_bytes(int fd, int force_option, int option, uint32_t num_
     (void)setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
 }
 
+/* More than the system's own setting needs CAP_NET_ADMIN. Without it packets come as they would have. */
+static void set_busy_poll(int fd) {
+  const int busy_poll_us = 50, on = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &busy_poll_us, sizeof busy_poll_us);
+#ifdef SO_PREFER_BUSY_POLL
+  (void)setsockopt(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, &on, sizeof on);
+#else
+  (void)on;
+#endif
+}
+
 static bool probe_offload(int fd) {
   const int segment_bytes = 1400, none = 0, on = 1;
   if (setsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment_bytes, sizeof segment_bytes) != 0) return false;
@@ -141,6 +152,7 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
     set_buffer_bytes(u->socket_fd, SO_RCVBUFFORCE, SO_RCVBUF, options->rx_buffer_bytes);
     set_buffer_bytes(u->socket_fd, SO_SNDBUFFORCE, SO_SNDBUF, options->rx_buffer_bytes);
   }
+  if (options->polls_device) set_busy_poll(u->socket_fd);
   u->is_coalescing = u->is_segmenting = !options->no_offload && probe_offload(u->socket_fd);
   struct sockaddr_storage local = {0};
   memcpy(&local, addr->bytes, addr->num_bytes);

@@ -27,6 +27,7 @@ enum option_key {
   KEY_MAX_JOBS,
   KEY_MAX_CONNECTIONS,
   KEY_NO_OFFLOAD,
+  KEY_CPUS,
   KEY_LOG_LEVEL,
   KEY_PORT_FILE,
   KEY_KEY_FILE,
@@ -56,6 +57,10 @@ static const struct argp_option option_table[] = {
     {"poll", KEY_POLL, "HOW", 0,
      "How to look for datagrams before sleeping for them: auto (for some tens of microseconds after the last ones), "
      "busy (always: a core a lane) or block (never). Default auto",
+     0},
+    {"cpus", KEY_CPUS, "LIST", 0,
+     "Processors of the engine threads, as in 0-3,8: lane l runs on the l-th only. Default: SWITCHML_CPUS, else "
+     "any",
      0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
@@ -115,6 +120,10 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
         argp_error(state, "--poll: '%s' is not auto, busy or block", argument);
       }
       break;
+    case KEY_CPUS:
+      if (!sml_cpus_parse(argument, &s->aggd.cpus))
+        argp_error(state, "--cpus: '%s' is no list of processors, as in 0-3,8", argument);
+      break;
     case KEY_LOG_LEVEL:
       if (!sml_log_parse_level(argument, &level)) {
         argp_error(state, "--log-level: '%s' is not error, warning, info or debug", argument);
@@ -143,6 +152,11 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
           "reorders or corrupts received datagrams, for tests. See switchmld(1)."};
   char error[ERROR_BYTES];
   argp_err_exit_status = 2;
+  const char *cpus = getenv("SWITCHML_CPUS");
+  if (cpus && *cpus && !sml_cpus_parse(cpus, &s->aggd.cpus)) {
+    fprintf(stderr, "switchmld: SWITCHML_CPUS: '%s' is no list of processors, as in 0-3,8\n", cpus);
+    return false;
+  }
   argp_parse(&parser, argc, argv, 0, NULL, s);
   if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, error, sizeof error)) {
     fprintf(stderr, "switchmld: --listen: %s\n", error);
