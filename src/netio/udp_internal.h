@@ -27,6 +27,11 @@
 #define SML_UDP_TX_BUFFER_BYTES (8u * 65536u)
 #define SML_UDP_TX_BURSTS 64u
 
+/* What one recvmmsg should bring at most, if messages stay as long as they were: more than a part of a core's own
+ * cache would be read from afar when it is summed. At least SML_UDP_MIN_BATCH messages. */
+#define SML_UDP_RX_BATCH_BYTES (256u * 1024u)
+#define SML_UDP_MIN_BATCH 4u
+
 struct sml_udp_control {
   _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(int))];
 };
@@ -34,6 +39,7 @@ struct sml_udp_control {
 struct sml_udp_rx {
   uint8_t *buffers;   /* SML_UDP_BATCH_MESSAGES * SML_UDP_RX_STRIDE_BYTES; pages come with their first use */
   uint32_t num_used;  /* messages whose lengths the last recvmmsg overwrote */
+  uint32_t batch;     /* messages to ask for */
   bool may_have_more; /* the last recvmmsg brought as many as it was asked for */
   /* What the last recvmmsg brought and rx_burst has not delivered yet begins at `next`, next_bytes
    * into it. Invariant: next <= num_messages. */

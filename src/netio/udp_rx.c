@@ -15,8 +15,16 @@ bool sml_udp_rx_init(struct sml_udp *u) {
     rx->messages[i].msg_hdr =
         (struct msghdr){.msg_name = rx->from[i].bytes, .msg_iov = &rx->iov[i], .msg_iovlen = 1};
   }
-  rx->num_used = SML_UDP_BATCH_MESSAGES;
+  rx->num_used = rx->batch = SML_UDP_BATCH_MESSAGES;
   return true;
+}
+
+static void adapt_batch(struct sml_udp_rx *rx) {
+  uint32_t num_bytes = 0;
+  if (rx->num_messages == 0) return;
+  for (uint32_t i = 0; i < rx->num_messages; i++) num_bytes += rx->messages[i].msg_len;
+  const uint32_t mean_bytes = sml_max_u32(num_bytes / rx->num_messages, 1);
+  rx->batch = sml_min_u32(sml_max_u32(SML_UDP_RX_BATCH_BYTES / mean_bytes, SML_UDP_MIN_BATCH), SML_UDP_BATCH_MESSAGES);
 }
 
 /* Any error leaves nothing to deliver and ends nothing: the kernel reports a pending error (of an ICMP
@@ -29,11 +37,12 @@ static void receive_messages(struct sml_udp *u, size_t max) {
     m->msg_control = u->is_coalescing ? rx->control[i].bytes : NULL;
     m->msg_controllen = u->is_coalescing ? sizeof rx->control[i].bytes : 0;
   }
-  const uint32_t room = (uint32_t)sml_min_u64(SML_UDP_BATCH_MESSAGES, max);
+  const uint32_t room = (uint32_t)sml_min_u64(rx->batch, max);
   u->io.stats.system_calls++;
   const int num_messages = recvmmsg(u->socket_fd, rx->messages, room, MSG_DONTWAIT, NULL);
   rx->num_messages = rx->num_used = num_messages > 0 ? (uint32_t)num_messages : 0;
   rx->may_have_more = rx->num_messages == room;
+  adapt_batch(rx);
   rx->next = rx->next_bytes = 0;
 }
 
