@@ -64,7 +64,7 @@ class Tree:
             folders[:] = sorted(f for f in folders if not SKIPPED_DIRECTORIES.match(f))
             for name in sorted(set(names) - {".git"}): # a file in a second work tree
                 path = os.path.join(folder, name)
-                if os.path.islink(path) or name == ".git": # a file in a second work tree
+                if os.path.islink(path):
                     continue
                 try:
                     with open(path, encoding="utf-8") as data:

@@ -53,8 +53,11 @@ static sml_status read_kernels(struct sml_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_KERNELS");
   s->kernels = sml_quant_select(text);
   if (text == NULL) return SML_OK;
-  if (strcmp(text, "scalar") != 0 && strcmp(text, "avx2") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_KERNELS is '%.64s': set scalar or avx2", text);
+  static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
+  size_t i = 0;
+  while (i < SML_ARRAY_LEN(names) && strcmp(text, names[i]) != 0) i++;
+  if (i == SML_ARRAY_LEN(names))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_KERNELS is '%.64s': set scalar, avx2, avx512 or neon", text);
   if (strcmp(text, s->kernels->name) != 0)
     return sml_fail(SML_ERR_UNSUPPORTED, "SWITCHML_KERNELS is '%s', which this processor does not have",
                     text);

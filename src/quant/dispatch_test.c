@@ -8,16 +8,25 @@
 
 #include "quant/kernels.h"
 
-static bool processor_has_avx2(void) {
-#if SML_QUANT_HAS_AVX2
-  return __builtin_cpu_supports("avx2") != 0;
-#else
-  return false;
+/* As the compiler's library finds it. */
+static bool has(const char *name) {
+#if SML_QUANT_HAS_X86
+  if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") != 0;
+  if (strcmp(name, "avx512") == 0) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  }
 #endif
+  if (strcmp(name, "neon") == 0) return SML_QUANT_HAS_NEON;
+  return strcmp(name, "scalar") == 0;
 }
 
+static const char *const names[] = {"avx512", "avx2", "neon", "scalar"};
+
 static const char *best_name(void) {
-  return processor_has_avx2() ? "avx2" : "scalar";
+  size_t i = 0;
+  while (!has(names[i])) i++;
+  return names[i];
 }
 
 static void no_preference_gives_the_best(void **state) {
@@ -28,14 +37,16 @@ static void no_preference_gives_the_best(void **state) {
 static void a_name_is_obeyed_if_possible(void **state) {
   (void)state;
   assert_ptr_equal(sml_quant_select("scalar"), &sml_quant_scalar);
-  assert_string_equal(sml_quant_select("avx2")->name, best_name());
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    assert_string_equal(sml_quant_select(names[i])->name, has(names[i]) ? names[i] : best_name());
+  }
 }
 
 static void an_unknown_name_is_no_preference(void **state) {
   (void)state;
-  const char *names[] = {"", "scala", "scalars", "avx", "avx22", "AVX2", "avx512"};
-  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
-    assert_string_equal(sml_quant_select(names[i])->name, best_name());
+  const char *unknown[] = {"", "scala", "scalars", "avx", "avx22", "AVX2", "avx512f", "neon2"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(unknown); i++) {
+    assert_string_equal(sml_quant_select(unknown[i])->name, best_name());
   }
 }
 
@@ -47,7 +58,6 @@ static void the_environment_has_no_say(void **state) {
 
 static void every_kernel_is_there(void **state) {
   (void)state;
-  const char *names[] = {"scalar", "avx2"};
   for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
     const struct sml_quant_kernels *k = sml_quant_select(names[i]);
     assert_non_null(k->block_code);

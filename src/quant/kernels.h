@@ -16,10 +16,18 @@
 extern const struct sml_quant_kernels sml_quant_scalar SML_QUANT_HIDDEN;
 
 #if defined(__x86_64__)
-#define SML_QUANT_HAS_AVX2 1
+#define SML_QUANT_HAS_X86 1
 extern const struct sml_quant_kernels sml_quant_avx2 SML_QUANT_HIDDEN;
+extern const struct sml_quant_kernels sml_quant_avx512 SML_QUANT_HIDDEN;
 #else
-#define SML_QUANT_HAS_AVX2 0
+#define SML_QUANT_HAS_X86 0
+#endif
+
+#if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define SML_QUANT_HAS_NEON 1
+extern const struct sml_quant_kernels sml_quant_neon SML_QUANT_HIDDEN;
+#else
+#define SML_QUANT_HAS_NEON 0
 #endif
 
 /* Flushed and non-finite blocks have no fixed point. */

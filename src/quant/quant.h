@@ -21,7 +21,7 @@
 #define SML_CODE_NONFINITE 255
 
 struct sml_quant_kernels {
-  const char *name; /* "scalar", "avx2" */
+  const char *name; /* "scalar", "avx2", "avx512", "neon" */
   /* Exponent code of in[0..num_elems). num_elems 0 gives 0. */
   uint8_t (*block_code)(const float *in, size_t num_elems);
   /* lanes[i] = be32(q(in[i])). code is the global code; 0 and 255 write zero lanes. */
@@ -51,8 +51,8 @@ struct sml_quant_kernels {
 };
 
 extern const struct sml_quant_kernels sml_quant_scalar;
-/* The best for this processor. force = "scalar" or "avx2" picks one if the processor has it (NULL:
- * no preference). Never NULL. */
+/* The best for this processor. force = a name of the above picks that one if the processor has it (NULL: no
+ * preference). Never NULL. */
 const struct sml_quant_kernels *sml_quant_select(const char *force);
 
 /* A bound on |all-reduce - exact real sum| (or average) of one element of a block, in double:

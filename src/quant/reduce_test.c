@@ -151,7 +151,13 @@ static int choose(void **state) {
       TEST_OF(name, reductions_are_what_the_network_gives)
 
 int main(void) {
-  static char scalar[] = "scalar", avx2[] = "avx2";
-  const struct CMUnitTest tests[] = {TESTS_OF(scalar), TESTS_OF(avx2)};
+  static char scalar[] = "scalar";
+#if defined(__aarch64__)
+  static char neon[] = "neon";
+  const struct CMUnitTest tests[] = {TESTS_OF(scalar), TESTS_OF(neon)};
+#else
+  static char avx2[] = "avx2", avx512[] = "avx512";
+  const struct CMUnitTest tests[] = {TESTS_OF(scalar), TESTS_OF(avx2), TESTS_OF(avx512)};
+#endif
   return cmocka_run_group_tests_name("quant reduce", tests, NULL, NULL);
 }

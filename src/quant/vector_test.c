@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The best kernels of this processor against the scalar ones, bit for bit: many patterns, short and
+ * Every implementation that this processor has against the scalar one, bit for bit: many patterns, short and
  * unaligned buffers that end at a guard page, and every floating point environment of the caller. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,23 +13,21 @@
 #include "quant/kernels.h"
 
 #define BATCH_ELEMS 4096
+#define MOST_SHORT_ELEMS 81 /* five vectors of 16, and one element */
 
-static const struct sml_quant_kernels *best;
+/* Under test. */
+static const struct sml_quant_kernels *tested[4];
+static size_t num_tested;
 
 /* An odd stride visits all 2^32 patterns; this one spreads the first few over all exponents. */
 #define STRIDE UINT32_C(2654435761)
 
 static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 1000, 2048, 2049, 4095, 4096};
 
-static bool is_scalar_only(void) {
-  return best == &sml_quant_scalar;
-}
-
 static void skip_if_scalar_only(void) {
-  if (is_scalar_only()) {
-    print_message("skipped: this processor has no AVX2, the scalar kernels are its best\n");
-    skip();
-  }
+  if (num_tested > 0) return;
+  print_message("skipped: the scalar kernels are all that this processor has\n");
+  skip();
 }
 
 static void fill_patterns(uint32_t *words, uint32_t *pattern) {
@@ -64,8 +62,10 @@ static void block_codes_agree(void **state) {
     memcpy(in, words, sizeof in);
     size_t at = (size_t)round % 64;
     for (size_t elems = 1; at + elems <= BATCH_ELEMS; at += elems, elems = elems * 2 + 1) {
-      if (best->block_code(in + at, elems) != sml_quant_scalar.block_code(in + at, elems)) {
-        fail_msg("round %d: %zu elements at %zu", round, elems, at);
+      const uint8_t expected = sml_quant_scalar.block_code(in + at, elems);
+      for (size_t k = 0; k < num_tested; k++) {
+        if (tested[k]->block_code(in + at, elems) == expected) continue;
+        fail_msg("%s, round %d: %zu elements at %zu", tested[k]->name, round, elems, at);
       }
     }
   }
@@ -76,11 +76,14 @@ static void compare_quantize(const uint32_t *words, uint8_t code, uint32_t n) {
   static float in[BATCH_ELEMS];
   memcpy(in, words, sizeof in);
   sml_quant_scalar.quantize(expected, in, BATCH_ELEMS, code, n);
-  best->quantize(got, in, BATCH_ELEMS, code, n);
-  if (memcmp(got, expected, sizeof got) == 0) return;
-  for (size_t i = 0; i < BATCH_ELEMS; i++) {
-    uint32_t g = sml_load_be32(got + 4 * i), e = sml_load_be32(expected + 4 * i);
-    if (g != e) fail_msg("x %08x code %u n %u: %d, not %d", words[i], code, n, (int32_t)g, (int32_t)e);
+  for (size_t k = 0; k < num_tested; k++) {
+    tested[k]->quantize(got, in, BATCH_ELEMS, code, n);
+    if (memcmp(got, expected, sizeof got) == 0) continue;
+    for (size_t i = 0; i < BATCH_ELEMS; i++) {
+      uint32_t g = sml_load_be32(got + 4 * i), e = sml_load_be32(expected + 4 * i);
+      if (g == e) continue;
+      fail_msg("%s: x %08x code %u n %u: %d, not %d", tested[k]->name, words[i], code, n, (int32_t)g, (int32_t)e);
+    }
   }
 }
 
@@ -100,12 +103,14 @@ static void quantize_agrees(void **state) {
 static void compare_dequantize(const uint32_t *words, uint8_t code, uint32_t n, bool average) {
   static float expected[BATCH_ELEMS], got[BATCH_ELEMS];
   sml_quant_scalar.dequantize(expected, words, BATCH_ELEMS, code, n, average);
-  best->dequantize(got, words, BATCH_ELEMS, code, n, average);
-  if (memcmp(got, expected, sizeof got) == 0) return;
-  for (size_t i = 0; i < BATCH_ELEMS; i++) {
-    if (memcmp(got + i, expected + i, 4) == 0) continue;
-    fail_msg("sum %d code %u n %u average %d: %a, not %a", (int32_t)sml_load_be32(words + i), code, n,
-             average, (double)got[i], (double)expected[i]);
+  for (size_t k = 0; k < num_tested; k++) {
+    tested[k]->dequantize(got, words, BATCH_ELEMS, code, n, average);
+    if (memcmp(got, expected, sizeof got) == 0) continue;
+    for (size_t i = 0; i < BATCH_ELEMS; i++) {
+      if (memcmp(got + i, expected + i, 4) == 0) continue;
+      fail_msg("%s: sum %d code %u n %u average %d: %a, not %a", tested[k]->name,
+               (int32_t)sml_load_be32(words + i), code, n, average, (double)got[i], (double)expected[i]);
+    }
   }
 }
 
@@ -239,67 +244,96 @@ static bool is_acc_kernel(int which) {
 }
 
 /* Does the kernel give the scalar result in out[0..bytes) and leave the 16 bytes on either side alone? */
-static void check_short(int which, size_t elems, uint8_t *in, uint8_t *out, bool is_fenced_by_page) {
+static void check_short(const struct sml_quant_kernels *k, int which, size_t elems, uint8_t *in, uint8_t *out,
+                        bool is_fenced_by_page) {
   uint8_t before[16], after[16];
   size_t bytes = out_bytes_of(which, elems), in_bytes = in_bytes_of(which, elems);
   for (size_t i = 0; i < in_bytes; i++) in[i] = (uint8_t)sml_mix64(i + elems);
   for (size_t i = 0; i < bytes; i++) out[i] = (uint8_t)(i * 31);
   memcpy(before, out - 16, 16);
   if (!is_fenced_by_page) memcpy(after, out + bytes, 16);
-  _Alignas(64) uint8_t aligned_in[4 * 33] = {0}, expected[4 * 33] = {0};
+  _Alignas(64) uint8_t aligned_in[4 * MOST_SHORT_ELEMS] = {0}, expected[4 * MOST_SHORT_ELEMS] = {0};
   memcpy(aligned_in, in, in_bytes);
   memcpy(expected, out, bytes);
   run_kernel(&sml_quant_scalar, which, expected, aligned_in, elems);
-  run_kernel(best, which, out, in, elems);
-  if (memcmp(out, expected, bytes) != 0) fail_msg("kernel %d, %zu elements: wrong result", which, elems);
+  run_kernel(k, which, out, in, elems);
+  if (memcmp(out, expected, bytes) != 0) fail_msg("%s %d, %zu elements: wrong result", k->name, which, elems);
   assert_memory_equal(before, out - 16, 16);
   if (!is_fenced_by_page) assert_memory_equal(after, out + bytes, 16);
 }
 
 static void short_and_unaligned_buffers(void **state) {
   (void)state;
+  skip_if_scalar_only();
   struct guarded in = guard_pages(), out = guard_pages();
-  for (int which = 0; which < NUM_KERNELS; which++) {
-    for (size_t elems = 0; elems <= 33; elems++) {
+  for (int which = 0; which < NUM_KERNELS * (int)num_tested; which++) {
+    const struct sml_quant_kernels *k = tested[which / NUM_KERNELS];
+    const int kernel = which % NUM_KERNELS;
+    for (size_t elems = 0; elems <= MOST_SHORT_ELEMS; elems++) {
       for (size_t shift = 0; shift < 8; shift++) {
-        size_t out_shift = is_acc_kernel(which) ? 0 : shift * 3 % 8;
-        check_short(which, elems, in.start + shift, out.start + 64 + out_shift, false);
+        size_t out_shift = is_acc_kernel(kernel) ? 0 : shift * 3 % 8;
+        check_short(k, kernel, elems, in.start + shift, out.start + 64 + out_shift, false);
       }
       /* An accumulator is aligned: it ends at the page only if its elements fill it to there. */
-      bool reaches_page = !is_acc_kernel(which);
-      uint8_t *fenced = reaches_page ? out.end - out_bytes_of(which, elems) : out.end - 4 * 64;
-      check_short(which, elems, in.end - in_bytes_of(which, elems), fenced, reaches_page);
+      bool reaches_page = !is_acc_kernel(kernel);
+      uint8_t *fenced = reaches_page ? out.end - out_bytes_of(kernel, elems) : out.end - 4 * (MOST_SHORT_ELEMS + 15);
+      check_short(k, kernel, elems, in.end - in_bytes_of(kernel, elems), fenced, reaches_page);
     }
   }
 }
 
+/* The caller's floating point environment: mode and sticky flags. 32 modes: rounding, results and operands that are
+ * denormal flushed (or NaNs made default ones), and every exception masked or trapped; 0 is the usual one. */
 #if defined(__x86_64__)
-static uint32_t get_mxcsr(void) {
+static uint64_t get_environment(void) {
   uint32_t mxcsr;
   __asm__ volatile("stmxcsr %0" : "=m"(mxcsr) : : "memory");
   return mxcsr;
 }
 
-static void set_mxcsr(uint32_t mxcsr) {
+static void set_environment(uint64_t environment) {
+  const uint32_t mxcsr = (uint32_t)environment;
   __asm__ volatile("ldmxcsr %0" : : "m"(mxcsr) : "memory");
 }
 
-/* One kernel call under a caller's MXCSR. Nothing else happens there: printing may use floating point. */
-static uint32_t run_under(uint32_t mxcsr, const struct sml_quant_kernels *k, bool is_quantize, void *out,
+static uint64_t environment_of(uint32_t mode, uint32_t flags) {
+  return (mode & 3) << 13 | (mode & 4) << 13 | (mode & 8) << 3 | (mode & 16 ? 0 : 0x1f80) | flags;
+}
+#elif defined(__aarch64__)
+static uint64_t get_environment(void) {
+  uint64_t control, flags;
+  __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(flags) : : "memory");
+  return control | flags << 32;
+}
+
+static void set_environment(uint64_t environment) {
+  const uint64_t control = environment & UINT32_MAX, flags = environment >> 32;
+  __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(control), "r"(flags) : "memory");
+}
+
+static uint64_t environment_of(uint32_t mode, uint32_t flags) {
+  return (mode & 15) << 22 | (mode & 16 ? 0x9f00 : 0) | (uint64_t)((flags & 31) | (flags & 32) << 2) << 32;
+}
+#endif
+
+/* One kernel call under a caller's environment, which must stay as it is. Nothing else happens there: printing may
+ * use floating point. */
+static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, bool is_quantize, void *out,
                           const void *in, uint8_t code, bool average) {
-  uint32_t own = get_mxcsr();
-  set_mxcsr(mxcsr);
+  uint64_t own = get_environment();
+  set_environment(environment);
+  uint64_t before = get_environment(); /* a processor need not have every trap */
   if (is_quantize) {
     k->quantize(out, in, BATCH_ELEMS - 1, code, 3); /* with a tail */
   } else {
     k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
   }
-  uint32_t after = get_mxcsr();
-  set_mxcsr(own);
-  return after;
+  uint64_t after = get_environment();
+  set_environment(own);
+  return after == before;
 }
 
-static void check_environment(uint32_t mxcsr, const struct sml_quant_kernels *k, const uint32_t *words) {
+static void check_environment(uint64_t environment, const struct sml_quant_kernels *k, const uint32_t *words) {
   static const uint8_t codes[] = {0, 27, 28, 29, 30, 31, 32, 33, 40, 127, 200, 253, 254, 255};
   static float in[BATCH_ELEMS];
   static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
@@ -308,14 +342,14 @@ static void check_environment(uint32_t mxcsr, const struct sml_quant_kernels *k,
     memcpy(near, words, sizeof near);
     if (codes[c] != 0 && codes[c] != 255) bring_near(near, codes[c]);
     memcpy(in, near, sizeof in);
-    run_under(0x1f80, &sml_quant_scalar, true, expected, in, codes[c], false);
-    assert_int_equal(run_under(mxcsr, k, true, got, in, codes[c], false), mxcsr);
+    run_under(environment_of(0, 0), &sml_quant_scalar, true, expected, in, codes[c], false);
+    assert_true(run_under(environment, k, true, got, in, codes[c], false));
     assert_memory_equal(got, expected, sizeof got);
     memcpy(near, words, sizeof near);
     shrink_sums(near, 3);
     for (int average = 0; average <= 1; average++) {
-      run_under(0x1f80, &sml_quant_scalar, false, expected, near, codes[c], average != 0);
-      assert_int_equal(run_under(mxcsr, k, false, got, near, codes[c], average != 0), mxcsr);
+      run_under(environment_of(0, 0), &sml_quant_scalar, false, expected, near, codes[c], average != 0);
+      assert_true(run_under(environment, k, false, got, near, codes[c], average != 0));
       assert_memory_equal(got, expected, sizeof got);
     }
   }
@@ -325,15 +359,11 @@ static void every_floating_point_environment(void **state) {
   (void)state;
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 5;
-  uint32_t own = get_mxcsr();
-  const struct sml_quant_kernels *kernels[] = {&sml_quant_scalar, best};
-  for (uint32_t i = 0; i < 4 * 2 * 2 * 2 * 2; i++) {
-    uint32_t rounding = (i & 3) << 13, flush = (i & 4) << 13, denormals_are_zero = (i & 8) << 3;
-    uint32_t masks = i & 16 ? 0 : 0x1f80; /* 0: every exception would trap */
+  for (uint32_t mode = 0; mode < 32; mode++) {
     fill_patterns(words, &pattern);
-    check_environment(rounding | flush | denormals_are_zero | masks, kernels[i / 32], words);
+    check_environment(environment_of(mode, 0), &sml_quant_scalar, words);
+    for (size_t k = 0; k < num_tested; k++) check_environment(environment_of(mode, 0), tested[k], words);
   }
-  assert_int_equal(get_mxcsr() & ~UINT32_C(0x3f), own & ~UINT32_C(0x3f));
 }
 
 static void sticky_exception_flags_stay(void **state) {
@@ -341,28 +371,28 @@ static void sticky_exception_flags_stay(void **state) {
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 6;
   fill_patterns(words, &pattern);
-  for (uint32_t flags = 0; flags < 64; flags++) check_environment(0x1f80 | flags, best, words);
-}
-#endif
-
-static int choose_best(void **state) {
-  (void)state;
-  best = sml_quant_select(NULL);
-  return 0;
+  for (uint32_t flags = 0; flags < 64; flags++) {
+    for (size_t k = 0; k < num_tested; k++) check_environment(environment_of(0, flags), tested[k], words);
+  }
 }
 
 int main(void) {
+  static const char *const names[] = {"avx512", "avx2", "neon"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+    const struct sml_quant_kernels *kernels = sml_quant_select(names[i]);
+    if (strcmp(kernels->name, names[i]) != 0) continue;
+    print_message("# tested: %s\n", names[i]);
+    tested[num_tested++] = kernels;
+  }
   const struct CMUnitTest tests[] = {
-    cmocka_unit_test(block_codes_agree),
-    cmocka_unit_test(quantize_agrees),
-    cmocka_unit_test(dequantized_sums_agree),
-    cmocka_unit_test(dequantized_averages_agree),
-    cmocka_unit_test(averages_agree_for_every_world_size),
-    cmocka_unit_test(short_and_unaligned_buffers),
-#if defined(__x86_64__)
-    cmocka_unit_test(every_floating_point_environment),
-    cmocka_unit_test(sticky_exception_flags_stay),
-#endif
+      cmocka_unit_test(block_codes_agree),
+      cmocka_unit_test(quantize_agrees),
+      cmocka_unit_test(dequantized_sums_agree),
+      cmocka_unit_test(dequantized_averages_agree),
+      cmocka_unit_test(averages_agree_for_every_world_size),
+      cmocka_unit_test(short_and_unaligned_buffers),
+      cmocka_unit_test(every_floating_point_environment),
+      cmocka_unit_test(sticky_exception_flags_stay),
   };
-  return cmocka_run_group_tests_name("quant avx2", tests, choose_best, NULL);
+  return cmocka_run_group_tests_name("quant vectors", tests, NULL, NULL);
 }

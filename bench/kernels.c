@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * build/bench/kernels [--json] [--rounds=N] [--only=IMPLEMENTATION] [--set=NAME]
+ * Each kernel of each implementation that this processor has, against memcpy, on one core.
+ *
+ * Working sets (source and destination together): one packet of 1,440 bytes of payload, and what fits L1, L2, L3 and
+ * none of them. GB/s are 10^9 bytes of the source's payload a second of processor time, so a kernel that also reads its
+ * destination is not credited for that; of the reductions, all inputs are source. A kernel runs right after memcpy over
+ * the same memory, and the ratio is taken of these two; figures are medians over all rounds. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/siphash.h"
+#include "core/wire.h"
+#include "quant/kernels.h"
+
+#define MAX_ROUNDS 101
+#define REDUCE_INPUTS 4u
+#define REDUCE_BLOCK_ELEMS 2048u
+#define PACKET_ELEMS 360u
+#define PAGE_SHIFT_BYTES 1984u
+#define SLICE_NS UINT64_C(300000) /* of one measurement, at least */
+
+static const struct {
+  const char *name;
+  size_t num_bytes; /* source and destination */
+} sets[] = {{"packet", 8 * PACKET_ELEMS}, {"L1", 16 << 10}, {"L2", 384 << 10}, {"L3", 12 << 20}, {"DRAM", 512 << 20}};
+
+static const char *const implementations[] = {"scalar", "avx2", "avx512", "neon"};
+
+/* What every run gets: num_elems elements of source at `from`, as many of destination at `to`. */
+struct buffers {
+  uint8_t *from, *to;
+  size_t num_elems;
+};
+
+static volatile uint32_t sink; /* what a kernel returns is used */
+static struct sml_key key;
+
+typedef void run_function(const struct sml_quant_kernels *, const struct buffers *);
+
+static void run_memcpy(const struct sml_quant_kernels *k, const struct buffers *b) {
+  (void)k;
+  memcpy(b->to, b->from, 4 * b->num_elems);
+}
+
+static const float *floats(const struct buffers *b) {
+  return (const float *)(const void *)b->from;
+}
+
+static const int32_t *ints(const struct buffers *b) {
+  return (const int32_t *)(const void *)b->from;
+}
+
+static void run_block_code(const struct sml_quant_kernels *k, const struct buffers *b) {
+  sink += k->block_code(floats(b), b->num_elems);
+}
+
+static void run_quantize(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->quantize(b->to, floats(b), b->num_elems, 127, 8);
+}
+
+static void run_quantize_add(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->quantize_add(b->to, floats(b), b->num_elems, 127, 8);
+}
+
+static void run_dequantize(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->dequantize((float *)(void *)b->to, b->from, b->num_elems, 127, 8, false);
+}
+
+static void run_average(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->dequantize((float *)(void *)b->to, b->from, b->num_elems, 127, 7, true);
+}
+
+static void run_pack(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->pack_int32(b->to, ints(b), b->num_elems);
+}
+
+static void run_pack_add(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->pack_add_int32(b->to, ints(b), b->num_elems);
+}
+
+static void run_add(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->add_int32((int32_t *)(void *)b->to, b->from, b->num_elems);
+}
+
+static void run_max(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->max_uint8(b->to, b->from, 4 * b->num_elems);
+}
+
+static void run_check(const struct sml_quant_kernels *k, const struct buffers *b) {
+  sink += k->check_lanes(b->from, b->num_elems, 1);
+}
+
+/* The source is cut in REDUCE_INPUTS tensors, these in blocks as of chunks. */
+static void run_reduce(const struct sml_quant_kernels *k, const struct buffers *b, bool is_float) {
+  const size_t tensor_elems = b->num_elems / REDUCE_INPUTS;
+  for (size_t i = 0; i < tensor_elems; i += REDUCE_BLOCK_ELEMS) {
+    const size_t block_elems = sml_min_u64(REDUCE_BLOCK_ELEMS, tensor_elems - i);
+    const void *in[REDUCE_INPUTS];
+    for (uint32_t w = 0; w < REDUCE_INPUTS; w++) in[w] = b->from + 4 * (w * tensor_elems + i);
+    void *out = b->to + 4 * i;
+    if (is_float) k->reduce_floats(out, (const float *const *)in, REDUCE_INPUTS, block_elems, false);
+    else k->reduce_int32(out, (const int32_t *const *)in, REDUCE_INPUTS, block_elems);
+  }
+}
+
+static void run_reduce_floats(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_reduce(k, b, true);
+}
+
+static void run_reduce_int32(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_reduce(k, b, false);
+}
+
+static void run_crc(const struct sml_quant_kernels *k, const struct buffers *b) {
+  (void)k;
+  sink += sml_crc32c(0, b->from, 4 * b->num_elems);
+}
+
+static void run_siphash(const struct sml_quant_kernels *k, const struct buffers *b) {
+  (void)k;
+  sink += (uint32_t)sml_siphash(&key, b->from, 4 * b->num_elems);
+}
+
+static const struct kernel {
+  const char *name;
+  run_function *run;
+  bool is_common; /* one for all implementations */
+} kernels[] = {
+    {"memcpy", run_memcpy, true},
+    {"block_code", run_block_code, false},
+    {"quantize", run_quantize, false},
+    {"quantize_add", run_quantize_add, false},
+    {"dequantize", run_dequantize, false},
+    {"dequantize, average of 7", run_average, false},
+    {"pack_int32", run_pack, false},
+    {"pack_add_int32", run_pack_add, false},
+    {"add_int32", run_add, false},
+    {"max_uint8", run_max, false},
+    {"reduce_floats, 4 inputs", run_reduce_floats, false},
+    {"reduce_int32, 4 inputs", run_reduce_int32, false},
+    {"check_lanes", run_check, false},
+    {"crc32c", run_crc, true},
+    {"siphash-2-4", run_siphash, true},
+};
+
+/* The processor's time, not the wall's: on a shared machine the thread waits for others. */
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+/* Seconds of one run, of as many as fill a slice. */
+static double time_run(run_function *run, const struct sml_quant_kernels *k, const struct buffers *b) {
+  uint64_t num_runs = 0, times = 1;
+  const uint64_t begin_ns = now_ns();
+  uint64_t spent_ns;
+  do {
+    for (uint64_t i = 0; i < times; i++) run(k, b);
+    num_runs += times;
+    times *= 2;
+    spent_ns = now_ns() - begin_ns;
+  } while (spent_ns < SLICE_NS);
+  return (double)spent_ns / 1e9 / (double)num_runs;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *values, uint32_t num_values) {
+  qsort(values, num_values, sizeof *values, compare_doubles);
+  return values[num_values / 2];
+}
+
+struct result {
+  double seconds[MAX_ROUNDS], ratios[MAX_ROUNDS]; /* of one run; memcpy's time over it */
+};
+
+/* Lanes that are no sums of NaNs and denormals: floats from -1 to 1. */
+static void fill_floats(uint8_t *memory, size_t num_elems) {
+  struct sml_prng prng = {1};
+  for (size_t i = 0; i < num_elems; i++) {
+    const float x = (float)(int32_t)sml_prng_next(&prng) * 0x1p-31f;
+    memcpy(memory + 4 * i, &x, sizeof x);
+  }
+}
+
+static void *map(size_t num_bytes) {
+  void *memory = mmap(NULL, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    perror("kernels: mmap");
+    exit(1);
+  }
+  madvise(memory, num_bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+/* Which column a kernel of an implementation is in. */
+#define NUM_KERNELS SML_ARRAY_LEN(kernels)
+#define NUM_COLUMNS (NUM_KERNELS * SML_ARRAY_LEN(implementations))
+
+static const char *only, *only_set;
+
+/* Common kernels count as the first implementation's. */
+static const struct sml_quant_kernels *find(size_t column) {
+  const char *name = implementations[column / NUM_KERNELS];
+  const struct sml_quant_kernels *k = sml_quant_select(name);
+  const struct kernel *kernel = &kernels[column % NUM_KERNELS];
+  if (only != NULL && strcmp(only, name) != 0 && !kernel->is_common) return NULL;
+  return strcmp(k->name, name) == 0 && (!kernel->is_common || column < NUM_KERNELS) ? k : NULL;
+}
+
+static void measure(struct result *results, const struct buffers *b, uint32_t num_rounds) {
+  for (uint32_t round = 0; round < num_rounds; round++) {
+    for (size_t c = 0; c < NUM_COLUMNS; c++) {
+      const struct sml_quant_kernels *k = find(c);
+      if (k == NULL) continue;
+      const double copy_s = time_run(run_memcpy, k, b);
+      const double s = time_run(kernels[c % NUM_KERNELS].run, k, b);
+      results[c].seconds[round] = s;
+      results[c].ratios[round] = copy_s / s;
+    }
+  }
+}
+
+static void print_set(struct result *results, const char *set, const struct buffers *b, uint32_t num_rounds,
+                      bool is_json) {
+  const bool is_packet = b->num_elems == PACKET_ELEMS;
+  if (!is_json) printf("\n%-26s %-7s %9s %9s\n", set, "", is_packet ? "ns" : "GB/s", "x memcpy");
+  for (size_t c = 0; c < NUM_COLUMNS; c++) {
+    const struct sml_quant_kernels *k = find(c);
+    if (k == NULL) continue;
+    const struct kernel *kernel = &kernels[c % NUM_KERNELS];
+    const char *name = kernel->is_common ? "" : k->name;
+    const double seconds = median(results[c].seconds, num_rounds);
+    const double ratio = median(results[c].ratios, num_rounds);
+    const double gb_per_s = 4e-9 * (double)b->num_elems / seconds;
+    if (!is_json) {
+      printf("%-26s %-7s %9.1f %9.2f\n", kernel->name, name, is_packet ? seconds * 1e9 : gb_per_s, ratio);
+      continue;
+    }
+    static const char *comma = "";
+    printf("%s\n  {\"set\": \"%s\", \"kernel\": \"%s\", \"implementation\": \"%s\", \"ns\": %.1f, \"GB_per_s\": %.2f, "
+           "\"to_memcpy\": %.3f}",
+           comma, set, kernel->name, name, seconds * 1e9, gb_per_s, ratio);
+    comma = ",";
+  }
+}
+
+int main(int argc, char **argv) {
+  static const struct option options[] = {
+      {"json", no_argument, NULL, 'j'},
+      {"rounds", required_argument, NULL, 'r'},
+      {"only", required_argument, NULL, 'o'},
+      {"set", required_argument, NULL, 's'},
+      {NULL, 0, NULL, 0}};
+  static struct result results[NUM_COLUMNS];
+  bool is_json = false;
+  long num_rounds = 15;
+  for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    if (o == 'j') is_json = true;
+    else if (o == 'r') num_rounds = strtol(optarg, NULL, 10);
+    else if (o == 'o') only = optarg;
+    else if (o == 's') only_set = optarg;
+    else return 2;
+  }
+  if (num_rounds < 1 || num_rounds > MAX_ROUNDS) {
+    fprintf(stderr, "kernels: --rounds: 1 to %d\n", MAX_ROUNDS);
+    return 2;
+  }
+  const size_t most_bytes = sets[SML_ARRAY_LEN(sets) - 1].num_bytes / 2;
+  /* Not at the same place of a page: loads would wait for stores that only look like theirs. */
+  struct buffers b = {.from = map(most_bytes), .to = (uint8_t *)map(most_bytes + PAGE_SHIFT_BYTES) + PAGE_SHIFT_BYTES};
+  fill_floats(b.from, most_bytes / 4);
+  memset(b.to, 0, most_bytes);
+  if (is_json) printf("[");
+  for (size_t s = 0; s < SML_ARRAY_LEN(sets); s++) {
+    if (only_set != NULL && strcmp(only_set, sets[s].name) != 0) continue;
+    b.num_elems = sets[s].num_bytes / 8;
+    /* One pass over DRAM is many slices long. */
+    const uint32_t rounds = s + 1 < SML_ARRAY_LEN(sets) ? (uint32_t)num_rounds : (uint32_t)(num_rounds + 2) / 3;
+    measure(results, &b, rounds);
+    print_set(results, sets[s].name, &b, rounds, is_json);
+  }
+  if (is_json) printf("\n]\n");
+  return 0;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The kernels for AVX-512 (F, BW, VL, DQ): sixteen elements at a time, and the rest under a mask. Only these functions
+ * are compiled for it. */
+#include "quant/kernels.h"
+
+#if SML_QUANT_HAS_X86
+#include <immintrin.h>
+
+#include "quant/mxcsr.h"
+
+#define VECTOR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
+#define VECTOR_ELEMS ((size_t)16)
+
+typedef __m512i vint;
+typedef __m512 vfloat;
+
+static VECTOR inline vint load(const uint8_t *p) {
+  return _mm512_loadu_si512((const void *)p);
+}
+
+static VECTOR inline void store(uint8_t *p, vint v) {
+  _mm512_storeu_si512((void *)p, v);
+}
+
+static VECTOR inline vint count_up(void) {
+  return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+
+static VECTOR inline __mmask16 mask_of(size_t num_elems) {
+  return (__mmask16)((UINT32_C(1) << num_elems) - 1);
+}
+
+static VECTOR inline vint load_some(const uint8_t *p, size_t num_elems) {
+  return _mm512_maskz_loadu_epi32(mask_of(num_elems), p);
+}
+
+static VECTOR inline void store_some(uint8_t *p, vint v, size_t num_elems) {
+  _mm512_mask_storeu_epi32(p, mask_of(num_elems), v);
+}
+
+static VECTOR inline vint swap_lanes(vint v) {
+  const __m512i order = _mm512_set4_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203);
+  return _mm512_shuffle_epi8(v, order);
+}
+
+static VECTOR inline vint fill(uint32_t value) {
+  return _mm512_set1_epi32((int32_t)value);
+}
+
+static VECTOR inline vfloat fill_float(float value) {
+  return _mm512_set1_ps(value);
+}
+
+static VECTOR inline vint add(vint a, vint b) {
+  return _mm512_add_epi32(a, b);
+}
+
+static VECTOR inline vint multiply(vint a, vint b) {
+  return _mm512_mullo_epi32(a, b);
+}
+
+static VECTOR inline vint and_bits(vint a, vint b) {
+  return _mm512_and_si512(a, b);
+}
+
+static VECTOR inline vint or_bits(vint a, vint b) {
+  return _mm512_or_si512(a, b);
+}
+
+static VECTOR inline vint xor_bits(vint a, vint b) {
+  return _mm512_xor_si512(a, b);
+}
+
+#define shift_right(v, constant) _mm512_srli_epi32(v, constant)
+
+static VECTOR inline vint max_u32(vint a, vint b) {
+  return _mm512_max_epu32(a, b);
+}
+
+static VECTOR inline vint max_u8(vint a, vint b) {
+  return _mm512_max_epu8(a, b);
+}
+
+static VECTOR inline vfloat scale_float(vfloat a, vfloat b) {
+  return _mm512_mul_ps(a, b);
+}
+
+static VECTOR inline vfloat clamp(vfloat x, vfloat lower, vfloat upper) {
+  return _mm512_max_ps(_mm512_min_ps(x, upper), lower); /* min gives its second operand for a NaN */
+}
+
+static VECTOR inline vint bits_of(vfloat x) {
+  return _mm512_castps_si512(x);
+}
+
+static VECTOR inline vfloat float_of(vint bits) {
+  return _mm512_castsi512_ps(bits);
+}
+
+static VECTOR inline vint to_int(vfloat x) {
+  return _mm512_cvtps_epi32(x);
+}
+
+static VECTOR inline vfloat to_float(vint v) {
+  return _mm512_cvtepi32_ps(v);
+}
+
+/* As in avx2.c. */
+struct divisor {
+  __m512d inverse;
+};
+
+static VECTOR inline struct divisor divisor_of(double divisor) {
+  const volatile double kept = divisor; /* no division before `enter`: it is inexact */
+  return (struct divisor){.inverse = _mm512_set1_pd(1 / kept)};
+}
+
+static VECTOR inline __m256 averaged_half(__m256i sums, __m512d inverse) {
+  const __m512d quotient = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), inverse);
+  const __m512i half = _mm512_set1_epi64(0x80), kept = _mm512_set1_epi64(~INT64_C(0xff));
+  const __m512i rounded = _mm512_and_si512(_mm512_add_epi64(_mm512_castpd_si512(quotient), half), kept);
+  return _mm512_cvtpd_ps(_mm512_castsi512_pd(rounded));
+}
+
+static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
+  const __m256 low = averaged_half(_mm512_castsi512_si256(sums), divisor->inverse);
+  const __m256 high = averaged_half(_mm512_extracti64x4_epi64(sums, 1), divisor->inverse);
+  return _mm512_castps_si512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1));
+}
+
+static VECTOR inline uint32_t sum_of(vint v) {
+  return (uint32_t)_mm512_reduce_add_epi32(v);
+}
+
+static VECTOR inline uint32_t largest_of(vint v) {
+  return _mm512_reduce_max_epu32(v);
+}
+
+#include "quant/vector_kernels.h"
+
+const struct sml_quant_kernels sml_quant_avx512 = SML_VECTOR_KERNELS("avx512");
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The kernels for NEON as every AArch64 processor has it: four elements at a time. */
+#include "quant/kernels.h"
+
+#if SML_QUANT_HAS_NEON
+#include <arm_neon.h>
+
+#define VECTOR
+#define VECTOR_ELEMS ((size_t)4)
+
+typedef uint32x4_t vint;
+typedef float32x4_t vfloat;
+
+#define FPCR_FLUSH (UINT64_C(1) << 24) /* the rest 0: to nearest, nothing traps */
+
+/* Control, and the sticky flags, which are restored too. The memory clobbers keep the arithmetic between `enter` and
+ * `leave`: it uses what is loaded after the one and is stored before the other. */
+typedef struct {
+  uint64_t control, flags;
+} environment;
+
+static inline environment enter(bool is_flushing) {
+  const uint64_t control = is_flushing ? FPCR_FLUSH : 0;
+  environment saved;
+  __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.control), "=r"(saved.flags) : : "memory");
+  if (saved.control != control) __asm__ volatile("msr fpcr, %0" : : "r"(control) : "memory");
+  return saved;
+}
+
+static inline void leave(environment saved) {
+  __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(saved.control), "r"(saved.flags) : "memory");
+}
+
+static inline vint load(const uint8_t *p) {
+  return vreinterpretq_u32_u8(vld1q_u8(p));
+}
+
+static inline void store(uint8_t *p, vint v) {
+  vst1q_u8(p, vreinterpretq_u8_u32(v));
+}
+
+static inline vint load_some(const uint8_t *p, size_t num_elems) {
+  uint8_t bytes[16] = {0};
+  memcpy(bytes, p, 4 * num_elems);
+  return load(bytes);
+}
+
+static inline void store_some(uint8_t *p, vint v, size_t num_elems) {
+  uint8_t bytes[16];
+  store(bytes, v);
+  memcpy(p, bytes, 4 * num_elems);
+}
+
+static inline vint swap_lanes(vint v) {
+  return vreinterpretq_u32_u8(vrev32q_u8(vreinterpretq_u8_u32(v)));
+}
+
+static inline vint fill(uint32_t value) {
+  return vdupq_n_u32(value);
+}
+
+static inline vfloat fill_float(float value) {
+  return vdupq_n_f32(value);
+}
+
+static inline vint count_up(void) {
+  static const uint32_t numbers[] = {0, 1, 2, 3};
+  return vld1q_u32(numbers);
+}
+
+static inline vint add(vint a, vint b) {
+  return vaddq_u32(a, b);
+}
+
+static inline vint multiply(vint a, vint b) {
+  return vmulq_u32(a, b);
+}
+
+static inline vint and_bits(vint a, vint b) {
+  return vandq_u32(a, b);
+}
+
+static inline vint or_bits(vint a, vint b) {
+  return vorrq_u32(a, b);
+}
+
+static inline vint xor_bits(vint a, vint b) {
+  return veorq_u32(a, b);
+}
+
+#define shift_right(v, constant) vshrq_n_u32(v, constant)
+
+static inline vint max_u32(vint a, vint b) {
+  return vmaxq_u32(a, b);
+}
+
+static inline vint max_u8(vint a, vint b) {
+  return vreinterpretq_u32_u8(vmaxq_u8(vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b)));
+}
+
+static inline vfloat scale_float(vfloat a, vfloat b) {
+  return vmulq_f32(a, b);
+}
+
+static inline vfloat clamp(vfloat x, vfloat lower, vfloat upper) {
+  return vmaxq_f32(vminnmq_f32(x, upper), lower); /* a product is no signaling NaN: minnm gives the number */
+}
+
+static inline vint bits_of(vfloat x) {
+  return vreinterpretq_u32_f32(x);
+}
+
+static inline vfloat float_of(vint bits) {
+  return vreinterpretq_f32_u32(bits);
+}
+
+static inline vint to_int(vfloat x) {
+  return vreinterpretq_u32_s32(vcvtnq_s32_f32(x));
+}
+
+static inline vfloat to_float(vint v) {
+  return vcvtq_f32_s32(vreinterpretq_s32_u32(v));
+}
+
+/* Two roundings, to double and to float, but as if one. They could differ only if the double is the middle
+ * m * 2^j of two floats (m < 2^25) and v / n is not; but then |v - n * m * 2^j| is at least 2^min(j, 0),
+ * so v / n is off by 2^-37 of itself at least, and the double by 2^-53 at most. */
+struct divisor {
+  float64x2_t divisor;
+};
+
+static inline struct divisor divisor_of(double divisor) {
+  return (struct divisor){.divisor = vdupq_n_f64(divisor)};
+}
+
+static inline float32x2_t averaged_half(int32x2_t sums, float64x2_t divisor) {
+  return vcvt_f32_f64(vdivq_f64(vcvtq_f64_s64(vmovl_s32(sums)), divisor));
+}
+
+static inline vint averaged(vint sums, const struct divisor *divisor) {
+  const int32x4_t v = vreinterpretq_s32_u32(sums);
+  const float32x2_t low = averaged_half(vget_low_s32(v), divisor->divisor);
+  const float32x2_t high = averaged_half(vget_high_s32(v), divisor->divisor);
+  return vreinterpretq_u32_f32(vcombine_f32(low, high));
+}
+
+static inline uint32_t sum_of(vint v) {
+  return vaddvq_u32(v);
+}
+
+static inline uint32_t largest_of(vint v) {
+  return vmaxvq_u32(v);
+}
+
+#include "quant/vector_kernels.h"
+
+const struct sml_quant_kernels sml_quant_neon = SML_VECTOR_KERNELS("neon");
+#endif
