@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The ranks of one job on one host, which add up through shared memory (docs/ARCHITECTURE.md "One host").
+ *
+ * Ranks walk through a common sequence of *steps*. In a step each rank writes what is its to write and reads
+ * what the step before made complete; then it arrives, and may take the next step once all have arrived.
+ * Nothing else is synchronized: of every area there are two, used by steps of even and odd number, so that
+ * what a step reads is not written again before the next but one, when all have left it.
+ *
+ * An operation of up to SML_HOST_DIRECT_BYTES takes one step: everybody writes its input and adds up all of
+ * them by itself. A longer one is cut into pieces of equal size and is a pipeline: in one step a rank writes
+ * its part of piece k, adds up its share of the blocks of piece k - 1 and copies piece k - 2 out.
+ * Results are, block by block, those of the network (quant/quant.h reduce_floats), so a tensor's bits do not
+ * depend on where the ranks run. A rank's own share is read from its input and need not be copied in.
+ *
+ * A group is used by one thread at a time, but for what says "any thread". */
+#ifndef SML_HOST_HOST_GROUP_H
+#define SML_HOST_HOST_GROUP_H
+
+#include <stdatomic.h>
+
+#include "host/host_segment.h"
+#include "quant/quant.h"
+
+struct sml_host_group;
+
+struct sml_host_group_options {
+  struct sml_host_meeting meeting;
+  uint32_t block_bytes; /* a multiple of 4; of a job: its chunks */
+  const struct sml_quant_kernels *kernels;
+};
+
+/* NULL: *met_out and error_out say why, with *missing_out as in host_segment.h. Blocks until the segment is
+ * shared, at most until the meeting's deadline. */
+struct sml_host_group *sml_host_group_open(const struct sml_host_group_options *options,
+                                           enum sml_host_met *met_out, uint32_t *missing_out,
+                                           char error_out[SML_HOST_ERROR_BYTES]);
+void sml_host_group_close(struct sml_host_group *group);
+/* What a group of that many ranks shares: fixed, whatever is summed. */
+size_t sml_host_segment_bytes(uint32_t num_ranks, uint32_t block_bytes);
+
+/* What must be equal on all ranks; compared at the first step. */
+struct sml_host_plan {
+  uint64_t number, num_elems, key; /* num_elems > 0 */
+  uint32_t is_float, is_average;
+};
+
+struct sml_host_operation {
+  struct sml_host_plan plan;
+  const void *in;
+  void *out; /* may be `in` */
+};
+
+enum sml_host_verdict {
+  SML_HOST_ENDED,    /* the result is in `out` */
+  SML_HOST_WAITING,  /* for other ranks: sml_host_group_await() */
+  SML_HOST_MISMATCH, /* two ranks called different operations: sml_host_group_mismatch() */
+};
+
+/* Begins an operation; none may be under way. */
+void sml_host_group_begin(struct sml_host_group *group, const struct sml_host_operation *operation);
+/* Does what can be done now. After ENDED and MISMATCH the buffers are not touched again; after MISMATCH, or
+ * if an operation is given up, the group is good for nothing but close. */
+enum sml_host_verdict sml_host_group_advance(struct sml_host_group *group);
+/* The first two, in their order, that differ. */
+void sml_host_group_mismatch(const struct sml_host_group *group, uint32_t *a_out, uint32_t *b_out);
+
+enum sml_host_wait {
+  SML_HOST_READY, /* advance again */
+  SML_HOST_DEADLINE,
+  SML_HOST_ABORTED, /* sml_host_group_abort() */
+  SML_HOST_LOST,    /* a rank that is gone has not arrived, and never will: sml_host_group_find_absent() */
+};
+/* Waits for the other ranks: looks for a short while, lets others run for another, then sleeps. */
+enum sml_host_wait sml_host_group_await(struct sml_host_group *group, uint64_t deadline_ns);
+
+/* Any thread: whoever waits, or begins to, returns at once. */
+void sml_host_group_abort(struct sml_host_group *group);
+/* Any thread: that rank takes no further step. */
+void sml_host_group_set_gone(struct sml_host_group *group, uint32_t index);
+/* Any thread: the ranks that the group waits for, at most room of them, and how many there are. Those that
+ * are gone alone, if only_gone. */
+uint32_t sml_host_group_find_absent(const struct sml_host_group *group, bool only_gone, uint32_t *out,
+                                    uint32_t room);
+/* Any thread: blocks whose sums this rank has received. */
+uint64_t sml_host_group_num_blocks(const struct sml_host_group *group);
+
+#endif

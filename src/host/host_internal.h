@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SML_HOST_HOST_INTERNAL_H
+#define SML_HOST_HOST_INTERNAL_H
+
+#include "host/host_group.h"
+
+#define LINE_BYTES 128u /* two cache lines: they are fetched in pairs */
+/* Of one rank's inputs: enough that a step costs more than its synchronization, little enough that two areas
+ * of eight ranks stay in a cache. */
+#define PIECE_BYTES (256u << 10)
+#define MAX_AREAS_BYTES (UINT64_C(64) << 20)
+#define DIRECT_BYTES (16u << 10)      /* of one rank */
+#define DIRECT_ALL_BYTES (128u << 10) /* of all ranks: each reads them all */
+
+/* ---- in the segment ---- */
+
+struct host_header {
+  _Alignas(LINE_BYTES) _Atomic uint64_t num_arrivals; /* of all ranks at all steps */
+  _Alignas(LINE_BYTES) _Atomic uint32_t num_open;     /* steps that all have arrived at; waited on */
+  _Atomic uint32_t num_sleepers;
+};
+
+struct host_rank {
+  _Alignas(LINE_BYTES) _Atomic uint64_t num_steps; /* it has arrived at */
+  struct sml_host_plan plans[2];                   /* by the parity of the operation's first step */
+};
+
+/* ---- this process's ---- */
+
+struct sml_host_group {
+  const struct sml_quant_kernels *kernels;
+  uint32_t num_ranks, index;
+  uint32_t block_bytes, piece_blocks; /* most blocks of a piece */
+  struct sml_host_segment segment;
+  struct host_header *header;
+  struct host_rank *ranks;
+  uint8_t *areas;      /* in[2][num_ranks], then out[2]; area_bytes each */
+  size_t area_bytes;
+  uint32_t num_spins, max_spins; /* looks before the first yield */
+
+  _Atomic uint64_t step; /* to arrive at, or arrived at and not open yet */
+  struct sml_host_operation operation; /* num_elems 0: none */
+  bool is_direct;
+  uint64_t stage; /* steps of it that are open */
+  uint64_t num_blocks, num_pieces, first_step;
+  _Atomic uint64_t blocks_done;
+  uint32_t mismatch[2];
+
+  _Atomic bool is_aborted, has_gone;
+  _Atomic uint8_t *is_gone;
+  const void **inputs; /* num_ranks pointers */
+};
+
+static inline uint8_t *sml_host_in_area(const struct sml_host_group *g, uint64_t step, uint32_t rank) {
+  return g->areas + ((step % 2) * g->num_ranks + rank) * g->area_bytes;
+}
+static inline uint8_t *sml_host_out_area(const struct sml_host_group *g, uint64_t step) {
+  return g->areas + (2 * (uint64_t)g->num_ranks + step % 2) * g->area_bytes;
+}
+
+/* The steps (host_group.c). */
+void sml_host_arrive(struct sml_host_group *group);
+bool sml_host_is_open(const struct sml_host_group *group); /* the step arrived at */
+
+#endif
