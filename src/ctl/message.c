@@ -135,6 +135,7 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   if (join->oldest_operation > join->resume_operation) w->is_valid = false;
   walk_u32(w, &join->resume_chunk_bytes, 0, UINT16_MAX - SML_CTL_HEADER_BYTES);
   if (join->resume_chunk_bytes % 4 != 0) w->is_valid = false;
+  walk_u128(w, join->host);
 }
 
 static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
@@ -163,6 +164,7 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
   walk_u64(w, &start->first_operation, 0);
+  walk_u32(w, &start->is_one_host, 0, 1);
 }
 
 static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {

@@ -65,6 +65,7 @@ struct sml_ctl_join {
   uint64_t resume_operation;         /* the first operation that this rank has not completed */
   uint64_t oldest_operation;         /* the first whose input it still has; <= resume_operation */
   uint32_t resume_chunk_bytes;       /* 0: any; else the job must get exactly this */
+  uint64_t host[2];                  /* equal for ranks that can share memory; 0: it does not want to */
 };
 struct sml_ctl_welcome {
   uint16_t job;
@@ -84,6 +85,7 @@ struct sml_ctl_start {
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
   uint32_t features;                 /* those of the joins */
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
+  uint32_t is_one_host;              /* 1: all ranks named the same host: they add up in shared memory */
 };
 struct sml_ctl_heartbeat {
   uint64_t operations_submitted; /* the daemon sends 0 */

@@ -31,7 +31,8 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                        .nonce = {1, UINT64_MAX},
                                        .resume_operation = UINT64_MAX,
                                        .oldest_operation = 5,
-                                       .resume_chunk_bytes = 1440};
+                                       .resume_chunk_bytes = 1440,
+                                       .host = {UINT64_MAX, 3}};
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
@@ -43,7 +44,7 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
     case SML_CTL_START:
       m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
                                          .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
-                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX};
+                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX, .is_one_host = 1};
       break;
     case SML_CTL_HEARTBEAT:
       m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17};

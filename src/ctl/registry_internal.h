@@ -32,6 +32,7 @@ struct sml_conn {
   uint32_t num_lanes, max_datagram_bytes, probed_bytes;
   uint64_t resume_operation, oldest_operation, completed; /* completed: as in its heartbeats */
   uint32_t resume_chunk_bytes;
+  uint64_t share_host[2]; /* of its JOIN */
 };
 
 enum sml_job_state { SML_JOB_FREE, SML_JOB_JOINING, SML_JOB_STARTED };

@@ -219,6 +219,7 @@ static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32
   c->resume_operation = c->completed = j->resume_operation;
   c->oldest_operation = j->oldest_operation;
   c->resume_chunk_bytes = j->resume_chunk_bytes;
+  memcpy(c->share_host, j->host, sizeof c->share_host);
   c->prev = SML_NO_CONN;
   c->next = job->first_member;
   if (c->next != SML_NO_CONN) r->conns[c->next].prev = conn;
@@ -452,6 +453,14 @@ static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
   return true;
 }
 
+static bool is_one_host(const struct sml_registry *r, const struct sml_job_entry *job) {
+  const uint64_t *host = r->conns[job->first_member].share_host;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    if (memcmp(host, r->conns[c].share_host, sizeof r->conns[c].share_host) != 0) return false;
+  }
+  return (host[0] | host[1]) != 0 && job->num_members == job->world_size;
+}
+
 /* Engines first: when the ranks hear of it, the aggregator is ready. */
 static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,
                        uint32_t first_chunk) {
@@ -466,6 +475,7 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   start->first_chunk = first_chunk;
   start->features = job->features;
   start->first_operation = job->first_operation;
+  start->is_one_host = is_one_host(r, job);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
   effect->job = (uint16_t)(job - r->jobs);
   effect->epoch = job->epoch;
