@@ -271,6 +271,13 @@ int __wrap_fprintf(FILE *stream, const char *format, ...) {
 }
 
 /* libswitchml's list of contexts for fork() is one a process; nobody forks here, so the lock is all of it. */
+/* Simulated processes share nothing. */
+bool __wrap_sml_host_identity(uint8_t *id_out);
+bool __wrap_sml_host_identity(uint8_t *id_out) {
+  memset(id_out, 0, 16);
+  return false;
+}
+
 void __wrap_sml_fork_lock(void);
 void __wrap_sml_fork_lock(void) {
   (void)pthread_mutex_lock(&sim.fiber->process->fork_lock);

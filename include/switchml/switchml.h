@@ -115,6 +115,11 @@ typedef struct sml_job_options {
    * allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
    * else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
+  /* Ranks of one host add up in memory that they share (a few MiB, fixed when the job starts) in place of the
+   * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network
+   * and user name spaces, and retry is off. Then there is no check word. 1: this rank, and so its job, does
+   * not; 0: as SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
+  uint32_t no_shared_memory;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
 
@@ -158,6 +163,7 @@ typedef struct sml_stats {
   uint64_t key_failures;   /* packets whose tag was missing, wrong or not wanted; also in dropped_packets */
   uint64_t rejoins;        /* times the job went on at an aggregator's successor */
   uint64_t retained_bytes; /* of inputs kept for that case, now */
+  uint32_t num_local_ranks; /* that add up in shared memory; 0: the job uses the network */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

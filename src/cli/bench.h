@@ -28,6 +28,7 @@ struct sml_bench_options {
   uint32_t num_lanes, num_slots, max_datagram_bytes; /* 0: the library's default */
   uint64_t timeout_ns;
   bool is_json, is_in_place, no_offload;
+  const char *shared_memory; /* "1", "0"; NULL: as the environment says */
   const char *job_name;
   const char *key_file; /* NULL: as the environment says, and the next two likewise */
   bool is_checked;
@@ -100,6 +101,7 @@ struct sml_bench_result {
 struct sml_bench_report {
   const struct sml_bench_options *options;
   uint32_t world_size, num_lanes, chunk_bytes, num_slots;
+  uint32_t num_local_ranks; /* that add up in shared memory; 0: over the network */
   bool has_offload;
   uint32_t num_results;
   struct sml_bench_result results[SML_BENCH_MAX_SIZES];

@@ -24,6 +24,7 @@ enum option_key {
   KEY_TIMEOUT,
   KEY_IN_PLACE,
   KEY_NO_OFFLOAD,
+  KEY_SHARED_MEMORY,
   KEY_JOB,
   KEY_CHECK,
   KEY_KEY_FILE,
@@ -47,6 +48,8 @@ static const struct argp_option option_table[] = {
     {"slots", KEY_SLOTS, "N", 0, "Chunks in flight a lane, a power of two (default 256)", 3},
     {"max-datagram", KEY_DATAGRAM, "BYTES", 0, "Largest UDP payload to use (default 8960)", 3},
     {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Do not use segmentation offload, as SWITCHML_NO_OFFLOAD=1", 3},
+    {"shared-memory", KEY_SHARED_MEMORY, "yes|no", 0,
+     "Whether workers of one host share memory, as SWITCHML_SHARED_MEMORY=1 or 0", 3},
     {"loss", KEY_LOSS, "F", 0, "Lose this share (0 to 1) of the packets at each receiver", 4},
     {"seed", KEY_SEED, "N", 0, "Decides the inputs, and which packets are lost (default 1)", 4},
     {"timeout", KEY_TIMEOUT, "S", 0, "Seconds until joining or an all-reduce counts as failed (default 60)",
@@ -220,6 +223,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
       return 0;
     case KEY_NO_OFFLOAD:
       o->no_offload = true;
+      return 0;
+    case KEY_SHARED_MEMORY:
+      if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
+        argp_error(state, "--shared-memory is '%s', but must be yes or no", text);
+      o->shared_memory = text[0] == 'y' ? "1" : "0";
       return 0;
     case KEY_JSON:
       o->is_json = true;

@@ -35,10 +35,11 @@ static bool print_json(const struct sml_bench_report *report) {
   for (uint32_t i = 0; i < report->num_results; i++)
     json_array_append_new(results, make_result(report, &report->results[i]));
   json_t *root =
-      json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
+      json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:b, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
                 (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots,
-                "chunk_bytes", (int)report->chunk_bytes, "offload", (int)report->has_offload, "in_place",
-                (int)o->is_in_place, "loss", o->loss, "seed", (json_int_t)o->seed, "results", results);
+                "chunk_bytes", (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
+                (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "loss", o->loss, "seed",
+                (json_int_t)o->seed, "results", results);
   bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
   json_decref(root);
   return is_ok && putchar('\n') != EOF && fflush(stdout) == 0;
@@ -50,6 +51,7 @@ static void print_heading(const struct sml_bench_report *report) {
          sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
   if (o->has_loss) printf("  loss %g at each receiver", o->loss);
+  printf("\n# path: %s", report->num_local_ranks != 0 ? "shared memory of one host" : "network");
   printf("\n# chunk %u bytes + 32 header  lanes %u  slots %u a lane  segmentation offload %s\n",
          report->chunk_bytes, report->num_lanes, report->num_slots, report->has_offload ? "yes" : "no");
   printf(

@@ -281,6 +281,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   report->chunk_bytes = stats.chunk_bytes;
   report->num_slots = stats.num_slots;
   report->has_offload = stats.has_segmentation_offload != 0;
+  report->num_local_ranks = stats.num_local_ranks;
   w->shape = (struct sml_bench_shape){.type = o->type,
                                       .reduction = o->reduction,
                                       .seed = o->seed,
@@ -302,6 +303,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
 
 static bool join(struct worker *w) {
   const struct sml_bench_options *o = w->options;
+  if (o->shared_memory != NULL) setenv("SWITCHML_SHARED_MEMORY", o->shared_memory, 1);
   sml_context_options context_options = SML_CONTEXT_OPTIONS_INIT;
   context_options.num_threads = o->num_lanes;
   context_options.no_offload = o->no_offload;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/job_settings.h"
 
@@ -53,7 +54,8 @@ static void serve(struct sml_job *job, const struct sml_job_settings *s, struct 
                .num_slots = o->num_slots,
                .max_datagram_bytes = o->max_datagram_bytes,
                .lease_ns = o->lease_ns,
-               .features = s->features},
+               .features = s->features,
+               .host = {s->host[0], s->host[1]}},
       .is_keyed = s->key_name[0] != 0,
       .key = s->key,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
@@ -61,6 +63,8 @@ static void serve(struct sml_job *job, const struct sml_job_settings *s, struct 
       .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
       .events = &sml_job_events,
       .user = job};
+  /* Faults are made in packets. */
+  if (job->context->settings.has_faults) memset(session.join.host, 0, sizeof session.join.host);
   snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", o->aggregator);
   memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
   memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
@@ -79,7 +83,8 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
   if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
-  return status;
+  if (status != SML_OK || !job->start.is_one_host) return status;
+  return sml_job_host_open(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
 }
 
 static sml_status create_alone(struct sml_context *context, const struct sml_job_settings *s,
@@ -159,6 +164,7 @@ static void leave(struct sml_job *job) {
 void sml_job_destroy(sml_job *job) {
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
+  sml_job_host_close(job);
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
   pthread_cond_destroy(&job->changed);
@@ -216,6 +222,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.rejoins = job->num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
   sml_job_lanes_add_stats_locked(job, &stats);
+  if (job->host != NULL) sml_job_host_add_stats_locked(job, &stats);
   pthread_mutex_unlock(&job->lock);
   stats.num_lanes = sml_job_num_lanes(job);
   stats.num_slots = job->start.num_slots;

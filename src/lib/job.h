@@ -20,6 +20,8 @@ enum sml_job_state {
   SML_JOB_FAILED,    /* for good; error says why */
 };
 
+struct sml_job_host;
+
 struct sml_job_lane {
   struct sml_lane *lane;          /* owned; attached to engine of the same number; NULL: none */
   struct sml_engine_command fail; /* posted at most once: a job fails once */
@@ -39,6 +41,7 @@ struct sml_job {
   uint64_t operation_timeout_ns;
   uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   struct sml_engines *engines; /* NULL: world size 1 */
+  struct sml_job_host *host;   /* NULL: it does not add up in shared memory (job_host.h) */
 
   pthread_mutex_t lock;
   pthread_cond_t changed; /* CLOCK_MONOTONIC */

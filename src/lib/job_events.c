@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/operation.h"
 #include "lib/rejoin.h"
@@ -43,6 +44,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
           failure->detail);
   sml_job_end_waiting_locked(job, job->error.status);
   sml_job_lanes_fail_locked(job);
+  if (job->host != NULL) sml_job_host_fail_locked(job);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
 }
@@ -139,6 +141,7 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
     job->has_gone_rank = true;
     if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   }
+  if (job->host != NULL) sml_job_host_set_gone_locked(job, gone->rank);
   if (job->state == SML_JOB_RENEWING) {
     const struct sml_ctl_abort failure = make_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
@@ -176,10 +179,32 @@ static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) 
 
 /* ---- lateness ---- */
 
+/* "waiting for ranks 1, 3 in shared memory", as below. */
+static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
+  uint32_t ranks[SML_CTL_MAX_RANKS], num_absent;
+  size_t used = strlen(failure->detail);
+  const size_t room = sizeof failure->detail;
+  if (!sml_job_host_find_absent_locked(job, ranks, SML_CTL_MAX_RANKS, &num_absent)) {
+    snprintf(failure->detail + used, room - used, "it was not begun");
+    return;
+  }
+  used += (size_t)snprintf(failure->detail + used, room - used, "waiting for rank%s",
+                           num_absent > 1 ? "s" : "");
+  for (uint32_t i = 0; i < num_absent && i < SML_CTL_MAX_RANKS; i++) {
+    if (used < room) used += (size_t)snprintf(failure->detail + used, room - used, "%s %u", i > 0 ? "," : "", ranks[i]);
+    failure->ranks[failure->num_ranks++] = (uint16_t)ranks[i];
+  }
+  if (used < room) snprintf(failure->detail + used, room - used, " in shared memory");
+}
+
 /* "waiting for ranks 1, 3 on lane 0 slot 12", into failure's end; ranks too. */
 static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
   struct sml_lane_snapshot s;
   uint32_t lane;
+  if (job->host != NULL) {
+    add_host_lateness(job, failure);
+    return;
+  }
   size_t used = strlen(failure->detail);
   const size_t room = sizeof failure->detail;
 #define ADD(...)                                                                                 \

@@ -7,6 +7,7 @@
 
 #include "core/wire.h"
 #include "engine/engine.h"
+#include "host/host_segment.h"
 #include "lib/key.h"
 #include "lib/settings.h"
 
@@ -92,6 +93,19 @@ static sml_status read_key(struct sml_job_settings *s) {
                   name);
 }
 
+/* A job with retry keeps inputs and replays operations over the network: it does not share memory. */
+static sml_status read_shared_memory(struct sml_job_settings *s) {
+  const char *text = sml_settings_environment("SWITCHML_SHARED_MEMORY");
+  const uint32_t no = s->options.no_shared_memory;
+  if (no > 1) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no_shared_memory is %u: 1 or 0", no);
+  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_SHARED_MEMORY is '%.64s': set 1 or 0", text);
+  if (no != 0 || (text != NULL && text[0] == '0') || (s->features & SML_FEATURE_RETRY) != 0) return SML_OK;
+  uint8_t host[16];
+  if (s->options.world_size > 1 && sml_host_identity(host)) memcpy(s->host, host, sizeof s->host);
+  return SML_OK;
+}
+
 /* What the smallest chunk needs. */
 static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
   return sml_head_bytes(s->key_name[0] != 0) + MIN_CHUNK_BYTES +
@@ -102,6 +116,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
   sml_status status = read_check(s);
   if (status == SML_OK) status = read_retry(s);
+  if (status == SML_OK) status = read_shared_memory(s);
   if (status == SML_OK) status = read_key(s);
   if (status != SML_OK) return status;
   if (o->rank >= o->world_size)

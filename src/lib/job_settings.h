@@ -13,6 +13,7 @@ struct sml_job_settings {
   struct sml_addr addr;    /* of the aggregator; not for world size 1 */
   char name[SML_JOB_NAME_BYTES];
   uint32_t features;                 /* SML_FEATURE_* */
+  uint64_t host[2];                  /* who can share memory with this process; 0: nobody */
   char key_name[SML_KEY_NAME_BYTES]; /* "": not keyed */
   struct sml_key key;
 };

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/operation.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "lib/job_host.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -136,19 +139,22 @@ static void end_pushed(struct sml_job *job, struct sml_operation *op, sml_status
   if (job->first_waiting != NULL) sml_job_push_locked(job); /* there may be room for more */
 }
 
-/* On the engine that ended its part last. */
-static void on_ended(struct sml_engine_operation *engine) {
-  struct sml_operation *op = (struct sml_operation *)engine;
-  struct sml_job *job = op->job;
-  pthread_mutex_lock(&job->lock);
-  const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
+void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
   op->is_pushed = false;
   job->num_pushed--;
   const bool waits_again = status != SML_OK && job->state == SML_JOB_REJOINING; /* its lanes were closed */
   const bool is_detached = op->is_released && !waits_again;
   if (!waits_again) end_pushed(job, op, status);
-  pthread_mutex_unlock(&job->lock);
   if (is_detached) give_back(op);
+}
+
+/* On the engine that ended its part last. */
+static void on_ended(struct sml_engine_operation *engine) {
+  struct sml_operation *op = (struct sml_operation *)engine;
+  struct sml_job *job = op->job;
+  pthread_mutex_lock(&job->lock);
+  sml_operation_end_locked(job, op, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
+  pthread_mutex_unlock(&job->lock);
 }
 
 void sml_job_end_waiting_locked(struct sml_job *job, sml_status status) {
@@ -172,7 +178,7 @@ uint64_t sml_job_first_unfinished_locked(const struct sml_job *job) {
 
 /* Room for each lane's exponent codes. */
 static bool fits_codes(struct sml_operation *op, const struct sml_job *job) {
-  const uint32_t num_lanes = sml_job_num_lanes(job);
+  const uint32_t num_lanes = job->host == NULL ? sml_job_num_lanes(job) : 0;
   for (uint32_t l = 0; l < num_lanes; l++) {
     struct sml_range range;
     sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
@@ -312,6 +318,7 @@ static void push(struct sml_job *job, struct sml_operation *op) {
 }
 
 void sml_job_push_locked(struct sml_job *job) {
+  if (job->host != NULL) return; /* it takes them by itself */
   const uint32_t room = job->context->settings.num_operations; /* of a lane's ring */
   while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
     bool is_fresh;
@@ -364,6 +371,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
       }
       append(job, op);
       sml_job_push_locked(job);
+      if (job->host != NULL) sml_job_host_submitted_locked(job, op);
     } else {
       /* Alone, a rank's sum and its average are its input's bits. */
       if (engine->plan.num_elems > 0 && engine->in != engine->out)
@@ -396,7 +404,7 @@ static void prepare(struct sml_operation *op, struct sml_job *job, const void *i
   op->job = job;
   op->retained = NULL;
   op->is_pushed = op->is_released = op->was_warned = false;
-  op->is_small = sml_job_num_lanes(job) == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
+  op->is_small = job->host == NULL && sml_job_num_lanes(job) == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
@@ -470,7 +478,13 @@ static bool has_ended(const void *operation) {
 sml_status sml_operation_test(sml_operation *operation) {
   if (operation == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation is NULL");
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
-  if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(operation->job->engines, 0);
+  struct sml_job *job = operation->job;
+  if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(job->engines, 0);
+  if (load_status(operation) == SML_IN_PROGRESS && job->host != NULL) {
+    pthread_mutex_lock(&job->lock); /* who works does not hold it */
+    if (load_status(operation) == SML_IN_PROGRESS) sml_job_host_drive_locked(job, operation, 0);
+    pthread_mutex_unlock(&job->lock);
+  }
   return report(operation, load_status(operation));
 }
 
@@ -490,8 +504,13 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   }
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;
-  while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0)
-    error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+  while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0) {
+    if (job->host != NULL && sml_job_host_drive_locked(job, operation, deadline_ns))
+      error = sml_clock_ns() >= deadline_ns ? ETIMEDOUT : 0;
+    else
+      error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+  }
+  status = load_status(operation);
   operation->num_waiters--;
   pthread_mutex_unlock(&job->lock);
   return report(operation, status);

@@ -36,6 +36,9 @@ bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns);
 /* With job->lock held; no engine holds any. */
 void sml_job_drop_replays_locked(struct sml_job *job);
 
+/* With job->lock held: an operation that is_pushed has ended, and nobody touches its buffers any more. */
+void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
+
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);
 

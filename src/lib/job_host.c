@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/job_host.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "lib/operation.h"
+
+/* How long an operation has nobody who drives it before the helper does: a caller who waits for it is cheaper. */
+#define GRACE_NS (100 * SML_NS_PER_US)
+#define MAX_TICK_NS (2 * SML_NS_PER_MS) /* between looks while callers drive */
+#define IDLE_TICKS 16u                  /* without an operation, before the helper sleeps */
+#define LARGE_ELEMS (UINT64_C(64) << 10) /* waking the helper costs little beside it */
+
+/* ---- failures ---- */
+
+static void fail_for_mismatch_locked(struct sml_job *job, const struct sml_operation *op) {
+  uint32_t a, b;
+  char text[96];
+  sml_host_group_mismatch(job->host->group, &a, &b);
+  sml_operation_describe(op, text, sizeof text);
+  struct sml_ctl_abort failure =
+      sml_job_failure(SML_ERR_MISMATCH,
+                      "ranks %u and %u called different operations (rank %u: %s): count, type, reduction, key "
+                      "and order must be equal on all ranks",
+                      a, b, job->rank, text);
+  failure.ranks[failure.num_ranks++] = (uint16_t)a;
+  failure.ranks[failure.num_ranks++] = (uint16_t)b;
+  sml_job_fail_locked(job, &failure, true);
+}
+
+static void fail_for_lost_locked(struct sml_job *job) {
+  uint32_t rank = 0;
+  sml_host_group_find_absent(job->host->group, true, &rank, 1);
+  struct sml_ctl_abort failure = job->has_gone_rank && job->gone.rank == rank
+                                     ? sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail)
+                                     : sml_job_failure(SML_ERR_RANK_LOST, "rank %u is gone", rank);
+  failure.ranks[failure.num_ranks++] = (uint16_t)rank;
+  sml_job_fail_locked(job, &failure, true);
+}
+
+/* ---- driving ---- */
+
+static struct sml_host_operation make_host_operation(const struct sml_operation *op) {
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  return (struct sml_host_operation){.plan = {.number = plan->number,
+                                              .num_elems = plan->num_elems,
+                                              .key = plan->key,
+                                              .is_float = plan->type == SML_FLOAT32,
+                                              .is_average = plan->reduction == SML_AVG},
+                                     .in = op->engine.in,
+                                     .out = op->engine.out};
+}
+
+enum outcome { ENDED, MISMATCHED, ABORTED, LOST, LATER };
+
+/* Without the lock. */
+static enum outcome work(struct sml_job_host *h, const struct sml_operation *op, bool is_new,
+                         uint64_t deadline_ns) {
+  if (is_new) {
+    const struct sml_host_operation operation = make_host_operation(op);
+    sml_host_group_begin(h->group, &operation);
+  }
+  for (;;) {
+    const enum sml_host_verdict verdict = sml_host_group_advance(h->group);
+    if (verdict == SML_HOST_ENDED) return ENDED;
+    if (verdict == SML_HOST_MISMATCH) return MISMATCHED;
+    if (deadline_ns == 0) return LATER;
+    const enum sml_host_wait wait = sml_host_group_await(h->group, deadline_ns);
+    if (wait == SML_HOST_DEADLINE) return LATER;
+    if (wait != SML_HOST_READY) return wait == SML_HOST_ABORTED ? ABORTED : LOST;
+  }
+}
+
+static bool is_over(const struct sml_job *job, const struct sml_operation *until) {
+  return until == NULL ? job->oldest == NULL
+                       : atomic_load_explicit(&until->status, memory_order_acquire) != SML_IN_PROGRESS;
+}
+
+/* The next one in order, if there is none. */
+static bool take_next_locked(struct sml_job *job) {
+  struct sml_operation *op = job->first_waiting;
+  if (op == NULL) return false;
+  op->is_pushed = true;
+  job->num_pushed++;
+  job->first_waiting = op->next;
+  job->host->current = op;
+  return true;
+}
+
+static bool end_locked(struct sml_job *job, enum outcome outcome) {
+  struct sml_job_host *h = job->host;
+  struct sml_operation *op = h->current;
+  if (outcome == LATER) return false;
+  if (outcome == ENDED) {
+    h->current = NULL;
+    sml_operation_end_locked(job, op, SML_OK);
+    return true;
+  }
+  if (outcome == MISMATCHED) fail_for_mismatch_locked(job, op);
+  if (outcome == LOST) fail_for_lost_locked(job);
+  return true;
+}
+
+/* Somebody else may have to go on. */
+static void hand_over_locked(struct sml_job *job) {
+  bool has_waiter = false;
+  for (const struct sml_operation *op = job->oldest; op && !has_waiter; op = op->next)
+    has_waiter = op->num_waiters > 0;
+  if (has_waiter) {
+    pthread_cond_broadcast(&job->changed);
+  } else if (job->oldest != NULL) {
+    job->host->is_wanted_now = true;
+    pthread_cond_signal(&job->host->wanted);
+  }
+}
+
+bool sml_job_host_drive_locked(struct sml_job *job, const struct sml_operation *until, uint64_t deadline_ns) {
+  struct sml_job_host *h = job->host;
+  if (h->is_driving || job->state != SML_JOB_RUNNING) return false;
+  h->is_driving = true;
+  h->num_drives++;
+  bool goes_on = true;
+  while (goes_on && job->state == SML_JOB_RUNNING && !is_over(job, until)) {
+    const bool is_new = h->current == NULL;
+    if (is_new && !take_next_locked(job)) break;
+    struct sml_operation *op = h->current;
+    pthread_mutex_unlock(&job->lock);
+    const enum outcome outcome = work(h, op, is_new, deadline_ns);
+    pthread_mutex_lock(&job->lock);
+    goes_on = end_locked(job, outcome);
+  }
+  h->is_driving = false;
+  if (job->state == SML_JOB_FAILED) sml_job_host_fail_locked(job);
+  if (job->oldest != NULL && job->state == SML_JOB_RUNNING && deadline_ns != 0) hand_over_locked(job);
+  return true;
+}
+
+void sml_job_host_fail_locked(struct sml_job *job) {
+  struct sml_job_host *h = job->host;
+  sml_host_group_abort(h->group);
+  if (h->is_driving || h->current == NULL) return;
+  struct sml_operation *op = h->current;
+  h->current = NULL;
+  sml_operation_end_locked(job, op, job->error.status);
+}
+
+void sml_job_host_set_gone_locked(struct sml_job *job, uint32_t rank) {
+  if (rank < job->host->num_ranks) sml_host_group_set_gone(job->host->group, rank);
+}
+
+bool sml_job_host_find_absent_locked(const struct sml_job *job, uint32_t *ranks_out, uint32_t room,
+                                     uint32_t *num_absent_out) {
+  if (job->host->current == NULL) return false;
+  *num_absent_out = sml_host_group_find_absent(job->host->group, false, ranks_out, room);
+  return true;
+}
+
+void sml_job_host_add_stats_locked(const struct sml_job *job, sml_stats *stats) {
+  stats->num_local_ranks = job->host->num_ranks;
+  stats->chunks_completed += sml_host_group_num_blocks(job->host->group);
+}
+
+/* ---- the helper ---- */
+
+void sml_job_host_submitted_locked(struct sml_job *job, const struct sml_operation *op) {
+  struct sml_job_host *h = job->host;
+  if (h->is_asleep || op->engine.plan.num_elems >= LARGE_ELEMS) pthread_cond_signal(&h->wanted);
+}
+
+static void sleep_for(struct sml_job_host *h, uint64_t ns) {
+  const uint64_t until_ns = sml_clock_ns() + ns;
+  const struct timespec until = {.tv_sec = (time_t)(until_ns / SML_NS_PER_S),
+                                 .tv_nsec = (long)(until_ns % SML_NS_PER_S)};
+  pthread_cond_timedwait(&h->wanted, &h->job->lock, &until);
+}
+
+static void *help(void *argument) {
+  struct sml_job_host *h = argument;
+  struct sml_job *job = h->job;
+  uint64_t tick_ns = GRACE_NS;
+  uint32_t num_idle = IDLE_TICKS;
+  pthread_mutex_lock(&job->lock);
+  while (!h->should_stop) {
+    const uint64_t num_drives = h->num_drives;
+    if (num_idle >= IDLE_TICKS && job->oldest == NULL) {
+      h->is_asleep = true;
+      pthread_cond_wait(&h->wanted, &job->lock);
+      h->is_asleep = false;
+      num_idle = 0;
+      tick_ns = GRACE_NS;
+      continue;
+    }
+    if (!h->is_wanted_now) sleep_for(h, tick_ns);
+    tick_ns = sml_min_u64(2 * tick_ns, MAX_TICK_NS);
+    num_idle = job->oldest == NULL && num_drives == h->num_drives ? num_idle + 1 : 0;
+    /* Undriven, and for longer than a caller needs who has just submitted. */
+    if (job->oldest != NULL && !h->is_driving && (h->is_wanted_now || num_drives == h->num_drives)) {
+      tick_ns = GRACE_NS;
+      sml_job_host_drive_locked(job, NULL, SML_NEVER);
+    }
+    h->is_wanted_now = false;
+  }
+  pthread_mutex_unlock(&job->lock);
+  return NULL;
+}
+
+/* ---- life ---- */
+
+static bool has_failed(void *user) {
+  struct sml_job *job = user;
+  pthread_mutex_lock(&job->lock);
+  const bool failed = job->state == SML_JOB_FAILED;
+  pthread_mutex_unlock(&job->lock);
+  return failed;
+}
+
+static struct sml_ctl_abort describe_failure(const struct sml_job *job, enum sml_host_met met, uint32_t missing,
+                                             const char *error) {
+  if (met != SML_HOST_TOO_LATE)
+    return sml_job_failure(SML_ERR_SYSTEM, "shared memory on rank %u: %s", job->rank, error);
+  struct sml_ctl_abort failure =
+      sml_job_failure(SML_ERR_TIMEOUT,
+                      "rank %u did not meet rank %u to share memory: is it stopped? "
+                      "SWITCHML_SHARED_MEMORY=0 does without",
+                      missing, job->rank);
+  failure.ranks[failure.num_ranks++] = (uint16_t)missing;
+  return failure;
+}
+
+/* What only the ranks of this job and epoch know; nothing of it is secret from the user they all run as. */
+static void make_secret(const struct sml_job *job, uint64_t secret_out[2]) {
+  const struct sml_ctl_welcome *w = &job->session.welcome;
+  const struct sml_key salt = {.k0 = w->salt[0], .k1 = w->salt[1]};
+  const uint32_t which[2] = {job->start.epoch, w->job};
+  const struct sml_key key = sml_key_derive(&salt, "switchml host", which, sizeof which);
+  secret_out[0] = key.k0;
+  secret_out[1] = key.k1;
+}
+
+static bool start_helper(struct sml_job_host *h) {
+  sigset_t all, before;
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&h->wanted, &attributes);
+  pthread_condattr_destroy(&attributes);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&h->helper, NULL, help, h);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error == 0)
+    pthread_setname_np(h->helper, "sml-host");
+  else
+    pthread_cond_destroy(&h->wanted);
+  return error == 0;
+}
+
+static struct sml_job_host *make_host(struct sml_job *job, uint64_t deadline_ns, struct sml_ctl_abort *failure) {
+  struct sml_host_group_options options = {.meeting = {.num_ranks = job->world_size,
+                                                       .index = job->rank,
+                                                       .deadline_ns = deadline_ns,
+                                                       .should_stop = has_failed,
+                                                       .user = job},
+                                           .block_bytes = job->start.chunk_bytes,
+                                           .kernels = job->context->settings.kernels};
+  struct sml_job_host *h = calloc(1, sizeof *h);
+  *failure = sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory for sharing memory", job->rank);
+  if (h == NULL) return NULL;
+  make_secret(job, options.meeting.secret);
+  enum sml_host_met met;
+  uint32_t missing;
+  char error[SML_HOST_ERROR_BYTES];
+  h->job = job;
+  h->num_ranks = job->world_size;
+  h->group = sml_host_group_open(&options, &met, &missing, error);
+  if (h->group == NULL) {
+    *failure = describe_failure(job, met, missing, error);
+  } else if (start_helper(h)) {
+    return h;
+  } else {
+    *failure = sml_job_failure(SML_ERR_SYSTEM, "rank %u cannot start a thread", job->rank);
+    sml_host_group_close(h->group);
+  }
+  free(h);
+  return NULL;
+}
+
+sml_status sml_job_host_open(struct sml_job *job, uint64_t deadline_ns) {
+  struct sml_ctl_abort failure;
+  struct sml_job_host *h = make_host(job, deadline_ns, &failure);
+  pthread_mutex_lock(&job->lock);
+  job->host = h;
+  if (h == NULL) sml_job_fail_locked(job, &failure, true);
+  const sml_status status = job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
+  if (h != NULL && job->has_gone_rank) sml_job_host_set_gone_locked(job, job->gone.rank);
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
+
+void sml_job_host_close(struct sml_job *job) {
+  struct sml_job_host *h = job->host;
+  if (h == NULL) return;
+  pthread_mutex_lock(&job->lock);
+  h->should_stop = true;
+  pthread_cond_signal(&h->wanted);
+  pthread_mutex_unlock(&job->lock);
+  pthread_join(h->helper, NULL);
+  pthread_cond_destroy(&h->wanted);
+  sml_host_group_close(h->group);
+  free(h);
+  job->host = NULL;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A job whose ranks are all on one host adds up through shared memory (host/host_group.h); its lanes stay idle.
+ *
+ * Operations run one after the other, in their order. Whoever waits for one *drives*: it works on the oldest
+ * operations, without the job's lock, until its own has ended; the others sleep. So a rank that calls and waits
+ * needs no other thread. What nobody waits for is driven by a helper thread, which begins a moment later than a
+ * caller would, and sleeps while nothing is outstanding. */
+#ifndef SML_LIB_JOB_HOST_H
+#define SML_LIB_JOB_HOST_H
+
+#include "host/host_group.h"
+#include "lib/job.h"
+
+struct sml_job_host {
+  struct sml_job *job;          /* constant, like the next two */
+  struct sml_host_group *group;
+  uint32_t num_ranks;
+  pthread_t helper;
+  /* guarded by job->lock */
+  pthread_cond_t wanted; /* the helper's; CLOCK_MONOTONIC */
+  struct sml_operation *current; /* begun; is_pushed */
+  bool is_driving;               /* a thread has `current` and the group for itself, without the lock */
+  bool is_asleep, is_wanted_now, should_stop; /* the helper */
+  uint64_t num_drives;
+};
+
+/* All ranks of the job are on this host, which START said. Blocks until the memory is shared, at most until the
+ * deadline. On failure the job has failed, and says why. */
+sml_status sml_job_host_open(struct sml_job *job, uint64_t deadline_ns);
+/* Nothing is outstanding any more. */
+void sml_job_host_close(struct sml_job *job);
+
+/* With job->lock held, if job->host is not NULL: */
+void sml_job_host_submitted_locked(struct sml_job *job, const struct sml_operation *operation);
+/* Works until the operation has ended (NULL: until all have) or the deadline; 0: only what can be done at once.
+ * False: somebody else does, and nothing was done. */
+bool sml_job_host_drive_locked(struct sml_job *job, const struct sml_operation *until, uint64_t deadline_ns);
+/* The job has failed: ends what was begun, or lets its driver. */
+void sml_job_host_fail_locked(struct sml_job *job);
+void sml_job_host_set_gone_locked(struct sml_job *job, uint32_t rank);
+/* Ranks that the operation which was begun waits for; false: none was. */
+bool sml_job_host_find_absent_locked(const struct sml_job *job, uint32_t *ranks_out, uint32_t room,
+                                     uint32_t *num_absent_out);
+void sml_job_host_add_stats_locked(const struct sml_job *job, sml_stats *stats);
+
+#endif
