@@ -153,6 +153,27 @@ def test_one_failure_costs_one_contender():
             assert "no such program" in file.read()
 
 
+def test_the_gate_on_counts_can_fail():
+    """One of two limits is a little too low: that count fails, and says how to record a new one."""
+    program = os.path.join(os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build")), "bench/counts/counts")
+    gate = [PYTHON, os.path.join(ROOT, "bench/counts/gate.py"), program, "--only", "wire"]
+    with tempfile.TemporaryDirectory() as folder:
+        limits = os.path.join(folder, "limits.json")
+        with open(limits, "w", encoding="utf-8") as file:
+            file.write("{}")
+        for arguments, expected in (([], 0), (["--record"], 0), ([], 0)):
+            result = subprocess.run([*gate, "--limits", limits, *arguments], capture_output=True, text=True, check=False)
+            assert result.returncode == expected and "not ok" not in result.stdout, result
+        with open(limits, encoding="utf-8") as file:
+            recorded = json.load(file)
+        assert len(recorded) == 2 and all(1 < limit < 1.1 for limit in recorded.values()), recorded
+        doctored = {name: limit * (0.99 if "int32" in name else 1) for name, limit in recorded.items()}
+        with open(limits, "w", encoding="utf-8") as file:
+            json.dump(doctored, file)
+        result = subprocess.run([*gate, "--limits", limits], capture_output=True, text=True, check=False)
+        assert result.returncode == 1 and result.stdout.count("not ok") == 1 and "--record" in result.stdout, result
+
+
 def traces(pid):
     namespaces = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
     return [each for each in namespaces if f"-p{pid}-" in each]

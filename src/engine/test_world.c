@@ -31,8 +31,13 @@ static void open_port(struct world *w, struct world_port *port, bool is_aggregat
   const uint32_t num_senders = is_aggregator ? o->world_size : 1;
   uint32_t queue_frames = sml_min_u32(2 * num_senders * o->num_slots + 256, MAX_QUEUE_FRAMES);
   if (o->queue_frames != 0) queue_frames = o->queue_frames;
-  struct sml_netio *inner = must(sml_mem_open(w->hub, queue_frames, max_frame_bytes));
   *port = (struct world_port){.world = w, .is_aggregator = is_aggregator, .rank = rank, .lane = lane};
+  if (o->open_io != NULL) {
+    port->io = must(o->open_io(o->user, queue_frames, max_frame_bytes));
+    port->io->ops->local_addr(port->io, &port->addr);
+    return;
+  }
+  struct sml_netio *inner = must(sml_mem_open(w->hub, queue_frames, max_frame_bytes));
   struct sml_fault_options faults = o->faults;
   faults.seed = sml_prng_next(&w->prng);
   if (o->on_frame != NULL) {
