@@ -9,7 +9,7 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind soak sim model mutants fuzz coverage trust \
+.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind check-neon soak sim model mutants fuzz coverage trust \
   demo bench bench-netbed install clean
 
 all: $(BUILD)/build.ninja
@@ -28,6 +28,7 @@ help:
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
 	@echo 'make check-clang   build everything with clang'
 	@echo 'make check-valgrind the tests of single layers under valgrind'
+	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
 	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
@@ -73,6 +74,11 @@ trust: all
 check-valgrind:
 	@$(SETUP) build valgrind
 	@tools/check.py valgrind $(ARGS)
+
+check-neon:
+	@$(SETUP) build
+	@-$(SETUP) --optional arm64
+	@tools/check.py neon $(ARGS)
 
 coverage:
 	@$(SETUP) build

@@ -5,7 +5,7 @@ directory, and closes with one line: `N passed, M failed, K skipped`.
 
 Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of
 threaded code), clang (build only), valgrind (memcheck over the C tests of single layers and the library),
-soak (the long randomized tests). What is counted are the single tests inside each program, as its TAP
+neon (cross-built for AArch64, the tests of numbers under qemu), soak (the long randomized tests). What is counted are the single tests inside each program, as its TAP
 output names them.
 """
 import json
@@ -36,6 +36,8 @@ SUITES = {
                  ["--no-suite", "nosan", "--no-suite", "notsan", "--no-suite", "slow", "--timeout-multiplier", "20",
                   "--wrap", MEMCHECK]
                  + [f"--suite={layer}" for layer in ["base", "core", "quant", "ctl", "netio", "engine", "lib"]]),
+    "neon": ("build-neon", ["--cross-file", "tools/aarch64.ini"], None,
+             ["--suite", "base", "--suite", "quant", "--timeout-multiplier", "4"]),
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
 }
 TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
@@ -114,6 +116,11 @@ def run_suite(label, extra, count):
     if label == "valgrind" and not shutil.which("valgrind"):
         count.add(label, "", "run # skip valgrind is not installed", True)
         return
+    if label == "neon":
+        for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64"):
+            if not shutil.which(tool):
+                count.add(label, "", f"build and run # skip {tool} is not installed (tools/setup arm64)", True)
+                return
     if label == "tsan" and not thread_sanitizer_works():
         count.add(label, "", "run # skip ThreadSanitizer does not start on this kernel", True)
         return
