@@ -270,7 +270,8 @@ static void start_job(struct world *w, uint32_t number) {
   void *memory = aligned_alloc(64, memory_bytes);
   CHECK(memory != NULL, "no memory");
   free(sml_aggregator_engine_start_job(w->engine, (uint16_t)number, job->epoch,
-                                       sml_aggregator_init(memory, &job->options), number == 1 ? &key : NULL));
+                                       sml_aggregator_init(memory, &job->options), NULL,
+                                       number == 1 ? &key : NULL));
   job->is_started = true;
   for (uint32_t s = 0; s < NUM_SLOTS; s++) job->next_phase[s] = SML_FIRST_PHASE;
 }

@@ -49,6 +49,7 @@ static struct sml_ctl_message draw_join(struct fuzz_input *in) {
     j->resume_chunk_bytes = fuzz_u8(in) % 2 * 8928u;
   }
   if (kind & 64) j->world_size = fuzz_u16(in);
+  j->host[0] = j->is_combining = who >> 7;
   if (kind & 128) { /* not the key that said() takes */
     j->key_name[0] = (char)('a' + fuzz_below(in, 3));
     j->nonce[0] = kind;

@@ -36,10 +36,10 @@ def message(kind, body):
 def control_seeds():
     second = 10 ** 9
     join = (text(b"job") + struct.pack(">IIIIIQQI", 1, 4, 2, 256, 8960, 2 * second, 60 * second, 3) + text(b"tenant")
-            + struct.pack(">QQQQI", 1, 2, 5, 4, 8928))
+            + struct.pack(">QQQQIQQI", 1, 2, 5, 4, 8928, 3, 4, 1))
     abort = struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost")
     bodies = {1: join, 2: struct.pack(">HIQIHHQQ", 7, 9, 11, 2, 4000, 4001, 13, 17), 3: struct.pack(">I", 8960),
-              4: struct.pack(">IIIIHHIIIQ", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 5), 5: struct.pack(">QQ", 6, 5),
+              4: struct.pack(">IIIIHHIIIQIIHHHH", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 5, 0, 4, 0, 1, 1, 0), 5: struct.pack(">QQ", 6, 5),
               6: struct.pack(">I", 9), 7: abort, 8: struct.pack(">Ii", 3, -11) + text(b"it left"), 9: b"",
               10: struct.pack(">i", -8) + text(b"no"), 11: struct.pack(">QQ", 3, 4), 12: b""}
     for kind, body in bodies.items():

@@ -20,7 +20,7 @@
 #include "ctl/registry.h"
 #include "switchml/switchml.h"
 
-#define OUT_BYTES 8192u              /* unsent messages of a connection: about 25 of the largest */
+#define OUT_BYTES 12288u /* unsent messages of a connection: START of the largest world and a dozen others */
 #define LINGER_NS (1 * SML_NS_PER_S) /* for the peer to read its last message and close */
 #define STOP_NS (300 * SML_NS_PER_MS)
 #define ACCEPT_PAUSE_NS (100 * SML_NS_PER_MS) /* after the system had no descriptor left */

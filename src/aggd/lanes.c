@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "ctl/contributors.h"
+
 _Static_assert(SML_CTL_MAX_WORLD_SIZE == SML_MAX_WORLD_SIZE, "ctl and core agree on the largest world");
 _Static_assert(SML_CTL_HEADER_BYTES == SML_HEADER_BYTES, "ctl and core agree on the header");
 _Static_assert(SML_CTL_KEYED_BYTES == SML_KEYED_BYTES, "ctl and core agree on the extension");
@@ -26,6 +28,7 @@ struct lane_command {
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
   const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
+  const uint16_t *contributors;      /* START; likewise */
   struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
   void *memory;                      /* START: of the new one */
   struct sml_aggregator_options options;
@@ -98,7 +101,8 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
     case VERB_START:
       /* Here, so that its pages are of this thread's node. */
       c->aggregator = sml_aggregator_init(c->memory, &c->options);
-      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->key);
+      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors,
+                                                      c->key);
       break;
     case VERB_DEPART:
       sml_aggregator_engine_depart(engine, c->job, c->rank);
@@ -185,6 +189,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
   for (uint32_t l = 0; l < start->num_lanes; l++) {
     struct sml_aggregator_options *options = &lanes->lanes[l].command.options;
     *options = (struct sml_aggregator_options){.world_size = world_size,
+                                               .num_contributors = sml_contributors_count(start, world_size),
                                                .num_slots = start->num_slots,
                                                .slot_base = start->slot_base[l],
                                                .chunk_bytes = start->chunk_bytes,
@@ -201,6 +206,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     lane->command.verb = VERB_START;
     lane->command.job = job;
     lane->command.epoch = start->epoch;
+    lane->command.contributors = start->num_ranks != 0 ? start->contributors : NULL;
     lane->command.key = key;
     lane->command.memory = memory[l];
     post(lane);

@@ -5,8 +5,12 @@ struct layout {
   size_t cells, seen, departed, values, total_bytes;
 };
 
+static uint32_t count_contributors(const struct sml_aggregator_options *o) {
+  return o->num_contributors != 0 ? o->num_contributors : o->world_size;
+}
+
 static struct layout place(const struct sml_aggregator_options *o) {
-  const size_t num_cells = 2 * (size_t)o->num_slots, words = SML_BITMAP_WORDS(o->world_size);
+  const size_t num_cells = 2 * (size_t)o->num_slots, words = SML_BITMAP_WORDS(count_contributors(o));
   struct layout l;
   l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
   l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
@@ -25,7 +29,7 @@ size_t sml_aggregator_memsize(const struct sml_aggregator_options *options) {
 }
 
 struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *o) {
-  SML_ASSERT(o->world_size >= 2 && o->world_size <= SML_MAX_WORLD_SIZE);
+  SML_ASSERT(o->world_size >= 2 && o->world_size <= SML_MAX_WORLD_SIZE && o->num_contributors <= o->world_size);
   SML_ASSERT(sml_is_pow2(o->num_slots) && o->num_slots <= 32768 && o->slot_base % o->num_slots == 0);
   SML_ASSERT(o->first_phase >= SML_FIRST_PHASE && o->first_phase % 2 == 0 && o->chunk_bytes % 4 == 0);
   const struct layout l = place(o);
@@ -33,8 +37,9 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   struct sml_aggregator *a = mem;
   memset(mem, 0, l.values);
   a->options = *o;
+  a->options.num_contributors = count_contributors(o);
   a->cursor = o->first_chunk + o->num_slots;
-  a->seen_words = SML_BITMAP_WORDS(o->world_size);
+  a->seen_words = SML_BITMAP_WORDS(a->options.num_contributors);
   a->value_stride_bytes = sml_align_up(sml_aggregator_value_bytes(o), 64);
   a->cells = (struct cell *)(void *)(bytes + l.cells);
   a->seen = (uint64_t *)(void *)(bytes + l.seen);
@@ -89,6 +94,7 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
   if (sml_aggregator_is_complete(a, c)) {
     c->grant = a->cursor++; /* I9: once, and stored with the result */
     d.verdict = SML_VERDICT_COMPLETE;
+    d.is_first = is_first;
   }
   d.blocked_rank = blocked_by(a, cell);
   return d;
@@ -135,7 +141,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
 }
 
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
-  SML_ASSERT(h->rank < a->options.world_size);
+  SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
   if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const enum sml_drop reason = check_payload(a, h);
@@ -179,7 +185,7 @@ void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct
 
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words) {
-  const uint32_t n = a->options.world_size, cell = slot * 2 + (phase & 1);
+  const uint32_t n = a->options.num_contributors, cell = slot * 2 + (phase & 1);
   const bool is_live = a->cells[cell].phase == phase;
   const uint64_t *seen = sml_aggregator_seen(a, cell);
   uint32_t num_missing = 0;
@@ -192,7 +198,7 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
 }
 
 uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank) {
-  SML_ASSERT(rank < a->options.world_size);
+  SML_ASSERT(rank < a->options.num_contributors);
   if (!sml_bit_test(a->departed, rank)) {
     sml_bit_set(a->departed, rank);
     a->num_departed++;

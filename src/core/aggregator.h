@@ -2,6 +2,9 @@
  * The aggregator's state machine for one lane of one job (NSDI'21 algorithm 3, with a phase in place
  * of the version bit). Pure. It decides; the engine sums into sml_aggregator_values() and sends.
  *
+ * Where this says rank, it is a contributor's index (docs/PROTOCOL.md "Contributors"), which is the rank itself
+ * unless ranks of one host contribute as one.
+ *
  * Invariants (docs/PROTOCOL.md): I3 a seen bit is set exactly while the rank's contribution to the
  * live phase is in the sum; I4 count = number of seen bits, complete means count = n; the grant is
  * drawn once, at completion, and stored with the result. */
@@ -13,6 +16,9 @@
 
 struct sml_aggregator_options {
   uint32_t world_size; /* 2 .. SML_MAX_WORLD_SIZE */
+  /* How many send: the `rank` of their packets is below it, bits and counts are over them. Fewer than ranks where
+   * those of one host contribute as one. 0: world_size */
+  uint32_t num_contributors;
   uint32_t num_slots;  /* power of two, <= 32768 */
   uint16_t slot_base;  /* multiple of num_slots */
   uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
@@ -25,7 +31,7 @@ enum sml_verdict {
   SML_VERDICT_DROP,      /* count `drop` */
   SML_VERDICT_FIRST,     /* set the values to the payload (first contribution of the phase) */
   SML_VERDICT_ADD,       /* add the payload */
-  SML_VERDICT_COMPLETE,  /* add the payload (set, if n would be 1), then multicast the result */
+  SML_VERDICT_COMPLETE,  /* add the payload (is_first: set), then multicast the result */
   SML_VERDICT_REPEAT,    /* unicast the stored result to the sender, flagged RETRANSMISSION */
   SML_VERDICT_PENDING,   /* unicast PENDING with the missing ranks */
   SML_VERDICT_MISMATCH,  /* drop, and report ranks `rank` and `first_rank` */
@@ -35,6 +41,7 @@ enum sml_verdict {
 struct sml_decision {
   enum sml_verdict verdict;
   enum sml_drop drop;     /* for DROP, MISMATCH, JUMP */
+  bool is_first;          /* COMPLETE: of a lone contributor, whose payload is the result */
   uint32_t cell;          /* index of (slot, version): values and result belong to it */
   uint32_t first_rank;    /* MISMATCH: who the slot's operation came from */
   uint32_t blocked_rank;  /* FIRST, ADD: a departed rank this phase waits for, or UINT32_MAX */
@@ -54,10 +61,10 @@ void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
 /* Header of a completed cell's RESULT, but for job and epoch. */
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *header_out);
-/* Ranks missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
+/* Contributors missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words_out);
-/* Marks a rank as gone. Returns the number of a slot that waits for it already, or UINT32_MAX. */
+/* Marks a contributor as gone, or one of its ranks. Returns a slot that waits for it already, or UINT32_MAX. */
 uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank);
 const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
 /* The largest payload. */

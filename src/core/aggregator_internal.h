@@ -34,7 +34,7 @@ static inline uint64_t *sml_aggregator_seen(const struct sml_aggregator *a, uint
 }
 
 static inline bool sml_aggregator_is_complete(const struct sml_aggregator *a, const struct cell *c) {
-  return c->count == a->options.world_size;
+  return c->count == a->options.num_contributors;
 }
 
 #endif

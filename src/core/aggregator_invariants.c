@@ -5,11 +5,11 @@
 static const char *find_cell_violation(const struct sml_aggregator *a, uint32_t cell) {
   const struct cell *c = &a->cells[cell];
   const uint64_t *seen = sml_aggregator_seen(a, cell);
-  const uint32_t n = a->options.world_size;
+  const uint32_t n = a->options.num_contributors;
   if (c->phase == 0) return c->count == 0 ? NULL : "I4: a cell that was never used counts contributions";
   uint32_t num_seen = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) num_seen += sml_popcount_u64(seen[w]);
-  if (n % 64 != 0 && seen[a->seen_words - 1] >> (n % 64) != 0) return "I3: a rank beyond the world size is seen";
+  if (n % 64 != 0 && seen[a->seen_words - 1] >> (n % 64) != 0) return "I3: a contributor beyond the last is seen";
   if (c->count != num_seen) return "I4: the count is not the number of seen ranks";
   if (c->count == 0) return "I4: a phase without a contribution";
   if (c->first_rank >= n || !sml_bit_test(seen, c->first_rank)) return "I3: the first rank of a phase is not seen";

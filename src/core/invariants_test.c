@@ -82,7 +82,7 @@ static const struct {
   void (*break_it)(struct sml_aggregator *a);
   const char *expected;
 } aggregator_breaks[] = {
-    {cell_seen_too_much, "I3: a rank beyond the world size is seen"},
+    {cell_seen_too_much, "I3: a contributor beyond the last is seen"},
     {cell_count, "I4: the count is not the number of seen ranks"},
     {cell_unused_count, "I4: a cell that was never used counts contributions"},
     {cell_lost_bit, "I4: the count is not the number of seen ranks"},

@@ -22,12 +22,15 @@ size_t sml_worker_memsize(const struct sml_worker_options *options) {
 
 struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o) {
   SML_ASSERT(sml_is_pow2(o->num_slots) && sml_is_pow2(o->num_operations));
-  SML_ASSERT(o->rank < o->world_size && o->lane < o->num_lanes && o->first_phase >= SML_FIRST_PHASE);
+  const uint32_t num_contributors = o->num_contributors != 0 ? o->num_contributors : o->world_size;
+  SML_ASSERT(num_contributors <= o->world_size && o->rank < num_contributors);
+  SML_ASSERT(o->lane < o->num_lanes && o->first_phase >= SML_FIRST_PHASE);
   const struct layout l = place(o);
   uint8_t *bytes = mem;
   struct sml_worker *w = mem;
   memset(mem, 0, l.total_bytes);
   w->options = *o;
+  w->options.num_contributors = num_contributors;
   w->slots = (struct slot *)(void *)(bytes + l.slots);
   w->ring = (struct operation *)(void *)(bytes + l.ring);
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
@@ -334,7 +337,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   v->num_missing = 0;
   v->waiting_slot = s;
   bool is_mine_missing = false;
-  for (uint32_t r = 0; r < o->world_size && r / 8 < h->payload_bytes; r++) {
+  for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
     if (r == o->rank) is_mine_missing = true;
     else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
@@ -397,7 +400,7 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (slot->state != OUTSTANDING) return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
-    if (h->payload_bytes != sml_div_ceil(w->options.world_size, 8)) return drop(SML_DROP_BAD_LENGTH);
+    if (h->payload_bytes != sml_div_ceil(w->options.num_contributors, 8)) return drop(SML_DROP_BAD_LENGTH);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING};
   }
   if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);

@@ -17,8 +17,9 @@
 struct sml_worker_options {
   uint16_t job;
   uint32_t epoch;
-  uint16_t rank;
+  uint16_t rank; /* in the data plane: of the contributor, below num_contributors */
   uint32_t world_size;
+  uint32_t num_contributors; /* ranks of one host may contribute as one; 0: world_size, each for itself */
   uint32_t num_lanes, lane;
   uint32_t num_slots;
   uint16_t slot_base;
@@ -74,7 +75,7 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *header);
 /* For a RESULT or PENDING that passed job, epoch and source checks. For RESULT the slot moves to its
  * next phase and granted chunk at once; the engine must write the payload before the next call.
- * PENDING's payload is the bitmap of missing ranks: rank r is bit r % 8 of byte r / 8. */
+ * PENDING's payload is the bitmap of missing contributors: c is bit c % 8 of byte c / 8. */
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *header,
                                        const uint8_t *payload, uint64_t now_ns);
 
@@ -96,7 +97,7 @@ struct sml_worker_view {
   uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */
   uint64_t waiting_since_ns;
   uint32_t num_missing;
-  uint16_t missing[16];
+  uint16_t missing[16]; /* contributors */
 };
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out);
 

@@ -136,6 +136,7 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   walk_u32(w, &join->resume_chunk_bytes, 0, UINT16_MAX - SML_CTL_HEADER_BYTES);
   if (join->resume_chunk_bytes % 4 != 0) w->is_valid = false;
   walk_u128(w, join->host);
+  walk_u32(w, &join->is_combining, 0, 1);
 }
 
 static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
@@ -165,6 +166,12 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
   walk_u64(w, &start->first_operation, 0);
   walk_u32(w, &start->is_one_host, 0, 1);
+  walk_u32(w, &start->num_ranks, 0, SML_CTL_MAX_WORLD_SIZE);
+  uint16_t num_contributors = 0;
+  for (uint32_t rank = 0; w->is_valid && rank < start->num_ranks; rank++) {
+    walk_u16(w, &start->contributors[rank], 0, num_contributors);
+    if (start->contributors[rank] == num_contributors) num_contributors++;
+  }
 }
 
 static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {

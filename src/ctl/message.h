@@ -27,7 +27,7 @@
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
 #define SML_CTL_VERSION 2
 #define SML_CTL_FRAME_BYTES 12u
-#define SML_CTL_MAX_BODY 4096u
+#define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
 #define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
 #define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
@@ -66,6 +66,7 @@ struct sml_ctl_join {
   uint64_t oldest_operation;         /* the first whose input it still has; <= resume_operation */
   uint32_t resume_chunk_bytes;       /* 0: any; else the job must get exactly this */
   uint64_t host[2];                  /* equal for ranks that can share memory; 0: it does not want to */
+  uint32_t is_combining;             /* 1: among several hosts, it would contribute as one with others of its host */
 };
 struct sml_ctl_welcome {
   uint16_t job;
@@ -86,6 +87,10 @@ struct sml_ctl_start {
   uint32_t features;                 /* those of the joins */
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
   uint32_t is_one_host;              /* 1: all ranks named the same host: they add up in shared memory */
+  /* Which contributor each rank is, or is part of (ctl/contributors.h): numbered by their lowest ranks. num_ranks: the
+   * world size, or 0: each rank contributes for itself, and no table is sent. */
+  uint32_t num_ranks;
+  uint16_t contributors[SML_CTL_MAX_WORLD_SIZE];
 };
 struct sml_ctl_heartbeat {
   uint64_t operations_submitted; /* the daemon sends 0 */

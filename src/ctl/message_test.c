@@ -32,7 +32,8 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                        .resume_operation = UINT64_MAX,
                                        .oldest_operation = 5,
                                        .resume_chunk_bytes = 1440,
-                                       .host = {UINT64_MAX, 3}};
+                                       .host = {UINT64_MAX, 3},
+                                       .is_combining = 1};
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
@@ -44,7 +45,9 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
     case SML_CTL_START:
       m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
                                          .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
-                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX, .is_one_host = 1};
+                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX, .is_one_host = 1,
+
+                                         .num_ranks = 5, .contributors = {0, 1, 0, 2, 1}};
       break;
     case SML_CTL_HEARTBEAT:
       m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17};
@@ -208,6 +211,9 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_START, 8, 4, 0},    {SML_CTL_START, 8, 4, 1442},  {SML_CTL_START, 8, 4, 65536},
       {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
       {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
+      {SML_CTL_START, 42, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
+      {SML_CTL_START, 46, 4, 4},   {SML_CTL_START, 46, 4, 6},    {SML_CTL_START, 46, 4, 4097}, /* ranks */
+      {SML_CTL_START, 50, 2, 1},   {SML_CTL_START, 52, 2, 2},    {SML_CTL_START, 56, 2, 3},    /* contributors */
       {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},
       {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
       {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},
@@ -223,6 +229,18 @@ static void test_bad_fields_are_malformed(void **state) {
     memcpy(frame + SML_CTL_FRAME_BYTES + rows[i].at_bytes, value + 8 - rows[i].num_bytes, rows[i].num_bytes);
     if (decode(frame, num_bytes) != SML_CTL_MALFORMED) fail_msg("row %zu was accepted", i);
   }
+}
+
+static void test_the_largest_world_fits(void **state) {
+  (void)state;
+  struct sml_ctl_message m = sample(SML_CTL_START), again;
+  uint8_t frame[FRAME_ROOM];
+  size_t consumed;
+  m.u.start.num_lanes = SML_MAX_LANES;
+  m.u.start.num_ranks = SML_CTL_MAX_WORLD_SIZE;
+  for (uint32_t rank = 0; rank < SML_CTL_MAX_WORLD_SIZE; rank++) m.u.start.contributors[rank] = (uint16_t)(rank / 2);
+  assert_int_equal(sml_ctl_decode(frame, encode(&m, frame), &again, &consumed), SML_CTL_DECODED);
+  assert_memory_equal(&m, &again, sizeof m);
 }
 
 static void test_encode_refuses_bad_fields(void **state) {
@@ -315,6 +333,7 @@ int main(void) {
       cmocka_unit_test(test_every_wrong_body_length_is_malformed),
       cmocka_unit_test(test_header_is_judged_early),
       cmocka_unit_test(test_bad_fields_are_malformed),
+      cmocka_unit_test(test_the_largest_world_fits),
       cmocka_unit_test(test_encode_refuses_bad_fields),
       cmocka_unit_test(test_control_characters_of_a_detail_become_spaces),
       cmocka_unit_test(test_longest_strings_fit),

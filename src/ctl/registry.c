@@ -344,13 +344,23 @@ void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epo
   begin_input(r);
   struct sml_job_entry *entry = find_started(r, job, epoch);
   if (!entry) return;
-  uint16_t ranks[2] = {(uint16_t)sml_min_u32(rank_a, rank_b), (uint16_t)sml_max_u32(rank_a, rank_b)};
-  char *text =
-      sml_registry_text(r,
-                        "ranks %u and %u called different operations: every rank must call the same "
-                        "operations in the same order, with the same sizes, types, reductions and keys",
-                        ranks[0], ranks[1]);
-  end_with(r, entry, SML_ERR_MISMATCH, ranks, 2, text, SML_NO_CONN);
+  const uint32_t low = sml_min_u32(rank_a, rank_b), high = sml_max_u32(rank_a, rank_b);
+  static const char advice[] =
+      "every rank must call the same operations in the same order, with the same sizes, types, reductions and keys";
+  uint16_t ranks[2 * SML_CTL_MAX_RANKS] = {(uint16_t)low, (uint16_t)high};
+  char one[96], other[96];
+  uint32_t num_low = sml_registry_describe(r, entry, low, one, sizeof one, ranks, SML_CTL_MAX_RANKS);
+  uint32_t num_high = sml_registry_describe(r, entry, high, other, sizeof other,
+                                            ranks + sml_min_u32(num_low, SML_CTL_MAX_RANKS), SML_CTL_MAX_RANKS);
+  bool is_plain = num_low == 1 && num_high == 1;
+  char *text = is_plain ? sml_registry_text(r, "ranks %u and %u called different operations: %s", low, high, advice)
+                        : sml_registry_text(r, "%s and %s called different operations: %s", one, other, advice);
+  if (num_low + num_high > SML_CTL_MAX_RANKS) { /* then those that lead */
+    ranks[0] = (uint16_t)low;
+    ranks[1] = (uint16_t)high;
+    num_low = num_high = 1;
+  }
+  end_with(r, entry, SML_ERR_MISMATCH, ranks, num_low + num_high, text, SML_NO_CONN);
 }
 
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {

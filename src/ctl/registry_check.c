@@ -11,6 +11,9 @@ static const char *check_member(const struct sml_registry *r, const struct sml_j
   if (c->prev != before) return "a list of members is not linked both ways";
   if (c->rank >= job->world_size || !sml_bit_test(job->present, c->rank)) return "a member's rank is not present";
   if (job->state == SML_JOB_STARTED && !c->has_probed) return "a rank of a started job has not probed";
+  if (job->state == SML_JOB_STARTED && (c->contributor >= job->num_contributors || c->contributor > c->rank)) {
+    return "a rank's contributor is not one of its job's";
+  }
   if (c->num_lanes < 1 || c->num_lanes > r->options.num_lanes) return "a member has more lanes than the daemon";
   if (c->oldest_operation > c->resume_operation || c->completed < c->resume_operation) {
     return "a member's operations are out of order";

@@ -27,12 +27,15 @@ struct sml_conn {
   /* of a member */
   uint16_t job;
   bool has_probed, wants_epoch;
+  bool is_lead;         /* started: it sends, for itself or for its contributor's other ranks too */
+  uint16_t contributor; /* started */
   uint32_t rank;
   uint32_t next, prev; /* members of the job */
   uint32_t num_lanes, max_datagram_bytes, probed_bytes;
   uint64_t resume_operation, oldest_operation, completed; /* completed: as in its heartbeats */
   uint32_t resume_chunk_bytes;
-  uint64_t share_host[2]; /* of its JOIN */
+  uint64_t share_host[2]; /* of its JOIN, like the next */
+  bool is_combining;
 };
 
 enum sml_job_state { SML_JOB_FREE, SML_JOB_JOINING, SML_JOB_STARTED };
@@ -55,7 +58,7 @@ struct sml_job_entry {
   uint64_t looked_at_ns; /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   /* once started */
-  uint32_t num_lanes, chunk_bytes, num_departed;
+  uint32_t num_lanes, chunk_bytes, num_departed, num_contributors;
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
@@ -97,6 +100,19 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
                             uint64_t now_ns);
 void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
+
+/* registry_hosts.c */
+/* All ranks are in, and named the same host, which is not 0. */
+bool sml_registry_is_one_host(const struct sml_registry *r, const struct sml_job_entry *job);
+/* All ranks are in: who contributes with whom. */
+void sml_registry_group(struct sml_registry *r, struct sml_job_entry *job);
+/* START's table, if it needs one. Ranks that have left since are in it as UINT16_MAX. */
+void sml_registry_list_contributors(const struct sml_registry *r, const struct sml_job_entry *job,
+                                    struct sml_ctl_start *start);
+/* "rank 2" or "ranks 4-7 on the host of rank 4": whom a rank contributes with; and a list of them, ascending.
+ * Returns how many they are, max_ranks of which were written. */
+uint32_t sml_registry_describe(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank, char *text,
+                               size_t room_bytes, uint16_t *ranks_out, uint32_t max_ranks);
 
 /* registry_job.c */
 /* What a datagram of the job has besides the elements of its chunk. */

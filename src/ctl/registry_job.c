@@ -220,6 +220,7 @@ static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32
   c->oldest_operation = j->oldest_operation;
   c->resume_chunk_bytes = j->resume_chunk_bytes;
   memcpy(c->share_host, j->host, sizeof c->share_host);
+  c->is_combining = j->is_combining;
   c->prev = SML_NO_CONN;
   c->next = job->first_member;
   if (c->next != SML_NO_CONN) r->conns[c->next].prev = conn;
@@ -340,7 +341,8 @@ static uint32_t choose_num_slots(uint32_t num_asked, uint32_t chunk_bytes) {
   return num_slots;
 }
 
-/* The rank with the smallest path, which decides for all; NULL: the daemon itself has no larger one. */
+/* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger
+ * one. */
 static const struct sml_conn *find_narrowest(const struct sml_registry *r, const struct sml_job_entry *job,
                                              uint32_t *datagram_bytes_out) {
   const struct sml_conn *narrowest = NULL;
@@ -348,7 +350,7 @@ static const struct sml_conn *find_narrowest(const struct sml_registry *r, const
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     const struct sml_conn *c = &r->conns[i];
     uint32_t datagram_bytes = sml_min_u32(c->probed_bytes, c->max_datagram_bytes);
-    if (datagram_bytes >= *datagram_bytes_out) continue;
+    if (!c->is_lead || datagram_bytes >= *datagram_bytes_out) continue;
     *datagram_bytes_out = datagram_bytes;
     narrowest = c;
   }
@@ -453,14 +455,6 @@ static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
   return true;
 }
 
-static bool is_one_host(const struct sml_registry *r, const struct sml_job_entry *job) {
-  const uint64_t *host = r->conns[job->first_member].share_host;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
-    if (memcmp(host, r->conns[c].share_host, sizeof r->conns[c].share_host) != 0) return false;
-  }
-  return (host[0] | host[1]) != 0 && job->num_members == job->world_size;
-}
-
 /* Engines first: when the ranks hear of it, the aggregator is ready. */
 static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,
                        uint32_t first_chunk) {
@@ -475,7 +469,8 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   start->first_chunk = first_chunk;
   start->features = job->features;
   start->first_operation = job->first_operation;
-  start->is_one_host = is_one_host(r, job);
+  start->is_one_host = sml_registry_is_one_host(r, job);
+  sml_registry_list_contributors(r, job, start);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
   effect->job = (uint16_t)(job - r->jobs);
   effect->epoch = job->epoch;
@@ -505,14 +500,15 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     job->num_lanes = sml_min_u32(job->num_lanes, r->conns[c].num_lanes);
   }
+  sml_registry_group(r, job);
   if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
   job->num_slots = choose_num_slots(job->num_slots, job->chunk_bytes);
   if (!take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
   send_start(r, job, r->options.first_phase, r->options.first_chunk);
   sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
-                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u", job->num_lanes, job->num_slots,
-                                      job->chunk_bytes));
+                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u", job->num_lanes,
+                                      job->num_slots, job->chunk_bytes, job->num_contributors));
 }
 
 void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes) {

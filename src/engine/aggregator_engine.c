@@ -11,19 +11,21 @@
 struct member {
   struct sml_addr addr; /* where its HELLO came from; the only source its packets are taken from */
   uint64_t nonce;
+  uint16_t contributor; /* that it is, or belongs to */
   bool has_nonce, is_registered, is_departed;
 };
 
 struct job {
   uint32_t epoch;
-  uint32_t world_size;
+  uint32_t world_size, num_contributors;
   bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
   struct member *members;            /* [world_size] */
-  struct sml_addr *peers;            /* [world_size]: the addresses again, as a burst wants them */
+  uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
+  struct sml_addr *peers; /* [num_contributors]: the leads' addresses again, as a burst wants them */
 };
 
 /* A frame to be sent at the end of the pass: a completed cell to all ranks, or a stored one to one. */
@@ -88,19 +90,42 @@ static const struct sml_key *key_of(const struct job *job) {
   return job->is_keyed ? &job->key : NULL;
 }
 
+static void set_contributors(struct job *job, const uint16_t *contributors) {
+  job->num_contributors = 0;
+  for (uint32_t r = 0; r < job->world_size; r++) {
+    struct member *m = &job->members[r];
+    m->contributor = contributors != NULL ? contributors[r] : (uint16_t)r;
+    SML_ASSERT(m->contributor <= job->num_contributors);
+    if (m->contributor < job->num_contributors) continue;
+    job->leads[job->num_contributors] = (uint16_t)r;
+    job->peers[job->num_contributors++] = m->addr;
+  }
+}
+
+/* The departed rank for whose sake nobody waits for the contributor any more. */
+static uint32_t find_departed(const struct job *job, uint32_t contributor) {
+  uint32_t r = job->leads[contributor];
+  while (r < job->world_size && (job->members[r].contributor != contributor || !job->members[r].is_departed)) r++;
+  return r < job->world_size ? r : job->leads[contributor];
+}
+
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
                                     uint32_t world_size, const struct sml_key *key) {
   SML_ASSERT(number < SML_MAX_JOBS && e->jobs[number] == NULL && world_size <= SML_MAX_WORLD_SIZE);
   struct job *job = calloc(1, sizeof *job);
   struct member *members = calloc(world_size, sizeof *members);
+  uint16_t *leads = calloc(world_size, sizeof *leads);
   struct sml_addr *peers = calloc(world_size, sizeof *peers);
-  if (job == NULL || members == NULL || peers == NULL) {
+  if (job == NULL || members == NULL || leads == NULL || peers == NULL) {
     free(job);
     free(members);
+    free(leads);
     free(peers);
     return false;
   }
-  *job = (struct job){.epoch = epoch, .world_size = world_size, .members = members, .peers = peers};
+  *job = (struct job){
+      .epoch = epoch, .world_size = world_size, .members = members, .leads = leads, .peers = peers};
+  set_contributors(job, NULL);
   set_key(job, key);
   e->jobs[number] = job;
   return true;
@@ -110,15 +135,19 @@ void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_
                                         uint64_t nonce) {
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL && rank < job->world_size);
-  job->members[rank] = (struct member){.nonce = nonce, .has_nonce = true};
+  job->members[rank] =
+      (struct member){.nonce = nonce, .has_nonce = true, .contributor = job->members[rank].contributor};
 }
 
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *e, uint16_t number,
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
+                                                       const uint16_t *contributors,
                                                        const struct sml_key *key) {
   struct job *job = e->jobs[number];
   const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
   SML_ASSERT(job != NULL && o->world_size == job->world_size);
+  set_contributors(job, contributors);
+  SML_ASSERT(o->num_contributors == job->num_contributors);
   SML_ASSERT(sml_head_bytes(key != NULL) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
@@ -126,7 +155,7 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   job->aggregator = aggregator;
   job->is_reported = job->is_blocked_reported = false;
   for (uint32_t r = 0; r < job->world_size; r++)
-    if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, r);
+    if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, job->members[r].contributor);
   return old;
 }
 
@@ -135,6 +164,7 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   SML_ASSERT(job != NULL);
   struct sml_aggregator *aggregator = job->aggregator;
   free(job->members);
+  free(job->leads);
   free(job->peers);
   free(job);
   e->jobs[number] = NULL;
@@ -157,7 +187,7 @@ void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t numb
   SML_ASSERT(job != NULL && rank < job->world_size);
   job->members[rank].is_departed = true;
   if (job->aggregator == NULL) return;
-  const uint32_t slot = sml_aggregator_depart(job->aggregator, rank);
+  const uint32_t slot = sml_aggregator_depart(job->aggregator, job->members[rank].contributor);
   if (slot == UINT32_MAX || job->is_blocked_reported) return;
   job->is_blocked_reported = true;
   report(e, SML_EVENT_BLOCKED, number, rank, rank, slot);
@@ -224,7 +254,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       i++;
     }
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
-    else io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->world_size);
+    else io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
   }
 }
 
@@ -278,7 +308,7 @@ static void answer_pending(struct sml_aggregator_engine *e, const struct sml_hea
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
   answer.flags = 0;
-  answer.payload_bytes = (uint16_t)sml_div_ceil(job->world_size, 8);
+  answer.payload_bytes = (uint16_t)sml_div_ceil(job->num_contributors, 8);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
 }
@@ -304,8 +334,8 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
   if (job->is_reported) return;
   job->is_reported = true;
   const bool is_mismatch = d->verdict == SML_VERDICT_MISMATCH;
-  report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, h->rank,
-         is_mismatch ? d->first_rank : h->rank, d->cell / 2);
+  report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->leads[h->rank],
+         job->leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
 }
 
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
@@ -321,11 +351,11 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       sum(e, job, h, payload, d->cell, d->verdict == SML_VERDICT_FIRST);
       if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
         job->is_blocked_reported = true;
-        report(e, SML_EVENT_BLOCKED, h->job, d->blocked_rank, h->rank, d->cell / 2);
+        report(e, SML_EVENT_BLOCKED, h->job, find_departed(job, d->blocked_rank), job->leads[h->rank], d->cell / 2);
       }
       break;
     case SML_VERDICT_COMPLETE:
-      sum(e, job, h, payload, d->cell, false);
+      sum(e, job, h, payload, d->cell, d->is_first);
       e->results[e->num_results++] = out;
       break;
     case SML_VERDICT_REPEAT:
@@ -357,8 +387,14 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   }
   m->addr = *from;
   m->is_registered = true;
-  job->peers[h->rank] = *from;
+  if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
   send_one(e, h, payload, key_of(job), from);
+}
+
+/* HELLOs are ranks', all else is contributors'. NULL: there is no such one. */
+static const struct member *find_sender(const struct job *job, const struct sml_header *h) {
+  if (h->type == SML_PACKET_HELLO) return h->rank < job->world_size ? &job->members[h->rank] : NULL;
+  return h->rank < job->num_contributors ? &job->members[job->leads[h->rank]] : NULL;
 }
 
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
@@ -376,13 +412,13 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   }
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
+  const struct member *member;
   if (!sml_wire_is_authentic(frame->data, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
-  else if (h.rank >= job->world_size) drop = SML_DROP_BAD_RANK;
-  else if (job->members[h.rank].is_departed) drop = SML_DROP_DEPARTED_RANK;
+  else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
+  else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);
   else if (h.type != SML_PACKET_UPDATE && h.type != SML_PACKET_PROBE) drop = SML_DROP_BAD_TYPE;
-  else if (!job->members[h.rank].is_registered || !sml_addr_equal(&job->members[h.rank].addr, frame->from))
-    drop = SML_DROP_WRONG_SOURCE;
+  else if (!member->is_registered || !sml_addr_equal(&member->addr, frame->from)) drop = SML_DROP_WRONG_SOURCE;
   else if (job->aggregator == NULL) drop = SML_DROP_NOT_STARTED;
   else {
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);

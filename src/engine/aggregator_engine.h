@@ -12,7 +12,7 @@
 struct sml_aggregator_engine;
 
 enum sml_aggregator_event_kind {
-  SML_EVENT_MISMATCH, /* ranks a and b put different operations into one slot */
+  SML_EVENT_MISMATCH, /* ranks a and b, or those they contribute for, put different operations into one slot */
   SML_EVENT_BLOCKED,  /* an operation waits for departed rank a (seen when rank b contributed, or at depart) */
   SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
 };
@@ -20,7 +20,7 @@ struct sml_aggregator_event {
   enum sml_aggregator_event_kind kind;
   uint16_t job;
   uint32_t epoch;
-  uint32_t rank_a, rank_b;
+  uint32_t rank_a, rank_b; /* ranks, not contributors: those that lead, or the one that departed */
   uint32_t slot; /* relative to the job's window */
 };
 
@@ -40,7 +40,8 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
 /* A job's life in an engine: open (HELLOs are answered), start (updates are summed), maybe start again
  * with a new epoch, close. `aggregator` memory is the caller's, given back by close or by a second start
  * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. key: the
- * epoch's, copied, or NULL for a job whose packets carry no tag. */
+ * epoch's, copied, or NULL for a job whose packets carry no tag. contributors: of each rank, copied, numbered by
+ * their lowest ranks, which send for them; NULL: each rank for itself. HELLOs are ranks' and come before. */
 #define SML_MAX_JOBS 1024u
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
                                     uint32_t world_size, const struct sml_key *key); /* false: no memory */
@@ -48,6 +49,7 @@ void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, ui
                                         uint64_t nonce);
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
+                                                       const uint16_t *contributors,
                                                        const struct sml_key *key);
 /* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. */
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);

@@ -197,7 +197,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
     void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)));
     memset(mem, 0xee, sml_aggregator_memsize(&options));
     job->states[l] = sml_aggregator_init(mem, &options);
-    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l],
+    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l], NULL,
                                          key_of(job)));
   }
 }

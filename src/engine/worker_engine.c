@@ -26,7 +26,7 @@ struct sml_lane {
   struct sml_lane_options options;
   struct sml_worker *worker;
   int32_t failed_status; /* SML_OK while it works; engine's thread */
-  uint32_t own_check, all_checks; /* what the ranks add to check words: h(rank), H(world size) */
+  uint32_t own_check, all_checks; /* what contributors add to check words: h(own index), H(how many) */
   uint64_t dropped_packets;
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
@@ -89,8 +89,9 @@ static const struct sml_key *key_of(const struct sml_lane *lane) {
 static void init_worker(struct sml_lane *lane, void *mem) {
   struct sml_worker_options *o = &lane->options.worker;
   o->num_operations = lane->options.num_operations;
+  if (o->num_contributors == 0) o->num_contributors = o->world_size;
   lane->own_check = sml_check_rank(o->rank);
-  lane->all_checks = sml_check_ranks(o->world_size);
+  lane->all_checks = sml_check_ranks(o->num_contributors);
   lane->worker = sml_worker_init(mem, o);
 }
 
@@ -249,6 +250,38 @@ static const float *float_at(const void *tensor, uint64_t elem) {
   return (const float *)tensor + elem;
 }
 
+static uint32_t num_inputs_of(const struct sml_engine_operation *op) {
+  return op->num_inputs > 1 ? op->num_inputs : 1;
+}
+
+static const void *input_of(const struct sml_engine_operation *op, uint32_t i) {
+  return op->num_inputs > 1 ? op->inputs[i] : op->in;
+}
+
+static uint8_t block_code_of(const struct sml_quant_kernels *k, const struct sml_engine_operation *op, uint64_t elem,
+                             size_t num_elems) {
+  uint8_t code = k->block_code(float_at(input_of(op, 0), elem), num_elems);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++) {
+    const uint8_t other = k->block_code(float_at(input_of(op, i), elem), num_elems);
+    if (other > code) code = other;
+  }
+  return code;
+}
+
+static void fill_floats(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                        const struct sml_chunk *c, uint8_t code, uint32_t world_size, uint8_t *payload) {
+  k->quantize(payload, float_at(input_of(op, 0), c->first_elem), c->num_elems, code, world_size);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++)
+    k->quantize_add(payload, float_at(input_of(op, i), c->first_elem), c->num_elems, code, world_size);
+}
+
+static void fill_ints(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                      const struct sml_chunk *c, uint8_t *payload) {
+  k->pack_int32(payload, (const int32_t *)input_of(op, 0) + c->first_elem, c->num_elems);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++)
+    k->pack_add_int32(payload, (const int32_t *)input_of(op, i) + c->first_elem, c->num_elems);
+}
+
 /* One exponent code for each data chunk of the group. They are kept where the result's will be: none of those
  * may be below. */
 static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
@@ -259,23 +292,23 @@ static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_l
   const uint64_t end_elem = range.first_elem + range.num_elems;
   for (uint32_t i = 0; i < c->num_elems; i++) {
     const uint64_t elem = c->first_elem + (uint64_t)i * range.chunk_elems;
-    payload[i] = k->block_code(float_at(op->in, elem), (size_t)sml_min_u64(range.chunk_elems, end_elem - elem));
+    payload[i] = block_code_of(k, op, elem, (size_t)sml_min_u64(range.chunk_elems, end_elem - elem));
   }
   memcpy(op->codes[lane->options.lane] + c->data_chunk, payload, c->num_elems);
 }
 
-/* The check word of a data chunk's lanes, as this rank (num_ranks 1) or all of them make it. */
+/* The check word of a data chunk's lanes, as this contributor or all of them make it. */
 static uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
                          const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
                          const uint8_t *lanes, bool is_sum) {
   const struct sml_worker_options *o = &lane->options.worker;
   const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->data_chunk] : 0;
   const struct sml_check check = sml_check_make(o->epoch, tag, code);
-  return sml_check_word(e->options.kernels, &check, lanes, c->num_elems, is_sum ? o->world_size : 1,
+  return sml_check_word(e->options.kernels, &check, lanes, c->num_elems, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
 }
 
-/* Is this the sum of one contribution of each rank? Of exponents: is no code below this rank's own? */
+/* Is this the sum of one contribution of each contributor? Of exponents: is no code below this one's own? */
 static bool is_right_sum(const struct sml_worker_engine *e, const struct sml_lane *lane,
                          const struct sml_accept *a, uint32_t tag, const uint8_t *payload) {
   const struct sml_engine_operation *op = a->cookie;
@@ -299,9 +332,9 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
     fill_exponents(k, lane, op, c, payload);
   } else if (op->plan.has_exponents) {
     const uint8_t code = op->codes[lane->options.lane][c->data_chunk];
-    k->quantize(payload, float_at(op->in, c->first_elem), c->num_elems, code, lane->options.worker.world_size);
+    fill_floats(k, op, c, code, lane->options.worker.world_size, payload);
   } else {
-    k->pack_int32(payload, (const int32_t *)op->in + c->first_elem, c->num_elems);
+    fill_ints(k, op, c, payload);
   }
   if (send->header.flags & SML_FLAG_CHECKED)
     sml_store_be32(payload + c->payload_bytes, check_of(e, lane, op, c, send->header.tag, payload, false));

@@ -17,6 +17,10 @@ struct sml_lane;
  * engines but for the last part. */
 struct sml_engine_operation {
   const void *in;
+  /* Of a contributor that stands for several ranks: their inputs, this rank's among them (`in` is not read then).
+   * 0 or 1: `in` alone. Like `in` they must not change until the operation ended; one of them may be `out`. */
+  uint32_t num_inputs;
+  const void *const *inputs;
   void *out; /* NULL: results are checked and thrown away */
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
   /* per lane: exponent codes of the lane's data chunks (float only), then one ready byte a group;
@@ -96,7 +100,7 @@ struct sml_lane_snapshot {
   bool is_waiting;               /* something is outstanding */
   uint32_t waiting_slot;         /* relative; that of missing[], else the one that waits longest */
   uint64_t waiting_since_ns;
-  uint32_t num_missing;          /* ranks the aggregator last said it waits for on that slot; 0: unknown */
+  uint32_t num_missing;          /* contributors the aggregator last said that slot waits for; 0: unknown */
   uint16_t missing[16];
   bool has_error_reply;          /* the aggregator answered that it does not know job or epoch */
   uint64_t error_reply_ns;       /* when it did so first */

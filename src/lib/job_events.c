@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ctl/contributors.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/operation.h"
@@ -81,7 +82,8 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
 }
 
 static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
-  return a->num_lanes == b->num_lanes && a->num_slots == b->num_slots && a->chunk_bytes == b->chunk_bytes;
+  return a->num_lanes == b->num_lanes && a->num_slots == b->num_slots && a->chunk_bytes == b->chunk_bytes &&
+         a->num_ranks == b->num_ranks && memcmp(a->contributors, b->contributors, sizeof a->contributors) == 0;
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {
@@ -179,6 +181,26 @@ static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) 
 
 /* ---- lateness ---- */
 
+/* "waiting for ranks 1, 3", or "waiting for ranks 4-7 on the host of rank 4", into failure's end; ranks too. */
+static void add_missing(const struct sml_job *job, const struct sml_lane_snapshot *s, struct sml_ctl_abort *failure) {
+  const struct sml_ctl_start *start = &job->start;
+  const uint32_t count = sml_contributors_count(start, job->world_size);
+  const size_t room = sizeof failure->detail;
+  size_t used = strlen(failure->detail);
+  const bool is_plain = start->num_ranks == 0;
+  if (used < room)
+    used += (size_t)snprintf(failure->detail + used, room - used, "waiting for%s",
+                             !is_plain ? "" : s->num_missing > 1 ? " ranks" : " rank");
+  for (uint32_t i = 0; i < s->num_missing && used < room; i++) {
+    used += (size_t)snprintf(failure->detail + used, room - used, "%s ", i > 0 ? "," : "");
+    if (used >= room || s->missing[i] >= count) continue;
+    if (is_plain) used += (size_t)snprintf(failure->detail + used, room - used, "%u", s->missing[i]);
+    else used += sml_contributor_describe(start, s->missing[i], failure->detail + used, room - used);
+  }
+  failure->num_ranks =
+      sml_contributors_name(start, job->world_size, s->missing, s->num_missing, failure->ranks);
+}
+
 /* "waiting for ranks 1, 3 in shared memory", as below. */
 static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
   uint32_t ranks[SML_CTL_MAX_RANKS], num_absent;
@@ -220,11 +242,8 @@ static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failur
   } else if (s.num_missing == 0) {
     ADD("no answer from the aggregator on lane %u slot %u", lane, s.waiting_slot);
   } else {
-    ADD("waiting for rank%s", s.num_missing > 1 ? "s" : "");
-    for (uint32_t i = 0; i < s.num_missing && i < SML_CTL_MAX_RANKS; i++) {
-      ADD("%s %u", i > 0 ? "," : "", s.missing[i]);
-      failure->ranks[failure->num_ranks++] = s.missing[i];
-    }
+    add_missing(job, &s, failure);
+    used = strlen(failure->detail);
     ADD(" on lane %u slot %u", lane, s.waiting_slot);
   }
 #undef ADD

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/job_lanes.h"
 
+#include "ctl/contributors.h"
 #include "lib/job_settings.h"
 
 static struct sml_worker_options make_worker_options(const struct sml_job *job,
                                                      const struct sml_ctl_start *start, uint32_t lane) {
   return (struct sml_worker_options){.job = job->session.welcome.job,
                                      .epoch = start->epoch,
-                                     .rank = (uint16_t)job->rank,
+                                     .rank = (uint16_t)sml_contributor_of(start, job->rank),
                                      .world_size = job->world_size,
+                                     .num_contributors = sml_contributors_count(start, job->world_size),
                                      .num_lanes = start->num_lanes,
                                      .lane = lane,
                                      .num_slots = start->num_slots,

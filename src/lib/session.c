@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/wire.h"
+#include "ctl/contributors.h"
 #include "lib/fork.h"
 #include "lib/job_settings.h"
 
@@ -284,9 +285,16 @@ static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *we
   probe(s, now_ns);
 }
 
+static bool is_lead(const struct sml_ctl_start *start, uint32_t rank) {
+  return sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
+}
+
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
-  if (start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
-      start->chunk_bytes + overhead_bytes(s) > s->datagram_bytes ||
+  const bool is_mine = start->num_ranks == 0 || start->num_ranks == s->options.join.world_size;
+  /* Who does not send has no path that would be too small. */
+  const bool is_sender = !is_mine || is_lead(start, s->options.join.rank);
+  if (!is_mine || start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
+      (is_sender && start->chunk_bytes + overhead_bytes(s) > s->datagram_bytes) ||
       start->features != s->options.join.features) {
     end(s, SML_ERR_PROTOCOL,
         "the aggregator at %s started the job with %u lanes, %u slots, chunks of %u bytes and features %x, "
