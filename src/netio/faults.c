@@ -31,6 +31,7 @@ struct faults {
   struct sml_netio *inner;
   struct sml_fault_options options;
   uint64_t num_received; /* frames taken from inner: the index of the next */
+  uint32_t num_to_lose;  /* of a burst that began */
   struct sml_rx_frame inner_frames[INNER_FRAMES];
   size_t num_inner, next_inner; /* inner's last burst, and how far it is used */
   struct sml_rx_frame duplicate;
@@ -144,6 +145,18 @@ static void flip_bits(struct sml_prng *prng, uint8_t *data, uint32_t num_bytes) 
   }
 }
 
+/* With bursts, the chance that one begins is such that the share of lost frames stays options.loss. */
+static bool draw_loss(struct faults *f, struct sml_prng *prng) {
+  const struct sml_fault_options *o = &f->options;
+  const uint32_t burst_frames = sml_max_u32(o->loss_burst_frames, 1);
+  const double chance = burst_frames == 1 || o->loss == 0 ? o->loss : o->loss / (o->loss + burst_frames * (1 - o->loss));
+  const bool begins = sml_prng_chance(prng, chance); /* drawn always: later draws stay the same */
+  if (f->num_to_lose == 0 && begins) f->num_to_lose = burst_frames;
+  if (f->num_to_lose == 0) return false;
+  f->num_to_lose--;
+  return true;
+}
+
 /* Decides about one frame and gives what arrives now: 0, 1 or 2 copies, put into `out` one by one (a
  * second that finds no room waits in f->duplicate). Needs a free cell. */
 static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_frame frame,
@@ -151,7 +164,7 @@ static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_fram
   const struct sml_fault_options *o = &f->options;
   const uint64_t index = f->num_received++;
   struct sml_prng prng = {.state = sml_mix64(o->seed) ^ sml_mix64(index + 1)};
-  bool is_lost = sml_prng_chance(&prng, o->loss);
+  bool is_lost = draw_loss(f, &prng);
   if (o->drop != NULL) is_lost = o->drop(o->drop_user, frame.data, frame.num_bytes);
   bool is_held = sml_prng_chance(&prng, o->reorder);
   const bool is_duplicate = sml_prng_chance(&prng, o->duplicate);

@@ -15,6 +15,7 @@ static void test_good_texts(void **state) {
   assert_true(sml_faults_parse("seed=18446744073709551615,reorder_frames=1024", &o, error, sizeof error));
   assert_true(o.seed == UINT64_MAX && o.reorder_frames == 1024);
   assert_false(sml_faults_any(&o));
+  assert_true(sml_faults_parse("loss=0.01,burst=64", &o, error, sizeof error) && o.loss_burst_frames == 64);
   assert_true(sml_faults_parse("loss=1E-99", &o, error, sizeof error));
   assert_true(sml_faults_any(&o));
   assert_true(sml_faults_parse("", &o, error, sizeof error) && !sml_faults_any(&o));
@@ -55,6 +56,7 @@ static void test_bad_texts(void **state) {
       {"seed=1.5", "whole number"},
       {"seed=18446744073709551616", "whole number"},
       {"seed=99999999999999999999999", "whole number"},
+      {"burst=0", "1 to 1024"},
       {"reorder_frames=0", "1 to 1024"},
       {"reorder_frames=1025", "1 to 1024"},
   };

@@ -160,6 +160,29 @@ static void test_rates(void **state) {
   free(got);
 }
 
+static void test_losses_in_bursts(void **state) {
+  (void)state;
+  enum { FRAMES = 50000, BURST = 64 };
+  struct arrivals *got = calloc(1, sizeof *got);
+  uint8_t *copies = calloc(1, FRAMES);
+  const struct sml_fault_options options = {.loss = 0.2, .loss_burst_frames = BURST, .seed = 3};
+  run(&options, FRAMES, plain_rhythm, got);
+  count_copies(got, FRAMES, copies);
+  uint32_t num_lost = 0, num_in_a_row = 0;
+  for (uint32_t i = 0; i < FRAMES; i++) {
+    num_lost += copies[i] == 0;
+    num_in_a_row = copies[i] == 0 ? num_in_a_row + 1 : 0;
+    if (i + 1 == FRAMES || copies[i + 1] == 0) continue;
+    assert_int_equal(num_in_a_row % BURST, 0); /* whole bursts, maybe one after the other */
+  }
+  const double share = (double)num_lost / FRAMES;
+  if (share < 0.12 || share > 0.28) fail_msg("share %g, wanted 0.2", share); /* 156 bursts: five deviations */
+  run(&(struct sml_fault_options){.loss = 1, .loss_burst_frames = BURST}, 1000, plain_rhythm, got);
+  assert_int_equal(got->num, 0);
+  free(copies);
+  free(got);
+}
+
 static void test_certainties(void **state) {
   (void)state;
   struct arrivals *got = calloc(1, sizeof *got);
@@ -273,6 +296,7 @@ int main(void) {
                                      cmocka_unit_test(test_a_seed_repeats_exactly),
                                      cmocka_unit_test(test_fate_does_not_depend_on_bursts),
                                      cmocka_unit_test(test_rates),
+                                     cmocka_unit_test(test_losses_in_bursts),
                                      cmocka_unit_test(test_certainties),
                                      cmocka_unit_test(test_targeted_drop),
                                      cmocka_unit_test(test_held_frames_come_out),

@@ -101,6 +101,7 @@ struct sml_fault_options {
   /* A reordered frame is held back by up to this many later ones, or until two empty bursts in a row.
    * 0: 16. At most 1024. */
   uint32_t reorder_frames;
+  uint32_t loss_burst_frames; /* frames are lost so many in a row, the same share of them. 0: 1. At most 1024. */
   uint64_t seed;
   /* If set, decides loss alone, before `loss`: true drops the frame (targeted tests). */
   bool (*drop)(void *user, const uint8_t *data, uint32_t num_bytes);
@@ -108,7 +109,8 @@ struct sml_fault_options {
 };
 /* NULL when out of memory (then inner is not closed). */
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options);
-/* Reads "loss=0.01,duplicate=0.01,reorder=0.05,corrupt=0,seed=7" (SWITCHML_FAULTS), also reorder_frames.
+/* Reads "loss=0.01,duplicate=0.01,reorder=0.05,corrupt=0,seed=7" (SWITCHML_FAULTS), also reorder_frames,
+ * burst.
  * False: error_out says what is wrong. An empty or NULL text gives all zero. */
 bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out,
                       size_t error_bytes);
