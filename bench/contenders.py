@@ -24,10 +24,14 @@ from places import BenchError
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
-DAEMON, COMMAND = os.path.join(BUILD, "src/switchd/switchmld"), os.path.join(BUILD, "src/cli/switchml")
 FRAME_BYTES = 42       # Ethernet, IPv4 and UDP headers: what the shaper counts beside the datagram
 HEADER_BYTES = 32      # of ours, in every datagram
 ROUND_TIMEOUT_S = 300
+
+
+def program_paths(build):
+    """Our daemon and our command in a build directory."""
+    return os.path.join(build, "src/switchd/switchmld"), os.path.join(build, "src/cli/switchml")
 
 
 def base_environment():
@@ -93,11 +97,12 @@ class SwitchML:
     title, family = "SwitchML", "switchml"
 
     def __init__(self, processes, num_ranks, title=None, environment=None, faults="", arguments=(), job="bench",
-                 port=4800, daemon=None):
+                 port=4800, daemon=None, build=BUILD):
         self.processes, self.num_ranks, self.faults, self.port, self.job = processes, num_ranks, faults, port, job
         self.title = title or self.title
         self.environment = {**base_environment(), **(environment or {})}
         self.arguments, self.place, self.daemon, self.log = list(arguments), None, daemon, None
+        self.daemon_path, self.command_path = program_paths(build)
         words = [f"{name}={value}" for name, value in (environment or {}).items()]
         words += [f"SWITCHML_FAULTS={faults}"] if faults else []
         self.command = " ".join([*words, "switchml bench", *self.arguments])
@@ -111,7 +116,7 @@ class SwitchML:
         self.log = tempfile.TemporaryFile("w+")
         with tempfile.TemporaryDirectory() as folder:
             port_file = os.path.join(folder, "port")
-            command = place.at_aggregator([DAEMON, "--listen", address, "--port-file", port_file])
+            command = place.at_aggregator([self.daemon_path, "--listen", address, "--port-file", port_file])
             self.daemon = self.processes.start(command, stdout=self.log, stderr=self.log,
                                                env={**self.environment, **self.faults_of(0)})
             deadline = time.monotonic() + 10
@@ -129,7 +134,7 @@ class SwitchML:
         return {"SWITCHML_FAULTS": f"{self.faults},seed={receiver + 1}"} if self.faults else {}
 
     def start_workers(self, sizes, iters, type_name, warmup=1, **keywords):
-        command = [COMMAND, "bench", "--sizes", ",".join(map(str, sizes)), "--iters", str(iters), "--warmup", str(warmup),
+        command = [self.command_path, "bench", "--sizes", ",".join(map(str, sizes)), "--iters", str(iters), "--warmup", str(warmup),
                    "--type", type_name, "--job", self.job, "--timeout", "120", "--json", *self.arguments]
         keywords.setdefault("stdout", subprocess.PIPE)
         keywords.setdefault("stderr", subprocess.PIPE)

@@ -48,11 +48,12 @@ def facts(root):
 
 
 def busy_s():
-    """CPU seconds that all cores were busy so far, time stolen by the host of this machine included."""
+    """CPU seconds so far of all cores: of processes, with what the host of this machine stole; of interrupts, which
+    this kernel may count for no process, though packets are received and token buckets emptied there."""
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-    return (user + nice + system + irq + softirq + steal) / TICKS
+    return (user + nice + system + steal) / TICKS, (irq + softirq) / TICKS
 
 
 def threads_cpu_s(pid):
@@ -79,20 +80,24 @@ def own_cpu_s(pids):
 
 
 class ForeignLoad:
-    """How many cores others kept busy while something was measured:
+    """How many cores others kept busy while something was measured, and how many the kernel's interrupts:
 
         with ForeignLoad(pids) as load: ...
-        load.cores
+        load.cores, load.interrupt_cores
     """
 
     def __init__(self, pids, clock):
         self.pids, self.clock, self.cores = pids, clock, 0.0
+        self.start, self.interrupt_cores = None, 0.0
 
     def __enter__(self):
-        self.start = (self.clock(), busy_s(), own_cpu_s(self.pids()))
+        self.start = self._read()
         return self
 
     def __exit__(self, *_):
-        time_s, all_s, own_s = (end - begin for begin, end in
-                                zip(self.start, (self.clock(), busy_s(), own_cpu_s(self.pids()))))
+        time_s, all_s, interrupts_s, own_s = (end - begin for begin, end in zip(self.start, self._read()))
         self.cores = max(0.0, (all_s - own_s) / max(time_s, 1e-3))
+        self.interrupt_cores = interrupts_s / max(time_s, 1e-3)
+
+    def _read(self):
+        return (self.clock(), *busy_s(), own_cpu_s(self.pids()))

@@ -65,6 +65,7 @@ COLUMNS = [
     ("CPU s", lambda row: number(row.get("cpu_s"))),
     ("CPU s/GB", lambda row: number(row.get("cpu_s_per_GB"))),
     ("aggregator cores", lambda row: number(row.get("aggregator_cores"), 2)),
+    ("interrupts' cores", lambda row: number(row.get("interrupt_cores"), 2)),
     ("others' cores", lambda row: number(row.get("foreign_cores"), 2) + ("!" if row.get("is_starved") else "")),
 ]
 LOSS_COLUMNS = COLUMNS + [("time / loss-free", _ratio("times_loss_free")),

@@ -3,13 +3,13 @@
 import contextlib
 import os
 import re
+import subprocess
 
-import link
 import netbed
 import places
-from contenders import ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, base_environment, copy_rate, missing_peers
+from contenders import BUILD, ROOT, Gloo, OpenMPI, SwitchML, copy_rate
+from counts import gate
 from fairness import fairness
-from places import BenchError
 
 K, M = 1 << 10, 1 << 20
 RATE = "1gbit"
@@ -132,8 +132,7 @@ def sizes(session):
 
 
 def has_shared_memory():
-    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/man/switchml.1"),
-              encoding="utf-8") as page:
+    with open(os.path.join(ROOT, "docs/man/switchml.1"), encoding="utf-8") as page:
         return "SWITCHML_SHARED_MEMORY" in page.read()
 
 
@@ -177,8 +176,7 @@ LOSSES = [(0.0, 0), (0.001, 0), (0.01, 0), (0.05, 0), (0.01, 64)]
 
 def takes_fault(text):
     """Whether this build knows a fault: its name is in the manual page of the daemon."""
-    with open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src/netio/faults_parse.c"),
-              encoding="utf-8") as source:
+    with open(os.path.join(ROOT, "src/netio/faults_parse.c"), encoding="utf-8") as source:
         return f'"{text}"' in source.read()
 
 
@@ -200,7 +198,7 @@ class LossySwitchML(SwitchML):
 def lossy_contenders(session, n):
     """Ours at each loss, then the paper's scheme."""
     contenders, port = [], 4810
-    for loss, burst in LOSSES if not session.options.quick else LOSSES[:1] + LOSSES[2:3]:
+    for loss, burst in LOSSES if not session.options.quick else LOSSES[:1] + LOSSES[2:3] + LOSSES[4:]:
         if burst and not takes_fault("burst"):
             session.note("loss in bursts of 64: this build's faults have no bursts; not measured")
             continue
@@ -231,14 +229,47 @@ def loss(session):
                 session.save()
 
 
+def build_without_crc(session):
+    """A second build whose frames carry no CRC; None if it cannot be made."""
+    build = BUILD.rstrip("/") + "-without-crc"
+    session.say(f"building {build}")
+    commands = [] if os.path.exists(os.path.join(build, "build.ninja")) else [
+        ["meson", "setup", build, ROOT, "-Dc_args=-DSML_BENCH_WITHOUT_CRC"]]
+    commands.append(["ninja", "-C", build, "src/switchd/switchmld", "src/cli/switchml", "bench/counts/counts"])
+    for command in commands:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            session.note(f"what CRC costs was not measured: {' '.join(command)}: {result.stdout[-300:]}")
+            return None
+    return build
+
+
+def count_checks(session, build):
+    """What the checks cost in instructions, which do not depend on the machine's other load."""
+    try:
+        costs = [gate.count_instructions(os.path.join(each, "bench/counts/counts"), 2, "float32")
+                 for each in (BUILD, build)]
+    except (gate.NotHere, RuntimeError) as why:
+        session.note(f"instructions were not counted: {why}")
+        return
+    for role in gate.ROLES:
+        session.note(f"in-process back end, n = 2, float32: {costs[0][role]:.0f} instructions a chunk in the {role}'s "
+                     f"engine, without CRC {costs[1][role]:.0f}: {costs[0][role] / costs[1][role]:.3f} times")
+
+
 def checks(session):
-    """Check words, CRC and timers on and off: loopback, unshaped, n = 2, 4"""
+    """What check words and CRC cost: loopback, unshaped, n = 2, 4, and instructions in process"""
     size, iters = 16 * M, 3 if session.options.quick else 10
+    build = build_without_crc(session)
     for n in session.pick("n", [2, 4], [2]):
         with places.loopback() as place:
             contenders = [SwitchML(session.processes, n), SwitchML(session.processes, n, "SwitchML, check words",
                                                                    {"SWITCHML_CHECK": "1"}, port=4801)]
+            if build:
+                contenders.append(SwitchML(session.processes, n, "SwitchML, without CRC", port=4802, build=build))
             session.measure(place, contenders, [(size, iters)], {"mtu": 65536, "rate": "none"})
+    if build:
+        count_checks(session, build)
 
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,

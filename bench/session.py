@@ -14,7 +14,7 @@ from contenders import SwitchML
 from places import BenchError
 
 # Others may keep this share of a core busy before a round is measured again, and so many more rounds are tried.
-MAX_FOREIGN_CORES, MAX_REPEATS = 0.3, 4
+MAX_FOREIGN_CORES, MAX_REPEATS = 0.3, 2
 FAILURES = (BenchError, netbed.NetbedError, subprocess.SubprocessError, OSError, ValueError, KeyError, IndexError)
 
 
@@ -98,7 +98,7 @@ class Session:
             if load.cores <= MAX_FOREIGN_CORES or repeat == MAX_REPEATS or self.options.quick:
                 break
         for result in results:
-            result["foreign_cores"] = load.cores
+            result["foreign_cores"], result["interrupt_cores"] = load.cores, load.interrupt_cores
         return results
 
     def measure(self, place, contenders, runs, case, type_name="float32"):

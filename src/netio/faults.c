@@ -149,7 +149,8 @@ static void flip_bits(struct sml_prng *prng, uint8_t *data, uint32_t num_bytes) 
 static bool draw_loss(struct faults *f, struct sml_prng *prng) {
   const struct sml_fault_options *o = &f->options;
   const uint32_t burst_frames = sml_max_u32(o->loss_burst_frames, 1);
-  const double chance = burst_frames == 1 || o->loss == 0 ? o->loss : o->loss / (o->loss + burst_frames * (1 - o->loss));
+  const bool is_plain = burst_frames == 1 || o->loss == 0;
+  const double chance = is_plain ? o->loss : o->loss / (o->loss + burst_frames * (1 - o->loss));
   const bool begins = sml_prng_chance(prng, chance); /* drawn always: later draws stay the same */
   if (f->num_to_lose == 0 && begins) f->num_to_lose = burst_frames;
   if (f->num_to_lose == 0) return false;
