@@ -33,6 +33,17 @@ static uint64_t log_uniform(struct sml_prng *prng, uint64_t limit) {
   return sml_min_u64(limit, (UINT64_C(1) << octave) + sml_prng_below(prng, UINT64_C(1) << octave));
 }
 
+/* Hosts of any sizes, their ranks in any order; all ranks on one as well. */
+static void draw_contributors(struct world_options *o, uint64_t seed) {
+  struct sml_prng prng = {sml_mix64(seed ^ 0x686f737473)};
+  const double crowd = unit(&prng) * 1.2;
+  for (uint32_t r = 0; r < o->world_size; r++) {
+    const bool is_new = r == 0 || !sml_prng_chance(&prng, crowd);
+    const uint64_t other = r == 0 ? 0 : sml_prng_below(&prng, o->num_contributors);
+    o->contributors[r] = (uint16_t)(is_new ? o->num_contributors++ : other);
+  }
+}
+
 static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   struct world_options o = {.world_size = 2 + (uint32_t)sml_prng_below(prng, 7),
                             .num_lanes = sml_prng_below(prng, 3) == 0 ? 3 : 1,
@@ -43,6 +54,7 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   o.is_unchecked = seed % 4 == 1;
   o.is_unkeyed = seed % 8 == 1 || seed % 8 == 2;
   if (seed % 16 == 0) o.world_size = 65 + (uint32_t)sml_prng_below(prng, 8); /* a second word of ranks */
+  if (seed % 3 == 2) draw_contributors(&o, seed);
   if (sml_prng_below(prng, 3) == 0) return o;
   o.stall = unit(prng) * 0.5;
   o.faults.loss = unit(prng) * 0.05;

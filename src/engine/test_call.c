@@ -166,10 +166,23 @@ static uint32_t hash_output(const struct world_part *part) {
   return sml_crc32c(0, part->out - GUARD_BYTES, part->call->num_bytes + 2 * GUARD_BYTES);
 }
 
-static void note_ended(struct sml_engine_operation *operation) {
-  struct world_part *part = (struct world_part *)(void *)operation;
+static void end_part(struct world_part *part) {
   part->num_ended++;
   part->hash_at_end = hash_output(part);
+}
+
+/* Of the rank that leads; the others of its contributor get what it has got. */
+static void note_ended(struct sml_engine_operation *operation) {
+  struct world_part *lead = (struct world_part *)(void *)operation;
+  struct world_call *call = lead->call;
+  for (uint32_t r = 0; r < call->world_size; r++) {
+    struct world_part *part = &call->parts[r];
+    if (part == lead || &call->parts[world_lead(call->world, r)] != lead) continue;
+    part->operation.status = operation->status;
+    if (operation->status == SML_OK && operation->out != NULL) memcpy(part->out, lead->out, call->num_bytes);
+    end_part(part);
+  }
+  end_part(lead);
 }
 
 /* Memory with a guard before the tensor, and one behind it unless the allocator is to watch that end. */
@@ -181,7 +194,8 @@ static uint8_t *guarded(const struct world_call *call, size_t end_bytes, uint8_t
   return *memory_out + GUARD_BYTES + shift;
 }
 
-static bool is_discarded(const struct world_call *call, uint32_t rank) {
+static bool is_discarded(const struct world_call *call, uint32_t of_rank) {
+  const uint32_t rank = world_lead(call->world, of_rank);
   return rank < 64 && sml_bit_test(&call->options.discards, rank);
 }
 
@@ -245,8 +259,18 @@ void world_call_submit(struct world_call *call, uint32_t rank) {
   const struct world_job *job = &call->world->jobs[call->options.job];
   SML_ASSERT(!part->is_submitted);
   part->is_submitted = true;
+  const uint32_t lead = world_lead(call->world, rank);
+  struct world_part *sender = &call->parts[lead];
+  uint32_t num_inputs = 0;
+  for (uint32_t r = 0; r < call->world_size; r++) {
+    if (world_lead(call->world, r) != lead) continue;
+    if (!call->parts[r].is_submitted) return; /* the last of them sends for all */
+    sender->inputs[num_inputs++] = call->parts[r].in;
+  }
+  sender->operation.inputs = sender->inputs;
+  sender->operation.num_inputs = num_inputs;
   for (uint32_t l = 0; l < call->world->options.num_lanes; l++)
-    sml_lane_push(job->lanes[rank][l], &part->operation);
+    sml_lane_push(job->lanes[lead][l], &sender->operation);
 }
 
 void world_call_submit_all(struct world_call *call) {

@@ -99,6 +99,17 @@ void world_destroy(struct world *w) {
 
 /* ---- the life of a job ---- */
 
+static const uint16_t *contributors_of(const struct world *w) {
+  return w->options.num_contributors != 0 ? w->options.contributors : NULL;
+}
+
+uint32_t world_lead(const struct world *w, uint32_t rank) {
+  uint32_t lead = 0;
+  if (contributors_of(w) == NULL) return rank;
+  while (w->options.contributors[lead] != w->options.contributors[rank]) lead++;
+  return lead;
+}
+
 static const struct sml_key *key_of(const struct world_job *job) {
   return job->is_keyed ? &job->key : NULL;
 }
@@ -123,6 +134,7 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
   job->worker = (struct sml_worker_options){.job = job->number,
                                             .epoch = epoch,
                                             .world_size = o->world_size,
+                                            .num_contributors = o->num_contributors,
                                             .num_lanes = o->num_lanes,
                                             .num_slots = o->num_slots,
                                             .slot_base = (uint16_t)(j * o->num_slots),
@@ -187,6 +199,7 @@ bool world_exchange_hellos(struct world *w, uint32_t j) {
 static void start_aggregators(struct world *w, struct world_job *job) {
   const struct sml_worker_options *o = &job->worker;
   const struct sml_aggregator_options options = {.world_size = o->world_size,
+                                                 .num_contributors = o->num_contributors,
                                                  .num_slots = o->num_slots,
                                                  .slot_base = o->slot_base,
                                                  .chunk_bytes = o->chunk_bytes,
@@ -197,7 +210,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
     void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)));
     memset(mem, 0xee, sml_aggregator_memsize(&options));
     job->states[l] = sml_aggregator_init(mem, &options);
-    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l], NULL,
+    free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l], contributors_of(w),
                                          key_of(job)));
   }
 }
@@ -205,7 +218,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
 static struct sml_worker_options worker_options(struct world *w, const struct world_job *job, uint32_t r,
                                                 uint32_t l) {
   struct sml_worker_options o = job->worker;
-  o.rank = (uint16_t)r;
+  o.rank = contributors_of(w) != NULL ? w->options.contributors[r] : (uint16_t)r;
   o.lane = l;
   o.seed = sml_prng_next(&w->prng);
   return o;
@@ -217,7 +230,7 @@ void world_start_job(struct world *w, uint32_t j) {
   start_aggregators(w, job);
   job->is_started = true;
   for (uint32_t r = 0; r < w->options.world_size; r++) {
-    for (uint32_t l = 0; l < w->options.num_lanes; l++) {
+    for (uint32_t l = 0; l < w->options.num_lanes && world_lead(w, r) == r; l++) {
       job->lanes[r][l] =
           must(sml_lane_create(&(struct sml_lane_options){.worker = worker_options(w, job, r, l),
                                                           .aggregator = w->aggregator_ports[l].addr,
@@ -240,6 +253,7 @@ void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   start_aggregators(w, job);
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
+      if (job->lanes[r][l] == NULL) continue;
       const struct sml_worker_options o = worker_options(w, job, r, l);
       sml_lane_restart(job->lanes[r][l], &o, key_of(job));
     }
@@ -307,7 +321,7 @@ static void check_invariants(const struct world *w) {
   const uint32_t r = (uint32_t)(w->num_passes / w->options.num_lanes % w->options.world_size);
   const char *problem = sml_aggregator_engine_find_violation(w->aggregators[l]);
   for (uint32_t j = 0; j < WORLD_MAX_JOBS && problem == NULL; j++) {
-    if (w->jobs[j].is_started) problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
+    if (w->jobs[j].is_started && w->jobs[j].lanes[r][l] != NULL) problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
     if (problem != NULL && w->options.has_liar && memcmp(problem, "I9", 2) == 0) problem = NULL;
   }
   if (problem == NULL) return;
@@ -397,6 +411,7 @@ uint64_t world_lane_drops(const struct world *w, uint32_t j, enum sml_drop drop)
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
       struct sml_lane_snapshot s;
+      if (w->jobs[j].lanes[r][l] == NULL) continue;
       sml_lane_snapshot(w->jobs[j].lanes[r][l], &s);
       sum += s.num_drops[drop];
     }
@@ -409,6 +424,7 @@ uint64_t world_retransmissions(const struct world *w, uint32_t j) {
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
       struct sml_lane_snapshot s;
+      if (w->jobs[j].lanes[r][l] == NULL) continue;
       sml_lane_snapshot(w->jobs[j].lanes[r][l], &s);
       sum += s.retransmissions;
     }

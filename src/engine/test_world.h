@@ -29,6 +29,10 @@ struct world_options {
   uint32_t first_phase, first_chunk; /* 0: those of production */
   uint32_t queue_frames;             /* of a port; 0: enough */
   bool is_unchecked, is_unkeyed;     /* otherwise chunks carry check words, and packets tags */
+  /* Ranks that contribute as one, and how many then do, numbered by their lowest ranks; 0: each by itself. Only the
+   * lowest of each has lanes; calls give it the inputs of all once all have submitted, and its result to all. */
+  uint32_t num_contributors;
+  uint16_t contributors[WORLD_MAX_RANKS];
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double stall;                      /* chance that an engine sits out a pass */
   struct sml_fault_options faults;   /* the seed is drawn for each port */
@@ -75,6 +79,8 @@ struct world {
 struct world *world_create(const struct world_options *options);
 void world_destroy(struct world *w);
 
+/* The rank that sends for this one. */
+uint32_t world_lead(const struct world *w, uint32_t rank);
 /* A job of all ranks and lanes: open, HELLOs, start. Number j is used for aggregators and workers. */
 void world_open_job(struct world *w, uint32_t j, uint32_t epoch);
 bool world_exchange_hellos(struct world *w, uint32_t j); /* whether every rank got every echo */
@@ -109,6 +115,7 @@ struct world_call_options {
 struct world_part {
   struct sml_engine_operation operation; /* first: on_ended casts */
   struct world_call *call;
+  const void *inputs[WORLD_MAX_RANKS]; /* of a rank that leads */
   uint8_t *in_memory, *out_memory; /* what to free */
   uint8_t *in, *out;
   uint8_t *pristine; /* the input again */
