@@ -320,7 +320,7 @@ def numbers_signed(text):
 def parse_value(key, value, member):
     if key == "status":
         return peer.STATUSES[value]
-    if key in ("ranks", "ports"):
+    if key in ("ranks", "ports", "contributors"):
         return numbers(value)
     if key == "epoch" and value[0] == "+":
         return member.welcome["epoch"] + number(value[1:])
