@@ -285,16 +285,23 @@ static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *we
   probe(s, now_ns);
 }
 
-static bool is_lead(const struct sml_ctl_start *start, uint32_t rank) {
-  return sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
+/* The table is that of this job, and lets nobody contribute for a rank that has not asked for it. */
+static bool has_agreed_contributors(const struct sml_ctl_join *join, const struct sml_ctl_start *start) {
+  if (start->num_ranks == 0) return true;
+  if (start->num_ranks != join->world_size) return false;
+  return join->is_combining || sml_contributor_ranks(start, start->contributors[join->rank], NULL, 0) == 1;
+}
+
+/* Who does not send has no path that would be too small. */
+static bool has_agreed_size(const struct sml_session *s, const struct sml_ctl_start *start) {
+  const uint32_t rank = s->options.join.rank;
+  const bool is_lead = sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
+  return !is_lead || start->chunk_bytes + overhead_bytes(s) <= s->datagram_bytes;
 }
 
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
-  const bool is_mine = start->num_ranks == 0 || start->num_ranks == s->options.join.world_size;
-  /* Who does not send has no path that would be too small. */
-  const bool is_sender = !is_mine || is_lead(start, s->options.join.rank);
-  if (!is_mine || start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
-      (is_sender && start->chunk_bytes + overhead_bytes(s) > s->datagram_bytes) ||
+  if (!has_agreed_contributors(&s->options.join, start) || !has_agreed_size(s, start) ||
+      start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
       start->features != s->options.join.features) {
     end(s, SML_ERR_PROTOCOL,
         "the aggregator at %s started the job with %u lanes, %u slots, chunks of %u bytes and features %x, "
