@@ -6,6 +6,7 @@
 
 #define CODE_NONFINITE 255u
 #define QUIET_NAN 0x7fc00000u
+#define MAX_EXACT_ELEMS 128u
 
 static uint64_t spread(uint64_t x) {
   x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
@@ -128,6 +129,78 @@ static void sum_floats(const uint32_t *ranks, uint32_t world_size, uint64_t coun
   }
 }
 
+/* ---- exact sums: numbers of NUM_BITS bits, one a byte, in units of 2^-181 ---- */
+
+#define NUM_BITS 352
+#define UNIT (-181)
+
+static void add_bits(uint8_t *bits, uint32_t mantissa, int position) {
+  uint32_t carry = 0;
+  for (int i = position; i < NUM_BITS; i++, mantissa >>= 1) {
+    carry += bits[i] + (mantissa & 1);
+    bits[i] = carry & 1;
+    carry >>= 1;
+  }
+}
+
+/* a - b; whether it is negative, and then it is wrong. */
+static bool subtract_bits(const uint8_t *a, const uint8_t *b, uint8_t *difference) {
+  int borrow = 0;
+  for (int i = 0; i < NUM_BITS; i++) {
+    const int digit = a[i] - b[i] - borrow;
+    difference[i] = (uint8_t)(digit & 1);
+    borrow = digit < 0;
+  }
+  return borrow != 0;
+}
+
+static bool divide_bits(uint8_t *bits, uint32_t divisor) {
+  uint32_t rest = 0;
+  for (int i = NUM_BITS - 1; i >= 0; i--) {
+    rest = 2 * rest + bits[i];
+    bits[i] = rest >= divisor;
+    if (bits[i]) rest -= divisor;
+  }
+  return rest != 0;
+}
+
+static uint32_t round_bits(const uint8_t *bits, bool has_rest) {
+  int top = NUM_BITS - 1;
+  while (top > 0 && bits[top] == 0) top--;
+  int last = top - 23 > -149 - UNIT ? top - 23 : -149 - UNIT;
+  uint32_t kept = 0;
+  for (int i = top; i >= last; i--) kept = 2 * kept + bits[i];
+  for (int i = 0; i < last - 1; i++) has_rest = has_rest || bits[i] != 0;
+  if (bits[last - 1] && (has_rest || (kept & 1) != 0)) kept++;
+  if (kept == 1u << 24) {
+    kept >>= 1;
+    last++;
+  }
+  if (kept < 1u << 23) return kept;
+  const int exponent = last + UNIT + 23 + 127;
+  return exponent >= 255 ? 0x7f800000u : (uint32_t)exponent << 23 | (kept & 0x7fffffu);
+}
+
+static uint32_t sum_exactly(const uint32_t *ranks, uint32_t world_size, uint64_t stride, uint32_t divisor) {
+  uint8_t sums[2][NUM_BITS] = {{0}}, difference[NUM_BITS];
+  bool is_infinite[2] = {false, false};
+  for (uint32_t rank = 0; rank < world_size; rank++) {
+    const uint32_t x = ranks[rank * stride], sign = x >> 31, exponent = x >> 23 & 0xff, fraction = x & 0x7fffffu;
+    if (exponent == 255) {
+      if (fraction != 0) return QUIET_NAN;
+      is_infinite[sign] = true;
+    } else {
+      add_bits(sums[sign], fraction | (exponent != 0 ? 1u << 23 : 0), (exponent != 0 ? (int)exponent : 1) - 150 - UNIT);
+    }
+  }
+  if (is_infinite[0] && is_infinite[1]) return QUIET_NAN;
+  if (is_infinite[0] || is_infinite[1]) return is_infinite[1] ? 0xff800000u : 0x7f800000u;
+  const bool is_negative = subtract_bits(sums[0], sums[1], difference);
+  if (is_negative) (void)subtract_bits(sums[1], sums[0], difference);
+  const bool has_rest = divide_bits(difference, divisor);
+  return (uint32_t)is_negative << 31 | round_bits(difference, has_rest);
+}
+
 static void sum_integers(const uint32_t *ranks, uint32_t world_size, uint64_t count, uint32_t *out) {
   memcpy(out, ranks, count * sizeof *out);
   for (uint32_t rank = 1; rank < world_size; rank++)
@@ -140,11 +213,18 @@ void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, b
   else sum_integers(ranks, world_size, count, out);
 }
 
+void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_average, uint32_t *out) {
+  for (uint64_t i = 0; i < count; i++)
+    out[i] = sum_exactly(ranks + i, world_size, count, is_average ? world_size : 1);
+}
+
 void sim_sum_make(const struct sim_sum *s, uint32_t *out, uint32_t *scratch) {
+  const bool is_small = s->tensor.is_float && s->count <= MAX_EXACT_ELEMS && s->world_size > 1;
   for (uint64_t first = 0; first < s->count; first += s->chunk_elems) {
     const uint64_t left = s->count - first, count = left < s->chunk_elems ? left : s->chunk_elems;
     for (uint32_t rank = 0; rank < s->world_size; rank++)
       sim_tensor_fill(&s->tensor, rank, first, count, scratch + rank * count);
-    sim_sum_block(scratch, s->world_size, count, s->tensor.is_float, s->is_average, out + first);
+    if (is_small) sim_sum_small(scratch, s->world_size, count, s->is_average, out + first);
+    else sim_sum_block(scratch, s->world_size, count, s->tensor.is_float, s->is_average, out + first);
   }
 }

@@ -30,6 +30,9 @@ void sim_tensor_fill(const struct sim_tensor *t, uint32_t rank, uint64_t first, 
 void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_float, bool is_average,
                    uint32_t *bits_out);
 
+/* The same of a small operation of floats: exact sums. */
+void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_average, uint32_t *bits_out);
+
 struct sim_sum {
   struct sim_tensor tensor;
   uint64_t count;

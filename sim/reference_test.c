@@ -80,6 +80,26 @@ static void test_average_is_rounded_once(void **state) {
   assert_int_equal(out, bits_of(1.0f / 3.0f));
 }
 
+/* The processor's own sum of two floats is the exact one, rounded once. */
+static void test_small_sums_are_exact(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 3000; seed++) {
+    const struct sim_tensor t = {.seed = seed, .kind = (uint8_t)(seed % SIM_DATA_SPECIAL), .is_float = true};
+    uint32_t ranks[2], out;
+    float in[2];
+    sim_tensor_fill(&t, 0, seed, 1, &ranks[0]);
+    sim_tensor_fill(&t, 1, seed, 1, &ranks[1]);
+    memcpy(in, ranks, sizeof in);
+    const volatile float sum = in[0] + in[1];
+    sim_sum_small(ranks, 2, 1, false, &out);
+    assert_int_equal(out, bits_of(sum == 0 ? 0.0f : sum));
+  }
+  const uint32_t large[3] = {bits_of(0x1.fffffep127f), bits_of(0x1.fffffep127f), bits_of(1)};
+  uint32_t out;
+  sim_sum_small(large, 3, 1, true, &out);
+  assert_int_equal(out, bits_of(0x1.555554p127f));
+}
+
 static void test_tensors_are_functions_of_their_place(void **state) {
   (void)state;
   for (uint8_t kind = 0; kind < SIM_NUM_DATA_KINDS; kind++) {
@@ -99,6 +119,7 @@ int main(void) {
       cmocka_unit_test(test_integers_wrap),
       cmocka_unit_test(test_blocks),
       cmocka_unit_test(test_average_is_rounded_once),
+      cmocka_unit_test(test_small_sums_are_exact),
       cmocka_unit_test(test_tensors_are_functions_of_their_place),
   };
   return cmocka_run_group_tests_name("sim_reference", tests, NULL, NULL);

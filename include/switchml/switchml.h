@@ -192,9 +192,10 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
 /* Submits out[i] = reduction over ranks of in[i], i < count; returns before it is done. `in` and
  * `out` (equal for in place, else disjoint; any alignment) are lent to the library until the
  * operation ends: do not write `in` nor touch `out` before. count 0 completes at once. On failure
- * nothing is sent and *operation_out is NULL. float32 is summed in block fixed point (PROTOCOL.md,
- * "Numbers"): every rank gets the same bits; a block with an Inf or NaN on any rank is NaN
- * everywhere. int32 SUM wraps modulo 2^32; int32 AVG is SML_ERR_UNSUPPORTED.
+ * nothing is sent and *operation_out is NULL. float32 is summed exactly and rounded once if count is
+ * at most 128, else in block fixed point (PROTOCOL.md, "Numbers"): every rank gets the same bits; a
+ * block with an Inf or NaN on any rank is NaN everywhere. int32 SUM wraps modulo 2^32; int32 AVG is
+ * SML_ERR_UNSUPPORTED.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
 SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count,
                                  sml_type type, sml_reduction reduction,

@@ -6,6 +6,7 @@
 
 #include "cli/bench.h"
 #include "core/stream.h"
+#include "quant/limbs.h"
 #include "quant/quant.h"
 
 #define NUM_BINADES 60u
@@ -70,6 +71,31 @@ struct block {
   double sum[MAX_BLOCK_ELEMS], magnitude[MAX_BLOCK_ELEMS];
 };
 
+static bool is_exact(const struct sml_bench_shape *shape) {
+  return shape->type == SML_FLOAT32 && sml_limbs_is_exact(shape->num_elems, shape->world_size);
+}
+
+static struct sml_operation_plan make_plan(const struct sml_bench_shape *shape) {
+  return (struct sml_operation_plan){
+      .num_elems = shape->num_elems,
+      .type = (uint8_t)shape->type,
+      .reduction = (uint8_t)shape->reduction,
+      .has_exponents = shape->type == SML_FLOAT32 && !is_exact(shape),
+      .elem_lanes = (uint8_t)(is_exact(shape) ? sml_limbs_per_elem(shape->world_size) : 0)};
+}
+
+/* Of at most SML_LIMBS_MAX_ELEMS. */
+static void make_exact_block(struct block *b, const struct sml_bench_shape *shape, uint64_t first_elem,
+                             size_t num_elems) {
+  uint8_t lanes[4 * 16 * SML_LIMBS_MAX_ELEMS];
+  memset(lanes, 0, sizeof lanes);
+  for (uint32_t rank = 0; rank < shape->world_size; rank++) {
+    sml_bench_fill(b->in, SML_FLOAT32, shape->seed, rank, first_elem, num_elems);
+    sml_limbs_add(lanes, b->in, num_elems, shape->world_size);
+  }
+  sml_limbs_round(b->reference, lanes, num_elems, shape->world_size, shape->reduction == SML_AVG);
+}
+
 static uint8_t make_float_block(struct block *b, const struct sml_bench_shape *shape, uint64_t first_elem,
                                 size_t num_elems) {
   const struct sml_quant_kernels *k = &sml_quant_scalar;
@@ -94,6 +120,7 @@ static uint8_t make_float_block(struct block *b, const struct sml_bench_shape *s
   }
   k->pack_int32(b->lanes, b->acc, num_elems);
   k->dequantize(b->reference, b->lanes, num_elems, code, shape->world_size, average);
+  if (is_exact(shape)) make_exact_block(b, shape, first_elem, num_elems);
   if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * sizeof b->in[0]);
   return code;
 }
@@ -105,7 +132,8 @@ static void check_float_block(struct block *b, const struct sml_bench_shape *sha
   for (size_t i = 0; i < num_elems; i++) {
     double bound = 0;
     if (shape->world_size > 1) /* the double sum's own rounding is part of what is compared */
-      bound = sml_quant_error_bound(code, shape->world_size, average, b->reference[i]) +
+      bound = (is_exact(shape) ? sml_limbs_error_bound(b->reference[i])
+                               : sml_quant_error_bound(code, shape->world_size, average, b->reference[i])) +
               shape->world_size * 0x1p-53 * b->magnitude[i];
     double error = fabs((double)result[i] - b->sum[i] / divisor);
     if (memcmp(&result[i], &b->reference[i], sizeof result[i]) != 0 || !(error <= bound)) check->num_wrong++;
@@ -145,10 +173,7 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
                       uint32_t num_slices, struct sml_bench_check *check) {
   struct block *b = aligned_alloc(64, sml_align_up(sizeof *b, 64));
   if (!b) return false;
-  const struct sml_operation_plan plan = {.num_elems = shape->num_elems,
-                                          .type = (uint8_t)shape->type,
-                                          .reduction = (uint8_t)shape->reduction,
-                                          .has_exponents = shape->type == SML_FLOAT32};
+  const struct sml_operation_plan plan = make_plan(shape);
   uint64_t block_idx = 0;
   for (uint32_t lane = 0; lane < shape->num_lanes; lane++) {
     struct sml_range range;

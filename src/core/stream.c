@@ -12,7 +12,10 @@ uint32_t sml_group_chunks(uint32_t chunk_bytes, uint32_t num_slots) {
 void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, uint32_t lane,
                     uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots) {
   SML_ASSERT(lane < num_lanes && chunk_bytes >= ELEM_BYTES && chunk_bytes % ELEM_BYTES == 0);
-  r->chunk_elems = chunk_bytes / ELEM_BYTES;
+  SML_ASSERT(plan->elem_lanes <= 1 || !plan->has_exponents);
+  r->elem_bytes = ELEM_BYTES * sml_max_u32(plan->elem_lanes, 1);
+  r->chunk_elems = chunk_bytes / r->elem_bytes;
+  SML_ASSERT(r->chunk_elems > 0);
   const uint64_t all_chunks = sml_div_ceil(plan->num_elems, r->chunk_elems);
   const uint64_t share = all_chunks / num_lanes, rest = all_chunks % num_lanes;
   const uint64_t first_chunk = share * lane + sml_min_u64(lane, rest);
@@ -45,7 +48,7 @@ static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, uint
   c->data_chunk = data_chunk;
   c->first_elem = r->first_elem + offset;
   c->num_elems = (uint32_t)sml_min_u64(r->chunk_elems, r->num_elems - offset);
-  c->payload_bytes = c->num_elems * ELEM_BYTES;
+  c->payload_bytes = c->num_elems * r->elem_bytes;
 }
 
 void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_chunk *c) {
@@ -76,7 +79,7 @@ void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_ch
 uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes) {
   uint64_t h = UINT64_C(0x53774d4c76310001); /* any constant but 0; part of wire version 1 */
   const uint64_t fields[] = {plan->number, plan->num_elems,
-                             (uint64_t)plan->type << 8 | plan->reduction,
+                             (uint64_t)plan->elem_lanes << 16 | (uint64_t)plan->type << 8 | plan->reduction,
                              (uint64_t)num_lanes << 32 | chunk_bytes, plan->key};
   for (size_t i = 0; i < SML_ARRAY_LEN(fields); i++) h = sml_mix64(h ^ fields[i]) + UINT64_C(0x9e3779b97f4a7c15);
   return h;

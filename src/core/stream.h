@@ -16,7 +16,8 @@ struct sml_operation_plan {
   uint64_t key;
   uint8_t type;       /* enum sml_type of the public header */
   uint8_t reduction;
-  bool has_exponents; /* float32 */
+  bool has_exponents; /* float32 in block fixed point */
+  uint8_t elem_lanes; /* int32 lanes of an element; 0 counts as 1; more without exponents only */
 };
 
 /* One lane's part: elements [first_elem, first_elem + num_elems), which may be empty. */
@@ -24,6 +25,7 @@ struct sml_range {
   uint64_t first_elem, num_elems;
   uint64_t num_data_chunks;
   uint32_t chunk_elems;      /* of a full data chunk */
+  uint32_t elem_bytes;       /* on the wire */
   uint32_t group_chunks;     /* data chunks a full group */
   uint32_t num_groups;       /* 0 without exponents */
   uint64_t num_chunks;       /* data and exponent chunks */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "quant/check.h"
+#include "quant/limbs.h"
 #include "switchml/switchml.h"
 
 #define RX_FRAMES 1024u
@@ -275,6 +276,13 @@ static void fill_floats(const struct sml_quant_kernels *k, const struct sml_engi
     k->quantize_add(payload, float_at(input_of(op, i), c->first_elem), c->num_elems, code, world_size);
 }
 
+static void fill_limbs(const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t world_size,
+                       uint8_t *payload) {
+  sml_limbs_put(payload, float_at(input_of(op, 0), c->first_elem), c->num_elems, world_size);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++)
+    sml_limbs_add(payload, float_at(input_of(op, i), c->first_elem), c->num_elems, world_size);
+}
+
 static void fill_ints(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
                       const struct sml_chunk *c, uint8_t *payload) {
   k->pack_int32(payload, (const int32_t *)input_of(op, 0) + c->first_elem, c->num_elems);
@@ -304,7 +312,7 @@ static uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lan
   const struct sml_worker_options *o = &lane->options.worker;
   const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->data_chunk] : 0;
   const struct sml_check check = sml_check_make(o->epoch, tag, code);
-  return sml_check_word(e->options.kernels, &check, lanes, c->num_elems, is_sum ? o->num_contributors : 1,
+  return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
 }
 
@@ -333,6 +341,8 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   } else if (op->plan.has_exponents) {
     const uint8_t code = op->codes[lane->options.lane][c->data_chunk];
     fill_floats(k, op, c, code, lane->options.worker.world_size, payload);
+  } else if (op->plan.elem_lanes > 1) {
+    fill_limbs(op, c, lane->options.worker.world_size, payload);
   } else {
     fill_ints(k, op, c, payload);
   }
@@ -354,6 +364,9 @@ static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, con
   } else if (op->plan.has_exponents) {
     k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->data_chunk],
                   lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+  } else if (op->plan.elem_lanes > 1) {
+    sml_limbs_round((float *)op->out + c->first_elem, payload, c->num_elems, lane->options.worker.world_size,
+                    op->plan.reduction == SML_AVG);
   } else {
     k->unpack_int32((int32_t *)op->out + c->first_elem, payload, c->num_elems);
   }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "lib/job_host.h"
+#include "quant/limbs.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -252,6 +253,17 @@ void sml_job_drop_replays_locked(struct sml_job *job) {
 
 /* ---- submission ---- */
 
+/* What is to be summed, and in which format: equal on all ranks. */
+static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type type, sml_reduction reduction,
+                                           size_t count, uint64_t key) {
+  struct sml_operation_plan plan = {
+      .num_elems = count, .key = key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
+  if (type == SML_INT32) return plan;
+  plan.has_exponents = !sml_limbs_is_exact(count, job->world_size);
+  if (!plan.has_exponents) plan.elem_lanes = (uint8_t)sml_limbs_per_elem(job->world_size);
+  return plan;
+}
+
 static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
                              size_t count) {
   if (type != SML_FLOAT32 && type != SML_INT32)
@@ -264,7 +276,7 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
   const uint32_t num_lanes = sml_job_num_lanes(job);
   if (num_lanes == 0) return SML_OK;
-  const struct sml_operation_plan plan = {.num_elems = count, .has_exponents = type == SML_FLOAT32};
+  const struct sml_operation_plan plan = make_plan(job, type, reduction, count, 0);
   struct sml_range range;
   sml_range_make(&range, &plan, 0, num_lanes, job->start.chunk_bytes, job->start.num_slots);
   if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
@@ -442,11 +454,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
     return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
                     job->context->settings.num_operations);
   }
-  const struct sml_operation_plan plan = {.num_elems = count,
-                                          .key = o.key,
-                                          .type = (uint8_t)type,
-                                          .reduction = (uint8_t)reduction,
-                                          .has_exponents = type == SML_FLOAT32};
+  const struct sml_operation_plan plan = make_plan(job, type, reduction, count, o.key);
   prepare(op, job, in, out, &plan, o.timeout_ns);
   const uint64_t deadline_ns = op->deadline_ns; /* read now: once submitted it may end at any moment */
   status = fit(op, job);
