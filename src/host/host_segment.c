@@ -56,9 +56,16 @@ static bool is_own_user(int fd) {
          credentials.uid == geteuid();
 }
 
-static bool await(int fd, short events, int timeout_ms) {
-  struct pollfd p = {.fd = fd, .events = events};
-  return poll(&p, 1, timeout_ms) > 0;
+/* The caller's signals come here too, and must not make one side believe what the other does not. */
+static bool await(int fd, short events, uint64_t timeout_ms) {
+  const uint64_t deadline_ns = clock_ns() + timeout_ms * SML_NS_PER_MS;
+  for (;;) {
+    struct pollfd p = {.fd = fd, .events = events};
+    const uint64_t now_ns = clock_ns();
+    const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    const int num_ready = poll(&p, 1, (int)sml_div_ceil(left_ns, SML_NS_PER_MS));
+    if (num_ready >= 0 || errno != EINTR) return num_ready > 0;
+  }
 }
 
 static enum sml_host_met look_around(const struct sml_host_meeting *m) {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -172,6 +173,15 @@ int __wrap_open64(const char *path, int flags) { /* of three parameters only wha
   }
   return __real_open64(path, flags);
 }
+WRAP(int, stat64, (const char *path, struct stat64 *out), (path, out), -1, EACCES)
+WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1, EMFILE)
+WRAP(int, ftruncate64, (int fd, off64_t bytes), (fd, bytes), -1, ENOSPC)
+WRAP(int, fcntl64, (int fd, int command, long value), (fd, command, value), -1, EPERM)
+WRAP(void *, mmap64, (void *where, size_t bytes, int protection, int flags, int fd, off64_t offset),
+     (where, bytes, protection, flags, fd, offset), MAP_FAILED, ENOMEM)
+WRAP(int, madvise, (void *where, size_t bytes, int advice), (where, bytes, advice), -1, EINVAL)
+WRAP(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags), -1, EPIPE)
+WRAP(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), -1, ECONNRESET)
 WRAP(int, fstat64, (int fd, struct stat64 *out), (fd, out), -1, EIO)
 WRAP(int, socket, (int domain, int type, int protocol), (domain, type, protocol), -1, EMFILE)
 WRAP(int, bind, (int fd, const struct sockaddr *addr, socklen_t bytes), (fd, addr, bytes), -1, EADDRINUSE)
