@@ -193,7 +193,16 @@ def latency_over_size(results):
 
 def time_over_loss(results):
     """Time over the share of packets that each receiver loses, as a multiple of the loss-free time"""
-    rows = [row for row in results if row["scenario"] == "loss" and row.get("times_loss_free")]
+    return _time_over_loss(results, "loss")
+
+
+def simulated_time_over_loss(results):
+    """The same in virtual time, by the shipped engines, beside the paper's scheme with fixed timeouts"""
+    return _time_over_loss(results, "simulated-loss")
+
+
+def _time_over_loss(results, scenario):
+    rows = [row for row in results if row["scenario"] == scenario and row.get("times_loss_free")]
     if not rows:
         return None
     plt = _pyplot()
@@ -274,7 +283,7 @@ def fairness(results):
 
 
 PLOTS = {"time-over-n": time_over_n, "one-host": time_over_n_one_host, "algbw-over-size": algbw_over_size,
-         "latency": latency_over_size, "time-over-loss": time_over_loss, "cpu-per-gb": cpu_per_gb,
+         "latency": latency_over_size, "time-over-loss": time_over_loss, "simulated-loss": simulated_time_over_loss, "cpu-per-gb": cpu_per_gb,
          "fairness": fairness}
 
 

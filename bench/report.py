@@ -16,10 +16,10 @@ code{background:#f4f4f4;padding:0 3px}.bad{color:#b00}dl{display:grid;grid-templ
 dt{color:#555}dd{margin:0}"""
 
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
-          "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss",
+          "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
           "fairness": "Beside other traffic", "checks": "What the checks cost"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
-            "small": ["latency"], "loss": ["time-over-loss"], "fairness": ["fairness"]}
+            "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"]}
 
 
 def number(value, digits=3):
@@ -68,7 +68,10 @@ COLUMNS = [
     ("interrupts' cores", lambda row: number(row.get("interrupt_cores"), 2)),
     ("others' cores", lambda row: number(row.get("foreign_cores"), 2) + ("!" if row.get("is_starved") else "")),
 ]
-LOSS_COLUMNS = COLUMNS + [("time / loss-free", _ratio("times_loss_free")),
+LOSS_COLUMNS = COLUMNS + [("loss", lambda row: f"{100 * row.get('loss', 0):g} %" +
+                           (" in bursts" if row.get("loss_burst") else "")),
+                          ("chunks of a slot, max/mean", lambda row: number(row.get("slot_spread"))),
+                          ("time / loss-free", _ratio("times_loss_free")),
                           ("spurious", lambda row: "-" if row.get("spurious_share") is None
                            else f"{100 * row['spurious_share']:.3f} %")]
 FAIR_COLUMNS = [
@@ -104,7 +107,7 @@ def tables(name, rows):
         parts = [([row for row in rows if "bytes_ratio" in row], FAIR_COLUMNS),
                  ([row for row in rows if "jain_index" in row], JOB_COLUMNS)]
     else:
-        parts = [(rows, LOSS_COLUMNS if name == "loss" else COLUMNS)]
+        parts = [(rows, LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
     return "".join(table(part, columns) for part, columns in parts if part)
 
 
