@@ -64,16 +64,6 @@ static VECTOR inline vint and_bits(vint a, vint b) {
   return _mm256_and_si256(a, b);
 }
 
-static VECTOR inline vint or_bits(vint a, vint b) {
-  return _mm256_or_si256(a, b);
-}
-
-static VECTOR inline vint xor_bits(vint a, vint b) {
-  return _mm256_xor_si256(a, b);
-}
-
-#define shift_right(v, constant) _mm256_srli_epi32(v, constant)
-
 static VECTOR inline vint max_u32(vint a, vint b) {
   return _mm256_max_epu32(a, b);
 }

@@ -22,10 +22,6 @@ static VECTOR inline void store(uint8_t *p, vint v) {
   _mm512_storeu_si512((void *)p, v);
 }
 
-static VECTOR inline vint count_up(void) {
-  return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
-
 static VECTOR inline __mmask16 mask_of(size_t num_elems) {
   return (__mmask16)((UINT32_C(1) << num_elems) - 1);
 }
@@ -62,16 +58,6 @@ static VECTOR inline vint multiply(vint a, vint b) {
 static VECTOR inline vint and_bits(vint a, vint b) {
   return _mm512_and_si512(a, b);
 }
-
-static VECTOR inline vint or_bits(vint a, vint b) {
-  return _mm512_or_si512(a, b);
-}
-
-static VECTOR inline vint xor_bits(vint a, vint b) {
-  return _mm512_xor_si512(a, b);
-}
-
-#define shift_right(v, constant) _mm512_srli_epi32(v, constant)
 
 static VECTOR inline vint max_u32(vint a, vint b) {
   return _mm512_max_epu32(a, b);

@@ -3,7 +3,7 @@
  * rank (docs/PROTOCOL.md "Check word"). Rank w sends
  *   c_w = sum_k r_k * x_wk + a + b * h(w)   (mod 2^32)
  * which the aggregator sums like any lane, and the result must have sum_k r_k * X_k + n * a + b * H(n), where
- * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; they and a depend on epoch, tag and exponent code; h is a
+ * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; m, a and b depend on epoch, tag and exponent code; h is a
  * fixed hash, so that no other multiset of n ranks has the sum H(n). Pure. It finds faults; it is no MAC. */
 #ifndef SML_QUANT_CHECK_H
 #define SML_QUANT_CHECK_H
@@ -21,14 +21,14 @@ static inline uint32_t sml_check_mix(uint32_t x) {
   return x ^ x >> 16;
 }
 
-/* r_k. Odd: so a single wrong lane always shows. */
-static inline uint32_t sml_check_factor(uint32_t seed, uint32_t k) {
-  return sml_check_mix(seed + k * SML_CHECK_STEP) | 1;
-}
+/* r_k = t_(k mod 64) * m^(k / 64). The t are fixed and all odd; m, the chunk's multiplier, is 5 modulo 8, so that its
+ * powers return late. All r_k are odd, so a single wrong lane always shows, and one costs one multiplication. */
+#define SML_CHECK_BLOCK 64u
+extern const uint32_t sml_check_table[SML_CHECK_BLOCK] __attribute__((visibility("hidden")));
 
 /* What a chunk's check words depend on. code: of float chunks; 0 for int32. */
 struct sml_check {
-  uint32_t seed; /* of the r_k */
+  uint32_t multiplier; /* m of the r_k */
   uint32_t a, b;
 };
 struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, uint8_t code);
@@ -39,7 +39,7 @@ uint32_t sml_check_ranks(uint32_t world_size); /* H(world_size) */
 /* The check word of the sum of num_ranks contributions; ranks is the sum of their h. */
 static inline uint32_t sml_check_word(const struct sml_quant_kernels *kernels, const struct sml_check *check,
                                       const void *lanes, size_t num_elems, uint32_t num_ranks, uint32_t ranks) {
-  return kernels->check_lanes(lanes, num_elems, check->seed) + num_ranks * check->a + check->b * ranks;
+  return kernels->check_lanes(lanes, num_elems, check->multiplier) + num_ranks * check->a + check->b * ranks;
 }
 
 #endif

@@ -63,11 +63,6 @@ static inline vfloat fill_float(float value) {
   return vdupq_n_f32(value);
 }
 
-static inline vint count_up(void) {
-  static const uint32_t numbers[] = {0, 1, 2, 3};
-  return vld1q_u32(numbers);
-}
-
 static inline vint add(vint a, vint b) {
   return vaddq_u32(a, b);
 }
@@ -79,16 +74,6 @@ static inline vint multiply(vint a, vint b) {
 static inline vint and_bits(vint a, vint b) {
   return vandq_u32(a, b);
 }
-
-static inline vint or_bits(vint a, vint b) {
-  return vorrq_u32(a, b);
-}
-
-static inline vint xor_bits(vint a, vint b) {
-  return veorq_u32(a, b);
-}
-
-#define shift_right(v, constant) vshrq_n_u32(v, constant)
 
 static inline vint max_u32(vint a, vint b) {
   return vmaxq_u32(a, b);

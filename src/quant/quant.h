@@ -46,8 +46,8 @@ struct sml_quant_kernels {
   void (*reduce_int32)(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems);
   /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks. */
   void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
-  /* Sum of sml_check_factor(seed, i) * lanes[i], modulo 2^32 (check.h). */
-  uint32_t (*check_lanes)(const void *lanes, size_t num_elems, uint32_t seed);
+  /* Sum of r_i * lanes[i], modulo 2^32; the r_i are made with this multiplier (check.h). */
+  uint32_t (*check_lanes)(const void *lanes, size_t num_elems, uint32_t multiplier);
 };
 
 extern const struct sml_quant_kernels sml_quant_scalar;

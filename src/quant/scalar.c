@@ -192,10 +192,15 @@ static void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   }
 }
 
-static uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t seed) {
+static uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t multiplier) {
   const uint8_t *from = lanes;
-  uint32_t sum = 0;
-  for (size_t i = 0; i < num_elems; i++) sum += sml_check_factor(seed, (uint32_t)i) * sml_load_be32(from + 4 * i);
+  uint32_t sum = 0, power = 1;
+  for (size_t i = 0; i < num_elems; i += SML_CHECK_BLOCK, power *= multiplier) {
+    const size_t block_elems = sml_min_u64(SML_CHECK_BLOCK, num_elems - i);
+    uint32_t block = 0;
+    for (size_t k = 0; k < block_elems; k++) block += sml_check_table[k] * sml_load_be32(from + 4 * (i + k));
+    sum += power * block;
+  }
   return sum;
 }
 

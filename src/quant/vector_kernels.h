@@ -8,8 +8,8 @@
  *   load, store                 from and to any address; load_some, store_some: the first 1..VECTOR_ELEMS - 1
  *                               elements only, without touching memory beyond; what is not loaded is 0
  *   swap_lanes                  the bytes of each element, the other way around
- *   fill, fill_float            the same value everywhere; count_up: 0, 1, 2, ..
- *   add, multiply (modulo 2^32), and_bits, or_bits, xor_bits, shift_right(v, constant), max_u32, max_u8
+ *   fill, fill_float            the same value everywhere
+ *   add, multiply (modulo 2^32), and_bits, max_u32, max_u8
  *   scale_float (a product), clamp(x, lower, upper): a NaN becomes upper
  *   bits_of, float_of           the same bits
  *   to_int (nearest, ties to even), to_float
@@ -281,26 +281,25 @@ static VECTOR void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) 
   sml_quant_scalar.max_uint8(acc + i, in + i, num_bytes - i);
 }
 
-/* sml_check_factor of a vector; counters = seed + index * SML_CHECK_STEP. */
-static VECTOR inline vint check_factors(vint counters) {
-  vint x = multiply(xor_bits(counters, shift_right(counters, 16)), fill(SML_CHECK_MULTIPLIER_1));
-  x = multiply(xor_bits(x, shift_right(x, 15)), fill(SML_CHECK_MULTIPLIER_2));
-  return or_bits(xor_bits(x, shift_right(x, 16)), fill(1));
-}
-
-static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t seed) {
-  const uint8_t *from = lanes;
-  const vint stride = fill(SML_CHECK_STEP * (uint32_t)VECTOR_ELEMS);
-  vint counters = add(multiply(count_up(), fill(SML_CHECK_STEP)), fill(seed));
-  vint sums = fill(0);
+/* Every element of a vector has its own sum until the end: they add up as well there. */
+static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t multiplier) {
+  const uint8_t *from = lanes, *table = (const uint8_t *)sml_check_table;
+  vint sums = fill(0), powers = fill(1);
   size_t i = 0;
-  EACH_VECTOR(i, num_elems) {
-    sums = add(sums, multiply(check_factors(counters), swap_lanes(load(from + 4 * i))));
-    counters = add(counters, stride);
+  for (; i + SML_CHECK_BLOCK <= num_elems; i += SML_CHECK_BLOCK) {
+    vint block = fill(0);
+    size_t k = 0;
+    EACH_VECTOR(k, SML_CHECK_BLOCK) {
+      block = add(block, multiply(load(table + 4 * k), swap_lanes(load(from + 4 * (i + k)))));
+    }
+    sums = add(sums, multiply(powers, block));
+    powers = multiply(powers, fill(multiplier));
   }
-  const size_t rest = num_elems - i;
-  if (rest > 0) sums = add(sums, multiply(check_factors(counters), swap_lanes(load_some(from + 4 * i, rest))));
-  return sum_of(sums);
+  vint block = fill(0);
+  for (size_t k = 0; i < num_elems; i += VECTOR_ELEMS, k += VECTOR_ELEMS) {
+    block = add(block, multiply(load(table + 4 * k), swap_lanes(load_upto(from + 4 * i, num_elems - i))));
+  }
+  return sum_of(add(sums, multiply(powers, block)));
 }
 
 #define SML_VECTOR_KERNELS(the_name)                                                                               \
