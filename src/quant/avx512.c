@@ -114,8 +114,13 @@ static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
   return _mm512_castps_si512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1));
 }
 
+/* Not by the intrinsic for all of it, whose last step adds two int: undefined when it overflows. */
 static VECTOR inline uint32_t sum_of(vint v) {
-  return (uint32_t)_mm512_reduce_add_epi32(v);
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+  __m128i quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0x4e));
+  quarter = _mm_add_epi32(quarter, _mm_shuffle_epi32(quarter, 0xb1));
+  return (uint32_t)_mm_cvtsi128_si32(quarter);
 }
 
 static VECTOR inline uint32_t largest_of(vint v) {
