@@ -121,7 +121,7 @@ def half_open(port):
 def junk(port):
     """64 MiB and more of anything, some of it behind a header that promises a message."""
     def speak(strangers, connection, state):
-        head = [b"", b"SML1", peer.frame("JOIN", b"", body_bytes=4096), peer.frame("ABORT", b"", body_bytes=4096)]
+        head = [b"", b"SML1", peer.frame("JOIN", b"", body_bytes=8448), peer.frame("ABORT", b"", body_bytes=8448)]
         data = strangers.draw.choice(head) + strangers.draw.randbytes(1 << 20)
         strangers.num_bytes += connection.send(data)
     strangers = Strangers(port, 8, [STRANGER], speak, 0.0)
@@ -134,7 +134,7 @@ def huge_lengths(port):
     def speak(strangers, connection, state):
         state["sent"] += 1
         if state["sent"] == 1:
-            length = strangers.draw.choice([0xffffffff, 0x80000000, 4097, 4096])
+            length = strangers.draw.choice([0xffffffff, 0x80000000, 8449, 8448])
             connection.send(peer.frame("JOIN", b"", body_bytes=length))
         elif state["sent"] < 100:
             connection.send(bytes(40))

@@ -166,7 +166,7 @@ def make_garbage(draw):
     kind = draw.randrange(4)
     if kind == 0 and len(data) >= 12:
         return struct.pack(">IHHI", 0x534D4C31, draw.choice([1, 2]), draw.randrange(12),
-                           draw.choice([0, 5, 4096, 4097, 0xFFFFFFFF])) + data[12:]
+                           draw.choice([0, 5, 8448, 8449, 0xFFFFFFFF])) + data[12:]
     if kind == 1 and len(data) >= 32:
         return bytes([0x10 | draw.randrange(16), draw.randrange(256)]) + bytes([0, draw.randrange(4)]) + data[4:]
     return data
