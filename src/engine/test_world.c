@@ -321,7 +321,8 @@ static void check_invariants(const struct world *w) {
   const uint32_t r = (uint32_t)(w->num_passes / w->options.num_lanes % w->options.world_size);
   const char *problem = sml_aggregator_engine_find_violation(w->aggregators[l]);
   for (uint32_t j = 0; j < WORLD_MAX_JOBS && problem == NULL; j++) {
-    if (w->jobs[j].is_started && w->jobs[j].lanes[r][l] != NULL) problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
+    if (w->jobs[j].is_started && w->jobs[j].lanes[r][l] != NULL)
+      problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
     if (problem != NULL && w->options.has_liar && memcmp(problem, "I9", 2) == 0) problem = NULL;
   }
   if (problem == NULL) return;

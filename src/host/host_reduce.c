@@ -39,7 +39,8 @@ static struct span share_span(const struct sml_host_group *g, const struct span 
 static void add_floats(const struct sml_host_group *g, uint8_t *out, size_t num_bytes) {
   const bool average = g->operation.plan.is_average != 0;
   if (sml_limbs_is_exact(g->operation.plan.num_elems, g->num_ranks)) {
-    sml_limbs_reduce((float *)(void *)out, (const float *const *)g->inputs, g->num_ranks, num_bytes / ELEM_BYTES, average);
+    sml_limbs_reduce((float *)(void *)out, (const float *const *)g->inputs, g->num_ranks, num_bytes / ELEM_BYTES,
+                     average);
     return;
   }
   for (size_t done = 0; done < num_bytes; done += g->block_bytes) {

@@ -131,6 +131,19 @@ __extension__ typedef unsigned __int128 uint128;
 #define SHORT_LIMBS 3u
 #define SHORT_FRACTION_BITS 36u
 
+/* By words: a division of 128 bits would be a call of the compiler's library. Whether there was a rest. */
+static bool divide_short(uint128 *value, uint32_t divisor) {
+  uint128 quotient = 0;
+  uint64_t rest = 0;
+  for (uint32_t i = 4; i-- > 0;) {
+    rest = rest << 32 | (uint32_t)(*value >> 32 * i);
+    quotient = quotient << 32 | rest / divisor;
+    rest %= divisor;
+  }
+  *value = quotient;
+  return rest != 0;
+}
+
 static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_limbs, uint32_t limb_width,
                             uint32_t divisor) {
   int128 sum = 0;
@@ -138,12 +151,7 @@ static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_l
   if (sum == 0) return 0;
   const uint32_t sign = sum < 0 ? SIGN_BIT : 0;
   uint128 value = (uint128)(sum < 0 ? -sum : sum) << SHORT_FRACTION_BITS; /* below 2^(31 + 60 + 1 + 36) */
-  bool has_rest = false;
-  if (divisor != 1) {
-    const uint128 quotient = value / divisor;
-    has_rest = quotient * divisor != value;
-    value = quotient;
-  }
+  const bool has_rest = divisor != 1 && divide_short(&value, divisor);
   const uint64_t high = (uint64_t)(value >> 64);
   const int32_t top = high != 0 ? 127 - __builtin_clzll(high) : 63 - __builtin_clzll((uint64_t)value);
   const int32_t unit = (int32_t)(first * limb_width) - (int32_t)SHORT_FRACTION_BITS; /* of bit 0, above 2^-149 */
