@@ -31,7 +31,8 @@
 #define WATCHDOG_S 20u
 
 enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, NUM_ENDINGS };
-static const char *const ending_names[] = {"set-up, join, all-reduce and destroy", "abort", "the same in shared memory"};
+static const char *const ending_names[] = {"set-up, join, all-reduce and destroy", "abort",
+                                           "the same in shared memory"};
 
 static char key_path[] = "/tmp/fail_once_key_XXXXXX";
 
