@@ -9,6 +9,7 @@
 #define KEYED_BYTES 16u
 #define FLAG_RETRANSMISSION 1u
 #define FLAG_KEYED 2u
+#define FLAG_BY_GRANT 8u
 #define FLAG_CHECKED 4u
 #define MAX_PAYLOAD_BYTES 65536u
 #define GRANT_WINDOW 4096u
@@ -329,6 +330,7 @@ static void watch_worker(struct sim_wire *w, const struct sim_datagram *d, const
     return;
   }
   w->counts.probes++;
+  if (f->flags & FLAG_BY_GRANT) return; /* names no slot */
   const struct sent *sent = &lane->sent[slot * lane->world_size + rank];
   if (f->phase != sent->phase || f->tag != sent->tag)
     sim_fail("wire", "rank %u asks about slot %u phase %u of epoch %08x, but is in phase %u", rank, f->slot, f->phase,

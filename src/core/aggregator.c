@@ -2,7 +2,8 @@
 #include "core/aggregator_internal.h"
 
 struct layout {
-  size_t cells, seen, departed, values, total_bytes;
+  size_t cells, seen, departed, live, progress, suspects, due, holders, values, total_bytes;
+  uint32_t num_holders;
 };
 
 static uint32_t count_contributors(const struct sml_aggregator_options *o) {
@@ -15,7 +16,14 @@ static struct layout place(const struct sml_aggregator_options *o) {
   l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
   l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
   l.departed = l.seen + num_cells * words * sizeof(uint64_t);
-  l.values = sml_align_up(l.departed + words * sizeof(uint64_t), 64);
+  /* So many chunks granted later still know which slot an earlier one went to. */
+  l.num_holders = 4 * o->num_slots;
+  l.suspects = l.departed + words * sizeof(uint64_t);
+  l.due = l.suspects + num_cells * words * sizeof(uint64_t);
+  l.live = l.due + words * sizeof(uint64_t);
+  l.progress = l.live + o->num_slots * sizeof(struct live);
+  l.holders = l.progress + o->world_size * sizeof(struct progress);
+  l.values = sml_align_up(l.holders + l.num_holders * sizeof(uint16_t), 64);
   l.total_bytes = l.values + num_cells * sml_align_up(sml_aggregator_value_bytes(o), 64);
   return l;
 }
@@ -45,6 +53,13 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->seen = (uint64_t *)(void *)(bytes + l.seen);
   a->departed = (uint64_t *)(void *)(bytes + l.departed);
   a->values = bytes + l.values;
+  a->suspects = (uint64_t *)(void *)(bytes + l.suspects);
+  a->due = (uint64_t *)(void *)(bytes + l.due);
+  a->live = (struct live *)(void *)(bytes + l.live);
+  a->progress = (struct progress *)(void *)(bytes + l.progress);
+  a->holders = (uint16_t *)(void *)(bytes + l.holders);
+  a->num_holders = l.num_holders;
+  sml_aggregator_solicit_init(a);
   return a;
 }
 
@@ -90,9 +105,11 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
   struct cell *c = &a->cells[cell];
   sml_bit_set(sml_aggregator_seen(a, cell), h->rank);
   c->count++;
+  sml_aggregator_note_update(a, h->rank, cell / 2, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
   if (sml_aggregator_is_complete(a, c)) {
     c->grant = a->cursor++; /* I9: once, and stored with the result */
+    sml_aggregator_note_grant(a, cell / 2, c->grant);
     d.verdict = SML_VERDICT_COMPLETE;
     d.is_first = is_first;
   }
@@ -140,12 +157,19 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   return SML_NUM_DROPS;
 }
 
+/* A question about the result that came with a grant: the worker does not know which slot's it was. */
+static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struct sml_header *h) {
+  const uint32_t cell = sml_aggregator_find_grant(a, h->chunk);
+  return cell == UINT32_MAX ? drop(SML_DROP_STALE_PHASE) : verdict(SML_VERDICT_REPEAT, cell);
+}
+
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
   SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
   if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const enum sml_drop reason = check_payload(a, h);
   if (reason != SML_NUM_DROPS) return drop(reason);
+  if (h->flags & SML_FLAG_BY_GRANT) return decide_by_grant(a, h);
   const uint32_t cell = slot * 2 + (h->phase & 1);
   const struct cell *c = &a->cells[cell];
   if (h->phase < a->options.first_phase || h->phase < c->phase) return drop(SML_DROP_STALE_PHASE);
@@ -159,8 +183,13 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   if (sml_aggregator_is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
   if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
-  if (h->flags & SML_FLAG_RETRANSMISSION) return verdict(SML_VERDICT_PENDING, cell);
-  return drop(SML_DROP_DUPLICATE);
+  if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
+  sml_aggregator_note_needless(a);
+  return verdict(SML_VERDICT_PENDING, cell);
+}
+
+uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell) {
+  return a->cells[cell].phase;
 }
 
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {

@@ -55,8 +55,17 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
 /* For an UPDATE or PROBE that passed job, epoch, rank and source checks. Changes state for FIRST, ADD and
  * COMPLETE only. */
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *header);
+/* After the packets of a pass: whom to ask at once for updates that later ones overtook. begin, then next until it
+ * is false: a PENDING (all but job, epoch, rank, chunk and length) and the ranks it is for, a bitmap that stays until
+ * the next call. */
+void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns);
+bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *header_out, const uint64_t **ranks_out);
+/* The PENDING's chunk: the latest that the rank contributed to. */
+uint32_t sml_aggregator_latest_chunk(const struct sml_aggregator *a, uint32_t rank);
 /* Values of a cell, sml_aggregator_value_bytes() bytes aligned 64: int32 in host order, or exponent codes. */
 void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
+/* The phase of a cell. */
+uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell);
 /* Whether a cell still holds the complete result of a phase: a later one may have taken its place. */
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
 /* Header of a completed cell's RESULT, but for job and epoch. */

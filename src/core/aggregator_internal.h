@@ -17,6 +17,21 @@ struct cell {
   uint8_t wire, reducer;
 };
 
+/* The chunk that a slot holds, and who is suspected to have lost his update for it (aggregator_solicit.c). */
+struct live {
+  uint32_t chunk;
+  uint32_t asked_at; /* the cursor when ranks were asked last: what is granted from there on overtakes the answer */
+  uint64_t suspected_ns; /* when that began; 0: it was not looked at since */
+  uint32_t next;     /* in the list of troubled slots */
+  bool is_troubled;
+};
+
+/* How far a rank is, as its packets show. */
+struct progress {
+  uint32_t latest; /* the latest chunk that it contributed to */
+  uint32_t next;   /* the first that has not been looked at for it */
+};
+
 struct sml_aggregator {
   struct sml_aggregator_options options;
   uint32_t cursor; /* next chunk to grant */
@@ -27,6 +42,15 @@ struct sml_aggregator {
   uint64_t *seen;     /* [2 * num_slots][seen_words]; I3 */
   uint64_t *departed; /* [seen_words] */
   uint8_t *values;    /* [2 * num_slots][value_stride_bytes] */
+  struct live *live;  /* [num_slots] */
+  struct progress *progress; /* [world_size] */
+  uint64_t *suspects;        /* [num_slots][2][seen_words]: to be asked; asked, and not heard of since */
+  uint64_t *due;             /* [seen_words] scratch */
+  uint16_t *holders;         /* [num_holders], a power of two: the slot that was granted a chunk */
+  uint32_t num_holders;
+  uint32_t threshold; /* chunks of a rank that must have overtaken one for that to count as lost */
+  uint64_t now_ns;
+  uint32_t first_troubled, last_troubled, num_troubled, num_to_look_at;
 };
 
 static inline uint64_t *sml_aggregator_seen(const struct sml_aggregator *a, uint32_t cell) {
@@ -36,5 +60,16 @@ static inline uint64_t *sml_aggregator_seen(const struct sml_aggregator *a, uint
 static inline bool sml_aggregator_is_complete(const struct sml_aggregator *a, const struct cell *c) {
   return c->count == a->options.num_contributors;
 }
+
+static inline uint64_t *sml_aggregator_suspects(const struct sml_aggregator *a, uint32_t slot) {
+  return a->suspects + (size_t)slot * 2 * a->seen_words;
+}
+
+void sml_aggregator_solicit_init(struct sml_aggregator *a);
+void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk);
+void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat);
+void sml_aggregator_note_needless(struct sml_aggregator *a);
+/* The cell whose result came with this grant, if it is still stored: else UINT32_MAX. */
+uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t grant);
 
 #endif

@@ -16,7 +16,8 @@ void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns) {
     rto->rttvar_ns = rto->rttvar_ns - rto->rttvar_ns / 4 + delta / 4;
     rto->srtt_ns = rto->srtt_ns - rto->srtt_ns / 8 + rtt_ns / 8;
   }
-  const uint64_t rto_ns = rto->srtt_ns + sml_max_u64(4 * rto->rttvar_ns, rto->srtt_ns / 4);
+  rto->min_ns = rto->min_ns == 0 || rtt_ns < rto->min_ns ? rtt_ns : rto->min_ns + (rtt_ns - rto->min_ns) / 4096;
+  const uint64_t rto_ns = rto->srtt_ns + sml_max_u64(4 * rto->rttvar_ns, 2 * rto->srtt_ns);
   rto->rto_ns = sml_min_u64(sml_max_u64(rto_ns, SML_RTO_FLOOR_NS), SML_RTO_CEILING_NS);
 }
 
@@ -26,5 +27,9 @@ uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level) {
 }
 
 uint64_t sml_rto_reorder_window(const struct sml_rto *rto) {
-  return sml_max_u64(rto->srtt_ns / 4, 100 * SML_NS_PER_US);
+  return sml_max_u64(rto->srtt_ns, 100 * SML_NS_PER_US);
+}
+
+uint64_t sml_rto_repair_window(const struct sml_rto *rto) {
+  return sml_max_u64(2 * rto->srtt_ns, 100 * SML_NS_PER_US);
 }

@@ -13,13 +13,16 @@
 
 struct sml_rto {
   uint64_t srtt_ns, rttvar_ns, rto_ns;
+  uint64_t min_ns; /* the smallest sample; follows larger ones slowly */
 };
 void sml_rto_init(struct sml_rto *rto);
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
 /* Timeout of a slot that was asked about `level` times: doubled each time, up to the ceiling. */
 uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level);
 /* How much later than a chunk another one must have been sent, and be complete, for the first to count
- * as lost: paths that reorder by less than this cost nothing. */
+ * as held up by a loss: what is below is the path's own reordering. */
 uint64_t sml_rto_reorder_window(const struct sml_rto *rto);
+/* How much later for the worker to ask about the first itself: by then a repair that the aggregator began has come. */
+uint64_t sml_rto_repair_window(const struct sml_rto *rto);
 
 #endif

@@ -32,8 +32,9 @@ static void steady_samples_converge(void **state) {
     sml_rto_sample(&rto, SML_NS_PER_MS);
     for (int k = 0; k < 400; k++) sml_rto_sample(&rto, rtts_ns[i]);
     assert_in_range(rto.srtt_ns, rtts_ns[i] - 100, rtts_ns[i] + 100);
-    /* No variance: a quarter of the round trip stays as margin, so that the timer never races the answer. */
-    assert_in_range(rto.rto_ns, rtts_ns[i] + rtts_ns[i] / 4 - 200, rtts_ns[i] + rtts_ns[i] / 4 + 200);
+    /* No variance: two round trips stay as margin, in which a repair that needs no timer comes first. */
+    const uint64_t rto_ns = sml_min_u64(3 * rtts_ns[i], SML_RTO_CEILING_NS);
+    assert_in_range(rto.rto_ns, rto_ns - 600, rto_ns + 600);
   }
 }
 
@@ -84,7 +85,8 @@ static void reorder_window_has_a_floor(void **state) {
   sml_rto_init(&rto);
   assert_int_equal(sml_rto_reorder_window(&rto), 100 * SML_NS_PER_US);
   sml_rto_sample(&rto, 40 * SML_NS_PER_MS);
-  assert_int_equal(sml_rto_reorder_window(&rto), 10 * SML_NS_PER_MS);
+  assert_int_equal(sml_rto_reorder_window(&rto), 40 * SML_NS_PER_MS);
+  assert_int_equal(sml_rto_repair_window(&rto), 80 * SML_NS_PER_MS);
 }
 
 int main(void) {

@@ -26,6 +26,8 @@
 #define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
 #define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
 #define SML_MAX_WORLD_SIZE 4096u
+/* With fewer slots no crowd of packets shows what is lost: timers alone do. */
+#define SML_CROWD_SLOTS 16u
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
 
 enum sml_packet_type {
@@ -45,6 +47,8 @@ enum sml_packet_flags {
   SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */
   SML_FLAG_KEYED = 1u << 1,          /* the extension with the MAC stands between header and payload */
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
+  SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
+  SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
 };
 
 struct sml_header {

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/worker_internal.h"
 
+#define QUIET_PROBES 32u
+#define ORDERS_PER_SLOT 4u
+
 struct layout {
-  size_t slots, ring, updates, probes, idle, total_bytes;
+  size_t slots, ring, gaps, orders, updates, probes, idle, total_bytes;
 };
 
 static struct layout place(const struct sml_worker_options *o) {
   struct layout l;
   l.slots = sml_align_up(sizeof(struct sml_worker), 64);
   l.ring = sml_align_up(l.slots + o->num_slots * sizeof(struct slot), 64);
-  l.updates = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
+  l.gaps = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
+  l.orders = l.gaps + o->num_slots * sizeof(struct gap);
+  l.updates = sml_align_up(l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t), 64);
   l.probes = l.updates + o->num_slots * sizeof(uint32_t);
   l.idle = l.probes + o->num_slots * sizeof(uint32_t);
   l.total_bytes = l.idle + o->num_slots * sizeof(uint32_t);
@@ -33,6 +38,9 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->options.num_contributors = num_contributors;
   w->slots = (struct slot *)(void *)(bytes + l.slots);
   w->ring = (struct operation *)(void *)(bytes + l.ring);
+  w->gaps = (struct gap *)(void *)(bytes + l.gaps);
+  w->orders = (uint64_t *)(void *)(bytes + l.orders);
+  w->num_orders = ORDERS_PER_SLOT * o->num_slots;
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
   w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
   w->idle = (uint32_t *)(void *)(bytes + l.idle);
@@ -46,9 +54,11 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto);
+  sml_worker_gaps_init(w);
   w->prng.state = o->seed;
   return w;
 }
+
 
 /* ---- queues and lists ---- */
 
@@ -244,7 +254,7 @@ static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *
 
 uint32_t sml_worker_peek_send(struct sml_worker *w) {
   clean_queues(w);
-  if (w->probes.count > 0) return 0;
+  if (w->num_due_gaps > 0 || w->probes.count > 0) return 0;
   if (w->updates.count > 0) return payload_bytes_of(w, &w->slots[w->updates.slots[w->updates.head]]);
   return UINT32_MAX;
 }
@@ -265,15 +275,32 @@ static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enu
                              .chunk = (uint32_t)slot->chunk};
 }
 
+static void send_gap_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
+  out->kind = SML_SEND_PROBE;
+  out->header = (struct sml_header){.version = SML_WIRE_VERSION,
+                                    .type = SML_PACKET_PROBE,
+                                    .job = w->options.job,
+                                    .epoch = w->options.epoch,
+                                    .rank = w->options.rank,
+                                    .slot = w->options.slot_base,
+                                    .flags = SML_FLAG_BY_GRANT,
+                                    .chunk = (uint32_t)sml_worker_take_due_gap(w, now_ns)};
+  w->view.probes++;
+}
+
 static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   const uint32_t s = w->probes.slots[w->probes.head];
   struct slot *slot = &w->slots[s];
-  dequeue(&w->probes, w->options.num_slots);
-  slot->wants_probe = slot->is_in_probes = false;
-  list_append(w, s, slot->level, now_ns);
   out->kind = SML_SEND_PROBE;
   out->header = make_header(w, s, SML_PACKET_PROBE);
   w->view.probes++;
+  if (slot->probe_copies > 0) {
+    slot->probe_copies--;
+    return;
+  }
+  dequeue(&w->probes, w->options.num_slots);
+  slot->wants_probe = slot->is_in_probes = false;
+  list_append(w, s, slot->level, now_ns);
 }
 
 static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -287,15 +314,20 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)payload_bytes_of(w, slot);
   if (is_checked(w, slot)) out->header.flags = SML_FLAG_CHECKED;
+  slot->order = ++w->last_order;
   if (slot->state == READY) {
+    w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     slot->state = OUTSTANDING;
     w->view.num_outstanding++;
+    w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = false;
+    slot->probe_copies = 0;
     list_append(w, s, 0, now_ns);
     return;
   }
-  out->header.flags |= SML_FLAG_RETRANSMISSION;
+  /* The paper's aggregator tells repeats by the seen bit alone. */
+  if (!sml_worker_is_paper(w)) out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
   w->view.retransmissions++;
   if (slot->wants_probe) slot->wants_probe = false;
@@ -306,7 +338,8 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   clean_queues(w);
   out->kind = SML_SEND_NONE;
-  if (w->probes.count > 0) send_probe(w, now_ns, out);
+  if (w->num_due_gaps > 0) send_gap_probe(w, now_ns, out);
+  else if (w->probes.count > 0) send_probe(w, now_ns, out);
   else if (w->updates.count > 0) send_update(w, now_ns, out);
 }
 
@@ -330,6 +363,13 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   list_append(w, s, 1, now_ns);
 }
 
+/* Is the last update of the slot still on its way, for all that the aggregator knew? It names the latest chunk that it
+ * had from this rank: packets that were sent before the update have not overtaken it. */
+static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h) {
+  if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
+  return w->orders[h->chunk & (w->num_orders - 1)] <= w->slots[s].order;
+}
+
 static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
                            const uint8_t *payload, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
@@ -342,13 +382,8 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
     if (r == o->rank) is_mine_missing = true;
     else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
   }
-  if (is_mine_missing) want_update(w, s);
-  else wait_for_others(w, s, now_ns);
-}
-
-/* Has a chunk completed that was sent clearly later than at sent_ns? */
-static bool is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
-  return sent_ns + sml_rto_reorder_window(&w->rto) < w->latest_acked_ns;
+  if (!is_mine_missing) wait_for_others(w, s, now_ns);
+  else if (!is_crossing(w, s, h)) want_update(w, s);
 }
 
 /* Feeds the clocks of loss detection with a completed slot. */
@@ -358,7 +393,8 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
   if (h->flags & SML_FLAG_RETRANSMISSION) return;
   /* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path,
    * and would make the next repair slower still. */
-  if (!slot->was_resent && !slot->was_pending && !is_overtaken(w, slot->first_sent_ns))
+  const bool was_held_up = slot->first_sent_ns + sml_rto_reorder_window(&w->rto) < w->latest_acked_ns;
+  if (!slot->was_resent && !slot->was_pending && !was_held_up)
     sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
   if (!slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
 }
@@ -377,12 +413,16 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   else list_remove(w, s);
   slot->wants_update = false;
   slot->phase++;
-  slot->chunk = widen_chunk(w, h->chunk);
+  const uint64_t grant = widen_chunk(w, h->chunk);
+  sml_worker_note_grant(w, grant, (h->flags & SML_FLAG_RETRANSMISSION) != 0, now_ns);
+  slot->chunk = sml_worker_is_paper(w) ? slot->chunk + w->options.num_slots : grant;
   slot->state = IDLE;
   w->view.num_outstanding--;
   slot->level = 0;
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
-  w->view.waiting_since_ns = now_ns;
+  w->view.waiting_since_ns = w->progress_ns = now_ns;
+  w->quiet_level = 0;
+  w->quiet_until_ns = 0;
   w->view.num_missing = 0;
   if (what.is_exponent) release_group(w, index, what.group);
   const bool is_operation_done = finish_chunk(w, index);
@@ -396,6 +436,9 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const struct slot *slot = &w->slots[s];
   if (h->phase < slot->phase) return drop(SML_DROP_STALE_PHASE);
+  /* Asked for the next phase already: the result of this one is on its way, or lost, and grants tell which. */
+  if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1)
+    return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
   if (slot->state != OUTSTANDING) return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
@@ -414,7 +457,7 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
                                        const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(w, h);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
-  if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
+  if (a.kind == SML_ACCEPT_PENDING && !sml_worker_is_paper(w)) accept_pending(w, s, h, payload, now_ns);
   else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
   return a;
 }
@@ -434,33 +477,98 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) 
 
 /* ---- time ---- */
 
+/* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
+ * for a part of the round trip. */
+static uint64_t quiet_time(const struct sml_worker *w) {
+  if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
+  const uint32_t n = w->options.num_slots;
+  uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
+  if (w->view.num_outstanding >= n - n / 4) quiet_ns += w->rto.srtt_ns / 2;
+  return sml_min_u64(quiet_ns, w->rto.rto_ns);
+}
+
+/* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
+ * that no later chunk can show what is lost, since then, whatever still trickles in. */
+static uint64_t quiet_since(const struct sml_worker *w) {
+  return sml_min_u64(w->progress_ns, w->last_update_ns + w->rto.srtt_ns + w->rto.srtt_ns / 4);
+}
+
 /* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
  * is monotone in it, so the head is always first. */
 static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
-  const bool is_late = is_overtaken(w, sent_ns);
+  if (sml_worker_is_paper(w)) return sent_ns + w->options.paper_timeout_ns;
+  const bool is_late = sml_worker_is_overtaken(w, sent_ns);
   if (is_late && level == 0) return sent_ns;
   /* While the lane makes progress there is no reason to ask ever more rarely. */
   const uint32_t steps = is_late ? sml_min_u32(level, 1) : level;
   return sent_ns + sml_rto_backoff(&w->rto, steps) + w->jitter_ns;
 }
 
+/* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
+static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
+  const uint32_t head = w->levels[level].head;
+  if (head == NONE || w->options.num_slots < SML_CROWD_SLOTS || sml_worker_is_paper(w)) return SML_NEVER;
+  const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
+  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << level, SML_RTO_CEILING_NS);
+  return sml_max_u64(deadline_ns, w->quiet_until_ns);
+}
+
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
   uint64_t deadline = SML_NEVER;
-  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) deadline = sml_min_u64(deadline, deadline_of(w, k));
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
+    deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
   return deadline;
 }
 
+static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
+  uint32_t num_asked = 0;
+  /* The last few slots are asked about with more and more copies: they may have to outlast a burst of loss. */
+  const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1);
+  const bool is_few = num_outstanding <= QUIET_PROBES / 2;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    while (num_asked < QUIET_PROBES && quiet_deadline_of(w, k) <= now_ns) {
+      const uint32_t s = w->levels[k].head;
+      list_remove(w, s);
+      w->slots[s].level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      w->slots[s].probe_copies = (uint8_t)(sml_min_u32(1u << k, QUIET_PROBES / 2 / num_outstanding) - is_few);
+      want_probe(w, s);
+      num_asked++;
+    }
+  }
+  if (num_asked == 0) return;
+  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, SML_RTO_CEILING_NS);
+  w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
+  w->view.timeouts++;
+}
+
+static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
+  while (deadline_of(w, 0) <= now_ns) {
+    const uint32_t s = w->levels[0].head;
+    list_remove(w, s);
+    list_append(w, s, 0, now_ns);
+    want_update(w, s);
+    w->view.timeouts++;
+  }
+}
+
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
+  if (sml_worker_is_paper(w)) {
+    repeat_as_paper(w, now_ns);
+    return;
+  }
+  sml_worker_find_due_gaps(w, now_ns);
+  ask_in_silence(w, now_ns);
   bool has_fired = false;
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
     while (deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
       list_remove(w, s);
-      if (!is_overtaken(w, slot->sent_ns)) slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      if (!sml_worker_is_overtaken(w, slot->sent_ns)) w->view.timeouts++;
+      if (!sml_worker_is_overtaken(w, slot->sent_ns)) slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
       want_probe(w, s);
       has_fired = true;
     }
@@ -468,22 +576,22 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
 }
 
-/* The slot that was asked about longest ago, or never since it was sent. Lists are in that order. */
-static uint32_t oldest_slot(const struct sml_worker *w) {
-  uint32_t oldest = 0;
-  uint64_t sent_ns = SML_NEVER;
+/* The list whose head was sent or asked about longest ago, or NONE. */
+static uint32_t oldest_level(const struct sml_worker *w) {
+  uint32_t oldest = NONE;
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
     const uint32_t head = w->levels[k].head;
-    if (head == NONE || w->slots[head].sent_ns >= sent_ns) continue;
-    oldest = head;
-    sent_ns = w->slots[head].sent_ns;
+    if (head == NONE) continue;
+    if (oldest == NONE || w->slots[head].sent_ns < w->slots[w->levels[oldest].head].sent_ns) oldest = k;
   }
   return oldest;
 }
 
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out) {
   *view_out = w->view;
-  if (w->view.num_missing == 0) view_out->waiting_slot = oldest_slot(w); /* else PENDING named it */
+  const uint32_t level = oldest_level(w);
+  /* Else PENDING named it. */
+  if (w->view.num_missing == 0) view_out->waiting_slot = level == NONE ? 0 : w->levels[level].head;
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
   view_out->is_waiting = w->ring_head != w->ring_tail;

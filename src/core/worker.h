@@ -28,6 +28,9 @@ struct sml_worker_options {
   bool is_checked;         /* int32 chunks carry a check word: the engine's to make and to check */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
   uint64_t seed;           /* jitter */
+  /* Benchmarks only: repeat as NSDI'21 does. Slots are static (the next chunk is num_slots further, whatever is
+   * granted), and data is sent again after this time, unasked. All ranks or none. 0: as this library does. */
+  uint64_t paper_timeout_ns;
 };
 
 struct sml_worker;
@@ -90,7 +93,7 @@ void *sml_worker_take_unfinished(struct sml_worker *w);
 uint64_t sml_worker_chunks_left(const struct sml_worker *w);
 
 struct sml_worker_view {
-  uint64_t chunks_completed, retransmissions, probes;
+  uint64_t chunks_completed, retransmissions, probes, timeouts;
   uint64_t srtt_ns, rto_ns;
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
   bool is_waiting;

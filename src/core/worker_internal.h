@@ -23,6 +23,7 @@ struct slot {
   struct sml_chunk what;
   enum slot_state state;
   uint8_t level;       /* how often the aggregator was asked about it */
+  uint8_t probe_copies; /* how many more of the next probe */
   bool wants_update;   /* in the update queue, or stale there if false */
   bool wants_probe;    /* likewise for the probe queue */
   bool is_in_updates, is_in_probes; /* physically in the queue */
@@ -31,6 +32,7 @@ struct slot {
   bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
   uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
   uint64_t first_sent_ns, sent_ns;
+  uint64_t order; /* of its last UPDATE among those of the lane */
 };
 
 struct operation {
@@ -53,6 +55,13 @@ struct list {
   uint32_t head, tail;
 };
 
+/* A grant that did not arrive though later ones did: the result that came with it is lost, or late. */
+struct gap {
+  uint64_t grant;
+  uint64_t noticed_ns, asked_ns; /* 0: not yet */
+  bool is_due;       /* to be asked about now */
+};
+
 struct sml_worker {
   struct sml_worker_options options;
   struct slot *slots;
@@ -63,6 +72,17 @@ struct sml_worker {
   uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
   struct list waiting; /* WAITING slots in the order they began to */
   struct queue updates, probes;
+  uint64_t *orders; /* [num_orders], by chunk: the order of its first UPDATE, as far as chunks of late go */
+  uint32_t num_orders;
+  uint64_t last_order;
+  struct gap *gaps; /* [num_slots], in the order of their grants */
+  uint32_t num_gaps, num_due_gaps;
+  uint32_t gap_threshold; /* grants that must have overtaken one */
+  uint64_t next_grant;    /* behind the greatest that arrived */
+  uint64_t progress_ns;    /* when the last result came, or a chunk was sent for the first time */
+  uint64_t last_update_ns; /* the latter alone */
+  uint64_t quiet_until_ns; /* when slots may be asked about again because nothing comes */
+  uint32_t quiet_level;    /* how often that was in a row */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
@@ -70,5 +90,21 @@ struct sml_worker {
   struct sml_prng prng;
   struct sml_worker_view view;
 };
+
+static inline bool sml_worker_is_paper(const struct sml_worker *w) {
+  return w->options.paper_timeout_ns > 0;
+}
+
+/* Has a chunk completed that was sent clearly later than at sent_ns? */
+static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
+  return sent_ns + sml_rto_repair_window(&w->rto) < w->latest_acked_ns;
+}
+
+/* worker_gaps.c */
+void sml_worker_gaps_init(struct sml_worker *w);
+void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);
+void sml_worker_find_due_gaps(struct sml_worker *w, uint64_t now_ns);
+/* Takes the grant of the first gap that is due. */
+uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns);
 
 #endif

@@ -61,7 +61,7 @@ struct world_options {
 struct world {
   struct world_options options;
   struct sml_prng prng;
-  uint64_t now_ns, num_sent, num_events, burst_end_ns;
+  uint64_t now_ns, num_sent, num_events, num_solicits, burst_end_ns;
   size_t num_packets;
   struct sml_aggregator *aggregator;
   struct sum cells[2 * MAX_SLOTS];
@@ -159,7 +159,9 @@ static void transmit(struct world *x, struct packet p) {
 static void answer(struct world *x, const struct packet *p, uint32_t cell, uint32_t rank, uint16_t flags) {
   struct packet down = {.rank = (uint16_t)rank, .sum = x->cells[cell]};
   sml_aggregator_result(x->aggregator, cell, &down.header);
-  assert_int_equal(down.header.chunk, grants[cell / 2][p->header.phase - x->options.first_phase]);
+  if (p->header.flags & SML_FLAG_BY_GRANT) assert_int_equal(down.header.chunk, p->header.chunk);
+  else assert_int_equal(down.header.phase, p->header.phase);
+  assert_int_equal(down.header.chunk, grants[cell / 2][down.header.phase - x->options.first_phase]);
   down.header.flags |= flags;
   transmit(x, down);
 }
@@ -210,6 +212,28 @@ static void deliver_up(struct world *x, const struct packet *p) {
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
       fail_msg("an honest world was accused: verdict %d of rank %u", (int)d.verdict, p->rank);
+  }
+}
+
+/* What the aggregator asks by itself. */
+static void solicit(struct world *x) {
+  struct packet pending = {0};
+  const uint64_t *ranks;
+  uint64_t words[1];
+  sml_aggregator_begin_solicit(x->aggregator, x->now_ns);
+  while (sml_aggregator_next_solicit(x->aggregator, &pending.header, &ranks)) {
+    const struct sml_header *h = &pending.header;
+    sml_aggregator_missing(x->aggregator, h->slot, h->phase, words);
+    assert_true(ranks[0] != 0 && (ranks[0] & ~words[0]) == 0); /* only who is missing */
+    memcpy(pending.missing, words, sizeof pending.missing);
+    pending.header.flags = SML_FLAG_UNASKED;
+    pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
+    for (uint32_t rank = 0; rank < x->options.world_size; rank++) {
+      pending.rank = pending.header.rank = (uint16_t)rank;
+      pending.header.chunk = sml_aggregator_latest_chunk(x->aggregator, rank);
+      if (sml_bit_test(ranks, rank)) transmit(x, pending);
+    }
+    x->num_solicits++;
   }
 }
 
@@ -314,6 +338,7 @@ static void run_world(struct world *x, uint64_t limit_ns) {
       if (p.is_up) deliver_up(x, &p);
       else deliver_down(x, &p);
     }
+    solicit(x);
     for (uint32_t rank = 0; rank < x->options.world_size; rank++) pump(x, rank);
   }
   for (uint32_t rank = 0; rank < x->options.world_size; rank++) {

@@ -20,6 +20,7 @@ struct job {
   uint32_t world_size, num_contributors;
   bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
+  bool is_busy; /* packets of this pass were for it */
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
@@ -42,6 +43,8 @@ struct sml_aggregator_engine {
   struct sml_rx_frame frames[RX_FRAMES];
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES];
   uint32_t num_results, num_repeats;
+  uint16_t busy[SML_MAX_JOBS]; /* jobs that this pass brought packets of */
+  uint32_t num_busy;
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
   uint64_t missing[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)];
   _Atomic uint64_t num_drops[SML_NUM_DROPS]; /* one writer; relaxed: counters only */
@@ -163,6 +166,7 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL);
   struct sml_aggregator *aggregator = job->aggregator;
+  SML_ASSERT(!job->is_busy);
   free(job->members);
   free(job->leads);
   free(job->peers);
@@ -301,16 +305,38 @@ static void send_error(struct sml_aggregator_engine *e, const struct sml_header 
   send_one(e, &answer, NULL, NULL, to);
 }
 
-static void answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h) {
+static void send_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags) {
   const struct job *job = e->jobs[h->job];
   const uint32_t slot = (uint32_t)h->slot - sml_aggregator_options_of(job->aggregator)->slot_base;
   sml_aggregator_missing(job->aggregator, slot, h->phase, e->missing);
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
-  answer.flags = 0;
+  answer.flags = flags;
   answer.payload_bytes = (uint16_t)sml_div_ceil(job->num_contributors, 8);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
+}
+
+/* Asks ranks whose updates are overdue, behind the results of the pass: what they send for those comes later. */
+static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
+  for (uint32_t i = 0; i < e->num_busy; i++) {
+    struct job *job = e->jobs[e->busy[i]];
+    struct sml_header h;
+    const uint64_t *ranks;
+    job->is_busy = false;
+    sml_aggregator_begin_solicit(job->aggregator, now_ns);
+    while (sml_aggregator_next_solicit(job->aggregator, &h, &ranks)) {
+      h.job = e->busy[i];
+      h.epoch = job->epoch;
+      for (uint32_t r = 0; r < job->num_contributors; r++) {
+        if (!sml_bit_test(ranks, r)) continue;
+        h.rank = (uint16_t)r;
+        h.chunk = sml_aggregator_latest_chunk(job->aggregator, r);
+        send_pending(e, &h, SML_FLAG_UNASKED);
+      }
+    }
+  }
+  e->num_busy = 0;
 }
 
 static void sum(struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h,
@@ -341,7 +367,8 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                     const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
-  const struct outgoing out = {.job = h->job, .rank = h->rank, .cell = d->cell, .phase = h->phase};
+  const struct outgoing out = {
+      .job = h->job, .rank = h->rank, .cell = d->cell, .phase = sml_aggregator_phase(job->aggregator, d->cell)};
   switch (d->verdict) {
     case SML_VERDICT_DROP:
       count_drop(e, d->drop);
@@ -362,7 +389,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       e->repeats[e->num_repeats++] = out;
       break;
     case SML_VERDICT_PENDING:
-      answer_pending(e, h);
+      send_pending(e, h, 0);
       break;
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
@@ -421,6 +448,8 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   else if (!member->is_registered || !sml_addr_equal(&member->addr, frame->from)) drop = SML_DROP_WRONG_SOURCE;
   else if (job->aggregator == NULL) drop = SML_DROP_NOT_STARTED;
   else {
+    if (!job->is_busy) e->busy[e->num_busy++] = h.job;
+    job->is_busy = true;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
   }
@@ -434,6 +463,7 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
+  solicit(e, now_ns);
   io->ops->tx_flush(io);
   return num_frames == RX_FRAMES ? 0 : SML_NEVER; /* the aggregator has no timers: workers ask */
 }

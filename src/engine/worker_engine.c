@@ -17,7 +17,7 @@
 
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
 struct published {
-  _Atomic uint64_t chunks_completed, retransmissions, probes, dropped_packets, num_drops[SML_NUM_DROPS];
+  _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
   _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
   _Atomic uint32_t is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
@@ -165,6 +165,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.chunks_completed += v.chunks_completed;
   lane->before.retransmissions += v.retransmissions;
   lane->before.probes += v.probes;
+  lane->before.timeouts += v.timeouts;
   lane->options.worker = *worker;
   lane->options.is_keyed = key != NULL;
   if (key != NULL) lane->options.key = *key;
@@ -204,6 +205,7 @@ static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   PUBLISH(chunks_completed, lane->before.chunks_completed + v->chunks_completed);
   PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
   PUBLISH(probes, lane->before.probes + v->probes);
+  PUBLISH(timeouts, lane->before.timeouts + v->timeouts);
   PUBLISH(dropped_packets, lane->dropped_packets);
   PUBLISH(tx_packets, lane->tx_packets);
   PUBLISH(tx_bytes, lane->tx_bytes);
@@ -227,6 +229,7 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(chunks_completed);
   READ(retransmissions);
   READ(probes);
+  READ(timeouts);
   READ(dropped_packets);
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d]);
   READ(tx_packets);

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/job_lanes.h"
 
+#include <stdlib.h>
+
 #include "ctl/contributors.h"
 #include "lib/job_settings.h"
+
+/* SWITCHML_PAPER_TIMEOUT_US: for benchmarks that compare with NSDI'21's way of repeating (worker.h). */
+static uint64_t paper_timeout_ns(void) {
+  const char *text = getenv("SWITCHML_PAPER_TIMEOUT_US");
+  return text == NULL ? 0 : sml_min_u64(strtoull(text, NULL, 10), 1000000) * SML_NS_PER_US;
+}
 
 static struct sml_worker_options make_worker_options(const struct sml_job *job,
                                                      const struct sml_ctl_start *start, uint32_t lane) {
@@ -20,7 +28,8 @@ static struct sml_worker_options make_worker_options(const struct sml_job *job,
                                      .first_chunk = start->first_chunk,
                                      .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
                                      .num_operations = job->context->settings.num_operations,
-                                     .seed = sml_random_bits()};
+                                     .seed = sml_random_bits(),
+                                     .paper_timeout_ns = paper_timeout_ns()};
 }
 
 /* On the engine's thread. */

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/bed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define RING_PACKETS 16384u
+#define BURST_PACKETS 64u
+#define TX_BYTES 65507u
+#define PASS_NS (5 * SML_NS_PER_US) /* between two passes of an engine: a wake-up and some work */
+
+static void *must(void *memory) {
+  if (memory != NULL) return memory;
+  fputs("bed: out of memory\n", stderr);
+  abort();
+}
+
+/* ---- links ---- */
+
+static void init_link(struct bed_link *link, const struct bed_options *o, uint32_t number, bool is_lossy) {
+  *link = (struct bed_link){.ns_per_byte = 8e9 / o->rate_bps, .is_lossy = is_lossy};
+  link->packets = must(calloc(RING_PACKETS, sizeof *link->packets));
+  link->bytes = must(malloc((size_t)RING_PACKETS * o->max_frame_bytes)); /* pages come with their first use */
+  link->prng.state = sml_mix64(o->seed) ^ sml_mix64(number + 1);
+}
+
+uint64_t bed_link_backlog(const struct bed *bed, const struct bed_link *link) {
+  return link->free_ns <= bed->now_ns ? 0 : (uint64_t)((double)(link->free_ns - bed->now_ns) / link->ns_per_byte);
+}
+
+static bool is_lost(struct bed *bed, struct bed_link *link) {
+  const struct bed_options *o = &bed->options;
+  if (!link->is_lossy || o->loss <= 0 || o->loss_kind == BED_LOSS_SEGMENTED) return false;
+  if (link->burst_left > 0) {
+    link->burst_left--;
+    return true;
+  }
+  if (o->loss_kind != BED_LOSS_BURST) return sml_prng_chance(&link->prng, o->loss);
+  /* A burst begins after a packet that is not in one: so many of those that the share comes out. */
+  if (!sml_prng_chance(&link->prng, o->loss / (BURST_PACKETS * (1 - o->loss) + o->loss))) return false;
+  link->burst_left = BURST_PACKETS - 1;
+  return true;
+}
+
+uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, const uint8_t *data, uint32_t num_bytes,
+                       bool *is_marked_out) {
+  const struct bed_options *o = &bed->options;
+  const uint32_t wire_bytes = num_bytes + (data != NULL ? BED_FRAME_HEADER_BYTES : 0);
+  const uint64_t backlog = bed_link_backlog(bed, link);
+  const bool is_marked = o->mark_bytes > 0 && backlog > o->mark_bytes;
+  if (is_marked_out != NULL) *is_marked_out = is_marked;
+  if (backlog + wire_bytes > o->queue_bytes || (data != NULL && link->count == RING_PACKETS)) {
+    link->num_overflowed++;
+    return SML_NEVER;
+  }
+  link->free_ns = sml_max_u64(link->free_ns, bed->now_ns) + (uint64_t)((double)wire_bytes * link->ns_per_byte);
+  const uint64_t at_ns = link->free_ns + o->delay_ns;
+  if (data == NULL) return at_ns;
+  link->num_packets++;
+  link->num_bytes += wire_bytes;
+  link->num_marked += is_marked;
+  if (is_lost(bed, link)) {
+    link->num_lost++;
+    return SML_NEVER;
+  }
+  SML_ASSERT(num_bytes <= o->max_frame_bytes);
+  const uint32_t place = (link->head + link->count++) % RING_PACKETS;
+  link->packets[place] =
+      (struct bed_packet){.at_ns = at_ns, .num_bytes = num_bytes, .from = from, .is_marked = is_marked};
+  memcpy(link->bytes + (size_t)place * o->max_frame_bytes, data, num_bytes);
+  return at_ns;
+}
+
+/* The next packet of a link that has not been handed out, or NULL. */
+static const struct bed_packet *next_packet(const struct bed_link *link) {
+  return link->num_lent == link->count ? NULL : &link->packets[(link->head + link->num_lent) % RING_PACKETS];
+}
+
+/* ---- the packet back end ---- */
+
+static struct bed_node *node_of(struct sml_netio *io) {
+  return (struct bed_node *)(void *)io;
+}
+
+static void take_back(struct bed_link *link) {
+  link->head = (link->head + link->num_lent) % RING_PACKETS;
+  link->count -= link->num_lent;
+  link->num_lent = 0;
+}
+
+/* The link to a node whose next packet arrives first, or NULL. */
+static struct bed_link *first_link(struct bed *bed, uint32_t number) {
+  if (number > 0) return next_packet(&bed->down[number - 1]) != NULL ? &bed->down[number - 1] : NULL;
+  struct bed_link *first = NULL;
+  for (uint32_t r = 0; r < bed->options.num_ranks; r++) {
+    const struct bed_packet *packet = next_packet(&bed->up[r]);
+    if (packet != NULL && (first == NULL || packet->at_ns < next_packet(first)->at_ns)) first = &bed->up[r];
+  }
+  return first;
+}
+
+static size_t rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max) {
+  struct bed_node *node = node_of(io);
+  struct bed *bed = node->bed;
+  if (node->number > 0) take_back(&bed->down[node->number - 1]);
+  else
+    for (uint32_t r = 0; r < bed->options.num_ranks; r++) take_back(&bed->up[r]);
+  size_t num_frames = 0;
+  struct bed_link *link;
+  while (num_frames < max && (link = first_link(bed, node->number)) != NULL) {
+    const struct bed_packet *packet = next_packet(link);
+    if (packet->at_ns > bed->now_ns) break;
+    const uint32_t place = (link->head + link->num_lent++) % RING_PACKETS;
+    const uint8_t *data = link->bytes + (size_t)place * bed->options.max_frame_bytes;
+    frames[num_frames++] = (struct sml_rx_frame){
+        .data = data, .num_bytes = packet->num_bytes, .from = &bed->nodes[packet->from].addr};
+    if (bed->on_received != NULL) bed->on_received(bed->user, node->number, data, packet->num_bytes);
+  }
+  io->stats.rx_frames += num_frames;
+  return num_frames;
+}
+
+static void tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out) {
+  const uint32_t max_frames = frame_bytes == 0 ? 0 : sml_min_u32(64, TX_BYTES / frame_bytes);
+  *burst_out =
+      (struct sml_tx_burst){.data = node_of(io)->tx_buffer, .frame_bytes = frame_bytes, .max_frames = max_frames};
+}
+
+static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                      const struct sml_addr *peers, size_t num_peers) {
+  struct bed_node *node = node_of(io);
+  struct bed *bed = node->bed;
+  for (size_t p = 0; p < num_peers; p++) {
+    struct bed_link *link = node->number > 0 ? &bed->up[node->number - 1] : &bed->down[peers[p].bytes[0] - 1];
+    const bool is_dropped = link->is_lossy && bed->options.loss_kind == BED_LOSS_SEGMENTED && num_frames > 0 &&
+                            sml_prng_chance(&link->prng, bed->options.loss);
+    if (is_dropped) link->burst_left = num_frames;
+    for (uint32_t i = 0; i < num_frames; i++) {
+      const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
+      if (is_dropped) {
+        link->free_ns = sml_max_u64(link->free_ns, bed->now_ns) +
+                        (uint64_t)((num_bytes + BED_FRAME_HEADER_BYTES) * link->ns_per_byte);
+        link->num_packets++;
+        link->num_lost++;
+        continue;
+      }
+      (void)bed_link_send(bed, link, (uint16_t)node->number, burst->data + (size_t)i * burst->frame_bytes, num_bytes,
+                          NULL);
+    }
+    link->burst_left = is_dropped ? 0 : link->burst_left;
+  }
+  io->stats.tx_frames += num_frames * num_peers;
+}
+
+static void do_nothing(struct sml_netio *io) { (void)io; }
+static void do_not_wait(struct sml_netio *io, uint64_t timeout_ns) {
+  (void)io;
+  (void)timeout_ns;
+}
+static void local_addr(struct sml_netio *io, struct sml_addr *addr_out) { *addr_out = node_of(io)->addr; }
+
+static const struct sml_netio_ops ops = {.name = "bed",
+                                         .close = do_nothing,
+                                         .local_addr = local_addr,
+                                         .rx_burst = rx_burst,
+                                         .tx_reserve = tx_reserve,
+                                         .tx_commit = tx_commit,
+                                         .tx_flush = do_nothing,
+                                         .wait = do_not_wait,
+                                         .wake = do_nothing};
+
+void bed_init(struct bed *bed, const struct bed_options *o) {
+  SML_ASSERT(o->num_ranks < BED_MAX_NODES);
+  *bed = (struct bed){.options = *o, .now_ns = SML_NS_PER_S};
+  for (uint32_t n = 0; n <= o->num_ranks; n++) {
+    struct bed_node *node = &bed->nodes[n];
+    *node = (struct bed_node){.io = {.ops = &ops, .max_frame_bytes = o->max_frame_bytes},
+                              .bed = bed,
+                              .number = n,
+                              .addr = {.bytes = {(uint8_t)n}, .num_bytes = 1}};
+    node->tx_buffer = must(aligned_alloc(64, 65536));
+  }
+  const bool is_one = o->loss_kind == BED_LOSS_ONE_RECEIVER;
+  for (uint32_t r = 0; r < o->num_ranks; r++) {
+    init_link(&bed->up[r], o, 2 * r, !is_one);
+    init_link(&bed->down[r], o, 2 * r + 1, !is_one || r == 0);
+  }
+}
+
+void bed_free(struct bed *bed) {
+  for (uint32_t n = 0; n <= bed->options.num_ranks; n++) free(bed->nodes[n].tx_buffer);
+  for (uint32_t r = 0; r < bed->options.num_ranks; r++) {
+    free(bed->up[r].packets);
+    free(bed->up[r].bytes);
+    free(bed->down[r].packets);
+    free(bed->down[r].bytes);
+  }
+}
+
+/* ---- time ---- */
+
+/* When the engine looks again: at its deadline, or at the first frame, but not before what it gathers. */
+static uint64_t wake_time(struct bed *bed, struct bed_node *node) {
+  uint64_t wake_ns = node->deadline_ns;
+  if (node->io.gather_ns > 0) {
+    wake_ns = sml_min_u64(wake_ns, node->last_run_ns + node->io.gather_ns);
+  } else {
+    const struct bed_link *link = first_link(bed, node->number);
+    if (link != NULL) wake_ns = sml_min_u64(wake_ns, next_packet(link)->at_ns);
+  }
+  return sml_max_u64(wake_ns, node->last_run_ns + PASS_NS);
+}
+
+bool bed_step(struct bed *bed, uint64_t until_ns) {
+  struct bed_node *next = NULL;
+  uint64_t next_ns = until_ns;
+  for (uint32_t n = 0; n <= bed->options.num_ranks; n++) {
+    struct bed_node *node = &bed->nodes[n];
+    const uint64_t wake_ns = node->engine != NULL ? wake_time(bed, node) : SML_NEVER;
+    if (wake_ns >= next_ns) continue;
+    next = node;
+    next_ns = wake_ns;
+  }
+  bed->now_ns = sml_max_u64(bed->now_ns, next_ns);
+  if (next == NULL) return false;
+  next->last_run_ns = bed->now_ns;
+  next->deadline_ns = next->run_once(next->engine, bed->now_ns);
+  return true;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A star of shaped links in virtual time for the engines alone (no processes, no control connection): what `loss`
+ * measures on. Node 0 is the aggregator, node r + 1 is rank r; each rank has a link up and one down with a rate, a
+ * delay and a queue that drops at its tail and marks above a depth. The aggregator's own port has no limit. */
+#ifndef SIM_BED_H
+#define SIM_BED_H
+
+#include "netio/netio.h"
+
+#define BED_MAX_NODES 65u
+#define BED_FRAME_HEADER_BYTES 42u /* Ethernet, IPv4, UDP: what a shaper counts beside the datagram */
+
+/* Which packets are lost at the far end of a link: their bytes did cross it. */
+enum bed_loss {
+  BED_LOSS_UNIFORM,      /* each by itself */
+  BED_LOSS_BURST,        /* runs of 64 */
+  BED_LOSS_ONE_RECEIVER, /* each by itself, of the results to rank 0 only */
+  BED_LOSS_SEGMENTED,    /* whole bursts, as one send carries them to one receiver */
+  BED_NUM_LOSSES
+};
+
+struct bed_options {
+  uint32_t num_ranks;
+  double rate_bps;
+  uint64_t delay_ns;               /* one way, of a link */
+  uint64_t queue_bytes, mark_bytes; /* limit; depth from which packets are marked (0: never) */
+  enum bed_loss loss_kind;
+  double loss; /* share of packets */
+  uint32_t max_frame_bytes;
+  uint64_t seed;
+};
+
+struct bed_packet {
+  uint64_t at_ns; /* when it arrives */
+  uint32_t num_bytes;
+  uint16_t from;
+  bool is_marked;
+};
+
+/* Packets on their way, oldest first: a ring of cells. The first num_lent are in the hands of the receiver. */
+struct bed_link {
+  double ns_per_byte;
+  uint64_t free_ns; /* when the last byte that was given to it is through */
+  struct bed_packet *packets;
+  uint8_t *bytes;
+  uint32_t head, count, num_lent, burst_left;
+  bool is_lossy;
+  struct sml_prng prng;
+  uint64_t num_packets, num_bytes, num_lost, num_overflowed, num_marked;
+};
+
+struct bed_node {
+  struct sml_netio io; /* first */
+  struct bed *bed;
+  uint32_t number;
+  struct sml_addr addr;
+  uint8_t *tx_buffer;
+  /* every frame that a node sends, and that it gets, with what the observer needs to know */
+  void *engine;
+  uint64_t (*run_once)(void *engine, uint64_t now_ns);
+  uint64_t last_run_ns, deadline_ns;
+};
+
+struct bed {
+  struct bed_options options;
+  uint64_t now_ns;
+  struct bed_node nodes[BED_MAX_NODES];
+  struct bed_link up[BED_MAX_NODES], down[BED_MAX_NODES]; /* of rank r */
+  /* Sees each frame as it is handed to its receiver. */
+  void (*on_received)(void *user, uint32_t to, const uint8_t *data, uint32_t num_bytes);
+  void *user;
+};
+
+void bed_init(struct bed *bed, const struct bed_options *options);
+void bed_free(struct bed *bed);
+/* Puts a packet on a link. data NULL: not ours, only in the way. Returns when it arrives; SML_NEVER: it does not. */
+uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, const uint8_t *data, uint32_t num_bytes,
+                       bool *is_marked_out);
+/* Bytes that wait on a link. */
+uint64_t bed_link_backlog(const struct bed *bed, const struct bed_link *link);
+/* Moves the clock to the next thing to do, but not beyond until_ns, and runs one engine. False: nothing is left to
+ * do before until_ns, where the clock is now. */
+bool bed_step(struct bed *bed, uint64_t until_ns);
+
+#endif

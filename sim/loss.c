@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * loss: one all-reduce through lossy links in virtual time, by the shipped engines, ours or as the paper repeats
+ * (NSDI'21: static slots, a fixed timeout, data again). Exact and repeatable: no processor takes part in it. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/aggregator_engine.h"
+#include "engine/worker_engine.h"
+#include "sim/bed.h"
+#include "switchml/switchml.h"
+
+#define EPOCH 77u
+#define NONCE 99u
+#define LIMIT_NS (120 * SML_NS_PER_S)
+
+struct settings {
+  struct bed_options bed;
+  uint64_t num_bytes;
+  uint32_t chunk_bytes, num_slots, num_rounds;
+  uint64_t paper_timeout_ns; /* 0: ours */
+  bool is_json;
+};
+
+struct outcome {
+  uint64_t time_ns; /* of the last rank, from the call */
+  uint64_t up_packets, down_packets, num_lost, num_overflowed, wire_bytes; /* wire: of the busiest link */
+  uint64_t retransmissions, probes, timeouts;
+  uint64_t spurious_updates, spurious_results, num_pending, num_probes;
+  uint64_t slot_max;
+  double slot_mean;
+  bool is_right;
+};
+
+struct world {
+  const struct settings *settings;
+  struct bed bed;
+  struct sml_aggregator_engine *aggregator;
+  struct sml_worker_engine *workers[BED_MAX_NODES];
+  struct sml_lane *lanes[BED_MAX_NODES];
+  struct sml_engine_operation operations[BED_MAX_NODES];
+  uint32_t num_ended;
+  float *in, *out;
+  /* per rank and slot: the phase of the last update that arrived, and of the last result */
+  uint32_t *update_phases, *result_phases;
+  uint64_t *completions; /* per slot, as rank 0 sees it */
+  struct outcome *outcome;
+};
+
+static void *must(void *memory) {
+  if (memory != NULL) return memory;
+  fputs("loss: out of memory\n", stderr);
+  abort();
+}
+
+static void count_received(void *user, uint32_t to, const uint8_t *data, uint32_t num_bytes) {
+  struct world *w = user;
+  struct sml_header h;
+  if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.slot >= w->settings->num_slots) return;
+  w->outcome->num_pending += h.type == SML_PACKET_PENDING;
+  w->outcome->num_probes += h.type == SML_PACKET_PROBE;
+  if (h.type == SML_PACKET_UPDATE) {
+    uint32_t *phase = &w->update_phases[h.rank * w->settings->num_slots + h.slot];
+    if (h.phase <= *phase) w->outcome->spurious_updates++;
+    *phase = sml_max_u32(*phase, h.phase);
+  } else if (h.type == SML_PACKET_RESULT) {
+    uint32_t *phase = &w->result_phases[(to - 1) * w->settings->num_slots + h.slot];
+    if (h.phase <= *phase) w->outcome->spurious_results++;
+    else if (to == 1) w->completions[h.slot]++;
+    *phase = sml_max_u32(*phase, h.phase);
+  }
+}
+
+static void ignore_event(void *user, const struct sml_aggregator_event *event) {
+  (void)user;
+  (void)event;
+}
+
+static void note_hello(struct sml_hello *hello, bool is_echoed) {
+  *(uint32_t *)hello->user += is_echoed;
+}
+
+/* Engines, and each rank's address at the aggregator; nothing is lost yet. */
+static void make_engines(struct world *w) {
+  const uint32_t n = w->settings->bed.num_ranks;
+  const struct sml_quant_kernels *kernels = sml_quant_select(NULL);
+  struct bed_node *nodes = w->bed.nodes;
+  w->aggregator = must(sml_aggregator_engine_create(&(struct sml_aggregator_engine_options){
+      .io = &nodes[0].io, .kernels = kernels, .on_event = ignore_event}));
+  nodes[0].engine = w->aggregator;
+  nodes[0].run_once = sml_aggregator_engine_run_once;
+  SML_ASSERT(sml_aggregator_engine_open_job(w->aggregator, 0, EPOCH, n, NULL));
+  uint32_t num_echoed = 0;
+  struct sml_hello hellos[BED_MAX_NODES];
+  for (uint32_t r = 0; r < n; r++) {
+    struct bed_node *node = &nodes[r + 1];
+    w->workers[r] =
+        must(sml_worker_engine_create(&(struct sml_worker_engine_options){.io = &node->io, .kernels = kernels}));
+    node->engine = w->workers[r];
+    node->run_once = sml_worker_engine_run_once;
+    sml_aggregator_engine_expect_hello(w->aggregator, 0, r, NONCE);
+    hellos[r] = (struct sml_hello){.epoch = EPOCH,
+                                   .rank = (uint16_t)r,
+                                   .nonce = NONCE,
+                                   .to = nodes[0].addr,
+                                   .datagram_bytes = SML_HEADER_BYTES + 8,
+                                   .interval_ns = SML_NS_PER_S,
+                                   .deadline_ns = SML_NEVER - 1,
+                                   .done = note_hello,
+                                   .user = &num_echoed};
+    sml_worker_engine_hello(w->workers[r], &hellos[r]);
+  }
+  while (num_echoed < n) SML_ASSERT(bed_step(&w->bed, SML_NEVER));
+}
+
+static void start_job(struct world *w) {
+  const struct settings *s = w->settings;
+  const uint32_t n = s->bed.num_ranks;
+  const struct sml_aggregator_options ao = {
+      .world_size = n, .num_slots = s->num_slots, .chunk_bytes = s->chunk_bytes, .first_phase = SML_FIRST_PHASE};
+  void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&ao), 64)));
+  (void)sml_aggregator_engine_start_job(w->aggregator, 0, EPOCH, sml_aggregator_init(mem, &ao), NULL, NULL);
+  for (uint32_t r = 0; r < n; r++) {
+    const struct sml_worker_options wo = {.epoch = EPOCH,
+                                          .rank = (uint16_t)r,
+                                          .world_size = n,
+                                          .num_lanes = 1,
+                                          .num_slots = s->num_slots,
+                                          .chunk_bytes = s->chunk_bytes,
+                                          .first_phase = SML_FIRST_PHASE,
+                                          .paper_timeout_ns = s->paper_timeout_ns,
+                                          .seed = s->bed.seed * 1000 + r};
+    w->lanes[r] = must(sml_lane_create(
+        &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
+    SML_ASSERT(sml_lane_attach(w->workers[r], w->lanes[r]));
+  }
+}
+
+static struct world *the_world; /* of on_ended, which gets nothing else */
+
+static void note_ended(struct sml_engine_operation *operation) {
+  (void)operation;
+  the_world->num_ended++;
+}
+
+static void push_operations(struct world *w) {
+  const struct settings *s = w->settings;
+  for (uint32_t r = 0; r < s->bed.num_ranks; r++) {
+    struct sml_engine_operation *op = &w->operations[r];
+    *op = (struct sml_engine_operation){.in = w->in,
+                                        .out = r == 0 ? w->out : NULL,
+                                        .plan = {.num_elems = s->num_bytes / 4, .has_exponents = true},
+                                        .on_ended = note_ended};
+    struct sml_range range;
+    sml_range_make(&range, &op->plan, 0, 1, s->chunk_bytes, s->num_slots);
+    op->codes[0] = must(calloc(1, sml_stream_codes_bytes(&range)));
+    atomic_init(&op->lanes_left, 1);
+    atomic_init(&op->status, SML_OK);
+    sml_lane_push(w->lanes[r], op);
+    w->bed.nodes[r + 1].deadline_ns = w->bed.now_ns;
+  }
+}
+
+static bool is_right(const struct world *w) {
+  for (uint64_t i = 0; i < w->settings->num_bytes / 4; i++)
+    if (w->out[i] != w->in[i] * (float)w->settings->bed.num_ranks) return false;
+  return true;
+}
+
+static void sum_up(struct world *w, uint64_t begin_ns) {
+  struct outcome *o = w->outcome;
+  o->time_ns = w->bed.now_ns - begin_ns;
+  o->is_right = w->num_ended == w->settings->bed.num_ranks && is_right(w);
+  for (uint32_t r = 0; r < w->settings->bed.num_ranks; r++) {
+    const struct bed_link *up = &w->bed.up[r], *down = &w->bed.down[r];
+    struct sml_lane_snapshot snapshot;
+    sml_lane_snapshot(w->lanes[r], &snapshot);
+    o->retransmissions += snapshot.retransmissions;
+    o->probes += snapshot.probes;
+    o->timeouts += snapshot.timeouts;
+    o->up_packets += up->num_packets;
+    o->down_packets += down->num_packets;
+    o->num_lost += up->num_lost + down->num_lost;
+    o->num_overflowed += up->num_overflowed + down->num_overflowed;
+    o->wire_bytes = sml_max_u64(o->wire_bytes, sml_max_u64(up->num_bytes, down->num_bytes));
+  }
+  uint64_t sum = 0;
+  for (uint32_t slot = 0; slot < w->settings->num_slots; slot++) {
+    o->slot_max = sml_max_u64(o->slot_max, w->completions[slot]);
+    sum += w->completions[slot];
+  }
+  o->slot_mean = (double)sum / w->settings->num_slots;
+}
+
+static void take_down(struct world *w) {
+  const uint32_t n = w->settings->bed.num_ranks;
+  for (uint32_t r = 0; r < n; r++) {
+    sml_lane_detach(w->workers[r], w->lanes[r]);
+    sml_lane_destroy(w->lanes[r]);
+    sml_worker_engine_destroy(w->workers[r]);
+    free(w->operations[r].codes[0]);
+  }
+  free(sml_aggregator_engine_close_job(w->aggregator, 0));
+  sml_aggregator_engine_destroy(w->aggregator);
+  bed_free(&w->bed);
+  free(w->update_phases);
+  free(w->result_phases);
+  free(w->completions);
+  free(w);
+}
+
+static struct outcome run(const struct settings *s, double loss, float *in, float *out) {
+  struct outcome outcome = {0};
+  struct world *w = the_world = must(calloc(1, sizeof *w));
+  const size_t num_cells = (size_t)s->bed.num_ranks * s->num_slots;
+  w->settings = s;
+  w->in = in;
+  w->out = out;
+  w->outcome = &outcome;
+  w->update_phases = must(calloc(num_cells, sizeof(uint32_t)));
+  w->result_phases = must(calloc(num_cells, sizeof(uint32_t)));
+  w->completions = must(calloc(s->num_slots, sizeof(uint64_t)));
+  bed_init(&w->bed, &s->bed);
+  w->bed.options.loss = 0;
+  make_engines(w);
+  start_job(w);
+  w->bed.options.loss = loss;
+  w->bed.on_received = count_received;
+  w->bed.user = w;
+  const uint64_t begin_ns = w->bed.now_ns;
+  push_operations(w);
+  while (w->num_ended < s->bed.num_ranks && bed_step(&w->bed, begin_ns + LIMIT_NS)) continue;
+  sum_up(w, begin_ns);
+  take_down(w);
+  return outcome;
+}
+
+/* ---- the report ---- */
+
+static const char *const loss_names[BED_NUM_LOSSES] = {"uniform", "burst", "one-receiver", "segmented"};
+
+static double floor_of(const struct settings *s) {
+  const double link_bytes = (double)s->num_bytes / s->chunk_bytes * (s->chunk_bytes + SML_HEADER_BYTES + 42.0);
+  return link_bytes * 8e9 / s->bed.rate_bps;
+}
+
+static void print_json(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
+  printf("{\"workers\": %u, \"bytes\": %llu, \"rate_bps\": %.0f, \"delay_us\": %.1f, \"queue_bytes\": %llu, "
+         "\"slots\": %u, \"chunk_bytes\": %u, \"paper_timeout_ms\": %.3f, \"loss_kind\": \"%s\", \"loss\": %g, ",
+         s->bed.num_ranks, (unsigned long long)s->num_bytes, s->bed.rate_bps, (double)s->bed.delay_ns / 1e3,
+         (unsigned long long)s->bed.queue_bytes, s->num_slots, s->chunk_bytes, (double)s->paper_timeout_ns / 1e6,
+         loss_names[s->bed.loss_kind], loss);
+  printf("\"time_ms\": %.3f, \"over_loss_free\": %.4f, \"over_floor\": %.4f, \"packets\": %llu, \"lost\": %llu, "
+         "\"overflowed\": %llu, ",
+         (double)o->time_ns / 1e6, (double)o->time_ns / free_ns, (double)o->time_ns / floor_of(s),
+         (unsigned long long)(o->up_packets + o->down_packets), (unsigned long long)o->num_lost,
+         (unsigned long long)o->num_overflowed);
+  printf("\"retransmissions\": %llu, \"spurious_updates\": %llu, \"spurious_results\": %llu, \"probes\": %llu, "
+         "\"pending\": %llu, \"timeouts\": %llu, \"slot_max\": %llu, \"slot_mean\": %.2f, \"right\": %s}\n",
+         (unsigned long long)o->retransmissions, (unsigned long long)o->spurious_updates,
+         (unsigned long long)o->spurious_results, (unsigned long long)o->num_probes,
+         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->slot_max,
+         o->slot_mean, o->is_right ? "true" : "false");
+}
+
+static void print_row(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
+  const double packets = (double)(o->up_packets + o->down_packets);
+  printf("%-13s%7.3f%%%11.3f%9.4f%9.4f%9llu%9llu%10.4f%%%9llu%9llu%9llu%10.2f%s\n", loss_names[s->bed.loss_kind],
+         loss * 100, (double)o->time_ns / 1e6, (double)o->time_ns / free_ns, (double)o->time_ns / floor_of(s),
+         (unsigned long long)o->num_lost, (unsigned long long)o->retransmissions,
+         (double)(o->spurious_updates + o->spurious_results) / packets * 100, (unsigned long long)o->num_probes,
+         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts,
+         (double)o->slot_max / (o->slot_mean > 0 ? o->slot_mean : 1), o->is_right ? "" : "  WRONG");
+}
+
+static const char usage[] =
+    "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
+    "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
+    "            [--paper MS] [--rounds N] [--seed S] [--json]\n"
+    "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
+    "data again after that time, in place of ours.\n";
+
+static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
+  static const struct option options[] = {
+      {"workers", 1, NULL, 'n'}, {"size", 1, NULL, 's'},  {"rate", 1, NULL, 'r'},  {"delay", 1, NULL, 'd'},
+      {"queue", 1, NULL, 'q'},   {"mark", 1, NULL, 'm'},  {"chunk", 1, NULL, 'c'}, {"slots", 1, NULL, 'w'},
+      {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
+      {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},  {NULL, 0, NULL, 0}};
+  int option;
+  while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
+    switch (option) {
+      case 'n': s->bed.num_ranks = (uint32_t)value; break;
+      case 's': s->num_bytes = (uint64_t)value / 4 * 4; break;
+      case 'r': s->bed.rate_bps = value * 1e9; break;
+      case 'd': s->bed.delay_ns = (uint64_t)(value * 1e3); break;
+      case 'q': s->bed.queue_bytes = (uint64_t)value; break;
+      case 'm': s->bed.mark_bytes = (uint64_t)value; break;
+      case 'c': s->chunk_bytes = (uint32_t)value / 4 * 4; break;
+      case 'w': s->num_slots = (uint32_t)value; break;
+      case 'p': s->paper_timeout_ns = (uint64_t)(value * 1e6); break;
+      case 'x': s->bed.seed = (uint64_t)value; break;
+      case 'y': s->num_rounds = (uint32_t)value; break;
+      case 'j': s->is_json = true; break;
+      case 'k':
+        while (s->bed.loss_kind < BED_NUM_LOSSES && strcmp(optarg, loss_names[s->bed.loss_kind]) != 0)
+          s->bed.loss_kind++;
+        break;
+      case 'l':
+        for (char *text = optarg; *num_losses < 16 && *text != '\0'; text += *text == ',')
+          losses[(*num_losses)++] = strtod(text, &text);
+        break;
+      default: return false;
+    }
+  }
+  return s->bed.num_ranks >= 2 && s->bed.num_ranks < BED_MAX_NODES && s->num_bytes > 0 && s->bed.rate_bps > 0 &&
+         s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 8192 &&
+         s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0;
+}
+
+int main(int argc, char **argv) {
+  struct settings s = {.bed = {.num_ranks = 8, .rate_bps = 1e9, .delay_ns = 20000, .queue_bytes = 12500000, .seed = 1},
+                       .num_bytes = 16 << 20,
+                       .chunk_bytes = 1440,
+                       .num_slots = 512,
+                       .num_rounds = 1};
+  double losses[16];
+  uint32_t num_losses = 0;
+  if (!parse(argc, argv, &s, losses, &num_losses)) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  s.bed.max_frame_bytes = SML_HEADER_BYTES + s.chunk_bytes + 32;
+  float *in = must(malloc(s.num_bytes)), *out = must(malloc(s.num_bytes));
+  for (uint64_t i = 0; i < s.num_bytes / 4; i++) in[i] = (float)(i % 1021) - 510;
+  if (!s.is_json)
+    printf("# n %u  %llu bytes  %g Gbit/s  delay %g us  slots %u x %u  queue %llu  %s %g ms\n%-13s%8s%11s%9s%9s%9s%9s"
+           "%11s%9s%9s%9s%10s\n",
+           s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
+           s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes,
+           s.paper_timeout_ns > 0 ? "paper" : "ours", (double)s.paper_timeout_ns / 1e6, "kind", "loss", "ms", "/free",
+           "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "slots m/m");
+  bool are_right = true;
+  double free_ns = 0;
+  for (uint32_t i = 0; i <= num_losses; i++) {
+    for (uint32_t round = 0; round < (i == 0 ? 1 : s.num_rounds); round++) {
+      struct settings each = s;
+      each.bed.seed = s.bed.seed + round;
+      const double loss = i == 0 ? 0 : losses[i - 1];
+      const struct outcome outcome = run(&each, loss, in, out);
+      if (i == 0) free_ns = (double)outcome.time_ns;
+      (s.is_json ? print_json : print_row)(&each, loss, &outcome, free_ns);
+      are_right = are_right && outcome.is_right;
+    }
+  }
+  free(in);
+  free(out);
+  return are_right ? 0 : 1;
+}

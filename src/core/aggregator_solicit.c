@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Who lost an update, by what came after it. A rank sends its updates in the order in which its slots were granted
+ * their chunks, but for repeats and data that waits for exponents. So when a rank has contributed to several chunks
+ * granted later, its update for this one is lost (or the result that granted it; then it cannot answer), and the
+ * aggregator asks that rank alone: no timer, and nobody else's packets. A rank that was asked is asked
+ * again when it contributes to chunks that were granted after the question was sent: those overtook the answer.
+ * Hints only: they decide nothing, and every rank's own timers work without them. */
+#include "core/aggregator_internal.h"
+
+#define FIRST_THRESHOLD 3u /* chunks: as in TCP */
+#define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
+#define CALM_CHUNKS 1024u   /* after so many it is halved, if needless repeats had made it larger */
+#define NONE UINT32_MAX
+
+/* Positions in the stream of chunks are compared modulo 2^32: those of a moment are close to each other. */
+static bool is_beyond(uint32_t position, uint32_t other, uint32_t distance) {
+  return (int32_t)(position - other) > (int32_t)distance;
+}
+
+void sml_aggregator_solicit_init(struct sml_aggregator *a) {
+  const uint32_t n = a->options.num_slots;
+  a->threshold = FIRST_THRESHOLD;
+  a->first_troubled = a->last_troubled = NONE;
+  for (uint32_t s = 0; s < n; s++) {
+    a->live[s] = (struct live){.chunk = a->options.first_chunk + s, .next = NONE};
+    a->holders[a->live[s].chunk & (a->num_holders - 1)] = (uint16_t)s;
+  }
+  for (uint32_t r = 0; r < a->options.world_size; r++)
+    a->progress[r] = (struct progress){.latest = a->options.first_chunk - 1, .next = a->options.first_chunk};
+}
+
+void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk) {
+  struct live *l = &a->live[slot];
+  l->chunk = chunk;
+  a->holders[chunk & (a->num_holders - 1)] = (uint16_t)slot;
+  if ((chunk & (CALM_CHUNKS - 1)) == 0) a->threshold = sml_max_u32(FIRST_THRESHOLD, a->threshold / 2);
+  if (!l->is_troubled) return;
+  l->suspected_ns = 0;
+  /* It leaves the list at the next look. */
+  memset(sml_aggregator_suspects(a, slot), 0, 2 * a->seen_words * sizeof(uint64_t));
+}
+
+static void append_troubled(struct sml_aggregator *a, uint32_t slot) {
+  a->live[slot].next = NONE;
+  if (a->last_troubled == NONE) a->first_troubled = slot;
+  else a->live[a->last_troubled].next = slot;
+  a->last_troubled = slot;
+  a->live[slot].is_troubled = true;
+  a->num_troubled++;
+}
+
+static uint32_t take_troubled(struct sml_aggregator *a) {
+  const uint32_t slot = a->first_troubled;
+  a->first_troubled = a->live[slot].next;
+  if (a->first_troubled == NONE) a->last_troubled = NONE;
+  a->live[slot].is_troubled = false;
+  a->num_troubled--;
+  return slot;
+}
+
+static void suspect(struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
+  sml_bit_set(sml_aggregator_suspects(a, slot), rank);
+  if (a->live[slot].is_troubled) return;
+  a->live[slot].suspected_ns = 0;
+  append_troubled(a, slot);
+}
+
+/* The cell of the chunk that a slot holds now, if somebody contributed to it: else NONE. */
+static uint32_t live_cell(const struct sml_aggregator *a, uint32_t slot) {
+  const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
+  const uint32_t cell = 2 * slot + (odd->phase > even->phase);
+  const bool is_live = a->cells[cell].phase != 0 && !sml_aggregator_is_complete(a, &a->cells[cell]);
+  return is_live ? cell : NONE;
+}
+
+static bool is_empty(const struct sml_aggregator *a, uint32_t slot) {
+  const uint64_t *bits = sml_aggregator_suspects(a, slot);
+  for (uint32_t w = 0; w < 2 * a->seen_words; w++)
+    if (bits[w] != 0) return false;
+  return true;
+}
+
+static bool has_contributed(const struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
+  const uint32_t cell = live_cell(a, slot);
+  return cell != NONE && sml_bit_test(sml_aggregator_seen(a, cell), rank);
+}
+
+/* The rank's first contribution to the chunk that the slot held. Each chunk is looked at once a rank. */
+void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
+  struct progress *p = &a->progress[rank];
+  const uint32_t chunk = a->live[slot].chunk;
+  if (a->options.num_slots < SML_CROWD_SLOTS || is_repeat || !is_beyond(chunk, p->latest, 0)) return;
+  p->latest = chunk;
+  if (is_beyond(chunk, p->next, a->num_holders)) p->next = chunk - a->num_holders; /* the table forgot them */
+  for (; is_beyond(chunk, p->next, a->threshold); p->next++) {
+    const uint32_t s = a->holders[p->next & (a->num_holders - 1)];
+    if (a->live[s].chunk == p->next && !has_contributed(a, s, rank)) suspect(a, s, rank);
+  }
+}
+
+/* A repeat of what was there: so packets are overtaken by more than was thought. */
+void sml_aggregator_note_needless(struct sml_aggregator *a) {
+  a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, a->options.num_slots / 2));
+}
+
+/* Who is to be asked about a slot now, and counts as asked from now on: into a->due. Whether it stays in trouble. */
+static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, bool *is_any_due) {
+  uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
+  const uint64_t *seen = sml_aggregator_seen(a, cell);
+  struct live *l = &a->live[slot];
+  bool is_troubled = false;
+  if (l->suspected_ns == 0) l->suspected_ns = a->now_ns;
+  const bool is_time = a->now_ns - l->suspected_ns >= REORDER_NS;
+  for (uint32_t w = 0; w < a->seen_words; w++) {
+    const uint64_t missing = ~seen[w] & ~a->departed[w];
+    a->due[w] = is_time ? suspects[w] & missing : 0;
+    asked[w] &= missing;
+    for (uint64_t left = asked[w]; left != 0; left &= left - 1) {
+      const uint32_t bit = (uint32_t)__builtin_ctzll(left);
+      if (is_beyond(a->progress[w * 64 + bit].latest, l->asked_at, a->threshold)) a->due[w] |= UINT64_C(1) << bit;
+    }
+    asked[w] |= a->due[w];
+    suspects[w] &= missing & ~asked[w];
+    *is_any_due = *is_any_due || a->due[w] != 0;
+    is_troubled = is_troubled || (asked[w] | suspects[w]) != 0;
+  }
+  if (*is_any_due) l->asked_at = a->cursor;
+  return is_troubled;
+}
+
+void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns) {
+  a->now_ns = sml_max_u64(now_ns, 1);
+  a->num_to_look_at = a->num_troubled;
+}
+
+bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *h, const uint64_t **ranks_out) {
+  while (a->num_to_look_at > 0) {
+    a->num_to_look_at--;
+    const uint32_t slot = take_troubled(a), cell = live_cell(a, slot);
+    bool is_any_due = false;
+    /* Nobody has contributed yet: then there is no tag to ask with. */
+    const bool is_troubled = cell == NONE ? !is_empty(a, slot) : find_due(a, slot, cell, &is_any_due);
+    if (is_troubled) append_troubled(a, slot);
+    if (!is_any_due) continue;
+    const struct cell *c = &a->cells[cell];
+    *h = (struct sml_header){.type = SML_PACKET_PENDING,
+                             .wire = c->wire,
+                             .reducer = c->reducer,
+                             .slot = (uint16_t)(a->options.slot_base + slot),
+                             .phase = c->phase,
+                             .tag = c->tag};
+    *ranks_out = a->due;
+    return true;
+  }
+  return false;
+}
+
+uint32_t sml_aggregator_latest_chunk(const struct sml_aggregator *a, uint32_t rank) {
+  return a->progress[rank].latest;
+}
+
+/* ---- results that a worker lacks, by the grant that came with them ---- */
+
+uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t grant) {
+  const uint32_t slot = a->holders[grant & (a->num_holders - 1)];
+  for (uint32_t cell = 2 * slot; cell < 2 * slot + 2; cell++) {
+    const struct cell *c = &a->cells[cell];
+    if (c->phase != 0 && sml_aggregator_is_complete(a, c) && c->grant == grant) return cell;
+  }
+  return NONE;
+}

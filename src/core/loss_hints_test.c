@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What shows a loss without a timer: chunks of a rank that overtook one (the aggregator asks that rank), grants that
+ * overtook one (the worker asks for that result); and that mere reordering and crossing packets do not. */
+#include "core/aggregator.h"
+#include "core/worker.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define CHUNK_BYTES 64u
+#define NUM_SLOTS 16u
+#define MS SML_NS_PER_MS
+
+static void *room(size_t num_bytes) {
+  void *mem = aligned_alloc(64, sml_align_up(num_bytes, 64));
+  assert_non_null(mem);
+  memset(mem, 0xa5, num_bytes);
+  return mem;
+}
+
+static struct sml_aggregator *make_aggregator(uint32_t first_chunk) {
+  const struct sml_aggregator_options o = {.world_size = 3, .num_slots = NUM_SLOTS, .chunk_bytes = CHUNK_BYTES,
+                                           .first_phase = SML_FIRST_PHASE, .first_chunk = first_chunk};
+  return sml_aggregator_init(room(sml_aggregator_memsize(&o)), &o);
+}
+
+static enum sml_verdict update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, uint32_t phase,
+                               uint16_t flags) {
+  const struct sml_header h = {.type = SML_PACKET_UPDATE, .rank = (uint16_t)rank, .payload_bytes = CHUNK_BYTES,
+                               .slot = (uint16_t)slot, .phase = phase, .tag = slot + 100, .flags = flags};
+  return sml_aggregator_decide(a, &h).verdict;
+}
+
+/* Whom the aggregator asks, about which slot: one question at most. */
+static uint64_t asked(struct sml_aggregator *a, uint64_t now_ns, uint32_t *slot_out) {
+  struct sml_header h;
+  const uint64_t *ranks;
+  sml_aggregator_begin_solicit(a, now_ns);
+  if (!sml_aggregator_next_solicit(a, &h, &ranks)) return 0;
+  const uint64_t bits = ranks[0];
+  assert_int_equal(h.type, SML_PACKET_PENDING);
+  assert_int_equal(h.tag, h.slot + 100u);
+  *slot_out = h.slot;
+  assert_false(sml_aggregator_next_solicit(a, &h, &ranks));
+  return bits;
+}
+
+/* Rank 1 loses its update for slot 2; also where the numbers of chunks wrap. */
+static void an_overtaken_update_is_asked_for(void **state) {
+  (void)state;
+  static const uint32_t firsts[] = {0, UINT32_MAX - 5};
+  for (size_t i = 0; i < SML_ARRAY_LEN(firsts); i++) {
+    struct sml_aggregator *a = make_aggregator(firsts[i]);
+    uint32_t slot = NUM_SLOTS;
+    for (uint32_t s = 0; s < 6; s++) {
+      update(a, 0, s, SML_FIRST_PHASE, 0);
+      if (s != 2) update(a, 1, s, SML_FIRST_PHASE, 0);
+    }
+    assert_int_equal(asked(a, 1 * MS, &slot), 0); /* three later ones may be reordering */
+    update(a, 1, 6, SML_FIRST_PHASE, 0);
+    assert_int_equal(asked(a, 2 * MS, &slot), 0); /* and so may what is so new */
+    assert_int_equal(asked(a, 3 * MS, &slot), 1 << 1);
+    assert_int_equal(slot, 2);
+    assert_int_equal(sml_aggregator_latest_chunk(a, 1), firsts[i] + 6);
+    assert_int_equal(asked(a, 4 * MS, &slot), 0); /* once: the answer is on its way */
+    for (uint32_t s = 7; s < NUM_SLOTS; s++) update(a, 1, s, SML_FIRST_PHASE, 0);
+    assert_int_equal(asked(a, 5 * MS, &slot), 0); /* all that was granted before the question */
+    free(a);
+  }
+}
+
+/* What is granted behind the question overtakes its answer: so that was lost as well. */
+static void a_lost_answer_is_asked_for_again(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot = NUM_SLOTS;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++)
+    for (uint32_t rank = 0; rank < 3; rank++)
+      if (s > 0 || rank != 1) update(a, rank, s, SML_FIRST_PHASE, 0);
+  assert_int_equal(asked(a, 1 * MS, &slot), 0);
+  assert_int_equal(asked(a, 2 * MS, &slot), 1 << 1);
+  for (uint32_t s = 1; s < NUM_SLOTS; s++) { /* granted before the question */
+    update(a, 0, s, SML_FIRST_PHASE + 1, 0);
+    update(a, 1, s, SML_FIRST_PHASE + 1, 0);
+    assert_int_equal(asked(a, 3 * MS, &slot), 0);
+    update(a, 2, s, SML_FIRST_PHASE + 1, 0);
+  }
+  for (uint32_t s = 1; s < 5; s++) update(a, 1, s, SML_FIRST_PHASE + 2, 0);
+  assert_int_equal(asked(a, 4 * MS, &slot), 0);
+  update(a, 1, 5, SML_FIRST_PHASE + 2, 0);
+  assert_int_equal(asked(a, 4 * MS, &slot), 1 << 1);
+  assert_int_equal(slot, 0);
+  assert_int_equal(update(a, 1, 0, SML_FIRST_PHASE, SML_FLAG_RETRANSMISSION), SML_VERDICT_COMPLETE);
+  for (uint32_t s = 6; s < NUM_SLOTS; s++) update(a, 1, s, SML_FIRST_PHASE + 2, 0);
+  assert_int_equal(asked(a, 5 * MS, &slot), 0);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
+static void nobody_asks_who_left(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot;
+  for (uint32_t s = 0; s < 8; s++) {
+    update(a, 0, s, SML_FIRST_PHASE, 0);
+    if (s > 0) update(a, 1, s, SML_FIRST_PHASE, 0);
+  }
+  sml_aggregator_depart(a, 1);
+  assert_int_equal(asked(a, 1 * MS, &slot), 0);
+  assert_int_equal(asked(a, 2 * MS, &slot), 0);
+  free(a);
+}
+
+static void a_result_is_found_by_its_grant(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  for (uint32_t rank = 0; rank < 3; rank++) update(a, rank, 5, SML_FIRST_PHASE, 0);
+  struct sml_header h = {.type = SML_PACKET_PROBE, .flags = SML_FLAG_BY_GRANT, .chunk = NUM_SLOTS};
+  const struct sml_decision d = sml_aggregator_decide(a, &h);
+  assert_int_equal(d.verdict, SML_VERDICT_REPEAT);
+  assert_int_equal(d.cell, 10);
+  for (uint32_t i = 0; i < 100000; i++) { /* of nobody, or not drawn yet */
+    h.chunk = i * 42949u;
+    if (h.chunk != NUM_SLOTS) assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+  }
+  free(a);
+}
+
+/* ---- the worker ---- */
+
+struct desk {
+  struct sml_worker *w;
+  struct sml_header sent[NUM_SLOTS];
+};
+
+static void make_desk(struct desk *d, uint64_t paper_timeout_ns) {
+  const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = NUM_SLOTS,
+                                       .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
+                                       .num_operations = 4, .paper_timeout_ns = paper_timeout_ns};
+  const struct sml_operation_plan plan = {.num_elems = 100 * CHUNK_BYTES / 4, .type = 1};
+  d->w = sml_worker_init(room(sml_worker_memsize(&o)), &o);
+  assert_true(sml_worker_submit(d->w, &plan, NULL, d, MS));
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
+    struct sml_send send;
+    sml_worker_next_send(d->w, MS, &send);
+    assert_int_equal(send.kind, SML_SEND_UPDATE);
+    d->sent[s] = send.header;
+  }
+}
+
+static void give_result(struct desk *d, uint32_t slot, uint32_t grant, uint16_t flags, uint64_t now_ns) {
+  struct sml_header h = d->sent[slot];
+  h.type = SML_PACKET_RESULT;
+  h.chunk = grant;
+  h.flags = flags;
+  assert_int_equal(sml_worker_on_packet(d->w, &h, NULL, now_ns).kind, SML_ACCEPT_RESULT);
+  assert_null(sml_worker_find_violation(d->w));
+}
+
+static struct sml_send next(struct desk *d, uint64_t now_ns) {
+  struct sml_send send;
+  sml_worker_on_timer(d->w, now_ns);
+  sml_worker_next_send(d->w, now_ns, &send);
+  return send;
+}
+
+static void a_missing_grant_is_asked_for(void **state) {
+  (void)state;
+  struct desk d;
+  make_desk(&d, 0);
+  give_result(&d, 0, NUM_SLOTS, 0, 2 * MS);
+  for (uint32_t s = 2; s < 5; s++) give_result(&d, s, NUM_SLOTS + s, 0, 2 * MS); /* slot 1's is lost */
+  for (uint32_t i = 0; i < 4; i++) assert_int_equal(next(&d, 2 * MS).kind, SML_SEND_UPDATE);
+  assert_int_equal(next(&d, 2 * MS).kind, SML_SEND_NONE);
+  give_result(&d, 5, NUM_SLOTS + 5, 0, 2 * MS + 1);
+  assert_int_equal(next(&d, 2 * MS + 2).kind, SML_SEND_UPDATE); /* too new */
+  const struct sml_send ask = next(&d, 2 * MS + MS / 5);
+  assert_int_equal(ask.kind, SML_SEND_PROBE);
+  assert_int_equal(ask.header.flags, SML_FLAG_BY_GRANT);
+  assert_int_equal(ask.header.chunk, NUM_SLOTS + 1);
+  assert_int_equal(next(&d, 2 * MS + MS / 5).kind, SML_SEND_NONE);
+  give_result(&d, 1, NUM_SLOTS + 1, SML_FLAG_RETRANSMISSION, 2 * MS + MS / 2);
+  assert_int_equal(next(&d, 2 * MS + MS / 2).kind, SML_SEND_UPDATE);
+  assert_int_equal(next(&d, 2 * MS + MS / 2).kind, SML_SEND_NONE);
+  free(d.w);
+}
+
+/* A question that crossed the update is not answered with another one. */
+static void crossing_questions_are_not_answered(void **state) {
+  (void)state;
+  struct desk d;
+  const uint8_t mine = 1 << 1;
+  make_desk(&d, 0);
+  struct sml_header h = d.sent[7];
+  h.type = SML_PACKET_PENDING;
+  h.flags = SML_FLAG_UNASKED;
+  h.payload_bytes = 1;
+  h.chunk = 7; /* nothing that was sent behind it has arrived */
+  assert_int_equal(sml_worker_on_packet(d.w, &h, &mine, 2 * MS).kind, SML_ACCEPT_PENDING);
+  assert_int_equal(sml_worker_peek_send(d.w), UINT32_MAX);
+  h.chunk = 11;
+  assert_int_equal(sml_worker_on_packet(d.w, &h, &mine, 2 * MS).kind, SML_ACCEPT_PENDING);
+  const struct sml_send again = next(&d, 2 * MS);
+  assert_int_equal(again.header.flags, SML_FLAG_RETRANSMISSION);
+  assert_int_equal(again.header.slot, 7);
+  assert_int_equal(sml_worker_on_packet(d.w, &h, &mine, 2 * MS).kind, SML_ACCEPT_PENDING); /* the same again */
+  assert_int_equal(sml_worker_peek_send(d.w), UINT32_MAX);
+  h.phase++; /* asked for the next phase: its result is lost, and grants show it */
+  assert_int_equal(sml_worker_on_packet(d.w, &h, &mine, 2 * MS).drop, SML_DROP_NOT_OUTSTANDING);
+  free(d.w);
+}
+
+/* NSDI'21: the next chunk of a slot is num_slots further, and data goes again after the timeout, without a word. */
+static void the_papers_scheme(void **state) {
+  (void)state;
+  struct desk d;
+  make_desk(&d, 10 * MS);
+  assert_int_equal(sml_worker_next_deadline(d.w), 11 * MS);
+  give_result(&d, 3, 77, 0, 2 * MS);
+  const struct sml_send send = next(&d, 2 * MS);
+  assert_int_equal(send.header.chunk, NUM_SLOTS + 3);
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
+    if (s == 3) continue;
+    const struct sml_send again = next(&d, 11 * MS);
+    assert_int_equal(again.kind, SML_SEND_UPDATE);
+    assert_int_equal(again.header.slot, s);
+    assert_int_equal(again.header.flags, 0);
+  }
+  assert_int_equal(next(&d, 11 * MS).kind, SML_SEND_NONE);
+  assert_null(sml_worker_find_violation(d.w));
+  free(d.w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
+      cmocka_unit_test(nobody_asks_who_left),             cmocka_unit_test(a_result_is_found_by_its_grant),
+      cmocka_unit_test(a_missing_grant_is_asked_for),     cmocka_unit_test(crossing_questions_are_not_answered),
+      cmocka_unit_test(the_papers_scheme),
+  };
+  return cmocka_run_group_tests_name("loss_hints", tests, NULL, NULL);
+}
