@@ -95,6 +95,7 @@ class Session:
         for repeat in range(MAX_REPEATS + 1):
             with machine.ForeignLoad(self.processes.pids, time.monotonic) as load:
                 results = contender.round(runs, type_name)
+                machine.reap_orphans([each.pid for each in self.processes.running], time.monotonic() + 1)
             if load.cores <= MAX_FOREIGN_CORES or repeat == MAX_REPEATS or self.options.quick:
                 break
         for result in results:
