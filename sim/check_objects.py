@@ -26,7 +26,7 @@ UNREACHED = re.compile(r"^host/")
 # Functions that depend on nothing but their arguments, or that the simulated system leaves as they are.
 HARMLESS = re.compile(
     r"^(mem\w+|str(c|n|l|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"
-    r"|sig(fill|empty|add)set|pthread_condattr_\w+|pthread_mutexattr_\w+|pthread_(once|atfork)"
+    r"|sig(fill|empty|add)set|pthread_(cond|mutex)?attr_\w+|pthread_(once|atfork)"
     r"|getaddrinfo|freeaddrinfo|gai_strerror|inet_ntop|inet_pton"
     r"|stderr|__errno_location|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__cpu_\w+"
     r"|__(asan|ubsan|tsan|sanitizer|gcov|llvm)_\w+|mangle_path|sml_\w+|sim_\w+)$")
