@@ -24,6 +24,7 @@ def environment(**more):
     env = {name: value for name, value in os.environ.items()
            if not re.match(r"SWITCHML_(?!TEST)|RANK$|WORLD_SIZE$", name)}
     env[MARK.split("=")[0]] = MARK.split("=")[1]
+    env["SWITCHML_SHARED_MEMORY"] = "0"  # what is tested is the network, unless `more` says otherwise
     env.update({name: str(value) for name, value in more.items()})
     return env
 

@@ -71,7 +71,7 @@ class Ranks:
         base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
                      "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
                      "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
-                     "PYTHONDONTWRITEBYTECODE": "1",
+                     "PYTHONDONTWRITEBYTECODE": "1", "SWITCHML_SHARED_MEMORY": "0",
                      "SWITCHML_LIBRARY": built("src/lib/libswitchml.so", "lib/libswitchml.so")})
         if aggregator:
             base["SWITCHML_AGGREGATOR"] = aggregator
@@ -436,6 +436,20 @@ def test_collectives():
             stats = result["stats"]
             assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
             assert stats["failed_calls"] == 0 and stats["max_in_flight"] >= 2, stats
+
+
+def test_collectives_in_shared_memory():
+    with Daemon() as daemon:
+        for result in run_ranks("collectives", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY="1"):
+            stats = result["stats"]
+            assert stats["offloaded_calls"] == result["num_calls"] and stats["tx_packets"] == 0, result
+
+
+def test_killed_rank_is_named_in_shared_memory():
+    with Daemon() as daemon:
+        results = Ranks("killed", 4, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY="1").wait(but=(2,))
+        for rank in (0, 1, 3):
+            assert results[rank]["ranks"] == [2] and "2" in results[rank]["text"], results[rank]
 
 
 def test_collectives_with_offload_disabled():

@@ -14,7 +14,7 @@ Environment
   SWITCHML_REQUIRE=1   an eligible call that cannot go through SwitchML is an error, never Gloo
   SWITCHML_DISABLE=1   everything goes through Gloo
   SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it;
-                       SWITCHML_RETRY, _CHECK, _KEY_FILE, _KEY_NAME: see README.md
+                       SWITCHML_RETRY, _CHECK, _KEY_FILE, _KEY_NAME, _SHARED_MEMORY: see README.md
 
 A group joins its job at its first eligible call. Submission returns at once; a thread of the group
 waits for its operations in their order and completes the torch futures. Callbacks added to such a
@@ -70,7 +70,8 @@ class _JobOptions(ctypes.Structure):
                 ("allgather_user", ctypes.c_void_p), ("join_timeout_ns", ctypes.c_uint64),
                 ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
                 ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32), ("check", ctypes.c_uint32),
-                ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64)]
+                ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64),
+                ("no_shared_memory", ctypes.c_uint32)]
 
 
 class _Error(ctypes.Structure):
@@ -87,7 +88,8 @@ class _Stats(ctypes.Structure):
                   "probes", "dropped_packets", "system_calls", "srtt_ns", "rto_ns")]
                 + [(name, ctypes.c_uint32) for name in (
                   "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")]
-                + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")])
+                + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")]
+                + [("num_local_ranks", ctypes.c_uint32)])
 
 
 def _sized(struct_type):
