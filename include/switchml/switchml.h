@@ -117,8 +117,9 @@ typedef struct sml_job_options {
   uint64_t retry_ns;
   /* Ranks of one host add up in memory that they share (a few MiB, fixed when the job starts) in place of the
    * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network
-   * and user name spaces, and retry is off. Then there is no check word. 1: this rank, and so its job, does
-   * not; 0: as SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
+   * and user name spaces, and retry is off. Then there is no check word. In a job over several hosts those of each
+   * host combine in such memory (8 MiB a rank), and the lowest of them sends and receives for all. 1: this rank does
+   * neither, nor does a job on one host then; 0: as SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
   uint32_t no_shared_memory;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
@@ -163,7 +164,8 @@ typedef struct sml_stats {
   uint64_t key_failures;   /* packets whose tag was missing, wrong or not wanted; also in dropped_packets */
   uint64_t rejoins;        /* times the job went on at an aggregator's successor */
   uint64_t retained_bytes; /* of inputs kept for that case, now */
-  uint32_t num_local_ranks; /* that add up in shared memory; 0: the job uses the network */
+  uint32_t num_local_ranks; /* of this host, that add up in shared memory; 0: none, but the network. Below the world
+                             * size: the sum of this host goes over the network, sent by the lowest of them */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

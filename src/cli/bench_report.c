@@ -51,7 +51,9 @@ static void print_heading(const struct sml_bench_report *report) {
          sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
   if (o->has_loss) printf("  loss %g at each receiver", o->loss);
-  printf("\n# path: %s", report->num_local_ranks != 0 ? "shared memory of one host" : "network");
+  printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
+                         : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
+                                                                        : "shared memory of one host");
   printf("\n# chunk %u bytes + 32 header  lanes %u  slots %u a lane  segmentation offload %s\n",
          report->chunk_bytes, report->num_lanes, report->num_slots, report->has_offload ? "yes" : "no");
   printf(

@@ -7,6 +7,7 @@
 
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
+#include "lib/job_pieces.h"
 #include "lib/job_settings.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
@@ -65,6 +66,7 @@ static void serve(struct sml_job *job, const struct sml_job_settings *s, struct 
       .user = job};
   /* Faults are made in packets. */
   if (job->context->settings.has_faults) memset(session.join.host, 0, sizeof session.join.host);
+  session.join.is_combining = (session.join.host[0] | session.join.host[1]) != 0 && o->retry_ns == 0;
   snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", o->aggregator);
   memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
   memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
@@ -83,7 +85,7 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
   if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
-  if (status != SML_OK || !job->start.is_one_host) return status;
+  if (status != SML_OK || !(job->start.is_one_host || sml_job_cuts(&job->start))) return status;
   return sml_job_host_open(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
 }
 

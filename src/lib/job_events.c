@@ -14,6 +14,7 @@
 #define WARN_NS (10 * SML_NS_PER_S)
 /* An abort comes on the control connection at about the same time as the data port's ERROR: it knows why. */
 #define ERROR_REPLY_GRACE_NS (2 * SML_NS_PER_S)
+#define LEAD_GRACE_NS (500 * SML_NS_PER_MS)
 
 /* ---- failing ---- */
 
@@ -95,6 +96,7 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
   for (uint32_t l = 0; l < start->num_lanes; l++) job->lanes[l].chunks_used = 0;
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
+  if (job->host != NULL && job->state == SML_JOB_RUNNING) sml_job_host_resume_locked(job);
   pthread_mutex_unlock(&job->lock);
   sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u goes on in epoch %u", job->name, job->rank,
           start->epoch);
@@ -223,7 +225,8 @@ static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *f
 static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
   struct sml_lane_snapshot s;
   uint32_t lane;
-  if (job->host != NULL) {
+  if (job->host != NULL && job->state == SML_JOB_RUNNING &&
+      sml_job_host_waits_for_locked(job) != SML_JOB_HOST_NETWORK) {
     add_host_lateness(job, failure);
     return;
   }
@@ -278,6 +281,9 @@ static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
 
 /* While the job rejoins, deadlines stand still: they are moved afterwards. */
 static uint64_t deadline_of(const struct sml_job *job, const struct sml_operation *op) {
+  if (job->host != NULL && sml_job_host_waits_for_locked(job) == SML_JOB_HOST_LEAD)
+    /* It is late itself, and knows for whom. */
+    return op->deadline_ns + sml_min_u64(LEAD_GRACE_NS, SML_NEVER - 1 - op->deadline_ns);
   return job->state == SML_JOB_REJOINING ? op->last_deadline_ns : op->deadline_ns;
 }
 

@@ -14,12 +14,37 @@
 #define IDLE_TICKS 16u                  /* without an operation, before the helper sleeps */
 #define LARGE_ELEMS (UINT64_C(64) << 10) /* waking the helper costs little beside it */
 
+/* ---- one host or several ---- */
+
+static uint32_t find_absent(const struct sml_job_host *h, bool only_gone, uint32_t *out, uint32_t room) {
+  return h->relay != NULL ? sml_host_relay_find_absent(h->relay, only_gone, out, room)
+                          : sml_host_group_find_absent(h->group, only_gone, out, room);
+}
+
+static void begin(struct sml_job_host *h, const struct sml_host_operation *operation) {
+  if (h->relay != NULL) sml_host_relay_begin(h->relay, operation);
+  else sml_host_group_begin(h->group, operation);
+}
+
+static enum sml_host_verdict advance(struct sml_job_host *h) {
+  return h->relay != NULL ? sml_host_relay_advance(h->relay) : sml_host_group_advance(h->group);
+}
+
+static enum sml_host_wait await(struct sml_job_host *h, uint64_t deadline_ns) {
+  return h->relay != NULL ? sml_host_relay_await(h->relay, deadline_ns)
+                          : sml_host_group_await(h->group, deadline_ns);
+}
+
 /* ---- failures ---- */
 
 static void fail_for_mismatch_locked(struct sml_job *job, const struct sml_operation *op) {
+  const struct sml_job_host *h = job->host;
   uint32_t a, b;
   char text[96];
-  sml_host_group_mismatch(job->host->group, &a, &b);
+  if (h->relay != NULL) sml_host_relay_mismatch(h->relay, &a, &b);
+  else sml_host_group_mismatch(h->group, &a, &b);
+  a = h->ranks[a];
+  b = h->ranks[b];
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort failure =
       sml_job_failure(SML_ERR_MISMATCH,
@@ -32,8 +57,10 @@ static void fail_for_mismatch_locked(struct sml_job *job, const struct sml_opera
 }
 
 static void fail_for_lost_locked(struct sml_job *job) {
-  uint32_t rank = 0;
-  sml_host_group_find_absent(job->host->group, true, &rank, 1);
+  const struct sml_job_host *h = job->host;
+  uint32_t index = 0;
+  find_absent(h, true, &index, 1);
+  const uint32_t rank = h->ranks[index];
   struct sml_ctl_abort failure = job->has_gone_rank && job->gone.rank == rank
                                      ? sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail)
                                      : sml_job_failure(SML_ERR_RANK_LOST, "rank %u is gone", rank);
@@ -61,14 +88,14 @@ static enum outcome work(struct sml_job_host *h, const struct sml_operation *op,
                          uint64_t deadline_ns) {
   if (is_new) {
     const struct sml_host_operation operation = make_host_operation(op);
-    sml_host_group_begin(h->group, &operation);
+    begin(h, &operation);
   }
   for (;;) {
-    const enum sml_host_verdict verdict = sml_host_group_advance(h->group);
+    const enum sml_host_verdict verdict = advance(h);
     if (verdict == SML_HOST_ENDED) return ENDED;
     if (verdict == SML_HOST_MISMATCH) return MISMATCHED;
     if (deadline_ns == 0) return LATER;
-    const enum sml_host_wait wait = sml_host_group_await(h->group, deadline_ns);
+    const enum sml_host_wait wait = await(h, deadline_ns);
     if (wait == SML_HOST_DEADLINE) return LATER;
     if (wait != SML_HOST_READY) return wait == SML_HOST_ABORTED ? ABORTED : LOST;
   }
@@ -83,6 +110,7 @@ static bool is_over(const struct sml_job *job, const struct sml_operation *until
 static bool take_next_locked(struct sml_job *job) {
   struct sml_operation *op = job->first_waiting;
   if (op == NULL) return false;
+  if (job->host->relay != NULL && !sml_job_take_chunks_locked(job, op)) return false;
   op->is_pushed = true;
   job->num_pushed++;
   job->first_waiting = op->next;
@@ -140,27 +168,63 @@ bool sml_job_host_drive_locked(struct sml_job *job, const struct sml_operation *
 
 void sml_job_host_fail_locked(struct sml_job *job) {
   struct sml_job_host *h = job->host;
-  sml_host_group_abort(h->group);
-  if (h->is_driving || h->current == NULL) return;
+  if (h->relay != NULL) sml_host_relay_abort(h->relay);
+  else sml_host_group_abort(h->group);
+  if (h->is_driving || h->current == NULL || h->pieces.num_in_flight > 0) return;
   struct sml_operation *op = h->current;
   h->current = NULL;
   sml_operation_end_locked(job, op, job->error.status);
 }
 
 void sml_job_host_set_gone_locked(struct sml_job *job, uint32_t rank) {
-  if (rank < job->host->num_ranks) sml_host_group_set_gone(job->host->group, rank);
+  struct sml_job_host *h = job->host;
+  uint32_t index = 0;
+  while (index < h->num_ranks && h->ranks[index] != rank) index++;
+  if (index == h->num_ranks) return; /* of another host: the aggregator knows who needs it */
+  if (h->relay != NULL) sml_host_relay_set_gone(h->relay, index);
+  else sml_host_group_set_gone(h->group, index);
+}
+
+void sml_job_host_resume_locked(struct sml_job *job) {
+  if (job->oldest != NULL) hand_over_locked(job);
+}
+
+void sml_job_host_piece_ended_locked(struct sml_job *job, uint32_t slot, sml_status status) {
+  struct sml_job_host *h = job->host;
+  h->pieces.num_in_flight--;
+  if (status != SML_OK && job->state != SML_JOB_FAILED) {
+    char text[96];
+    sml_operation_describe(h->current, text, sizeof text);
+    const struct sml_ctl_abort failure =
+        sml_job_failure(status, "%s failed on rank %u: %s", text, job->rank, sml_status_string(status));
+    sml_job_fail_locked(job, &failure, true);
+  }
+  if (job->state == SML_JOB_FAILED) sml_job_host_fail_locked(job);
+  else sml_host_relay_done(h->relay, slot);
+}
+
+enum sml_job_host_wait sml_job_host_waits_for_locked(const struct sml_job *job) {
+  const struct sml_job_host *h = job->host;
+  uint32_t index;
+  if (h->current == NULL) return SML_JOB_HOST_IDLE;
+  if (h->relay == NULL) return SML_JOB_HOST_RANKS;
+  const uint32_t num_absent = find_absent(h, false, &index, 1);
+  if (num_absent == 0) return SML_JOB_HOST_NETWORK;
+  return num_absent == 1 && index == 0 ? SML_JOB_HOST_LEAD : SML_JOB_HOST_RANKS;
 }
 
 bool sml_job_host_find_absent_locked(const struct sml_job *job, uint32_t *ranks_out, uint32_t room,
                                      uint32_t *num_absent_out) {
   if (job->host->current == NULL) return false;
-  *num_absent_out = sml_host_group_find_absent(job->host->group, false, ranks_out, room);
+  *num_absent_out = find_absent(job->host, false, ranks_out, room);
+  for (uint32_t i = 0; i < sml_min_u32(room, *num_absent_out); i++) ranks_out[i] = job->host->ranks[ranks_out[i]];
   return true;
 }
 
 void sml_job_host_add_stats_locked(const struct sml_job *job, sml_stats *stats) {
-  stats->num_local_ranks = job->host->num_ranks;
-  stats->chunks_completed += sml_host_group_num_blocks(job->host->group);
+  const struct sml_job_host *h = job->host;
+  stats->num_local_ranks = h->num_ranks > 1 ? h->num_ranks : 0;
+  if (h->group != NULL) stats->chunks_completed += sml_host_group_num_blocks(h->group);
 }
 
 /* ---- the helper ---- */
@@ -234,7 +298,8 @@ static struct sml_ctl_abort describe_failure(const struct sml_job *job, enum sml
 static void make_secret(const struct sml_job *job, uint64_t secret_out[2]) {
   const struct sml_ctl_welcome *w = &job->session.welcome;
   const struct sml_key salt = {.k0 = w->salt[0], .k1 = w->salt[1]};
-  const uint32_t which[2] = {job->start.epoch, w->job};
+  const uint32_t contributor = job->start.is_one_host ? 0 : sml_contributor_of(&job->start, job->rank);
+  const uint32_t which[3] = {job->start.epoch, w->job, contributor};
   const struct sml_key key = sml_key_derive(&salt, "switchml host", which, sizeof which);
   secret_out[0] = key.k0;
   secret_out[1] = key.k1;
@@ -258,33 +323,80 @@ static bool start_helper(struct sml_job_host *h) {
   return error == 0;
 }
 
-static struct sml_job_host *make_host(struct sml_job *job, uint64_t deadline_ns, struct sml_ctl_abort *failure) {
-  struct sml_host_group_options options = {.meeting = {.num_ranks = job->world_size,
-                                                       .index = job->rank,
-                                                       .deadline_ns = deadline_ns,
-                                                       .should_stop = has_failed,
-                                                       .user = job},
-                                           .block_bytes = job->start.chunk_bytes,
-                                           .kernels = job->context->settings.kernels};
+static void free_host(struct sml_job_host *h) {
+  sml_host_group_close(h->group);
+  sml_host_relay_close(h->relay);
+  sml_job_pieces_free(&h->pieces);
+  free(h->ranks);
+  free(h);
+}
+
+/* Who is on this host. */
+static bool find_ranks(struct sml_job_host *h) {
+  const struct sml_job *job = h->job;
+  const struct sml_ctl_start *start = &job->start;
+  const uint32_t contributor = sml_contributor_of(start, job->rank);
+  h->num_ranks = start->is_one_host ? job->world_size : sml_contributor_ranks(start, contributor, NULL, 0);
+  h->ranks = calloc(h->num_ranks, sizeof *h->ranks);
+  if (h->ranks == NULL) return false;
+  if (!start->is_one_host) sml_contributor_ranks(start, contributor, h->ranks, h->num_ranks);
+  for (uint32_t i = 0; start->is_one_host && i < h->num_ranks; i++) h->ranks[i] = (uint16_t)i;
+  while (h->ranks[h->index] != job->rank) h->index++;
+  return true;
+}
+
+/* NULL: no memory. */
+static struct sml_job_host *make_plain(struct sml_job *job) {
   struct sml_job_host *h = calloc(1, sizeof *h);
-  *failure = sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory for sharing memory", job->rank);
   if (h == NULL) return NULL;
-  make_secret(job, options.meeting.secret);
+  h->job = job;
+  h->piece_elems = UINT64_MAX;
+  bool is_complete = find_ranks(h);
+  if (is_complete && !job->start.is_one_host) {
+    h->piece_elems = sml_job_piece_elems(&job->start, job->world_size);
+    is_complete = h->index != 0 || sml_job_pieces_init(&h->pieces, job, h->piece_elems);
+  }
+  if (is_complete) return h;
+  free_host(h);
+  return NULL;
+}
+
+/* Meets the others. */
+static bool meet(struct sml_job_host *h, uint64_t deadline_ns, struct sml_ctl_abort *failure) {
+  struct sml_job *job = h->job;
+  struct sml_host_meeting meeting = {.num_ranks = h->num_ranks,
+                                     .index = h->index,
+                                     .deadline_ns = deadline_ns,
+                                     .should_stop = has_failed,
+                                     .user = job};
   enum sml_host_met met;
   uint32_t missing;
   char error[SML_HOST_ERROR_BYTES];
-  h->job = job;
-  h->num_ranks = job->world_size;
-  h->group = sml_host_group_open(&options, &met, &missing, error);
-  if (h->group == NULL) {
-    *failure = describe_failure(job, met, missing, error);
-  } else if (start_helper(h)) {
-    return h;
+  make_secret(job, meeting.secret);
+  if (job->start.is_one_host) {
+    const struct sml_host_group_options options = {.meeting = meeting,
+                                                   .block_bytes = job->start.chunk_bytes,
+                                                   .kernels = job->context->settings.kernels};
+    h->group = sml_host_group_open(&options, &met, &missing, error);
   } else {
-    *failure = sml_job_failure(SML_ERR_SYSTEM, "rank %u cannot start a thread", job->rank);
-    sml_host_group_close(h->group);
+    const struct sml_host_relay_options options = {
+        .meeting = meeting, .piece_elems = h->piece_elems, .submit = sml_job_pieces_submit, .user = job};
+    h->relay = sml_host_relay_open(&options, &met, &missing, error);
   }
-  free(h);
+  if (h->group != NULL || h->relay != NULL) return true;
+  *failure = describe_failure(job, met, h->ranks[missing], error);
+  return false;
+}
+
+static struct sml_job_host *make_host(struct sml_job *job, uint64_t deadline_ns, struct sml_ctl_abort *failure) {
+  *failure = sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory for sharing memory", job->rank);
+  struct sml_job_host *h = make_plain(job);
+  if (h == NULL) return NULL;
+  if (meet(h, deadline_ns, failure)) {
+    if (start_helper(h)) return h;
+    *failure = sml_job_failure(SML_ERR_SYSTEM, "rank %u cannot start a thread", job->rank);
+  }
+  free_host(h);
   return NULL;
 }
 
@@ -309,7 +421,6 @@ void sml_job_host_close(struct sml_job *job) {
   pthread_mutex_unlock(&job->lock);
   pthread_join(h->helper, NULL);
   pthread_cond_destroy(&h->wanted);
-  sml_host_group_close(h->group);
-  free(h);
+  free_host(h);
   job->host = NULL;
 }

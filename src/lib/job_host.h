@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A job whose ranks are all on one host adds up through shared memory (host/host_group.h); its lanes stay idle.
+ * In a job over several hosts, some with several ranks, the lead of each host submits the pieces that its ranks bring
+ * together there (host/host_relay.h, lib/job_pieces.h); only leads have lanes. A rank that is alone leads itself.
  *
  * Operations run one after the other, in their order. Whoever waits for one *drives*: it works on the oldest
  * operations, without the job's lock, until its own has ended; the others sleep. So a rank that calls and waits
@@ -10,11 +12,16 @@
 
 #include "host/host_group.h"
 #include "lib/job.h"
+#include "lib/job_pieces.h"
 
 struct sml_job_host {
-  struct sml_job *job;          /* constant, like the next two */
-  struct sml_host_group *group;
-  uint32_t num_ranks;
+  struct sml_job *job;          /* constant, but for pieces, like the next ones */
+  struct sml_host_group *group; /* one host; else NULL, and */
+  struct sml_host_relay *relay;
+  struct sml_job_pieces pieces; /* the lead's */
+  uint64_t piece_elems;
+  uint32_t num_ranks, index;    /* of this host, and among them */
+  uint16_t *ranks;              /* index -> rank, ascending */
   pthread_t helper;
   /* guarded by job->lock */
   pthread_cond_t wanted; /* the helper's; CLOCK_MONOTONIC */
@@ -24,8 +31,8 @@ struct sml_job_host {
   uint64_t num_drives;
 };
 
-/* All ranks of the job are on this host, which START said. Blocks until the memory is shared, at most until the
- * deadline. On failure the job has failed, and says why. */
+/* START said that all ranks of the job are on this host, or has a table. Blocks until memory is shared, until the
+ * deadline at most. On failure the job has failed, and says why. */
 sml_status sml_job_host_open(struct sml_job *job, uint64_t deadline_ns);
 /* Nothing is outstanding any more. */
 void sml_job_host_close(struct sml_job *job);
@@ -38,6 +45,14 @@ bool sml_job_host_drive_locked(struct sml_job *job, const struct sml_operation *
 /* The job has failed: ends what was begun, or lets its driver. */
 void sml_job_host_fail_locked(struct sml_job *job);
 void sml_job_host_set_gone_locked(struct sml_job *job, uint32_t rank);
+/* The new epoch has begun: what waited for it goes on. */
+void sml_job_host_resume_locked(struct sml_job *job);
+/* An engine has ended a piece of the lead's. */
+void sml_job_host_piece_ended_locked(struct sml_job *job, uint32_t slot, sml_status status);
+/* Who the operation that was begun waits for: ranks of the host (its lead waits for other hosts, and knows which, if
+ * it is none but the lead); or other hosts, if this rank leads. */
+enum sml_job_host_wait { SML_JOB_HOST_IDLE, SML_JOB_HOST_RANKS, SML_JOB_HOST_LEAD, SML_JOB_HOST_NETWORK };
+enum sml_job_host_wait sml_job_host_waits_for_locked(const struct sml_job *job);
 /* Ranks that the operation which was begun waits for; false: none was. */
 bool sml_job_host_find_absent_locked(const struct sml_job *job, uint32_t *ranks_out, uint32_t room,
                                      uint32_t *num_absent_out);

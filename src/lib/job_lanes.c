@@ -4,12 +4,18 @@
 #include <stdlib.h>
 
 #include "ctl/contributors.h"
+#include "lib/job_pieces.h"
 #include "lib/job_settings.h"
 
 /* SWITCHML_PAPER_TIMEOUT_US: for benchmarks that compare with NSDI'21's way of repeating (worker.h). */
 static uint64_t paper_timeout_ns(void) {
   const char *text = getenv("SWITCHML_PAPER_TIMEOUT_US");
   return text == NULL ? 0 : sml_min_u64(strtoull(text, NULL, 10), 1000000) * SML_NS_PER_US;
+}
+
+/* That a lane holds: powers of two. */
+static uint32_t num_operations(const struct sml_job *job, const struct sml_ctl_start *start) {
+  return sml_max_u32(job->context->settings.num_operations, sml_job_cuts(start) ? SML_HOST_RELAY_DEPTH : 1);
 }
 
 static struct sml_worker_options make_worker_options(const struct sml_job *job,
@@ -27,7 +33,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job *job,
                                      .first_phase = start->first_phase,
                                      .first_chunk = start->first_chunk,
                                      .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
-                                     .num_operations = job->context->settings.num_operations,
+                                     .num_operations = num_operations(job, start),
                                      .seed = sml_random_bits(),
                                      .paper_timeout_ns = paper_timeout_ns()};
 }
@@ -80,7 +86,7 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
                                      .aggregator = job->session.options.aggregator,
                                      .source = job->session.prober.lanes[l].hello.from,
                                      .lane = l,
-                                     .num_operations = job->context->settings.num_operations,
+                                     .num_operations = num_operations(job, start),
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = &job->lanes[l]};
   options.is_keyed = sml_session_data_key(&job->session, start->epoch, &options.key);
@@ -93,10 +99,16 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   return NULL;
 }
 
+/* Another rank of its host contributes for the others. */
+static bool is_sender(const struct sml_job *job, const struct sml_ctl_start *start) {
+  return sml_contributor_lead(start, sml_contributor_of(start, job->rank)) == job->rank;
+}
+
 bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start) {
   struct sml_lane *lanes[SML_MAX_LANES] = {NULL};
   bool is_complete = true;
-  for (uint32_t l = 0; l < start->num_lanes && is_complete; l++) {
+  const uint32_t num_lanes = is_sender(job, start) ? start->num_lanes : 0;
+  for (uint32_t l = 0; l < num_lanes && is_complete; l++) {
     lanes[l] = open_lane(job, start, l);
     is_complete = lanes[l] != NULL;
   }
@@ -113,6 +125,7 @@ void sml_job_lanes_restart(struct sml_job *job, const struct sml_ctl_start *star
   const bool is_keyed = sml_session_data_key(&job->session, start->epoch, &key);
   for (uint32_t l = 0; l < start->num_lanes; l++) {
     const struct sml_worker_options worker = make_worker_options(job, start, l);
+    if (job->lanes[l].lane == NULL) continue;
     struct lane_call call = {.lane = job->lanes[l].lane, .worker = &worker, .key = is_keyed ? &key : NULL};
     sml_engines_call(job->engines, l, restart_lane, &call);
   }

@@ -45,6 +45,8 @@ sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_
   return SML_OK;
 }
 
+_Thread_local uint64_t sml_test_host;
+
 static bool is_name(const char *name) {
   static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
   const size_t num_bytes = strlen(name);
@@ -103,6 +105,7 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
   if (no != 0 || (text != NULL && text[0] == '0') || (s->features & SML_FEATURE_RETRY) != 0) return SML_OK;
   uint8_t host[16];
   if (s->options.world_size > 1 && sml_host_identity(host)) memcpy(s->host, host, sizeof s->host);
+  if ((s->host[0] | s->host[1]) != 0) s->host[1] ^= sml_test_host;
   return SML_OK;
 }
 

@@ -31,6 +31,9 @@ sml_status sml_job_settings_exchange(struct sml_job_settings *settings, sml_stat
 /* After the join: every rank's outcome becomes the first failed rank's. */
 sml_status sml_job_settings_agree(const struct sml_job_settings *settings, sml_status status);
 
+/* Tests: makes this thread's jobs say that they run on another host than with another value. */
+extern _Thread_local uint64_t sml_test_host;
+
 uint64_t sml_random_bits(void);
 
 #endif

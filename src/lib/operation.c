@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "lib/job_host.h"
+#include "lib/job_pieces.h"
 #include "quant/limbs.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
@@ -307,10 +308,8 @@ static bool take_chunks(struct sml_job *job, const struct sml_operation *op, boo
   bool has_room = true;
   *is_fresh_out = true;
   for (uint32_t l = 0; l < num_lanes; l++) {
-    struct sml_range range;
-    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
-    num_chunks[l] = range.num_chunks;
-    has_room = has_room && range.num_chunks <= room - job->lanes[l].chunks_used;
+    num_chunks[l] = sml_job_count_chunks(job, &op->engine.plan, l);
+    has_room = has_room && num_chunks[l] <= room - job->lanes[l].chunks_used;
     *is_fresh_out = *is_fresh_out && job->lanes[l].chunks_used == 0;
   }
   for (uint32_t l = 0; has_room && l < num_lanes; l++) job->lanes[l].chunks_used += num_chunks[l];
@@ -329,23 +328,26 @@ static void push(struct sml_job *job, struct sml_operation *op) {
   for (uint32_t l = 0; l < num_lanes && !job->runs_itself; l++) sml_engines_wake(job->engines, l);
 }
 
+bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *op) {
+  bool is_fresh;
+  if (take_chunks(job, op, &is_fresh)) return true;
+  if (!is_fresh) {
+    job->state = SML_JOB_DRAINING;
+    if (job->num_pushed == 0) sml_control_wake(&job->context->control);
+  } else {
+    const struct sml_ctl_abort failure = sml_job_failure(
+        SML_ERR_PROTOCOL, "the aggregator's new epoch begins at phase %u and has no room for an operation",
+        job->start.first_phase);
+    sml_job_fail_locked(job, &failure, true);
+  }
+  return false;
+}
+
 void sml_job_push_locked(struct sml_job *job) {
   if (job->host != NULL) return; /* it takes them by itself */
   const uint32_t room = job->context->settings.num_operations; /* of a lane's ring */
-  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
-    bool is_fresh;
-    if (take_chunks(job, job->first_waiting, &is_fresh)) {
-      push(job, job->first_waiting);
-    } else if (!is_fresh) {
-      job->state = SML_JOB_DRAINING;
-      if (job->num_pushed == 0) sml_control_wake(&job->context->control);
-    } else {
-      const struct sml_ctl_abort failure = sml_job_failure(
-          SML_ERR_PROTOCOL, "the aggregator's new epoch begins at phase %u and has no room for an operation",
-          job->start.first_phase);
-      sml_job_fail_locked(job, &failure, true);
-    }
-  }
+  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room)
+    if (sml_job_take_chunks_locked(job, job->first_waiting)) push(job, job->first_waiting);
 }
 
 static sml_status refuse_locked(struct sml_job *job) {

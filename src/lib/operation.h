@@ -39,6 +39,10 @@ void sml_job_drop_replays_locked(struct sml_job *job);
 /* With job->lock held: an operation that is_pushed has ended, and nobody touches its buffers any more. */
 void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
 
+/* With job->lock held, RUNNING: takes the operation's chunks of the epoch. False: it has no room, and the state is
+ * another. */
+bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *operation);
+
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);
 

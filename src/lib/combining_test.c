@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Jobs over several hosts, some with several ranks, which contribute as one: the bits of the network, one tensor from
+ * each host, and errors that name ranks. The hosts are this one under several names. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lib/job_settings.h"
+#include "lib/test_world.h"
+
+static const char *hosts; /* a digit for each rank */
+
+static void join_from_host(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = (uint32_t)strlen(hosts);
+  sml_test_host = (uint64_t)hosts[r->rank];
+  CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
+  r->status = sml_job_create(r->context, &o, &r->job);
+  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
+}
+
+static void start_hosts(struct world *w, const char *names) {
+  hosts = names;
+  world_start_aggd(w);
+  world_run(w, join_from_host);
+}
+
+static sml_stats stats_of(const struct rank *r) {
+  sml_stats stats = SML_STATS_INIT;
+  sml_job_stats(r->job, &stats);
+  return stats;
+}
+
+static bool names(const sml_error *error, uint32_t rank) {
+  for (uint32_t i = 0; i < error->num_ranks; i++)
+    if (error->ranks[i] == rank) return true;
+  return false;
+}
+
+/* ---- the same bits ---- */
+
+#define NUM_MIXED 60u
+#define MAX_MIXED_ELEMS 1800000u /* four pieces */
+static uint64_t hashes[MAX_RANKS];
+
+static uint64_t hash_bytes(uint64_t h, const uint8_t *bytes, size_t num_bytes) {
+  for (size_t i = 0; i + 4 <= num_bytes; i += 4) {
+    uint32_t word;
+    memcpy(&word, bytes + i, 4);
+    h = sml_mix64(h + word);
+  }
+  return h;
+}
+
+static size_t mixed_count(uint64_t bits, uint32_t i) {
+  static const size_t limits[] = {1, 8, 400, 3000, 5000, 20000, 60000};
+  if (i == 7) return MAX_MIXED_ELEMS - 5;
+  if (i == 23 || i == 24) return 524288 + bits % 20000;
+  return 1 + bits % limits[(bits >> 32) % SML_ARRAY_LEN(limits)];
+}
+
+/* The same sequence on all ranks: of all sizes, types, alignments; in place or not; some in flight together. */
+static void sum_all_kinds(struct rank *r) {
+  enum { DEPTH = 3 };
+  uint8_t *memory[DEPTH], *out[DEPTH];
+  sml_operation *ops[DEPTH] = {NULL};
+  size_t counts[DEPTH];
+  struct sml_prng prng = {99};
+  uint64_t h = 1;
+  for (uint32_t k = 0; k < DEPTH; k++) memory[k] = malloc(2 * (4 * (size_t)MAX_MIXED_ELEMS + 64));
+  for (uint32_t i = 0; i < NUM_MIXED + DEPTH; i++) {
+    const uint32_t k = i % DEPTH;
+    if (ops[k] != NULL) {
+      CHECK(r, sml_operation_wait(ops[k], 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+      sml_operation_release(ops[k]);
+      h = hash_bytes(h, out[k], counts[k] * 4);
+    }
+    ops[k] = NULL;
+    const uint64_t bits = sml_prng_next(&prng);
+    if (i >= NUM_MIXED) continue;
+    const bool is_float = bits >> 50 & 1;
+    uint8_t *in = memory[k] + (bits >> 40) % 13;
+    counts[k] = mixed_count(bits, i);
+    out[k] = bits >> 51 & 1 ? in : memory[k] + 4 * (size_t)MAX_MIXED_ELEMS + 64 + (bits >> 44) % 13;
+    for (size_t e = 0; e < counts[k]; e++) {
+      uint32_t value = (uint32_t)sml_mix64(bits + e * 8 + r->rank);
+      if (is_float && value % 50021 != 0) value &= 0xbfffffffu; /* some NaN and Inf */
+      memcpy(in + 4 * e, &value, 4);
+    }
+    CHECK(r,
+          sml_allreduce(r->job, in, out[k], counts[k], is_float ? SML_FLOAT32 : SML_INT32,
+                        is_float && (bits >> 52 & 1) ? SML_AVG : SML_SUM, NULL, &ops[k]) == SML_OK,
+          "%s", sml_error_detail());
+  }
+  for (uint32_t k = 0; k < DEPTH; k++) free(memory[k]);
+  hashes[r->rank] = h;
+}
+
+/* The hash of all ranks. */
+static uint64_t run_kinds(const char *names, bool is_combining, uint32_t num_threads, uint32_t is_checked) {
+  struct world w;
+  world_init(&w, (uint32_t)strlen(names));
+  w.context_options.num_threads = num_threads;
+  w.job_options.no_shared_memory = !is_combining;
+  w.job_options.check = is_checked;
+  w.job_options.max_datagram_bytes = 4000;
+  start_hosts(&w, names);
+  world_run(&w, sum_all_kinds);
+  for (uint32_t r = 1; r < w.num_ranks; r++) assert_true(hashes[r] == hashes[0]);
+  world_stop(&w);
+  return hashes[0];
+}
+
+static void same_bits_as_over_the_network(void **state) {
+  (void)state;
+  for (uint32_t is_checked = 0; is_checked < 2; is_checked++) { /* it makes chunks smaller, and so blocks */
+    const uint64_t want = run_kinds("1122", false, 1, is_checked);
+    assert_true(want != 0);
+    assert_true(run_kinds(is_checked ? "1222" : "1122", true, 1 + is_checked, is_checked) == want);
+  }
+}
+
+/* ---- what leaves a host ---- */
+
+#define LARGE_ELEMS 1000000u
+
+static void sum_large(struct rank *r) {
+  static float data[MAX_RANKS][LARGE_ELEMS];
+  float *x = data[r->rank];
+  float want[3] = {0};
+  const size_t at[3] = {0, 524287, LARGE_ELEMS - 1};
+  for (size_t i = 0; i < LARGE_ELEMS; i++) x[i] = float_value(r->rank, i);
+  for (uint32_t k = 0; k < 3; k++)
+    for (uint32_t rank = 0; rank < 8; rank++) want[k] += float_value(rank, at[k]);
+  CHECK(r, allreduce(r, x, x, LARGE_ELEMS, SML_FLOAT32, SML_SUM) == SML_OK, "%s", sml_error_detail());
+  for (uint32_t k = 0; k < 3; k++) CHECK(r, x[at[k]] - want[k] < 0.1f && want[k] - x[at[k]] < 0.1f);
+}
+
+static void one_tensor_leaves_each_host(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 8);
+  start_hosts(&w, "12121212");
+  world_run(&w, sum_large);
+  uint64_t tx_bytes = 0;
+  for (uint32_t r = 0; r < 8; r++) {
+    const sml_stats s = stats_of(&w.ranks[r]);
+    assert_int_equal(s.num_local_ranks, 4);
+    if (r >= 2) assert_int_equal(s.tx_packets, 0);
+    tx_bytes += s.tx_bytes - s.retransmissions * 1500;
+  }
+  assert_true(tx_bytes > 2 * 4 * LARGE_ELEMS && tx_bytes < 2 * 4 * LARGE_ELEMS * 11 / 10);
+  world_stop(&w);
+}
+
+/* ---- who works ---- */
+
+/* Nobody waits: the helpers do. */
+static void let_the_helpers_work(struct rank *r) {
+  static int32_t data[MAX_RANKS][20][3000];
+  sml_operation *ops[20];
+  for (uint32_t i = 0; i < 20; i++) {
+    data[r->rank][i][2999] = (int32_t)i;
+    CHECK(r,
+          sml_allreduce(r->job, data[r->rank][i], data[r->rank][i], 3000, SML_INT32, SML_SUM, NULL, &ops[i]) ==
+              SML_OK);
+  }
+  for (uint32_t i = 0; i < 20; i += 2) sml_operation_release(ops[i]);
+  for (uint32_t ms = 0; ms < 10000 && stats_of(r).operations_completed < 20; ms++) usleep(1000);
+  CHECK(r, stats_of(r).operations_completed == 20);
+  for (uint32_t i = 1; i < 20; i += 2) {
+    CHECK(r, sml_operation_test(ops[i]) == SML_OK && data[r->rank][i][2999] == (int32_t)(3 * i));
+    sml_operation_release(ops[i]);
+  }
+}
+
+static void operations_end_by_themselves(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  start_hosts(&w, "121");
+  world_run(&w, let_the_helpers_work);
+  world_stop(&w);
+}
+
+static void sum_across_epochs(struct rank *r) {
+  const uint32_t first_epoch = r->job->start.epoch;
+  static int32_t data[MAX_RANKS][60000];
+  for (uint32_t i = 0; i < 20; i++) {
+    int32_t *x = data[r->rank];
+    for (uint32_t e = 0; e < 60000; e += 1000) x[e] = (int32_t)(e + i);
+    CHECK(r, allreduce(r, x, x, 60000, SML_INT32, SML_SUM) == SML_OK, "%s", sml_error_detail());
+    for (uint32_t e = 0; e < 60000; e += 1000) CHECK(r, x[e] == (int32_t)(3 * (e + i)));
+  }
+  CHECK(r, r->job->start.epoch != first_epoch);
+}
+
+static void epochs_end(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  w.aggd_options.first_phase = UINT32_MAX - 601;
+  w.job_options.max_datagram_bytes = 1472;
+  start_hosts(&w, "122");
+  world_run(&w, sum_across_epochs);
+  world_stop(&w);
+}
+
+/* ---- what goes wrong ---- */
+
+static uint32_t differing_rank, other_rank;
+
+static void call_differently(struct rank *r) {
+  static float data[MAX_RANKS][2][30000];
+  sml_operation *ops[2];
+  for (uint32_t k = 0; k < 2; k++) {
+    const size_t count = k == 1 && r->rank == differing_rank ? 29999 : 30000;
+    float *x = data[r->rank][k];
+    CHECK(r, sml_allreduce(r->job, x, x, count, SML_FLOAT32, SML_SUM, NULL, &ops[k]) == SML_OK);
+  }
+  const sml_status last = sml_operation_wait(ops[1], 20 * SML_NS_PER_S);
+  sml_error error = SML_ERROR_INIT;
+  const bool is_right = last == SML_ERR_MISMATCH && sml_operation_error(ops[1], &error) == SML_ERR_MISMATCH &&
+                        names(&error, differing_rank) && names(&error, other_rank);
+  for (uint32_t k = 0; k < 2; k++) sml_operation_release(ops[k]);
+  CHECK(r, is_right, "%d %s", last, error.detail);
+}
+
+static void differ(const char *where, uint32_t rank, uint32_t other) {
+  struct world w;
+  world_init(&w, (uint32_t)strlen(where));
+  start_hosts(&w, where);
+  differing_rank = rank;
+  other_rank = other;
+  world_run(&w, call_differently);
+  world_stop(&w);
+}
+
+static void different_calls_name_ranks(void **state) {
+  (void)state;
+  differ("1122", 3, 2); /* within a host */
+  differ("112", 2, 0);  /* between hosts */
+}
+
+/* The second pieces of a tensor and of one that is longer: their first elements are equal in number. */
+static void call_longer(struct rank *r) {
+  static float data[MAX_RANKS][600000];
+  const size_t count = r->rank == 2 ? 600000 : 524288;
+  const sml_status status = allreduce(r, data[r->rank], data[r->rank], count, SML_FLOAT32, SML_SUM);
+  CHECK(r, status == SML_ERR_MISMATCH, "%d %s", status, sml_error_detail());
+}
+
+static void lengths_differ_between_hosts(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  start_hosts(&w, "112");
+  world_run(&w, call_longer);
+  world_stop(&w);
+}
+
+static uint32_t absent_rank;
+
+static void let_one_be_late(struct rank *r) {
+  static float data[MAX_RANKS][500000];
+  if (r->rank == absent_rank) return;
+  const sml_operation_options options = {.struct_bytes = sizeof options, .timeout_ns = 300 * SML_NS_PER_MS};
+  sml_operation *op;
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, &options, &op) == SML_OK);
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  sml_error error = SML_ERROR_INIT;
+  sml_operation_error(op, &error);
+  sml_operation_release(op);
+  CHECK(r, status == SML_ERR_TIMEOUT && names(&error, absent_rank), "%d %s", status, error.detail);
+}
+
+static void the_late_are_named(void **state) {
+  (void)state;
+  for (absent_rank = 0; absent_rank < 3; absent_rank++) {
+    struct world w;
+    world_init(&w, 4);
+    start_hosts(&w, "1122");
+    world_run(&w, let_one_be_late);
+    world_stop(&w);
+  }
+}
+
+static void abort_while_others_wait(struct rank *r) {
+  static float data[MAX_RANKS][500000];
+  sml_operation *op = NULL;
+  if (r->rank == 1) {
+    usleep(50 * 1000);
+    sml_job_abort(r->job, "enough");
+    return;
+  }
+  CHECK(r,
+        sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  sml_error error = SML_ERROR_INIT;
+  sml_operation_error(op, &error);
+  sml_operation_release(op);
+  CHECK(r, status == SML_ERR_ABORTED && names(&error, 1) && strstr(error.detail, "enough") != NULL, "%s",
+        error.detail);
+}
+
+static void an_abort_ends_waits(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 4);
+  start_hosts(&w, "1122");
+  world_run(&w, abort_while_others_wait);
+  world_stop(&w);
+}
+
+static sml_status sum_for_ever(sml_job *job, float *data, sml_error *error_out) {
+  sml_status status = SML_OK;
+  for (uint32_t i = 0; i < 100000 && status == SML_OK; i++) {
+    sml_operation *op;
+    status = sml_allreduce(job, data, data, LARGE_ELEMS, SML_FLOAT32, SML_AVG, NULL, &op);
+    if (status != SML_OK) break;
+    status = sml_operation_wait(op, 30 * SML_NS_PER_S);
+    sml_operation_release(op);
+  }
+  sml_job_error(job, error_out);
+  return status;
+}
+
+static void lose_the_aggregator(struct rank *r) {
+  static float data[MAX_RANKS][LARGE_ELEMS];
+  sml_error error = SML_ERROR_INIT;
+  if (r->rank == 2) {
+    usleep(100 * 1000);
+    sml_aggd_stop(r->world->aggd);
+  }
+  const sml_status status = sum_for_ever(r->job, data[r->rank], &error);
+  CHECK(r, status == SML_ERR_AGGREGATOR_LOST || status == SML_ERR_ABORTED, "%d %s", status, error.detail);
+}
+
+static void the_aggregator_is_lost(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  start_hosts(&w, "112");
+  world_run(&w, lose_the_aggregator);
+  w.aggd = NULL;
+  world_stop(&w);
+}
+
+/* ---- a process that is killed in the middle ---- */
+
+static void run_child(int address_fd, const sml_job_options *options, uint32_t rank) {
+  char address[80] = {0};
+  sml_context *context;
+  sml_job *job;
+  sml_error error = SML_ERROR_INIT;
+  sml_job_options o = *options;
+  alarm(60);
+  if (read(address_fd, address, sizeof address - 1) <= 0) _exit(1);
+  o.aggregator = address;
+  o.rank = rank;
+  o.world_size = 4;
+  sml_test_host = (uint64_t)hosts[rank];
+  if (sml_context_create(NULL, &context) != SML_OK || sml_job_create(context, &o, &job) != SML_OK) _exit(2);
+  sum_for_ever(job, calloc(LARGE_ELEMS, sizeof(float)), &error);
+  _exit(0);
+}
+
+static pid_t child;
+
+static void lose_the_child(struct rank *r) {
+  static float data[MAX_RANKS][LARGE_ELEMS];
+  sml_error error = SML_ERROR_INIT;
+  if (r->rank == 0) {
+    sml_operation *op;
+    CHECK(r, sml_allreduce(r->job, data[0], data[0], LARGE_ELEMS, SML_FLOAT32, SML_AVG, NULL, &op) == SML_OK);
+    CHECK(r, sml_operation_wait(op, 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+    sml_operation_release(op);
+    kill(child, SIGKILL);
+  }
+  const sml_status status = sum_for_ever(r->job, data[r->rank], &error);
+  CHECK(r, status == SML_ERR_RANK_LOST && names(&error, 3), "%d %s", status, error.detail);
+}
+
+/* Rank 3 is killed: one that leads, or one that does not. */
+static void lose_child_of(const char *where) {
+  struct world w;
+  int address[2];
+  hosts = where;
+  world_init(&w, 3);
+  w.job_options.lease_ns = 300 * SML_NS_PER_MS;
+  assert_int_equal(pipe(address), 0);
+  child = fork(); /* before there are threads */
+  if (child == 0) run_child(address[0], &w.job_options, 3);
+  world_start_aggd(&w);
+  assert_int_equal(write(address[1], w.address, strlen(w.address)), strlen(w.address));
+  world_run(&w, join_from_host);
+  world_run(&w, lose_the_child);
+  world_stop(&w);
+  waitpid(child, NULL, 0);
+  close(address[0]);
+  close(address[1]);
+}
+
+static void a_killed_rank_is_lost(void **state) {
+  (void)state;
+  lose_child_of("1212");
+  lose_child_of("1112");
+}
+
+int main(void) {
+  setenv("SWITCHML_SHARED_MEMORY", "1", 1);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_killed_rank_is_lost),
+      cmocka_unit_test(same_bits_as_over_the_network),
+      cmocka_unit_test(one_tensor_leaves_each_host),
+      cmocka_unit_test(operations_end_by_themselves),
+      cmocka_unit_test(epochs_end),
+      cmocka_unit_test(different_calls_name_ranks),
+      cmocka_unit_test(lengths_differ_between_hosts),
+      cmocka_unit_test(the_late_are_named),
+      cmocka_unit_test(an_abort_ends_waits),
+      cmocka_unit_test(the_aggregator_is_lost),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
