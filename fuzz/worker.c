@@ -140,7 +140,11 @@ static enum sml_drop predict(const struct model *m, const struct sml_header *h) 
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return SML_DROP_BAD_TYPE;
   if (s >= m->options.num_slots) return SML_DROP_BAD_SLOT;
   const struct slot *slot = &m->slots[s];
-  if (h->phase != slot->phase) return h->phase < slot->phase ? SML_DROP_STALE_PHASE : SML_DROP_FUTURE_PHASE;
+  if (h->phase < slot->phase) return SML_DROP_STALE_PHASE;
+  if (h->phase > slot->phase) { /* a question about the next phase tells of a result that is still missing */
+    const bool is_ahead = h->type == SML_PACKET_PENDING && slot->is_outstanding && h->phase == slot->phase + 1;
+    return is_ahead ? SML_DROP_NOT_OUTSTANDING : SML_DROP_FUTURE_PHASE;
+  }
   if (!slot->is_outstanding) return SML_DROP_NOT_OUTSTANDING;
   if (h->tag != slot->update.tag) return SML_DROP_TAG_MISMATCH;
   if (h->type == SML_PACKET_PENDING)

@@ -186,7 +186,7 @@ static void test_two_workers(void **state) {
 static void test_all_faults(void **state) {
   (void)state;
   struct sim_link link = clean_link;
-  link.faults = (struct sim_faults){.loss = 0.02, .burst_loss = 0.0002, .duplicate = 0.02, .reorder = 0.05,
+  link.faults = (struct sim_faults){.loss = 0.02, .burst_loss = 0.002, .duplicate = 0.02, .reorder = 0.05,
                                     .reorder_ns = SML_NS_PER_MS, .corrupt = 0.01, .truncate = 0.005};
   uint64_t digests[2];
   for (uint64_t seed = 1; seed <= 4; seed++) {

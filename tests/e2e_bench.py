@@ -95,7 +95,7 @@ def test_table_is_for_people():
     assert status == 0, err
     heading = [line for line in out.splitlines() if line.startswith("#")]
     rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
-    assert "ranks 2" in heading[0] and "float32" in heading[0] and "lanes" in heading[1], out
+    assert "ranks 2" in heading[0] and "float32" in heading[0] and "path: network" in heading[1] and "lanes" in heading[2], out
     assert "algbw" in "".join(heading[2:]), out
     assert rows[0][:2] == ["bytes", "count"] and rows[1][:2] == ["1000", "250"], out
     assert rows[2][:2] == ["64K", "16384"] and len({len(row) for row in rows}) == 1, out
