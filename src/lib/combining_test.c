@@ -162,6 +162,34 @@ static void one_tensor_leaves_each_host(void **state) {
   world_stop(&w);
 }
 
+/* Rank 1 does not want to: it contributes for itself, beside rank 0, in the same pieces. */
+static void join_unwilling(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = 4;
+  o.no_shared_memory = r->rank == 1;
+  sml_test_host = (uint64_t)hosts[r->rank];
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
+  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+  CHECK(r, stats_of(r).num_local_ranks == (r->rank < 2 ? 0 : 2));
+  static int32_t data[MAX_RANKS][1200000];
+  int32_t *x = data[r->rank];
+  for (uint32_t e = 0; e < 1200000; e++) x[e] = (int32_t)(e * (r->rank + 1));
+  CHECK(r, allreduce(r, x, x, 1200000, SML_INT32, SML_SUM) == SML_OK, "%s", sml_error_detail());
+  for (uint32_t e = 0; e < 1200000; e++) CHECK(r, x[e] == (int32_t)(e * 10));
+}
+
+static void who_does_not_want_to_contributes_alone(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 4);
+  hosts = "1122";
+  world_start_aggd(&w);
+  world_run(&w, join_unwilling);
+  world_stop(&w);
+}
+
 /* ---- who works ---- */
 
 /* Nobody waits: the helpers do. */
@@ -423,6 +451,7 @@ int main(void) {
       cmocka_unit_test(a_killed_rank_is_lost),
       cmocka_unit_test(same_bits_as_over_the_network),
       cmocka_unit_test(one_tensor_leaves_each_host),
+      cmocka_unit_test(who_does_not_want_to_contributes_alone),
       cmocka_unit_test(operations_end_by_themselves),
       cmocka_unit_test(epochs_end),
       cmocka_unit_test(different_calls_name_ranks),

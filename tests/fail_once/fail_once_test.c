@@ -22,17 +22,19 @@
 #include "aggd/key_reader.h"
 #include "engine/engine.h"
 #include "intercept.h"
+#include "lib/job_settings.h"
 #include "switchml/switchml.h"
 
-#define NUM_RANKS 2u
+#define NUM_RANKS 3u /* the third in END_COMBINING only, beside the first; it adds zeros */
 #define NUM_ELEMS 9000u
 #define COUNTING_RUNS 3u
 #define MAX_ORDINAL 3u
 #define WATCHDOG_S 20u
 
-enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, NUM_ENDINGS };
+enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, END_COMBINING, NUM_ENDINGS };
 static const char *const ending_names[] = {"set-up, join, all-reduce and destroy", "abort",
-                                           "the same in shared memory"};
+                                           "the same in shared memory",
+                                           "the same with ranks that combine"};
 
 static char key_path[] = "/tmp/fail_once_key_XXXXXX";
 
@@ -45,6 +47,10 @@ struct actor {
   char address[64];
   char failure[400]; /* "": none */
 };
+
+static uint32_t num_ranks(enum ending ending) {
+  return ending == END_COMBINING ? NUM_RANKS : NUM_RANKS - 1;
+}
 
 static void note(struct actor *a, const char *what, sml_status status) {
   if (a->failure[0] == 0)
@@ -61,8 +67,9 @@ static bool is_ok(struct actor *a, const char *what, sml_status status) {
 
 static void sum_floats(struct actor *a, sml_job *job) {
   static float buffers[NUM_RANKS][NUM_ELEMS];
+  static const float weights[NUM_RANKS] = {1, 0.5f, 0};
   float *buffer = buffers[a->rank];
-  for (uint32_t i = 0; i < NUM_ELEMS; i++) buffer[i] = (float)(i % 1000) * (a->rank == 0 ? 1.0f : 0.5f);
+  for (uint32_t i = 0; i < NUM_ELEMS; i++) buffer[i] = (float)(i % 1000) * weights[a->rank];
   sml_operation *op;
   if (!is_ok(a, "submitting floats", sml_allreduce(job, buffer, buffer, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op)))
     return;
@@ -76,7 +83,7 @@ static void sum_floats(struct actor *a, sml_job *job) {
 
 static void sum_integers(struct actor *a, sml_job *job) {
   static int32_t in[NUM_RANKS][NUM_ELEMS], out[NUM_RANKS][NUM_ELEMS];
-  for (uint32_t i = 0; i < NUM_ELEMS; i++) in[a->rank][i] = (int32_t)(i * (a->rank + 1));
+  for (uint32_t i = 0; i < NUM_ELEMS; i++) in[a->rank][i] = (int32_t)(i * ((a->rank + 1) % NUM_RANKS));
   sml_operation *op;
   if (!is_ok(a, "submitting integers",
              sml_allreduce(job, in[a->rank], out[a->rank], NUM_ELEMS, SML_INT32, SML_SUM, NULL, &op)))
@@ -118,15 +125,16 @@ static void *act(void *argument) {
   sml_job_options options = SML_JOB_OPTIONS_INIT;
   options.aggregator = a->address;
   options.rank = a->rank;
-  options.world_size = NUM_RANKS;
+  options.world_size = num_ranks(a->ending);
+  sml_test_host = a->ending == END_COMBINING ? 1 + a->rank % 2 : 0;
   options.num_slots = 8;
   options.max_datagram_bytes = 1472;
   options.join_timeout_ns = options.operation_timeout_ns = a->patience_ns;
   options.lease_ns = SML_NS_PER_S;
   options.check = 1;
   options.key_file = key_path;
-  options.retry_ns = a->ending == END_SHARED ? 0 : a->patience_ns;
-  options.no_shared_memory = a->ending != END_SHARED;
+  options.retry_ns = a->ending >= END_SHARED ? 0 : a->patience_ns;
+  options.no_shared_memory = a->ending < END_SHARED;
   sml_job *job = NULL;
   if (is_ok(a, "joining", sml_job_create(context, &options, &job))) {
     sum_floats(a, job);
@@ -156,14 +164,14 @@ static void run_story(enum ending ending, uint64_t patience_ns, char *failure, s
   }
   struct sml_addr addr;
   sml_aggd_addr(aggd, &addr);
-  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+  for (uint32_t r = 0; r < num_ranks(ending); r++) {
     actors[r].rank = r;
     actors[r].ending = ending;
     actors[r].patience_ns = patience_ns;
     sml_addr_format(&addr, actors[r].address, sizeof actors[r].address);
     if (intercept_start_thread(&actors[r].thread, act, &actors[r]) != 0) abort();
   }
-  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+  for (uint32_t r = 0; r < num_ranks(ending); r++) {
     pthread_join(actors[r].thread, NULL);
     if (failure[0] == 0) snprintf(failure, failure_bytes, "%s", actors[r].failure);
   }
@@ -233,9 +241,8 @@ static uintptr_t offset_of(uintptr_t caller) {
   return caller - (uintptr_t)&__executable_start;
 }
 
-/* Places with the least number of calls that a counting run saw. */
-static size_t count_calls(enum ending ending, struct site *places) {
-  size_t num_places = 0;
+/* Adds places, with the most calls that a counting run saw; returns how many there are then. */
+static size_t count_calls(enum ending ending, struct site *places, size_t num_places) {
   for (uint32_t run = 0; run < COUNTING_RUNS; run++) {
     run_with(ending, 0, 0);
     if (result->failure[0] != 0) fail_msg("undisturbed: %s", result->failure);
@@ -256,11 +263,12 @@ static bool is_among(const struct site *place, const struct site *places, size_t
   return false;
 }
 
-/* In shared memory only what the other stories do not reach. */
+/* In shared memory, and of ranks that combine, only what the stories before do not reach. */
 static void fail_each_call(enum ending ending, uint32_t least) {
   static struct site places[MAX_SITES], others[MAX_SITES];
-  const size_t num_others = ending == END_SHARED ? count_calls(END_BY_DESTROY, others) : 0;
-  const size_t num_places = count_calls(ending, places);
+  size_t num_others = ending >= END_SHARED ? count_calls(END_BY_DESTROY, others, 0) : 0;
+  if (ending == END_COMBINING) num_others = count_calls(END_SHARED, others, num_others);
+  const size_t num_places = count_calls(ending, places, 0);
   uint32_t num_reached = 0, num_failures = 0;
   for (size_t i = 0; i < num_places; i++) {
     const struct site *place = &places[i];
@@ -296,6 +304,12 @@ static void test_shared_memory(void **state) {
   fail_each_call(END_SHARED, 25);
 }
 
+static void test_combining(void **state) {
+  (void)state;
+  setenv("SWITCHML_SHARED_MEMORY", "1", 1);
+  fail_each_call(END_COMBINING, 4);
+}
+
 static int run_one(uintptr_t offset, uint32_t nth) {
   for (int ending = 0; ending < NUM_ENDINGS; ending++) {
     run_with((enum ending)ending, offset + (uintptr_t)&__executable_start, nth);
@@ -317,6 +331,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_set_up_join_allreduce_destroy),
       cmocka_unit_test(test_abort),
       cmocka_unit_test(test_shared_memory),
+      cmocka_unit_test(test_combining),
   };
   const int num_failed = cmocka_run_group_tests(tests, NULL, NULL);
   unlink(key_path);
