@@ -57,7 +57,10 @@ static void add(struct sml_host_relay *relay, const struct sml_host_piece *p) {
 
 /* The last one first. */
 static void release_held(struct rank *r) {
-  while (r->num_held > 0) add(r->relay, &r->held[--r->num_held]);
+  while (r->num_held > 0) {
+    add(r->relay, &r->held[--r->num_held]);
+    if (r->holds_back) usleep(100); /* others may look */
+  }
 }
 
 static bool submit(void *user, const struct sml_host_piece *piece) {

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "lib/job_host.h"
 #include "lib/job_settings.h"
 #include "lib/test_world.h"
 
@@ -279,10 +280,11 @@ static void different_calls_name_ranks(void **state) {
   differ("112", 2, 0);  /* between hosts */
 }
 
-/* The second pieces of a tensor and of one that is longer: their first elements are equal in number. */
+/* Two full pieces, and three: without the whole length in their tags, the first two would do for both. */
 static void call_longer(struct rank *r) {
-  static float data[MAX_RANKS][600000];
-  const size_t count = r->rank == 2 ? 600000 : 524288;
+  static float data[MAX_RANKS][3 << 19];
+  const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)r->job->host->piece_elems;
+  CHECK(r, count <= SML_ARRAY_LEN(data[0]));
   const sml_status status = allreduce(r, data[r->rank], data[r->rank], count, SML_FLOAT32, SML_SUM);
   CHECK(r, status == SML_ERR_MISMATCH, "%d %s", status, sml_error_detail());
 }
