@@ -372,16 +372,9 @@ static void start(const struct world_options *o) {
 /* ---- the worlds ---- */
 
 /* How deep: twelve packets, but nine where that would take long: repeats that come late, two operations, and
- * everything in a build that is slow. */
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
-static uint32_t depth = 9;
-#else
-static uint32_t depth = 12;
-#endif
-static uint32_t side_depth = 9;
+ * eight for everything in a build that is slow. */
+static uint32_t depth = SML_IS_SLOW_BUILD ? 8 : 12;
+static uint32_t side_depth = SML_IS_SLOW_BUILD ? 8 : 9;
 
 /* Operations shorter than the window, as long as it, and just above. */
 static void walk_all(struct world_options o) {
