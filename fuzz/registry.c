@@ -50,6 +50,7 @@ static struct sml_ctl_message draw_join(struct fuzz_input *in) {
   }
   if (kind & 64) j->world_size = fuzz_u16(in);
   j->host[0] = j->is_combining = who >> 7;
+  j->num_shards = (kind & 24) == 24 ? 2 : 0;
   if (kind & 128) { /* not the key that said() takes */
     j->key_name[0] = (char)('a' + fuzz_below(in, 3));
     j->nonce[0] = kind;

@@ -104,7 +104,9 @@ static void check_job(struct fuzz_input *in, const char *job_name) {
   CHECK((s.features & ~SML_KNOWN_FEATURES) == 0, "features %x", s.features);
   CHECK(((s.features & SML_FEATURE_RETRY) != 0) == (o->retry_ns != 0), "retry");
   CHECK((s.key_name[0] != 0) == ((s.key.k0 | s.key.k1) != 0), "key");
-  if (o->world_size > 1) CHECK(sml_addr_port(&s.addr) != 0, "the aggregator's port");
+  if (o->world_size > 1) CHECK(s.places.num_shards >= 1, "aggregators");
+  for (uint32_t i = 0; o->world_size > 1 && i < s.places.num_shards; i++)
+    CHECK(sml_addr_port(&s.places.shards[i].addrs[0]) != 0, "an aggregator's port");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {

@@ -88,7 +88,9 @@ typedef int (*sml_allgather_fn)(void *user, const void *in, void *out, size_t by
 
 typedef struct sml_job_options {
   size_t struct_bytes;
-  const char *aggregator;  /* "host:port" or "[v6]:port"; NULL: SWITCHML_AGGREGATOR */
+  /* "host:port" or "[v6]:port"; NULL: SWITCHML_AGGREGATOR. Several, with commas between them, share the job: the same
+   * list on all ranks, at most 64. */
+  const char *aggregator;
   const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
   uint32_t rank;           /* 0 .. world_size - 1 */
   uint32_t world_size;     /* 1 .. 4096 */

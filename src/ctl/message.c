@@ -137,6 +137,9 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   if (join->resume_chunk_bytes % 4 != 0) w->is_valid = false;
   walk_u128(w, join->host);
   walk_u32(w, &join->is_combining, 0, 1);
+  walk_u32(w, &join->shard, 0, SML_MAX_SHARDS - 1);
+  walk_u32(w, &join->num_shards, 0, SML_MAX_SHARDS);
+  if (join->shard > 0 && join->shard >= join->num_shards) w->is_valid = false;
 }
 
 static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {

@@ -29,6 +29,7 @@
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
+#define SML_MAX_SHARDS 64u /* aggregators of a job */
 #define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
 #define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
 #define SML_DETAIL_BYTES 256u
@@ -67,6 +68,7 @@ struct sml_ctl_join {
   uint32_t resume_chunk_bytes;       /* 0: any; else the job must get exactly this */
   uint64_t host[2];                  /* equal for ranks that can share memory; 0: it does not want to */
   uint32_t is_combining;             /* 1: among several hosts, it would contribute as one with others of its host */
+  uint32_t shard, num_shards;        /* which of the job's aggregators it is, equal on all ranks; 0, 0: the only one */
 };
 struct sml_ctl_welcome {
   uint16_t job;

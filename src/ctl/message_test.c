@@ -33,7 +33,9 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                        .oldest_operation = 5,
                                        .resume_chunk_bytes = 1440,
                                        .host = {UINT64_MAX, 3},
-                                       .is_combining = 1};
+                                       .is_combining = 1,
+                                       .shard = 1,
+                                       .num_shards = 3};
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,

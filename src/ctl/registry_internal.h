@@ -52,7 +52,7 @@ struct sml_job_entry {
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed */
   struct sml_key tenant, data_key;   /* keyed: data_key is the epoch's */
   uint64_t salt[2];
-  uint32_t epoch, world_size, num_slots, features;
+  uint32_t epoch, world_size, num_slots, features, shard, num_shards;
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
   uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
   uint64_t looked_at_ns; /* last heartbeats, or a look without */

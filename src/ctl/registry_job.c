@@ -96,11 +96,18 @@ static uint32_t find_other_resume(const struct sml_registry *r, const struct sml
   return conn;
 }
 
-/* The part of find_conflict() that came with features and with resumed jobs. */
+/* The part of find_conflict() that came with features, shards and resumed jobs. */
 static const char *find_feature_conflict(struct sml_registry *r, const struct sml_job_entry *job,
                                          const struct sml_ctl_join *j) {
   uint32_t other_rank = r->conns[job->first_member].rank, differ = job->features ^ j->features;
   static const char *const on_off[] = {"off", "on"};
+  if (j->shard != job->shard || j->num_shards != job->num_shards) {
+    return sml_registry_text(r,
+                             "rank %u takes this aggregator for number %u of %u, but rank %u of job '%s' for number %u "
+                             "of %u: SWITCHML_AGGREGATOR must be the same list on all ranks",
+                             j->rank, j->shard + 1, sml_max_u32(j->num_shards, 1), other_rank, job->name,
+                             job->shard + 1, sml_max_u32(job->num_shards, 1));
+  }
   if (differ != 0) {
     uint32_t feature = differ & SML_FEATURE_CHECK ? SML_FEATURE_CHECK : SML_FEATURE_RETRY;
     bool is_check = feature == SML_FEATURE_CHECK, is_mine = (j->features & feature) != 0;
@@ -194,6 +201,8 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->world_size = j->world_size;
   job->num_slots = j->num_slots;
   job->features = j->features;
+  job->shard = j->shard;
+  job->num_shards = j->num_shards;
   job->lease_ns = j->lease_ns;
   job->deadline_ns = SML_NEVER;
   job->heartbeat_at_ns = now_ns + j->lease_ns / 4;

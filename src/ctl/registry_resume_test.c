@@ -20,6 +20,28 @@ static void probe_all(uint32_t datagram_bytes) {
   for (uint32_t c = 0; c < 3; c++) probed(c, datagram_bytes);
 }
 
+static void test_place_in_the_list_must_be_equal(void **state) {
+  (void)state;
+  for (uint32_t difference = 0; difference < 2; difference++) {
+    struct sml_ctl_message first = join_message("x", 0, 4), second = join_message("x", 1, 4);
+    first.u.join.num_shards = 2;
+    second.u.join.num_shards = difference == 0 ? 2 : 0;
+    second.u.join.shard = difference == 0;
+    begin();
+    opened(0);
+    said(0, &first);
+    opened(1);
+    said(1, &second);
+    EXPECT("c1<REFUSE -7; c1 close; ");
+    char detail[SML_DETAIL_BYTES];
+    snprintf(detail, sizeof detail,
+             "rank 1 takes this aggregator for number %s, but rank 0 of job 'x' for number 1 of 2: SWITCHML_AGGREGATOR "
+             "must be the same list on all ranks",
+             difference == 0 ? "2 of 2" : "1 of 1");
+    expect_detail(1, detail);
+  }
+}
+
 static void test_features_must_be_equal(void **state) {
   (void)state;
   static const struct {
@@ -233,6 +255,7 @@ static void test_progress_never_goes_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      BOTH(test_place_in_the_list_must_be_equal),
       BOTH(test_features_must_be_equal),
       BOTH(test_features_are_told_and_cost_bytes),
       BOTH(test_goes_on_with_the_slowest),

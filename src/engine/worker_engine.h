@@ -10,6 +10,8 @@
 #include "engine/engine.h"
 #include "quant/quant.h"
 
+#define SML_ENGINE_MAX_JOB_LANES 64u
+
 struct sml_worker_engine;
 struct sml_lane;
 
@@ -25,7 +27,7 @@ struct sml_engine_operation {
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
   /* per lane: exponent codes of the lane's data chunks (float only), then one ready byte a group;
    * sml_stream_codes_bytes() bytes each, given at submission */
-  uint8_t *codes[16];
+  uint8_t *codes[SML_ENGINE_MAX_JOB_LANES];
   _Atomic uint32_t lanes_left; /* each engine subtracts 1 (acq_rel) after its last touch of the buffers */
   _Atomic int32_t status;      /* SML_OK until one engine failed it */
   /* Called by the engine that brought lanes_left to 0; pairs with the acquire load of whoever tests. */

@@ -215,8 +215,8 @@ static void sum_keyed(struct rank *r) {
   sml_stats stats = SML_STATS_INIT;
   CHECK(r, sml_job_stats(r->job, &stats) == SML_OK && stats.key_failures == 0);
   struct sml_key a, b;
-  CHECK(r, sml_session_data_key(&r->job->session, r->job->start.epoch, &a));
-  CHECK(r, sml_session_data_key(&r->job->session, r->job->start.epoch + 1, &b));
+  CHECK(r, sml_session_data_key(&r->job->shards[0].session, r->job->start.epoch, &a));
+  CHECK(r, sml_session_data_key(&r->job->shards[0].session, r->job->start.epoch + 1, &b));
   CHECK(r, a.k0 != b.k0 && a.k1 != b.k1);
 }
 

@@ -43,44 +43,65 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
   return a > SML_NEVER - 1 - b ? SML_NEVER - 1 : a + b;
 }
 
-static void serve(struct sml_job *job, const struct sml_job_settings *s, struct sml_engines *engines) {
+static struct sml_session_options make_session_options(struct sml_job *job, const struct sml_job_settings *s,
+                                                       uint32_t index) {
   const sml_job_options *o = &s->options;
+  const struct sml_shard_places *places = &s->places;
+  const struct sml_shard_place *place = &places->shards[index];
   struct sml_session_options session = {
       .control = &job->context->control,
-      .engines = engines,
-      .aggregator = s->addr,
+      .engines = job->engines,
+      .aggregator = place->addrs[0],
       .join = {.rank = o->rank,
                .world_size = o->world_size,
-               .num_lanes = engines->num_engines,
-               .num_slots = o->num_slots,
+               .num_lanes = sml_min_u32(job->engines->num_engines, SML_MAX_JOB_LANES / places->num_shards),
+               .num_slots = sml_shards_num_slots(o->num_slots, places->num_shards),
                .max_datagram_bytes = o->max_datagram_bytes,
                .lease_ns = o->lease_ns,
                .features = s->features,
-               .host = {s->host[0], s->host[1]}},
+               .host = {s->host[0], s->host[1]},
+               .shard = index,
+               .num_shards = places->num_shards > 1 ? places->num_shards : 0},
       .is_keyed = s->key_name[0] != 0,
       .key = s->key,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
       /* Grace periods are added to it later. */
       .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
       .events = &sml_job_events,
-      .user = job};
-  /* Faults are made in packets. */
-  if (job->context->settings.has_faults) memset(session.join.host, 0, sizeof session.join.host);
+      .user = &job->shards[index]};
   session.join.is_combining = (session.join.host[0] | session.join.host[1]) != 0 && o->retry_ns == 0;
-  snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", o->aggregator);
+  snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", place->text);
   memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
   memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
-  job->engines = engines;
-  sml_session_init(&job->session, &session);
-  sml_control_serve(&job->context->control, &job->session);
+  return session;
 }
 
-/* Blocks until the job runs or failed; the session's own deadline bounds it. */
+static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, struct sml_engines *engines) {
+  const uint32_t num_shards = s->places.num_shards;
+  job->shards = calloc(num_shards, sizeof *job->shards);
+  if (job->shards == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u control connections", num_shards);
+  job->num_shards = num_shards;
+  job->engines = engines;
+  for (uint32_t i = 0; i < num_shards; i++) {
+    struct sml_job_shard *shard = &job->shards[i];
+    shard->job = job;
+    shard->index = i;
+    shard->host_rank = s->places.shards[i].host_rank;
+    const struct sml_session_options session = make_session_options(job, s, i);
+    sml_session_init(&shard->session, &session);
+  }
+  /* Any of them may fail the job, and then all are looked at. */
+  for (uint32_t i = 0; i < num_shards; i++)
+    sml_control_serve(&job->context->control, &job->shards[i].session);
+  return SML_OK;
+}
+
+/* Blocks until the job runs or failed; the sessions' own deadline bounds it. */
 static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   struct sml_engines *engines;
-  sml_status status = sml_context_engines(job->context, &s->addr, &engines);
+  sml_status status = sml_context_engines(job->context, &s->places.shards[0].addrs[0], &engines);
+  if (status == SML_OK) status = serve(job, s, engines);
   if (status != SML_OK) return status;
-  serve(job, s, engines);
   pthread_mutex_lock(&job->lock);
   while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
   if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
@@ -105,10 +126,11 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   if (options == NULL)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "options is NULL: rank and world_size are needed");
   if (sml_context_is_forked(context)) return sml_context_fail_forked();
-  struct sml_job_settings s;
+  struct sml_job_settings s; /* 25 KB */
   sml_status status = sml_job_settings_read(options, &s);
   if (status != SML_OK) return status;
   status = sml_job_settings_check(&s);
+  if (context->settings.has_faults) memset(s.host, 0, sizeof s.host); /* they are made in packets */
   if (s.options.world_size == 1) return status == SML_OK ? create_alone(context, &s, job_out) : status;
   /* From here on the other ranks hear of what fails here. */
   status = sml_job_settings_exchange(&s, status);
@@ -169,6 +191,7 @@ void sml_job_destroy(sml_job *job) {
   sml_job_host_close(job);
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
+  free(job->shards);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   free(job);
@@ -209,7 +232,7 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
 }
 
 uint32_t sml_job_num_lanes(const struct sml_job *job) {
-  return job->engines != NULL ? job->start.num_lanes : 0;
+  return job->num_lanes;
 }
 
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {

@@ -8,8 +8,10 @@
 #include "lib/context.h"
 #include "lib/retained.h"
 #include "lib/session.h"
+#include "lib/shards.h"
 
 #define SML_ELEM_BYTES 4u
+#define SML_MAX_JOB_LANES SML_ENGINE_MAX_JOB_LANES /* of all shards together */
 
 enum sml_job_state {
   SML_JOB_JOINING, /* not known to the caller yet */
@@ -22,8 +24,21 @@ enum sml_job_state {
 
 struct sml_job_host;
 
+/* One of the aggregators that a job shares its lanes among, and how this rank is joined to it. */
+struct sml_job_shard {
+  struct sml_job *job;          /* constant */
+  uint32_t index;               /* constant */
+  uint32_t host_rank;           /* constant: the rank whose process it is in; SML_NO_HOST_RANK: a daemon's */
+  struct sml_ctl_start start;   /* the last one; the control thread's */
+  bool is_started;              /* this epoch's is in; the control thread's */
+  bool has_told_last;           /* lingering: it was told at once that all has ended here; guarded by job->lock */
+  struct sml_session session;   /* the control thread's */
+};
+
 struct sml_job_lane {
-  struct sml_lane *lane;          /* owned; attached to engine of the same number; NULL: none */
+  struct sml_lane *lane;          /* owned; attached to its engine; NULL: none */
+  uint32_t shard, engine;         /* where its aggregator is, and which engine has it: also its number at the shard */
+  uint32_t num_slots;
   struct sml_engine_command fail; /* posted at most once: a job fails once */
   struct sml_lane *failing;       /* the command's */
   bool is_closing;                /* the control thread detaches it: nothing is posted behind that */
@@ -50,8 +65,11 @@ struct sml_job {
   bool has_gone_rank;
   struct sml_ctl_rank_gone gone;
 
-  struct sml_ctl_start start; /* the shape (lanes, slots, chunk size) stays when the epoch changes */
-  struct sml_job_lane lanes[SML_MAX_LANES];
+  /* What all shards' starts say together (lib/shards.h). The shape (lanes, slots, chunk size) stays when the epoch
+   * changes. Epoch, slots and slot bases are of the first shard. */
+  struct sml_ctl_start start;
+  uint32_t num_lanes, num_engines; /* constant once RUNNING: of all shards together; engines that have any */
+  struct sml_job_lane lanes[SML_MAX_JOB_LANES];
   sml_stats closed_lanes;                /* figures of lanes that are no more */
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
   struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
@@ -67,11 +85,12 @@ struct sml_job {
   uint64_t first_refused_ns;    /* REJOINING: since when it is refused; SML_NEVER: it was not */
   uint64_t num_rejoins;
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */
-  bool has_told_last; /* and the aggregator was told at once that all has ended here */
 
   /* to the control thread */
   bool wants_abort, wants_leave, is_closed;
-  struct sml_session session; /* the control thread's */
+  uint32_t num_closed;          /* shards whose session is; the control thread's */
+  uint32_t num_shards;          /* constant; 0: world size 1 */
+  struct sml_job_shard *shards; /* owned */
 };
 
 extern const struct sml_session_events sml_job_events;

@@ -65,9 +65,11 @@ static void fail(struct sml_job *job, const struct sml_ctl_abort *failure, bool 
 /* ---- starting ---- */
 
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
-  const bool is_open = sml_job_lanes_open(job, start);
   pthread_mutex_lock(&job->lock);
   job->start = *start;
+  pthread_mutex_unlock(&job->lock);
+  const bool is_open = sml_job_lanes_open(job, start);
+  pthread_mutex_lock(&job->lock);
   if (!is_open) {
     const struct sml_ctl_abort failure =
         sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory for %u slots", job->rank, start->num_slots);
@@ -78,8 +80,8 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
   }
   pthread_mutex_unlock(&job->lock);
   sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO,
-          "job '%s' rank %u of %u started: %u lanes, %u slots, chunks of %u bytes", job->name, job->rank,
-          job->world_size, start->num_lanes, start->num_slots, start->chunk_bytes);
+          "job '%s' rank %u of %u started: %u aggregators, %u lanes, %u slots, chunks of %u bytes", job->name,
+          job->rank, job->world_size, job->num_shards, job->num_lanes, start->num_slots, start->chunk_bytes);
 }
 
 static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
@@ -88,12 +90,12 @@ static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_st
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {
-  sml_job_lanes_restart(job, start);
+  sml_job_lanes_restart(job);
   pthread_mutex_lock(&job->lock);
   job->start.epoch = start->epoch;
   job->start.first_phase = start->first_phase;
   job->start.first_chunk = start->first_chunk;
-  for (uint32_t l = 0; l < start->num_lanes; l++) job->lanes[l].chunks_used = 0;
+  for (uint32_t l = 0; l < job->num_lanes; l++) job->lanes[l].chunks_used = 0;
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
   if (job->host != NULL && job->state == SML_JOB_RUNNING) sml_job_host_resume_locked(job);
@@ -102,30 +104,49 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
           start->epoch);
 }
 
+static void fail_start(struct sml_job *job, const char *what) {
+  const struct sml_ctl_abort failure = sml_job_failure(SML_ERR_PROTOCOL, "%s", what);
+  fail(job, &failure, true);
+}
+
+static bool have_all_started(const struct sml_job *job) {
+  uint32_t s = 0;
+  while (s < job->num_shards && job->shards[s].is_started) s++;
+  return s == job->num_shards;
+}
+
+/* The last shard has started: the job begins, or goes on. */
+static void start_all(struct sml_job *job, enum sml_job_state state) {
+  struct sml_ctl_start start;
+  const char *fault = sml_shards_combine(job, &start);
+  for (uint32_t s = 0; s < job->num_shards; s++) job->shards[s].is_started = false;
+  if (fault != NULL) fail_start(job, fault);
+  else if (state == SML_JOB_JOINING) start_first(job, &start);
+  else start_again(job, &start);
+}
+
 static void on_started(void *user, const struct sml_ctl_start *start) {
-  struct sml_job *job = user;
+  struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
   pthread_mutex_lock(&job->lock);
   const enum sml_job_state state = job->state;
   pthread_mutex_unlock(&job->lock);
-  if (state == SML_JOB_JOINING) {
-    start_first(job, start);
-  } else if (state == SML_JOB_RENEWING && is_same_shape(&job->start, start)) {
-    start_again(job, start); /* nothing is outstanding and nothing is pushed until then */
-  } else if (state == SML_JOB_REJOINING) {
+  const bool is_due = state == SML_JOB_JOINING ||
+                      (state == SML_JOB_RENEWING && is_same_shape(&shard->start, start));
+  if (state == SML_JOB_REJOINING) {
+    shard->start = *start; /* of a job's only one */
     sml_rejoin_finish(job, start, sml_clock_ns());
+  } else if (is_due && !shard->is_started) {
+    shard->start = *start;
+    shard->is_started = true;
+    /* Nothing is outstanding and nothing is pushed until then. */
+    if (have_all_started(job)) start_all(job, state);
   } else if (state != SML_JOB_FAILED) {
-    const struct sml_ctl_abort failure =
-        sml_job_failure(SML_ERR_PROTOCOL, "the aggregator started an epoch that nobody asked for");
-    fail(job, &failure, true);
+    fail_start(job, "the aggregator started an epoch that nobody asked for");
   }
 }
 
 /* ---- ends ---- */
-
-static void on_ended(void *user, const struct sml_ctl_abort *cause) {
-  struct sml_ctl_abort failure = *cause;
-  if (!sml_rejoin_try(user, &failure, sml_clock_ns())) fail(user, &failure, false);
-}
 
 static struct sml_ctl_abort make_gone_failure(const struct sml_job *job) {
   struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail);
@@ -135,8 +156,7 @@ static struct sml_ctl_abort make_gone_failure(const struct sml_job *job) {
 
 /* Not an error yet: the rank may have done all that it had to do. The next submission fails, and so
  * does a new epoch, which needs every rank. */
-static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
-  struct sml_job *job = user;
+static void lose_rank(struct sml_job *job, const struct sml_ctl_rank_gone *gone) {
   pthread_mutex_lock(&job->lock);
   if (!job->has_gone_rank) {
     job->gone = *gone;
@@ -153,8 +173,22 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
   pthread_mutex_unlock(&job->lock);
 }
 
+static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
+  const struct sml_job_shard *shard = user;
+  lose_rank(shard->job, gone);
+}
+
+/* What one aggregator says of the job, its others must hear: each rank is with all of them. */
+static void on_ended(void *user, const struct sml_ctl_abort *cause) {
+  const struct sml_job_shard *shard = user;
+  struct sml_ctl_abort failure = *cause;
+  if (!sml_rejoin_try(shard->job, &failure, sml_clock_ns())) fail(shard->job, &failure, shard->job->num_shards > 1);
+}
+
 static void on_closed(void *user) {
-  struct sml_job *job = user;
+  const struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
+  if (++job->num_closed < job->num_shards) return;
   sml_job_lanes_close(job);
   pthread_mutex_lock(&job->lock);
   job->is_closed = true;
@@ -163,7 +197,7 @@ static void on_closed(void *user) {
 }
 
 static void fill_heartbeat(void *user, struct sml_ctl_heartbeat *heartbeat) {
-  struct sml_job *job = user;
+  struct sml_job *job = ((const struct sml_job_shard *)user)->job;
   pthread_mutex_lock(&job->lock);
   heartbeat->operations_submitted = job->operations_submitted;
   heartbeat->operations_completed = sml_job_first_unfinished_locked(job);
@@ -171,7 +205,7 @@ static void fill_heartbeat(void *user, struct sml_ctl_heartbeat *heartbeat) {
 }
 
 static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) {
-  struct sml_job *job = user;
+  struct sml_job *job = ((const struct sml_job_shard *)user)->job;
   pthread_mutex_lock(&job->lock);
   job->confirmed_operation =
       sml_max_u64(job->confirmed_operation,
@@ -313,8 +347,9 @@ static void send_abort(struct sml_job *job) {
   m.u.abort.num_ranks = job->error.num_ranks;
   for (uint32_t i = 0; i < job->error.num_ranks; i++) m.u.abort.ranks[i] = (uint16_t)job->error.ranks[i];
   memcpy(m.u.abort.detail, job->error.detail, sizeof m.u.abort.detail);
-  if (job->session.state >= SML_SESSION_PROBING)
-    sml_session_send(&job->session, &m); /* else nobody listens yet */
+  for (uint32_t s = 0; s < job->num_shards; s++)
+    if (job->shards[s].session.state >= SML_SESSION_PROBING)
+      sml_session_send(&job->shards[s].session, &m); /* else nobody listens yet */
 }
 
 static void ask_for_epoch(struct sml_job *job) {
@@ -324,8 +359,10 @@ static void ask_for_epoch(struct sml_job *job) {
     return;
   }
   job->state = SML_JOB_RENEWING;
-  sml_session_send(&job->session,
-                   &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch = {job->start.epoch}});
+  for (uint32_t s = 0; s < job->num_shards; s++) {
+    const struct sml_ctl_message m = {.kind = SML_CTL_EPOCH, .u.epoch = {job->shards[s].start.epoch}};
+    sml_session_send(&job->shards[s].session, &m);
+  }
 }
 
 /* The aggregator is there, but not the one that had the job. */
@@ -340,23 +377,24 @@ static void check_error_replies(struct sml_job *job, uint64_t now_ns) {
 }
 
 static uint64_t on_tick(void *user, uint64_t now_ns) {
-  struct sml_job *job = user;
+  struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
   check_error_replies(job, now_ns);
   pthread_mutex_lock(&job->lock);
   const uint64_t deadline_ns = check_operations(job, now_ns);
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) ask_for_epoch(job);
-  if (job->is_lingering && !job->has_told_last) {
-    sml_session_hasten_heartbeat(&job->session);
-    job->has_told_last = true;
+  if (job->is_lingering && !shard->has_told_last) {
+    sml_session_hasten_heartbeat(&shard->session);
+    shard->has_told_last = true;
   }
   if (job->wants_abort) {
     send_abort(job);
     job->wants_abort = false;
     pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
   }
-  if (job->state == SML_JOB_FAILED && job->session.state < SML_SESSION_RUNNING)
-    sml_session_give_up(&job->session);
-  if (job->wants_leave) sml_session_leave(&job->session, now_ns);
+  if (job->state == SML_JOB_FAILED && shard->session.state < SML_SESSION_RUNNING)
+    sml_session_give_up(&shard->session);
+  if (job->wants_leave) sml_session_leave(&shard->session, now_ns);
   pthread_mutex_unlock(&job->lock);
   return deadline_ns;
 }

@@ -18,18 +18,20 @@ static uint32_t num_operations(const struct sml_job *job, const struct sml_ctl_s
   return sml_max_u32(job->context->settings.num_operations, sml_job_cuts(start) ? SML_HOST_RELAY_DEPTH : 1);
 }
 
-static struct sml_worker_options make_worker_options(const struct sml_job *job,
-                                                     const struct sml_ctl_start *start, uint32_t lane) {
-  return (struct sml_worker_options){.job = job->session.welcome.job,
+static struct sml_worker_options make_worker_options(const struct sml_job *job, uint32_t lane) {
+  const struct sml_job_lane *l = &job->lanes[lane];
+  const struct sml_job_shard *shard = &job->shards[l->shard];
+  const struct sml_ctl_start *start = &shard->start;
+  return (struct sml_worker_options){.job = shard->session.welcome.job,
                                      .epoch = start->epoch,
                                      .rank = (uint16_t)sml_contributor_of(start, job->rank),
                                      .world_size = job->world_size,
                                      .num_contributors = sml_contributors_count(start, job->world_size),
-                                     .num_lanes = start->num_lanes,
+                                     .num_lanes = job->num_lanes,
                                      .lane = lane,
                                      .num_slots = start->num_slots,
-                                     .slot_base = start->slot_base[lane],
-                                     .chunk_bytes = start->chunk_bytes,
+                                     .slot_base = start->slot_base[l->engine],
+                                     .chunk_bytes = job->start.chunk_bytes,
                                      .first_phase = start->first_phase,
                                      .first_chunk = start->first_chunk,
                                      .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
@@ -45,11 +47,11 @@ static void fail_for_wrong_sum(void *user, uint32_t slot) {
   pthread_mutex_lock(&job->lock);
   struct sml_ctl_abort failure =
       sml_job_failure(SML_ERR_INTEGRITY,
-                      "rank %u got a sum from the aggregator whose check word is wrong, twice: operation "
+                      "rank %u got a sum from the aggregator at %s whose check word is wrong, twice: operation "
                       "%llu, lane %u slot %u; "
                       "do not trust that aggregator",
-                      job->rank, (unsigned long long)sml_job_first_unfinished_locked(job),
-                      (uint32_t)(lane - job->lanes), slot);
+                      job->rank, job->shards[lane->shard].session.options.aggregator_text,
+                      (unsigned long long)sml_job_first_unfinished_locked(job), (uint32_t)(lane - job->lanes), slot);
   sml_job_fail_locked(job, &failure, true);
   pthread_mutex_unlock(&job->lock);
 }
@@ -81,19 +83,23 @@ static void restart_lane(struct sml_worker_engine *engine, void *argument) {
 
 /* ---- life ---- */
 
+/* NULL: no memory. */
 static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_start *start, uint32_t l) {
-  struct sml_lane_options options = {.worker = make_worker_options(job, start, l),
-                                     .aggregator = job->session.options.aggregator,
-                                     .source = job->session.prober.lanes[l].hello.from,
+  const struct sml_job_lane *place = &job->lanes[l];
+  const struct sml_job_shard *shard = &job->shards[place->shard];
+  const struct sml_session *session = &shard->session;
+  struct sml_lane_options options = {.worker = make_worker_options(job, l),
+                                     .aggregator = session->options.aggregator,
+                                     .source = session->prober.lanes[place->engine].hello.from,
                                      .lane = l,
                                      .num_operations = num_operations(job, start),
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = &job->lanes[l]};
-  options.is_keyed = sml_session_data_key(&job->session, start->epoch, &options.key);
-  sml_addr_set_port(&options.aggregator, job->session.welcome.data_ports[l]);
+  options.is_keyed = sml_session_data_key(session, shard->start.epoch, &options.key);
+  sml_addr_set_port(&options.aggregator, session->welcome.data_ports[place->engine]);
   struct lane_call call = {.lane = sml_lane_create(&options)};
   if (call.lane == NULL) return NULL;
-  sml_engines_call(job->engines, l, attach_lane, &call);
+  sml_engines_call(job->engines, place->engine, attach_lane, &call);
   if (call.is_done) return call.lane;
   sml_lane_destroy(call.lane);
   return NULL;
@@ -104,30 +110,47 @@ static bool is_sender(const struct sml_job *job, const struct sml_ctl_start *sta
   return sml_contributor_lead(start, sml_contributor_of(start, job->rank)) == job->rank;
 }
 
+/* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
+static void place_lanes(struct sml_job *job) {
+  job->num_lanes = job->num_engines = 0;
+  for (uint32_t e = 0; e < SML_MAX_LANES; e++)
+    for (uint32_t s = 0; s < job->num_shards; s++) {
+      if (e >= job->shards[s].start.num_lanes) continue;
+      SML_ASSERT(job->num_lanes < SML_MAX_JOB_LANES);
+      job->lanes[job->num_lanes++] = (struct sml_job_lane){
+          .shard = s, .engine = e, .num_slots = job->shards[s].start.num_slots, .job = job};
+      job->num_engines = e + 1;
+    }
+}
+
 bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start) {
-  struct sml_lane *lanes[SML_MAX_LANES] = {NULL};
+  struct sml_lane *lanes[SML_MAX_JOB_LANES] = {NULL};
   bool is_complete = true;
-  const uint32_t num_lanes = is_sender(job, start) ? start->num_lanes : 0;
+  pthread_mutex_lock(&job->lock);
+  place_lanes(job);
+  pthread_mutex_unlock(&job->lock);
+  const uint32_t num_lanes = is_sender(job, start) ? job->num_lanes : 0;
   for (uint32_t l = 0; l < num_lanes && is_complete; l++) {
     lanes[l] = open_lane(job, start, l);
     is_complete = lanes[l] != NULL;
   }
   pthread_mutex_lock(&job->lock);
-  for (uint32_t l = 0; l < start->num_lanes; l++)
-    job->lanes[l] = (struct sml_job_lane){.lane = lanes[l], .job = job};
+  for (uint32_t l = 0; l < num_lanes; l++) job->lanes[l].lane = lanes[l];
   pthread_mutex_unlock(&job->lock);
   if (!is_complete) sml_job_lanes_close(job);
   return is_complete;
 }
 
-void sml_job_lanes_restart(struct sml_job *job, const struct sml_ctl_start *start) {
-  struct sml_key key;
-  const bool is_keyed = sml_session_data_key(&job->session, start->epoch, &key);
-  for (uint32_t l = 0; l < start->num_lanes; l++) {
-    const struct sml_worker_options worker = make_worker_options(job, start, l);
-    if (job->lanes[l].lane == NULL) continue;
-    struct lane_call call = {.lane = job->lanes[l].lane, .worker = &worker, .key = is_keyed ? &key : NULL};
-    sml_engines_call(job->engines, l, restart_lane, &call);
+void sml_job_lanes_restart(struct sml_job *job) {
+  for (uint32_t l = 0; l < job->num_lanes; l++) {
+    const struct sml_job_lane *place = &job->lanes[l];
+    const struct sml_job_shard *shard = &job->shards[place->shard];
+    struct sml_key key;
+    const bool is_keyed = sml_session_data_key(&shard->session, shard->start.epoch, &key);
+    const struct sml_worker_options worker = make_worker_options(job, l);
+    if (place->lane == NULL) continue;
+    struct lane_call call = {.lane = place->lane, .worker = &worker, .key = is_keyed ? &key : NULL};
+    sml_engines_call(job->engines, place->engine, restart_lane, &call);
   }
 }
 
@@ -147,13 +170,13 @@ static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
 }
 
 void sml_job_lanes_close(struct sml_job *job) {
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+  for (uint32_t l = 0; l < job->num_lanes; l++) {
     pthread_mutex_lock(&job->lock);
     struct lane_call call = {.lane = job->lanes[l].lane};
     job->lanes[l].is_closing = true;
     pthread_mutex_unlock(&job->lock);
     if (call.lane == NULL) continue;
-    sml_engines_call(job->engines, l, detach_lane, &call);
+    sml_engines_call(job->engines, job->lanes[l].engine, detach_lane, &call);
     pthread_mutex_lock(&job->lock);
     add_lane(call.lane, &job->closed_lanes);
     job->lanes[l].lane = NULL;
@@ -171,12 +194,12 @@ static void fail_lane(struct sml_engine_command *command, void *engine, uint64_t
 }
 
 void sml_job_lanes_fail_locked(struct sml_job *job) {
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+  for (uint32_t l = 0; l < job->num_lanes; l++) {
     struct sml_job_lane *lane = &job->lanes[l];
     if (lane->lane == NULL || lane->is_closing) continue;
     lane->failing = lane->lane;
     lane->fail.run = fail_lane;
-    sml_engines_post(job->engines, l, &lane->fail);
+    sml_engines_post(job->engines, lane->engine, &lane->fail);
   }
 }
 
@@ -194,7 +217,7 @@ void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats)
   stats->dropped_packets += closed->dropped_packets;
   stats->check_failures += closed->check_failures;
   stats->key_failures += closed->key_failures;
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++)
+  for (uint32_t l = 0; l < job->num_lanes; l++)
     if (job->lanes[l].lane != NULL) add_lane(job->lanes[l].lane, stats);
   if (job->lanes[0].lane == NULL) return;
   struct sml_lane_snapshot s;
@@ -206,7 +229,7 @@ void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats)
 bool sml_job_lanes_find_waiting_locked(const struct sml_job *job, uint32_t *lane_out,
                                        struct sml_lane_snapshot *out) {
   bool is_found = false;
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) {
+  for (uint32_t l = 0; l < job->num_lanes; l++) {
     struct sml_lane_snapshot s;
     if (job->lanes[l].lane == NULL) continue;
     sml_lane_snapshot(job->lanes[l].lane, &s);

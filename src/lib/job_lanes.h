@@ -6,11 +6,11 @@
 
 #include "lib/job.h"
 
-/* Opens all lanes of the start; false: no memory, and none is open. Nothing is pushed before the caller says
- * that the job runs. */
+/* Opens all lanes of the shards' starts, which say `start` together; false: no memory, and none is open. Nothing is
+ * pushed before the caller says that the job runs. */
 bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start);
-/* A new epoch: nothing may be outstanding. */
-void sml_job_lanes_restart(struct sml_job *job, const struct sml_ctl_start *start);
+/* A new epoch, at every shard: nothing may be outstanding. */
+void sml_job_lanes_restart(struct sml_job *job);
 /* Ends the operations that engines hold; afterwards no thread touches a buffer of the caller's. */
 void sml_job_lanes_close(struct sml_job *job);
 /* With job->lock held: the engines end what they hold with job->error.status. */

@@ -31,9 +31,14 @@ struct sml_operation_plan sml_job_piece_plan(const struct sml_operation_plan *pl
   return piece;
 }
 
+void sml_job_lane_range(const struct sml_job *job, const struct sml_operation_plan *plan, uint32_t lane,
+                        struct sml_range *range_out) {
+  sml_range_make(range_out, plan, lane, job->num_lanes, job->start.chunk_bytes, job->lanes[lane].num_slots);
+}
+
 static uint64_t count_of(const struct sml_job *job, const struct sml_operation_plan *plan, uint32_t lane) {
   struct sml_range range;
-  sml_range_make(&range, plan, lane, sml_job_num_lanes(job), job->start.chunk_bytes, job->start.num_slots);
+  sml_job_lane_range(job, plan, lane, &range);
   return range.num_chunks;
 }
 
@@ -77,7 +82,7 @@ bool sml_job_pieces_submit(void *user, const struct sml_host_piece *p) {
     for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, engine);
   }
   pthread_mutex_unlock(&job->lock);
-  for (uint32_t l = 0; l < num_lanes && is_running; l++) sml_engines_wake(job->engines, l);
+  for (uint32_t e = 0; e < job->num_engines && is_running; e++) sml_engines_wake(job->engines, e);
   return is_running;
 }
 
@@ -88,7 +93,7 @@ bool sml_job_pieces_init(struct sml_job_pieces *pieces, struct sml_job *job, uin
     *piece = (struct sml_job_piece){.engine.on_ended = on_ended, .job = job, .slot = i};
     for (uint32_t l = 0; l < sml_job_num_lanes(job); l++) {
       struct sml_range range;
-      sml_range_make(&range, &plan, l, sml_job_num_lanes(job), job->start.chunk_bytes, job->start.num_slots);
+      sml_job_lane_range(job, &plan, l, &range);
       if (range.num_groups == 0) continue;
       piece->engine.codes[l] = malloc(sml_stream_codes_bytes(&range));
       if (piece->engine.codes[l] == NULL) return false;
@@ -99,5 +104,5 @@ bool sml_job_pieces_init(struct sml_job_pieces *pieces, struct sml_job *job, uin
 
 void sml_job_pieces_free(struct sml_job_pieces *pieces) {
   for (uint32_t i = 0; i < SML_HOST_RELAY_DEPTH; i++)
-    for (uint32_t l = 0; l < SML_MAX_LANES; l++) free(pieces->pieces[i].engine.codes[l]);
+    for (uint32_t l = 0; l < SML_MAX_JOB_LANES; l++) free(pieces->pieces[i].engine.codes[l]);
 }

@@ -19,6 +19,9 @@ uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_s
 /* The piece that begins at first_elem, as an operation. */
 struct sml_operation_plan sml_job_piece_plan(const struct sml_operation_plan *plan, uint64_t first_elem,
                                              uint64_t num_elems);
+/* The lane's part of an operation, or of a piece; of any job. */
+void sml_job_lane_range(const struct sml_job *job, const struct sml_operation_plan *plan, uint32_t lane,
+                        struct sml_range *range_out);
 /* Chunks that the operation takes on a lane; of any job. */
 uint64_t sml_job_count_chunks(const struct sml_job *job, const struct sml_operation_plan *plan, uint32_t lane);
 

@@ -142,12 +142,12 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
     return sml_fail(SML_ERR_NOT_CONFIGURED,
                     "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the "
                     "address of a running switchmld");
-  char error[SML_ERROR_DETAIL_BYTES / 2];
-  if (!sml_addr_parse(o->aggregator, 0, &s->addr, error, sizeof error))
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': %s", o->aggregator, error);
-  if (sml_addr_port(&s->addr) == 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': port 0 is no address", o->aggregator);
-  return SML_OK;
+  status = sml_shards_parse(o->aggregator, &s->places);
+  if (status == SML_OK && s->places.num_shards > 1 && o->retry_ns != 0)
+    return sml_fail(SML_ERR_UNSUPPORTED,
+                    "retry_ns is set and %u aggregators are listed: a job can only go on after the loss of one that it "
+                    "has alone", s->places.num_shards);
+  return status;
 }
 
 /* ---- the exchange ---- */

@@ -5,12 +5,13 @@
 
 #include "base/siphash.h"
 #include "ctl/message.h"
+#include "lib/shards.h"
 #include "lib/status.h"
 #include "netio/netio.h"
 
 struct sml_job_settings {
   sml_job_options options; /* defaults filled in; aggregator "" if none is configured */
-  struct sml_addr addr;    /* of the aggregator; not for world size 1 */
+  struct sml_shard_places places; /* of the aggregators; not for world size 1 */
   char name[SML_JOB_NAME_BYTES];
   uint32_t features;                 /* SML_FEATURE_* */
   uint64_t host[2];                  /* who can share memory with this process; 0: nobody */

@@ -31,7 +31,7 @@ sml_status sml_operations_create(struct sml_context *context) {
 }
 
 static void free_codes(struct sml_operation *op) {
-  for (uint32_t l = 0; l < SML_MAX_LANES; l++) free(op->engine.codes[l]);
+  for (uint32_t l = 0; l < SML_MAX_JOB_LANES; l++) free(op->engine.codes[l]);
 }
 
 void sml_operations_destroy(struct sml_context *context) {
@@ -183,7 +183,7 @@ static bool fits_codes(struct sml_operation *op, const struct sml_job *job) {
   const uint32_t num_lanes = job->host == NULL ? sml_job_num_lanes(job) : 0;
   for (uint32_t l = 0; l < num_lanes; l++) {
     struct sml_range range;
-    sml_range_make(&range, &op->engine.plan, l, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+    sml_job_lane_range(job, &op->engine.plan, l, &range);
     const size_t num_bytes = sml_stream_codes_bytes(&range);
     if (num_bytes <= op->codes_bytes[l]) continue;
     uint8_t *codes = realloc(op->engine.codes[l], num_bytes);
@@ -279,7 +279,7 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
   if (num_lanes == 0) return SML_OK;
   const struct sml_operation_plan plan = make_plan(job, type, reduction, count, 0);
   struct sml_range range;
-  sml_range_make(&range, &plan, 0, num_lanes, job->start.chunk_bytes, job->start.num_slots);
+  sml_job_lane_range(job, &plan, 0, &range);
   if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
   return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
 }
@@ -304,7 +304,7 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
 static bool take_chunks(struct sml_job *job, const struct sml_operation *op, bool *is_fresh_out) {
   const uint32_t num_lanes = sml_job_num_lanes(job);
   const uint64_t room = UINT64_C(0xffffffff) - job->start.first_phase;
-  uint64_t num_chunks[SML_MAX_LANES];
+  uint64_t num_chunks[SML_MAX_JOB_LANES];
   bool has_room = true;
   *is_fresh_out = true;
   for (uint32_t l = 0; l < num_lanes; l++) {
@@ -325,7 +325,7 @@ static void push(struct sml_job *job, struct sml_operation *op) {
   job->num_pushed++;
   job->first_waiting = op->next;
   for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, &op->engine);
-  for (uint32_t l = 0; l < num_lanes && !job->runs_itself; l++) sml_engines_wake(job->engines, l);
+  for (uint32_t e = 0; e < job->num_engines && !job->runs_itself; e++) sml_engines_wake(job->engines, e);
 }
 
 bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *op) {
@@ -418,7 +418,7 @@ static void prepare(struct sml_operation *op, struct sml_job *job, const void *i
   op->job = job;
   op->retained = NULL;
   op->is_pushed = op->is_released = op->was_warned = false;
-  op->is_small = job->host == NULL && sml_job_num_lanes(job) == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
+  op->is_small = job->host == NULL && job->num_engines == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =

@@ -11,7 +11,7 @@ struct sml_operation {
   struct sml_context *context;
   struct sml_job *job;
   struct sml_operation *next_free;   /* the pool's */
-  size_t codes_bytes[SML_MAX_LANES]; /* room at engine.codes[] */
+  size_t codes_bytes[SML_MAX_JOB_LANES]; /* room at engine.codes[] */
   /* guarded by job->lock */
   struct sml_operation *prev, *next; /* the job's list of those that have not ended */
   bool is_pushed;                    /* engines hold it */

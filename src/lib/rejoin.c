@@ -33,7 +33,7 @@ static bool is_passing(const struct sml_ctl_abort *failure) {
 
 static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (job->state != SML_JOB_REJOINING || now_ns - job->rejoining_since_ns >= job->retry_ns) return false;
-  if (failure->status != SML_ERR_REFUSED || job->session.was_welcomed) {
+  if (failure->status != SML_ERR_REFUSED || job->shards[0].session.was_welcomed) {
     job->first_refused_ns = SML_NEVER; /* it was let in, or nobody was there to refuse it */
     return is_passing(failure);
   }
@@ -49,7 +49,7 @@ static void join_again(struct sml_job *job, uint64_t now_ns) {
                                             .chunk_bytes = job->start.chunk_bytes,
                                             .deadline_ns = job->rejoining_since_ns + job->retry_ns};
   pthread_mutex_unlock(&job->lock);
-  if (is_rejoining) sml_session_rejoin(&job->session, &resume, now_ns);
+  if (is_rejoining) sml_session_rejoin(&job->shards[0].session, &resume, now_ns);
 }
 
 /* All operations wait again, those of a replay are gone. */

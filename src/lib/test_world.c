@@ -36,10 +36,26 @@ void world_start_aggd(struct world *w) {
   char error[256];
   const char *host = w->host ? w->host : "127.0.0.1:0";
   assert_true(sml_addr_parse(host, 0, &w->aggd_options.listen, error, sizeof error));
-  if (sml_aggd_start(&w->aggd_options, &w->aggd, error, sizeof error) != 0) fail_msg("%s", error);
-  struct sml_addr addr;
-  sml_aggd_addr(w->aggd, &addr);
-  sml_addr_format(&addr, w->address, sizeof w->address);
+  size_t used = 0;
+  for (uint32_t i = 0; i == 0 || i < w->num_aggds; i++) {
+    struct sml_aggd **aggd = i == 0 ? &w->aggd : &w->other_aggds[i - 1];
+    if (sml_aggd_start(&w->aggd_options, aggd, error, sizeof error) != 0) fail_msg("%s", error);
+    struct sml_addr addr;
+    sml_aggd_addr(*aggd, &addr);
+    if (i > 0) w->address[used++] = ',';
+    sml_addr_format(&addr, w->address + used, sizeof w->address - used);
+    used = strlen(w->address);
+  }
+}
+
+int world_gather(void *user, const void *in, void *out, size_t num_bytes) {
+  struct rank *r = user;
+  struct world *w = r->world;
+  w->gathered[r->rank] = in;
+  pthread_barrier_wait(&w->gathering);
+  for (uint32_t i = 0; i < w->num_ranks; i++) memcpy((uint8_t *)out + i * num_bytes, w->gathered[i], num_bytes);
+  pthread_barrier_wait(&w->gathering);
+  return 0;
 }
 
 static void *run_body(void *argument) {
@@ -70,7 +86,13 @@ void world_run(struct world *w, void (*body)(struct rank *)) {
 
 static void join(struct rank *r) {
   sml_job_options o = r->world->job_options;
-  o.aggregator = r->world->address;
+  if (r->world->is_hosted) {
+    o.aggregator = "";
+    o.allgather = world_gather;
+    o.allgather_user = r;
+  } else {
+    o.aggregator = r->world->address;
+  }
   o.rank = r->rank;
   o.world_size = r->world->num_ranks;
   CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
@@ -79,7 +101,9 @@ static void join(struct rank *r) {
 }
 
 void world_join(struct world *w) {
+  if (w->is_hosted) pthread_barrier_init(&w->gathering, NULL, w->num_ranks);
   world_run(w, join);
+  if (w->is_hosted) pthread_barrier_destroy(&w->gathering);
 }
 
 void world_start(struct world *w) {
@@ -98,6 +122,10 @@ void world_stop(struct world *w) {
   run_all(w, leave);
   if (w->aggd) sml_aggd_stop(w->aggd);
   w->aggd = NULL;
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(w->other_aggds); i++) {
+    if (w->other_aggds[i]) sml_aggd_stop(w->other_aggds[i]);
+    w->other_aggds[i] = NULL;
+  }
 }
 
 sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sml_type type,

@@ -11,6 +11,7 @@
 #include "lib/job.h"
 
 #define MAX_RANKS 8u
+#define MAX_AGGDS 4u
 
 struct world;
 struct rank {
@@ -30,8 +31,12 @@ struct world {
   sml_context_options context_options;
   sml_job_options job_options;
   const char *host; /* where the aggregator listens; NULL: 127.0.0.1:0 */
-  struct sml_aggd *aggd;
-  char address[80];
+  uint32_t num_aggds; /* that share the job; set before world_start(), 0 is 1 */
+  bool is_hosted;     /* no aggregator is configured: ranks host it; set before world_join(), which then gathers */
+  struct sml_aggd *aggd, *other_aggds[MAX_AGGDS - 1];
+  char address[80]; /* a list, if there are several */
+  pthread_barrier_t gathering;
+  const void *gathered[MAX_RANKS];
   struct rank ranks[MAX_RANKS];
 };
 
@@ -48,6 +53,8 @@ void note_failure(struct rank *r, int line, const char *claim, const char *forma
 
 void world_init(struct world *w, uint32_t num_ranks);
 void world_start_aggd(struct world *w);
+/* An all-gather of the world's ranks; user: the rank. */
+int world_gather(void *user, const void *in, void *out, size_t num_bytes);
 /* Joins all ranks and asserts that it worked. */
 void world_join(struct world *w);
 void world_start(struct world *w); /* both */
