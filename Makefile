@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all help setup check check-asan check-tsan check-clang check-valgrind check-neon soak sim model mutants fuzz coverage trust \
-  demo bench bench-netbed install clean
+  demo bench bench-netbed install deb clean
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -40,6 +40,7 @@ help:
 	@echo 'make bench         measure beside Gloo and Open MPI, write build/bench-report/report.html (root); ARGS=--quick'
 	@echo 'make bench-netbed  of these, the shaped links alone'
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
+	@echo 'make deb           build the Debian packages in build/deb/, looked at by lintian'
 	@echo 'make clean         remove everything that was built'
 
 setup:
@@ -107,6 +108,12 @@ bench-netbed: all
 install: all
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
 	meson install -C $(BUILD) $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+	@$(if $(DESTDIR),true,ldconfig 2> /dev/null || echo 'install: as root run ldconfig, or set LD_LIBRARY_PATH=$(abspath $(PREFIX))/lib')
+
+deb:
+	@$(SETUP) deb
+	@mkdir -p $(BUILD)
+	@tools/deb $(BUILD)
 
 clean:
 	rm -rf build build-asan build-tsan build-clang build-coverage build-fuzz build-mutants

@@ -12,6 +12,7 @@
 #include "aggd/aggd.h"
 #include "aggd/key_reader.h"
 #include "base/log.h"
+#include "switchd/notify.h"
 
 #define DEFAULT_LISTEN "0.0.0.0:48879"
 #define ERROR_BYTES 512u
@@ -265,8 +266,14 @@ int main(int argc, char **argv) {
     sml_log(SML_LOG_WARNING, "faults_injected \"SWITCHML_FAULTS=%s\"", getenv("SWITCHML_FAULTS"));
   }
 
+  char ready[ERROR_BYTES];
+  snprintf(ready, sizeof ready, "READY=1\nSTATUS=listening on %s, %u lanes", addr_text, settings.aggd.num_lanes);
+  if (!sml_notify(ready))
+    sml_log(SML_LOG_WARNING, "service_manager_deaf \"NOTIFY_SOCKET=%s\"", getenv("NOTIFY_SOCKET"));
+
   int signal_number = 0;
   while (sigwait(&stop_signals, &signal_number) != 0) continue;
+  (void)sml_notify("STOPPING=1\nSTATUS=telling the ranks");
   char drops[ERROR_BYTES];
   sml_aggd_describe_drops(aggd, drops, sizeof drops);
   sml_log(SML_LOG_INFO, "stopping signal=%s dropped_packets=\"%s\"", sigabbrev_np(signal_number), drops);

@@ -106,10 +106,18 @@ _SIGNATURES = {
     "sml_operation_error": (_I, _P, _P), "sml_operation_release": (None, _P)}
 
 
+def _library_paths():
+    """Of the installation, or of the source tree, that this module is of."""
+    try:
+        from switchml.installed import LIBRARY as path # pylint: disable=import-outside-toplevel
+    except ImportError:
+        path = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../../build/lib/libswitchml.so"))
+    return [path] if os.path.exists(path) else []
+
+
 def _load_library():
-    built = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../../build/lib/libswitchml.so"))
     wanted, problems = os.environ.get("SWITCHML_LIBRARY"), []
-    for candidate in [wanted] if wanted else [built] * os.path.exists(built) + ["libswitchml.so.0"]:
+    for candidate in [wanted] if wanted else _library_paths() + ["libswitchml.so.0"]:
         try:
             library = ctypes.CDLL(candidate)
             for name, (result, *arguments) in _SIGNATURES.items():

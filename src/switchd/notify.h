@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a service manager is told: the datagrams of sd_notify(3). The protocol is one environment variable and
+ * lines of text, and is documented to be spoken without libsystemd. */
+#ifndef SML_SWITCHD_NOTIFY_H
+#define SML_SWITCHD_NOTIFY_H
+
+#include <stdbool.h>
+
+/* Sends `text`, lines such as "READY=1\nSTATUS=...", to the socket that NOTIFY_SOCKET names: a path, or an abstract
+ * name that begins with '@'. True: sent, or nobody asked to be told. Never blocks. */
+bool sml_notify(const char *text);
+
+#endif

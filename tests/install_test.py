@@ -1,0 +1,223 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed works where it is put: CMake's package, the Python module, the service, what it tells its
+manager, completion, and the examples."""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import tap
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ["SML_BUILD_DIR"]
+SWITCHML, SWITCHMLD = os.environ["SWITCHML"], os.environ["SWITCHMLD"]
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+PATIENCE_S = 20
+
+
+def run(*command, **arguments):
+    """Output of a command that must succeed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          timeout=120, **arguments)
+    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def need(tool):
+    if not shutil.which(tool):
+        raise tap.Skip(f"{tool} is not installed")
+
+
+class Tree:
+    """The product, installed below a directory of its own."""
+    def __enter__(self):
+        self.top = tempfile.mkdtemp()
+        run("meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", self.top)
+        options = json.loads(run("meson", "introspect", BUILD, "--buildoptions"))
+        value = {option["name"]: option["value"] for option in options}
+        self.prefix = self.top + value["prefix"]
+        self.lib = os.path.join(self.prefix, value["libdir"])
+        self.env = {**os.environ, "LD_LIBRARY_PATH": self.lib}
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.top)
+
+    def find(self, name):
+        found = [os.path.join(folder, name) for folder, _, files in os.walk(self.top) if name in files]
+        assert len(found) == 1, (name, found)
+        return found[0]
+
+
+def test_cmake_finds_the_package():
+    need("cmake")
+    with Tree() as tree, tempfile.TemporaryDirectory() as work:
+        def configure(version):
+            with open(os.path.join(work, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+                file.write("cmake_minimum_required(VERSION 3.16)\nproject(consumer C)\n"
+                           f"find_package(SwitchML {version} REQUIRED)\nadd_executable(consumer consumer.c)\n"
+                           "target_link_libraries(consumer SwitchML::switchml)\n")
+            return subprocess.run(["cmake", "-S", work, "-B", work + "/build", f"-DCMAKE_PREFIX_PATH={tree.prefix}"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        with open(os.path.join(work, "consumer.c"), "w", encoding="utf-8") as file:
+            file.write("#include <switchml/switchml.h>\n#include <stdio.h>\n"
+                       "int main(void) { return puts(sml_version()) < 0; }\n")
+        version = re.search(r"version: '([\d.]+)'", open(ROOT + "/meson.build", encoding="utf-8").read()).group(1)
+        major, minor, patch = map(int, version.split("."))
+        for other in [f"{major}.{minor + 1}", f"{major}.{minor}.{patch + 1}", f"{major + 1}.{minor}"]:
+            done = configure(other)
+            assert done.returncode != 0 and "SwitchML" in done.stdout, done.stdout
+        done = configure(version)
+        assert done.returncode == 0, done.stdout
+        run("cmake", "--build", work + "/build")
+        assert run(work + "/build/consumer", env=tree.env) == version + "\n"
+        os.unlink(os.path.join(tree.prefix, "include/switchml/switchml.h"))
+        shutil.rmtree(work + "/build")
+        done = configure(version)
+        assert done.returncode != 0 and "SwitchML again" in done.stdout, done.stdout
+
+
+def test_python_module_finds_its_library():
+    with Tree() as tree:
+        package = os.path.dirname(tree.find("torch.py"))
+        source = os.path.join(ROOT, "integrations/pytorch/switchml")
+        here = {name for name in os.listdir(source) if name.endswith(".py")}
+        assert set(os.listdir(package)) == here | {"installed.py"}, os.listdir(package)
+        said = run(PYTHON, "-c", "import switchml.installed as i; print(i.LIBRARY)",
+                   env={**os.environ, "PYTHONPATH": os.path.dirname(package)}).strip()
+        assert os.path.exists(tree.top + said), said
+        try:
+            run(PYTHON, "-c", "import torch")
+        except AssertionError as error:
+            raise tap.Skip("torch is not installed") from error
+        with open(os.path.join(package, "installed.py"), "w", encoding="utf-8") as file:
+            file.write(f"LIBRARY = {tree.top + said!r}\n") # what it would be without a staging directory
+        env = {name: value for name, value in os.environ.items() if name not in ("SWITCHML_LIBRARY", "LD_LIBRARY_PATH")}
+        used = run(PYTHON, "-c", "import switchml.torch as t; print(t._load_library()._name, t.__file__)",
+                   env={**env, "PYTHONPATH": os.path.dirname(package)})
+        assert used.split() == [tree.top + said, package + "/torch.py"], used
+
+
+def test_service_is_well_formed_and_confined():
+    need("systemd-analyze")
+    with Tree() as tree:
+        with open(tree.find("switchmld.service"), encoding="utf-8") as file:
+            unit = file.read()
+        path = os.path.join(tree.top, "switchmld.service")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(re.sub(r"ExecStart=\S+", f"ExecStart={SWITCHMLD}", unit))
+        said = run("systemd-analyze", "verify", "--man=no", path)
+        assert "switchmld" not in said, said
+        try:
+            run("systemd-analyze", "security", "--offline=true", "--threshold=20", path) # exposure 2.0 of 10
+        except AssertionError as error:
+            raise AssertionError("less confined than it was: " + str(error)[-4000:]) from error
+
+
+def notified(address, name):
+    """What a daemon told a manager at the socket, from its start to its end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0"], env={**os.environ, "NOTIFY_SOCKET": name},
+                              stderr=subprocess.DEVNULL) as daemon:
+            told = [manager.recv(4096).decode()]
+            daemon.send_signal(signal.SIGTERM)
+            while "STOPPING=1" not in told[-1]:
+                told.append(manager.recv(4096).decode())
+            assert daemon.wait(PATIENCE_S) == 0
+    return told
+
+
+def test_service_manager_is_told():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "notify")
+        abstract = f"switchml-install-test-{os.getpid()}"
+        for address, name in [(path, path), ("\0" + abstract, "@" + abstract)]:
+            told = notified(address, name)
+            assert re.match(r"READY=1\nSTATUS=listening on 127\.0\.0\.1:\d+, 1 lanes$", told[0]), told
+
+
+def test_service_manager_that_is_gone_is_no_failure():
+    for name in ["/nowhere/at/all", "no-path", "/" + "x" * 200]:
+        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0"], env={**os.environ, "NOTIFY_SOCKET": name},
+                              stderr=subprocess.PIPE, text=True) as daemon:
+            line = next(line for line in daemon.stderr if "service_manager_deaf" in line)
+            assert name in line, line
+            daemon.send_signal(signal.SIGTERM)
+            daemon.communicate(timeout=PATIENCE_S)
+            assert daemon.returncode == 0
+
+
+def completions(*words):
+    """What bash would offer for the last of these words."""
+    script = os.path.join(ROOT, "packaging/completion/switchml.bash")
+    code = (f"source {script}; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); compopt() {{ :; }}; _switchml; "
+            "printf '%s\\n' \"${COMPREPLY[@]}\"")
+    return set(run("bash", "-c", code, "bash", *words).split())
+
+
+def options_of(*command):
+    return set(re.findall(r"--[a-z][a-z-]*=?", run(*command, "--help")))
+
+
+def test_bash_completes():
+    assert "bench" in completions(SWITCHML, "be") and "--help" in completions(SWITCHML, "")
+    assert completions(SWITCHMLD, "--pol") == {"--poll="}
+    assert completions(SWITCHMLD, "--poll", "=", "b") == {"busy", "block"}
+    assert completions(SWITCHMLD, "--poll", "=") == {"auto", "busy", "block"}
+    assert completions(SWITCHMLD, "--") >= options_of(SWITCHMLD)
+    assert completions(SWITCHML, "bench", "--") >= options_of(SWITCHML, "bench")
+    assert completions(SWITCHMLD, "--key-file", "=", ROOT + "/READ") == {ROOT + "/README.md"}
+    assert completions(SWITCHMLD, "--poll", "=", "auto", "--la") == {"--lanes="}
+
+
+def test_examples_fit_the_commands():
+    folder = os.path.join(ROOT, "examples")
+    known = {option.rstrip("=") for option in options_of(SWITCHMLD)}
+    num_uses = 0
+    paths = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
+    for path in paths + [os.path.join(ROOT, "packaging/systemd/switchmld.default")]:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for line in text.splitlines():
+            if re.search(r"switchmld\b.* --|^#?OPTIONS=", line):
+                # Of another program on the same line are those before the name.
+                used = set(re.findall(r"--[a-z][a-z-]*", line[max(line.find("switchmld"), 0):]))
+                assert used <= known, (path, used - known)
+                num_uses += 1
+        first = text.splitlines()[0]
+        if first.startswith("#!") and "sh" in first:
+            run("bash" if "bash" in first else "sh", "-n", path)
+        for name in set(re.findall(r"\bSWITCHML_[A-Z_]+\b", text)) - {"SWITCHML_LISTEN"}: # train's own
+            found = subprocess.run(["grep", "-rqw", name, ROOT + "/src", ROOT + "/integrations"], check=False)
+            assert found.returncode == 0, (path, name)
+    assert num_uses >= 5, num_uses
+
+
+def test_manifests_are_yaml():
+    try:
+        import yaml # pylint: disable=import-outside-toplevel
+    except ImportError as error:
+        raise tap.Skip("python3-yaml is not installed") from error
+    kinds = []
+    for name in ["aggregator.yaml", "pytorchjob.yaml"]:
+        with open(os.path.join(ROOT, "examples/kubernetes", name), encoding="utf-8") as file:
+            documents = list(yaml.safe_load_all(file))
+        kinds += [document["kind"] for document in documents]
+        for document in documents:
+            if document["kind"] == "Deployment":
+                container = document["spec"]["template"]["spec"]["containers"][0]
+                ports = {port["containerPort"] for port in container["ports"]}
+                assert ports == {48879, 48880, 48881}, ports
+    assert kinds == ["Service", "Deployment", "PyTorchJob"], kinds
+
+
+if __name__ == "__main__":
+    tap.main(globals())
