@@ -140,7 +140,10 @@ static enum sml_drop predict(const struct model *m, const struct sml_header *h) 
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return SML_DROP_BAD_TYPE;
   if (s >= m->options.num_slots) return SML_DROP_BAD_SLOT;
   const struct slot *slot = &m->slots[s];
-  if (h->phase < slot->phase) return SML_DROP_STALE_PHASE;
+  if (h->phase < slot->phase) {
+    const bool is_repeat = h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) != 0;
+    return is_repeat ? SML_DROP_NEEDLESS : SML_DROP_STALE_PHASE;
+  }
   if (h->phase > slot->phase) { /* a question about the next phase tells of a result that is still missing */
     const bool is_ahead = h->type == SML_PACKET_PENDING && slot->is_outstanding && h->phase == slot->phase + 1;
     return is_ahead ? SML_DROP_NOT_OUTSTANDING : SML_DROP_FUTURE_PHASE;

@@ -46,6 +46,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   memset(mem, 0, l.values);
   a->options = *o;
   a->options.num_contributors = count_contributors(o);
+  if (o->crowd_slots == 0) a->options.crowd_slots = SML_CROWD_SLOTS;
   a->cursor = o->first_chunk + o->num_slots;
   a->seen_words = SML_BITMAP_WORDS(a->options.num_contributors);
   a->value_stride_bytes = sml_align_up(sml_aggregator_value_bytes(o), 64);

@@ -25,6 +25,7 @@ struct sml_aggregator_options {
   bool is_checked;      /* int32 payloads have a check word, summed like any lane */
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
+  uint32_t crowd_slots; /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
 };
 
 enum sml_verdict {

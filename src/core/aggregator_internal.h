@@ -26,10 +26,11 @@ struct live {
   bool is_troubled;
 };
 
-/* How far a rank is, as its packets show. */
+/* How far a rank is, as its packets show. While they come in the order of the chunks, next is latest + 1. */
 struct progress {
   uint32_t latest; /* the latest chunk that it contributed to */
   uint32_t next;   /* the first that has not been looked at for it */
+  uint32_t run;    /* from here to the latest they came in order: there is nothing to look at */
 };
 
 struct sml_aggregator {
@@ -67,8 +68,18 @@ static inline uint64_t *sml_aggregator_suspects(const struct sml_aggregator *a, 
 
 void sml_aggregator_solicit_init(struct sml_aggregator *a);
 void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk);
-void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat);
+void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk);
 void sml_aggregator_note_needless(struct sml_aggregator *a);
+
+/* The rank's first contribution to the chunk that the slot holds; repeats say nothing. */
+static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
+  struct progress *p = &a->progress[rank];
+  const uint32_t chunk = a->live[slot].chunk;
+  if (is_repeat) return;
+  if (chunk == p->next && chunk == p->latest + 1) p->latest = p->next++;
+  else sml_aggregator_look_for_gap(a, rank, chunk);
+}
+
 /* The cell whose result came with this grant, if it is still stored: else UINT32_MAX. */
 uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t grant);
 

@@ -26,7 +26,8 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
     a->holders[a->live[s].chunk & (a->num_holders - 1)] = (uint16_t)s;
   }
   for (uint32_t r = 0; r < a->options.world_size; r++)
-    a->progress[r] = (struct progress){.latest = a->options.first_chunk - 1, .next = a->options.first_chunk};
+    a->progress[r] = (struct progress){
+        .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk};
 }
 
 void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk) {
@@ -85,17 +86,19 @@ static bool has_contributed(const struct sml_aggregator *a, uint32_t slot, uint3
   return cell != NONE && sml_bit_test(sml_aggregator_seen(a, cell), rank);
 }
 
-/* The rank's first contribution to the chunk that the slot held. Each chunk is looked at once a rank. */
-void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
+/* A contribution that is not the next in order, or comes while earlier chunks are still to be looked at: each once a
+ * rank, when enough are behind it. */
+void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
   struct progress *p = &a->progress[rank];
-  const uint32_t chunk = a->live[slot].chunk;
-  if (a->options.num_slots < SML_CROWD_SLOTS || is_repeat || !is_beyond(chunk, p->latest, 0)) return;
+  if (a->options.num_slots < a->options.crowd_slots || !is_beyond(chunk, p->latest, 0)) return;
+  if (chunk != p->latest + 1) p->run = chunk;
   p->latest = chunk;
   if (is_beyond(chunk, p->next, a->num_holders)) p->next = chunk - a->num_holders; /* the table forgot them */
   for (; is_beyond(chunk, p->next, a->threshold); p->next++) {
     const uint32_t s = a->holders[p->next & (a->num_holders - 1)];
     if (a->live[s].chunk == p->next && !has_contributed(a, s, rank)) suspect(a, s, rank);
   }
+  if (!is_beyond(p->run, p->next, 0)) p->next = p->latest + 1;
 }
 
 /* A repeat of what was there: so packets are overtaken by more than was thought. */

@@ -24,6 +24,7 @@
   X(FUTURE_PHASE, "phase that no honest member can send")                                       \
   X(TAG_MISMATCH, "another operation than the slot's")                                          \
   X(DUPLICATE, "contribution already counted")                                                  \
+  X(NEEDLESS, "repeat of what was there already")                                               \
   X(NOT_STARTED, "job has not started")                                                         \
   X(NOT_OUTSTANDING, "answer for a slot that waits for nothing")                                \
   X(BAD_CHECK, "check word wrong")

@@ -100,6 +100,57 @@ static void a_lost_answer_is_asked_for_again(void **state) {
   free(a);
 }
 
+/* Rank 1's packets come in any order, some late and some once asked for, for thousands of chunks: asked is exactly
+ * for those that it lacks while a chunk more than three later is here. */
+static void gaps_are_found_wherever_they_are(void **state) {
+  (void)state;
+  struct sml_prng prng = {7};
+  struct sml_aggregator *a = make_aggregator(UINT32_MAX - 900);
+  uint32_t phases[NUM_SLOTS], chunks[NUM_SLOTS], cursor = UINT32_MAX - 900 + NUM_SLOTS, latest = UINT32_MAX - 901;
+  bool has_sent[NUM_SLOTS] = {false}, was_asked[NUM_SLOTS] = {false}, is_overtaken[NUM_SLOTS] = {false};
+  uint32_t num_asked = 0, num_sent = 0;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
+    phases[s] = SML_FIRST_PHASE;
+    chunks[s] = UINT32_MAX - 900 + s;
+    update(a, 0, s, SML_FIRST_PHASE, 0);
+  }
+  for (uint32_t round = 1; round < 6000; round++) {
+    uint32_t s = 0; /* the oldest that it has not sent, or one of those behind it */
+    for (uint32_t k = 0; k < NUM_SLOTS; k++)
+      if (has_sent[s] || (!has_sent[k] && (int32_t)(chunks[k] - chunks[s]) < 0)) s = k;
+    if (sml_prng_below(&prng, 60) < round % 30) s = (uint32_t)sml_prng_below(&prng, NUM_SLOTS);
+    if (has_sent[s]) continue;
+    has_sent[s] = true;
+    num_sent++;
+    const bool is_repeat = was_asked[s];
+    update(a, 1, s, phases[s], is_repeat ? SML_FLAG_RETRANSMISSION : 0);
+    if (!is_repeat && (int32_t)(chunks[s] - latest) > 0) latest = chunks[s];
+    for (uint32_t k = 0; k < NUM_SLOTS; k++) is_overtaken[k] = is_overtaken[k] || (int32_t)(latest - chunks[k]) > 3;
+    struct sml_header h;
+    const uint64_t *ranks;
+    for (uint32_t twice = 0; twice < 2; twice++) { /* seen, and old enough */
+      sml_aggregator_begin_solicit(a, (2 * round + twice) * MS);
+      while (sml_aggregator_next_solicit(a, &h, &ranks)) {
+        if ((ranks[0] & 1 << 1) == 0) continue;
+        assert_true(is_overtaken[h.slot] && !has_sent[h.slot]);
+        num_asked += !was_asked[h.slot];
+        was_asked[h.slot] = true;
+      }
+    }
+    for (uint32_t k = 0; k < NUM_SLOTS; k++) {
+      if (is_overtaken[k] && !has_sent[k]) assert_true(was_asked[k]);
+      if (!has_sent[k] || sml_prng_below(&prng, 2) == 0) continue;
+      update(a, 2, k, phases[k], 0);
+      chunks[k] = cursor++;
+      has_sent[k] = was_asked[k] = is_overtaken[k] = false;
+      update(a, 0, k, ++phases[k], 0);
+    }
+    assert_null(sml_aggregator_find_violation(a));
+  }
+  assert_true(num_asked > 100 && num_sent > 3000);
+  free(a);
+}
+
 static void nobody_asks_who_left(void **state) {
   (void)state;
   struct sml_aggregator *a = make_aggregator(0);
@@ -140,7 +191,7 @@ static void make_desk(struct desk *d, uint64_t paper_timeout_ns) {
   const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = NUM_SLOTS,
                                        .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
                                        .num_operations = 4, .paper_timeout_ns = paper_timeout_ns};
-  const struct sml_operation_plan plan = {.num_elems = 100 * CHUNK_BYTES / 4, .type = 1};
+  const struct sml_operation_plan plan = {.num_elems = 1000 * CHUNK_BYTES / 4, .type = 1};
   d->w = sml_worker_init(room(sml_worker_memsize(&o)), &o);
   assert_true(sml_worker_submit(d->w, &plan, NULL, d, MS));
   for (uint32_t s = 0; s < NUM_SLOTS; s++) {
@@ -185,6 +236,53 @@ static void a_missing_grant_is_asked_for(void **state) {
   give_result(&d, 1, NUM_SLOTS + 1, SML_FLAG_RETRANSMISSION, 2 * MS + MS / 2);
   assert_int_equal(next(&d, 2 * MS + MS / 2).kind, SML_SEND_UPDATE);
   assert_int_equal(next(&d, 2 * MS + MS / 2).kind, SML_SEND_NONE);
+  free(d.w);
+}
+
+/* Where order shows losses the clock is patient, and asks about one chunk of 256 at most and 32 to begin with: else
+ * each chunk that waits for another rank's repair would be asked about, and its result come twice. */
+static void the_clock_asks_late_and_rarely(void **state) {
+  (void)state;
+  struct desk d;
+  struct sml_worker_view view;
+  make_desk(&d, 0);
+  uint64_t now_ns = MS, asked_ns[NUM_SLOTS];
+  uint32_t grant = NUM_SLOTS, num_questions = 0;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) asked_ns[s] = MS;
+  while (grant < 900) { /* half of the slots wait for somebody; the others go on, 1 ms a round trip */
+    now_ns += MS;
+    for (uint32_t s = NUM_SLOTS / 2; s < NUM_SLOTS; s++) {
+      give_result(&d, s, grant++, 0, now_ns);
+      struct sml_send send = next(&d, now_ns);
+      for (; send.kind == SML_SEND_PROBE; send = next(&d, now_ns)) {
+        sml_worker_view(d.w, &view);
+        assert_true(send.header.slot < NUM_SLOTS / 2);
+        assert_true(now_ns - asked_ns[send.header.slot] >= 2 * view.rto_ns);
+        asked_ns[send.header.slot] = now_ns;
+        num_questions++;
+      }
+      assert_int_equal(send.kind, SML_SEND_UPDATE);
+      d.sent[s] = send.header;
+    }
+  }
+  assert_in_range(num_questions, 32, 32 + 900 / 256);
+  free(d.w);
+}
+
+/* A repeated result for a phase that is over was asked for in vain, and is counted. */
+static void needless_repeats_are_counted(void **state) {
+  (void)state;
+  struct desk d;
+  make_desk(&d, 0);
+  struct sml_header h = d.sent[4];
+  h.type = SML_PACKET_RESULT;
+  give_result(&d, 4, NUM_SLOTS, 0, 2 * MS);
+  h.flags = 0;
+  assert_int_equal(sml_worker_on_packet(d.w, &h, NULL, 2 * MS).drop, SML_DROP_STALE_PHASE); /* the network's copy */
+  h.flags = SML_FLAG_RETRANSMISSION;
+  assert_int_equal(sml_worker_on_packet(d.w, &h, NULL, 2 * MS).drop, SML_DROP_NEEDLESS);
+  h.type = SML_PACKET_PENDING;
+  assert_int_equal(sml_worker_on_packet(d.w, &h, NULL, 2 * MS).drop, SML_DROP_STALE_PHASE);
   free(d.w);
 }
 
@@ -240,6 +338,8 @@ int main(void) {
       cmocka_unit_test(nobody_asks_who_left),             cmocka_unit_test(a_result_is_found_by_its_grant),
       cmocka_unit_test(a_missing_grant_is_asked_for),     cmocka_unit_test(crossing_questions_are_not_answered),
       cmocka_unit_test(the_papers_scheme),
+      cmocka_unit_test(gaps_are_found_wherever_they_are), cmocka_unit_test(the_clock_asks_late_and_rarely),
+      cmocka_unit_test(needless_repeats_are_counted),
   };
   return cmocka_run_group_tests_name("loss_hints", tests, NULL, NULL);
 }

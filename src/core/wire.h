@@ -26,7 +26,8 @@
 #define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
 #define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
 #define SML_MAX_WORLD_SIZE 4096u
-/* With fewer slots no crowd of packets shows what is lost: timers alone do. */
+/* With fewer slots no crowd of packets shows what is lost: timers alone do. The default of the options' crowd_slots,
+ * which tests set to less so that small worlds ask as large ones do. */
 #define SML_CROWD_SLOTS 16u
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
 

@@ -3,6 +3,8 @@
 
 #define QUIET_PROBES 32u
 #define ORDERS_PER_SLOT 4u
+#define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
+#define CHUNKS_PER_QUESTION 256u
 
 struct layout {
   size_t slots, ring, gaps, orders, updates, probes, idle, total_bytes;
@@ -36,6 +38,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   memset(mem, 0, l.total_bytes);
   w->options = *o;
   w->options.num_contributors = num_contributors;
+  if (o->crowd_slots == 0) w->options.crowd_slots = SML_CROWD_SLOTS;
   w->slots = (struct slot *)(void *)(bytes + l.slots);
   w->ring = (struct operation *)(void *)(bytes + l.ring);
   w->gaps = (struct gap *)(void *)(bytes + l.gaps);
@@ -430,12 +433,17 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   return is_operation_done;
 }
 
+/* The answer to a question about a result that was on its way. */
+static bool is_repeated_result(const struct sml_header *h) {
+  return h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) != 0;
+}
+
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *h) {
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return drop(SML_DROP_BAD_TYPE);
   if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const struct slot *slot = &w->slots[s];
-  if (h->phase < slot->phase) return drop(SML_DROP_STALE_PHASE);
+  if (h->phase < slot->phase) return drop(is_repeated_result(h) ? SML_DROP_NEEDLESS : SML_DROP_STALE_PHASE);
   /* Asked for the next phase already: the result of this one is on its way, or lost, and grants tell which. */
   if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1)
     return drop(SML_DROP_NOT_OUTSTANDING);
@@ -444,19 +452,13 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
     if (h->payload_bytes != sml_div_ceil(w->options.num_contributors, 8)) return drop(SML_DROP_BAD_LENGTH);
-    return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
+    return (struct sml_accept){.kind = SML_ACCEPT_PENDING};
   }
   if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
-  return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
-                             .cookie = w->ring[slot->operation].cookie,
-                             .chunk = slot->what,
-                             .was_asked = (slot->was_resent | slot->was_pending | (slot->level > 0)) != 0};
-}
-
-uint64_t sml_worker_first_sent_ns(const struct sml_worker *w, const struct sml_header *h) {
-  return w->slots[(uint32_t)h->slot - w->options.slot_base].first_sent_ns;
+  return (struct sml_accept){
+      .kind = SML_ACCEPT_RESULT, .cookie = w->ring[slot->operation].cookie, .chunk = slot->what};
 }
 
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,
@@ -499,6 +501,11 @@ static uint64_t quiet_since(const struct sml_worker *w) {
   return sml_min_u64(w->progress_ns, w->last_update_ns + w->rto.srtt_ns + w->rto.srtt_ns / 4);
 }
 
+/* Questions because a timeout is over are at most a 256th of the chunks that completed, and some to begin with. */
+static bool has_question_left(const struct sml_worker *w) {
+  return w->num_clock_questions < QUIET_PROBES + w->view.chunks_completed / CHUNKS_PER_QUESTION;
+}
+
 /* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
  * is monotone in it, so the head is always first. */
 static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
@@ -506,17 +513,20 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   if (head == NONE) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
   if (sml_worker_is_paper(w)) return sent_ns + w->options.paper_timeout_ns;
-  const bool is_late = sml_worker_is_overtaken(w, sent_ns);
-  if (is_late && level == 0) return sent_ns;
+  const bool is_late = sml_worker_is_overtaken(w, sent_ns), has_crowd = sml_worker_has_crowd(w);
+  if (is_late && level == 0 && !has_crowd) return sent_ns;
+  /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
+   * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
+  if (has_crowd && !has_question_left(w)) return sent_ns + SML_RTO_CEILING_NS;
   /* While the lane makes progress there is no reason to ask ever more rarely. */
-  const uint32_t steps = is_late ? sml_min_u32(level, 1) : level;
-  return sent_ns + sml_rto_backoff(&w->rto, steps) + w->jitter_ns;
+  const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (has_crowd ? CLOCK_PATIENCE : 0);
+  return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
 }
 
 /* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
-  if (head == NONE || w->options.num_slots < SML_CROWD_SLOTS || sml_worker_is_paper(w)) return SML_NEVER;
+  if (head == NONE || !sml_worker_has_crowd(w)) return SML_NEVER;
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << level, SML_RTO_CEILING_NS);
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
@@ -573,8 +583,11 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
       list_remove(w, s);
-      if (!sml_worker_is_overtaken(w, slot->sent_ns)) w->view.timeouts++;
-      if (!sml_worker_is_overtaken(w, slot->sent_ns)) slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      w->num_clock_questions++;
+      if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
+        w->view.timeouts++;
+        slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      }
       want_probe(w, s);
       has_fired = true;
     }

@@ -27,6 +27,7 @@ struct sml_worker_options {
   uint32_t first_phase, first_chunk;
   bool is_checked;         /* int32 chunks carry a check word: the engine's to make and to check */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
+  uint32_t crowd_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
   uint64_t seed;           /* jitter */
   /* Benchmarks only: repeat as NSDI'21 does. Slots are static (the next chunk is num_slots further, whatever is
    * granted), and data is sent again after this time, unasked. All ranks or none. 0: as this library does. */
@@ -70,12 +71,9 @@ struct sml_accept {
   void *cookie;
   struct sml_chunk chunk;
   bool is_operation_done; /* this lane's part is complete once the payload is written */
-  bool was_asked;         /* the slot was asked about, or its update repeated */
 };
 /* What sml_worker_on_packet will make of a packet, without doing it: the engine verifies a RESULT first. */
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *header);
-/* When the update was first sent that a packet is about which is to be accepted. */
-uint64_t sml_worker_first_sent_ns(const struct sml_worker *w, const struct sml_header *header);
 /* A RESULT that was to be accepted has a wrong sum: the slot stays outstanding and is asked about again at once.
  * Returns whether it is not the first one of this slot and phase: then the aggregator's own sum is wrong. */
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *header);

@@ -31,7 +31,7 @@ static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
 
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns) {
   const uint32_t n = w->options.num_slots;
-  if (n < SML_CROWD_SLOTS || sml_worker_is_paper(w)) return;
+  if (!sml_worker_has_crowd(w)) return;
   if (grant < w->next_grant) {
     close_gap(w, grant, is_repeat);
     return;

@@ -81,6 +81,7 @@ struct sml_worker {
   uint64_t next_grant;    /* behind the greatest that arrived */
   uint64_t progress_ns;    /* when the last result came, or a chunk was sent for the first time */
   uint64_t last_update_ns; /* the latter alone */
+  uint64_t num_clock_questions; /* asked because a timeout was over */
   uint64_t quiet_until_ns; /* when slots may be asked about again because nothing comes */
   uint32_t quiet_level;    /* how often that was in a row */
   struct list levels[SML_RTO_LEVELS];
@@ -95,9 +96,17 @@ static inline bool sml_worker_is_paper(const struct sml_worker *w) {
   return w->options.paper_timeout_ns > 0;
 }
 
-/* Has a chunk completed that was sent clearly later than at sent_ns? */
+/* Are there so many slots that the order of what comes shows what was lost? */
+static inline bool sml_worker_has_crowd(const struct sml_worker *w) {
+  return w->options.num_slots >= w->options.crowd_slots && !sml_worker_is_paper(w);
+}
+
+/* Has a chunk completed that was sent clearly later than at sent_ns? Where that makes the clock patient it must be
+ * known before a timeout is over; where it makes the worker ask, a repair that the aggregator began must have time. */
 static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
-  return sent_ns + sml_rto_repair_window(&w->rto) < w->latest_acked_ns;
+  const struct sml_rto *rto = &w->rto;
+  const uint64_t window_ns = sml_worker_has_crowd(w) ? sml_rto_reorder_window(rto) : sml_rto_repair_window(rto);
+  return sent_ns + window_ns < w->latest_acked_ns;
 }
 
 /* worker_gaps.c */

@@ -284,15 +284,14 @@ static void a_counted_contribution_is_not_counted_again(void **state) {
   struct world *w = b->w;
   world_send_raw(&w->worker_ports[0][0], b->counted, b->frame_bytes, &w->aggregator_ports[0].addr);
   expect_drop(b, "a duplicate", SML_DROP_DUPLICATE, 0);
-  /* Sent again on purpose, it is a question: who is missing? */
+  /* Sent again on purpose, it is a question too: who is missing? */
   struct sml_header h;
   assert_int_equal(sml_wire_open(b->counted, b->frame_bytes, &h), SML_WIRE_OK);
   h.flags |= SML_FLAG_RETRANSMISSION;
-  const uint64_t tx_bytes = w->aggregator_ports[0].io->stats.tx_bytes, drops = sum_drops(w);
+  const uint64_t tx_bytes = w->aggregator_ports[0].io->stats.tx_bytes;
   world_send(&w->worker_ports[0][0], &h, b->counted + b->head_bytes, &w->aggregator_ports[0].addr);
-  run_aggregator(w);
+  expect_drop(b, "a needless repeat", SML_DROP_NEEDLESS, b->head_bytes + 1);
   assert_int_equal(w->aggregator_ports[0].io->stats.tx_bytes - tx_bytes, b->head_bytes + 1);
-  assert_int_equal(sum_drops(w), drops);
   struct sml_lane_snapshot s;
   (void)sml_worker_engine_run_once(w->workers[0][0], w->now_ns);
   sml_lane_snapshot(w->jobs[0].lanes[0][0], &s);

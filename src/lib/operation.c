@@ -70,14 +70,8 @@ void sml_operation_describe(const struct sml_operation *op, char *text, size_t t
 
 /* ---- ends ---- */
 
-static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what,
-                  enum sml_trace_event event, uint64_t now_ns) {
+static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what) {
   char text[96];
-  sml_job_record_locked(job,
-                        (struct sml_record){.event = (uint16_t)event,
-                                            .chunk = (uint32_t)sml_min_u64(op->engine.plan.num_elems, UINT32_MAX),
-                                            .value = op->engine.plan.number},
-                        now_ns);
   if (job->context->settings.log_level < SML_LIB_LOG_TRACE) return;
   sml_operation_describe(op, text, sizeof text);
   sml_lib_log(&job->context->settings, SML_LIB_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
@@ -91,7 +85,7 @@ static void publish_end(struct sml_job *job, struct sml_operation *op, sml_statu
     sml_retained_drop_confirmed(job); /* if the others were faster */
   }
   if (op->is_replay) {
-    trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
+    trace(job, op, "done again");
     return;
   }
   if (status == SML_OK) {
@@ -100,8 +94,7 @@ static void publish_end(struct sml_job *job, struct sml_operation *op, sml_statu
   } else {
     job->operations_failed++;
   }
-  trace(job, op, sml_status_string(status), status == SML_OK ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED,
-        sml_clock_ns());
+  trace(job, op, sml_status_string(status));
   if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
 }
@@ -384,7 +377,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   if (status == SML_OK) {
     engine->plan.number = job->next_number++;
     job->operations_submitted++;
-    trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->submitted_ns);
+    trace(job, op, "submitted");
     if (engine->plan.num_elems > 0 && job->engines != NULL) {
       if (op->retained != NULL) {
         op->retained->plan = engine->plan;
