@@ -112,9 +112,9 @@ typedef struct sml_job_options {
   /* Retry: how long a lost aggregator is waited for. Within that time the ranks join its successor at the
    * same address and do again what some of them lack, with the same bits; callers only notice that it takes
    * longer. The deadline of an operation stands still meanwhile, for at most retry_ns in all. It costs a
-   * copy of every input, made in sml_allreduce() and kept until all ranks are known to have the result:
-   * of what is outstanding and of about the last lease_ns / 8, but as much memory as was needed at most stays
-   * allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
+   * copy of every input, made in sml_allreduce() or sml_batch_end() and kept until all ranks are known to have
+   * the result: of what is outstanding and of about the last lease_ns / 8, but as much memory as was needed at most
+   * stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
    * else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
   /* Ranks of one host add up in memory that they share (a few MiB, fixed when the job starts) in place of the
@@ -205,6 +205,18 @@ SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t
                                  sml_type type, sml_reduction reduction,
                                  const sml_operation_options *options,
                                  sml_operation **operation_out);
+
+/* Batches: small operations called between begin and end share packets, so that k of them cost about one packet's
+ * round, not k. Those of at most 16 KiB of int32, or 128 elements of float32, are noted by sml_allreduce() and sent
+ * together by sml_batch_end(), or earlier when what is noted has filled 64 KiB of what is sent (a float is 44 to 64
+ * bytes); all others go their own way at once, ahead of what is noted. Nothing waits for later calls: what end has
+ * returned for is under way. A batch changes no bit of a result. Each operation keeps its handle, key, status and
+ * deadline, which counts from its own call; wait for it after end. A batch not ended by the first deadline in it
+ * is a TIMEOUT. All in one must fit num_operations, or the rest is BUSY. Begin, end and the calls between are the same
+ * on all ranks, in one order, else the job ends with SML_ERR_MISMATCH. Batches nest: the outermost end counts.
+ * Errors: INVALID_ARGUMENT, FORKED; of end also the status that the job, and what was noted, has failed with. */
+SML_API sml_status sml_batch_begin(sml_job *job);
+SML_API sml_status sml_batch_end(sml_job *job);
 
 /* SML_IN_PROGRESS, or the terminal status (the buffers are the caller's again). test never blocks;
  * wait blocks at most timeout_ns. That a wait timed out does not end the operation. */

@@ -172,7 +172,7 @@ static void linger(struct sml_job *job) {
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
   if (job->retry_ns != 0 && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
-  if (job->oldest != NULL) {
+  if (job->oldest != NULL || job->batch.open != NULL) {
     /* The aggregator tells the others which rank it was. */
     const struct sml_ctl_abort failure =
         sml_job_failure(SML_ERR_ABORTED, "it destroyed its job with operations outstanding");
@@ -192,6 +192,7 @@ void sml_job_destroy(sml_job *job) {
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
   free(job->shards);
+  sml_batch_free_all(job);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   free(job);
@@ -233,6 +234,10 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
 
 uint32_t sml_job_num_lanes(const struct sml_job *job) {
   return job->num_lanes;
+}
+
+bool sml_job_runs_small(const struct sml_job *job) {
+  return job->host == NULL && job->num_engines == 1;
 }
 
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {

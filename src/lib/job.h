@@ -5,6 +5,7 @@
 #ifndef SML_LIB_JOB_H
 #define SML_LIB_JOB_H
 
+#include "lib/batch.h"
 #include "lib/context.h"
 #include "lib/retained.h"
 #include "lib/session.h"
@@ -75,6 +76,7 @@ struct sml_job {
   struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
   uint32_t num_pushed;                   /* of them, that engines hold */
   bool runs_itself;                      /* whoever pushes now makes the pass, and needs to wake nobody */
+  struct sml_batch batch;
   uint64_t next_number;
   uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
 
@@ -106,6 +108,10 @@ sml_status sml_job_report_locked(const struct sml_job *job);
 
 /* Lanes of the running job; 0 for world size 1. */
 uint32_t sml_job_num_lanes(const struct sml_job *job);
+/* Whether callers of small operations run the engine themselves. */
+bool sml_job_runs_small(const struct sml_job *job);
+/* With job->lock held: SML_OK, or why nothing may be submitted. */
+sml_status sml_job_refuse_locked(struct sml_job *job);
 
 /* With job->lock held: pushes waiting operations as long as the epoch has room, and asks for
  * a new one when it has none (operation.c). */

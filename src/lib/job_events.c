@@ -288,12 +288,22 @@ static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failur
 
 static void time_out(struct sml_job *job, const struct sml_operation *op, uint64_t deadline_ns) {
   char text[96];
+  if (op->is_batch) op = sml_batch_first_due(op->members); /* whose deadline it is */
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort failure =
       sml_job_failure(SML_ERR_TIMEOUT, "%s timed out on rank %u after %.4g s: ", text, job->rank,
                       (double)(deadline_ns - op->submitted_ns) / 1e9);
   add_lateness(job, &failure);
   fail_at_locked(job, &failure, op->engine.plan.number, true);
+}
+
+/* It waits for its own caller. */
+static void time_out_noted(struct sml_job *job, const struct sml_operation *op) {
+  const struct sml_ctl_abort failure =
+      sml_job_failure(SML_ERR_TIMEOUT, "an operation (%llu elements) timed out on rank %u after %.4g s: its batch was "
+                      "not ended there; call sml_batch_end()", (unsigned long long)op->engine.plan.num_elems,
+                      job->rank, (double)(op->deadline_ns - op->submitted_ns) / 1e9);
+  sml_job_fail_locked(job, &failure, true);
 }
 
 static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns) {
@@ -323,8 +333,14 @@ static uint64_t deadline_of(const struct sml_job *job, const struct sml_operatio
 
 /* Returns when to look again. */
 static uint64_t check_operations(struct sml_job *job, uint64_t now_ns) {
-  uint64_t deadline_ns = SML_NEVER;
-  if (job->oldest == NULL || job->state == SML_JOB_FAILED) return deadline_ns;
+  const struct sml_operation *noted = sml_batch_first_noted_due_locked(job);
+  uint64_t deadline_ns = noted != NULL ? noted->deadline_ns : SML_NEVER;
+  if (job->state == SML_JOB_FAILED) return SML_NEVER;
+  if (deadline_ns <= now_ns) {
+    time_out_noted(job, noted);
+    return SML_NEVER;
+  }
+  if (job->oldest == NULL) return deadline_ns;
   for (struct sml_operation *op = job->oldest; op; op = op->next) {
     if (deadline_of(job, op) <= now_ns) {
       time_out(job, op, deadline_of(job, op));

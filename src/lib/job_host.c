@@ -92,7 +92,10 @@ static enum outcome work(struct sml_job_host *h, const struct sml_operation *op,
   }
   for (;;) {
     const enum sml_host_verdict verdict = advance(h);
-    if (verdict == SML_HOST_ENDED) return ENDED;
+    if (verdict == SML_HOST_ENDED) {
+      if (op->is_batch) sml_batch_store(op);
+      return ENDED;
+    }
     if (verdict == SML_HOST_MISMATCH) return MISMATCHED;
     if (deadline_ns == 0) return LATER;
     const enum sml_host_wait wait = await(h, deadline_ns);
@@ -136,7 +139,7 @@ static bool end_locked(struct sml_job *job, enum outcome outcome) {
 static void hand_over_locked(struct sml_job *job) {
   bool has_waiter = false;
   for (const struct sml_operation *op = job->oldest; op && !has_waiter; op = op->next)
-    has_waiter = op->num_waiters > 0;
+    has_waiter = sml_operation_is_awaited_locked(op);
   if (has_waiter) {
     pthread_cond_broadcast(&job->changed);
   } else if (job->oldest != NULL) {

@@ -40,7 +40,7 @@ void sml_operations_destroy(struct sml_context *context) {
   free(context->operations);
 }
 
-static struct sml_operation *take_free(struct sml_context *context) {
+struct sml_operation *sml_operation_take(struct sml_context *context) {
   pthread_mutex_lock(&context->lock);
   struct sml_operation *op = context->free_operations;
   if (op != NULL) context->free_operations = op->next_free;
@@ -48,8 +48,12 @@ static struct sml_operation *take_free(struct sml_context *context) {
   return op;
 }
 
-static void give_back(struct sml_operation *op) {
+void sml_operation_give_back(struct sml_operation *op) {
   struct sml_context *context = op->context;
+  if (op->is_batch) {
+    sml_batch_give_back_locked(op->job, op); /* it ends with the lock held, and nobody has its handle */
+    return;
+  }
   if (op->is_replay) {
     free_codes(op);
     free(op);
@@ -63,6 +67,11 @@ static void give_back(struct sml_operation *op) {
 
 void sml_operation_describe(const struct sml_operation *op, char *text, size_t text_bytes) {
   const struct sml_operation_plan *plan = &op->engine.plan;
+  if (op->is_batch) {
+    snprintf(text, text_bytes, "operations %llu to %llu (a batch of %u)", (unsigned long long)plan->number,
+             (unsigned long long)plan->number + op->num_members - 1, op->num_members);
+    return;
+  }
   snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
            plan->type == SML_FLOAT32 ? "float32" : "int32", plan->reduction == SML_AVG ? "AVG" : "SUM",
            (unsigned long long)plan->num_elems);
@@ -78,14 +87,17 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
           what);
 }
 
-/* job->lock held. Publishes the end; afterwards a caller may release the operation. */
-static void publish_end(struct sml_job *job, struct sml_operation *op, sml_status status) {
+void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (op->retained != NULL) {
     op->retained->user = NULL;
     sml_retained_drop_confirmed(job); /* if the others were faster */
   }
   if (op->is_replay) {
     trace(job, op, "done again");
+    return;
+  }
+  if (op->is_batch) {
+    sml_batch_end_members_locked(job, op, status);
     return;
   }
   if (status == SML_OK) {
@@ -97,6 +109,12 @@ static void publish_end(struct sml_job *job, struct sml_operation *op, sml_statu
   trace(job, op, sml_status_string(status));
   if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
+}
+
+bool sml_operation_is_awaited_locked(const struct sml_operation *op) {
+  bool is_awaited = op->num_waiters > 0;
+  for (const struct sml_operation *m = op->members; m && !is_awaited; m = m->next) is_awaited = m->num_waiters > 0;
+  return is_awaited;
 }
 
 static void append(struct sml_job *job, struct sml_operation *op) {
@@ -134,7 +152,7 @@ static void fail_by_itself(struct sml_job *job, const struct sml_operation *op, 
 static void end_pushed(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (status != SML_OK && job->state != SML_JOB_FAILED) fail_by_itself(job, op, status);
   unlink_operation(job, op);
-  publish_end(job, op, status == SML_OK ? SML_OK : job->error.status);
+  sml_operation_publish_end_locked(job, op, status == SML_OK ? SML_OK : job->error.status);
   if (job->oldest == NULL && (job->state == SML_JOB_FAILED || job->is_lingering))
     pthread_cond_broadcast(&job->changed); /* for destroy */
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) sml_control_wake(&job->context->control);
@@ -147,15 +165,17 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml
   const bool waits_again = status != SML_OK && job->state == SML_JOB_REJOINING; /* its lanes were closed */
   const bool is_detached = op->is_released && !waits_again;
   if (!waits_again) end_pushed(job, op, status);
-  if (is_detached) give_back(op);
+  if (is_detached) sml_operation_give_back(op);
 }
 
 /* On the engine that ended its part last. */
 static void on_ended(struct sml_engine_operation *engine) {
   struct sml_operation *op = (struct sml_operation *)engine;
   struct sml_job *job = op->job;
+  const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
+  if (op->is_batch && status == SML_OK) sml_batch_store(op);
   pthread_mutex_lock(&job->lock);
-  sml_operation_end_locked(job, op, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
+  sml_operation_end_locked(job, op, status);
   pthread_mutex_unlock(&job->lock);
 }
 
@@ -166,10 +186,11 @@ void sml_job_end_waiting_locked(struct sml_job *job, sml_status status) {
     if (op->is_pushed) continue;
     unlink_operation(job, op);
     const bool is_detached = op->is_released;
-    publish_end(job, op, status);
-    if (is_detached) give_back(op);
+    sml_operation_publish_end_locked(job, op, status);
+    if (is_detached) sml_operation_give_back(op);
   }
   job->first_waiting = NULL;
+  sml_batch_fail_locked(job, status);
 }
 
 uint64_t sml_job_first_unfinished_locked(const struct sml_job *job) {
@@ -211,7 +232,7 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   op->deadline_ns = op->last_deadline_ns = now_ns + job->operation_timeout_ns;
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   if (fits_codes(op, job)) return op;
-  give_back(op);
+  sml_operation_give_back(op);
   return NULL;
 }
 
@@ -248,7 +269,7 @@ void sml_job_drop_replays_locked(struct sml_job *job) {
     if (!op->is_replay) continue;
     unlink_operation(job, op);
     op->retained->user = NULL;
-    give_back(op);
+    sml_operation_give_back(op);
   }
 }
 
@@ -350,7 +371,7 @@ void sml_job_push_locked(struct sml_job *job) {
     if (sml_job_take_chunks_locked(job, job->first_waiting)) push(job, job->first_waiting);
 }
 
-static sml_status refuse_locked(struct sml_job *job) {
+sml_status sml_job_refuse_locked(struct sml_job *job) {
   if (job->state != SML_JOB_FAILED && job->has_gone_rank) {
     struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail);
     failure.ranks[failure.num_ranks++] = (uint16_t)job->gone.rank;
@@ -361,9 +382,21 @@ static sml_status refuse_locked(struct sml_job *job) {
 
 static sml_status refuse(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
-  const sml_status status = refuse_locked(job);
+  const sml_status status = sml_job_refuse_locked(job);
   pthread_mutex_unlock(&job->lock);
   return status;
+}
+
+/* Its place in the job's order, or those of its members. True: somebody sleeps for it already. */
+static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
+  bool is_awaited = op->num_waiters > 0;
+  op->engine.plan.number = job->next_number;
+  op->is_noted = false;
+  const uint32_t num = op->is_batch ? sml_batch_number_locked(op, job->next_number, &is_awaited) : 1;
+  job->next_number += num;
+  job->operations_submitted += num;
+  if (is_awaited) pthread_cond_broadcast(&job->changed); /* it was noted until now: who waits may drive */
+  return is_awaited;
 }
 
 static sml_status submit(struct sml_job *job, struct sml_operation *op) {
@@ -371,12 +404,10 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   pthread_mutex_lock(&job->lock);
   /* An empty one needs nobody: those who have left cannot be missing in it. */
   const bool is_empty = engine->plan.num_elems == 0 && job->state != SML_JOB_FAILED;
-  const sml_status status = is_empty ? SML_OK : refuse_locked(job);
+  const sml_status status = is_empty ? SML_OK : sml_job_refuse_locked(job);
   const uint32_t num_pushed = job->num_pushed;
-  job->runs_itself = op->is_small;
   if (status == SML_OK) {
-    engine->plan.number = job->next_number++;
-    job->operations_submitted++;
+    job->runs_itself = !take_number_locked(job, op) && op->is_small;
     trace(job, op, "submitted");
     if (engine->plan.num_elems > 0 && job->engines != NULL) {
       if (op->retained != NULL) {
@@ -390,10 +421,11 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
       /* Alone, a rank's sum and its average are its input's bits. */
       if (engine->plan.num_elems > 0 && engine->in != engine->out)
         memcpy(engine->out, engine->in, engine->plan.num_elems * SML_ELEM_BYTES);
-      publish_end(job, op, SML_OK);
+      sml_operation_publish_end_locked(job, op, SML_OK);
     }
   } else if (op->retained != NULL) {
     sml_retained_give_back(job, op->retained);
+    op->retained = NULL;
   }
   const bool needs_pass = job->runs_itself && job->num_pushed != num_pushed;
   job->runs_itself = false;
@@ -406,8 +438,8 @@ static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns) {
   return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
 }
 
-static void prepare(struct sml_operation *op, struct sml_job *job, const void *in, void *out,
-                    const struct sml_operation_plan *plan, uint64_t timeout_ns) {
+void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const void *in, void *out,
+                           const struct sml_operation_plan *plan, uint64_t timeout_ns) {
   struct sml_engine_operation *engine = &op->engine; /* its codes stay */
   engine->in = in;
   engine->out = out;
@@ -417,8 +449,8 @@ static void prepare(struct sml_operation *op, struct sml_job *job, const void *i
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   op->job = job;
   op->retained = NULL;
-  op->is_pushed = op->is_released = op->was_warned = false;
-  op->is_small = job->host == NULL && job->num_engines == 1 && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
+  op->is_pushed = op->is_released = op->was_warned = op->is_noted = false;
+  op->is_small = sml_job_runs_small(job) && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
@@ -436,6 +468,11 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   return status;
 }
 
+sml_status sml_operation_submit(struct sml_operation *op) {
+  const sml_status status = fit(op, op->job);
+  return status == SML_OK ? submit(op->job, op) : status;
+}
+
 sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
                          sml_reduction reduction, const sml_operation_options *options,
                          sml_operation **operation_out) {
@@ -449,7 +486,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   if (status == SML_OK) status = check_kind(job, type, reduction, count);
   if (status == SML_OK) status = check_buffers(in, out, count);
   if (status != SML_OK) return status;
-  struct sml_operation *op = take_free(job->context);
+  struct sml_operation *op = sml_operation_take(job->context);
   if (op == NULL) {
     status = refuse(job); /* waiting for an operation would not help a failed job */
     if (status != SML_OK) return status;
@@ -457,12 +494,13 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
                     job->context->settings.num_operations);
   }
   const struct sml_operation_plan plan = make_plan(job, type, reduction, count, o.key);
-  prepare(op, job, in, out, &plan, o.timeout_ns);
+  sml_operation_prepare(op, job, in, out, &plan, o.timeout_ns);
   const uint64_t deadline_ns = op->deadline_ns; /* read now: once submitted it may end at any moment */
-  status = fit(op, job);
-  if (status == SML_OK) status = submit(job, op);
+  bool is_noted;
+  status = sml_batch_note(job, op, &is_noted);
+  if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
   if (status != SML_OK) {
-    give_back(op);
+    sml_operation_give_back(op);
     return status;
   }
   if (job->engines != NULL) sml_control_wake_by(&job->context->control, deadline_ns);
@@ -473,7 +511,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
 /* ---- the caller's handle ---- */
 
 static sml_status load_status(const struct sml_operation *op) {
-  return (sml_status)atomic_load_explicit(&op->status, memory_order_acquire); /* pairs with publish_end */
+  return (sml_status)atomic_load_explicit(&op->status, memory_order_acquire); /* pairs with its end */
 }
 
 /* An operation only ever fails with its job, whose error is constant by then. */
@@ -515,7 +553,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;
   while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0) {
-    if (job->host != NULL && sml_job_host_drive_locked(job, operation, deadline_ns))
+    if (job->host != NULL && !operation->is_noted && sml_job_host_drive_locked(job, operation, deadline_ns))
       error = sml_clock_ns() >= deadline_ns ? ETIMEDOUT : 0;
     else
       error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
@@ -542,5 +580,5 @@ void sml_operation_release(sml_operation *operation) {
   const bool has_ended = load_status(operation) != SML_IN_PROGRESS;
   if (!has_ended) operation->is_released = true;
   pthread_mutex_unlock(&job->lock);
-  if (has_ended) give_back(operation);
+  if (has_ended) sml_operation_give_back(operation);
 }

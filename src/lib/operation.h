@@ -13,10 +13,15 @@ struct sml_operation {
   struct sml_operation *next_free;   /* the pool's */
   size_t codes_bytes[SML_MAX_JOB_LANES]; /* room at engine.codes[] */
   /* guarded by job->lock */
-  struct sml_operation *prev, *next; /* the job's list of those that have not ended */
+  /* the job's list of those that have not ended; of one in a batch: `next` alone, in that list */
+  struct sml_operation *prev, *next;
+  struct sml_operation *members; /* of a batch: those that it stands for, in the order of their calls */
+  uint32_t num_members;
   bool is_pushed;                    /* engines hold it */
   bool is_released, was_warned;
   bool is_small; /* constant: callers run the engine for it */
+  bool is_batch; /* constant: memory of a batch, not of the pool */
+  bool is_noted; /* called within a batch that has not been submitted */
   uint32_t num_waiters;
   uint64_t submitted_ns, deadline_ns;
   uint64_t last_deadline_ns;     /* deadline_ns moves while the job rejoins, but not beyond this */
@@ -42,6 +47,17 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operati
 /* With job->lock held, RUNNING: takes the operation's chunks of the epoch. False: it has no room, and the state is
  * another. */
 bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *operation);
+
+/* The steps of sml_allreduce(), for batch.c. Takes: NULL, if all are in use. */
+struct sml_operation *sml_operation_take(struct sml_context *context);
+void sml_operation_give_back(struct sml_operation *operation);
+void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job, const void *in, void *out,
+                           const struct sml_operation_plan *plan, uint64_t timeout_ns);
+sml_status sml_operation_submit(struct sml_operation *operation);
+/* With job->lock held: afterwards the caller may release it. */
+void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
+/* With job->lock held: whether somebody sleeps until it, or one that it stands for, has ended. */
+bool sml_operation_is_awaited_locked(const struct sml_operation *operation);
 
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);

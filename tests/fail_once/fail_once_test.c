@@ -96,13 +96,32 @@ static void sum_integers(struct actor *a, sml_job *job) {
   sml_operation_release(op);
 }
 
+static void sum_batch(struct actor *a, sml_job *job) {
+  int32_t x[2] = {(int32_t)a->rank, 1};
+  sml_operation *ops[2] = {NULL, NULL};
+  (void)is_ok(a, "beginning a batch", sml_batch_begin(job));
+  for (uint32_t i = 0; i < 2; i++)
+    (void)is_ok(a, "submitting a batch", sml_allreduce(job, &x[i], &x[i], 1, SML_INT32, SML_SUM, NULL, &ops[i]));
+  (void)is_ok(a, "ending a batch", sml_batch_end(job));
+  for (uint32_t i = 0; i < 2; i++) {
+    if (ops[i] == NULL) continue;
+    const int32_t n = (int32_t)num_ranks(a->ending);
+    if (is_ok(a, "summing a batch", sml_operation_wait(ops[i], UINT64_C(10000000000))) &&
+        x[i] != (i == 0 ? n * (n - 1) / 2 : n))
+      note(a, "a sum of a batch is wrong", SML_OK);
+    sml_operation_release(ops[i]);
+  }
+}
+
 /* Rank 0 submits what rank 1 never will, and aborts; rank 1 hears of it with its next call. */
 static void abort_job(struct actor *a, sml_job *job) {
   static float lonely[NUM_ELEMS], late[NUM_ELEMS];
   sml_operation *op;
   if (a->rank == 0) {
-    if (sml_allreduce(job, lonely, lonely, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK) {
-      (void)is_ok(a, "aborting", sml_job_abort(job, "by the test"));
+    /* Of an entry of the pool that had no floats yet: this may be what fails. */
+    const sml_status status = sml_allreduce(job, lonely, lonely, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op);
+    (void)is_ok(a, "aborting", sml_job_abort(job, "by the test"));
+    if (status == SML_OK) {
       if (sml_operation_wait(op, UINT64_C(10000000000)) >= 0) note(a, "an aborted operation did not fail", SML_OK);
       sml_operation_release(op);
     }
@@ -139,6 +158,7 @@ static void *act(void *argument) {
   if (is_ok(a, "joining", sml_job_create(context, &options, &job))) {
     sum_floats(a, job);
     sum_integers(a, job);
+    sum_batch(a, job);
     if (a->ending == END_BY_ABORT && sml_job_error(job, NULL) == SML_OK) abort_job(a, job);
     sml_job_destroy(job);
   }

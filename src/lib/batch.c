@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/batch.h"
+
+#include <stdlib.h>
+
+#include "lib/operation.h"
+#include "quant/limbs.h"
+
+#define KEY_START UINT64_C(0x6261746368310001) /* any constant; part of wire version 1 */
+
+struct sml_batch_buffer {
+  struct sml_operation operation; /* first: stands for its members */
+  struct sml_batch_buffer *next_unused;
+  struct sml_operation *last_member;
+  uint32_t num_lanes;
+  _Alignas(64) int32_t lanes[SML_BATCH_LANES];
+};
+
+/* ---- an operation <-> its lanes ---- */
+
+static uint64_t lanes_of(const struct sml_operation *op) {
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  return plan->num_elems * sml_max_u32(plan->elem_lanes, 1);
+}
+
+/* Limbs as they are on the wire, of one operation. */
+union limbs {
+  uint8_t bytes[16 * 4 * SML_LIMBS_MAX_ELEMS];
+  uint64_t alignment;
+};
+
+static void put_member(const struct sml_job *job, const struct sml_operation *m, int32_t *lanes) {
+  const size_t num_elems = (size_t)m->engine.plan.num_elems;
+  union limbs limbs;
+  if (m->engine.plan.type == SML_INT32) {
+    memcpy(lanes, m->engine.in, num_elems * SML_ELEM_BYTES);
+    return;
+  }
+  sml_limbs_put(limbs.bytes, m->engine.in, num_elems, job->world_size);
+  job->context->settings.kernels->unpack_int32(lanes, limbs.bytes, (size_t)lanes_of(m));
+}
+
+static void store_member(const struct sml_job *job, const struct sml_operation *m, const int32_t *lanes) {
+  const size_t num_elems = (size_t)m->engine.plan.num_elems;
+  union limbs limbs;
+  if (m->engine.plan.type == SML_INT32) {
+    memcpy(m->engine.out, lanes, num_elems * SML_ELEM_BYTES);
+    return;
+  }
+  job->context->settings.kernels->pack_int32(limbs.bytes, lanes, (size_t)lanes_of(m));
+  sml_limbs_round(m->engine.out, limbs.bytes, num_elems, job->world_size, m->engine.plan.reduction == SML_AVG);
+}
+
+void sml_batch_store(const struct sml_operation *op) {
+  const int32_t *lanes = op->engine.out;
+  for (const struct sml_operation *m = op->members; m; m = m->next) {
+    store_member(op->job, m, lanes);
+    lanes += lanes_of(m);
+  }
+}
+
+/* ---- buffers ---- */
+
+static struct sml_batch_buffer *buffer_of(struct sml_operation *op) {
+  return (struct sml_batch_buffer *)(void *)op;
+}
+
+static bool open_buffer_locked(struct sml_job *job) {
+  struct sml_batch *batch = &job->batch;
+  struct sml_batch_buffer *b = batch->unused;
+  if (b != NULL) batch->unused = b->next_unused;
+  else b = aligned_alloc(64, sml_align_up(sizeof *b, 64));
+  if (b == NULL) return false;
+  memset(&b->operation, 0, sizeof b->operation);
+  b->operation.context = job->context;
+  b->operation.is_batch = true;
+  b->num_lanes = 0;
+  batch->open = b;
+  return true;
+}
+
+static struct sml_batch_buffer *close_buffer_locked(struct sml_job *job) {
+  struct sml_batch_buffer *b = job->batch.open;
+  job->batch.open = NULL;
+  return b;
+}
+
+static void append(struct sml_batch_buffer *b, struct sml_operation *m) {
+  m->is_noted = true;
+  m->next = NULL;
+  if (b->operation.members == NULL) b->operation.members = m;
+  else b->last_member->next = m;
+  b->last_member = m;
+  b->operation.num_members++;
+  b->num_lanes += (uint32_t)lanes_of(m);
+}
+
+void sml_batch_give_back_locked(struct sml_job *job, struct sml_operation *op) {
+  struct sml_batch_buffer *b = buffer_of(op);
+  b->next_unused = job->batch.unused;
+  job->batch.unused = b;
+}
+
+void sml_batch_free_all(struct sml_job *job) {
+  for (struct sml_batch_buffer *b = job->batch.unused, *next; b; b = next) {
+    next = b->next_unused;
+    free(b);
+  }
+  job->batch.unused = NULL;
+}
+
+/* ---- ends ---- */
+
+void sml_batch_end_members_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  struct sml_operation *next;
+  for (struct sml_operation *m = op->members; m; m = next) {
+    next = m->next; /* once its end is published it may be another's */
+    const bool is_detached = m->is_released;
+    sml_operation_publish_end_locked(job, m, status);
+    if (is_detached) sml_operation_give_back(m);
+  }
+  op->members = NULL;
+}
+
+void sml_batch_fail_locked(struct sml_job *job, sml_status status) {
+  struct sml_batch_buffer *b = close_buffer_locked(job);
+  if (b == NULL) return;
+  sml_batch_end_members_locked(job, &b->operation, status);
+  sml_batch_give_back_locked(job, &b->operation);
+}
+
+const struct sml_operation *sml_batch_first_due(const struct sml_operation *members) {
+  const struct sml_operation *first = members;
+  for (const struct sml_operation *m = members; m; m = m->next)
+    if (m->deadline_ns < first->deadline_ns) first = m;
+  return first;
+}
+
+const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_job *job) {
+  const struct sml_batch_buffer *b = job->batch.open;
+  return b != NULL ? sml_batch_first_due(b->operation.members) : NULL;
+}
+
+/* ---- submission ---- */
+
+uint32_t sml_batch_number_locked(struct sml_operation *op, uint64_t number, bool *is_awaited_out) {
+  uint32_t num = 0;
+  for (struct sml_operation *m = op->members; m; m = m->next) {
+    m->engine.plan.number = number + num++;
+    m->is_noted = false;
+    *is_awaited_out = *is_awaited_out || m->num_waiters > 0;
+  }
+  return num;
+}
+
+/* What every rank must have called alike, in the place of a caller's key. */
+static uint64_t hash_member(uint64_t h, const struct sml_operation_plan *plan) {
+  const uint64_t fields[] = {
+      plan->num_elems, (uint64_t)plan->elem_lanes << 16 | (uint64_t)plan->type << 8 | plan->reduction, plan->key};
+  for (size_t i = 0; i < SML_ARRAY_LEN(fields); i++) h = sml_mix64(h ^ fields[i]) + UINT64_C(0x9e3779b97f4a7c15);
+  return h;
+}
+
+/* The operation that stands for all of the buffer's. */
+static struct sml_operation *make_whole(struct sml_job *job, struct sml_batch_buffer *b) {
+  struct sml_operation *op = &b->operation;
+  struct sml_operation_plan plan = {
+      .num_elems = b->num_lanes, .key = KEY_START, .type = SML_INT32, .reduction = SML_SUM};
+  int32_t *lanes = b->lanes;
+  for (struct sml_operation *m = op->members; m; m = m->next) {
+    plan.key = hash_member(plan.key, &m->engine.plan);
+    put_member(job, m, lanes);
+    lanes += lanes_of(m);
+  }
+  sml_operation_prepare(op, job, b->lanes, b->lanes, &plan, 0);
+  const struct sml_operation *due = sml_batch_first_due(op->members);
+  op->deadline_ns = due->deadline_ns;
+  op->last_deadline_ns = due->last_deadline_ns;
+  op->is_small = sml_job_runs_small(job); /* however many */
+  op->is_released = true;                 /* nobody has its handle */
+  return op;
+}
+
+/* An operation whose caller has its handle already: it can only end with the job. */
+static void end_unsubmitted(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  pthread_mutex_lock(&job->lock);
+  if (job->state != SML_JOB_FAILED) {
+    const struct sml_ctl_abort failure = sml_job_failure(status, "rank %u: %s", job->rank, sml_error_detail());
+    sml_job_fail_locked(job, &failure, true);
+  }
+  const bool is_detached = op->is_released;
+  sml_operation_publish_end_locked(job, op, job->error.status);
+  if (is_detached) sml_operation_give_back(op);
+  pthread_mutex_unlock(&job->lock);
+}
+
+/* Of one operation only it goes as if there were no batch. */
+static sml_status submit(struct sml_job *job, struct sml_batch_buffer *b) {
+  struct sml_operation *op = b->operation.members;
+  if (b->operation.num_members > 1) {
+    op = make_whole(job, b);
+  } else {
+    pthread_mutex_lock(&job->lock);
+    sml_batch_give_back_locked(job, &b->operation);
+    pthread_mutex_unlock(&job->lock);
+  }
+  const sml_status status = sml_operation_submit(op);
+  if (status != SML_OK) end_unsubmitted(job, op, status);
+  return status;
+}
+
+sml_status sml_batch_note(struct sml_job *job, struct sml_operation *op, bool *is_noted_out) {
+  *is_noted_out = false;
+  if (atomic_load_explicit(&job->batch.depth, memory_order_relaxed) == 0) return SML_OK;
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  if (job->engines == NULL || plan->num_elems == 0 || plan->has_exponents || lanes_of(op) > SML_BATCH_MEMBER_LANES)
+    return SML_OK;
+  struct sml_batch_buffer *full = NULL;
+  pthread_mutex_lock(&job->lock);
+  sml_status status = sml_job_refuse_locked(job);
+  if (status == SML_OK) {
+    if (job->batch.open != NULL && job->batch.open->num_lanes + lanes_of(op) > SML_BATCH_LANES)
+      full = close_buffer_locked(job);
+    *is_noted_out = job->batch.open != NULL || open_buffer_locked(job);
+    if (*is_noted_out) append(job->batch.open, op);
+    else status = sml_fail(SML_ERR_NO_MEMORY, "no memory for a batch of operations");
+  }
+  pthread_mutex_unlock(&job->lock);
+  if (full != NULL) (void)submit(job, full); /* if it fails so does the job, and all that is noted */
+  return status;
+}
+
+/* ---- the caller's ---- */
+
+static sml_status check_job(const struct sml_job *job) {
+  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
+  return sml_context_is_forked(job->context) ? sml_context_fail_forked() : SML_OK;
+}
+
+sml_status sml_batch_begin(sml_job *job) {
+  const sml_status status = check_job(job);
+  if (status != SML_OK) return status;
+  pthread_mutex_lock(&job->lock);
+  (void)atomic_fetch_add_explicit(&job->batch.depth, 1, memory_order_relaxed);
+  pthread_mutex_unlock(&job->lock);
+  return SML_OK;
+}
+
+sml_status sml_batch_end(sml_job *job) {
+  sml_status status = check_job(job);
+  if (status != SML_OK) return status;
+  struct sml_batch_buffer *b = NULL;
+  pthread_mutex_lock(&job->lock);
+  const uint32_t depth = atomic_load_explicit(&job->batch.depth, memory_order_relaxed);
+  if (depth > 0) atomic_store_explicit(&job->batch.depth, depth - 1, memory_order_relaxed);
+  if (depth == 1) b = close_buffer_locked(job);
+  if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
+  pthread_mutex_unlock(&job->lock);
+  if (depth == 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no batch of this job was begun");
+  return b != NULL ? submit(job, b) : status;
+}
