@@ -39,6 +39,8 @@ if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
 from . import gloo  # noqa: E402
+from .library import (Error, JobOptions, MAX_NAMED_RANKS, Stats, SwitchMLError, described_error,  # noqa: E402
+                      load_library, sized, thread_error)
 
 ReduceOp = dist.ReduceOp
 
@@ -49,85 +51,6 @@ _NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 _EXIT_GRACE_S = 1     # for operations still outstanding when the script ends
 _SETTLE_S = 5
-_MAX_NAMED_RANKS = 16
-
-
-class SwitchMLError(RuntimeError):
-    """Why an operation or a group failed: status (libswitchml's name of it), the ranks that are to blame
-    or missing, and the number of the operation in the group's order."""
-
-    def __init__(self, text, status="", ranks=(), operation=None):
-        super().__init__(text)
-        self.status, self.ranks, self.operation = status, tuple(ranks), operation
-
-
-# ---- The C library: switchml.h, as far as it is used here --------------------------------------------
-
-class _JobOptions(ctypes.Structure):
-    ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("aggregator", ctypes.c_char_p), ("name", ctypes.c_char_p),
-                ("rank", ctypes.c_uint32), ("world_size", ctypes.c_uint32), ("allgather", ALLGATHER),
-                ("allgather_user", ctypes.c_void_p), ("join_timeout_ns", ctypes.c_uint64),
-                ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
-                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32), ("check", ctypes.c_uint32),
-                ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64),
-                ("no_shared_memory", ctypes.c_uint32)]
-
-
-class _Error(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("status", ctypes.c_int), ("num_ranks", ctypes.c_uint32),
-                ("ranks", ctypes.c_uint32 * _MAX_NAMED_RANKS), ("operation", ctypes.c_uint64),
-                ("detail", ctypes.c_char * 256)]
-
-
-class _Stats(ctypes.Structure):
-    _fields_ = ([("struct_bytes", ctypes.c_size_t)]
-                + [(name, ctypes.c_uint64) for name in (
-                  "operations_submitted", "operations_completed", "operations_failed", "tensor_bytes",
-                  "tx_packets", "tx_bytes", "rx_packets", "rx_bytes", "chunks_completed", "retransmissions",
-                  "probes", "dropped_packets", "system_calls", "srtt_ns", "rto_ns")]
-                + [(name, ctypes.c_uint32) for name in (
-                  "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")]
-                + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")]
-                + [("num_local_ranks", ctypes.c_uint32)])
-
-
-def _sized(struct_type):
-    return struct_type(struct_bytes=ctypes.sizeof(struct_type))
-
-
-_P, _I, _Z, _U64, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_char_p
-_SIGNATURES = {
-    "sml_status_string": (_S, _I), "sml_error_detail": (_S,),
-    "sml_context_create": (_I, _P, _P), "sml_context_destroy": (None, _P),
-    "sml_job_create": (_I, _P, _P, _P), "sml_job_destroy": (None, _P), "sml_job_abort": (_I, _P, _S),
-    "sml_job_error": (_I, _P, _P), "sml_job_stats": (_I, _P, _P), "sml_supported": (_I, _P, _I, _I, _Z),
-    "sml_allreduce": (_I, _P, _P, _P, _Z, _I, _I, _P, _P), "sml_operation_wait": (_I, _P, _U64),
-    "sml_operation_error": (_I, _P, _P), "sml_operation_release": (None, _P)}
-
-
-def _library_paths():
-    """Of the installation, or of the source tree, that this module is of."""
-    try:
-        from switchml.installed import LIBRARY as path # pylint: disable=import-outside-toplevel
-    except ImportError:
-        path = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../../build/lib/libswitchml.so"))
-    return [path] if os.path.exists(path) else []
-
-
-def _load_library():
-    wanted, problems = os.environ.get("SWITCHML_LIBRARY"), []
-    for candidate in [wanted] if wanted else _library_paths() + ["libswitchml.so.0"]:
-        try:
-            library = ctypes.CDLL(candidate)
-            for name, (result, *arguments) in _SIGNATURES.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
-            return library
-        except (OSError, AttributeError) as problem:
-            problems.append(str(problem))
-    raise SwitchMLError("libswitchml cannot be loaded (" + "; ".join(problems)
-                        + "); build it, or set SWITCHML_LIBRARY to its path")
 
 
 class _Process:
@@ -139,7 +62,7 @@ class _Process:
     @classmethod
     def load(cls):
         with cls.lock:
-            cls.library = cls.library or _load_library()
+            cls.library = cls.library or load_library()
             return cls.library
 
     @classmethod
@@ -150,7 +73,7 @@ class _Process:
                 context = ctypes.c_void_p()
                 status = library.sml_context_create(None, ctypes.byref(context))
                 if status != 0:
-                    raise _thread_error(library, status)
+                    raise thread_error(library, status)
                 cls.context = context
             return cls.context
 
@@ -211,21 +134,6 @@ class _Thread:
             return items[0] if items else None
 
 
-def _thread_error(library, status):
-    """The error of a call that this thread just made."""
-    name = library.sml_status_string(status).decode()
-    return SwitchMLError(library.sml_error_detail().decode(errors="replace") or name, name)
-
-
-def _described_error(library, error):
-    ranks = list(error.ranks[:min(error.num_ranks, _MAX_NAMED_RANKS)])
-    name = library.sml_status_string(error.status).decode()
-    text = error.detail.decode(errors="replace") or name
-    if ranks:
-        text += f" [rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}]"
-    return SwitchMLError(f"{text} ({name})", name, ranks, error.operation)
-
-
 # ---- What ranks tell each other before there is a job --------------------------------------------------
 
 class _Exchange:
@@ -278,7 +186,7 @@ class _Exchange:
             except Exception as error:  # pylint: disable=broad-except  # must not leave through C
                 self.error = error
                 return 1
-        return _JobOptions.ALLGATHER(allgather)
+        return JobOptions.ALLGATHER(allgather)
 
 
 def _agree(exchange):
@@ -303,7 +211,7 @@ def _agree(exchange):
 def _why_off(ranks):
     def those(test):
         found = [str(number) for number, rank in enumerate(ranks) if test(rank)]
-        return "all ranks" if len(found) == len(ranks) else "rank " + ", ".join(found[:_MAX_NAMED_RANKS])
+        return "all ranks" if len(found) == len(ranks) else "rank " + ", ".join(found[:MAX_NAMED_RANKS])
     if any(rank["disable"] for rank in ranks):
         return f"SWITCHML_DISABLE=1 is set on {those(lambda rank: rank['disable'])}"
     for number, rank in enumerate(ranks):
@@ -450,10 +358,10 @@ class _Offload(_Thread):
             return {**self.counters, **self._read_stats()}
 
     def _read_stats(self):
-        stats = _sized(_Stats)
+        stats = sized(Stats)
         if self.job is None or self.library.sml_job_stats(self.job, ctypes.byref(stats)) != 0:
             return self.last_stats
-        return {name: getattr(stats, name) for name, _ in _Stats._fields_[1:]}
+        return {name: getattr(stats, name) for name, _ in Stats._fields_[1:]}
 
     # With self.changed held.
 
@@ -484,16 +392,16 @@ class _Offload(_Thread):
             if status == _BUSY:
                 return False
             if status != 0:
-                call.error = self._job_error() or _thread_error(self.library, status)
+                call.error = self._job_error() or thread_error(self.library, status)
                 return True
             part.handle = handle
             call.num_submitted += 1
         return True
 
     def _job_error(self):
-        error = _sized(_Error)
+        error = sized(Error)
         self.library.sml_job_error(self.job, ctypes.byref(error))
-        return _described_error(self.library, error) if error.status != 0 else None
+        return described_error(self.library, error) if error.status != 0 else None
 
     def _run(self):
         with torch.no_grad():
@@ -533,7 +441,7 @@ class _Offload(_Thread):
                 return SwitchMLError(f"rank {rank}: {problem}")
         library = _Process.library
         master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
-        options, callback, job = _sized(_JobOptions), self.exchange.callback(), ctypes.c_void_p()
+        options, callback, job = sized(JobOptions), self.exchange.callback(), ctypes.c_void_p()
         aggregator = os.environ.get("SWITCHML_AGGREGATOR")
         options.aggregator = aggregator.encode() if aggregator else None
         options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]
@@ -544,7 +452,7 @@ class _Offload(_Thread):
         if self.exchange.error is not None:
             raise self.exchange.error
         if status != 0:
-            return _thread_error(library, status)
+            return thread_error(library, status)
         with self.changed:
             self.library, self.job = library, job
             self._submit_ready()
@@ -588,10 +496,10 @@ class _Offload(_Thread):
             handle = call.parts[num_waited].handle
             while self.library.sml_operation_wait(handle, 10 * _NS) == _IN_PROGRESS:
                 pass
-            error = _sized(_Error)
+            error = sized(Error)
             self.library.sml_operation_error(handle, ctypes.byref(error))
             if error.status != 0 and call.error is None:
-                call.error = _described_error(self.library, error)
+                call.error = described_error(self.library, error)
             self.library.sml_operation_release(handle)
             call.parts[num_waited].handle = None
             num_waited += 1
