@@ -285,6 +285,58 @@ def case_collectives():
     assert error_text(sml.stats)
 
 
+def case_coalesced():
+    """Small tensors of one call, or of one range, share packets: k of them are about one, not k."""
+    torch, dist, sml, rank, size = start()
+    from torch.distributed.distributed_c10d import _coalescing_manager  # pylint: disable=import-outside-toplevel
+    group = dist.distributed_c10d._get_default_group()
+    chunks = []
+
+    def check(tensors, first_value, num_chunks):
+        total = sum(range(size))
+        assert all(torch.equal(tensor, torch.full_like(tensor, (first_value + index) * size + total))
+                   for index, tensor in enumerate(tensors))
+        chunks.append(sml.stats()["chunks_completed"])
+        assert len(chunks) == 1 or chunks[-1] - chunks[-2] == num_chunks, (chunks, num_chunks)
+
+    def make(num, count=1, dtype=torch.int32):
+        return [torch.full((count,), rank + index, dtype=dtype) for index in range(num)]
+
+    tensors = make(1)
+    dist.all_reduce(tensors[0])
+    check(tensors, 0, 1)
+    tensors = make(50)
+    dist.all_reduce_coalesced(tensors)
+    check(tensors, 0, 1)
+    tensors = make(130)  # batches of 64
+    dist.all_reduce_coalesced(tensors)
+    check(tensors, 0, 3)
+    tensors = make(20, 3, torch.float32)  # 20 * 3 * 11 lanes, of at most 8928 bytes
+    group.allreduce_coalesced(tensors).wait()
+    check(tensors, 0, 1)
+    if int(torch.__version__.split(".", maxsplit=1)[0]) < 2:  # later ones make one coalesced call of it
+        works, tensors = [], make(30)
+        with _coalescing_manager(None, works):
+            works += [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for work in works:
+            work.wait()
+        check(tensors, 0, 1)
+        tensors = make(3)
+        with _coalescing_manager(None, []):  # waits within
+            dist.all_reduce(tensors[0])
+            later = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[1:]]
+        for work in later:
+            work.wait()
+        check(tensors, 0, 2)
+        with _coalescing_manager(None, []):  # outlives nothing
+            tensors = make(1500)
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            works[-1].wait()
+        check(tensors, 0, 24)
+    report(num_calls=sml.stats()["offloaded_calls"])
+    dist.destroy_process_group()
+
+
 def case_structs():
     """The sizes and offsets of the ctypes structs, as the C compiler would print them."""
     import ctypes  # pylint: disable=import-outside-toplevel
@@ -443,6 +495,12 @@ def test_collectives_in_shared_memory():
         for result in run_ranks("collectives", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY="1"):
             stats = result["stats"]
             assert stats["offloaded_calls"] == result["num_calls"] and stats["tx_packets"] == 0, result
+
+
+def test_coalesced_tensors_share_packets():
+    with Daemon() as daemon:
+        for in_shared_memory in "01":
+            run_ranks("coalesced", 2, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=in_shared_memory)
 
 
 def test_killed_rank_is_named_in_shared_memory():

@@ -51,6 +51,7 @@ _NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 _EXIT_GRACE_S = 1     # for operations still outstanding when the script ends
 _SETTLE_S = 5
+_BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
 
 
 class _Process:
@@ -262,9 +263,14 @@ class _Promise:
         self.of_work[work] = self
         return work
 
+    def hasten(self):
+        """Somebody is about to wait."""
+
 
 def _wait_and_raise(work, *arguments, **keywords):
     """Work.wait() for works made of futures: torch's own forgets to raise the future's error."""
+    if work in _Promise.of_work:
+        _Promise.of_work[work].hasten()
     result = _torch_wait(work, *arguments, **keywords)
     if work in _Promise.of_work:
         _Promise.of_work[work]._outcome()
@@ -305,12 +311,24 @@ class _Finisher(_Thread):
 class _Call(_Promise):
     """One all-reduce call: one tensor, or a coalesced list of them."""
 
-    def __init__(self, tensors, is_average):
+    def __init__(self, offload, tensors, is_average):
         super().__init__(tensors)
-        self.is_average = is_average
+        self.offload, self.is_average = offload, is_average
         self.parts = [_Part(tensor) for tensor in tensors]
-        self.num_submitted = 0  # parts handed to the library, in order
+        self.num_called = 0     # parts handed to the library, in order
+        self.num_submitted = 0  # of them, that no open batch holds
         self.uses_gloo = False
+
+    def hasten(self):
+        if self.offload.is_coalescing:
+            self.offload.hasten(self)
+
+
+class _Edge:
+    """Among the calls: a range of coalesced ones begins or ends here."""
+
+    def __init__(self, is_begin):
+        self.is_begin = is_begin
 
 
 class _Offload(_Thread):
@@ -322,7 +340,9 @@ class _Offload(_Thread):
         self.is_required = is_required
         self.exchange = _Exchange(_c10d.PrefixStore("job", store), rank, size, timeout.total_seconds())
         self.calls = collections.deque()      # not ended, oldest first
-        self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library
+        self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library; and edges
+        self.is_coalescing, self.is_in_range = False, False  # as the script goes, and as the library is called
+        self.batch = None                     # the calls of the parts in the library's open batch
         self.library, self.job = None, None
         self.gloo = None                      # stands in when the job could not be had, or for huge tensors
         self.error = None                     # the first failure; every later call gets it
@@ -330,7 +350,7 @@ class _Offload(_Thread):
         self.last_stats = {}
 
     def submit(self, tensors, is_average):
-        call = _Call(tensors, is_average)
+        call = _Call(self, tensors, is_average)
         with self.changed:
             self.raise_if_failed()
             if self.is_closing:
@@ -340,6 +360,26 @@ class _Offload(_Thread):
             self._submit_ready()
             self.start()
         return call.work()
+
+    def coalesce(self, is_begin):
+        """From here on calls share packets, or no longer. On all ranks alike, as the calls."""
+        with self.changed:
+            if self.is_coalescing != is_begin:
+                self.is_coalescing = is_begin
+                self.unsubmitted.append(_Edge(is_begin))
+                self._submit_ready()
+
+    def hasten(self, call):
+        """A wait within a range ends it for the calls so far: they would wait for each other otherwise."""
+        with self.changed:
+            if self.is_coalescing and call.num_submitted < len(call.parts):
+                self.coalesce(False)
+                self.coalesce(True)
+
+    def close(self):
+        if os.getpid() == self.pid:
+            self.coalesce(False)
+        super().close()
 
     def raise_if_failed(self):
         if self.error is not None:
@@ -369,6 +409,12 @@ class _Offload(_Thread):
         """Hands calls to the library in their order, as far as it takes them."""
         while self.job is not None and self.unsubmitted:
             call = self.unsubmitted[0]
+            if isinstance(call, _Edge):
+                self.unsubmitted.popleft()
+                self.is_in_range = call.is_begin
+                if not call.is_begin:
+                    self._end_batch()
+                continue
             if not call.uses_gloo and call.error is None and not self._submit(call):
                 return
             self.unsubmitted.popleft()
@@ -384,7 +430,10 @@ class _Offload(_Thread):
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size")
             call.uses_gloo = True
             return True
-        for part in call.parts[call.num_submitted:]:
+        for part in call.parts[call.num_called:]:
+            if self.batch is None and (self.is_in_range or len(call.parts) > 1):
+                self.batch = []
+                self.library.sml_batch_begin(self.job)
             handle = ctypes.c_void_p()
             address = part.buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
             status = self.library.sml_allreduce(self.job, address, address, part.buffer.numel(), sml_type, reduction,
@@ -393,10 +442,28 @@ class _Offload(_Thread):
                 return False
             if status != 0:
                 call.error = self._job_error() or thread_error(self.library, status)
+                self._end_batch()
                 return True
             part.handle = handle
-            call.num_submitted += 1
+            call.num_called += 1
+            if self.batch is None:
+                call.num_submitted += 1
+            else:
+                self.batch.append(call)
+                if len(self.batch) == _BATCH_TENSORS:
+                    self._end_batch()
+        if not self.is_in_range:
+            self._end_batch()
         return True
+
+    def _end_batch(self):
+        """A batch's operations know by themselves if they fail."""
+        if self.batch is not None:
+            self.library.sml_batch_end(self.job)
+            for call in self.batch:
+                call.num_submitted += 1
+            self.batch = None
+            self.changed.notify_all()
 
     def _job_error(self):
         error = sized(Error)
@@ -425,7 +492,7 @@ class _Offload(_Thread):
             if self.rank == 0:
                 warnings.warn(f"switchml: this group's all-reduce goes through Gloo: {error}", RuntimeWarning)
             with self.changed:
-                for call in self.unsubmitted:
+                for call in self.calls:
                     call.uses_gloo = True
 
     def _create_job(self):
@@ -460,7 +527,7 @@ class _Offload(_Thread):
 
     def _complete(self, call):
         try:
-            if call.error is None and self.error is not None and call.num_submitted == 0:
+            if call.error is None and self.error is not None and call.num_called == 0:
                 call.error = self.error
             if call.error is None and (call.uses_gloo or self.job is None):
                 self._reduce_by_gloo(call)
@@ -473,8 +540,9 @@ class _Offload(_Thread):
             call.error = call.error or SwitchMLError(f"{type(problem).__name__}: {problem}")
         with self.changed:
             self.calls.popleft()
-            if self.unsubmitted and self.unsubmitted[0] is call:
-                self.unsubmitted.popleft()
+            if call in self.unsubmitted:  # with the edges before it, if there is no job
+                while self.unsubmitted.popleft() is not call:
+                    pass
             self.error = self.error or call.error
             self.counters["failed_calls" if call.error else "fallback_calls" if call.uses_gloo or self.job is None
                           else "offloaded_calls"] += 1
@@ -488,10 +556,13 @@ class _Offload(_Thread):
             if num_waited == call.num_submitted:
                 with self.changed:
                     self._submit_ready()
-                if call.error is not None:
+                    # Other groups hold all operations of the context, or the script is within a coalesced range.
+                    if call.error is None and num_waited == call.num_submitted:
+                        self.changed.wait(0.001 if self.batch is None else 0.02)
+                        if self.batch is not None and self._job_error() is not None:
+                            self._end_batch()
+                if call.error is not None and num_waited == call.num_submitted:
                     return
-                if num_waited == call.num_submitted:  # other groups hold all operations of the context
-                    time.sleep(0.001)
                 continue
             handle = call.parts[num_waited].handle
             while self.library.sml_operation_wait(handle, 10 * _NS) == _IN_PROGRESS:
@@ -611,11 +682,17 @@ class SwitchMLGroup(dist.ProcessGroup):
     def barrier(self, opts=None):
         return self._gloo().barrier(opts or _c10d.BarrierOptions())
 
-    # Ranges of calls that torch brackets: nothing to do, each call is submitted as it comes.
-    def _start_coalescing(self, *_device):
+    # Ranges of calls that torch brackets (_coalescing_manager): small all-reduces in one share packets.
+    def _coalesce(self, is_begin):
         self._gloo()
+        if self._offload is not None:
+            self._offload.coalesce(is_begin)
 
-    _end_coalescing = _start_coalescing
+    def _start_coalescing(self, *_device):
+        self._coalesce(True)
+
+    def _end_coalescing(self, *_works):
+        self._coalesce(False)
 
 
 def _pass_to_gloo(method):
