@@ -122,6 +122,7 @@ static void speak(uint32_t conn, uint8_t op, struct fuzz_input *in) {
     case 1:
       m.kind = SML_CTL_PROBED;
       m.u.probed.datagram_bytes = fuzz_near(in, 8960);
+      m.u.probed.rtt_ns = (uint64_t)m.u.probed.datagram_bytes << (m.u.probed.datagram_bytes & 63);
       break;
     case 2:
       m.kind = SML_CTL_HEARTBEAT;

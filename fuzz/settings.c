@@ -98,7 +98,7 @@ static void check_job(struct fuzz_input *in, const char *job_name) {
   }
   const sml_job_options *o = &s.options;
   CHECK(o->world_size >= 1 && o->world_size <= SML_CTL_MAX_WORLD_SIZE && o->rank < o->world_size, "rank");
-  CHECK(sml_is_pow2(o->num_slots) && o->num_slots <= 32768, "%u slots", o->num_slots);
+  CHECK((o->num_slots == 0 || sml_is_pow2(o->num_slots)) && o->num_slots <= 32768, "%u slots", o->num_slots);
   CHECK(o->max_datagram_bytes >= 288 && o->max_datagram_bytes <= 65507, "%u", o->max_datagram_bytes);
   CHECK(s.name[0] != 0 && strnlen(s.name, sizeof s.name) < sizeof s.name, "job name");
   CHECK((s.features & ~SML_KNOWN_FEATURES) == 0, "features %x", s.features);

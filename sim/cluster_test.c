@@ -25,6 +25,8 @@ struct worker {
   bool is_right, is_done;
   sml_status status;
   char detail[256];
+  sml_stats stats; /* at its end */
+  uint64_t worked_ns;
 };
 struct cluster {
   uint32_t num_workers, num_operations, num_slots, max_datagram_bytes;
@@ -84,8 +86,12 @@ static int run_worker(void *argument) {
   if (w->status == SML_OK) {
     int32_t *tensor = malloc(c->num_elems * sizeof *tensor);
     w->is_right = tensor != NULL;
+    const uint64_t begin_ns = sim_now_ns();
     for (uint32_t n = 0; w->is_right && n < c->num_operations; n++) w->is_right = sum_once(w, job, n, tensor);
+    w->worked_ns = sim_now_ns() - begin_ns;
     free(tensor);
+    w->stats = (sml_stats)SML_STATS_INIT;
+    (void)sml_job_stats(job, &w->stats);
   }
   w->is_done = true;
   sml_job_destroy(job);
@@ -200,6 +206,33 @@ static void test_all_faults(void **state) {
   }
 }
 
+/* The round trip is measured at the join, and the slots that it needs are given: one window of 256 would take ten
+ * round trips for this tensor. A near one keeps the usual number. */
+static void test_slots_follow_the_round_trip(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t delay_ns;
+    uint32_t num_slots;
+    sml_slots_reason why;
+  } rows[] = {{10000, 256, SML_SLOTS_REASON_USUAL},
+              {1250000, 4096, SML_SLOTS_REASON_PATH},
+              {12500000, 4096, SML_SLOTS_REASON_PATH}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const struct sim_link link = {
+        .bits_per_s = UINT64_C(1000000000), .delay_ns = rows[i].delay_ns, .queue_bytes = 16 << 20};
+    struct cluster c = {.num_workers = 2, .num_operations = 1, .num_elems = 1000000, .max_datagram_bytes = 1472};
+    (void)run_cluster(&c, 1, &link);
+    const sml_stats *stats = &c.workers[0].stats;
+    const uint64_t rtt_ns = 4 * rows[i].delay_ns; /* up and down twice */
+    assert_int_equal(stats->num_slots, rows[i].num_slots);
+    assert_int_equal(stats->slots_why, rows[i].why);
+    assert_in_range(stats->join_rtt_ns, rtt_ns, rtt_ns + 200000); /* and four links' time for a datagram */
+    assert_in_range(c.workers[0].worked_ns, 0, 2 * rtt_ns + 80 * SML_NS_PER_MS); /* the hub takes 67 for both */
+    assert_int_equal(stats->retransmissions, 0);
+    sim_end();
+  }
+}
+
 static int run_speed(uint32_t num_operations) {
   struct cluster c = {.num_workers = 4, .num_operations = num_operations, .num_elems = 1000000};
   const double start_s = wall_seconds();
@@ -216,6 +249,7 @@ static int run_speed(uint32_t num_operations) {
 
 int main(int argc, char **argv) {
   if (argc == 3 && strcmp(argv[1], "--speed") == 0) return run_speed((uint32_t)atoi(argv[2]));
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_workers), cmocka_unit_test(test_all_faults)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_two_workers), cmocka_unit_test(test_all_faults),
+                                     cmocka_unit_test(test_slots_follow_the_round_trip)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -103,7 +103,7 @@ static void make_engines(struct world *w) {
                                    .rank = (uint16_t)r,
                                    .nonce = NONCE,
                                    .to = nodes[0].addr,
-                                   .datagram_bytes = SML_HEADER_BYTES + 8,
+                                   .datagram_bytes = SML_HEADER_BYTES + 16,
                                    .interval_ns = SML_NS_PER_S,
                                    .deadline_ns = SML_NEVER - 1,
                                    .done = note_hello,

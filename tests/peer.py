@@ -24,9 +24,9 @@ BODIES = {
     "JOIN": "job_name:s rank:I world_size:I lanes:I slots:I datagram_bytes:I lease_ns:Q timeout_ns:Q features:I key_name:s "
             "nonce0:Q nonce1:Q resume:Q oldest:Q resume_chunk_bytes:I host0:Q host1:Q is_combining:I shard:I num_shards:I",
     "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q",
-    "PROBED": "datagram_bytes:I",
+    "PROBED": "datagram_bytes:I rtt_ns:Q",
     "START": "epoch:I lanes:I chunk_bytes:I slots:I slot_base:H+lanes first_phase:I first_chunk:I features:I "
-             "first_operation:Q is_one_host:I num_ranks:I contributors:H*",
+             "rtt_ns:Q slots_why:I first_operation:Q is_one_host:I num_ranks:I contributors:H*",
     "HEARTBEAT": "submitted:Q completed:Q",
     "EPOCH": "epoch:I",
     "ABORT": "status:i num_ranks:I ranks:H* detail:s",
@@ -272,7 +272,7 @@ class Member:
         assert fields["type"] == PACKETS["HELLO"] and echo == payload, (fields, echo)
 
     def say_probed(self, num_bytes=1472):
-        self.control.say("PROBED", datagram_bytes=num_bytes)
+        self.control.say("PROBED", datagram_bytes=num_bytes, rtt_ns=0)
 
     def hear_start(self):
         kind, self.start = self.control.hear() or ("nothing", None)

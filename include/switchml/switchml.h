@@ -99,8 +99,10 @@ typedef struct sml_job_options {
   uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
   uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
   uint64_t lease_ns;       /* silence after which a rank counts as lost; default 2 s */
-  uint32_t num_slots;      /* most slots a lane; power of two; default 256; long chunks get fewer */
-  uint32_t max_datagram_bytes; /* upper limit of a UDP payload; default 8960 */
+  /* Slots a lane, that is chunks in flight: a power of two, equal on all ranks. 0: SWITCHML_SLOTS, else the aggregator
+   * chooses by round trip, chunk and lanes (PROTOCOL.md, "Slots"). */
+  uint32_t num_slots;
+  uint32_t max_datagram_bytes; /* upper limit of a UDP payload; 0: SWITCHML_MAX_DATAGRAM, else 8960 */
   /* 1: every sum carries a check word that the aggregator can't make up for a wrong one (PROTOCOL.md,
    * "Check word"); 2: none; 0: SWITCHML_CHECK=1 or 0, else none. Equal on all ranks. */
   uint32_t check;
@@ -146,6 +148,16 @@ typedef struct sml_error {
 } sml_error;
 #define SML_ERROR_INIT { .struct_bytes = sizeof(sml_error) }
 
+/* Why a job has the slots that it has. */
+typedef enum sml_slots_reason {
+  SML_SLOTS_REASON_NONE = 0,     /* it has none: one rank, or no answer yet */
+  SML_SLOTS_REASON_ASKED = 1,    /* num_slots or SWITCHML_SLOTS */
+  SML_SLOTS_REASON_USUAL = 2,    /* enough for a path that adds little time of its own */
+  SML_SLOTS_REASON_PATH = 3,     /* more: the round trip is long */
+  SML_SLOTS_REASON_LOOPBACK = 4, /* fewer: all on one host, where what is in flight should stay in the caches */
+  SML_SLOTS_REASON_POOL = 5      /* fewer: the aggregator had no more free */
+} sml_slots_reason;
+
 typedef struct sml_stats {
   size_t struct_bytes;
   uint64_t operations_submitted;
@@ -168,6 +180,8 @@ typedef struct sml_stats {
   uint64_t retained_bytes; /* of inputs kept for that case, now */
   uint32_t num_local_ranks; /* of this host, that add up in shared memory; 0: none, but the network. Below the world
                              * size: the sum of this host goes over the network, sent by the lowest of them */
+  uint64_t join_rtt_ns; /* the furthest rank's round trip to the aggregator, measured at the join; 0: not known */
+  uint32_t slots_why;   /* sml_slots_reason: why the job has num_slots */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

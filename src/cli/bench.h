@@ -100,7 +100,8 @@ struct sml_bench_result {
 };
 struct sml_bench_report {
   const struct sml_bench_options *options;
-  uint32_t world_size, num_lanes, chunk_bytes, num_slots;
+  uint32_t world_size, num_lanes, chunk_bytes, num_slots, slots_why;
+  uint64_t join_rtt_ns;
   uint32_t num_local_ranks; /* that add up in shared memory; 0: over the network */
   bool has_offload;
   uint32_t num_results;

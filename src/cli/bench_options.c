@@ -45,7 +45,7 @@ static const struct argp_option option_table[] = {
     {"lanes", KEY_LANES, "N", 0,
      "Engine threads of each worker, and of the aggregator with --local (default 1)", 3},
     {"threads", 0, NULL, OPTION_ALIAS, NULL, 3},
-    {"slots", KEY_SLOTS, "N", 0, "Chunks in flight a lane, a power of two (default 256)", 3},
+    {"slots", KEY_SLOTS, "N", 0, "Chunks in flight a lane, a power of two (default: chosen at the join)", 3},
     {"max-datagram", KEY_DATAGRAM, "BYTES", 0, "Largest UDP payload to use (default 8960)", 3},
     {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Do not use segmentation offload, as SWITCHML_NO_OFFLOAD=1", 3},
     {"shared-memory", KEY_SHARED_MEMORY, "yes|no", 0,

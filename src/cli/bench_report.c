@@ -29,15 +29,23 @@ static json_t *make_result(const struct sml_bench_report *report, const struct s
       r->system_calls_per_chunk, "cpu_s", r->cpu_s, "cpu_s_per_GB", r->cpu_s_per_gb);
 }
 
+static const char *why_slots(const struct sml_bench_report *report) {
+  static const char *const names[] = {
+      [SML_SLOTS_REASON_NONE] = "none",   [SML_SLOTS_REASON_ASKED] = "asked",       [SML_SLOTS_REASON_USUAL] = "usual",
+      [SML_SLOTS_REASON_PATH] = "path",   [SML_SLOTS_REASON_LOOPBACK] = "loopback", [SML_SLOTS_REASON_POOL] = "pool"};
+  return report->slots_why < SML_ARRAY_LEN(names) ? names[report->slots_why] : "unknown";
+}
+
 static bool print_json(const struct sml_bench_report *report) {
   const struct sml_bench_options *o = report->options;
   json_t *results = json_array();
   for (uint32_t i = 0; i < report->num_results; i++)
     json_array_append_new(results, make_result(report, &report->results[i]));
   json_t *root =
-      json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:b, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
+      json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
                 (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots,
-                "chunk_bytes", (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
+                "slots_why", why_slots(report), "join_rtt_us", (double)report->join_rtt_ns / 1e3, "chunk_bytes",
+                (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
                 (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "loss", o->loss, "seed",
                 (json_int_t)o->seed, "results", results);
   bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
@@ -54,8 +62,9 @@ static void print_heading(const struct sml_bench_report *report) {
   printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
                          : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
                                                                         : "shared memory of one host");
-  printf("\n# chunk %u bytes + 32 header  lanes %u  slots %u a lane  segmentation offload %s\n",
-         report->chunk_bytes, report->num_lanes, report->num_slots, report->has_offload ? "yes" : "no");
+  printf("\n# chunk %u bytes + 32 header  lanes %u  slots %u a lane (%s, rtt %.0f us)  segmentation offload %s\n",
+         report->chunk_bytes, report->num_lanes, report->num_slots, why_slots(report),
+         (double)report->join_rtt_ns / 1e3, report->has_offload ? "yes" : "no");
   printf(
       "# times: of the slowest rank. algbw = bytes / median, the figure to judge an aggregator by;\n"
       "# busbw = algbw x 2(n-1)/n is defined for rings. wire: UDP payload that a rank sends per all-reduce.\n"

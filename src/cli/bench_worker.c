@@ -280,6 +280,8 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   report->num_lanes = stats.num_lanes;
   report->chunk_bytes = stats.chunk_bytes;
   report->num_slots = stats.num_slots;
+  report->slots_why = stats.slots_why;
+  report->join_rtt_ns = stats.join_rtt_ns;
   report->has_offload = stats.has_segmentation_offload != 0;
   report->num_local_ranks = stats.num_local_ranks;
   w->shape = (struct sml_bench_shape){.type = o->type,

@@ -123,7 +123,7 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   walk_u32(w, &join->rank, 0, UINT16_MAX);
   walk_u32(w, &join->world_size, 0, UINT16_MAX);
   walk_u32(w, &join->num_lanes, 1, SML_MAX_LANES);
-  walk_u32(w, &join->num_slots, 1, CTL_MAX_POOL_SLOTS);
+  walk_u32(w, &join->num_slots, 0, CTL_MAX_POOL_SLOTS);
   walk_u32(w, &join->max_datagram_bytes, SML_CTL_HEADER_BYTES, UINT16_MAX);
   walk_u64(w, &join->lease_ns, 1);
   walk_u64(w, &join->join_timeout_ns, 1);
@@ -167,6 +167,8 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   if (start->first_phase % 2 != 0) w->is_valid = false;
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
+  walk_u64(w, &start->rtt_ns, 0);
+  walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_POOL);
   walk_u64(w, &start->first_operation, 0);
   walk_u32(w, &start->is_one_host, 0, 1);
   walk_u32(w, &start->num_ranks, 0, SML_CTL_MAX_WORLD_SIZE);
@@ -196,6 +198,7 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
       break;
     case SML_CTL_PROBED: /* 0: nothing came back */
       walk_u32(w, &m->u.probed.datagram_bytes, 0, UINT16_MAX);
+      walk_u64(w, &m->u.probed.rtt_ns, 0);
       break;
     case SML_CTL_START:
       walk_start(w, &m->u.start);

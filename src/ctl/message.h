@@ -56,7 +56,7 @@ struct sml_ctl_join {
   char job_name[SML_JOB_NAME_BYTES];
   uint32_t rank, world_size;
   uint32_t num_lanes;          /* offered; the job gets the minimum over members and the daemon */
-  uint32_t num_slots;          /* asked for a lane; must be equal on all ranks */
+  uint32_t num_slots;          /* asked for a lane, 0: the aggregator chooses; must be equal on all ranks */
   uint32_t max_datagram_bytes; /* upper limit asked for */
   uint64_t lease_ns;           /* must be equal on all ranks */
   uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
@@ -78,15 +78,20 @@ struct sml_ctl_welcome {
   uint16_t data_ports[SML_MAX_LANES]; /* at the address the control connection reached */
   uint64_t salt[2];                   /* the job's, random; goes into its data keys */
 };
-struct sml_ctl_probed { uint32_t datagram_bytes; };
+struct sml_ctl_probed {
+  uint32_t datagram_bytes;
+  uint64_t rtt_ns; /* the smallest of a HELLO; 0: not known */
+};
 struct sml_ctl_start {
   uint32_t epoch;
   uint32_t num_lanes; /* this many of the welcome's ports are used */
   uint32_t chunk_bytes; /* payload of a full data chunk; multiple of 4 */
-  uint32_t num_slots;   /* at most as many as asked for */
+  uint32_t num_slots;   /* at most as many as asked for, if any were */
   uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
   uint32_t features;                 /* those of the joins */
+  uint64_t rtt_ns;                   /* of the furthest rank, as PROBED said; 0: not known */
+  uint32_t slots_why;                /* sml_slots_reason (switchml.h) */
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
   uint32_t is_one_host;              /* 1: all ranks named the same host: they add up in shared memory */
   /* Which contributor each rank is, or is part of (ctl/contributors.h): numbered by their lowest ranks. num_ranks: the

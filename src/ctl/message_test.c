@@ -42,13 +42,13 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                              .num_lanes = 2, .data_ports = {4000, 65535}, .salt = {7, UINT64_MAX}};
       break;
     case SML_CTL_PROBED:
-      m.u.probed.datagram_bytes = 1472;
+      m.u.probed = (struct sml_ctl_probed){.datagram_bytes = 1472, .rtt_ns = UINT64_MAX};
       break;
     case SML_CTL_START:
       m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
                                          .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
-                                         .features = SML_FEATURE_CHECK, .first_operation = UINT64_MAX, .is_one_host = 1,
-
+                                         .features = SML_FEATURE_CHECK, .rtt_ns = UINT64_MAX,
+                                         .slots_why = 5, .first_operation = UINT64_MAX, .is_one_host = 1,
                                          .num_ranks = 5, .contributors = {0, 1, 0, 2, 1}};
       break;
     case SML_CTL_HEARTBEAT:
@@ -191,8 +191,7 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_JOIN, NAME_END + 4, 4, UINT32_MAX},               /* world size */
       {SML_CTL_JOIN, NAME_END + 8, 4, 0},                        /* lanes */
       {SML_CTL_JOIN, NAME_END + 8, 4, SML_MAX_LANES + 1},
-      {SML_CTL_JOIN, NAME_END + 12, 4, 0},                       /* slots */
-      {SML_CTL_JOIN, NAME_END + 12, 4, 65537},
+      {SML_CTL_JOIN, NAME_END + 12, 4, 65537},                   /* slots */
       {SML_CTL_JOIN, NAME_END + 16, 4, 31},                      /* datagram */
       {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
       {SML_CTL_JOIN, NAME_END + 20, 8, 0},                       /* lease */
@@ -213,9 +212,10 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_START, 8, 4, 0},    {SML_CTL_START, 8, 4, 1442},  {SML_CTL_START, 8, 4, 65536},
       {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
       {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
-      {SML_CTL_START, 42, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
-      {SML_CTL_START, 46, 4, 4},   {SML_CTL_START, 46, 4, 6},    {SML_CTL_START, 46, 4, 4097}, /* ranks */
-      {SML_CTL_START, 50, 2, 1},   {SML_CTL_START, 52, 2, 2},    {SML_CTL_START, 56, 2, 3},    /* contributors */
+      {SML_CTL_START, 54, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
+      {SML_CTL_START, 42, 4, SML_SLOTS_REASON_POOL + 1},
+      {SML_CTL_START, 58, 4, 4},   {SML_CTL_START, 58, 4, 6},    {SML_CTL_START, 58, 4, 4097}, /* ranks */
+      {SML_CTL_START, 62, 2, 1},   {SML_CTL_START, 64, 2, 2},    {SML_CTL_START, 68, 2, 3},    /* contributors */
       {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},
       {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
       {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},

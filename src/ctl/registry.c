@@ -279,7 +279,7 @@ static void on_member_message(struct sml_registry *r, uint32_t conn, const struc
       break;
     case SML_CTL_PROBED:
       is_expected = is_joining && !c->has_probed;
-      if (is_expected) sml_registry_probed(r, conn, m->u.probed.datagram_bytes);
+      if (is_expected) sml_registry_probed(r, conn, &m->u.probed);
       break;
     case SML_CTL_EPOCH:
       is_expected = !is_joining && !c->wants_epoch && m->u.epoch.epoch == job->epoch;

@@ -7,6 +7,7 @@
 #include "ctl/registry.h"
 #include "ctl/slot_pool.h"
 #include "ctl/source.h"
+#include "ctl/tuning.h"
 #include "switchml/switchml.h"
 
 #define SML_NO_CONN UINT32_MAX
@@ -32,6 +33,7 @@ struct sml_conn {
   uint32_t rank;
   uint32_t next, prev; /* members of the job */
   uint32_t num_lanes, max_datagram_bytes, probed_bytes;
+  uint64_t rtt_ns; /* 0: not known */
   uint64_t resume_operation, oldest_operation, completed; /* completed: as in its heartbeats */
   uint32_t resume_chunk_bytes;
   uint64_t share_host[2]; /* of its JOIN, like the next */
@@ -52,7 +54,10 @@ struct sml_job_entry {
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed */
   struct sml_key tenant, data_key;   /* keyed: data_key is the epoch's */
   uint64_t salt[2];
-  uint32_t epoch, world_size, num_slots, features, shard, num_shards;
+  uint32_t epoch, world_size, features, shard, num_shards;
+  uint32_t num_slots;         /* asked for, 0: none was named; started: a lane has them */
+  sml_slots_reason slots_why; /* started, like the next */
+  uint64_t rtt_ns;            /* of the furthest rank */
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
   uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
   uint64_t looked_at_ns; /* last heartbeats, or a look without */
@@ -120,7 +125,7 @@ uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features);
 uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_job_entry *job);
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns);
-void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes);
+void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml_ctl_probed *probed);
 void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn);
 /* The member is gone: takes it out of its job and tells the others. The connection's entry is freed
  * without a CLOSE effect. */

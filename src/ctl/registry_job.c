@@ -7,8 +7,6 @@
 
 #define MAX_JOIN_TIMEOUT_NS (7 * 24 * 3600 * SML_NS_PER_S)
 #define MAX_WINDOW_SLOTS 32768u
-#define WINDOW_BYTES (5u << 18) /* by measurement: more was faster nowhere */
-#define FEW_SLOTS 32u           /* never made fewer: a burst must hold many chunks */
 #define MAX_LISTED_RANKS 8u
 
 uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features) {
@@ -33,7 +31,7 @@ static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl
         r, "world size %u is more than the aggregator's limit of %u connections: raise it there",
         j->world_size, o->max_connections);
   }
-  if (!sml_is_pow2(j->num_slots) || j->num_slots > MAX_WINDOW_SLOTS) {
+  if ((j->num_slots != 0 && !sml_is_pow2(j->num_slots)) || j->num_slots > MAX_WINDOW_SLOTS) {
     return sml_registry_text(r, "%u slots: the number must be a power of two, at most %u", j->num_slots,
                              MAX_WINDOW_SLOTS);
   }
@@ -153,7 +151,10 @@ static const char *find_conflict(struct sml_registry *r, const struct sml_job_en
         "same",
         j->rank, j->world_size, other_rank, job->name, job->world_size);
   }
-  if (j->num_slots != job->num_slots) {
+  /* Who resumes asks for what it had. That it cannot with one who was started anew, the start will say. */
+  const bool is_resuming = j->resume_chunk_bytes != 0;
+  const bool was_resuming = r->conns[job->first_member].resume_chunk_bytes != 0;
+  if (j->num_slots != job->num_slots && is_resuming == was_resuming) {
     return sml_registry_text(
         r,
         "rank %u asks for %u slots, but rank %u of job '%s' asked for %u: all ranks must ask "
@@ -343,11 +344,20 @@ static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_st
   sml_registry_end_job(r, job, sml_registry_farewell(r, false, status, NULL, 0, text), SML_NO_CONN);
 }
 
-/* A larger window than keeps a fast link busy only falls out of the caches. */
-static uint32_t choose_num_slots(uint32_t num_asked, uint32_t chunk_bytes) {
-  uint32_t num_slots = num_asked;
-  while (num_slots > FEW_SLOTS && (uint64_t)num_slots * chunk_bytes > WINDOW_BYTES) num_slots /= 2;
-  return num_slots;
+/* Path and place of all ranks, the chunk and the pool decide (tuning.h). */
+static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry *job) {
+  struct sml_tuning tuning = {.num_asked = job->num_slots,
+                              .num_lanes = job->num_lanes * sml_max_u32(job->num_shards, 1),
+                              .chunk_bytes = job->chunk_bytes,
+                              .pool_slots = r->options.pool_slots,
+                              .is_loopback = true};
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+    const struct sml_conn *conn = &r->conns[c];
+    if (conn->is_lead) tuning.rtt_ns = sml_max_u64(tuning.rtt_ns, conn->rtt_ns);
+    tuning.is_loopback = tuning.is_loopback && sml_source_is_loopback(conn->source);
+  }
+  job->rtt_ns = tuning.rtt_ns;
+  job->num_slots = sml_tuning_choose(&tuning, &job->slots_why);
 }
 
 /* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger
@@ -449,10 +459,25 @@ static void give_windows(struct sml_registry *r, struct sml_job_entry *job, uint
   }
 }
 
-static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
+/* The lane that has no room, or num_lanes: all windows were taken. */
+static uint32_t try_windows(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
     if (sml_slot_pool_take(&r->pools[lane], job->num_slots, &job->slot_base[lane])) continue;
     give_windows(r, job, lane);
+    return lane;
+  }
+  return job->num_lanes;
+}
+
+/* What nobody asked for may become smaller than was chosen. */
+static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
+  uint32_t lane;
+  while ((lane = try_windows(r, job)) < job->num_lanes) {
+    if (job->slots_why != SML_SLOTS_REASON_ASKED && job->num_slots > SML_TUNING_FEW_SLOTS) {
+      job->num_slots /= 2;
+      job->slots_why = SML_SLOTS_REASON_POOL;
+      continue;
+    }
     char *text =
         sml_registry_text(r,
                           "no %u slots in a row are free on lane %u of the aggregator (%u in all): wait for "
@@ -478,6 +503,8 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   start->first_chunk = first_chunk;
   start->features = job->features;
   start->first_operation = job->first_operation;
+  start->rtt_ns = job->rtt_ns;
+  start->slots_why = job->slots_why;
   start->is_one_host = sml_registry_is_one_host(r, job);
   sml_registry_list_contributors(r, job, start);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
@@ -511,19 +538,21 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   }
   sml_registry_group(r, job);
   if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
-  job->num_slots = choose_num_slots(job->num_slots, job->chunk_bytes);
+  choose_num_slots(r, job);
   if (!take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
   send_start(r, job, r->options.first_phase, r->options.first_chunk);
   sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
-                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u", job->num_lanes,
-                                      job->num_slots, job->chunk_bytes, job->num_contributors));
+                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu", job->num_lanes,
+                                      job->num_slots, job->chunk_bytes, job->num_contributors,
+                                      (unsigned long long)(job->rtt_ns / SML_NS_PER_US)));
 }
 
-void sml_registry_probed(struct sml_registry *r, uint32_t conn, uint32_t datagram_bytes) {
+void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml_ctl_probed *probed) {
   struct sml_job_entry *job = &r->jobs[r->conns[conn].job];
   r->conns[conn].has_probed = true;
-  r->conns[conn].probed_bytes = datagram_bytes;
+  r->conns[conn].probed_bytes = probed->datagram_bytes;
+  r->conns[conn].rtt_ns = probed->rtt_ns;
   if (job->num_members < job->world_size) return;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     if (!r->conns[c].has_probed) return;

@@ -360,12 +360,12 @@ static void test_slots_run_out(void **state) {
   (void)state;
   char name[8];
   struct sml_registry_options options = defaults();
-  options.pool_slots = 512; /* 128 a job */
+  options.pool_slots = 1024; /* 256 a job */
   begin_with(options);
   for (uint32_t j = 0; j < 4; j++) {
     snprintf(name, sizeof name, "j%u", j);
     start_world(name, j * 2, 2);
-    assert_int_equal(w.last[j * 2].u.start.slot_base[1], j * 128);
+    assert_int_equal(w.last[j * 2].u.start.slot_base[1], j * 256);
   }
   w.options.max_jobs = 0;
   options.max_jobs = 5;
@@ -384,20 +384,20 @@ static void test_slots_run_out(void **state) {
   EXPECT("c9<REFUSE -7; c9 close; c8<REFUSE -7; c8 close; end j4; ");
   expect_detail(
       8,
-      "no 128 slots in a row are free on lane 0 of the aggregator (512 in all): wait for a job to end, ask "
+      "no 256 slots in a row are free on lane 0 of the aggregator (1024 in all): wait for a job to end, ask "
       "for fewer, or raise them there");
   goodbye(2); /* job 1 ends: its window is free at once */
   goodbye(3);
   start_world("y", 8, 2);
-  assert_int_equal(w.last[8].u.start.slot_base[0], 128);
+  assert_int_equal(w.last[8].u.start.slot_base[0], 256);
 }
 
-static void test_large_chunks_get_fewer_slots(void **state) {
+static void test_what_is_asked_for_is_given(void **state) {
   (void)state;
   static const struct {
     uint32_t num_asked, datagram_bytes, num_slots;
-  } rows[] = {{256, 1472, 256}, {1024, 1472, 512},  {1024, 1312, 1024}, {1024, 1316, 512}, {256, 8960, 128},
-              {64, 8960, 64},   {256, 40992, 32},   {256, 65504, 32},   {16, 65504, 16}};
+  } rows[] = {{256, 1472, 256}, {1024, 1472, 1024}, {512, 32800, 512}, {512, 32804, 256},
+              {256, 65504, 256}, {1024, 65504, 256}, {16, 65504, 16}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     struct sml_registry_options options = defaults();
     const uint32_t more = OVERHEAD_BYTES - SML_CTL_HEADER_BYTES, max_bytes = 65504 + more;
@@ -414,6 +414,78 @@ static void test_large_chunks_get_fewer_slots(void **state) {
     probed(1, rows[i].datagram_bytes + more);
     assert_int_equal(w.last[0].u.start.chunk_bytes, rows[i].datagram_bytes - 32);
     assert_int_equal(w.last[0].u.start.num_slots, rows[i].num_slots);
+  }
+}
+
+static void join_and_probe(const char *const *peers, uint32_t num_asked, const uint64_t *rtts_ns) {
+  for (uint32_t c = 0; c < 2; c++) {
+    struct sml_ctl_message m = join_message("x", c, 2);
+    m.u.join.num_slots = num_asked;
+    opened_from(c, peers[c]);
+    said(c, &m);
+  }
+  for (uint32_t c = 0; c < 2; c++)
+    said(c, &(struct sml_ctl_message){.kind = SML_CTL_PROBED,
+                                      .u.probed = {.datagram_bytes = 1472, .rtt_ns = rtts_ns[c]}});
+  for (uint32_t c = 0; c < 2; c++) assert_int_equal(w.last[c].kind, SML_CTL_START);
+  assert_memory_equal(&w.last[0].u.start, &w.last[1].u.start, sizeof w.last[0].u.start);
+}
+
+/* The rule is tuning.c's, with a test of its own: here, what goes into it, and that all ranks hear the same. */
+static void test_slots_are_chosen(void **state) {
+  (void)state;
+  static const struct {
+    const char *peers[2];
+    uint32_t num_asked;
+    uint64_t rtts_ns[2];
+    uint32_t num_slots, why;
+  } rows[] = {
+      {{"10.0.0.1:7", "10.0.0.2:7"}, 0, {1, 1}, 256, SML_SLOTS_REASON_USUAL},
+      {{"10.0.0.1:7", "10.0.0.2:7"}, 0, {0, 0}, 256, SML_SLOTS_REASON_USUAL},
+      {{"10.0.0.1:7", "10.0.0.2:7"}, 0, {5000000, 100}, 4096, SML_SLOTS_REASON_PATH}, /* the longer way decides */
+      {{"10.0.0.1:7", "127.0.0.1:7"}, 0, {100, 5000000}, 4096, SML_SLOTS_REASON_PATH},
+      {{"127.0.0.1:6", "127.0.0.1:7"}, 0, {90000, 80000}, 256, SML_SLOTS_REASON_LOOPBACK},
+      {{"10.0.0.1:7", "10.0.0.2:7"}, 512, {UINT64_MAX, 1}, 512, SML_SLOTS_REASON_ASKED},
+  };
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_registry_options options = defaults();
+    options.pool_slots = 65536;
+    options.num_lanes = 1;
+    begin_with(options);
+    join_and_probe(rows[i].peers, rows[i].num_asked, rows[i].rtts_ns);
+    const struct sml_ctl_start *start = &w.last[0].u.start;
+    assert_int_equal(start->num_slots, rows[i].num_slots);
+    assert_int_equal(start->slots_why, rows[i].why);
+    assert_true(start->rtt_ns == sml_max_u64(rows[i].rtts_ns[0], rows[i].rtts_ns[1]));
+  }
+}
+
+/* A pool that others have most of gives what it has. */
+static void test_chosen_slots_make_do(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t num_asked, num_slots;
+    sml_slots_reason why;
+  } rows[] = {{0, 256, SML_SLOTS_REASON_USUAL}, {32, 32, SML_SLOTS_REASON_ASKED}, {0, 128, SML_SLOTS_REASON_POOL},
+              {0, 64, SML_SLOTS_REASON_POOL},   {0, 32, SML_SLOTS_REASON_POOL},   {0, 0, SML_SLOTS_REASON_NONE}};
+  struct sml_registry_options options = defaults();
+  options.pool_slots = 512;
+  options.num_lanes = 1;
+  options.max_jobs = SML_ARRAY_LEN(rows);
+  begin_with(options);
+  for (uint32_t j = 0; j < SML_ARRAY_LEN(rows); j++) {
+    const char name[] = {(char)('a' + j), 0};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+      struct sml_ctl_message m = join_message(name, rank, 2);
+      m.u.join.num_slots = rows[j].num_asked;
+      opened(2 * j + rank);
+      said(2 * j + rank, &m);
+    }
+    for (uint32_t rank = 0; rank < 2; rank++) probed(2 * j + rank, 1472);
+    assert_int_equal(w.last[2 * j].kind, rows[j].num_slots != 0 ? SML_CTL_START : SML_CTL_REFUSE);
+    if (rows[j].num_slots == 0) continue;
+    assert_int_equal(w.last[2 * j].u.start.num_slots, rows[j].num_slots);
+    assert_int_equal(w.last[2 * j].u.start.slots_why, rows[j].why);
   }
 }
 
@@ -454,7 +526,9 @@ int main(void) {
       BOTH(test_departure_while_joining_lets_the_rank_return),
       BOTH(test_last_one_out_while_joining_frees_the_name),
       BOTH(test_slots_run_out),
-      BOTH(test_large_chunks_get_fewer_slots),
+      BOTH(test_what_is_asked_for_is_given),
+      BOTH(test_slots_are_chosen),
+      BOTH(test_chosen_slots_make_do),
       BOTH(test_too_many_jobs),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);

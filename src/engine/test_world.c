@@ -179,7 +179,7 @@ bool world_exchange_hellos(struct world *w, uint32_t j) {
                                          .nonce = job->nonces[r][l],
                                          .to = w->aggregator_ports[l].addr,
                                          .datagram_bytes =
-                                             sml_head_bytes(job->is_keyed) + sml_max_u32(o->chunk_bytes, 8),
+                                             sml_head_bytes(job->is_keyed) + sml_max_u32(o->chunk_bytes, 16),
                                          .is_keyed = job->is_keyed,
                                          .key = job->key,
                                          .interval_ns = 5 * SML_NS_PER_MS,

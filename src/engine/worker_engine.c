@@ -8,7 +8,8 @@
 #include "switchml/switchml.h"
 
 #define RX_FRAMES 1024u
-#define NONCE_BYTES 8u
+#define HELLO_BYTES 16u /* the nonce, and when it was sent, by the clock of who sent it */
+#define HELLO_ECHOES 4u /* then the round trip is known well enough: one may have waited for a processor */
 /* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
  * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
 #define GATHER_SHARE 3u
@@ -452,16 +453,22 @@ static const struct sml_key *hello_key(const struct sml_hello *hello) {
   return hello->is_keyed ? &hello->key : NULL;
 }
 
-static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f) {
-  if (h->payload_bytes < NONCE_BYTES) return;
+static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f,
+                       uint64_t now_ns) {
+  if (h->payload_bytes < HELLO_BYTES) return;
   for (struct sml_hello **link = &e->hellos; *link != NULL; link = &(*link)->next) {
     struct sml_hello *hello = *link;
     if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
     if (f->num_bytes != hello->datagram_bytes) continue;
     if (!sml_wire_is_authentic(f->data, h, hello_key(hello))) continue;
-    if (sml_load_be64(f->data + sml_head_bytes_of(h)) != hello->nonce) continue;
-    *link = hello->next;
+    const uint8_t *payload = f->data + sml_head_bytes_of(h);
+    if (sml_load_be64(payload) != hello->nonce) continue;
+    const uint64_t rtt_ns = sml_max_u64(now_ns - sml_min_u64(sml_load_be64(payload + 8), now_ns), 1);
+    hello->rtt_ns = hello->num_echoes == 0 ? rtt_ns : sml_min_u64(hello->rtt_ns, rtt_ns);
     hello->from = *f->from; /* the nonce vouches for it */
+    hello->next_send_ns = now_ns;
+    if (++hello->num_echoes < HELLO_ECHOES) return;
+    *link = hello->next;
     hello->done(hello, true);
     return;
   }
@@ -504,7 +511,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     return;
   }
   if (h.type == SML_PACKET_HELLO) {
-    take_hello(e, &h, f);
+    take_hello(e, &h, f, now_ns);
     return;
   }
   struct sml_lane *lane = find_lane(e, &h, f->from);
@@ -528,7 +535,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   take_answer(e, lane, &h, f->data + sml_head_bytes_of(&h), now_ns);
 }
 
-static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello) {
+static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
   const uint32_t head_bytes = sml_head_bytes(hello->is_keyed);
@@ -541,13 +548,15 @@ static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hell
   io->ops->tx_reserve(io, hello->datagram_bytes, &burst);
   memset(burst.data + head_bytes, 0, h.payload_bytes);
   sml_store_be64(burst.data + head_bytes, hello->nonce);
+  sml_store_be64(burst.data + head_bytes + 8, now_ns);
   sml_wire_seal(burst.data, &h, hello_key(hello));
   io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
 }
 
 void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
-  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + NONCE_BYTES);
-  hello->next_send_ns = 0;
+  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + HELLO_BYTES);
+  hello->next_send_ns = hello->rtt_ns = 0;
+  hello->num_echoes = 0;
   hello->next = e->hellos;
   e->hellos = hello;
 }
@@ -558,11 +567,11 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
     struct sml_hello *hello = *link;
     if (now_ns >= hello->deadline_ns) {
       *link = hello->next;
-      hello->done(hello, false);
+      hello->done(hello, hello->num_echoes > 0);
       continue;
     }
     if (now_ns >= hello->next_send_ns) {
-      send_hello(e, hello);
+      send_hello(e, hello, now_ns);
       hello->next_send_ns = now_ns + hello->interval_ns;
     }
     deadline = sml_min_u64(deadline, sml_min_u64(hello->next_send_ns, hello->deadline_ns));

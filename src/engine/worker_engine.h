@@ -87,6 +87,8 @@ struct sml_hello {
   void (*done)(struct sml_hello *hello, bool is_echoed);
   void *user;
   /* engine's */
+  uint64_t rtt_ns; /* the smallest round trip of the echoes; 0: none came */
+  uint32_t num_echoes;
   struct sml_addr from; /* of the echo: an aggregator on all interfaces may answer from another address */
   struct sml_hello *next;
   uint64_t next_send_ns;

@@ -257,6 +257,8 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.num_lanes = sml_job_num_lanes(job);
   stats.num_slots = job->start.num_slots;
   stats.chunk_bytes = job->start.chunk_bytes;
+  stats.join_rtt_ns = job->start.rtt_ns;
+  stats.slots_why = job->start.slots_why;
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
     stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
   if (job->engines != NULL)

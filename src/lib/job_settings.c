@@ -39,8 +39,6 @@ sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_
   if (o->join_timeout_ns == 0) o->join_timeout_ns = 60 * SML_NS_PER_S;
   if (o->operation_timeout_ns == 0) o->operation_timeout_ns = 60 * SML_NS_PER_S;
   if (o->lease_ns == 0) o->lease_ns = 2 * SML_NS_PER_S;
-  if (o->num_slots == 0) o->num_slots = 256;
-  if (o->max_datagram_bytes == 0) o->max_datagram_bytes = 8960;
   snprintf(s->name, sizeof s->name, "%s", o->name);
   return SML_OK;
 }
@@ -51,6 +49,26 @@ static bool is_name(const char *name) {
   static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
   const size_t num_bytes = strlen(name);
   return num_bytes > 0 && num_bytes < SML_JOB_NAME_BYTES && strspn(name, allowed) == num_bytes;
+}
+
+/* A number of the environment for an option that was left open. */
+static sml_status read_number(const char *name, uint32_t *option) {
+  const char *text = sml_settings_environment(name);
+  if (text == NULL || *option != 0) return SML_OK;
+  char *end;
+  const unsigned long value = strtoul(text, &end, 10);
+  if (text[0] < '1' || text[0] > '9' || *end != 0 || value > MAX_DATAGRAM_BYTES)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is '%.64s': set a number up to %u", name, text, MAX_DATAGRAM_BYTES);
+  *option = (uint32_t)value;
+  return SML_OK;
+}
+
+static sml_status read_sizes(struct sml_job_settings *s) {
+  const sml_status status = read_number("SWITCHML_SLOTS", &s->options.num_slots);
+  if (status != SML_OK) return status;
+  const sml_status datagram_status = read_number("SWITCHML_MAX_DATAGRAM", &s->options.max_datagram_bytes);
+  if (s->options.max_datagram_bytes == 0) s->options.max_datagram_bytes = 8960;
+  return datagram_status;
 }
 
 static sml_status read_check(struct sml_job_settings *s) {
@@ -117,7 +135,8 @@ static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
 
 sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
-  sml_status status = read_check(s);
+  sml_status status = read_sizes(s);
+  if (status == SML_OK) status = read_check(s);
   if (status == SML_OK) status = read_retry(s);
   if (status == SML_OK) status = read_shared_memory(s);
   if (status == SML_OK) status = read_key(s);
@@ -131,7 +150,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (o->lease_ns < MIN_LEASE_NS || o->lease_ns > MAX_LEASE_NS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "lease_ns is %llu: from 20 ms to 1 h",
                     (unsigned long long)o->lease_ns);
-  if (!sml_is_pow2(o->num_slots) || o->num_slots > MAX_SLOTS)
+  if ((o->num_slots != 0 && !sml_is_pow2(o->num_slots)) || o->num_slots > MAX_SLOTS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots,
                     MAX_SLOTS);
   if (o->max_datagram_bytes < min_datagram_bytes(s) || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)

@@ -71,6 +71,7 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
                       const struct sml_prober_options *options, uint64_t now_ns) {
   SML_ASSERT(welcome->num_lanes <= p->engines->num_engines);
   p->num_lanes = welcome->num_lanes;
+  p->rtt_ns = 0;
   uint32_t max_bytes = options->max_datagram_bytes;
   for (uint32_t l = 0; l < p->num_lanes; l++)
     max_bytes = sml_min_u32(max_bytes, p->engines->units[l].io->max_frame_bytes);
@@ -111,6 +112,8 @@ enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uin
     } else {
       const uint32_t lane_bytes = verdict == PROBE_ECHOED ? lane->hello.datagram_bytes : 0;
       datagram_bytes = sml_min_u32(datagram_bytes, lane_bytes);
+      const uint64_t rtt_ns = verdict == PROBE_ECHOED ? lane->hello.rtt_ns : 0;
+      if (rtt_ns != 0 && (p->rtt_ns == 0 || rtt_ns < p->rtt_ns)) p->rtt_ns = rtt_ns;
     }
   }
   if (is_busy) return SML_PROBER_BUSY;

@@ -22,6 +22,7 @@ struct sml_prober {
   void (*wake)(void *user); /* called on an engine's thread when a verdict is there */
   void *user;
   uint32_t num_lanes;
+  uint64_t rtt_ns; /* once DONE: the smallest that was seen on any lane; 0: none was */
   uint32_t candidates_bytes[SML_PROBER_CANDIDATES], num_candidates;
   struct sml_prober_lane lanes[SML_MAX_LANES];
 };

@@ -47,6 +47,7 @@ static void join_again(struct sml_job *job, uint64_t now_ns) {
   const struct sml_session_resume resume = {.resume_operation = sml_job_first_unfinished_locked(job),
                                             .oldest_operation = job->confirmed_operation,
                                             .chunk_bytes = job->start.chunk_bytes,
+                                            .num_slots = job->start.num_slots,
                                             .deadline_ns = job->rejoining_since_ns + job->retry_ns};
   pthread_mutex_unlock(&job->lock);
   if (is_rejoining) sml_session_rejoin(&job->shards[0].session, &resume, now_ns);

@@ -137,6 +137,7 @@ void sml_session_rejoin(struct sml_session *s, const struct sml_session_resume *
   join->resume_operation = resume->resume_operation;
   join->oldest_operation = resume->oldest_operation;
   join->resume_chunk_bytes = resume->chunk_bytes;
+  join->num_slots = resume->num_slots;
   s->only_datagram_bytes = resume->chunk_bytes + overhead_bytes(s);
   s->options.deadline_ns = resume->deadline_ns;
   s->attempt_failure[0] = 0;
@@ -300,8 +301,9 @@ static bool has_agreed_size(const struct sml_session *s, const struct sml_ctl_st
 }
 
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
+  const uint32_t num_asked = s->options.join.num_slots;
   if (!has_agreed_contributors(&s->options.join, start) || !has_agreed_size(s, start) ||
-      start->num_lanes > s->welcome.num_lanes || start->num_slots > s->options.join.num_slots ||
+      start->num_lanes > s->welcome.num_lanes || (num_asked != 0 && start->num_slots > num_asked) ||
       start->features != s->options.join.features) {
     end(s, SML_ERR_PROTOCOL,
         "the aggregator at %s started the job with %u lanes, %u slots, chunks of %u bytes and features %x, "
@@ -466,7 +468,8 @@ static void poll_prober(struct sml_session *s, uint64_t now_ns) {
   if (s->state == SML_SESSION_PROBING) {
     s->datagram_bytes = datagram_bytes;
     s->state = SML_SESSION_PROBED;
-    sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed = {datagram_bytes}});
+    const struct sml_ctl_probed probed = {.datagram_bytes = datagram_bytes, .rtt_ns = s->prober.rtt_ns};
+    sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed = probed});
   } else if (s->state == SML_SESSION_CLEARING) {
     s->state = SML_SESSION_WAITING;
   } else if (s->state == SML_SESSION_CLOSING) {

@@ -87,6 +87,7 @@ void sml_session_leave(struct sml_session *session, uint64_t now_ns);
 struct sml_session_resume {
   uint64_t resume_operation, oldest_operation;
   uint32_t chunk_bytes; /* that the job must get again */
+  uint32_t num_slots;   /* likewise */
   uint64_t deadline_ns;
 };
 void sml_session_rejoin(struct sml_session *session, const struct sml_session_resume *resume,

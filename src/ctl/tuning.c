@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ctl/tuning.h"
+
+/* All by measurement, over all lanes together. */
+#define USUAL_SLOTS 256u
+#define USUAL_BYTES (5u << 18)
+#define LOOPBACK_BYTES (5u << 17)
+#define MOST_BYTES (1u << 24)     /* what sockets are asked to hold, about */
+#define PATH_BYTES_PER_US 1250u   /* 10 Gbit/s: nobody knows the rate before there is traffic */
+#define LOOPBACK_RTT_NS (2 * SML_NS_PER_MS) /* above it somebody has put a delay there, which is to be served */
+
+/* The largest power of two of slots within num_bytes a lane, but not below FEW. */
+static uint32_t slots_within(uint64_t num_bytes, uint32_t chunk_bytes, uint32_t most) {
+  uint32_t num_slots = most;
+  while (num_slots > SML_TUNING_FEW_SLOTS && (uint64_t)num_slots * chunk_bytes > num_bytes) num_slots /= 2;
+  return num_slots;
+}
+
+/* The largest power of two that is at most half of the pool: no job takes more by itself, unless the pool is tiny. */
+static uint32_t share_of(uint32_t pool_slots) {
+  const uint32_t most = sml_max_u32(pool_slots / 2, sml_min_u32(pool_slots, SML_TUNING_FEW_SLOTS));
+  return 1u << (sml_ceil_log2(most + 1) - 1);
+}
+
+uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out) {
+  SML_ASSERT(t->num_lanes >= 1 && t->chunk_bytes >= 1 && t->pool_slots >= 1);
+  *why_out = SML_SLOTS_REASON_ASKED;
+  if (t->num_asked != 0) return slots_within(MOST_BYTES, t->chunk_bytes, t->num_asked);
+  const uint32_t share = share_of(t->pool_slots);
+  const uint32_t usual = sml_max_u32(SML_TUNING_FEW_SLOTS, USUAL_SLOTS >> sml_ceil_log2(t->num_lanes));
+  const bool is_near = t->is_loopback && t->rtt_ns < LOOPBACK_RTT_NS;
+  const uint64_t base_bytes = is_near ? LOOPBACK_BYTES : USUAL_BYTES;
+  uint32_t num_slots = slots_within(base_bytes / t->num_lanes, t->chunk_bytes, usual);
+  *why_out = is_near ? SML_SLOTS_REASON_LOOPBACK : SML_SLOTS_REASON_USUAL;
+  if (!is_near) {
+    const uint64_t path_bytes = sml_min_u64(t->rtt_ns / SML_NS_PER_US, MOST_BYTES) * PATH_BYTES_PER_US;
+    const uint64_t window_bytes = sml_min_u64(path_bytes, MOST_BYTES) / t->num_lanes;
+    const uint32_t path_slots = slots_within(window_bytes, t->chunk_bytes, sml_max_u32(share, SML_TUNING_FEW_SLOTS));
+    if (path_slots > num_slots) *why_out = SML_SLOTS_REASON_PATH;
+    num_slots = sml_max_u32(num_slots, path_slots);
+  }
+  if (num_slots <= share) return num_slots;
+  *why_out = SML_SLOTS_REASON_POOL;
+  return share;
+}

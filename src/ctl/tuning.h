@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How many slots a job gets, decided in this one place, by the aggregator, for all ranks of the job. Pure.
+ *
+ * A window has to cover what the path holds and the time that ranks wait for their processors; a larger one only
+ * lengthens queues and falls out of the caches (docs/adr/0013-the-aggregator-chooses-the-window.md has the figures). */
+#ifndef SML_CTL_TUNING_H
+#define SML_CTL_TUNING_H
+
+#include "base/base.h"
+#include "switchml/switchml.h"
+
+#define SML_TUNING_FEW_SLOTS 32u /* never chosen fewer, but for want of free ones: a burst must hold many chunks */
+
+struct sml_tuning {
+  uint32_t num_asked;   /* a lane; power of two, or 0: to be chosen */
+  uint32_t num_lanes;   /* >= 1, of all aggregators of the job: they share one window */
+  uint32_t chunk_bytes; /* >= 1 */
+  uint32_t pool_slots;  /* that the aggregator has a lane, for all jobs together; >= 1 */
+  uint64_t rtt_ns;      /* the smallest seen of the furthest rank, without load; 0: not known */
+  bool is_loopback;     /* all ranks are on the aggregator's host */
+};
+/* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
+ * within 16 MiB a lane. */
+uint32_t sml_tuning_choose(const struct sml_tuning *tuning, sml_slots_reason *why_out);
+
+#endif

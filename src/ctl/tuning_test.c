@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ctl/tuning.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum {
+  ASKED = SML_SLOTS_REASON_ASKED,
+  USUAL = SML_SLOTS_REASON_USUAL,
+  PATH = SML_SLOTS_REASON_PATH,
+  LOOPBACK = SML_SLOTS_REASON_LOOPBACK,
+  POOL = SML_SLOTS_REASON_POOL,
+};
+
+static const struct row {
+  uint32_t num_asked, num_lanes, chunk_bytes, pool_slots;
+  uint64_t rtt_us;
+  bool is_loopback;
+  uint32_t num_slots;
+  int why;
+} rows[] = {
+    /* near */
+    {0, 1, 1440, 8192, 0, false, 256, USUAL},
+    {0, 1, 1440, 8192, 100, false, 256, USUAL},
+    {0, 1, 1440, 8192, 589, false, 256, USUAL},
+    {0, 1, 8928, 8192, 100, false, 128, USUAL},
+    {0, 1, 65472, 8192, 100, false, 32, USUAL},
+    {0, 2, 1440, 8192, 100, false, 128, USUAL},
+    {0, 3, 1440, 8192, 100, false, 64, USUAL},
+    {0, 16, 8928, 8192, 100, false, 32, USUAL},
+    {0, 1024, 1440, 8192, 100, false, 32, USUAL},
+    /* far: 10 Gbit/s times the round trip */
+    {0, 1, 1440, 8192, 590, false, 512, PATH},
+    {0, 1, 1440, 8192, 5000, false, 4096, PATH},
+    {0, 1, 8928, 8192, 5000, false, 512, PATH},
+    {0, 2, 8928, 8192, 5000, false, 256, PATH},
+    {0, 1, 1440, 8192, 50000, false, 4096, PATH},
+    {0, 1, 1440, 65536, 50000, false, 8192, PATH},
+    {0, 1, 8928, 8192, 50000, false, 1024, PATH},
+    {0, 1, 8928, 8192, UINT64_MAX / 1000, false, 1024, PATH},
+    {0, 1, 1, 65536, UINT64_MAX / 1000, false, 32768, PATH},
+    /* one host */
+    {0, 1, 8928, 8192, 100, true, 64, LOOPBACK},
+    {0, 2, 8928, 8192, 100, true, 32, LOOPBACK},
+    {0, 1, 1440, 8192, 0, true, 256, LOOPBACK},
+    {0, 1, 65472, 8192, 100, true, 32, LOOPBACK},
+    {0, 1, 8928, 8192, 1999, true, 64, LOOPBACK},
+    {0, 1, 8928, 8192, 5000, true, 512, PATH},
+    /* half of the pool, or all of a tiny one */
+    {0, 1, 1440, 512, 0, false, 256, USUAL},
+    {0, 1, 1440, 511, 0, false, 128, POOL},
+    {0, 1, 1440, 1024, 50000, false, 512, PATH},
+    {0, 1, 1440, 40, 0, false, 32, POOL},
+    {0, 1, 1440, 7, 0, true, 4, POOL},
+    {0, 1, 1440, 1, 50000, false, 1, POOL},
+    /* a number is a number, up to 16 MiB */
+    {1, 1, 1440, 8192, 50000, false, 1, ASKED},
+    {256, 4, 8928, 8192, 0, true, 256, ASKED},
+    {8192, 1, 1440, 8192, 0, false, 8192, ASKED},
+    {512, 1, 32768, 8192, 0, false, 512, ASKED},
+    {512, 1, 32772, 8192, 0, false, 256, ASKED},
+    {16, 1, 65472, 8192, 0, false, 16, ASKED},
+};
+
+static struct sml_tuning tuning_of(const struct row *row) {
+  return (struct sml_tuning){.num_asked = row->num_asked,
+                             .num_lanes = row->num_lanes,
+                             .chunk_bytes = row->chunk_bytes,
+                             .pool_slots = row->pool_slots,
+                             .rtt_ns = row->rtt_us * SML_NS_PER_US,
+                             .is_loopback = row->is_loopback};
+}
+
+static void test_slots(void **state) {
+  (void)state;
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const struct sml_tuning tuning = tuning_of(&rows[i]);
+    sml_slots_reason why;
+    const uint32_t num_slots = sml_tuning_choose(&tuning, &why);
+    if (num_slots != rows[i].num_slots || (int)why != rows[i].why)
+      fail_msg("row %zu: %u slots for reason %d, not %u for %d", i, num_slots, (int)why, rows[i].num_slots,
+               rows[i].why);
+  }
+}
+
+/* Whatever the numbers: a power of two that the pool has, and a longer way never gets fewer. */
+static void test_any_input(void **state) {
+  (void)state;
+  static const uint32_t chunks[] = {1, 256, 1440, 8928, 65503}, pools[] = {1, 31, 33, 1000, 8192, 65536};
+  for (size_t c = 0; c < SML_ARRAY_LEN(chunks); c++)
+    for (size_t p = 0; p < SML_ARRAY_LEN(pools); p++)
+      for (uint32_t lanes = 1; lanes <= 16; lanes++)
+        for (uint32_t near = 0; near < 2; near++) {
+          uint32_t before = 0;
+          for (uint32_t shift = 0; shift < 64; shift++) {
+            const struct sml_tuning tuning = {.num_lanes = lanes,
+                                              .chunk_bytes = chunks[c],
+                                              .pool_slots = pools[p],
+                                              .rtt_ns = UINT64_C(1) << shift,
+                                              .is_loopback = near != 0};
+            sml_slots_reason why;
+            const uint32_t num_slots = sml_tuning_choose(&tuning, &why);
+            assert_true(sml_is_pow2(num_slots) && num_slots <= pools[p] && num_slots <= 32768);
+            assert_true(num_slots >= before);
+            before = num_slots;
+          }
+        }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_slots),
+      cmocka_unit_test(test_any_input),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
