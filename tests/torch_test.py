@@ -405,6 +405,13 @@ def case_one_call():
                stats=sml.stats() if values else {})
 
 
+def case_one_call_apart():
+    """Rank 1 has an aggregator, the others none."""
+    if os.environ["RANK"] == "1":
+        os.environ["SWITCHML_AGGREGATOR"] = "127.0.0.1:9"
+    case_one_call()
+
+
 def case_exit():
     """Ends without destroying the group."""
     torch, dist, _, _, _ = start()
@@ -529,17 +536,34 @@ def test_mismatched_sizes_are_an_error_on_all_ranks():
             assert "failed before" in result["other"] and 1 in result["ranks"], result
 
 
-def test_no_aggregator_falls_back_with_one_warning():
-    results = run_ranks("one_call", 2)
+def test_different_aggregators_fall_back_with_one_warning():
+    results = run_ranks("one_call_apart", 2)
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
     told = [text for result in results for text in result["warnings"] if "switchml" in text]
     assert len(told) == 1 and "SWITCHML_AGGREGATOR" in told[0], told
 
 
-def test_no_aggregator_is_an_error_when_required():
-    for result in run_ranks("one_call", 2, SWITCHML_REQUIRE="1"):
-        assert "SWITCHML_REQUIRE=1, but no aggregator is configured on all ranks" in result["error"], result
+def test_different_aggregators_are_an_error_when_required():
+    for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1"):
+        assert "SWITCHML_REQUIRE=1, but SWITCHML_AGGREGATOR is not what it is on rank 0 on rank 1" in result["error"], result
+
+
+def test_no_aggregator_is_needed():
+    for result in run_ranks("collectives", 3, SWITCHML_REQUIRE="1"):
+        stats = result["stats"]
+        assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
+        assert stats["num_lanes"] == 3 and stats["tx_packets"] > 0, stats
+
+
+def test_exit_and_forks_without_an_aggregator():
+    for case in ("exit_outstanding", "loaders"):
+        ranks = Ranks(case, 2, SWITCHML_REQUIRE="1")
+        results = ranks.wait()
+        assert ranks.took_s < 30, ranks.took_s
+        assert not any("Traceback" in result["stderr"] or "terminate called" in result["stderr"]
+                       for result in results), results
+        assert case != "loaders" or all(result["seen"] == result["expected"] for result in results), results
 
 
 def test_unreachable_aggregator_falls_back_together():

@@ -50,7 +50,7 @@ typedef enum sml_status {
   SML_ERR_AGGREGATOR_LOST = -12, /* the aggregator is gone or restarted (and retry_ns are over) */
   SML_ERR_MISMATCH = -13,        /* ranks called different operations; sml_error.ranks names two */
   SML_ERR_ABORTED = -14,         /* sml_job_abort() on this or another rank */
-  SML_ERR_NOT_CONFIGURED = -15,  /* no aggregator is named; set SWITCHML_AGGREGATOR=host:port */
+  SML_ERR_NOT_CONFIGURED = -15,  /* no aggregator is named, and no allgather callback to do without */
   SML_ERR_FORKED = -16,          /* the handle belongs to the parent of this process */
   SML_ERR_PROTOCOL = -17,        /* the other side broke the protocol */
   SML_ERR_INTEGRITY = -18,       /* a sum's check word was wrong twice: the aggregator does not add right */
@@ -89,7 +89,10 @@ typedef int (*sml_allgather_fn)(void *user, const void *in, void *out, size_t by
 typedef struct sml_job_options {
   size_t struct_bytes;
   /* "host:port" or "[v6]:port"; NULL: SWITCHML_AGGREGATOR. Several, with commas between them, share the job: the same
-   * list on all ranks, at most 64. */
+   * list on all ranks, at most 64. None (unset, or "") and an allgather callback: the ranks aggregate themselves, each
+   * host a share in the process of its lowest rank, on any free ports of the interfaces in SWITCHML_INTERFACE (names
+   * with commas; unset: any), under a key that rank 0 makes. sml_job_destroy() then waits up to 5 s for ranks that lack
+   * a result still, and who is lost takes a share along: every rank's next operation ends in SML_ERR_RANK_LOST. */
   const char *aggregator;
   const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
   uint32_t rank;           /* 0 .. world_size - 1 */

@@ -71,14 +71,16 @@ struct sml_aggd {
   pthread_t thread;
   bool is_running;
   _Atomic bool should_stop;
+  _Atomic uint64_t lowest_completed;
 };
 
 /* --- sockets --- */
 
 static void free_conn(struct conn *c) {
-  close(c->fd); /* leaves the epoll set by itself */
-  c->fd = -1;
+  const int fd = c->fd;
+  c->fd = -1; /* first: in the child of a fork the number may be another's already */
   c->state = CONN_FREE;
+  close(fd); /* leaves the epoll set by itself */
 }
 
 static void break_conn(struct conn *c, enum sml_close_cause cause) {
@@ -459,6 +461,8 @@ static void *run_control(void *argument) {
   while (!atomic_load_explicit(&a->should_stop, memory_order_acquire)) { /* pairs with sml_aggd_stop */
     take_input(a, next_deadline(a));
     run_timers(a);
+    if (!a->options.tells_completed) continue;
+    atomic_store_explicit(&a->lowest_completed, sml_registry_lowest_completed(a->registry), memory_order_relaxed);
   }
   say_goodbye(a);
   return NULL;
@@ -653,6 +657,19 @@ void sml_aggd_stop(struct sml_aggd *a) {
   while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
   pthread_join(a->thread, NULL);
   destroy(a);
+}
+
+uint64_t sml_aggd_lowest_completed(const struct sml_aggd *a) {
+  return atomic_load_explicit(&a->lowest_completed, memory_order_relaxed);
+}
+
+void sml_aggd_close_descriptors(struct sml_aggd *a) {
+  for (uint32_t i = 0; i < a->options.max_connections; i++)
+    if (a->conns[i].state != CONN_FREE && a->conns[i].fd >= 0) close(a->conns[i].fd);
+  close(a->listen_fd);
+  close(a->epoll_fd);
+  close(a->event_fd);
+  sml_lanes_close_descriptors(a->lanes);
 }
 
 void sml_aggd_addr(const struct sml_aggd *a, struct sml_addr *addr_out) {

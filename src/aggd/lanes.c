@@ -291,6 +291,10 @@ void sml_lanes_close(struct sml_lanes *lanes) {
   free(lanes);
 }
 
+void sml_lanes_close_descriptors(struct sml_lanes *lanes) {
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) lanes->lanes[l].io->ops->close(lanes->lanes[l].io);
+}
+
 uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane) {
   struct sml_addr addr;
   lanes->lanes[lane].io->ops->local_addr(lanes->lanes[lane].io, &addr);

@@ -14,6 +14,7 @@ struct sml_lanes;
 int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
                    char *error_out, size_t error_bytes);
 void sml_lanes_close(struct sml_lanes *lanes); /* jobs must be closed */
+void sml_lanes_close_descriptors(struct sml_lanes *lanes); /* in the child of a fork */
 uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane);
 uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes);
 void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops); /* [SML_NUM_DROPS]; any thread */

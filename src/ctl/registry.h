@@ -124,6 +124,9 @@ void sml_registry_forgive(struct sml_registry *r, uint64_t late_ns, uint64_t now
 /* The next effect, or NULL. Valid until the next on_*(). */
 const struct sml_effect *sml_registry_next_effect(struct sml_registry *r);
 
+/* The first operation that some member of a started job has not said to have completed; UINT64_MAX: no members. */
+uint64_t sml_registry_lowest_completed(const struct sml_registry *r);
+
 struct sml_registry_counts {
   uint32_t connections, unjoined, jobs_joining, jobs_started, slots_used; /* slots of lane 0 */
 };

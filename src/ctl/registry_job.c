@@ -572,6 +572,16 @@ uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_j
   return sml_max_u64(confirmed, job->confirmed);
 }
 
+uint64_t sml_registry_lowest_completed(const struct sml_registry *r) {
+  uint64_t lowest = UINT64_MAX;
+  for (uint32_t i = 0; i < r->jobs_end; i++) {
+    if (r->jobs[i].state != SML_JOB_STARTED) continue;
+    for (uint32_t c = r->jobs[i].first_member; c != SML_NO_CONN; c = r->conns[c].next)
+      lowest = sml_min_u64(lowest, r->conns[c].completed);
+  }
+  return lowest;
+}
+
 const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
   for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
     if (job->departures[i].rank == rank) return job->departures[i].text;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "lib/hosting.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/job_pieces.h"
@@ -13,6 +14,7 @@
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
 #define BUSY_HEARTBEAT_NS (50 * SML_NS_PER_MS)
+#define HOSTED_LOOK_NS (1 * SML_NS_PER_MS) /* between looks at what ranks have told the shard in this process */
 #define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit \
                                           */
 
@@ -71,6 +73,11 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
       .user = &job->shards[index]};
   session.join.is_combining = (session.join.host[0] | session.join.host[1]) != 0 && o->retry_ns == 0;
   snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", place->text);
+  if (place->host_rank != SML_NO_HOST_RANK) {
+    memcpy(session.addrs, place->addrs, sizeof session.addrs);
+    session.num_addrs = place->num_addrs;
+    session.host_rank = place->host_rank;
+  }
   memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
   memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
   return session;
@@ -135,7 +142,12 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   /* From here on the other ranks hear of what fails here. */
   status = sml_job_settings_exchange(&s, status);
   if (status != SML_OK) return status;
+  struct sml_hosted *hosted = NULL;
+  if (s.places.num_shards == 0) status = sml_hosting_arrange(&s, &context->settings, &hosted);
+  if (status != SML_OK) return status;
   struct sml_job *job = make_job(context, &s);
+  if (job != NULL) job->hosted = hosted;
+  else sml_hosted_stop(hosted);
   status = job != NULL ? join(job, &s) : sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
   status = sml_job_settings_agree(&s, status);
   if (status == SML_OK) {
@@ -157,21 +169,32 @@ static int await_change(struct sml_job *job, uint64_t deadline_ns) {
   return pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
 }
 
-/* Should the aggregator be lost now, then the others need what is kept here: as long as they may lack a
- * result, and none of them is gone, without which they can't get it. */
+/* What the others lack still. */
+static bool is_needed(const struct sml_job *job) {
+  if (job->oldest != NULL) return true;
+  if (job->hosted != NULL) return sml_aggd_lowest_completed(job->hosted->aggd) < job->next_number;
+  return job->confirmed_operation < job->next_number && !job->has_gone_rank;
+}
+
+/* Should the aggregator be lost now, then the others need what is kept here: as long as they may lack a result, and
+ * none of them is gone, without which they can't get it. And if the aggregator is in this process, it goes with it: as
+ * long as a rank that is there has not said that it has all results. */
 static void linger(struct sml_job *job) {
   const uint64_t deadline_ns = sml_clock_ns() + LINGER_NS;
   int error = 0;
   job->is_lingering = true;
   sml_control_wake(&job->context->control);
-  while (job->state != SML_JOB_FAILED && !job->has_gone_rank && error == 0 &&
-         (job->oldest != NULL || job->confirmed_operation < job->next_number))
-    error = await_change(job, deadline_ns);
+  while (job->state != SML_JOB_FAILED && error == 0 && is_needed(job)) {
+    const uint64_t look_ns = job->hosted != NULL ? sml_clock_ns() + HOSTED_LOOK_NS : SML_NEVER;
+    error = await_change(job, sml_min_u64(look_ns, deadline_ns));
+    if (look_ns < deadline_ns) error = 0;
+  }
 }
 
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
-  if (job->retry_ns != 0 && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
+  const bool keeps = job->retry_ns != 0 || job->hosted != NULL;
+  if (keeps && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
   if (job->oldest != NULL || job->batch.open != NULL) {
     /* The aggregator tells the others which rank it was. */
     const struct sml_ctl_abort failure =
@@ -189,6 +212,7 @@ void sml_job_destroy(sml_job *job) {
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
   sml_job_host_close(job);
+  sml_hosted_stop(job->hosted);
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
   free(job->shards);

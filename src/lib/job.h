@@ -93,6 +93,7 @@ struct sml_job {
   uint32_t num_closed;          /* shards whose session is; the control thread's */
   uint32_t num_shards;          /* constant; 0: world size 1 */
   struct sml_job_shard *shards; /* owned */
+  struct sml_hosted *hosted;    /* owned: the shard in this process; NULL: none. Constant */
 };
 
 extern const struct sml_session_events sml_job_events;

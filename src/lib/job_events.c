@@ -178,10 +178,30 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
   lose_rank(shard->job, gone);
 }
 
+/* A shard in a rank's process is lost with that rank, which may have done all that it had to do. */
+static void lose_host(const struct sml_job_shard *shard, const char *detail) {
+  struct sml_job *job = shard->job;
+  struct sml_ctl_rank_gone gone = {.rank = shard->host_rank, .status = SML_ERR_RANK_LOST};
+  snprintf(gone.detail, sizeof gone.detail, "rank %u is gone, and with it its share of the sums: %.180s",
+           shard->host_rank, detail);
+  lose_rank(job, &gone);
+  pthread_mutex_lock(&job->lock);
+  if (job->oldest != NULL || job->state == SML_JOB_JOINING) {
+    struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", gone.detail);
+    failure.ranks[failure.num_ranks++] = (uint16_t)shard->host_rank;
+    sml_job_fail_locked(job, &failure, true);
+  }
+  pthread_mutex_unlock(&job->lock);
+}
+
 /* What one aggregator says of the job, its others must hear: each rank is with all of them. */
 static void on_ended(void *user, const struct sml_ctl_abort *cause) {
   const struct sml_job_shard *shard = user;
   struct sml_ctl_abort failure = *cause;
+  if (shard->host_rank != SML_NO_HOST_RANK && failure.status == SML_ERR_AGGREGATOR_LOST) {
+    lose_host(shard, failure.detail);
+    return;
+  }
   if (!sml_rejoin_try(shard->job, &failure, sml_clock_ns())) fail(shard->job, &failure, shard->job->num_shards > 1);
 }
 

@@ -133,6 +133,19 @@ static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
          ((s->features & SML_FEATURE_CHECK) != 0 ? SML_CHECK_BYTES : 0);
 }
 
+/* No aggregator is configured: the ranks host it. */
+static sml_status check_hosting(const sml_job_options *o) {
+  if (o->allgather == NULL)
+    return sml_fail(SML_ERR_NOT_CONFIGURED,
+                    "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the address of a running "
+                    "switchmld, or give an allgather callback, with which the ranks do without");
+  if (o->retry_ns != 0)
+    return sml_fail(SML_ERR_UNSUPPORTED,
+                    "retry_ns is set, but no aggregator is configured: ranks that aggregate themselves can't outlive "
+                    "the loss of one");
+  return SML_OK;
+}
+
 sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
   sml_status status = read_sizes(s);
@@ -157,10 +170,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u",
                     o->max_datagram_bytes, min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
   if (o->world_size == 1) return SML_OK;
-  if (o->aggregator[0] == 0)
-    return sml_fail(SML_ERR_NOT_CONFIGURED,
-                    "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the "
-                    "address of a running switchmld");
+  if (o->aggregator[0] == 0) return check_hosting(o);
   status = sml_shards_parse(o->aggregator, &s->places);
   if (status == SML_OK && s->places.num_shards > 1 && o->retry_ns != 0)
     return sml_fail(SML_ERR_UNSUPPORTED,

@@ -18,6 +18,7 @@
 
 #define RETRY_NS (100 * SML_NS_PER_MS)
 #define ATTEMPT_NS (3 * SML_NS_PER_S)
+#define ATTEMPT_OF_SEVERAL_NS (1 * SML_NS_PER_S)
 /* The aggregator gives up at the deadline too, and knows who is missing: let its answer come first. */
 #define ANSWER_GRACE_NS (1 * SML_NS_PER_S)
 #define LEAVE_NS (1 * SML_NS_PER_S)
@@ -158,7 +159,18 @@ static void send_join(struct sml_session *s, uint64_t now_ns) {
   sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_JOIN, .u.join = *join});
 }
 
+static void choose_address(struct sml_session *s) {
+  struct sml_session_options *o = &s->options;
+  if (o->num_addrs == 0) return;
+  char text[64];
+  o->aggregator = o->addrs[s->num_attempts % o->num_addrs];
+  sml_addr_format(&o->aggregator, text, sizeof text);
+  snprintf(o->aggregator_text, sizeof o->aggregator_text, "%s (in rank %u)", text, o->host_rank);
+}
+
 static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
+  choose_address(s);
+  s->num_attempts++;
   const struct sockaddr *addr = (const struct sockaddr *)(const void *)s->options.aggregator.bytes;
   sml_fork_lock();
   s->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -173,7 +185,7 @@ static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
   s->rx_bytes = s->tx_bytes = 0;
   sml_channel_init(&s->channel, false);
   s->state = SML_SESSION_CONNECTING;
-  s->attempt_ns = now_ns + ATTEMPT_NS;
+  s->attempt_ns = now_ns + (s->options.num_addrs > 1 ? ATTEMPT_OF_SEVERAL_NS : ATTEMPT_NS);
   if (connect(s->fd, addr, s->options.aggregator.num_bytes) != 0 && errno != EINPROGRESS)
     retry(s, now_ns, "%s", strerror(errno));
 }
@@ -376,6 +388,10 @@ static void take_messages(struct sml_session *s, uint64_t now_ns) {
       used_bytes += consumed_bytes;
       take_message(s, &m, now_ns);
       continue;
+    }
+    if (s->state == SML_SESSION_JOINING && s->options.num_addrs > 1) {
+      retry(s, now_ns, "what answers there is another service"); /* whose host has an address like that one's */
+      return;
     }
     if (s->state < SML_SESSION_OVER) end_for_garbage(s, verdict);
     s->rx_bytes = 0;

@@ -8,6 +8,7 @@
 #include "ctl/channel.h"
 #include "lib/control.h"
 #include "lib/prober.h"
+#include "lib/shards.h"
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {
@@ -28,6 +29,10 @@ struct sml_session_options {
   struct sml_engines *engines;
   struct sml_addr aggregator;
   char aggregator_text[96]; /* for sentences */
+  /* Of an aggregator in a rank's process: where it may be, tried in turn until one answers; `aggregator` and its text
+   * follow. num_addrs 0: the aggregator is a daemon, where `aggregator` says. */
+  struct sml_addr addrs[SML_MAX_PLACES];
+  uint32_t num_addrs, host_rank;
   struct sml_ctl_join join; /* the nonce is the session's to choose */
   bool is_keyed;
   struct sml_key key;         /* of join.key_name */
@@ -58,6 +63,7 @@ struct sml_session {
   int fd; /* opened and closed under sml_fork_lock() */
   uint32_t watched_events;
   uint64_t attempt_ns; /* WAITING: when to connect; CONNECTING: when to give this attempt up */
+  uint32_t num_attempts;
   uint64_t leave_deadline_ns;
   uint64_t last_heard_ns, next_heartbeat_ns;
   uint64_t told_operation;   /* operations_completed of the last heartbeat */

@@ -15,7 +15,7 @@
 /* Where an aggregator is. */
 struct sml_shard_place {
   struct sml_addr addrs[SML_MAX_PLACES]; /* the likely ones first */
-  uint32_t num_addrs;
+  uint32_t num_addrs;    /* of a daemon's: 1 */
   uint32_t host_rank; /* the rank whose process it is in; SML_NO_HOST_RANK: a daemon's */
   char text[96];      /* for sentences */
 };

@@ -2,7 +2,7 @@
 """The torch.distributed backend `switchml`: all-reduce by in-network aggregation.
 
     import switchml.torch
-    torch.distributed.init_process_group("switchml")     # with SWITCHML_AGGREGATOR=host:port
+    torch.distributed.init_process_group("switchml")
 
 All-reduce of dense CPU float32 (SUM, AVG) and int32 (SUM) tensors goes through libswitchml; every other
 collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all
@@ -10,7 +10,8 @@ ranks: type, reduction, number of elements, group size, and the settings the ran
 group was made. Plain Python over the C library (ctypes), for torch 1.13 and 2.x alike.
 
 Environment
-  SWITCHML_AGGREGATOR  host:port of a switchmld; unset: a warning, and all goes through Gloo
+  SWITCHML_AGGREGATOR  host:port of a switchmld, or several with commas between them; unset: the ranks aggregate
+  SWITCHML_INTERFACE   then: the network interfaces at which they may reach each other, "eth0,eth1"; unset: any
   SWITCHML_REQUIRE=1   an eligible call that cannot go through SwitchML is an error, never Gloo
   SWITCHML_DISABLE=1   everything goes through Gloo
   SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it;
@@ -50,6 +51,7 @@ _SML_TYPE = {torch.float32: 0, torch.int32: 1}
 _NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 _EXIT_GRACE_S = 1     # for operations still outstanding when the script ends
+_LEAVE_S = 6          # and, with nothing outstanding, until others have what this rank adds up for them
 _SETTLE_S = 5
 _BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
 
@@ -92,6 +94,9 @@ class _Process:
                 act(thread)
             deadline = time.monotonic() + _EXIT_GRACE_S
             have_ended = [thread.join(deadline - time.monotonic()) for thread in threads]
+            deadline += _LEAVE_S
+            have_ended = [has_ended or thread.is_leaving and thread.join(deadline - time.monotonic())
+                          for has_ended, thread in zip(have_ended, threads)]
         if cls.context is not None and all(have_ended):
             cls.library.sml_context_destroy(cls.context)
             cls.context = None
@@ -102,7 +107,7 @@ class _Thread:
     """A group's daemon thread over a queue of its own, started by the first thing to do."""
 
     def __init__(self):
-        self.pid, self.thread, self.is_closing = os.getpid(), None, False
+        self.pid, self.thread, self.is_closing, self.is_leaving = os.getpid(), None, False, False
         self.changed = threading.Condition(threading.RLock())  # reentrant: a finalizer may run anywhere
         _Process.threads.add(self)
 
@@ -198,7 +203,7 @@ def _agree(exchange):
     except SwitchMLError as load_error:
         problem = str(load_error)
     mine = {"disable": _is_set("SWITCHML_DISABLE"), "require": _is_set("SWITCHML_REQUIRE"),
-            "aggregator": bool(os.environ.get("SWITCHML_AGGREGATOR")), "problem": problem}
+            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
     is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
     if why_off and is_required:
@@ -218,9 +223,10 @@ def _why_off(ranks):
     for number, rank in enumerate(ranks):
         if rank["problem"]:
             return f"on rank {number} {rank['problem']}"
-    if len(ranks) > 1 and not all(rank["aggregator"] for rank in ranks):
-        return ("no aggregator is configured on " + those(lambda rank: not rank["aggregator"])
-                + "; set SWITCHML_AGGREGATOR=host:port of a switchmld")
+    if len({rank["aggregator"] for rank in ranks}) > 1:
+        return ("SWITCHML_AGGREGATOR is not what it is on rank 0 on "
+                + those(lambda rank: rank["aggregator"] != ranks[0]["aggregator"])
+                + "; set it to the same on all ranks, or on none")
     return ""
 
 
@@ -510,7 +516,7 @@ class _Offload(_Thread):
         master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
         options, callback, job = sized(JobOptions), self.exchange.callback(), ctypes.c_void_p()
         aggregator = os.environ.get("SWITCHML_AGGREGATOR")
-        options.aggregator = aggregator.encode() if aggregator else None
+        options.aggregator = aggregator.encode() if aggregator else b""
         options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]
         options.rank, options.world_size, options.allgather = self.rank, self.size, callback
         options.join_timeout_ns = int(min(self.timeout.total_seconds(), _JOIN_TIMEOUT_S) * _NS)
@@ -591,6 +597,7 @@ class _Offload(_Thread):
             job, self.last_stats = self.job, self._read_stats()
             self.job = None
         self.gloo = None
+        self.is_leaving = True
         if job is not None:
             self.library.sml_job_destroy(job)
 
