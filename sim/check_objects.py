@@ -15,14 +15,15 @@ import sys
 import tempfile
 
 # An object of the product: libsml_core.a.p/..., src/lib/libsml_lib.a.p/...
-OBJECT = re.compile(r"\blibsml_(base|core|quant|ctl|netio|engine|aggd|lib)\.a(?:\.p/|\()([\w.+-]+\.o)\)?$")
+OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|lib)\.a(?:\.p/|\()([\w.+-]+\.o)\)?$")
 # What the kernel is in place of: the packet back end of real sockets, fork's lock and list, the daemon's log.
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
 REPLACED = re.compile(r"^(netio/\w*udp(_rx|_tx)?\.c\.o|netio/.*_udp(_rx|_tx)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_host_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
-UNREACHED = re.compile(r"^host/")
+# Nor do they write files: nothing asks for a trace.
+UNREACHED = re.compile(r"^(host/|trace/.*dump\.c\.o$)")
 # Functions that depend on nothing but their arguments, or that the simulated system leaves as they are.
 HARMLESS = re.compile(
     r"^(mem\w+|str(c|n|l|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"

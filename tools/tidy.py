@@ -25,18 +25,19 @@ LAYERS = {
     "ctl": ["api"],
     "netio": [],
     "host": ["quant"],
-    "engine": ["core", "quant", "netio/netio.h", "api"],
-    "aggd": ["engine", "ctl", "core", "quant", "netio/netio.h", "api"],
-    "switchd": ["aggd", "api"],
-    "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "netio/netio.h", "api"],
-    "cli": ["api", "ctl", "quant/quant.h", "quant/limbs.h", "core/stream.h"],
+    "trace": ["core/drop.h"],
+    "engine": ["core", "quant", "trace", "netio/netio.h", "api"],
+    "aggd": ["engine", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
+    "switchd": ["aggd", "trace", "api"],
+    "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
+    "cli": ["api", "ctl", "trace", "quant/quant.h", "quant/limbs.h", "core/stream.h"],
 }
 # What a test beside a file may use in addition: the stack below it, to stand on.
 TEST_LAYERS = {
     "netio": [],
-    "engine": ["core", "quant", "netio"],
-    "aggd": ["engine", "ctl", "core", "quant", "netio", "api"],
-    "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "netio", "api"],
+    "engine": ["core", "quant", "trace", "netio"],
+    "aggd": ["engine", "ctl", "core", "quant", "trace", "netio", "api"],
+    "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "trace", "netio", "api"],
 }
 # The pure part: objects without any undefined symbol but these and our own, and what a folder has besides:
 # ctl writes sentences into memory.

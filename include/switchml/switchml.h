@@ -197,6 +197,14 @@ SML_API const char *sml_error_detail(void);            /* last failure of this t
 SML_API sml_status sml_context_create(const sml_context_options *options, sml_context **context_out);
 SML_API void sml_context_destroy(sml_context *context);
 
+/* Writes what the context's flight recorders hold, the last events of each engine thread and job, to a file for
+ * `switchml trace`; over one that is there. May be called at any time, also while operations hang: it waits for
+ * none. The library does so by itself only for a job that fails while SWITCHML_TRACE_DIR names a folder
+ * (docs/troubleshooting.md), and never on a signal: it installs no handler; a program that wants a dump on SIGUSR1
+ * calls this from a thread that waits for it.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED (SWITCHML_TRACE=off), NO_MEMORY, SYSTEM (the detail names the file). */
+SML_API sml_status sml_context_dump_trace(sml_context *context, const char *path);
+
 /* Joins a job: blocks until all ranks are in or join_timeout_ns passed. Collective; with an
  * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator. Two
  * ranks of one job in one process need a context each.

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "aggd/lanes.h"
+#include "aggd/trace.h"
 #include "ctl/channel.h"
 #include "ctl/registry.h"
 #include "switchml/switchml.h"
@@ -64,6 +65,7 @@ struct sml_aggd {
   struct sml_key_entry *keys;
   struct sml_key random_key;
   uint64_t num_draws;
+  struct sml_aggd_trace trace;
   int listen_fd, epoll_fd, event_fd;
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
@@ -159,6 +161,7 @@ static const struct {
 };
 
 static void pass_note(struct sml_aggd *a, const struct sml_effect *e) {
+  sml_aggd_trace_note(&a->trace, e, a->now_ns);
   if (!a->options.on_note) return;
   struct sml_aggd_note note = {.name = note_names[e->note].name,
                                .is_warning = note_names[e->note].is_warning,
@@ -501,6 +504,7 @@ static void set_defaults(struct sml_aggd *a) {
   if (o->join_grace_ns == 0) o->join_grace_ns = 5 * SML_NS_PER_S;
   if (o->new_connections_per_s == 0) o->new_connections_per_s = 100;
   if (o->max_messages_per_s == 0) o->max_messages_per_s = 1000;
+  if (o->trace_events == 0) o->trace_events = SML_TRACE_DEFAULT_EVENTS;
   if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(a);
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
 }
@@ -585,6 +589,8 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .new_connections_per_s = o->new_connections_per_s,
                                          .max_messages_per_s = o->max_messages_per_s};
   for (uint32_t l = 0; l < o->num_lanes; l++) options.data_ports[l] = sml_lanes_port(a->lanes, l);
+  const struct sml_recorder_options trace = {o->trace_level, o->trace_events};
+  const bool has_trace = sml_aggd_trace_open(&a->trace, &trace, o->max_jobs);
   void *mem = calloc(1, sml_registry_memsize(&options));
   a->conns = calloc(o->max_connections, sizeof *a->conns);
   a->buffers = calloc(o->max_connections, sizeof *a->buffers);
@@ -593,7 +599,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   if (a->keys && o->num_keys > 0) memcpy(a->keys, o->keys, o->num_keys * sizeof *a->keys);
   a->options.keys = NULL; /* the caller's */
   if (mem) a->registry = sml_registry_init(mem, &options);
-  if (mem && a->conns && a->buffers && a->epoll_events && a->keys) return 0;
+  if (mem && a->conns && a->buffers && a->epoll_events && a->keys && has_trace) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
 }
@@ -614,6 +620,7 @@ static int start_thread(struct sml_aggd *a, char *error_out, size_t error_bytes)
 
 static void destroy(struct sml_aggd *a) {
   if (a->lanes) sml_lanes_close(a->lanes);
+  if (a->trace.max_jobs) sml_aggd_trace_close(&a->trace);
   if (a->listen_fd >= 0) close(a->listen_fd);
   if (a->epoll_fd >= 0) close(a->epoll_fd);
   if (a->event_fd >= 0) close(a->event_fd);
@@ -678,6 +685,10 @@ void sml_aggd_addr(const struct sml_aggd *a, struct sml_addr *addr_out) {
 
 uint16_t sml_aggd_data_port(const struct sml_aggd *a, uint32_t lane) {
   return sml_lanes_port(a->lanes, lane);
+}
+
+bool sml_aggd_collect_trace(struct sml_aggd *a, struct sml_trace_dump *dump) {
+  return sml_lanes_collect_trace(a->lanes, dump) && sml_aggd_trace_add(&a->trace, dump);
 }
 
 void sml_aggd_describe_drops(const struct sml_aggd *a, char *text, size_t text_bytes) {

@@ -8,6 +8,7 @@
 #include "engine/cpus.h"
 #include "engine/engine.h"
 #include "netio/netio.h"
+#include "trace/dump.h"
 
 #define SML_AGGD_DEFAULT_PORT 48879u
 #define SML_AGGD_MAX_LANES 16u
@@ -36,6 +37,9 @@ struct sml_aggd_options {
   enum sml_poll poll;              /* how engine threads look for frames */
   struct sml_cpus cpus;     /* of the engine threads; none: any */
   struct sml_fault_options faults; /* lane l draws from seed + l */
+  /* Of the flight recorders, one a lane and one of the control thread; default 16384. OFF: none. */
+  uint32_t trace_events;
+  enum sml_trace_level trace_level;
   uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */
   /* Whose keys ranks may have; copied. None: ranks are not authenticated. */
   const struct sml_key_entry *keys;
@@ -65,6 +69,8 @@ void sml_aggd_close_descriptors(struct sml_aggd *aggd);
 /* Where it listens, with the real port. */
 void sml_aggd_addr(const struct sml_aggd *aggd, struct sml_addr *addr_out);
 uint16_t sml_aggd_data_port(const struct sml_aggd *aggd, uint32_t lane);
+/* Adds what the flight recorders hold now, for sml_trace_write(). Any thread. False: out of memory. */
+bool sml_aggd_collect_trace(struct sml_aggd *aggd, struct sml_trace_dump *dump);
 /* "STALE_PHASE=3 BAD_CRC=1": dropped packets by reason, "" if none. Any thread. */
 void sml_aggd_describe_drops(const struct sml_aggd *aggd, char *text, size_t text_bytes);
 

@@ -39,6 +39,7 @@ struct lane_command {
 struct lane {
   struct sml_netio *io;
   struct sml_aggregator_engine *engine;
+  struct sml_recorder *recorder;
   struct sml_engine_thread thread;
   bool is_running;
   struct lane_command command;
@@ -238,8 +239,15 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
     if (!wrapped) return -ENOMEM;
     lane->io = wrapped;
   }
-  struct sml_aggregator_engine_options engine = {
-      .io = lane->io, .kernels = sml_quant_select(NULL), .lane = l, .on_event = take_event, .user = lanes};
+  lane->recorder =
+      sml_recorder_create(&(struct sml_recorder_options){options->trace_level, options->trace_events});
+  if (!lane->recorder) return -ENOMEM;
+  struct sml_aggregator_engine_options engine = {.io = lane->io,
+                                                 .kernels = sml_quant_select(NULL),
+                                                 .lane = l,
+                                                 .recorder = lane->recorder,
+                                                 .on_event = take_event,
+                                                 .user = lanes};
   lane->engine = sml_aggregator_engine_create(&engine);
   if (!lane->engine) return -ENOMEM;
   lane->thread.io = lane->io;
@@ -285,6 +293,7 @@ void sml_lanes_close(struct sml_lanes *lanes) {
     if (lane->is_running) sml_engine_thread_stop(&lane->thread);
     if (lane->engine) sml_aggregator_engine_destroy(lane->engine);
     if (lane->io) lane->io->ops->close(lane->io);
+    sml_recorder_destroy(lane->recorder);
     sem_destroy(&lane->command.done);
   }
   pthread_mutex_destroy(&lanes->events_lock);
@@ -312,4 +321,11 @@ void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops) {
     sml_aggregator_engine_drops(lanes->lanes[l].engine, of_lane);
     for (uint32_t d = 0; d < SML_NUM_DROPS; d++) num_drops[d] += of_lane[d];
   }
+}
+
+bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dump *dump) {
+  bool is_added = true;
+  for (uint32_t l = 0; l < lanes->num_lanes && is_added; l++)
+    is_added = sml_trace_add_source(dump, lanes->lanes[l].recorder, l, "lane %u", l);
+  return is_added;
 }

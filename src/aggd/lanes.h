@@ -19,6 +19,9 @@ uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane);
 uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes);
 void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops); /* [SML_NUM_DROPS]; any thread */
 
+/* Adds the lanes' flight recorders; any thread. False: out of memory. */
+bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dump *dump);
+
 /* key: of the epoch's datagrams; NULL: unkeyed. False: out of memory; the job is to be closed. */
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
                         const struct sml_key *key);

@@ -452,13 +452,19 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
     if (h->payload_bytes != sml_div_ceil(w->options.num_contributors, 8)) return drop(SML_DROP_BAD_LENGTH);
-    return (struct sml_accept){.kind = SML_ACCEPT_PENDING};
+    return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
   if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
-  return (struct sml_accept){
-      .kind = SML_ACCEPT_RESULT, .cookie = w->ring[slot->operation].cookie, .chunk = slot->what};
+  return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
+                             .cookie = w->ring[slot->operation].cookie,
+                             .chunk = slot->what,
+                             .was_asked = (slot->was_resent | slot->was_pending | (slot->level > 0)) != 0};
+}
+
+uint64_t sml_worker_first_sent_ns(const struct sml_worker *w, const struct sml_header *h) {
+  return w->slots[(uint32_t)h->slot - w->options.slot_base].first_sent_ns;
 }
 
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,

@@ -71,9 +71,12 @@ struct sml_accept {
   void *cookie;
   struct sml_chunk chunk;
   bool is_operation_done; /* this lane's part is complete once the payload is written */
+  bool was_asked;         /* the slot was asked about, or its update repeated */
 };
 /* What sml_worker_on_packet will make of a packet, without doing it: the engine verifies a RESULT first. */
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *header);
+/* When the update was first sent that a packet is about which is to be accepted. */
+uint64_t sml_worker_first_sent_ns(const struct sml_worker *w, const struct sml_header *header);
 /* A RESULT that was to be accepted has a wrong sum: the slot stays outstanding and is asked about again at once.
  * Returns whether it is not the first one of this slot and phase: then the aggregator's own sum is wrong. */
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *header);

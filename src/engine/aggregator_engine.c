@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "engine/records.h"
+
 #define RX_FRAMES 1024u
 #define NONCE_BYTES 8u
 /* Answers to packets of unknown jobs, so that a flood of them is not reflected. */
@@ -48,6 +50,8 @@ struct sml_aggregator_engine {
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
   uint64_t missing[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)];
   _Atomic uint64_t num_drops[SML_NUM_DROPS]; /* one writer; relaxed: counters only */
+  uint64_t now_ns;                           /* of this pass */
+  struct sml_recorder *recorder;
 };
 
 struct sml_aggregator_engine *sml_aggregator_engine_create(
@@ -55,6 +59,7 @@ struct sml_aggregator_engine *sml_aggregator_engine_create(
   struct sml_aggregator_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return NULL;
   e->options = *options;
+  e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
   sml_mailbox_init(&e->mailbox);
   return e;
 }
@@ -80,6 +85,19 @@ const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_eng
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t *num_drops) {
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
     num_drops[d] = atomic_load_explicit(&e->num_drops[d], memory_order_relaxed);
+}
+
+/* ---- the flight recorder ---- */
+
+static void record(struct sml_aggregator_engine *e, enum sml_trace_event event, uint16_t job, struct sml_record r) {
+  r.time_ns = e->now_ns;
+  r.event = (uint16_t)event;
+  r.job = job;
+  sml_recorder_put(e->recorder, r);
+}
+
+static uint32_t slot_base_of(const struct job *job) {
+  return job->aggregator != NULL ? sml_aggregator_options_of(job->aggregator)->slot_base : 0;
 }
 
 /* ---- jobs ---- */
@@ -131,6 +149,7 @@ bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t nu
   set_contributors(job, NULL);
   set_key(job, key);
   e->jobs[number] = job;
+  record(e, SML_TRACE_JOB_OPENED, number, (struct sml_record){.chunk = world_size, .value = epoch});
   return true;
 }
 
@@ -157,6 +176,8 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   set_key(job, key);
   job->aggregator = aggregator;
   job->is_reported = job->is_blocked_reported = false;
+  record(e, SML_TRACE_EPOCH_STARTED, number,
+         (struct sml_record){.phase = o->first_phase, .chunk = o->first_chunk, .value = epoch});
   for (uint32_t r = 0; r < job->world_size; r++)
     if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, job->members[r].contributor);
   return old;
@@ -172,6 +193,7 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   free(job->peers);
   free(job);
   e->jobs[number] = NULL;
+  record(e, SML_TRACE_JOB_CLOSED, number, (struct sml_record){.value = 0});
   return aggregator;
 }
 
@@ -183,6 +205,11 @@ static void report(struct sml_aggregator_engine *e, enum sml_aggregator_event_ki
                                              .rank_a = rank_a,
                                              .rank_b = rank_b,
                                              .slot = slot};
+  static const enum sml_trace_event names[] = {[SML_EVENT_MISMATCH] = SML_TRACE_OPERATIONS_DIFFERED,
+                                               [SML_EVENT_BLOCKED] = SML_TRACE_OPERATION_BLOCKED,
+                                               [SML_EVENT_JUMP] = SML_TRACE_PHASE_JUMPED};
+  record(e, names[kind], number,
+         (struct sml_record){.slot = (uint16_t)slot, .rank = (uint16_t)rank_a, .value = rank_b});
   e->options.on_event(e->options.user, &event);
 }
 
@@ -190,6 +217,7 @@ void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t numb
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL && rank < job->world_size);
   job->members[rank].is_departed = true;
+  record(e, SML_TRACE_RANK_DEPARTED, number, (struct sml_record){.rank = (uint16_t)rank});
   if (job->aggregator == NULL) return;
   const uint32_t slot = sml_aggregator_depart(job->aggregator, job->members[rank].contributor);
   if (slot == UINT32_MAX || job->is_blocked_reported) return;
@@ -283,9 +311,12 @@ static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h
 
 /* ---- receiving ---- */
 
-static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop) {
+/* h: NULL if nothing of the packet can be believed. */
+static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, const struct sml_header *h) {
   const uint64_t n = atomic_load_explicit(&e->num_drops[drop], memory_order_relaxed);
   atomic_store_explicit(&e->num_drops[drop], n + 1, memory_order_relaxed);
+  const struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
+  sml_record_drop(e->recorder, e->now_ns, h, job != NULL ? slot_base_of(job) : 0, drop);
 }
 
 /* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
@@ -303,6 +334,20 @@ static void send_error(struct sml_aggregator_engine *e, const struct sml_header 
   answer.payload_bytes = 0;
   answer.flags = 0;
   send_one(e, &answer, NULL, NULL, to);
+  sml_record_packet(e->recorder, SML_TRACE_ERROR_SENT, now_ns, h, 0, h->epoch);
+}
+
+static void record_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags,
+                           uint32_t num_bytes) {
+  const uint32_t slot_base = slot_base_of(e->jobs[h->job]);
+  struct sml_header about = *h;
+  uint32_t first;
+  if (flags & SML_FLAG_UNASKED) {
+    sml_record_packet(e->recorder, SML_TRACE_UPDATE_SOLICITED, e->now_ns, h, slot_base, 0);
+    return;
+  }
+  about.chunk = sml_record_count_bits((const uint8_t *)e->missing, num_bytes, &first);
+  sml_record_packet(e->recorder, SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
 }
 
 static void send_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags) {
@@ -313,6 +358,7 @@ static void send_pending(struct sml_aggregator_engine *e, const struct sml_heade
   answer.type = SML_PACKET_PENDING;
   answer.flags = flags;
   answer.payload_bytes = (uint16_t)sml_div_ceil(job->num_contributors, 8);
+  record_pending(e, h, flags, answer.payload_bytes);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
 }
@@ -356,7 +402,7 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
 static void report_once(struct sml_aggregator_engine *e, const struct sml_header *h,
                         const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
-  count_drop(e, d->drop);
+  count_drop(e, d->drop, h);
   if (job->is_reported) return;
   job->is_reported = true;
   const bool is_mismatch = d->verdict == SML_VERDICT_MISMATCH;
@@ -364,14 +410,23 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
          job->leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
 }
 
+static void record_update(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
+  const uint32_t slot_base = slot_base_of(e->jobs[h->job]);
+  if (h->type == SML_PACKET_UPDATE)
+    sml_record_packet(e->recorder, SML_TRACE_UPDATE_RECEIVED, e->now_ns, h, slot_base, 0);
+  if (d->verdict == SML_VERDICT_COMPLETE)
+    sml_record_packet(e->recorder, SML_TRACE_SLOT_COMPLETED, e->now_ns, h, slot_base, 0);
+}
+
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                     const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
   const struct outgoing out = {
       .job = h->job, .rank = h->rank, .cell = d->cell, .phase = sml_aggregator_phase(job->aggregator, d->cell)};
+  if (sml_recorder_takes_all(e->recorder)) record_update(e, h, d);
   switch (d->verdict) {
     case SML_VERDICT_DROP:
-      count_drop(e, d->drop);
+      count_drop(e, d->drop, h);
       break;
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
@@ -386,11 +441,13 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       e->results[e->num_results++] = out;
       break;
     case SML_VERDICT_REPEAT:
-      if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS);
+      if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
       e->repeats[e->num_repeats++] = out;
+      record(e, SML_TRACE_RESULT_REPEATED, h->job,
+             (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
       break;
     case SML_VERDICT_PENDING:
-      if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS);
+      if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
       send_pending(e, h, 0);
       break;
     case SML_VERDICT_MISMATCH:
@@ -407,13 +464,15 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   struct job *job = e->jobs[h->job];
   struct member *m = &job->members[h->rank];
   if (h->payload_bytes < NONCE_BYTES || !m->has_nonce || sml_load_be64(payload) != m->nonce) {
-    count_drop(e, SML_DROP_BAD_NONCE);
+    count_drop(e, SML_DROP_BAD_NONCE, h);
     return;
   }
   if (m->is_registered && !sml_addr_equal(&m->addr, from)) { /* overheard and sent again by another */
-    count_drop(e, SML_DROP_WRONG_SOURCE);
+    count_drop(e, SML_DROP_WRONG_SOURCE, h);
     return;
   }
+  record(e, SML_TRACE_HELLO_RECEIVED, h->job,
+         (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
   if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
@@ -430,12 +489,12 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   struct sml_header h;
   const enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
   if (error != SML_WIRE_OK) {
-    count_drop(e, sml_drop_of_wire(error));
+    count_drop(e, sml_drop_of_wire(error), NULL);
     return;
   }
   struct job *job = h.job < SML_MAX_JOBS ? e->jobs[h.job] : NULL;
   if (job == NULL || job->epoch != h.epoch) {
-    count_drop(e, job == NULL ? SML_DROP_UNKNOWN_JOB : SML_DROP_WRONG_EPOCH);
+    count_drop(e, job == NULL ? SML_DROP_UNKNOWN_JOB : SML_DROP_WRONG_EPOCH, &h);
     send_error(e, &h, frame->from, now_ns);
     return;
   }
@@ -455,12 +514,13 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
   }
-  if (drop != SML_NUM_DROPS) count_drop(e, drop);
+  if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
 }
 
 uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_aggregator_engine *e = engine;
   struct sml_netio *io = e->options.io;
+  e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);

@@ -8,6 +8,7 @@
 #include "core/aggregator.h"
 #include "engine/engine.h"
 #include "quant/quant.h"
+#include "trace/recorder.h"
 
 struct sml_aggregator_engine;
 
@@ -28,6 +29,7 @@ struct sml_aggregator_engine_options {
   struct sml_netio *io; /* owned by the caller */
   const struct sml_quant_kernels *kernels;
   uint32_t lane;
+  struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
   /* Called on the engine's thread; must not block. */
   void (*on_event)(void *user, const struct sml_aggregator_event *event);
   void *user;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/records.h"
 #include "quant/check.h"
 #include "quant/limbs.h"
 #include "switchml/switchml.h"
@@ -26,6 +27,7 @@ struct published {
 
 struct sml_lane {
   struct sml_lane_options options;
+  struct sml_worker_engine *engine; /* NULL until attached */
   struct sml_worker *worker;
   int32_t failed_status; /* SML_OK while it works; engine's thread */
   uint32_t own_check, all_checks; /* what contributors add to check words: h(own index), H(how many) */
@@ -51,6 +53,8 @@ struct sml_worker_engine {
   _Atomic uint64_t system_calls; /* published as the lanes' figures are */
   _Atomic bool has_offload;      /* likewise */
   bool has_results; /* this pass brought some */
+  uint64_t now_ns;  /* of this pass */
+  struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
 };
 
@@ -58,6 +62,7 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   struct sml_worker_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return NULL;
   e->options = *options;
+  e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
   atomic_init(&e->has_offload, options->io->has_segmentation_offload);
   sml_mailbox_init(&e->mailbox);
   return e;
@@ -137,8 +142,25 @@ static struct sml_engine_operation *pop(struct sml_lane *lane) {
   return operation;
 }
 
+/* About the lane, or one of its operations. */
+static void record(const struct sml_lane *lane, enum sml_trace_event event, uint64_t value) {
+  if (lane->engine != NULL)
+    sml_record_value(lane->engine->recorder, event, lane->engine->now_ns, lane->options.worker.job, value);
+}
+
+static void record_epoch(const struct sml_lane *lane) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  sml_recorder_put(lane->engine->recorder, (struct sml_record){.time_ns = lane->engine->now_ns,
+                                                               .event = SML_TRACE_EPOCH_STARTED,
+                                                               .job = o->job,
+                                                               .phase = o->first_phase,
+                                                               .chunk = o->first_chunk,
+                                                               .value = o->epoch});
+}
+
 /* The engine's last touch of the operation and its buffers. */
-static void end_part(struct sml_engine_operation *operation, int32_t status) {
+static void end_part(const struct sml_lane *lane, struct sml_engine_operation *operation, int32_t status) {
+  record(lane, status == SML_OK ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED, operation->plan.number);
   if (status != SML_OK) {
     int32_t expected = SML_OK;
     atomic_compare_exchange_strong_explicit(&operation->status, &expected, status, memory_order_relaxed,
@@ -151,11 +173,14 @@ static void end_part(struct sml_engine_operation *operation, int32_t status) {
 
 void sml_lane_fail(struct sml_lane *lane, int32_t status) {
   SML_ASSERT(status != SML_OK);
-  if (lane->failed_status == SML_OK) lane->failed_status = status;
+  if (lane->failed_status == SML_OK) {
+    lane->failed_status = status;
+    record(lane, SML_TRACE_LANE_FAILED, (uint64_t)(int64_t)status);
+  }
   struct sml_engine_operation *operation;
   while ((operation = sml_worker_take_unfinished(lane->worker)) != NULL)
-    end_part(operation, lane->failed_status);
-  while ((operation = pop(lane)) != NULL) end_part(operation, lane->failed_status);
+    end_part(lane, operation, lane->failed_status);
+  while ((operation = pop(lane)) != NULL) end_part(lane, operation, lane->failed_status);
 }
 
 void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_key *key) {
@@ -172,6 +197,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   if (key != NULL) lane->options.key = *key;
   lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
   init_worker(lane, lane->worker);
+  record_epoch(lane);
 }
 
 const char *sml_lane_find_violation(const struct sml_lane *lane) {
@@ -187,6 +213,8 @@ bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
     e->max_lanes = max_lanes;
   }
   e->lanes[e->num_lanes++] = lane;
+  lane->engine = e;
+  record_epoch(lane);
   return true;
 }
 
@@ -198,6 +226,7 @@ void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
     break;
   }
   e->last_lane = NULL;
+  record(lane, SML_TRACE_LANE_CLOSED, 0);
 }
 
 static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
@@ -383,7 +412,7 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
     struct sml_engine_operation *op = pop(lane);
     if (op == NULL) return;
     if (lane->failed_status != SML_OK) {
-      end_part(op, lane->failed_status);
+      end_part(lane, op, lane->failed_status);
       continue;
     }
     const struct sml_worker_options *o = &lane->options.worker;
@@ -394,13 +423,15 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
       ready = op->codes[lane->options.lane] + range.num_data_chunks;
       memset(ready, 0, range.num_groups);
     }
-    if (!sml_worker_submit(lane->worker, &op->plan, ready, op, now_ns)) end_part(op, SML_OK);
+    record(lane, SML_TRACE_OPERATION_STARTED, op->plan.number);
+    if (!sml_worker_submit(lane->worker, &op->plan, ready, op, now_ns)) end_part(lane, op, SML_OK);
   }
 }
 
 static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   const uint32_t head_bytes = sml_head_bytes(lane->options.is_keyed);
+  const bool takes_all = sml_recorder_takes_all(e->recorder);
   uint32_t payload_bytes;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
     const uint32_t frame_bytes = head_bytes + payload_bytes;
@@ -415,6 +446,8 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       sml_worker_next_send(lane->worker, now_ns, &send);
       if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header, key_of(lane));
       else fill_update(e, lane, &send, frame);
+      if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
+        sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
       last_bytes = head_bytes + next_bytes;
       num_frames++;
       lane->tx_bytes += last_bytes;
@@ -424,10 +457,13 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
   }
 }
 
-static void count_drop(struct sml_lane *lane, enum sml_drop drop) {
+/* h: NULL if nothing of the packet can be believed. */
+static void count_drop(struct sml_lane *lane, enum sml_drop drop, const struct sml_header *h) {
   _Atomic uint64_t *count = &lane->published.num_drops[drop];
   atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_relaxed);
   lane->dropped_packets++;
+  const struct sml_worker_engine *e = lane->engine;
+  sml_record_drop(e->recorder, e->now_ns, h, lane->options.worker.slot_base, drop);
 }
 
 /* Job numbers are an aggregator's: two aggregators may use the same one, and one gives it again after a
@@ -453,6 +489,14 @@ static const struct sml_key *hello_key(const struct sml_hello *hello) {
   return hello->is_keyed ? &hello->key : NULL;
 }
 
+static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
+  sml_recorder_put(e->recorder, (struct sml_record){.time_ns = e->now_ns,
+                                                    .event = (uint16_t)event,
+                                                    .job = hello->job,
+                                                    .rank = hello->rank,
+                                                    .value = hello->datagram_bytes});
+}
+
 static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f,
                        uint64_t now_ns) {
   if (h->payload_bytes < HELLO_BYTES) return;
@@ -469,6 +513,7 @@ static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, 
     hello->next_send_ns = now_ns;
     if (++hello->num_echoes < HELLO_ECHOES) return;
     *link = hello->next;
+    record_hello(e, SML_TRACE_HELLO_ANSWERED, hello);
     hello->done(hello, true);
     return;
   }
@@ -485,21 +530,24 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
                         const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
   if (a.kind == SML_ACCEPT_DROP) {
-    count_drop(lane, a.drop);
+    count_drop(lane, a.drop, h);
     return;
   }
   lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
   if (a.kind == SML_ACCEPT_RESULT && !is_right_sum(e, lane, &a, h->tag, payload)) {
-    count_drop(lane, SML_DROP_BAD_CHECK);
+    count_drop(lane, SML_DROP_BAD_CHECK, h);
     if (sml_worker_refuse_result(lane->worker, h))
       fail_integrity(lane, (uint32_t)h->slot - lane->options.worker.slot_base);
     return;
   }
+  if (a.was_asked || sml_recorder_takes_all(e->recorder))
+    sml_record_accept(e->recorder, now_ns, h, &a, payload, lane->options.worker.slot_base,
+                      now_ns - sml_worker_first_sent_ns(lane->worker, h));
   a = sml_worker_on_packet(lane->worker, h, payload, now_ns);
   if (a.kind != SML_ACCEPT_RESULT) return;
   store_result(e, lane, &a, payload);
   e->has_results = true;
-  if (a.is_operation_done) end_part(a.cookie, SML_OK);
+  if (a.is_operation_done) end_part(lane, a.cookie, SML_OK);
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
@@ -507,7 +555,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   const enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
   if (error != SML_WIRE_OK) {
     /* Nothing in it can be believed, its job included: counted where the traffic is, if anywhere. */
-    if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error));
+    if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error), NULL);
     return;
   }
   if (h.type == SML_PACKET_HELLO) {
@@ -519,15 +567,18 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   lane->rx_packets++;
   lane->rx_bytes += f->num_bytes;
   if (h.epoch != lane->options.worker.epoch) {
-    count_drop(lane, SML_DROP_WRONG_EPOCH);
+    count_drop(lane, SML_DROP_WRONG_EPOCH, &h);
     return;
   }
   if (!sml_wire_is_authentic(f->data, &h, key_of(lane))) {
-    count_drop(lane, SML_DROP_BAD_KEY);
+    count_drop(lane, SML_DROP_BAD_KEY, &h);
     return;
   }
   if (h.type == SML_PACKET_ERROR) {
-    if (!lane->has_error_reply) lane->error_reply_ns = now_ns;
+    if (!lane->has_error_reply) {
+      lane->error_reply_ns = now_ns;
+      sml_record_packet(e->recorder, SML_TRACE_ERROR_RECEIVED, now_ns, &h, lane->options.worker.slot_base, 0);
+    }
     lane->has_error_reply = true;
     return;
   }
@@ -567,11 +618,13 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
     struct sml_hello *hello = *link;
     if (now_ns >= hello->deadline_ns) {
       *link = hello->next;
+      record_hello(e, SML_TRACE_HELLO_EXPIRED, hello);
       hello->done(hello, hello->num_echoes > 0);
       continue;
     }
     if (now_ns >= hello->next_send_ns) {
       send_hello(e, hello, now_ns);
+      record_hello(e, SML_TRACE_HELLO_SENT, hello);
       hello->next_send_ns = now_ns + hello->interval_ns;
     }
     deadline = sml_min_u64(deadline, sml_min_u64(hello->next_send_ns, hello->deadline_ns));
@@ -593,6 +646,7 @@ static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker
 uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_worker_engine *e = engine;
   struct sml_netio *io = e->options.io;
+  e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   e->has_results = false;
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);

@@ -9,6 +9,7 @@
 #include "core/worker.h"
 #include "engine/engine.h"
 #include "quant/quant.h"
+#include "trace/recorder.h"
 
 #define SML_ENGINE_MAX_JOB_LANES 64u
 
@@ -37,6 +38,7 @@ struct sml_engine_operation {
 struct sml_worker_engine_options {
   struct sml_netio *io;
   const struct sml_quant_kernels *kernels;
+  struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
 };
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options);
 void sml_worker_engine_destroy(struct sml_worker_engine *engine);

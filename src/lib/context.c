@@ -54,6 +54,7 @@ void sml_context_destroy(sml_context *context) {
   /* Engines first: an engine's last act for a prober is to wake the control thread. */
   for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_stop(&context->engines[i]);
   sml_control_stop(&context->control);
+  for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_free_recorders(&context->engines[i]);
   sml_operations_destroy(context);
   pthread_mutex_destroy(&context->lock);
   free(context);

@@ -56,10 +56,11 @@ static sml_status open_io(struct sml_engine_unit *unit, const struct sml_setting
 }
 
 static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,
-                             uint32_t lane) {
+                             uint32_t lane, struct sml_recorder *recorder) {
   const sml_status status = open_io(unit, settings, family, lane);
   if (status != SML_OK) return status;
-  const struct sml_worker_engine_options options = {.io = unit->io, .kernels = settings->kernels};
+  const struct sml_worker_engine_options options = {
+      .io = unit->io, .kernels = settings->kernels, .recorder = recorder};
   unit->engine = sml_worker_engine_create(&options);
   if (unit->engine == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for engine %u", lane);
   const uint32_t cpu = sml_cpus_of_thread(&settings->cpus, lane);
@@ -81,7 +82,11 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
 
 sml_status sml_engines_start(struct sml_engines *engines, const struct sml_settings *settings, int family) {
   for (uint32_t i = 0; i < settings->num_threads; i++) {
-    const sml_status status = start_unit(&engines->units[i], settings, family, i);
+    if (engines->recorders[i] == NULL)
+      engines->recorders[i] = sml_trace_make_recorder(settings, SML_TRACE_MAX_EVENTS);
+    const sml_status status = engines->recorders[i] == NULL
+                                  ? sml_fail(SML_ERR_NO_MEMORY, "no memory for a flight recorder")
+                                  : start_unit(&engines->units[i], settings, family, i, engines->recorders[i]);
     if (status == SML_OK) {
       engines->num_engines++;
       continue;
@@ -99,6 +104,10 @@ void sml_engines_stop(struct sml_engines *engines) {
     close_unit(&engines->units[i]);
   }
   engines->num_engines = 0;
+}
+
+void sml_engines_free_recorders(struct sml_engines *engines) {
+  for (uint32_t i = 0; i < SML_MAX_ENGINES; i++) sml_recorder_destroy(engines->recorders[i]);
 }
 
 void sml_engines_close_descriptors(struct sml_engines *engines) {

@@ -18,11 +18,13 @@ struct sml_engine_unit {
 struct sml_engines {
   uint32_t num_engines; /* 0: not started */
   struct sml_engine_unit units[SML_MAX_ENGINES];
+  struct sml_recorder *recorders[SML_MAX_ENGINES]; /* made with the unit, and kept for good */
 };
 
 /* family: AF_INET or AF_INET6. On failure nothing is left behind. */
 sml_status sml_engines_start(struct sml_engines *engines, const struct sml_settings *settings, int family);
 void sml_engines_stop(struct sml_engines *engines);
+void sml_engines_free_recorders(struct sml_engines *engines); /* stopped */
 /* In the child of a fork: the threads are gone, the descriptors are not. */
 void sml_engines_close_descriptors(struct sml_engines *engines);
 

@@ -30,6 +30,12 @@ static void init_locks(struct sml_job *job) {
 static struct sml_job *make_job(struct sml_context *context, const struct sml_job_settings *s) {
   struct sml_job *job = calloc(1, sizeof *job);
   if (job == NULL) return NULL;
+  job->recorder = sml_trace_make_recorder(&context->settings, 0);
+  if (job->recorder == NULL) {
+    free(job);
+    return NULL;
+  }
+  for (uint32_t i = 0; i < SML_MAX_SHARDS; i++) atomic_init(&job->trace_numbers[i], UINT16_MAX);
   job->context = context;
   job->rank = s->options.rank;
   job->world_size = s->options.world_size;
@@ -219,6 +225,8 @@ void sml_job_destroy(sml_job *job) {
   sml_batch_free_all(job);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
+  sml_recorder_destroy(job->recorder);
+  free(job->dump_path);
   free(job);
 }
 

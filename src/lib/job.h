@@ -61,6 +61,10 @@ struct sml_job {
 
   pthread_mutex_t lock;
   pthread_cond_t changed; /* CLOCK_MONOTONIC */
+  struct sml_recorder *recorder;
+  _Atomic uint16_t trace_numbers[SML_MAX_SHARDS]; /* the aggregators' numbers of the job; the control thread's */
+  char *dump_path;          /* the control thread is to write the job's trace there; NULL: no */
+  size_t told_detail_bytes; /* of the error's detail, for the others: without where the trace is */
   enum sml_job_state state;
   sml_error error; /* of the first failure; constant once FAILED */
   bool has_gone_rank;

@@ -41,9 +41,16 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   for (uint32_t i = 0; i < failure->num_ranks; i++) job->error.ranks[i] = failure->ranks[i];
   memcpy(job->error.detail, failure->detail, sizeof job->error.detail);
   job->state = SML_JOB_FAILED;
+  sml_job_record_locked(job,
+                        (struct sml_record){.event = SML_TRACE_JOB_FAILED,
+                                            .rank = failure->num_ranks > 0 ? failure->ranks[0] : UINT16_MAX,
+                                            .chunk = failure->num_ranks,
+                                            .value = (uint64_t)(int64_t)failure->status},
+                        sml_clock_ns());
+  sml_job_want_dump_locked(job);
   job->wants_abort = tells_others;
   sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u failed: %s", job->name, job->rank,
-          failure->detail);
+          job->error.detail);
   sml_job_end_waiting_locked(job, job->error.status);
   sml_job_lanes_fail_locked(job);
   if (job->host != NULL) sml_job_host_fail_locked(job);
@@ -62,7 +69,28 @@ static void fail(struct sml_job *job, const struct sml_ctl_abort *failure, bool 
   pthread_mutex_unlock(&job->lock);
 }
 
+static void record(struct sml_job *job, enum sml_trace_event event, uint32_t rank, uint64_t value) {
+  pthread_mutex_lock(&job->lock);
+  sml_job_record_locked(
+      job, (struct sml_record){.event = (uint16_t)event, .rank = (uint16_t)rank, .value = value}, sml_clock_ns());
+  pthread_mutex_unlock(&job->lock);
+}
+
 /* ---- starting ---- */
+
+static void record_start_locked(struct sml_job *job) {
+  const struct sml_ctl_start *start = &job->start;
+  for (uint32_t s = 0; s < job->num_shards; s++)
+    atomic_store_explicit(&job->trace_numbers[s], job->shards[s].session.welcome.job, memory_order_relaxed);
+  sml_job_record_locked(job,
+                        (struct sml_record){.event = SML_TRACE_JOB_JOINED,
+                                            .slot = (uint16_t)start->num_slots,
+                                            .rank = (uint16_t)job->rank,
+                                            .phase = start->chunk_bytes,
+                                            .chunk = job->world_size,
+                                            .value = start->epoch},
+                        sml_clock_ns());
+}
 
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
   pthread_mutex_lock(&job->lock);
@@ -76,6 +104,7 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
     sml_job_fail_locked(job, &failure, true);
   } else if (job->state == SML_JOB_JOINING) {
     job->state = SML_JOB_RUNNING;
+    record_start_locked(job);
     pthread_cond_broadcast(&job->changed);
   }
   pthread_mutex_unlock(&job->lock);
@@ -96,6 +125,7 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
   job->start.first_phase = start->first_phase;
   job->start.first_chunk = start->first_chunk;
   for (uint32_t l = 0; l < job->num_lanes; l++) job->lanes[l].chunks_used = 0;
+  record_start_locked(job);
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
   if (job->host != NULL && job->state == SML_JOB_RUNNING) sml_job_host_resume_locked(job);
@@ -136,6 +166,9 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
   if (state == SML_JOB_REJOINING) {
     shard->start = *start; /* of a job's only one */
     sml_rejoin_finish(job, start, sml_clock_ns());
+    pthread_mutex_lock(&job->lock);
+    record_start_locked(job);
+    pthread_mutex_unlock(&job->lock);
   } else if (is_due && !shard->is_started) {
     shard->start = *start;
     shard->is_started = true;
@@ -157,6 +190,7 @@ static struct sml_ctl_abort make_gone_failure(const struct sml_job *job) {
 /* Not an error yet: the rank may have done all that it had to do. The next submission fails, and so
  * does a new epoch, which needs every rank. */
 static void lose_rank(struct sml_job *job, const struct sml_ctl_rank_gone *gone) {
+  record(job, SML_TRACE_RANK_LOST, gone->rank, job->start.epoch);
   pthread_mutex_lock(&job->lock);
   if (!job->has_gone_rank) {
     job->gone = *gone;
@@ -198,6 +232,7 @@ static void lose_host(const struct sml_job_shard *shard, const char *detail) {
 static void on_ended(void *user, const struct sml_ctl_abort *cause) {
   const struct sml_job_shard *shard = user;
   struct sml_ctl_abort failure = *cause;
+  if (failure.status == SML_ERR_AGGREGATOR_LOST) record(shard->job, SML_TRACE_AGGREGATOR_LOST, 0, 0);
   if (shard->host_rank != SML_NO_HOST_RANK && failure.status == SML_ERR_AGGREGATOR_LOST) {
     lose_host(shard, failure.detail);
     return;
@@ -210,6 +245,7 @@ static void on_closed(void *user) {
   struct sml_job *job = shard->job;
   if (++job->num_closed < job->num_shards) return;
   sml_job_lanes_close(job);
+  sml_job_dump_if_wanted(job);
   pthread_mutex_lock(&job->lock);
   job->is_closed = true;
   pthread_cond_broadcast(&job->changed);
@@ -334,6 +370,8 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
   sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
           job->rank, text, (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
   op->was_warned = true;
+  sml_job_record_locked(job, (struct sml_record){.event = SML_TRACE_OPERATION_LATE, .value = op->engine.plan.number},
+                        now_ns);
 }
 
 static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
@@ -382,7 +420,7 @@ static void send_abort(struct sml_job *job) {
   struct sml_ctl_message m = {.kind = SML_CTL_ABORT, .u.abort = {.status = job->error.status}};
   m.u.abort.num_ranks = job->error.num_ranks;
   for (uint32_t i = 0; i < job->error.num_ranks; i++) m.u.abort.ranks[i] = (uint16_t)job->error.ranks[i];
-  memcpy(m.u.abort.detail, job->error.detail, sizeof m.u.abort.detail);
+  memcpy(m.u.abort.detail, job->error.detail, job->told_detail_bytes);
   for (uint32_t s = 0; s < job->num_shards; s++)
     if (job->shards[s].session.state >= SML_SESSION_PROBING)
       sml_session_send(&job->shards[s].session, &m); /* else nobody listens yet */
@@ -395,6 +433,8 @@ static void ask_for_epoch(struct sml_job *job) {
     return;
   }
   job->state = SML_JOB_RENEWING;
+  sml_job_record_locked(job, (struct sml_record){.event = SML_TRACE_EPOCH_ENDED, .value = job->start.epoch},
+                        sml_clock_ns());
   for (uint32_t s = 0; s < job->num_shards; s++) {
     const struct sml_ctl_message m = {.kind = SML_CTL_EPOCH, .u.epoch = {job->shards[s].start.epoch}};
     sml_session_send(&job->shards[s].session, &m);
@@ -416,6 +456,7 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
   struct sml_job_shard *shard = user;
   struct sml_job *job = shard->job;
   check_error_replies(job, now_ns);
+  sml_job_dump_if_wanted(job);
   pthread_mutex_lock(&job->lock);
   const uint64_t deadline_ns = check_operations(job, now_ns);
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) ask_for_epoch(job);

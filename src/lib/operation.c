@@ -79,8 +79,14 @@ void sml_operation_describe(const struct sml_operation *op, char *text, size_t t
 
 /* ---- ends ---- */
 
-static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what) {
+static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what,
+                  enum sml_trace_event event, uint64_t now_ns) {
   char text[96];
+  sml_job_record_locked(job,
+                        (struct sml_record){.event = (uint16_t)event,
+                                            .chunk = (uint32_t)sml_min_u64(op->engine.plan.num_elems, UINT32_MAX),
+                                            .value = op->engine.plan.number},
+                        now_ns);
   if (job->context->settings.log_level < SML_LIB_LOG_TRACE) return;
   sml_operation_describe(op, text, sizeof text);
   sml_lib_log(&job->context->settings, SML_LIB_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
@@ -93,7 +99,7 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
     sml_retained_drop_confirmed(job); /* if the others were faster */
   }
   if (op->is_replay) {
-    trace(job, op, "done again");
+    trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
     return;
   }
   if (op->is_batch) {
@@ -106,7 +112,8 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
   } else {
     job->operations_failed++;
   }
-  trace(job, op, sml_status_string(status));
+  trace(job, op, sml_status_string(status), status == SML_OK ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED,
+        sml_clock_ns());
   if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
 }
@@ -408,7 +415,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   const uint32_t num_pushed = job->num_pushed;
   if (status == SML_OK) {
     job->runs_itself = !take_number_locked(job, op) && op->is_small;
-    trace(job, op, "submitted");
+    trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->submitted_ns);
     if (engine->plan.num_elems > 0 && job->engines != NULL) {
       if (op->retained != NULL) {
         op->retained->plan = engine->plan;

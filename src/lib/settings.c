@@ -109,7 +109,8 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   const sml_status cpus_status = read_cpus(s, o.cpus);
   if (cpus_status != SML_OK) return cpus_status;
   sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_poll, read_kernels,
-                                                          read_faults, read_log_level};
+                                                          read_faults, read_log_level,
+                                                          sml_trace_settings_read};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);
     if (status != SML_OK) return status;

@@ -7,6 +7,7 @@
 #include "engine/cpus.h"
 #include "engine/engine.h"
 #include "lib/status.h"
+#include "lib/trace.h"
 #include "netio/netio.h"
 #include "quant/quant.h"
 
@@ -21,6 +22,9 @@ struct sml_settings {
   struct sml_fault_options faults;
   bool has_faults;
   enum sml_lib_log_level log_level;
+  enum sml_trace_level trace_level;
+  uint32_t trace_events;   /* of an engine's recorder */
+  char trace_folder[512];  /* for the trace of a job that failed; "": none is written */
 };
 
 /* NULL when unset or empty. */

@@ -10,7 +10,8 @@
 #include "lib/settings.h"
 
 static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
-                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS"};
+                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS",
+                                    "SWITCHML_TRACE", "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR"};
 
 static int clear_environment(void **state) {
   (void)state;
@@ -76,6 +77,8 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
       {"SWITCHML_CPUS", "0-"},       {"SWITCHML_CPUS", "all"},
       {"SWITCHML_FAULTS", "noise"},  {"SWITCHML_DEBUG", "debug"},
       {"SWITCHML_POLL", "Auto"},     {"SWITCHML_POLL", "1"},
+      {"SWITCHML_TRACE", "on"},      {"SWITCHML_TRACE_EVENTS", "16777217"},
+      {"SWITCHML_TRACE_EVENTS", "-"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {
     struct sml_settings s;

@@ -13,6 +13,7 @@
 #include "aggd/key_reader.h"
 #include "base/log.h"
 #include "switchd/notify.h"
+#include "switchd/trace_files.h"
 
 #define DEFAULT_LISTEN "0.0.0.0:48879"
 #define ERROR_BYTES 512u
@@ -34,6 +35,9 @@ enum option_key {
   KEY_KEY_FILE,
   KEY_MAX_PER_HOST,
   KEY_POLL,
+  KEY_TRACE,
+  KEY_TRACE_DIR,
+  KEY_TRACE_EVENTS,
 };
 
 static const struct argp_option option_table[] = {
@@ -63,6 +67,11 @@ static const struct argp_option option_table[] = {
      "Processors of the engine threads, as in 0-3,8: lane l runs on the l-th only. Default: SWITCHML_CPUS, else "
      "any",
      0},
+    {"trace", KEY_TRACE, "LEVEL", 0,
+     "What the flight recorder keeps: notable (what is rare), all (every packet too) or off. Default notable", 0},
+    {"trace-dir", KEY_TRACE_DIR, "DIR", 0,
+     "Write it to files there, for `switchml trace`: on SIGUSR1, and when a job is aborted. Default: never", 0},
+    {"trace-events", KEY_TRACE_EVENTS, "N", 0, "Events that it keeps a lane: 1 to 16777216. Default 16384", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
     {0},
@@ -71,6 +80,7 @@ static const struct argp_option option_table[] = {
 struct settings {
   struct sml_aggd_options aggd;
   const char *listen, *port_file, *key_file;
+  struct sml_trace_files trace_files;
 };
 
 /* A whole decimal number within its range, or the end of the program with what is wrong. */
@@ -83,6 +93,13 @@ static uint32_t parse_number(const struct argp_state *state, const char *name, c
     argp_error(state, "--%s: '%s' is not a number from %u to %u", name, text, min, max);
   }
   return (uint32_t)value;
+}
+
+static enum sml_trace_level parse_trace_level(const struct argp_state *state, const char *text) {
+  if (strcmp(text, "off") == 0) return SML_TRACE_OFF;
+  if (strcmp(text, "notable") == 0) return SML_TRACE_NOTABLE;
+  if (strcmp(text, "all") != 0) argp_error(state, "--trace: '%s' is not off, notable or all", text);
+  return SML_TRACE_ALL;
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {
@@ -124,6 +141,15 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case KEY_CPUS:
       if (!sml_cpus_parse(argument, &s->aggd.cpus))
         argp_error(state, "--cpus: '%s' is no list of processors, as in 0-3,8", argument);
+      break;
+    case KEY_TRACE:
+      s->aggd.trace_level = parse_trace_level(state, argument);
+      break;
+    case KEY_TRACE_DIR:
+      s->trace_files.folder = argument;
+      break;
+    case KEY_TRACE_EVENTS:
+      s->aggd.trace_events = parse_number(state, "trace-events", argument, 1, SML_TRACE_MAX_EVENTS);
       break;
     case KEY_LOG_LEVEL:
       if (!sml_log_parse_level(argument, &level)) {
@@ -177,7 +203,8 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
 
 /* Job events, one line each. Text of a rank may be in it: its quotes must not end ours. */
 static void log_note(void *user, const struct sml_aggd_note *note) {
-  (void)user;
+  struct settings *settings = user;
+  sml_trace_files_note(&settings->trace_files, note);
   char text[ERROR_BYTES];
   snprintf(text, sizeof text, "%s", note->text);
   for (char *c = text; *c; c++) {
@@ -239,15 +266,20 @@ static bool write_port_file(const char *path, const char *addr_text) {
 
 int main(int argc, char **argv) {
   struct settings settings = {.listen = DEFAULT_LISTEN,
-                              .aggd = {.num_lanes = 1, .max_connections = 1024, .on_note = log_note}};
+                              .aggd = {.num_lanes = 1,
+                                       .max_connections = 1024,
+                                       .trace_level = SML_TRACE_NOTABLE,
+                                       .on_note = log_note,
+                                       .user = &settings}};
   if (!parse_settings(argc, argv, &settings)) return 2;
   signal(SIGPIPE, SIG_IGN);
-  sigset_t stop_signals;
-  sigemptyset(&stop_signals);
-  sigaddset(&stop_signals, SIGTERM);
-  sigaddset(&stop_signals, SIGINT);
-  sigaddset(&stop_signals, SIGHUP);
-  sigprocmask(SIG_BLOCK, &stop_signals, NULL); /* taken by sigwait, also while starting */
+  sigset_t awaited_signals;
+  sigemptyset(&awaited_signals);
+  sigaddset(&awaited_signals, SIGTERM);
+  sigaddset(&awaited_signals, SIGINT);
+  sigaddset(&awaited_signals, SIGHUP);
+  sigaddset(&awaited_signals, SIGUSR1); /* stops nothing */
+  sigprocmask(SIG_BLOCK, &awaited_signals, NULL); /* taken by sigwait, also while starting */
   raise_descriptor_limit(settings.aggd.max_connections);
 
   struct sml_aggd *aggd;
@@ -272,7 +304,8 @@ int main(int argc, char **argv) {
     sml_log(SML_LOG_WARNING, "service_manager_deaf \"NOTIFY_SOCKET=%s\"", getenv("NOTIFY_SOCKET"));
 
   int signal_number = 0;
-  while (sigwait(&stop_signals, &signal_number) != 0) continue;
+  while (sigwait(&awaited_signals, &signal_number) != 0 || signal_number == SIGUSR1)
+    if (signal_number == SIGUSR1) sml_trace_files_on_signal(&settings.trace_files, aggd);
   (void)sml_notify("STOPPING=1\nSTATUS=telling the ranks");
   char drops[ERROR_BYTES];
   sml_aggd_describe_drops(aggd, drops, sizeof drops);

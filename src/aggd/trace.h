@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The service's own flight recorder (its lanes have theirs), and the names of jobs for a dump. */
+#ifndef SML_AGGD_TRACE_H
+#define SML_AGGD_TRACE_H
+
+#include <pthread.h>
+
+#include "ctl/registry.h"
+#include "trace/dump.h"
+
+struct sml_aggd_trace {
+  struct sml_recorder *recorder; /* the control thread's; NULL before _open */
+  pthread_mutex_t lock;          /* jobs */
+  uint32_t max_jobs;
+  struct sml_trace_job *jobs; /* by number: the last one of it, name "" if none */
+};
+
+bool sml_aggd_trace_open(struct sml_aggd_trace *trace, const struct sml_recorder_options *options, uint32_t max_jobs);
+void sml_aggd_trace_close(struct sml_aggd_trace *trace);
+/* On the control thread: a note of the registry is an event of its name. */
+void sml_aggd_trace_note(struct sml_aggd_trace *trace, const struct sml_effect *note, uint64_t now_ns);
+/* Any thread. False: out of memory. */
+bool sml_aggd_trace_add(struct sml_aggd_trace *trace, struct sml_trace_dump *dump);
+
+#endif

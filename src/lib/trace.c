@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/trace.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "lib/job.h"
+#include "trace/dump.h"
+
+/* Of a process, unasked: jobs that fail over and over must not fill a disk. */
+#define MAX_DUMPS 32u
+#define JOB_EVENTS 4096u
+
+static _Atomic uint32_t num_dumps;
+
+/* ---- settings ---- */
+
+sml_status sml_trace_settings_read(struct sml_settings *s) {
+  static const char *const names[] = {
+      [SML_TRACE_OFF] = "off", [SML_TRACE_NOTABLE] = "notable", [SML_TRACE_ALL] = "all"};
+  const char *level = sml_settings_environment("SWITCHML_TRACE");
+  const char *events = sml_settings_environment("SWITCHML_TRACE_EVENTS");
+  const char *folder = sml_settings_environment("SWITCHML_TRACE_DIR");
+  s->trace_level = SML_TRACE_NOTABLE;
+  s->trace_events = SML_TRACE_DEFAULT_EVENTS;
+  size_t i = 0;
+  while (level != NULL && i < SML_ARRAY_LEN(names) && strcmp(level, names[i]) != 0) i++;
+  if (i == SML_ARRAY_LEN(names))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE is '%.64s': set off, notable or all", level);
+  if (level != NULL) s->trace_level = (enum sml_trace_level)i;
+  if (events != NULL) {
+    char *end;
+    const unsigned long value = strtoul(events, &end, 10);
+    if (events[0] < '0' || events[0] > '9' || *end != 0 || value > SML_TRACE_MAX_EVENTS)
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_EVENTS is '%.64s': set a number up to %u", events,
+                      SML_TRACE_MAX_EVENTS);
+    s->trace_events = (uint32_t)value;
+  }
+  if (folder == NULL) return SML_OK;
+  if (strlen(folder) > sizeof s->trace_folder - 1)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes",
+                    sizeof s->trace_folder - 1);
+  memcpy(s->trace_folder, folder, strlen(folder) + 1);
+  return SML_OK;
+}
+
+struct sml_recorder *sml_trace_make_recorder(const struct sml_settings *s, uint32_t max_events) {
+  return sml_recorder_create(&(struct sml_recorder_options){
+      .level = s->trace_level, .num_events = sml_min_u32(s->trace_events, max_events != 0 ? max_events : JOB_EVENTS)});
+}
+
+void sml_job_record_locked(const struct sml_job *job, struct sml_record record, uint64_t now_ns) {
+  record.time_ns = now_ns;
+  record.job = atomic_load_explicit(&job->trace_numbers[0], memory_order_relaxed);
+  sml_recorder_put(job->recorder, record);
+}
+
+/* ---- dumps ---- */
+
+static bool add_engines(struct sml_trace_dump *dump, const struct sml_context *context) {
+  bool is_added = true;
+  for (size_t f = 0; f < SML_ARRAY_LEN(context->engines); f++) {
+    for (uint32_t l = 0; l < SML_MAX_ENGINES && is_added; l++) {
+      const struct sml_recorder *recorder = context->engines[f].recorders[l];
+      if (recorder != NULL) is_added = sml_trace_add_source(dump, recorder, l, "%slane %u", f == 1 ? "IPv6 " : "", l);
+    }
+  }
+  return is_added;
+}
+
+static bool add_jobs(struct sml_trace_dump *dump, const struct sml_context *context) {
+  bool is_added = true;
+  for (const struct sml_job *job = context->jobs; job != NULL && is_added; job = job->next) {
+    is_added = sml_trace_add_source(dump, job->recorder, SML_TRACE_NONE, "job %s", job->name);
+    for (uint32_t s = 0; s < SML_MAX_SHARDS && is_added; s++) {
+      const uint16_t number = atomic_load_explicit(&job->trace_numbers[s], memory_order_relaxed);
+      struct sml_trace_job entry = {.number = number, .rank = job->rank};
+      snprintf(entry.name, sizeof entry.name, "%s", job->name);
+      if (number != UINT16_MAX) is_added = sml_trace_add_job(dump, &entry);
+    }
+  }
+  return is_added;
+}
+
+static sml_status dump_context(struct sml_context *context, const char *path, const char *reason) {
+  struct sml_trace_dump dump = {.program = "libswitchml", .reason = reason};
+  char error[SML_ERROR_DETAIL_BYTES];
+  sml_fork_lock(); /* engines come */
+  bool is_whole = add_engines(&dump, context);
+  sml_fork_unlock();
+  pthread_mutex_lock(&context->lock); /* jobs come and go */
+  is_whole = is_whole && add_jobs(&dump, context);
+  pthread_mutex_unlock(&context->lock);
+  sml_status status = SML_OK;
+  if (!is_whole) status = sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of the trace");
+  else if (sml_trace_write(&dump, path, error, sizeof error) != 0) status = sml_fail(SML_ERR_SYSTEM, "%s", error);
+  sml_trace_clear(&dump);
+  return status;
+}
+
+/* FOLDER/switchml-JOB-rankR-PID-N.trace: no two dumps have one name, and none leaves the folder. */
+static bool make_path(const struct sml_job *job, char *path, size_t path_bytes) {
+  char name[SML_JOB_NAME_BYTES];
+  const uint32_t number = atomic_fetch_add_explicit(&num_dumps, 1, memory_order_relaxed);
+  if (number >= MAX_DUMPS) return false;
+  snprintf(name, sizeof name, "%s", job->name);
+  for (char *c = name; *c != 0; c++)
+    if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-')) *c = '_';
+  return (size_t)snprintf(path, path_bytes, "%s/switchml-%s-rank%u-%ld-%u.trace", job->context->settings.trace_folder,
+                          name, job->rank, (long)getpid(), number) < path_bytes;
+}
+
+void sml_job_want_dump_locked(struct sml_job *job) {
+  const struct sml_settings *s = &job->context->settings;
+  job->told_detail_bytes = strlen(job->error.detail);
+  if (s->trace_folder[0] == 0 || s->trace_level == SML_TRACE_OFF || job->engines == NULL) return;
+  job->dump_path = malloc(SML_TRACE_PATH_BYTES);
+  if (job->dump_path == NULL || !make_path(job, job->dump_path, SML_TRACE_PATH_BYTES)) {
+    free(job->dump_path);
+    job->dump_path = NULL;
+    return;
+  }
+  char note[SML_TRACE_PATH_BYTES + 16];
+  const int note_bytes = snprintf(note, sizeof note, " (trace: %s)", job->dump_path);
+  if (job->told_detail_bytes + (size_t)note_bytes < sizeof job->error.detail)
+    memcpy(job->error.detail + job->told_detail_bytes, note, (size_t)note_bytes + 1);
+}
+
+void sml_job_dump_if_wanted(struct sml_job *job) {
+  pthread_mutex_lock(&job->lock);
+  char *path = job->dump_path;
+  job->dump_path = NULL;
+  const sml_status status = job->error.status;
+  pthread_mutex_unlock(&job->lock);
+  if (path == NULL) return;
+  char reason[128];
+  snprintf(reason, sizeof reason, "job %s failed: %s", job->name, sml_status_string(status));
+  if (dump_context(job->context, path, reason) == SML_OK)
+    sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u: trace in %s", job->name, job->rank, path);
+  else
+    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: no trace: %s", job->name, job->rank,
+                sml_error_detail());
+  free(path);
+}
+
+sml_status sml_context_dump_trace(sml_context *context, const char *path) {
+  if (context == NULL || path == NULL || path[0] == 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "context or path is NULL or empty");
+  if (sml_context_is_forked(context)) return sml_context_fail_forked();
+  if (context->settings.trace_level == SML_TRACE_OFF)
+    return sml_fail(SML_ERR_UNSUPPORTED, "nothing is recorded: SWITCHML_TRACE is off");
+  return dump_context(context, path, "sml_context_dump_trace()");
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "switchd/trace_files.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+/* Of files that nobody asked for: jobs that fail over and over must not fill a disk. */
+#define UNASKED_NS (10 * SML_NS_PER_S)
+#define MAX_UNASKED 64u
+#define PATH_BYTES 4096u
+
+void sml_trace_files_note(struct sml_trace_files *f, const struct sml_aggd_note *note) {
+  if (f->folder == NULL || strcmp(note->name, "job_aborted") != 0) return;
+  atomic_store(&f->is_wanted, true);
+  (void)kill(getpid(), SIGUSR1);
+}
+
+static void write_file(struct sml_trace_files *f, struct sml_aggd *aggd, const char *reason) {
+  char path[PATH_BYTES], error[PATH_BYTES + 128] = "out of memory";
+  struct sml_trace_dump dump = {.program = "switchmld", .reason = reason};
+  snprintf(path, sizeof path, "%s/switchmld-%ld-%u.trace", f->folder, (long)getpid(), f->num_written);
+  const bool is_written = sml_aggd_collect_trace(aggd, &dump) && sml_trace_write(&dump, path, error, sizeof error) == 0;
+  sml_trace_clear(&dump);
+  f->num_written += is_written;
+  if (is_written) sml_log(SML_LOG_INFO, "trace_written file=\"%s\" reason=\"%s\"", path, reason);
+  else sml_log(SML_LOG_WARNING, "trace_failed \"%s\"", error);
+}
+
+void sml_trace_files_on_signal(struct sml_trace_files *f, struct sml_aggd *aggd) {
+  const bool is_unasked = atomic_exchange(&f->is_wanted, false);
+  if (f->folder == NULL) {
+    sml_log(SML_LOG_WARNING, "trace_failed \"start switchmld with --trace-dir to have SIGUSR1 write one\"");
+    return;
+  }
+  if (!is_unasked) {
+    write_file(f, aggd, "SIGUSR1");
+    return;
+  }
+  const uint64_t now_ns = sml_clock_ns();
+  if (f->num_unasked == MAX_UNASKED || (f->num_unasked > 0 && now_ns - f->last_unasked_ns < UNASKED_NS)) return;
+  f->last_unasked_ns = now_ns;
+  f->num_unasked++;
+  write_file(f, aggd, "a job was aborted");
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * When the daemon writes its flight recorders to a file: when it is asked to, and when a job was aborted. */
+#ifndef SML_SWITCHD_TRACE_FILES_H
+#define SML_SWITCHD_TRACE_FILES_H
+
+#include "aggd/aggd.h"
+
+struct sml_trace_files {
+  const char *folder; /* NULL: no files */
+  _Atomic bool is_wanted; /* a job was aborted */
+  uint32_t num_written, num_unasked;
+  uint64_t last_unasked_ns;
+};
+
+/* On the service's control thread, about a note: wakes the main thread with SIGUSR1 if a file is to be written. */
+void sml_trace_files_note(struct sml_trace_files *files, const struct sml_aggd_note *note);
+/* On the main thread, after SIGUSR1. */
+void sml_trace_files_on_signal(struct sml_trace_files *files, struct sml_aggd *aggd);
+
+#endif
