@@ -101,6 +101,21 @@ def record_seeds():
         yield f"byte_{at}", b"\3\2\0" + struct.pack(">HB", at, 0xf5)
 
 
+def trace_seeds():
+    def dump(num_records=2, more=b""):
+        events = b"".join(struct.pack(">BB", 1, kind) + text(b"event") + text(b"slot") * 5 for kind in range(4))
+        tables = (struct.pack(">QQI", 2 * 10 ** 18, 10 ** 9, 7) + text(b"switchmld") + text(b"0.1") + text(b"host") + text(b"why")
+                  + struct.pack(">H", 4) + events + struct.pack(">H", 1) + text(b"BAD_CRC")
+                  + struct.pack(">HHII", 1, 3, 5, 0) + text(b"job")
+                  + struct.pack(">HIQI", 1, 0, 9, num_records) + text(b"lane 0") + more)
+        record = struct.pack(">QHHHHIIQ", 10 ** 9, 1, 3, 4, 5, 6, 7, 8)
+        return b"SMLTRACE" + struct.pack(">HHI", 1, 32, 16 + len(tables)) + tables + record * 2
+    yield "whole", dump()
+    yield "cut", dump(num_records=5)
+    yield "longer_header", dump(more=b"later")
+    yield "lies", dump(num_records=2 ** 32 - 1)
+
+
 def programs():
     """The stateful targets: a few bytes repeated are programs that get somewhere."""
     yield "aggregator", "rounds", b"\4" + b"".join(bytes([244, slot % 2, 0, 0]) for slot in range(40))
@@ -128,7 +143,7 @@ def seeds():
     """(target, name, bytes)"""
     for target, generate in [("wire", wire_seeds), ("control", control_seeds), ("key_file", key_file_seeds),
                              ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
-                             ("record", record_seeds)]:
+                             ("record", record_seeds), ("trace", trace_seeds)]:
         for name, data in generate():
             yield target, name, data
     yield from programs()

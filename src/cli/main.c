@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/bench.h"
+#include "cli/trace.h"
 
 struct command_line {
   int argc; /* from the subcommand on */
@@ -14,20 +15,22 @@ struct command_line {
 static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
-    "  bench    time all-reduces and check every result\n\n"
+    "  bench    time all-reduces and check every result\n"
+    "  trace    show what flight recorders have kept\n\n"
     "`switchml COMMAND --help` says more. The aggregator is a command of its own, switchmld(1).";
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct command_line *line = state->input;
   switch (key) {
     case ARGP_KEY_ARG:
-      if (strcmp(text, "bench") != 0) argp_error(state, "there is no command '%s'; there is: bench", text);
+      if (strcmp(text, "bench") != 0 && strcmp(text, "trace") != 0)
+        argp_error(state, "there is no command '%s'; there are: bench, trace", text);
       line->argc = state->argc - state->next + 1;
       line->argv = &state->argv[state->next - 1];
       state->next = state->argc; /* the rest is the subcommand's */
       return 0;
     case ARGP_KEY_NO_ARGS:
-      argp_error(state, "no command; there is: bench");
+      argp_error(state, "no command; there are: bench, trace");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -46,6 +49,7 @@ int main(int argc, char **argv) {
   argp_program_version_hook = print_version;
   argp_err_exit_status = SML_BENCH_USAGE;
   if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &line) != 0) return SML_BENCH_USAGE;
+  if (strcmp(line.argv[0], "trace") == 0) return sml_trace_main(line.argc, line.argv);
   sml_bench_options_parse(&options, line.argc, line.argv);
   if (options.num_local != 0 && !options.is_local_worker)
     return sml_bench_local(&options, line.argc, line.argv);

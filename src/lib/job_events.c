@@ -370,7 +370,7 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
   sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
           job->rank, text, (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
   op->was_warned = true;
-  sml_job_record_locked(job, (struct sml_record){.event = SML_TRACE_OPERATION_LATE, .value = op->engine.plan.number},
+  sml_job_record_locked(job, (struct sml_record){.event = SML_TRACE_OPERATION_DELAYED, .value = op->engine.plan.number},
                         now_ns);
 }
 

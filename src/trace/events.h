@@ -52,7 +52,7 @@ enum sml_trace_kind { SML_TRACE_NUMBER, SML_TRACE_NS, SML_TRACE_REASON, SML_TRAC
   /* a job at its rank */                                                                                           \
   X(JOB_JOINED, "job_joined", NOTABLE, "slots", "rank", "chunk_bytes", "ranks", "epoch", NUMBER)                    \
   X(OPERATION_SUBMITTED, "operation_submitted", NOTABLE, "", "", "", "elements", "operation", NUMBER)               \
-  X(OPERATION_LATE, "operation_late", NOTABLE, "", "", "", "", "operation", NUMBER)                                 \
+  X(OPERATION_DELAYED, "operation_delayed", NOTABLE, "", "", "", "", "operation", NUMBER)                           \
   X(EPOCH_ENDED, "epoch_ended", NOTABLE, "", "", "", "", "epoch", NUMBER)                                           \
   X(AGGREGATOR_LOST, "aggregator_lost", NOTABLE, "", "", "", "", "", NUMBER)                                        \
   X(JOB_FAILED, "job_failed", NOTABLE, "", "missing", "", "num_ranks", "status", STATUS)                            \

@@ -1,0 +1,147 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Flight recorders of real processes, and `switchml trace` on their files: a rank that is stopped for a while and then
+killed is what all of them tell of."""
+import contextlib
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import e2e
+import real
+import tap
+
+
+@contextlib.contextmanager
+def incident():
+    """Files of a daemon and rank 0 after rank 1 was stopped, went on, and was killed; (folder, daemon's files, rank's)."""
+    with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \
+            e2e.Daemon("--trace-dir", folder, "--trace", "all", "--trace-events", "65536") as daemon:
+        with real.job(daemon.address, 2, MEMBER_JOB="train", MEMBER_ELEMENTS=1000, MEMBER_PAUSE_US=2000, MEMBER_LEASE_MS=4000,
+                      SWITCHML_TRACE_DIR=folder, SWITCHML_SHARED_MEMORY="0") as members:
+            for member in members:
+                member.wait_for("working")
+            members[1].send_signal(signal.SIGSTOP)
+            time.sleep(0.4)
+            daemon.process.send_signal(signal.SIGUSR1)
+            e2e.wait_until(lambda: glob.glob(f"{folder}/switchmld-*-0.trace"), "the daemon wrote a trace")
+            members[1].send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+            members[1].send_signal(signal.SIGKILL)
+            _, status, ranks, detail = members[0].error()
+            assert (status, ranks) == (real.RANK_LOST, [1]), (status, ranks)
+            named = re.search(r"\(trace: (.*)\)$", detail)
+            assert named and os.path.exists(named.group(1)), detail
+            e2e.wait_until(lambda: glob.glob(f"{folder}/switchmld-*-1.trace"), "the daemon wrote one of the abort")
+        assert "trace_written" in daemon.text(), daemon.text()
+        files = sorted(glob.glob(f"{folder}/switchmld-*.trace"))
+        assert len(glob.glob(f"{folder}/*")) == 3, os.listdir(folder)
+        yield folder, files, named.group(1)
+
+
+def trace(*arguments, status=0):
+    done = subprocess.run([e2e.SWITCHML, "trace", *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=60 * e2e.PATIENCE, env=e2e.environment(), check=False)
+    assert done.returncode == status, (arguments, done.returncode, done.stderr)
+    return done.stdout if status == 0 else done.stderr
+
+
+def events(*arguments):
+    return [json.loads(line) for line in trace("--json", *arguments).splitlines()]
+
+
+def check_filters(everything, files):
+    of_1 = events("--rank", "1", "--event", "pending_sent,pending_received", *files)
+    assert of_1 and all(e["missing"] == 1 or e.get("rank") == 1 for e in of_1)
+    slot = of_1[0]["slot"]
+    of_slot = events("--slot", str(slot), *files)
+    assert 0 < len(of_slot) < len(everything) and all(e["slot"] == slot for e in of_slot)
+    assert events("--job", "train", *files) and not events("--job", "other", *files)
+    assert all("lane" in e for e in events("--lane", "0", *files))
+    first, last = everything[0]["time_ns"], everything[-1]["time_ns"]
+    late = events("--since", "-0.1", *files)
+    early = events("--until", "0.1", *files)
+    assert late and all(e["time_ns"] >= last - 10 ** 8 for e in late)
+    assert early and all(e["time_ns"] <= first + 10 ** 8 for e in early)
+
+
+def check_perfetto(*files):
+    viewed = json.loads(trace("--perfetto", *files))["traceEvents"]
+    begun = {(e["pid"], e["cat"], e["id"]) for e in viewed if e["ph"] == "b"}
+    ended = [e for e in viewed if e["ph"] == "e"]
+    assert ended and all((e["pid"], e["cat"], e["id"]) in begun for e in ended)
+    assert {"M", "i", "b", "e"} <= {e["ph"] for e in viewed}
+    assert any(e["ph"] == "i" and e["name"] == "pending_received" and e["args"]["missing"] == 1 for e in viewed)
+    assert all(e["ts"] >= 0 for e in viewed if e["ph"] != "M")
+
+
+def test_a_late_and_lost_rank_is_told_of():
+    with incident() as (folder, daemons, ranks):
+        everything = events(*daemons, ranks)
+        times = [e["time_ns"] for e in everything]
+        assert times == sorted(times) and abs(times[-1] / 1e9 - time.time()) < 60
+        names = {e["event"] for e in everything}
+        assert {"operation_submitted", "operation_started", "operation_ended", "pending_received", "pending_sent",
+                "update_received", "slot_completed", "rank_joined", "job_started", "rank_lost", "job_failed",
+                "slot_recovered", "epoch_started", "hello_received"} <= names, names
+        assert {e["job"] for e in everything if e["event"] == "pending_received"} == {"train"}
+        failed = [e for e in everything if e["event"] == "job_failed"]
+        assert len(failed) == 1 and failed[0]["status"] == real.RANK_LOST and failed[0]["own_rank"] == 0
+        waits = re.findall(r"slot \d+ phase \d+ of job train: rank 1 missing for (\d+) ms", trace("--summary", ranks))
+        assert waits and max(int(wait) for wait in waits) >= 300, waits
+        text = trace("--summary", *daemons, ranks)
+        assert "rank_lost" in text and "job_failed" in text and "missing" in text, text
+        lines = trace(*daemons, ranks).splitlines()
+        assert len(lines) == len(everything)
+        assert any(re.search(r"Z rank 0 +lane 0 +pending_received +job=train slot=\d+ missing=1 ", line) for line in lines)
+        check_filters(everything, [*daemons, ranks])
+        check_perfetto(*daemons, ranks)
+        check_broken(folder, ranks)
+
+
+def check_broken(folder, whole):
+    with open(whole, "rb") as file:
+        data = file.read()
+    def with_bytes(name, content):
+        path = os.path.join(folder, name)
+        with open(path, "wb") as out:
+            out.write(content)
+        return path
+    assert "no trace of SwitchML" in trace(with_bytes("text", b"not a trace at all, but a text"), status=1)
+    assert "no trace of SwitchML" in trace(with_bytes("nothing", b""), status=1)
+    assert "no trace of SwitchML" in trace(folder, status=1)
+    assert "version 2" in trace(with_bytes("newer", data[:9] + b"\2" + data[10:]), status=1)
+    assert "within its header" in trace(with_bytes("short", data[:200]), status=1)
+    cut = with_bytes("cut", data[:-100])
+    assert len(events(cut)) == len(events(whole)) - 4
+    assert "No such file" in trace(os.path.join(folder, "none"), status=1)
+    # A number that no table has: shown, not believed.
+    header_bytes = int.from_bytes(data[12:16], "big")
+    odd = with_bytes("odd", data[:header_bytes + 8] + b"\xff\xff" + data[header_bytes + 10:])
+    assert any(e.get("event_number") == 65535 for e in events(odd))
+    trace("--summary", odd)
+    trace("--perfetto", odd)
+
+
+def test_wrong_usage():
+    assert "no file" in trace(status=2)
+    assert "no event" in trace("--event", "slot_compleated", "x", status=2)
+    assert "number" in trace("--rank", "-1", "x", status=2)
+    assert "seconds" in trace("--since", "soon", "x", status=2)
+
+
+def test_without_a_folder_sigusr1_says_so():
+    with e2e.Daemon() as daemon:
+        daemon.process.send_signal(signal.SIGUSR1)
+        e2e.wait_until(lambda: "--trace-dir" in daemon.text(), "the daemon says what is missing")
+        assert daemon.is_alive()
+
+
+if __name__ == "__main__":
+    tap.main(globals())
