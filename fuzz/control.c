@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Control messages. Input: a byte of how, then a message. How: bit 0 the header is made right, and its kind is
- * the byte's upper half. */
+ * the byte's upper half; 0: the last. */
 #include "ctl/message.h"
 
 #include "fuzz/fuzz.h"
@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   if ((how & 1) && num_bytes >= SML_CTL_FRAME_BYTES) {
     sml_store_be32(bytes, SML_CTL_MAGIC);
     sml_store_be16(bytes + 4, SML_CTL_VERSION);
-    sml_store_be16(bytes + 6, how >> 4);
+    sml_store_be16(bytes + 6, how >> 4 != 0 ? how >> 4 : SML_CTL_LAST_KIND);
     sml_store_be32(bytes + 8, (uint32_t)(num_bytes - SML_CTL_FRAME_BYTES));
   }
   const enum sml_ctl_decode verdict = sml_ctl_decode(bytes, num_bytes, &message, &consumed);

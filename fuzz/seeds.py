@@ -41,7 +41,8 @@ def control_seeds():
     bodies = {1: join, 2: struct.pack(">HIQIHHQQ", 7, 9, 11, 2, 4000, 4001, 13, 17), 3: struct.pack(">I", 8960),
               4: struct.pack(">IIIIHHIIIQIIHHHH", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 5, 0, 4, 0, 1, 1, 0), 5: struct.pack(">QQ", 6, 5),
               6: struct.pack(">I", 9), 7: abort, 8: struct.pack(">Ii", 3, -11) + text(b"it left"), 9: b"",
-              10: struct.pack(">i", -8) + text(b"no"), 11: struct.pack(">QQ", 3, 4), 12: b""}
+              10: struct.pack(">i", -8) + text(b"no"), 11: struct.pack(">QQ", 3, 4), 12: b"", 13: text(b"tenant") + struct.pack(">QQI", 1, 2, 8192),
+              14: struct.pack(">IIH", 70000, 8192, 3) + b'{"a', 15: b"", 16: struct.pack(">IHH", 2, 0, 3) + text(b"rank 3 is late")}
     for kind, body in bodies.items():
         yield from message(kind, body)
     yield "other_version", b"\0" + struct.pack(">IHHI", 0x534d4c31, 1, 1, 0)

@@ -16,7 +16,7 @@ CTL_VERSION = 2
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
-            "GOODBYE": 9, "REFUSE": 10, "CHALLENGE": 11, "AUTH": 12}
+            "GOODBYE": 9, "REFUSE": 10, "CHALLENGE": 11, "AUTH": 12, "STATUS": 13, "STATUS_PART": 14, "ASK": 15, "REPORT": 16}
 STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST": -11, "AGGREGATOR_LOST": -12,
             "MISMATCH": -13, "ABORTED": -14, "PROTOCOL": -17, "INTEGRITY": -18, "KEY": -19}
 # H, I, Q: unsigned of 16, 32, 64 bits; i: signed; s: string; H* and H+: as many as the field before says
@@ -35,6 +35,10 @@ BODIES = {
     "REFUSE": "status:i detail:s",
     "CHALLENGE": "nonce0:Q nonce1:Q",
     "AUTH": "",
+    "STATUS": "key_name:s nonce0:Q nonce1:Q offset_bytes:I",
+    "STATUS_PART": "total_bytes:I offset_bytes:I text:s",
+    "ASK": "",
+    "REPORT": "num_ranks:I ranks:H* detail:s",
 }
 
 

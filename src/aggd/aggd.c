@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "aggd/answers.h"
 #include "aggd/lanes.h"
 #include "aggd/trace.h"
 #include "ctl/channel.h"
@@ -44,6 +45,7 @@ struct conn {
   bool wants_out; /* EPOLLOUT is armed */
   bool has_spoken; /* something was said to the peer */
   uint64_t linger_until_ns;
+  uint32_t shown; /* the ticket of the status that it is shown */
   size_t in_bytes, out_bytes;
   struct conn_buffers *buffers;
 };
@@ -70,6 +72,7 @@ struct sml_aggd {
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
   uint64_t now_ns;
+  struct sml_answers answers;
   pthread_t thread;
   bool is_running;
   _Atomic bool should_stop;
@@ -156,22 +159,39 @@ static const struct {
     [SML_NOTE_RANK_JOINED] = {"rank_joined", false},  [SML_NOTE_JOB_STARTED] = {"job_started", false},
     [SML_NOTE_RANK_LEFT] = {"rank_left", false},      [SML_NOTE_RANK_LOST] = {"rank_lost", true},
     [SML_NOTE_JOIN_REFUSED] = {"join_refused", true}, [SML_NOTE_JOB_REFUSED] = {"job_refused", true},
-    [SML_NOTE_HOST_LIMITED] = {"host_limited", true},
+    [SML_NOTE_HOST_LIMITED] = {"host_limited", true}, [SML_NOTE_STATUS_REFUSED] = {"status_refused", true},
+    [SML_NOTE_RANK_LATE] = {"rank_late", true},       [SML_NOTE_RANK_CALLED] = {"rank_called", true},
+    [SML_NOTE_EPOCH_RENEWED] = {"epoch_renewed", false},
     [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},   [SML_NOTE_JOB_ENDED] = {"job_ended", false},
 };
 
 static void pass_note(struct sml_aggd *a, const struct sml_effect *e) {
   sml_aggd_trace_note(&a->trace, e, a->now_ns);
+  sml_history_note(&a->answers.history, e, a->now_ns);
   if (!a->options.on_note) return;
   struct sml_aggd_note note = {.name = note_names[e->note].name,
                                .is_warning = note_names[e->note].is_warning,
                                .job_name = e->job_name,
+                               .key_name = e->key_name ? e->key_name : "",
                                .job = e->job,
                                .epoch = e->epoch,
                                .world_size = e->world_size,
                                .rank = e->rank,
                                .text = e->text};
   a->options.on_note(a->options.user, &note);
+}
+
+static void show(struct sml_aggd *a, const struct sml_effect *e) {
+  struct conn *c = &a->conns[e->conn];
+  struct sml_ctl_message m;
+  if (c->state != CONN_OPEN || c->is_broken) return;
+  sml_answers_show(&a->answers, e, &c->shown, a->now_ns, &m);
+  send_message(a, e->conn, &m);
+}
+
+static void report(struct sml_aggd *a, const struct sml_effect *e) {
+  const struct sml_ctl_message *m = sml_answers_report(&a->answers, e, a->now_ns);
+  if (m) send_message(a, e->conn, m);
 }
 
 /* False: an engine lacks memory for the effect's job. */
@@ -201,6 +221,12 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
       break;
     case SML_EFFECT_NOTE:
       pass_note(a, e);
+      break;
+    case SML_EFFECT_SHOW:
+      show(a, e);
+      break;
+    case SML_EFFECT_REPORT:
+      report(a, e);
       break;
   }
   return true;
@@ -306,6 +332,7 @@ static bool accept_one(struct sml_aggd *a) {
   c->state = CONN_OPEN;
   c->buffers = &a->buffers[i];
   c->is_broken = c->wants_out = c->has_spoken = false;
+  c->shown = SML_SHOWN_NONE;
   c->in_bytes = c->out_bytes = 0;
   sml_channel_init(&c->buffers->channel, true);
   struct sml_addr addr = {.num_bytes = (uint8_t)sml_min_u64(from_bytes, sizeof addr.bytes)};
@@ -369,6 +396,7 @@ static void take_engine_events(struct sml_aggd *a) {
   uint64_t count;
   struct sml_aggregator_event e;
   if (read(a->event_fd, &count, sizeof count) < 0) return;
+  sml_answers_serve(&a->answers, a->now_ns);
   while (sml_lanes_next_event(a->lanes, &e)) {
     switch (e.kind) {
       case SML_EVENT_MISMATCH:
@@ -505,6 +533,7 @@ static void set_defaults(struct sml_aggd *a) {
   if (o->new_connections_per_s == 0) o->new_connections_per_s = 100;
   if (o->max_messages_per_s == 0) o->max_messages_per_s = 1000;
   if (o->trace_events == 0) o->trace_events = SML_TRACE_DEFAULT_EVENTS;
+  if (o->late_note_ns == 0) o->late_note_ns = 10 * SML_NS_PER_S;
   if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(a);
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
 }
@@ -587,7 +616,8 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .find_key_user = a,
                                          .max_connections_per_host = o->max_connections_per_host,
                                          .new_connections_per_s = o->new_connections_per_s,
-                                         .max_messages_per_s = o->max_messages_per_s};
+                                         .max_messages_per_s = o->max_messages_per_s,
+                                         .late_note_ns = o->late_note_ns};
   for (uint32_t l = 0; l < o->num_lanes; l++) options.data_ports[l] = sml_lanes_port(a->lanes, l);
   const struct sml_recorder_options trace = {o->trace_level, o->trace_events};
   const bool has_trace = sml_aggd_trace_open(&a->trace, &trace, o->max_jobs);
@@ -599,6 +629,11 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   if (a->keys && o->num_keys > 0) memcpy(a->keys, o->keys, o->num_keys * sizeof *a->keys);
   a->options.keys = NULL; /* the caller's */
   if (mem) a->registry = sml_registry_init(mem, &options);
+  a->answers.options = &a->options;
+  a->answers.registry = a->registry;
+  a->answers.lanes = a->lanes;
+  a->answers.addr = a->addr;
+  a->answers.event_fd = a->event_fd;
   if (mem && a->conns && a->buffers && a->epoll_events && a->keys && has_trace) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
@@ -624,6 +659,7 @@ static void destroy(struct sml_aggd *a) {
   if (a->listen_fd >= 0) close(a->listen_fd);
   if (a->epoll_fd >= 0) close(a->epoll_fd);
   if (a->event_fd >= 0) close(a->event_fd);
+  sml_answers_destroy(&a->answers);
   free(a->registry);
   free(a->conns);
   free(a->buffers);
@@ -641,6 +677,7 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
     return -ENOMEM;
   }
   a->options = *options;
+  sml_answers_init(&a->answers);
   a->listen_fd = a->epoll_fd = a->event_fd = -1;
   int error = seed_random(a, error_out, error_bytes);
   if (!error) set_defaults(a);
@@ -689,6 +726,10 @@ uint16_t sml_aggd_data_port(const struct sml_aggd *a, uint32_t lane) {
 
 bool sml_aggd_collect_trace(struct sml_aggd *a, struct sml_trace_dump *dump) {
   return sml_lanes_collect_trace(a->lanes, dump) && sml_aggd_trace_add(&a->trace, dump);
+}
+
+struct sml_snapshot *sml_aggd_snapshot(struct sml_aggd *a) {
+  return sml_answers_ask(&a->answers);
 }
 
 void sml_aggd_describe_drops(const struct sml_aggd *a, char *text, size_t text_bytes) {

@@ -15,11 +15,14 @@
 #define SML_AGGD_MAX_JOBS 1024u
 #define SML_AGGD_MAX_SLOTS 65536u
 
+struct sml_snapshot;
+
 /* What the operator wants to know. Pointers are valid during the call. */
 struct sml_aggd_note {
   const char *name; /* "job_started", "rank_lost" ... */
   bool is_warning;
   const char *job_name; /* "" when no job is concerned */
+  const char *key_name; /* of the job; "": none */
   uint32_t job, epoch, world_size, rank;
   const char *text; /* one sentence, or settings as key=value */
 };
@@ -51,7 +54,11 @@ struct sml_aggd_options {
   bool tells_completed;            /* sml_aggd_lowest_completed() is wanted */
   uint32_t boot_epoch;             /* 0: random */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
+  uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */
+  /* The status as a text (malloc'd; NULL: out of memory) for `switchml status`: of all jobs, or of a key's alone
+   * (key_name not ""). Control thread. NULL: who asks is refused. */
+  char *(*render_status)(void *user, const struct sml_snapshot *snapshot, const char *key_name);
   void *user;
 };
 
@@ -73,5 +80,8 @@ uint16_t sml_aggd_data_port(const struct sml_aggd *aggd, uint32_t lane);
 bool sml_aggd_collect_trace(struct sml_aggd *aggd, struct sml_trace_dump *dump);
 /* "STALE_PHASE=3 BAD_CRC=1": dropped packets by reason, "" if none. Any thread. */
 void sml_aggd_describe_drops(const struct sml_aggd *aggd, char *text, size_t text_bytes);
+/* What it does now (aggd/snapshot.h), at most 100 ms old; to be released. Any thread; NULL: out of memory, or no answer
+ * within a second. */
+struct sml_snapshot *sml_aggd_snapshot(struct sml_aggd *aggd);
 
 #endif

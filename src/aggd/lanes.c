@@ -18,7 +18,7 @@ _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the n
 
 #define NUM_EVENT_KINDS 3u
 
-enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_DEPART, VERB_CLOSE };
+enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
 
 /* One a lane: the control thread waits for it before it posts the next. */
 struct lane_command {
@@ -32,6 +32,9 @@ struct lane_command {
   struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
   void *memory;                      /* START: of the new one */
   struct sml_aggregator_options options;
+  struct sml_job_look *look;     /* LOOK at a job, or else */
+  struct sml_netio_stats *stats; /* LOOK at the port; the caller's, like look */
+  const struct sml_netio *io;
   bool is_done_well;
   sem_t done;
 };
@@ -111,6 +114,10 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
     case VERB_CLOSE:
       c->aggregator = sml_aggregator_engine_close_job(engine, c->job);
       break;
+    case VERB_LOOK:
+      if (c->look) sml_aggregator_engine_look(engine, c->job, c->look);
+      else *c->stats = c->io->stats;
+      break;
   }
   sem_post(&c->done);
 }
@@ -180,6 +187,36 @@ void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {
     sml_bit_clear(lane->open_jobs, job);
     free(lane->command.aggregator);
   }
+}
+
+/* One lane after the other: they add to the same look. */
+void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look) {
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    struct lane *lane = &lanes->lanes[l];
+    if (!sml_bit_test(lane->open_jobs, job)) continue;
+    lane->command.verb = VERB_LOOK;
+    lane->command.job = job;
+    lane->command.look = look;
+    post(lane);
+    await(lane);
+  }
+}
+
+uint32_t sml_lanes_count(const struct sml_lanes *lanes) {
+  return lanes->num_lanes;
+}
+
+void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_out, struct sml_netio_stats *stats_out,
+                            uint64_t *num_drops) {
+  struct lane *lane = &lanes->lanes[l];
+  *port_out = sml_lanes_port(lanes, l);
+  sml_aggregator_engine_drops(lane->engine, num_drops);
+  lane->command.verb = VERB_LOOK;
+  lane->command.look = NULL;
+  lane->command.stats = stats_out;
+  lane->command.io = lane->io;
+  post(lane);
+  await(lane);
 }
 
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,

@@ -31,6 +31,12 @@ void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 
+uint32_t sml_lanes_count(const struct sml_lanes *lanes);
+/* For people who ask: adds every lane's figures of a job to the look. */
+void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look);
+void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t lane, uint16_t *port_out,
+                            struct sml_netio_stats *stats_out, uint64_t *num_drops); /* [SML_NUM_DROPS] */
+
 /* Events of the engines, the first of each job and kind; false: none left. */
 bool sml_lanes_next_event(struct sml_lanes *lanes, struct sml_aggregator_event *event_out);
 

@@ -5,9 +5,25 @@
 #include <stdlib.h>
 
 #include "cli/bench.h"
+#include "cli/status.h"
 #include "cli/trace.h"
 
+static int run_bench(int argc, char **argv) {
+  static struct sml_bench_options options;
+  argp_err_exit_status = SML_BENCH_USAGE;
+  sml_bench_options_parse(&options, argc, argv);
+  if (options.num_local != 0 && !options.is_local_worker) return sml_bench_local(&options, argc, argv);
+  return sml_bench_worker(&options);
+}
+
+static const struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+} commands[] = {{"bench", run_bench}, {"status", sml_status_run}, {"top", sml_top_run}, {"trace", sml_trace_main}};
+#define COMMAND_NAMES "bench, status, top, trace"
+
 struct command_line {
+  const struct command *command;
   int argc; /* from the subcommand on */
   char **argv;
 };
@@ -16,6 +32,8 @@ static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
     "  bench    time all-reduces and check every result\n"
+    "  status   what an aggregator does, and who is late or lost\n"
+    "  top      the same, again each second\n"
     "  trace    show what flight recorders have kept\n\n"
     "`switchml COMMAND --help` says more. The aggregator is a command of its own, switchmld(1).";
 
@@ -23,14 +41,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct command_line *line = state->input;
   switch (key) {
     case ARGP_KEY_ARG:
-      if (strcmp(text, "bench") != 0 && strcmp(text, "trace") != 0)
-        argp_error(state, "there is no command '%s'; there are: bench, trace", text);
+      for (size_t i = 0; i < SML_ARRAY_LEN(commands); i++)
+        if (strcmp(text, commands[i].name) == 0) line->command = &commands[i];
+      if (!line->command) argp_error(state, "there is no command '%s'; there are: " COMMAND_NAMES, text);
       line->argc = state->argc - state->next + 1;
       line->argv = &state->argv[state->next - 1];
       state->next = state->argc; /* the rest is the subcommand's */
       return 0;
     case ARGP_KEY_NO_ARGS:
-      argp_error(state, "no command; there are: bench, trace");
+      argp_error(state, "no command; there are: " COMMAND_NAMES);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -44,14 +63,9 @@ static void print_version(FILE *stream, struct argp_state *state) {
 
 int main(int argc, char **argv) {
   static const struct argp parser = {.parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
-  static struct sml_bench_options options;
   struct command_line line = {0};
   argp_program_version_hook = print_version;
   argp_err_exit_status = SML_BENCH_USAGE;
   if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &line) != 0) return SML_BENCH_USAGE;
-  if (strcmp(line.argv[0], "trace") == 0) return sml_trace_main(line.argc, line.argv);
-  sml_bench_options_parse(&options, line.argc, line.argv);
-  if (options.num_local != 0 && !options.is_local_worker)
-    return sml_bench_local(&options, line.argc, line.argv);
-  return sml_bench_worker(&options);
+  return line.command->run(line.argc, line.argv);
 }

@@ -80,6 +80,18 @@ const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_
 /* The largest payload. */
 uint32_t sml_aggregator_value_bytes(const struct sml_aggregator_options *options);
 
+/* What a slot (relative) holds, for people who ask. */
+enum sml_slot_state {
+  SML_SLOT_UNUSED,   /* nothing yet */
+  SML_SLOT_WAITING,  /* for contributors: `count` have contributed to `phase` */
+  SML_SLOT_COMPLETE, /* the result of `phase`; nobody has contributed to the next one yet */
+};
+struct sml_slot_look {
+  enum sml_slot_state state;
+  uint32_t phase, count;
+};
+struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot);
+
 /* NULL, or which invariant is broken, whatever arrived: what tests ask after every step, in time proportional
  * to the slots. */
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a);

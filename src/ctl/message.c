@@ -188,6 +188,36 @@ static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {
   walk_detail(w, abort->detail);
 }
 
+static void walk_status_request(struct walk *w, struct sml_ctl_status *status) {
+  walk_name(w, status->key_name, SML_KEY_NAME_BYTES, true);
+  walk_u128(w, status->nonce);
+  walk_u32(w, &status->offset_bytes, 0, UINT32_MAX);
+}
+
+static void walk_status_part(struct walk *w, struct sml_ctl_status_part *part) {
+  walk_u32(w, &part->total_bytes, 0, UINT32_MAX);
+  walk_u32(w, &part->offset_bytes, 0, UINT32_MAX);
+  walk_u16(w, &part->num_bytes, 0, SML_STATUS_PART_BYTES);
+  if (w->is_valid && (part->offset_bytes > part->total_bytes ||
+                      part->num_bytes > part->total_bytes - part->offset_bytes)) {
+    w->is_valid = false;
+  }
+  if (!take(w, part->num_bytes)) return;
+  if (w->out) {
+    memcpy(w->out + w->at_bytes - part->num_bytes, part->text, part->num_bytes);
+  } else {
+    memcpy(part->text, w->in + w->at_bytes - part->num_bytes, part->num_bytes);
+  }
+}
+
+static void walk_report(struct walk *w, struct sml_ctl_report *report) {
+  walk_u32(w, &report->num_ranks, 0, SML_CTL_MAX_RANKS);
+  for (uint32_t i = 0; w->is_valid && i < report->num_ranks; i++) {
+    walk_u16(w, &report->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
+  }
+  walk_detail(w, report->detail);
+}
+
 static void walk_body(struct walk *w, struct sml_ctl_message *m) {
   switch (m->kind) {
     case SML_CTL_JOIN:
@@ -220,6 +250,16 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
       break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:
+    case SML_CTL_ASK:
+      break;
+    case SML_CTL_STATUS:
+      walk_status_request(w, &m->u.status);
+      break;
+    case SML_CTL_STATUS_PART:
+      walk_status_part(w, &m->u.status_part);
+      break;
+    case SML_CTL_REPORT:
+      walk_report(w, &m->u.report);
       break;
     case SML_CTL_REFUSE:
       walk_status(w, &m->u.refuse.status);

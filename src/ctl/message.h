@@ -16,6 +16,11 @@
  *         daemon  ABORT      the job is over: reason, ranks, detail
  *         daemon  RANK_GONE  a rank left or was lost while nothing waited for it; the job is not over
  *         worker  GOODBYE    orderly leave; the daemon closes
+ *         worker  ASK        an operation is about to time out: whom does the daemon wait for?
+ *         daemon  REPORT     the answer
+ * In place of all that, who only wants to know what the daemon does:
+ *         anybody STATUS     first, or after AUTH; with a key's name it is challenged as a JOIN is
+ *         daemon  STATUS_PART  a part of the status, from the byte that STATUS names
  * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
  * big-endian, fields in the order of the structs below, strings as length:16 + bytes. The header, and
  * all of REFUSE, are the same in every version, so that a refusal can be read across versions. */
@@ -48,9 +53,10 @@
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
   SML_CTL_EPOCH, SML_CTL_ABORT, SML_CTL_RANK_GONE, SML_CTL_GOODBYE, SML_CTL_REFUSE,
-  SML_CTL_CHALLENGE, SML_CTL_AUTH,
+  SML_CTL_CHALLENGE, SML_CTL_AUTH, SML_CTL_STATUS, SML_CTL_STATUS_PART, SML_CTL_ASK, SML_CTL_REPORT,
 };
-#define SML_CTL_LAST_KIND SML_CTL_AUTH
+#define SML_CTL_LAST_KIND SML_CTL_REPORT
+#define SML_STATUS_PART_BYTES 8192u
 
 struct sml_ctl_join {
   char job_name[SML_JOB_NAME_BYTES];
@@ -115,6 +121,21 @@ struct sml_ctl_abort {
 struct sml_ctl_rank_gone { uint32_t rank; int32_t status; char detail[SML_DETAIL_BYTES]; };
 struct sml_ctl_refuse { int32_t status; char detail[SML_DETAIL_BYTES]; };
 struct sml_ctl_challenge { uint64_t nonce[2]; /* of this connection, unpredictable */ };
+struct sml_ctl_status {
+  char key_name[SML_KEY_NAME_BYTES]; /* as in JOIN: "": the asker has none */
+  uint64_t nonce[2];
+  uint32_t offset_bytes; /* 0: a fresh status; else the next part of that one */
+};
+struct sml_ctl_status_part {
+  uint32_t total_bytes, offset_bytes; /* of the text (JSON); total stays the same until offset is 0 again */
+  uint16_t num_bytes;                 /* of this part */
+  char text[SML_STATUS_PART_BYTES];   /* not terminated */
+};
+struct sml_ctl_report {
+  uint32_t num_ranks; /* whom the daemon waits for: late or lost ones */
+  uint16_t ranks[SML_CTL_MAX_RANKS];
+  char detail[SML_DETAIL_BYTES]; /* who, since when, and what the slots hold */
+};
 
 struct sml_ctl_message {
   enum sml_ctl_kind kind;
@@ -129,6 +150,9 @@ struct sml_ctl_message {
     struct sml_ctl_rank_gone rank_gone;
     struct sml_ctl_refuse refuse;
     struct sml_ctl_challenge challenge;
+    struct sml_ctl_status status;
+    struct sml_ctl_status_part status_part;
+    struct sml_ctl_report report;
   } u;
 };
 

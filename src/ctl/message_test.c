@@ -14,6 +14,19 @@
 #define FRAME_ROOM (SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY)
 #define NUM_SAMPLES ((uint32_t)SML_CTL_LAST_KIND)
 
+static struct sml_ctl_message sample_of_questions(enum sml_ctl_kind kind) {
+  struct sml_ctl_message m = {.kind = kind};
+  if (kind == SML_CTL_STATUS) {
+    m.u.status = (struct sml_ctl_status){.key_name = "team.a", .nonce = {3, UINT64_MAX}, .offset_bytes = UINT32_MAX};
+  } else if (kind == SML_CTL_STATUS_PART) {
+    m.u.status_part = (struct sml_ctl_status_part){
+        .total_bytes = 70000, .offset_bytes = 69000, .num_bytes = 7, .text = {'{', '"', 0, '"', ':', '\n', '}'}};
+  } else {
+    m.u.report = (struct sml_ctl_report){.num_ranks = 2, .ranks = {0, 4095}, .detail = "rank 0 has not called"};
+  }
+  return m;
+}
+
 static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
   struct sml_ctl_message m = {.kind = kind};
   switch (kind) {
@@ -66,7 +79,12 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
       break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:
+    case SML_CTL_ASK:
       break;
+    case SML_CTL_STATUS:
+    case SML_CTL_STATUS_PART:
+    case SML_CTL_REPORT:
+      return sample_of_questions(kind);
     case SML_CTL_REFUSE:
       m.u.refuse = (struct sml_ctl_refuse){SML_ERR_KEY, "no"};
       break;

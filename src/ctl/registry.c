@@ -111,6 +111,7 @@ void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct 
   effect->rank = rank;
   effect->text = text;
   effect->job_name = job ? job->name : "";
+  effect->key_name = job ? job->key_name : "";
   effect->job = job ? (uint16_t)(job - r->jobs) : 0;
   effect->epoch = job ? job->epoch : 0;
   effect->world_size = job ? job->world_size : 0;
@@ -123,7 +124,7 @@ const struct sml_effect *sml_registry_next_effect(struct sml_registry *r) {
 /* --- connections --- */
 
 static bool is_waiting(const struct sml_conn *c) {
-  return c->state == SML_CONN_UNJOINED || c->state == SML_CONN_CHALLENGED;
+  return c->state != SML_CONN_FREE && c->state != SML_CONN_MEMBER;
 }
 
 /* Of those that have not joined, of one source or (NULL) of all, the one that has said nothing for longest. */
@@ -151,6 +152,7 @@ static uint32_t find_over_limits(struct sml_registry *r, uint32_t conn, uint64_t
 
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns) {
   begin_input(r);
+  r->latest_ns = now_ns;
   struct sml_conn *c = &r->conns[conn];
   SML_ASSERT(conn < r->options.max_connections && c->state == SML_CONN_FREE);
   *c = (struct sml_conn){.state = SML_CONN_UNJOINED, .heard_at_ns = now_ns};
@@ -254,7 +256,7 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
 
 static const char *const kind_names[] = {"",      "JOIN",  "WELCOME",   "PROBED",  "START", "HEARTBEAT",
                                          "EPOCH", "ABORT", "RANK_GONE", "GOODBYE", "REFUSE",
-                                         "CHALLENGE", "AUTH"};
+                                         "CHALLENGE", "AUTH", "STATUS", "STATUS_PART", "ASK", "REPORT"};
 
 /* Ranks that keep inputs learn soon that they need not any more, but not of each operation. */
 static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t completed, uint64_t now_ns) {
@@ -267,6 +269,13 @@ static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t comple
       sml_min_u64(job->early_at_ns, sml_max_u64(now_ns, job->looked_at_ns + job->lease_ns / 16));
 }
 
+static void ask(struct sml_registry *r, uint32_t conn) {
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_REPORT);
+  effect->conn = conn;
+  effect->job = r->conns[conn].job;
+  effect->epoch = r->jobs[effect->job].epoch;
+}
+
 static void on_member_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *m,
                               uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
@@ -275,7 +284,12 @@ static void on_member_message(struct sml_registry *r, uint32_t conn, const struc
   bool is_expected = true;
   switch (m->kind) {
     case SML_CTL_HEARTBEAT:
+      sml_registry_note_called(r, c, m->u.heartbeat.operations_submitted, now_ns);
       take_progress(r, conn, m->u.heartbeat.operations_completed, now_ns);
+      break;
+    case SML_CTL_ASK:
+      is_expected = !is_joining;
+      if (is_expected) ask(r, conn);
       break;
     case SML_CTL_PROBED:
       is_expected = is_joining && !c->has_probed;
@@ -308,6 +322,7 @@ static bool is_too_fast(struct sml_registry *r, struct sml_conn *c, uint64_t now
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns) {
   begin_input(r);
+  r->latest_ns = now_ns;
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_FREE) return;
   if (is_too_fast(r, c, now_ns)) {
@@ -321,13 +336,14 @@ void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct
     sml_registry_forget(r, conn);
   } else if (c->state == SML_CONN_UNJOINED && message->kind == SML_CTL_JOIN) {
     sml_registry_challenge(r, conn, &message->u.join, now_ns);
+  } else if (message->kind == SML_CTL_STATUS && c->state != SML_CONN_CHALLENGED) {
+    sml_registry_show(r, conn, &message->u.status);
   } else if (c->state == SML_CONN_CHALLENGED && message->kind == SML_CTL_AUTH) {
-    struct sml_ctl_join join = c->join; /* joining writes to the connection */
-    sml_registry_join(r, conn, &join, now_ns);
+    sml_registry_take_auth(r, conn, now_ns);
   } else {
     throw_out(r, conn, SML_ERR_PROTOCOL,
-              c->state == SML_CONN_UNJOINED ? "the first control message must be JOIN"
-                                            : "the answer to CHALLENGE must be AUTH");
+              c->state != SML_CONN_CHALLENGED ? "the first control message must be JOIN"
+                                              : "the answer to CHALLENGE must be AUTH");
   }
 }
 
@@ -464,11 +480,13 @@ static void send_heartbeats(struct sml_registry *r, struct sml_job_entry *job, u
   struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_HEARTBEAT);
   m->u.heartbeat.operations_completed = confirmed;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
+  if (job->heartbeat_at_ns <= now_ns) sml_registry_watch_lateness(r, job, now_ns);
   job->heartbeat_at_ns = now_ns + job->lease_ns / 4;
 }
 
 void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns) {
   begin_input(r);
+  r->latest_ns = now_ns;
   for (uint32_t i = 0; i < r->conns_end; i++) {
     if (conn_deadline(r, &r->conns[i]) > now_ns) continue;
     expire_conn(r, i);
@@ -490,8 +508,7 @@ void sml_registry_counts(const struct sml_registry *r, struct sml_registry_count
   *counts_out = (struct sml_registry_counts){0};
   for (uint32_t i = 0; i < r->conns_end; i++) {
     counts_out->connections += r->conns[i].state != SML_CONN_FREE;
-    counts_out->unjoined +=
-        r->conns[i].state == SML_CONN_UNJOINED || r->conns[i].state == SML_CONN_CHALLENGED;
+    counts_out->unjoined += is_waiting(&r->conns[i]);
   }
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     const struct sml_job_entry *job = &r->jobs[i];

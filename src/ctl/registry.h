@@ -45,6 +45,7 @@ struct sml_registry_options {
   uint32_t max_connections_per_host;  /* joined ones of one source */
   uint32_t new_connections_per_s;     /* of one source, on average; as many as in 4 s may come at once */
   uint32_t max_messages_per_s;        /* of one connection, on average; as many may come at once */
+  uint64_t late_note_ns;              /* a rank that is late for so long is worth a note */
 };
 
 enum sml_effect_kind {
@@ -57,6 +58,8 @@ enum sml_effect_kind {
   SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
   SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
   SML_EFFECT_NOTE,         /* for the log */
+  SML_EFFECT_SHOW,         /* conn wants the status from offset on: of all jobs, or (key_name not "") of a key's */
+  SML_EFFECT_REPORT,       /* conn, a member of job, wants to know what is waited for: sml_registry_report() */
 };
 enum sml_note {
   SML_NOTE_RANK_JOINED,
@@ -67,6 +70,10 @@ enum sml_note {
   SML_NOTE_JOB_REFUSED,
   SML_NOTE_JOB_ABORTED,
   SML_NOTE_JOB_ENDED,
+  SML_NOTE_RANK_LATE,    /* a rank has not called an operation for a while that others have */
+  SML_NOTE_RANK_CALLED,  /* such a rank did at last */
+  SML_NOTE_EPOCH_RENEWED,
+  SML_NOTE_STATUS_REFUSED,
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
 };
 /* Pointers are valid until the next on_*(). */
@@ -82,6 +89,8 @@ struct sml_effect {
   enum sml_note note;
   const char *job_name; /* NOTE */
   const char *text;     /* NOTE: one sentence */
+  uint32_t offset_bytes; /* SHOW */
+  const char *key_name;  /* SHOW; NOTE of a job */
 };
 
 enum sml_close_cause { SML_CLOSED_FIN, SML_CLOSED_RESET, SML_CLOSED_SLOW };
@@ -126,6 +135,37 @@ const struct sml_effect *sml_registry_next_effect(struct sml_registry *r);
 
 /* The first operation that some member of a started job has not said to have completed; UINT64_MAX: no members. */
 uint64_t sml_registry_lowest_completed(const struct sml_registry *r);
+
+/* For people who ask (registry_look.c). A job without a name is none. */
+struct sml_member_look {
+  uint32_t rank;
+  char host[SML_PEER_BYTES];
+  bool is_gone, is_lost; /* gone: left, or lost */
+  bool has_probed, is_lead, is_late;
+  uint64_t since_ns; /* late, gone: since then */
+  uint64_t heard_ns; /* present: its last message */
+  uint64_t submitted, completed; /* operations, as of its last heartbeat */
+  uint32_t contributor;
+};
+struct sml_registry_look {
+  char name[SML_JOB_NAME_BYTES], key_name[SML_KEY_NAME_BYTES];
+  bool is_started, is_one_host;
+  uint32_t epoch, world_size, features, num_present, num_departed, num_late;
+  uint64_t lease_ns, since_ns; /* since: joined by its first rank, or started */
+  uint64_t submitted, completed; /* by the rank that is ahead, by all */
+  uint32_t num_lanes, num_slots, chunk_bytes, num_contributors; /* started */
+};
+bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns, struct sml_registry_look *look_out);
+/* Its members that are there, and those departed that are remembered, in no order; at most `room` of them. */
+uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job, uint64_t now_ns,
+                                      struct sml_member_look *members_out, uint32_t room);
+/* What the answer to an ASK says: of the job as it is, and of its slots. False: the job is not started. */
+struct sml_waiting_slots {
+  uint32_t num_waiting, num_contributors, least_contributions, most_contributions;
+  uint64_t progress_ns; /* the last time that a slot was completed; 0: never */
+};
+bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
+                         uint64_t now_ns, struct sml_ctl_report *report_out);
 
 struct sml_registry_counts {
   uint32_t connections, unjoined, jobs_joining, jobs_started, slots_used; /* slots of lane 0 */

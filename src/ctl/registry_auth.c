@@ -16,6 +16,20 @@ static struct sml_key key_of(struct sml_registry *r, const char *name) {
   return r->options.find_key(r->options.find_key_user, name, &key) ? key : random;
 }
 
+static void challenge(struct sml_registry *r, uint32_t conn, const char *key_name, const uint64_t nonce[2]) {
+  struct sml_conn *c = &r->conns[conn];
+  c->state = SML_CONN_CHALLENGED;
+  c->tenant = key_of(r, key_name);
+  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_CHALLENGE);
+  for (uint32_t i = 0; i < 2; i++) m->u.challenge.nonce[i] = r->options.random(r->options.random_user);
+  sml_registry_send(r, conn, m);
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_SET_KEY);
+  effect->conn = conn;
+  effect->key = &c->tenant;
+  memcpy(effect->worker_nonce, nonce, sizeof effect->worker_nonce);
+  memcpy(effect->daemon_nonce, m->u.challenge.nonce, sizeof effect->daemon_nonce);
+}
+
 void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                             uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
@@ -35,17 +49,56 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
                         "file with a key of its --key-file");
     return;
   }
-  c->state = SML_CONN_CHALLENGED;
   c->join = *join;
-  c->tenant = key_of(r, join->key_name);
-  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_CHALLENGE);
-  for (uint32_t i = 0; i < 2; i++) m->u.challenge.nonce[i] = r->options.random(r->options.random_user);
-  sml_registry_send(r, conn, m);
-  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_SET_KEY);
+  c->wants_status = false;
+  challenge(r, conn, join->key_name, join->nonce);
+}
+
+static void refuse_status(struct sml_registry *r, uint32_t conn, const char *text) {
+  sml_registry_send(r, conn, sml_registry_farewell(r, false, SML_ERR_KEY, NULL, 0, text));
+  sml_registry_note(r, SML_NOTE_STATUS_REFUSED, NULL, 0, sml_registry_text(r, "%s: %.180s", r->conns[conn].host, text));
+  sml_registry_forget(r, conn);
+}
+
+static bool is_loopback(const char *host) {
+  return strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0 || strncmp(host, "[::ffff:127.", 12) == 0;
+}
+
+/* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to who proves that key, and of
+ * all to who is on the daemon's own machine. */
+void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status) {
+  struct sml_conn *c = &r->conns[conn];
+  const bool is_keyed = r->options.find_key != NULL;
+  if (c->state == SML_CONN_UNJOINED && status->key_name[0]) {
+    if (!is_keyed) {
+      refuse_status(r, conn, "the aggregator has no keys: ask without one");
+      return;
+    }
+    memset(&c->join, 0, sizeof c->join);
+    memcpy(c->join.key_name, status->key_name, sizeof c->join.key_name);
+    c->wants_status = true;
+    challenge(r, conn, status->key_name, status->nonce);
+    return;
+  }
+  if (c->state == SML_CONN_UNJOINED && is_keyed && !is_loopback(c->host)) {
+    refuse_status(r, conn, "the aggregator shows its status to who has a key of its --key-file only: name yours with "
+                           "SWITCHML_KEY_FILE");
+    return;
+  }
+  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_SHOW);
   effect->conn = conn;
-  effect->key = &c->tenant;
-  memcpy(effect->worker_nonce, join->nonce, sizeof effect->worker_nonce);
-  memcpy(effect->daemon_nonce, m->u.challenge.nonce, sizeof effect->daemon_nonce);
+  effect->key_name = c->state == SML_CONN_VIEWER ? c->join.key_name : "";
+  effect->offset_bytes = status->offset_bytes;
+}
+
+void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns) {
+  struct sml_conn *c = &r->conns[conn];
+  if (c->wants_status) {
+    c->state = SML_CONN_VIEWER;
+    return;
+  }
+  struct sml_ctl_join join = c->join; /* joining writes to the connection */
+  sml_registry_join(r, conn, &join, now_ns);
 }
 
 void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn) {

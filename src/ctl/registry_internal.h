@@ -14,7 +14,8 @@
 #define SML_MAX_CALL_MESSAGES 8u /* different messages and texts that one input can cause */
 
 /* CHALLENGED: its JOIN waits in the table for AUTH, within the grace of UNJOINED. */
-enum sml_conn_state { SML_CONN_FREE, SML_CONN_UNJOINED, SML_CONN_CHALLENGED, SML_CONN_MEMBER };
+/* VIEWER: has proved a key, to be shown the status of its jobs; within that grace, too. */
+enum sml_conn_state { SML_CONN_FREE, SML_CONN_UNJOINED, SML_CONN_CHALLENGED, SML_CONN_VIEWER, SML_CONN_MEMBER };
 
 struct sml_conn {
   enum sml_conn_state state;
@@ -23,7 +24,8 @@ struct sml_conn {
   uint64_t source;           /* of the host: whose limits count */
   uint64_t heard_at_ns;      /* opened; MEMBER: or the last message */
   uint64_t paced_ns;         /* of its messages */
-  struct sml_ctl_join join;  /* CHALLENGED */
+  struct sml_ctl_join join;  /* CHALLENGED; of a viewer only the key's name */
+  bool wants_status;         /* CHALLENGED for that */
   struct sml_key tenant;     /* CHALLENGED, keyed MEMBER */
   /* of a member */
   uint16_t job;
@@ -34,7 +36,9 @@ struct sml_conn {
   uint32_t next, prev; /* members of the job */
   uint32_t num_lanes, max_datagram_bytes, probed_bytes;
   uint64_t rtt_ns; /* 0: not known */
-  uint64_t resume_operation, oldest_operation, completed; /* completed: as in its heartbeats */
+  uint64_t resume_operation, oldest_operation, submitted, completed; /* the latter two as in its heartbeats */
+  uint64_t behind_since_ns; /* others have submitted more, seen at a heartbeat; 0: not so */
+  bool is_noted_late;
   uint32_t resume_chunk_bytes;
   uint64_t share_host[2]; /* of its JOIN, like the next */
   bool is_combining;
@@ -45,6 +49,9 @@ enum sml_job_state { SML_JOB_FREE, SML_JOB_JOINING, SML_JOB_STARTED };
 #define SML_MAX_DEPARTURES 16u
 struct sml_departure {
   uint32_t rank;
+  bool is_lost;
+  uint64_t at_ns;
+  char host[SML_PEER_BYTES];
   char text[SML_DETAIL_BYTES];
 };
 
@@ -60,6 +67,8 @@ struct sml_job_entry {
   uint64_t rtt_ns;            /* of the furthest rank */
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
   uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
+  uint64_t since_ns;     /* JOINING: opened; STARTED: started */
+  uint64_t submitted;    /* the most of all ranks */
   uint64_t looked_at_ns; /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   /* once started */
@@ -76,6 +85,7 @@ struct sml_registry {
   struct sml_job_entry *jobs;
   uint32_t conns_end, jobs_end; /* none is used from here on: they bound the scans */
   uint32_t next_epoch;
+  uint64_t latest_ns; /* of all inputs so far: for what only people look at */
   struct sml_slot_pool pools[SML_MAX_LANES];
   struct sml_source_table sources;
   uint64_t limit_noted_ns;
@@ -105,6 +115,15 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
                             uint64_t now_ns);
 void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
+
+void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status);
+void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns);
+
+/* registry_look.c */
+bool sml_registry_is_late(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns);
+/* At a job's heartbeats: who is behind the others, and a note about one who has been for long. */
+void sml_registry_watch_lateness(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns);
+void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64_t submitted, uint64_t now_ns);
 
 /* registry_hosts.c */
 /* All ranks are in, and named the same host, which is not 0. */

@@ -208,7 +208,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->deadline_ns = SML_NEVER;
   job->heartbeat_at_ns = now_ns + j->lease_ns / 4;
   job->early_at_ns = SML_NEVER;
-  job->looked_at_ns = now_ns;
+  job->looked_at_ns = job->since_ns = now_ns;
   job->first_member = SML_NO_CONN;
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_OPEN_JOB);
   effect->job = (uint16_t)i;
@@ -541,6 +541,7 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   choose_num_slots(r, job);
   if (!take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
+  job->since_ns = r->latest_ns;
   send_start(r, job, r->options.first_phase, r->options.first_chunk);
   sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
                     sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu", job->num_lanes,
@@ -615,6 +616,7 @@ void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
   enter_epoch(r, job);
   /* From the beginning of the number space: where the first epoch began is a test's business. */
   send_start(r, job, SML_CTL_FIRST_PHASE, 0);
+  sml_registry_note(r, SML_NOTE_EPOCH_RENEWED, job, 0, "all ranks have asked for it");
 }
 
 static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn) {
@@ -669,8 +671,12 @@ void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, co
   }
   if (job->state == SML_JOB_JOINING) return; /* the others wait on: it may join again until the deadline */
   if (job->num_departed < SML_MAX_DEPARTURES) {
-    job->departures[job->num_departed].rank = rank;
-    memcpy(job->departures[job->num_departed].text, text, SML_DETAIL_BYTES);
+    struct sml_departure *departure = &job->departures[job->num_departed];
+    departure->rank = rank;
+    departure->is_lost = is_lost;
+    departure->at_ns = r->latest_ns;
+    memcpy(departure->host, c->host, sizeof departure->host);
+    memcpy(departure->text, text, SML_DETAIL_BYTES);
   }
   job->num_departed++;
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_DEPART);

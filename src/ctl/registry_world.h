@@ -233,6 +233,12 @@ static inline void take_effects(void) {
       case SML_EFFECT_NOTE:
         add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text);
         break;
+      case SML_EFFECT_SHOW:
+        LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes);
+        break;
+      case SML_EFFECT_REPORT:
+        LINE("c%u report j%u e%u; ", e->conn, e->job, e->epoch);
+        break;
     }
   }
   expect_consistent();

@@ -15,6 +15,7 @@ struct member {
   uint64_t nonce;
   uint16_t contributor; /* that it is, or belongs to */
   bool has_nonce, is_registered, is_departed;
+  struct sml_traffic traffic;
 };
 
 struct job {
@@ -27,6 +28,10 @@ struct job {
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
   struct member *members;            /* [world_size] */
+  uint64_t num_results;      /* complete sums; each goes to all */
+  uint64_t seen_results;     /* of them, by the end of the last pass with packets */
+  uint64_t num_drops[SML_NUM_DROPS];
+  uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
   uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
   struct sml_addr *peers; /* [num_contributors]: the leads' addresses again, as a burst wants them */
 };
@@ -315,7 +320,8 @@ static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h
 static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, const struct sml_header *h) {
   const uint64_t n = atomic_load_explicit(&e->num_drops[drop], memory_order_relaxed);
   atomic_store_explicit(&e->num_drops[drop], n + 1, memory_order_relaxed);
-  const struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
+  struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
+  if (job != NULL && job->epoch == h->epoch) job->num_drops[drop]++; /* as it says */
   sml_record_drop(e->recorder, e->now_ns, h, job != NULL ? slot_base_of(job) : 0, drop);
 }
 
@@ -370,6 +376,8 @@ static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
     struct sml_header h;
     const uint64_t *ranks;
     job->is_busy = false;
+    if (job->num_results != job->seen_results) job->progress_ns = now_ns;
+    job->seen_results = job->num_results;
     sml_aggregator_begin_solicit(job->aggregator, now_ns);
     while (sml_aggregator_next_solicit(job->aggregator, &h, &ranks)) {
       h.job = e->busy[i];
@@ -438,10 +446,12 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       break;
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
+      job->num_results++;
       e->results[e->num_results++] = out;
       break;
     case SML_VERDICT_REPEAT:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
+      job->members[job->leads[h->rank]].traffic.num_repeats++;
       e->repeats[e->num_repeats++] = out;
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
              (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
@@ -480,7 +490,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
 }
 
 /* HELLOs are ranks', all else is contributors'. NULL: there is no such one. */
-static const struct member *find_sender(const struct job *job, const struct sml_header *h) {
+static struct member *find_sender(const struct job *job, const struct sml_header *h) {
   if (h->type == SML_PACKET_HELLO) return h->rank < job->world_size ? &job->members[h->rank] : NULL;
   return h->rank < job->num_contributors ? &job->members[job->leads[h->rank]] : NULL;
 }
@@ -500,7 +510,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   }
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
-  const struct member *member;
+  struct member *member;
   if (!sml_wire_is_authentic(frame->data, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
@@ -511,10 +521,67 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   else {
     if (!job->is_busy) e->busy[e->num_busy++] = h.job;
     job->is_busy = true;
+    member->traffic.num_packets++;
+    member->traffic.num_bytes += frame->num_bytes;
+    if (h.flags & SML_FLAG_RETRANSMISSION) member->traffic.num_retransmissions++;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
+}
+
+/* ---- for people who ask ---- */
+
+static void look_at_waiting(const struct job *job, uint32_t slot, const struct sml_slot_look *is, uint64_t *missing,
+                            struct sml_job_look *look) {
+  look->least_contributions =
+      look->slots_waiting == 0 ? is->count : sml_min_u32(look->least_contributions, is->count);
+  look->most_contributions = sml_max_u32(look->most_contributions, is->count);
+  look->slots_waiting++;
+  sml_aggregator_missing(job->aggregator, slot, is->phase, missing);
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->num_contributors); w++)
+    for (uint64_t left = missing[w]; left != 0; left &= left - 1)
+      look->ranks[job->leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
+}
+
+/* Cells of the map are filled lane by lane; one stands for many slots where there are more of these. */
+static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job, struct sml_job_look *look) {
+  const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
+  const uint32_t first_cell = look->num_cells, room = (uint32_t)sizeof look->cells / look->num_lanes;
+  const uint32_t slots_per_cell = (uint32_t)sml_div_ceil(num_slots, room);
+  for (uint32_t slot = 0; slot < num_slots; slot++) {
+    const struct sml_slot_look is = sml_aggregator_look(job->aggregator, slot);
+    uint8_t value = SML_CELL_UNUSED;
+    if (is.state == SML_SLOT_COMPLETE) value = SML_CELL_COMPLETE;
+    if (is.state == SML_SLOT_WAITING) {
+      value = (uint8_t)sml_max_u32(1, is.count * SML_CELL_MOST_WAITING / job->num_contributors);
+      look_at_waiting(job, slot, &is, e->missing, look);
+    }
+    uint8_t *cell = &look->cells[first_cell + slot / slots_per_cell];
+    /* A waiting slot is what is looked for, the emptiest most of all. */
+    const bool is_waiting = value != SML_CELL_UNUSED && value != SML_CELL_COMPLETE;
+    const bool was_waiting = *cell != SML_CELL_UNUSED && *cell != SML_CELL_COMPLETE;
+    const bool is_worse = is_waiting ? !was_waiting || value < *cell : !was_waiting && value > *cell;
+    if (slot % slots_per_cell == 0 || is_worse) *cell = value;
+  }
+  look->num_cells = first_cell + (uint32_t)sml_div_ceil(num_slots, slots_per_cell);
+}
+
+void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number, struct sml_job_look *look) {
+  const struct job *job = number < SML_MAX_JOBS ? e->jobs[number] : NULL;
+  if (job == NULL || job->world_size != look->world_size) return;
+  for (uint32_t r = 0; r < job->world_size; r++) {
+    const struct sml_traffic *from = &job->members[r].traffic;
+    struct sml_traffic *to = &look->ranks[r].traffic;
+    to->num_packets += from->num_packets;
+    to->num_bytes += from->num_bytes;
+    to->num_retransmissions += from->num_retransmissions;
+    to->num_repeats += from->num_repeats;
+  }
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) look->num_drops[d] += job->num_drops[d];
+  look->num_results += job->num_results;
+  look->progress_ns = sml_max_u64(look->progress_ns, job->progress_ns);
+  if (job->aggregator != NULL) look_at_slots(e, job, look);
 }
 
 uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {

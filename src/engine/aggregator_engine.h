@@ -57,6 +57,33 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);
 
+/* What a job has done and holds, for people who ask. Figures of several lanes add up: the engine adds its own to what
+ * is there. Traffic is of ranks that lead, since the job was opened. */
+struct sml_traffic {
+  uint64_t num_packets, num_bytes; /* UPDATEs and PROBEs that were the job's: datagram payloads */
+  uint64_t num_retransmissions;    /* of them, those that said they were */
+  uint64_t num_repeats;            /* results sent again to this one */
+};
+struct sml_rank_look {
+  struct sml_traffic traffic;
+  uint32_t slots_missing; /* that wait for it, or for those that it leads */
+};
+#define SML_LOOK_CELLS 256u
+#define SML_CELL_UNUSED 0u
+#define SML_CELL_MOST_WAITING 8u /* 1 .. this: waiting; the share of the contributions that are there, in eighths */
+#define SML_CELL_COMPLETE 9u     /* holds a result */
+struct sml_job_look {
+  uint32_t world_size, num_lanes; /* the caller's; it sets all else to 0 */
+  struct sml_rank_look *ranks;    /* [world_size] */
+  uint64_t num_results;           /* slots completed */
+  uint64_t num_drops[SML_NUM_DROPS];
+  uint64_t progress_ns; /* when a slot was completed last; 0: never */
+  uint32_t slots_waiting, least_contributions, most_contributions; /* the latter of those that wait */
+  uint32_t num_cells;
+  uint8_t cells[SML_LOOK_CELLS]; /* a map of the slots; where there are more, a cell shows the emptiest waiting one */
+};
+void sml_aggregator_engine_look(struct sml_aggregator_engine *engine, uint16_t job, struct sml_job_look *look);
+
 /* NULL, or which invariant of some job's state is broken. For tests. */
 const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *engine);
 /* Sums of the engine's counters; num_drops[SML_NUM_DROPS] by reason. */

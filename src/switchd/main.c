@@ -13,6 +13,7 @@
 #include "aggd/key_reader.h"
 #include "base/log.h"
 #include "switchd/notify.h"
+#include "switchd/status_json.h"
 #include "switchd/trace_files.h"
 
 #define DEFAULT_LISTEN "0.0.0.0:48879"
@@ -223,6 +224,11 @@ static void log_note(void *user, const struct sml_aggd_note *note) {
   }
 }
 
+static char *render_status(void *user, const struct sml_snapshot *snapshot, const char *key_name) {
+  (void)user;
+  return sml_status_json(snapshot, key_name);
+}
+
 /* The service has a copy of the keys once it runs: ours go at once. */
 static int start_service(struct settings *s, struct sml_aggd **aggd_out) {
   char error[ERROR_BYTES];
@@ -270,6 +276,7 @@ int main(int argc, char **argv) {
                                        .max_connections = 1024,
                                        .trace_level = SML_TRACE_NOTABLE,
                                        .on_note = log_note,
+                                       .render_status = render_status,
                                        .user = &settings}};
   if (!parse_settings(argc, argv, &settings)) return 2;
   signal(SIGPIPE, SIG_IGN);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "aggd/answers.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "switchml/switchml.h"
+
+#define FRESH_NS (100 * SML_NS_PER_MS)
+#define ANSWER_NS (1 * SML_NS_PER_S)
+
+void sml_answers_init(struct sml_answers *a) {
+  pthread_condattr_t attributes;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&a->lock, NULL);
+  pthread_cond_init(&a->answered, &attributes);
+  pthread_condattr_destroy(&attributes);
+  a->started_ns = sml_clock_ns();
+}
+
+void sml_answers_destroy(struct sml_answers *a) {
+  sml_shown_destroy(&a->shown);
+  sml_snapshot_release(a->snapshot);
+  sml_snapshot_release(a->answer);
+  pthread_cond_destroy(&a->answered);
+  pthread_mutex_destroy(&a->lock);
+}
+
+static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_ns) {
+  struct sml_snapshot *s = a->snapshot;
+  if (s && now_ns - s->taken_ns < FRESH_NS) return s;
+  sml_snapshot_release(s);
+  s = a->snapshot = sml_snapshot_take(a->registry, a->lanes, &a->history, now_ns);
+  if (!s) return NULL;
+  s->started_ns = a->started_ns;
+  sml_addr_format(&a->addr, s->address, sizeof s->address);
+  s->is_keyed = a->options->num_keys > 0;
+  s->max_jobs = a->options->max_jobs;
+  s->max_connections = a->options->max_connections;
+  s->pool_slots = a->options->pool_slots;
+  return s;
+}
+
+/* --- connections --- */
+
+/* NULL, or why not. */
+static const char *begin_showing(struct sml_answers *a, const char *key_name, uint32_t *ticket,
+                                 uint64_t now_ns) {
+  *ticket = sml_shown_find(&a->shown, key_name, now_ns);
+  if (*ticket != SML_SHOWN_NONE) return NULL;
+  if (!a->options->render_status) return "this aggregator shows no status: it is part of another program";
+  if (!sml_shown_has_room(&a->shown, now_ns)) return "too many ask for the status: try again in a second";
+  const struct sml_snapshot *snapshot = latest_snapshot(a, now_ns);
+  char *text = snapshot ? a->options->render_status(a->options->user, snapshot, key_name) : NULL;
+  if (!text) return "the aggregator has no memory for its status";
+  *ticket = sml_shown_put(&a->shown, key_name, text, now_ns);
+  return NULL;
+}
+
+void sml_answers_show(struct sml_answers *a, const struct sml_effect *e, uint32_t *ticket, uint64_t now_ns,
+                      struct sml_ctl_message *m) {
+  *m = (struct sml_ctl_message){.kind = SML_CTL_STATUS_PART};
+  const char *problem = e->offset_bytes == 0 ? begin_showing(a, e->key_name, ticket, now_ns) : NULL;
+  if (!problem && !sml_shown_part(&a->shown, *ticket, e->offset_bytes, &m->u.status_part))
+    problem = "the status has no such part any more: ask again";
+  if (!problem) return;
+  *m = (struct sml_ctl_message){.kind = SML_CTL_REFUSE, .u.refuse.status = SML_ERR_REFUSED};
+  snprintf(m->u.refuse.detail, sizeof m->u.refuse.detail, "%s", problem);
+}
+
+/* All ranks may ask at once, so one answer is for all that ask soon. */
+const struct sml_ctl_message *sml_answers_report(struct sml_answers *a, const struct sml_effect *e,
+                                                 uint64_t now_ns) {
+  const bool is_fresh = a->reported_ns != 0 && a->report_job == e->job && a->report_epoch == e->epoch &&
+                        now_ns - a->reported_ns < FRESH_NS;
+  if (is_fresh) return &a->report;
+  a->reported_ns = 0;
+  a->report = (struct sml_ctl_message){.kind = SML_CTL_REPORT};
+  if (!sml_snapshot_report(a->registry, a->lanes, e->job, now_ns, &a->report.u.report)) return NULL;
+  a->reported_ns = now_ns;
+  a->report_job = e->job;
+  a->report_epoch = e->epoch;
+  return &a->report;
+}
+
+/* --- threads --- */
+
+void sml_answers_serve(struct sml_answers *a, uint64_t now_ns) {
+  pthread_mutex_lock(&a->lock);
+  if (a->num_answered != a->num_asked) {
+    sml_snapshot_release(a->answer);
+    a->answer = latest_snapshot(a, now_ns);
+    if (a->answer) atomic_fetch_add(&a->answer->num_holders, 1);
+    a->num_answered = a->num_asked;
+    pthread_cond_broadcast(&a->answered);
+  }
+  pthread_mutex_unlock(&a->lock);
+}
+
+struct sml_snapshot *sml_answers_ask(struct sml_answers *a) {
+  const uint64_t one = 1, deadline_ns = sml_clock_ns() + ANSWER_NS;
+  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  struct sml_snapshot *snapshot = NULL;
+  int error = 0;
+  pthread_mutex_lock(&a->lock);
+  const uint64_t number = ++a->num_asked;
+  while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR)
+    continue; /* full: it wakes all the same */
+  while (a->num_answered < number && error == 0)
+    error = pthread_cond_timedwait(&a->answered, &a->lock, &deadline);
+  if (a->num_answered >= number) snapshot = a->answer;
+  if (snapshot) atomic_fetch_add(&snapshot->num_holders, 1);
+  pthread_mutex_unlock(&a->lock);
+  return snapshot;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the service tells people about itself: the status as a text for connections that ask for it, a report
+ * for ranks that wait, snapshots for other threads of the process. Nothing is made more often than each 100
+ * ms. */
+#ifndef SML_AGGD_ANSWERS_H
+#define SML_AGGD_ANSWERS_H
+
+#include <pthread.h>
+
+#include "aggd/aggd.h"
+#include "aggd/lanes.h"
+#include "aggd/shown.h"
+#include "aggd/snapshot.h"
+
+struct sml_answers {
+  const struct sml_aggd_options *options;
+  const struct sml_registry *registry;
+  struct sml_lanes *lanes;
+  struct sml_addr addr;
+  int event_fd; /* wakes the control thread */
+  uint64_t started_ns;
+  struct sml_history history;
+  struct sml_shown shown;
+  struct sml_snapshot *snapshot; /* the latest; NULL: none yet */
+  struct sml_ctl_message report; /* the latest */
+  uint16_t report_job;           /* of this, and its epoch */
+  uint32_t report_epoch;
+  uint64_t reported_ns; /* 0: none */
+  pthread_mutex_t lock; /* for the rest: other threads ask */
+  pthread_cond_t answered;
+  uint64_t num_asked, num_answered;
+  struct sml_snapshot *answer; /* NULL: out of memory */
+};
+
+void sml_answers_init(struct sml_answers *answers);
+void sml_answers_destroy(struct sml_answers *answers);
+
+/* The control thread's. SHOW: STATUS_PART, or REFUSE with a sentence; *ticket is the connection's,
+ * SML_SHOWN_NONE at first. */
+void sml_answers_show(struct sml_answers *answers, const struct sml_effect *effect, uint32_t *ticket,
+                      uint64_t now_ns, struct sml_ctl_message *message_out);
+/* REPORT: NULL if the job is no more. */
+const struct sml_ctl_message *sml_answers_report(struct sml_answers *answers, const struct sml_effect *effect,
+                                                 uint64_t now_ns);
+/* Gives other threads what they asked for. */
+void sml_answers_serve(struct sml_answers *answers, uint64_t now_ns);
+
+/* Any other thread: waits for sml_answers_serve(), at most a second. NULL: no answer, or out of memory. */
+struct sml_snapshot *sml_answers_ask(struct sml_answers *answers);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "aggd/snapshot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "aggd/lanes.h"
+
+static struct sml_snapshot *make(uint32_t num_jobs, uint32_t num_ranks) {
+  struct sml_snapshot *s = calloc(1, sizeof *s);
+  if (!s) return NULL;
+  s->jobs = calloc(num_jobs + 1u, sizeof *s->jobs);
+  s->ranks = calloc(num_ranks + 1u, sizeof *s->ranks);
+  atomic_store(&s->num_holders, 1);
+  if (s->jobs && s->ranks) return s;
+  sml_snapshot_release(s);
+  return NULL;
+}
+
+void sml_snapshot_release(struct sml_snapshot *s) {
+  if (!s || atomic_fetch_sub(&s->num_holders, 1) > 1) return;
+  free(s->jobs);
+  free(s->ranks);
+  free(s);
+}
+
+/* --- one job --- */
+
+/* All lanes' figures; ranks: zeroed here. */
+static void look_at_lanes(struct sml_lanes *lanes, uint16_t number, const struct sml_registry_look *is,
+                          struct sml_rank_look *ranks, struct sml_job_look *does) {
+  memset(ranks, 0, is->world_size * sizeof *ranks);
+  *does = (struct sml_job_look){
+      .world_size = is->world_size, .num_lanes = sml_max_u32(is->num_lanes, 1), .ranks = ranks};
+  sml_lanes_look(lanes, number, does);
+  does->ranks = NULL;
+}
+
+static void take_job(struct sml_snapshot *s, const struct sml_registry *registry, struct sml_lanes *lanes,
+                     uint16_t number, struct sml_rank_look *scratch, uint32_t max_ranks) {
+  struct sml_job_snapshot *job = &s->jobs[s->num_jobs];
+  if (!sml_registry_look(registry, number, s->taken_ns, &job->is)) return;
+  struct sml_member_look members[64];
+  struct sml_member_look *all = members;
+  const uint32_t room = sml_min_u32(job->is.num_present + job->is.num_departed, max_ranks - s->num_ranks);
+  if (room > SML_ARRAY_LEN(members) && !(all = malloc(room * sizeof *all))) return;
+  job->number = number;
+  job->first_rank = s->num_ranks;
+  job->num_ranks = sml_registry_look_at_members(registry, number, s->taken_ns, all, room);
+  look_at_lanes(lanes, number, &job->is, scratch, &job->does);
+  for (uint32_t i = 0; i < job->num_ranks; i++) {
+    struct sml_rank_snapshot *rank = &s->ranks[s->num_ranks++];
+    rank->member = all[i];
+    rank->look = scratch[all[i].rank];
+  }
+  for (uint32_t lane = 0; job->is.is_started && lane < job->is.num_lanes; lane++)
+    s->lanes[lane].slots_used += job->is.num_slots;
+  s->num_jobs++;
+  if (all != members) free(all);
+}
+
+/* --- all --- */
+
+static void copy_history(struct sml_snapshot *s, const struct sml_history *history) {
+  memcpy(s->num_happened, history->num_happened, sizeof s->num_happened);
+  s->num_ended = sml_min_u32(history->num_ended, SML_MAX_ENDED);
+  for (uint32_t i = 0; i < s->num_ended; i++)
+    s->ended[i] = history->ended[(history->num_ended - 1 - i) % SML_MAX_ENDED];
+}
+
+struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, struct sml_lanes *lanes,
+                                       const struct sml_history *history, uint64_t now_ns) {
+  struct sml_registry_look is;
+  uint32_t num_jobs = 0, num_ranks = 0, largest_world = 1;
+  for (uint32_t j = 0; j < SML_REGISTRY_MAX_JOBS; j++) {
+    if (!sml_registry_look(registry, (uint16_t)j, now_ns, &is)) continue;
+    num_jobs++;
+    num_ranks += is.num_present + is.num_departed;
+    largest_world = sml_max_u32(largest_world, is.world_size);
+  }
+  struct sml_snapshot *s = make(num_jobs, num_ranks);
+  struct sml_rank_look *scratch = calloc(largest_world, sizeof *scratch);
+  if (!s || !scratch) {
+    sml_snapshot_release(s);
+    free(scratch);
+    return NULL;
+  }
+  s->taken_ns = now_ns;
+  sml_registry_counts(registry, &s->counts);
+  copy_history(s, history);
+  s->num_lanes = sml_lanes_count(lanes);
+  for (uint32_t l = 0; l < s->num_lanes; l++)
+    sml_lanes_look_at_port(lanes, l, &s->lanes[l].port, &s->lanes[l].io, s->lanes[l].num_drops);
+  for (uint32_t j = 0; s->num_jobs < num_jobs && j < SML_REGISTRY_MAX_JOBS; j++)
+    take_job(s, registry, lanes, (uint16_t)j, scratch, num_ranks);
+  free(scratch);
+  return s;
+}
+
+bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
+                         uint64_t now_ns, struct sml_ctl_report *report) {
+  struct sml_registry_look is;
+  struct sml_job_look does;
+  if (!sml_registry_look(registry, job, now_ns, &is)) return false;
+  struct sml_rank_look *scratch = calloc(is.world_size, sizeof *scratch);
+  if (!scratch) return false;
+  look_at_lanes(lanes, job, &is, scratch, &does);
+  free(scratch);
+  const struct sml_waiting_slots slots = {.num_waiting = does.slots_waiting,
+                                          .num_contributors = is.num_contributors,
+                                          .least_contributions = does.least_contributions,
+                                          .most_contributions = does.most_contributions,
+                                          .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
+  return sml_registry_report(registry, job, &slots, now_ns, report);
+}
+
+/* --- history --- */
+
+static enum sml_happening happening_of(enum sml_note note) {
+  switch (note) {
+    case SML_NOTE_RANK_JOINED:
+      return SML_HAPPENED_RANK_JOINED;
+    case SML_NOTE_RANK_LEFT:
+      return SML_HAPPENED_RANK_LEFT;
+    case SML_NOTE_RANK_LOST:
+      return SML_HAPPENED_RANK_LOST;
+    case SML_NOTE_RANK_LATE:
+      return SML_HAPPENED_RANK_LATE;
+    case SML_NOTE_JOB_STARTED:
+      return SML_HAPPENED_JOB_STARTED;
+    case SML_NOTE_JOB_ENDED:
+      return SML_HAPPENED_JOB_ENDED;
+    case SML_NOTE_JOB_ABORTED:
+      return SML_HAPPENED_JOB_ABORTED;
+    case SML_NOTE_JOB_REFUSED:
+      return SML_HAPPENED_JOB_REFUSED;
+    case SML_NOTE_JOIN_REFUSED:
+      return SML_HAPPENED_JOIN_REFUSED;
+    case SML_NOTE_RANK_CALLED:
+    case SML_NOTE_EPOCH_RENEWED:
+    case SML_NOTE_STATUS_REFUSED:
+    case SML_NOTE_HOST_LIMITED:
+      break;
+  }
+  return SML_NUM_HAPPENINGS;
+}
+
+void sml_history_note(struct sml_history *history, const struct sml_effect *note, uint64_t now_ns) {
+  const enum sml_happening what = happening_of(note->note);
+  if (what == SML_NUM_HAPPENINGS) return;
+  history->num_happened[what]++;
+  const bool is_end =
+      what == SML_HAPPENED_JOB_ENDED || what == SML_HAPPENED_JOB_ABORTED || what == SML_HAPPENED_JOB_REFUSED;
+  if (!is_end) return;
+  struct sml_ended_snapshot *ended = &history->ended[history->num_ended++ % SML_MAX_ENDED];
+  *ended = (struct sml_ended_snapshot){
+      .at_ns = now_ns, .is_failure = what != SML_HAPPENED_JOB_ENDED, .world_size = note->world_size};
+  snprintf(ended->name, sizeof ended->name, "%s", note->job_name);
+  snprintf(ended->key_name, sizeof ended->key_name, "%s", note->key_name);
+  snprintf(ended->text, sizeof ended->text, "%s", note->text);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Asks an aggregator for its status over its control port (docs/PROTOCOL.md "Status"). */
+#ifndef SML_CLI_STATUS_CLIENT_H
+#define SML_CLI_STATUS_CLIENT_H
+
+#include <jansson.h>
+
+#include "base/siphash.h"
+#include "ctl/message.h"
+#include "netio/netio.h"
+
+struct sml_status_source {
+  char text[128]; /* as it was given, for sentences */
+  struct sml_addr addr;
+  char key_name[SML_KEY_NAME_BYTES]; /* "": none */
+  struct sml_key key;
+};
+
+/* address NULL: SWITCHML_AGGREGATOR. The key as SWITCHML_KEY_FILE and SWITCHML_KEY_NAME say. False: error has
+ * a sentence. */
+bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error,
+                            size_t error_bytes);
+/* NULL: error has a sentence. Takes at most 5 s. */
+json_t *sml_status_fetch(const struct sml_status_source *source, char *error, size_t error_bytes);
+
+#endif

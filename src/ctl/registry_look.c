@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the registry tells people: who is in a job, who is late and since when. Nothing here decides anything.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "ctl/registry_internal.h"
+
+/* Heartbeats of two ranks that are equally far can be a quarter of a lease apart, and one can be overdue. */
+bool sml_registry_is_late(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns) {
+  return job->state == SML_JOB_STARTED && c->behind_since_ns != 0 &&
+         now_ns - c->behind_since_ns >= job->lease_ns / 2;
+}
+
+void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64_t submitted,
+                              uint64_t now_ns) {
+  struct sml_job_entry *job = &r->jobs[c->job];
+  if (submitted <= c->submitted) return;
+  if (c->is_noted_late) {
+    sml_registry_note(r, SML_NOTE_RANK_CALLED, job, c->rank,
+                      sml_registry_text(r, "rank %u (%s) called after %.1f s", c->rank, c->host,
+                                        (double)(now_ns - c->behind_since_ns) / 1e9));
+  }
+  c->submitted = submitted;
+  c->behind_since_ns = 0;
+  c->is_noted_late = false;
+  job->submitted = sml_max_u64(job->submitted, submitted);
+}
+
+void sml_registry_watch_lateness(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns) {
+  const struct sml_conn *first = NULL;
+  uint32_t num_new = 0;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    struct sml_conn *c = &r->conns[i];
+    if (c->submitted >= job->submitted) continue;
+    if (c->behind_since_ns == 0) c->behind_since_ns = now_ns;
+    const bool is_new = !c->is_noted_late && sml_registry_is_late(job, c, now_ns) &&
+                        now_ns - c->behind_since_ns >= r->options.late_note_ns;
+    if (!is_new) continue;
+    c->is_noted_late = true;
+    num_new++;
+    if (!first || c->rank < first->rank) first = c;
+  }
+  if (!first) return;
+  char others[32] = "";
+  if (num_new > 1) snprintf(others, sizeof others, ", nor have %u more", num_new - 1);
+  sml_registry_note(r, SML_NOTE_RANK_LATE, job, first->rank,
+                    sml_registry_text(r, "rank %u (%s) has not called its operation %llu for %.1f s%s",
+                                      first->rank, first->host, (unsigned long long)first->submitted,
+                                      (double)(now_ns - first->behind_since_ns) / 1e9, others));
+}
+
+bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns,
+                       struct sml_registry_look *look) {
+  const struct sml_job_entry *entry = &r->jobs[job];
+  if (job >= r->jobs_end || entry->state == SML_JOB_FREE) return false;
+  *look = (struct sml_registry_look){.is_started = entry->state == SML_JOB_STARTED,
+                                     .epoch = entry->epoch,
+                                     .world_size = entry->world_size,
+                                     .features = entry->features,
+                                     .num_present = entry->num_members,
+                                     .num_departed = entry->num_departed,
+                                     .lease_ns = entry->lease_ns,
+                                     .since_ns = entry->since_ns,
+                                     .submitted = entry->submitted};
+  memcpy(look->name, entry->name, sizeof look->name);
+  memcpy(look->key_name, entry->key_name, sizeof look->key_name);
+  uint64_t completed = UINT64_MAX;
+  for (uint32_t i = entry->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    look->num_late += sml_registry_is_late(entry, &r->conns[i], now_ns);
+    completed = sml_min_u64(completed, r->conns[i].completed);
+  }
+  look->completed = completed != UINT64_MAX ? completed : 0;
+  if (!look->is_started) return true;
+  look->is_one_host = sml_registry_is_one_host(r, entry);
+  look->num_lanes = entry->num_lanes;
+  look->num_slots = entry->num_slots;
+  look->chunk_bytes = entry->chunk_bytes;
+  look->num_contributors = entry->num_contributors;
+  return true;
+}
+
+uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job, uint64_t now_ns,
+                                      struct sml_member_look *members, uint32_t room) {
+  const struct sml_job_entry *entry = &r->jobs[job];
+  uint32_t num_members = 0;
+  for (uint32_t i = entry->first_member; i != SML_NO_CONN && num_members < room; i = r->conns[i].next) {
+    const struct sml_conn *c = &r->conns[i];
+    struct sml_member_look *m = &members[num_members++];
+    *m = (struct sml_member_look){.rank = c->rank,
+                                  .has_probed = c->has_probed,
+                                  .is_lead = c->is_lead,
+                                  .is_late = sml_registry_is_late(entry, c, now_ns),
+                                  .heard_ns = c->heard_at_ns,
+                                  .submitted = c->submitted,
+                                  .completed = c->completed,
+                                  .contributor = c->contributor};
+    if (m->is_late) m->since_ns = c->behind_since_ns;
+    memcpy(m->host, c->host, sizeof m->host);
+  }
+  for (uint32_t i = 0; i < sml_min_u32(entry->num_departed, SML_MAX_DEPARTURES) && num_members < room; i++) {
+    const struct sml_departure *d = &entry->departures[i];
+    struct sml_member_look *m = &members[num_members++];
+    *m = (struct sml_member_look){
+        .rank = d->rank, .is_gone = true, .is_lost = d->is_lost, .since_ns = d->at_ns};
+    memcpy(m->host, d->host, sizeof m->host);
+  }
+  return num_members;
+}
+
+/* --- the answer to ASK --- */
+
+struct sentence {
+  char *text;
+  size_t used_bytes, room_bytes;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const char *format, ...) {
+  if (s->used_bytes >= s->room_bytes) return;
+  va_list args;
+  va_start(args, format);
+  s->used_bytes += (size_t)vsnprintf(s->text + s->used_bytes, s->room_bytes - s->used_bytes, format, args);
+  va_end(args);
+}
+
+/* Ranks that others wait for, of whatever lateness: who asks has waited long enough. The first is named with
+ * its host and time, the others by number. */
+static void add_absent(const struct sml_registry *r, const struct sml_job_entry *job, uint64_t now_ns,
+                       struct sml_ctl_report *report, struct sentence *s) {
+  const struct sml_conn *first = NULL;
+  uint32_t num_absent = 0;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    const struct sml_conn *c = &r->conns[i];
+    if (c->behind_since_ns == 0) continue;
+    num_absent++;
+    if (report->num_ranks < SML_CTL_MAX_RANKS) report->ranks[report->num_ranks++] = (uint16_t)c->rank;
+    if (!first || c->behind_since_ns < first->behind_since_ns) first = c;
+  }
+  for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
+    const struct sml_departure *d = &job->departures[i];
+    if (report->num_ranks < SML_CTL_MAX_RANKS) report->ranks[report->num_ranks++] = (uint16_t)d->rank;
+    add(s, "rank %u (%s) %s %.1f s ago, ", d->rank, d->host, d->is_lost ? "was lost" : "left",
+        (double)(now_ns - d->at_ns) / 1e9);
+  }
+  if (!first) {
+    if (job->num_departed == 0) add(s, "every rank has called what the others have, ");
+    return;
+  }
+  add(s, "rank %u (%s) has not called for %.1f s", first->rank, first->host,
+      (double)(now_ns - first->behind_since_ns) / 1e9);
+  if (num_absent > 1) add(s, ", nor %u more", num_absent - 1);
+  add(s, ", ");
+}
+
+bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
+                         uint64_t now_ns, struct sml_ctl_report *report) {
+  const struct sml_job_entry *entry = &r->jobs[job];
+  memset(report, 0, sizeof *report);
+  if (job >= r->jobs_end || entry->state != SML_JOB_STARTED) return false;
+  struct sentence s = {report->detail, 0, sizeof report->detail};
+  add_absent(r, entry, now_ns, report, &s);
+  if (slots->num_waiting == 0) {
+    add(&s, "no slot waits");
+  } else {
+    add(&s, "%u slot%s wait%s with %u", slots->num_waiting, slots->num_waiting > 1 ? "s" : "",
+        slots->num_waiting > 1 ? "" : "s", slots->least_contributions);
+    if (slots->most_contributions != slots->least_contributions) add(&s, " to %u", slots->most_contributions);
+    add(&s, " of %u contributions", slots->num_contributors);
+  }
+  if (slots->progress_ns != 0)
+    add(&s, ", the last sum was %.1f s ago", (double)(now_ns - slots->progress_ns) / 1e9);
+  return true;
+}

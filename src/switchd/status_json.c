@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "switchd/status_json.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const char *const happening_names[SML_NUM_HAPPENINGS] = {
+    [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
+    [SML_HAPPENED_RANK_LOST] = "rank_lost",       [SML_HAPPENED_RANK_LATE] = "rank_late",
+    [SML_HAPPENED_JOB_STARTED] = "job_started",   [SML_HAPPENED_JOB_ENDED] = "job_ended",
+    [SML_HAPPENED_JOB_ABORTED] = "job_aborted",   [SML_HAPPENED_JOB_REFUSED] = "job_refused",
+    [SML_HAPPENED_JOIN_REFUSED] = "join_refused",
+};
+
+static void put(json_t *object, const char *name, uint64_t value) {
+  json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+static void put_text(json_t *object, const char *name, const char *text) {
+  json_object_set_new(object, name, json_string(text));
+}
+
+/* Seconds from `then` to the snapshot; null: never. */
+static void put_age(json_t *object, const char *name, const struct sml_snapshot *s, uint64_t then_ns) {
+  const double age_s = s->taken_ns > then_ns ? (double)(s->taken_ns - then_ns) / 1e9 : 0;
+  json_object_set_new(object, name, then_ns == 0 ? json_null() : json_real(age_s));
+}
+
+static void put_drops(json_t *object, const uint64_t *num_drops) {
+  json_t *drops = json_object();
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
+    if (num_drops[d] != 0) put(drops, sml_drop_name((enum sml_drop)d), num_drops[d]);
+  json_object_set_new(object, "drops", drops);
+}
+
+/* --- jobs --- */
+
+const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member) {
+  if (member->is_gone) return member->is_lost ? "lost" : "left";
+  if (member->is_late) return "late";
+  return member->has_probed || job->is.is_started ? "joined" : "probing";
+}
+
+const char *sml_job_health(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  if (!job->is.is_started) return "joining";
+  for (uint32_t i = 0; i < job->num_ranks; i++)
+    if (s->ranks[job->first_rank + i].member.is_lost) return "lost";
+  return job->is.num_late > 0 ? "late" : "healthy";
+}
+
+static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snapshot *job,
+                         const struct sml_rank_snapshot *rank) {
+  const struct sml_member_look *m = &rank->member;
+  json_t *object = json_object();
+  put(object, "rank", m->rank);
+  put_text(object, "host", m->host);
+  put_text(object, "state", sml_rank_state(job, m));
+  put_age(object, "since_s", s, m->since_ns);
+  if (m->is_gone) return object;
+  put_age(object, "heard_s", s, m->heard_ns);
+  put(object, "operations_called", m->submitted);
+  put(object, "operations_completed", m->completed);
+  if (!job->is.is_started) return object;
+  put(object, "contributor", m->contributor);
+  json_object_set_new(object, "leads", json_boolean(m->is_lead));
+  if (!m->is_lead) return object;
+  put(object, "slots_missing", rank->look.slots_missing);
+  put(object, "packets", rank->look.traffic.num_packets);
+  put(object, "bytes", rank->look.traffic.num_bytes);
+  put(object, "retransmissions", rank->look.traffic.num_retransmissions);
+  put(object, "repeats", rank->look.traffic.num_repeats);
+  return object;
+}
+
+static int compare_ranks(const void *a, const void *b) {
+  const struct sml_rank_snapshot *const *one = a, *const *other = b;
+  return (*one)->member.rank < (*other)->member.rank ? -1 : (*one)->member.rank > (*other)->member.rank;
+}
+
+static json_t *make_ranks(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  json_t *array = json_array();
+  const struct sml_rank_snapshot **order = calloc(job->num_ranks + 1u, sizeof *order);
+  for (uint32_t i = 0; order && i < job->num_ranks; i++) order[i] = &s->ranks[job->first_rank + i];
+  if (order) qsort(order, job->num_ranks, sizeof *order, compare_ranks);
+  for (uint32_t i = 0; order && i < job->num_ranks; i++)
+    json_array_append_new(array, make_rank(s, job, order[i]));
+  free(order);
+  return array;
+}
+
+static void put_traffic(json_t *object, const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  struct sml_traffic all = {0};
+  for (uint32_t i = 0; i < job->num_ranks; i++) {
+    const struct sml_traffic *t = &s->ranks[job->first_rank + i].look.traffic;
+    all.num_packets += t->num_packets;
+    all.num_bytes += t->num_bytes;
+    all.num_retransmissions += t->num_retransmissions;
+    all.num_repeats += t->num_repeats;
+  }
+  put(object, "packets", all.num_packets);
+  put(object, "bytes", all.num_bytes);
+  put(object, "retransmissions", all.num_retransmissions);
+  put(object, "repeats", all.num_repeats);
+  put(object, "sums", job->does.num_results);
+  put_drops(object, job->does.num_drops);
+}
+
+static void put_slots(json_t *object, const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  char map[SML_LOOK_CELLS + 1];
+  put(object, "lanes", job->is.num_lanes);
+  put(object, "slots", job->is.num_slots);
+  put(object, "chunk_bytes", job->is.chunk_bytes);
+  put(object, "contributors", job->is.num_contributors);
+  json_object_set_new(object, "shared_memory", json_boolean(job->is.is_one_host));
+  json_object_set_new(object, "check", json_boolean(job->is.features & SML_FEATURE_CHECK));
+  json_object_set_new(object, "retry", json_boolean(job->is.features & SML_FEATURE_RETRY));
+  put(object, "slots_waiting", job->does.slots_waiting);
+  put(object, "least_contributions", job->does.least_contributions);
+  put(object, "most_contributions", job->does.most_contributions);
+  put_age(object, "sum_s", s, job->does.progress_ns);
+  for (uint32_t i = 0; i < job->does.num_cells; i++) {
+    const uint8_t cell = job->does.cells[i];
+    map[i] = cell == SML_CELL_UNUSED ? '.' : cell == SML_CELL_COMPLETE ? '#' : (char)('0' + cell);
+  }
+  map[job->does.num_cells] = 0;
+  put_text(object, "map", map);
+}
+
+static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  json_t *object = json_object();
+  put_text(object, "name", job->is.name);
+  put_text(object, "key", job->is.key_name);
+  put(object, "number", job->number);
+  put_text(object, "state", job->is.is_started ? "running" : "joining");
+  put_text(object, "health", sml_job_health(s, job));
+  put(object, "world_size", job->is.world_size);
+  put(object, "present", job->is.num_present);
+  put(object, "late", job->is.num_late);
+  put(object, "departed", job->is.num_departed);
+  put_age(object, "since_s", s, job->is.since_ns);
+  json_object_set_new(object, "lease_s", json_real((double)job->is.lease_ns / 1e9));
+  put(object, "operations_called", job->is.submitted);
+  put(object, "operations_completed", job->is.completed);
+  if (job->is.is_started) {
+    put_slots(object, s, job);
+    put_traffic(object, s, job);
+  }
+  json_object_set_new(object, "ranks", make_ranks(s, job));
+  return object;
+}
+
+/* --- all --- */
+
+static json_t *make_lane(const struct sml_port_snapshot *lane, bool is_for_tenant) {
+  json_t *object = json_object();
+  put(object, "slots_used", lane->slots_used);
+  if (is_for_tenant) return object;
+  put(object, "port", lane->port);
+  put(object, "rx_packets", lane->io.rx_frames);
+  put(object, "rx_bytes", lane->io.rx_bytes);
+  put(object, "tx_packets", lane->io.tx_frames);
+  put(object, "tx_bytes", lane->io.tx_bytes);
+  put(object, "tx_lost_packets", lane->io.tx_lost_frames);
+  put(object, "system_calls", lane->io.system_calls);
+  put_drops(object, lane->num_drops);
+  return object;
+}
+
+static json_t *make_ended(const struct sml_snapshot *s, const struct sml_ended_snapshot *ended) {
+  json_t *object = json_object();
+  put_text(object, "name", ended->name);
+  put_text(object, "key", ended->key_name);
+  put_age(object, "ago_s", s, ended->at_ns);
+  json_object_set_new(object, "failed", json_boolean(ended->is_failure));
+  put(object, "world_size", ended->world_size);
+  put_text(object, "text", ended->text);
+  return object;
+}
+
+static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_tenant) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  put(root, "schema", 1);
+  put_text(root, "version", SML_VERSION_TEXT);
+  json_object_set_new(root, "time", json_real((double)now.tv_sec + (double)now.tv_nsec / 1e9));
+  put_age(root, "uptime_s", s, s->started_ns);
+  json_object_set_new(root, "keyed", json_boolean(s->is_keyed));
+  json_object_set_new(root, "limits",
+                      json_pack("{s:I, s:I, s:I}", "jobs", (json_int_t)s->max_jobs, "connections",
+                                (json_int_t)s->max_connections, "slots", (json_int_t)s->pool_slots));
+  json_t *lanes = json_array();
+  for (uint32_t l = 0; l < s->num_lanes; l++)
+    json_array_append_new(lanes, make_lane(&s->lanes[l], is_for_tenant));
+  json_object_set_new(root, "lanes", lanes);
+  if (is_for_tenant) return;
+  put_text(root, "address", s->address);
+  put(root, "connections", s->counts.connections);
+  put(root, "connections_waiting", s->counts.unjoined);
+  json_t *events = json_object();
+  for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++) put(events, happening_names[i], s->num_happened[i]);
+  json_object_set_new(root, "events", events);
+}
+
+char *sml_status_json(const struct sml_snapshot *s, const char *key_name) {
+  const bool is_for_tenant = key_name[0] != 0;
+  json_t *root = json_object(), *jobs = json_array(), *ended = json_array();
+  put_service(root, s, is_for_tenant);
+  for (uint32_t j = 0; j < s->num_jobs; j++)
+    if (!is_for_tenant || strcmp(s->jobs[j].is.key_name, key_name) == 0)
+      json_array_append_new(jobs, make_job(s, &s->jobs[j]));
+  for (uint32_t i = 0; i < s->num_ended; i++)
+    if (!is_for_tenant || strcmp(s->ended[i].key_name, key_name) == 0)
+      json_array_append_new(ended, make_ended(s, &s->ended[i]));
+  json_object_set_new(root, "jobs", jobs);
+  json_object_set_new(root, "ended", ended);
+  char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;
+  json_decref(root);
+  return text;
+}

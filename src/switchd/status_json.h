@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The status as JSON, the one form in which `switchml status`, /api/status and the status page get it. Its
+ * members are described in docs/operating.md. */
+#ifndef SML_SWITCHD_STATUS_JSON_H
+#define SML_SWITCHD_STATUS_JSON_H
+
+#include "aggd/snapshot.h"
+
+/* A malloc'd text; NULL: out of memory. key_name not "": only what its tenant may know. */
+char *sml_status_json(const struct sml_snapshot *snapshot, const char *key_name);
+
+/* "lost", "late", "healthy" or (not started) "joining". */
+const char *sml_job_health(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job);
+/* "joined", "probing", "late", "lost" or "left". */
+const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member);
+
+#endif
