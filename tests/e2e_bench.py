@@ -36,6 +36,15 @@ def test_sizes_are_rounded_to_elements():
     assert [r["bytes"] for r in report["results"]] == [4, 4, 4, 1024, 1000]
 
 
+def test_calls_at_once_and_batches():
+    sizes = ["--sizes", "4,512,40000", "--iters", "3", "--calls", "40"]
+    single, batch = e2e.bench_json("--local", "2", *sizes), e2e.bench_json("--local", "2", *sizes, "--batch")
+    assert (single["calls"], single["batch"], batch["calls"], batch["batch"]) == (40, False, 40, True)
+    # 44 bytes each and the headers; without a batch a header each
+    assert single["results"][0]["wire_bytes_per_rank"] >= 40 * 76 > 1.5 * batch["results"][0]["wire_bytes_per_rank"]
+    e2e.bench_json("--local", "3", *sizes, "--batch", "--in-place", "--type", "int32")
+
+
 def test_types_reductions_and_ranks():
     for ranks, more in [(2, ["--type", "int32"]), (3, ["--op", "avg"]), (4, ["--type", "int32", "--in-place"]),
                         (5, ["--in-place"])]:
@@ -106,7 +115,7 @@ def test_bad_arguments_are_usage_errors():
                   ["--sizes", ""], ["--sizes", "4,,8"], ["--sizes", "-4"], ["--sizes", "1T"],
                   ["--type", "float64"], ["--type", ""], ["--op", "max"], ["--type", "int32", "--op", "avg"],
                   ["--local", "0"], ["--local", "-1"], ["--local", "9999"], ["--iters", "0"], ["--seed", "-1"],
-                  ["--lanes", "17"], ["--slots", "3"], ["--timeout", "0"], ["--job", ""], ["--job", "j" * 64],
+                  ["--lanes", "17"], ["--slots", "3"], ["--calls", "0"], ["--timeout", "0"], ["--job", ""], ["--job", "j" * 64],
                   ["--no-such-option"], ["stray"]]:
         status, out, err = e2e.run_bench("--local", "2", *wrong, timeout=10)
         assert status == 2 and out == "" and err != "", (wrong, status, out, err)

@@ -10,6 +10,7 @@
 #define SML_BENCH_MAX_SIZES 256u
 #define SML_BENCH_MAX_ITERS 1000000u
 #define SML_BENCH_MAX_LOCAL 256u
+#define SML_BENCH_MAX_CALLS 512u
 
 enum sml_bench_exit { SML_BENCH_OK = 0, SML_BENCH_FAILED = 1, SML_BENCH_USAGE = 2 };
 
@@ -22,6 +23,8 @@ struct sml_bench_options {
   sml_reduction reduction;
   uint32_t num_iters; /* 0: by size */
   uint32_t num_warmup;
+  uint32_t num_calls; /* all-reduces under way at once, which are timed together; at least 1 */
+  bool is_batched;    /* they are one batch */
   double loss;
   bool has_loss;
   uint64_t seed;

@@ -29,6 +29,8 @@ enum option_key {
   KEY_CHECK,
   KEY_KEY_FILE,
   KEY_RETRY,
+  KEY_CALLS,
+  KEY_BATCH,
   KEY_WORKER,
 };
 
@@ -41,6 +43,8 @@ static const struct argp_option option_table[] = {
     {"iters", KEY_ITERS, "N", 0,
      "Timed all-reduces of each size (default 50 up to 64K, 20 up to 64M, then fewer, at least 5)", 2},
     {"warmup", KEY_WARMUP, "N", 0, "All-reduces before those (default 3; at least 1 is made)", 2},
+    {"calls", KEY_CALLS, "N", 0, "All-reduces of a size that are called at once, and timed together (default 1)", 2},
+    {"batch", KEY_BATCH, NULL, 0, "They are one batch: small ones share packets", 2},
     {"in-place", KEY_IN_PLACE, NULL, 0, "Input and output are one buffer", 2},
     {"lanes", KEY_LANES, "N", 0,
      "Engine threads of each worker, and of the aggregator with --local (default 1)", 3},
@@ -170,6 +174,12 @@ static error_t parse_choice(const struct argp_state *state, int key, const char 
       if (text[0] == '\0' || strlen(text) > 63) argp_error(state, "--job must have 1 to 63 bytes");
       o->job_name = text;
       return 0;
+    case KEY_CALLS:
+      o->num_calls = need_number(state, "calls", text, 1, SML_BENCH_MAX_CALLS);
+      return 0;
+    case KEY_BATCH:
+      o->is_batched = true;
+      return 0;
     case KEY_CHECK:
       o->is_checked = true;
       return 0;
@@ -251,6 +261,7 @@ void sml_bench_options_parse(struct sml_bench_options *o, int argc, char **argv)
   static const struct argp parser = {.options = option_table, .parser = parse_option, .doc = doc};
   memset(o, 0, sizeof *o);
   o->num_warmup = 3;
+  o->num_calls = 1;
   o->seed = 1;
   o->timeout_ns = 60 * SML_NS_PER_S;
   o->job_name = "bench";
@@ -288,7 +299,7 @@ bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num
   uint64_t largest_bytes = 0;
   for (uint32_t i = 0; i < options->num_sizes; i++)
     largest_bytes = sml_max_u64(largest_bytes, options->size_bytes[i]);
-  uint64_t need_kib = 2 * (largest_bytes >> 10) * num_processes;
+  uint64_t need_kib = (1 + options->num_calls) * (largest_bytes >> 10) * num_processes;
   if (free_kib == 0 || need_kib <= free_kib) return true;
   sml_bench_say("a size of %llu bytes needs %llu MiB here, but only %llu MiB are free; ask for less",
                 (unsigned long long)largest_bytes, (unsigned long long)need_kib >> 10, free_kib >> 10);

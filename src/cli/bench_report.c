@@ -42,11 +42,12 @@ static bool print_json(const struct sml_bench_report *report) {
   for (uint32_t i = 0; i < report->num_results; i++)
     json_array_append_new(results, make_result(report, &report->results[i]));
   json_t *root =
-      json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
-                (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots,
+      json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:i, s:b, s:f, s:I, s:o}", "version", sml_version(),
+                "ranks", (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots,
                 "slots_why", why_slots(report), "join_rtt_us", (double)report->join_rtt_ns / 1e3, "chunk_bytes",
                 (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
-                (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "loss", o->loss, "seed",
+                (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "calls",
+                (int)o->num_calls, "batch", (int)o->is_batched, "loss", o->loss, "seed",
                 (json_int_t)o->seed, "results", results);
   bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
   json_decref(root);
@@ -59,6 +60,7 @@ static void print_heading(const struct sml_bench_report *report) {
          sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
   if (o->has_loss) printf("  loss %g at each receiver", o->loss);
+  if (o->num_calls > 1) printf("  calls %u at once%s", o->num_calls, o->is_batched ? ", one batch" : "");
   printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
                          : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
                                                                         : "shared memory of one host");

@@ -54,25 +54,34 @@ static bool give_up(const struct worker *w, const char *why) {
   return false;
 }
 
-static bool reduce(const struct worker *w, const void *in, void *out, size_t num_elems, sml_type type,
-                   sml_reduction reduction, enum call_key key) {
-  static const char *const names[] = {
-      [KEY_BARRIER] = "the barrier", [KEY_GATHER] = "gathering the figures", [KEY_DATA] = "the all-reduce"};
+static const char *const key_names[] = {
+    [KEY_BARRIER] = "the barrier", [KEY_GATHER] = "gathering the figures", [KEY_DATA] = "the all-reduce"};
+
+static bool submit(const struct worker *w, const void *in, void *out, size_t num_elems, sml_type type,
+                   sml_reduction reduction, enum call_key key, sml_operation **operation_out) {
   sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
-  sml_operation *operation;
   options.key = key;
-  sml_status status = sml_allreduce(w->job, in, out, num_elems, type, reduction, &options, &operation);
-  if (status != SML_OK) return say_failed(w, names[key], status, sml_error_detail());
+  const sml_status status = sml_allreduce(w->job, in, out, num_elems, type, reduction, &options, operation_out);
+  return status == SML_OK || say_failed(w, key_names[key], status, sml_error_detail());
+}
+
+static bool finish(const struct worker *w, sml_operation *operation, enum call_key key) {
   /* The operation ends by its own deadline; the rest is for a library that breaks that promise. */
-  status = sml_operation_wait(operation, w->options->timeout_ns + 10 * SML_NS_PER_S);
+  const sml_status status = sml_operation_wait(operation, w->options->timeout_ns + 10 * SML_NS_PER_S);
   if (status == SML_IN_PROGRESS) {
-    sml_bench_say("rank %u: %s did not end by its deadline", w->rank, names[key]);
+    sml_bench_say("rank %u: %s did not end by its deadline", w->rank, key_names[key]);
     _Exit(SML_BENCH_FAILED); /* the buffers are still lent */
   }
   sml_error error = SML_ERROR_INIT;
   if (status != SML_OK) sml_operation_error(operation, &error);
   sml_operation_release(operation);
-  return status == SML_OK || say_failed(w, names[key], status, error.detail);
+  return status == SML_OK || say_failed(w, key_names[key], status, error.detail);
+}
+
+static bool reduce(const struct worker *w, const void *in, void *out, size_t num_elems, sml_type type,
+                   sml_reduction reduction, enum call_key key) {
+  sml_operation *operation;
+  return submit(w, in, out, num_elems, type, reduction, key, &operation) && finish(w, operation, key);
 }
 
 static bool wait_for_all(const struct worker *w) {
@@ -99,7 +108,8 @@ static bool gather(const struct worker *w, const uint64_t *values, size_t num_va
 static bool check_same_options(const struct worker *w) {
   const struct sml_bench_options *o = w->options;
   uint64_t digest = sml_bench_hash(o->size_bytes, o->num_sizes * sizeof o->size_bytes[0]);
-  const uint64_t parts[] = {o->seed, o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction};
+  const uint64_t parts[] = {o->seed,  o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction,
+                            o->num_calls, o->is_batched};
   digest = sml_mix64(digest ^ sml_bench_hash(parts, sizeof parts));
   uint64_t *all = calloc(w->world_size, sizeof *all);
   if (!all) return give_up(w, "out of memory");
@@ -108,16 +118,22 @@ static bool check_same_options(const struct worker *w) {
     if (all[rank] == all[0]) continue;
     char why[160];
     snprintf(why, sizeof why,
-             "ranks 0 and %u run with different --sizes, --type, --op, --iters, --warmup or --seed", rank);
+             "ranks 0 and %u run with different --sizes, --type, --op, --iters, --warmup, --calls, --batch or --seed",
+             rank);
     is_ok = give_up(w, why);
   }
   free(all);
   return is_ok;
 }
 
-static bool verify(const struct worker *w, uint32_t slice, uint32_t num_slices,
+/* The result of one of the calls. */
+static uint8_t *result_of(const struct worker *w, uint32_t call) {
+  return (uint8_t *)w->out + call * w->shape.num_elems * 4;
+}
+
+static bool verify(const struct worker *w, uint32_t call, uint32_t slice, uint32_t num_slices,
                    struct sml_bench_check *check) {
-  return sml_bench_verify(&w->shape, w->out, slice, num_slices, check) || give_up(w, "out of memory");
+  return sml_bench_verify(&w->shape, result_of(w, call), slice, num_slices, check) || give_up(w, "out of memory");
 }
 
 /* Combines the ranks' checks: of shares of the blocks by summing, of the same blocks by the worst. */
@@ -144,7 +160,7 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
   bool is_ok = true;
   for (bool is_share = true; is_ok; is_share = false) {
     struct sml_bench_check mine = {0};
-    is_ok = verify(w, is_share ? w->rank : 0, is_share ? w->world_size : 1, &mine);
+    is_ok = verify(w, 0, is_share ? w->rank : 0, is_share ? w->world_size : 1, &mine);
     uint64_t values[4] = {w->expected_hash, mine.num_wrong};
     memcpy(&values[2], &mine.max_error, sizeof mine.max_error);
     memcpy(&values[3], &mine.max_error_bound, sizeof mine.max_error_bound);
@@ -161,25 +177,56 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
 
 /* Prepares the buffers and waits for the others; then one all-reduce of the size. */
 static bool prepare(const struct worker *w) {
-  if (w->options->is_in_place)
-    memcpy(w->out, w->in, w->shape.num_elems * 4);
-  else
-    memset(w->out, 0xa5, w->shape.num_elems * 4); /* an element not written is seen */
+  for (uint32_t call = 0; call < w->options->num_calls; call++) {
+    if (w->options->is_in_place)
+      memcpy(result_of(w, call), w->in, w->shape.num_elems * 4);
+    else
+      memset(result_of(w, call), 0xa5, w->shape.num_elems * 4); /* an element not written is seen */
+  }
   return wait_for_all(w);
 }
-static bool reduce_data(const struct worker *w) {
-  return reduce(w, w->options->is_in_place ? w->out : w->in, w->out, w->shape.num_elems, w->shape.type,
-                w->shape.reduction, KEY_DATA);
+
+static bool begin_batch(const struct worker *w) {
+  const sml_status status = sml_batch_begin(w->job);
+  return status == SML_OK || say_failed(w, "beginning a batch", status, sml_error_detail());
 }
 
-static bool check_later(struct worker *w) {
-  if (sml_bench_hash(w->out, w->shape.num_elems * 4) == w->expected_hash) return true;
+static bool end_batch(const struct worker *w) {
+  const sml_status status = sml_batch_end(w->job);
+  return status == SML_OK || say_failed(w, "ending a batch", status, sml_error_detail());
+}
+
+static bool reduce_data(const struct worker *w) {
+  const struct sml_bench_options *o = w->options;
+  sml_operation *operations[SML_BENCH_MAX_CALLS];
+  uint32_t num_called = 0;
+  bool is_ok = !o->is_batched || begin_batch(w);
+  while (is_ok && num_called < o->num_calls) {
+    uint8_t *out = result_of(w, num_called);
+    is_ok = submit(w, o->is_in_place ? out : w->in, out, w->shape.num_elems, w->shape.type, w->shape.reduction,
+                   KEY_DATA, &operations[num_called]);
+    num_called += is_ok;
+  }
+  if (is_ok && o->is_batched) is_ok = end_batch(w);
+  if (!is_ok) sml_job_abort(w->job, "a call failed"); /* so that what was called ends */
+  for (uint32_t call = 0; call < num_called; call++) is_ok = finish(w, operations[call], KEY_DATA) && is_ok;
+  return is_ok;
+}
+
+static bool check_call(struct worker *w, uint32_t call) {
+  if (sml_bench_hash(result_of(w, call), w->shape.num_elems * 4) == w->expected_hash) return true;
   struct sml_bench_check check = {0};
-  if (!verify(w, 0, 1, &check)) return false;
+  if (!verify(w, call, 0, 1, &check)) return false;
   /* Its bits differ from a result that every rank had: even if the reference now agrees, one was wrong. */
   check.num_wrong = sml_max_u64(check.num_wrong, 1);
   if (check.num_wrong > w->later.num_wrong) w->later = check;
   return true;
+}
+
+static bool check_later(struct worker *w) {
+  bool is_ok = true;
+  for (uint32_t call = 0; is_ok && call < w->options->num_calls; call++) is_ok = check_call(w, call);
+  return is_ok;
 }
 
 static void read_counters(const struct worker *w, uint64_t *counters, uint64_t sign) {
@@ -214,7 +261,7 @@ static int compare_u64(const void *a, const void *b) {
 
 /* Figures of all ranks (num_iters times, NUM_COUNTERS counters, wrong elements of later results);
  * slowest_ns: room for num_iters. */
-static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_size,
+static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_size, uint32_t num_at_once,
                    struct sml_bench_result *r) {
   const size_t stride = r->num_iters + NUM_COUNTERS + 1u;
   uint64_t totals[NUM_COUNTERS] = {0};
@@ -228,7 +275,8 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   uint32_t n = r->num_iters;
   r->median_us = ((double)slowest_ns[(n - 1) / 2] + (double)slowest_ns[n / 2]) / 2e3;
   r->p99_us = (double)slowest_ns[(uint32_t)ceil(0.99 * n) - 1] / 1e3;
-  r->algbw_gbps = r->median_us > 0 ? (double)r->size_bytes / r->median_us / 1e3 : 0;
+  const double num_bytes = (double)r->size_bytes * num_at_once;
+  r->algbw_gbps = r->median_us > 0 ? num_bytes / r->median_us / 1e3 : 0;
   r->busbw_gbps = r->algbw_gbps * 2 * (world_size - 1) / world_size;
   const double num_calls = (double)world_size * n;
   r->tx_bytes = (double)totals[COUNT_TX_BYTES] / num_calls;
@@ -237,7 +285,7 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   if (totals[COUNT_CHUNKS] != 0)
     r->system_calls_per_chunk = (double)totals[COUNT_SYSTEM_CALLS] / (double)totals[COUNT_CHUNKS];
   r->cpu_s = (double)totals[COUNT_CPU_NS] / num_calls / 1e9;
-  r->cpu_s_per_gb = r->cpu_s / (double)r->size_bytes * 1e9;
+  r->cpu_s_per_gb = r->cpu_s / num_bytes * 1e9;
 }
 
 static bool time_size(struct worker *w, struct sml_bench_result *r) {
@@ -249,7 +297,7 @@ static bool time_size(struct worker *w, struct sml_bench_result *r) {
   for (uint32_t i = 0; is_ok && i < r->num_iters; i++) is_ok = time_once(w, &mine[i], &mine[r->num_iters]);
   mine[r->num_iters + NUM_COUNTERS] = w->later.num_wrong;
   is_ok = is_ok && gather(w, mine, stride, all);
-  if (is_ok) sum_up(all, mine, w->world_size, r);
+  if (is_ok) sum_up(all, mine, w->world_size, w->options->num_calls, r);
   free(all);
   return is_ok;
 }
@@ -259,11 +307,11 @@ static bool run_size(struct worker *w, struct sml_bench_result *r) {
   w->shape.num_elems = r->num_elems;
   memset(&w->later, 0, sizeof w->later);
   w->in = malloc(size_bytes);
-  w->out = malloc(size_bytes);
+  w->out = malloc(size_bytes * w->options->num_calls);
   bool is_ok = w->in && w->out;
   if (!is_ok) give_up(w, "no memory for the tensors; ask for smaller --sizes");
   if (is_ok) sml_bench_fill(w->in, w->shape.type, w->shape.seed, w->rank, 0, r->num_elems);
-  is_ok = is_ok && prepare(w) && reduce_data(w) && check_first(w, &r->check);
+  is_ok = is_ok && prepare(w) && reduce_data(w) && check_first(w, &r->check) && check_later(w);
   for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++)
     is_ok = prepare(w) && reduce_data(w) && check_later(w);
   is_ok = is_ok && time_size(w, r);
