@@ -19,7 +19,7 @@ OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|lib)
 # What the kernel is in place of: the packet back end of real sockets, fork's lock and list, the daemon's log.
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
-REPLACED = re.compile(r"^(netio/\w*udp(_rx|_tx)?\.c\.o|netio/.*_udp(_rx|_tx)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
+REPLACED = re.compile(r"^(netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_host_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace.

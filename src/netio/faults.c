@@ -231,6 +231,16 @@ static size_t faults_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames,
   return num_frames;
 }
 
+static int faults_join_group(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via) {
+  struct sml_netio *inner = faults_of(io)->inner;
+  return inner->ops->join_group(inner, group, via);
+}
+
+static void faults_leave_group(struct sml_netio *io, const struct sml_addr *group) {
+  struct sml_netio *inner = faults_of(io)->inner;
+  inner->ops->leave_group(inner, group);
+}
+
 static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .close = faults_close,
                                                 .local_addr = faults_local_addr,
@@ -239,7 +249,9 @@ static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .tx_commit = faults_tx_commit,
                                                 .tx_flush = faults_tx_flush,
                                                 .wait = faults_wait,
-                                                .wake = faults_wake};
+                                                .wake = faults_wake,
+                                                .join_group = faults_join_group,
+                                                .leave_group = faults_leave_group};
 
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options) {
   struct faults *f = calloc(1, sizeof *f);

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define MAX_PORTS 65536u /* port 0 is never given */
+/* Port 0 is never given; the last ones are the numbers of groups. */
+#define MAX_PORTS (65536u - SML_MEM_GROUPS)
+#define MAX_MEMBERS 256u
 #define BURST_BYTES 65536u
 #define BURST_FRAMES 64u
 
@@ -41,6 +43,11 @@ struct sml_mem_hub {
   uint32_t last_port;    /* numbers go round, so that a closed port's number is not taken at once */
   uint32_t num_open;
   struct port *ports[MAX_PORTS];
+  uint32_t num_members;
+  struct {
+    struct port *port;
+    uint16_t group; /* the port of its address */
+  } members[MAX_MEMBERS];
 };
 
 struct sml_mem_hub *sml_mem_hub_create(void) {
@@ -76,6 +83,8 @@ static void mem_close(struct sml_netio *io) {
   (void)pthread_rwlock_wrlock(&hub->lock);
   hub->ports[sml_addr_port(&p->addr)] = NULL;
   hub->num_open--;
+  for (uint32_t i = hub->num_members; i-- > 0;)
+    if (hub->members[i].port == p) hub->members[i] = hub->members[--hub->num_members];
   (void)pthread_rwlock_unlock(&hub->lock);
   (void)pthread_cond_destroy(&p->event);
   (void)pthread_mutex_destroy(&p->lock);
@@ -131,23 +140,44 @@ static bool put_frame(struct port *to, const struct sml_addr *from, const uint8_
   return true;
 }
 
+/* With the hub's read lock. How many of the frames the port had room for. */
+static uint32_t put_frames(const struct port *p, struct port *to, const struct sml_tx_burst *burst,
+                           uint32_t num_frames, uint32_t last_bytes, uint64_t *num_bytes_out) {
+  uint32_t num_taken = 0;
+  (void)pthread_mutex_lock(&to->lock);
+  for (uint32_t i = 0; i < num_frames; i++) {
+    const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
+    if (!put_frame(to, &p->addr, burst->data + (size_t)i * burst->frame_bytes, num_bytes)) continue;
+    num_taken++;
+    *num_bytes_out += num_bytes;
+  }
+  if (num_taken > 0) (void)pthread_cond_signal(&to->event);
+  (void)pthread_mutex_unlock(&to->lock);
+  return num_taken;
+}
+
+/* Sent once, whoever has room for it. */
+static uint32_t put_to_group(const struct port *p, uint16_t group, const struct sml_tx_burst *burst,
+                             uint32_t num_frames, uint32_t last_bytes) {
+  uint64_t ignored = 0;
+  for (uint32_t i = 0; i < p->hub->num_members; i++)
+    if (p->hub->members[i].group == group)
+      (void)put_frames(p, p->hub->members[i].port, burst, num_frames, last_bytes, &ignored);
+  return num_frames;
+}
+
 /* How many of the frames the peer had room for. */
 static uint32_t send_to(struct port *p, const struct sml_addr *peer, const struct sml_tx_burst *burst,
                         uint32_t num_frames, uint32_t last_bytes) {
+  const uint16_t number = sml_addr_port(peer);
   uint32_t num_taken = 0;
+  if (sml_addr_family(peer) != SML_ADDR_FAMILY_MEM) return 0;
   (void)pthread_rwlock_rdlock(&p->hub->lock);
-  const bool is_mem = sml_addr_family(peer) == SML_ADDR_FAMILY_MEM;
-  struct port *to = is_mem ? p->hub->ports[sml_addr_port(peer)] : NULL;
-  if (to != NULL) {
-    (void)pthread_mutex_lock(&to->lock);
-    for (uint32_t i = 0; i < num_frames; i++) {
-      const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
-      if (!put_frame(to, &p->addr, burst->data + (size_t)i * burst->frame_bytes, num_bytes)) continue;
-      num_taken++;
-      p->io.stats.tx_bytes += num_bytes;
-    }
-    if (num_taken > 0) (void)pthread_cond_signal(&to->event);
-    (void)pthread_mutex_unlock(&to->lock);
+  if (number >= MAX_PORTS) {
+    num_taken = put_to_group(p, number, burst, num_frames, last_bytes);
+    p->io.stats.tx_bytes += (uint64_t)(num_frames - 1) * burst->frame_bytes + last_bytes;
+  } else if (p->hub->ports[number] != NULL) {
+    num_taken = put_frames(p, p->hub->ports[number], burst, num_frames, last_bytes, &p->io.stats.tx_bytes);
   }
   (void)pthread_rwlock_unlock(&p->hub->lock);
   return num_taken;
@@ -203,6 +233,43 @@ static void mem_wake(struct sml_netio *io) {
   (void)pthread_mutex_unlock(&p->lock);
 }
 
+void sml_mem_group(uint32_t number, struct sml_addr *addr_out) {
+  const uint16_t family = SML_ADDR_FAMILY_MEM;
+  SML_ASSERT(number < SML_MEM_GROUPS);
+  *addr_out = (struct sml_addr){.num_bytes = SML_ADDR_MEM_BYTES};
+  memcpy(addr_out->bytes, &family, sizeof family);
+  sml_addr_set_port(addr_out, (uint16_t)(MAX_PORTS + number));
+}
+
+static int mem_join_group(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via) {
+  struct port *p = port_of(io);
+  const uint16_t number = sml_addr_port(group);
+  uint32_t num_joined = 0;
+  (void)via;
+  if (sml_addr_family(group) != SML_ADDR_FAMILY_MEM || number < MAX_PORTS) return -EINVAL;
+  (void)pthread_rwlock_wrlock(&p->hub->lock);
+  for (uint32_t i = 0; i < p->hub->num_members; i++) num_joined += p->hub->members[i].port == p;
+  const bool has_room = num_joined < SML_NETIO_MAX_GROUPS && p->hub->num_members < MAX_MEMBERS;
+  if (has_room) {
+    p->hub->members[p->hub->num_members].port = p;
+    p->hub->members[p->hub->num_members++].group = number;
+  }
+  (void)pthread_rwlock_unlock(&p->hub->lock);
+  return has_room ? 0 : -ENOBUFS;
+}
+
+static void mem_leave_group(struct sml_netio *io, const struct sml_addr *group) {
+  struct port *p = port_of(io);
+  struct sml_mem_hub *hub = p->hub;
+  (void)pthread_rwlock_wrlock(&hub->lock);
+  for (uint32_t i = 0; i < hub->num_members; i++) {
+    if (hub->members[i].port != p || hub->members[i].group != sml_addr_port(group)) continue;
+    hub->members[i] = hub->members[--hub->num_members];
+    break;
+  }
+  (void)pthread_rwlock_unlock(&hub->lock);
+}
+
 static const struct sml_netio_ops mem_ops = {.name = "mem",
                                              .close = mem_close,
                                              .local_addr = mem_local_addr,
@@ -211,7 +278,9 @@ static const struct sml_netio_ops mem_ops = {.name = "mem",
                                              .tx_commit = mem_tx_commit,
                                              .tx_flush = mem_tx_flush,
                                              .wait = mem_wait,
-                                             .wake = mem_wake};
+                                             .wake = mem_wake,
+                                             .join_group = mem_join_group,
+                                             .leave_group = mem_leave_group};
 
 static bool init_locks(struct port *p) {
   pthread_condattr_t attr;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The in-process back end: what arrives, what is lost and counted, sleeping and waking, threads. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -176,10 +177,48 @@ static void test_senders_on_many_threads(void **state) {
   sml_mem_hub_destroy(hub);
 }
 
+static void test_groups(void **state) {
+  (void)state;
+  struct sml_mem_hub *hub = sml_mem_hub_create();
+  struct sml_netio *a = sml_mem_open(hub, 8, FRAME_BYTES), *b = sml_mem_open(hub, 8, FRAME_BYTES),
+                   *c = sml_mem_open(hub, 8, FRAME_BYTES);
+  const struct sml_addr via = test_addr_of(a);
+  struct sml_addr group, other;
+  struct sml_rx_frame frames[16];
+  sml_mem_group(0, &group);
+  sml_mem_group(SML_MEM_GROUPS - 1, &other);
+  assert_int_equal(b->ops->join_group(b, &via, &via), -EINVAL); /* no group */
+  assert_int_equal(b->ops->join_group(b, &group, &via), 0);
+  assert_int_equal(c->ops->join_group(c, &group, &via), 0);
+  assert_int_equal(c->ops->join_group(c, &other, &via), 0);
+  test_send(a, 0, 100, 10, 50, &group, 1);
+  assert_int_equal(a->stats.tx_frames, 10); /* once, though each of them had room for 8 */
+  assert_int_equal(a->stats.tx_bytes, 950);
+  assert_int_equal(b->ops->rx_burst(b, frames, 16), 8);
+  assert_true(test_is_intact(&frames[7], 7) && sml_addr_equal(frames[7].from, &via));
+  assert_int_equal(c->ops->rx_burst(c, frames, 16), 8);
+  assert_int_equal(a->ops->rx_burst(a, frames, 16), 0);
+  assert_int_equal(c->ops->rx_burst(c, frames, 16), 0); /* gives back what was lent */
+  b->ops->leave_group(b, &group);
+  b->ops->leave_group(b, &group); /* of one that it is not in: nothing */
+  test_send(a, 0, 100, 1, 100, &group, 1);
+  assert_int_equal(b->ops->rx_burst(b, frames, 16), 0);
+  assert_int_equal(c->ops->rx_burst(c, frames, 16), 1);
+  for (uint32_t i = 2; i < SML_NETIO_MAX_GROUPS; i++)
+    assert_int_equal(c->ops->join_group(c, &group, &via), 0);
+  assert_int_equal(c->ops->join_group(c, &group, &via), -ENOBUFS);
+  c->ops->close(c); /* leaves all */
+  test_send(a, 0, 100, 1, 100, &group, 1);
+  assert_int_equal(a->stats.tx_lost_frames, 0);
+  a->ops->close(a);
+  b->ops->close(b);
+  sml_mem_hub_destroy(hub);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bursts_arrive_whole), cmocka_unit_test(test_overflow_is_lost_and_counted),
       cmocka_unit_test(test_what_cannot_be_delivered), cmocka_unit_test(test_wait_and_wake),
-      cmocka_unit_test(test_senders_on_many_threads)};
+      cmocka_unit_test(test_groups), cmocka_unit_test(test_senders_on_many_threads)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

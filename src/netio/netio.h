@@ -70,7 +70,12 @@ struct sml_netio_ops {
   /* Sleeps until a frame may be ready, wake() was called, or timeout_ns passed (SML_NEVER: no limit). */
   void (*wait)(struct sml_netio *io, uint64_t timeout_ns);
   void (*wake)(struct sml_netio *io); /* any thread; sticky until the next wait returns */
+  /* From now on also receives what is sent to the multicast group, on the interface that leads to `via` (an address of
+   * the one who sends it). 0, or -errno: ENOBUFS when SML_NETIO_MAX_GROUPS are joined. leave_group() ends one join. */
+  int (*join_group)(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via);
+  void (*leave_group)(struct sml_netio *io, const struct sml_addr *group);
 };
+#define SML_NETIO_MAX_GROUPS 4u
 
 /* udp: kernel sockets, UDP_SEGMENT and UDP_GRO when the kernel has both (probed at open),
  * sendmmsg/recvmmsg of plain datagrams otherwise. Don't-fragment is set. */
@@ -81,6 +86,10 @@ struct sml_udp_options {
   bool no_offload; /* force the plain-datagram path */
   /* A wait polls the network device for a while before it sleeps (SO_BUSY_POLL), where driver and system let it. */
   bool polls_device;
+  /* For those who send to groups: 1 + how many routers a datagram may pass (0: this one does not), and the
+   * interface's index (0: that of bind_addr, or as routes say). */
+  uint32_t multicast_interface;
+  uint8_t multicast_ttl;
 };
 /* 0, or -errno with a sentence in error_out[error_bytes]. */
 int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
@@ -88,6 +97,9 @@ int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_ou
 
 /* mem: ports of one in-process hub that carry the same encoded bytes; thread safe. */
 struct sml_mem_hub;
+/* A group of the hub: number < SML_MEM_GROUPS. What is sent to it goes to every port that joined. */
+#define SML_MEM_GROUPS 64u
+void sml_mem_group(uint32_t number, struct sml_addr *addr_out);
 struct sml_mem_hub *sml_mem_hub_create(void);
 void sml_mem_hub_destroy(struct sml_mem_hub *hub); /* after its ports are closed */
 /* NULL when out of memory. queue_frames bounds the receive queue, frames lent by rx_burst included: a
@@ -124,5 +136,34 @@ bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *ad
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes);
 uint16_t sml_addr_port(const struct sml_addr *addr);
 void sml_addr_set_port(struct sml_addr *addr, uint16_t port);
+
+/* Multicast groups, as an aggregator's operator gives them and as control messages carry them. A range of groups
+ * begins with that of job 0; lane l of a job uses the range's port + l. */
+#define SML_MULTICAST_DEFAULT_PORT 28879u /* below the ports that systems give by themselves */
+#define SML_MULTICAST_DEFAULT_GROUPS 64u
+
+struct sml_multicast {
+  struct sml_addr first;  /* of job 0 and lane 0; num_bytes 0: there is none */
+  uint32_t num_groups;    /* jobs from there on have none */
+  uint32_t interface;     /* its index; 0: as routes say */
+  uint8_t ttl;            /* 1: not beyond the next router */
+};
+/* "GROUP[/COUNT]" or "GROUP:PORT[/COUNT]", IPv6 groups with a port as "[GROUP]:PORT". Sets `first` and num_groups.
+ * False: error_out says what is wrong. */
+bool sml_multicast_parse(const char *text, struct sml_multicast *multicast_out, char *error_out, size_t error_bytes);
+bool sml_multicast_is_group(const struct sml_addr *addr);
+
+/* As messages have it: 128 bits in two words, IPv4 mapped into IPv6. Adding a job's number to the second word gives
+ * the job's group. _from_words: false if it is no group. */
+void sml_multicast_to_words(const struct sml_addr *group, uint64_t words_out[2]);
+bool sml_multicast_from_words(const uint64_t words[2], uint16_t port, struct sml_addr *group_out);
+/* The group of a job's lane; false: it has none. */
+bool sml_multicast_group(const struct sml_multicast *multicast, uint32_t job, uint32_t lane,
+                         struct sml_addr *group_out);
+
+/* The index of an interface by its name or an address it has. */
+bool sml_multicast_find_interface(const char *text, uint32_t *index_out);
+/* Of the interface that has the address; 0: none. */
+uint32_t sml_multicast_interface_of(const struct sml_addr *addr);
 
 #endif

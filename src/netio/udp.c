@@ -15,6 +15,7 @@ static void udp_close(struct sml_netio *io) {
   struct sml_udp *u = sml_udp_of(io);
   if (u->socket_fd >= 0) (void)close(u->socket_fd);
   if (u->event_fd >= 0) (void)close(u->event_fd);
+  for (uint32_t i = 0; i < u->num_groups; i++) (void)close(u->groups[i].fd);
   free(u->rx.buffers);
   free(u->tx.buffer);
   free(u);
@@ -41,13 +42,16 @@ static void udp_wait(struct sml_netio *io, uint64_t timeout_ns) {
   struct sml_udp *u = sml_udp_of(io);
   SML_ASSERT(u->tx.num_bursts == 0);
   if (sml_udp_has_leftover(u) || u->rx.may_have_more || timeout_ns == 0) return;
-  struct pollfd fds[2] = {{.fd = u->event_fd, .events = POLLIN}, {.fd = u->socket_fd, .events = POLLIN}};
+  struct pollfd fds[2 + SML_NETIO_MAX_GROUPS] = {{.fd = u->event_fd, .events = POLLIN},
+                                                 {.fd = u->socket_fd, .events = POLLIN}};
+  for (uint32_t i = 0; i < u->num_groups; i++) fds[2 + i] = (struct pollfd){.fd = u->groups[i].fd, .events = POLLIN};
   const bool is_gathering = io->gather_ns > 0; /* then only the event can end it early */
   if (is_gathering) timeout_ns = sml_min_u64(timeout_ns, io->gather_ns);
   const struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / SML_NS_PER_S),
                                    .tv_nsec = (long)(timeout_ns % SML_NS_PER_S)};
   u->io.stats.system_calls++;
-  const int num_ready = ppoll(fds, is_gathering ? 1 : 2, timeout_ns == SML_NEVER ? NULL : &timeout, NULL);
+  const int num_ready =
+      ppoll(fds, is_gathering ? 1 : 2 + u->num_groups, timeout_ns == SML_NEVER ? NULL : &timeout, NULL);
   if (num_ready > 0 && (fds[0].revents & POLLIN) != 0) end_wake(u);
 }
 
@@ -68,7 +72,9 @@ static const struct sml_netio_ops udp_ops = {.name = "udp",
                                              .tx_commit = sml_udp_tx_commit,
                                              .tx_flush = sml_udp_tx_flush,
                                              .wait = udp_wait,
-                                             .wake = udp_wake};
+                                             .wake = udp_wake,
+                                             .join_group = sml_udp_join_group,
+                                             .leave_group = sml_udp_leave_group};
 
 /* The buffer of each direction: forced beyond the system's limit where we may. Less than asked for is no
  * error: what does not fit is lost and repeated. */
@@ -76,6 +82,10 @@ static void set_buffer_bytes(int fd, int force_option, int option, uint32_t num_
   const int value = (int)sml_min_u32(num_bytes, INT32_MAX / 2); /* the kernel doubles it */
   if (setsockopt(fd, SOL_SOCKET, force_option, &value, sizeof value) != 0)
     (void)setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
+}
+
+void sml_udp_set_rx_buffer(int fd, uint32_t num_bytes) {
+  if (num_bytes > 0) set_buffer_bytes(fd, SO_RCVBUFFORCE, SO_RCVBUF, num_bytes);
 }
 
 /* More than the system's own setting needs CAP_NET_ADMIN. Without it packets come as they would have. */
@@ -149,10 +159,11 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
     return describe_failure("cannot set don't-fragment", addr, error_out, error_bytes);
   if (options->rx_buffer_bytes > 0) {
     /* As much for sending: a burst to many peers may wait behind a slow link whole. */
-    set_buffer_bytes(u->socket_fd, SO_RCVBUFFORCE, SO_RCVBUF, options->rx_buffer_bytes);
+    sml_udp_set_rx_buffer(u->socket_fd, options->rx_buffer_bytes);
     set_buffer_bytes(u->socket_fd, SO_SNDBUFFORCE, SO_SNDBUF, options->rx_buffer_bytes);
   }
   if (options->polls_device) set_busy_poll(u->socket_fd);
+  if (options->multicast_ttl > 0) sml_udp_set_multicast(u->socket_fd, family, options);
   u->is_coalescing = u->is_segmenting = !options->no_offload && probe_offload(u->socket_fd);
   struct sockaddr_storage local = {0};
   memcpy(&local, addr->bytes, addr->num_bytes);
@@ -178,6 +189,7 @@ int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_ou
   memset(u, 0, sizeof *u);
   u->io = (struct sml_netio){.ops = &udp_ops, .max_frame_bytes = SML_UDP_MAX_PAYLOAD_BYTES};
   u->socket_fd = u->event_fd = -1;
+  u->rx_buffer_bytes = options->rx_buffer_bytes;
   atomic_init(&u->is_wake_pending, false);
   int rc = open_socket(u, options, error_out, error_bytes);
   if (rc == 0 && (!sml_udp_rx_init(u) || !sml_udp_tx_init(u))) {

@@ -40,7 +40,8 @@ struct sml_udp_rx {
   uint8_t *buffers;   /* SML_UDP_BATCH_MESSAGES * SML_UDP_RX_STRIDE_BYTES; pages come with their first use */
   uint32_t num_used;  /* messages whose lengths the last recvmmsg overwrote */
   uint32_t batch;     /* messages to ask for */
-  bool may_have_more; /* the last recvmmsg brought as many as it was asked for */
+  uint32_t turn;      /* which socket is read first: none waits behind others that always have something */
+  bool may_have_more; /* the last recvmmsgs brought as many as they were asked for */
   /* What the last recvmmsg brought and rx_burst has not delivered yet begins at `next`, next_bytes
    * into it. Invariant: next <= num_messages. */
   uint32_t num_messages, next, next_bytes;
@@ -71,9 +72,17 @@ struct sml_udp_tx {
   struct iovec iov[SML_UDP_BATCH_MESSAGES];
 };
 
+/* A socket of its own for each group: bound to the group's address, it gets nothing else. */
+struct sml_udp_group {
+  int fd;
+  struct sml_addr addr;
+};
+
 struct sml_udp {
   struct sml_netio io;
   int socket_fd, event_fd;
+  uint32_t num_groups, rx_buffer_bytes;
+  struct sml_udp_group groups[SML_NETIO_MAX_GROUPS];
   struct sml_addr local_addr; /* with the real port */
   bool is_coalescing; /* UDP_GRO is on: messages may hold many frames */
   bool is_segmenting; /* bursts go out by UDP_SEGMENT; ends if the kernel refuses it at run time */
@@ -99,5 +108,12 @@ void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_t
 void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
                        uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers);
 void sml_udp_tx_flush(struct sml_netio *io);
+
+/* udp_group.c */
+void sml_udp_set_multicast(int fd, uint16_t family, const struct sml_udp_options *options);
+int sml_udp_join_group(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via);
+void sml_udp_leave_group(struct sml_netio *io, const struct sml_addr *group);
+/* udp.c: asks for buffers of a socket, as the options of its open said. */
+void sml_udp_set_rx_buffer(int fd, uint32_t num_bytes);
 
 #endif

@@ -27,8 +27,9 @@ static void adapt_batch(struct sml_udp_rx *rx) {
   rx->batch = sml_min_u32(sml_max_u32(SML_UDP_RX_BATCH_BYTES / mean_bytes, SML_UDP_MIN_BATCH), SML_UDP_BATCH_MESSAGES);
 }
 
-/* Any error leaves nothing to deliver and ends nothing: the kernel reports a pending error (of an ICMP
- * message, say) once, and the datagrams behind it are there for the next call. */
+/* From the socket, and from those of groups, as many as there is room for. Any error leaves nothing to deliver and
+ * ends nothing: the kernel reports a pending error (of an ICMP message, say) once, and the datagrams behind it are
+ * there for the next call. */
 static void receive_messages(struct sml_udp *u, size_t max) {
   struct sml_udp_rx *rx = &u->rx;
   for (uint32_t i = 0; i < rx->num_used; i++) {
@@ -37,10 +38,18 @@ static void receive_messages(struct sml_udp *u, size_t max) {
     m->msg_control = u->is_coalescing ? rx->control[i].bytes : NULL;
     m->msg_controllen = u->is_coalescing ? sizeof rx->control[i].bytes : 0;
   }
-  const uint32_t room = (uint32_t)sml_min_u64(rx->batch, max);
-  u->io.stats.system_calls++;
-  const int num_messages = recvmmsg(u->socket_fd, rx->messages, room, MSG_DONTWAIT, NULL);
-  rx->num_messages = rx->num_used = num_messages > 0 ? (uint32_t)num_messages : 0;
+  const uint32_t room = (uint32_t)sml_min_u64(rx->batch, max), num_sockets = 1 + u->num_groups;
+  rx->num_messages = 0;
+  for (uint32_t i = 0; i < num_sockets && rx->num_messages < room; i++) {
+    const uint32_t s = num_sockets == 1 ? 0 : (rx->turn + i) % num_sockets;
+    const int fd = s == 0 ? u->socket_fd : u->groups[s - 1].fd;
+    u->io.stats.system_calls++;
+    const int num_messages =
+        recvmmsg(fd, rx->messages + rx->num_messages, room - rx->num_messages, MSG_DONTWAIT, NULL);
+    if (num_messages > 0) rx->num_messages += (uint32_t)num_messages;
+  }
+  rx->turn++;
+  rx->num_used = rx->num_messages;
   rx->may_have_more = rx->num_messages == room;
   adapt_batch(rx);
   rx->next = rx->next_bytes = 0;
