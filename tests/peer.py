@@ -23,10 +23,10 @@ STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST"
 BODIES = {
     "JOIN": "job_name:s rank:I world_size:I lanes:I slots:I datagram_bytes:I lease_ns:Q timeout_ns:Q features:I key_name:s "
             "nonce0:Q nonce1:Q resume:Q oldest:Q resume_chunk_bytes:I host0:Q host1:Q is_combining:I shard:I num_shards:I",
-    "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q",
-    "PROBED": "datagram_bytes:I rtt_ns:Q",
+    "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q group0:Q group1:Q group_port:H",
+    "PROBED": "datagram_bytes:I rtt_ns:Q hearing:I",
     "START": "epoch:I lanes:I chunk_bytes:I slots:I slot_base:H+lanes first_phase:I first_chunk:I features:I "
-             "rtt_ns:Q slots_why:I first_operation:Q is_one_host:I num_ranks:I contributors:H*",
+             "rtt_ns:Q slots_why:I first_operation:Q is_multicast:I is_one_host:I num_ranks:I contributors:H*",
     "HEARTBEAT": "submitted:Q completed:Q",
     "EPOCH": "epoch:I",
     "ABORT": "status:i num_ranks:I ranks:H* detail:s",
@@ -275,8 +275,8 @@ class Member:
         fields, echo = self.receive()
         assert fields["type"] == PACKETS["HELLO"] and echo == payload, (fields, echo)
 
-    def say_probed(self, num_bytes=1472):
-        self.control.say("PROBED", datagram_bytes=num_bytes, rtt_ns=0)
+    def say_probed(self, num_bytes=1472, hearing=0):
+        self.control.say("PROBED", datagram_bytes=num_bytes, rtt_ns=0, hearing=hearing)
 
     def hear_start(self):
         kind, self.start = self.control.hear() or ("nothing", None)

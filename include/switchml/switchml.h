@@ -128,6 +128,10 @@ typedef struct sml_job_options {
    * host combine in such memory (8 MiB a rank), and the lowest of them sends and receives for all. 1: this rank does
    * neither, nor does a job on one host then; 0: as SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
   uint32_t no_shared_memory;
+  /* An aggregator may send the sums to all ranks at once by IP multicast (switchmld --multicast). That is tried when
+   * the job is joined, and used if every rank that receives from it hears it. 1: not here, and so not in this job; 0:
+   * as SWITCHML_MULTICAST=1 or 0 says, else it is tried. */
+  uint32_t no_multicast;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
 

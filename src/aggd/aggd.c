@@ -161,7 +161,7 @@ static const struct {
     [SML_NOTE_JOIN_REFUSED] = {"join_refused", true}, [SML_NOTE_JOB_REFUSED] = {"job_refused", true},
     [SML_NOTE_HOST_LIMITED] = {"host_limited", true}, [SML_NOTE_STATUS_REFUSED] = {"status_refused", true},
     [SML_NOTE_RANK_LATE] = {"rank_late", true},       [SML_NOTE_RANK_CALLED] = {"rank_called", true},
-    [SML_NOTE_EPOCH_RENEWED] = {"epoch_renewed", false},
+    [SML_NOTE_EPOCH_RENEWED] = {"epoch_renewed", false}, [SML_NOTE_NO_MULTICAST] = {"no_multicast", true},
     [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},   [SML_NOTE_JOB_ENDED] = {"job_ended", false},
 };
 
@@ -408,6 +408,9 @@ static void take_engine_events(struct sml_aggd *a) {
       case SML_EVENT_JUMP:
         sml_registry_on_jump(a->registry, e.job, e.epoch, e.rank_a);
         break;
+      case SML_EVENT_DEAF:
+        sml_registry_on_deaf(a->registry, e.job, e.epoch, e.rank_a);
+        break;
     }
     drain_effects(a);
   }
@@ -536,6 +539,7 @@ static void set_defaults(struct sml_aggd *a) {
   if (o->late_note_ns == 0) o->late_note_ns = 10 * SML_NS_PER_S;
   if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(a);
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
+  if (o->multicast.ttl == 0) o->multicast.ttl = 1;
 }
 
 static bool check_options(const struct sml_aggd_options *o, char *error_out, size_t error_bytes) {
@@ -552,6 +556,8 @@ static bool check_options(const struct sml_aggd_options *o, char *error_out, siz
     bad = "data ports end at 65535";
   else if (o->first_phase % 2 != 0)
     bad = "the first phase is even";
+  else if (o->multicast.first.num_bytes > 0 && o->multicast.first.num_bytes != o->listen.num_bytes)
+    bad = "multicast groups and the address to listen on are both IPv4 or both IPv6";
   if (bad) snprintf(error_out, error_bytes, "an aggregator has limits: %s", bad);
   return bad == NULL;
 }
@@ -619,6 +625,11 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .max_messages_per_s = o->max_messages_per_s,
                                          .late_note_ns = o->late_note_ns};
   for (uint32_t l = 0; l < o->num_lanes; l++) options.data_ports[l] = sml_lanes_port(a->lanes, l);
+  if (o->multicast.first.num_bytes > 0) {
+    sml_multicast_to_words(&o->multicast.first, options.first_group);
+    options.num_groups = o->multicast.num_groups;
+    options.group_port = sml_addr_port(&o->multicast.first);
+  }
   const struct sml_recorder_options trace = {o->trace_level, o->trace_events};
   const bool has_trace = sml_aggd_trace_open(&a->trace, &trace, o->max_jobs);
   void *mem = calloc(1, sml_registry_memsize(&options));

@@ -40,6 +40,9 @@ struct sml_aggd_options {
   enum sml_poll poll;              /* how engine threads look for frames */
   struct sml_cpus cpus;     /* of the engine threads; none: any */
   struct sml_fault_options faults; /* lane l draws from seed + l */
+  /* Groups by which results may go to all ranks of a job at once; none: they never do. ttl: default 1; interface:
+   * default that of `listen`, or as routes say. */
+  struct sml_multicast multicast;
   /* Of the flight recorders, one a lane and one of the control thread; default 16384. OFF: none. */
   uint32_t trace_events;
   enum sml_trace_level trace_level;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ctl/contributors.h"
+#include "engine/fanout.h"
 
 _Static_assert(SML_CTL_MAX_WORLD_SIZE == SML_MAX_WORLD_SIZE, "ctl and core agree on the largest world");
 _Static_assert(SML_CTL_HEADER_BYTES == SML_HEADER_BYTES, "ctl and core agree on the header");
@@ -16,7 +17,7 @@ _Static_assert(SML_CTL_FIRST_PHASE == SML_FIRST_PHASE, "ctl and core agree on th
 _Static_assert(SML_AGGD_MAX_JOBS == SML_MAX_JOBS, "aggd and engine agree on the number of jobs");
 _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the number of lanes");
 
-#define NUM_EVENT_KINDS 3u
+#define NUM_EVENT_KINDS 4u
 
 enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
 
@@ -29,6 +30,8 @@ struct lane_command {
   uint64_t nonce;
   const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
   const uint16_t *contributors;      /* START; likewise */
+  struct sml_addr group;             /* OPEN: num_bytes 0: the job has none */
+  struct sml_fanout *fanout;         /* START, may be NULL; the old one, out */
   struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
   void *memory;                      /* START: of the new one */
   struct sml_aggregator_options options;
@@ -51,6 +54,7 @@ struct lane {
 
 struct sml_lanes {
   uint32_t num_lanes, max_datagram_bytes;
+  struct sml_multicast multicast;
   int event_fd;
   struct lane lanes[SML_MAX_LANES];
   /* One cell a job and kind in place of a queue: it can't fill, and one report of a kind is enough to end
@@ -98,6 +102,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
   switch (c->verb) {
     case VERB_OPEN:
       c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->key);
+      if (c->is_done_well) sml_aggregator_engine_offer_group(engine, c->job, &c->group);
       break;
     case VERB_EXPECT:
       sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
@@ -107,6 +112,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->aggregator = sml_aggregator_init(c->memory, &c->options);
       c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors,
                                                       c->key);
+      c->fanout = sml_aggregator_engine_use_group(engine, c->job, c->fanout);
       break;
     case VERB_DEPART:
       sml_aggregator_engine_depart(engine, c->job, c->rank);
@@ -146,6 +152,8 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     lane->command.nonce = command->nonce;
     lane->command.key = command->key;
     lane->command.aggregator = NULL;
+    lane->command.group.num_bytes = 0;
+    if (command->verb == VERB_OPEN) (void)sml_multicast_group(&lanes->multicast, command->job, l, &lane->command.group);
     is_posted[l] = true;
     post(lane);
   }
@@ -219,9 +227,21 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_
   await(lane);
 }
 
+/* Of a job whose ranks hear its groups. False: no memory. */
+static bool make_fanout(const struct sml_lanes *lanes, uint16_t job, uint32_t l, const struct sml_ctl_start *start,
+                        struct sml_fanout **fanout_out) {
+  const struct sml_aggregator_options *options = &lanes->lanes[l].command.options;
+  struct sml_addr group;
+  *fanout_out = NULL;
+  if (!start->is_multicast || !sml_multicast_group(&lanes->multicast, job, l, &group)) return true;
+  *fanout_out = sml_fanout_create(&group, options->num_contributors);
+  return *fanout_out != NULL;
+}
+
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
                          const struct sml_ctl_start *start, const struct sml_key *key) {
   void *memory[SML_MAX_LANES] = {NULL};
+  struct sml_fanout *fanouts[SML_MAX_LANES] = {NULL};
   bool has_memory = true;
   SML_ASSERT(start->num_lanes <= lanes->num_lanes);
   for (uint32_t l = 0; l < start->num_lanes; l++) {
@@ -236,8 +256,12 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                                                .first_chunk = start->first_chunk};
     memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(options), 64));
     has_memory = has_memory && memory[l] && sml_bit_test(lanes->lanes[l].open_jobs, job);
+    has_memory = has_memory && make_fanout(lanes, job, l, start, &fanouts[l]);
   }
-  for (uint32_t l = 0; !has_memory && l < start->num_lanes; l++) free(memory[l]);
+  for (uint32_t l = 0; !has_memory && l < start->num_lanes; l++) {
+    free(memory[l]);
+    sml_fanout_destroy(fanouts[l]);
+  }
   if (!has_memory) return false;
   for (uint32_t l = 0; l < start->num_lanes; l++) {
     struct lane *lane = &lanes->lanes[l];
@@ -247,11 +271,13 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     lane->command.contributors = start->num_ranks != 0 ? start->contributors : NULL;
     lane->command.key = key;
     lane->command.memory = memory[l];
+    lane->command.fanout = fanouts[l];
     post(lane);
   }
   for (uint32_t l = 0; l < start->num_lanes; l++) {
     await(&lanes->lanes[l]);
     free(lanes->lanes[l].command.aggregator); /* of the epoch before */
+    sml_fanout_destroy(lanes->lanes[l].command.fanout);
   }
   return true;
 }
@@ -266,7 +292,9 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   struct sml_udp_options udp = {.bind_addr = &bind_addr,
                                 .rx_buffer_bytes = options->rx_buffer_bytes,
                                 .no_offload = options->no_offload,
-                                .polls_device = options->poll == SML_POLL_BUSY};
+                                .polls_device = options->poll == SML_POLL_BUSY,
+                                .multicast_interface = options->multicast.interface,
+                                .multicast_ttl = options->multicast.first.num_bytes > 0 ? options->multicast.ttl : 0};
   int error = sml_udp_open(&udp, &lane->io, error_out, error_bytes);
   if (error) return error;
   if (sml_faults_any(&options->faults)) {
@@ -306,6 +334,7 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
   struct sml_lanes *lanes = calloc(1, sizeof *lanes);
   if (!lanes) return -ENOMEM;
   lanes->event_fd = event_fd;
+  lanes->multicast = options->multicast;
   lanes->max_datagram_bytes = UINT16_MAX;
   pthread_mutex_init(&lanes->events_lock, NULL);
   for (uint32_t l = 0; l < options->num_lanes; l++) {

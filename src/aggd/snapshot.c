@@ -140,6 +140,7 @@ static enum sml_happening happening_of(enum sml_note note) {
     case SML_NOTE_EPOCH_RENEWED:
     case SML_NOTE_STATUS_REFUSED:
     case SML_NOTE_HOST_LIMITED:
+    case SML_NOTE_NO_MULTICAST:
       break;
   }
   return SML_NUM_HAPPENINGS;

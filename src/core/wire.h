@@ -50,6 +50,7 @@ enum sml_packet_flags {
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
   SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
   SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
+  SML_FLAG_DEAF = 1u << 6,           /* PROBE: the rank's latest results came as repeats only, not by the job's group */
 };
 
 struct sml_header {
@@ -80,6 +81,12 @@ static inline uint32_t sml_head_bytes(bool is_keyed) {
 }
 static inline uint32_t sml_head_bytes_of(const struct sml_header *header) {
   return sml_head_bytes((header->flags & SML_FLAG_KEYED) != 0);
+}
+
+/* A HELLO's payload: nonce:64, time:64, a byte that is 1 if the echo is to come by the job's multicast group, zeros. */
+#define SML_HELLO_GROUP_OFFSET 16u
+static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payload_bytes) {
+  return payload_bytes > SML_HELLO_GROUP_OFFSET && payload[SML_HELLO_GROUP_OFFSET] == 1;
 }
 
 /* Writes header, extension and CRC around the payload that already stands at frame + sml_head_bytes(key !=

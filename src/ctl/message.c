@@ -151,6 +151,9 @@ static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
     walk_u16(w, &welcome->data_ports[i], 1, UINT16_MAX);
   }
   walk_u128(w, welcome->salt);
+  walk_u128(w, welcome->group);
+  const bool has_group = (welcome->group[0] | welcome->group[1]) != 0;
+  walk_u16(w, &welcome->group_port, has_group ? 1 : 0, has_group ? UINT16_MAX - SML_MAX_LANES + 1 : 0);
 }
 
 static void walk_start(struct walk *w, struct sml_ctl_start *start) {
@@ -170,6 +173,7 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u64(w, &start->rtt_ns, 0);
   walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_POOL);
   walk_u64(w, &start->first_operation, 0);
+  walk_u32(w, &start->is_multicast, 0, 1);
   walk_u32(w, &start->is_one_host, 0, 1);
   walk_u32(w, &start->num_ranks, 0, SML_CTL_MAX_WORLD_SIZE);
   uint16_t num_contributors = 0;
@@ -229,6 +233,7 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
     case SML_CTL_PROBED: /* 0: nothing came back */
       walk_u32(w, &m->u.probed.datagram_bytes, 0, UINT16_MAX);
       walk_u64(w, &m->u.probed.rtt_ns, 0);
+      walk_u32(w, &m->u.probed.hearing, SML_CTL_NO_GROUP, SML_CTL_HEARS);
       break;
     case SML_CTL_START:
       walk_start(w, &m->u.start);

@@ -83,10 +83,20 @@ struct sml_ctl_welcome {
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES]; /* at the address the control connection reached */
   uint64_t salt[2];                   /* the job's, random; goes into its data keys */
+  /* The multicast group by which results may come, IPv4 mapped into IPv6; lane l's port is group_port + l.
+   * All 0: there is none. */
+  uint64_t group[2];
+  uint16_t group_port;
+};
+enum sml_ctl_hearing {
+  SML_CTL_NO_GROUP, /* there was none, or the rank does not want it */
+  SML_CTL_DEAF,     /* it did not get its HELLOs back by the group */
+  SML_CTL_HEARS,    /* on all lanes */
 };
 struct sml_ctl_probed {
   uint32_t datagram_bytes;
-  uint64_t rtt_ns; /* the smallest of a HELLO; 0: not known */
+  uint64_t rtt_ns;  /* the smallest of a HELLO; 0: not known */
+  uint32_t hearing; /* enum sml_ctl_hearing */
 };
 struct sml_ctl_start {
   uint32_t epoch;
@@ -99,6 +109,7 @@ struct sml_ctl_start {
   uint64_t rtt_ns;                   /* of the furthest rank, as PROBED said; 0: not known */
   uint32_t slots_why;                /* sml_slots_reason (switchml.h) */
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
+  uint32_t is_multicast;             /* 1: results come by the welcome's group, all else and repeats by unicast */
   uint32_t is_one_host;              /* 1: all ranks named the same host: they add up in shared memory */
   /* Which contributor each rank is, or is part of (ctl/contributors.h): numbered by their lowest ranks. num_ranks: the
    * world size, or 0: each rank contributes for itself, and no table is sent. */

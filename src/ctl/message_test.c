@@ -52,16 +52,19 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
-                                             .num_lanes = 2, .data_ports = {4000, 65535}, .salt = {7, UINT64_MAX}};
+                                             .num_lanes = 2, .data_ports = {4000, 65535},
+                                             .salt = {7, UINT64_MAX},
+                                             .group = {0, 0xffffefc00701}, .group_port = 28879};
       break;
     case SML_CTL_PROBED:
-      m.u.probed = (struct sml_ctl_probed){.datagram_bytes = 1472, .rtt_ns = UINT64_MAX};
+      m.u.probed = (struct sml_ctl_probed){.datagram_bytes = 1472, .rtt_ns = UINT64_MAX, .hearing = SML_CTL_HEARS};
       break;
     case SML_CTL_START:
       m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
                                          .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
                                          .features = SML_FEATURE_CHECK, .rtt_ns = UINT64_MAX,
-                                         .slots_why = 5, .first_operation = UINT64_MAX, .is_one_host = 1,
+                                         .slots_why = 5, .first_operation = UINT64_MAX,
+                                         .is_multicast = 1, .is_one_host = 1,
                                          .num_ranks = 5, .contributors = {0, 1, 0, 2, 1}};
       break;
     case SML_CTL_HEARTBEAT:

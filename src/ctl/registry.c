@@ -46,7 +46,7 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
 
 /* --- effects --- */
 
-static void begin_input(struct sml_registry *r) {
+void sml_registry_begin_input(struct sml_registry *r) {
   SML_ASSERT(r->effects_taken == r->num_effects); /* the owner took all of the last input's */
   r->num_effects = r->effects_taken = r->num_messages = r->num_texts = 0;
   while (r->conns_end > 0 && r->conns[r->conns_end - 1].state == SML_CONN_FREE) r->conns_end--;
@@ -151,7 +151,7 @@ static uint32_t find_over_limits(struct sml_registry *r, uint32_t conn, uint64_t
 }
 
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   r->latest_ns = now_ns;
   struct sml_conn *c = &r->conns[conn];
   SML_ASSERT(conn < r->options.max_connections && c->state == SML_CONN_FREE);
@@ -175,7 +175,7 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
 }
 
 bool sml_registry_on_crowded(struct sml_registry *r) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   uint32_t oldest = find_oldest_waiting(r, NULL);
   if (oldest == SML_NO_CONN) return false;
   sml_registry_forget(r, oldest);
@@ -183,7 +183,7 @@ bool sml_registry_on_crowded(struct sml_registry *r) {
 }
 
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_MEMBER) {
     sml_registry_depart(r, conn, true,
@@ -209,7 +209,7 @@ static void throw_out(struct sml_registry *r, uint32_t conn, sml_status status, 
 }
 
 void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl_decode verdict) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_FREE) return;
   if (verdict == SML_CTL_BAD_VERSION) {
@@ -321,7 +321,7 @@ static bool is_too_fast(struct sml_registry *r, struct sml_conn *c, uint64_t now
 
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   r->latest_ns = now_ns;
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_FREE) return;
@@ -349,7 +349,7 @@ void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct
 
 /* --- engines --- */
 
-static struct sml_job_entry *find_started(struct sml_registry *r, uint16_t job, uint32_t epoch) {
+struct sml_job_entry *sml_registry_find_started(struct sml_registry *r, uint16_t job, uint32_t epoch) {
   if (job >= SML_REGISTRY_MAX_JOBS) return NULL;
   struct sml_job_entry *entry = &r->jobs[job];
   return entry->state == SML_JOB_STARTED && entry->epoch == epoch ? entry : NULL;
@@ -357,8 +357,8 @@ static struct sml_job_entry *find_started(struct sml_registry *r, uint16_t job, 
 
 void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a,
                               uint32_t rank_b) {
-  begin_input(r);
-  struct sml_job_entry *entry = find_started(r, job, epoch);
+  sml_registry_begin_input(r);
+  struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
   const uint32_t low = sml_min_u32(rank_a, rank_b), high = sml_max_u32(rank_a, rank_b);
   static const char advice[] =
@@ -380,8 +380,8 @@ void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epo
 }
 
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {
-  begin_input(r);
-  struct sml_job_entry *entry = find_started(r, job, epoch);
+  sml_registry_begin_input(r);
+  struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
   uint16_t ranks[1] = {(uint16_t)rank};
   const char *text = sml_registry_departure(r, entry, rank);
@@ -389,8 +389,8 @@ void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoc
 }
 
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {
-  begin_input(r);
-  struct sml_job_entry *entry = find_started(r, job, epoch);
+  sml_registry_begin_input(r);
+  struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
   uint16_t ranks[1] = {(uint16_t)rank};
   char *text =
@@ -402,7 +402,7 @@ void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, 
 }
 
 void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   struct sml_job_entry *entry = &r->jobs[job];
   if (entry->state == SML_JOB_FREE || entry->epoch != epoch) return;
   end_with(r, entry, SML_ERR_NO_MEMORY, NULL, 0,
@@ -411,7 +411,7 @@ void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t e
 }
 
 void sml_registry_on_stop(struct sml_registry *r) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   static const char text[] = "the aggregator is shutting down";
   struct sml_ctl_message *abort = sml_registry_farewell(r, true, SML_ERR_AGGREGATOR_LOST, NULL, 0, text);
   struct sml_ctl_message *refuse = sml_registry_farewell(r, false, SML_ERR_AGGREGATOR_LOST, NULL, 0, text);
@@ -485,7 +485,7 @@ static void send_heartbeats(struct sml_registry *r, struct sml_job_entry *job, u
 }
 
 void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns) {
-  begin_input(r);
+  sml_registry_begin_input(r);
   r->latest_ns = now_ns;
   for (uint32_t i = 0; i < r->conns_end; i++) {
     if (conn_deadline(r, &r->conns[i]) > now_ns) continue;

@@ -35,6 +35,10 @@ struct sml_registry_options {
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
   uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */
   uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */
+  /* Multicast groups, of jobs 0 .. num_groups - 1: as in WELCOME, job 0's; the others follow in the second word. */
+  uint64_t first_group[2];
+  uint32_t num_groups;
+  uint16_t group_port;
   uint64_t (*random)(void *user);    /* unpredictable: nonces and salts */
   void *random_user;
   /* NULL: the daemon has no keys and refuses joins that name one; else it refuses all others. False: there
@@ -75,6 +79,7 @@ enum sml_note {
   SML_NOTE_EPOCH_RENEWED,
   SML_NOTE_STATUS_REFUSED,
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
+  SML_NOTE_NO_MULTICAST, /* of a job that could have had it: who does not hear, at its start or later */
 };
 /* Pointers are valid until the next on_*(). */
 struct sml_effect {
@@ -115,6 +120,8 @@ void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epo
                               uint32_t rank_b);
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
+/* The rank does not hear its job's group any more, and gets its results by unicast. */
+void sml_registry_on_deaf(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 /* An engine could not carry out OPEN_JOB or START_JOB: no memory. */
 void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch);
 /* Ends everything: the daemon goes. */

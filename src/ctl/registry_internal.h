@@ -34,7 +34,7 @@ struct sml_conn {
   uint16_t contributor; /* started */
   uint32_t rank;
   uint32_t next, prev; /* members of the job */
-  uint32_t num_lanes, max_datagram_bytes, probed_bytes;
+  uint32_t num_lanes, max_datagram_bytes, probed_bytes, hearing;
   uint64_t rtt_ns; /* 0: not known */
   uint64_t resume_operation, oldest_operation, submitted, completed; /* the latter two as in its heartbeats */
   uint64_t behind_since_ns; /* others have submitted more, seen at a heartbeat; 0: not so */
@@ -73,6 +73,7 @@ struct sml_job_entry {
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   /* once started */
   uint32_t num_lanes, chunk_bytes, num_departed, num_contributors;
+  bool is_multicast;
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
@@ -97,6 +98,9 @@ struct sml_registry {
 };
 
 /* registry.c */
+/* What is an input begins with it. */
+void sml_registry_begin_input(struct sml_registry *r);
+struct sml_job_entry *sml_registry_find_started(struct sml_registry *r, uint16_t job, uint32_t epoch);
 struct sml_effect *sml_registry_emit(struct sml_registry *r, enum sml_effect_kind kind);
 struct sml_ctl_message *sml_registry_compose(struct sml_registry *r, enum sml_ctl_kind kind);
 /* The last message a connection gets: ABORT of a started job, else REFUSE (which names no ranks). */
@@ -137,6 +141,11 @@ void sml_registry_list_contributors(const struct sml_registry *r, const struct s
  * Returns how many they are, max_ranks of which were written. */
 uint32_t sml_registry_describe(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank, char *text,
                                size_t room_bytes, uint16_t *ranks_out, uint32_t max_ranks);
+
+/* registry_multicast.c */
+void sml_registry_offer_group(const struct sml_registry *r, uint16_t job, struct sml_ctl_welcome *welcome);
+/* All ranks have probed: whether results go by multicast, with a note if that was offered and does not work. */
+bool sml_registry_choose_multicast(struct sml_registry *r, const struct sml_job_entry *job);
 
 /* registry_job.c */
 /* What a datagram of the job has besides the elements of its chunk. */

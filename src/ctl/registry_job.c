@@ -250,6 +250,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
     m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
   }
   memcpy(m->u.welcome.salt, job->salt, sizeof job->salt);
+  sml_registry_offer_group(r, c->job, &m->u.welcome);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
   effect->job = c->job;
   effect->rank = c->rank;
@@ -505,6 +506,7 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   start->first_operation = job->first_operation;
   start->rtt_ns = job->rtt_ns;
   start->slots_why = job->slots_why;
+  start->is_multicast = job->is_multicast;
   start->is_one_host = sml_registry_is_one_host(r, job);
   sml_registry_list_contributors(r, job, start);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_START_JOB);
@@ -542,11 +544,13 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   if (!take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
   job->since_ns = r->latest_ns;
+  job->is_multicast = sml_registry_choose_multicast(r, job);
   send_start(r, job, r->options.first_phase, r->options.first_chunk);
   sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
-                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu", job->num_lanes,
-                                      job->num_slots, job->chunk_bytes, job->num_contributors,
-                                      (unsigned long long)(job->rtt_ns / SML_NS_PER_US)));
+                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu%s",
+                                      job->num_lanes, job->num_slots, job->chunk_bytes, job->num_contributors,
+                                      (unsigned long long)(job->rtt_ns / SML_NS_PER_US),
+                                      job->is_multicast ? " multicast=1" : ""));
 }
 
 void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml_ctl_probed *probed) {
@@ -554,6 +558,7 @@ void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml
   r->conns[conn].has_probed = true;
   r->conns[conn].probed_bytes = probed->datagram_bytes;
   r->conns[conn].rtt_ns = probed->rtt_ns;
+  r->conns[conn].hearing = probed->hearing;
   if (job->num_members < job->world_size) return;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     if (!r->conns[c].has_probed) return;

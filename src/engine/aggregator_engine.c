@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/fanout.h"
 #include "engine/records.h"
 
 #define RX_FRAMES 1024u
@@ -34,6 +35,8 @@ struct job {
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
   uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
   struct sml_addr *peers; /* [num_contributors]: the leads' addresses again, as a burst wants them */
+  struct sml_addr group;  /* that HELLOs may ask for; num_bytes 0: none is offered */
+  struct sml_fanout *fanout; /* NULL: results go to each peer by itself */
 };
 
 /* A frame to be sent at the end of the pass: a completed cell to all ranks, or a stored one to one. */
@@ -196,10 +199,26 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   free(job->members);
   free(job->leads);
   free(job->peers);
+  sml_fanout_destroy(job->fanout);
   free(job);
   e->jobs[number] = NULL;
   record(e, SML_TRACE_JOB_CLOSED, number, (struct sml_record){.value = 0});
   return aggregator;
+}
+
+void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *e, uint16_t number,
+                                       const struct sml_addr *group) {
+  SML_ASSERT(e->jobs[number] != NULL);
+  e->jobs[number]->group = *group;
+}
+
+struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine *e, uint16_t number,
+                                                   struct sml_fanout *fanout) {
+  struct job *job = e->jobs[number];
+  struct sml_fanout *old = job->fanout;
+  SML_ASSERT(fanout == NULL || fanout->num_contributors == job->num_contributors);
+  job->fanout = fanout;
+  return old;
 }
 
 static void report(struct sml_aggregator_engine *e, enum sml_aggregator_event_kind kind, uint16_t number,
@@ -290,8 +309,11 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       num_frames++;
       i++;
     }
+    const struct sml_fanout *fanout = job->fanout;
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
-    else io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
+    else if (fanout == NULL || fanout->is_over)
+      io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
+    else io->ops->tx_commit(io, &burst, num_frames, last_bytes, fanout->targets, fanout->num_targets);
   }
 }
 
@@ -455,6 +477,9 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       e->repeats[e->num_repeats++] = out;
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
              (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
+      if ((h->flags & SML_FLAG_DEAF) != 0 && job->fanout != NULL &&
+          sml_fanout_add_deaf(job->fanout, h->rank, &job->peers[h->rank]))
+        report(e, SML_EVENT_DEAF, h->job, job->leads[h->rank], job->leads[h->rank], d->cell / 2);
       break;
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
@@ -468,7 +493,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
 }
 
 /* A HELLO registers where a rank's packets come from, and comes back in the same size: the path carries
- * such packets both ways. */
+ * such packets both ways. Or by the job's group, if it asks for that. */
 static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                        const struct sml_addr *from) {
   struct job *job = e->jobs[h->job];
@@ -481,12 +506,17 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
     count_drop(e, SML_DROP_WRONG_SOURCE, h);
     return;
   }
+  const bool is_to_group = sml_hello_is_to_group(payload, h->payload_bytes);
+  if (is_to_group && job->group.num_bytes == 0) {
+    count_drop(e, SML_DROP_BAD_TYPE, h);
+    return;
+  }
   record(e, SML_TRACE_HELLO_RECEIVED, h->job,
          (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
   if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
-  send_one(e, h, payload, key_of(job), from);
+  send_one(e, h, payload, key_of(job), is_to_group ? &job->group : from);
 }
 
 /* HELLOs are ranks', all else is contributors'. NULL: there is no such one. */

@@ -11,11 +11,13 @@
 #include "trace/recorder.h"
 
 struct sml_aggregator_engine;
+struct sml_fanout;
 
 enum sml_aggregator_event_kind {
   SML_EVENT_MISMATCH, /* ranks a and b, or those they contribute for, put different operations into one slot */
   SML_EVENT_BLOCKED,  /* an operation waits for departed rank a (seen when rank b contributed, or at depart) */
   SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
+  SML_EVENT_DEAF,     /* rank a does not hear the job's group: results go to it by unicast from now on */
 };
 struct sml_aggregator_event {
   enum sml_aggregator_event_kind kind;
@@ -53,6 +55,13 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
                                                        const uint16_t *contributors,
                                                        const struct sml_key *key);
+/* The multicast group of an open job's lane: HELLOs that ask for it are echoed there. */
+void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *engine, uint16_t job,
+                                       const struct sml_addr *group);
+/* Results of a started job go that way (engine/fanout.h; the engine's until it is given back: by the next call, or
+ * destroyed with the job). NULL: to each by itself. */
+struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine *engine, uint16_t job,
+                                                   struct sml_fanout *fanout);
 /* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. */
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);

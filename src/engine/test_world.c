@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/fanout.h"
+
 #define STEP_NS (10 * SML_NS_PER_US) /* a pass: how long a hop takes at least */
 #define MAX_STEP_NS SML_NS_PER_MS
 #define QUIET_PASSES 4u /* without a frame: then the faults hold none back any more */
@@ -126,6 +128,28 @@ static void note_integrity(void *user, uint32_t slot) {
   ++*(uint32_t *)user;
 }
 
+struct sml_addr world_group(const struct world *w, uint32_t j, uint32_t lane) {
+  struct sml_addr group;
+  sml_mem_group(j * w->options.num_lanes + lane, &group);
+  return group;
+}
+
+static void offer_group(struct world *w, uint32_t j, uint32_t lane) {
+  const struct sml_addr group = world_group(w, j, lane);
+  sml_aggregator_engine_offer_group(w->aggregators[lane], w->jobs[j].number, &group);
+  for (uint32_t r = 0; r < w->options.world_size; r++) {
+    struct sml_netio *io = w->worker_ports[r][lane].io;
+    if (world_lead(w, r) == r) SML_ASSERT(io->ops->join_group(io, &group, &w->aggregator_ports[lane].addr) == 0);
+  }
+}
+
+static void use_group(struct world *w, const struct world_job *job, uint32_t lane) {
+  const struct sml_aggregator_options *o = sml_aggregator_options_of(job->states[lane]);
+  const struct sml_addr group = world_group(w, (uint32_t)(job - w->jobs), lane);
+  struct sml_fanout *fanout = must(sml_fanout_create(&group, o->num_contributors));
+  sml_fanout_destroy(sml_aggregator_engine_use_group(w->aggregators[lane], job->number, fanout));
+}
+
 void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
   const struct world_options *o = &w->options;
   struct world_job *job = &w->jobs[j];
@@ -151,6 +175,7 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
       job->nonces[r][l] = sml_prng_next(&w->prng);
       sml_aggregator_engine_expect_hello(w->aggregators[l], job->number, r, job->nonces[r][l]);
     }
+    if (o->is_multicast) offer_group(w, j, l);
   }
 }
 
@@ -212,6 +237,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
     job->states[l] = sml_aggregator_init(mem, &options);
     free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l], contributors_of(w),
                                          key_of(job)));
+    if (w->options.is_multicast) use_group(w, job, l);
   }
 }
 
@@ -234,6 +260,7 @@ void world_start_job(struct world *w, uint32_t j) {
       job->lanes[r][l] =
           must(sml_lane_create(&(struct sml_lane_options){.worker = worker_options(w, job, r, l),
                                                           .aggregator = w->aggregator_ports[l].addr,
+                                                          .is_multicast = w->options.is_multicast,
                                                           .lane = l,
                                                           .num_operations = w->options.num_operations,
                                                           .is_keyed = job->is_keyed,
@@ -264,6 +291,9 @@ void world_close_job(struct world *w, uint32_t j) {
   struct world_job *job = &w->jobs[j];
   SML_ASSERT(job->is_open);
   for (uint32_t l = 0; l < w->options.num_lanes; l++) {
+    const struct sml_addr group = world_group(w, j, l);
+    for (uint32_t r = 0; w->options.is_multicast && r < w->options.world_size; r++)
+      w->worker_ports[r][l].io->ops->leave_group(w->worker_ports[r][l].io, &group);
     free(sml_aggregator_engine_close_job(w->aggregators[l], job->number));
     for (uint32_t r = 0; r < w->options.world_size; r++) {
       if (job->lanes[r][l] == NULL) continue;

@@ -28,6 +28,7 @@ struct world_options {
   uint32_t world_size, num_lanes, num_slots, chunk_bytes, num_operations;
   uint32_t first_phase, first_chunk; /* 0: those of production */
   uint32_t queue_frames;             /* of a port; 0: enough */
+  bool is_multicast;                 /* results go to a group that all senders are in */
   bool is_unchecked, is_unkeyed;     /* otherwise chunks carry check words, and packets tags */
   /* Ranks that contribute as one, and how many then do, numbered by their lowest ranks; 0: each by itself. Only the
    * lowest of each has lanes; calls give it the inputs of all once all have submitted, and its result to all. */
@@ -81,6 +82,8 @@ void world_destroy(struct world *w);
 
 /* The rank that sends for this one. */
 uint32_t world_lead(const struct world *w, uint32_t rank);
+/* The group of a job's lane. */
+struct sml_addr world_group(const struct world *w, uint32_t j, uint32_t lane);
 /* A job of all ranks and lanes: open, HELLOs, start. Number j is used for aggregators and workers. */
 void world_open_job(struct world *w, uint32_t j, uint32_t epoch);
 bool world_exchange_hellos(struct world *w, uint32_t j); /* whether every rank got every echo */

@@ -17,6 +17,10 @@
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 
+/* So many results in a row that came only because they were asked for: the group is not heard. By mere loss, even of
+ * a quarter of all, that happens once in 4 10^9 results. */
+#define UNHEARD_RESULTS 16u
+
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
 struct published {
   _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
@@ -35,6 +39,7 @@ struct sml_lane {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   uint64_t error_reply_ns;
+  uint32_t num_unheard; /* results since the last one that came by the group, of a lane that has one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
    * acquire by pop; head: release by pop, acquire by push. */
@@ -444,6 +449,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
+      if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_RESULTS) send.header.flags |= SML_FLAG_DEAF;
       if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header, key_of(lane));
       else fill_update(e, lane, &send, frame);
       if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
@@ -507,11 +513,14 @@ static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, 
     if (!sml_wire_is_authentic(f->data, h, hello_key(hello))) continue;
     const uint8_t *payload = f->data + sml_head_bytes_of(h);
     if (sml_load_be64(payload) != hello->nonce) continue;
+    if (sml_hello_is_to_group(payload, h->payload_bytes) != hello->is_to_group) continue;
+    /* Its results will come as this echo does, and must have the lane's source. */
+    if (hello->is_to_group && !sml_addr_equal(&hello->from, f->from)) continue;
     const uint64_t rtt_ns = sml_max_u64(now_ns - sml_min_u64(sml_load_be64(payload + 8), now_ns), 1);
     hello->rtt_ns = hello->num_echoes == 0 ? rtt_ns : sml_min_u64(hello->rtt_ns, rtt_ns);
     hello->from = *f->from; /* the nonce vouches for it */
     hello->next_send_ns = now_ns;
-    if (++hello->num_echoes < HELLO_ECHOES) return;
+    if (++hello->num_echoes < HELLO_ECHOES && !hello->is_to_group) return;
     *link = hello->next;
     record_hello(e, SML_TRACE_HELLO_ANSWERED, hello);
     hello->done(hello, true);
@@ -530,10 +539,13 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
                         const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
   if (a.kind == SML_ACCEPT_DROP) {
+    if (h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) == 0) lane->num_unheard = 0; /* too late */
     count_drop(lane, a.drop, h);
     return;
   }
   lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
+  if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT)
+    lane->num_unheard = (h->flags & SML_FLAG_RETRANSMISSION) != 0 ? lane->num_unheard + 1 : 0;
   if (a.kind == SML_ACCEPT_RESULT && !is_right_sum(e, lane, &a, h->tag, payload)) {
     count_drop(lane, SML_DROP_BAD_CHECK, h);
     if (sml_worker_refuse_result(lane->worker, h))
@@ -563,7 +575,11 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     return;
   }
   struct sml_lane *lane = find_lane(e, &h, f->from);
-  if (lane == NULL) return;
+  if (lane == NULL) { /* no job's of this engine, so it counts as above; anybody can send to a group */
+    const bool is_known = e->last_lane != NULL && e->last_lane->options.worker.job == h.job;
+    if (e->last_lane != NULL) count_drop(e->last_lane, is_known ? SML_DROP_WRONG_SOURCE : SML_DROP_UNKNOWN_JOB, &h);
+    return;
+  }
   lane->rx_packets++;
   lane->rx_bytes += f->num_bytes;
   if (h.epoch != lane->options.worker.epoch) {
@@ -600,12 +616,13 @@ static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hell
   memset(burst.data + head_bytes, 0, h.payload_bytes);
   sml_store_be64(burst.data + head_bytes, hello->nonce);
   sml_store_be64(burst.data + head_bytes + 8, now_ns);
+  if (hello->is_to_group) burst.data[head_bytes + SML_HELLO_GROUP_OFFSET] = 1;
   sml_wire_seal(burst.data, &h, hello_key(hello));
   io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
 }
 
 void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
-  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + HELLO_BYTES);
+  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + HELLO_BYTES + hello->is_to_group);
   hello->next_send_ns = hello->rtt_ns = 0;
   hello->num_echoes = 0;
   hello->next = e->hellos;

@@ -49,6 +49,7 @@ struct sml_lane_options {
   struct sml_worker_options worker; /* job, epoch, rank, world size, slots, chunk size ... */
   struct sml_addr aggregator;       /* data address of this lane */
   struct sml_addr source;           /* its packets' source, see sml_hello.from; empty: the same */
+  bool is_multicast;                /* first copies of results come by a group, which io has joined */
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
   bool is_keyed;                    /* packets carry a tag under the epoch's key, and must */
@@ -85,6 +86,7 @@ struct sml_hello {
   uint32_t datagram_bytes; /* at least sml_head_bytes(is_keyed) + 8 */
   bool is_keyed;
   struct sml_key key;
+  bool is_to_group; /* the echo is to come by the job's multicast group, from where the last one came (`from`) */
   uint64_t interval_ns, deadline_ns; /* deadline absolute, sml_clock_ns() */
   void (*done)(struct sml_hello *hello, bool is_echoed);
   void *user;

@@ -70,6 +70,7 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
                .host = {s->host[0], s->host[1]},
                .shard = index,
                .num_shards = places->num_shards > 1 ? places->num_shards : 0},
+      .no_multicast = s->no_multicast,
       .is_keyed = s->key_name[0] != 0,
       .key = s->key,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,

@@ -92,6 +92,19 @@ static void record_start_locked(struct sml_job *job) {
                         sml_clock_ns());
 }
 
+static void log_multicast(const struct sml_job *job) {
+  const struct sml_settings *settings = &job->context->settings;
+  for (uint32_t s = 0; s < job->num_shards; s++) {
+    const struct sml_job_shard *shard = &job->shards[s];
+    if (shard->start.is_multicast)
+      sml_lib_log(settings, SML_LIB_LOG_INFO, "job '%s' rank %u gets results of %s by multicast", job->name, job->rank,
+                  shard->session.options.aggregator_text);
+    if (shard->session.prober.group_error != 0)
+      sml_lib_log(settings, SML_LIB_LOG_INFO, "job '%s' rank %u could not join the group of %s: %s", job->name,
+                  job->rank, shard->session.options.aggregator_text, strerror(shard->session.prober.group_error));
+  }
+}
+
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
   pthread_mutex_lock(&job->lock);
   job->start = *start;
@@ -111,11 +124,13 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
   sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO,
           "job '%s' rank %u of %u started: %u aggregators, %u lanes, %u slots, chunks of %u bytes", job->name,
           job->rank, job->world_size, job->num_shards, job->num_lanes, start->num_slots, start->chunk_bytes);
+  log_multicast(job);
 }
 
 static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
   return a->num_lanes == b->num_lanes && a->num_slots == b->num_slots && a->chunk_bytes == b->chunk_bytes &&
-         a->num_ranks == b->num_ranks && memcmp(a->contributors, b->contributors, sizeof a->contributors) == 0;
+         a->is_multicast == b->is_multicast && a->num_ranks == b->num_ranks &&
+         memcmp(a->contributors, b->contributors, sizeof a->contributors) == 0;
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {

@@ -91,6 +91,7 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   struct sml_lane_options options = {.worker = make_worker_options(job, l),
                                      .aggregator = session->options.aggregator,
                                      .source = session->prober.lanes[place->engine].hello.from,
+                                     .is_multicast = shard->start.is_multicast != 0,
                                      .lane = l,
                                      .num_operations = num_operations(job, start),
                                      .on_integrity = fail_for_wrong_sum,

@@ -127,6 +127,18 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
   return SML_OK;
 }
 
+/* By itself it gives nobody a say that has none: who sends to a group must still look like the aggregator. So it is
+ * tried wherever the aggregator's operator offers it. */
+static sml_status read_multicast(struct sml_job_settings *s) {
+  const char *text = sml_settings_environment("SWITCHML_MULTICAST");
+  const uint32_t no = s->options.no_multicast;
+  if (no > 1) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no_multicast is %u: 1 or 0", no);
+  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_MULTICAST is '%.64s': set 1 or 0", text);
+  s->no_multicast = no != 0 || (text != NULL && text[0] == '0');
+  return SML_OK;
+}
+
 /* What the smallest chunk needs. */
 static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
   return sml_head_bytes(s->key_name[0] != 0) + MIN_CHUNK_BYTES +
@@ -152,6 +164,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (status == SML_OK) status = read_check(s);
   if (status == SML_OK) status = read_retry(s);
   if (status == SML_OK) status = read_shared_memory(s);
+  if (status == SML_OK) status = read_multicast(s);
   if (status == SML_OK) status = read_key(s);
   if (status != SML_OK) return status;
   if (o->rank >= o->world_size)

@@ -14,6 +14,7 @@ struct sml_job_settings {
   struct sml_shard_places places; /* of the aggregators; not for world size 1 */
   char name[SML_JOB_NAME_BYTES];
   uint32_t features;                 /* SML_FEATURE_* */
+  bool no_multicast;
   uint64_t host[2];                  /* who can share memory with this process; 0: nobody */
   char key_name[SML_KEY_NAME_BYTES]; /* "": not keyed */
   struct sml_key key;

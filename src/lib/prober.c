@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/fork.h"
+
 #define IPV4_UDP_BYTES 28u
 #define IPV6_UDP_BYTES 48u
 #define INTERVAL_NS (20 * SML_NS_PER_MS)
@@ -12,6 +14,9 @@
  * narrow path; the last decides between a job and none. */
 #define PATIENCE_NS (1500 * SML_NS_PER_MS)
 #define IMPATIENCE_NS (500 * SML_NS_PER_MS)
+/* Ten tries: a switch that has just seen this rank join may take some before it lets them through. */
+#define GROUP_INTERVAL_NS (50 * SML_NS_PER_MS)
+#define GROUP_PATIENCE_NS (500 * SML_NS_PER_MS)
 
 enum verdict { PROBE_ASKING, PROBE_ECHOED, PROBE_SILENT };
 
@@ -72,6 +77,11 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
   SML_ASSERT(welcome->num_lanes <= p->engines->num_engines);
   p->num_lanes = welcome->num_lanes;
   p->rtt_ns = 0;
+  p->phase = SML_PROBER_SIZES;
+  p->hears_group = false;
+  p->group_error = 0;
+  if (options->no_multicast || !sml_multicast_from_words(welcome->group, welcome->group_port, &p->group))
+    p->group.num_bytes = 0;
   uint32_t max_bytes = options->max_datagram_bytes;
   for (uint32_t l = 0; l < p->num_lanes; l++)
     max_bytes = sml_min_u32(max_bytes, p->engines->units[l].io->max_frame_bytes);
@@ -96,9 +106,10 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
   }
 }
 
-enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uint32_t *datagram_bytes_out) {
+/* True: it came back in some size on all lanes, or (0) on some lane in none. */
+static bool poll_sizes(struct sml_prober *p, uint64_t now_ns) {
   bool is_busy = false;
-  uint32_t datagram_bytes = UINT32_MAX;
+  uint32_t datagram_bytes = p->num_lanes == 0 ? 0 : UINT32_MAX;
   for (uint32_t l = 0; l < p->num_lanes; l++) {
     struct sml_prober_lane *lane = &p->lanes[l];
     const int verdict =
@@ -116,11 +127,111 @@ enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uin
       if (rtt_ns != 0 && (p->rtt_ns == 0 || rtt_ns < p->rtt_ns)) p->rtt_ns = rtt_ns;
     }
   }
-  if (is_busy) return SML_PROBER_BUSY;
-  *datagram_bytes_out = p->num_lanes == 0 ? 0 : datagram_bytes;
+  p->datagram_bytes = datagram_bytes;
+  return !is_busy;
+}
+
+/* ---- the group ---- */
+
+struct membership {
+  struct sml_netio *io;
+  const struct sml_addr *group, *via;
+  int error;
+};
+
+static void join_group(struct sml_worker_engine *engine, void *argument) {
+  struct membership *m = argument;
+  (void)engine;
+  m->error = -m->io->ops->join_group(m->io, m->group, m->via);
+}
+
+static void leave_group(struct sml_worker_engine *engine, void *argument) {
+  struct membership *m = argument;
+  (void)engine;
+  m->io->ops->leave_group(m->io, m->group);
+}
+
+/* A descriptor is opened or closed: not while the process forks. */
+static void change_membership(struct sml_prober *p, uint32_t l, struct membership *m,
+                              void (*change)(struct sml_worker_engine *engine, void *argument)) {
+  m->io = p->engines->units[l].io;
+  sml_fork_lock();
+  sml_engines_call(p->engines, l, change, m);
+  sml_fork_unlock();
+}
+
+void sml_prober_leave_groups(struct sml_prober *p) {
+  p->hears_group = false;
+  for (uint32_t l = 0; l < p->num_lanes; l++) {
+    struct membership m = {.group = &p->lanes[l].group};
+    if (m.group->num_bytes == 0) continue;
+    change_membership(p, l, &m, leave_group);
+    p->lanes[l].group.num_bytes = 0;
+  }
+}
+
+/* False: it cannot be joined. */
+static bool join_groups(struct sml_prober *p) {
+  for (uint32_t l = 0; l < p->num_lanes && p->group_error == 0; l++) {
+    struct sml_prober_lane *lane = &p->lanes[l];
+    struct sml_addr group = p->group;
+    sml_addr_set_port(&group, (uint16_t)(sml_addr_port(&group) + l));
+    struct membership m = {.group = &group, .via = &lane->hello.to};
+    change_membership(p, l, &m, join_group);
+    p->group_error = m.error;
+    if (m.error == 0) lane->group = group;
+  }
+  return p->group_error == 0;
+}
+
+static void begin_group(struct sml_prober *p, uint64_t now_ns) {
+  p->phase = SML_PROBER_OVER;
+  if (p->group.num_bytes == 0 || p->datagram_bytes == 0) return;
+  if (!join_groups(p)) {
+    sml_prober_leave_groups(p);
+    return;
+  }
+  p->phase = SML_PROBER_GROUP;
+  for (uint32_t l = 0; l < p->num_lanes; l++) {
+    struct sml_hello *hello = &p->lanes[l].hello;
+    hello->is_to_group = true;
+    hello->datagram_bytes = p->datagram_bytes;
+    hello->interval_ns = GROUP_INTERVAL_NS;
+    hello->deadline_ns = now_ns + GROUP_PATIENCE_NS;
+    atomic_store_explicit(&p->lanes[l].verdict, PROBE_ASKING, memory_order_relaxed);
+    sml_engines_call(p->engines, l, begin_hello, hello);
+  }
+}
+
+static void poll_group(struct sml_prober *p) {
+  uint32_t num_echoed = 0;
+  for (uint32_t l = 0; l < p->num_lanes; l++) {
+    const int verdict =
+        atomic_load_explicit(&p->lanes[l].verdict, memory_order_acquire); /* pairs with take_verdict */
+    if (verdict == PROBE_ASKING) return;
+    num_echoed += verdict == PROBE_ECHOED;
+  }
+  p->phase = SML_PROBER_OVER;
+  p->hears_group = num_echoed == p->num_lanes;
+  if (!p->hears_group) sml_prober_leave_groups(p);
+}
+
+enum sml_ctl_hearing sml_prober_hearing(const struct sml_prober *p) {
+  if (p->group.num_bytes == 0) return SML_CTL_NO_GROUP;
+  return p->hears_group ? SML_CTL_HEARS : SML_CTL_DEAF;
+}
+
+/* ---- */
+
+enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uint32_t *datagram_bytes_out) {
+  if (p->phase == SML_PROBER_SIZES && poll_sizes(p, now_ns)) begin_group(p, now_ns);
+  if (p->phase == SML_PROBER_GROUP) poll_group(p);
+  if (p->phase != SML_PROBER_OVER) return SML_PROBER_BUSY;
+  *datagram_bytes_out = p->datagram_bytes;
   return SML_PROBER_DONE;
 }
 
 void sml_prober_cancel(struct sml_prober *p) {
+  p->group.num_bytes = 0; /* what is joined is the lanes' */
   for (uint32_t l = 0; l < p->num_lanes; l++) p->lanes[l].candidate = p->num_candidates - 1;
 }

@@ -264,7 +264,8 @@ static void probe(struct sml_session *s, uint64_t now_ns) {
       .aggregator = &s->options.aggregator,
       .max_datagram_bytes = only_bytes != 0 ? only_bytes : s->options.join.max_datagram_bytes,
       .is_only_size = only_bytes != 0,
-      .key = is_keyed ? &key : NULL};
+      .key = is_keyed ? &key : NULL,
+      .no_multicast = s->options.no_multicast};
   s->prober.engines = s->options.engines;
   s->prober.wake = wake_control;
   s->prober.user = s->options.control;
@@ -298,6 +299,11 @@ static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *we
   probe(s, now_ns);
 }
 
+static bool is_lead(const struct sml_session *s, const struct sml_ctl_start *start) {
+  const uint32_t rank = s->options.join.rank;
+  return sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
+}
+
 /* The table is that of this job, and lets nobody contribute for a rank that has not asked for it. */
 static bool has_agreed_contributors(const struct sml_ctl_join *join, const struct sml_ctl_start *start) {
   if (start->num_ranks == 0) return true;
@@ -305,16 +311,16 @@ static bool has_agreed_contributors(const struct sml_ctl_join *join, const struc
   return join->is_combining || sml_contributor_ranks(start, start->contributors[join->rank], NULL, 0) == 1;
 }
 
-/* Who does not send has no path that would be too small. */
-static bool has_agreed_size(const struct sml_session *s, const struct sml_ctl_start *start) {
-  const uint32_t rank = s->options.join.rank;
-  const bool is_lead = sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
-  return !is_lead || start->chunk_bytes + overhead_bytes(s) <= s->datagram_bytes;
+/* Who does not send has no path that would be too small, and hears no results. */
+static bool has_agreed_path(const struct sml_session *s, const struct sml_ctl_start *start) {
+  if (!is_lead(s, start)) return true;
+  if (start->is_multicast && !s->prober.hears_group) return false;
+  return start->chunk_bytes + overhead_bytes(s) <= s->datagram_bytes;
 }
 
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
   const uint32_t num_asked = s->options.join.num_slots;
-  if (!has_agreed_contributors(&s->options.join, start) || !has_agreed_size(s, start) ||
+  if (!has_agreed_contributors(&s->options.join, start) || !has_agreed_path(s, start) ||
       start->num_lanes > s->welcome.num_lanes || (num_asked != 0 && start->num_slots > num_asked) ||
       start->features != s->options.join.features) {
     end(s, SML_ERR_PROTOCOL,
@@ -323,6 +329,7 @@ static void take_start(struct sml_session *s, const struct sml_ctl_start *start)
         s->options.aggregator_text, start->num_lanes, start->num_slots, start->chunk_bytes, start->features);
     return;
   }
+  if (!start->is_multicast || !is_lead(s, start)) sml_prober_leave_groups(&s->prober);
   s->state = SML_SESSION_RUNNING;
   s->options.events->started(s->options.user, start);
 }
@@ -484,11 +491,15 @@ static void poll_prober(struct sml_session *s, uint64_t now_ns) {
   if (s->state == SML_SESSION_PROBING) {
     s->datagram_bytes = datagram_bytes;
     s->state = SML_SESSION_PROBED;
-    const struct sml_ctl_probed probed = {.datagram_bytes = datagram_bytes, .rtt_ns = s->prober.rtt_ns};
+    const struct sml_ctl_probed probed = {.datagram_bytes = datagram_bytes,
+                                          .rtt_ns = s->prober.rtt_ns,
+                                          .hearing = (uint32_t)sml_prober_hearing(&s->prober)};
     sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed = probed});
   } else if (s->state == SML_SESSION_CLEARING) {
+    sml_prober_leave_groups(&s->prober);
     s->state = SML_SESSION_WAITING;
   } else if (s->state == SML_SESSION_CLOSING) {
+    sml_prober_leave_groups(&s->prober);
     s->state = SML_SESSION_CLOSED;
   }
 }

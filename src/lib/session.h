@@ -34,6 +34,7 @@ struct sml_session_options {
   struct sml_addr addrs[SML_MAX_PLACES];
   uint32_t num_addrs, host_rank;
   struct sml_ctl_join join; /* the nonce is the session's to choose */
+  bool no_multicast; /* results come by unicast only */
   bool is_keyed;
   struct sml_key key;         /* of join.key_name */
   uint64_t deadline_ns;       /* of the join */

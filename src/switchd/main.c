@@ -36,6 +36,9 @@ enum option_key {
   KEY_KEY_FILE,
   KEY_MAX_PER_HOST,
   KEY_POLL,
+  KEY_MULTICAST,
+  KEY_MULTICAST_INTERFACE,
+  KEY_MULTICAST_TTL,
   KEY_TRACE,
   KEY_TRACE_DIR,
   KEY_TRACE_EVENTS,
@@ -68,6 +71,14 @@ static const struct argp_option option_table[] = {
      "Processors of the engine threads, as in 0-3,8: lane l runs on the l-th only. Default: SWITCHML_CPUS, else "
      "any",
      0},
+    {"multicast", KEY_MULTICAST, "GROUP[:PORT][/COUNT]", 0,
+     "Send results by IP multicast to jobs whose ranks all hear it: COUNT groups (default 64) from GROUP on, one a "
+     "job, as in 239.192.7.0/64; lane l uses PORT (default 28879) + l. Default: never",
+     0},
+    {"multicast-interface", KEY_MULTICAST_INTERFACE, "NAME|ADDRESS", 0,
+     "Network interface that multicast leaves by. Default: that of --listen's address, else as routes say", 0},
+    {"multicast-ttl", KEY_MULTICAST_TTL, "N", 0,
+     "How many networks multicast may cross: 1 to 255. Default 1: not beyond the next router", 0},
     {"trace", KEY_TRACE, "LEVEL", 0,
      "What the flight recorder keeps: notable (what is rare), all (every packet too) or off. Default notable", 0},
     {"trace-dir", KEY_TRACE_DIR, "DIR", 0,
@@ -80,7 +91,7 @@ static const struct argp_option option_table[] = {
 
 struct settings {
   struct sml_aggd_options aggd;
-  const char *listen, *port_file, *key_file;
+  const char *listen, *port_file, *key_file, *multicast, *multicast_interface;
   struct sml_trace_files trace_files;
 };
 
@@ -101,6 +112,24 @@ static enum sml_trace_level parse_trace_level(const struct argp_state *state, co
   if (strcmp(text, "notable") == 0) return SML_TRACE_NOTABLE;
   if (strcmp(text, "all") != 0) argp_error(state, "--trace: '%s' is not off, notable or all", text);
   return SML_TRACE_ALL;
+}
+
+static error_t parse_multicast_option(int key, char *argument, struct argp_state *state) {
+  struct settings *s = state->input;
+  switch (key) {
+    case KEY_MULTICAST:
+      s->multicast = argument;
+      break;
+    case KEY_MULTICAST_INTERFACE:
+      s->multicast_interface = argument;
+      break;
+    case KEY_MULTICAST_TTL:
+      s->aggd.multicast.ttl = (uint8_t)parse_number(state, "multicast-ttl", argument, 1, 255);
+      break;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+  return 0;
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {
@@ -165,9 +194,28 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       argp_error(state, "unexpected argument '%s'", argument);
       break;
     default:
-      return ARGP_ERR_UNKNOWN;
+      return parse_multicast_option(key, argument, state);
   }
   return 0;
+}
+
+static bool parse_multicast(struct settings *s) {
+  char error[ERROR_BYTES];
+  struct sml_multicast *m = &s->aggd.multicast;
+  if (s->multicast && !sml_multicast_parse(s->multicast, m, error, sizeof error)) {
+    fprintf(stderr, "switchmld: --multicast: %s\n", error);
+    return false;
+  }
+  if (s->multicast && m->first.num_bytes != s->aggd.listen.num_bytes) {
+    fprintf(stderr, "switchmld: --multicast and --listen must both be IPv4 or both IPv6\n");
+    return false;
+  }
+  if (s->multicast_interface && !sml_multicast_find_interface(s->multicast_interface, &m->interface)) {
+    fprintf(stderr, "switchmld: --multicast-interface: no interface has the name or address '%s'\n",
+            s->multicast_interface);
+    return false;
+  }
+  return true;
 }
 
 static bool parse_settings(int argc, char **argv, struct settings *s) {
@@ -190,6 +238,7 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
     fprintf(stderr, "switchmld: --listen: %s\n", error);
     return false;
   }
+  if (!parse_multicast(s)) return false;
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535) {
     fprintf(stderr, "switchmld: --data-port: %u lanes from port %u on don't end at 65535\n",
             s->aggd.num_lanes, s->aggd.first_data_port);
