@@ -112,8 +112,10 @@ static size_t rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t
     if (packet->at_ns > bed->now_ns) break;
     const uint32_t place = (link->head + link->num_lent++) % RING_PACKETS;
     const uint8_t *data = link->bytes + (size_t)place * bed->options.max_frame_bytes;
-    frames[num_frames++] = (struct sml_rx_frame){
-        .data = data, .num_bytes = packet->num_bytes, .from = &bed->nodes[packet->from].addr};
+    frames[num_frames++] = (struct sml_rx_frame){.data = data,
+                                                 .num_bytes = packet->num_bytes,
+                                                 .from = &bed->nodes[packet->from].addr,
+                                                 .is_marked = packet->is_marked};
     if (bed->on_received != NULL) bed->on_received(bed->user, node->number, data, packet->num_bytes);
   }
   io->stats.rx_frames += num_frames;

@@ -172,11 +172,21 @@ static uint32_t *head_of(struct queue *q) { return &q->slots[q->head]; }
 
 static void queue_long(struct sml_worker *w) { w->updates.count = NUM_SLOTS + 1; }
 static void queue_head(struct sml_worker *w) { w->probes.head = NUM_SLOTS; }
-static void queue_short(struct sml_worker *w) { w->updates.count = 0; }
-static void queue_other(struct sml_worker *w) { *head_of(&w->updates) = 1; }
+static void queue_short(struct sml_worker *w) { w->probes.count = 0; }
+static void queue_other(struct sml_worker *w) { w->slots[2].is_in_updates = true, put(&w->updates, 1); }
 static void queue_other_probe(struct sml_worker *w) { *head_of(&w->probes) = 0; }
 static void queue_beyond(struct sml_worker *w) { *head_of(&w->probes) = NUM_SLOTS; }
-static void queue_twice(struct sml_worker *w) { w->slots[1].is_in_updates = true, put(&w->updates, 4); }
+static void queue_twice(struct sml_worker *w) {
+  w->slots[1].is_in_updates = w->slots[2].is_in_updates = true;
+  put(&w->updates, 1);
+  put(&w->updates, 1);
+}
+static void fresh_long(struct sml_worker *w) { w->fresh.count = NUM_SLOTS + 1; }
+static void fresh_other(struct sml_worker *w) { *head_of(&w->fresh) = 5; }
+static void fresh_lost(struct sml_worker *w) { w->fresh.count = 0; }
+static void window_wide(struct sml_worker *w) { w->congestion.window = (NUM_SLOTS + 1ull) << 20; }
+static void window_narrow(struct sml_worker *w) { w->congestion.window = 3 << 20; }
+static void order_early(struct sml_worker *w) { w->arrived_order = w->last_order + 1; }
 static void list_idle(struct sml_worker *w) { w->levels[1].head = 0; }
 static void list_probed(struct sml_worker *w) { w->slots[2].wants_probe = true; }
 static void list_endless(struct sml_worker *w) { w->slots[2].next = NUM_SLOTS; }
@@ -205,7 +215,6 @@ static void slot_phase(struct sml_worker *w) { w->slots[1].phase = 1; }
 static void slot_update(struct sml_worker *w) { w->slots[1].wants_update = true; }
 static void slot_probe(struct sml_worker *w) { w->probes.count = 0, w->slots[3].is_in_probes = false; }
 static void slot_level(struct sml_worker *w) { w->slots[0].level = SML_RTO_LEVELS; }
-static void slot_lost(struct sml_worker *w) { w->slots[4].wants_update = false; }
 static void slot_idle_probe(struct sml_worker *w) {
   w->slots[0].wants_probe = w->slots[0].is_in_probes = true;
   put(&w->probes, 0);
@@ -229,6 +238,12 @@ static const struct {
     {queue_other_probe, "a queue has a slot that is not marked as in it"},
     {queue_beyond, "a queue has an entry twice"},
     {queue_twice, "a queue has an entry twice"},
+    {fresh_long, "the queue of new updates holds more than there are slots"},
+    {fresh_other, "a new update is queued that is not ready"},
+    {fresh_lost, "an update is ready, but nobody will send it"},
+    {window_wide, "the window has more chunks than there are slots"},
+    {window_narrow, "the window is too small"},
+    {order_early, "an update arrived that was not sent"},
     {list_idle, "a slot is listed that awaits no timer"},
     {list_probed, "a slot is listed that awaits no timer"},
     {list_endless, "a list of sent slots has no end"},
@@ -257,9 +272,8 @@ static const struct {
     {slot_update, "a slot wants its update sent, but is not queued"},
     {slot_probe, "a slot wants to be asked about, but is not queued"},
     {slot_level, "a slot's level is too high"},
-    {slot_lost, "an update is ready, but nobody will send it"},
     {slot_idle_probe, "a slot is to be asked about that was not sent"},
-    {slot_waiting_update, "an update is to be sent that is not ready"},
+    {slot_waiting_update, "an update is to be sent again that was not sent"},
     {idle_submitted, "I9: the chunk of an idle slot is submitted"},
     {idle_lost, "I9: the table of idle slots lost one"},
     {chunk_twice, "I9: two slots have the same chunk"},

@@ -190,7 +190,8 @@ struct desk {
 static void make_desk(struct desk *d, uint64_t paper_timeout_ns) {
   const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = NUM_SLOTS,
                                        .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
-                                       .num_operations = 4, .paper_timeout_ns = paper_timeout_ns};
+                                       .num_operations = 4, .has_fixed_window = true,
+                                       .paper_timeout_ns = paper_timeout_ns};
   const struct sml_operation_plan plan = {.num_elems = 1000 * CHUNK_BYTES / 4, .type = 1};
   d->w = sml_worker_init(room(sml_worker_memsize(&o)), &o);
   assert_true(sml_worker_submit(d->w, &plan, NULL, d, MS));

@@ -5,7 +5,8 @@
 #define MAC_OFFSET 32u
 #define RESERVED_OFFSET 40u
 #define KNOWN_FLAGS \
-  (SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED | SML_FLAG_CHECKED | SML_FLAG_BY_GRANT | SML_FLAG_UNASKED | SML_FLAG_DEAF)
+  (SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED | SML_FLAG_CHECKED | SML_FLAG_BY_GRANT | SML_FLAG_UNASKED | \
+   SML_FLAG_MARKED | SML_FLAG_DEAF)
 
 /* rest_bytes: of the extension and the payload. */
 static uint32_t frame_crc(const uint8_t *frame, size_t rest_bytes) {
@@ -56,7 +57,7 @@ static bool is_known(const struct sml_header *h) {
   const bool is_summed = is_data && (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_RESULT);
   if ((h->flags & SML_FLAG_CHECKED) && !is_summed) return false;
   if ((h->flags & (SML_FLAG_BY_GRANT | SML_FLAG_DEAF)) && h->type != SML_PACKET_PROBE) return false;
-  if ((h->flags & SML_FLAG_UNASKED) && h->type != SML_PACKET_PENDING) return false;
+  if ((h->flags & (SML_FLAG_UNASKED | SML_FLAG_MARKED)) && h->type != SML_PACKET_PENDING) return false;
   return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents) &&
          (h->flags & ~KNOWN_FLAGS) == 0;
 }

@@ -50,6 +50,7 @@ enum sml_packet_flags {
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
   SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
   SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
+  SML_FLAG_MARKED = 1u << 5,         /* PENDING: nothing but that the update of `chunk` came with a congestion mark */
   SML_FLAG_DEAF = 1u << 6,           /* PROBE: the rank's latest results came as repeats only, not by the job's group */
 };
 

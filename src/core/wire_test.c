@@ -139,6 +139,18 @@ static void only_sums_of_lanes_have_a_check_word(void **state) {
   }
 }
 
+static void only_pending_tells_of_marks(void **state) {
+  (void)state;
+  uint8_t frame[SML_HEADER_BYTES] = {0};
+  for (uint8_t type = 1; type <= 7; type++) {
+    struct sml_header h = {.type = type, .flags = SML_FLAG_MARKED};
+    sml_wire_seal(frame, &h, NULL);
+    const bool is_pending = type == SML_PACKET_PENDING;
+    assert_int_equal(sml_wire_open(frame, sizeof frame, &h), is_pending ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+    assert_int_equal(h.flags, SML_FLAG_MARKED);
+  }
+}
+
 static void random_headers_round_trip(void **state) {
   (void)state;
   static uint8_t frame[SML_MAX_DATAGRAM_BYTES];
@@ -285,6 +297,8 @@ int main(void) {
       cmocka_unit_test(the_reserved_word_is_zero),
       cmocka_unit_test(a_tag_is_there_exactly_where_it_is_wanted),
       cmocka_unit_test(only_sums_of_lanes_have_a_check_word),
+      cmocka_unit_test(only_pending_tells_of_marks),
+      cmocka_unit_test(only_pending_tells_of_marks),
       cmocka_unit_test(random_headers_round_trip),
       cmocka_unit_test(every_other_length_is_refused),
       cmocka_unit_test(each_field_wrong_alone),

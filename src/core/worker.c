@@ -7,7 +7,7 @@
 #define CHUNKS_PER_QUESTION 256u
 
 struct layout {
-  size_t slots, ring, gaps, orders, updates, probes, idle, total_bytes;
+  size_t slots, ring, gaps, orders, fresh, updates, probes, idle, total_bytes;
 };
 
 static struct layout place(const struct sml_worker_options *o) {
@@ -16,7 +16,8 @@ static struct layout place(const struct sml_worker_options *o) {
   l.ring = sml_align_up(l.slots + o->num_slots * sizeof(struct slot), 64);
   l.gaps = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
   l.orders = l.gaps + o->num_slots * sizeof(struct gap);
-  l.updates = sml_align_up(l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t), 64);
+  l.fresh = sml_align_up(l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t), 64);
+  l.updates = l.fresh + o->num_slots * sizeof(uint32_t);
   l.probes = l.updates + o->num_slots * sizeof(uint32_t);
   l.idle = l.probes + o->num_slots * sizeof(uint32_t);
   l.total_bytes = l.idle + o->num_slots * sizeof(uint32_t);
@@ -44,6 +45,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->gaps = (struct gap *)(void *)(bytes + l.gaps);
   w->orders = (uint64_t *)(void *)(bytes + l.orders);
   w->num_orders = ORDERS_PER_SLOT * o->num_slots;
+  w->fresh.slots = (uint32_t *)(void *)(bytes + l.fresh);
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
   w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
   w->idle = (uint32_t *)(void *)(bytes + l.idle);
@@ -57,6 +59,8 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto);
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes,
+                      o->has_fixed_window || sml_worker_is_paper(w));
   sml_worker_gaps_init(w);
   w->prng.state = o->seed;
   return w;
@@ -140,7 +144,7 @@ static void wait_for_exponents(struct sml_worker *w, uint32_t s) {
 
 static void become_ready(struct sml_worker *w, uint32_t s) {
   w->slots[s].state = READY;
-  want_update(w, s);
+  enqueue(&w->fresh, w->options.num_slots, s);
 }
 
 /* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
@@ -255,11 +259,20 @@ static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *
   return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
 }
 
+/* The queue of the next update: repairs first, and new chunks as far as the window goes. NULL: none may be sent. */
+static struct queue *find_update(struct sml_worker *w) {
+  if (w->updates.count > 0) return &w->updates;
+  if (w->fresh.count == 0) return NULL;
+  if (w->congestion.is_fixed || sml_worker_num_under_way(w) < sml_congestion_window(&w->congestion)) return &w->fresh;
+  sml_congestion_note_limited(&w->congestion);
+  return NULL;
+}
+
 uint32_t sml_worker_peek_send(struct sml_worker *w) {
   clean_queues(w);
   if (w->num_due_gaps > 0 || w->probes.count > 0) return 0;
-  if (w->updates.count > 0) return payload_bytes_of(w, &w->slots[w->updates.slots[w->updates.head]]);
-  return UINT32_MAX;
+  const struct queue *q = find_update(w);
+  return q != NULL ? payload_bytes_of(w, &w->slots[q->slots[q->head]]) : UINT32_MAX;
 }
 
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
@@ -306,11 +319,10 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   list_append(w, s, slot->level, now_ns);
 }
 
-static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
-  const uint32_t s = w->updates.slots[w->updates.head];
+static void send_update(struct sml_worker *w, struct queue *q, uint64_t now_ns, struct sml_send *out) {
+  const uint32_t s = q->slots[q->head];
   struct slot *slot = &w->slots[s];
-  dequeue(&w->updates, w->options.num_slots);
-  slot->wants_update = slot->is_in_updates = false;
+  dequeue(q, w->options.num_slots);
   out->kind = SML_SEND_UPDATE;
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
@@ -319,6 +331,7 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
   if (is_checked(w, slot)) out->header.flags = SML_FLAG_CHECKED;
   slot->order = ++w->last_order;
   if (slot->state == READY) {
+    if (w->view.num_outstanding == 0 && now_ns - w->progress_ns > w->rto.rto_ns) sml_congestion_on_idle(&w->congestion);
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     slot->state = OUTSTANDING;
     w->view.num_outstanding++;
@@ -329,6 +342,7 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
     list_append(w, s, 0, now_ns);
     return;
   }
+  slot->wants_update = slot->is_in_updates = false;
   /* The paper's aggregator tells repeats by the seen bit alone. */
   if (!sml_worker_is_paper(w)) out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
@@ -341,9 +355,10 @@ static void send_update(struct sml_worker *w, uint64_t now_ns, struct sml_send *
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   clean_queues(w);
   out->kind = SML_SEND_NONE;
+  struct queue *q;
   if (w->num_due_gaps > 0) send_gap_probe(w, now_ns, out);
   else if (w->probes.count > 0) send_probe(w, now_ns, out);
-  else if (w->updates.count > 0) send_update(w, now_ns, out);
+  else if ((q = find_update(w)) != NULL) send_update(w, q, now_ns, out);
 }
 
 /* ---- receiving ---- */
@@ -373,12 +388,21 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
   return w->orders[h->chunk & (w->num_orders - 1)] <= w->slots[s].order;
 }
 
+static void note_arrived(struct sml_worker *w, uint32_t s) {
+  w->arrived_order = sml_max_u64(w->arrived_order, w->slots[s].order);
+}
+
+static void note_loss(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
+  sml_congestion_on_loss(&w->congestion, &w->rto, order, w->last_order, now_ns);
+}
+
 static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
                            const uint8_t *payload, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
   struct sml_worker_view *v = &w->view;
   v->num_missing = 0;
   v->waiting_slot = s;
+  if ((h->flags & SML_FLAG_UNASKED) == 0) note_arrived(w, s);
   bool is_mine_missing = false;
   for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
@@ -386,14 +410,21 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
     else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
   }
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
-  else if (!is_crossing(w, s, h)) want_update(w, s);
+  else if (!is_crossing(w, s, h)) {
+    want_update(w, s);
+    note_loss(w, w->slots[s].order, now_ns);
+  }
 }
 
 /* Feeds the clocks of loss detection with a completed slot. */
 static void note_completed(struct sml_worker *w, const struct slot *slot, const struct sml_header *h,
                            uint64_t now_ns) {
-  /* A repeat answers a probe, so it would measure the probe's timer. */
-  if (h->flags & SML_FLAG_RETRANSMISSION) return;
+  sml_congestion_on_completed(&w->congestion, &w->rto, slot->order, w->last_order, now_ns);
+  /* A repeat answers a probe, so it would measure the probe's timer. It is behind the result, which was lost then. */
+  if (h->flags & SML_FLAG_RETRANSMISSION) {
+    note_loss(w, slot->order, now_ns);
+    return;
+  }
   /* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path,
    * and would make the next repair slower still. */
   const bool was_held_up = slot->first_sent_ns + sml_rto_reorder_window(&w->rto) < w->latest_acked_ns;
@@ -411,6 +442,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   struct slot *slot = &w->slots[s];
   const uint32_t index = slot->operation;
   const struct sml_chunk what = slot->what;
+  note_arrived(w, s);
   note_completed(w, slot, h, now_ns);
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else list_remove(w, s);
@@ -476,6 +508,16 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
   return a;
 }
 
+void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint64_t now_ns) {
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  w->view.num_marks++;
+  uint64_t order = 0;
+  if (h->flags & SML_FLAG_MARKED) order = w->orders[h->chunk & (w->num_orders - 1)];
+  else if (s < w->options.num_slots && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING)
+    order = w->slots[s].order;
+  sml_congestion_on_mark(&w->congestion, order, w->last_order, now_ns);
+}
+
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
   SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
@@ -493,11 +535,15 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) 
 
 /* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
  * for a part of the round trip. */
+static bool is_full(const struct sml_worker *w) {
+  const uint32_t n = sml_congestion_window(&w->congestion);
+  return w->view.num_outstanding >= n - n / 4;
+}
+
 static uint64_t quiet_time(const struct sml_worker *w) {
   if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
-  const uint32_t n = w->options.num_slots;
   uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
-  if (w->view.num_outstanding >= n - n / 4) quiet_ns += w->rto.srtt_ns / 2;
+  if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
   return sml_min_u64(quiet_ns, w->rto.rto_ns);
 }
 
@@ -619,5 +665,7 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   if (w->view.num_missing == 0) view_out->waiting_slot = level == NONE ? 0 : w->levels[level].head;
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
+  view_out->window_chunks = sml_congestion_window(&w->congestion);
+  view_out->num_reductions = w->congestion.num_reductions;
   view_out->is_waiting = w->ring_head != w->ring_tail;
 }

@@ -29,6 +29,7 @@ struct sml_worker_options {
   uint32_t num_operations; /* capacity of the operation ring; power of two */
   uint32_t crowd_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
   uint64_t seed;           /* jitter */
+  bool has_fixed_window;   /* as many chunks as slots may be under way, whatever is lost or marked */
   /* Benchmarks only: repeat as NSDI'21 does. Slots are static (the next chunk is num_slots further, whatever is
    * granted), and data is sent again after this time, unasked. All ranks or none. 0: as this library does. */
   uint64_t paper_timeout_ns;
@@ -86,6 +87,10 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *hea
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *header,
                                        const uint8_t *payload, uint64_t now_ns);
 
+/* The packet came marked (ECN), or it is the aggregator's word that an update did; after job, epoch and source checks,
+ * before on_packet. */
+void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *header, uint64_t now_ns);
+
 uint64_t sml_worker_next_deadline(const struct sml_worker *w);
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns);
 
@@ -99,6 +104,8 @@ uint64_t sml_worker_chunks_left(const struct sml_worker *w);
 struct sml_worker_view {
   uint64_t chunks_completed, retransmissions, probes, timeouts;
   uint64_t srtt_ns, rto_ns;
+  uint32_t window_chunks; /* that may be under way, at most the slots */
+  uint64_t num_reductions, num_marks; /* of the window; packets that were marked or told of one */
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
   bool is_waiting;
   uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */

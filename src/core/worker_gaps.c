@@ -39,7 +39,8 @@ void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat,
   /* Honest grants that are missing belong to slots of this worker that wait for them. */
   if (grant - w->next_grant <= n - w->num_gaps) {
     for (uint64_t g = w->next_grant; g < grant; g++)
-      w->gaps[w->num_gaps++] = (struct gap){.grant = g, .noticed_ns = now_ns};
+      w->gaps[w->num_gaps++] =
+          (struct gap){.grant = g, .noticed_ns = now_ns, .order = w->last_order - w->view.num_outstanding};
   }
   w->next_grant = grant + 1;
 }
@@ -62,5 +63,6 @@ uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
   w->gaps[i].is_due = false;
   w->gaps[i].asked_ns = now_ns;
   w->num_due_gaps--;
+  sml_congestion_on_loss(&w->congestion, &w->rto, w->gaps[i].order, w->last_order, now_ns);
   return w->gaps[i].grant;
 }

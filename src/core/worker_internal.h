@@ -3,6 +3,7 @@
 #ifndef SML_CORE_WORKER_INTERNAL_H
 #define SML_CORE_WORKER_INTERNAL_H
 
+#include "core/congestion.h"
 #include "core/rto.h"
 #include "core/worker.h"
 
@@ -24,7 +25,7 @@ struct slot {
   enum slot_state state;
   uint8_t level;       /* how often the aggregator was asked about it */
   uint8_t probe_copies; /* how many more of the next probe */
-  bool wants_update;   /* in the update queue, or stale there if false */
+  bool wants_update;   /* to be sent again: in the update queue, or stale there if false */
   bool wants_probe;    /* likewise for the probe queue */
   bool is_in_updates, is_in_probes; /* physically in the queue */
   bool was_resent;     /* the UPDATE went out more than once: no RTT sample (Karn) */
@@ -59,6 +60,7 @@ struct list {
 struct gap {
   uint64_t grant;
   uint64_t noticed_ns, asked_ns; /* 0: not yet */
+  uint64_t order;    /* about that of the update whose result it was */
   bool is_due;       /* to be asked about now */
 };
 
@@ -71,10 +73,13 @@ struct sml_worker {
   uint64_t last_grant;           /* greatest position seen: reference for widening wire chunks */
   uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
   struct list waiting; /* WAITING slots in the order they began to */
-  struct queue updates, probes;
+  struct queue fresh;    /* READY slots: sent as the window lets them */
+  struct queue updates;  /* to be sent again */
+  struct queue probes;
   uint64_t *orders; /* [num_orders], by chunk: the order of its first UPDATE, as far as chunks of late go */
   uint32_t num_orders;
   uint64_t last_order;
+  uint64_t arrived_order; /* the greatest of an update that is known to have come to the aggregator */
   struct gap *gaps; /* [num_slots], in the order of their grants */
   uint32_t num_gaps, num_due_gaps;
   uint32_t gap_threshold; /* grants that must have overtaken one */
@@ -86,6 +91,7 @@ struct sml_worker {
   uint32_t quiet_level;    /* how often that was in a row */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
+  struct sml_congestion congestion;
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;
@@ -107,6 +113,13 @@ static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t 
   const struct sml_rto *rto = &w->rto;
   const uint64_t window_ns = sml_worker_has_crowd(w) ? sml_rto_reorder_window(rto) : sml_rto_repair_window(rto);
   return sent_ns + window_ns < w->latest_acked_ns;
+}
+
+/* Updates, or their results, that are still on their way: what was sent before one that is answered is answered, lost,
+ * or waits at the aggregator for others (as FACK counts, Mathis and Mahdavi 1996). So a window never is full of
+ * chunks that wait for ranks whose windows are full of others. */
+static inline uint64_t sml_worker_num_under_way(const struct sml_worker *w) {
+  return w->last_order - w->arrived_order;
 }
 
 /* worker_gaps.c */

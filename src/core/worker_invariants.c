@@ -9,9 +9,7 @@ static const char *find_slot_violation(const struct sml_worker *w, uint32_t s) {
   if (slot->wants_update && !slot->is_in_updates) return "a slot wants its update sent, but is not queued";
   if (slot->wants_probe && !slot->is_in_probes) return "a slot wants to be asked about, but is not queued";
   if (slot->wants_probe && slot->state != OUTSTANDING) return "a slot is to be asked about that was not sent";
-  if (slot->wants_update && slot->state != OUTSTANDING && slot->state != READY)
-    return "an update is to be sent that is not ready";
-  if (slot->state == READY && !slot->wants_update) return "an update is ready, but nobody will send it";
+  if (slot->wants_update && slot->state != OUTSTANDING) return "an update is to be sent again that was not sent";
   if (slot->level >= SML_RTO_LEVELS) return "a slot's level is too high";
   if (slot->state == IDLE && slot->chunk < w->end_chunk) return "I9: the chunk of an idle slot is submitted";
   if (slot->state == IDLE && w->idle[slot->chunk & mask] != s) return "I9: the table of idle slots lost one";
@@ -34,6 +32,30 @@ static const char *find_queue_violation(const struct sml_worker *w, const struct
       return "a queue has a slot that is not marked as in it";
     sml_bit_set(met, s);
   }
+  return NULL;
+}
+
+/* Exactly the READY slots, once each, wait for their first update. */
+static const char *find_fresh_violation(const struct sml_worker *w) {
+  const uint32_t n = w->options.num_slots;
+  const struct queue *q = &w->fresh;
+  uint32_t num_ready = 0;
+  if (q->count > n || q->head >= n) return "the queue of new updates holds more than there are slots";
+  uint64_t met[SML_BITMAP_WORDS(32768)] = {0};
+  for (uint32_t i = 0; i < q->count; i++) {
+    const uint32_t s = q->slots[(q->head + i) & (n - 1)];
+    if (s >= n || sml_bit_test(met, s) || w->slots[s].state != READY) return "a new update is queued that is not ready";
+    sml_bit_set(met, s);
+  }
+  for (uint32_t s = 0; s < n; s++) num_ready += w->slots[s].state == READY;
+  return num_ready == q->count ? NULL : "an update is ready, but nobody will send it";
+}
+
+static const char *find_window_violation(const struct sml_worker *w) {
+  const uint32_t window = sml_congestion_window(&w->congestion);
+  if (w->arrived_order > w->last_order) return "an update arrived that was not sent";
+  if (window > w->options.num_slots) return "the window has more chunks than there are slots";
+  if (window < sml_min_u32(SML_CONGESTION_MIN_CHUNKS, w->options.num_slots)) return "the window is too small";
   return NULL;
 }
 
@@ -115,6 +137,8 @@ const char *sml_worker_find_violation(const struct sml_worker *w) {
   uint32_t num_outstanding = 0;
   const char *problem = find_queue_violation(w, &w->updates, true);
   if (problem == NULL) problem = find_queue_violation(w, &w->probes, false);
+  if (problem == NULL) problem = find_fresh_violation(w);
+  if (problem == NULL) problem = find_window_violation(w);
   if (problem == NULL) problem = find_level_violation(w);
   if (problem == NULL) problem = find_waiting_violation(w);
   if (problem == NULL) problem = find_operation_violation(w);

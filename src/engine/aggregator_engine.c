@@ -17,6 +17,7 @@ struct member {
   uint16_t contributor; /* that it is, or belongs to */
   bool has_nonce, is_registered, is_departed;
   struct sml_traffic traffic;
+  uint16_t mark; /* of a lead: 1 + index in the engine's marks; 0: none in this pass */
 };
 
 struct job {
@@ -53,6 +54,8 @@ struct sml_aggregator_engine {
   struct sml_rx_frame frames[RX_FRAMES];
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES];
   uint32_t num_results, num_repeats;
+  struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
+  uint32_t num_marks;
   uint16_t busy[SML_MAX_JOBS]; /* jobs that this pass brought packets of */
   uint32_t num_busy;
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
@@ -391,6 +394,27 @@ static void send_pending(struct sml_aggregator_engine *e, const struct sml_heade
   send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
 }
 
+/* A contributor's update came through a long queue: it is told, at most once a pass. */
+static void note_mark(struct sml_aggregator_engine *e, const struct sml_header *h) {
+  struct job *job = e->jobs[h->job];
+  struct member *m = &job->members[job->leads[h->rank]];
+  if (m->mark == 0) m->mark = (uint16_t)++e->num_marks;
+  e->marks[m->mark - 1] = *h;
+}
+
+static void tell_marks(struct sml_aggregator_engine *e) {
+  for (uint32_t i = 0; i < e->num_marks; i++) {
+    struct sml_header h = e->marks[i];
+    const struct job *job = e->jobs[h.job];
+    job->members[job->leads[h.rank]].mark = 0;
+    h.type = SML_PACKET_PENDING;
+    h.flags = SML_FLAG_MARKED;
+    h.payload_bytes = 0;
+    send_one(e, &h, NULL, key_of(job), &job->peers[h.rank]);
+  }
+  e->num_marks = 0;
+}
+
 /* Asks ranks whose updates are overdue, behind the results of the pass: what they send for those comes later. */
 static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
   for (uint32_t i = 0; i < e->num_busy; i++) {
@@ -556,6 +580,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     if (h.flags & SML_FLAG_RETRANSMISSION) member->traffic.num_retransmissions++;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
+    if (frame->is_marked && h.type == SML_PACKET_UPDATE) note_mark(e, &h);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
 }
@@ -623,6 +648,7 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
   solicit(e, now_ns);
+  tell_marks(e);
   io->ops->tx_flush(io);
   return num_frames == RX_FRAMES ? 0 : SML_NEVER; /* the aggregator has no timers: workers ask */
 }

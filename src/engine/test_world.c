@@ -42,6 +42,7 @@ static void open_port(struct world *w, struct world_port *port, bool is_aggregat
   struct sml_netio *inner = must(sml_mem_open(w->hub, queue_frames, max_frame_bytes));
   struct sml_fault_options faults = o->faults;
   faults.seed = sml_prng_next(&w->prng);
+  if (is_aggregator && o->up_mark > 0) faults.mark = o->up_mark;
   if (o->on_frame != NULL) {
     faults.drop = ask_hook;
     faults.drop_user = port;

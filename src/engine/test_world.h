@@ -35,6 +35,7 @@ struct world_options {
   uint32_t num_contributors;
   uint16_t contributors[WORLD_MAX_RANKS];
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
+  double up_mark;                    /* chance that an update comes marked; faults.mark: that any frame does */
   double stall;                      /* chance that an engine sits out a pass */
   struct sml_fault_options faults;   /* the seed is drawn for each port */
   uint64_t seed;

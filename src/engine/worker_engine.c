@@ -25,7 +25,8 @@
 struct published {
   _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
   _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
-  _Atomic uint32_t is_waiting, waiting_slot, num_missing, has_error_reply;
+  _Atomic uint64_t num_reductions, num_marks;
+  _Atomic uint32_t window_chunks, is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
 };
 
@@ -197,6 +198,8 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.retransmissions += v.retransmissions;
   lane->before.probes += v.probes;
   lane->before.timeouts += v.timeouts;
+  lane->before.num_reductions += v.num_reductions;
+  lane->before.num_marks += v.num_marks;
   lane->options.worker = *worker;
   lane->options.is_keyed = key != NULL;
   if (key != NULL) lane->options.key = *key;
@@ -241,6 +244,9 @@ static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
   PUBLISH(probes, lane->before.probes + v->probes);
   PUBLISH(timeouts, lane->before.timeouts + v->timeouts);
+  PUBLISH(num_reductions, lane->before.num_reductions + v->num_reductions);
+  PUBLISH(num_marks, lane->before.num_marks + v->num_marks);
+  PUBLISH(window_chunks, v->window_chunks);
   PUBLISH(dropped_packets, lane->dropped_packets);
   PUBLISH(tx_packets, lane->tx_packets);
   PUBLISH(tx_bytes, lane->tx_bytes);
@@ -265,6 +271,9 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(retransmissions);
   READ(probes);
   READ(timeouts);
+  READ(num_reductions);
+  READ(num_marks);
+  READ(window_chunks);
   READ(dropped_packets);
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d]);
   READ(tx_packets);
@@ -536,7 +545,9 @@ static void fail_integrity(struct sml_lane *lane, uint32_t slot) {
 }
 
 static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h,
-                        const uint8_t *payload, uint64_t now_ns) {
+                        const uint8_t *payload, bool is_marked, uint64_t now_ns) {
+  if (is_marked || (h->flags & SML_FLAG_MARKED) != 0) sml_worker_note_mark(lane->worker, h, now_ns);
+  if ((h->flags & SML_FLAG_MARKED) != 0) return;
   struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
   if (a.kind == SML_ACCEPT_DROP) {
     if (h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) == 0) lane->num_unheard = 0; /* too late */
@@ -599,7 +610,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     return;
   }
   if (lane->failed_status != SML_OK) return; /* no thread touches the buffers any more */
-  take_answer(e, lane, &h, f->data + sml_head_bytes_of(&h), now_ns);
+  take_answer(e, lane, &h, f->data + sml_head_bytes_of(&h), f->is_marked, now_ns);
 }
 
 static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, uint64_t now_ns) {
@@ -654,6 +665,7 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
  * be out: a lane near the start or the end of its work is waited for. */
 static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
   const uint32_t num_slots = lane->options.worker.num_slots;
+  if (v->window_chunks < num_slots) return v->num_outstanding == 0 ? SML_NEVER : 0;
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
   if (v->num_outstanding < num_slots - num_slots / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / GATHER_SHARE;

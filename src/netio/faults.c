@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loss, duplication, reordering and corruption of received frames over any back end. What happens to a
+ * Loss, duplication, reordering, corruption and marking of received frames over any back end. What happens to a
  * frame is a pure function of the seed and of how many frames were received before it, whatever the
  * bursts they came in. Per frame: lost (nothing else then), corrupted, held back, duplicated; a frame
  * held back and duplicated arrives now and later. */
@@ -24,6 +24,7 @@ struct cell {
   uint64_t due; /* HELD: given out before the first frame with a larger index */
   struct sml_addr from;
   uint32_t num_bytes;
+  bool is_marked;
 };
 
 struct faults {
@@ -123,13 +124,17 @@ static struct cell *find_due_cell(struct faults *f, uint64_t index) {
 static struct sml_rx_frame lend_cell(struct faults *f, struct cell *cell) {
   if (cell->state == CELL_HELD) f->num_held--;
   cell->state = CELL_LENT;
-  return (struct sml_rx_frame){.data = bytes_of(f, cell), .num_bytes = cell->num_bytes, .from = &cell->from};
+  return (struct sml_rx_frame){.data = bytes_of(f, cell),
+                               .num_bytes = cell->num_bytes,
+                               .from = &cell->from,
+                               .is_marked = cell->is_marked};
 }
 
 static struct sml_rx_frame copy_frame(struct faults *f, struct cell *cell, const struct sml_rx_frame *frame) {
   cell->state = CELL_LENT;
   cell->from = *frame->from;
   cell->num_bytes = frame->num_bytes;
+  cell->is_marked = frame->is_marked;
   if (frame->num_bytes > 0) memcpy(bytes_of(f, cell), frame->data, frame->num_bytes);
   return lend_cell(f, cell);
 }
@@ -171,6 +176,7 @@ static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_fram
   const bool is_duplicate = sml_prng_chance(&prng, o->duplicate);
   const bool is_corrupt = sml_prng_chance(&prng, o->corrupt) && frame.num_bytes > 0;
   const uint64_t due = index + 1 + sml_prng_below(&prng, o->reorder_frames);
+  frame.is_marked |= sml_prng_chance(&prng, o->mark);
   if (is_lost) return 0;
   const bool has_copy = (is_held || is_corrupt) && frame.num_bytes <= f->cell_bytes;
   if (has_copy) {
@@ -277,5 +283,5 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
 
 bool sml_faults_any(const struct sml_fault_options *options) {
   return options->loss > 0 || options->duplicate > 0 || options->reorder > 0 || options->corrupt > 0 ||
-         options->drop != NULL;
+         options->mark > 0 || options->drop != NULL;
 }

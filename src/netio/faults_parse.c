@@ -18,6 +18,7 @@ static const struct key keys[] = {
     {"duplicate", KEY_PROBABILITY, offsetof(struct sml_fault_options, duplicate)},
     {"reorder", KEY_PROBABILITY, offsetof(struct sml_fault_options, reorder)},
     {"corrupt", KEY_PROBABILITY, offsetof(struct sml_fault_options, corrupt)},
+    {"mark", KEY_PROBABILITY, offsetof(struct sml_fault_options, mark)},
     {"burst", KEY_FRAMES, offsetof(struct sml_fault_options, loss_burst_frames)},
     {"reorder_frames", KEY_FRAMES, offsetof(struct sml_fault_options, reorder_frames)},
     {"seed", KEY_SEED, offsetof(struct sml_fault_options, seed)},
@@ -106,8 +107,8 @@ static bool parse_item(struct sml_fault_options *options, const char *text, cons
     return false;
   }
   (void)snprintf(error_out, error_bytes,
-                 "'%.*s' is no fault; write loss=0.01 or duplicate, reorder, corrupt, burst, reorder_frames, seed, "
-                 "separated by commas",
+                 "'%.*s' is no fault; write loss=0.01 or duplicate, reorder, corrupt, mark, burst, reorder_frames, "
+                 "seed, separated by commas",
                  shown, text);
   return false;
 }

@@ -23,6 +23,7 @@ struct sml_rx_frame {
   const uint8_t *data; /* valid until the next rx_burst */
   uint32_t num_bytes;
   const struct sml_addr *from; /* valid until the next rx_burst */
+  bool is_marked;              /* a queue on its way was long: ECN's Congestion Experienced (RFC 3168) */
 };
 
 /* A burst being filled: num_frames frames at data + i * frame_bytes. */
@@ -84,6 +85,7 @@ struct sml_udp_options {
   /* Asked for with SO_RCVBUFFORCE, then SO_RCVBUF, and as much for sending. 0: the system's default. */
   uint32_t rx_buffer_bytes;
   bool no_offload; /* force the plain-datagram path */
+  bool no_ecn;     /* datagrams do not say that they may be marked in place of lost: nobody would react */
   /* A wait polls the network device for a while before it sleeps (SO_BUSY_POLL), where driver and system let it. */
   bool polls_device;
   /* For those who send to groups: 1 + how many routers a datagram may pass (0: this one does not), and the
@@ -106,10 +108,10 @@ void sml_mem_hub_destroy(struct sml_mem_hub *hub); /* after its ports are closed
  * frame beyond it is lost, and counted by its sender. */
 struct sml_netio *sml_mem_open(struct sml_mem_hub *hub, uint32_t queue_frames, uint32_t max_frame_bytes);
 
-/* faults: wraps any back end and loses, duplicates, reorders or corrupts received frames, drawn a
+/* faults: wraps any back end and loses, duplicates, reorders, corrupts or marks received frames, drawn a
  * frame and receiver from a seed. Owns and closes `inner`. */
 struct sml_fault_options {
-  double loss, duplicate, reorder, corrupt; /* probability per received frame, 0..1 */
+  double loss, duplicate, reorder, corrupt, mark; /* probability per received frame, 0..1 */
   /* A reordered frame is held back by up to this many later ones, or until two empty bursts in a row.
    * 0: 16. At most 1024. */
   uint32_t reorder_frames;
@@ -122,7 +124,7 @@ struct sml_fault_options {
 /* NULL when out of memory (then inner is not closed). */
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options);
 /* Reads "loss=0.01,duplicate=0.01,reorder=0.05,corrupt=0,seed=7" (SWITCHML_FAULTS), also reorder_frames,
- * burst.
+ * burst, mark.
  * False: error_out says what is wrong. An empty or NULL text gives all zero. */
 bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out,
                       size_t error_bytes);

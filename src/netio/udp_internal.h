@@ -17,6 +17,9 @@
 #define UDP_GRO 104
 #endif
 
+#define SML_UDP_ECN_CAPABLE 2 /* ECT(0), and both bits set: Congestion Experienced (RFC 3168) */
+#define SML_UDP_ECN_MARKED 3
+
 #define SML_UDP_MAX_PAYLOAD_BYTES 65507u /* 65535 - IPv4 header - UDP header */
 #define SML_UDP_MAX_SEGMENTS 64u         /* the kernel's limit for one UDP_SEGMENT send */
 #define SML_UDP_BATCH_MESSAGES 64u       /* messages of one recvmmsg or sendmmsg */
@@ -32,8 +35,9 @@
 #define SML_UDP_RX_BATCH_BYTES (256u * 1024u)
 #define SML_UDP_MIN_BATCH 4u
 
+/* Sent: the segment size. Received: that of a coalesced message, and the byte with the ECN bits. */
 struct sml_udp_control {
-  _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(int))];
+  _Alignas(struct cmsghdr) uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];
 };
 
 struct sml_udp_rx {

@@ -35,8 +35,8 @@ static void receive_messages(struct sml_udp *u, size_t max) {
   for (uint32_t i = 0; i < rx->num_used; i++) {
     struct msghdr *m = &rx->messages[i].msg_hdr;
     m->msg_namelen = sizeof rx->from[i].bytes;
-    m->msg_control = u->is_coalescing ? rx->control[i].bytes : NULL;
-    m->msg_controllen = u->is_coalescing ? sizeof rx->control[i].bytes : 0;
+    m->msg_control = rx->control[i].bytes;
+    m->msg_controllen = sizeof rx->control[i].bytes;
   }
   const uint32_t room = (uint32_t)sml_min_u64(rx->batch, max), num_sockets = 1 + u->num_groups;
   rx->num_messages = 0;
@@ -55,16 +55,25 @@ static void receive_messages(struct sml_udp *u, size_t max) {
   rx->next = rx->next_bytes = 0;
 }
 
-/* Bytes of one frame in a message: the segment size of a coalesced one, else all of it. */
-static uint32_t segment_bytes_of(struct mmsghdr *message) {
+/* What the kernel says of a message: bytes of one frame in it (the segment size of a coalesced one, else all of it),
+ * and whether it is marked. Coalesced are only datagrams that are marked alike. */
+static uint32_t segment_bytes_of(struct mmsghdr *message, bool *is_marked_out) {
   struct msghdr *m = &message->msg_hdr;
+  uint32_t segment_bytes = message->msg_len;
+  *is_marked_out = false;
   for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c != NULL; c = CMSG_NXTHDR(m, c)) {
-    if (c->cmsg_level != IPPROTO_UDP || c->cmsg_type != UDP_GRO) continue;
-    int segment_bytes;
-    memcpy(&segment_bytes, CMSG_DATA(c), sizeof segment_bytes);
-    if (segment_bytes > 0) return (uint32_t)segment_bytes;
+    int value = 0;
+    if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+      memcpy(&value, CMSG_DATA(c), sizeof value);
+      if (value > 0) segment_bytes = (uint32_t)value;
+    } else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
+      *is_marked_out = (*CMSG_DATA(c) & SML_UDP_ECN_MARKED) == SML_UDP_ECN_MARKED; /* one byte */
+    } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS) {
+      memcpy(&value, CMSG_DATA(c), sizeof value);
+      *is_marked_out = (value & SML_UDP_ECN_MARKED) == SML_UDP_ECN_MARKED;
+    }
   }
-  return message->msg_len;
+  return segment_bytes;
 }
 
 /* Splits the message at rx->next until it or the room ends; returns how many frames were made. */
@@ -73,7 +82,8 @@ static size_t split_message(struct sml_udp *u, struct sml_rx_frame *frames, size
   struct mmsghdr *message = &rx->messages[rx->next];
   const uint8_t *data = rx->iov[rx->next].iov_base;
   const uint32_t num_bytes = message->msg_len;
-  const uint32_t segment_bytes = segment_bytes_of(message);
+  bool is_marked;
+  const uint32_t segment_bytes = segment_bytes_of(message, &is_marked);
   struct sml_addr *from = &rx->from[rx->next];
   /* The kernel writes sockaddrs whole, with zero padding and no flow label: equal peers, equal bytes. */
   from->num_bytes = (uint8_t)message->msg_hdr.msg_namelen;
@@ -81,7 +91,8 @@ static size_t split_message(struct sml_udp *u, struct sml_rx_frame *frames, size
   size_t num_frames = 0;
   do {
     const uint32_t frame_bytes = sml_min_u32(segment_bytes, num_bytes - at);
-    frames[num_frames++] = (struct sml_rx_frame){.data = data + at, .num_bytes = frame_bytes, .from = from};
+    frames[num_frames++] = (struct sml_rx_frame){
+        .data = data + at, .num_bytes = frame_bytes, .from = from, .is_marked = is_marked};
     at += frame_bytes;
   } while (at < num_bytes && num_frames < max);
   u->io.stats.rx_frames += num_frames;

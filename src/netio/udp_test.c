@@ -324,6 +324,53 @@ static void test_mtu_too_small(void **state) {
   assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* Ours say that they may be marked, unless told otherwise; of what comes marked every frame shows it, and no other. */
+static void test_marks(void **state) {
+  static const char *const hosts[] = {"127.0.0.1:0", "[::1]:0"};
+  for (size_t k = 0; k < SML_ARRAY_LEN(hosts); k++) {
+    struct sml_netio *a = open_on(hosts[k], no_offload_of(state), 0), *b = open_on(hosts[k], no_offload_of(state), 0);
+    if (a == NULL || b == NULL) continue;
+    const struct sml_addr to = test_addr_of(b);
+    const int level = k == 0 ? IPPROTO_IP : IPPROTO_IPV6, option = k == 0 ? IP_TOS : IPV6_TCLASS;
+    static const int codes[] = {-1, 0, 1, SML_UDP_ECN_MARKED, SML_UDP_ECN_CAPABLE, 0xb8 | SML_UDP_ECN_MARKED};
+    for (size_t i = 0; i < SML_ARRAY_LEN(codes); i++) {
+      int code;
+      socklen_t code_bytes = sizeof code;
+      if (codes[i] >= 0)
+        assert_int_equal(setsockopt(sml_udp_of(a)->socket_fd, level, option, &codes[i], sizeof codes[i]), 0);
+      assert_int_equal(getsockopt(sml_udp_of(a)->socket_fd, level, option, &code, &code_bytes), 0);
+      if (codes[i] < 0) assert_int_equal(code, SML_UDP_ECN_CAPABLE);
+      test_send(a, 0, 700, 40, 700, &to, 1);
+      for (uint32_t got = 0; got < 40;) {
+        struct sml_rx_frame frames[64];
+        const size_t n = test_receive(b, frames, 64);
+        assert_true(n > 0);
+        for (size_t f = 0; f < n; f++) {
+          assert_true(test_is_intact(&frames[f], got++));
+          assert_int_equal(frames[f].is_marked, (code & 3) == SML_UDP_ECN_MARKED);
+        }
+      }
+    }
+    a->ops->close(a);
+    b->ops->close(b);
+  }
+}
+
+static void test_no_ecn(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  struct sml_netio *io;
+  char error[160];
+  int code = 1;
+  socklen_t code_bytes = sizeof code;
+  assert_true(sml_addr_parse("127.0.0.1:0", 0, &addr, error, sizeof error));
+  const struct sml_udp_options options = {.bind_addr = &addr, .no_ecn = true};
+  assert_int_equal(sml_udp_open(&options, &io, error, sizeof error), 0);
+  assert_int_equal(getsockopt(sml_udp_of(io)->socket_fd, IPPROTO_IP, IP_TOS, &code, &code_bytes), 0);
+  assert_int_equal(code, 0);
+  io->ops->close(io);
+}
+
 static bool offload_allowed = false, offload_forbidden = true;
 
 #define BOTH_PATHS(test)                                                      \
@@ -341,6 +388,8 @@ int main(void) {
                                      BOTH_PATHS(test_overflow_ends_nothing),
                                      BOTH_PATHS(test_ipv6),
                                      BOTH_PATHS(test_mtu_too_small),
+                                     BOTH_PATHS(test_marks),
+                                     cmocka_unit_test(test_no_ecn),
                                      cmocka_unit_test(test_open_failures)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/congestion.h"
+
+#define ONE (UINT64_C(1) << 20)
+/* At the start and after an idle time: what one segmented send carries anyway, or RFC 6928's ten packets. */
+#define INITIAL_BYTES 92160u
+#define INITIAL_MIN_CHUNKS 10u
+#define KEPT_PERCENT 70u   /* beta_cubic, of RFC 9438 section 4.6 and of Linux */
+#define RENO_PER_MILLE 529u /* alpha_cubic = 3 (1 - beta) / (1 + beta), section 4.3 */
+#define DEEPEST_KEPT_NS (30 * SML_NS_PER_S)
+#define SHORT_QUEUE_NS (250 * SML_NS_PER_US)
+#define DEEP_SHARE 4u
+#define MAX_GROWING_MS 100000
+
+static uint64_t chunks(uint32_t num) {
+  return num * ONE;
+}
+
+void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, bool is_off) {
+  const uint32_t initial_chunks = sml_max_u32(INITIAL_BYTES / chunk_bytes, INITIAL_MIN_CHUNKS);
+  *c = (struct sml_congestion){.max_chunks = max_chunks, .threshold = UINT64_MAX, .min_rtt_ns = UINT64_MAX};
+  c->is_fixed = is_off || max_chunks < SML_CONGESTION_MIN_SLOTS;
+  c->initial_chunks = c->is_fixed ? max_chunks : sml_min_u32(initial_chunks, max_chunks);
+  c->window = chunks(c->initial_chunks);
+}
+
+/* ---- growth ---- */
+
+/* The largest x with x^3 <= value. */
+static uint64_t cube_root(uint64_t value) {
+  uint64_t root = 0;
+  for (uint64_t bit = UINT64_C(1) << 20; bit > 0; bit >>= 1) {
+    const uint64_t x = root + bit;
+    if (x * x * x <= value) root = x;
+  }
+  return root;
+}
+
+/* W_cubic(t) = 0.4 (t - K)^3 + peak, in seconds and chunks; K is when it is at the peak again. */
+static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
+  const uint64_t lost = c->peak > c->threshold ? c->peak - c->threshold : 0;
+  const int64_t k_ms = (int64_t)cube_root(lost / (ONE / 1000) * 2500000);
+  const uint64_t t_ms = (c->grown_ns + rtt_ns) / SML_NS_PER_MS;
+  int64_t d = (int64_t)sml_min_u64(t_ms, MAX_GROWING_MS) - k_ms;
+  if (d < -MAX_GROWING_MS) d = -MAX_GROWING_MS;
+  const int64_t offset = d * d * d / 10000 * (int64_t)(ONE * 4 / 1000) / 1000;
+  const int64_t window = (int64_t)c->peak + offset;
+  return window < (int64_t)ONE ? ONE : (uint64_t)window;
+}
+
+static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
+  /* While something else holds the lane back, time does not count. */
+  const uint64_t passed_ns = now_ns - c->growing_since_ns;
+  c->growing_since_ns = now_ns;
+  if (!c->is_limited && !c->was_limited) return;
+  c->grown_ns += sml_min_u64(passed_ns, 2 * rto->srtt_ns);
+  if (c->window < c->threshold) {
+    c->window += ONE;
+  } else {
+    const uint64_t num = c->window / ONE;
+    c->reno += ONE * RENO_PER_MILLE / 1000 / num;
+    uint64_t target = sml_max_u64(cubic_window(c, rto->srtt_ns), c->reno);
+    target = sml_min_u64(target, c->window + c->window / 2);
+    if (target > c->window) c->window += (target - c->window) / num;
+  }
+  c->window = sml_min_u64(c->window, chunks(c->max_chunks));
+}
+
+/* How long what completes now has queued, unless the round is one in which a rank was late: then chunks waited at the
+ * aggregator, and came all at once. */
+static void note_queue(struct sml_congestion *c, const struct sml_rto *rto, uint64_t passed_ns, uint64_t now_ns) {
+  if (now_ns - c->deepest_since_ns > DEEPEST_KEPT_NS) {
+    c->deepest_before_ns = c->deepest_ns;
+    c->deepest_ns = 0;
+    c->deepest_since_ns = now_ns;
+  }
+  if (2 * c->round_gap_ns < passed_ns && rto->srtt_ns > c->min_rtt_ns)
+    c->deepest_ns = sml_max_u64(c->deepest_ns, rto->srtt_ns - c->min_rtt_ns);
+}
+
+static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
+  note_queue(c, rto, now_ns - c->round_ns, now_ns);
+  c->was_limited = c->is_limited;
+  c->is_limited = false;
+  c->round_gap_ns = 0;
+  c->round_order = last_order;
+  c->round_ns = now_ns;
+}
+
+void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
+                                 uint64_t last_order, uint64_t now_ns) {
+  c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
+  c->completed_ns = now_ns;
+  if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) c->min_rtt_ns = rto->min_ns;
+  if (c->window < chunks(c->max_chunks)) grow(c, rto, now_ns);
+  if (order > c->round_order) end_round(c, rto, last_order, now_ns);
+}
+
+/* ---- reduction ---- */
+
+static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uint64_t last_order, uint64_t now_ns) {
+  if (order <= c->reduced_order || c->is_fixed) return;
+  const uint64_t kept = sml_max_u64(c->window / 100 * KEPT_PERCENT, floor);
+  const uint64_t window = sml_max_u64(kept, chunks(SML_CONGESTION_MIN_CHUNKS));
+  if (window >= c->window) return;
+  c->reduced_order = last_order;
+  c->num_reductions++;
+  /* Fast convergence: whose window shrinks from one time to the next makes room for a newcomer. */
+  c->peak = c->window < c->peak ? c->window / 200 * (100 + KEPT_PERCENT) : c->window;
+  c->window = c->threshold = c->reno = window;
+  c->grown_ns = 0;
+  c->growing_since_ns = now_ns;
+}
+
+/* A queue is full when packets are lost to it. One is not that is shorter than a fourth of what the path was seen to
+ * hold, or shorter than one and a half round trips (and 250 us): that part of the window stays. */
+void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
+                            uint64_t now_ns) {
+  const uint64_t least_ns = sml_min_u64(c->min_rtt_ns, rto->min_ns);
+  const uint64_t short_ns = sml_min_u64(least_ns + least_ns / 2, SHORT_QUEUE_NS);
+  const uint64_t queue_ns = sml_max_u64(short_ns, sml_max_u64(c->deepest_ns, c->deepest_before_ns) / DEEP_SHARE);
+  const uint64_t floor = rto->srtt_ns == 0 ? 0 : c->window / rto->srtt_ns * (least_ns + queue_ns);
+  reduce(c, floor, order, last_order, now_ns);
+}
+
+void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns) {
+  reduce(c, 0, order, last_order, now_ns);
+}
+
+void sml_congestion_on_idle(struct sml_congestion *c) {
+  const uint64_t initial = chunks(c->initial_chunks);
+  if (c->window <= initial) return;
+  c->threshold = sml_max_u64(c->threshold, c->window);
+  c->window = initial;
+}

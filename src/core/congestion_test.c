@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The window on paths that are made up: a link of some rate and delay, whose queue is what the window leaves on it. */
+#include "core/congestion.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define US SML_NS_PER_US
+#define MS SML_NS_PER_MS
+#define CHUNK_BYTES 1440u
+#define NUM_SLOTS 512u
+#define INITIAL 64u /* of 1,440 bytes: one segmented send */
+
+struct path {
+  struct sml_congestion c;
+  struct sml_rto rto;
+  uint64_t now_ns, order;
+};
+
+static void make_path(struct path *p, uint32_t num_slots) {
+  *p = (struct path){.now_ns = SML_NS_PER_S};
+  sml_rto_init(&p->rto);
+  sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, false);
+}
+
+static uint32_t window(const struct path *p) {
+  return sml_congestion_window(&p->c);
+}
+
+/* Sends num chunks at once; they complete evenly over the end of the round trip. Others were ready, or not. */
+static void round_trip(struct path *p, uint32_t num, uint64_t rtt_ns, bool is_limited) {
+  const uint64_t first = p->order + 1, sent_ns = p->now_ns;
+  p->order += num;
+  if (is_limited) sml_congestion_note_limited(&p->c);
+  for (uint32_t i = 0; i < num; i++) {
+    p->now_ns = sent_ns + rtt_ns * (i + 1) / num;
+    sml_rto_sample(&p->rto, rtt_ns);
+    sml_congestion_on_completed(&p->c, &p->rto, first + i, p->order, p->now_ns);
+  }
+}
+
+/* A link that carries a chunk in ns_per_chunk, with nothing else on it: a window above what it holds queues. */
+static uint64_t rtt_of(uint32_t num, uint64_t least_ns, uint64_t ns_per_chunk) {
+  return sml_max_u64(least_ns, num * ns_per_chunk);
+}
+
+static void lose_one(struct path *p) {
+  sml_congestion_on_loss(&p->c, &p->rto, p->order, p->order, p->now_ns);
+}
+
+static void mark_one(struct path *p) {
+  sml_congestion_on_mark(&p->c, p->order, p->order, p->now_ns);
+}
+
+static void doubles_up_to_all_slots(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (uint32_t expected = INITIAL; expected < NUM_SLOTS; expected *= 2) {
+    assert_int_equal(window(&p), expected);
+    round_trip(&p, window(&p), 200 * US, true);
+  }
+  for (int i = 0; i < 10; i++) round_trip(&p, NUM_SLOTS, 200 * US, true);
+  assert_int_equal(window(&p), NUM_SLOTS);
+  assert_int_equal(p.c.num_reductions, 0);
+  make_path(&p, 32);
+  assert_int_equal(window(&p), 32);
+}
+
+static void one_round_trip_reduces_once(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  p.order = 100;
+  sml_congestion_on_loss(&p.c, &p.rto, 50, 100, p.now_ns);
+  assert_int_equal(window(&p), INITIAL * 7 / 10);
+  const uint32_t reduced = window(&p);
+  sml_congestion_on_loss(&p.c, &p.rto, 51, 100, p.now_ns);
+  sml_congestion_on_mark(&p.c, 100, 100, p.now_ns);
+  assert_int_equal(window(&p), reduced);
+  sml_congestion_on_mark(&p.c, 101, 140, p.now_ns); /* sent after it */
+  assert_in_range(window(&p), reduced * 7 / 10, reduced * 7 / 10 + 1);
+  assert_int_equal(p.c.num_reductions, 2);
+  for (int i = 0; i < 100; i++) sml_congestion_on_mark(&p.c, 200 + (uint64_t)i, 200 + (uint64_t)i, p.now_ns);
+  assert_int_equal(window(&p), SML_CONGESTION_MIN_CHUNKS);
+}
+
+/* RFC 9438: the old window is there again after K = (0.3 W / 0.4)^(1/3) s, having been slow around it. */
+static void grows_as_cubic_on_a_long_path(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, 4096);
+  while (window(&p) < 4000) round_trip(&p, window(&p), 100 * MS, true);
+  const uint32_t before = window(&p);
+  mark_one(&p);
+  assert_in_range(window(&p), before * 69 / 100, before * 70 / 100);
+  const uint64_t begin_ns = p.now_ns;
+  uint64_t half_ns = 0;
+  while (window(&p) < before - before / 100) {
+    round_trip(&p, window(&p), 100 * MS, true);
+    if (half_ns == 0 && window(&p) >= before * 85 / 100) half_ns = p.now_ns - begin_ns;
+    assert_true(p.now_ns - begin_ns < 60 * SML_NS_PER_S);
+  }
+  const double k_s = 14.5; /* cbrt(0.3 * 4096 / 0.4) */
+  const double took_s = (double)(p.now_ns - begin_ns) / 1e9;
+  assert_true(took_s > 0.6 * k_s && took_s < 1.1 * k_s); /* 1 % below the old window it is at 0.68 K */
+  assert_true((double)half_ns / 1e9 < 0.3 * k_s);
+}
+
+/* On a short one it is as fast as a Reno flow that takes as much: 0.53 chunks a round trip. */
+static void grows_as_reno_on_a_short_path(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (int i = 0; i < 4; i++) round_trip(&p, window(&p), 2 * MS, true);
+  mark_one(&p);
+  const uint32_t low = window(&p);
+  for (int i = 0; i < 100; i++) round_trip(&p, window(&p), 2 * MS, true);
+  assert_in_range(window(&p), low + 47, low + 58);
+}
+
+static void grows_only_while_it_limits(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (int i = 0; i < 100; i++) round_trip(&p, 20, 200 * US, false);
+  assert_int_equal(window(&p), INITIAL);
+  mark_one(&p);
+  const uint32_t low = window(&p);
+  for (int i = 0; i < 3000; i++) round_trip(&p, 4, 10 * MS, false); /* 30 s, which do not count either */
+  assert_int_equal(window(&p), low);
+  round_trip(&p, low, 10 * MS, true);
+  assert_in_range(window(&p), low, low + 2);
+}
+
+static void idle_lanes_begin_small(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (int i = 0; i < 4; i++) round_trip(&p, window(&p), 200 * US, true);
+  mark_one(&p);
+  const uint32_t before = window(&p);
+  sml_congestion_on_idle(&p.c);
+  assert_int_equal(window(&p), INITIAL);
+  sml_congestion_on_idle(&p.c);
+  for (int i = 0; i < 3; i++) round_trip(&p, window(&p), 200 * US, true);
+  assert_in_range(window(&p), before, before + 8); /* fast up to where it was, and no faster than before there */
+}
+
+/* Losses on a link that is nobody else's must not slow it down: what they leave keeps it full. */
+static void loss_without_a_queue_leaves_what_the_path_holds(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t least_ns, ns_per_chunk;
+  } links[] = {{100 * US, 12 * US}, {100 * US, 1200}, {1 * MS, 12 * US}, {20 * MS, 100 * US}};
+  for (size_t k = 0; k < SML_ARRAY_LEN(links); k++) {
+    struct path p;
+    make_path(&p, NUM_SLOTS);
+    const uint64_t least_ns = links[k].least_ns, ns_per_chunk = links[k].ns_per_chunk;
+    const uint32_t held = (uint32_t)(least_ns / ns_per_chunk);
+    for (int i = 0; i < 20; i++) round_trip(&p, window(&p), rtt_of(window(&p), least_ns, ns_per_chunk), true);
+    for (int i = 0; i < 5000; i++) {
+      lose_one(&p);
+      assert_true(window(&p) >= held);
+      round_trip(&p, window(&p), rtt_of(window(&p), least_ns, ns_per_chunk), true);
+    }
+    if (held < NUM_SLOTS / 4) assert_true(window(&p) < NUM_SLOTS); /* it does give in, down to there */
+    for (int i = 0; i < 10; i++) {
+      round_trip(&p, 1, least_ns, false);
+      mark_one(&p);
+    }
+    assert_in_range(window(&p), SML_CONGESTION_MIN_CHUNKS, 24); /* nothing but a queue makes marks */
+  }
+}
+
+/* A queue of 2 ms that drops: as deep as it has been when nothing was lost, so losses count in full. */
+static void loss_with_a_full_queue_counts(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  round_trip(&p, 1, 100 * US, false);
+  round_trip(&p, INITIAL, rtt_of(INITIAL, 100 * US, 12 * US), true);
+  for (int i = 0; i < 50; i++) {
+    round_trip(&p, window(&p), rtt_of(window(&p), 100 * US, 12 * US), true);
+    const uint32_t before = window(&p);
+    lose_one(&p);
+    assert_in_range(window(&p), before * 69 / 100, before * 70 / 100);
+    while (window(&p) < 160) round_trip(&p, window(&p), rtt_of(window(&p), 100 * US, 12 * US), true);
+  }
+}
+
+/* A rank that is late makes all chunks late. That is no queue, and does not make the next loss look early. */
+static void a_late_rank_is_no_queue(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (int i = 0; i < 8; i++) round_trip(&p, INITIAL, rtt_of(INITIAL, 100 * US, 6 * US), false);
+  const uint64_t deepest_ns = p.c.deepest_ns;
+  p.order += INITIAL;
+  p.now_ns += 100 * MS;
+  for (uint32_t i = 0; i < INITIAL; i++) { /* all at once */
+    sml_rto_sample(&p.rto, 100 * MS);
+    sml_congestion_on_completed(&p.c, &p.rto, p.order - INITIAL + 1 + i, p.order, p.now_ns);
+  }
+  assert_int_equal(p.c.deepest_ns, deepest_ns);
+}
+
+static void few_slots_and_fixed_windows_stay(void **state) {
+  (void)state;
+  static const uint32_t slots[] = {1, 2, 8, SML_CONGESTION_MIN_SLOTS - 1, NUM_SLOTS};
+  for (size_t i = 0; i < SML_ARRAY_LEN(slots); i++) {
+    struct path p;
+    make_path(&p, slots[i]);
+    if (slots[i] == NUM_SLOTS) sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, true);
+    assert_int_equal(window(&p), slots[i]);
+    for (int k = 0; k < 10; k++) {
+      round_trip(&p, slots[i], MS, true);
+      lose_one(&p);
+      mark_one(&p);
+    }
+    sml_congestion_on_idle(&p.c);
+    assert_int_equal(window(&p), slots[i]);
+    assert_int_equal(p.c.num_reductions, 0);
+  }
+}
+
+/* Whatever happens, at whatever times: within bounds. */
+static void random_events_stay_in_bounds(void **state) {
+  (void)state;
+  struct sml_prng prng = {.state = 12};
+  for (uint32_t run = 0; run < 40; run++) {
+    struct path p;
+    const uint32_t num_slots = 16u << (run % 12);
+    make_path(&p, num_slots);
+    for (int i = 0; i < 5000; i++) {
+      const uint64_t order = sml_prng_below(&prng, p.order + 2);
+      p.now_ns += sml_prng_next(&prng) >> (20 + sml_prng_below(&prng, 44));
+      p.order += sml_prng_below(&prng, 4);
+      switch (sml_prng_below(&prng, 8)) {
+        case 0: sml_congestion_on_loss(&p.c, &p.rto, order, p.order, p.now_ns); break;
+        case 1: sml_congestion_on_mark(&p.c, order, p.order, p.now_ns); break;
+        case 2: sml_congestion_on_idle(&p.c); break;
+        case 3: sml_congestion_note_limited(&p.c); break;
+        case 4: sml_rto_sample(&p.rto, sml_prng_next(&prng) >> sml_prng_below(&prng, 64)); break;
+        default: sml_congestion_on_completed(&p.c, &p.rto, order, p.order, p.now_ns);
+      }
+      assert_in_range(window(&p), SML_CONGESTION_MIN_CHUNKS, num_slots);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(doubles_up_to_all_slots),
+      cmocka_unit_test(one_round_trip_reduces_once),
+      cmocka_unit_test(grows_as_cubic_on_a_long_path),
+      cmocka_unit_test(grows_as_reno_on_a_short_path),
+      cmocka_unit_test(grows_only_while_it_limits),
+      cmocka_unit_test(idle_lanes_begin_small),
+      cmocka_unit_test(loss_without_a_queue_leaves_what_the_path_holds),
+      cmocka_unit_test(loss_with_a_full_queue_counts),
+      cmocka_unit_test(a_late_rank_is_no_queue),
+      cmocka_unit_test(few_slots_and_fixed_windows_stay),
+      cmocka_unit_test(random_events_stay_in_bounds),
+  };
+  return cmocka_run_group_tests_name("congestion", tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Marks (ECN) on their way from either direction to the window, and sums that stay right whatever the window is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/congestion.h"
+#include "engine/test_world.h"
+
+#define LIMIT_NS (60 * SML_NS_PER_S)
+#define NUM_SLOTS 32u
+#define CHUNK_BYTES 64u
+#define NUM_RANKS 3u
+
+struct marks_seen {
+  uint32_t num_echoes, num_long; /* PENDINGs that tell of marks; those with a payload */
+};
+
+static bool count_echoes(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
+  struct marks_seen *seen = user;
+  struct sml_header h;
+  if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || (h.flags & SML_FLAG_MARKED) == 0) return false;
+  if (!to->is_aggregator) seen->num_echoes++;
+  seen->num_long += h.payload_bytes > 0;
+  return false;
+}
+
+static struct sml_lane_snapshot run(struct world_options o, struct marks_seen *seen) {
+  *seen = (struct marks_seen){0};
+  o.world_size = NUM_RANKS;
+  o.num_lanes = 1;
+  o.num_slots = NUM_SLOTS;
+  o.chunk_bytes = CHUNK_BYTES;
+  o.num_operations = 2;
+  o.on_frame = count_echoes;
+  o.user = seen;
+  struct world *w = world_create_started(&o);
+  for (uint64_t c = 0; c < 3; c++) {
+    const struct world_call_options options = {.num_elems = 600 * CHUNK_BYTES / 4, .type = c == 1, .seed = c};
+    struct world_call *call = world_call_create(w, &options);
+    world_call_submit_all(call);
+    const char *problem = world_call_run(call, LIMIT_NS) ? world_call_check(call) : "not ended in time";
+    if (problem != NULL) fail_msg("%s: call %llu", problem, (unsigned long long)c);
+    world_call_free(call);
+  }
+  assert_int_equal(w->num_events, 0);
+  struct sml_lane_snapshot least = {.window_chunks = UINT32_MAX};
+  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+    struct sml_lane_snapshot s;
+    sml_lane_snapshot(w->jobs[0].lanes[r][0], &s);
+    assert_true((s.num_marks > 0) == (s.num_reductions > 0) || o.faults.loss > 0);
+    if (s.window_chunks < least.window_chunks) least = s;
+  }
+  world_close_job(w, 0);
+  world_destroy(w);
+  return least;
+}
+
+static void without_marks_the_window_is_all_slots(void **state) {
+  (void)state;
+  struct marks_seen seen;
+  const struct sml_lane_snapshot s = run((struct world_options){.seed = 1}, &seen);
+  assert_int_equal(s.window_chunks, NUM_SLOTS);
+  assert_int_equal(s.num_reductions, 0);
+  assert_int_equal(s.num_marks, 0);
+  assert_int_equal(seen.num_echoes, 0);
+}
+
+static void marked_results_reduce_it(void **state) {
+  (void)state;
+  struct marks_seen seen;
+  const struct sml_lane_snapshot s =
+      run((struct world_options){.seed = 2, .faults = {.mark = 1}, .up_mark = 1e-99}, &seen);
+  assert_int_equal(seen.num_echoes, 0);
+  assert_in_range(s.window_chunks, SML_CONGESTION_MIN_CHUNKS, SML_CONGESTION_MIN_CHUNKS + 2);
+}
+
+static void marked_updates_are_told_and_reduce_it(void **state) {
+  (void)state;
+  struct marks_seen seen;
+  const struct sml_lane_snapshot s = run((struct world_options){.seed = 3, .up_mark = 1}, &seen);
+  assert_true(seen.num_echoes > 100);
+  assert_int_equal(seen.num_long, 0);
+  assert_in_range(s.window_chunks, SML_CONGESTION_MIN_CHUNKS, SML_CONGESTION_MIN_CHUNKS + 2);
+}
+
+/* With keys and check words, and without; marks, losses, copies and disorder at once. */
+static void sums_are_right_with_small_windows(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 12; seed++) {
+    struct marks_seen seen;
+    const struct world_options o = {
+        .seed = seed,
+        .stall = 0.2,
+        .is_unkeyed = seed % 2 == 0,
+        .faults = {.mark = 0.3, .loss = 0.02, .duplicate = 0.02, .reorder = 0.05, .reorder_frames = 8}};
+    (void)run(o, &seen);
+    assert_true(seen.num_echoes > 0);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(without_marks_the_window_is_all_slots),
+      cmocka_unit_test(marked_results_reduce_it),
+      cmocka_unit_test(marked_updates_are_told_and_reduce_it),
+      cmocka_unit_test(sums_are_right_with_small_windows),
+  };
+  return cmocka_run_group_tests_name("engine_congestion", tests, NULL, NULL);
+}
