@@ -151,8 +151,11 @@ class SwitchML:
         by_size = {result["bytes"]: result for result in results}
         return [by_size[size] for size, _ in runs]
 
+    def daemon_cpu_s(self):
+        return machine.threads_cpu_s(self.daemon.pid)
+
     def _round(self, sizes, iters, type_name):
-        cpu_s = machine.threads_cpu_s(self.daemon.pid)
+        cpu_s = self.daemon_cpu_s()
         workers = self.start_workers(sizes, iters, type_name)
         outputs = [worker.communicate(timeout=ROUND_TIMEOUT_S) for worker in workers]
         failed = [worker for worker in workers if worker.returncode != 0]
@@ -160,7 +163,7 @@ class SwitchML:
         if failed:
             raise BenchError("switchml bench failed: " + " ".join(error.strip() for _, error in outputs)[-800:])
         report = json.loads(outputs[0][0])
-        daemon_cpu_s = machine.threads_cpu_s(self.daemon.pid) - cpu_s
+        daemon_cpu_s = self.daemon_cpu_s() - cpu_s
         total_bytes = sum(sizes)
         return [self._result(report, each, iters, daemon_cpu_s * each["bytes"] / total_bytes / (iters + 1))
                 for each in report["results"]]

@@ -17,7 +17,7 @@ dt{color:#555}dd{margin:0}"""
 
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
-          "fairness": "Beside other traffic", "checks": "What the checks cost"}
+          "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "checks": "What the checks cost"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
             "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"]}
 

@@ -11,6 +11,7 @@ import places
 from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, copy_rate
 from counts import gate
 from fairness import fairness
+from sharded import sharded
 
 K, M = 1 << 10, 1 << 20
 RATE = "1gbit"
@@ -320,5 +321,6 @@ def checks(session):
 
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
-             "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks}
-NEEDS_BED = {"shaped", "loss", "fairness"}
+             "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
+             "sharded": sharded}
+NEEDS_BED = {"shaped", "loss", "fairness", "sharded"}

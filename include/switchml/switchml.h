@@ -89,10 +89,11 @@ typedef int (*sml_allgather_fn)(void *user, const void *in, void *out, size_t by
 typedef struct sml_job_options {
   size_t struct_bytes;
   /* "host:port" or "[v6]:port"; NULL: SWITCHML_AGGREGATOR. Several, with commas between them, share the job: the same
-   * list on all ranks, at most 64. None (unset, or "") and an allgather callback: the ranks aggregate themselves, each
-   * host a share in the process of its lowest rank, on any free ports of the interfaces in SWITCHML_INTERFACE (names
-   * with commas; unset: any), under a key that rank 0 makes. sml_job_destroy() then waits up to 5 s for ranks that lack
-   * a result still, and who is lost takes a share along: every rank's next operation ends in SML_ERR_RANK_LOST. */
+   * list on all ranks, at most 64. None (unset, or "") and an allgather callback, or SWITCHML_RENDEZVOUS=host:port,
+   * where rank 0 listens meanwhile: the ranks aggregate themselves, each host a share in its lowest rank's process, on
+   * any free ports of the interfaces in SWITCHML_INTERFACE (names with commas; unset: any), under a key that rank 0
+   * makes. sml_job_destroy() then waits up to 5 s for ranks that lack a result still, and who is lost takes a share
+   * along: every rank's next operation ends in SML_ERR_RANK_LOST. */
   const char *aggregator;
   const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
   uint32_t rank;           /* 0 .. world_size - 1 */

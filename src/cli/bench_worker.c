@@ -379,7 +379,8 @@ static bool join(struct worker *w) {
 static bool read_number(const char *name, uint32_t max, uint32_t *value_out) {
   const char *text = getenv(name);
   if (!text || *text == '\0') {
-    sml_bench_say("%s is not set; set RANK and WORLD_SIZE (and SWITCHML_AGGREGATOR), or use --local N", name);
+    sml_bench_say("%s is not set; set RANK and WORLD_SIZE (and SWITCHML_AGGREGATOR or SWITCHML_RENDEZVOUS), or use "
+                  "--local N", name);
     return false;
   }
   char *end;

@@ -101,9 +101,7 @@ static uint8_t *gather(const struct sml_job_settings *s, const uint8_t *mine, ui
     sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
     return NULL;
   }
-  const int error = o->allgather(o->allgather_user, mine, all, num_bytes);
-  if (error == 0) return all;
-  sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error);
+  if (sml_job_settings_gather(s, mine, all, num_bytes) == SML_OK) return all;
   free(all);
   return NULL;
 }

@@ -6,8 +6,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +19,13 @@
 #include "lib/hosting.h"
 #include "lib/interfaces.h"
 #include "lib/test_world.h"
+
+static struct sml_addr addr_of(const char *text) {
+  struct sml_addr addr;
+  char error[128];
+  if (!sml_addr_parse(text, 5, &addr, error, sizeof error)) fail_msg("%s", error);
+  return addr;
+}
 
 static sml_status sum(struct rank *r, size_t count) {
   float *data = malloc((count + 1) * sizeof *data);
@@ -124,6 +134,95 @@ static void strangers_without_the_key_are_refused(void **state) {
   assert_int_equal(sml_job_create(context, &o, &job), SML_ERR_KEY);
   sml_context_destroy(context);
   world_run(&w, check_sums);
+  world_stop(&w);
+}
+
+/* ---- a rendezvous in place of a callback ---- */
+
+static uint16_t free_port(void) {
+  struct sml_addr addr = addr_of("127.0.0.1:1");
+  sml_addr_set_port(&addr, 0);
+  struct sockaddr_in bound;
+  socklen_t num_bytes = sizeof bound;
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&bound, &num_bytes), 0);
+  close(fd);
+  return ntohs(bound.sin_port);
+}
+
+static uint16_t rendezvous_port;
+
+/* Comes to the rendezvous first, and says nothing that makes sense. */
+static void be_a_stranger(const char *text, size_t num_bytes) {
+  char where[32];
+  snprintf(where, sizeof where, "127.0.0.1:%u", rendezvous_port);
+  const struct sml_addr addr = addr_of(where);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  for (uint32_t i = 0; i < 200; i++) {
+    if (connect(fd, (const struct sockaddr *)(const void *)addr.bytes, addr.num_bytes) == 0) break;
+    usleep(5000);
+  }
+  if (write(fd, text, num_bytes) < 0) usleep(1);
+  close(fd);
+}
+
+static void join_at_rendezvous(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = "";
+  o.rank = r->rank;
+  o.world_size = r->world->num_ranks;
+  if (r->rank == 0) usleep(100 * 1000); /* the others look for it again and again */
+  if (r->rank == 1) {
+    be_a_stranger("GET / HTTP/1.1\r\nHost: example\r\n\r\n", 35);
+    be_a_stranger("", 0);
+  }
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
+  r->status = sml_job_create(r->context, &o, &r->job);
+  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
+}
+
+static void set_rendezvous(void) {
+  char text[32];
+  rendezvous_port = free_port();
+  snprintf(text, sizeof text, "127.0.0.1:%u", rendezvous_port);
+  setenv("SWITCHML_RENDEZVOUS", text, 1);
+}
+
+static void ranks_meet_at_a_rendezvous(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  w.job_options.no_shared_memory = 1;
+  set_rendezvous();
+  world_run(&w, join_at_rendezvous);
+  world_run(&w, check_sums);
+  unsetenv("SWITCHML_RENDEZVOUS");
+  world_stop(&w);
+}
+
+static void come_without_rank_2(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = "";
+  o.rank = r->rank;
+  o.world_size = 3;
+  o.join_timeout_ns = 300 * SML_NS_PER_MS;
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
+  const uint64_t begin_ns = sml_clock_ns();
+  r->status = sml_job_create(r->context, &o, &r->job);
+  CHECK(r, r->status == SML_ERR_SYSTEM && strstr(sml_error_detail(), "SWITCHML_RENDEZVOUS"), "%d %s", r->status,
+        sml_error_detail());
+  CHECK(r, r->rank != 0 || strstr(sml_error_detail(), "2 of 3 ranks"), "%s", sml_error_detail());
+  CHECK(r, sml_clock_ns() - begin_ns < 3 * SML_NS_PER_S);
+}
+
+static void a_missing_rank_ends_the_wait(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  set_rendezvous();
+  world_run(&w, come_without_rank_2);
+  unsetenv("SWITCHML_RENDEZVOUS");
   world_stop(&w);
 }
 
@@ -375,13 +474,6 @@ static void a_child_lets_the_shard_go(void **state) {
 
 /* ---- addresses ---- */
 
-static struct sml_addr addr_of(const char *text) {
-  struct sml_addr addr;
-  char error[128];
-  if (!sml_addr_parse(text, 5, &addr, error, sizeof error)) fail_msg("%s", error);
-  return addr;
-}
-
 static void near_and_own_addresses_are_known(void **state) {
   (void)state;
   const struct sml_interfaces i = {.num_addrs = 2,
@@ -433,6 +525,8 @@ int main(void) {
       cmocka_unit_test(one_host_has_one_shard),
       cmocka_unit_test(two_hosts_have_two_shards),
       cmocka_unit_test(strangers_without_the_key_are_refused),
+      cmocka_unit_test(ranks_meet_at_a_rendezvous),
+      cmocka_unit_test(a_missing_rank_ends_the_wait),
       cmocka_unit_test(who_is_done_may_go),
       cmocka_unit_test(who_leaves_others_waiting_is_named),
       cmocka_unit_test(who_aborts_is_heard),

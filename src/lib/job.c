@@ -10,6 +10,7 @@
 #include "lib/job_lanes.h"
 #include "lib/job_pieces.h"
 #include "lib/job_settings.h"
+#include "lib/rendezvous.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
@@ -133,30 +134,22 @@ static sml_status create_alone(struct sml_context *context, const struct sml_job
   return SML_OK;
 }
 
-sml_status sml_job_create(sml_context *context, const sml_job_options *options, sml_job **job_out) {
-  if (job_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job_out is NULL");
-  *job_out = NULL;
-  if (context == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context is NULL");
-  if (options == NULL)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "options is NULL: rank and world_size are needed");
-  if (sml_context_is_forked(context)) return sml_context_fail_forked();
-  struct sml_job_settings s; /* 25 KB */
-  sml_status status = sml_job_settings_read(options, &s);
-  if (status != SML_OK) return status;
-  status = sml_job_settings_check(&s);
-  if (context->settings.has_faults) memset(s.host, 0, sizeof s.host); /* they are made in packets */
-  if (s.options.world_size == 1) return status == SML_OK ? create_alone(context, &s, job_out) : status;
+/* Collective but for what is wrong with this rank's call by itself. */
+static sml_status create(struct sml_context *context, struct sml_job_settings *s, sml_job **job_out) {
+  sml_status status = sml_job_settings_check(s);
+  if (context->settings.has_faults) memset(s->host, 0, sizeof s->host); /* they are made in packets */
+  if (s->options.world_size == 1) return status == SML_OK ? create_alone(context, s, job_out) : status;
   /* From here on the other ranks hear of what fails here. */
-  status = sml_job_settings_exchange(&s, status);
+  status = sml_job_settings_exchange(s, status);
   if (status != SML_OK) return status;
   struct sml_hosted *hosted = NULL;
-  if (s.places.num_shards == 0) status = sml_hosting_arrange(&s, &context->settings, &hosted);
+  if (s->places.num_shards == 0) status = sml_hosting_arrange(s, &context->settings, &hosted);
   if (status != SML_OK) return status;
-  struct sml_job *job = make_job(context, &s);
+  struct sml_job *job = make_job(context, s);
   if (job != NULL) job->hosted = hosted;
   else sml_hosted_stop(hosted);
-  status = job != NULL ? join(job, &s) : sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
-  status = sml_job_settings_agree(&s, status);
+  status = job != NULL ? join(job, s) : sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
+  status = sml_job_settings_agree(s, status);
   if (status == SML_OK) {
     *job_out = job;
     return SML_OK;
@@ -167,6 +160,29 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
     sml_job_destroy(job);
     sml_fail(status, "%s", detail);
   }
+  return status;
+}
+
+sml_status sml_job_create(sml_context *context, const sml_job_options *options, sml_job **job_out) {
+  if (job_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job_out is NULL");
+  *job_out = NULL;
+  if (context == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context is NULL");
+  if (options == NULL)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "options is NULL: rank and world_size are needed");
+  if (sml_context_is_forked(context)) return sml_context_fail_forked();
+  struct sml_job_settings s; /* 25 KB */
+  sml_status status = sml_job_settings_read(options, &s);
+  if (status != SML_OK) return status;
+  sml_job_options *o = &s.options;
+  struct sml_rendezvous rendezvous;
+  sml_rendezvous_init(&rendezvous, o->name, o->rank, o->world_size,
+                      add_saturating(sml_clock_ns(), o->join_timeout_ns));
+  if (rendezvous.address != NULL && o->allgather == NULL && o->aggregator[0] == 0) {
+    o->allgather = sml_rendezvous_gather;
+    o->allgather_user = &rendezvous;
+  }
+  status = create(context, &s, job_out);
+  sml_rendezvous_close(&rendezvous);
   return status;
 }
 

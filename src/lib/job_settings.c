@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "host/host_segment.h"
 #include "lib/key.h"
+#include "lib/rendezvous.h"
 #include "lib/settings.h"
 
 #define MAX_WORLD_SIZE SML_CTL_MAX_WORLD_SIZE
@@ -150,7 +151,7 @@ static sml_status check_hosting(const sml_job_options *o) {
   if (o->allgather == NULL)
     return sml_fail(SML_ERR_NOT_CONFIGURED,
                     "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the address of a running "
-                    "switchmld, or give an allgather callback, with which the ranks do without");
+                    "switchmld, or SWITCHML_RENDEZVOUS=host:port, where rank 0 listens and the ranks do without");
   if (o->retry_ns != 0)
     return sml_fail(SML_ERR_UNSUPPORTED,
                     "retry_ns is set, but no aggregator is configured: ranks that aggregate themselves can't outlive "
@@ -273,6 +274,14 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
   return SML_OK;
 }
 
+sml_status sml_job_settings_gather(const struct sml_job_settings *s, const void *mine, void *all, size_t num_bytes) {
+  const sml_job_options *o = &s->options;
+  const int error = o->allgather(o->allgather_user, mine, all, num_bytes);
+  if (error == 0) return SML_OK;
+  if (o->allgather == sml_rendezvous_gather) return SML_ERR_SYSTEM; /* it has said why */
+  return sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error);
+}
+
 static sml_status exchange(const struct sml_job_settings *s, sml_status status, uint64_t *random_out) {
   const sml_job_options *o = &s->options;
   struct record r = {.magic = RECORD_MAGIC,
@@ -287,10 +296,8 @@ static sml_status exchange(const struct sml_job_settings *s, sml_status status, 
   write_record(mine, &r);
   uint8_t *all = calloc(o->world_size, RECORD_BYTES);
   if (all == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
-  const int error = o->allgather(o->allgather_user, mine, all, RECORD_BYTES);
-  const sml_status verdict =
-      error != 0 ? sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error)
-                 : judge_records(all, o->world_size, random_out);
+  sml_status verdict = sml_job_settings_gather(s, mine, all, RECORD_BYTES);
+  if (verdict == SML_OK) verdict = judge_records(all, o->world_size, random_out);
   free(all);
   return verdict;
 }

@@ -30,6 +30,9 @@ sml_status sml_job_settings_check(struct sml_job_settings *settings);
  * every rank if any failed or if they differ, naming ranks. Rank 0's random bits then make the job's
  * name unique, so that a second job of that name never meets the first one's stragglers. */
 sml_status sml_job_settings_exchange(struct sml_job_settings *settings, sml_status status);
+/* The caller's all-gather, and a sentence when it fails. */
+sml_status sml_job_settings_gather(const struct sml_job_settings *settings, const void *mine, void *all,
+                                   size_t num_bytes);
 /* After the join: every rank's outcome becomes the first failed rank's. */
 sml_status sml_job_settings_agree(const struct sml_job_settings *settings, sml_status status);
 
