@@ -79,6 +79,9 @@ typedef struct sml_context_options {
   uint32_t poll;
   /* Processors of the engine threads, "0-3,8": thread l runs on the l-th only. NULL: SWITCHML_CPUS, else any. */
   const char *cpus;
+  /* 1, or SWITCHML_CONGESTION=0: the window is all slots whatever is lost or marked (ECN), so that other traffic on the
+   * links starves. For networks that are nobody else's. 0: SWITCHML_CONGESTION, else it reacts as TCP's does. */
+  uint32_t no_congestion_control;
 } sml_context_options;
 #define SML_CONTEXT_OPTIONS_INIT { .struct_bytes = sizeof(sml_context_options) }
 
@@ -190,6 +193,9 @@ typedef struct sml_stats {
                              * size: the sum of this host goes over the network, sent by the lowest of them */
   uint64_t join_rtt_ns; /* the furthest rank's round trip to the aggregator, measured at the join; 0: not known */
   uint32_t slots_why;   /* sml_slots_reason: why the job has num_slots */
+  uint32_t window_chunks;     /* chunks that may be under way now, of all lanes; at most num_lanes * num_slots */
+  uint64_t window_reductions; /* how often it shrank, because packets were lost or marked */
+  uint64_t ecn_marks;         /* packets that came marked (ECN), and the aggregator's words that updates did */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

@@ -98,6 +98,7 @@ struct sml_bench_result {
   double algbw_gbps, busbw_gbps; /* 10^9 bytes a second */
   struct sml_bench_check check;
   double tx_bytes, rx_bytes;                          /* UDP payload a rank and all-reduce */
+  uint64_t window_reductions, ecn_marks;              /* likewise */
   uint64_t retransmissions;                           /* of all ranks and iterations */
   double system_calls_per_chunk, cpu_s, cpu_s_per_gb; /* of a worker, on average; cpu_s of one all-reduce */
 };

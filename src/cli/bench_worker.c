@@ -29,6 +29,8 @@ enum counter {
   COUNT_TX_BYTES,
   COUNT_RX_BYTES,
   COUNT_RETRANSMISSIONS,
+  COUNT_REDUCTIONS,
+  COUNT_MARKS,
   COUNT_SYSTEM_CALLS,
   COUNT_CHUNKS,
   COUNT_CPU_NS,
@@ -235,6 +237,8 @@ static void read_counters(const struct worker *w, uint64_t *counters, uint64_t s
   counters[COUNT_TX_BYTES] += sign * s.tx_bytes;
   counters[COUNT_RX_BYTES] += sign * s.rx_bytes;
   counters[COUNT_RETRANSMISSIONS] += sign * s.retransmissions;
+  counters[COUNT_REDUCTIONS] += sign * s.window_reductions;
+  counters[COUNT_MARKS] += sign * s.ecn_marks;
   counters[COUNT_SYSTEM_CALLS] += sign * s.system_calls;
   counters[COUNT_CHUNKS] += sign * s.chunks_completed;
 }
@@ -282,6 +286,8 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   r->tx_bytes = (double)totals[COUNT_TX_BYTES] / num_calls;
   r->rx_bytes = (double)totals[COUNT_RX_BYTES] / num_calls;
   r->retransmissions = totals[COUNT_RETRANSMISSIONS];
+  r->window_reductions = totals[COUNT_REDUCTIONS];
+  r->ecn_marks = totals[COUNT_MARKS];
   if (totals[COUNT_CHUNKS] != 0)
     r->system_calls_per_chunk = (double)totals[COUNT_SYSTEM_CALLS] / (double)totals[COUNT_CHUNKS];
   r->cpu_s = (double)totals[COUNT_CPU_NS] / num_calls / 1e9;

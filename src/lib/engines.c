@@ -40,6 +40,7 @@ static sml_status open_io(struct sml_engine_unit *unit, const struct sml_setting
   const struct sml_udp_options options = {.bind_addr = &bind_addr,
                                           .rx_buffer_bytes = settings->rx_buffer_bytes,
                                           .no_offload = settings->no_offload,
+                                          .no_ecn = settings->no_congestion_control,
                                           .polls_device = settings->poll == SML_POLL_BUSY};
   char error[SML_ERROR_DETAIL_BYTES];
   if (sml_udp_open(&options, &unit->io, error, sizeof error) != 0) {

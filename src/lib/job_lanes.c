@@ -37,6 +37,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job *job, 
                                      .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
                                      .num_operations = num_operations(job, start),
                                      .seed = sml_random_bits(),
+                                     .has_fixed_window = job->context->settings.no_congestion_control,
                                      .paper_timeout_ns = paper_timeout_ns()};
 }
 
@@ -168,6 +169,9 @@ static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
   stats->dropped_packets += s.dropped_packets;
   stats->check_failures += s.num_drops[SML_DROP_BAD_CHECK];
   stats->key_failures += s.num_drops[SML_DROP_BAD_KEY];
+  stats->window_chunks += s.window_chunks;
+  stats->window_reductions += s.num_reductions;
+  stats->ecn_marks += s.num_marks;
 }
 
 void sml_job_lanes_close(struct sml_job *job) {
@@ -218,6 +222,8 @@ void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats)
   stats->dropped_packets += closed->dropped_packets;
   stats->check_failures += closed->check_failures;
   stats->key_failures += closed->key_failures;
+  stats->window_reductions += closed->window_reductions;
+  stats->ecn_marks += closed->ecn_marks;
   for (uint32_t l = 0; l < job->num_lanes; l++)
     if (job->lanes[l].lane != NULL) add_lane(job->lanes[l].lane, stats);
   if (job->lanes[0].lane == NULL) return;

@@ -36,6 +36,15 @@ static sml_status read_no_offload(struct sml_settings *s) {
   return SML_OK;
 }
 
+static sml_status read_congestion(struct sml_settings *s) {
+  const char *text = sml_settings_environment("SWITCHML_CONGESTION");
+  if (text == NULL || strcmp(text, "1") == 0) return SML_OK;
+  if (strcmp(text, "0") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_CONGESTION is '%.64s': set 1 or 0", text);
+  s->no_congestion_control = true;
+  return SML_OK;
+}
+
 static sml_status read_poll(struct sml_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_POLL");
   if (text == NULL || s->poll != SML_POLL_AUTO || sml_poll_parse(text, &s->poll)) return SML_OK;
@@ -106,11 +115,12 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   s->num_operations = o.num_operations == 0 ? DEFAULT_OPERATIONS : 1u << sml_ceil_log2(o.num_operations);
   s->rx_buffer_bytes = o.rx_buffer_bytes == 0 ? DEFAULT_RX_BUFFER_BYTES : o.rx_buffer_bytes;
   s->no_offload = o.no_offload != 0;
+  s->no_congestion_control = o.no_congestion_control != 0;
   const sml_status cpus_status = read_cpus(s, o.cpus);
   if (cpus_status != SML_OK) return cpus_status;
-  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_poll, read_kernels,
-                                                          read_faults, read_log_level,
-                                                          sml_trace_settings_read};
+  sml_status (*const readers[])(struct sml_settings *) = {
+      read_threads, read_no_offload, read_congestion, read_poll, read_kernels, read_faults, read_log_level,
+      sml_trace_settings_read};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);
     if (status != SML_OK) return status;

@@ -16,6 +16,7 @@ enum sml_lib_log_level { SML_LIB_LOG_WARN, SML_LIB_LOG_INFO, SML_LIB_LOG_TRACE }
 struct sml_settings {
   uint32_t num_threads, num_operations, rx_buffer_bytes;
   bool no_offload;
+  bool no_congestion_control;
   enum sml_poll poll;
   struct sml_cpus cpus; /* of the engine threads */
   const struct sml_quant_kernels *kernels;

@@ -11,6 +11,7 @@
 
 static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
                                     "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS",
+                                    "SWITCHML_CONGESTION",
                                     "SWITCHML_TRACE", "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR"};
 
 static int clear_environment(void **state) {
@@ -27,6 +28,7 @@ static void defaults(void **state) {
   assert_int_equal(s.num_threads, 1);
   assert_int_equal(s.num_operations, 1024);
   assert_false(s.no_offload);
+  assert_false(s.no_congestion_control);
   assert_int_equal(sml_cpus_of_thread(&s.cpus, 0), SML_MAX_CPUS);
   assert_false(s.has_faults);
   assert_int_equal(s.poll, SML_POLL_AUTO);
@@ -43,10 +45,12 @@ static void options_and_environment(void **state) {
   setenv("SWITCHML_FAULTS", "loss=0.5,seed=7", 1);
   setenv("SWITCHML_DEBUG", "TRACE", 1);
   setenv("SWITCHML_POLL", "block", 1);
+  setenv("SWITCHML_CONGESTION", "0", 1);
   setenv("SWITCHML_CPUS", "1,7-8", 1);
   assert_int_equal(sml_settings_read(NULL, &s), SML_OK);
   assert_int_equal(s.num_threads, 3);
   assert_true(s.no_offload);
+  assert_true(s.no_congestion_control);
   assert_int_equal(sml_cpus_of_thread(&s.cpus, 2), 8);
   assert_string_equal(s.kernels->name, "scalar");
   assert_int_equal(s.poll, SML_POLL_BLOCK);
@@ -72,7 +76,7 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
       {"SWITCHML_THREADS", "0"},     {"SWITCHML_THREADS", "17"},
       {"SWITCHML_THREADS", "-1"},    {"SWITCHML_THREADS", "2x"},
       {"SWITCHML_THREADS", " 2"},    {"SWITCHML_THREADS", "99999999999999999999999"},
-      {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_KERNELS", "sse"},
+      {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_CONGESTION", "off"}, {"SWITCHML_KERNELS", "sse"},
       {"SWITCHML_KERNELS", "AVX2"},  {"SWITCHML_FAULTS", "loss=2"},
       {"SWITCHML_CPUS", "0-"},       {"SWITCHML_CPUS", "all"},
       {"SWITCHML_FAULTS", "noise"},  {"SWITCHML_DEBUG", "debug"},

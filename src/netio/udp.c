@@ -116,7 +116,7 @@ static int set_dont_fragment(int fd, uint16_t family) {
 
 /* Datagrams say that they may be marked, and received ones show whether they were. Where the system cannot, none is.
  * IPv4 peers of an IPv6 socket go by the IPv4 options. */
-static void set_ecn(int fd, uint16_t family, bool is_sending) {
+void sml_udp_set_ecn(int fd, uint16_t family, bool is_sending) {
   const int capable = is_sending ? SML_UDP_ECN_CAPABLE : 0, on = 1;
   (void)setsockopt(fd, IPPROTO_IP, IP_TOS, &capable, sizeof capable);
   (void)setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &on, sizeof on);
@@ -173,7 +173,7 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
     sml_udp_set_rx_buffer(u->socket_fd, options->rx_buffer_bytes);
     set_buffer_bytes(u->socket_fd, SO_SNDBUFFORCE, SO_SNDBUF, options->rx_buffer_bytes);
   }
-  set_ecn(u->socket_fd, family, !options->no_ecn);
+  sml_udp_set_ecn(u->socket_fd, family, !options->no_ecn);
   if (options->polls_device) set_busy_poll(u->socket_fd);
   if (options->multicast_ttl > 0) sml_udp_set_multicast(u->socket_fd, family, options);
   u->is_coalescing = u->is_segmenting = !options->no_offload && probe_offload(u->socket_fd);

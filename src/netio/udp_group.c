@@ -105,6 +105,7 @@ int sml_udp_join_group(struct sml_netio *io, const struct sml_addr *group, const
   const struct sockaddr_storage local = bind_address(group, index);
   sml_udp_set_rx_buffer(fd, u->rx_buffer_bytes);
   if (u->is_coalescing) (void)setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
+  sml_udp_set_ecn(fd, sml_addr_family(group), false);
   /* Ranks of one host share the group's port: each gets each datagram. */
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
       bind(fd, (const struct sockaddr *)&local, group->num_bytes) != 0 || join(fd, group, index) != 0) {

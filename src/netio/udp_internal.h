@@ -107,6 +107,8 @@ static inline bool sml_udp_has_leftover(const struct sml_udp *u) {
   return u->rx.next < u->rx.num_messages;
 }
 
+/* Whether its datagrams say that they may be marked; what it receives shows whether it was. */
+void sml_udp_set_ecn(int fd, uint16_t family, bool is_sending);
 size_t sml_udp_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max);
 void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
 void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
