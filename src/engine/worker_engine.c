@@ -17,9 +17,9 @@
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 
-/* So many results in a row that came only because they were asked for: the group is not heard. By mere loss, even of
- * a quarter of all, that happens once in 4 10^9 results. */
-#define UNHEARD_RESULTS 16u
+/* So many passes in a row that brought results only because they were asked for: the group is not heard. Results would
+ * not do: one pass may bring many repeats while what was sent to the group waits in the other socket. */
+#define UNHEARD_PASSES 16u
 
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
 struct published {
@@ -40,7 +40,7 @@ struct sml_lane {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   uint64_t error_reply_ns;
-  uint32_t num_unheard; /* results since the last one that came by the group, of a lane that has one */
+  uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
    * acquire by pop; head: release by pop, acquire by push. */
@@ -59,6 +59,7 @@ struct sml_worker_engine {
   _Atomic uint64_t system_calls; /* published as the lanes' figures are */
   _Atomic bool has_offload;      /* likewise */
   bool has_results; /* this pass brought some */
+  uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
@@ -458,7 +459,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
-      if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_RESULTS) send.header.flags |= SML_FLAG_DEAF;
+      if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_PASSES) send.header.flags |= SML_FLAG_DEAF;
       if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header, key_of(lane));
       else fill_update(e, lane, &send, frame);
       if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
@@ -544,6 +545,15 @@ static void fail_integrity(struct sml_lane *lane, uint32_t slot) {
   sml_lane_fail(lane, SML_ERR_INTEGRITY);
 }
 
+static void note_hearing(const struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h) {
+  if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) {
+    lane->num_unheard = 0;
+  } else if (lane->num_unheard == 0 || lane->unheard_pass != e->num_passes) {
+    lane->num_unheard++;
+    lane->unheard_pass = e->num_passes;
+  }
+}
+
 static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h,
                         const uint8_t *payload, bool is_marked, uint64_t now_ns) {
   if (is_marked || (h->flags & SML_FLAG_MARKED) != 0) sml_worker_note_mark(lane->worker, h, now_ns);
@@ -555,8 +565,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
     return;
   }
   lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
-  if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT)
-    lane->num_unheard = (h->flags & SML_FLAG_RETRANSMISSION) != 0 ? lane->num_unheard + 1 : 0;
+  if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT) note_hearing(e, lane, h);
   if (a.kind == SML_ACCEPT_RESULT && !is_right_sum(e, lane, &a, h->tag, payload)) {
     count_drop(lane, SML_DROP_BAD_CHECK, h);
     if (sml_worker_refuse_result(lane->worker, h))
@@ -678,6 +687,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   e->has_results = false;
+  e->num_passes++;
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = pump_hellos(e, now_ns);
