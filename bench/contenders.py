@@ -97,7 +97,8 @@ class SwitchML:
     title, family = "SwitchML", "switchml"
 
     def __init__(self, processes, num_ranks, title=None, environment=None, faults="", arguments=(), job="bench",
-                 port=4800, daemon=None, build=BUILD):
+                 port=4800, daemon=None, build=BUILD, daemon_arguments=()):
+        self.daemon_arguments = list(daemon_arguments)
         self.processes, self.num_ranks, self.faults, self.port, self.job = processes, num_ranks, faults, port, job
         self.title = title or self.title
         self.environment = {**base_environment(), **(environment or {})}
@@ -116,7 +117,8 @@ class SwitchML:
         self.log = tempfile.TemporaryFile("w+")
         with tempfile.TemporaryDirectory() as folder:
             port_file = os.path.join(folder, "port")
-            command = place.at_aggregator([self.daemon_path, "--listen", address, "--port-file", port_file])
+            command = place.at_aggregator([self.daemon_path, "--listen", address, "--port-file", port_file,
+                                           *self.daemon_arguments])
             self.daemon = self.processes.start(command, stdout=self.log, stderr=self.log,
                                                env={**self.environment, **self.faults_of(0)})
             deadline = time.monotonic() + 10
@@ -185,6 +187,22 @@ class SwitchML:
         if self.daemon:
             self.processes.stop([self.daemon])
         self.daemon = None
+
+
+class MulticastSwitchML(SwitchML):
+    """Results to all ranks by one datagram; the aggregator's log must say that they did go that way, to the end."""
+    title = "SwitchML, multicast"
+
+    def __init__(self, processes, num_ranks, port=4850):
+        super().__init__(processes, num_ranks, port=port, daemon_arguments=["--multicast", "239.192.77.0/64"])
+        self.command = "switchmld --multicast 239.192.77.0/64; " + self.command
+
+    def round(self, runs, type_name):
+        results = super().round(runs, type_name)
+        text = self.log_text()
+        if "no_multicast" in text or "multicast=1" not in text:
+            raise BenchError(f"multicast was not used: {text[-500:]}")
+        return results
 
 
 class Peer:

@@ -8,7 +8,7 @@ import subprocess
 
 import netbed
 import places
-from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, copy_rate
+from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, MulticastSwitchML, OpenMPI, SwitchML, copy_rate
 from counts import gate
 from fairness import fairness
 from sharded import sharded
@@ -76,11 +76,12 @@ def shaped(session):
                     if is_shared and (session.options.quick or mtu != 1500):
                         continue
                     ours = SwitchML(session.processes, n)
+                    multicast = [] if is_shared or n == 2 else [MulticastSwitchML(session.processes, n)]
                     peers = [] if is_shared else (best_gloo(session, place, n, [(sizes[0], 1)]) +
                                                   best_mpi(session, place, n, [(sizes[0], 1)]))
                     for size in sizes[:1] if is_shared else sizes:
                         case = {"mtu": mtu, "rate": RATE, "aggregator_rate": aggregator_rate}
-                        rows = session.measure(place, [ours, *peers], [(size, 1)], case)
+                        rows = session.measure(place, [ours, *multicast, *peers], [(size, 1)], case)
                         give_bounds(rows, netbed.parse_rate(RATE), mtu,
                                     netbed.parse_rate(RATE) if is_shared else None)
                         session.save()
@@ -104,7 +105,8 @@ def loopback(session):
     iters = 3 if session.options.quick else 10
     for n in session.pick("n", [2, 4, 8], [2, 8]):
         with places.loopback() as place:
-            contenders = [SwitchML(session.processes, n), *best_gloo(session, place, n, [(size, 3)]),
+            multicast = [] if n == 2 else [MulticastSwitchML(session.processes, n)]
+            contenders = [SwitchML(session.processes, n), *multicast, *best_gloo(session, place, n, [(size, 3)]),
                           *best_mpi(session, place, n, [(size, 3)])]
             rows = session.measure(place, contenders, [(size, iters)], {"mtu": 65536, "rate": "none"})
             give_copy_bound(session, rows, lambda n: 4 * n, "4 n S through the kernel, at the rate of memcpy")
