@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/bulk.h"
 #include "engine/fanout.h"
 #include "engine/records.h"
 
@@ -26,6 +27,7 @@ struct job {
   bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
   bool is_busy; /* packets of this pass were for it */
+  struct sml_bulk bulk;
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
@@ -189,6 +191,7 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   job->is_reported = job->is_blocked_reported = false;
   record(e, SML_TRACE_EPOCH_STARTED, number,
          (struct sml_record){.phase = o->first_phase, .chunk = o->first_chunk, .value = epoch});
+  job->bulk = (struct sml_bulk){.num_open = 0};
   for (uint32_t r = 0; r < job->world_size; r++)
     if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, job->members[r].contributor);
   return old;
@@ -485,6 +488,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
       sum(e, job, h, payload, d->cell, d->verdict == SML_VERDICT_FIRST);
+      if (d->verdict == SML_VERDICT_FIRST) sml_bulk_note_open(&job->bulk);
       if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
         job->is_blocked_reported = true;
         report(e, SML_EVENT_BLOCKED, h->job, find_departed(job, d->blocked_rank), job->leads[h->rank], d->cell / 2);
@@ -493,6 +497,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
       job->num_results++;
+      sml_bulk_note_result(&job->bulk, !d->is_first);
       e->results[e->num_results++] = out;
       break;
     case SML_VERDICT_REPEAT:
@@ -639,6 +644,17 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   if (job->aggregator != NULL) look_at_slots(e, job, look);
 }
 
+/* As long as each job of the pass can do without. */
+static uint64_t gather_time(struct sml_aggregator_engine *e, uint64_t now_ns) {
+  uint64_t gather_ns = e->num_busy > 0 ? SML_NEVER : 0;
+  for (uint32_t i = 0; i < e->num_busy; i++) {
+    struct job *job = e->jobs[e->busy[i]];
+    const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
+    gather_ns = sml_min_u64(gather_ns, sml_bulk_end_pass(&job->bulk, num_slots, now_ns));
+  }
+  return gather_ns;
+}
+
 uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_aggregator_engine *e = engine;
   struct sml_netio *io = e->options.io;
@@ -647,6 +663,7 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
+  io->gather_ns = gather_time(e, now_ns);
   solicit(e, now_ns);
   tell_marks(e);
   io->ops->tx_flush(io);
