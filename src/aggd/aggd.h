@@ -43,6 +43,8 @@ struct sml_aggd_options {
   /* Groups by which results may go to all ranks of a job at once; none: they never do. ttl: default 1; interface:
    * default that of `listen`, or as routes say. */
   struct sml_multicast multicast;
+  const char *pcap_path; /* packets of lane l are captured there (sml_pcap_wrap); NULL: not */
+  void (*on_capture_ended)(void *user, const char *text); /* engine's thread; may be NULL; user below */
   /* Of the flight recorders, one a lane and one of the control thread; default 16384. OFF: none. */
   uint32_t trace_events;
   enum sml_trace_level trace_level;

@@ -304,6 +304,12 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
     if (!wrapped) return -ENOMEM;
     lane->io = wrapped;
   }
+  if (options->pcap_path) {
+    const struct sml_pcap_options pcap = {
+        .path = options->pcap_path, .lane = l, .warn = options->on_capture_ended, .user = options->user};
+    error = sml_pcap_wrap(lane->io, &pcap, &lane->io, error_out, error_bytes);
+    if (error) return error;
+  }
   lane->recorder =
       sml_recorder_create(&(struct sml_recorder_options){options->trace_level, options->trace_events});
   if (!lane->recorder) return -ENOMEM;

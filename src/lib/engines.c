@@ -34,6 +34,20 @@ static uint64_t fault_seed(uint64_t seed, uint32_t lane) {
   return sml_mix64(seed + lane) ^ sml_mix64(process + 1);
 }
 
+static sml_status add_faults(struct sml_engine_unit *unit, const struct sml_settings *settings, uint32_t lane) {
+  struct sml_fault_options faults = settings->faults;
+  faults.seed = fault_seed(faults.seed, lane);
+  struct sml_netio *wrapped = sml_faults_wrap(unit->io, &faults);
+  if (wrapped == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the fault injector");
+  unit->io = wrapped;
+  return SML_OK;
+}
+
+static void warn_of_capture(void *user, const char *text) {
+  (void)user;
+  fprintf(stderr, "switchml: warning: %s\n", text);
+}
+
 static sml_status open_io(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,
                           uint32_t lane) {
   const struct sml_addr bind_addr = any_address(family);
@@ -47,12 +61,12 @@ static sml_status open_io(struct sml_engine_unit *unit, const struct sml_setting
     unit->io = NULL;
     return sml_fail(SML_ERR_SYSTEM, "opening a data socket failed: %s", error);
   }
-  if (!settings->has_faults) return SML_OK;
-  struct sml_fault_options faults = settings->faults;
-  faults.seed = fault_seed(faults.seed, lane);
-  struct sml_netio *wrapped = sml_faults_wrap(unit->io, &faults);
-  if (wrapped == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the fault injector");
-  unit->io = wrapped;
+  const sml_status status = settings->has_faults ? add_faults(unit, settings, lane) : SML_OK;
+  if (status != SML_OK || settings->pcap_path[0] == 0) return status;
+  /* Outermost: it shows what the engine sees. A capture is a help, and no reason to fail. */
+  const struct sml_pcap_options pcap = {
+      .path = settings->pcap_path, .lane = lane, .is_shared_name = true, .warn = warn_of_capture};
+  if (sml_pcap_wrap(unit->io, &pcap, &unit->io, error, sizeof error) != 0) warn_of_capture(NULL, error);
   return SML_OK;
 }
 

@@ -12,7 +12,7 @@
 static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
                                     "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS",
                                     "SWITCHML_CONGESTION",
-                                    "SWITCHML_TRACE", "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR"};
+                                    "SWITCHML_TRACE", "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR", "SWITCHML_PCAP"};
 
 static int clear_environment(void **state) {
   (void)state;

@@ -22,6 +22,7 @@ sml_status sml_trace_settings_read(struct sml_settings *s) {
   const char *level = sml_settings_environment("SWITCHML_TRACE");
   const char *events = sml_settings_environment("SWITCHML_TRACE_EVENTS");
   const char *folder = sml_settings_environment("SWITCHML_TRACE_DIR");
+  const char *pcap = sml_settings_environment("SWITCHML_PCAP");
   s->trace_level = SML_TRACE_NOTABLE;
   s->trace_events = SML_TRACE_DEFAULT_EVENTS;
   size_t i = 0;
@@ -37,6 +38,9 @@ sml_status sml_trace_settings_read(struct sml_settings *s) {
                       SML_TRACE_MAX_EVENTS);
     s->trace_events = (uint32_t)value;
   }
+  if (pcap != NULL && strlen(pcap) > sizeof s->pcap_path - 1)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_PCAP has more than %zu bytes", sizeof s->pcap_path - 1);
+  if (pcap != NULL) memcpy(s->pcap_path, pcap, strlen(pcap) + 1);
   if (folder == NULL) return SML_OK;
   if (strlen(folder) > sizeof s->trace_folder - 1)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes",

@@ -130,6 +130,20 @@ bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, c
                       size_t error_bytes);
 bool sml_faults_any(const struct sml_fault_options *options);
 
+/* pcap: wraps any back end and writes what its owner sends and receives to a file in pcapng, for Wireshark
+ * (tools/dissector). Owns and closes `inner`. A file that can't be written, or is full, ends the capture alone. */
+struct sml_pcap_options {
+  const char *path;
+  uint32_t lane;       /* lanes after the first have it in the file's name: x-lane1.pcapng */
+  bool is_shared_name; /* several processes were given it: x-PID.pcapng, x-PID-1.pcapng ...; none is overwritten */
+  uint64_t max_bytes;  /* of the file; 0: 256 MiB */
+  void (*warn)(void *user, const char *text); /* once, on the engine's thread; may be NULL */
+  void *user;
+};
+/* 0, or -errno with a sentence (then inner is not closed). */
+int sml_pcap_wrap(struct sml_netio *inner, const struct sml_pcap_options *options, struct sml_netio **io_out,
+                  char *error_out, size_t error_bytes);
+
 /* "host:port", "[v6]:port" or a bare host with default_port (0: a port is required) to an address.
  * Resolves names (may block), to IPv4 where a name has both. False: error_out has the reason. */
 bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,

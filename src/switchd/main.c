@@ -39,6 +39,7 @@ enum option_key {
   KEY_MULTICAST,
   KEY_MULTICAST_INTERFACE,
   KEY_MULTICAST_TTL,
+  KEY_PCAP,
   KEY_TRACE,
   KEY_TRACE_DIR,
   KEY_TRACE_EVENTS,
@@ -79,6 +80,8 @@ static const struct argp_option option_table[] = {
      "Network interface that multicast leaves by. Default: that of --listen's address, else as routes say", 0},
     {"multicast-ttl", KEY_MULTICAST_TTL, "N", 0,
      "How many networks multicast may cross: 1 to 255. Default 1: not beyond the next router", 0},
+    {"pcap", KEY_PCAP, "FILE", 0,
+     "Capture the data ports' packets there, up to 256 MiB, for Wireshark; other lanes beside it. Default: never", 0},
     {"trace", KEY_TRACE, "LEVEL", 0,
      "What the flight recorder keeps: notable (what is rare), all (every packet too) or off. Default notable", 0},
     {"trace-dir", KEY_TRACE_DIR, "DIR", 0,
@@ -172,6 +175,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       if (!sml_cpus_parse(argument, &s->aggd.cpus))
         argp_error(state, "--cpus: '%s' is no list of processors, as in 0-3,8", argument);
       break;
+    case KEY_PCAP:
+      s->aggd.pcap_path = argument;
+      break;
     case KEY_TRACE:
       s->aggd.trace_level = parse_trace_level(state, argument);
       break;
@@ -251,6 +257,11 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
   return true;
 }
 
+static void log_capture_ended(void *user, const char *text) {
+  (void)user;
+  sml_log(SML_LOG_WARNING, "capture_ended \"%s\"", text);
+}
+
 /* Job events, one line each. Text of a rank may be in it: its quotes must not end ours. */
 static void log_note(void *user, const struct sml_aggd_note *note) {
   struct settings *settings = user;
@@ -326,6 +337,7 @@ int main(int argc, char **argv) {
                                        .trace_level = SML_TRACE_NOTABLE,
                                        .on_note = log_note,
                                        .render_status = render_status,
+                                       .on_capture_ended = log_capture_ended,
                                        .user = &settings}};
   if (!parse_settings(argc, argv, &settings)) return 2;
   signal(SIGPIPE, SIG_IGN);
