@@ -180,7 +180,8 @@ class SwitchML:
                 "cpu_s": each["cpu_s"] * self.num_ranks + daemon_cpu_s, "aggregator_cpu_s": daemon_cpu_s,
                 "aggregator_cores": daemon_cpu_s / median_s,
                 "wire_bytes": each["wire_bytes_per_rank"] * framing, "payload_bytes": each["wire_bytes_per_rank"],
-                "retransmissions": each["retransmits"] / iters, "syscalls_per_chunk": each["syscalls_per_chunk"],
+                "retransmissions": each["retransmits"] / iters, "needless_results": each["needless_repeats"] / iters,
+                "slot_spread": each["slot_spread"], "syscalls_per_chunk": each["syscalls_per_chunk"],
                 "floor": (payload + HEADER_BYTES + FRAME_BYTES) / payload, "chunk_bytes": payload}
 
     def stop(self):

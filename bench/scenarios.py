@@ -176,18 +176,26 @@ def small(session):
 
 
 LOSSES = [(0.0, 0), (0.001, 0), (0.01, 0), (0.05, 0), (0.01, 64)]
-
-
-def takes_fault(text):
-    """Whether this build knows a fault: its name is in the manual page of the daemon."""
-    with open(os.path.join(ROOT, "src/netio/faults_parse.c"), encoding="utf-8") as source:
-        return f'"{text}"' in source.read()
+# NSDI'21 repeats after a fixed time and keeps a chunk's slot: as many slots as are through well within that time, or it
+# repeats all the time without any loss.
+SCHEMES = {None: "SwitchML", 1: "as the paper, 1 ms", 10: "as the paper, 10 ms"}
+SLOTS_OF_SCHEME = {None: [], 1: ["--slots", "64"], 10: []}  # in virtual time, where 512 is the default
+SLOTS_TRIED = {1: (16, 32, 64), 10: (128, 256, 512)}  # over sockets: processes wait for a processor, too
+PAPER_LOSSES = [(0.0, 0), (0.001, 0), (0.01, 0)]
 
 
 class LossySwitchML(SwitchML):
-    """With the aggregator's own word, at its end, on how many updates it had already: those repeats were spurious."""
+    """With the aggregator's own word, at its end, on how many updates it had already: those repeats were needless."""
 
-    num_duplicates = None
+    num_needless = None
+
+    def __init__(self, processes, n, port, scheme, loss, burst, num_slots=None):
+        faults = "" if loss == 0 else f"loss={loss}" + (f",burst={burst}" if burst else "")
+        title = SCHEMES[scheme] + (f", {100 * loss:g} % lost" if loss else "") + (f", bursts of {burst}" if burst else "")
+        environment = {"SWITCHML_PAPER_TIMEOUT_US": str(1000 * scheme)} if scheme else {}
+        arguments = ["--slots", str(num_slots)] if num_slots else []
+        super().__init__(processes, n, title, environment, faults=faults, arguments=arguments, port=port)
+        self.scheme, self.loss, self.burst, self.num_slots = scheme, loss, burst, num_slots
 
     def stop(self):
         text = ""
@@ -198,41 +206,46 @@ class LossySwitchML(SwitchML):
             text = self.log_text()
         super().stop()
         if "dropped_packets=" in text:
-            self.num_duplicates = sum(map(int, re.findall(r"\b(?:DUPLICATE|STALE_PHASE)=(\d+)", text)))
+            self.num_needless = sum(map(int, re.findall(r"\b(?:NEEDLESS|DUPLICATE|STALE_PHASE)=(\d+)", text)))
 
 
-def lossy_contenders(session, n):
-    """Ours at each loss, then the paper's scheme."""
-    contenders, port = [], 4810
-    for loss, burst in LOSSES if not session.options.quick else LOSSES[:1] + LOSSES[2:3] + LOSSES[4:]:
-        if burst and not takes_fault("burst"):
-            session.note("loss in bursts of 64: this build's faults have no bursts; not measured")
-            continue
-        faults = "" if loss == 0 else f"loss={loss}" + (f",burst={burst}" if burst else "")
-        title = SwitchML.title if loss == 0 else f"SwitchML, {100 * loss:g} % lost" + (f", bursts of {burst}" if burst else "")
-        contenders.append((LossySwitchML(session.processes, n, title, faults=faults, port=port), loss, burst))
-        port += 10
-    return contenders
+def lossy_contenders(session, place, n, size):
+    """Ours at each loss, then the paper's scheme with the slots that are best for it without loss."""
+    is_quick = session.options.quick
+    make = lambda *case: LossySwitchML(session.processes, n, *case)
+    cases = [(None, *each, None) for each in (LOSSES[:1] + LOSSES[2:3] + LOSSES[4:] if is_quick else LOSSES)]
+    for scheme in (1, 10):
+        best = session.best(place, [make(4700 + slots, scheme, 0.0, 0, slots) for slots in SLOTS_TRIED[scheme]],
+                            [(min(size, 16 * M), 1)])
+        cases += [(scheme, *each, best.num_slots) for each in (PAPER_LOSSES[::2] if is_quick else PAPER_LOSSES) if best]
+    return [make(5300 + 10 * i, *case) for i, case in enumerate(cases)]
 
 
 def loss(session):
-    """Loss per receiver at 1 Gbit/s, 100 MiB, n = 8: 0, 0.1, 1, 5 %, and 1 % in bursts of 64"""
+    """Loss per receiver at 1 Gbit/s, 100 MiB, n = 8: 0, 0.1, 1, 5 %, and 1 % in bursts of 64; beside the paper's scheme"""
     size = session.pick("sizes", [100 * M], [16 * M])[0]
     for n in session.pick("n", [8], [4]):
         for mtu in session.pick("mtu", [1500], [1500]):
             with places.bed(n, rate=RATE, mtu=mtu) as place:
-                chosen = lossy_contenders(session, n)
-                rows = session.measure(place, [each for each, _, _ in chosen], [(size, 1)],
+                chosen = lossy_contenders(session, place, n, size)
+                rows = session.measure(place, chosen, [(size, 1)],
                                        {"mtu": mtu, "rate": RATE, "aggregator_rate": "none"})
                 give_bounds(rows, netbed.parse_rate(RATE), mtu)
-                by_title = {each.title: (each, share, burst) for each, share, burst in chosen}
+                by_title = {each.title: each for each in chosen}
                 for row in rows:
-                    each, row["loss"], row["loss_burst"] = by_title[row["contender"]]
-                    num_updates = row["rounds"] * 2 * n * size / row["chunk_bytes"]
-                    row["spurious_share"] = None if each.num_duplicates is None else each.num_duplicates / num_updates
-                    clean = next((other for other in rows if other["contender"] == SwitchML.title), None)
-                    row["times_loss_free"] = row["time_s"] / clean["time_s"] if clean else None
+                    give_loss(row, by_title[row["contender"]], rows)
                 session.save()
+
+
+def give_loss(row, contender, rows):
+    """What was lost and repeated in vain, and the time over that of the same scheme without loss."""
+    row["loss"], row["loss_burst"], row["scheme"] = contender.loss, contender.burst, SCHEMES[contender.scheme]
+    num_packets = 2 * row["ranks"] * row["bytes"] / row["chunk_bytes"]
+    if contender.num_needless is not None: # of the updates that are not timed, too
+        num_updates = contender.num_needless / row["rounds"] / 2
+        row["spurious_share"] = (num_updates + row["needless_results"]) / num_packets
+    clean = next((other for other in rows if other["contender"] == row["scheme"]), None)
+    row["times_loss_free"] = row["time_s"] / clean["time_s"] if clean else None
 
 
 def build_without_crc(session):
@@ -263,10 +276,6 @@ def count_checks(session, build):
                      f"engine, without CRC {costs[1][role]:.0f}: {costs[0][role] / costs[1][role]:.3f} times")
 
 
-SCHEMES = {None: "SwitchML", 1: "as the paper, 1 ms", 10: "as the paper, 10 ms"}
-# A fixed timeout must be longer than the queue that the window itself makes: with 1 ms, 256 slots of 1.5 kB from 1 Gbit/s
-# repeat everything all the time. The window that suits each timeout keeps the paper's scheme at our time without loss.
-SLOTS_OF_SCHEME = {None: [], 1: ["--slots", "64"], 10: []}
 SIMULATED_LOSSES = {"uniform": [0.001, 0.01, 0.05], "segmented": [0.01]}
 
 

@@ -196,6 +196,9 @@ typedef struct sml_stats {
   uint32_t window_chunks;     /* chunks that may be under way now, of all lanes; at most num_lanes * num_slots */
   uint64_t window_reductions; /* how often it shrank, because packets were lost or marked */
   uint64_t ecn_marks;         /* packets that came marked (ECN), and the aggregator's words that updates did */
+  uint64_t needless_repeats; /* results that were sent again and had come already; also in dropped_packets */
+  uint32_t busiest_slot_chunks; /* results of the slot that had most: over the mean of all slots, how far slots that
+                                 * waited for a repair were passed by (since the epoch began) */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

@@ -100,6 +100,8 @@ struct sml_bench_result {
   double tx_bytes, rx_bytes;                          /* UDP payload a rank and all-reduce */
   uint64_t window_reductions, ecn_marks;              /* likewise */
   uint64_t retransmissions;                           /* of all ranks and iterations */
+  uint64_t needless_repeats;                          /* of results, likewise */
+  double slot_spread; /* results of rank 0's busiest slot over the mean of its slots, since the job began; 0: none */
   double system_calls_per_chunk, cpu_s, cpu_s_per_gb; /* of a worker, on average; cpu_s of one all-reduce */
 };
 struct sml_bench_report {

@@ -18,14 +18,16 @@ static json_t *real_or_null(double value) {
 
 static json_t *make_result(const struct sml_bench_report *report, const struct sml_bench_result *r) {
   return json_pack(
-      "{s:I, s:I, s:s, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o, s:o, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f}",
+      "{s:I, s:I, s:s, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o, s:o, s:f, s:f, s:I, s:I, s:f, s:I, s:I, "
+      "s:f, s:f, s:f}",
       "bytes", (json_int_t)r->size_bytes, "count", (json_int_t)r->num_elems, "type",
       sml_bench_type_name(report->options->type), "op", reduction_name(report->options), "ranks",
       (int)report->world_size, "iters", (int)r->num_iters, "time_us_median", r->median_us, "time_us_p99",
       r->p99_us, "algbw_GBps", r->algbw_gbps, "busbw_GBps", r->busbw_gbps, "wrong",
       (json_int_t)r->check.num_wrong, "max_error", real_or_null(r->check.max_error), "max_error_bound",
       real_or_null(r->check.max_error_bound), "wire_bytes_per_rank", r->tx_bytes, "wire_rx_bytes_per_rank",
-      r->rx_bytes, "retransmits", (json_int_t)r->retransmissions, "window_reductions",
+      r->rx_bytes, "retransmits", (json_int_t)r->retransmissions, "needless_repeats",
+      (json_int_t)r->needless_repeats, "slot_spread", r->slot_spread, "window_reductions",
       (json_int_t)r->window_reductions, "ecn_marks", (json_int_t)r->ecn_marks, "syscalls_per_chunk",
       r->system_calls_per_chunk, "cpu_s", r->cpu_s, "cpu_s_per_GB", r->cpu_s_per_gb);
 }

@@ -31,6 +31,7 @@ enum counter {
   COUNT_RETRANSMISSIONS,
   COUNT_REDUCTIONS,
   COUNT_MARKS,
+  COUNT_NEEDLESS_REPEATS,
   COUNT_SYSTEM_CALLS,
   COUNT_CHUNKS,
   COUNT_CPU_NS,
@@ -239,6 +240,7 @@ static void read_counters(const struct worker *w, uint64_t *counters, uint64_t s
   counters[COUNT_RETRANSMISSIONS] += sign * s.retransmissions;
   counters[COUNT_REDUCTIONS] += sign * s.window_reductions;
   counters[COUNT_MARKS] += sign * s.ecn_marks;
+  counters[COUNT_NEEDLESS_REPEATS] += sign * s.needless_repeats;
   counters[COUNT_SYSTEM_CALLS] += sign * s.system_calls;
   counters[COUNT_CHUNKS] += sign * s.chunks_completed;
 }
@@ -288,10 +290,18 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   r->retransmissions = totals[COUNT_RETRANSMISSIONS];
   r->window_reductions = totals[COUNT_REDUCTIONS];
   r->ecn_marks = totals[COUNT_MARKS];
+  r->needless_repeats = totals[COUNT_NEEDLESS_REPEATS];
   if (totals[COUNT_CHUNKS] != 0)
     r->system_calls_per_chunk = (double)totals[COUNT_SYSTEM_CALLS] / (double)totals[COUNT_CHUNKS];
   r->cpu_s = (double)totals[COUNT_CPU_NS] / num_calls / 1e9;
   r->cpu_s_per_gb = r->cpu_s / num_bytes * 1e9;
+}
+
+/* Of this rank. */
+static double find_slot_spread(const struct worker *w) {
+  sml_stats s = SML_STATS_INIT;
+  if (sml_job_stats(w->job, &s) != SML_OK || s.chunks_completed == 0) return 0;
+  return (double)s.busiest_slot_chunks * s.num_lanes * s.num_slots / (double)s.chunks_completed;
 }
 
 static bool time_size(struct worker *w, struct sml_bench_result *r) {
@@ -304,6 +314,7 @@ static bool time_size(struct worker *w, struct sml_bench_result *r) {
   mine[r->num_iters + NUM_COUNTERS] = w->later.num_wrong;
   is_ok = is_ok && gather(w, mine, stride, all);
   if (is_ok) sum_up(all, mine, w->world_size, w->options->num_calls, r);
+  if (is_ok) r->slot_spread = find_slot_spread(w);
   free(all);
   return is_ok;
 }

@@ -56,6 +56,46 @@ static const char *find_grant_violation(const struct sml_aggregator *a) {
   return NULL;
 }
 
+/* The chunk that a slot holds is the grant of its newest result, and the table that leads from chunks to slots has
+ * it as long as no later chunk took the place. */
+static const char *find_holder_violation(const struct sml_aggregator *a, uint32_t slot) {
+  const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
+  const struct cell *newer = odd->phase > even->phase ? odd : even, *older = newer == odd ? even : odd;
+  const struct cell *last = newer->phase != 0 && sml_aggregator_is_complete(a, newer) ? newer : older;
+  const bool has_result = last->phase != 0 && sml_aggregator_is_complete(a, last);
+  const uint32_t chunk = a->live[slot].chunk;
+  if (has_result && chunk != last->grant) return "a slot holds a chunk that was not granted to it last";
+  const uint32_t holder = a->holders[chunk & (a->num_holders - 1)];
+  if (holder >= a->options.num_slots) return "a chunk is held by a slot beyond the last";
+  if (holder != slot && a->cursor - chunk <= a->num_holders) return "the table of holders lost a chunk of late";
+  return NULL;
+}
+
+/* Slots in trouble are in one list, once; suspected are only contributors; and nobody is beyond the cursor. */
+static const char *find_trouble_violation(const struct sml_aggregator *a) {
+  const uint32_t n = a->options.num_contributors;
+  uint32_t num_listed = 0, num_troubled = 0;
+  for (uint32_t slot = 0; slot < a->options.num_slots; slot++) {
+    num_troubled += a->live[slot].is_troubled;
+    const uint64_t *bits = sml_aggregator_suspects(a, slot);
+    for (uint32_t w = 0; w < 2 * a->seen_words; w++) {
+      if (bits[w] != 0 && !a->live[slot].is_troubled) return "a rank is suspected at a slot that is not in trouble";
+      if (n % 64 != 0 && w % a->seen_words == a->seen_words - 1 && bits[w] >> (n % 64) != 0)
+        return "a contributor beyond the last is suspected";
+    }
+  }
+  for (uint32_t slot = a->first_troubled; slot != UINT32_MAX; slot = a->live[slot].next)
+    if (++num_listed > num_troubled || !a->live[slot].is_troubled) return "the list of troubled slots is torn";
+  if (num_listed != num_troubled || num_troubled != a->num_troubled) return "a troubled slot is in no list";
+  for (uint32_t r = 0; r < n; r++) {
+    const struct progress *p = &a->progress[r];
+    if ((int32_t)(p->latest + 1 - p->next) < 0 || (int32_t)(p->latest + 1 - p->run) < 0)
+      return "a rank was looked at beyond its latest chunk";
+    if ((int32_t)(a->cursor - p->latest) <= 0) return "a rank's latest chunk was not granted yet";
+  }
+  return NULL;
+}
+
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a) {
   uint32_t num_complete = 0, num_departed = 0;
   const char *problem = NULL;
@@ -68,5 +108,8 @@ const char *sml_aggregator_find_violation(const struct sml_aggregator *a) {
     return "I9: the cursor has not moved once for each completion";
   for (uint32_t w = 0; w < a->seen_words; w++) num_departed += sml_popcount_u64(a->departed[w]);
   if (num_departed != a->num_departed) return "the count of departed ranks is not that of their bits";
-  return find_grant_violation(a);
+  problem = find_grant_violation(a);
+  for (uint32_t slot = 0; slot < a->options.num_slots && problem == NULL; slot++)
+    problem = find_holder_violation(a, slot);
+  return problem != NULL ? problem : find_trouble_violation(a);
 }

@@ -77,6 +77,14 @@ static void cursor_moved(struct sml_aggregator *a) { a->cursor++; }
 static void departed_count(struct sml_aggregator *a) { a->num_departed = 0; }
 static void grant_beyond(struct sml_aggregator *a) { a->cells[2].grant = a->cursor; }
 static void grant_twice(struct sml_aggregator *a) { a->cells[2].grant = a->cells[1].grant; }
+static void live_old(struct sml_aggregator *a) { a->live[1].chunk--; }
+static void holder_lost(struct sml_aggregator *a) {
+  a->holders[a->live[1].chunk & (a->num_holders - 1)] = 2;
+}
+static void suspect_unlisted(struct sml_aggregator *a) { *sml_aggregator_suspects(a, 2) = 1; }
+static void trouble_unlisted(struct sml_aggregator *a) { a->live[2].is_troubled = true; }
+static void rank_ahead(struct sml_aggregator *a) { a->progress[1].latest = a->progress[1].run = a->cursor; }
+static void rank_looked_beyond(struct sml_aggregator *a) { a->progress[1].next = a->progress[1].latest + 2; }
 
 static const struct {
   void (*break_it)(struct sml_aggregator *a);
@@ -101,6 +109,12 @@ static const struct {
     {departed_count, "the count of departed ranks is not that of their bits"},
     {grant_beyond, "I9: a grant at or beyond the cursor"},
     {grant_twice, "I9: a chunk was granted twice"},
+    {live_old, "a slot holds a chunk that was not granted to it last"},
+    {holder_lost, "the table of holders lost a chunk of late"},
+    {suspect_unlisted, "a rank is suspected at a slot that is not in trouble"},
+    {trouble_unlisted, "a troubled slot is in no list"},
+    {rank_ahead, "a rank's latest chunk was not granted yet"},
+    {rank_looked_beyond, "a rank was looked at beyond its latest chunk"},
 };
 
 static void each_broken_invariant_of_an_aggregator_is_named(void **state) {
@@ -121,7 +135,7 @@ static void grants_that_share_a_mark_are_not_the_same(void **state) {
   a->options.first_chunk -= 0x20000; /* as if slot 0 had stalled for long */
   for (uint32_t cell = 0; cell < 2; cell++) a->cells[cell].grant -= 0x20000;
   a->cells[0].grant = a->cells[2].grant - 0x10000;
-  a->cells[1].grant = a->cells[2].grant - 0x10000 + 1;
+  a->cells[1].grant = a->live[0].chunk = a->cells[2].grant - 0x10000 + 1;
   a->cells[6].phase += 0x20000;
   a->cells[7].phase += 0x20000;
   assert_null(sml_aggregator_find_violation(a));

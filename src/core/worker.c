@@ -448,6 +448,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   else list_remove(w, s);
   slot->wants_update = false;
   slot->phase++;
+  w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
   const uint64_t grant = widen_chunk(w, h->chunk);
   sml_worker_note_grant(w, grant, (h->flags & SML_FLAG_RETRANSMISSION) != 0, now_ns);
   slot->chunk = sml_worker_is_paper(w) ? slot->chunk + w->options.num_slots : grant;

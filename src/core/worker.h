@@ -106,6 +106,7 @@ struct sml_worker_view {
   uint64_t srtt_ns, rto_ns;
   uint32_t window_chunks; /* that may be under way, at most the slots */
   uint64_t num_reductions, num_marks; /* of the window; packets that were marked or told of one */
+  uint64_t busiest_slot_chunks; /* results of the slot that had most: how granted chunks go round one that waits */
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
   bool is_waiting;
   uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */

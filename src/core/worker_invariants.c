@@ -133,6 +133,21 @@ static const char *find_chunk_violation(const struct sml_worker *w) {
   return NULL;
 }
 
+/* Missing grants: below the next one, in their order, and of no slot, as far as the aggregator is honest. */
+static const char *find_gap_violation(const struct sml_worker *w) {
+  uint32_t num_due = 0;
+  if (w->num_gaps > w->options.num_slots) return "more grants are missing than slots could lack";
+  for (uint32_t i = 0; i < w->num_gaps; i++) {
+    const struct gap *gap = &w->gaps[i];
+    if (gap->grant >= w->next_grant) return "a grant is missing that nothing overtook";
+    if (i > 0 && gap->grant <= w->gaps[i - 1].grant) return "missing grants are not in their order";
+    for (uint32_t s = 0; s < w->options.num_slots; s++)
+      if (w->slots[s].chunk == gap->grant && !sml_worker_is_paper(w)) return "I9: a grant is missing that a slot has";
+    num_due += gap->is_due;
+  }
+  return num_due == w->num_due_gaps ? NULL : "the count of grants to be asked about is wrong";
+}
+
 const char *sml_worker_find_violation(const struct sml_worker *w) {
   uint32_t num_outstanding = 0;
   const char *problem = find_queue_violation(w, &w->updates, true);
@@ -142,6 +157,7 @@ const char *sml_worker_find_violation(const struct sml_worker *w) {
   if (problem == NULL) problem = find_level_violation(w);
   if (problem == NULL) problem = find_waiting_violation(w);
   if (problem == NULL) problem = find_operation_violation(w);
+  if (problem == NULL) problem = find_gap_violation(w);
   if (problem != NULL) return problem;
   for (uint32_t s = 0; s < w->options.num_slots; s++) num_outstanding += w->slots[s].state == OUTSTANDING;
   if (num_outstanding != w->view.num_outstanding) return "the count of outstanding slots is wrong";

@@ -25,7 +25,7 @@
 struct published {
   _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
   _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
-  _Atomic uint64_t num_reductions, num_marks;
+  _Atomic uint64_t num_reductions, num_marks, busiest_slot_chunks;
   _Atomic uint32_t window_chunks, is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
 };
@@ -255,6 +255,7 @@ static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   PUBLISH(rx_bytes, lane->rx_bytes);
   PUBLISH(srtt_ns, v->srtt_ns);
   PUBLISH(rto_ns, v->rto_ns);
+  PUBLISH(busiest_slot_chunks, v->busiest_slot_chunks);
   PUBLISH(is_waiting, v->is_waiting);
   PUBLISH(waiting_slot, v->waiting_slot);
   PUBLISH(waiting_since_ns, v->waiting_since_ns);
@@ -283,6 +284,7 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(rx_bytes);
   READ(srtt_ns);
   READ(rto_ns);
+  READ(busiest_slot_chunks);
   READ(is_waiting);
   READ(waiting_slot);
   READ(waiting_since_ns);

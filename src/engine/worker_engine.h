@@ -107,6 +107,7 @@ struct sml_lane_snapshot {
   uint64_t srtt_ns, rto_ns;
   uint32_t window_chunks;              /* that may be under way now */
   uint64_t num_reductions, num_marks;  /* of the window; packets that were marked (ECN) or told of one that was */
+  uint64_t busiest_slot_chunks;  /* of the epoch */
   bool is_waiting;               /* something is outstanding */
   uint32_t waiting_slot;         /* relative; that of missing[], else the one that waits longest */
   uint64_t waiting_since_ns;

@@ -41,7 +41,10 @@ class Stats(ctypes.Structure):
                 + [(name, ctypes.c_uint32) for name in (
                   "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")]
                 + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")]
-                + [("num_local_ranks", ctypes.c_uint32)])
+                + [("num_local_ranks", ctypes.c_uint32), ("join_rtt_ns", ctypes.c_uint64)]
+                + [(name, ctypes.c_uint32) for name in ("slots_why", "window_chunks")]
+                + [(name, ctypes.c_uint64) for name in ("window_reductions", "ecn_marks", "needless_repeats")]
+                + [("busiest_slot_chunks", ctypes.c_uint32)])
 
 
 def sized(struct_type):
