@@ -151,6 +151,32 @@ static void gaps_are_found_wherever_they_are(void **state) {
   free(a);
 }
 
+/* A slot that was asked about and then completed, all in one pass, begins its next chunk without suspicion. */
+static void a_new_chunk_is_not_suspected(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot = NUM_SLOTS;
+  for (uint32_t s = 0; s < 9; s++)
+    for (uint32_t rank = 0; rank < 3; rank++)
+      if (s != 2 || rank != 1) update(a, rank, s, SML_FIRST_PHASE, 0);
+  assert_int_equal(asked(a, 1 * MS, &slot), 0);
+  assert_int_equal(asked(a, 2 * MS, &slot), 1 << 1);
+  for (uint32_t s = 9; s < 14; s++)
+    for (uint32_t rank = 0; rank < 3; rank++) update(a, rank, s, SML_FIRST_PHASE, 0);
+  assert_int_equal(update(a, 1, 2, SML_FIRST_PHASE, SML_FLAG_RETRANSMISSION), SML_VERDICT_COMPLETE);
+  for (uint32_t rank = 0; rank < 3; rank++) update(a, rank, 14, SML_FIRST_PHASE, 0);
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    update(a, rank, 15, SML_FIRST_PHASE, 0);
+    for (uint32_t s = 0; s < 14; s++)
+      if (s != 2) update(a, rank, s, SML_FIRST_PHASE + 1, 0);
+    if (rank == 0) update(a, rank, 2, SML_FIRST_PHASE + 1, 0);
+    update(a, rank, 14, SML_FIRST_PHASE + 1, 0); /* whose chunk was granted right behind slot 2's */
+  }
+  assert_int_equal(asked(a, 3 * MS, &slot), 0);
+  assert_int_equal(asked(a, 4 * MS, &slot), 0);
+  free(a);
+}
+
 static void nobody_asks_who_left(void **state) {
   (void)state;
   struct sml_aggregator *a = make_aggregator(0);
@@ -340,7 +366,7 @@ int main(void) {
       cmocka_unit_test(a_missing_grant_is_asked_for),     cmocka_unit_test(crossing_questions_are_not_answered),
       cmocka_unit_test(the_papers_scheme),
       cmocka_unit_test(gaps_are_found_wherever_they_are), cmocka_unit_test(the_clock_asks_late_and_rarely),
-      cmocka_unit_test(needless_repeats_are_counted),
+      cmocka_unit_test(needless_repeats_are_counted),     cmocka_unit_test(a_new_chunk_is_not_suspected),
   };
   return cmocka_run_group_tests_name("loss_hints", tests, NULL, NULL);
 }
