@@ -380,6 +380,7 @@ def case_groups():
 def case_mismatch():
     torch, dist, sml, rank, _ = start(timeout_s=20)
     dist.all_reduce(torch.ones(100))
+    dist.barrier()  # through Gloo: the others' error must not come before this rank has looked at its sum
     first = error_text(dist.all_reduce, torch.ones(1000 if rank == 1 else 2000))
     later = error_text(dist.all_reduce, torch.ones(10))
     other = error_text(dist.broadcast, torch.ones(10), 0)
