@@ -75,6 +75,29 @@ def test_links_mark_and_lose():
             flow.stop()
 
 
+def test_ranks_without_an_aggregator_send_what_a_ring_does():
+    """Three hosts, found by their interfaces' addresses: each link carries 2(n-1)/n tensors out, framing beside."""
+    need_bed()
+    n, size, iters = 3, 4 << 20, 3
+    build = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
+    command = [os.path.join(build, "src/cli/switchml"), "bench", "--sizes", str(size), "--iters", str(iters),
+               "--warmup", "1", "--timeout", "30"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHML_")}
+    with netbed.Netbed(n, rate="none") as bed:
+        before = [bed.sent_bytes(bed.worker(rank)) for rank in range(n)]
+        ranks = [subprocess.Popen(bed.command(bed.worker(rank), command), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, env={**environment, "RANK": str(rank), "WORLD_SIZE": str(n),
+                                                  "SWITCHML_RENDEZVOUS": f"{bed.worker_address(0)}:4900"})
+                 for rank in range(n)]
+        for rank, process in enumerate(ranks):
+            _, error = process.communicate(timeout=60)
+            assert process.returncode == 0, (rank, error)
+        ideal = 2 * (n - 1) / n * size * (iters + 1)
+        for rank in range(n):
+            sent = bed.sent_bytes(bed.worker(rank)) - before[rank]
+            assert ideal < sent < 1.12 * ideal, (rank, sent / ideal)
+
+
 def run(*arguments):
     return subprocess.run([PYTHON, RUN, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
