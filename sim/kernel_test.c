@@ -2,6 +2,9 @@
  * Fibers, threads and what they wait for, timers, processes, clocks, heaps, failing calls. */
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -481,6 +484,29 @@ static void test_descriptors(void **state) {
   finish();
 }
 
+static int main_of_interfaces(void *argument) {
+  (void)argument;
+  struct ifaddrs *all;
+  CHECK(getifaddrs(&all) == 0 && all->ifa_next == NULL && strcmp(all->ifa_name, "eth0") == 0);
+  struct sockaddr_in addr;
+  memcpy(&addr, all->ifa_addr, sizeof addr);
+  CHECK(all->ifa_flags == IFF_UP && addr.sin_family == AF_INET);
+  CHECK(ntohl(addr.sin_addr.s_addr) == sim_host_ipv4(test_hosts[1]));
+  freeifaddrs(all);
+  return 0;
+}
+
+static void test_a_host_has_one_interface(void **state) {
+  (void)state;
+  begin(1);
+  const struct sim_process *p = sim_spawn(test_hosts[1], "p", main_of_interfaces, NULL, NULL);
+  run_out();
+  struct sim_usage leaks;
+  sim_process_leaks(p, &leaks);
+  assert_true(sim_process_state(p) == SIM_EXITED && leaks.num_allocations == 0);
+  finish();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_timers_fire_in_order), cmocka_unit_test(test_time_limit_and_goal),
@@ -489,7 +515,7 @@ int main(void) {
       cmocka_unit_test(test_deadlock_is_idle),     cmocka_unit_test(test_kill_frees_all),
       cmocka_unit_test(test_leaks_of_an_exit),     cmocka_unit_test(test_pause_and_resume),
       cmocka_unit_test(test_clock_environment_random), cmocka_unit_test(test_calls_fail_once),
-      cmocka_unit_test(test_descriptors),
+      cmocka_unit_test(test_descriptors),          cmocka_unit_test(test_a_host_has_one_interface),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

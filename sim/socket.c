@@ -2,7 +2,10 @@
  * The socket calls: names, ports, options, and what they do to connections (stream.c). IPv4 only. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 
 #include "sim/stream.h"
@@ -312,4 +315,37 @@ int __wrap_getpeername(int fd, struct sockaddr *addr, socklen_t *addr_bytes) {
   if (result == 0 && (e->state != SIM_CONNECTED || e->is_broken)) result = -ENOTCONN;
   if (result == 0) write_name(&e->remote, addr, addr_bytes);
   return (int)sim_result(result);
+}
+
+/* ---- interfaces ---- */
+
+/* A host's one interface, in one piece. */
+struct interface {
+  struct ifaddrs entry;
+  struct sockaddr_in addr, mask;
+  char name[8];
+};
+
+int __real_getifaddrs(struct ifaddrs **interfaces_out);
+int __wrap_getifaddrs(struct ifaddrs **interfaces_out);
+int __wrap_getifaddrs(struct ifaddrs **interfaces_out) {
+  if (!sim_is_inside()) return __real_getifaddrs(interfaces_out);
+  struct interface *i = calloc(1, sizeof *i); /* the process's: it leaks, and fails, as memory does */
+  if (i == NULL) return -1;
+  i->addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(sim.fiber->process->host->ipv4)};
+  i->mask = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xff000000)};
+  memcpy(i->name, "eth0", 5);
+  i->entry = (struct ifaddrs){.ifa_name = i->name,
+                              .ifa_flags = IFF_UP,
+                              .ifa_addr = (struct sockaddr *)&i->addr,
+                              .ifa_netmask = (struct sockaddr *)&i->mask};
+  *interfaces_out = &i->entry;
+  return 0;
+}
+
+void __real_freeifaddrs(struct ifaddrs *interfaces);
+void __wrap_freeifaddrs(struct ifaddrs *interfaces);
+void __wrap_freeifaddrs(struct ifaddrs *interfaces) {
+  if (!sim_is_inside()) __real_freeifaddrs(interfaces);
+  else free(interfaces); /* an interface begins with its entry */
 }

@@ -46,7 +46,7 @@ static bool has_virtual_name(const char *name) {
 
 static uint32_t count_bits(const uint8_t *mask, uint32_t num_bytes) {
   uint32_t num_bits = 0;
-  for (uint32_t i = 0; i < num_bytes; i++) num_bits += (uint32_t)__builtin_popcount(mask[i]);
+  for (uint32_t i = 0; i < num_bytes; i++) num_bits += sml_popcount_u64(mask[i]);
   return num_bits;
 }
 
