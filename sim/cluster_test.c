@@ -26,7 +26,7 @@ struct worker {
   sml_status status;
   char detail[256];
   sml_stats stats; /* at its end */
-  uint64_t worked_ns;
+  uint64_t last_ns; /* what its last operation took */
 };
 struct cluster {
   uint32_t num_workers, num_operations, num_slots, max_datagram_bytes;
@@ -86,9 +86,11 @@ static int run_worker(void *argument) {
   if (w->status == SML_OK) {
     int32_t *tensor = malloc(c->num_elems * sizeof *tensor);
     w->is_right = tensor != NULL;
-    const uint64_t begin_ns = sim_now_ns();
-    for (uint32_t n = 0; w->is_right && n < c->num_operations; n++) w->is_right = sum_once(w, job, n, tensor);
-    w->worked_ns = sim_now_ns() - begin_ns;
+    for (uint32_t n = 0; w->is_right && n < c->num_operations; n++) {
+      const uint64_t begin_ns = sim_now_ns();
+      w->is_right = sum_once(w, job, n, tensor);
+      w->last_ns = sim_now_ns() - begin_ns;
+    }
     free(tensor);
     w->stats = (sml_stats)SML_STATS_INIT;
     (void)sml_job_stats(job, &w->stats);
@@ -207,7 +209,8 @@ static void test_all_faults(void **state) {
 }
 
 /* The round trip is measured at the join, and the slots that it needs are given: one window of 256 would take ten
- * round trips for this tensor. A near one keeps the usual number. */
+ * round trips for this tensor. A near one keeps the usual number. The first operation opens the window of congestion,
+ * which takes six round trips; the second has all slots. */
 static void test_slots_follow_the_round_trip(void **state) {
   (void)state;
   static const struct {
@@ -220,14 +223,14 @@ static void test_slots_follow_the_round_trip(void **state) {
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     const struct sim_link link = {
         .bits_per_s = UINT64_C(1000000000), .delay_ns = rows[i].delay_ns, .queue_bytes = 16 << 20};
-    struct cluster c = {.num_workers = 2, .num_operations = 1, .num_elems = 1000000, .max_datagram_bytes = 1472};
+    struct cluster c = {.num_workers = 2, .num_operations = 2, .num_elems = 1000000, .max_datagram_bytes = 1472};
     (void)run_cluster(&c, 1, &link);
     const sml_stats *stats = &c.workers[0].stats;
     const uint64_t rtt_ns = 4 * rows[i].delay_ns; /* up and down twice */
     assert_int_equal(stats->num_slots, rows[i].num_slots);
     assert_int_equal(stats->slots_why, rows[i].why);
     assert_in_range(stats->join_rtt_ns, rtt_ns, rtt_ns + 200000); /* and four links' time for a datagram */
-    assert_in_range(c.workers[0].worked_ns, 0, 2 * rtt_ns + 80 * SML_NS_PER_MS); /* the hub takes 67 for both */
+    assert_in_range(c.workers[0].last_ns, 0, 2 * rtt_ns + 80 * SML_NS_PER_MS); /* the hub takes 67 for both */
     assert_int_equal(stats->retransmissions, 0);
     sim_end();
   }
