@@ -248,23 +248,24 @@ def give_loss(row, contender, rows):
     row["times_loss_free"] = row["time_s"] / clean["time_s"] if clean else None
 
 
-def build_without_crc(session):
-    """A second build whose frames carry no CRC; None if it cannot be made."""
-    build = BUILD.rstrip("/") + "-without-crc"
+def build_without(session, what):
+    """A build of its own without "crc" or "timers" (and without questions that the order of packets gives rise to);
+    None if it cannot be made."""
+    build = f"{BUILD.rstrip('/')}-without-{what}"
     session.say(f"building {build}")
     commands = [] if os.path.exists(os.path.join(build, "build.ninja")) else [
-        ["meson", "setup", build, ROOT, "-Dc_args=-DSML_BENCH_WITHOUT_CRC"]]
+        ["meson", "setup", build, ROOT, f"-Dc_args=-DSML_BENCH_WITHOUT_{what.upper()}"]]
     commands.append(["ninja", "-C", build, "src/switchd/switchmld", "src/cli/switchml", "bench/counts/counts"])
     for command in commands:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            session.note(f"what CRC costs was not measured: {' '.join(command)}: {result.stdout[-300:]}")
+            session.note(f"what {what} cost was not measured: {' '.join(command)}: {result.stdout[-300:]}")
             return None
     return build
 
 
-def count_checks(session, build):
-    """What the checks cost in instructions, which do not depend on the machine's other load."""
+def count_checks(session, build, what):
+    """What CRC or timers cost in instructions, which do not depend on the machine's other load."""
     try:
         costs = [gate.count_instructions(os.path.join(each, "bench/counts/counts"), 2, "float32")
                  for each in (BUILD, build)]
@@ -273,7 +274,7 @@ def count_checks(session, build):
         return
     for role in gate.ROLES:
         session.note(f"in-process back end, n = 2, float32: {costs[0][role]:.0f} instructions a chunk in the {role}'s "
-                     f"engine, without CRC {costs[1][role]:.0f}: {costs[0][role] / costs[1][role]:.3f} times")
+                     f"engine, without {what} {costs[1][role]:.0f}: {costs[0][role] / costs[1][role]:.3f} times")
 
 
 SIMULATED_LOSSES = {"uniform": [0.001, 0.01, 0.05], "segmented": [0.01]}
@@ -317,18 +318,19 @@ def simulated_loss(session):
 
 
 def checks(session):
-    """What check words and CRC cost: loopback, unshaped, n = 2, 4, and instructions in process"""
+    """What check words, CRC and timers cost: loopback, unshaped, n = 2, 4, and instructions in process"""
     size, iters = 16 * M, 3 if session.options.quick else 10
-    build = build_without_crc(session)
+    builds = {what: build_without(session, what) for what in ("crc", "timers")}
     for n in session.pick("n", [2, 4], [2]):
         with places.loopback() as place:
             contenders = [SwitchML(session.processes, n), SwitchML(session.processes, n, "SwitchML, check words",
                                                                    {"SWITCHML_CHECK": "1"}, port=4801)]
-            if build:
-                contenders.append(SwitchML(session.processes, n, "SwitchML, without CRC", port=4802, build=build))
+            contenders += [SwitchML(session.processes, n, f"SwitchML, without {what}", port=4802 + i, build=build)
+                           for i, (what, build) in enumerate(builds.items()) if build]
             session.measure(place, contenders, [(size, iters)], {"mtu": 65536, "rate": "none"})
-    if build:
-        count_checks(session, build)
+    for what, build in builds.items():
+        if build:
+            count_checks(session, build, what)
 
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,

@@ -28,7 +28,11 @@
 #define SML_MAX_WORLD_SIZE 4096u
 /* With fewer slots no crowd of packets shows what is lost: timers alone do. The default of the options' crowd_slots,
  * which tests set to less so that small worlds ask as large ones do. */
+#ifdef SML_BENCH_WITHOUT_TIMERS /* worker.c */
+#define SML_CROWD_SLOTS UINT32_MAX
+#else
 #define SML_CROWD_SLOTS 16u
+#endif
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
 
 enum sml_packet_type {
