@@ -154,7 +154,7 @@ static uint16_t free_port(void) {
 static uint16_t rendezvous_port;
 
 /* Comes to the rendezvous first, and says nothing that makes sense. */
-static void be_a_stranger(const char *text, size_t num_bytes) {
+static void be_a_stranger(const char *text) {
   char where[32];
   snprintf(where, sizeof where, "127.0.0.1:%u", rendezvous_port);
   const struct sml_addr addr = addr_of(where);
@@ -163,7 +163,7 @@ static void be_a_stranger(const char *text, size_t num_bytes) {
     if (connect(fd, (const struct sockaddr *)(const void *)addr.bytes, addr.num_bytes) == 0) break;
     usleep(5000);
   }
-  if (write(fd, text, num_bytes) < 0) usleep(1);
+  if (write(fd, text, strlen(text)) < 0) usleep(1);
   close(fd);
 }
 
@@ -174,8 +174,8 @@ static void join_at_rendezvous(struct rank *r) {
   o.world_size = r->world->num_ranks;
   if (r->rank == 0) usleep(100 * 1000); /* the others look for it again and again */
   if (r->rank == 1) {
-    be_a_stranger("GET / HTTP/1.1\r\nHost: example\r\n\r\n", 35);
-    be_a_stranger("", 0);
+    be_a_stranger("GET / HTTP/1.1\r\nHost: example\r\n\r\n");
+    be_a_stranger("");
   }
   CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
   r->status = sml_job_create(r->context, &o, &r->job);
