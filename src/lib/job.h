@@ -73,7 +73,9 @@ struct sml_job {
   /* What all shards' starts say together (lib/shards.h). The shape (lanes, slots, chunk size) stays when the epoch
    * changes. Epoch, slots and slot bases are of the first shard. */
   struct sml_ctl_start start;
-  uint32_t num_lanes, num_engines; /* constant once RUNNING: of all shards together; engines that have any */
+  /* Of all shards together; engines that have any. Written under the lock, at the start and when a successor has other
+   * ones; read without it. */
+  _Atomic uint32_t num_lanes, num_engines;
   struct sml_job_lane lanes[SML_MAX_JOB_LANES];
   sml_stats closed_lanes;                /* figures of lanes that are no more */
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */

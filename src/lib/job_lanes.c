@@ -114,15 +114,17 @@ static bool is_sender(const struct sml_job *job, const struct sml_ctl_start *sta
 
 /* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
 static void place_lanes(struct sml_job *job) {
-  job->num_lanes = job->num_engines = 0;
+  uint32_t num_lanes = 0, num_engines = 0;
   for (uint32_t e = 0; e < SML_MAX_LANES; e++)
     for (uint32_t s = 0; s < job->num_shards; s++) {
       if (e >= job->shards[s].start.num_lanes) continue;
-      SML_ASSERT(job->num_lanes < SML_MAX_JOB_LANES);
-      job->lanes[job->num_lanes++] = (struct sml_job_lane){
+      SML_ASSERT(num_lanes < SML_MAX_JOB_LANES);
+      job->lanes[num_lanes++] = (struct sml_job_lane){
           .shard = s, .engine = e, .num_slots = job->shards[s].start.num_slots, .job = job};
-      job->num_engines = e + 1;
+      num_engines = e + 1;
     }
+  job->num_lanes = num_lanes;
+  job->num_engines = num_engines;
 }
 
 bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start) {
