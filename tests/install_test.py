@@ -99,9 +99,16 @@ def test_python_module_finds_its_library():
         with open(os.path.join(package, "installed.py"), "w", encoding="utf-8") as file:
             file.write(f"LIBRARY = {tree.top + said!r}\n") # what it would be without a staging directory
         env = {name: value for name, value in os.environ.items() if name not in ("SWITCHML_LIBRARY", "LD_LIBRARY_PATH")}
-        used = run(PYTHON, "-c", "import switchml.torch as t; print(t._load_library()._name, t.__file__)",
+        used = run(PYTHON, "-c", "import switchml.torch as t; print(t.load_library()._name, t.__file__)",
                    env={**env, "PYTHONPATH": os.path.dirname(package)})
         assert used.split() == [tree.top + said, package + "/torch.py"], used
+
+
+def test_dissector_is_where_the_package_takes_it_from():
+    with Tree() as tree:
+        assert tree.find("switchml.lua") == os.path.join(tree.prefix, "share/switchml/switchml.lua")
+    with open(os.path.join(ROOT, "packaging/debian/switchml.install"), encoding="utf-8") as file:
+        assert "usr/share/switchml" in file.read().split()
 
 
 def test_service_is_well_formed_and_confined():

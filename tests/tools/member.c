@@ -131,6 +131,19 @@ static int work(const struct member *m, void **buffers) {
   return failed;
 }
 
+/* NS packets SENT RECEIVED RETRANSMISSIONS PROBES. An engine tells after its pass: when it has no more to tell. */
+static void say_stats(const struct member *m) {
+  sml_stats stats = SML_STATS_INIT;
+  uint64_t before;
+  do {
+    before = stats.rx_packets;
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000000}, NULL);
+    if (sml_job_stats(m->job, &stats) != SML_OK) return;
+  } while (stats.rx_packets != before);
+  printf("%" PRIu64 " packets %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", now_ns(), stats.tx_packets,
+         stats.rx_packets, stats.retransmissions, stats.probes);
+}
+
 static int join(struct member *m) {
   sml_job_options options = SML_JOB_OPTIONS_INIT;
   options.rank = m->rank;
@@ -161,6 +174,7 @@ int main(void) {
   }
   int failed = join(&m);
   if (failed == 0) failed = work(&m, buffers);
+  if (failed == 0 && number_from("MEMBER_STATS", 0) != 0) say_stats(&m);
   fflush(stdout);
   if (m.job) sml_job_destroy(m.job);
   if (m.context) sml_context_destroy(m.context);
