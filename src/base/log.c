@@ -14,7 +14,7 @@
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 
 static struct {
-  _Atomic int level;
+  _Atomic int level, format;
   pthread_mutex_t lock;
   time_t second; /* the counts are of this one */
   uint32_t num_lines, num_left_out;
@@ -33,46 +33,153 @@ void sml_log_set_level(enum sml_log_level level) {
   atomic_store(&log_state.level, (int)level);
 }
 
-static size_t begin_line(char *line, const struct timespec *now, enum sml_log_level level) {
-  struct tm utc;
-  gmtime_r(&now->tv_sec, &utc);
-  size_t num_bytes = strftime(line, LINE_BYTES, "%Y-%m-%dT%H:%M:%S", &utc);
-  return num_bytes + (size_t)snprintf(line + num_bytes, LINE_BYTES - num_bytes, ".%03dZ %s ",
-                                      (int)(now->tv_nsec / 1000000), level_names[level]);
+void sml_log_set_format(enum sml_log_format format) {
+  atomic_store(&log_state.format, (int)format);
 }
 
-static void write_line(char *line, size_t num_bytes) {
-  if (num_bytes > LINE_BYTES - 2) num_bytes = LINE_BYTES - 2; /* cut by vsnprintf */
-  line[num_bytes] = '\n';
-  if (write(STDERR_FILENO, line, num_bytes + 1) < 0) return; /* nowhere left to say so */
+bool sml_log_parse_format(const char *text, enum sml_log_format *format_out) {
+  *format_out = strcmp(text, "json") == 0 ? SML_LOG_JSON : SML_LOG_TEXT;
+  return *format_out == SML_LOG_JSON || strcmp(text, "text") == 0;
+}
+
+/* --- a line --- */
+
+/* What does not fit is left out, but never the end of the line: that has room of its own. */
+#define END_BYTES 4u
+#define RESERVE_BYTES 96u /* behind a value: a quote, and the names of what follows */
+struct line {
+  bool is_json;
+  size_t num_bytes;
+  char text[LINE_BYTES];
+};
+
+static void add_bytes(struct line *line, const char *bytes, size_t num_bytes) {
+  if (num_bytes > LINE_BYTES - END_BYTES - line->num_bytes) return;
+  memcpy(line->text + line->num_bytes, bytes, num_bytes);
+  line->num_bytes += num_bytes;
+}
+
+static void add(struct line *line, const char *text) {
+  add_bytes(line, text, strlen(text));
+}
+
+/* Bytes of a value. Text of others may be in it: it must not end the value or the line, and JSON is UTF-8. */
+static void add_value(struct line *line, const char *text) {
+  for (; *text && line->num_bytes < LINE_BYTES - RESERVE_BYTES; text++) {
+    char escaped[8];
+    const unsigned char c = (unsigned char)*text;
+    if (!line->is_json)
+      snprintf(escaped, sizeof escaped, "%c", c == '"' ? '\'' : c < 0x20 || c == 0x7f ? ' ' : c);
+    else if (c == '"' || c == '\\' || c < 0x20 || c == 0x7f)
+      snprintf(escaped, sizeof escaped, "\\u%04x", c);
+    else
+      snprintf(escaped, sizeof escaped, "%c", c < 0x80 ? c : '?');
+    add(line, escaped);
+  }
+}
+
+static void begin_line(struct line *line, const struct timespec *now, enum sml_log_level level) {
+  struct tm utc;
+  char text[64], time_text[32];
+  gmtime_r(&now->tv_sec, &utc);
+  strftime(time_text, sizeof time_text, "%Y-%m-%dT%H:%M:%S", &utc);
+  line->num_bytes = 0;
+  line->is_json = atomic_load_explicit(&log_state.format, memory_order_relaxed) == SML_LOG_JSON;
+  snprintf(text, sizeof text, "%s%s.%03dZ", line->is_json ? "{\"time\":\"" : "", time_text,
+           (int)(now->tv_nsec / 1000000));
+  add(line, text);
+  add(line, line->is_json ? "\",\"level\":\"" : " ");
+  add(line, level_names[level]);
+  add(line, line->is_json ? "\",\"event\":\"" : " ");
+}
+
+static void add_field(struct line *line, const struct sml_log_field *field) {
+  if (line->num_bytes >= LINE_BYTES - RESERVE_BYTES) return;
+  char number[24];
+  snprintf(number, sizeof number, "%llu", (unsigned long long)field->number);
+  add(line, line->is_json ? ",\"" : " ");
+  add(line, field->name);
+  add(line, line->is_json ? "\":" : "=");
+  const bool is_quoted = field->text && (line->is_json || field->text[0] == 0 || strchr(field->text, ' '));
+  if (is_quoted) add(line, "\"");
+  add_value(line, field->text ? field->text : number);
+  if (is_quoted) add(line, "\"");
+}
+
+static void write_line(struct line *line) {
+  line->text[line->num_bytes++] = '\n';
+  if (write(STDERR_FILENO, line->text, line->num_bytes) < 0) return; /* nowhere left to say so */
+}
+
+static void end_event(struct line *line, const struct sml_log_field *fields, size_t num_fields,
+                      const char *sentence) {
+  if (line->is_json) add(line, "\"");
+  for (size_t i = 0; i < num_fields; i++) add_field(line, &fields[i]);
+  if (sentence[0]) {
+    add(line, line->is_json ? ",\"text\":\"" : " \"");
+    add_value(line, sentence);
+    line->text[line->num_bytes++] = '"'; /* of the end's room */
+  }
+  if (line->is_json) line->text[line->num_bytes++] = '}';
+  write_line(line);
+}
+
+/* --- how many --- */
+
+/* With the lock. At the first line of a second, those of the one before that were left out are told. */
+static bool may_write(enum sml_log_level level, const struct timespec *now) {
+  if (log_state.second != now->tv_sec) {
+    if (log_state.num_left_out > 0) {
+      struct line line;
+      const struct sml_log_field count = {.name = "count", .number = log_state.num_left_out};
+      begin_line(&line, now, SML_LOG_WARNING);
+      add(&line, "log_lines_left_out");
+      end_event(&line, &count, 1, "");
+    }
+    log_state.second = now->tv_sec;
+    log_state.num_lines = log_state.num_left_out = 0;
+  }
+  const bool is_written = level == SML_LOG_ERROR || log_state.num_lines < LINES_PER_S;
+  log_state.num_lines += is_written;
+  log_state.num_left_out += !is_written;
+  return is_written;
+}
+
+void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields,
+                   size_t num_fields, const char *sentence) {
+  if ((int)level > atomic_load_explicit(&log_state.level, memory_order_relaxed)) return;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  pthread_mutex_lock(&log_state.lock);
+  if (may_write(level, &now)) {
+    struct line line;
+    begin_line(&line, &now, level);
+    add_value(&line, event);
+    end_event(&line, fields, num_fields, sentence);
+  }
+  pthread_mutex_unlock(&log_state.lock);
 }
 
 void sml_log(enum sml_log_level level, const char *format, ...) {
   if ((int)level > atomic_load_explicit(&log_state.level, memory_order_relaxed)) return;
-  char line[LINE_BYTES];
+  char text[LINE_BYTES];
   struct timespec now;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
   clock_gettime(CLOCK_REALTIME, &now);
   pthread_mutex_lock(&log_state.lock);
-  if (log_state.second != now.tv_sec) {
-    if (log_state.num_left_out > 0) {
-      size_t used = begin_line(line, &now, SML_LOG_WARNING);
-      int more =
-          snprintf(line + used, LINE_BYTES - used, "log_lines_left_out count=%u", log_state.num_left_out);
-      write_line(line, used + (size_t)more);
+  if (may_write(level, &now)) {
+    struct line line;
+    begin_line(&line, &now, level);
+    if (line.is_json) {
+      add_value(&line, text);
+      add(&line, "\"}");
+    } else {
+      add_bytes(&line, text, sml_min_u64(strlen(text), LINE_BYTES - END_BYTES - line.num_bytes));
     }
-    log_state.second = now.tv_sec;
-    log_state.num_lines = log_state.num_left_out = 0;
-  }
-  bool is_written = level == SML_LOG_ERROR || log_state.num_lines < LINES_PER_S;
-  log_state.num_lines += is_written;
-  log_state.num_left_out += !is_written;
-  if (is_written) {
-    size_t used = begin_line(line, &now, level);
-    va_list args;
-    va_start(args, format);
-    int more = vsnprintf(line + used, LINE_BYTES - used, format, args);
-    va_end(args);
-    write_line(line, used + (more > 0 ? (size_t)more : 0));
+    write_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);
 }

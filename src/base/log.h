@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Lines for the operator, on stderr: "2026-01-02T03:04:05.678Z warning rank_lost job=x rank=2 ...". For
- * daemons and commands; the pure modules and the library don't log. */
+ * Lines for the operator, on stderr, one for each event that matters: "2026-01-02T03:04:05.678Z warning rank_lost job=x
+ * rank=2 "why"", or the same as an object of JSON. For daemons and commands; the pure modules and the library don't
+ * log. */
 #ifndef SML_BASE_LOG_H
 #define SML_BASE_LOG_H
 
@@ -11,6 +12,19 @@ enum sml_log_level { SML_LOG_ERROR, SML_LOG_WARNING, SML_LOG_INFO, SML_LOG_DEBUG
 /* "error", "warning", "info", "debug"; false: no such level. */
 bool sml_log_parse_level(const char *text, enum sml_log_level *level_out);
 void sml_log_set_level(enum sml_log_level level); /* default info */
+enum sml_log_format { SML_LOG_TEXT, SML_LOG_JSON };
+void sml_log_set_format(enum sml_log_format format); /* default text */
+bool sml_log_parse_format(const char *text, enum sml_log_format *format_out); /* "text", "json" */
+
+/* A text (of any bytes), or a number. */
+struct sml_log_field {
+  const char *name, *text; /* text NULL: the number */
+  uint64_t number;
+};
+/* An event: its name, fields, and a sentence ("" : none). As sml_log() below. */
+void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
+                   const char *sentence);
+
 /* One line in one write, any thread. At most 200 lines a second: what others can cause must not fill a
  * disk; how many were left out is said afterwards. Errors always pass. */
 void sml_log(enum sml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

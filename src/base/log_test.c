@@ -86,11 +86,69 @@ static void test_flood_is_limited(void **state) {
   assert_non_null(strstr(captured, "log_lines_left_out count="));
 }
 
+static const struct sml_log_field fields[] = {{"job", "x", 0},
+                                              {"rank", NULL, 3},
+                                              {"said", "two words", 0},
+                                              {"odd", "a\"b\\c\n\xff", 0},
+                                              {"none", "", 0}};
+
+static void log_events(void) {
+  sml_log_event(SML_LOG_WARNING, "rank_lost", fields, SML_ARRAY_LEN(fields), "it \"went\"");
+  sml_log_event(SML_LOG_WARNING, "bare", NULL, 0, "");
+  sml_log(SML_LOG_WARNING, "plain \"%d\"", 7);
+}
+
+static void test_events_as_text(void **state) {
+  (void)state;
+  sleep(1); /* the flood is over */
+  capture(log_events);
+  assert_non_null(strstr(
+      captured,
+      "Z warning rank_lost job=x rank=3 said=\"two words\" odd=a'b\\c \xff none=\"\" \"it 'went'\"\n"));
+  assert_non_null(strstr(captured, "Z warning bare\n"));
+  assert_non_null(strstr(captured, "Z warning plain \"7\"\n"));
+}
+
+static void test_events_as_json(void **state) {
+  (void)state;
+  enum sml_log_format format;
+  assert_false(sml_log_parse_format("xml", &format));
+  assert_true(sml_log_parse_format("json", &format));
+  sml_log_set_format(format);
+  capture(log_events);
+  assert_non_null(strstr(captured, "{\"time\":\"20"));
+  assert_non_null(strstr(captured,
+                         "Z\",\"level\":\"warning\",\"event\":\"rank_lost\",\"job\":\"x\",\"rank\":3,"
+                         "\"said\":\"two words\",\"odd\":\"a\\u0022b\\u005cc\\u000a?\",\"none\":\"\","
+                         "\"text\":\"it \\u0022went\\u0022\"}\n"));
+  assert_non_null(strstr(captured, "\"event\":\"bare\"}\n"));
+  assert_non_null(strstr(captured, "\"event\":\"plain \\u00227\\u0022\"}\n"));
+}
+
+static void log_long_events(void) {
+  static char text[4096];
+  memset(text, '"', sizeof text - 1);
+  const struct sml_log_field field = {"job", "x", 0};
+  sml_log_event(SML_LOG_ERROR, "rank_lost", &field, 1, text);
+  sml_log(SML_LOG_ERROR, "%s", text);
+}
+
+static void test_cut_json_is_json(void **state) {
+  (void)state;
+  capture(log_long_events);
+  assert_int_equal(count_lines(), 2);
+  const char *end = strchr(captured, '\n');
+  assert_memory_equal(end - 2, "\"}\n", 3);
+  assert_memory_equal(captured + strlen(captured) - 3, "\"}\n", 3);
+  assert_true(end - captured < 1100);
+  sml_log_set_format(SML_LOG_TEXT);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_levels),
-      cmocka_unit_test(test_long_line_is_cut),
-      cmocka_unit_test(test_flood_is_limited),
+      cmocka_unit_test(test_levels),           cmocka_unit_test(test_long_line_is_cut),
+      cmocka_unit_test(test_flood_is_limited), cmocka_unit_test(test_events_as_text),
+      cmocka_unit_test(test_events_as_json),   cmocka_unit_test(test_cut_json_is_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "aggd/aggd.h"
 #include "aggd/key_reader.h"
 #include "base/log.h"
+#include "switchd/http.h"
 #include "switchd/notify.h"
 #include "switchd/status_json.h"
 #include "switchd/trace_files.h"
@@ -32,6 +33,8 @@ enum option_key {
   KEY_NO_OFFLOAD,
   KEY_CPUS,
   KEY_LOG_LEVEL,
+  KEY_LOG_FORMAT,
+  KEY_HTTP,
   KEY_PORT_FILE,
   KEY_KEY_FILE,
   KEY_MAX_PER_HOST,
@@ -88,13 +91,19 @@ static const struct argp_option option_table[] = {
      "Write it to files there, for `switchml trace`: on SIGUSR1, and when a job is aborted. Default: never", 0},
     {"trace-events", KEY_TRACE_EVENTS, "N", 0, "Events that it keeps a lane: 1 to 16777216. Default 16384", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
+    {"log-format", KEY_LOG_FORMAT, "FORMAT", 0, "text or json, one object a line. Default text", 0},
+    {"http", KEY_HTTP, "ADDRESS:PORT", 0,
+     "Serve metrics (/metrics), the status (/api/status) and a page that shows it (/) there, to whoever reaches it. "
+     "Default: no HTTP",
+     0},
     {"port-file", KEY_PORT_FILE, "FILE", 0, "Write HOST:PORT of the control port there once ready", 0},
     {0},
 };
 
 struct settings {
   struct sml_aggd_options aggd;
-  const char *listen, *port_file, *key_file, *multicast, *multicast_interface;
+  const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *http;
+  struct sml_addr http_addr;
   struct sml_trace_files trace_files;
 };
 
@@ -135,9 +144,40 @@ static error_t parse_multicast_option(int key, char *argument, struct argp_state
   return 0;
 }
 
-static error_t parse_option(int key, char *argument, struct argp_state *state) {
+/* What the daemon says, and where. */
+static error_t parse_output_option(int key, char *argument, struct argp_state *state) {
   struct settings *s = state->input;
   enum sml_log_level level;
+  enum sml_log_format format;
+  switch (key) {
+    case KEY_LOG_LEVEL:
+      if (!sml_log_parse_level(argument, &level)) {
+        argp_error(state, "--log-level: '%s' is not error, warning, info or debug", argument);
+      }
+      sml_log_set_level(level);
+      break;
+    case KEY_LOG_FORMAT:
+      if (!sml_log_parse_format(argument, &format))
+        argp_error(state, "--log-format: '%s' is not text or json", argument);
+      sml_log_set_format(format);
+      break;
+    case KEY_HTTP:
+      s->http = argument;
+      break;
+    case KEY_PORT_FILE:
+      s->port_file = argument;
+      break;
+    case ARGP_KEY_ARG:
+      argp_error(state, "unexpected argument '%s'", argument);
+      break;
+    default:
+      return parse_multicast_option(key, argument, state);
+  }
+  return 0;
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state) {
+  struct settings *s = state->input;
   switch (key) {
     case KEY_LISTEN:
       s->listen = argument;
@@ -187,20 +227,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case KEY_TRACE_EVENTS:
       s->aggd.trace_events = parse_number(state, "trace-events", argument, 1, SML_TRACE_MAX_EVENTS);
       break;
-    case KEY_LOG_LEVEL:
-      if (!sml_log_parse_level(argument, &level)) {
-        argp_error(state, "--log-level: '%s' is not error, warning, info or debug", argument);
-      }
-      sml_log_set_level(level);
-      break;
-    case KEY_PORT_FILE:
-      s->port_file = argument;
-      break;
-    case ARGP_KEY_ARG:
-      argp_error(state, "unexpected argument '%s'", argument);
-      break;
     default:
-      return parse_multicast_option(key, argument, state);
+      return parse_output_option(key, argument, state);
   }
   return 0;
 }
@@ -245,6 +273,10 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
     return false;
   }
   if (!parse_multicast(s)) return false;
+  if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, error, sizeof error)) {
+    fprintf(stderr, "switchmld: --http: %s\n", error);
+    return false;
+  }
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535) {
     fprintf(stderr, "switchmld: --data-port: %u lanes from port %u on don't end at 65535\n",
             s->aggd.num_lanes, s->aggd.first_data_port);
@@ -259,29 +291,25 @@ static bool parse_settings(int argc, char **argv, struct settings *s) {
 
 static void log_capture_ended(void *user, const char *text) {
   (void)user;
-  sml_log(SML_LOG_WARNING, "capture_ended \"%s\"", text);
+  sml_log_event(SML_LOG_WARNING, "capture_ended", NULL, 0, text);
 }
 
-/* Job events, one line each. Text of a rank may be in it: its quotes must not end ours. */
+/* Job events, one line each. */
 static void log_note(void *user, const struct sml_aggd_note *note) {
   struct settings *settings = user;
   sml_trace_files_note(&settings->trace_files, note);
-  char text[ERROR_BYTES];
-  snprintf(text, sizeof text, "%s", note->text);
-  for (char *c = text; *c; c++) {
-    if (*c == '"') *c = '\'';
-  }
-  bool is_detail = strncmp(note->name, "rank_", 5) == 0 && !note->is_warning;
-  enum sml_log_level level = note->is_warning ? SML_LOG_WARNING : is_detail ? SML_LOG_DEBUG : SML_LOG_INFO;
-  if (note->job_name[0] == 0) {
-    sml_log(level, "%s \"%s\"", note->name, text);
-  } else if (strncmp(note->name, "rank_", 5) == 0) {
-    sml_log(level, "%s job=%s number=%u epoch=%08x rank=%u \"%s\"", note->name, note->job_name, note->job,
-            note->epoch, note->rank, text);
-  } else {
-    sml_log(level, "%s job=%s number=%u epoch=%08x ranks=%u \"%s\"", note->name, note->job_name, note->job,
-            note->epoch, note->world_size, text);
-  }
+  char epoch[16];
+  const bool is_of_rank = strncmp(note->name, "rank_", 5) == 0;
+  const enum sml_log_level level = note->is_warning ? SML_LOG_WARNING : is_of_rank ? SML_LOG_DEBUG : SML_LOG_INFO;
+  const struct sml_log_field fields[] = {{"job", note->job_name, 0},
+                                         {"number", NULL, note->job},
+                                         {"epoch", epoch, 0},
+                                         {is_of_rank ? "rank" : "ranks", NULL,
+                                          is_of_rank ? note->rank : note->world_size},
+                                         {"key", note->key_name, 0}};
+  snprintf(epoch, sizeof epoch, "%08x", note->epoch);
+  const size_t num_fields = note->job_name[0] == 0 ? 0 : SML_ARRAY_LEN(fields) - (note->key_name[0] == 0);
+  sml_log_event(level, note->name, fields, num_fields, note->text);
 }
 
 static char *render_status(void *user, const struct sml_snapshot *snapshot, const char *key_name) {
@@ -311,9 +339,9 @@ static void raise_descriptor_limit(uint32_t max_connections) {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < max_connections + 64u) {
-    sml_log(SML_LOG_WARNING,
-            "few_descriptors limit=%llu connections=%u \"raise the hard limit of open files\"",
-            (unsigned long long)limit.rlim_cur, max_connections);
+    const struct sml_log_field fields[] = {{"limit", NULL, limit.rlim_cur}, {"connections", NULL, max_connections}};
+    sml_log_event(SML_LOG_WARNING, "few_descriptors", fields, SML_ARRAY_LEN(fields),
+                  "raise the hard limit of open files");
   }
 }
 
@@ -328,6 +356,29 @@ static bool write_port_file(const char *path, const char *addr_text) {
   fprintf(stderr, "switchmld: cannot write the port file %s: %s\n", path, strerror(errno));
   if (file) unlink(temporary);
   return false;
+}
+
+static bool start_http(struct settings *s, struct sml_aggd *aggd, struct sml_http **http_out) {
+  char error[ERROR_BYTES];
+  if (sml_http_start(&s->http_addr, aggd, http_out, error, sizeof error) != 0) {
+    fprintf(stderr, "switchmld: --http: %s\n", error);
+    return false;
+  }
+  sml_addr_set_port(&s->http_addr, sml_http_port(*http_out));
+  return true;
+}
+
+static void say_ready(const struct settings *s, const char *addr_text) {
+  char http_text[64];
+  fprintf(stderr, "switchmld: listening on %s, %u lanes\n", addr_text, s->aggd.num_lanes);
+  if (s->http) {
+    sml_addr_format(&s->http_addr, http_text, sizeof http_text);
+    fprintf(stderr, "switchmld: status at http://%s/\n", http_text);
+  }
+  const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
+  if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
+  if (sml_faults_any(&s->aggd.faults))
+    sml_log_event(SML_LOG_WARNING, "faults_injected", NULL, 0, getenv("SWITCHML_FAULTS"));
 }
 
 int main(int argc, char **argv) {
@@ -356,20 +407,22 @@ int main(int argc, char **argv) {
   struct sml_addr addr;
   sml_aggd_addr(aggd, &addr);
   sml_addr_format(&addr, addr_text, sizeof addr_text);
-  if (settings.port_file && !write_port_file(settings.port_file, addr_text)) {
+  struct sml_http *http = NULL;
+  if (settings.http && !start_http(&settings, aggd, &http)) {
     sml_aggd_stop(aggd);
     return 1;
   }
-  fprintf(stderr, "switchmld: listening on %s, %u lanes\n", addr_text, settings.aggd.num_lanes);
-  if (settings.aggd.num_keys > 0) sml_log(SML_LOG_INFO, "authenticating keys=%u", settings.aggd.num_keys);
-  if (sml_faults_any(&settings.aggd.faults)) {
-    sml_log(SML_LOG_WARNING, "faults_injected \"SWITCHML_FAULTS=%s\"", getenv("SWITCHML_FAULTS"));
+  say_ready(&settings, addr_text);
+  /* Last: who waits for the file finds everything there, HTTP and what was said about it too. */
+  if (settings.port_file && !write_port_file(settings.port_file, addr_text)) {
+    sml_http_stop(http);
+    sml_aggd_stop(aggd);
+    return 1;
   }
-
   char ready[ERROR_BYTES];
   snprintf(ready, sizeof ready, "READY=1\nSTATUS=listening on %s, %u lanes", addr_text, settings.aggd.num_lanes);
   if (!sml_notify(ready))
-    sml_log(SML_LOG_WARNING, "service_manager_deaf \"NOTIFY_SOCKET=%s\"", getenv("NOTIFY_SOCKET"));
+    sml_log_event(SML_LOG_WARNING, "service_manager_deaf", NULL, 0, getenv("NOTIFY_SOCKET"));
 
   int signal_number = 0;
   while (sigwait(&awaited_signals, &signal_number) != 0 || signal_number == SIGUSR1)
@@ -377,7 +430,9 @@ int main(int argc, char **argv) {
   (void)sml_notify("STOPPING=1\nSTATUS=telling the ranks");
   char drops[ERROR_BYTES];
   sml_aggd_describe_drops(aggd, drops, sizeof drops);
-  sml_log(SML_LOG_INFO, "stopping signal=%s dropped_packets=\"%s\"", sigabbrev_np(signal_number), drops);
+  const struct sml_log_field fields[] = {{"signal", sigabbrev_np(signal_number), 0}, {"dropped_packets", drops, 0}};
+  sml_log_event(SML_LOG_INFO, "stopping", fields, SML_ARRAY_LEN(fields), "");
+  sml_http_stop(http);
   sml_aggd_stop(aggd);
   return 0;
 }

@@ -25,14 +25,16 @@ static void write_file(struct sml_trace_files *f, struct sml_aggd *aggd, const c
   const bool is_written = sml_aggd_collect_trace(aggd, &dump) && sml_trace_write(&dump, path, error, sizeof error) == 0;
   sml_trace_clear(&dump);
   f->num_written += is_written;
-  if (is_written) sml_log(SML_LOG_INFO, "trace_written file=\"%s\" reason=\"%s\"", path, reason);
-  else sml_log(SML_LOG_WARNING, "trace_failed \"%s\"", error);
+  const struct sml_log_field fields[] = {{"file", path, 0}, {"reason", reason, 0}};
+  if (is_written) sml_log_event(SML_LOG_INFO, "trace_written", fields, SML_ARRAY_LEN(fields), "");
+  else sml_log_event(SML_LOG_WARNING, "trace_failed", NULL, 0, error);
 }
 
 void sml_trace_files_on_signal(struct sml_trace_files *f, struct sml_aggd *aggd) {
   const bool is_unasked = atomic_exchange(&f->is_wanted, false);
   if (f->folder == NULL) {
-    sml_log(SML_LOG_WARNING, "trace_failed \"start switchmld with --trace-dir to have SIGUSR1 write one\"");
+    sml_log_event(SML_LOG_WARNING, "trace_failed", NULL, 0,
+                  "start switchmld with --trace-dir to have SIGUSR1 write one");
     return;
   }
   if (!is_unasked) {

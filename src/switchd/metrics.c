@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One table of families for each kind of thing: the service, lanes, jobs, ranks. Names of jobs and keys have
+ * letters, digits and . _ : / - only, so labels need no escapes. */
+#include "switchd/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct writer {
+  FILE *stream;
+  const struct sml_snapshot *s;
+  uint8_t *is_shadowed; /* [num_jobs]: an earlier job has the same name and key, as while one ends and the
+                           next joins */
+};
+
+static double age_s(const struct sml_snapshot *s, uint64_t then_ns) {
+  return then_ns != 0 && s->taken_ns > then_ns ? (double)(s->taken_ns - then_ns) / 1e9 : 0;
+}
+
+static void begin(const struct writer *w, const char *name, const char *type, const char *help) {
+  fprintf(w->stream, "# HELP switchml_%s %s\n# TYPE switchml_%s %s\n", name, help, name, type);
+}
+
+static void put_one(const struct writer *w, const char *name, const char *type, const char *help,
+                    double value) {
+  begin(w, name, type, help);
+  fprintf(w->stream, "switchml_%s %.15g\n", name, value);
+}
+
+/* --- the service --- */
+
+static const char *const event_names[SML_NUM_HAPPENINGS] = {
+    [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
+    [SML_HAPPENED_RANK_LOST] = "rank_lost",       [SML_HAPPENED_RANK_LATE] = "rank_late",
+    [SML_HAPPENED_JOB_STARTED] = "job_started",   [SML_HAPPENED_JOB_ENDED] = "job_ended",
+    [SML_HAPPENED_JOB_ABORTED] = "job_aborted",   [SML_HAPPENED_JOB_REFUSED] = "job_refused",
+    [SML_HAPPENED_JOIN_REFUSED] = "join_refused",
+};
+
+static void put_service(const struct writer *w) {
+  const struct sml_snapshot *s = w->s;
+  begin(w, "build_info", "gauge", "1, of this version.");
+  fprintf(w->stream, "switchml_build_info{version=\"" SML_VERSION_TEXT "\"} 1\n");
+  put_one(w, "uptime_seconds", "gauge", "Since the daemon started.", age_s(s, s->started_ns));
+  begin(w, "connections", "gauge", "Control connections, of members of jobs and of others.");
+  fprintf(w->stream,
+          "switchml_connections{state=\"joined\"} %u\nswitchml_connections{state=\"waiting\"} %u\n",
+          s->counts.connections - s->counts.unjoined, s->counts.unjoined);
+  put_one(w, "connections_limit", "gauge", "Most control connections.", s->max_connections);
+  begin(w, "jobs", "gauge", "Jobs that are joined, and jobs that run.");
+  fprintf(w->stream, "switchml_jobs{state=\"joining\"} %u\nswitchml_jobs{state=\"running\"} %u\n",
+          s->counts.jobs_joining, s->counts.jobs_started);
+  put_one(w, "jobs_limit", "gauge", "Most jobs that run at a time.", s->max_jobs);
+  put_one(w, "slots", "gauge", "Slots of each lane.", s->pool_slots);
+  begin(w, "events_total", "counter", "What happened to jobs and ranks.");
+  for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++)
+    fprintf(w->stream, "switchml_events_total{event=\"%s\"} %llu\n", event_names[i],
+            (unsigned long long)s->num_happened[i]);
+}
+
+/* --- lanes --- */
+
+static uint64_t lane_slots_used(const struct sml_port_snapshot *l) {
+  return l->slots_used;
+}
+static uint64_t lane_rx_packets(const struct sml_port_snapshot *l) {
+  return l->io.rx_frames;
+}
+static uint64_t lane_rx_bytes(const struct sml_port_snapshot *l) {
+  return l->io.rx_bytes;
+}
+static uint64_t lane_tx_packets(const struct sml_port_snapshot *l) {
+  return l->io.tx_frames;
+}
+static uint64_t lane_tx_bytes(const struct sml_port_snapshot *l) {
+  return l->io.tx_bytes;
+}
+static uint64_t lane_tx_lost(const struct sml_port_snapshot *l) {
+  return l->io.tx_lost_frames;
+}
+static uint64_t lane_calls(const struct sml_port_snapshot *l) {
+  return l->io.system_calls;
+}
+
+static const struct {
+  const char *name, *type, *help;
+  uint64_t (*value)(const struct sml_port_snapshot *lane);
+} lane_families[] = {
+    {"slots_used", "gauge", "Slots that jobs have.", lane_slots_used},
+    {"received_packets_total", "counter", "Datagrams received.", lane_rx_packets},
+    {"received_bytes_total", "counter", "UDP payload received.", lane_rx_bytes},
+    {"sent_packets_total", "counter", "Datagrams sent.", lane_tx_packets},
+    {"sent_bytes_total", "counter", "UDP payload sent.", lane_tx_bytes},
+    {"send_failures_total", "counter", "Datagrams that the system did not take.", lane_tx_lost},
+    {"system_calls_total", "counter", "System calls of the data path, waits included.", lane_calls},
+};
+
+static void put_lanes(const struct writer *w) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(lane_families); i++) {
+    begin(w, lane_families[i].name, lane_families[i].type, lane_families[i].help);
+    for (uint32_t l = 0; l < w->s->num_lanes; l++)
+      fprintf(w->stream, "switchml_%s{lane=\"%u\"} %llu\n", lane_families[i].name, l,
+              (unsigned long long)lane_families[i].value(&w->s->lanes[l]));
+  }
+  begin(w, "dropped_packets_total", "counter", "Datagrams received and not acted upon.");
+  for (uint32_t l = 0; l < w->s->num_lanes; l++)
+    for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
+      fprintf(w->stream, "switchml_dropped_packets_total{lane=\"%u\",reason=\"%s\"} %llu\n", l,
+              sml_drop_name((enum sml_drop)d), (unsigned long long)w->s->lanes[l].num_drops[d]);
+}
+
+/* --- jobs --- */
+
+typedef double job_value(const struct sml_snapshot *s, const struct sml_job_snapshot *job);
+
+static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  struct sml_traffic all = {0};
+  for (uint32_t i = 0; i < job->num_ranks; i++) {
+    const struct sml_traffic *t = &s->ranks[job->first_rank + i].look.traffic;
+    all.num_packets += t->num_packets;
+    all.num_bytes += t->num_bytes;
+    all.num_retransmissions += t->num_retransmissions;
+    all.num_repeats += t->num_repeats;
+  }
+  return all;
+}
+
+#define JOB_VALUE(name, expression)                                                      \
+  static double name(const struct sml_snapshot *s, const struct sml_job_snapshot *job) { \
+    (void)s;                                                                             \
+    return (double)(expression);                                                         \
+  }
+JOB_VALUE(job_world_size, job->is.world_size)
+JOB_VALUE(job_present, job->is.num_present)
+JOB_VALUE(job_late, job->is.num_late)
+JOB_VALUE(job_departed, job->is.num_departed)
+JOB_VALUE(job_called, job->is.submitted)
+JOB_VALUE(job_completed, job->is.completed)
+JOB_VALUE(job_slots, job->is.num_slots)
+JOB_VALUE(job_waiting, job->does.slots_waiting)
+JOB_VALUE(job_sums, job->does.num_results)
+JOB_VALUE(job_sum_age, age_s(s, job->does.progress_ns))
+JOB_VALUE(job_packets, traffic_of(s, job).num_packets)
+JOB_VALUE(job_bytes, traffic_of(s, job).num_bytes)
+JOB_VALUE(job_retransmissions, traffic_of(s, job).num_retransmissions)
+JOB_VALUE(job_repeats, traffic_of(s, job).num_repeats)
+
+static const struct {
+  const char *name, *type, *help;
+  job_value *value;
+} job_families[] = {
+    {"job_world_size", "gauge", "Ranks that the job has when all are in.", job_world_size},
+    {"job_ranks_present", "gauge", "Ranks with a control connection.", job_present},
+    {"job_ranks_late", "gauge", "Ranks that are alive but have not called what others have.", job_late},
+    {"job_ranks_departed", "gauge", "Ranks that left or were lost.", job_departed},
+    {"job_operations_called_total", "counter", "Operations that the rank that is ahead has called.",
+     job_called},
+    {"job_operations_completed_total", "counter", "Operations that every rank has completed.", job_completed},
+    {"job_slots", "gauge", "Slots of each of its lanes.", job_slots},
+    {"job_slots_waiting", "gauge", "Slots whose sum is not complete.", job_waiting},
+    {"job_sums_total", "counter", "Slots completed.", job_sums},
+    {"job_last_sum_age_seconds", "gauge", "Since a slot was completed.", job_sum_age},
+    {"job_received_packets_total", "counter", "Updates and probes of its ranks.", job_packets},
+    {"job_received_bytes_total", "counter", "UDP payload of those.", job_bytes},
+    {"job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",
+     job_retransmissions},
+    {"job_repeated_results_total", "counter", "Results sent again to a rank.", job_repeats},
+};
+
+static void put_labels(const struct writer *w, const char *name, const struct sml_job_snapshot *job) {
+  fprintf(w->stream, "switchml_%s{job_name=\"%s\",key=\"%s\"", name, job->is.name, job->is.key_name);
+}
+
+static void put_jobs(const struct writer *w) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(job_families); i++) {
+    begin(w, job_families[i].name, job_families[i].type, job_families[i].help);
+    for (uint32_t j = 0; j < w->s->num_jobs; j++) {
+      if (w->is_shadowed[j]) continue;
+      put_labels(w, job_families[i].name, &w->s->jobs[j]);
+      fprintf(w->stream, "} %.15g\n", job_families[i].value(w->s, &w->s->jobs[j]));
+    }
+  }
+  begin(w, "job_dropped_packets_total", "counter",
+        "Datagrams for the job that were not acted upon; reasons that occurred.");
+  for (uint32_t j = 0; j < w->s->num_jobs; j++) {
+    for (uint32_t d = 0; d < SML_NUM_DROPS; d++) {
+      const uint64_t num_drops = w->s->jobs[j].does.num_drops[d];
+      if (w->is_shadowed[j] || num_drops == 0) continue;
+      put_labels(w, "job_dropped_packets_total", &w->s->jobs[j]);
+      fprintf(w->stream, ",reason=\"%s\"} %llu\n", sml_drop_name((enum sml_drop)d),
+              (unsigned long long)num_drops);
+    }
+  }
+}
+
+/* --- ranks --- */
+
+typedef double rank_value(const struct sml_snapshot *s, const struct sml_rank_snapshot *rank);
+#define RANK_VALUE(name, expression)                                                       \
+  static double name(const struct sml_snapshot *s, const struct sml_rank_snapshot *rank) { \
+    (void)s;                                                                               \
+    return (double)(expression);                                                           \
+  }
+RANK_VALUE(rank_late, rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)
+RANK_VALUE(rank_called, rank->member.submitted)
+RANK_VALUE(rank_packets, rank->look.traffic.num_packets)
+RANK_VALUE(rank_bytes, rank->look.traffic.num_bytes)
+RANK_VALUE(rank_retransmissions, rank->look.traffic.num_retransmissions)
+RANK_VALUE(rank_missing, rank->look.slots_missing)
+
+static const struct {
+  const char *name, *type, *help;
+  rank_value *value;
+} rank_families[] = {
+    {"rank_late_seconds", "gauge", "How long others have waited for the rank to call; 0: it is not late.",
+     rank_late},
+    {"rank_operations_called_total", "counter", "Operations that the rank has called.", rank_called},
+    {"rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",
+     rank_packets},
+    {"rank_received_bytes_total", "counter", "UDP payload of those.", rank_bytes},
+    {"rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",
+     rank_retransmissions},
+    {"rank_slots_missing", "gauge", "Slots that wait for it.", rank_missing},
+};
+
+static void put_family_of_ranks(const struct writer *w, size_t family) {
+  uint32_t num_put = 0;
+  for (uint32_t j = 0; j < w->s->num_jobs; j++) {
+    const struct sml_job_snapshot *job = &w->s->jobs[j];
+    for (uint32_t i = 0; !w->is_shadowed[j] && i < job->num_ranks; i++) {
+      const struct sml_rank_snapshot *rank = &w->s->ranks[job->first_rank + i];
+      if (rank->member.is_gone || num_put++ >= SML_MAX_RANK_SERIES) continue;
+      put_labels(w, rank_families[family].name, job);
+      fprintf(w->stream, ",rank=\"%u\"} %.15g\n", rank->member.rank, rank_families[family].value(w->s, rank));
+    }
+  }
+}
+
+static void put_ranks(const struct writer *w) {
+  uint32_t num_ranks = 0;
+  for (uint32_t i = 0; i < w->s->num_ranks; i++) num_ranks += !w->s->ranks[i].member.is_gone;
+  for (size_t i = 0; i < SML_ARRAY_LEN(rank_families); i++) {
+    begin(w, rank_families[i].name, rank_families[i].type, rank_families[i].help);
+    put_family_of_ranks(w, i);
+  }
+  put_one(w, "ranks_left_out", "gauge", "Ranks beyond those that have figures of their own here.",
+          num_ranks > SML_MAX_RANK_SERIES ? num_ranks - SML_MAX_RANK_SERIES : 0);
+}
+
+/* --- all --- */
+
+static void find_shadowed(struct writer *w) {
+  for (uint32_t j = 1; j < w->s->num_jobs; j++) {
+    const struct sml_registry_look *is = &w->s->jobs[j].is;
+    for (uint32_t i = 0; i < j && !w->is_shadowed[j]; i++) {
+      const struct sml_registry_look *other = &w->s->jobs[i].is;
+      w->is_shadowed[j] = strcmp(is->name, other->name) == 0 && strcmp(is->key_name, other->key_name) == 0;
+    }
+  }
+}
+
+char *sml_metrics_text(const struct sml_snapshot *s) {
+  char *text = NULL;
+  size_t num_bytes;
+  struct writer w = {
+      .s = s, .stream = open_memstream(&text, &num_bytes), .is_shadowed = calloc(s->num_jobs + 1u, 1)};
+  const bool is_ready = w.stream && w.is_shadowed;
+  if (is_ready) {
+    find_shadowed(&w);
+    put_service(&w);
+    put_lanes(&w);
+    put_jobs(&w);
+    put_ranks(&w);
+  }
+  const bool is_written = is_ready && !ferror(w.stream);
+  const bool is_closed = w.stream && fclose(w.stream) == 0;
+  free(w.is_shadowed);
+  if (is_written && is_closed) return text;
+  free(text);
+  return NULL;
+}

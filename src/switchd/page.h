@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * page.html, as the build puts it into the daemon. */
+#ifndef SML_SWITCHD_PAGE_H
+#define SML_SWITCHD_PAGE_H
+
+#include <stddef.h>
+
+extern const unsigned char sml_page[];
+extern const size_t sml_page_bytes;
+
+#endif

@@ -1,0 +1,213 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What switchmld serves over HTTP: metrics that promtool accepts, a dashboard that asks for metrics that there are, a
+status page that a browser shows; and clients that stall, flood or talk nonsense."""
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import e2e
+import peer
+import real
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DASHBOARD = os.path.join(os.path.dirname(HERE), "share", "grafana", "switchml.json")
+NONE = "this switchmld was built without libmicrohttpd"
+
+
+@contextlib.contextmanager
+def daemon(*arguments):
+    """(daemon, port of HTTP)"""
+    # A daemon that comes as far as HTTP, and no further.
+    probe = subprocess.run([e2e.SWITCHMLD, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", "/no/port"],
+                           env=e2e.environment(), capture_output=True, text=True, check=False, timeout=20 * e2e.PATIENCE)
+    if NONE in probe.stderr:
+        raise tap.Skip("switchmld was built without libmicrohttpd")
+    assert probe.returncode == 1 and "cannot write the port file" in probe.stderr, probe
+    with e2e.Daemon("--http", "127.0.0.1:0", *arguments) as process:
+        yield process, int(re.search(r"http://127.0.0.1:(\d+)/", process.text()).group(1))
+
+
+@contextlib.contextmanager
+def job_at_work(process, world_size=2, **env):
+    members = [real.Member(process.address, rank, world_size, MEMBER_JOB="page", MEMBER_ELEMENTS=30000, **env)
+               for rank in range(world_size)]
+    try:
+        for member in members:
+            member.wait_for("working")
+        yield members
+    finally:
+        for member in members:
+            member.process.kill()
+            member.process.wait()
+
+
+def get(port, path, method="GET"):
+    """(status, headers, text)"""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10 * e2e.PATIENCE) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read().decode()
+
+
+def samples(text):
+    """{(name, labels): value}"""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(switchml_\w+)(\{.*\})? (\S+)$", line)
+        assert match or line.startswith("# "), line
+        if match:
+            key = match.group(1), match.group(2) or ""
+            assert key not in found, line
+            found[key] = float(match.group(3))
+    return found
+
+
+def test_paths_and_methods():
+    with daemon() as (process, port):
+        for path, kind in {"/": "text/html", "/metrics": "text/plain", "/api/status": "application/json"}.items():
+            status, headers, text = get(port, path)
+            assert status == 200 and headers["Content-Type"].startswith(kind) and text, (path, status)
+            assert "default-src 'none'" in headers["Content-Security-Policy"], path
+            assert get(port, path, "HEAD")[0] == 200
+            for method in "POST", "PUT", "DELETE", "OPTIONS":
+                assert get(port, path, method)[0] == 405, (path, method)
+        for path in "/nothing", "/metrics/", "/../etc/passwd", "//":
+            assert get(port, path)[0] == 404, path
+        assert json.loads(get(port, "/api/status?x=1")[2])["address"] == process.address
+    wrong = subprocess.run([e2e.SWITCHMLD, "--listen", "127.0.0.1:0", "--http", "256.0.0.1:1"], env=e2e.environment(),
+                           capture_output=True, text=True, check=False, timeout=20 * e2e.PATIENCE)
+    assert wrong.returncode == 2 and "--http" in wrong.stderr, wrong
+    with daemon() as (process, port), tempfile.TemporaryDirectory() as folder: # a second one cannot have the port
+        port_file = os.path.join(folder, "port")
+        taken = subprocess.run([e2e.SWITCHMLD, "--listen", "127.0.0.1:0", "--http", f"127.0.0.1:{port}", "--port-file",
+                                port_file], env=e2e.environment(), capture_output=True, text=True, check=False,
+                               timeout=20 * e2e.PATIENCE)
+        assert taken.returncode == 1 and "cannot serve HTTP on 127.0.0.1" in taken.stderr, taken
+        assert not os.path.exists(port_file) # it says that everything is ready
+
+
+def test_metrics_of_a_job():
+    with daemon("--lanes", "2") as (process, port), job_at_work(process, SWITCHML_THREADS=2):
+        first = samples(get(port, "/metrics")[2])
+        time.sleep(0.3) # the daemon makes no new text before 0.25 s
+        text = get(port, "/metrics")[2]
+        second = samples(text)
+        sums = 'switchml_job_sums_total', next(labels for name, labels in second if name == "switchml_job_sums_total")
+        assert second[sums] > first[sums] > 0, (first[sums], second[sums])
+        assert re.match(r'\{job_name="page[^"]*",key=""\}$', sums[1]), sums
+        assert second["switchml_jobs", '{state="running"}'] == 1
+        assert len([1 for name, _ in second if name == "switchml_rank_received_bytes_total"]) == 2
+        assert len([1 for name, _ in second if name == "switchml_dropped_packets_total"]) >= 2 * 20
+        if not shutil.which("promtool"):
+            return
+        check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+        assert check.returncode == 0 and not check.stdout and not check.stderr, check
+
+
+def test_promtool_accepts_the_metrics():
+    if not shutil.which("promtool"):
+        raise tap.Skip("promtool is not installed (Debian: prometheus)")
+    with daemon() as (_, port):
+        check = subprocess.run(["promtool", "check", "metrics"], input=get(port, "/metrics")[2], text=True,
+                               capture_output=True, check=False)
+        assert check.returncode == 0 and not check.stdout and not check.stderr, check
+
+
+def test_one_name_twice_is_one_series():
+    """A job that ends, and the next of its name that is being joined."""
+    with daemon() as (process, port):
+        ending = [peer.Member(process.port, rank, 2, job_name="again") for rank in range(2)]
+        peer.join_all(ending)
+        ending[1].control.close()
+        e2e.wait_until(lambda: "rank_lost" in process.text(), "the rank is lost")
+        joining = peer.Member(process.port, 1, 2, job_name="again")
+        joining.connect()
+        joining.say_join()
+        joining.hear_welcome()
+        assert len(json.loads(get(port, "/api/status")[2])["jobs"]) == 2
+        found = samples(get(port, "/metrics")[2]) # which finds doubles
+        assert found["switchml_job_world_size", '{job_name="again",key=""}'] == 2
+        joining.close()
+        ending[0].close()
+
+
+def test_dashboard_asks_for_metrics_that_there_are():
+    with open(DASHBOARD, encoding="utf-8") as file:
+        dashboard = json.load(file)
+    with daemon() as (process, port), job_at_work(process):
+        text = get(port, "/metrics")[2]
+    known = set(re.findall(r"^# TYPE (switchml_\w+)", text, re.MULTILINE))
+    labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance"}
+    asked, events = set(), set(re.findall(r'event="(\w+)"', text))
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            names = re.findall(r"\bswitchml_\w+", target["expr"])
+            assert names, target
+            asked.update(names)
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels, target
+            assert set(re.findall(r'event="(\w+)"', target["expr"])) <= events, target
+            for inside in re.findall(r"\{([^}]*)\}", target["expr"]):
+                assert set(re.findall(r"(\w+)=", inside)) <= labels, target
+    assert asked <= known and len(asked) >= 10, asked - known
+    assert {panel["id"] for panel in dashboard["panels"]} == set(range(1, len(dashboard["panels"]) + 1))
+
+
+def test_clients_that_disturb():
+    with daemon() as (process, port), job_at_work(process) as members:
+        def operations():
+            status, _, text = get(port, "/api/status")
+            assert status == 200, (status, text)
+            return json.loads(text)["jobs"][0]["sums"]
+
+        def has_gone_on():
+            # Connections beyond those a host may have are reset, ours too until the daemon has got rid of the 300.
+            with contextlib.suppress(ConnectionError):
+                return operations() > before
+            return False
+        before = operations()
+        stalled = [socket.create_connection(("127.0.0.1", port)) for _ in range(12)]
+        for number, connection in enumerate(stalled):
+            connection.sendall([b"GET /api/status HTTP/1.1\r\nHost: x\r\n", b"\0\xff" * 50, b"GET " + b"/" * 9000][number % 3])
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n") # and does not read
+        e2e.wait_until(has_gone_on, "HTTP answers, and the job goes on")
+        for connection in stalled:
+            connection.close()
+        assert all(member.process.poll() is None for member in members)
+
+
+def test_page_in_a_browser():
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not browser:
+        raise tap.Skip("chromium is not installed")
+    with daemon() as (process, port), job_at_work(process), tempfile.TemporaryDirectory() as folder:
+        shot = os.environ.get("SWITCHML_SCREENSHOT", os.path.join(folder, "page.png"))
+        run = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                              f"--user-data-dir={folder}/profile", "--virtual-time-budget=200000", "--window-size=1200,900",
+                              f"--screenshot={shot}", "--dump-dom", f"http://127.0.0.1:{port}/"],
+                             env={**e2e.environment(), "HOME": folder}, stdin=subprocess.DEVNULL, capture_output=True,
+                             text=True, check=False, timeout=120 * e2e.PATIENCE)
+        page = run.stdout
+        assert run.returncode == 0 and "</html>" in page, run.stderr[-2000:]
+        assert os.path.getsize(shot) > 5000
+    assert re.search(rf'<p id="summary">{process.address}, up [\d.]+ s, 1 jobs, ', page), page
+    assert re.search(r'<h2>page[^<]*: <span class="healthy">healthy</span>', page), page
+    assert page.count("127.0.0.1</td>") == 2 and page.count("<i ") + page.count("<i>") >= 32, page
+    assert page.count("<polyline points=") == 2 and not re.search(r'(src|href)="', page), page
+
+
+if __name__ == "__main__":
+    tap.main(globals())
