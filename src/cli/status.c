@@ -82,7 +82,7 @@ int sml_status_run(int argc, char **argv) {
   if (!status) return fail(error);
   int result = SML_STATUS_HEALTHY;
   if (options.job && !sml_status_keep_job(status, options.job)) result = SML_STATUS_NO_JOB;
-  if (result == SML_STATUS_HEALTHY) result = sml_status_judge(status);
+  if (result == SML_STATUS_HEALTHY) result = (int)sml_status_judge(status);
   bool is_ok = true;
   if (options.is_json) {
     is_ok = json_dumpf(status, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) == 0 &&

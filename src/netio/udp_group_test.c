@@ -32,7 +32,8 @@ static struct sml_addr make_group(uint32_t lane) {
   char text[64], error[160];
   const unsigned pid = (unsigned)getpid();
   snprintf(text, sizeof text, "239.%u.%u.%u/1", 200 + (pid >> 16 & 15), pid >> 8 & 255, pid & 255);
-  assert_true(sml_multicast_parse(text, &m, error, sizeof error) && sml_multicast_group(&m, 0, lane, &group));
+  assert_true(sml_multicast_parse(text, &m, error, sizeof error));
+  assert_true(sml_multicast_group(&m, 0, lane, &group));
   return group;
 }
 
