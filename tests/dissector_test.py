@@ -58,8 +58,8 @@ def tshark(path, *arguments):
         raise tap.Skip("no tshark (Debian: tools/setup trace)")
     with tempfile.TemporaryDirectory(prefix="switchml-tshark-") as home: # nobody's settings
         # Ports are the kernel's choice; some of them have a dissector of their own.
-        command = ["tshark", "-n", "-o", "udp.try_heuristic_first:TRUE", "-X", f"lua_script:{LUA}", "-r", path, *arguments]
-        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        options = ["-n", "-o", "udp.try_heuristic_first:TRUE", "-X", f"lua_script:{LUA}", "-r", path]
+        done = subprocess.run(["tshark", *options, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=120 * e2e.PATIENCE, check=False,
                               env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home})
     assert done.returncode == 0 and "Lua" not in done.stderr, done.stderr
