@@ -59,8 +59,8 @@ def tshark(path, *arguments):
     with tempfile.TemporaryDirectory(prefix="switchml-tshark-") as home: # nobody's settings
         # Ports are the kernel's choice; some of them have a dissector of their own.
         options = ["-n", "-o", "udp.try_heuristic_first:TRUE", "-X", f"lua_script:{LUA}", "-r", path]
-        done = subprocess.run(["tshark", *options, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              timeout=120 * e2e.PATIENCE, check=False,
+        done = subprocess.run(["tshark", *options, *arguments], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120 * e2e.PATIENCE, check=False,
                               env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home})
     assert done.returncode == 0 and "Lua" not in done.stderr, done.stderr
     return done.stdout
