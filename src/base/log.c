@@ -100,7 +100,7 @@ static void add_field(struct line *line, const struct sml_log_field *field) {
   add(line, line->is_json ? ",\"" : " ");
   add(line, field->name);
   add(line, line->is_json ? "\":" : "=");
-  const bool is_quoted = field->text && (line->is_json || field->text[0] == 0 || strchr(field->text, ' '));
+  const bool is_quoted = field->text && (line->is_json || field->text[0] == 0 || strpbrk(field->text, " ="));
   if (is_quoted) add(line, "\"");
   add_value(line, field->text ? field->text : number);
   if (is_quoted) add(line, "\"");

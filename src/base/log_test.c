@@ -90,7 +90,8 @@ static const struct sml_log_field fields[] = {{"job", "x", 0},
                                               {"rank", NULL, 3},
                                               {"said", "two words", 0},
                                               {"odd", "a\"b\\c\n\xff", 0},
-                                              {"none", "", 0}};
+                                              {"none", "", 0},
+                                              {"pair", "A=1", 0}};
 
 static void log_events(void) {
   sml_log_event(SML_LOG_WARNING, "rank_lost", fields, SML_ARRAY_LEN(fields), "it \"went\"");
@@ -104,7 +105,7 @@ static void test_events_as_text(void **state) {
   capture(log_events);
   assert_non_null(strstr(
       captured,
-      "Z warning rank_lost job=x rank=3 said=\"two words\" odd=a'b\\c \xff none=\"\" \"it 'went'\"\n"));
+      "Z warning rank_lost job=x rank=3 said=\"two words\" odd=a'b\\c \xff none=\"\" pair=\"A=1\" \"it 'went'\"\n"));
   assert_non_null(strstr(captured, "Z warning bare\n"));
   assert_non_null(strstr(captured, "Z warning plain \"7\"\n"));
 }
@@ -119,7 +120,7 @@ static void test_events_as_json(void **state) {
   assert_non_null(strstr(captured, "{\"time\":\"20"));
   assert_non_null(strstr(captured,
                          "Z\",\"level\":\"warning\",\"event\":\"rank_lost\",\"job\":\"x\",\"rank\":3,"
-                         "\"said\":\"two words\",\"odd\":\"a\\u0022b\\u005cc\\u000a?\",\"none\":\"\","
+                         "\"said\":\"two words\",\"odd\":\"a\\u0022b\\u005cc\\u000a?\",\"none\":\"\",\"pair\":\"A=1\","
                          "\"text\":\"it \\u0022went\\u0022\"}\n"));
   assert_non_null(strstr(captured, "\"event\":\"bare\"}\n"));
   assert_non_null(strstr(captured, "\"event\":\"plain \\u00227\\u0022\"}\n"));
