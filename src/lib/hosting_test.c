@@ -139,15 +139,19 @@ static void strangers_without_the_key_are_refused(void **state) {
 
 /* ---- a rendezvous in place of a callback ---- */
 
-static uint16_t free_port(void) {
+/* Bound, so that nobody else is given it; rank 0 may listen there all the same. */
+static int kept_port_fd;
+
+static uint16_t keep_free_port(void) {
   struct sml_addr addr = addr_of("127.0.0.1:1");
   sml_addr_set_port(&addr, 0);
   struct sockaddr_in bound;
   socklen_t num_bytes = sizeof bound;
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  assert_int_equal(bind(fd, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes), 0);
-  assert_int_equal(getsockname(fd, (struct sockaddr *)&bound, &num_bytes), 0);
-  close(fd);
+  const int one = 1;
+  kept_port_fd = socket(AF_INET, SOCK_STREAM, 0);
+  assert_int_equal(setsockopt(kept_port_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
+  assert_int_equal(bind(kept_port_fd, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes), 0);
+  assert_int_equal(getsockname(kept_port_fd, (struct sockaddr *)&bound, &num_bytes), 0);
   return ntohs(bound.sin_port);
 }
 
@@ -184,9 +188,14 @@ static void join_at_rendezvous(struct rank *r) {
 
 static void set_rendezvous(void) {
   char text[32];
-  rendezvous_port = free_port();
+  rendezvous_port = keep_free_port();
   snprintf(text, sizeof text, "127.0.0.1:%u", rendezvous_port);
   setenv("SWITCHML_RENDEZVOUS", text, 1);
+}
+
+static void unset_rendezvous(void) {
+  unsetenv("SWITCHML_RENDEZVOUS");
+  close(kept_port_fd);
 }
 
 static void ranks_meet_at_a_rendezvous(void **state) {
@@ -197,7 +206,7 @@ static void ranks_meet_at_a_rendezvous(void **state) {
   set_rendezvous();
   world_run(&w, join_at_rendezvous);
   world_run(&w, check_sums);
-  unsetenv("SWITCHML_RENDEZVOUS");
+  unset_rendezvous();
   world_stop(&w);
 }
 
@@ -222,7 +231,7 @@ static void a_missing_rank_ends_the_wait(void **state) {
   world_init(&w, 2);
   set_rendezvous();
   world_run(&w, come_without_rank_2);
-  unsetenv("SWITCHML_RENDEZVOUS");
+  unset_rendezvous();
   world_stop(&w);
 }
 
