@@ -24,8 +24,11 @@ void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note
       [SML_NOTE_RANK_LEFT] = SML_TRACE_RANK_LEFT,       [SML_NOTE_RANK_LOST] = SML_TRACE_RANK_LOST,
       [SML_NOTE_JOIN_REFUSED] = SML_TRACE_JOIN_REFUSED, [SML_NOTE_JOB_REFUSED] = SML_TRACE_JOB_REFUSED,
       [SML_NOTE_HOST_LIMITED] = SML_TRACE_HOST_LIMITED, [SML_NOTE_JOB_ABORTED] = SML_TRACE_JOB_ABORTED,
-      [SML_NOTE_JOB_ENDED] = SML_TRACE_JOB_ENDED};
-  if ((size_t)note->note >= SML_ARRAY_LEN(events)) return;
+      [SML_NOTE_JOB_ENDED] = SML_TRACE_JOB_ENDED,       [SML_NOTE_RANK_LATE] = SML_TRACE_RANK_DELAYED,
+      [SML_NOTE_RANK_CALLED] = SML_TRACE_RANK_CALLED,   [SML_NOTE_EPOCH_RENEWED] = SML_TRACE_EPOCH_RENEWED,
+      [SML_NOTE_STATUS_REFUSED] = SML_TRACE_STATUS_REFUSED,
+      [SML_NOTE_NO_MULTICAST] = SML_TRACE_MULTICAST_REFUSED};
+  _Static_assert(SML_ARRAY_LEN(events) == SML_NUM_NOTES, "each note has its event");
   const bool has_job = note->job_name != NULL && note->job_name[0] != 0;
   sml_recorder_put(t->recorder, (struct sml_record){.time_ns = now_ns,
                                                     .event = (uint16_t)events[note->note],

@@ -81,6 +81,7 @@ enum sml_note {
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
   SML_NOTE_NO_MULTICAST, /* of a job that could have had it: who does not hear, at its start or later */
 };
+#define SML_NUM_NOTES (SML_NOTE_NO_MULTICAST + 1)
 /* Pointers are valid until the next on_*(). */
 struct sml_effect {
   enum sml_effect_kind kind;

@@ -237,7 +237,9 @@ static void report(struct sml_aggregator_engine *e, enum sml_aggregator_event_ki
                                              .slot = slot};
   static const enum sml_trace_event names[] = {[SML_EVENT_MISMATCH] = SML_TRACE_OPERATIONS_DIFFERED,
                                                [SML_EVENT_BLOCKED] = SML_TRACE_OPERATION_BLOCKED,
-                                               [SML_EVENT_JUMP] = SML_TRACE_PHASE_JUMPED};
+                                               [SML_EVENT_JUMP] = SML_TRACE_PHASE_JUMPED,
+                                               [SML_EVENT_DEAF] = SML_TRACE_GROUP_LOST};
+  SML_ASSERT(kind < SML_ARRAY_LEN(names));
   record(e, names[kind], number,
          (struct sml_record){.slot = (uint16_t)slot, .rank = (uint16_t)rank_a, .value = rank_b});
   e->options.on_event(e->options.user, &event);

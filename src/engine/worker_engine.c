@@ -581,7 +581,12 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   if (a.kind != SML_ACCEPT_RESULT) return;
   store_result(e, lane, &a, payload);
   e->has_results = true;
-  if (a.is_operation_done) end_part(lane, a.cookie, SML_OK);
+  if (!a.is_operation_done) return;
+  /* Whoever waits for it and then looks at the figures finds it in them. */
+  struct sml_worker_view view;
+  sml_worker_view(lane->worker, &view);
+  publish(lane, &view);
+  end_part(lane, a.cookie, SML_OK);
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -144,6 +145,15 @@ static int family_of(const struct sml_addr *addr) {
   return ((const struct sockaddr *)(const void *)addr->bytes)->sa_family;
 }
 
+/* The bytes of the address: frames' addresses lie anywhere. */
+static const uint8_t *v4_of(const struct sml_addr *addr) {
+  return (const uint8_t *)addr->bytes + offsetof(struct sockaddr_in, sin_addr);
+}
+
+static const uint8_t *v6_of(const struct sml_addr *addr) {
+  return (const uint8_t *)addr->bytes + offsetof(struct sockaddr_in6, sin6_addr);
+}
+
 static size_t put_udp(uint8_t *udp, uint16_t from, uint16_t to, uint32_t num_bytes) {
   sml_store_be16(udp, from);
   sml_store_be16(udp + 2, to);
@@ -160,8 +170,8 @@ static size_t put_v6(uint8_t *head, const struct sml_addr *from, const struct sm
   sml_store_be16(ip + 4, (uint16_t)(num_bytes + 8));
   ip[6] = IPPROTO_UDP;
   ip[7] = 64;
-  memcpy(ip + 8, &((const struct sockaddr_in6 *)(const void *)from->bytes)->sin6_addr, 16);
-  memcpy(ip + 24, &((const struct sockaddr_in6 *)(const void *)to->bytes)->sin6_addr, 16);
+  memcpy(ip + 8, v6_of(from), 16);
+  memcpy(ip + 24, v6_of(to), 16);
   put_mac(head, ip + 40);
   put_mac(head + 6, ip + 24);
   sml_store_be16(head + 12, 0x86dd);
@@ -176,7 +186,7 @@ static size_t put_v6(uint8_t *head, const struct sml_addr *from, const struct sm
 
 static void put_v4_address(uint8_t *to, const struct sml_addr *addr) {
   const uint32_t loopback = htonl(INADDR_LOOPBACK); /* of frames that never were on a network */
-  if (family_of(addr) == AF_INET) memcpy(to, &((const struct sockaddr_in *)(const void *)addr->bytes)->sin_addr, 4);
+  if (family_of(addr) == AF_INET) memcpy(to, v4_of(addr), 4);
   else memcpy(to, &loopback, 4);
 }
 
@@ -201,8 +211,8 @@ static size_t put_v4(uint8_t *head, const struct sml_addr *from, const struct sm
 
 static bool is_any(const struct sml_addr *addr) {
   if (family_of(addr) == AF_INET6)
-    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)(const void *)addr->bytes)->sin6_addr);
-  return family_of(addr) == AF_INET && ((const struct sockaddr_in *)(const void *)addr->bytes)->sin_addr.s_addr == 0;
+    return memcmp(v6_of(addr), &in6addr_any, 16) == 0;
+  return family_of(addr) == AF_INET && memcmp(v4_of(addr), "\0\0\0", 4) == 0;
 }
 
 /* The kernel's choice: a socket that is connected, which sends nothing, has the address that would be used. */

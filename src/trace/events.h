@@ -49,6 +49,7 @@ enum sml_trace_kind { SML_TRACE_NUMBER, SML_TRACE_NS, SML_TRACE_REASON, SML_TRAC
   X(OPERATION_BLOCKED, "operation_blocked", NOTABLE, "slot", "missing", "", "", "asked_by", NUMBER)                 \
   X(OPERATIONS_DIFFERED, "operations_differed", NOTABLE, "slot", "rank", "", "", "other_rank", NUMBER)              \
   X(PHASE_JUMPED, "phase_jumped", NOTABLE, "slot", "rank", "", "", "", NUMBER)                                      \
+  X(GROUP_LOST, "group_lost", NOTABLE, "slot", "rank", "", "", "", NUMBER)                                          \
   /* a job at its rank */                                                                                           \
   X(JOB_JOINED, "job_joined", NOTABLE, "slots", "rank", "chunk_bytes", "ranks", "epoch", NUMBER)                    \
   X(OPERATION_SUBMITTED, "operation_submitted", NOTABLE, "", "", "", "elements", "operation", NUMBER)               \
@@ -64,6 +65,11 @@ enum sml_trace_kind { SML_TRACE_NUMBER, SML_TRACE_NS, SML_TRACE_REASON, SML_TRAC
   X(JOIN_REFUSED, "join_refused", NOTABLE, "", "rank", "", "", "epoch", NUMBER)                                     \
   X(JOB_REFUSED, "job_refused", NOTABLE, "", "", "", "ranks", "epoch", NUMBER)                                      \
   X(HOST_LIMITED, "host_limited", NOTABLE, "", "", "", "", "", NUMBER)                                              \
+  X(RANK_DELAYED, "rank_delayed", NOTABLE, "", "rank", "", "", "epoch", NUMBER)                                     \
+  X(RANK_CALLED, "rank_called", NOTABLE, "", "rank", "", "", "epoch", NUMBER)                                       \
+  X(EPOCH_RENEWED, "epoch_renewed", NOTABLE, "", "", "", "ranks", "epoch", NUMBER)                                  \
+  X(STATUS_REFUSED, "status_refused", NOTABLE, "", "", "", "", "", NUMBER)                                          \
+  X(MULTICAST_REFUSED, "multicast_refused", NOTABLE, "", "", "", "ranks", "epoch", NUMBER)                          \
   X(JOB_ABORTED, "job_aborted", NOTABLE, "", "", "", "ranks", "epoch", NUMBER)                                      \
   X(JOB_ENDED, "job_ended", NOTABLE, "", "", "", "ranks", "epoch", NUMBER)
 /* clang-format on */
