@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "netio/addr.h"
 #include "netio/netio.h"
 
 #define BUFFER_BYTES (1u << 20)
@@ -141,11 +142,7 @@ static void put_mac(uint8_t *mac, const uint8_t *ip_end) {
   memcpy(mac + 2, ip_end - 4, 4);
 }
 
-static int family_of(const struct sml_addr *addr) {
-  return ((const struct sockaddr *)(const void *)addr->bytes)->sa_family;
-}
-
-/* The bytes of the address: frames' addresses lie anywhere. */
+/* Frames' addresses lie anywhere: no struct may be laid over them. */
 static const uint8_t *v4_of(const struct sml_addr *addr) {
   return (const uint8_t *)addr->bytes + offsetof(struct sockaddr_in, sin_addr);
 }
@@ -186,7 +183,7 @@ static size_t put_v6(uint8_t *head, const struct sml_addr *from, const struct sm
 
 static void put_v4_address(uint8_t *to, const struct sml_addr *addr) {
   const uint32_t loopback = htonl(INADDR_LOOPBACK); /* of frames that never were on a network */
-  if (family_of(addr) == AF_INET) memcpy(to, v4_of(addr), 4);
+  if (sml_addr_family(addr) == AF_INET) memcpy(to, v4_of(addr), 4);
   else memcpy(to, &loopback, 4);
 }
 
@@ -210,16 +207,16 @@ static size_t put_v4(uint8_t *head, const struct sml_addr *from, const struct sm
 /* ---- addresses ---- */
 
 static bool is_any(const struct sml_addr *addr) {
-  if (family_of(addr) == AF_INET6)
+  if (sml_addr_family(addr) == AF_INET6)
     return memcmp(v6_of(addr), &in6addr_any, 16) == 0;
-  return family_of(addr) == AF_INET && memcmp(v4_of(addr), "\0\0\0", 4) == 0;
+  return sml_addr_family(addr) == AF_INET && memcmp(v4_of(addr), "\0\0\0", 4) == 0;
 }
 
 /* The kernel's choice: a socket that is connected, which sends nothing, has the address that would be used. */
 static struct sml_addr ask_route(const struct pcap *p, const struct sml_addr *peer) {
   struct sml_addr local = p->local;
   socklen_t num_bytes = sizeof local.bytes;
-  const int fd = socket(family_of(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(sml_addr_family(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return local;
   if (connect(fd, (const struct sockaddr *)(const void *)peer->bytes, peer->num_bytes) == 0 &&
       getsockname(fd, (struct sockaddr *)(void *)local.bytes, &num_bytes) == 0)
@@ -254,7 +251,7 @@ static void capture(struct pcap *p, const uint8_t *data, uint32_t num_bytes, con
   const struct sml_addr *local = local_for(p, peer);
   const struct sml_addr *from = direction == INBOUND ? peer : local, *to = direction == INBOUND ? local : peer;
   uint8_t *block = p->buffer + p->used, *head = block + 28;
-  const size_t head_bytes = family_of(peer) == AF_INET6 ? put_v6(head, from, to, data, num_bytes)
+  const size_t head_bytes = sml_addr_family(peer) == AF_INET6 ? put_v6(head, from, to, data, num_bytes)
                                                         : put_v4(head, from, to, num_bytes);
   const uint32_t packet_bytes = (uint32_t)head_bytes + num_bytes;
   memcpy(head + head_bytes, data, num_bytes);
