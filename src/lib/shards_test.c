@@ -71,7 +71,8 @@ static void run_world(uint32_t num_ranks, uint32_t num_aggds, uint32_t num_lanes
   sml_stats stats = SML_STATS_INIT;
   assert_int_equal(sml_job_stats(w.ranks[0].job, &stats), SML_OK);
   assert_int_equal(stats.num_lanes, num_aggds * num_lanes);
-  assert_true(stats.num_slots * num_aggds <= 256);
+  /* They share one window, which is larger where the round trip was long: this machine may be a slow one. */
+  assert_true(stats.num_slots * num_aggds <= 256 || stats.slots_why == SML_SLOTS_REASON_PATH);
   world_run(&w, check_sums);
   world_stop(&w);
 }
