@@ -15,44 +15,19 @@
 
 #define WAIT_NS (30 * SML_NS_PER_S)
 
-static sml_stats stats_of(const struct rank *r) {
-  sml_stats stats = SML_STATS_INIT;
-  sml_job_stats(r->job, &stats);
-  return stats;
-}
-
-static bool names(const sml_error *error, uint32_t rank) {
-  for (uint32_t i = 0; i < error->num_ranks; i++)
-    if (error->ranks[i] == rank) return true;
-  return false;
-}
-
 /* ---- the transports ---- */
 
-static const char *hosts; /* a digit for each rank; NULL: the network for all */
-
-static void join_from_host(struct rank *r) {
-  sml_job_options o = r->world->job_options;
-  o.aggregator = r->world->address;
-  o.rank = r->rank;
-  o.world_size = r->world->num_ranks;
-  o.no_shared_memory = hosts == NULL;
-  if (hosts != NULL) sml_test_host = (uint64_t)hosts[r->rank];
-  CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
-  r->status = sml_job_create(r->context, &o, &r->job);
-  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
+/* NULL: the network for all */
+static void start(struct world *w, const char *hosts) {
+  w->hosts = hosts;
+  w->job_options.no_shared_memory = hosts == NULL;
+  world_start(w);
 }
 
-static void start(struct world *w, const char *names_of_hosts) {
-  hosts = names_of_hosts;
-  world_start_aggd(w);
-  world_run(w, join_from_host);
-}
-
-static void run_in(const char *names_of_hosts, uint32_t num_ranks, void (*body)(struct rank *)) {
+static void run_in(const char *hosts, uint32_t num_ranks, void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, num_ranks);
-  start(&w, names_of_hosts);
+  start(&w, hosts);
   world_run(&w, body);
   world_stop(&w);
 }
@@ -348,7 +323,7 @@ static void batch_differently(struct rank *r) {
     sml_operation_release(ops[i]);
   }
   sml_job_error(r->job, &error);
-  CHECK(r, status == SML_ERR_MISMATCH && names(&error, 1), "%u: %d %s", way_to_differ, status, error.detail);
+  CHECK(r, status == SML_ERR_MISMATCH && is_named(&error, 1), "%u: %d %s", way_to_differ, status, error.detail);
 }
 
 static void ranks_that_batch_differently_are_told(void **state) {
@@ -372,7 +347,7 @@ static void let_one_be_late(struct rank *r) {
   sml_operation_error(ops[0], &error);
   for (uint32_t i = 0; i < 3; i++) sml_operation_release(ops[i]);
   for (uint32_t i = 0; i < 3; i++) CHECK(r, status[i] == SML_ERR_TIMEOUT, "%d %s", status[i], error.detail);
-  CHECK(r, names(&error, 0), "%s", error.detail);
+  CHECK(r, is_named(&error, 0), "%s", error.detail);
   CHECK(r, error.operation <= 1 && strstr(error.detail, "operation 1 (int32 SUM, 1 elements)") != NULL, "%s",
         error.detail);
 }

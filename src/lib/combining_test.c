@@ -14,96 +14,27 @@
 
 #include "lib/job_host.h"
 #include "lib/job_settings.h"
-#include "lib/test_world.h"
+#include "lib/test_calls.h"
 
-static const char *hosts; /* a digit for each rank */
-
-static void join_from_host(struct rank *r) {
-  sml_job_options o = r->world->job_options;
-  o.aggregator = r->world->address;
-  o.rank = r->rank;
-  o.world_size = (uint32_t)strlen(hosts);
-  sml_test_host = (uint64_t)hosts[r->rank];
-  CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
-  r->status = sml_job_create(r->context, &o, &r->job);
-  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
-}
-
-static void start_hosts(struct world *w, const char *names) {
-  hosts = names;
-  world_start_aggd(w);
-  world_run(w, join_from_host);
-}
-
-static sml_stats stats_of(const struct rank *r) {
-  sml_stats stats = SML_STATS_INIT;
-  sml_job_stats(r->job, &stats);
-  return stats;
-}
-
-static bool names(const sml_error *error, uint32_t rank) {
-  for (uint32_t i = 0; i < error->num_ranks; i++)
-    if (error->ranks[i] == rank) return true;
-  return false;
+static void start_hosts(struct world *w, const char *hosts) {
+  w->hosts = hosts;
+  world_start(w);
 }
 
 /* ---- the same bits ---- */
 
-#define NUM_MIXED 60u
-#define MAX_MIXED_ELEMS 1800000u /* four pieces */
 static uint64_t hashes[MAX_RANKS];
-
-static uint64_t hash_bytes(uint64_t h, const uint8_t *bytes, size_t num_bytes) {
-  for (size_t i = 0; i + 4 <= num_bytes; i += 4) {
-    uint32_t word;
-    memcpy(&word, bytes + i, 4);
-    h = sml_mix64(h + word);
-  }
-  return h;
-}
 
 static size_t mixed_count(uint64_t bits, uint32_t i) {
   static const size_t limits[] = {1, 8, 400, 3000, 5000, 20000, 60000};
-  if (i == 7) return MAX_MIXED_ELEMS - 5;
+  if (i == 7) return 1800000 - 5; /* four pieces */
   if (i == 23 || i == 24) return 524288 + bits % 20000;
   return 1 + bits % limits[(bits >> 32) % SML_ARRAY_LEN(limits)];
 }
 
-/* The same sequence on all ranks: of all sizes, types, alignments; in place or not; some in flight together. */
 static void sum_all_kinds(struct rank *r) {
-  enum { DEPTH = 3 };
-  uint8_t *memory[DEPTH], *out[DEPTH];
-  sml_operation *ops[DEPTH] = {NULL};
-  size_t counts[DEPTH];
-  struct sml_prng prng = {99};
-  uint64_t h = 1;
-  for (uint32_t k = 0; k < DEPTH; k++) memory[k] = malloc(2 * (4 * (size_t)MAX_MIXED_ELEMS + 64));
-  for (uint32_t i = 0; i < NUM_MIXED + DEPTH; i++) {
-    const uint32_t k = i % DEPTH;
-    if (ops[k] != NULL) {
-      CHECK(r, sml_operation_wait(ops[k], 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
-      sml_operation_release(ops[k]);
-      h = hash_bytes(h, out[k], counts[k] * 4);
-    }
-    ops[k] = NULL;
-    const uint64_t bits = sml_prng_next(&prng);
-    if (i >= NUM_MIXED) continue;
-    const bool is_float = bits >> 50 & 1;
-    uint8_t *in = memory[k] + (bits >> 40) % 13;
-    counts[k] = mixed_count(bits, i);
-    out[k] = bits >> 51 & 1 ? in : memory[k] + 4 * (size_t)MAX_MIXED_ELEMS + 64 + (bits >> 44) % 13;
-    for (size_t e = 0; e < counts[k]; e++) {
-      uint32_t value = (uint32_t)sml_mix64(bits + e * 8 + r->rank);
-      if (is_float && value % 50021 != 0) value &= 0xbfffffffu; /* some NaN and Inf */
-      memcpy(in + 4 * e, &value, 4);
-    }
-    CHECK(r,
-          sml_allreduce(r->job, in, out[k], counts[k], is_float ? SML_FLOAT32 : SML_INT32,
-                        is_float && (bits >> 52 & 1) ? SML_AVG : SML_SUM, NULL, &ops[k]) == SML_OK,
-          "%s", sml_error_detail());
-  }
-  for (uint32_t k = 0; k < DEPTH; k++) free(memory[k]);
-  hashes[r->rank] = h;
+  static const struct mixed_calls calls = {.num = 60, .max_elems = 1800000, .count = mixed_count};
+  sum_mixed(r, &calls, &hashes[r->rank]);
 }
 
 /* The hash of all ranks. */
@@ -131,8 +62,6 @@ static void same_bits_as_over_the_network(void **state) {
 }
 
 /* ---- what leaves a host ---- */
-
-#define LARGE_ELEMS 1000000u
 
 static void sum_large(struct rank *r) {
   static float data[MAX_RANKS][LARGE_ELEMS];
@@ -163,16 +92,8 @@ static void one_tensor_leaves_each_host(void **state) {
   world_stop(&w);
 }
 
-/* Rank 1 does not want to: it contributes for itself, beside rank 0, in the same pieces. */
-static void join_unwilling(struct rank *r) {
-  sml_job_options o = r->world->job_options;
-  o.aggregator = r->world->address;
-  o.rank = r->rank;
-  o.world_size = 4;
-  o.no_shared_memory = r->rank == 1;
-  sml_test_host = (uint64_t)hosts[r->rank];
-  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
-  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+/* Rank 1 contributes for itself, beside rank 0, in the same pieces. */
+static void sum_beside_the_unwilling(struct rank *r) {
   CHECK(r, stats_of(r).num_local_ranks == (r->rank < 2 ? 0 : 2));
   static int32_t data[MAX_RANKS][1200000];
   int32_t *x = data[r->rank];
@@ -185,39 +106,20 @@ static void who_does_not_want_to_contributes_alone(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 4);
-  hosts = "1122";
-  world_start_aggd(&w);
-  world_run(&w, join_unwilling);
+  w.unwilling = 1u << 1;
+  start_hosts(&w, "1122");
+  world_run(&w, sum_beside_the_unwilling);
   world_stop(&w);
 }
 
 /* ---- who works ---- */
-
-/* Nobody waits: the helpers do. */
-static void let_the_helpers_work(struct rank *r) {
-  static int32_t data[MAX_RANKS][20][3000];
-  sml_operation *ops[20];
-  for (uint32_t i = 0; i < 20; i++) {
-    data[r->rank][i][2999] = (int32_t)i;
-    CHECK(r,
-          sml_allreduce(r->job, data[r->rank][i], data[r->rank][i], 3000, SML_INT32, SML_SUM, NULL, &ops[i]) ==
-              SML_OK);
-  }
-  for (uint32_t i = 0; i < 20; i += 2) sml_operation_release(ops[i]);
-  for (uint32_t ms = 0; ms < 10000 && stats_of(r).operations_completed < 20; ms++) usleep(1000);
-  CHECK(r, stats_of(r).operations_completed == 20);
-  for (uint32_t i = 1; i < 20; i += 2) {
-    CHECK(r, sml_operation_test(ops[i]) == SML_OK && data[r->rank][i][2999] == (int32_t)(3 * i));
-    sml_operation_release(ops[i]);
-  }
-}
 
 static void operations_end_by_themselves(void **state) {
   (void)state;
   struct world w;
   world_init(&w, 3);
   start_hosts(&w, "121");
-  world_run(&w, let_the_helpers_work);
+  world_run(&w, let_helpers_work);
   world_stop(&w);
 }
 
@@ -248,20 +150,8 @@ static void epochs_end(void **state) {
 
 static uint32_t differing_rank, other_rank;
 
-static void call_differently(struct rank *r) {
-  static float data[MAX_RANKS][2][30000];
-  sml_operation *ops[2];
-  for (uint32_t k = 0; k < 2; k++) {
-    const size_t count = k == 1 && r->rank == differing_rank ? 29999 : 30000;
-    float *x = data[r->rank][k];
-    CHECK(r, sml_allreduce(r->job, x, x, count, SML_FLOAT32, SML_SUM, NULL, &ops[k]) == SML_OK);
-  }
-  const sml_status last = sml_operation_wait(ops[1], 20 * SML_NS_PER_S);
-  sml_error error = SML_ERROR_INIT;
-  const bool is_right = last == SML_ERR_MISMATCH && sml_operation_error(ops[1], &error) == SML_ERR_MISMATCH &&
-                        names(&error, differing_rank) && names(&error, other_rank);
-  for (uint32_t k = 0; k < 2; k++) sml_operation_release(ops[k]);
-  CHECK(r, is_right, "%d %s", last, error.detail);
+static void differ_on_one(struct rank *r) {
+  call_differently(r, differing_rank, other_rank);
 }
 
 static void differ(const char *where, uint32_t rank, uint32_t other) {
@@ -270,7 +160,7 @@ static void differ(const char *where, uint32_t rank, uint32_t other) {
   start_hosts(&w, where);
   differing_rank = rank;
   other_rank = other;
-  world_run(&w, call_differently);
+  world_run(&w, differ_on_one);
   world_stop(&w);
 }
 
@@ -311,7 +201,7 @@ static void let_one_be_late(struct rank *r) {
   sml_error error = SML_ERROR_INIT;
   sml_operation_error(op, &error);
   sml_operation_release(op);
-  CHECK(r, status == SML_ERR_TIMEOUT && names(&error, absent_rank), "%d %s", status, error.detail);
+  CHECK(r, status == SML_ERR_TIMEOUT && is_named(&error, absent_rank), "%d %s", status, error.detail);
 }
 
 static void the_late_are_named(void **state) {
@@ -325,22 +215,8 @@ static void the_late_are_named(void **state) {
   }
 }
 
-static void abort_while_others_wait(struct rank *r) {
-  static float data[MAX_RANKS][500000];
-  sml_operation *op = NULL;
-  if (r->rank == 1) {
-    usleep(50 * 1000);
-    sml_job_abort(r->job, "enough");
-    return;
-  }
-  CHECK(r,
-        sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
-  const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
-  sml_error error = SML_ERROR_INIT;
-  sml_operation_error(op, &error);
-  sml_operation_release(op);
-  CHECK(r, status == SML_ERR_ABORTED && names(&error, 1) && strstr(error.detail, "enough") != NULL, "%s",
-        error.detail);
+static void abort_on_rank_1(struct rank *r) {
+  abort_while_others_wait(r, 1);
 }
 
 static void an_abort_ends_waits(void **state) {
@@ -348,21 +224,8 @@ static void an_abort_ends_waits(void **state) {
   struct world w;
   world_init(&w, 4);
   start_hosts(&w, "1122");
-  world_run(&w, abort_while_others_wait);
+  world_run(&w, abort_on_rank_1);
   world_stop(&w);
-}
-
-static sml_status sum_for_ever(sml_job *job, float *data, sml_error *error_out) {
-  sml_status status = SML_OK;
-  for (uint32_t i = 0; i < 100000 && status == SML_OK; i++) {
-    sml_operation *op;
-    status = sml_allreduce(job, data, data, LARGE_ELEMS, SML_FLOAT32, SML_AVG, NULL, &op);
-    if (status != SML_OK) break;
-    status = sml_operation_wait(op, 30 * SML_NS_PER_S);
-    sml_operation_release(op);
-  }
-  sml_job_error(job, error_out);
-  return status;
 }
 
 static void lose_the_aggregator(struct rank *r) {
@@ -388,57 +251,12 @@ static void the_aggregator_is_lost(void **state) {
 
 /* ---- a process that is killed in the middle ---- */
 
-static void run_child(int address_fd, const sml_job_options *options, uint32_t rank) {
-  char address[80] = {0};
-  sml_context *context;
-  sml_job *job;
-  sml_error error = SML_ERROR_INIT;
-  sml_job_options o = *options;
-  alarm(60);
-  if (read(address_fd, address, sizeof address - 1) <= 0) _exit(1);
-  o.aggregator = address;
-  o.rank = rank;
-  o.world_size = 4;
-  sml_test_host = (uint64_t)hosts[rank];
-  if (sml_context_create(NULL, &context) != SML_OK || sml_job_create(context, &o, &job) != SML_OK) _exit(2);
-  sum_for_ever(job, calloc(LARGE_ELEMS, sizeof(float)), &error);
-  _exit(0);
-}
-
-static pid_t child;
-
-static void lose_the_child(struct rank *r) {
-  static float data[MAX_RANKS][LARGE_ELEMS];
-  sml_error error = SML_ERROR_INIT;
-  if (r->rank == 0) {
-    sml_operation *op;
-    CHECK(r, sml_allreduce(r->job, data[0], data[0], LARGE_ELEMS, SML_FLOAT32, SML_AVG, NULL, &op) == SML_OK);
-    CHECK(r, sml_operation_wait(op, 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
-    sml_operation_release(op);
-    kill(child, SIGKILL);
-  }
-  const sml_status status = sum_for_ever(r->job, data[r->rank], &error);
-  CHECK(r, status == SML_ERR_RANK_LOST && names(&error, 3), "%d %s", status, error.detail);
-}
-
 /* Rank 3 is killed: one that leads, or one that does not. */
-static void lose_child_of(const char *where) {
+static void lose_child_of(const char *hosts) {
   struct world w;
-  int address[2];
-  hosts = where;
   world_init(&w, 3);
-  w.job_options.lease_ns = 300 * SML_NS_PER_MS;
-  assert_int_equal(pipe(address), 0);
-  child = fork(); /* before there are threads */
-  if (child == 0) run_child(address[0], &w.job_options, 3);
-  world_start_aggd(&w);
-  assert_int_equal(write(address[1], w.address, strlen(w.address)), strlen(w.address));
-  world_run(&w, join_from_host);
-  world_run(&w, lose_the_child);
-  world_stop(&w);
-  waitpid(child, NULL, 0);
-  close(address[0]);
-  close(address[1]);
+  w.hosts = hosts;
+  lose_a_child(&w, SIGKILL);
 }
 
 static void a_killed_rank_is_lost(void **state) {

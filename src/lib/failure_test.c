@@ -17,27 +17,6 @@
 
 static pthread_barrier_t barrier;
 
-static bool names(const sml_error *error, uint32_t rank) {
-  for (uint32_t i = 0; i < error->num_ranks; i++)
-    if (error->ranks[i] == rank) return true;
-  return false;
-}
-
-/* The job has failed, or does within 10 s, with this status; says who was named. */
-static void check_failed(struct rank *r, sml_status expected, sml_error *error_out) {
-  sml_status status = SML_OK;
-  *error_out = (sml_error)SML_ERROR_INIT;
-  for (uint32_t i = 0; i < 1000 && status == SML_OK; i++) {
-    status = sml_job_error(r->job, error_out);
-    if (status == SML_OK) usleep(10 * 1000);
-  }
-  CHECK(r, status == expected, "%d %s", status, error_out->detail);
-  CHECK(r, error_out->detail[0] != 0);
-  float x = 0;
-  sml_operation *op;
-  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) == expected && op == NULL);
-}
-
 /* ---- ranks that call different things ---- */
 
 struct call {
@@ -74,7 +53,7 @@ static void call_differently(struct rank *r) {
   for (uint32_t k = 0; k < 2; k++) sml_operation_release(ops[k]);
   if (r->failure[0] != 0) return;
   CHECK(r, status == SML_ERR_MISMATCH);
-  CHECK(r, error.num_ranks == 2 && names(&error, 0) && names(&error, 1), "%s", error.detail);
+  CHECK(r, error.num_ranks == 2 && is_named(&error, 0) && is_named(&error, 1), "%s", error.detail);
 }
 
 static void different_operations_name_both_ranks(void **state) {
@@ -116,7 +95,7 @@ static void leave_waiting(struct rank *r, sml_status expected, uint32_t blamed, 
   CHECK(r, status == expected && sml_operation_error(op, &error) == expected, "%d %s", status,
         sml_error_detail());
   sml_operation_release(op);
-  CHECK(r, blamed == UINT32_MAX || names(&error, blamed), "%s", error.detail);
+  CHECK(r, blamed == UINT32_MAX || is_named(&error, blamed), "%s", error.detail);
   CHECK(r, strstr(error.detail, needle) != NULL, "%s", error.detail);
   check_failed(r, expected, &error);
 }
@@ -170,7 +149,7 @@ static void be_late_on_rank_0(struct rank *r) {
   sml_error error;
   pthread_barrier_wait(&barrier);
   check_failed(r, SML_ERR_TIMEOUT, &error);
-  CHECK(r, names(&error, 0) && error.operation == 0, "%s", error.detail);
+  CHECK(r, is_named(&error, 0) && error.operation == 0, "%s", error.detail);
 }
 
 static void run_failing(uint32_t num_ranks, void (*body)(struct rank *), uint64_t operation_timeout_ms) {
@@ -549,7 +528,7 @@ static void lose_rank_2_while_waiting(struct rank *r) {
   if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) kill(remote.pid, SIGKILL);
   const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
   CHECK(r, status == SML_ERR_RANK_LOST, "%d %s", status, sml_error_detail());
-  CHECK(r, sml_operation_error(op, &error) == SML_ERR_RANK_LOST && names(&error, 2));
+  CHECK(r, sml_operation_error(op, &error) == SML_ERR_RANK_LOST && is_named(&error, 2));
   sml_operation_release(op);
 }
 
@@ -564,7 +543,7 @@ static void lose_rank_2_while_idle(struct rank *r) {
   CHECK(r, status == SML_ERR_RANK_LOST, "%d %s", status, sml_error_detail());
   sml_error error;
   check_failed(r, SML_ERR_RANK_LOST, &error);
-  CHECK(r, names(&error, 2));
+  CHECK(r, is_named(&error, 2));
 }
 
 static void stop_rank_2_while_waiting(struct rank *r) {

@@ -150,23 +150,6 @@ static void all_move_to_a_new_epoch_together(void **state) {
 
 /* ---- failures ---- */
 
-static bool names(const sml_error *error, uint32_t rank) {
-  for (uint32_t i = 0; i < error->num_ranks; i++)
-    if (error->ranks[i] == rank) return true;
-  return false;
-}
-
-/* The job has failed, or does within 10 s. */
-static void check_failed(struct rank *r, sml_status expected, sml_error *error_out) {
-  sml_status status = SML_OK;
-  *error_out = (sml_error)SML_ERROR_INIT;
-  for (uint32_t i = 0; i < 1000 && status == SML_OK; i++) {
-    status = sml_job_error(r->job, error_out);
-    if (status == SML_OK) usleep(10 * 1000);
-  }
-  CHECK(r, status == expected, "%d %s", status, error_out->detail);
-}
-
 static void run_failing(uint32_t num_ranks, void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, num_ranks);
@@ -186,7 +169,7 @@ static void call_differently(struct rank *r) {
   sml_error error;
   (void)allreduce(r, x, x, r->rank == 1 ? 3 : 4, SML_FLOAT32, SML_SUM);
   check_failed(r, SML_ERR_MISMATCH, &error);
-  CHECK(r, names(&error, 1), "%s", error.detail);
+  CHECK(r, is_named(&error, 1), "%s", error.detail);
 }
 
 static void abort_on_rank_1(struct rank *r) {
@@ -202,7 +185,7 @@ static void abort_on_rank_1(struct rank *r) {
   CHECK(r, sml_allreduce(r->job, data[r->rank], data[r->rank], 50000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
   CHECK(r, sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_ERR_ABORTED, "%s", sml_error_detail());
   check_failed(r, SML_ERR_ABORTED, &error);
-  CHECK(r, names(&error, 1) && strstr(error.detail, "a test"), "%s", error.detail);
+  CHECK(r, is_named(&error, 1) && strstr(error.detail, "a test"), "%s", error.detail);
   sml_operation_release(op);
 }
 
@@ -211,7 +194,7 @@ static void be_late_on_rank_2(struct rank *r) {
   sml_error error;
   if (r->rank != 2) (void)allreduce(r, data[r->rank], data[r->rank], 50000, SML_FLOAT32, SML_SUM);
   check_failed(r, SML_ERR_TIMEOUT, &error);
-  CHECK(r, names(&error, 2) && strstr(error.detail, "waiting for rank 2"), "%s", error.detail);
+  CHECK(r, is_named(&error, 2) && strstr(error.detail, "waiting for rank 2"), "%s", error.detail);
 }
 
 static void leave_on_rank_2(struct rank *r) {
@@ -225,7 +208,7 @@ static void leave_on_rank_2(struct rank *r) {
   }
   (void)allreduce(r, data[r->rank], data[r->rank], 50000, SML_FLOAT32, SML_SUM);
   check_failed(r, SML_ERR_RANK_LOST, &error);
-  CHECK(r, names(&error, 2), "%s", error.detail);
+  CHECK(r, is_named(&error, 2), "%s", error.detail);
 }
 
 static void an_error_of_one_shard_ends_every_rank(void **state) {

@@ -6,8 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
+
+#include "lib/job_settings.h"
 
 void note_failure(struct rank *r, int line, const char *claim, const char *format, ...) {
   const int used =
@@ -94,7 +97,9 @@ static void join(struct rank *r) {
     o.aggregator = r->world->address;
   }
   o.rank = r->rank;
-  o.world_size = r->world->num_ranks;
+  o.world_size = r->world->world_size ? r->world->world_size : r->world->num_ranks;
+  if (r->world->unwilling >> r->rank & 1) o.no_shared_memory = 1;
+  if (r->world->hosts != NULL) sml_test_host = (uint64_t)r->world->hosts[r->rank];
   CHECK(r, sml_context_create(&r->world->context_options, &r->context) == SML_OK, "%s", sml_error_detail());
   r->status = sml_job_create(r->context, &o, &r->job);
   CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
@@ -126,6 +131,32 @@ void world_stop(struct world *w) {
     if (w->other_aggds[i]) sml_aggd_stop(w->other_aggds[i]);
     w->other_aggds[i] = NULL;
   }
+}
+
+sml_stats stats_of(const struct rank *r) {
+  sml_stats stats = SML_STATS_INIT;
+  sml_job_stats(r->job, &stats);
+  return stats;
+}
+
+bool is_named(const sml_error *error, uint32_t rank) {
+  for (uint32_t i = 0; i < error->num_ranks; i++)
+    if (error->ranks[i] == rank) return true;
+  return false;
+}
+
+void check_failed(struct rank *r, sml_status expected, sml_error *error_out) {
+  sml_status status = SML_OK;
+  *error_out = (sml_error)SML_ERROR_INIT;
+  for (uint32_t i = 0; i < 1000 && status == SML_OK; i++) {
+    status = sml_job_error(r->job, error_out);
+    if (status == SML_OK) usleep(10 * 1000);
+  }
+  CHECK(r, status == expected, "%d %s", status, error_out->detail);
+  CHECK(r, error_out->detail[0] != 0);
+  float x = 0;
+  sml_operation *op;
+  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) == expected && op == NULL);
 }
 
 sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sml_type type,

@@ -30,7 +30,10 @@ struct world {
   struct sml_aggd_options aggd_options; /* set before world_start(), zero for defaults */
   sml_context_options context_options;
   sml_job_options job_options;
-  const char *host; /* where the aggregator listens; NULL: 127.0.0.1:0 */
+  const char *host;  /* where the aggregator listens; NULL: 127.0.0.1:0 */
+  const char *hosts; /* a digit for each rank, its host, as if they were several; NULL: all on this one */
+  uint32_t unwilling; /* bit r: rank r does not share memory */
+  uint32_t world_size; /* 0: num_ranks; more, if others than these threads join */
   uint32_t num_aggds; /* that share the job; set before world_start(), 0 is 1 */
   bool is_hosted;     /* no aggregator is configured: ranks host it; set before world_join(), which then gathers */
   struct sml_aggd *aggd, *other_aggds[MAX_AGGDS - 1];
@@ -62,6 +65,11 @@ void world_start(struct world *w); /* both */
 void world_run(struct world *w, void (*body)(struct rank *rank));
 /* Destroys jobs and contexts of all ranks at once; then the aggregator. */
 void world_stop(struct world *w);
+
+sml_stats stats_of(const struct rank *r);
+bool is_named(const sml_error *error, uint32_t rank);
+/* The job has failed, or does within 10 s, with this status; says who was named. No call is taken any more. */
+void check_failed(struct rank *r, sml_status expected, sml_error *error_out);
 
 /* One all-reduce, submitted, waited for (at most 30 s) and released. */
 sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sml_type type,
