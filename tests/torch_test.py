@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch backend with real processes on loopback: each test starts ranks (this file again, with
---case), a switchmld where it needs one, and reads what they report."""
+"""The PyTorch backend with real processes on loopback: each test starts ranks (processes forked
+from one that has imported torch), a switchmld where it needs one, and reads what they report."""
 import datetime
 import json
 import os
@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -62,6 +63,66 @@ class Daemon:
             self.process.communicate()
 
 
+class Nursery:
+    """A process that has imported torch, which takes longer than most tests, and forks the ranks. Each then is a
+    process like any: it imports switchml by itself, with its own environment, and ends as interpreters end."""
+
+    def __init__(self):
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHML_")}
+        environment.update({"PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
+                            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"})
+        self.process = subprocess.Popen([PYTHON, "-P", os.path.abspath(__file__), "--nursery", str(theirs.fileno())],
+                                        env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(self, case, environments, outputs):
+        """One rank for each environment; outputs: two files each. Returns their process numbers."""
+        request = json.dumps({"case": case, "environments": environments}).encode()
+        socket.send_fds(self.control, [request], [output.fileno() for output in outputs])
+        return self.answer(RANK_TIMEOUT_S)
+
+    def answer(self, timeout_s):
+        self.control.settimeout(timeout_s)
+        answer = self.control.recv(65536)
+        assert answer, "the process that forks ranks has ended"
+        return json.loads(answer)
+
+    def end(self):
+        self.control.close()
+        self.process.wait(10)
+
+
+def fork_ranks(control):
+    """The nursery's loop. Returns in each rank, with its case, and in the nursery at the end, with None."""
+    import torch.distributed  # pylint: disable=import-outside-toplevel,unused-import
+    import torch.utils.data  # pylint: disable=import-outside-toplevel,unused-import
+    while True:
+        request, outputs, _, _ = socket.recv_fds(control, 1 << 20, 64)
+        if not request:
+            return None
+        request, ranks = json.loads(request), []
+        for index, environment in enumerate(request["environments"]):
+            ranks.append(os.fork())
+            if ranks[-1] == 0:
+                os.setsid()
+                os.dup2(outputs[2 * index], 1)
+                os.dup2(outputs[2 * index + 1], 2)
+                for output in outputs:
+                    os.close(output)
+                control.close()
+                os.environ.clear()
+                os.environ.update(environment)
+                return request["case"]
+        for output in outputs:
+            os.close(output)
+        control.send(json.dumps(ranks).encode())
+        control.send(json.dumps([os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]).encode())
+
+
+NURSERY = None
+
+
 class Ranks:
     """Starts a case on n ranks; wait() gives what each reported (the last line it printed, as JSON)."""
 
@@ -69,39 +130,38 @@ class Ranks:
         base = {name: value for name, value in os.environ.items()
                 if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
         base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
-                     "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "USE_LIBUV": "0",
-                     "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
-                     "PYTHONDONTWRITEBYTECODE": "1", "SWITCHML_SHARED_MEMORY": "0",
+                     "GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "SWITCHML_SHARED_MEMORY": "0",
                      "SWITCHML_LIBRARY": built("src/lib/libswitchml.so", "lib/libswitchml.so")})
         if aggregator:
             base["SWITCHML_AGGREGATOR"] = aggregator
         base.update(environment)
         self.started = time.monotonic()
-        self.processes = [subprocess.Popen([PYTHON, "-P", os.path.abspath(__file__), "--case", case],
-                                           env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                           stderr=subprocess.PIPE, text=True, start_new_session=True)
-                          for rank in range(num_ranks)]
+        self.outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * num_ranks)]
+        self.processes = NURSERY.start(case, [{**base, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                                              for rank in range(num_ranks)], self.outputs)
 
     def wait(self, expect=0, but=()):
         """Every rank must exit with `expect`, those in `but` excepted."""
         results, problems = [], []
-        for rank, process in enumerate(self.processes):
-            try:
-                out, err = process.communicate(timeout=max(1, self.started + RANK_TIMEOUT_S - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                for other in self.processes:
-                    try:
-                        os.killpg(other.pid, signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
-                out, err = process.communicate()
-                problems.append(f"rank {rank} hung")
-            if rank not in but and process.returncode != expect:
-                problems.append(f"rank {rank} exited with {process.returncode}\n{out[-2000:]}\n{err[-4000:]}")
+        try:
+            statuses = NURSERY.answer(max(1, self.started + RANK_TIMEOUT_S - time.monotonic()))
+        except TimeoutError:
+            problems.append("some rank hung")
+            for process in self.processes:
+                try:
+                    os.killpg(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            statuses = NURSERY.answer(10)
+        self.took_s = time.monotonic() - self.started
+        for rank, status in enumerate(statuses):
+            out, err = [output.seek(0) or output.read() for output in self.outputs[2 * rank:2 * rank + 2]]
+            if rank not in but and status != expect:
+                problems.append(f"rank {rank} exited with {status}\n{out[-2000:]}\n{err[-4000:]}")
             lines = [line for line in out.splitlines() if line.startswith("{")]
             results.append({**(json.loads(lines[-1]) if lines else {}), "stderr": err})
-        self.took_s = time.monotonic() - self.started
+        for output in self.outputs:
+            output.close()
         if problems:
             raise AssertionError("\n".join(problems))
         return results
@@ -632,15 +692,22 @@ def test_killed_rank_is_named_on_the_others():
 
 
 def main():
-    if "--case" in sys.argv:
-        globals()["case_" + sys.argv[sys.argv.index("--case") + 1]]()
+    global NURSERY  # pylint: disable=global-statement
+    if "--nursery" in sys.argv:
+        case = fork_ranks(socket.socket(fileno=int(sys.argv[sys.argv.index("--nursery") + 1])))
+        if case is not None:
+            globals()["case_" + case]()
         return
     probe = subprocess.run([PYTHON, "-c", "import torch.distributed as d; assert d.is_available()"],
                            capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
         return
-    tap.main(globals())
+    NURSERY = Nursery()
+    try:
+        tap.main(globals())
+    finally:
+        NURSERY.end()
 
 
 if __name__ == "__main__":
