@@ -495,7 +495,7 @@ static void *run_control(void *argument) {
   while (!atomic_load_explicit(&a->should_stop, memory_order_acquire)) { /* pairs with sml_aggd_stop */
     take_input(a, next_deadline(a));
     run_timers(a);
-    if (!a->options.tells_completed) continue;
+    if (!a->options.is_hosted) continue;
     atomic_store_explicit(&a->lowest_completed, sml_registry_lowest_completed(a->registry), memory_order_relaxed);
   }
   say_goodbye(a);
@@ -611,6 +611,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .max_jobs = o->max_jobs,
                                          .num_lanes = o->num_lanes,
                                          .pool_slots = o->pool_slots,
+                                         .is_hosted = o->is_hosted,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),
                                          .join_grace_ns = o->join_grace_ns,
                                          .boot_epoch = o->boot_epoch,

@@ -56,7 +56,7 @@ struct sml_aggd_options {
   uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
   uint32_t max_messages_per_s;       /* of a connection; default 1000 */
-  bool tells_completed;            /* sml_aggd_lowest_completed() is wanted */
+  bool is_hosted; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
   uint32_t boot_epoch;             /* 0: random */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
@@ -74,7 +74,7 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
 /* Tells the members of all jobs that the aggregator goes, waits at most 300 ms for them to hear it. */
 void sml_aggd_stop(struct sml_aggd *aggd);
 /* The first operation that some rank of a started job, which has not left, has not said to have completed; the most
- * there is, if no rank is there. As of the control thread's last pass; any thread; only with tells_completed. */
+ * there is, if no rank is there. As of the control thread's last pass; any thread; only where is_hosted. */
 uint64_t sml_aggd_lowest_completed(const struct sml_aggd *aggd);
 /* In the child of a fork, where its threads are not: closes what it had open. Nothing else is allowed there. */
 void sml_aggd_close_descriptors(struct sml_aggd *aggd);

@@ -18,18 +18,35 @@ static uint32_t frame_crc(const uint8_t *frame, size_t rest_bytes) {
   return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, rest_bytes);
 }
 
-static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_key *key) {
+static void begin_mac(struct sml_siphash *hash, const uint8_t *frame, const struct sml_key *key) {
   uint8_t header[SML_HEADER_BYTES] = {0};
   memcpy(header, frame, CRC_OFFSET);
+  sml_siphash_init(hash, key);
+  sml_siphash_update(hash, header, sizeof header);
+}
+
+static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_key *key) {
   struct sml_siphash hash;
-  sml_siphash_init(&hash, key);
-  sml_siphash_update(&hash, header, sizeof header);
+  begin_mac(&hash, frame, key);
   sml_siphash_update(&hash, frame + RESERVED_OFFSET, 8 + payload_bytes);
   return sml_siphash_final(&hash);
 }
 
-void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
-  const uint32_t flags = (h->flags & ~(uint32_t)SML_FLAG_KEYED) | (key != NULL ? SML_FLAG_KEYED : 0u);
+void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
+                   uint64_t *macs_out) {
+  struct sml_siphash hashes[SML_SIPHASH_MANY];
+  const uint8_t *rests[SML_SIPHASH_MANY] = {NULL};
+  SML_ASSERT(num_frames <= SML_SIPHASH_MANY && frame_bytes >= sml_head_bytes(true));
+  for (uint32_t i = 0; i < num_frames; i++) {
+    begin_mac(&hashes[i], frames[i], key);
+    rests[i] = frames[i] + RESERVED_OFFSET;
+  }
+  sml_siphash_update_many(hashes, rests, num_frames, frame_bytes - RESERVED_OFFSET);
+  for (uint32_t i = 0; i < num_frames; i++) macs_out[i] = sml_siphash_final(&hashes[i]);
+}
+
+static inline void write_header(uint8_t *frame, const struct sml_header *h, bool is_keyed) {
+  const uint32_t flags = (h->flags & ~(uint32_t)SML_FLAG_KEYED) | (is_keyed ? SML_FLAG_KEYED : 0u);
   frame[0] = (uint8_t)(SML_WIRE_VERSION << 4 | (h->type & 15));
   frame[1] = (uint8_t)((h->wire & 15) << 4 | (h->reducer & 15));
   sml_store_be16(frame + 2, h->job);
@@ -41,13 +58,43 @@ void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_
   sml_store_be32(frame + 16, h->phase);
   sml_store_be32(frame + 20, h->tag);
   sml_store_be32(frame + 24, h->chunk);
-  if (key != NULL) {
-    memset(frame + RESERVED_OFFSET, 0, 8);
-    sml_store_be64(frame + MAC_OFFSET, frame_mac(frame, h->payload_bytes, key));
-  }
-  const size_t rest_bytes = sml_head_bytes(key != NULL) - SML_HEADER_BYTES + (size_t)h->payload_bytes;
-  const uint32_t crc = frame_crc(frame, rest_bytes);
+  if (is_keyed) memset(frame + RESERVED_OFFSET, 0, 8);
+}
+
+static inline void write_crc(uint8_t *frame, size_t frame_bytes) {
+  const uint32_t crc = frame_crc(frame, frame_bytes - SML_HEADER_BYTES);
   sml_store_be32(frame + CRC_OFFSET, crc);
+}
+
+void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
+  write_header(frame, h, key != NULL);
+  if (key != NULL) sml_store_be64(frame + MAC_OFFSET, frame_mac(frame, h->payload_bytes, key));
+  write_crc(frame, sml_head_bytes(key != NULL) + (size_t)h->payload_bytes);
+}
+
+void sml_wire_seal_first(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
+  if (key == NULL) sml_wire_seal(frame, h, NULL);
+  else write_header(frame, h, true);
+}
+
+void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
+                         const struct sml_key *key) {
+  if (key == NULL) return;
+  for (uint32_t next = 0; next < num_frames;) {
+    const uint8_t *group[SML_SIPHASH_MANY] = {NULL};
+    uint64_t macs[SML_SIPHASH_MANY];
+    const uint32_t num_bytes = next + 1 == num_frames ? last_bytes : frame_bytes, first = next;
+    for (; next < num_frames && next - first < SML_SIPHASH_MANY; next++) {
+      if (next > first && next + 1 == num_frames && last_bytes != num_bytes) break;
+      group[next - first] = frames + (size_t)next * frame_bytes;
+    }
+    sml_wire_macs(group, next - first, num_bytes, key, macs);
+    for (uint32_t i = first; i < next; i++) {
+      uint8_t *frame = frames + (size_t)i * frame_bytes;
+      sml_store_be64(frame + MAC_OFFSET, macs[i - first]);
+      write_crc(frame, num_bytes);
+    }
+  }
 }
 
 static bool is_known(const struct sml_header *h) {
@@ -86,10 +133,13 @@ enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct
   return is_known(h) ? SML_WIRE_OK : SML_WIRE_BAD_TYPE;
 }
 
+bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {
+  const uint64_t reserved = sml_load_be64(frame + RESERVED_OFFSET);
+  return ((sml_load_be64(frame + MAC_OFFSET) ^ mac) | reserved) == 0;
+}
+
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
   const bool is_keyed = (h->flags & SML_FLAG_KEYED) != 0;
   if (key == NULL || !is_keyed) return key == NULL && !is_keyed;
-  const uint64_t reserved = sml_load_be64(frame + RESERVED_OFFSET);
-  const uint64_t mac = sml_load_be64(frame + MAC_OFFSET);
-  return ((frame_mac(frame, h->payload_bytes, key) ^ mac) | reserved) == 0;
+  return sml_wire_has_mac(frame, frame_mac(frame, h->payload_bytes, key));
 }

@@ -97,11 +97,21 @@ static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payloa
 /* Writes header, extension and CRC around the payload that already stands at frame + sml_head_bytes(key !=
  * NULL). The KEYED flag is as the key says, whatever the header has. */
 void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+/* The same in two steps, for bursts: tags of many frames are made together, at a third of the time. First each frame,
+ * then all of them, as they lie behind each other: frame_bytes each, and last_bytes. */
+void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
+                         const struct sml_key *key);
 /* Checks length, version, known values and CRC before anything is believed. The payload is at frame +
  * sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
 /* For an opened frame: KEYED with the right tag; without a key (NULL): not KEYED. */
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+/* That in two steps, for frames that came together: tags that KEYED frames of one length (sml_head_bytes(true) or more;
+ * at most SML_SIPHASH_MANY) should have, and whether one has it. Frames need not be opened yet. */
+void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
+                   uint64_t *macs_out);
+bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac);
 
 /* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */
 uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes);

@@ -184,6 +184,31 @@ static void random_headers_round_trip(void **state) {
   }
 }
 
+/* What is sealed in two steps, any number of frames and a last one of any length, is what each would be alone. */
+static void bursts_are_sealed_as_single_frames(void **state) {
+  (void)state;
+  enum { FRAMES = 20, BYTES = 96 };
+  struct sml_prng prng = {.state = 6};
+  for (uint32_t round = 0; round < 400; round++) {
+    uint8_t one[FRAMES * BYTES], burst[FRAMES * BYTES];
+    const struct sml_key *key = round % 4 == 0 ? NULL : &KEY;
+    const uint32_t head_bytes = sml_head_bytes(key != NULL), num_frames = (uint32_t)sml_prng_below(&prng, FRAMES + 1);
+    const uint32_t frame_bytes = head_bytes + (uint32_t)sml_prng_below(&prng, BYTES - head_bytes + 1);
+    uint32_t last_bytes = frame_bytes;
+    if (sml_prng_below(&prng, 2)) last_bytes -= (uint32_t)sml_prng_below(&prng, frame_bytes - head_bytes + 1);
+    for (uint32_t i = 0; i < sizeof one; i++) one[i] = burst[i] = (uint8_t)sml_prng_next(&prng);
+    for (uint32_t i = 0; i < num_frames; i++) {
+      struct sml_header h = SAMPLE;
+      h.payload_bytes = (uint16_t)((i + 1 == num_frames ? last_bytes : frame_bytes) - head_bytes);
+      h.slot = (uint16_t)i;
+      sml_wire_seal(one + i * frame_bytes, &h, key);
+      sml_wire_seal_first(burst + i * frame_bytes, &h, key);
+    }
+    sml_wire_seal_burst(burst, num_frames, frame_bytes, last_bytes, key);
+    assert_memory_equal(one, burst, sizeof one);
+  }
+}
+
 /* Every other length is refused; the memory is exact, so that a sanitizer sees a read beyond it. */
 static void every_other_length_is_refused(void **state) {
   (void)state;
@@ -300,6 +325,7 @@ int main(void) {
       cmocka_unit_test(only_pending_tells_of_marks),
       cmocka_unit_test(only_pending_tells_of_marks),
       cmocka_unit_test(random_headers_round_trip),
+      cmocka_unit_test(bursts_are_sealed_as_single_frames),
       cmocka_unit_test(every_other_length_is_refused),
       cmocka_unit_test(each_field_wrong_alone),
       cmocka_unit_test(every_flipped_bit_is_refused),

@@ -31,6 +31,7 @@ struct sml_registry_options {
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES];
   uint32_t pool_slots;               /* a lane */
+  bool is_hosted;                    /* in a rank's process: larger windows, see tuning.h */
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
   uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */

@@ -351,7 +351,8 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
                               .num_lanes = job->num_lanes * sml_max_u32(job->num_shards, 1),
                               .chunk_bytes = job->chunk_bytes,
                               .pool_slots = r->options.pool_slots,
-                              .is_loopback = true};
+                              .is_loopback = true,
+                              .is_hosted = r->options.is_hosted};
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     const struct sml_conn *conn = &r->conns[c];
     if (conn->is_lead) tuning.rtt_ns = sml_max_u64(tuning.rtt_ns, conn->rtt_ns);

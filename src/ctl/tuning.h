@@ -18,6 +18,7 @@ struct sml_tuning {
   uint32_t pool_slots;  /* that the aggregator has a lane, for all jobs together; >= 1 */
   uint64_t rtt_ns;      /* the smallest seen of the furthest rank, without load; 0: not known */
   bool is_loopback;     /* all ranks are on the aggregator's host */
+  bool is_hosted;       /* the aggregator is in a rank's process */
 };
 /* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
  * within 16 MiB a lane. */

@@ -6,6 +6,7 @@
 #include "engine/bulk.h"
 #include "engine/fanout.h"
 #include "engine/records.h"
+#include "engine/tags.h"
 
 #define RX_FRAMES 1024u
 #define NONCE_BYTES 8u
@@ -54,6 +55,8 @@ struct sml_aggregator_engine {
   struct sml_mailbox mailbox;
   struct job *jobs[SML_MAX_JOBS];
   struct sml_rx_frame frames[RX_FRAMES];
+  const struct sml_rx_frame *frames_end; /* of this pass */
+  struct sml_tags tags;
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES];
   uint32_t num_results, num_repeats;
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
@@ -271,7 +274,7 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   uint8_t *payload = frame + sml_head_bytes(job->is_keyed);
   if (h.wire == SML_LANES_UINT8) memcpy(payload, values, h.payload_bytes);
   else e->options.kernels->pack_int32(payload, values, h.payload_bytes / 4u);
-  sml_wire_seal(frame, &h, key_of(job));
+  sml_wire_seal_first(frame, &h, key_of(job));
 }
 
 static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
@@ -317,6 +320,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       num_frames++;
       i++;
     }
+    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(job));
     const struct sml_fanout *fanout = job->fanout;
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
     else if (fanout == NULL || fanout->is_over)
@@ -572,7 +576,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
   struct member *member;
-  if (!sml_wire_is_authentic(frame->data, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
+  if (!sml_tags_check(&e->tags, frame, e->frames_end, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);
@@ -663,6 +667,8 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
+  e->frames_end = e->frames + num_frames;
+  sml_tags_begin(&e->tags);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
   io->gather_ns = gather_time(e, now_ns);

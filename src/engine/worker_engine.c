@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/records.h"
+#include "engine/tags.h"
 #include "quant/check.h"
 #include "quant/limbs.h"
 #include "switchml/switchml.h"
@@ -63,6 +64,8 @@ struct sml_worker_engine {
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
+  const struct sml_rx_frame *frames_end; /* of this pass */
+  struct sml_tags tags;
 };
 
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
@@ -71,6 +74,7 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   e->options = *options;
   e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
   atomic_init(&e->has_offload, options->io->has_segmentation_offload);
+  e->tags.is_per_source = true; /* aggregators number their jobs alike */
   sml_mailbox_init(&e->mailbox);
   return e;
 }
@@ -398,7 +402,7 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   }
   if (send->header.flags & SML_FLAG_CHECKED)
     sml_store_be32(payload + c->payload_bytes, check_of(e, lane, op, c, send->header.tag, payload, false));
-  sml_wire_seal(frame, &send->header, key_of(lane));
+  sml_wire_seal_first(frame, &send->header, key_of(lane));
 }
 
 static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_accept *a,
@@ -462,7 +466,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
       if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_PASSES) send.header.flags |= SML_FLAG_DEAF;
-      if (send.kind == SML_SEND_PROBE) sml_wire_seal(frame, &send.header, key_of(lane));
+      if (send.kind == SML_SEND_PROBE) sml_wire_seal_first(frame, &send.header, key_of(lane));
       else fill_update(e, lane, &send, frame);
       if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
         sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
@@ -470,6 +474,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       num_frames++;
       lane->tx_bytes += last_bytes;
     }
+    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(lane));
     lane->tx_packets += num_frames;
     io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
   }
@@ -613,7 +618,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     count_drop(lane, SML_DROP_WRONG_EPOCH, &h);
     return;
   }
-  if (!sml_wire_is_authentic(f->data, &h, key_of(lane))) {
+  if (!sml_tags_check(&e->tags, f, e->frames_end, &h, key_of(lane))) {
     count_drop(lane, SML_DROP_BAD_KEY, &h);
     return;
   }
@@ -696,6 +701,8 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->has_results = false;
   e->num_passes++;
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
+  e->frames_end = e->frames + num_frames;
+  sml_tags_begin(&e->tags);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = pump_hellos(e, now_ns);
   /* After a pass without results the first one is waited for: somebody is late. */

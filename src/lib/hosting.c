@@ -180,7 +180,7 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
       .poll = c->poll,
       .keys = &entry,
       .num_keys = 1,
-      .tells_completed = true};
+      .is_hosted = true};
   char error[SML_ERROR_DETAIL_BYTES / 2];
   sml_fork_lock();
   const int failed = sml_aggd_start(&options, &hosted->aggd, error, sizeof error);
