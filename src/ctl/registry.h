@@ -155,6 +155,14 @@ struct sml_member_look {
   uint64_t heard_ns; /* present: its last message */
   uint64_t submitted, completed; /* operations, as of its last heartbeat */
   uint32_t contributor;
+  uint32_t num_lanes, max_datagram_bytes, probed_bytes; /* present: offered, asked for, came back (0: not known) */
+};
+/* A rank that wanted to join and might not: its settings and the job's disagree. */
+#define SML_MAX_REFUSALS 4u
+struct sml_refusal {
+  uint32_t rank;
+  uint64_t at_ns;
+  char host[SML_PEER_BYTES], text[SML_DETAIL_BYTES];
 };
 struct sml_registry_look {
   char name[SML_JOB_NAME_BYTES], key_name[SML_KEY_NAME_BYTES];
@@ -162,7 +170,9 @@ struct sml_registry_look {
   uint32_t epoch, world_size, features, num_present, num_departed, num_late;
   uint64_t lease_ns, since_ns; /* since: joined by its first rank, or started */
   uint64_t submitted, completed; /* by the rank that is ahead, by all */
-  uint32_t num_lanes, num_slots, chunk_bytes, num_contributors; /* started */
+  uint32_t num_lanes, num_slots, chunk_bytes, num_contributors; /* started; joining: only slots, those asked for */
+  uint32_t num_refusals; /* ever; the last ones are kept */
+  struct sml_refusal refusals[SML_MAX_REFUSALS]; /* the latest first */
 };
 bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns, struct sml_registry_look *look_out);
 /* Its members that are there, and those departed that are remembered, in no order; at most `room` of them. */

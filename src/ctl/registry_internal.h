@@ -77,6 +77,8 @@ struct sml_job_entry {
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
+  uint32_t num_refusals;
+  struct sml_refusal refusals[SML_MAX_REFUSALS]; /* a ring */
   struct sml_departure departures[SML_MAX_DEPARTURES];        /* the first ones: why they went */
 };
 

@@ -271,11 +271,22 @@ static const char *find_host_limit(struct sml_registry *r, const struct sml_conn
                            joining->host, num_members);
 }
 
+/* The other ranks wait for this one and do not hear of it; who asks shall. */
+static void remember_refusal(struct sml_job_entry *job, const struct sml_conn *c, uint32_t rank, const char *text,
+                             uint64_t now_ns) {
+  struct sml_refusal *refusal = &job->refusals[job->num_refusals++ % SML_MAX_REFUSALS];
+  refusal->rank = rank;
+  refusal->at_ns = now_ns;
+  memcpy(refusal->host, c->host, sizeof refusal->host);
+  snprintf(refusal->text, sizeof refusal->text, "%s", text);
+}
+
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
   struct sml_job_entry *job = bad ? NULL : find_job(r, join);
   if (job) bad = find_conflict(r, job, join);
+  if (job && bad) remember_refusal(job, &r->conns[conn], join->rank, bad, now_ns);
   if (!bad) bad = find_host_limit(r, &r->conns[conn]);
   if (bad) {
     sml_registry_refuse(r, conn, SML_ERR_REFUSED, bad);

@@ -71,10 +71,13 @@ bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_
     completed = sml_min_u64(completed, r->conns[i].completed);
   }
   look->completed = completed != UINT64_MAX ? completed : 0;
+  look->num_refusals = entry->num_refusals;
+  for (uint32_t i = 0; i < sml_min_u32(entry->num_refusals, SML_MAX_REFUSALS); i++)
+    look->refusals[i] = entry->refusals[(entry->num_refusals - 1 - i) % SML_MAX_REFUSALS];
+  look->num_slots = entry->num_slots;
   if (!look->is_started) return true;
   look->is_one_host = sml_registry_is_one_host(r, entry);
   look->num_lanes = entry->num_lanes;
-  look->num_slots = entry->num_slots;
   look->chunk_bytes = entry->chunk_bytes;
   look->num_contributors = entry->num_contributors;
   return true;
@@ -94,7 +97,10 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
                                   .heard_ns = c->heard_at_ns,
                                   .submitted = c->submitted,
                                   .completed = c->completed,
-                                  .contributor = c->contributor};
+                                  .contributor = c->contributor,
+                                  .num_lanes = c->num_lanes,
+                                  .max_datagram_bytes = c->max_datagram_bytes,
+                                  .probed_bytes = c->probed_bytes};
     if (m->is_late) m->since_ns = c->behind_since_ns;
     memcpy(m->host, c->host, sizeof m->host);
   }

@@ -261,6 +261,42 @@ static void test_reports_say_who_and_since_when(void **state) {
     fail_msg("%s", report.detail);
 }
 
+/* Who may not join because its settings disagree: those who wait for it, or somebody for them, can ask. */
+static void test_refused_ranks_are_remembered(void **state) {
+  (void)state;
+  begin();
+  opened(0);
+  join(0, "x", 0, 8);
+  assert_int_equal(look().num_refusals, 0);
+  assert_int_equal(look().num_slots, 256); /* as asked for */
+  assert_int_equal(member(0).num_lanes, 2);
+  assert_int_equal(member(0).max_datagram_bytes, 8960);
+  assert_int_equal(member(0).probed_bytes, 0);
+  probed(0, 1472);
+  assert_int_equal(member(0).probed_bytes, 1472);
+  for (uint32_t i = 1; i <= SML_MAX_REFUSALS + 1; i++) {
+    w.now_ns += S / 100;
+    opened(i);
+    struct sml_ctl_message m = join_message("x", i, 8);
+    m.u.join.num_slots = 64;
+    said(i, &m);
+    assert_non_null(strstr(w.line, "REFUSE -7; "));
+  }
+  const struct sml_registry_look l = look();
+  assert_int_equal(l.num_refusals, SML_MAX_REFUSALS + 1);
+  for (uint32_t i = 0; i < SML_MAX_REFUSALS; i++) {
+    assert_int_equal(l.refusals[i].rank, SML_MAX_REFUSALS + 1 - i);
+    assert_int_equal(l.refusals[i].at_ns, w.now_ns - i * (S / 100));
+    assert_non_null(strstr(l.refusals[i].text, "asks for 64 slots, but rank 0 of job 'x' asked for 256"));
+  }
+  assert_string_equal(l.refusals[0].host, "10.0.0.5");
+  opened(9);
+  join(9, "y", 0, 8); /* another job's are its own */
+  struct sml_registry_look other;
+  assert_true(sml_registry_look(w.r, 1, w.now_ns, &other));
+  assert_int_equal(other.num_refusals, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_status_without_keys, unkeyed_world),
@@ -273,6 +309,7 @@ int main(void) {
       BOTH(test_departed_ranks_are_remembered),
       BOTH(test_no_job_is_nothing),
       BOTH(test_reports_say_who_and_since_when),
+      BOTH(test_refused_ranks_are_remembered),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);
 }

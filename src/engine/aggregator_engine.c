@@ -550,6 +550,8 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
          (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
+  m->traffic.num_hellos++;
+  m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
   send_one(e, h, payload, key_of(job), is_to_group ? &job->group : from);
 }
@@ -643,6 +645,8 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
     to->num_bytes += from->num_bytes;
     to->num_retransmissions += from->num_retransmissions;
     to->num_repeats += from->num_repeats;
+    to->num_hellos += from->num_hellos;
+    to->hello_bytes = sml_max_u32(to->hello_bytes, from->hello_bytes);
   }
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++) look->num_drops[d] += job->num_drops[d];
   look->num_results += job->num_results;

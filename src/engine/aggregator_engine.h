@@ -72,6 +72,8 @@ struct sml_traffic {
   uint64_t num_packets, num_bytes; /* UPDATEs and PROBEs that were the job's: datagram payloads */
   uint64_t num_retransmissions;    /* of them, those that said they were */
   uint64_t num_repeats;            /* results sent again to this one */
+  uint64_t num_hellos;             /* of any rank, like the next */
+  uint32_t hello_bytes;            /* the largest of them: a datagram of that size came from there */
 };
 struct sml_rank_look {
   struct sml_traffic traffic;

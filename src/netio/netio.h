@@ -144,6 +144,16 @@ struct sml_pcap_options {
 int sml_pcap_wrap(struct sml_netio *inner, const struct sml_pcap_options *options, struct sml_netio **io_out,
                   char *error_out, size_t error_bytes);
 
+/* An address of this host and what is known of its interface. */
+#define SML_MAX_LINKS 32u
+struct sml_link {
+  char name[16], address[48]; /* "eth0"; without a port, as in "192.0.2.1" or "2001:db8::1" */
+  uint32_t mtu, mbps;         /* 0: not known, as the speed of most virtual devices */
+  bool is_loopback;
+};
+/* Those that are up, at most `room`; each address by itself. Returns how many. */
+uint32_t sml_links_list(struct sml_link *links_out, uint32_t room);
+
 /* "host:port", "[v6]:port" or a bare host with default_port (0: a port is required) to an address.
  * Resolves names (may block), to IPv4 where a name has both. False: error_out has the reason. */
 bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,

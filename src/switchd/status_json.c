@@ -61,6 +61,11 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   put_age(object, "heard_s", s, m->heard_ns);
   put(object, "operations_called", m->submitted);
   put(object, "operations_completed", m->completed);
+  put(object, "lanes", m->num_lanes);
+  put(object, "datagram_bytes", m->max_datagram_bytes);
+  put(object, "path_bytes", m->probed_bytes);
+  put(object, "hellos", rank->look.traffic.num_hellos);
+  put(object, "hello_bytes", rank->look.traffic.hello_bytes);
   if (!job->is.is_started) return object;
   put(object, "contributor", m->contributor);
   json_object_set_new(object, "leads", json_boolean(m->is_lead));
@@ -106,10 +111,23 @@ static void put_traffic(json_t *object, const struct sml_snapshot *s, const stru
   put_drops(object, job->does.num_drops);
 }
 
+static json_t *make_refusals(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  json_t *array = json_array();
+  for (uint32_t i = 0; i < sml_min_u32(job->is.num_refusals, SML_MAX_REFUSALS); i++) {
+    const struct sml_refusal *refusal = &job->is.refusals[i];
+    json_t *object = json_object();
+    put(object, "rank", refusal->rank);
+    put_text(object, "host", refusal->host);
+    put_age(object, "ago_s", s, refusal->at_ns);
+    put_text(object, "text", refusal->text);
+    json_array_append_new(array, object);
+  }
+  return array;
+}
+
 static void put_slots(json_t *object, const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
   char map[SML_LOOK_CELLS + 1];
   put(object, "lanes", job->is.num_lanes);
-  put(object, "slots", job->is.num_slots);
   put(object, "chunk_bytes", job->is.chunk_bytes);
   put(object, "contributors", job->is.num_contributors);
   json_object_set_new(object, "shared_memory", json_boolean(job->is.is_one_host));
@@ -142,6 +160,8 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
   json_object_set_new(object, "lease_s", json_real((double)job->is.lease_ns / 1e9));
   put(object, "operations_called", job->is.submitted);
   put(object, "operations_completed", job->is.completed);
+  put(object, "slots", job->is.num_slots);
+  json_object_set_new(object, "refused", make_refusals(s, job));
   if (job->is.is_started) {
     put_slots(object, s, job);
     put_traffic(object, s, job);
@@ -178,11 +198,29 @@ static json_t *make_ended(const struct sml_snapshot *s, const struct sml_ended_s
   return object;
 }
 
+/* What leads to the aggregator, for who wants to know whether it is wide enough. A device that does not say how fast it
+ * is (a virtual one): null. */
+static json_t *make_links(void) {
+  json_t *array = json_array();
+  struct sml_link links[SML_MAX_LINKS];
+  const uint32_t num_links = sml_links_list(links, SML_MAX_LINKS);
+  for (uint32_t i = 0; i < num_links; i++) {
+    json_t *object = json_object();
+    put_text(object, "address", links[i].address);
+    put(object, "mtu", links[i].mtu);
+    json_object_set_new(object, "mbps", links[i].mbps ? json_integer(links[i].mbps) : json_null());
+    json_array_append_new(array, object);
+  }
+  return array;
+}
+
 static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_tenant) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   put(root, "schema", 1);
   put_text(root, "version", SML_VERSION_TEXT);
+  put(root, "control_version", SML_CTL_VERSION);
+  put(root, "wire_version", SML_WIRE_VERSION);
   json_object_set_new(root, "time", json_real((double)now.tv_sec + (double)now.tv_nsec / 1e9));
   put_age(root, "uptime_s", s, s->started_ns);
   json_object_set_new(root, "keyed", json_boolean(s->is_keyed));
@@ -193,6 +231,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
   for (uint32_t l = 0; l < s->num_lanes; l++)
     json_array_append_new(lanes, make_lane(&s->lanes[l], is_for_tenant));
   json_object_set_new(root, "lanes", lanes);
+  json_object_set_new(root, "links", make_links());
   if (is_for_tenant) return;
   put_text(root, "address", s->address);
   put(root, "connections", s->counts.connections);
