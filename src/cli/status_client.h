@@ -5,9 +5,7 @@
 
 #include <jansson.h>
 
-#include "base/siphash.h"
-#include "ctl/message.h"
-#include "netio/netio.h"
+#include "cli/exchange.h"
 
 struct sml_status_source {
   char text[128]; /* as it was given, for sentences */
@@ -20,6 +18,10 @@ struct sml_status_source {
  * a sentence. */
 bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error,
                             size_t error_bytes);
+/* The key alone; true: it is set, or none is named. */
+bool sml_status_read_key(struct sml_status_source *source, char *error, size_t error_bytes);
+/* NULL: x says what the trouble is. Takes at most patience_ns. */
+json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_source *source, uint64_t patience_ns);
 /* NULL: error has a sentence. Takes at most 5 s. */
 json_t *sml_status_fetch(const struct sml_status_source *source, char *error, size_t error_bytes);
 
