@@ -30,7 +30,7 @@ LAYERS = {
     "aggd": ["engine", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
     "switchd": ["aggd", "trace", "api"],
     "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
-    "cli": ["api", "aggd/key_reader.h", "ctl", "netio/netio.h", "trace", "quant/quant.h", "quant/limbs.h", "core/stream.h"],
+    "cli": ["api", "aggd/key_reader.h", "ctl", "netio/netio.h", "trace", "quant/quant.h", "quant/limbs.h", "core/stream.h", "core/wire.h"],
 }
 # What a test beside a file may use in addition: the stack below it, to stand on.
 TEST_LAYERS = {

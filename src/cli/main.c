@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/bench.h"
+#include "cli/doctor.h"
 #include "cli/status.h"
 #include "cli/trace.h"
 
@@ -19,8 +20,12 @@ static int run_bench(int argc, char **argv) {
 static const struct command {
   const char *name;
   int (*run)(int argc, char **argv);
-} commands[] = {{"bench", run_bench}, {"status", sml_status_run}, {"top", sml_top_run}, {"trace", sml_trace_main}};
-#define COMMAND_NAMES "bench, status, top, trace"
+} commands[] = {{"bench", run_bench},
+                {"doctor", sml_doctor_run},
+                {"status", sml_status_run},
+                {"top", sml_top_run},
+                {"trace", sml_trace_main}};
+#define COMMAND_NAMES "bench, doctor, status, top, trace"
 
 struct command_line {
   const struct command *command;
@@ -32,6 +37,7 @@ static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
     "  bench    time all-reduces and check every result\n"
+    "  doctor   what keeps this host from summing, or makes it slow\n"
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"
     "  trace    show what flight recorders have kept\n\n"

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Packets summed for real: a job of two ranks, both in this process, through the library as any program uses it. */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/doctor.h"
+#include "switchml/switchml.h"
+
+#define NUM_RANKS 2u
+#define EXACT_ELEMENTS 20000u
+#define NUM_SMALL 300u
+#define NUM_WARMUP 20u
+#define BULK_ELEMENTS (1u << 20) /* 4 MiB */
+#define JOIN_NS (8 * SML_NS_PER_S)
+#define OPERATION_NS (8 * SML_NS_PER_S)
+#define WAIT_NS (10 * SML_NS_PER_S) /* an operation's own deadline comes first */
+#define NOTEWORTHY_LOSS 1e-3
+
+/* What rank 0 hands to rank 1 and back, in place of a framework's store, where no aggregator is named. */
+struct exchange_place {
+  pthread_barrier_t barrier;
+  const void *in[NUM_RANKS];
+};
+
+struct run;
+struct rank {
+  struct run *run;
+  uint32_t number;
+  pthread_t thread;
+  sml_status status;
+  char detail[256];
+  uint32_t num_wrong;
+  sml_stats stats;
+};
+struct run {
+  const char *aggregator; /* "": the ranks host it */
+  char job_name[64];
+  double seconds;
+  uint64_t patience_ns;
+  struct exchange_place place;
+  struct rank ranks[NUM_RANKS];
+  uint64_t small_ns[NUM_SMALL]; /* rank 0's, like all below */
+  double bulk_s, bulk_bytes;
+};
+
+static int gather(void *user, const void *in, void *out, size_t num_bytes) {
+  struct rank *rank = user;
+  struct exchange_place *place = &rank->run->place;
+  place->in[rank->number] = in;
+  pthread_barrier_wait(&place->barrier);
+  for (uint32_t r = 0; r < NUM_RANKS; r++) memcpy((char *)out + r * num_bytes, place->in[r], num_bytes);
+  pthread_barrier_wait(&place->barrier);
+  return 0;
+}
+
+static bool check(struct rank *rank, sml_status status) {
+  if (status == SML_OK || rank->status != SML_OK) return rank->status == SML_OK;
+  rank->status = status;
+  snprintf(rank->detail, sizeof rank->detail, "%s", sml_error_detail());
+  return false;
+}
+
+/* One operation, waited for. False: it failed, or an earlier one did. */
+static bool sum(struct rank *rank, sml_job *job, const void *in, void *out, size_t count, sml_type type) {
+  sml_operation *operation;
+  if (!check(rank, sml_allreduce(job, in, out, count, type, SML_SUM, NULL, &operation))) return false;
+  const sml_status status = sml_operation_wait(operation, WAIT_NS);
+  if (status == SML_IN_PROGRESS) snprintf(rank->detail, sizeof rank->detail, "an operation did not end in time");
+  const bool is_ok = status == SML_IN_PROGRESS ? (rank->status = SML_ERR_TIMEOUT, false) : check(rank, status);
+  sml_operation_release(operation);
+  return is_ok;
+}
+
+static void sum_exactly(struct rank *rank, sml_job *job, int32_t *in, int32_t *out) {
+  for (uint32_t i = 0; i < EXACT_ELEMENTS; i++) in[i] = (int32_t)(i * 2654435761u * (rank->number ? 3u : 1u));
+  if (!sum(rank, job, in, out, EXACT_ELEMENTS, SML_INT32)) return;
+  for (uint32_t i = 0; i < EXACT_ELEMENTS; i++) rank->num_wrong += out[i] != (int32_t)(i * 2654435761u * 4u);
+}
+
+static void sum_small(struct rank *rank, sml_job *job) {
+  for (uint32_t i = 0; i < NUM_WARMUP + NUM_SMALL; i++) {
+    const float in = (float)(i + rank->number);
+    float out = 0;
+    const uint64_t start_ns = sml_exchange_clock_ns();
+    if (!sum(rank, job, &in, &out, 1, SML_FLOAT32)) return;
+    if (rank->number == 0 && i >= NUM_WARMUP)
+      rank->run->small_ns[i - NUM_WARMUP] = sml_exchange_clock_ns() - start_ns;
+    rank->num_wrong += out != (float)(2 * i + 1); /* an operation as short as this has exact sums */
+  }
+}
+
+/* Until the time is over, which rank 0 says in the first element of what it contributes. */
+static void sum_bulk(struct rank *rank, sml_job *job, float *in, float *out) {
+  const uint64_t start_ns = sml_exchange_clock_ns(), time_ns = (uint64_t)(rank->run->seconds * 1e9);
+  uint64_t end_ns = start_ns;
+  for (uint32_t i = 0; i < BULK_ELEMENTS; i++) in[i] = (float)(i % 1000);
+  for (bool is_last = time_ns == 0; !is_last;) {
+    in[0] = rank->number == 0 && sml_exchange_clock_ns() - start_ns >= time_ns ? 1 : 0;
+    if (!sum(rank, job, in, out, BULK_ELEMENTS, SML_FLOAT32)) return;
+    is_last = out[0] > 0.5f;
+    rank->num_wrong += fabsf(out[777] - 2 * 777) > 0.01f;
+    end_ns = sml_exchange_clock_ns();
+    if (rank->number == 0) rank->run->bulk_bytes += (double)BULK_ELEMENTS * 4;
+  }
+  if (rank->number == 0) rank->run->bulk_s = (double)(end_ns - start_ns) / 1e9;
+}
+
+static void run_job(struct rank *rank, sml_job *job, void *in, void *out) {
+  sum_exactly(rank, job, in, out);
+  if (rank->status == SML_OK) sum_small(rank, job);
+  if (rank->status == SML_OK) sum_bulk(rank, job, in, out);
+  if (rank->status != SML_OK) sml_job_abort(job, "switchml doctor gives up");
+  rank->stats = (sml_stats)SML_STATS_INIT;
+  sml_job_stats(job, &rank->stats);
+}
+
+static void *run_rank(void *argument) {
+  struct rank *rank = argument;
+  struct run *run = rank->run;
+  sml_context *context = NULL;
+  sml_job *job = NULL;
+  void *in = malloc(BULK_ELEMENTS * 4), *out = malloc(BULK_ELEMENTS * 4);
+  sml_job_options options = SML_JOB_OPTIONS_INIT;
+  options.aggregator = run->aggregator;
+  options.name = run->job_name;
+  options.rank = rank->number;
+  options.world_size = NUM_RANKS;
+  options.join_timeout_ns = sml_min_u64(JOIN_NS, run->patience_ns);
+  options.operation_timeout_ns = OPERATION_NS;
+  options.no_shared_memory = 1; /* what is tried is the network */
+  if (run->aggregator[0] == 0) {
+    options.allgather = gather;
+    options.allgather_user = rank;
+  }
+  const bool has_context =
+      check(rank, in && out ? SML_OK : SML_ERR_NO_MEMORY) && check(rank, sml_context_create(NULL, &context));
+  /* Both or none: the exchange without an aggregator waits for both. */
+  pthread_barrier_wait(&run->place.barrier);
+  if (has_context && run->ranks[1 - rank->number].status == SML_OK &&
+      check(rank, sml_job_create(context, &options, &job)))
+    run_job(rank, job, in, out);
+  sml_job_destroy(job);
+  sml_context_destroy(context);
+  free(in);
+  free(out);
+  return NULL;
+}
+
+/* False: no threads. */
+static bool run_both(struct run *run) {
+  if (pthread_barrier_init(&run->place.barrier, NULL, NUM_RANKS) != 0) return false;
+  for (uint32_t r = 0; r < NUM_RANKS; r++) run->ranks[r] = (struct rank){.run = run, .number = r};
+  if (pthread_create(&run->ranks[1].thread, NULL, run_rank, &run->ranks[1]) != 0) return false;
+  run_rank(&run->ranks[0]);
+  pthread_join(run->ranks[1].thread, NULL);
+  pthread_barrier_destroy(&run->place.barrier);
+  return true;
+}
+
+/* --- what came of it --- */
+
+static int compare_times(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+static void find_failure(struct sml_doctor *d, const struct sml_doctor_target *t, const struct rank *rank) {
+  const bool is_room = rank->status == SML_ERR_REFUSED && t;
+  const char *advice;
+  switch (rank->status) {
+    case SML_ERR_REFUSED:
+      advice =
+          "wait for a job to end, or raise the limit that is named at switchmld (--max-jobs, --slots, "
+          "--max-connections)";
+      break;
+    case SML_ERR_TIMEOUT:
+      advice =
+          "packets are lost, or the aggregator is stopped or overloaded: look at 'switchml status' (dropped, "
+          "retrans) while doctor runs";
+      break;
+    case SML_ERR_INTEGRITY:
+      advice = "the aggregator adds wrong: take its machine out of service and test its memory";
+      break;
+    case SML_ERR_INVALID_ARGUMENT:
+    case SML_ERR_UNSUPPORTED:
+      advice = "correct the setting that is named";
+      break;
+    default:
+      advice = t ? "do what the sentence says; the aggregator's log has its side of it"
+                 : "do what the sentence says: it is this host's own loopback";
+  }
+  sml_doctor_find(
+      d, is_room ? SML_DOCTOR_ROOM : SML_DOCTOR_SUM, is_room ? "room" : "sum", SML_FINDING_FAILED,
+      json_pack("{s:i, s:s}", "status", (int)rank->status, "status_text", sml_status_string(rank->status)), advice,
+      "a job of 2 ranks of this process failed: %s",
+      rank->detail[0] ? rank->detail : sml_status_string(rank->status));
+}
+
+static void find_latency(struct sml_doctor *d, struct run *run) {
+  uint64_t *ns = run->small_ns;
+  qsort(ns, NUM_SMALL, sizeof *ns, compare_times);
+  const double min_us = (double)ns[0] / 1e3, median_us = (double)ns[NUM_SMALL / 2] / 1e3,
+               p99_us = (double)ns[NUM_SMALL * 99 / 100] / 1e3;
+  sml_doctor_find(d, SML_DOCTOR_SUM, "latency", SML_FINDING_OK,
+                  json_pack("{s:f, s:f, s:f}", "min_us", min_us, "median_us", median_us, "p99_us", p99_us), "",
+                  "%u all-reduces of 4 bytes: %.0f us at least, %.0f us median, %.0f us p99", NUM_SMALL, min_us,
+                  median_us, p99_us);
+}
+
+static void find_loss(struct sml_doctor *d, const struct run *run) {
+  uint64_t num_sent = 0, num_repeated = 0, num_dropped = 0;
+  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+    num_sent += run->ranks[r].stats.tx_packets;
+    num_repeated += run->ranks[r].stats.retransmissions;
+    num_dropped += run->ranks[r].stats.dropped_packets;
+  }
+  const double loss = num_sent > 0 ? (double)num_repeated / (double)num_sent : 0;
+  const bool is_ok = loss < NOTEWORTHY_LOSS;
+  sml_doctor_find(
+      d, SML_DOCTOR_SUM, "loss", is_ok ? SML_FINDING_OK : SML_FINDING_WARNING,
+      json_pack("{s:I, s:I, s:I}", "packets", (json_int_t)num_sent, "retransmissions", (json_int_t)num_repeated,
+                "dropped", (json_int_t)num_dropped),
+      is_ok ? ""
+            : "sums stay right, but it costs time: raise net.core.rmem_max on both hosts (below), look at "
+              "the NICs' and switches' counters (ethtool -S), and at what else the links carry",
+      "%llu packets sent, %llu of them again (%.2f %%), %llu received in vain", (unsigned long long)num_sent,
+      (unsigned long long)num_repeated, loss * 100, (unsigned long long)num_dropped);
+}
+
+static void find_rate(struct sml_doctor *d, const struct sml_doctor_target *t, const struct run *run) {
+  const sml_stats *stats = &run->ranks[0].stats;
+  if (run->bulk_s <= 0) return;
+  const double mbytes_s = run->bulk_bytes / run->bulk_s / 1e6, mbps = NUM_RANKS * mbytes_s * 8;
+  char share[120] = "";
+  if (t && t->link.mbps)
+    snprintf(share, sizeof share, ": the 2 ranks together %.0f %% of %s's %u Mbit/s", 100 * mbps / t->link.mbps,
+             t->link.name, t->link.mbps);
+  sml_doctor_find(
+      d, SML_DOCTOR_SUM, "rate", SML_FINDING_OK,
+      json_pack("{s:f, s:f, s:i, s:i, s:i}", "MB_per_s", mbytes_s, "seconds", run->bulk_s, "slots",
+                (int)stats->num_slots, "chunk_bytes", (int)stats->chunk_bytes, "lanes", (int)stats->num_lanes),
+      "", "%.0f MB/s each way and rank over %.1f s (%u lane%s, %u slots, chunks of %u bytes)%s", mbytes_s,
+      run->bulk_s, stats->num_lanes, stats->num_lanes == 1 ? "" : "s", stats->num_slots, stats->chunk_bytes, share);
+}
+
+static void find_all(struct sml_doctor *d, const struct sml_doctor_target *t, struct run *run) {
+  const struct rank *bad = NULL;
+  uint32_t num_wrong = 0;
+  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+    num_wrong += run->ranks[r].num_wrong;
+    /* Who gives up because the other one did only repeats it. */
+    if (run->ranks[r].status != SML_OK && (!bad || bad->status == SML_ERR_ABORTED)) bad = &run->ranks[r];
+  }
+  if (bad) {
+    find_failure(d, t, bad);
+  } else if (num_wrong > 0) {
+    sml_doctor_find(
+        d, SML_DOCTOR_SUM, "sum", SML_FINDING_FAILED, json_pack("{s:i}", "wrong", (int)num_wrong),
+        "do not train with it: set SWITCHML_CHECK=1 on all ranks to have it found at once, compare versions, "
+        "and test the machines' memory",
+        "%u sums of a job of 2 ranks were wrong", num_wrong);
+  } else {
+    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_OK, NULL, "",
+                    "a job of 2 ranks, %s, summed %u integers and %u floats right",
+                    t ? "both here" : "hosted and run by this process over loopback", EXACT_ELEMENTS, NUM_SMALL);
+    find_latency(d, run);
+    find_loss(d, run);
+    find_rate(d, t, run);
+  }
+}
+
+void sml_doctor_check_sum(struct sml_doctor *d, const struct sml_doctor_target *t) {
+  struct run *run = calloc(1, sizeof *run);
+  if (!run) {
+    d->is_broken = true;
+    return;
+  }
+  run->aggregator = t ? t->text : "";
+  run->patience_ns = sml_doctor_patience(d, 2 * JOIN_NS);
+  snprintf(run->job_name, sizeof run->job_name, "%.50s.sum", t ? t->job_name : "doctor");
+  run->seconds = fmin(d->options.seconds, (double)run->patience_ns / 2e9);
+  if (d->has_bad_settings)
+    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "", "no job can be made with these settings");
+  else if (t && t->is_full)
+    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "", "there is no room for a job");
+  else if (run->patience_ns < SML_NS_PER_S)
+    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "raise --timeout", "no time is left");
+  else if (run_both(run))
+    find_all(d, t, run);
+  else
+    d->is_broken = true;
+  free(run);
+}

@@ -1,0 +1,330 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""`switchml doctor`: what it finds of aggregators that are well, wrong, of another version, full, behind firewalls and
+narrow links; each time the exit status, and that the finding says what to change."""
+import concurrent.futures
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+import e2e
+import peer
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../bench"))
+import netbed # pylint: disable=wrong-import-position
+
+CLASSES = dict(zip(["name", "control", "version", "key", "room", "data", "mtu", "sum", "link", "settings", "host"], range(4, 15)))
+WARNED = 20
+RED, BLUE = bytes(range(16)), bytes(range(1, 17))
+
+
+def doctor(*arguments, prefix=(), **env):
+    """(exit status, output, errors)"""
+    process = subprocess.run([*prefix, e2e.SWITCHML, "doctor", *arguments], env=e2e.environment(**env), text=True, check=False,
+                             stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * e2e.PATIENCE)
+    return process.returncode, process.stdout, process.stderr
+
+
+def findings(*arguments, prefix=(), **env):
+    """(exit status, findings by id, the last of each): the status must be the one that they make."""
+    code, out, err = doctor("--json", "--seconds", "0", *arguments, prefix=prefix, **env)
+    assert not err, err
+    report = json.loads(out)
+    found = report["findings"]
+    statuses = [CLASSES[one["class"]] + (0 if one["verdict"] == "FAILED" else WARNED) for one in found
+                if one["verdict"] in ("FAILED", "WARNING")]
+    assert code == report["exit_status"] == min(statuses, default=0), (code, report)
+    for one in found:
+        assert (one["advice"] is not None) or one["verdict"] in ("OK", "SKIPPED"), one
+    return code, {one["id"]: one for one in found}
+
+
+def expect(status, finding_id, seen, advice, *arguments, prefix=(), **env):
+    code, found = findings(*arguments, prefix=prefix, **env)
+    one = found.get(finding_id)
+    assert one and code == status, (code, found)
+    assert re.search(seen, one["seen"]), one
+    assert re.search(advice, one["advice"]), one
+    return found
+
+
+class Fake:
+    """What looks like a switchmld, and does what a test wants of it: control frames of another version, data ports that
+    are closed, deaf or dumb."""
+
+    def __init__(self, version=peer.CTL_VERSION, data="closed", is_mute=False):
+        self.version, self.data, self.is_mute = version, data, is_mute
+        self.job_name, self.num_hellos = "", 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("127.0.0.1", 0))
+        self.data_port = self.udp.getsockname()[1]
+        if data == "closed":
+            self.udp.close()
+        self.is_over, self.connections = False, []
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def status(self):
+        jobs = [{"name": self.job_name, "state": "joining", "ranks": [{"rank": 0, "hellos": self.num_hellos}]}]
+        return json.dumps({"version": "0.1.0", "jobs": jobs if self.job_name else [], "lanes": [{"slots_used": 0}],
+                           "limits": {"jobs": 4, "connections": 100, "slots": 1024}, "connections": 1, "links": []})
+
+    def answer(self, kind, body):
+        if kind == peer.MESSAGES["STATUS"]:
+            text = self.status().encode()
+            return peer.frame("STATUS_PART", struct.pack(">IIH", len(text), 0, len(text)) + text, version=self.version)
+        if kind == peer.MESSAGES["JOIN"]:
+            self.job_name = peer.unpack_body("JOIN", body)["job_name"]
+            values = {"job": 1, "epoch": 7, "nonce": 9, "lanes": 1, "ports": [self.data_port], "salt0": 0, "salt1": 0,
+                      "group0": 0, "group1": 0, "group_port": 0}
+            return peer.frame("WELCOME", peer.pack_body("WELCOME", values), version=self.version)
+        return b""
+
+    def talk(self, connection):
+        with contextlib.suppress(OSError):
+            while not self.is_over:
+                head = connection.recv(12, socket.MSG_WAITALL)
+                if len(head) < 12:
+                    break
+                _, kind, num_bytes = struct.unpack(">HHI", head[4:])
+                body = connection.recv(num_bytes, socket.MSG_WAITALL) if num_bytes else b""
+                if not self.is_mute:
+                    connection.sendall(self.answer(kind, body))
+        connection.close()
+
+    def hear(self):
+        with contextlib.suppress(OSError, ValueError):
+            while not self.is_over:
+                if select.select([self.udp], [], [], 0.1)[0]:
+                    self.udp.recv(65536)
+                    self.num_hellos += self.data == "dumb" # heard, but its answers are lost; "deaf": lost on the way here
+
+    def serve(self):
+        if self.data != "closed":
+            threading.Thread(target=self.hear, daemon=True).start()
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self.talk, args=[connection], daemon=True).start()
+
+    def close(self):
+        self.is_over = True
+        self.listener.close()
+        for connection in self.connections:
+            connection.close()
+        self.udp.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def test_healthy():
+    with e2e.Daemon("--lanes", "2") as daemon:
+        code, found = findings("--seconds", "0.2", SWITCHML_AGGREGATOR=daemon.address)
+        assert code == 0 or code >= CLASSES["host"] + WARNED or code == CLASSES["sum"] + WARNED, (code, found)
+        for one in "name", "control", "version", "key", "room", "data", "mtu", "sum", "latency", "rate", "environment":
+            assert found[one]["verdict"] == "OK", found[one]
+        assert found["mtu"]["values"]["chunk_bytes"] == 8928 and found["data"]["values"]["lanes"] == 2, found
+        assert 0 < found["latency"]["values"]["min_us"] <= found["latency"]["values"]["p99_us"], found["latency"]
+        e2e.wait_until(lambda: "0 jobs" in subprocess.run([e2e.SWITCHML, "status", daemon.address, "--interval", "0"],
+                                                         capture_output=True, text=True, check=True).stdout, "nothing is left")
+        code, out, err = doctor(daemon.address, "--seconds", "0")
+        assert not err and "\033" not in out and re.search(r"^  OK       sum  ", out, re.MULTILINE), (code, out, err)
+        master, slave = pty.openpty()
+        subprocess.run([e2e.SWITCHML, "doctor", daemon.address, "--seconds", "0"], env=e2e.environment(TERM="xterm"), stdout=slave,
+                       stdin=slave, check=False, timeout=60 * e2e.PATIENCE)
+        assert b"\033[32mOK" in os.read(master, 65536)
+        os.close(master)
+        os.close(slave)
+
+
+def test_no_aggregator():
+    code, found = findings()
+    assert "name" not in found and found["sum"]["verdict"] == "OK" and "hosted" in found["sum"]["seen"], (code, found)
+
+
+def test_wrong_usage():
+    for arguments in (["a:1", "b:2"], ["--seconds", "x"], ["--world-size", "1"], ["--timeout", "0"]):
+        code, out, err = doctor(*arguments)
+        assert code == 2 and not out and err, (code, out, err)
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run([e2e.SWITCHML, "doctor", "--json"], env=e2e.environment(), stdout=full, stderr=subprocess.PIPE,
+                                 check=False, timeout=60 * e2e.PATIENCE)
+    assert process.returncode == 1 and b"could not be written" in process.stderr, process
+
+
+def test_wrong_addresses_and_strangers():
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        stranger = socket.create_server(("127.0.0.1", 0))
+        stack.callback(stranger.close)
+        closed = socket.create_server(("127.0.0.1", 0))
+        closed_port = closed.getsockname()[1]
+        closed.close()
+        other, mute, shut, deaf, dumb = (stack.enter_context(fake) for fake in (
+            Fake(version=3), Fake(is_mute=True), Fake(), Fake(data="deaf"), Fake(data="dumb")))
+
+        def be_strange():
+            connection, _ = stranger.accept() # the look at the port
+            connection.close()
+            connection, _ = stranger.accept()
+            connection.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        threading.Thread(target=be_strange, daemon=True).start()
+        expected = [
+            (4, "name", "no port", "HOST:PORT", "127.0.0.1"),
+            (4, "name", "cannot resolve", "correct the name", "no_such_host.invalid:1"),
+            (5, "control", "Connection refused", "start switchmld", f"127.0.0.1:{closed_port}"),
+            (5, "version", "not a switchmld", "another service", f"127.0.0.1:{stranger.getsockname()[1]}"),
+            (5, "version", "not answered", "is stopped, or overloaded", mute.address, "--timeout", "1"),
+            (6, "version", f"version {peer.CTL_VERSION}, the aggregator 3", "install the same switchml version", other.address),
+            (9, "data", f"UDP port {shut.data_port} .* is closed", "forward or publish the UDP", shut.address),
+            (9, "data", "got none of them: they are lost on the way there", f"let UDP port {deaf.data_port} into", deaf.address),
+            (9, "data", r"got \d+ of \d+ and answered: the answers are lost", f"let UDP from port {dumb.data_port}", dumb.address),
+        ]
+        for future in [pool.submit(expect, *each) for each in expected]:
+            future.result()
+        refused = peer.Control(int(other.address.rsplit(":", 1)[1])) # and one that refuses in our version, as switchmld does
+        refused.close()
+
+
+def test_keys():
+    with tempfile.TemporaryDirectory() as folder:
+        def write(name, key, mode=0o600):
+            path = os.path.join(folder, name)
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, mode), "w", encoding="ascii") as file:
+                file.write(f"red {key.hex()}\n")
+            return path
+
+        right, wrong, open_to_all = write("right", RED), write("wrong", BLUE), write("open", RED, 0o666)
+        os.chmod(open_to_all, 0o666)
+        with e2e.Daemon("--key-file", right) as keyed, e2e.Daemon() as plain:
+            code, found = findings(keyed.address, SWITCHML_KEY_FILE=right)
+            assert found["sum"]["verdict"] == found["key"]["verdict"] == "OK", (code, found)
+            expect(7, "key", "no key 'red', or not the same", "copy the line of that name", keyed.address, SWITCHML_KEY_FILE=wrong)
+            expect(7, "key", "takes ranks with a key only", "set SWITCHML_KEY_FILE", keyed.address)
+            expect(7, "key", "has a key, but the aggregator has none", "unset SWITCHML_KEY_FILE", plain.address,
+                   SWITCHML_KEY_FILE=right)
+            expect(7, "key", "open|readable|permission|others", "owner alone", keyed.address, SWITCHML_KEY_FILE=open_to_all)
+
+
+def test_full_pool():
+    with e2e.Daemon("--max-jobs", "1", "--slots", "64") as daemon, contextlib.ExitStack() as stack:
+        members = [peer.Member(daemon.port, rank, 2, job_name="first") for rank in range(2)]
+        for member in members:
+            stack.callback(member.close)
+        peer.join_all(members)
+        found = expect(8, "room", "1 of 1 jobs are in use", "restart switchmld with --max-jobs", daemon.address)
+        assert found["data"]["verdict"] == "OK" and found["sum"]["verdict"] == "SKIPPED", found
+    with e2e.Daemon("--slots", "32") as daemon, contextlib.ExitStack() as stack:
+        members = [peer.Member(daemon.port, rank, 2, job_name="first") for rank in range(2)]
+        for member in members:
+            stack.callback(member.close)
+        peer.join_all(members)
+        expect(8, "room", "32 of 32 slots of a lane are in use", "--slots", daemon.address)
+
+
+def test_jobs_that_do_not_start():
+    with e2e.Daemon() as daemon, contextlib.ExitStack() as stack:
+        members = [peer.Member(daemon.port, rank, 3, job_name="train", lanes=1 + rank) for rank in range(2)]
+        other = peer.Member(daemon.port, 2, 3, job_name="train", slots=64)
+        for member in members + [other]:
+            stack.callback(member.close)
+            member.connect()
+            member.say_join()
+            member.control.hear()
+        code, out, err = doctor(daemon.address, "--seconds", "0", "--job", "train")
+        assert code == CLASSES["settings"] and not err, (code, out, err)
+        assert re.search(r"rank 2 \(127.0.0.1\) was refused [\d.]+ s ago: rank 2 asks for 64 slots, but rank . of job 'train' "
+                         "asked for 32", out), out
+        assert "job 'train' waits for rank 2 of 3" in out and "set the same on all ranks" in out, out
+        expect(CLASSES["settings"] + WARNED, "job", "knows no job 'nobody'", "check the ranks' SWITCHML_AGGREGATOR",
+               daemon.address, "--job", "nobody")
+
+
+def test_environment():
+    expect(33, "environment", "SWITCHML_SLOT is set, but nothing reads it", "did you mean SWITCHML_SLOTS", SWITCHML_SLOT=3)
+    expect(13, "environment", "SWITCHML_POLL is 'never'", "correct it", SWITCHML_POLL="never")
+    expect(13, "environment", "RANK is not below", "correct the launcher", RANK=2, WORLD_SIZE=2)
+    expect(13, "environment", "no aggregator whose successor", "unset SWITCHML_RETRY", SWITCHML_RETRY=3)
+    # every variable that the sources read is known
+    names = set()
+    for folder in "src", "integrations":
+        for root, _, files in os.walk(os.path.join(HERE, "..", folder)):
+            for name in files:
+                if name.endswith((".c", ".py")) and not name.endswith("_test.c") and "_test." not in name and \
+                        not name.startswith(("doctor_", "test_")):
+                    with open(os.path.join(root, name), encoding="utf-8") as file:
+                        names.update(re.findall(r'"(SWITCHML_(?!PAPER)[A-Z_]+)"', file.read())) # that is for a benchmark's build
+    assert "SWITCHML_SLOTS" in names and len(names) > 15, names
+    code, out, err = doctor("--seconds", "0", **{name: "" for name in names})
+    assert "nothing reads it" not in out, (code, out, err)
+
+
+class Hosts:
+    """An aggregator and a worker in namespaces of their own."""
+
+    def __init__(self, bed):
+        self.bed, self.address = bed, f"{bed.aggregator_address}:48879"
+        self.prefix = bed.command(bed.worker(0), [])
+        self.log = tempfile.TemporaryFile("w+")
+        self.daemon = subprocess.Popen(bed.command(bed.aggregator, [e2e.SWITCHMLD, "--listen", self.address]), stdout=self.log,
+                                       stderr=self.log, stdin=subprocess.DEVNULL, env=e2e.environment())
+        e2e.wait_until(lambda: "listening on" in os.pread(self.log.fileno(), 4096, 0).decode(), "switchmld listens")
+
+    def run(self, *command):
+        subprocess.run(["ip", "-n", *command], check=True, capture_output=True)
+
+    def close(self):
+        self.daemon.kill()
+        self.daemon.wait()
+        self.log.close()
+
+
+def test_networks():
+    why = netbed.why_unavailable()
+    if why:
+        raise tap.Skip(why)
+    with netbed.Netbed(1, rate="none") as bed, contextlib.closing(Hosts(bed)) as hosts:
+        code, found = findings(hosts.address, prefix=hosts.prefix)
+        assert found["mtu"]["verdict"] == found["sum"]["verdict"] == "OK" and "6." in found["mtu"]["advice"], (code, found)
+        assert found["link"]["verdict"] == "SKIPPED" and "virtual" in found["link"]["seen"], found
+        # what is too long is lost without a word
+        hosts.run(bed.aggregator, "link", "set", "dev", "eth0", "mtu", "1000")
+        found = expect(30, "mtu", "MTU 1500 here, but the path carries 1000 only", "the aggregator's interface has MTU 1000",
+                       hosts.address, prefix=hosts.prefix)
+        assert found["sum"]["verdict"] == "OK", found
+        hosts.run(bed.aggregator, "link", "set", "dev", "eth0", "mtu", "1500")
+        # a firewall there drops what comes by UDP; then what goes
+        hosts.run(bed.aggregator, "rule", "add", "pref", "10", "lookup", "local")
+        hosts.run(bed.aggregator, "rule", "del", "pref", "0")
+        hosts.run(bed.aggregator, "rule", "add", "pref", "5", "iif", "eth0", "ipproto", "udp", "blackhole")
+        expect(9, "data", "got none of them", "into the aggregator's host", hosts.address, prefix=hosts.prefix)
+        hosts.run(bed.aggregator, "rule", "del", "pref", "5")
+        hosts.run(bed.aggregator, "rule", "add", "pref", "5", "iif", "lo", "ipproto", "udp", "blackhole")
+        expect(9, "data", "the answers are lost on the way back", "let UDP from port", hosts.address, prefix=hosts.prefix)
+        hosts.run(bed.aggregator, "rule", "del", "pref", "5")
+        # nobody has that address; and no way leads there
+        expect(5, "control", "no answer|No route", "is down|no way", f"{netbed.SUBNET}.99:48879", "--timeout", "1",
+               prefix=hosts.prefix)
+        expect(5, "control", "Network is unreachable", "ip route get", "192.0.2.1:48879", prefix=hosts.prefix)
+
+
+if __name__ == "__main__":
+    tap.main(globals())
