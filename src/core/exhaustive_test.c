@@ -62,6 +62,7 @@ struct world {
   struct packet sent[WIRE_PACKETS / 2], wire[WIRE_PACKETS / 2], late[MAX_DEPTH];
   struct output outputs[MAX_RANKS][MAX_OPERATIONS];
   uint32_t grants[MAX_SLOTS][MAX_PHASES]; /* + 1; 0: not granted yet */
+  uint64_t deadlines_ns[MAX_RANKS]; /* of each worker, since it last changed: it is much to ask for at each step */
   _Alignas(64) uint8_t aggregator[1024];
   _Alignas(64) uint8_t workers[MAX_RANKS][2048];
 };
@@ -255,11 +256,12 @@ static void flush(uint32_t rank) {
   for (;;) {
     struct sml_send s;
     sml_worker_next_send(worker(rank), world.now_ns, &s);
-    if (s.kind == SML_SEND_NONE) return;
+    if (s.kind == SML_SEND_NONE) break;
     struct packet p = {.rank = (uint8_t)rank, .is_up = true, .header = s.header};
     if (s.kind == SML_SEND_UPDATE) write_payload(&p, operation_of(s.cookie), &s.chunk);
     send(&p);
   }
+  world.deadlines_ns[rank] = sml_worker_next_deadline(worker(rank));
 }
 
 static void deliver_down(const struct packet *p) {
@@ -280,7 +282,7 @@ static void deliver_down(const struct packet *p) {
 static uint64_t next_deadline(void) {
   uint64_t deadline_ns = SML_NEVER;
   for (uint32_t rank = 0; rank < options.num_ranks; rank++)
-    deadline_ns = sml_min_u64(deadline_ns, sml_worker_next_deadline(worker(rank)));
+    deadline_ns = sml_min_u64(deadline_ns, world.deadlines_ns[rank]);
   return deadline_ns;
 }
 
@@ -302,7 +304,7 @@ static bool step(void) {
   world.now_ns = sml_max_u64(world.now_ns, deadline_ns);
   check(world.now_ns < LIMIT_NS, "no end in sight");
   for (uint32_t rank = 0; rank < options.num_ranks; rank++) {
-    if (sml_worker_next_deadline(worker(rank)) > world.now_ns) continue;
+    if (world.deadlines_ns[rank] > world.now_ns) continue;
     sml_worker_on_timer(worker(rank), world.now_ns);
     flush(rank);
   }
