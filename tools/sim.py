@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""sim.py [--first N] [--jobs N] [--build DIR] [--tap] SEEDS: runs that many seeds of the simulator.
+"""sim.py [--first N] [--jobs N] [--build DIR] [--tap] [--max-ops N] SEEDS: runs that many seeds of the simulator.
 
 Sums what happened, and fails if a sum was wrong, something hung or leaked, a kind of fault never came, or a
 seed gave another run when it was run again. For a seed that fails it looks for the shortest run that still
@@ -56,11 +56,11 @@ def describe_failure(output):
     return "it stopped: " + (output.splitlines()[-1] if output.strip() else "without a word")
 
 
-def run_batch(binary, first, last):
+def run_batch(binary, cuts, first, last):
     """Lines of the seeds that ended well, findings of the others."""
     lines, findings, seed = [], [], first
     while seed <= last:
-        status, output = run_sim(binary, ["--seeds", f"{seed}-{last}"], SEED_TIMEOUT_S * (last - seed + 1))
+        status, output = run_sim(binary, ["--seeds", f"{seed}-{last}", *cuts], SEED_TIMEOUT_S * (last - seed + 1))
         good = [line for line in output.splitlines() if re.match(r"seed=\d+ ok ", line)]
         lines += good
         seed += len(good)
@@ -74,13 +74,13 @@ def run_batch(binary, first, last):
     return lines, findings
 
 
-def shrink(binary, finding):
+def shrink(binary, finding, max_ops):
     """The shortest run of the seed that still fails: each cut as small as it can be, one after the other."""
     facts = finding.facts
-    limits = {"--max-rounds": 3, "--max-ops": 48, "--max-incidents": int(facts.get("incidents", 24)),
+    limits = {"--max-rounds": 3, "--max-ops": max_ops or 48, "--max-incidents": int(facts.get("incidents", 24)),
               "--until": int(facts.get("faults-end", 30 * 10**9))}
     least = {"--max-rounds": 1, "--max-ops": 1, "--max-incidents": 0, "--until": 1}
-    kept = {}
+    kept = {"--max-ops": max_ops} if max_ops else {}
 
     def fails(name, value):
         cuts = {**kept, name: value}
@@ -120,13 +120,13 @@ def find_missing_kinds(totals):
     return [kind for kind in KINDS if totals[SHOWN_BY.get(kind, kind)] == 0]
 
 
-def find_changed_seeds(binary, lines):
+def find_changed_seeds(binary, cuts, lines):
     """Seeds whose second run differs from the first."""
     step = max(1, len(lines) // REPEATED_SEEDS)
     changed = []
     for line in lines[::step][:REPEATED_SEEDS]:
         seed = re.match(r"seed=(\d+)", line).group(1)
-        output = run_sim(binary, ["--seed", seed])[1]
+        output = run_sim(binary, ["--seed", seed, *cuts])[1]
         if line not in output.splitlines():
             changed.append(seed)
     return changed
@@ -149,14 +149,16 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--build", default="build")
     parser.add_argument("--tap", action="store_true")
+    parser.add_argument("--max-ops", type=int, help="operations of a membership: fewer shorten the worlds of much data alone")
     options = parser.parse_args()
+    cuts = ["--max-ops", str(options.max_ops)] if options.max_ops else []
     binary = os.path.join(options.build, "sim", "sim")
     begin = time.monotonic()
     last = options.first + options.seeds - 1
     batches = [(first, min(first + BATCH_SEEDS - 1, last)) for first in range(options.first, last + 1, BATCH_SEEDS)]
     lines, findings = [], []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for good, bad in pool.map(lambda batch: run_batch(binary, *batch), batches):
+        for good, bad in pool.map(lambda batch: run_batch(binary, cuts, *batch), batches):
             lines += good
             findings += bad
     seconds = time.monotonic() - begin
@@ -164,13 +166,13 @@ def main():
     report(totals, digest, options.seeds, seconds)
     failures = []
     for finding in findings[:5]:
-        cuts = shrink(binary, finding)
+        cuts = shrink(binary, finding, options.max_ops)
         failures.append(f"seed {finding.seed}: {finding.text}\n"
                         f"#   {binary} --seed {finding.seed} {cuts} --verbose")
     failures += [f"seed {finding.seed}: {finding.text}" for finding in findings[5:]]
     if options.seeds >= SEEDS_FOR_ALL_KINDS:
         failures += [f"no {kind} ever came: the draw or the network is broken" for kind in find_missing_kinds(totals)]
-    failures += [f"seed {seed} gives another run the second time" for seed in find_changed_seeds(binary, lines)]
+    failures += [f"seed {seed} gives another run the second time" for seed in find_changed_seeds(binary, cuts, lines)]
     for failure in failures:
         print(f"# {failure}")
     if options.tap:
