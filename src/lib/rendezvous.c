@@ -180,12 +180,13 @@ static bool meet(struct sml_rendezvous *r) {
     sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_RENDEZVOUS is '%.80s': %s", r->address, error);
     return false;
   }
-  r->num_fds = r->rank == 0 ? r->world_size : 1;
-  r->fds = malloc(r->num_fds * sizeof *r->fds);
+  const uint32_t num_fds = r->rank == 0 ? r->world_size : 1;
+  r->fds = malloc(num_fds * sizeof *r->fds);
   if (r->fds == NULL) {
-    sml_fail(SML_ERR_NO_MEMORY, "no memory for %u connections", r->num_fds);
+    sml_fail(SML_ERR_NO_MEMORY, "no memory for %u connections", num_fds);
     return false;
   }
+  r->num_fds = num_fds;
   for (uint32_t i = 0; i < r->num_fds; i++) r->fds[i] = -1;
   r->is_open = r->rank == 0 ? gather_ranks(r, &addr) : find_rank_0(r, &addr);
   return r->is_open;
