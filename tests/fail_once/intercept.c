@@ -2,10 +2,14 @@
 #include "intercept.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,15 +168,24 @@ WRAP_RETURNING(getaddrinfo,
                (const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out),
                (host, service, hints, out), EAI_MEMORY)
 
-int __real_open64(const char *path, int flags);
-int __wrap_open64(const char *path, int flags);
-int __wrap_open64(const char *path, int flags) { /* of three parameters only what creates a file */
+int __real_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...);
+int __wrap_open64(const char *path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+  va_end(arguments);
   if (FAILS("open")) {
     errno = EMFILE;
     return -1;
   }
-  return __real_open64(path, flags);
+  return __real_open64(path, flags, mode);
 }
+WRAP(int, unlink, (const char *path), (path), -1, EBUSY)
+WRAP(int, rename, (const char *from, const char *to), (from, to), -1, EIO)
+WRAP(int, gethostname, (char *name, size_t bytes), (name, bytes), -1, ENAMETOOLONG)
+WRAP(int, getifaddrs, (struct ifaddrs **out), (out), -1, EMFILE)
+WRAP(unsigned, if_nametoindex, (const char *name), (name), 0, ENODEV)
 WRAP(int, stat64, (const char *path, struct stat64 *out), (path, out), -1, EACCES)
 WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1, EMFILE)
 WRAP(int, ftruncate64, (int fd, off64_t bytes), (fd, bytes), -1, ENOSPC)
