@@ -61,8 +61,9 @@ class Build:
 
     def run(self, test):
         """None if the test passed, else what of it failed."""
-        targets = [os.path.relpath(word, self.directory) for word in test["cmd"]
-                   if word.startswith(self.directory) and os.path.basename(word) not in ("", ".")]
+        words = [os.path.normpath(word) for word in test["cmd"]]
+        targets = [os.path.relpath(word, self.directory) for word in words
+                   if word.startswith(self.directory + os.sep)]
         self.ninja(*targets)
         try:
             done = subprocess.run(test["cmd"], env={**os.environ, **test["env"]}, text=True, check=False,
