@@ -50,6 +50,7 @@ check:
 	@$(SETUP) build
 	@-$(SETUP) --optional torch
 	@-$(SETUP) --optional model
+	@-$(SETUP) --optional mpi
 	@tools/check.py plain asan tsan clang $(ARGS)
 
 check-asan check-tsan check-clang: check-%:

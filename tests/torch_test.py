@@ -453,7 +453,7 @@ def case_one_call():
         warnings.simplefilter("always")
         text, values = "", []
         try:
-            torch, dist, sml, rank, _ = start(timeout_s=20)
+            torch, dist, sml, rank, _ = start(timeout_s=int(os.environ.get("CASE_TIMEOUT_S", "20")))
             tensors = [torch.full((1000,), rank + 1.0), torch.full((10,), float(rank))]
             for tensor in tensors:
                 dist.all_reduce(tensor)
@@ -628,14 +628,15 @@ def test_exit_and_forks_without_an_aggregator():
 
 
 def test_unreachable_aggregator_falls_back_together():
-    results = run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}")
+    results = run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}", CASE_TIMEOUT_S="5")
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
     assert [text for text in results[0]["warnings"] if "switchml" in text], results
 
 
 def test_unreachable_aggregator_is_an_error_when_required():
-    for result in run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}", SWITCHML_REQUIRE="1"):
+    for result in run_ranks("one_call", 2, f"127.0.0.1:{fixed_port()}", CASE_TIMEOUT_S="5",
+                            SWITCHML_REQUIRE="1"):
         assert result["error"] and not result["values"], result
 
 

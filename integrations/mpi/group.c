@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "group.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_US UINT64_C(1000)
+
+/* Shorter sums are about as fast over MPI, and programs that make them (of energies, of norms) expect their digits. */
+#define DEFAULT_MIN_COUNT 4096u
+/* MPI knows no deadlines: ranks may compute for long while others wait. The library's warnings name the late ones. */
+#define DEFAULT_TIMEOUT_S 3600u
+/* All are there when one joins: they have just gathered. */
+#define DEFAULT_JOIN_TIMEOUT_S 10u
+
+#define GATHERED_WORDS 5u
+
+enum state { UNDECIDED, AGREED, JOINED, WITHOUT, BROKEN };
+
+struct sml_mpi_group {
+  const char *name;
+  uint32_t rank, size;
+  enum state state;
+  bool has_context;
+  struct sml_mpi_settings settings; /* rank 0's, once it is AGREED */
+  sml_allgather_fn allgather;
+  int (*progress)(void *user);
+  void *user;
+  uint64_t (*gathered)[GATHERED_WORDS]; /* of each rank; there from the start: who lacked it would keep all waiting */
+  sml_job *job;
+  uint64_t num_taken, num_bytes, num_passed;
+};
+
+/* ---- settings ---- */
+
+static void say(const struct sml_mpi_group *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(const struct sml_mpi_group *g, const char *format, ...) {
+  char line[600];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  /* In one call: lines of several ranks don't mix. */
+  if (g != NULL) fprintf(stderr, "switchml: rank %u of %s: %s\n", g->rank, g->name, line);
+  else fprintf(stderr, "switchml: %s\n", line);
+}
+
+bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
+  static const struct {
+    const char *name;
+    uint32_t types;
+  } known[] = {{"float32", 1u << SML_FLOAT32}, {"int32", 1u << SML_INT32}, {"none", 0}};
+  uint32_t types = 0;
+  for (const char *at = list; *at != 0;) {
+    const size_t length = strcspn(at, ",");
+    bool is_known = false;
+    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+      if (strlen(known[k].name) != length || strncmp(known[k].name, at, length) != 0) continue;
+      types |= known[k].types;
+      is_known = true;
+    }
+    if (!is_known) return false;
+    at += length;
+    if (*at == ',') at++;
+  }
+  *types_out = types;
+  return true;
+}
+
+static void read_number(const char *name, uint64_t min, uint64_t *value) {
+  const char *text = getenv(name);
+  if (text == NULL || text[0] == 0) return;
+  char *end;
+  errno = 0;
+  const unsigned long long number = strtoull(text, &end, 10);
+  if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min) *value = number;
+  else
+    say(NULL, "%s=%s is no number of at least %llu; %llu is used", name, text, (unsigned long long)min,
+        (unsigned long long)*value);
+}
+
+static bool is_on(const char *name) {
+  const char *text = getenv(name);
+  return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
+}
+
+struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
+  struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
+                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S};
+  s.types = 1u << SML_FLOAT32 | 1u << SML_INT32;
+  read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
+  read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
+  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
+  const char *types = getenv("SWITCHML_MPI_TYPES");
+  if (types != NULL && !sml_mpi_types_of(types, &s.types))
+    say(NULL, "SWITCHML_MPI_TYPES=%s: there are float32, int32 and none; float32,int32 is used", types);
+  if (is_on("SWITCHML_DISABLE")) s.types = 0;
+  s.is_required = is_on("SWITCHML_REQUIRE");
+  s.is_verbose = is_on("SWITCHML_MPI_VERBOSE");
+  return s;
+}
+
+/* ---- the context: one for all communicators of the process ---- */
+
+static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER;
+static sml_context *context;
+static uint32_t num_users;
+static bool has_failed; /* a join, so that not every communicator waits in vain; told the others before each join */
+
+static sml_context *get_context(void) {
+  pthread_mutex_lock(&context_mutex);
+  if (context == NULL && sml_context_create(NULL, &context) != SML_OK) context = NULL;
+  if (context != NULL) num_users++;
+  sml_context *got = context;
+  pthread_mutex_unlock(&context_mutex);
+  return got;
+}
+
+static void put_context(void) {
+  pthread_mutex_lock(&context_mutex);
+  sml_context *last = --num_users == 0 ? context : NULL;
+  if (last != NULL) context = NULL;
+  pthread_mutex_unlock(&context_mutex);
+  sml_context_destroy(last);
+}
+
+/* ---- agreeing, joining ---- */
+
+struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint32_t size,
+                                           const struct sml_mpi_settings *settings, sml_allgather_fn allgather,
+                                           int (*progress)(void *user), void *user) {
+  struct sml_mpi_group *g = calloc(1, sizeof *g);
+  if (g == NULL) return NULL;
+  g->gathered = calloc(size, sizeof *g->gathered);
+  if (g->gathered == NULL) {
+    free(g);
+    return NULL;
+  }
+  g->name = name;
+  g->rank = rank;
+  g->size = size;
+  g->settings = *settings;
+  g->allgather = allgather;
+  g->progress = progress;
+  g->user = user;
+  return g;
+}
+
+void sml_mpi_group_destroy(struct sml_mpi_group *g) {
+  if (g == NULL) return;
+  sml_job_destroy(g->job);
+  if (g->has_context) put_context();
+  if (g->settings.is_verbose && g->state != UNDECIDED)
+    say(g, "%llu sums of %llu bytes taken, %llu passed on", (unsigned long long)g->num_taken,
+        (unsigned long long)g->num_bytes, (unsigned long long)g->num_passed);
+  free(g->gathered);
+  free(g);
+}
+
+static bool gather(struct sml_mpi_group *g, const uint64_t words[GATHERED_WORDS]) {
+  if (g->allgather(g->user, words, g->gathered, sizeof g->gathered[0]) == 0) return true;
+  say(g, "MPI's all-gather failed");
+  g->state = BROKEN;
+  return false;
+}
+
+static void agree(struct sml_mpi_group *g) {
+  const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count, g->settings.timeout_s, g->settings.types,
+                                         g->settings.is_required, g->settings.join_timeout_s};
+  if (!gather(g, mine)) return;
+  g->state = AGREED;
+  for (uint32_t r = 1; r < g->size; r++) {
+    if (memcmp(g->gathered[r], g->gathered[0], sizeof mine) == 0) continue;
+    if (g->rank == 0)
+      say(g, "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_REQUIRE, SWITCHML_DISABLE or coll_switchml_*); "
+             "all use those of rank 0", r);
+    break;
+  }
+  g->settings.min_count = g->gathered[0][0];
+  g->settings.timeout_s = g->gathered[0][1];
+  g->settings.types = (uint32_t)g->gathered[0][2];
+  g->settings.is_required = (uint32_t)g->gathered[0][3];
+  g->settings.join_timeout_s = g->gathered[0][4];
+}
+
+/* Whether all ranks are ready to join, and under which name. */
+static bool is_ready(struct sml_mpi_group *g, uint64_t *name_out) {
+  uint64_t mine[GATHERED_WORDS] = {0};
+  if (!has_failed) {
+    g->has_context = get_context() != NULL;
+    if (!g->has_context) say(g, "cannot start: %s", sml_error_detail());
+    const bool has_name = getrandom(&mine[1], sizeof mine[1], 0) == (ssize_t)sizeof mine[1];
+    if (!has_name) say(g, "no random numbers: %s", strerror(errno));
+    mine[0] = g->has_context && has_name;
+  }
+  if (!gather(g, mine)) return false;
+  *name_out = g->gathered[0][1]; /* rank 0's */
+  for (uint32_t r = 0; r < g->size; r++)
+    if (g->gathered[r][0] == 0) return false;
+  return true;
+}
+
+static void join(struct sml_mpi_group *g) {
+  uint64_t name;
+  char text[32] = "";
+  sml_status status = SML_ERR_SYSTEM;
+  if (is_ready(g, &name)) {
+    sml_job_options o = SML_JOB_OPTIONS_INIT;
+    snprintf(text, sizeof text, "mpi-%016llx", (unsigned long long)name);
+    o.name = text;
+    o.rank = g->rank;
+    o.world_size = g->size;
+    o.allgather = g->allgather;
+    o.allgather_user = g->user;
+    o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
+    o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
+    status = sml_job_create(context, &o, &g->job); /* the same on every rank */
+    if (status != SML_OK && g->rank == 0)
+      say(g, "no job: %s%s", sml_error_detail(),
+          g->settings.is_required ? "" : "; MPI does the sums (SWITCHML_REQUIRE=1 makes that an error)");
+  }
+  if (g->state == BROKEN) return;
+  if (status != SML_OK) has_failed = true;
+  g->state = status == SML_OK ? JOINED : WITHOUT;
+  if (g->settings.is_verbose && status == SML_OK && g->rank == 0)
+    say(g, "job %s of %u ranks takes sums of at least %llu elements", text, g->size,
+        (unsigned long long)g->settings.min_count);
+}
+
+enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count) {
+  if (g->state == UNDECIDED) agree(g);
+  if (g->state == BROKEN) return SML_MPI_FAILED;
+  if (!(g->settings.types >> type & 1) || count == 0 || count < g->settings.min_count) {
+    g->num_passed++;
+    return SML_MPI_PASSED;
+  }
+  if (g->state == AGREED) join(g);
+  if (g->state == BROKEN || (g->state == WITHOUT && g->settings.is_required)) return SML_MPI_FAILED;
+  if (g->state == WITHOUT || !sml_supported(g->job, type, SML_SUM, count)) {
+    g->num_passed++;
+    return SML_MPI_PASSED;
+  }
+  return SML_MPI_TAKEN;
+}
+
+/* ---- operations ---- */
+
+static bool has_ended(struct sml_mpi_group *g, sml_operation *op, sml_status status) {
+  if (status != SML_OK) {
+    sml_error error = SML_ERROR_INIT;
+    sml_operation_error(op, &error);
+    say(g, "all-reduce failed: %s", error.detail[0] != 0 ? error.detail : sml_status_string(status));
+  }
+  sml_operation_release(op);
+  return status == SML_OK;
+}
+
+bool sml_mpi_group_submit(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
+                          sml_operation **op_out) {
+  sml_status status;
+  /* All handles in use: those before this one end, whoever waits for them. */
+  while ((status = sml_allreduce(g->job, in, out, count, type, SML_SUM, NULL, op_out)) == SML_ERR_BUSY)
+    if (g->progress != NULL) g->progress(g->user);
+  if (status != SML_OK) {
+    say(g, "all-reduce failed: %s", sml_error_detail());
+    return false;
+  }
+  g->num_taken++;
+  g->num_bytes += 4 * (uint64_t)count;
+  return true;
+}
+
+bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out) {
+  const sml_status status = sml_operation_test(op);
+  if (status == SML_IN_PROGRESS) return false;
+  *is_good_out = has_ended(g, op, status);
+  return true;
+}
+
+bool sml_mpi_group_wait(struct sml_mpi_group *g, sml_operation *op) {
+  uint64_t patience_ns = 50 * NS_PER_US; /* the longer it takes the less it matters, up to a millisecond */
+  sml_status status;
+  while ((status = sml_operation_wait(op, patience_ns)) == SML_IN_PROGRESS) {
+    if (g->progress != NULL) g->progress(g->user);
+    if (patience_ns < 1000 * NS_PER_US) patience_ns *= 2;
+  }
+  return has_ended(g, op, status);
+}

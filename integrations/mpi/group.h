@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the Open MPI component and the PMPI library share: the job of one communicator, which calls it takes, and how
+ * ranks agree on that. It knows nothing of MPI: whoever uses it lends it an all-gather and a way to let MPI go on.
+ *
+ * Ranks must decide alike, or some wait in the job and some in MPI. So a decision uses only what is equal by MPI's own
+ * rules (reduction, type, count) and settings that the ranks told each other, at the communicator's first sum of a
+ * type that could be taken. Rank 0's settings count. */
+#ifndef SML_MPI_GROUP_H
+#define SML_MPI_GROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "switchml/switchml.h"
+
+struct sml_mpi_settings {
+  uint64_t min_count;   /* elements; shorter sums stay with MPI */
+  uint64_t timeout_s;   /* of an operation: how long a rank may be late */
+  uint64_t join_timeout_s; /* of a join: how long an aggregator is waited for */
+  uint32_t types;       /* bit t: sml_type t is taken */
+  uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
+  uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
+};
+/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _TYPES ("float32,int32", "none"), _VERBOSE,
+ * SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the default. */
+struct sml_mpi_settings sml_mpi_settings_of_environment(void);
+/* The bits of a list of types; false if a name in it is none. */
+bool sml_mpi_types_of(const char *list, uint32_t *types_out);
+
+struct sml_mpi_group;
+
+/* Of one communicator. Sends nothing. name: its name, rank, size: this rank in it; for messages, which read the name
+ * when they are written. allgather: blocking, collective over the communicator, apart from the user's messages.
+ * progress: lets MPI's outstanding messages go on; may be NULL. NULL: no memory. */
+struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint32_t size,
+                                           const struct sml_mpi_settings *settings, sml_allgather_fn allgather,
+                                           int (*progress)(void *user), void *user);
+/* Not collective; ends what is outstanding. */
+void sml_mpi_group_destroy(struct sml_mpi_group *g);
+
+enum sml_mpi_way {
+  SML_MPI_TAKEN,  /* through SwitchML */
+  SML_MPI_PASSED, /* MPI shall do it; so on every rank */
+  SML_MPI_FAILED  /* an error, on every rank; stderr says why */
+};
+/* Which way this sum goes. Collective in MPI's order; may join the job. */
+enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count);
+/* What was TAKEN: submits it. False: an error; stderr says why. */
+bool sml_mpi_group_submit(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
+                          sml_operation **op_out);
+/* Whether it has ended; then *is_good_out says how, and it is released. Never blocks. */
+bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out);
+/* Waits for it, and lets MPI go on meanwhile: a rank that is late may wait for a message of this one. Releases it. */
+bool sml_mpi_group_wait(struct sml_mpi_group *g, sml_operation *op);
+
+#endif

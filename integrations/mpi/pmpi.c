@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A library to preload into MPI programs whose MPI has no components to add (MPICH and its relatives; any MPI with the
+ * profiling interface): MPI_Allreduce of what can be taken, all else as it was. Built once for each MPI's binary
+ * interface. Another profiling library cannot be used together with it. */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "group.h"
+#include "types.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct communicator {
+  struct sml_mpi_group *group; /* NULL: not ours */
+  MPI_Comm own;                /* a copy, for what is ours: apart from the user's messages */
+  char name[MPI_MAX_OBJECT_NAME];
+  struct communicator *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the list and the keyval */
+static struct communicator *communicators;
+static int keyval = MPI_KEYVAL_INVALID;
+
+/* ---- what the group borrows ---- */
+
+static int gather(void *user, const void *in, void *out, size_t bytes) {
+  struct communicator *c = user;
+  if (bytes > INT32_MAX) return 1;
+  return PMPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, c->own) == MPI_SUCCESS ? 0 : 1;
+}
+
+/* Looking for a message that never comes makes MPI look at all others. */
+static int let_mpi_go_on(void *user) {
+  struct communicator *c = user;
+  int is_there;
+  return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, c->own, &is_there, MPI_STATUS_IGNORE);
+}
+
+/* ---- communicators ---- */
+
+static void end(struct communicator *c) {
+  sml_mpi_group_destroy(c->group);
+  if (c->own != MPI_COMM_NULL) PMPI_Comm_free(&c->own);
+  free(c);
+}
+
+static int forget(MPI_Comm comm, int key, void *value, void *extra) {
+  struct communicator *c = value;
+  (void)comm;
+  (void)key;
+  (void)extra;
+  pthread_mutex_lock(&mutex);
+  for (struct communicator **at = &communicators; *at != NULL; at = &(*at)->next) {
+    if (*at != c) continue;
+    *at = c->next;
+    break;
+  }
+  pthread_mutex_unlock(&mutex);
+  end(c);
+  return MPI_SUCCESS;
+}
+
+/* Collective over comm, the first time. NULL: no memory, or an error of MPI's. */
+static struct communicator *communicator_of(MPI_Comm comm) {
+  struct communicator *c = NULL;
+  int is_there = 0, is_inter = 0, rank, size;
+  pthread_mutex_lock(&mutex);
+  if (keyval == MPI_KEYVAL_INVALID &&
+      PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget, &keyval, NULL) != MPI_SUCCESS)
+    keyval = MPI_KEYVAL_INVALID;
+  pthread_mutex_unlock(&mutex);
+  if (keyval == MPI_KEYVAL_INVALID || PMPI_Comm_get_attr(comm, keyval, &c, &is_there) != MPI_SUCCESS) return NULL;
+  if (is_there) return c;
+  if (PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || PMPI_Comm_size(comm, &size) != MPI_SUCCESS ||
+      PMPI_Comm_rank(comm, &rank) != MPI_SUCCESS)
+    return NULL;
+  c = calloc(1, sizeof *c);
+  if (c == NULL) return NULL;
+  c->own = MPI_COMM_NULL;
+  if (!is_inter && size > 1) {
+    const struct sml_mpi_settings settings = sml_mpi_settings_of_environment();
+    int length;
+    if (PMPI_Comm_get_name(comm, c->name, &length) != MPI_SUCCESS || c->name[0] == 0)
+      snprintf(c->name, sizeof c->name, "a communicator of %d", size);
+    if (PMPI_Comm_dup(comm, &c->own) == MPI_SUCCESS)
+      c->group = sml_mpi_group_create(c->name, (uint32_t)rank, (uint32_t)size, &settings, gather, let_mpi_go_on, c);
+    if (c->group == NULL) {
+      end(c);
+      return NULL;
+    }
+  }
+  if (PMPI_Comm_set_attr(comm, keyval, c) != MPI_SUCCESS) {
+    end(c);
+    return NULL;
+  }
+  pthread_mutex_lock(&mutex);
+  c->next = communicators;
+  communicators = c;
+  pthread_mutex_unlock(&mutex);
+  return c;
+}
+
+static int failed(MPI_Comm comm) {
+  PMPI_Comm_call_errhandler(comm, MPI_ERR_OTHER);
+  return MPI_ERR_OTHER;
+}
+
+/* ---- what is put in place of MPI's ---- */
+
+EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
+  sml_type type;
+  sml_operation *operation;
+  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || !sml_mpi_type_of(datatype, &type))
+    return PMPI_Allreduce(in, out, count, datatype, op, comm);
+  struct communicator *c = communicator_of(comm);
+  if (c == NULL) return failed(comm);
+  if (c->group == NULL) return PMPI_Allreduce(in, out, count, datatype, op, comm);
+  switch (sml_mpi_group_way(c->group, type, (size_t)count)) {
+  case SML_MPI_PASSED: return PMPI_Allreduce(in, out, count, datatype, op, comm);
+  case SML_MPI_FAILED: return failed(comm);
+  case SML_MPI_TAKEN: break;
+  }
+  if (sml_mpi_group_submit(c->group, in == MPI_IN_PLACE ? out : in, out, (size_t)count, type, &operation) &&
+      sml_mpi_group_wait(c->group, operation))
+    return MPI_SUCCESS;
+  return failed(comm);
+}
+
+/* Communicators that nobody frees, MPI_COMM_WORLD for one, end before MPI does. */
+EXPORT int MPI_Finalize(void) {
+  pthread_mutex_lock(&mutex);
+  struct communicator *last = communicators;
+  communicators = NULL;
+  pthread_mutex_unlock(&mutex);
+  while (last != NULL) {
+    struct communicator *next = last->next;
+    sml_mpi_group_destroy(last->group);
+    last->group = NULL; /* the rest goes with the attribute, if MPI frees it */
+    last->next = NULL;
+    last = next;
+  }
+  return PMPI_Finalize();
+}

@@ -1,0 +1,168 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""MPI programs that know nothing of SwitchML, under real launchers on loopback: what they compute is checked by
+themselves, and that their sums went through SwitchML is read from what each rank says at the end of a communicator.
+Compiled here by each MPI's own compilers."""
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+import e2e
+import ports
+import tap
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODULES = os.path.join(os.environ["SML_BUILD_DIR"], "integrations/mpi")
+COMPONENT = os.path.join(MODULES, "mca_coll_switchml.so")
+FOLDER = tempfile.TemporaryDirectory(prefix="switchml-mpi-")
+PYTHON = "/usr/bin/python3"
+# Open MPI refuses to start more ranks than processors, or as root, and looks at all interfaces, unless it is told.
+OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1, "OMPI_MCA_btl": "tcp,self",
+           "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_rmaps_base_oversubscribe": 1,
+           "OMPI_MCA_mpi_yield_when_idle": 1, "OMPI_MCA_oob_tcp_if_include": "lo", "TMPDIR": FOLDER.name,
+           "OMPI_MCA_mca_base_component_path": "SYS_DEFAULT:" + MODULES}
+
+
+def compiled(compiler, source):
+    """The program, compiled once; a skip if it cannot be here."""
+    if not shutil.which(compiler):
+        raise tap.Skip(f"{compiler} is not installed")
+    program = os.path.join(FOLDER.name, compiler + "-" + source)
+    if not os.path.exists(program):
+        subprocess.run([compiler, "-O1", "-o", program, os.path.join(HERE, "tools", source)], check=True,
+                       capture_output=True)
+    return program
+
+
+def need(*files):
+    for file in files:
+        if not os.path.exists(file):
+            raise tap.Skip(f"{os.path.basename(file)} is not built: its MPI is not installed")
+
+
+def run(launcher, *words, expect=0, **variables):
+    """What it wrote, and how many sums each rank says it took in MPI_COMM_WORLD, and all in "other" communicators."""
+    environment = {"SWITCHML_MPI_VERBOSE": 1, **(OPENMPI if "openmpi" in launcher else {}), **variables}
+    result = subprocess.run([launcher, *map(str, words)], env=e2e.environment(**environment), text=True, timeout=100,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    good = (result.returncode == 0) == (expect == 0)
+    assert good, f"{launcher} ended with {result.returncode}:\n{result.stdout[-4000:]}"
+    taken = {}
+    for rank, name, count in re.findall(r"switchml: rank (\d+) of (.*): (\d+) sums of", result.stdout):
+        rank = int(rank) if name == "MPI_COMM_WORLD" else "other"
+        taken[rank] = taken.get(rank, 0) + int(count)
+    return result.stdout, taken
+
+
+def check_client(out, taken, num_ranks, expected, expected_of_others=0):
+    assert "done" in out, out
+    others = taken.pop("other", 0)
+    assert taken == {rank: expected for rank in range(num_ranks)} and others == expected_of_others, \
+        f"{taken}, {others}, not {expected}, {expected_of_others}\n{out}"
+
+
+# Of at least 4,096 elements: two lengths, three times each, and one beside a message; of 40 at once 30. Then three of
+# each rank in a copy of MPI_COMM_WORLD, and three in half of it for who is not alone there.
+NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS = 2 * 3 + 1, 30, 3
+NUM_IN_WORLD = NUM_BLOCKING + NUM_AT_ONCE
+
+
+def test_component_of_openmpi():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    out, taken = run("mpirun.openmpi", "-n", 3, client)
+    check_client(out, taken, 3, NUM_IN_WORLD, (3 + 2) * NUM_IN_OTHERS)
+
+
+def test_component_with_a_daemon():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    with e2e.Daemon() as daemon:
+        out, taken = run("mpirun.openmpi", "-n", 4, client, SWITCHML_AGGREGATOR=daemon.address,
+                         SWITCHML_SHARED_MEMORY=0, SWITCHML_REQUIRE=1)
+    check_client(out, taken, 4, NUM_IN_WORLD, 8 * NUM_IN_OTHERS)
+
+
+def test_component_can_be_left_out():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    for words in (["--mca", "coll", "^switchml"], ["--mca", "coll_switchml_priority", -1],
+                  ["--mca", "coll_switchml_types", "none"]):
+        out, taken = run("mpirun.openmpi", *words, "-n", 2, client)
+        assert "done" in out and not any(taken.values()), out
+
+
+def test_unreachable_aggregator():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    address = f"127.0.0.1:{ports.fixed_port()}"
+    out, taken = run("mpirun.openmpi", "-n", 2, client, SWITCHML_AGGREGATOR=address,
+                     SWITCHML_MPI_JOIN_TIMEOUT=1)
+    assert "done" in out and not any(taken.values()) and address in out and "MPI does the sums" in out, out
+    out, _ = run("mpirun.openmpi", "-n", 2, client, expect=1, SWITCHML_AGGREGATOR=address, SWITCHML_REQUIRE=1,
+                 SWITCHML_MPI_JOIN_TIMEOUT=1)
+    assert "done" not in out and address in out, out
+
+
+def test_settings_that_differ_are_those_of_rank_0():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    out, taken = run("mpirun.openmpi", "-n", 2, client, ":", "-n", 1, "-x", "SWITCHML_MPI_MIN_COUNT=1", client)
+    check_client(out, taken, 3, NUM_IN_WORLD, (3 + 2) * NUM_IN_OTHERS)
+    assert "of MPI_COMM_WORLD: rank 2 has other settings" in out, out
+    out, _ = run("mpirun.openmpi", "-n", 2, client, SWITCHML_MPI_MIN_COUNT="many", SWITCHML_MPI_TYPES="float64")
+    assert "SWITCHML_MPI_MIN_COUNT=many is no number" in out and "SWITCHML_MPI_TYPES=float64: there are" in out, out
+
+
+def test_a_stopped_rank_is_named():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    out, _ = run("mpirun.openmpi", "-n", 3, client, "kill", expect=1)
+    for rank in (0, 2):
+        assert re.search(rf"switchml: rank {rank} of MPI_COMM_WORLD: all-reduce failed: .*rank 1\b", out), out
+        assert f"rank {rank}: told" in out, out
+
+
+def test_fortran():
+    need(COMPONENT)
+    client = compiled("mpifort.openmpi", "mpi_client.f90")
+    check_client(*run("mpirun.openmpi", "-n", 2, client), 2, 2)
+
+
+def test_mpi4py():
+    need(COMPONENT)
+    if subprocess.run([PYTHON, "-c", "import mpi4py, numpy"], capture_output=True, check=False).returncode != 0:
+        raise tap.Skip("mpi4py is not installed (Debian: python3-mpi4py)")
+    program = ("from mpi4py import MPI; import numpy as np; c = MPI.COMM_WORLD; x = np.arange(50000, dtype='f4');"
+               "y = np.empty_like(x); c.Allreduce(x, y); assert (y == c.size * x).all();"
+               "r = c.Iallreduce(MPI.IN_PLACE, x); r.Wait(); assert (x == y).all();"
+               "assert c.allreduce(c.rank) == 1; c.rank or print('done')")
+    check_client(*run("mpirun.openmpi", "-n", 2, PYTHON, "-c", program), 2, 2)
+
+
+# MPI_Iallreduce stays with MPI.
+def test_preloaded_into_mpich():
+    library = os.path.join(MODULES, "libswitchml_pmpi_mpich.so")
+    need(library)
+    client = compiled("mpicc.mpich", "mpi_client.c")
+    out, taken = run("mpirun.mpich", "-n", 4, "-env", "LD_PRELOAD", library, client)
+    check_client(out, taken, 4, NUM_BLOCKING, 8 * NUM_IN_OTHERS)
+    fortran = compiled("mpifort.mpich", "mpi_client.f90")
+    check_client(*run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, fortran), 2, 2)
+
+
+def test_preloaded_into_openmpi():
+    library = os.path.join(MODULES, "libswitchml_pmpi_openmpi.so")
+    need(library)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    out, taken = run("mpirun.openmpi", "--mca", "coll", "^switchml", "-n", 2, "-x", "LD_PRELOAD=" + library, client)
+    check_client(out, taken, 2, NUM_BLOCKING, 2 * NUM_IN_OTHERS)
+
+
+if __name__ == "__main__":
+    try:
+        tap.main(globals())
+    finally:
+        FOLDER.cleanup()

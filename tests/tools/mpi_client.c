@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * An MPI program that knows nothing of SwitchML: sums of many kinds, each checked, some while others are outstanding,
+ * some while a message is. Prints "done" on rank 0. Argument: what else it does. */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int rank, size;
+
+static void check(int is_right, const char *what, long detail) {
+  if (is_right) return;
+  fprintf(stderr, "rank %d: wrong: %s %ld\n", rank, what, detail);
+  MPI_Abort(MPI_COMM_WORLD, 9);
+}
+
+static float float_of(int r, int i) {
+  return (float)((i * 7 + r * 13) % 2001 - 1000);
+}
+
+static void sum_floats(MPI_Comm comm, int count, int in_place) {
+  int me, n;
+  MPI_Comm_rank(comm, &me);
+  MPI_Comm_size(comm, &n);
+  float *in = malloc(sizeof(float) * (size_t)(count + 1)), *out = malloc(sizeof(float) * (size_t)(count + 1));
+  for (int i = 0; i < count; i++) (in_place ? out : in)[i] = float_of(me, i);
+  out[count] = 77;
+  MPI_Allreduce(in_place ? MPI_IN_PLACE : in, out, count, MPI_FLOAT, MPI_SUM, comm);
+  for (int i = 0; i < count; i++) {
+    float expected = 0;
+    for (int r = 0; r < n; r++) expected += float_of(r, i);
+    check(out[i] >= expected && out[i] <= expected, "float sum", i);
+  }
+  check(out[count] >= 77 && out[count] <= 77, "overrun", count);
+  free(in);
+  free(out);
+}
+
+static void sum_ints(int count) {
+  unsigned *x = malloc(sizeof *x * (size_t)count);
+  for (int i = 0; i < count; i++) x[i] = 0x90000000u + (unsigned)(i * (rank + 1));
+  MPI_Allreduce(MPI_IN_PLACE, x, count, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  for (int i = 0; i < count; i++) {
+    unsigned expected = 0x90000000u * (unsigned)size + (unsigned)i * (unsigned)(size * (size + 1) / 2);
+    check(x[i] == expected, "int sum", i);
+  }
+  free(x);
+}
+
+/* What is not taken: other types, other operations, types of our own. */
+static void other_calls(void) {
+  double d[6000], most = rank;
+  for (int i = 0; i < 6000; i++) d[i] = i + rank;
+  MPI_Allreduce(MPI_IN_PLACE, d, 6000, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  check(d[5999] >= 5999.0 * size + size * (size - 1) / 2 && d[0] >= size * (size - 1) / 2, "double sum", 0);
+  MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  check(most >= size - 1, "maximum", (long)most);
+  float f[5000];
+  for (int i = 0; i < 5000; i++) f[i] = (float)rank;
+  MPI_Allreduce(MPI_IN_PLACE, f, 5000, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+  check(f[4999] >= (float)(size - 1), "float maximum", 0);
+  MPI_Allreduce(MPI_IN_PLACE, f, 0, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* 40 at once, of both ways, ended in any order. */
+static void many_at_once(void) {
+  enum { NUM = 40, COUNT = 5000 };
+  static float x[NUM][COUNT];
+  MPI_Request requests[NUM];
+  int index;
+  for (int k = 0; k < NUM; k++) {
+    for (int i = 0; i < COUNT; i++) x[k][i] = (float)(k + rank);
+    MPI_Iallreduce(MPI_IN_PLACE, x[k], k % 4 == 3 ? 10 : COUNT, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &requests[k]);
+  }
+  int is_done;
+  MPI_Test(&requests[7], &is_done, MPI_STATUS_IGNORE);
+  for (int k = 0; k < NUM / 2; k++) MPI_Waitany(NUM, requests, &index, MPI_STATUS_IGNORE);
+  MPI_Waitall(NUM, requests, MPI_STATUSES_IGNORE);
+  for (int k = 0; k < NUM; k++) check(x[k][9] >= (float)(k * size + size * (size - 1) / 2), "one of many", k);
+}
+
+/* A rank's late call waits for a large message of one that is in its call already: MPI must go on meanwhile. */
+static void message_beside(void) {
+  const int count = 1 << 20;
+  float *x = calloc((size_t)count, sizeof *x);
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (rank == 0) MPI_Isend(x, count, MPI_FLOAT, 1, 5, MPI_COMM_WORLD, &request);
+  if (rank == 1) {
+    usleep(30 * 1000);
+    MPI_Recv(x, count, MPI_FLOAT, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  sum_floats(MPI_COMM_WORLD, 5000, 0);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  free(x);
+}
+
+static void other_communicators(void) {
+  MPI_Comm half, copy;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  for (int i = 0; i < 3; i++) {
+    sum_floats(half, 9000, 1);
+    sum_floats(copy, 9000, 0);
+  }
+  sum_floats(MPI_COMM_SELF, 9000, 0);
+  MPI_Comm_free(&half);
+  MPI_Comm_free(&copy);
+}
+
+int main(int argc, char **argv) {
+  const char *what = argc > 1 ? argv[1] : "";
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (strcmp(what, "kill") == 0) { /* rank 1 is gone; the others get an error, and may go on without this sum */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    sum_floats(MPI_COMM_WORLD, 5000, 0);
+    static float x[8000];
+    if (rank == 1) raise(SIGSTOP);
+    const int code = MPI_Allreduce(MPI_IN_PLACE, x, 8000, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    fprintf(stderr, "rank %d: %s\n", rank, code == MPI_SUCCESS ? "no error" : "told");
+    fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 5);
+  }
+  for (int count = 1; count < 300000; count = count * 5 + 1) {
+    sum_floats(MPI_COMM_WORLD, count, 0);
+    sum_floats(MPI_COMM_WORLD, count, 1);
+    sum_ints(count);
+  }
+  other_calls();
+  many_at_once();
+  if (size > 1) message_beside();
+  other_communicators();
+  if (rank == 0) printf("done\n");
+  MPI_Finalize();
+  return 0;
+}
