@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend with real processes on loopback: each test starts ranks (processes forked
 from one that has imported torch), a switchmld where it needs one, and reads what they report."""
+import ctypes
 import datetime
 import json
 import os
@@ -19,10 +20,14 @@ from ports import fixed_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import netbed  # pylint: disable=wrong-import-position
+
 BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 # Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 RANK_TIMEOUT_S = 120
+LARGE_ELEMENTS = 2 << 20
 
 
 def built(*candidates):
@@ -93,6 +98,12 @@ class Nursery:
         self.process.wait(10)
 
 
+def enter_namespace(name):
+    """This process's network is that of a namespace from now on (os.setns is there from Python 3.12 on)."""
+    with open(f"/run/netns/{name}", "rb") as namespace:
+        assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+
+
 def fork_ranks(control):
     """The nursery's loop. Returns in each rank, with its case, and in the nursery at the end, with None."""
     import torch.distributed  # pylint: disable=import-outside-toplevel,unused-import
@@ -113,6 +124,8 @@ def fork_ranks(control):
                 control.close()
                 os.environ.clear()
                 os.environ.update(environment)
+                if "NAMESPACE" in environment:
+                    enter_namespace(environment["NAMESPACE"])
                 return request["case"]
         for output in outputs:
             os.close(output)
@@ -124,9 +137,10 @@ NURSERY = None
 
 
 class Ranks:
-    """Starts a case on n ranks; wait() gives what each reported (the last line it printed, as JSON)."""
+    """Starts a case on n ranks, in a bed each on a host of its own; wait() gives what each reported (the last line it
+    printed, as JSON). Of the environment None is not set."""
 
-    def __init__(self, case, num_ranks, aggregator=None, **environment):
+    def __init__(self, case, num_ranks, aggregator=None, bed=None, **environment):
         base = {name: value for name, value in os.environ.items()
                 if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
         base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
@@ -135,9 +149,11 @@ class Ranks:
         if aggregator:
             base["SWITCHML_AGGREGATOR"] = aggregator
         base.update(environment)
+        base = {name: value for name, value in base.items() if value is not None}
         self.started = time.monotonic()
         self.outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * num_ranks)]
-        self.processes = NURSERY.start(case, [{**base, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        of_rank = [{"NAMESPACE": bed.worker(rank)} if bed else {} for rank in range(num_ranks)]
+        self.processes = NURSERY.start(case, [{**base, "RANK": str(rank), "LOCAL_RANK": str(rank), **of_rank[rank]}
                                               for rank in range(num_ranks)], self.outputs)
 
     def wait(self, expect=0, but=()):
@@ -184,6 +200,13 @@ def start(timeout_s=60):
     torch.set_num_threads(1)
     dist.init_process_group("switchml", timeout=datetime.timedelta(seconds=timeout_s))
     return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def link_bytes():
+    """What this host's link has sent and received."""
+    with open("/proc/net/dev", encoding="ascii") as devices:
+        figures = next(line.split() for line in devices if line.split()[0] == "eth0:")
+    return int(figures[9]), int(figures[1])
 
 
 def error_text(function, *arguments, **keywords):
@@ -473,6 +496,22 @@ def case_one_call_apart():
     case_one_call()
 
 
+def case_hosts():
+    """Training and one large call: what hosts with links of their own do."""
+    torch, dist, sml, rank, size = start()
+    ours, _ = trained(torch, None, rank, size, num_steps=3)
+    gathered = [torch.empty_like(ours) for _ in range(size)]
+    dist.all_gather(gathered, ours)
+    assert all(torch.equal(other, ours) for other in gathered)
+    before = [sml.stats(), link_bytes()]
+    large = torch.full((LARGE_ELEMENTS,), float(rank + 1))
+    dist.all_reduce(large)
+    assert bool((large == size * (size + 1) / 2).all())
+    dist.all_reduce(torch.ones(1))
+    report(before=before, after=[sml.stats(), link_bytes()])
+    dist.destroy_process_group()
+
+
 def case_exit():
     """Ends without destroying the group."""
     torch, dist, _, _, _ = start()
@@ -615,6 +654,28 @@ def test_no_aggregator_is_needed():
         stats = result["stats"]
         assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
         assert stats["num_lanes"] == 3 and stats["tx_packets"] > 0, stats
+
+
+def test_hosts_need_only_the_backends_name():
+    """Three hosts, and nothing set but what every PyTorch program has: the hosts are the aggregator."""
+    n, why = 3, netbed.why_unavailable()
+    if why:
+        raise tap.Skip(why)
+    with netbed.Netbed(n, rate="none") as bed:
+        results = run_ranks("hosts", n, bed=bed, MASTER_ADDR=bed.worker_address(0), GLOO_SOCKET_IFNAME=None,
+                            SWITCHML_SHARED_MEMORY=None, USE_LIBUV=None)
+    for rank, result in enumerate(results):
+        (before, sent, received), (after, all_sent, all_received) = [(s, *link) for s, link in
+                                                                     (result["before"], result["after"])]
+        assert after["num_lanes"] == n and after["fallback_calls"] == 0, after
+        assert after["offloaded_calls"] - before["offloaded_calls"] == 2, (before, after)
+        # (n - 1) / n of the tensor to other hosts' shards and from them, and as much by the own one's traffic
+        share = 2 * (n - 1) / n * 4 * LARGE_ELEMENTS
+        for num_bytes in (all_sent - sent, all_received - received):
+            assert share < num_bytes < 1.12 * share, (rank, num_bytes / share)
+        # what the library counts goes to all shards, the own one included
+        num_bytes = after["tx_bytes"] - before["tx_bytes"]
+        assert 4 * LARGE_ELEMENTS < num_bytes < 1.12 * 4 * LARGE_ELEMENTS, (rank, num_bytes)
 
 
 def test_exit_and_forks_without_an_aggregator():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call needs before it is given to the Gloo group inside, and what a script's end needs after it.
+"""The Gloo group inside: where it listens, what a call needs before it, and what a script's end needs after it.
 
 Scripts may end without destroying their groups. A thread of Gloo drops its references to a finished call's
 tensors a moment after the caller has seen the call's end. If those are the last ones and the interpreter has
@@ -10,7 +10,9 @@ So an exit waits until the threads are at rest, and what is then still alive is 
 import collections
 import ctypes
 import datetime
+import ipaddress
 import os
+import socket
 import threading
 import time
 import weakref
@@ -21,6 +23,34 @@ from torch.distributed import ReduceOp
 
 _LAST_CALLS = 16  # more than the threads of an inner group can be about to drop
 _REST_LIMIT_S = 0.5
+
+def own_address(peer):
+    """The address of this host on its way to a peer, a name or an address (nothing is sent); "" if that is loopback's,
+    or there is no way."""
+    try:
+        family, kind, protocol, _, to = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(to)
+            address = probe.getsockname()[0]
+    except OSError:
+        return ""
+    return "" if ipaddress.ip_address(address.partition("%")[0]).is_loopback else address
+
+
+def make_group(store, rank, size, timeout, addresses):
+    """Gloo by itself listens where this host's name points. That is loopback on many hosts, Debian's as installed among
+    them, and then others call in vain. So it listens at the address on the way to rank 0's host; a host that is that
+    itself, and knows it by loopback, at the one on the way to another. addresses: own_address(rank 0's) of all ranks.
+    GLOO_SOCKET_IFNAME decides where it is set."""
+    others = [address for address in addresses if address]
+    address = addresses[rank] or (own_address(others[0]) if others else "")
+    if os.environ.get("GLOO_SOCKET_IFNAME") or not address:
+        return _c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options = _c10d.ProcessGroupGloo._Options()
+    options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = timeout
+    return _c10d.ProcessGroupGloo(store, rank, size, options)
+
 
 _tensors_of_calls = collections.deque(maxlen=_LAST_CALLS)
 

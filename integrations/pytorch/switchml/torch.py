@@ -196,14 +196,16 @@ class _Exchange:
 
 
 def _agree(exchange):
-    """Whether the group offloads, the same on all its ranks: (why it does not or "", whether it must)."""
+    """Whether the group offloads, the same on all its ranks: (why it does not or "", whether it must); and the ranks'
+    addresses on the way to rank 0's host."""
     problem = ""
     try:
         _Process.load()
     except SwitchMLError as load_error:
         problem = str(load_error)
     mine = {"disable": _is_set("SWITCHML_DISABLE"), "require": _is_set("SWITCHML_REQUIRE"),
-            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem}
+            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
+            "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
     is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
     if why_off and is_required:
@@ -211,7 +213,7 @@ def _agree(exchange):
         raise SwitchMLError(f"SWITCHML_REQUIRE=1, but {why_off}")
     if why_off and exchange.rank == 0 and not any(rank["disable"] for rank in ranks):
         warnings.warn(f"switchml: all-reduce goes through Gloo: {why_off}", RuntimeWarning, stacklevel=4)
-    return why_off, is_required
+    return why_off, is_required, [rank["address"] for rank in ranks]
 
 
 def _why_off(ranks):
@@ -611,9 +613,9 @@ class SwitchMLGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._pid = os.getpid()
         store = _c10d.PrefixStore("switchml", store)
-        why_off, is_required = _agree(_Exchange(_c10d.PrefixStore("settings", store), rank, size,
-                                                timeout.total_seconds()))
-        self._inner = _c10d.ProcessGroupGloo(_c10d.PrefixStore("other", store), rank, size, timeout=timeout)
+        why_off, is_required, addresses = _agree(_Exchange(_c10d.PrefixStore("settings", store), rank, size,
+                                                           timeout.total_seconds()))
+        self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
         self._offload, self._finisher, self._num_gloo_allreduces = None, _Finisher(), 0
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
