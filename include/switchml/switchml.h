@@ -155,7 +155,8 @@ typedef struct sml_error {
   uint32_t num_ranks;                  /* how many are in ranks[] */
   uint32_t ranks[SML_MAX_NAMED_RANKS]; /* the ranks that are to blame or missing */
   uint64_t operation;                  /* number of the operation in the job's order, from 0 */
-  char detail[256];                    /* one sentence: what happened and what to do */
+  char detail[512];                    /* one line: what happened and what to do; of a timeout also what the aggregator
+                                          holds (docs/troubleshooting.md) */
 } sml_error;
 #define SML_ERROR_INIT { .struct_bytes = sizeof(sml_error) }
 

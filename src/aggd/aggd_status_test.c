@@ -128,7 +128,10 @@ static void test_a_rank_asks_whom_it_waits_for(void **state) {
     say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_ASK});
     hear(&ranks[i], SML_CTL_REPORT);
     assert_string_equal(ranks[i].last.u.report.detail,
-                        "every rank has called what the others have, 1 slot waits with 2 of 3 contributions");
+                        "every rank has called what the others have, 1 slot waits for rank 2 with 2 of 3 contributions "
+                        "(lane 0 slot 3 phase 2)");
+    assert_int_equal(ranks[i].last.u.report.num_ranks, 1);
+    assert_int_equal(ranks[i].last.u.report.ranks[0], 2);
   }
   for (uint32_t i = 0; i < 3; i++) hang_up(&ranks[i]);
   end();

@@ -205,6 +205,7 @@ void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *
     lane->command.verb = VERB_LOOK;
     lane->command.job = job;
     lane->command.look = look;
+    look->lane = l;
     post(lane);
     await(lane);
   }

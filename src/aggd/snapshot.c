@@ -105,12 +105,20 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
   struct sml_rank_look *scratch = calloc(is.world_size, sizeof *scratch);
   if (!scratch) return false;
   look_at_lanes(lanes, job, &is, scratch, &does);
+  struct sml_waiting_slots slots = {.num_waiting = does.slots_waiting,
+                                    .num_contributors = is.num_contributors,
+                                    .least_contributions = does.least_contributions,
+                                    .most_contributions = does.most_contributions,
+                                    .lane = does.waiting_lane,
+                                    .slot = does.waiting_slot,
+                                    .phase = does.waiting_phase,
+                                    .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
+  for (uint32_t rank = 0; rank < is.world_size; rank++) {
+    if (scratch[rank].slots_missing == 0) continue;
+    if (slots.num_missing < SML_ARRAY_LEN(slots.missing)) slots.missing[slots.num_missing] = (uint16_t)rank;
+    slots.num_missing++;
+  }
   free(scratch);
-  const struct sml_waiting_slots slots = {.num_waiting = does.slots_waiting,
-                                          .num_contributors = is.num_contributors,
-                                          .least_contributions = does.least_contributions,
-                                          .most_contributions = does.most_contributions,
-                                          .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
   return sml_registry_report(registry, job, &slots, now_ns, report);
 }
 

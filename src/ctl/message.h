@@ -37,7 +37,7 @@
 #define SML_MAX_SHARDS 64u /* aggregators of a job */
 #define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
 #define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
-#define SML_DETAIL_BYTES 256u
+#define SML_DETAIL_BYTES 512u
 #define SML_CTL_MAX_RANKS 16u
 #define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
 #define SML_CTL_HEADER_BYTES 32u

@@ -249,7 +249,7 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
   /* A member that gives up because it heard of a lost rank only repeats us: the others get the cause. */
   bool is_echo = abort->status == SML_ERR_RANK_LOST && !sml_bit_test(job->present, ranks[0]);
   const char *text = is_echo ? sml_registry_departure(r, job, ranks[0])
-                             : sml_registry_text(r, "rank %u (%s) aborted the job: %.180s", c->rank, c->host,
+                             : sml_registry_text(r, "rank %u (%s) aborted the job: %.420s", c->rank, c->host,
                                                  abort->detail[0] ? abort->detail : "no reason given");
   end_with(r, job, (sml_status)abort->status, ranks, num_ranks, text, conn);
 }

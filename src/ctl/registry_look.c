@@ -116,6 +116,8 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
 
 /* --- the answer to ASK --- */
 
+#define MAX_NAMED 8u /* ranks in one list of a sentence */
+
 struct sentence {
   char *text;
   size_t used_bytes, room_bytes;
@@ -134,9 +136,10 @@ __attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const 
 static void add_absent(const struct sml_registry *r, const struct sml_job_entry *job, uint64_t now_ns,
                        struct sml_ctl_report *report, struct sentence *s) {
   const struct sml_conn *first = NULL;
-  uint32_t num_absent = 0;
+  uint32_t num_absent = 0, num_even = 0;
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     const struct sml_conn *c = &r->conns[i];
+    num_even += c->submitted == job->submitted;
     if (c->behind_since_ns == 0) continue;
     num_absent++;
     if (report->num_ranks < SML_CTL_MAX_RANKS) report->ranks[report->num_ranks++] = (uint16_t)c->rank;
@@ -149,13 +152,26 @@ static void add_absent(const struct sml_registry *r, const struct sml_job_entry 
         (double)(now_ns - d->at_ns) / 1e9);
   }
   if (!first) {
-    if (job->num_departed == 0) add(s, "every rank has called what the others have, ");
+    if (num_even == job->world_size) add(s, "every rank has called what the others have, ");
     return;
   }
   add(s, "rank %u (%s) has not called for %.1f s", first->rank, first->host,
       (double)(now_ns - first->behind_since_ns) / 1e9);
   if (num_absent > 1) add(s, ", nor %u more", num_absent - 1);
   add(s, ", ");
+}
+
+/* Slots wait, for whom, and where one of them is. A rank that has called and is missing here has lost packets. */
+static void add_slots(const struct sml_waiting_slots *slots, struct sentence *s) {
+  const bool is_one = slots->num_waiting == 1;
+  add(s, "%u slot%s wait%s", slots->num_waiting, is_one ? "" : "s", is_one ? "s" : "");
+  for (uint32_t i = 0; i < sml_min_u32(slots->num_missing, MAX_NAMED); i++)
+    add(s, "%s %u", i > 0 ? "," : slots->num_missing > 1 ? " for ranks" : " for rank", slots->missing[i]);
+  if (slots->num_missing > MAX_NAMED) add(s, " and %u more", slots->num_missing - MAX_NAMED);
+  add(s, " with %u", slots->least_contributions);
+  if (slots->most_contributions != slots->least_contributions) add(s, " to %u", slots->most_contributions);
+  add(s, " of %u contributions (%slane %u slot %u phase %u)", slots->num_contributors, is_one ? "" : "one: ",
+      slots->lane, slots->slot, slots->phase);
 }
 
 bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
@@ -168,10 +184,11 @@ bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struc
   if (slots->num_waiting == 0) {
     add(&s, "no slot waits");
   } else {
-    add(&s, "%u slot%s wait%s with %u", slots->num_waiting, slots->num_waiting > 1 ? "s" : "",
-        slots->num_waiting > 1 ? "" : "s", slots->least_contributions);
-    if (slots->most_contributions != slots->least_contributions) add(&s, " to %u", slots->most_contributions);
-    add(&s, " of %u contributions", slots->num_contributors);
+    add_slots(slots, &s);
+    if (report->num_ranks == 0) { /* all have called: then it is these ranks' packets that do not come */
+      report->num_ranks = sml_min_u32(slots->num_missing, SML_CTL_MAX_RANKS);
+      memcpy(report->ranks, slots->missing, report->num_ranks * sizeof report->ranks[0]);
+    }
   }
   if (slots->progress_ns != 0)
     add(&s, ", the last sum was %.1f s ago", (double)(now_ns - slots->progress_ns) / 1e9);

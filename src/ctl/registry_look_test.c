@@ -244,11 +244,20 @@ static void test_reports_say_who_and_since_when(void **state) {
   assert_string_equal(report.detail, "every rank has called what the others have, no slot waits");
   assert_int_equal(report.num_ranks, 0);
   go_on(30, (const uint64_t[]){5, 4, 4});
-  slots = (struct sml_waiting_slots){256, 3, 1, 1, w.now_ns - 3 * S};
+  slots = (struct sml_waiting_slots){.num_waiting = 256,
+                                     .num_contributors = 3,
+                                     .least_contributions = 1,
+                                     .most_contributions = 1,
+                                     .slot = 9,
+                                     .phase = 118,
+                                     .num_missing = 2,
+                                     .missing = {1, 2},
+                                     .progress_ns = w.now_ns - 3 * S};
   assert_true(sml_registry_report(w.r, 0, &slots, w.now_ns, &report));
   if (strncmp(report.detail, "rank ", 5) != 0 || !strstr(report.detail, " has not called for 2.") ||
       !strstr(report.detail,
-              " s, nor 1 more, 256 slots wait with 1 of 3 contributions, the last sum was 3.0 s ago"))
+              " s, nor 1 more, 256 slots wait for ranks 1, 2 with 1 of 3 contributions (one: lane 0 slot 9 phase 118), "
+              "the last sum was 3.0 s ago"))
     fail_msg("%s", report.detail);
   assert_int_equal(report.num_ranks, 2);
   assert_int_equal(report.ranks[0] + report.ranks[1], 3);
@@ -257,7 +266,7 @@ static void test_reports_say_who_and_since_when(void **state) {
   slots.num_waiting = 1;
   assert_true(sml_registry_report(w.r, 0, &slots, w.now_ns, &report));
   if (!strstr(report.detail, "rank 2 (10.0.0.2) left 0.") ||
-      !strstr(report.detail, "1 slot waits with 1 to 2 of 3"))
+      !strstr(report.detail, "1 slot waits for ranks 1, 2 with 1 to 2 of 3"))
     fail_msg("%s", report.detail);
 }
 

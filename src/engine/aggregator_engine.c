@@ -602,8 +602,12 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
 
 static void look_at_waiting(const struct job *job, uint32_t slot, const struct sml_slot_look *is, uint64_t *missing,
                             struct sml_job_look *look) {
-  look->least_contributions =
-      look->slots_waiting == 0 ? is->count : sml_min_u32(look->least_contributions, is->count);
+  if (look->slots_waiting == 0 || is->count < look->least_contributions) {
+    look->least_contributions = is->count;
+    look->waiting_lane = look->lane;
+    look->waiting_slot = slot;
+    look->waiting_phase = is->phase;
+  }
   look->most_contributions = sml_max_u32(look->most_contributions, is->count);
   look->slots_waiting++;
   sml_aggregator_missing(job->aggregator, slot, is->phase, missing);

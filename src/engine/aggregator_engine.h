@@ -85,11 +85,13 @@ struct sml_rank_look {
 #define SML_CELL_COMPLETE 9u     /* holds a result */
 struct sml_job_look {
   uint32_t world_size, num_lanes; /* the caller's; it sets all else to 0 */
+  uint32_t lane;                  /* the caller's, before each lane: its number */
   struct sml_rank_look *ranks;    /* [world_size] */
   uint64_t num_results;           /* slots completed */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns; /* when a slot was completed last; 0: never */
   uint32_t slots_waiting, least_contributions, most_contributions; /* the latter of those that wait */
+  uint32_t waiting_lane, waiting_slot, waiting_phase; /* of those with the least contributions the first */
   uint32_t num_cells;
   uint8_t cells[SML_LOOK_CELLS]; /* a map of the slots; where there are more, a cell shows the emptiest waiting one */
 };

@@ -351,7 +351,7 @@ struct shared {
     sml_status status;
     uint32_t num_ranks, first_rank;
     uint64_t took_ns;
-    char detail[256];
+    char detail[sizeof(((sml_error *)0)->detail)];
   } ends[NUM_PROCESSES];
 };
 static struct shared *shared;

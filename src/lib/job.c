@@ -10,6 +10,8 @@
 #include "lib/job_lanes.h"
 #include "lib/job_pieces.h"
 #include "lib/job_settings.h"
+#include "lib/lateness.h"
+#include "lib/operation.h"
 #include "lib/rendezvous.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
@@ -254,6 +256,26 @@ static void await_abort_sent(struct sml_job *job) {
   while (job->engines != NULL && job->wants_abort && error == 0) error = await_change(job, deadline_ns);
 }
 
+/* What was outstanding and waited for whom, if anything was: the caller knows why it ends it, not what hung. */
+static void add_outstanding(struct sml_job *job, struct sml_ctl_abort *failure) {
+  const uint64_t deadline_ns = sml_clock_ns() + SML_ASK_NS;
+  char text[96];
+  int error = 0;
+  if (job->oldest == NULL || job->state == SML_JOB_FAILED || job->num_shards == 0) return;
+  job->wants_reports = true;
+  sml_control_wake(&job->context->control);
+  while (error == 0 && job->state != SML_JOB_FAILED && (job->wants_reports || !sml_job_has_reports_locked(job)))
+    error = await_change(job, deadline_ns);
+  if (job->oldest == NULL || job->state == SML_JOB_FAILED) return;
+  const uint64_t now_ns = sml_clock_ns();
+  struct sml_ctl_abort lateness = {.num_ranks = 0};
+  sml_job_add_lateness_locked(job, now_ns, &lateness);
+  sml_operation_describe(job->oldest, text, sizeof text);
+  const size_t used = strlen(failure->detail);
+  snprintf(failure->detail + used, sizeof failure->detail - used, "; rank %u had %s outstanding for %.3g s: %.300s",
+           job->rank, text, (double)(now_ns - job->oldest->submitted_ns) / 1e9, lateness.detail);
+}
+
 sml_status sml_job_abort(sml_job *job, const char *why) {
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
@@ -262,6 +284,7 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
                       why != NULL && why[0] != 0 ? why : "sml_job_abort() was called without a reason");
   failure.ranks[failure.num_ranks++] = (uint16_t)job->rank;
   pthread_mutex_lock(&job->lock);
+  add_outstanding(job, &failure);
   sml_job_fail_locked(job, &failure, true);
   await_abort_sent(job);
   pthread_mutex_unlock(&job->lock);
@@ -275,7 +298,7 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   const sml_error error = job->error;
   pthread_mutex_unlock(&job->lock);
   if (error_out != NULL) {
-    const sml_status status = sml_result_copy(error_out, &error, sizeof error, "sml_error");
+    const sml_status status = sml_error_copy(error_out, &error);
     if (status != SML_OK) return status;
   }
   return error.status;

@@ -33,6 +33,8 @@ struct sml_job_shard {
   struct sml_ctl_start start;   /* the last one; the control thread's */
   bool is_started;              /* this epoch's is in; the control thread's */
   bool has_told_last;           /* lingering: it was told at once that all has ended here; guarded by job->lock */
+  bool is_asked, has_reported;  /* whom it waits for; what it said: report. Guarded by job->lock */
+  struct sml_ctl_report report;
   struct sml_session session;   /* the control thread's */
 };
 
@@ -95,7 +97,8 @@ struct sml_job {
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */
 
   /* to the control thread */
-  bool wants_abort, wants_leave, is_closed;
+  bool wants_abort, wants_reports, wants_leave, is_closed;
+  uint64_t asked_ns; /* when the aggregators were asked last whom they wait for */
   uint32_t num_closed;          /* shards whose session is; the control thread's */
   uint32_t num_shards;          /* constant; 0: world size 1 */
   struct sml_job_shard *shards; /* owned */

@@ -8,6 +8,7 @@
 #include "ctl/contributors.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
+#include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/rejoin.h"
 
@@ -286,85 +287,26 @@ static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) 
   pthread_mutex_unlock(&job->lock);
 }
 
-/* ---- lateness ---- */
-
-/* "waiting for ranks 1, 3", or "waiting for ranks 4-7 on the host of rank 4", into failure's end; ranks too. */
-static void add_missing(const struct sml_job *job, const struct sml_lane_snapshot *s, struct sml_ctl_abort *failure) {
-  const struct sml_ctl_start *start = &job->start;
-  const uint32_t count = sml_contributors_count(start, job->world_size);
-  const size_t room = sizeof failure->detail;
-  size_t used = strlen(failure->detail);
-  const bool is_plain = start->num_ranks == 0;
-  if (used < room)
-    used += (size_t)snprintf(failure->detail + used, room - used, "waiting for%s",
-                             !is_plain ? "" : s->num_missing > 1 ? " ranks" : " rank");
-  for (uint32_t i = 0; i < s->num_missing && used < room; i++) {
-    used += (size_t)snprintf(failure->detail + used, room - used, "%s ", i > 0 ? "," : "");
-    if (used >= room || s->missing[i] >= count) continue;
-    if (is_plain) used += (size_t)snprintf(failure->detail + used, room - used, "%u", s->missing[i]);
-    else used += sml_contributor_describe(start, s->missing[i], failure->detail + used, room - used);
-  }
-  failure->num_ranks =
-      sml_contributors_name(start, job->world_size, s->missing, s->num_missing, failure->ranks);
+static void on_reported(void *user, const struct sml_ctl_report *report) {
+  struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
+  pthread_mutex_lock(&job->lock);
+  shard->report = *report;
+  shard->has_reported = true;
+  pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
+  pthread_mutex_unlock(&job->lock);
 }
 
-/* "waiting for ranks 1, 3 in shared memory", as below. */
-static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
-  uint32_t ranks[SML_CTL_MAX_RANKS], num_absent;
-  size_t used = strlen(failure->detail);
-  const size_t room = sizeof failure->detail;
-  if (!sml_job_host_find_absent_locked(job, ranks, SML_CTL_MAX_RANKS, &num_absent)) {
-    snprintf(failure->detail + used, room - used, "it was not begun");
-    return;
-  }
-  used += (size_t)snprintf(failure->detail + used, room - used, "waiting for rank%s",
-                           num_absent > 1 ? "s" : "");
-  for (uint32_t i = 0; i < num_absent && i < SML_CTL_MAX_RANKS; i++) {
-    if (used < room) used += (size_t)snprintf(failure->detail + used, room - used, "%s %u", i > 0 ? "," : "", ranks[i]);
-    failure->ranks[failure->num_ranks++] = (uint16_t)ranks[i];
-  }
-  if (used < room) snprintf(failure->detail + used, room - used, " in shared memory");
-}
+/* ---- deadlines ---- */
 
-/* "waiting for ranks 1, 3 on lane 0 slot 12", into failure's end; ranks too. */
-static void add_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
-  struct sml_lane_snapshot s;
-  uint32_t lane;
-  if (job->host != NULL && job->state == SML_JOB_RUNNING &&
-      sml_job_host_waits_for_locked(job) != SML_JOB_HOST_NETWORK) {
-    add_host_lateness(job, failure);
-    return;
-  }
-  size_t used = strlen(failure->detail);
-  const size_t room = sizeof failure->detail;
-#define ADD(...)                                                                                 \
-  do {                                                                                           \
-    if (used < room) used += (size_t)snprintf(failure->detail + used, room - used, __VA_ARGS__); \
-  } while (0)
-  if (job->state == SML_JOB_REJOINING) {
-    ADD("the aggregator was lost and is not back");
-  } else if (job->state == SML_JOB_DRAINING || job->state == SML_JOB_RENEWING) {
-    ADD("waiting for every rank to ask for a new epoch");
-  } else if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) {
-    ADD("it was not begun");
-  } else if (s.num_missing == 0) {
-    ADD("no answer from the aggregator on lane %u slot %u", lane, s.waiting_slot);
-  } else {
-    add_missing(job, &s, failure);
-    used = strlen(failure->detail);
-    ADD(" on lane %u slot %u", lane, s.waiting_slot);
-  }
-#undef ADD
-}
-
-static void time_out(struct sml_job *job, const struct sml_operation *op, uint64_t deadline_ns) {
+static void time_out(struct sml_job *job, const struct sml_operation *op, uint64_t deadline_ns, uint64_t now_ns) {
   char text[96];
   if (op->is_batch) op = sml_batch_first_due(op->members); /* whose deadline it is */
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort failure =
       sml_job_failure(SML_ERR_TIMEOUT, "%s timed out on rank %u after %.4g s: ", text, job->rank,
                       (double)(deadline_ns - op->submitted_ns) / 1e9);
-  add_lateness(job, &failure);
+  sml_job_add_lateness_locked(job, sml_max_u64(now_ns, deadline_ns), &failure);
   fail_at_locked(job, &failure, op->engine.plan.number, true);
 }
 
@@ -381,7 +323,7 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
   char text[96];
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort lateness = {.num_ranks = 0};
-  add_lateness(job, &lateness);
+  sml_job_add_lateness_locked(job, now_ns, &lateness);
   sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
           job->rank, text, (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
   op->was_warned = true;
@@ -416,15 +358,17 @@ static uint64_t check_operations(struct sml_job *job, uint64_t now_ns) {
   if (job->oldest == NULL) return deadline_ns;
   for (struct sml_operation *op = job->oldest; op; op = op->next) {
     if (deadline_of(job, op) <= now_ns) {
-      time_out(job, op, deadline_of(job, op));
+      time_out(job, op, deadline_of(job, op), now_ns);
       return SML_NEVER;
     }
-    deadline_ns = sml_min_u64(deadline_ns, deadline_of(job, op));
+    deadline_ns = sml_min_u64(deadline_ns,
+                              sml_job_ask_before_locked(job, op->submitted_ns, deadline_of(job, op), now_ns));
   }
   struct sml_operation *oldest = job->oldest;
+  const uint64_t warn_ns = oldest->submitted_ns + WARN_NS;
   if (oldest->was_warned) return deadline_ns;
-  if (now_ns < oldest->submitted_ns + WARN_NS)
-    return sml_min_u64(deadline_ns, oldest->submitted_ns + WARN_NS);
+  if (now_ns < warn_ns)
+    return sml_min_u64(deadline_ns, sml_job_ask_before_locked(job, oldest->submitted_ns, warn_ns, now_ns));
   warn(job, oldest, now_ns);
   return deadline_ns;
 }
@@ -479,6 +423,11 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
     sml_session_hasten_heartbeat(&shard->session);
     shard->has_told_last = true;
   }
+  if (job->wants_reports) {
+    sml_job_ask_locked(job, now_ns);
+    job->wants_reports = false;
+    pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
+  }
   if (job->wants_abort) {
     send_abort(job);
     job->wants_abort = false;
@@ -496,5 +445,6 @@ const struct sml_session_events sml_job_events = {.started = on_started,
                                                   .rank_gone = on_rank_gone,
                                                   .fill_heartbeat = fill_heartbeat,
                                                   .heartbeat = on_heartbeat,
+                                                  .reported = on_reported,
                                                   .tick = on_tick,
                                                   .closed = on_closed};

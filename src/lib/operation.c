@@ -8,6 +8,7 @@
 
 #include "lib/job_host.h"
 #include "lib/job_pieces.h"
+#include "lib/lateness.h"
 #include "quant/limbs.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
@@ -502,7 +503,8 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   }
   const struct sml_operation_plan plan = make_plan(job, type, reduction, count, o.key);
   sml_operation_prepare(op, job, in, out, &plan, o.timeout_ns);
-  const uint64_t deadline_ns = op->deadline_ns; /* read now: once submitted it may end at any moment */
+  /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes by itself. */
+  const uint64_t look_ns = op->deadline_ns - sml_min_u64(SML_ASK_NS, (op->deadline_ns - op->submitted_ns) / 2);
   bool is_noted;
   status = sml_batch_note(job, op, &is_noted);
   if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
@@ -510,7 +512,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
     sml_operation_give_back(op);
     return status;
   }
-  if (job->engines != NULL) sml_control_wake_by(&job->context->control, deadline_ns);
+  if (job->engines != NULL) sml_control_wake_by(&job->context->control, look_ns);
   *operation_out = op;
   return SML_OK;
 }
@@ -576,7 +578,7 @@ sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
   if (error_out == NULL || operation == NULL || status == SML_ERR_FORKED) return status;
   const sml_error none = SML_ERROR_INIT;
   const sml_status copied =
-      sml_result_copy(error_out, status < 0 ? &operation->job->error : &none, sizeof none, "sml_error");
+      sml_error_copy(error_out, status < 0 ? &operation->job->error : &none);
   return copied != SML_OK ? copied : status;
 }
 

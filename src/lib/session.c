@@ -181,7 +181,8 @@ static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
   }
   const int one = 1;
   setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  s->has_eof = s->was_challenged = s->was_welcomed = false;
+  s->has_eof = s->was_challenged = s->was_welcomed = s->wants_report = false;
+  s->num_asked = 0;
   s->rx_bytes = s->tx_bytes = 0;
   sml_channel_init(&s->channel, false);
   s->state = SML_SESSION_CONNECTING;
@@ -355,6 +356,9 @@ static void take_message(struct sml_session *s, const struct sml_ctl_message *m,
     take_abort(s, &m->u.abort);
   } else if (m->kind == SML_CTL_RANK_GONE && state > SML_SESSION_JOINING) {
     s->options.events->rank_gone(s->options.user, &m->u.rank_gone);
+  } else if (m->kind == SML_CTL_REPORT && s->num_asked > 0) {
+    s->num_asked--;
+    s->options.events->reported(s->options.user, &m->u.report);
   } else if (m->kind == SML_CTL_HEARTBEAT) {
     if (state == SML_SESSION_RUNNING) s->options.events->heartbeat(s->options.user, &m->u.heartbeat);
   } else {
@@ -462,6 +466,21 @@ void sml_session_hasten_heartbeat(struct sml_session *s) {
   s->next_heartbeat_ns = 0;
 }
 
+void sml_session_ask(struct sml_session *s) {
+  s->wants_report = true;
+}
+
+/* Behind a heartbeat: the aggregator is to know what this rank has called. */
+static void ask(struct sml_session *s, uint64_t now_ns) {
+  if (!s->wants_report || s->state != SML_SESSION_RUNNING) return;
+  s->wants_report = false;
+  s->next_heartbeat_ns = 0;
+  beat(s, now_ns);
+  if (s->tx_bytes > 0) return; /* stuck, as in beat() */
+  s->num_asked++;
+  sml_session_send(s, &(struct sml_ctl_message){.kind = SML_CTL_ASK});
+}
+
 static void check_deadlines(struct sml_session *s, uint64_t now_ns) {
   const uint64_t deadline_ns = s->options.deadline_ns;
   if (s->state <= SML_SESSION_JOINING && now_ns >= deadline_ns) {
@@ -532,6 +551,7 @@ uint64_t sml_session_service(struct sml_session *s, uint64_t now_ns) {
   if (s->state >= SML_SESSION_JOINING) receive(s, now_ns); /* before silence is judged */
   check_deadlines(s, now_ns);
   poll_prober(s, now_ns);
+  ask(s, now_ns);
   beat(s, now_ns);
   if (s->state == SML_SESSION_LEAVING && (s->fd < 0 || now_ns >= s->leave_deadline_ns)) {
     close_descriptor(s);

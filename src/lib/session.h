@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A job's control connection to its aggregator, seen from the worker: connect (with retries, since an
- * aggregator may start a little later), join, probe, start, heartbeats, leave. Everything here runs on
+ * aggregator may start a little later), join, probe, start, heartbeats, questions, leave. Everything here runs on
  * the context's control thread; nothing blocks. */
 #ifndef SML_LIB_SESSION_H
 #define SML_LIB_SESSION_H
@@ -19,6 +19,7 @@ struct sml_session_events {
   void (*rank_gone)(void *user, const struct sml_ctl_rank_gone *gone);
   void (*fill_heartbeat)(void *user, struct sml_ctl_heartbeat *heartbeat);
   void (*heartbeat)(void *user, const struct sml_ctl_heartbeat *heartbeat); /* the aggregator's */
+  void (*reported)(void *user, const struct sml_ctl_report *report);        /* after sml_session_ask() */
   /* Before each pass: may send and leave. Returns when to come again at the latest. */
   uint64_t (*tick)(void *user, uint64_t now_ns);
   void (*closed)(void *user); /* after sml_session_leave(); the last call */
@@ -68,6 +69,8 @@ struct sml_session {
   uint64_t leave_deadline_ns;
   uint64_t last_heard_ns, next_heartbeat_ns;
   uint64_t told_operation;   /* operations_completed of the last heartbeat */
+  bool wants_report;         /* the next pass asks */
+  uint32_t num_asked;        /* of this connection: without an answer yet */
   uint64_t due_ns;           /* when the next pass is expected at the latest */
   char attempt_failure[160]; /* why the last attempt failed */
   struct sml_ctl_welcome welcome;
@@ -103,6 +106,8 @@ void sml_session_rejoin(struct sml_session *session, const struct sml_session_re
 void sml_session_give_up(struct sml_session *session);
 /* The next pass sends a heartbeat. */
 void sml_session_hasten_heartbeat(struct sml_session *session);
+/* The next pass asks the aggregator whom it waits for, if the job is started; wake the control thread. */
+void sml_session_ask(struct sml_session *session);
 /* The key of the epoch's packets; false: they carry none. */
 bool sml_session_data_key(const struct sml_session *session, uint32_t epoch, struct sml_key *key_out);
 bool sml_session_is_closed(const struct sml_session *session);

@@ -91,6 +91,14 @@ sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const c
   return SML_OK;
 }
 
+sml_status sml_error_copy(sml_error *to, const sml_error *from) {
+  const sml_status status = sml_result_copy(to, from, sizeof *from, "sml_error");
+  if (status != SML_OK) return status;
+  const size_t to_bytes = to->struct_bytes;
+  if (to_bytes > offsetof(sml_error, detail) && to_bytes < sizeof *from) ((char *)to)[to_bytes - 1] = 0;
+  return SML_OK;
+}
+
 sml_status sml_result_copy(void *to, const void *from, size_t from_bytes, const char *what) {
   size_t to_bytes;
   memcpy(&to_bytes, to, sizeof to_bytes);

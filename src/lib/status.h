@@ -18,5 +18,7 @@ sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const c
 /* Writes a sized result struct as far as the caller's header knows it. The first member of both is
  * struct_bytes, and the caller's is kept. */
 sml_status sml_result_copy(void *to, const void *from, size_t from_bytes, const char *what);
+/* An error's last member is a text: of a caller whose header has a shorter one it ends there. */
+sml_status sml_error_copy(sml_error *to, const sml_error *from);
 
 #endif

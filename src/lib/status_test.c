@@ -32,8 +32,8 @@ static void detail_may_contain_itself_and_is_cut(void **state) {
   assert_int_equal(sml_fail(SML_ERR_BUSY, "first"), SML_ERR_BUSY);
   sml_fail(SML_ERR_BUSY, "rank 1: %s", sml_error_detail());
   assert_string_equal(sml_error_detail(), "rank 1: first");
-  sml_fail(SML_ERR_BUSY, "%0400d", 1);
-  assert_int_equal(strlen(sml_error_detail()), 255);
+  sml_fail(SML_ERR_BUSY, "%0800d", 1);
+  assert_int_equal(strlen(sml_error_detail()), SML_ERROR_DETAIL_BYTES - 1);
 }
 
 static void older_and_newer_structs_are_read(void **state) {
@@ -81,6 +81,11 @@ static void results_are_written_as_far_as_known(void **state) {
   assert_int_equal(newer.known.num_ranks, 3);
   assert_int_equal(newer.later, 0);
   assert_int_equal(newer.known.struct_bytes, sizeof newer);
+  sml_error cut = {.struct_bytes = offsetof(sml_error, detail) + 8}; /* an older header's text was shorter */
+  sml_error long_one = from;
+  memset(long_one.detail, 'x', sizeof long_one.detail - 1);
+  assert_int_equal(sml_error_copy(&cut, &long_one), SML_OK);
+  assert_string_equal(cut.detail, "xxxxxxx");
   newer.known.struct_bytes = 0;
   assert_int_equal(sml_result_copy(&newer, &from, sizeof from, "x"), SML_ERR_INVALID_ARGUMENT);
 }

@@ -29,7 +29,7 @@ class JobOptions(ctypes.Structure):
 class Error(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("status", ctypes.c_int), ("num_ranks", ctypes.c_uint32),
                 ("ranks", ctypes.c_uint32 * MAX_NAMED_RANKS), ("operation", ctypes.c_uint64),
-                ("detail", ctypes.c_char * 256)]
+                ("detail", ctypes.c_char * 512)]
 
 
 class Stats(ctypes.Structure):

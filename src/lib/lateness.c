@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/lateness.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "ctl/contributors.h"
+#include "lib/job_host.h"
+#include "lib/job_lanes.h"
+
+#define MANY_BYTES 360u /* of a detail: no further aggregator's report begins behind it */
+
+__attribute__((format(printf, 2, 3))) static void add(struct sml_ctl_abort *failure, const char *format, ...) {
+  const size_t used = strlen(failure->detail);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(failure->detail + used, sizeof failure->detail - used, format, arguments);
+  va_end(arguments);
+}
+
+/* ---- as this rank sees it ---- */
+
+/* "waiting for ranks 1, 3", or "waiting for ranks 4-7 on the host of rank 4"; ranks too. */
+static void add_missing(const struct sml_job *job, const struct sml_lane_snapshot *s, struct sml_ctl_abort *failure) {
+  const struct sml_ctl_start *start = &job->start;
+  const uint32_t count = sml_contributors_count(start, job->world_size);
+  const bool is_plain = start->num_ranks == 0;
+  add(failure, "waiting for%s", !is_plain ? "" : s->num_missing > 1 ? " ranks" : " rank");
+  for (uint32_t i = 0; i < s->num_missing; i++) {
+    char text[96] = "";
+    if (s->missing[i] < count && is_plain) snprintf(text, sizeof text, "%u", s->missing[i]);
+    else if (s->missing[i] < count) sml_contributor_describe(start, s->missing[i], text, sizeof text);
+    add(failure, "%s %s", i > 0 ? "," : "", text);
+  }
+  failure->num_ranks =
+      sml_contributors_name(start, job->world_size, s->missing, s->num_missing, failure->ranks);
+}
+
+/* "waiting for ranks 1, 3 in shared memory", as above. */
+static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
+  uint32_t ranks[SML_CTL_MAX_RANKS], num_absent;
+  if (!sml_job_host_find_absent_locked(job, ranks, SML_CTL_MAX_RANKS, &num_absent)) {
+    add(failure, "it was not begun");
+    return;
+  }
+  add(failure, "waiting for rank%s", num_absent > 1 ? "s" : "");
+  for (uint32_t i = 0; i < sml_min_u32(num_absent, SML_CTL_MAX_RANKS); i++) {
+    add(failure, "%s %u", i > 0 ? "," : "", ranks[i]);
+    failure->ranks[failure->num_ranks++] = (uint16_t)ranks[i];
+  }
+  add(failure, " in shared memory");
+}
+
+static void add_own_view(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
+  struct sml_lane_snapshot s;
+  uint32_t lane;
+  if (job->host != NULL && job->state == SML_JOB_RUNNING &&
+      sml_job_host_waits_for_locked(job) != SML_JOB_HOST_NETWORK) {
+    add_host_lateness(job, failure);
+  } else if (job->state == SML_JOB_REJOINING) {
+    add(failure, "the aggregator was lost and is not back");
+  } else if (job->state == SML_JOB_DRAINING || job->state == SML_JOB_RENEWING) {
+    add(failure, "waiting for every rank to ask for a new epoch");
+  } else if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) {
+    add(failure, "it was not begun");
+  } else {
+    if (s.num_missing == 0) add(failure, "no answer from the aggregator");
+    else add_missing(job, &s, failure);
+    add(failure, " on lane %u slot %u", lane, s.waiting_slot);
+    if (now_ns > s.waiting_since_ns) add(failure, " for %.3g s", (double)(now_ns - s.waiting_since_ns) / 1e9);
+  }
+}
+
+/* ---- as the aggregators say ---- */
+
+static void add_reports(const struct sml_job *job, struct sml_ctl_abort *failure) {
+  const bool names_ranks = failure->num_ranks == 0;
+  uint32_t num_left_out = 0;
+  for (uint32_t i = 0; i < job->num_shards; i++) {
+    const struct sml_job_shard *shard = &job->shards[i];
+    const struct sml_ctl_report *report = &shard->report;
+    if (!shard->is_asked) continue;
+    for (uint32_t r = 0; names_ranks && shard->has_reported && r < report->num_ranks; r++) {
+      uint32_t k = 0;
+      while (k < failure->num_ranks && failure->ranks[k] != report->ranks[r]) k++;
+      if (k == failure->num_ranks && k < SML_CTL_MAX_RANKS) failure->ranks[failure->num_ranks++] = report->ranks[r];
+    }
+    num_left_out += strlen(failure->detail) >= MANY_BYTES;
+    if (strlen(failure->detail) >= MANY_BYTES) continue;
+    const bool is_one = job->num_shards == 1 && shard->host_rank == SML_NO_HOST_RANK;
+    add(failure, "; the aggregator%s%s: %s", is_one ? "" : " at ",
+        is_one ? "" : shard->session.options.aggregator_text,
+        shard->has_reported ? report->detail : "no answer when it was asked");
+  }
+  if (num_left_out > 0) add(failure, "; and %u more aggregators", num_left_out);
+}
+
+void sml_job_add_lateness_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
+  add_own_view(job, now_ns, failure);
+  add_reports(job, failure);
+}
+
+/* ---- asking ---- */
+
+void sml_job_ask_locked(struct sml_job *job, uint64_t now_ns) {
+  job->asked_ns = now_ns;
+  for (uint32_t i = 0; i < job->num_shards; i++) {
+    struct sml_job_shard *shard = &job->shards[i];
+    shard->is_asked = shard->session.state == SML_SESSION_RUNNING;
+    shard->has_reported = false;
+    if (shard->is_asked) sml_session_ask(&shard->session);
+  }
+  sml_control_wake(&job->context->control); /* sessions that this pass has served already */
+}
+
+uint64_t sml_job_ask_before_locked(struct sml_job *job, uint64_t began_ns, uint64_t due_ns, uint64_t now_ns) {
+  if (due_ns <= began_ns || due_ns == SML_NEVER) return due_ns;
+  const uint64_t before_ns = sml_min_u64(SML_ASK_NS, (due_ns - began_ns) / 2);
+  if (now_ns < due_ns - before_ns) return due_ns - before_ns;
+  /* Not for each of many operations: an answer may be that old. */
+  if (job->asked_ns + before_ns <= now_ns) sml_job_ask_locked(job, now_ns);
+  return due_ns;
+}
+
+bool sml_job_has_reports_locked(const struct sml_job *job) {
+  bool has_all = true;
+  for (uint32_t i = 0; i < job->num_shards; i++) has_all &= !job->shards[i].is_asked || job->shards[i].has_reported;
+  return has_all;
+}
