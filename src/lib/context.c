@@ -40,6 +40,7 @@ sml_status sml_context_create(const sml_context_options *options, sml_context **
     free(context);
     return status;
   }
+  sml_settings_log(&settings);
   context->fork_watch.in_child = die_in_child;
   sml_fork_watch(&context->fork_watch);
   *context_out = context;

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ctl/contributors.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
+#include "lib/job_log.h"
 #include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/rejoin.h"
@@ -50,8 +50,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
                         sml_clock_ns());
   sml_job_want_dump_locked(job);
   job->wants_abort = tells_others;
-  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u failed: %s", job->name, job->rank,
-          job->error.detail);
+  sml_job_log(job, SML_LIB_LOG_INFO, "failed: %s", job->error.detail);
   sml_job_end_waiting_locked(job, job->error.status);
   sml_job_lanes_fail_locked(job);
   if (job->host != NULL) sml_job_host_fail_locked(job);
@@ -93,19 +92,6 @@ static void record_start_locked(struct sml_job *job) {
                         sml_clock_ns());
 }
 
-static void log_multicast(const struct sml_job *job) {
-  const struct sml_settings *settings = &job->context->settings;
-  for (uint32_t s = 0; s < job->num_shards; s++) {
-    const struct sml_job_shard *shard = &job->shards[s];
-    if (shard->start.is_multicast)
-      sml_lib_log(settings, SML_LIB_LOG_INFO, "job '%s' rank %u gets results of %s by multicast", job->name, job->rank,
-                  shard->session.options.aggregator_text);
-    if (shard->session.prober.group_error != 0)
-      sml_lib_log(settings, SML_LIB_LOG_INFO, "job '%s' rank %u could not join the group of %s: %s", job->name,
-                  job->rank, shard->session.options.aggregator_text, strerror(shard->session.prober.group_error));
-  }
-}
-
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
   pthread_mutex_lock(&job->lock);
   job->start = *start;
@@ -122,10 +108,7 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
     pthread_cond_broadcast(&job->changed);
   }
   pthread_mutex_unlock(&job->lock);
-  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO,
-          "job '%s' rank %u of %u started: %u aggregators, %u lanes, %u slots, chunks of %u bytes", job->name,
-          job->rank, job->world_size, job->num_shards, job->num_lanes, start->num_slots, start->chunk_bytes);
-  log_multicast(job);
+  sml_job_log_start(job);
 }
 
 static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
@@ -146,8 +129,7 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
   sml_job_push_locked(job);
   if (job->host != NULL && job->state == SML_JOB_RUNNING) sml_job_host_resume_locked(job);
   pthread_mutex_unlock(&job->lock);
-  sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u goes on in epoch %u", job->name, job->rank,
-          start->epoch);
+  sml_job_log(job, SML_LIB_LOG_INFO, "goes on in epoch %u", start->epoch);
 }
 
 static void fail_start(struct sml_job *job, const char *what) {
@@ -324,8 +306,8 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
   sml_operation_describe(op, text, sizeof text);
   struct sml_ctl_abort lateness = {.num_ranks = 0};
   sml_job_add_lateness_locked(job, now_ns, &lateness);
-  sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: %s has waited %.0f s: %s", job->name,
-          job->rank, text, (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
+  sml_job_log(job, SML_LIB_LOG_WARN, "%s has waited %.0f s: %s", text,
+              (double)(now_ns - op->submitted_ns) / 1e9, lateness.detail);
   op->was_warned = true;
   sml_job_record_locked(job, (struct sml_record){.event = SML_TRACE_OPERATION_DELAYED, .value = op->engine.plan.number},
                         now_ns);

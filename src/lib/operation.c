@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "lib/job_host.h"
+#include "lib/job_log.h"
 #include "lib/job_pieces.h"
 #include "lib/lateness.h"
 #include "quant/limbs.h"
@@ -90,8 +91,7 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
                         now_ns);
   if (job->context->settings.log_level < SML_LIB_LOG_TRACE) return;
   sml_operation_describe(op, text, sizeof text);
-  sml_lib_log(&job->context->settings, SML_LIB_LOG_TRACE, "job '%s' rank %u: %s: %s", job->name, job->rank, text,
-          what);
+  sml_job_log(job, SML_LIB_LOG_TRACE, "%s: %s", text, what);
 }
 
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {

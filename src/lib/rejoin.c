@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "lib/job_lanes.h"
+#include "lib/job_log.h"
 #include "lib/operation.h"
 
 /* A refused JOIN may be about ourselves: an aggregator that was stopped, or cut off, hears of our return
@@ -89,9 +90,8 @@ bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t
   }
   pthread_mutex_unlock(&job->lock);
   if (is_first) {
-    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN,
-            "job '%s' rank %u: %s (trying for %.4g s to join it again)", job->name, job->rank,
-            failure->detail, seconds(job->retry_ns));
+    sml_job_log(job, SML_LIB_LOG_WARN, "%s (trying for %.4g s to join it again)", failure->detail,
+                seconds(job->retry_ns));
     take_back_operations(job);
   }
   if (is_first || goes_on) join_again(job, now_ns);
@@ -159,8 +159,6 @@ void sml_rejoin_finish(struct sml_job *job, const struct sml_ctl_start *start, u
     go_on_locked(job, start, now_ns);
   pthread_mutex_unlock(&job->lock);
   if (is_open)
-    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN,
-            "job '%s' rank %u goes on after %.3g s at the aggregator's successor, from operation %llu",
-            job->name, job->rank, seconds(now_ns - job->rejoining_since_ns),
-            (unsigned long long)start->first_operation);
+    sml_job_log(job, SML_LIB_LOG_WARN, "goes on after %.3g s at the aggregator's successor, from operation %llu",
+                seconds(now_ns - job->rejoining_since_ns), (unsigned long long)start->first_operation);
 }

@@ -83,17 +83,15 @@ static sml_status read_faults(struct sml_settings *s) {
   return SML_OK;
 }
 
-static sml_status read_log_level(struct sml_settings *s) {
-  static const char *const names[] = {
-      [SML_LIB_LOG_WARN] = "WARN", [SML_LIB_LOG_INFO] = "INFO", [SML_LIB_LOG_TRACE] = "TRACE"};
+static sml_status read_log(struct sml_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_DEBUG");
-  if (text == NULL) return SML_OK;
-  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
-    if (strcmp(text, names[i]) != 0) continue;
-    s->log_level = (enum sml_lib_log_level)i;
-    return SML_OK;
-  }
-  return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_DEBUG is '%.64s': set WARN, INFO or TRACE", text);
+  char complaint[192];
+  sml_lib_log_open(sml_settings_environment("SWITCHML_DEBUG_FILE"));
+  if (text == NULL || sml_lib_log_parse_level(text, &s->log_level)) return SML_OK;
+  snprintf(complaint, sizeof complaint,
+           "SWITCHML_DEBUG is '%.64s': set VERSION, WARN, INFO or TRACE; only warnings are shown", text);
+  sml_lib_log_line(SML_LIB_LOG_WARN, SML_LIB_LOG_NO_RANK, complaint);
+  return SML_OK;
 }
 
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *s) {
@@ -119,7 +117,7 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   const sml_status cpus_status = read_cpus(s, o.cpus);
   if (cpus_status != SML_OK) return cpus_status;
   sml_status (*const readers[])(struct sml_settings *) = {
-      read_threads, read_no_offload, read_congestion, read_poll, read_kernels, read_faults, read_log_level,
+      read_threads, read_no_offload, read_congestion, read_poll, read_kernels, read_faults, read_log,
       sml_trace_settings_read};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);
@@ -129,14 +127,18 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   return SML_OK;
 }
 
-void sml_lib_log(const struct sml_settings *settings, enum sml_lib_log_level level, const char *format, ...) {
-  static const char *const prefixes[] = {
-      [SML_LIB_LOG_WARN] = "warning: ", [SML_LIB_LOG_INFO] = "", [SML_LIB_LOG_TRACE] = "trace: "};
-  if (level > settings->log_level) return;
-  char text[512];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  fprintf(stderr, "switchml: %s%s\n", prefixes[level], text); /* one call: lines of threads do not mix */
+void sml_settings_log(const struct sml_settings *s) {
+  static const char *const polls[] = {[SML_POLL_AUTO] = "auto", [SML_POLL_BUSY] = "busy", [SML_POLL_BLOCK] = "block"};
+  char text[256];
+  if (s->log_level < SML_LIB_LOG_VERSION) return;
+  sml_lib_log_line(SML_LIB_LOG_VERSION, SML_LIB_LOG_NO_RANK, "libswitchml " SML_VERSION_TEXT);
+  if (s->log_level < SML_LIB_LOG_INFO) return;
+  sml_lib_log_environment();
+  snprintf(text, sizeof text,
+           "%u engine thread%s on %s, kernels %s, waits poll %s, %u operations in flight, receive buffers of %u KiB%s",
+           s->num_threads, s->num_threads == 1 ? "" : "s",
+           sml_cpus_of_thread(&s->cpus, 0) == SML_MAX_CPUS ? "any processor" : "processors of their own",
+           s->kernels->name, polls[s->poll], s->num_operations, s->rx_buffer_bytes / 1024,
+           s->has_faults ? "; FAULTS ARE MADE (SWITCHML_FAULTS)" : "");
+  sml_lib_log_line(SML_LIB_LOG_INFO, SML_LIB_LOG_NO_RANK, text);
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a context runs with: the caller's options and the environment, checked once. A value that
- * cannot be used is an error, never ignored. */
+ * cannot be used is an error, never ignored; but for SWITCHML_DEBUG, for which nobody should lose a job. */
 #ifndef SML_LIB_SETTINGS_H
 #define SML_LIB_SETTINGS_H
 
 #include "engine/cpus.h"
 #include "engine/engine.h"
+#include "lib/log.h"
 #include "lib/status.h"
 #include "lib/trace.h"
 #include "netio/netio.h"
 #include "quant/quant.h"
-
-enum sml_lib_log_level { SML_LIB_LOG_WARN, SML_LIB_LOG_INFO, SML_LIB_LOG_TRACE };
 
 struct sml_settings {
   uint32_t num_threads, num_operations, rx_buffer_bytes;
@@ -35,8 +34,7 @@ const char *sml_settings_environment(const char *name);
 /* options may be NULL. */
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *settings_out);
 
-/* One line on stderr, if the settings let the level through. */
-__attribute__((format(printf, 3, 4))) void sml_lib_log(const struct sml_settings *settings,
-                                                   enum sml_lib_log_level level, const char *format, ...);
+/* The library's version, the settings and the environment, for people: as far as the level goes. */
+void sml_settings_log(const struct sml_settings *settings);
 
 #endif

@@ -79,7 +79,7 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
       {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_CONGESTION", "off"}, {"SWITCHML_KERNELS", "sse"},
       {"SWITCHML_KERNELS", "AVX2"},  {"SWITCHML_FAULTS", "loss=2"},
       {"SWITCHML_CPUS", "0-"},       {"SWITCHML_CPUS", "all"},
-      {"SWITCHML_FAULTS", "noise"},  {"SWITCHML_DEBUG", "debug"},
+      {"SWITCHML_FAULTS", "noise"},
       {"SWITCHML_POLL", "Auto"},     {"SWITCHML_POLL", "1"},
       {"SWITCHML_TRACE", "on"},      {"SWITCHML_TRACE_EVENTS", "16777217"},
       {"SWITCHML_TRACE_EVENTS", "-"},

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "lib/job.h"
+#include "lib/job_log.h"
 #include "trace/dump.h"
 
 /* Of a process, unasked: jobs that fail over and over must not fill a disk. */
@@ -141,10 +141,9 @@ void sml_job_dump_if_wanted(struct sml_job *job) {
   char reason[128];
   snprintf(reason, sizeof reason, "job %s failed: %s", job->name, sml_status_string(status));
   if (dump_context(job->context, path, reason) == SML_OK)
-    sml_lib_log(&job->context->settings, SML_LIB_LOG_INFO, "job '%s' rank %u: trace in %s", job->name, job->rank, path);
+    sml_job_log(job, SML_LIB_LOG_INFO, "trace in %s", path);
   else
-    sml_lib_log(&job->context->settings, SML_LIB_LOG_WARN, "job '%s' rank %u: no trace: %s", job->name, job->rank,
-                sml_error_detail());
+    sml_job_log(job, SML_LIB_LOG_WARN, "no trace: %s", sml_error_detail());
   free(path);
 }
 

@@ -224,7 +224,7 @@ static void both_ends_name_the_late_rank(void **state) {
 
 /* ---- failures ---- */
 
-static char details[2][256];
+static char details[2][sizeof(((sml_error *)0)->detail)];
 
 static void abort_on_1(struct rank *r) {
   sml_error error = SML_ERROR_INIT;

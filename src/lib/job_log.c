@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/job_log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "ctl/contributors.h"
+
+#define MAX_SHARDS_TOLD 8u
+
+void sml_job_log(const struct sml_job *job, enum sml_lib_log_level level, const char *format, ...) {
+  if (level > job->context->settings.log_level) return;
+  char text[1024];
+  const int used = snprintf(text, sizeof text, "job '%s': ", job->name);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+  va_end(arguments);
+  sml_lib_log_line(level, job->rank, text);
+}
+
+#define INFO(job, ...) sml_job_log(job, SML_LIB_LOG_INFO, __VA_ARGS__)
+
+static double seconds(uint64_t ns) {
+  return (double)ns / 1e9;
+}
+
+static void log_places(const struct sml_job *job) {
+  const struct sml_ctl_join *join = &job->shards[0].session.options.join;
+  const bool is_hosted = job->shards[0].host_rank != SML_NO_HOST_RANK;
+  INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->rank,
+       job->world_size, job->num_shards,
+       is_hosted             ? "of the hosts aggregate, as no aggregator is configured"
+       : job->num_shards > 1 ? "aggregators share it"
+                             : "aggregator",
+       seconds(join->lease_ns), seconds(job->operation_timeout_ns),
+       job->retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
+  for (uint32_t s = 0; s < sml_min_u32(job->num_shards, MAX_SHARDS_TOLD); s++) {
+    const struct sml_job_shard *shard = &job->shards[s];
+    INFO(job, "aggregator %u is %s: %u lanes, round trip %.3g us from here, %.3g us from the furthest rank", s,
+         shard->session.options.aggregator_text, shard->start.num_lanes, (double)shard->session.prober.rtt_ns / 1e3,
+         (double)shard->start.rtt_ns / 1e3);
+  }
+}
+
+static const char *why_slots(const struct sml_job *job) {
+  switch ((sml_slots_reason)job->start.slots_why) {
+    case SML_SLOTS_REASON_ASKED:
+      return "as num_slots or SWITCHML_SLOTS asks";
+    case SML_SLOTS_REASON_USUAL:
+      return "the usual number";
+    case SML_SLOTS_REASON_PATH:
+      return "more than usual, as the round trip is long";
+    case SML_SLOTS_REASON_LOOPBACK:
+      return "fewer than usual, as all is on one host";
+    case SML_SLOTS_REASON_POOL:
+      return "fewer than usual, as the aggregator had no more free";
+    case SML_SLOTS_REASON_NONE:
+      break;
+  }
+  return "for an unknown reason";
+}
+
+static void log_shape(const struct sml_job *job) {
+  const struct sml_ctl_start *start = &job->start;
+  const struct sml_session *session = &job->shards[0].session;
+  INFO(job,
+       "%u lanes of %u slots (%s), chunks of %u bytes (the smallest datagram that came back to every rank; here it had "
+       "%u of at most %u), so at most %.4g KiB on the way",
+       job->num_lanes, start->num_slots, why_slots(job), start->chunk_bytes, session->datagram_bytes,
+       session->options.join.max_datagram_bytes,
+       (double)job->num_lanes * start->num_slots * start->chunk_bytes / 1024);
+}
+
+static void log_memory(const struct sml_job *job) {
+  const struct sml_ctl_start *start = &job->start;
+  const struct sml_ctl_join *join = &job->shards[0].session.options.join;
+  char text[96];
+  if (start->is_one_host) {
+    INFO(job, "all ranks are on this host: they add up in shared memory, nothing goes over the network");
+  } else if (start->num_ranks != 0) {
+    const uint32_t contributor = sml_contributor_of(start, job->rank);
+    sml_contributor_describe(start, contributor, text, sizeof text);
+    INFO(job, "ranks of one host add up in shared memory: %u senders, of which %s are one, and rank %u sends",
+         sml_contributors_count(start, job->world_size), text, sml_contributor_lead(start, contributor));
+  } else {
+    INFO(job, "no shared memory: %s",
+         (join->host[0] | join->host[1]) == 0 ? "it is turned off here, or faults are made, or the host has no identity"
+         : job->retry_ns != 0                 ? "retry is on"
+                                              : "no two ranks on one host, or another rank has turned it off");
+  }
+}
+
+static void log_multicast(const struct sml_job *job) {
+  for (uint32_t s = 0; s < job->num_shards; s++) {
+    const struct sml_session *session = &job->shards[s].session;
+    if (session->prober.group_error != 0)
+      INFO(job, "the multicast group of %s could not be joined: %s", session->options.aggregator_text,
+           strerror(session->prober.group_error));
+    else if (job->shards[s].start.is_multicast)
+      INFO(job, "results of %s come by multicast", session->options.aggregator_text);
+    else if (s == 0)
+      INFO(job, "results come by unicast: %s",
+           session->options.no_multicast      ? "multicast is turned off here"
+           : session->prober.hears_group      ? "another rank does not hear the group"
+           : session->welcome.group[0] != 0 || session->welcome.group[1] != 0
+               ? "this rank does not hear the aggregator's multicast group"
+               : "the aggregator offers no multicast");
+  }
+}
+
+void sml_job_log_start(const struct sml_job *job) {
+  const struct sml_session *session = &job->shards[0].session;
+  const struct sml_settings *settings = &job->context->settings;
+  const bool has_offload = sml_worker_engine_has_offload(job->engines->units[0].engine);
+  if (settings->log_level < SML_LIB_LOG_INFO) return;
+  log_places(job);
+  log_shape(job);
+  log_memory(job);
+  log_multicast(job);
+  INFO(job, "%s%s%s; check word %s; segmentation offload %s; congestion control %s",
+       session->options.is_keyed ? "packets are authenticated with key '" : "no key: packets are not authenticated",
+       session->options.join.key_name, session->options.is_keyed ? "'" : "",
+       (session->options.join.features & SML_FEATURE_CHECK) != 0 ? "on" : "off",
+       has_offload ? "on" : settings->no_offload ? "off (asked for)" : "off (the system has none)",
+       settings->no_congestion_control ? "off (SWITCHML_CONGESTION, no_congestion_control)" : "on");
+}
