@@ -24,6 +24,13 @@
 #define TICK_NS (1 * SML_NS_PER_MS)
 /* Longer than a round trip through a host's stack and its scheduler, shorter than anybody notices. */
 #define AUTO_SPIN_NS (50 * SML_NS_PER_US)
+/* A pass this shortly before found what there is to be found. */
+#define RECENT_NS (2 * SML_NS_PER_US)
+/* A yield that takes longer let another thread run on this processor. */
+#define SHARED_YIELD_NS 1500u
+/* The system chooses a processor for a thread that wakes, and hardly ever moves one that only yields: all workers and
+ * the aggregator may stay on one. So who shares its processor sleeps for a frame this often. */
+#define SETTLE_NS (1 * SML_NS_PER_MS)
 
 bool sml_poll_parse(const char *text, enum sml_poll *poll_out) {
   static const char *const names[] = {
@@ -150,8 +157,25 @@ bool sml_engine_thread_try_run(struct sml_engine_thread *t) {
   if (!try_take(t, SML_RUNNER_CALLER)) return false;
   const uint64_t float_mode = take_float_mode();
   const uint64_t deadline_ns = t->run_once(t->engine, sml_clock_ns());
+  t->passed_ns = sml_clock_ns();
   give_float_mode(float_mode);
   end_call(t, deadline_ns != SML_NEVER);
+  return true;
+}
+
+/* Gives way for a moment; returns the time. */
+static uint64_t yield(struct sml_engine_thread *t, uint64_t now_ns) {
+  (void)sched_yield();
+  const uint64_t after_ns = sml_clock_ns();
+  t->is_sharing = t->is_sharing || after_ns - now_ns > SHARED_YIELD_NS;
+  return after_ns;
+}
+
+/* Whether the next sleep for a frame should come in place of a yield. */
+static bool should_settle(struct sml_engine_thread *t, uint64_t now_ns) {
+  if (!t->is_sharing || now_ns - t->settled_ns < SETTLE_NS) return false;
+  t->is_sharing = false;
+  t->settled_ns = now_ns;
   return true;
 }
 
@@ -161,6 +185,7 @@ void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(cons
   const uint64_t float_mode = take_float_mode();
   uint64_t now_ns = sml_clock_ns(), spin_from_ns = now_ns, seen_frames = t->io->stats.rx_frames;
   uint64_t next_ns;
+  if (t->spin_ns > 0 && now_ns - t->passed_ns < RECENT_NS) now_ns = yield(t, now_ns);
   for (;;) {
     next_ns = t->run_once(t->engine, now_ns);
     if (has_ended(argument) || now_ns >= deadline_ns || next_ns == SML_NEVER) break;
@@ -168,8 +193,8 @@ void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(cons
     seen_frames = t->io->stats.rx_frames;
     now_ns = sml_clock_ns();
     if (next_ns <= now_ns) continue; /* 0 too */
-    if (now_ns - spin_from_ns < t->spin_ns && t->io->gather_ns == 0) {
-      (void)sched_yield();
+    if (now_ns - spin_from_ns < t->spin_ns && t->io->gather_ns == 0 && !should_settle(t, now_ns)) {
+      now_ns = yield(t, now_ns);
       continue;
     }
     t->io->ops->wait(t->io, sml_min_u64(next_ns, deadline_ns) - sml_min_u64(now_ns, deadline_ns));

@@ -62,6 +62,8 @@ struct sml_engine_thread {
   _Atomic bool is_deep;       /* parked without a time-out */
   _Atomic uint32_t num_calls; /* passes and drives of callers */
   uint32_t seen_calls;        /* the thread's */
+  uint64_t passed_ns, settled_ns; /* of the caller that runs it: the last pass of _try_run, the last sleep to settle */
+  bool is_sharing;                /* likewise: its processor ran another thread since then */
   pthread_mutex_t lock;       /* for the sleep of the parked thread alone */
   pthread_cond_t changed;
 };

@@ -60,6 +60,7 @@ struct sml_worker_engine {
   _Atomic uint64_t system_calls; /* published as the lanes' figures are */
   _Atomic bool has_offload;      /* likewise */
   bool has_results; /* this pass brought some */
+  bool awaits_frames; /* something was outstanding after the last pass */
   uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
@@ -143,6 +144,11 @@ void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation
   SML_ASSERT(tail - atomic_load_explicit(&lane->head, memory_order_acquire) < lane->options.num_operations);
   lane->ring[tail & (lane->options.num_operations - 1)] = operation;
   atomic_store_explicit(&lane->tail, tail + 1, memory_order_release);
+}
+
+static bool has_pushed(const struct sml_lane *lane) { /* a hint; relaxed: _pop orders */
+  return atomic_load_explicit(&lane->head, memory_order_relaxed) !=
+         atomic_load_explicit(&lane->tail, memory_order_relaxed);
 }
 
 static struct sml_engine_operation *pop(struct sml_lane *lane) {
@@ -693,6 +699,14 @@ static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
 }
 
+/* An operation comes to an engine that awaits nothing: its first packets go ahead of looking for frames, since none
+ * can be what anybody waits for. The pass after that looks. */
+static bool should_send_first(const struct sml_worker_engine *e) {
+  for (uint32_t i = 0; i < e->num_lanes && !e->awaits_frames; i++)
+    if (has_pushed(e->lanes[i])) return true;
+  return false;
+}
+
 uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_worker_engine *e = engine;
   struct sml_netio *io = e->options.io;
@@ -700,7 +714,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   e->has_results = false;
   e->num_passes++;
-  const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
+  const size_t num_frames = should_send_first(e) ? 0 : io->ops->rx_burst(io, e->frames, RX_FRAMES);
   e->frames_end = e->frames + num_frames;
   sml_tags_begin(&e->tags);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
@@ -724,5 +738,6 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   atomic_store_explicit(&e->system_calls, io->stats.system_calls, memory_order_relaxed);
   atomic_store_explicit(&e->has_offload, io->has_segmentation_offload, memory_order_relaxed);
+  e->awaits_frames = deadline != SML_NEVER;
   return num_frames == RX_FRAMES ? 0 : deadline;
 }
