@@ -135,14 +135,18 @@ static bool end_locked(struct sml_job *job, enum outcome outcome) {
   return true;
 }
 
-/* Somebody else may have to go on. */
+/* Somebody else may have to go on. If nobody waits: the helper, at once where that is worth a thread's waking. A small
+ * operation has time until the helper's next look: its caller, who just got the one before, most likely waits for it
+ * next, and would have to sleep while the helper has it. */
 static void hand_over_locked(struct sml_job *job) {
-  bool has_waiter = false;
-  for (const struct sml_operation *op = job->oldest; op && !has_waiter; op = op->next)
+  bool has_waiter = false, has_large = false;
+  for (const struct sml_operation *op = job->oldest; op && !has_waiter; op = op->next) {
     has_waiter = sml_operation_is_awaited_locked(op);
+    has_large = has_large || op->engine.plan.num_elems >= LARGE_ELEMS;
+  }
   if (has_waiter) {
     pthread_cond_broadcast(&job->changed);
-  } else if (job->oldest != NULL) {
+  } else if (has_large) {
     job->host->is_wanted_now = true;
     pthread_cond_signal(&job->host->wanted);
   }
