@@ -13,12 +13,19 @@ __attribute__((constructor)) static void abort_on_failure(void) {
   setenv("CMOCKA_TEST_ABORT", "1", 1);
 }
 
+static bool find_quota(void *user, const char *tenant, struct sml_quota *quota_out) {
+  (void)user;
+  *quota_out = (struct sml_quota){.max_jobs = 2, .max_workers = 5, .max_slots = 100};
+  return tenant[0] != 'b';
+}
+
 static void begin_world(struct fuzz_input *in) {
   const uint8_t kind = fuzz_u8(in);
   struct sml_registry_options o = defaults();
   is_keyed = (kind & 1) != 0;
   if (kind & 2) o.max_jobs = 1;
   if (kind & 4) o.pool_slots = 256;
+  if ((kind & 6) == 4) o.find_quota = find_quota;
   if (kind & 8) o.max_connections_per_host = 3;
   if (kind & 16) o.new_connections_per_s = 1;
   if (kind & 32) o.max_messages_per_s = 2;

@@ -127,14 +127,16 @@ def test_service_is_well_formed_and_confined():
             raise AssertionError("less confined than it was: " + str(error)[-4000:]) from error
 
 
-def notified(address, name):
-    """What a daemon told a manager at the socket, from its start to its end."""
+def notified(address, name, config):
+    """What a daemon told a manager at the socket, from its start, over a reload, to its end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
         manager.settimeout(PATIENCE_S)
-        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0"], env={**os.environ, "NOTIFY_SOCKET": name},
-                              stderr=subprocess.DEVNULL) as daemon:
+        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0", "--config", config],
+                              env={**os.environ, "NOTIFY_SOCKET": name}, stderr=subprocess.DEVNULL) as daemon:
             told = [manager.recv(4096).decode()]
+            daemon.send_signal(signal.SIGHUP)
+            told += [manager.recv(4096).decode() for _ in range(2)]
             daemon.send_signal(signal.SIGTERM)
             while "STOPPING=1" not in told[-1]:
                 told.append(manager.recv(4096).decode())
@@ -144,11 +146,26 @@ def notified(address, name):
 
 def test_service_manager_is_told():
     with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "conf")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write("log-level = warning\n")
         path = os.path.join(folder, "notify")
         abstract = f"switchml-install-test-{os.getpid()}"
         for address, name in [(path, path), ("\0" + abstract, "@" + abstract)]:
-            told = notified(address, name)
+            told = notified(address, name, config)
             assert re.match(r"READY=1\nSTATUS=listening on 127\.0\.0\.1:\d+, 1 lanes$", told[0]), told
+            assert re.match(r"RELOADING=1\nMONOTONIC_USEC=\d+\nSTATUS=", told[1]) and told[2] == told[0], told
+
+
+def test_changed_configuration_is_kept():
+    with Tree() as tree:
+        path = tree.find("switchmld.conf")
+        run(SWITCHMLD, "--config", path, "--check-config")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("lanes = 2\n")
+        run("meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", tree.top)
+        with open(path, encoding="utf-8") as file:
+            assert file.read() == "lanes = 2\n"
 
 
 def test_service_manager_that_is_gone_is_no_failure():

@@ -167,7 +167,8 @@ typedef enum sml_slots_reason {
   SML_SLOTS_REASON_USUAL = 2,    /* enough for a path that adds little time of its own */
   SML_SLOTS_REASON_PATH = 3,     /* more: the round trip is long */
   SML_SLOTS_REASON_LOOPBACK = 4, /* fewer: all on one host, where what is in flight should stay in the caches */
-  SML_SLOTS_REASON_POOL = 5      /* fewer: the aggregator had no more free */
+  SML_SLOTS_REASON_POOL = 5,     /* fewer: the aggregator had no more to spare */
+  SML_SLOTS_REASON_QUOTA = 6     /* fewer: the tenant's quota at the aggregator has no more */
 } sml_slots_reason;
 
 typedef struct sml_stats {

@@ -18,11 +18,11 @@ _switchml() {
         word=
     elif [[ $before == "=" ]]; then
         before=${COMP_WORDS[COMP_CWORD-2]}
-    elif [[ $before != --*-file && $before != --*-dir ]]; then
+    elif [[ $before != --*-file && $before != --*-dir && $before != --config ]]; then
         before=
     fi
     case $before in
-        --*-file|--*-dir|--pcap)
+        --*-file|--*-dir|--pcap|--config)
             mapfile -t COMPREPLY < <(compgen -f -- "$word")
             return ;;
         --log-level) words=(error warning info debug) ;;

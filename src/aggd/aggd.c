@@ -64,7 +64,7 @@ struct sml_aggd {
   struct conn *conns;
   struct conn_buffers *buffers; /* pages of connections never used stay untouched */
   struct epoll_event *epoll_events;
-  struct sml_key_entry *keys;
+  struct sml_tenants tenants;
   struct sml_key random_key;
   uint64_t num_draws;
   struct sml_aggd_trace trace;
@@ -518,18 +518,11 @@ static int seed_random(struct sml_aggd *a, char *error_out, size_t error_bytes) 
   return -error;
 }
 
-static bool find_key(void *user, const char *name, struct sml_key *key_out) {
-  const struct sml_aggd *a = user;
-  const struct sml_key *key = sml_key_find(a->keys, a->options.num_keys, name);
-  if (key) *key_out = *key;
-  return key != NULL;
-}
-
 static void set_defaults(struct sml_aggd *a) {
   struct sml_aggd_options *o = &a->options;
   if (o->num_lanes == 0) o->num_lanes = 1;
   if (o->pool_slots == 0) o->pool_slots = 8192;
-  if (o->max_jobs == 0) o->max_jobs = 64;
+  if (o->max_jobs == 0) o->max_jobs = 256;
   if (o->max_connections == 0) o->max_connections = 1024;
   if (o->rx_buffer_bytes == 0) o->rx_buffer_bytes = 16u << 20;
   if (o->join_grace_ns == 0) o->join_grace_ns = 5 * SML_NS_PER_S;
@@ -619,8 +612,10 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .first_chunk = o->first_chunk,
                                          .random = draw_random,
                                          .random_user = a,
-                                         .find_key = o->num_keys > 0 ? find_key : NULL,
-                                         .find_key_user = a,
+                                         .find_key = o->num_keys > 0 ? sml_tenants_find_key : NULL,
+                                         .find_key_user = &a->tenants,
+                                         .find_quota = sml_tenants_find_quota,
+                                         .find_quota_user = &a->tenants,
                                          .max_connections_per_host = o->max_connections_per_host,
                                          .new_connections_per_s = o->new_connections_per_s,
                                          .max_messages_per_s = o->max_messages_per_s,
@@ -637,16 +632,17 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   a->conns = calloc(o->max_connections, sizeof *a->conns);
   a->buffers = calloc(o->max_connections, sizeof *a->buffers);
   a->epoll_events = calloc(o->max_connections + 2, sizeof *a->epoll_events);
-  a->keys = calloc(o->num_keys + 1u, sizeof *a->keys);
-  if (a->keys && o->num_keys > 0) memcpy(a->keys, o->keys, o->num_keys * sizeof *a->keys);
+  const bool has_tenants = sml_tenants_set(&a->tenants, o->keys, o->num_keys, o->tenants, o->num_tenants);
   a->options.keys = NULL; /* the caller's */
+  a->options.tenants = NULL;
   if (mem) a->registry = sml_registry_init(mem, &options);
   a->answers.options = &a->options;
   a->answers.registry = a->registry;
   a->answers.lanes = a->lanes;
+  a->answers.tenants = &a->tenants;
   a->answers.addr = a->addr;
   a->answers.event_fd = a->event_fd;
-  if (mem && a->conns && a->buffers && a->epoll_events && a->keys && has_trace) return 0;
+  if (mem && a->conns && a->buffers && a->epoll_events && has_tenants && has_trace) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
 }
@@ -676,8 +672,7 @@ static void destroy(struct sml_aggd *a) {
   free(a->conns);
   free(a->buffers);
   free(a->epoll_events);
-  if (a->keys) explicit_bzero(a->keys, a->options.num_keys * sizeof *a->keys);
-  free(a->keys);
+  sml_tenants_destroy(&a->tenants);
   free(a);
 }
 
@@ -690,6 +685,7 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
   }
   a->options = *options;
   sml_answers_init(&a->answers);
+  sml_tenants_init(&a->tenants);
   a->listen_fd = a->epoll_fd = a->event_fd = -1;
   int error = seed_random(a, error_out, error_bytes);
   if (!error) set_defaults(a);
@@ -705,6 +701,12 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
   }
   *aggd_out = a;
   return 0;
+}
+
+int sml_aggd_set_tenants(struct sml_aggd *a, const struct sml_key_entry *keys, uint32_t num_keys,
+                         const struct sml_tenant *tenants, uint32_t num_tenants) {
+  if ((num_keys > 0) != (a->options.num_keys > 0)) return -EINVAL;
+  return sml_tenants_set(&a->tenants, keys, num_keys, tenants, num_tenants) ? 0 : -ENOMEM;
 }
 
 void sml_aggd_stop(struct sml_aggd *a) {

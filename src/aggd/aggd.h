@@ -4,6 +4,7 @@
 #ifndef SML_AGGD_AGGD_H
 #define SML_AGGD_AGGD_H
 
+#include "aggd/tenants.h"
 #include "ctl/key_file.h"
 #include "engine/cpus.h"
 #include "engine/engine.h"
@@ -33,7 +34,7 @@ struct sml_aggd_options {
   uint16_t first_data_port; /* lane l uses first_data_port + l; 0: any free ports */
   uint32_t num_lanes;       /* default 1 */
   uint32_t pool_slots;      /* a lane, all jobs together; default 8192 */
-  uint32_t max_jobs;        /* default 64 */
+  uint32_t max_jobs;        /* default 256 */
   uint32_t max_connections; /* default 1024; a world can't be larger */
   uint32_t rx_buffer_bytes; /* default 16 MiB */
   bool no_offload;
@@ -52,6 +53,9 @@ struct sml_aggd_options {
   /* Whose keys ranks may have; copied. None: ranks are not authenticated. */
   const struct sml_key_entry *keys;
   uint32_t num_keys;
+  /* What they may have at a time; copied. None: all there is. */
+  const struct sml_tenant *tenants;
+  uint32_t num_tenants;
   /* Limits of the control port, by source: an IPv4 address or an IPv6 /64. */
   uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
@@ -71,6 +75,11 @@ struct sml_aggd;
 /* 0, or -errno with a sentence in error_out. Threads run with all signals blocked. */
 int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **aggd_out, char *error_out,
                    size_t error_bytes);
+/* Other keys and quotas from now on; both are copied. Jobs that run go on, whatever is gone; so do joins that have been
+ * challenged. Any thread. 0; -ENOMEM, -EINVAL: with keys instead of none, or none instead of some, a service has to be
+ * started anew; nothing was changed. */
+int sml_aggd_set_tenants(struct sml_aggd *aggd, const struct sml_key_entry *keys, uint32_t num_keys,
+                         const struct sml_tenant *tenants, uint32_t num_tenants);
 /* Tells the members of all jobs that the aggregator goes, waits at most 300 ms for them to hear it. */
 void sml_aggd_stop(struct sml_aggd *aggd);
 /* The first operation that some rank of a started job, which has not left, has not said to have completed; the most

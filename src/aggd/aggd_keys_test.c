@@ -2,6 +2,8 @@
  * The service with keys, and what it lets one host do on the control port. */
 #include "aggd/rank_world.h"
 
+#include "aggd/snapshot.h"
+
 static const struct sml_key_entry keys[] = {{"alice", {1, 2}}, {"bob", {3, 4}}};
 
 static struct sml_aggd_options with_keys(void) {
@@ -135,6 +137,42 @@ static void test_refusals(void **state) {
   end();
 }
 
+/* A key that is gone ends nothing that runs, and lets nobody in; a quota counts from the next job on. */
+static void test_tenants_change(void **state) {
+  (void)state;
+  static const struct sml_tenant one_job[] = {{"bob", {.max_jobs = 1}}};
+  begin_with(with_keys());
+  start_keyed("x", &ranks[0], &keys[0]);
+  start_keyed("y", &ranks[2], &keys[1]);
+  assert_int_equal(sml_aggd_set_tenants(aggd, &keys[1], 1, one_job, 1), 0);
+  assert_int_equal(sml_aggd_set_tenants(aggd, NULL, 0, NULL, 0), -EINVAL);
+  expect_sum(&ranks[0], 0);
+  expect_sum(&ranks[2], 0);
+  shake(&ranks[4], "z", 0, keys[0].name, keys[0].key);
+  hear(&ranks[4], SML_CTL_REFUSE);
+  assert_int_equal(ranks[4].last.u.refuse.status, SML_ERR_KEY);
+  hang_up(&ranks[4]);
+  for (uint32_t i = 0; i < 2; i++) {
+    shake(&ranks[4 + i], "z", i, keys[1].name, keys[1].key);
+    hear(&ranks[4 + i], SML_CTL_WELCOME);
+    ranks[4 + i].welcome = ranks[4 + i].last.u.welcome;
+    enter_epoch(&ranks[4 + i], "z", &keys[1].key, ranks[4 + i].welcome.epoch);
+  }
+  for (uint32_t i = 4; i < 6; i++) hello(&ranks[i]);
+  for (uint32_t i = 4; i < 6; i++) {
+    hear(&ranks[i], SML_CTL_REFUSE);
+    assert_non_null(strstr(ranks[i].last.u.refuse.detail, "tenant bob has 1 of 1 jobs, 2 workers"));
+  }
+  struct sml_snapshot *s = sml_aggd_snapshot(aggd);
+  assert_non_null(s);
+  assert_int_equal(s->num_tenants, 2);
+  assert_string_equal(s->tenants[0].name, "bob");
+  assert_int_equal(s->tenants[0].use.num_slots, 16);
+  sml_snapshot_release(s);
+  for (uint32_t i = 0; i < 6; i++) hang_up(&ranks[i]);
+  end();
+}
+
 /* A bit of a member's tagged message changes on its way. */
 static void test_changed_message_ends_the_member(void **state) {
   (void)state;
@@ -223,6 +261,7 @@ int main(void) {
       cmocka_unit_test(test_two_tenants_with_one_name),
       cmocka_unit_test(test_forged_datagrams),
       cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_tenants_change),
       cmocka_unit_test(test_changed_message_ends_the_member),
       cmocka_unit_test(test_flood_of_connections),
       cmocka_unit_test(test_limits_of_a_member),

@@ -35,6 +35,10 @@ static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_
   sml_snapshot_release(s);
   s = a->snapshot = sml_snapshot_take(a->registry, a->lanes, &a->history, now_ns);
   if (!s) return NULL;
+  if (!sml_tenants_look(a->tenants, s)) {
+    sml_snapshot_release(s);
+    return a->snapshot = NULL;
+  }
   s->started_ns = a->started_ns;
   sml_addr_format(&a->addr, s->address, sizeof s->address);
   s->is_keyed = a->options->num_keys > 0;

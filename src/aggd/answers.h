@@ -11,11 +11,13 @@
 #include "aggd/lanes.h"
 #include "aggd/shown.h"
 #include "aggd/snapshot.h"
+#include "aggd/tenants.h"
 
 struct sml_answers {
   const struct sml_aggd_options *options;
   const struct sml_registry *registry;
   struct sml_lanes *lanes;
+  struct sml_tenants *tenants;
   struct sml_addr addr;
   int event_fd; /* wakes the control thread */
   uint64_t started_ns;

@@ -21,6 +21,7 @@ void sml_snapshot_release(struct sml_snapshot *s) {
   if (!s || atomic_fetch_sub(&s->num_holders, 1) > 1) return;
   free(s->jobs);
   free(s->ranks);
+  free(s->tenants);
   free(s);
 }
 

@@ -26,6 +26,11 @@ struct sml_port_snapshot { /* one lane */
   uint64_t num_drops[SML_NUM_DROPS];
   struct sml_netio_stats io;
 };
+struct sml_tenant_snapshot {
+  char name[SML_KEY_NAME_BYTES];
+  struct sml_quota quota; /* 0: no limit */
+  struct sml_tenant_use use;
+};
 /* A job that is no more, the latest first. */
 struct sml_ended_snapshot {
   uint64_t at_ns;
@@ -55,11 +60,12 @@ struct sml_snapshot {
   uint32_t max_jobs, max_connections, pool_slots;
   struct sml_registry_counts counts;
   uint64_t num_happened[SML_NUM_HAPPENINGS];
-  uint32_t num_lanes, num_jobs, num_ranks, num_ended;
+  uint32_t num_lanes, num_jobs, num_ranks, num_ended, num_tenants;
   struct sml_port_snapshot lanes[SML_MAX_LANES];
   struct sml_ended_snapshot ended[SML_MAX_ENDED];
   struct sml_job_snapshot *jobs;
   struct sml_rank_snapshot *ranks;
+  struct sml_tenant_snapshot *tenants;
 };
 void sml_snapshot_release(struct sml_snapshot *snapshot); /* NULL: nothing */
 

@@ -258,6 +258,25 @@ static void print_heading(FILE *stream, const json_t *status) {
   }
 }
 
+/* One line about each tenant that has a quota. */
+static void print_tenants(FILE *stream, const json_t *status) {
+  static const char *const whats[] = {"jobs", "workers", "slots"};
+  size_t i;
+  const json_t *tenant;
+  json_array_foreach(json_object_get(status, "tenants"), i, tenant) {
+    char text[160] = "", limit_name[16];
+    size_t used = 0;
+    for (size_t w = 0; w < SML_ARRAY_LEN(whats); w++) {
+      snprintf(limit_name, sizeof limit_name, "max_%s", whats[w]);
+      if (!json_is_integer(json_object_get(tenant, limit_name))) continue;
+      used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu of %llu %s", used ? ", " : "",
+                               (unsigned long long)number_of(tenant, whats[w]),
+                               (unsigned long long)number_of(tenant, limit_name), whats[w]);
+    }
+    if (used > 0) fprintf(stream, "tenant %s: %s\n", text_of(tenant, "name"), text);
+  }
+}
+
 static void print_ended(FILE *stream, const json_t *status) {
   size_t i;
   const json_t *ended;
@@ -274,6 +293,7 @@ bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks) {
   const json_t *job, *jobs = json_object_get(status, "jobs");
   print_heading(stream, status);
   bool is_ok = json_array_size(jobs) == 0 || print_jobs(stream, status);
+  print_tenants(stream, status);
   json_array_foreach(jobs, i, job) print_trouble(stream, job);
   json_array_foreach(jobs, i, job) is_ok = (!has_ranks || print_ranks(stream, job)) && is_ok;
   print_ended(stream, status);

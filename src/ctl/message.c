@@ -171,7 +171,7 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
   walk_u64(w, &start->rtt_ns, 0);
-  walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_POOL);
+  walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_QUOTA);
   walk_u64(w, &start->first_operation, 0);
   walk_u32(w, &start->is_multicast, 0, 1);
   walk_u32(w, &start->is_one_host, 0, 1);

@@ -234,7 +234,7 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
       {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
       {SML_CTL_START, 54, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
-      {SML_CTL_START, 42, 4, SML_SLOTS_REASON_POOL + 1},
+      {SML_CTL_START, 42, 4, SML_SLOTS_REASON_QUOTA + 1},
       {SML_CTL_START, 58, 4, 4},   {SML_CTL_START, 58, 4, 6},    {SML_CTL_START, 58, 4, 4097}, /* ranks */
       {SML_CTL_START, 62, 2, 1},   {SML_CTL_START, 64, 2, 2},    {SML_CTL_START, 68, 2, 3},    /* contributors */
       {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},

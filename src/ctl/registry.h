@@ -24,6 +24,17 @@
 #define SML_MIN_LEASE_NS (20 * SML_NS_PER_MS)
 #define SML_MAX_LEASE_NS (3600 * SML_NS_PER_S)
 
+/* What a tenant may have at a time, counted over its started jobs; 0: no limit. A tenant is the name of a key; a daemon
+ * without keys has one. */
+#define SML_ONLY_TENANT "default"
+struct sml_quota {
+  uint32_t max_jobs, max_workers;
+  uint32_t max_slots; /* a lane */
+};
+struct sml_tenant_use {
+  uint32_t num_jobs, num_workers, num_slots; /* likewise */
+};
+
 struct sml_registry_options {
   uint32_t max_connections;
   uint32_t max_unjoined_per_host; /* connections of one address that have not joined yet */
@@ -46,6 +57,9 @@ struct sml_registry_options {
    * is no such key. */
   bool (*find_key)(void *user, const char *name, struct sml_key *key_out);
   void *find_key_user;
+  /* NULL, or false: the tenant has no quota. Asked when a job is about to start. */
+  bool (*find_quota)(void *user, const char *tenant, struct sml_quota *quota_out);
+  void *find_quota_user;
   /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */
   uint32_t max_connections_per_host;  /* joined ones of one source */
   uint32_t new_connections_per_s;     /* of one source, on average; as many as in 4 s may come at once */

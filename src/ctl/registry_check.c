@@ -72,6 +72,7 @@ static const char *check_pair(const struct sml_job_entry *a, const struct sml_jo
   if (are_started && do_windows_meet(a, b)) return "two jobs have a slot in common";
   if (a->epoch == b->epoch) return "two jobs have one epoch";
   if (strcmp(a->name, b->name) != 0 || strcmp(a->key_name, b->key_name) != 0) return NULL;
+  if (memcmp(&a->tenant, &b->tenant, sizeof a->tenant) != 0) return NULL; /* its key was changed meanwhile */
   if (a->state == SML_JOB_JOINING && b->state == SML_JOB_JOINING) return "two jobs of one name and key are joined";
   bool is_a_ending = a->state == SML_JOB_STARTED && a->num_departed > 0;
   bool is_b_ending = b->state == SML_JOB_STARTED && b->num_departed > 0;

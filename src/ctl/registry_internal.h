@@ -149,6 +149,11 @@ void sml_registry_offer_group(const struct sml_registry *r, uint16_t job, struct
 /* All ranks have probed: whether results go by multicast, with a note if that was offered and does not work. */
 bool sml_registry_choose_multicast(struct sml_registry *r, const struct sml_job_entry *job);
 
+/* registry_quota.c */
+/* All ranks are in and the slots are chosen: makes a window that nobody asked for as small as the tenant's quota wants.
+ * NULL, or why the job cannot be had. */
+const char *sml_registry_meet_quota(struct sml_registry *r, struct sml_job_entry *job);
+
 /* registry_job.c */
 /* What a datagram of the job has besides the elements of its chunk. */
 uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features);

@@ -65,12 +65,13 @@ static bool is_ending_without(const struct sml_job_entry *job, uint32_t rank) {
 
 /* The job that a rank means with a name and a key: the one being joined, if there is one beside those at their
  * end. */
-static struct sml_job_entry *find_job(struct sml_registry *r, const struct sml_ctl_join *j) {
+static struct sml_job_entry *find_job(struct sml_registry *r, const struct sml_conn *c, const struct sml_ctl_join *j) {
   struct sml_job_entry *running = NULL;
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
     if (job->state == SML_JOB_FREE || strcmp(job->name, j->job_name) != 0) continue;
     if (strcmp(job->key_name, j->key_name) != 0) continue; /* another tenant's */
+    if (memcmp(&job->tenant, &c->tenant, sizeof c->tenant) != 0) continue; /* the key was changed meanwhile */
     if (job->state == SML_JOB_JOINING) return job;
     if (!is_ending_without(job, j->rank)) running = job;
   }
@@ -284,7 +285,7 @@ static void remember_refusal(struct sml_job_entry *job, const struct sml_conn *c
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
-  struct sml_job_entry *job = bad ? NULL : find_job(r, join);
+  struct sml_job_entry *job = bad ? NULL : find_job(r, &r->conns[conn], join);
   if (job) bad = find_conflict(r, job, join);
   if (job && bad) remember_refusal(job, &r->conns[conn], join->rank, bad, now_ns);
   if (!bad) bad = find_host_limit(r, &r->conns[conn]);
@@ -356,6 +357,12 @@ static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_st
   sml_registry_end_job(r, job, sml_registry_farewell(r, false, status, NULL, 0, text), SML_NO_CONN);
 }
 
+static uint32_t count_started(const struct sml_registry *r) {
+  uint32_t num_jobs = 0;
+  for (uint32_t i = 0; i < r->jobs_end; i++) num_jobs += r->jobs[i].state == SML_JOB_STARTED;
+  return num_jobs;
+}
+
 /* Path and place of all ranks, the chunk and the pool decide (tuning.h). */
 static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry *job) {
   struct sml_tuning tuning = {.num_asked = job->num_slots,
@@ -364,6 +371,10 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
                               .pool_slots = r->options.pool_slots,
                               .is_loopback = true,
                               .is_hosted = r->options.is_hosted};
+  for (uint32_t i = 0; i < r->jobs_end; i++) {
+    if (r->jobs[i].state == SML_JOB_STARTED) tuning.kept_slots += r->jobs[i].num_slots;
+  }
+  tuning.kept_slots += sml_tuning_reserve(r->options.pool_slots, r->options.max_jobs, count_started(r));
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     const struct sml_conn *conn = &r->conns[c];
     if (conn->is_lead) tuning.rtt_ns = sml_max_u64(tuning.rtt_ns, conn->rtt_ns);
@@ -530,12 +541,6 @@ static void send_start(struct sml_registry *r, struct sml_job_entry *job, uint32
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
 }
 
-static uint32_t count_started(const struct sml_registry *r) {
-  uint32_t num_jobs = 0;
-  for (uint32_t i = 0; i < r->jobs_end; i++) num_jobs += r->jobs[i].state == SML_JOB_STARTED;
-  return num_jobs;
-}
-
 static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   if (count_started(r) >= r->options.max_jobs) {
     refuse_job(
@@ -553,7 +558,9 @@ static void start_job(struct sml_registry *r, struct sml_job_entry *job) {
   sml_registry_group(r, job);
   if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
   choose_num_slots(r, job);
-  if (!take_windows(r, job)) return;
+  const char *over_quota = sml_registry_meet_quota(r, job);
+  if (over_quota) refuse_job(r, job, SML_ERR_REFUSED, over_quota);
+  if (over_quota || !take_windows(r, job)) return;
   job->state = SML_JOB_STARTED;
   job->since_ns = r->latest_ns;
   job->is_multicast = sml_registry_choose_multicast(r, job);

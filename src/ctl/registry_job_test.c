@@ -460,14 +460,15 @@ static void test_slots_are_chosen(void **state) {
   }
 }
 
-/* A pool that others have most of gives what it has. */
+/* A pool gives what it has to spare, and keeps a few slots for each job that may still come. */
 static void test_chosen_slots_make_do(void **state) {
   (void)state;
   static const struct {
     uint32_t num_asked, num_slots;
     sml_slots_reason why;
-  } rows[] = {{0, 256, SML_SLOTS_REASON_USUAL}, {32, 32, SML_SLOTS_REASON_ASKED}, {0, 128, SML_SLOTS_REASON_POOL},
-              {0, 64, SML_SLOTS_REASON_POOL},   {0, 32, SML_SLOTS_REASON_POOL},   {0, 0, SML_SLOTS_REASON_NONE}};
+  } rows[] = {{0, 256, SML_SLOTS_REASON_USUAL}, {32, 32, SML_SLOTS_REASON_ASKED}, {0, 64, SML_SLOTS_REASON_POOL},
+              {0, 64, SML_SLOTS_REASON_POOL},   {0, 32, SML_SLOTS_REASON_POOL},   {0, 32, SML_SLOTS_REASON_POOL},
+              {64, 0, SML_SLOTS_REASON_NONE}};
   struct sml_registry_options options = defaults();
   options.pool_slots = 512;
   options.num_lanes = 1;

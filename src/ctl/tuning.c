@@ -19,17 +19,25 @@ static uint32_t slots_within(uint64_t num_bytes, uint32_t chunk_bytes, uint32_t 
   return num_slots;
 }
 
-/* The largest power of two that is at most half of the pool: no job takes more by itself, unless the pool is tiny. */
-static uint32_t share_of(uint32_t pool_slots) {
-  const uint32_t most = sml_max_u32(pool_slots / 2, sml_min_u32(pool_slots, SML_TUNING_FEW_SLOTS));
+/* The largest power of two that is at most half of the pool, and leaves what is kept for others: no job takes more by
+ * itself, unless the pool is tiny. */
+static uint32_t share_of(const struct sml_tuning *t) {
+  const uint32_t few = sml_min_u32(t->pool_slots, SML_TUNING_FEW_SLOTS);
+  const uint32_t spare = t->pool_slots - sml_min_u32(t->pool_slots, t->kept_slots);
+  const uint32_t most = sml_max_u32(sml_min_u32(t->pool_slots / 2, spare), few);
   return 1u << (sml_ceil_log2(most + 1) - 1);
+}
+
+uint32_t sml_tuning_reserve(uint32_t pool_slots, uint32_t max_jobs, uint32_t num_running) {
+  const uint32_t num_sure = sml_min_u32(max_jobs, pool_slots / 2 / SML_TUNING_FEW_SLOTS);
+  return num_sure > num_running + 1 ? (num_sure - num_running - 1) * SML_TUNING_FEW_SLOTS : 0;
 }
 
 uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out) {
   SML_ASSERT(t->num_lanes >= 1 && t->chunk_bytes >= 1 && t->pool_slots >= 1);
   *why_out = SML_SLOTS_REASON_ASKED;
   if (t->num_asked != 0) return slots_within(MOST_BYTES, t->chunk_bytes, t->num_asked);
-  const uint32_t share = share_of(t->pool_slots);
+  const uint32_t share = share_of(t);
   const bool is_near = t->is_loopback && t->rtt_ns < LOOPBACK_RTT_NS;
   const uint32_t num_windows = t->is_hosted && !is_near ? HOSTED_WINDOWS : 1;
   const uint32_t usual = sml_max_u32(SML_TUNING_FEW_SLOTS, num_windows * USUAL_SLOTS >> sml_ceil_log2(t->num_lanes));

@@ -16,6 +16,7 @@ struct sml_tuning {
   uint32_t num_lanes;   /* >= 1, of all aggregators of the job: they share one window */
   uint32_t chunk_bytes; /* >= 1 */
   uint32_t pool_slots;  /* that the aggregator has a lane, for all jobs together; >= 1 */
+  uint32_t kept_slots;  /* of these, those that other jobs have, or are to find when they come */
   uint64_t rtt_ns;      /* the smallest seen of the furthest rank, without load; 0: not known */
   bool is_loopback;     /* all ranks are on the aggregator's host */
   bool is_hosted;       /* the aggregator is in a rank's process */
@@ -23,5 +24,9 @@ struct sml_tuning {
 /* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
  * within 16 MiB a lane. */
 uint32_t sml_tuning_choose(const struct sml_tuning *tuning, sml_slots_reason *why_out);
+
+/* Slots a lane that a job which asks for none leaves for jobs that have not come yet, so that those who came early
+ * take nobody's place: FEW for each job that may still start, as far as half of the pool goes. */
+uint32_t sml_tuning_reserve(uint32_t pool_slots, uint32_t max_jobs, uint32_t num_running);
 
 #endif

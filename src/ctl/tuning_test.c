@@ -121,10 +121,34 @@ static void test_any_input(void **state) {
         }
 }
 
+/* Others keep what is theirs; few slots are chosen even if that leaves too little. */
+static void test_kept_slots(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t kept_slots, num_slots;
+    int why;
+  } kept[] = {{0, 256, USUAL}, {768, 256, USUAL}, {769, 128, POOL}, {960, 64, POOL}, {993, 32, POOL}, {5000, 32, POOL}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(kept); i++) {
+    const struct sml_tuning tuning = {
+        .num_lanes = 1, .chunk_bytes = 1440, .pool_slots = 1024, .kept_slots = kept[i].kept_slots};
+    sml_slots_reason why;
+    assert_int_equal(sml_tuning_choose(&tuning, &why), kept[i].num_slots);
+    assert_int_equal(why, kept[i].why);
+  }
+  assert_int_equal(sml_tuning_reserve(8192, 256, 0), 127 * 32); /* as far as half of the pool goes */
+  assert_int_equal(sml_tuning_reserve(8192, 100, 0), 99 * 32);
+  assert_int_equal(sml_tuning_reserve(8192, 100, 98), 32);
+  assert_int_equal(sml_tuning_reserve(8192, 100, 99), 0);
+  assert_int_equal(sml_tuning_reserve(8192, 100, 200), 0);
+  assert_int_equal(sml_tuning_reserve(64, 256, 0), 0);
+  assert_int_equal(sml_tuning_reserve(1, 1, 0), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_slots),
       cmocka_unit_test(test_any_input),
+      cmocka_unit_test(test_kept_slots),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

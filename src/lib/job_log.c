@@ -54,7 +54,9 @@ static const char *why_slots(const struct sml_job *job) {
     case SML_SLOTS_REASON_LOOPBACK:
       return "fewer than usual, as all is on one host";
     case SML_SLOTS_REASON_POOL:
-      return "fewer than usual, as the aggregator had no more free";
+      return "fewer than usual, as the aggregator had no more to spare";
+    case SML_SLOTS_REASON_QUOTA:
+      return "fewer than usual, as the tenant's quota has no more";
     case SML_SLOTS_REASON_NONE:
       break;
   }

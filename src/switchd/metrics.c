@@ -193,6 +193,33 @@ static void put_jobs(const struct writer *w) {
   }
 }
 
+/* --- tenants --- */
+
+static const struct {
+  const char *name, *help;
+  size_t offset;
+} tenant_families[] = {
+    {"tenant_jobs", "Jobs of the tenant that run.", offsetof(struct sml_tenant_snapshot, use.num_jobs)},
+    {"tenant_workers", "Their ranks.", offsetof(struct sml_tenant_snapshot, use.num_workers)},
+    {"tenant_slots", "Their slots of each lane.", offsetof(struct sml_tenant_snapshot, use.num_slots)},
+    {"tenant_jobs_limit", "Most jobs that it may run; 0: no limit.",
+     offsetof(struct sml_tenant_snapshot, quota.max_jobs)},
+    {"tenant_workers_limit", "Most ranks; 0: no limit.", offsetof(struct sml_tenant_snapshot, quota.max_workers)},
+    {"tenant_slots_limit", "Most slots; 0: no limit.", offsetof(struct sml_tenant_snapshot, quota.max_slots)},
+};
+
+static void put_tenants(const struct writer *w) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(tenant_families); i++) {
+    begin(w, tenant_families[i].name, "gauge", tenant_families[i].help);
+    for (uint32_t t = 0; t < w->s->num_tenants; t++) {
+      const struct sml_tenant_snapshot *tenant = &w->s->tenants[t];
+      uint32_t value;
+      memcpy(&value, (const uint8_t *)tenant + tenant_families[i].offset, sizeof value);
+      fprintf(w->stream, "switchml_%s{tenant=\"%s\"} %u\n", tenant_families[i].name, tenant->name, value);
+    }
+  }
+}
+
 /* --- ranks --- */
 
 typedef double rank_value(const struct sml_snapshot *s, const struct sml_rank_snapshot *rank);
@@ -269,6 +296,7 @@ char *sml_metrics_text(const struct sml_snapshot *s) {
     find_shadowed(&w);
     put_service(&w);
     put_lanes(&w);
+    put_tenants(&w);
     put_jobs(&w);
     put_ranks(&w);
   }

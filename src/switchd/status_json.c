@@ -214,6 +214,21 @@ static json_t *make_links(void) {
   return array;
 }
 
+/* A limit of 0 is none: null. */
+static void put_use(json_t *object, const char *name, uint32_t num_used, const char *limit_name, uint32_t limit) {
+  put(object, name, num_used);
+  json_object_set_new(object, limit_name, limit > 0 ? json_integer(limit) : json_null());
+}
+
+static json_t *make_tenant(const struct sml_tenant_snapshot *tenant) {
+  json_t *object = json_object();
+  put_text(object, "name", tenant->name);
+  put_use(object, "jobs", tenant->use.num_jobs, "max_jobs", tenant->quota.max_jobs);
+  put_use(object, "workers", tenant->use.num_workers, "max_workers", tenant->quota.max_workers);
+  put_use(object, "slots", tenant->use.num_slots, "max_slots", tenant->quota.max_slots);
+  return object;
+}
+
 static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_tenant) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -243,7 +258,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
 
 char *sml_status_json(const struct sml_snapshot *s, const char *key_name) {
   const bool is_for_tenant = key_name[0] != 0;
-  json_t *root = json_object(), *jobs = json_array(), *ended = json_array();
+  json_t *root = json_object(), *jobs = json_array(), *ended = json_array(), *tenants = json_array();
   put_service(root, s, is_for_tenant);
   for (uint32_t j = 0; j < s->num_jobs; j++)
     if (!is_for_tenant || strcmp(s->jobs[j].is.key_name, key_name) == 0)
@@ -251,6 +266,10 @@ char *sml_status_json(const struct sml_snapshot *s, const char *key_name) {
   for (uint32_t i = 0; i < s->num_ended; i++)
     if (!is_for_tenant || strcmp(s->ended[i].key_name, key_name) == 0)
       json_array_append_new(ended, make_ended(s, &s->ended[i]));
+  for (uint32_t i = 0; i < s->num_tenants; i++)
+    if (!is_for_tenant || strcmp(s->tenants[i].name, key_name) == 0)
+      json_array_append_new(tenants, make_tenant(&s->tenants[i]));
+  json_object_set_new(root, "tenants", tenants);
   json_object_set_new(root, "jobs", jobs);
   json_object_set_new(root, "ended", ended);
   char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15)) : NULL;

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A configuration file as sections and lines, in the order of the file. What they mean is settings.c's business. */
+#ifndef SML_SWITCHD_CONFIG_H
+#define SML_SWITCHD_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sml_config_line {
+  char *section;      /* "": none yet */
+  char *name, *value; /* NULL: the section begins here */
+  uint32_t number;    /* from 1 */
+};
+struct sml_config {
+  struct sml_config_line *lines;
+  size_t num_lines;
+};
+
+/* NULL: error has one sentence that names the file and, if one is to blame, the line. */
+struct sml_config *sml_config_read(const char *path, char *error, size_t error_bytes);
+void sml_config_free(struct sml_config *config); /* NULL: nothing */
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The daemon's options: one table for the command line and the configuration file, in which they have their long names.
+ * Both give texts; sml_option_take() makes settings of them. */
+#ifndef SML_SWITCHD_OPTIONS_H
+#define SML_SWITCHD_OPTIONS_H
+
+#include "aggd/aggd.h"
+#include "base/log.h"
+
+#define SML_DEFAULT_LISTEN "0.0.0.0:48879"
+#define SML_MAX_OPTIONS 40u
+
+/* By the option's number. NULL: not given. */
+struct sml_option_texts {
+  const char *texts[SML_MAX_OPTIONS];
+  uint32_t lines[SML_MAX_OPTIONS]; /* of the configuration file; 0: of the command line */
+};
+
+struct sml_settings {
+  struct sml_aggd_options aggd; /* keys and tenants are the settings' own */
+  enum sml_log_level log_level;
+  enum sml_log_format log_format;
+  const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *http, *trace_folder, *config_path;
+  bool is_check; /* --check-config */
+  struct sml_addr http_addr;
+  struct sml_option_texts texts;
+  struct sml_config *config; /* has the texts of the file; NULL: none */
+  struct sml_key_entry *keys;
+  struct sml_tenant *tenants;
+};
+
+/* Reads the command line; ends the process with status 2, or 0, as argp does. */
+void sml_options_parse(int argc, char **argv, struct sml_option_texts *texts_out);
+uint32_t sml_options_count(void);
+const char *sml_option_name(uint32_t number);
+/* Whether it may stand in the file; whether a change counts without a restart. */
+bool sml_option_is_of_file(uint32_t number);
+bool sml_option_is_live(uint32_t number);
+/* Texts are kept by reference. False: error says what the text is not. */
+bool sml_option_take(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);
+/* The option with this name, or SML_MAX_OPTIONS; *nearest_out: the one that may be meant then, or NULL. */
+uint32_t sml_option_find(const char *name, const char **nearest_out);
+/* A whole decimal number within its range. */
+bool sml_parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *value_out, char *error,
+                      size_t error_bytes);
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "switchd/settings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "aggd/key_reader.h"
+#include "switchd/config.h"
+
+#define SECTION_OF_TENANT "tenant "
+
+enum { STATUS_NO_KEYS = 1, STATUS_USAGE = 2 };
+
+struct reading {
+  struct sml_settings *s;
+  uint32_t num_tenants, num_keys;
+  int status;
+  char *error;
+  size_t error_bytes;
+};
+
+__attribute__((format(printf, 3, 4))) static bool fail(struct reading *r, int status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(r->error, r->error_bytes, format, args);
+  va_end(args);
+  r->status = status;
+  return false;
+}
+
+/* --- keys --- */
+
+/* No copy of a key is left behind. */
+static bool grow_keys(struct reading *r, uint32_t num_more) {
+  struct sml_key_entry *keys = calloc(r->num_keys + num_more + 1u, sizeof *keys);
+  if (!keys) return false;
+  if (r->s->keys) {
+    memcpy(keys, r->s->keys, r->num_keys * sizeof *keys);
+    sml_keys_free(r->s->keys, r->num_keys);
+  }
+  r->s->keys = keys;
+  return true;
+}
+
+/* Of a file the keys that `only` names (NULL: all of them); where: who names the file. */
+static bool add_keys(struct reading *r, const char *path, const char *only, const char *where) {
+  char error[512];
+  uint32_t num_read = 0, num_added = 0;
+  struct sml_key_entry *read = sml_keys_read(path, &num_read, error, sizeof error);
+  if (!read) return fail(r, STATUS_NO_KEYS, "%s", error);
+  const struct sml_key_entry *twice = NULL;
+  const bool has_room = grow_keys(r, num_read);
+  for (uint32_t i = 0; has_room && i < num_read; i++) {
+    if (only && strcmp(read[i].name, only) != 0) continue;
+    if (sml_key_find(r->s->keys, r->num_keys, read[i].name)) twice = &read[i];
+    else r->s->keys[r->num_keys++] = read[i];
+    num_added++;
+  }
+  if (!has_room) fail(r, STATUS_NO_KEYS, "cannot read key file %s: out of memory", path);
+  if (twice) fail(r, STATUS_NO_KEYS, "%s: the key %s stands in another key file, too", where, twice->name);
+  sml_keys_free(read, num_read);
+  if (!has_room || twice) return false;
+  if (num_added == 0) return fail(r, STATUS_NO_KEYS, "%s: there is no key %s in %s", where, only, path);
+  return true;
+}
+
+/* --- the file --- */
+
+static bool is_tenant_name(const char *name) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
+  if (strcmp(name, SML_ANY_TENANT) == 0) return true;
+  return name[0] && strlen(name) < SML_KEY_NAME_BYTES && name[strspn(name, letters)] == 0;
+}
+
+/* NULL: there is no such tenant, and no section of that kind. */
+static struct sml_tenant *find_tenant(struct reading *r, const char *section) {
+  if (strncmp(section, SECTION_OF_TENANT, strlen(SECTION_OF_TENANT)) != 0) return NULL;
+  const char *name = section + strlen(SECTION_OF_TENANT);
+  while (*name == ' ') name++;
+  for (uint32_t i = 0; i < r->num_tenants; i++)
+    if (strcmp(r->s->tenants[i].name, name) == 0) return &r->s->tenants[i];
+  if (!is_tenant_name(name)) return NULL;
+  struct sml_tenant *tenant = &r->s->tenants[r->num_tenants++];
+  snprintf(tenant->name, sizeof tenant->name, "%.*s", (int)sizeof tenant->name - 1, name);
+  return tenant;
+}
+
+static bool take_section(struct reading *r, const struct sml_config_line *line) {
+  if (find_tenant(r, line->section)) return true;
+  if (strncmp(line->section, SECTION_OF_TENANT, strlen(SECTION_OF_TENANT)) == 0)
+    return fail(r, STATUS_USAGE, "%s:%u: a tenant's name has 1 to 31 letters, digits and . _ : / - or is *",
+                r->s->config_path, line->number);
+  return fail(r, STATUS_USAGE, "%s:%u: unknown section [%s]: there is [tenant NAME]; options come before all sections",
+              r->s->config_path, line->number, line->section);
+}
+
+static bool take_of_tenant(struct reading *r, const struct sml_config_line *line) {
+  struct sml_tenant *tenant = find_tenant(r, line->section);
+  if (!tenant) return take_section(r, line);
+  const struct {
+    const char *name;
+    uint32_t min, max, *to;
+  } numbers[] = {{"jobs", 1, SML_AGGD_MAX_JOBS, &tenant->quota.max_jobs},
+                 {"workers", 2, 65536, &tenant->quota.max_workers},
+                 {"slots", 32, SML_AGGD_MAX_SLOTS, &tenant->quota.max_slots}};
+  char reason[160], where[4096 + 32];
+  snprintf(where, sizeof where, "%s:%u", r->s->config_path, line->number);
+  if (strcmp(line->name, "key-file") == 0) {
+    if (strcmp(tenant->name, SML_ANY_TENANT) == 0)
+      return fail(r, STATUS_USAGE, "%s: key-file is for one tenant, not for [tenant *]", where);
+    return add_keys(r, line->value, tenant->name, where);
+  }
+  for (size_t i = 0; i < SML_ARRAY_LEN(numbers); i++) {
+    if (strcmp(line->name, numbers[i].name) != 0) continue;
+    if (*numbers[i].to != 0) return fail(r, STATUS_USAGE, "%s: %s stands here twice", where, line->name);
+    if (sml_parse_number(line->value, numbers[i].min, numbers[i].max, numbers[i].to, reason, sizeof reason))
+      return true;
+    return fail(r, STATUS_USAGE, "%s: %s: %s", where, line->name, reason);
+  }
+  return fail(r, STATUS_USAGE, "%s: a tenant has no '%s': there are jobs, workers, slots and key-file", where,
+              line->name);
+}
+
+static bool take_line(struct reading *r, struct sml_option_texts *texts, const struct sml_config_line *line) {
+  const char *nearest, *path = r->s->config_path;
+  if (!line->name) return take_section(r, line);
+  if (line->section[0]) return take_of_tenant(r, line);
+  const uint32_t i = sml_option_find(line->name, &nearest);
+  if (i == SML_MAX_OPTIONS)
+    return fail(r, STATUS_USAGE, "%s:%u: there is no option '%s'%s%s%s", path, line->number, line->name,
+                nearest ? ": do you mean '" : "; switchmld --help has them all", nearest ? nearest : "",
+                nearest ? "'?" : "");
+  if (texts->texts[i])
+    return fail(r, STATUS_USAGE, "%s:%u: %s stands in line %u already", path, line->number, line->name,
+                texts->lines[i]);
+  texts->texts[i] = line->value;
+  texts->lines[i] = line->number;
+  return true;
+}
+
+/* What the command line says stays. */
+static bool take_file(struct reading *r) {
+  struct sml_settings *s = r->s;
+  struct sml_option_texts texts = {0};
+  s->config = sml_config_read(s->config_path, r->error, r->error_bytes);
+  if (!s->config) return r->status = STATUS_USAGE, false;
+  s->tenants = calloc(s->config->num_lines + 1, sizeof *s->tenants);
+  if (!s->tenants) return fail(r, STATUS_USAGE, "out of memory for %s", s->config_path);
+  for (size_t i = 0; i < s->config->num_lines; i++)
+    if (!take_line(r, &texts, &s->config->lines[i])) return false;
+  for (uint32_t i = 0; i < sml_options_count(); i++) {
+    if (s->texts.texts[i]) continue;
+    s->texts.texts[i] = texts.texts[i];
+    s->texts.lines[i] = texts.lines[i];
+  }
+  return true;
+}
+
+/* --- all --- */
+
+/* Where the option was set, for sentences. */
+static const char *place_of(const struct sml_settings *s, const char *name, char *text, size_t text_bytes) {
+  const char *nearest;
+  const uint32_t i = sml_option_find(name, &nearest);
+  if (i != SML_MAX_OPTIONS && s->texts.lines[i] > 0)
+    snprintf(text, text_bytes, "%s:%u: %s", s->config_path, s->texts.lines[i], name);
+  else snprintf(text, text_bytes, "--%s", name);
+  return text;
+}
+
+static bool take_options(struct reading *r) {
+  char reason[256], place[4096];
+  for (uint32_t i = 0; i < sml_options_count(); i++) {
+    if (!r->s->texts.texts[i] || sml_option_take(i, r->s->texts.texts[i], r->s, reason, sizeof reason)) continue;
+    return fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_option_name(i), place, sizeof place), reason);
+  }
+  return true;
+}
+
+static bool take_multicast(struct reading *r) {
+  char reason[256], place[4096];
+  struct sml_settings *s = r->s;
+  struct sml_multicast *m = &s->aggd.multicast;
+  if (s->multicast && !sml_multicast_parse(s->multicast, m, reason, sizeof reason))
+    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "multicast", place, sizeof place), reason);
+  if (s->multicast && m->first.num_bytes != s->aggd.listen.num_bytes)
+    return fail(r, STATUS_USAGE, "--multicast and --listen must both be IPv4 or both IPv6");
+  if (s->multicast_interface && !sml_multicast_find_interface(s->multicast_interface, &m->interface))
+    return fail(r, STATUS_USAGE, "%s: no interface has the name or address '%s'",
+                place_of(s, "multicast-interface", place, sizeof place), s->multicast_interface);
+  return true;
+}
+
+/* What texts mean together. */
+static bool finish(struct reading *r) {
+  struct sml_settings *s = r->s;
+  char reason[256], place[4096];
+  if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason))
+    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
+  if (!take_multicast(r)) return false;
+  if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
+    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
+  if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535)
+    return fail(r, STATUS_USAGE, "%s: %u lanes from port %u on don't end at 65535",
+                place_of(s, "data-port", place, sizeof place), s->aggd.num_lanes, s->aggd.first_data_port);
+  if (!sml_faults_parse(getenv("SWITCHML_FAULTS"), &s->aggd.faults, reason, sizeof reason))
+    return fail(r, STATUS_USAGE, "SWITCHML_FAULTS: %s", reason);
+  if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place))) return false;
+  s->aggd.keys = s->keys;
+  s->aggd.num_keys = r->num_keys;
+  s->aggd.tenants = s->tenants;
+  s->aggd.num_tenants = r->num_tenants;
+  return true;
+}
+
+static bool read_all(struct reading *r, int argc, char **argv) {
+  struct sml_settings *s = r->s;
+  const char *cpus = getenv("SWITCHML_CPUS");
+  sml_options_parse(argc, argv, &s->texts);
+  if (cpus && *cpus && !sml_cpus_parse(cpus, &s->aggd.cpus))
+    return fail(r, STATUS_USAGE, "SWITCHML_CPUS: '%s' is no list of processors, as in 0-3,8", cpus);
+  if (!take_options(r)) return false; /* --config among them */
+  if (!s->config_path) return finish(r);
+  return take_file(r) && take_options(r) && finish(r);
+}
+
+int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error, size_t error_bytes) {
+  struct reading r = {.s = s, .error = error, .error_bytes = error_bytes};
+  *s = (struct sml_settings){
+      .listen = SML_DEFAULT_LISTEN,
+      .log_level = SML_LOG_INFO,
+      .aggd = {.num_lanes = 1, .max_connections = 1024, .trace_level = SML_TRACE_NOTABLE}};
+  const bool is_read = read_all(&r, argc, argv);
+  s->aggd.num_keys = r.num_keys; /* so that they are wiped, too, if it failed */
+  return is_read ? 0 : r.status;
+}
+
+void sml_settings_drop_keys(struct sml_settings *s) {
+  if (s->keys) sml_keys_free(s->keys, s->aggd.num_keys);
+  s->keys = NULL;
+  s->aggd.keys = NULL;
+}
+
+void sml_settings_clear(struct sml_settings *s) {
+  sml_settings_drop_keys(s);
+  free(s->tenants);
+  s->tenants = NULL;
+  sml_config_free(s->config);
+  s->config = NULL;
+}
+
+void sml_settings_warn(const struct sml_settings *s) {
+  for (uint32_t i = 0; i < s->aggd.num_tenants; i++) {
+    const char *name = s->tenants[i].name;
+    const bool is_keyed = s->aggd.num_keys > 0;
+    const bool is_known = is_keyed ? sml_key_find(s->keys, s->aggd.num_keys, name) != NULL
+                                   : strcmp(name, SML_ONLY_TENANT) == 0;
+    if (is_known || strcmp(name, SML_ANY_TENANT) == 0) continue;
+    const struct sml_log_field tenant = {"tenant", name, 0};
+    sml_log_event(SML_LOG_WARNING, "tenant_without_key", &tenant, 1,
+                  is_keyed ? "its section has no effect: no key has that name"
+                           : "its section has no effect: without keys all ranks are of the tenant " SML_ONLY_TENANT);
+  }
+}
+
+void sml_settings_compare(const struct sml_settings *running, const struct sml_settings *now, char *text,
+                          size_t text_bytes) {
+  size_t used_bytes = 0;
+  text[0] = 0;
+  for (uint32_t i = 0; i < sml_options_count() && used_bytes < text_bytes; i++) {
+    const char *was = running->texts.texts[i], *is = now->texts.texts[i];
+    const bool is_same = was && is ? strcmp(was, is) == 0 : was == is;
+    if (is_same || sml_option_is_live(i)) continue;
+    used_bytes += (size_t)snprintf(text + used_bytes, text_bytes - used_bytes, "%s%s", used_bytes ? ", " : "",
+                                   sml_option_name(i));
+  }
+}
