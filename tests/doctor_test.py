@@ -63,8 +63,8 @@ class Fake:
     """What looks like a switchmld, and does what a test wants of it: control frames of another version, data ports that
     are closed, deaf or dumb."""
 
-    def __init__(self, version=peer.CTL_VERSION, data="closed", is_mute=False):
-        self.version, self.data, self.is_mute = version, data, is_mute
+    def __init__(self, version=peer.CTL_VERSION, data="closed", is_mute=False, wire_version=1):
+        self.version, self.data, self.is_mute, self.wire_version = version, data, is_mute, wire_version
         self.job_name, self.num_hellos = "", 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
@@ -78,7 +78,7 @@ class Fake:
 
     def status(self):
         jobs = [{"name": self.job_name, "state": "joining", "ranks": [{"rank": 0, "hellos": self.num_hellos}]}]
-        return json.dumps({"version": "0.1.0", "jobs": jobs if self.job_name else [], "lanes": [{"slots_used": 0}],
+        return json.dumps({"version": "0.1.0", "wire_version": self.wire_version, "jobs": jobs if self.job_name else [], "lanes": [{"slots_used": 0}],
                            "limits": {"jobs": 4, "connections": 100, "slots": 1024}, "connections": 1, "links": []})
 
     def answer(self, kind, body):
@@ -164,20 +164,20 @@ def test_wrong_usage():
         code, out, err = doctor(*arguments)
         assert code == 2 and not out and err, (code, out, err)
     with open("/dev/full", "wb") as full:
-        process = subprocess.run([e2e.SWITCHML, "doctor", "--json"], env=e2e.environment(), stdout=full, stderr=subprocess.PIPE,
+        process = subprocess.run([e2e.SWITCHML, "doctor", "--json", "--seconds", "0"], env=e2e.environment(), stdout=full, stderr=subprocess.PIPE,
                                  check=False, timeout=60 * e2e.PATIENCE)
     assert process.returncode == 1 and b"could not be written" in process.stderr, process
 
 
 def test_wrong_addresses_and_strangers():
-    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(4) as pool:
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(6) as pool:
         stranger = socket.create_server(("127.0.0.1", 0))
         stack.callback(stranger.close)
         closed = socket.create_server(("127.0.0.1", 0))
         closed_port = closed.getsockname()[1]
         closed.close()
-        other, mute, shut, deaf, dumb = (stack.enter_context(fake) for fake in (
-            Fake(version=3), Fake(is_mute=True), Fake(), Fake(data="deaf"), Fake(data="dumb")))
+        other, mute, newer, shut, deaf, dumb = (stack.enter_context(fake) for fake in (
+            Fake(version=3), Fake(is_mute=True), Fake(wire_version=2), Fake(), Fake(data="deaf"), Fake(data="dumb")))
 
         def be_strange():
             connection, _ = stranger.accept() # the look at the port
@@ -194,14 +194,13 @@ def test_wrong_addresses_and_strangers():
             (5, "version", "not a switchmld", "another service", f"127.0.0.1:{stranger.getsockname()[1]}"),
             (5, "version", "not answered", "is stopped, or overloaded", mute.address, "--timeout", "1"),
             (6, "version", f"version {peer.CTL_VERSION}, the aggregator 3", "install the same switchml version", other.address),
+            (6, "version", "of wire version 1, the aggregator's of 2", "install the same", newer.address),
             (9, "data", f"UDP port {shut.data_port} .* is closed", "forward or publish the UDP", shut.address),
             (9, "data", "got none of them: they are lost on the way there", f"let UDP port {deaf.data_port} into", deaf.address),
             (9, "data", r"got \d+ of \d+ and answered: the answers are lost", f"let UDP from port {dumb.data_port}", dumb.address),
         ]
         for future in [pool.submit(expect, *each) for each in expected]:
             future.result()
-        refused = peer.Control(int(other.address.rsplit(":", 1)[1])) # and one that refuses in our version, as switchmld does
-        refused.close()
 
 
 def test_keys():
@@ -278,52 +277,58 @@ def test_environment():
 
 
 class Hosts:
-    """An aggregator and a worker in namespaces of their own."""
+    """Aggregators in one namespace, each with a data port of its own, and a worker in another."""
 
-    def __init__(self, bed):
-        self.bed, self.address = bed, f"{bed.aggregator_address}:48879"
-        self.prefix = bed.command(bed.worker(0), [])
-        self.log = tempfile.TemporaryFile("w+")
-        self.daemon = subprocess.Popen(bed.command(bed.aggregator, [e2e.SWITCHMLD, "--listen", self.address]), stdout=self.log,
-                                       stderr=self.log, stdin=subprocess.DEVNULL, env=e2e.environment())
-        e2e.wait_until(lambda: "listening on" in os.pread(self.log.fileno(), 4096, 0).decode(), "switchmld listens")
+    def __init__(self, bed, num_daemons):
+        self.bed, self.prefix, self.logs, self.daemons = bed, bed.command(bed.worker(0), []), [], []
+        self.addresses = [f"{bed.aggregator_address}:{48001 + i}" for i in range(num_daemons)]
+        for i, address in enumerate(self.addresses):
+            self.logs.append(tempfile.TemporaryFile("w+"))
+            command = [e2e.SWITCHMLD, "--listen", address, "--data-port", str(49001 + i)]
+            self.daemons.append(subprocess.Popen(bed.command(bed.aggregator, command), stdout=self.logs[i], stderr=self.logs[i],
+                                                 stdin=subprocess.DEVNULL, env=e2e.environment()))
+        e2e.wait_until(lambda: all("listening on" in os.pread(log.fileno(), 4096, 0).decode() for log in self.logs) or
+                       any(daemon.poll() is not None for daemon in self.daemons), "the daemons listen")
+        texts = [os.pread(log.fileno(), 4096, 0).decode() for log in self.logs]
+        assert all("listening on" in text for text in texts), texts
 
-    def run(self, *command):
-        subprocess.run(["ip", "-n", *command], check=True, capture_output=True)
+    def change(self, *command):
+        subprocess.run(["ip", "-n", self.bed.aggregator, *command], check=True, capture_output=True)
 
     def close(self):
-        self.daemon.kill()
-        self.daemon.wait()
-        self.log.close()
+        for daemon in self.daemons:
+            daemon.kill()
+            daemon.wait()
+        for log in self.logs:
+            log.close()
 
 
 def test_networks():
     why = netbed.why_unavailable()
     if why:
         raise tap.Skip(why)
-    with netbed.Netbed(1, rate="none") as bed, contextlib.closing(Hosts(bed)) as hosts:
-        code, found = findings(hosts.address, prefix=hosts.prefix)
+    with netbed.Netbed(1, rate="none") as bed, contextlib.closing(Hosts(bed, 4)) as hosts, \
+            concurrent.futures.ThreadPoolExecutor(6) as pool:
+        wide, narrow, deaf, dumb = hosts.addresses
+        code, found = findings(wide, prefix=hosts.prefix)
         assert found["mtu"]["verdict"] == found["sum"]["verdict"] == "OK" and "6." in found["mtu"]["advice"], (code, found)
         assert found["link"]["verdict"] == "SKIPPED" and "virtual" in found["link"]["seen"], found
-        # what is too long is lost without a word
-        hosts.run(bed.aggregator, "link", "set", "dev", "eth0", "mtu", "1000")
-        found = expect(30, "mtu", "MTU 1500 here, but the path carries 1000 only", "the aggregator's interface has MTU 1000",
-                       hosts.address, prefix=hosts.prefix)
-        assert found["sum"]["verdict"] == "OK", found
-        hosts.run(bed.aggregator, "link", "set", "dev", "eth0", "mtu", "1500")
-        # a firewall there drops what comes by UDP; then what goes
-        hosts.run(bed.aggregator, "rule", "add", "pref", "10", "lookup", "local")
-        hosts.run(bed.aggregator, "rule", "del", "pref", "0")
-        hosts.run(bed.aggregator, "rule", "add", "pref", "5", "iif", "eth0", "ipproto", "udp", "blackhole")
-        expect(9, "data", "got none of them", "into the aggregator's host", hosts.address, prefix=hosts.prefix)
-        hosts.run(bed.aggregator, "rule", "del", "pref", "5")
-        hosts.run(bed.aggregator, "rule", "add", "pref", "5", "iif", "lo", "ipproto", "udp", "blackhole")
-        expect(9, "data", "the answers are lost on the way back", "let UDP from port", hosts.address, prefix=hosts.prefix)
-        hosts.run(bed.aggregator, "rule", "del", "pref", "5")
-        # nobody has that address; and no way leads there
-        expect(5, "control", "no answer|No route", "is down|no way", f"{netbed.SUBNET}.99:48879", "--timeout", "1",
-               prefix=hosts.prefix)
-        expect(5, "control", "Network is unreachable", "ip route get", "192.0.2.1:48879", prefix=hosts.prefix)
+        # From here on what is too long is lost without a word, and firewalls drop what comes to a port, and goes from one.
+        hosts.change("link", "set", "dev", "eth0", "mtu", "1000")
+        hosts.change("rule", "add", "pref", "10", "lookup", "local")
+        hosts.change("rule", "del", "pref", "0")
+        hosts.change("rule", "add", "pref", "5", "iif", "eth0", "ipproto", "udp", "dport", "49003", "blackhole")
+        hosts.change("rule", "add", "pref", "5", "iif", "lo", "ipproto", "udp", "sport", "49004", "blackhole")
+        expected = [
+            (30, "mtu", "MTU 1500 here, but the path carries 1000 only", "the aggregator's interface has MTU 1000", narrow),
+            (9, "data", "UDP port 49003 .* got none of them", "into the aggregator's host", deaf),
+            (9, "data", "UDP port 49004 .* are lost on the way back", "let UDP from port 49004", dumb),
+            # nobody has that address; and no way leads there
+            (5, "control", "no answer|No route", "is down|no way", f"{netbed.SUBNET}.99:48879", "--timeout", "1"),
+            (5, "control", "Network is unreachable", "ip route get", "192.0.2.1:48879"),
+        ]
+        found = [future.result() for future in [pool.submit(expect, *each, prefix=hosts.prefix) for each in expected]]
+        assert found[0]["sum"]["verdict"] == "OK", found[0]
 
 
 if __name__ == "__main__":

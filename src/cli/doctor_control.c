@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/doctor.h"
+#include "core/wire.h"
 #include "switchml/switchml.h"
 
 #define PATIENCE_NS (3 * SML_NS_PER_S)
@@ -175,17 +176,18 @@ bool sml_doctor_check_control(struct sml_doctor *d, struct sml_doctor_target *t)
 
 /* --- versions --- */
 
+static const char upgrade_advice[] =
+    "install the same switchml version on all machines and restart switchmld (docs/install.md, Upgrades)";
+
 static void find_other_version(struct sml_doctor *d, const struct sml_exchange *x) {
-  static const char advice[] =
-      "install the same switchml version on all machines and restart switchmld (docs/install.md, Upgrades)";
   if (x->peer_version != 0)
     sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED,
                     json_pack("{s:i, s:i}", "control_version", SML_CTL_VERSION, "aggregator_control_version",
                               (int)x->peer_version),
-                    advice, "this host (switchml %s) speaks control protocol version %d, the aggregator %u",
+                    upgrade_advice, "this host (switchml %s) speaks control protocol version %d, the aggregator %u",
                     SML_VERSION_TEXT, SML_CTL_VERSION, x->peer_version);
   else
-    sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED, NULL, advice,
+    sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED, NULL, upgrade_advice,
                     "this host (switchml %s) speaks control protocol version %d, but %s", SML_VERSION_TEXT,
                     SML_CTL_VERSION, x->message.u.refuse.detail);
 }
@@ -224,7 +226,13 @@ static bool judge_trouble(struct sml_doctor *d, const struct sml_exchange *x) {
 static void find_versions(struct sml_doctor *d, const struct sml_doctor_target *t) {
   const char *version = json_string_value(json_object_get(t->status, "version"));
   const bool is_same = version && strcmp(version, SML_VERSION_TEXT) == 0;
-  if (!version)
+  const json_t *wire = json_object_get(t->status, "wire_version");
+  if (json_is_integer(wire) && json_integer_value(wire) != SML_WIRE_VERSION)
+    sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED,
+                    json_pack("{s:i, s:O}", "wire_version", SML_WIRE_VERSION, "aggregator_wire_version", wire),
+                    upgrade_advice, "this host's datagrams are of wire version %d, the aggregator's of %lld",
+                    SML_WIRE_VERSION, (long long)json_integer_value(wire));
+  else if (!version)
     sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_OK, NULL, "",
                     "control protocol version %d on both sides (it does not show this host its status)",
                     SML_CTL_VERSION);

@@ -14,14 +14,15 @@
 #define INTERVAL_NS (20 * SML_NS_PER_MS)
 #define PATIENCE_NS (1 * SML_NS_PER_S)
 #define NUM_SAMPLES 5u
+#define NUM_SIZES 16u /* that are tried at once */
 #define MIN_CHUNK_BYTES 256u
 #define JUMBO_MTU 9000u
 
 /* --- HELLOs --- */
 
 struct lane {
-  uint32_t num_sent, num_echoed;
-  int error; /* what the system said of it last: ECONNREFUSED, EMSGSIZE */
+  uint32_t num_sent, num_echoed, largest_bytes; /* of those that came back */
+  int error;                                    /* what the system said of it last: ECONNREFUSED, EMSGSIZE */
   uint64_t rtt_ns;
 };
 
@@ -75,7 +76,7 @@ static void send_hello(const struct sml_doctor_target *t, uint32_t l, uint32_t n
   if (send(t->sockets[l], frame, num_bytes, 0) < 0 && errno != EAGAIN && errno != EINTR) lane->error = errno;
 }
 
-/* Takes what has come. num_bytes: only echoes of that size count. */
+/* Takes what has come. num_bytes: only echoes of that size count; 0: of any. */
 static void take_echoes(const struct sml_doctor_target *t, uint32_t l, uint32_t num_bytes, struct lane *lane) {
   static uint8_t frame[UINT16_MAX];
   for (;;) {
@@ -84,12 +85,13 @@ static void take_echoes(const struct sml_doctor_target *t, uint32_t l, uint32_t 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EAGAIN) lane->error = errno; /* reported once, and taken so */
     if (n < 0) return;
-    if ((uint32_t)n != num_bytes || sml_wire_open(frame, (size_t)n, &h) != SML_WIRE_OK) continue;
+    if ((num_bytes != 0 && (uint32_t)n != num_bytes) || sml_wire_open(frame, (size_t)n, &h) != SML_WIRE_OK) continue;
     if (h.type != SML_PACKET_HELLO || h.job != t->welcome.job || h.epoch != t->welcome.epoch) continue;
     const uint8_t *payload = frame + sml_head_bytes_of(&h);
     if (h.payload_bytes < 16 || sml_load_be64(payload) != t->welcome.nonce) continue;
     const uint64_t rtt_ns = sml_exchange_clock_ns() - sml_load_be64(payload + 8);
     lane->num_echoed++;
+    lane->largest_bytes = sml_max_u32(lane->largest_bytes, (uint32_t)n);
     if (lane->rtt_ns == 0 || rtt_ns < lane->rtt_ns) lane->rtt_ns = rtt_ns;
   }
 }
@@ -238,10 +240,13 @@ static uint32_t job_overhead_bytes(const struct sml_doctor_target *t) {
   return sml_head_bytes(is_keyed(t)) + (check && check[0] == '1' ? SML_CHECK_BYTES : 0);
 }
 
+static uint64_t probe_patience(const struct sml_doctor *d, const struct sml_doctor_target *t) {
+  return sml_doctor_patience(d, sml_max_u64(150 * SML_NS_PER_MS, 4 * t->rtt_ns));
+}
+
 static bool carries(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t num_bytes) {
   struct lane lanes[SML_MAX_LANES];
-  const uint64_t wanted_ns = sml_max_u64(150 * SML_NS_PER_MS, 4 * t->rtt_ns);
-  exchange(t, 0, 1, num_bytes, 1, sml_doctor_patience(d, wanted_ns), lanes);
+  exchange(t, 0, 1, num_bytes, 1, probe_patience(d, t), lanes);
   return lanes[0].num_echoed > 0;
 }
 
@@ -263,18 +268,31 @@ static uint32_t wanted_bytes(void) {
                                                                                          : SML_MAX_DATAGRAM_BYTES;
 }
 
+/* The largest of some sizes above low_bytes, up to high_bytes and step_bytes apart, that comes back; low_bytes: none.
+ */
+static uint32_t probe_between(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t low_bytes,
+                              uint32_t high_bytes, uint32_t step_bytes) {
+  struct lane lane = {.largest_bytes = low_bytes};
+  const uint64_t deadline_ns = sml_exchange_clock_ns() + probe_patience(d, t);
+  while (lane.largest_bytes < high_bytes && sml_exchange_clock_ns() < deadline_ns) {
+    for (uint32_t size = high_bytes; size > lane.largest_bytes; size -= sml_min_u32(size, step_bytes))
+      send_hello(t, 0, size, &lane);
+    struct pollfd p = {.fd = t->sockets[0], .events = POLLIN};
+    if (poll(&p, 1, (int)(INTERVAL_NS / SML_NS_PER_MS)) > 0) take_echoes(t, 0, 0, &lane);
+  }
+  return lane.largest_bytes;
+}
+
 /* The largest datagram that comes back, at most max_bytes. */
 static uint32_t search(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t max_bytes) {
-  if (carries(d, t, max_bytes)) return max_bytes;
-  if (carries(d, t, max_bytes)) return max_bytes; /* a busy machine is not a narrow path */
   uint32_t low = SMALL_BYTES, high = max_bytes;
-  while (high - low > 4) {
-    const uint32_t middle = (low + high) / 2 & ~3u;
-    if (middle <= low) break;
-    if (carries(d, t, middle))
-      low = middle;
-    else
-      high = middle;
+  if (carries(d, t, max_bytes) || carries(d, t, max_bytes))
+    return max_bytes; /* twice: a busy machine is no narrow path */
+  while (high > low) {
+    const uint32_t step = (uint32_t)sml_div_ceil(high - low, NUM_SIZES);
+    const uint32_t best = probe_between(d, t, low, high, step);
+    high = sml_min_u32(high, best + step - 1);
+    low = best;
   }
   return low;
 }

@@ -11,11 +11,12 @@
 static void test_the_worst_finding_decides(void **state) {
   (void)state;
   for (int class = SML_DOCTOR_NAME; class <= SML_DOCTOR_HOST; class ++) {
-    const int failed = sml_doctor_status_of((enum sml_doctor_class)class, SML_FINDING_FAILED);
-    const int warned = sml_doctor_status_of((enum sml_doctor_class)class, SML_FINDING_WARNING);
-    assert_int_equal(sml_doctor_status_of((enum sml_doctor_class)class, SML_FINDING_OK), 0);
-    assert_int_equal(sml_doctor_status_of((enum sml_doctor_class)class, SML_FINDING_SKIPPED), 0);
-    assert_true(failed > SML_DOCTOR_USAGE && warned > failed && warned < 125); /* shells have their own from there on */
+    const int failed = sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_FAILED);
+    const int warned = sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_WARNING);
+    assert_int_equal(sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_OK), 0);
+    assert_int_equal(sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_SKIPPED), 0);
+    assert_true(failed > SML_DOCTOR_USAGE && warned > failed &&
+                warned < 125); /* shells have their own from there on */
     assert_int_equal(sml_doctor_worse(failed, 0), failed);
     assert_int_equal(sml_doctor_worse(0, warned), warned);
     for (int other = SML_DOCTOR_NAME; other <= SML_DOCTOR_HOST; other++) {
