@@ -8,6 +8,9 @@
 #define BURST_PACKETS 64u
 #define TX_BYTES 65507u
 #define PASS_NS (5 * SML_NS_PER_US) /* between two passes of an engine: a wake-up and some work */
+/* With processors that are shared: what passes cost on the machine of the network bed. */
+#define CPU_PASS_NS (15 * SML_NS_PER_US)
+#define CPU_FRAME_NS UINT64_C(500)
 
 static void *must(void *memory) {
   if (memory != NULL) return memory;
@@ -172,7 +175,7 @@ static const struct sml_netio_ops ops = {.name = "bed",
                                          .wake = do_nothing};
 
 void bed_init(struct bed *bed, const struct bed_options *o) {
-  SML_ASSERT(o->num_ranks < BED_MAX_NODES);
+  SML_ASSERT(o->num_ranks < BED_MAX_NODES && o->num_cpus <= BED_MAX_CPUS);
   *bed = (struct bed){.options = *o, .now_ns = SML_NS_PER_S};
   for (uint32_t n = 0; n <= o->num_ranks; n++) {
     struct bed_node *node = &bed->nodes[n];
@@ -213,6 +216,17 @@ static uint64_t wake_time(struct bed *bed, struct bed_node *node) {
   return sml_max_u64(wake_ns, node->last_run_ns + PASS_NS);
 }
 
+static uint64_t *first_free_cpu(struct bed *bed) {
+  uint64_t *first = &bed->cpu_free_ns[0];
+  for (uint32_t c = 1; c < bed->options.num_cpus; c++)
+    if (bed->cpu_free_ns[c] < *first) first = &bed->cpu_free_ns[c];
+  return first;
+}
+
+static uint64_t num_frames_of(const struct bed_node *node) {
+  return node->io.stats.rx_frames + node->io.stats.tx_frames;
+}
+
 bool bed_step(struct bed *bed, uint64_t until_ns) {
   struct bed_node *next = NULL;
   uint64_t next_ns = until_ns;
@@ -223,9 +237,17 @@ bool bed_step(struct bed *bed, uint64_t until_ns) {
     next = node;
     next_ns = wake_ns;
   }
+  uint64_t *cpu = first_free_cpu(bed);
+  if (next != NULL && *cpu > next_ns) { /* who was to wake first gets the first processor */
+    if (*cpu >= until_ns) next = NULL;
+    next_ns = sml_min_u64(*cpu, until_ns);
+  }
   bed->now_ns = sml_max_u64(bed->now_ns, next_ns);
   if (next == NULL) return false;
+  const uint64_t num_frames = num_frames_of(next);
   next->last_run_ns = bed->now_ns;
   next->deadline_ns = next->run_once(next->engine, bed->now_ns);
+  if (bed->options.num_cpus > 0)
+    *cpu = bed->now_ns + CPU_PASS_NS + (num_frames_of(next) - num_frames) * CPU_FRAME_NS;
   return true;
 }

@@ -28,7 +28,11 @@ struct bed_options {
   double loss; /* share of packets */
   uint32_t max_frame_bytes;
   uint64_t seed;
+  /* Processors that all engines share, so that they wait for each other; 0: each has one. A pass takes one for a fixed
+   * time, and some for each frame (sim/bed.c). */
+  uint32_t num_cpus;
 };
+#define BED_MAX_CPUS 64u
 
 struct bed_packet {
   uint64_t at_ns; /* when it arrives */
@@ -64,6 +68,7 @@ struct bed_node {
 struct bed {
   struct bed_options options;
   uint64_t now_ns;
+  uint64_t cpu_free_ns[BED_MAX_CPUS];
   struct bed_node nodes[BED_MAX_NODES];
   struct bed_link up[BED_MAX_NODES], down[BED_MAX_NODES]; /* of rank r */
   /* Sees each frame as it is handed to its receiver. */

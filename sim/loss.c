@@ -276,16 +276,17 @@ static void print_row(const struct settings *s, double loss, const struct outcom
 static const char usage[] =
     "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
     "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
-    "            [--paper MS] [--rounds N] [--seed S] [--json]\n"
+    "            [--paper MS] [--cpus N] [--rounds N] [--seed S] [--json]\n"
     "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
-    "data again after that time, in place of ours.\n";
+    "data again after that time, in place of ours. --cpus: processors that all nodes share, as one machine's do.\n";
 
 static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
   static const struct option options[] = {
       {"workers", 1, NULL, 'n'}, {"size", 1, NULL, 's'},  {"rate", 1, NULL, 'r'},  {"delay", 1, NULL, 'd'},
       {"queue", 1, NULL, 'q'},   {"mark", 1, NULL, 'm'},  {"chunk", 1, NULL, 'c'}, {"slots", 1, NULL, 'w'},
       {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
-      {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},  {NULL, 0, NULL, 0}};
+      {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},
+      {"cpus", 1, NULL, 'u'},      {NULL, 0, NULL, 0}};
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
     const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
@@ -300,6 +301,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       case 'w': s->num_slots = (uint32_t)value; break;
       case 'p': s->paper_timeout_ns = (uint64_t)(value * 1e6); break;
       case 'x': s->bed.seed = (uint64_t)value; break;
+      case 'u': s->bed.num_cpus = (uint32_t)value; break;
       case 'y': s->num_rounds = (uint32_t)value; break;
       case 'j': s->is_json = true; break;
       case 'k':
@@ -315,7 +317,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
   }
   return s->bed.num_ranks >= 2 && s->bed.num_ranks < BED_MAX_NODES && s->num_bytes > 0 && s->bed.rate_bps > 0 &&
          s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 8192 &&
-         s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0;
+         s->bed.num_cpus <= BED_MAX_CPUS && s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0;
 }
 
 int main(int argc, char **argv) {
