@@ -11,6 +11,9 @@
 #define SHORT_QUEUE_NS (250 * SML_NS_PER_US)
 #define DEEP_SHARE 4u
 #define MAX_GROWING_MS 100000
+#define MAX_FORGIVEN 32u /* round trips */
+#define EVIDENCE_KEPT_NS SML_NS_PER_S
+#define NEAR_NS (500 * SML_NS_PER_US) /* a data centre's round trip: one segmented send harms nobody there */
 
 static uint64_t chunks(uint32_t num) {
   return num * ONE;
@@ -112,18 +115,46 @@ static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uin
   c->growing_since_ns = now_ns;
 }
 
+/* A loss with a short queue is random, so the path loses packets for no reason, and for a while those that follow are
+ * forgiven as well, once a round trip: the window stays, and is soon what losses had made of it before. */
+static bool is_forgiven(struct sml_congestion *c, bool is_short, uint64_t now_ns) {
+  if (is_short) {
+    c->num_to_forgive = MAX_FORGIVEN;
+    c->random_ns = now_ns;
+    c->threshold = sml_max_u64(c->threshold, c->best);
+    return true;
+  }
+  if (c->num_to_forgive == 0 || now_ns - c->random_ns > EVIDENCE_KEPT_NS) return false;
+  c->num_to_forgive--;
+  return true;
+}
+
+/* By losses, where the round trip is a data centre's. */
+static uint32_t least_kept(const struct sml_congestion *c) {
+  return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
+}
+
 /* A queue is full when packets are lost to it. One is not that is shorter than a fourth of what the path was seen to
  * hold, or shorter than one and a half round trips (and 250 us): that part of the window stays. */
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns) {
+  if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed) return;
+  c->loss_order = last_order;
   const uint64_t least_ns = sml_min_u64(c->min_rtt_ns, rto->min_ns);
   const uint64_t short_ns = sml_min_u64(least_ns + least_ns / 2, SHORT_QUEUE_NS);
   const uint64_t queue_ns = sml_max_u64(short_ns, sml_max_u64(c->deepest_ns, c->deepest_before_ns) / DEEP_SHARE);
-  const uint64_t floor = rto->srtt_ns == 0 ? 0 : c->window / rto->srtt_ns * (least_ns + queue_ns);
+  uint64_t floor = rto->srtt_ns == 0 ? 0 : c->window / rto->srtt_ns * (least_ns + queue_ns);
+  if (is_forgiven(c, floor >= c->window, now_ns)) return;
+  if (c->window > c->best || now_ns - c->best_ns > EVIDENCE_KEPT_NS) {
+    c->best = c->window;
+    c->best_ns = now_ns;
+  }
+  if (least_ns < NEAR_NS && rto->srtt_ns > 0) floor = sml_max_u64(floor, chunks(least_kept(c)));
   reduce(c, floor, order, last_order, now_ns);
 }
 
 void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns) {
+  c->best = 0; /* it was too much, whatever is lost */
   reduce(c, 0, order, last_order, now_ns);
 }
 

@@ -7,6 +7,9 @@
  * - A loss says less where it comes with a short queue: a full one is what loses packets. So it takes no more of the
  *   window than what is beyond a queue of one and a half round trips (at most 250 us), or of a fourth of the longest
  *   that the path was seen to hold. Marks count in full: nothing but a queue makes them.
+ * - Losses that come although the queue is short are random. So will be those of the next second: the first 32 round
+ *   trips with one are forgiven, and the window doubles up to where losses had taken it from. And in a data centre
+ *   (round trips below 500 us) losses leave what one segmented send carries.
  * - It grows while it is what holds chunks back, and not else (RFC 7661): doubled each round trip up to the threshold,
  *   then as CUBIC does, at least as fast as a Reno flow of the same share.
  * - At the start, and after an idle time, it is small enough for one burst of that size to harm nobody.
@@ -37,6 +40,9 @@ struct sml_congestion {
   /* The longest time for which what arrived had queued: of these 30 s and of the 30 s before. */
   uint64_t deepest_ns, deepest_before_ns, deepest_since_ns;
   uint64_t num_reductions;
+  /* Losses for no reason: how many more are forgiven, when one was seen; the round of the last loss. */
+  uint64_t num_to_forgive, random_ns, loss_order;
+  uint64_t best, best_ns; /* the largest window that a loss reduced, in a second; when that was */
 };
 
 /* max_chunks: the slots; the window is never more, and if is_off, or they are very few, never less. */

@@ -15,6 +15,7 @@
 /* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
  * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
 #define GATHER_SHARE 3u
+#define LIMITED_GATHER_SHARE 12u /* with fewer under way than there are slots: it costs as much of what others share */
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 
@@ -688,14 +689,13 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
   return deadline;
 }
 
-/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all slots must
- * be out: a lane near the start or the end of its work is waited for. */
+/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all chunks that may be
+ * out must be: a lane near the start or the end of its work is waited for. */
 static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
-  const uint32_t num_slots = lane->options.worker.num_slots;
-  if (v->window_chunks < num_slots) return v->num_outstanding == 0 ? SML_NEVER : 0;
+  const uint32_t num_slots = lane->options.worker.num_slots, most = sml_min_u32(v->window_chunks, num_slots);
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
-  if (v->num_outstanding < num_slots - num_slots / 4) return 0;
-  const uint64_t time_ns = v->srtt_ns / GATHER_SHARE;
+  if (v->num_outstanding < most - most / 4) return 0;
+  const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
 }
 
