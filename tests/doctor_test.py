@@ -77,6 +77,11 @@ class Fake:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def status(self):
+        if self.data == "lies":
+            lie = {"name": "x\033[2J", "state": "joining", "world_size": 2**62, "ranks": [{"rank": -1, "lanes": 2**62}, 7, None],
+                   "refused": [{"rank": 2**62, "text": "\033]0;\007\u00e9", "host": 3}], "health": []}
+            return json.dumps({"version": "\033[31m", "jobs": [lie, 5], "lanes": [[], {"slots_used": 2**62}], "links": [3, {"mtu": []}],
+                               "limits": {"jobs": -1, "connections": 2**63 - 1, "slots": 2**62}, "connections": -5, "ended": 7})
         jobs = [{"name": self.job_name, "state": "joining", "ranks": [{"rank": 0, "hellos": self.num_hellos}]}]
         return json.dumps({"version": "0.1.0", "wire_version": self.wire_version, "jobs": jobs if self.job_name else [], "lanes": [{"slots_used": 0}],
                            "limits": {"jobs": 4, "connections": 100, "slots": 1024}, "connections": 1, "links": []})
@@ -201,6 +206,14 @@ def test_wrong_addresses_and_strangers():
         ]
         for future in [pool.submit(expect, *each) for each in expected]:
             future.result()
+
+
+def test_an_aggregator_that_lies():
+    with Fake(data="lies") as fake:
+        code, found = findings(fake.address, "--job", "x\033[2J")
+        assert code == 9 or code == 13, (code, found)
+        code, out, err = doctor(fake.address, "--seconds", "0", "--job", "x\033[2J")
+        assert not err and out.isprintable() or not re.search(r"[^\n -~]", out), (code, out, err)
 
 
 def test_keys():

@@ -136,7 +136,8 @@ static void exchange(const struct sml_doctor_target *t, uint32_t first, uint32_t
 static long count_arrived(const json_t *status, const struct sml_doctor_target *t, const char *what) {
   const json_t *job = sml_doctor_find_job(status, t->job_name);
   const json_t *value = json_object_get(json_array_get(json_object_get(job, "ranks"), 0), what);
-  return json_is_integer(value) ? (long)json_integer_value(value) : -1;
+  const json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
+  return number >= 0 && number < INT32_MAX ? (long)number : -1;
 }
 
 /* Which way of a silent lane it is: what arrived of HELLOs sent to it alone. */

@@ -10,13 +10,15 @@ extern char **environ;
 
 /* Every variable that some part of SwitchML reads. */
 static const char *const known[] = {
-    "SWITCHML_AGGREGATOR", "SWITCHML_CHECK",         "SWITCHML_CONGESTION",   "SWITCHML_CPUS",
-    "SWITCHML_DEBUG",      "SWITCHML_DISABLE",       "SWITCHML_FAULTS",       "SWITCHML_INTERFACE",
-    "SWITCHML_KERNELS",    "SWITCHML_KEY_FILE",      "SWITCHML_KEY_NAME",     "SWITCHML_LIBRARY",
-    "SWITCHML_LISTEN",     "SWITCHML_MAX_DATAGRAM",  "SWITCHML_MULTICAST",    "SWITCHML_NO_OFFLOAD",
-    "SWITCHML_PCAP",       "SWITCHML_POLL",          "SWITCHML_RENDEZVOUS",   "SWITCHML_REQUIRE",
-    "SWITCHML_RETRY",      "SWITCHML_SHARED_MEMORY", "SWITCHML_SLOTS",        "SWITCHML_THREADS",
-    "SWITCHML_TRACE",      "SWITCHML_TRACE_DIR",     "SWITCHML_TRACE_EVENTS",
+    "SWITCHML_AGGREGATOR",    "SWITCHML_CHECK",       "SWITCHML_CONGESTION",   "SWITCHML_CPUS",
+    "SWITCHML_DEBUG",         "SWITCHML_DEBUG_FILE",  "SWITCHML_DISABLE",      "SWITCHML_FAULTS",
+    "SWITCHML_INTERFACE",     "SWITCHML_KERNELS",     "SWITCHML_KEY_FILE",     "SWITCHML_KEY_NAME",
+    "SWITCHML_LIBRARY",       "SWITCHML_LISTEN",      "SWITCHML_MAX_DATAGRAM", "SWITCHML_MPI_JOIN_TIMEOUT",
+    "SWITCHML_MPI_MIN_COUNT", "SWITCHML_MPI_TIMEOUT", "SWITCHML_MPI_TYPES",    "SWITCHML_MPI_VERBOSE",
+    "SWITCHML_MULTICAST",     "SWITCHML_NO_OFFLOAD",  "SWITCHML_PCAP",         "SWITCHML_POLL",
+    "SWITCHML_RENDEZVOUS",    "SWITCHML_REQUIRE",     "SWITCHML_RETRY",        "SWITCHML_SHARED_MEMORY",
+    "SWITCHML_SLOTS",         "SWITCHML_THREADS",     "SWITCHML_TRACE",        "SWITCHML_TRACE_DIR",
+    "SWITCHML_TRACE_EVENTS",
 };
 
 /* How many letters are to be changed, added or left out. */
@@ -66,6 +68,7 @@ static void find_unknown(struct sml_doctor *d) {
                          strncmp(*entry, "SWITCHML_E2E_", 13) != 0;
     if (!is_ours || num_bytes >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)num_bytes, *entry);
+    sml_doctor_sanitize(name);
     const char *nearest = sml_doctor_nearest_variable(name, &is_known);
     if (is_known) continue;
     if (nearest)

@@ -7,9 +7,11 @@
 
 #define FEW_SLOTS 32u /* what a job gets at least, a lane */
 
+/* -1: there is none, or one that no aggregator of ours can mean. */
 static long number_of(const json_t *object, const char *name) {
   const json_t *value = json_object_get(object, name);
-  return json_is_integer(value) ? (long)json_integer_value(value) : -1;
+  const json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
+  return number >= 0 && number < INT32_MAX ? (long)number : -1;
 }
 
 static const char *text_of(const json_t *object, const char *name) {
@@ -145,7 +147,7 @@ void sml_doctor_check_link(struct sml_doctor *d, const struct sml_doctor_target 
 
 /* "2, 5 and 7 more" of the ranks that are not there. */
 static uint32_t list_missing(const json_t *job, char *text, size_t room) {
-  const long world_size = number_of(job, "world_size");
+  const long all = number_of(job, "world_size"), world_size = all < SML_CTL_MAX_WORLD_SIZE ? all : 0;
   const json_t *ranks = json_object_get(job, "ranks"), *rank;
   uint32_t num_missing = 0, next = 0;
   size_t i, used = 0;

@@ -27,6 +27,11 @@ uint64_t sml_doctor_patience(const struct sml_doctor *d, uint64_t wanted_ns) {
   return now_ns >= d->deadline_ns ? 0 : sml_min_u64(wanted_ns, d->deadline_ns - now_ns);
 }
 
+void sml_doctor_sanitize(char *text) {
+  for (; *text; text++)
+    if (*text < ' ' || *text > '~') *text = '?';
+}
+
 bool sml_doctor_begin_report(struct sml_doctor *d) {
   const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
   d->has_color = !d->options.is_json && isatty(STDOUT_FILENO) && !(no_color && *no_color) &&
@@ -60,6 +65,7 @@ void sml_doctor_find(struct sml_doctor *d, enum sml_doctor_class class, const ch
   va_start(args, format);
   vsnprintf(seen, sizeof seen, format, args);
   va_end(args);
+  sml_doctor_sanitize(seen);
   d->worst = sml_doctor_worse(d->worst, sml_doctor_status_of(class, verdict));
   json_t *finding = json_pack("{s:s?, s:s, s:s, s:s, s:s, s:s?, s:o}", "aggregator", d->aggregator, "id", id, "class",
                               class_names[class - SML_DOCTOR_NAME], "verdict", verdict_names[verdict], "seen", seen,
