@@ -32,7 +32,7 @@ help:
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
 	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
-	@echo 'make trust         kill, stop and flood real processes, many times; ARGS=--help'
+	@echo 'make trust         kill, stop, flood and starve real processes, many times; ARGS=--help'
 	@echo 'make coverage      line and branch coverage of the pure protocol; ARGS=--missing lists what is not taken'
 	@echo 'make fuzz          run each fuzz target for a minute (clang); ARGS=--seconds=N'
 	@echo 'make soak          the long randomized tests (10,000 all-reduces)'

@@ -128,6 +128,32 @@ def test_quotas_are_told_once_and_shown():
             assert "tenant default: 2 of 2 jobs, 4 of 8 workers, 160 of 160 slots" in shown, shown
 
 
+def leases_under_load(seconds, load=10):
+    """Nobody is lost for want of a processor: jobs of four ranks, idle, busy and in between, beside as many spinning
+    processes as make that load, with the default lease. Returns the longest silences that were seen, in leases."""
+    with e2e.Daemon() as daemon, contextlib.ExitStack() as stack:
+        for _ in range(load):
+            spinner = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"], env=e2e.environment()))
+            stack.callback(spinner.kill)
+        jobs = [stack.enter_context(real.job(daemon.address, 4, MEMBER_JOB=name, MEMBER_PAUSE_US=pause_us,
+                                             MEMBER_ELEMENTS=100_000, MEMBER_JOIN_TIMEOUT_S=120))
+                for name, pause_us in [("idle", int(seconds * 2e6)), ("now-and-then", 100_000), ("busy", 0)]]
+        members = [member for members in jobs for member in members]
+        for member in members:
+            member.wait_for("working", 120)
+        silences, sums = [], completed(daemon, "busy")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(min(2, seconds / 4))
+            now = status(daemon)
+            silences += [rank["heard_s"] / job["lease_s"] for job in now["jobs"] for rank in job["ranks"]]
+            for member in members:
+                assert member.process.poll() is None, f"after {seconds - (end - time.monotonic()):.0f} s: {member.text()}"
+        assert now["events"]["rank_lost"] == now["events"]["job_aborted"] == 0, (now["events"], daemon.text())
+        assert {job["name"] for job in now["jobs"]} == {"idle", "now-and-then", "busy"} and completed(daemon, "busy") > sums
+    return silences
+
+
 # --- the configuration ---
 
 def check_config(path, *arguments):

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""trust.py [PART...] [--runs N] [--seed N] [--build DIR]: the promises about failing processes, counted and measured
-with real ones on loopback. The same episodes as in tests/, many times and with the true durations.
+"""trust.py [PART...] [--runs N] [--seconds N] [--seed N] [--build DIR]: the promises about failing processes, counted
+and measured with real ones on loopback. The same episodes as in tests/, many times and with the true durations.
 
 Parts (all, if none is named):
   kill        kill -9 of a worker at a random moment, 50 times: who is told what after how long; when the slots are back
@@ -10,6 +10,7 @@ Parts (all, if none is named):
   retry       kill -9 of switchmld in a PyTorch training that tries again, 20 times: the same weights
   control     abuse of the control port, for as long as a connection may stay unjoined and longer
   flood       100,000 datagrams/s for 30 s at either end, against the same flood of another port
+  lease       ten spinning processes beside three jobs of four ranks for --seconds (600): nobody is taken for lost
 Exit status: 0 if every promise was kept."""
 import argparse
 import os
@@ -120,14 +121,23 @@ def part_flood(options, tallies):
             tallies.append(tally)
 
 
+def part_lease(options, tallies):
+    import e2e_jobs
+    tally = Tally(f"leases under load for {options.seconds} s", "(no rank lost)")
+    for _ in range(options.runs or 1):
+        tally.run(lambda: {"silence in leases": e2e_jobs.leases_under_load(options.seconds)})
+    tallies.append(tally)
+
+
 PARTS = {"kill": part_kill, "stop": part_stop, "training": part_training, "retry": part_retry, "control": part_control,
-         "flood": part_flood}
+         "flood": part_flood, "lease": part_lease}
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--runs", type=int)
+    parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--build", default=os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build")))
     options = parser.parse_args()
