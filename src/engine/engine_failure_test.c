@@ -326,6 +326,43 @@ static void a_job_that_ends_does_not_touch_the_others(void **state) {
   }
 }
 
+/* Of a few operations of job 1, all exact. */
+static uint64_t time_of_job_1(struct world *w) {
+  const uint64_t start_ns = w->now_ns;
+  for (uint32_t i = 0; i < 4; i++) {
+    struct world_call *call = make_call(w, 1, 300 * CHUNK_ELEMS, i);
+    world_call_submit_all(call);
+    expect_exact(call);
+  }
+  return w->now_ns - start_ns;
+}
+
+/* All slots of job 0 wait for a rank that is late. Job 1, on the same engines and ports, is as fast as alone. */
+static void a_job_whose_slots_all_wait_does_not_slow_another(void **state) {
+  (void)state;
+  struct world_options options = small_world(3, 7);
+  options.num_slots = 16;
+  struct world *w = world_create_started(&options);
+  run_job(w, 1, 101);
+  const uint64_t alone_ns = time_of_job_1(w);
+  struct world_call *late = make_call(w, 0, 500 * CHUNK_ELEMS, 9);
+  world_call_submit(late, 0);
+  world_call_submit(late, 2);
+  for (uint32_t i = 0; i < 200; i++) assert_true(world_pass(w));
+  struct sml_rank_look ranks[3] = {0};
+  struct sml_job_look look = {.world_size = 3, .num_lanes = 1, .ranks = ranks};
+  sml_aggregator_engine_look(w->aggregators[0], w->jobs[0].number, &look);
+  assert_int_equal(look.slots_waiting, 16);
+  assert_int_equal(look.most_contributions, 2);
+  const uint64_t beside_ns = time_of_job_1(w);
+  if (beside_ns > alone_ns + alone_ns / 10)
+    fail_msg("%llu ns beside a full lane, %llu alone", (unsigned long long)beside_ns, (unsigned long long)alone_ns);
+  assert_false(world_call_has_ended(late));
+  world_call_submit(late, 1);
+  expect_exact(late);
+  world_destroy(w);
+}
+
 int main(void) {
   bool is_keyed = true;
   const struct CMUnitTest tests[] = {
@@ -338,6 +375,7 @@ int main(void) {
       cmocka_unit_test(different_operations_are_reported_with_both_ranks),
       cmocka_unit_test(every_operation_of_a_failed_lane_ends_once),
       cmocka_unit_test(a_job_that_ends_does_not_touch_the_others),
+      cmocka_unit_test(a_job_whose_slots_all_wait_does_not_slow_another),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
