@@ -433,6 +433,7 @@ def case_structs():
 def case_groups():
     """Sub-groups, overlapping, each a job of its own; one that never makes an eligible call; one of one rank."""
     torch, dist, sml, rank, size = start()
+    assert "nothing is recorded yet" in error_text(sml.dump_trace, "/nowhere")
     members = [[0, 1], [1, 2], list(range(size)), [size - 1]]
     groups = [dist.new_group(ranks) for ranks in members]
     dist.new_group([0, 1])  # never used
@@ -456,6 +457,13 @@ def case_groups():
     for group, ranks in zip(groups, members):
         if rank in ranks:
             dist.destroy_process_group(group)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, f"rank{rank}.trace")
+        sml.dump_trace(path)
+        shown = subprocess.run([built("src/cli/switchml"), "trace", "--event", "job_joined", path], text=True,
+                               check=True, stdout=subprocess.PIPE).stdout
+        assert "job_joined" in shown, shown
+        assert "No such file" in error_text(sml.dump_trace, folder + "/not/there")
     report(num_calls=num_calls, offloaded=offloaded)
     dist.destroy_process_group()
 

@@ -55,6 +55,7 @@ _P, _I, _Z, _U64, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_
 _SIGNATURES = {
     "sml_status_string": (_S, _I), "sml_error_detail": (_S,),
     "sml_context_create": (_I, _P, _P), "sml_context_destroy": (None, _P),
+    "sml_context_dump_trace": (_I, _P, _S),
     "sml_job_create": (_I, _P, _P, _P), "sml_job_destroy": (None, _P), "sml_job_abort": (_I, _P, _S),
     "sml_job_error": (_I, _P, _P), "sml_job_stats": (_I, _P, _P), "sml_supported": (_I, _P, _I, _I, _Z),
     "sml_allreduce": (_I, _P, _P, _P, _Z, _I, _I, _P, _P), "sml_operation_wait": (_I, _P, _U64),

@@ -751,6 +751,16 @@ def error(group=None):
     return getattr(_group_of(group)._offload, "error", None)
 
 
+def dump_trace(path):
+    """Writes what this process's flight recorders hold, the last events of each engine thread and job, to a file for
+    `switchml trace`. At any time, from any thread, also while collectives hang: on a signal, or from a watchdog."""
+    if _Process.context is None:
+        raise SwitchMLError("nothing is recorded yet: no group of this process has called SwitchML")
+    status = _Process.library.sml_context_dump_trace(_Process.context, os.fsencode(path))
+    if status != 0:
+        raise thread_error(_Process.library, status)
+
+
 dist.Backend.register_backend("switchml", SwitchMLGroup,
                               **({"devices": ["cpu"]} if int(torch.__version__.split(".")[0]) >= 2 else {}))
 os.register_at_fork(after_in_child=_Process.forked)
