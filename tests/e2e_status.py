@@ -51,6 +51,16 @@ def scripted_job(port, name, world_size, **join):
             member.close()
 
 
+def undocumented(value, text):
+    """Names of members of a status that docs/operating.md does not have."""
+    if isinstance(value, list):
+        return {name for item in value for name in undocumented(item, text)}
+    if not isinstance(value, dict):
+        return set()
+    return {name for name in value if not re.search(rf"`{name}(\[\])?`", text)} | {
+        name for key, item in value.items() if key != "drops" for name in undocumented(item, text)}
+
+
 def beat(members, submitted, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -123,6 +133,8 @@ def test_a_job_at_work():
             assert rank["host"] == "127.0.0.1" and rank["state"] == "joined" and rank["packets"] > 0, rank
         assert [lane["slots_used"] for lane in status["lanes"]] == [job["slots"]] * 2, status["lanes"]
         assert status["events"]["job_started"] == 1 and "epoch" not in json.dumps(status), status
+        with open(os.path.join(os.path.dirname(__file__), "..", "docs", "operating.md"), encoding="utf-8") as file:
+            assert not undocumented(status, file.read())
         code, out, err = run("status", daemon.address, "--job", job["name"])
         assert code == 0 and re.search(r"^rank +host", out, re.MULTILINE) and out.count("127.0.0.1") == 3, (code, out, err)
         members[1].process.send_signal(signal.SIGKILL)
@@ -228,11 +240,16 @@ def test_top_on_a_terminal():
         top = Terminal(daemon.address)
         screen = top.read_until(r"(?s)shown.*q: end")
         assert "\033[?1049h" in screen and "127.0.0.1" in screen, screen # one job: with its ranks
-        top.resize(3, 40)
-        top.read_until(r"q: end")
-        small = top.read_until(r"(?s)\033\[H.*q: end\033\[K\033\[J")
-        last = small[small.rindex("\033[H"):]
-        assert last.count("\n") == 2 and all(len(line) < 40 + 20 for line in last.splitlines()), last
+        for rows, columns in (3, 40), (2, 5), (1, 1), (0, 0): # 0: it does not say how large it is
+            top.resize(rows, columns)
+            rows, columns = rows or 24, columns or 80
+            top.read_until(r"\033\[H(\033\[K[^\n\033]{0,%d}\n){%d}\033\[K%s\033\[J" % (
+                columns + 1, rows - 1, re.escape("q: end"[:columns])))  # and a carriage return
+        os.kill(top.pid, signal.SIGTSTP)
+        top.read_until(r"\033\[\?1049l") # the shell gets its screen
+        os.waitid(os.P_PID, top.pid, os.WSTOPPED)
+        os.kill(top.pid, signal.SIGCONT)
+        top.read_until(r"(?s)\033\[\?1049h.*q: end")
         beat(members, [0, 0], 0.2)
         top.type("q")
         assert "\033[?1049l" in top.read_until(r"\033\[\?1049l")

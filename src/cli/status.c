@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/status.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 struct options {
-  const char *address, *job;
+  struct sml_status_options common;
+  const char *job;
   bool is_json;
-  double interval_s;
 };
 
 static const struct argp_option option_table[] = {
     {"json", 'j', NULL, 0, "Print one JSON object in place of the tables", 0},
     {"job", 'n', "NAME", 0, "Only the jobs of that name, with their ranks", 0},
-    {"interval", 'i', "S", 0,
-     "Seconds between the two looks that rates are made of, 0.3 to 60; 0: no rates. Default 0.3", 0},
     {0},
 };
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct options *options = state->input;
-  char *end;
   switch (key) {
     case 'j':
       options->is_json = true;
@@ -29,15 +25,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case 'n':
       options->job = text;
       return 0;
-    case 'i':
-      options->interval_s = strtod(text, &end);
-      if (*end || end == text ||
-          !(options->interval_s == 0 || (options->interval_s >= 0.3 && options->interval_s <= 60)))
-        argp_error(state, "--interval: '%s' is not 0, nor a number of seconds from 0.3 to 60", text);
-      return 0;
-    case ARGP_KEY_ARG:
-      if (options->address) argp_error(state, "one HOST:PORT only");
-      options->address = text;
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &options->common;
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -66,19 +55,20 @@ int sml_status_run(int argc, char **argv) {
   static const struct argp parser = {
       .options = option_table,
       .parser = parse_option,
+      .children = sml_status_children,
       .args_doc = "[HOST:PORT]",
       .doc =
           "What an aggregator does: its jobs, their ranks, who is late or lost and since when."
           "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. Exit status: 0 all is well, 1 no answer, "
           "2 wrong "
           "usage, 3 a rank is late or lost, 4 there is no such job."};
-  struct options options = {.interval_s = 0.3};
+  struct options options = {.common = {.interval_s = 0.3, .max_interval_s = 60, .may_be_zero = true}};
   struct sml_status_source source;
   char error[512];
   argp_err_exit_status = SML_STATUS_USAGE;
   if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return SML_STATUS_USAGE;
-  if (!sml_status_source_open(&source, options.address, error, sizeof error)) return fail(error);
-  json_t *status = fetch(&source, options.interval_s, error, sizeof error);
+  if (!sml_status_source_open(&source, options.common.address, error, sizeof error)) return fail(error);
+  json_t *status = fetch(&source, options.common.interval_s, error, sizeof error);
   if (!status) return fail(error);
   int result = SML_STATUS_HEALTHY;
   if (options.job && !sml_status_keep_job(status, options.job)) result = SML_STATUS_NO_JOB;

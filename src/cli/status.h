@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `switchml status` and `switchml top`: what they share. status_client fetches, status_view makes tables. */
+ * `switchml status` and `switchml top`: what they share. status_options reads, status_client fetches, status_view makes
+ * tables. */
 #ifndef SML_CLI_STATUS_H
 #define SML_CLI_STATUS_H
 
+#include <argp.h>
 #include <stdio.h>
 
 #include "cli/status_client.h"
@@ -15,6 +17,14 @@ enum sml_status_exit {
   SML_STATUS_TROUBLE = 3, /* a rank is late or lost */
   SML_STATUS_NO_JOB = 4,  /* --job: there is none of that name */
 };
+
+/* HOST:PORT and --interval, as both have them: the children of their parsers, which give them this on ARGP_KEY_INIT. */
+struct sml_status_options {
+  const char *address; /* NULL: SWITCHML_AGGREGATOR */
+  double interval_s, max_interval_s;
+  bool may_be_zero; /* --interval: no second look */
+};
+extern const struct argp_child sml_status_children[];
 
 int sml_status_run(int argc, char **argv); /* `switchml status`; argv[0] is the subcommand's name */
 int sml_top_run(int argc, char **argv);
