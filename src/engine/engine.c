@@ -129,7 +129,7 @@ static int create_thread(struct sml_engine_thread *thread) {
 
 int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) {
   atomic_store(&thread->should_stop, false);
-  atomic_store(&thread->runner, SML_RUNNER_NONE);
+  atomic_store(&thread->runner, thread->is_shared ? SML_RUNNER_NONE : SML_RUNNER_THREAD); /* for good: no caller may */
   atomic_store(&thread->is_wanted, false);
   atomic_store(&thread->is_deep, false);
   atomic_store(&thread->num_calls, 0);

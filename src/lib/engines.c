@@ -85,7 +85,8 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
                                             .is_pinned = cpu != SML_MAX_CPUS,
                                             .cpu = cpu,
                                             .spin_ns = sml_poll_spin_ns(settings->poll),
-                                            .is_shared = true};
+                                            /* Its own thread writes what a rank captured, and is idle since. */
+                                            .is_shared = settings->pcap_path[0] == 0};
   char name[16];
   snprintf(name, sizeof name, "sml-engine-%u", lane % 100);
   const int error = sml_engine_thread_start(&unit->thread, name);

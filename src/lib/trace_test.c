@@ -288,6 +288,50 @@ static void a_trace_that_cannot_be_written_does_no_harm(void **state) {
   for (uint32_t k = 0; k < 2; k++) assert_non_null(strstr(details[k], "enough"));
 }
 
+/* ---- captures ---- */
+
+/* Files of the folder that have these bytes. */
+static uint32_t count_captures_with(const uint8_t *bytes, size_t num_bytes) {
+  static uint8_t content[1 << 20];
+  uint32_t num_found = 0;
+  DIR *dir = opendir(folder);
+  assert_non_null(dir);
+  for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd < 0 ? -1 : read(fd, content, sizeof content);
+    if (fd >= 0) close(fd);
+    num_found += length > 0 && memmem(content, (size_t)length, bytes, num_bytes) != NULL;
+  }
+  closedir(dir);
+  return num_found;
+}
+
+static void sum_one(struct rank *r) {
+  int32_t x = 0x11223344;
+  CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK && x == 0x22446688);
+}
+
+/* Callers have run the engine, and nobody calls any more. */
+static void an_idle_rank_writes_what_it_captured(void **state) {
+  (void)state;
+  static const uint8_t sum[] = {0x22, 0x44, 0x66, 0x88};
+  struct world w;
+  char path[128];
+  snprintf(path, sizeof path, "%s/run.pcapng", folder);
+  setenv("SWITCHML_PCAP", path, 1);
+  world_init(&w, 2);
+  w.job_options.no_shared_memory = 1;
+  world_start(&w);
+  world_run(&w, sum_one);
+  uint32_t num_waits = 0;
+  while (count_captures_with(sum, sizeof sum) < 2 && num_waits++ < 500) usleep(10 * 1000);
+  assert_int_equal(count_captures_with(sum, sizeof sum), 2);
+  world_stop(&w);
+  unsetenv("SWITCHML_PCAP");
+}
+
 int main(void) {
   if (mkdtemp(folder) == NULL) return 1;
   const struct CMUnitTest tests[] = {
@@ -298,6 +342,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_failed_job_leaves_a_trace_where_it_was_told_to, empty_folder),
       cmocka_unit_test_teardown(nothing_is_written_unasked, empty_folder),
       cmocka_unit_test_teardown(a_trace_that_cannot_be_written_does_no_harm, empty_folder),
+      cmocka_unit_test_teardown(an_idle_rank_writes_what_it_captured, empty_folder),
   };
   const int num_failed = cmocka_run_group_tests(tests, NULL, NULL);
   rmdir(folder);
