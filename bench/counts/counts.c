@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * counts BACKEND RANKS CHUNKS TYPE KERNELS: one all-reduce over the engines in one thread, with a clock of its own, so
- * that it does the same each time. BACKEND is mem or udp. Prints what was sent and asked of the system; callgrind
- * counts the instructions (gate.py). Exit status 77: this machine has no such kernels. */
+ * counts BACKEND RANKS CHUNKS TYPE KERNELS [notable|all]: one all-reduce over the engines in one thread, with a clock
+ * of its own, so that it does the same each time. BACKEND is mem or udp. Prints what was sent and asked of the system;
+ * callgrind counts the instructions (gate.py). With the flight recorder's level it records. Exit status 77: this
+ * machine has no such kernels. */
 #include <gnu/libc-version.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,9 @@ static bool run(struct world *w, uint64_t num_elems, uint8_t type) {
 }
 
 int main(int argc, char **argv) {
-  const uint32_t num_ranks = argc == 6 ? (uint32_t)atoi(argv[2]) : 0;
-  const uint64_t num_chunks = argc == 6 ? (uint64_t)atol(argv[3]) : 0;
+  const bool is_recorded = argc == 7;
+  const uint32_t num_ranks = argc == 6 || is_recorded ? (uint32_t)atoi(argv[2]) : 0;
+  const uint64_t num_chunks = argc == 6 || is_recorded ? (uint64_t)atol(argv[3]) : 0;
   if (num_ranks < 2 || num_ranks > MAX_RANKS || num_chunks < 1) return 2;
   struct back_end b = {.is_udp = strcmp(argv[1], "udp") == 0, .hub = sml_mem_hub_create()};
   const bool is_float = strcmp(argv[4], "float32") == 0;
@@ -72,6 +74,10 @@ int main(int argc, char **argv) {
                                   .kernels = sml_quant_select(argv[5]),
                                   .open_io = open_io,
                                   .user = &b};
+  if (is_recorded)
+    options.recorder = sml_recorder_create(
+        &(struct sml_recorder_options){.level = strcmp(argv[6], "all") == 0 ? SML_TRACE_ALL : SML_TRACE_NOTABLE,
+                                       .num_events = SML_TRACE_DEFAULT_EVENTS});
   if (!b.hub || !options.kernels) return 77;
   struct world *w = world_create_started(&options);
   const bool is_ok = run(w, num_chunks * (CHUNK_BYTES / 4), is_float ? SML_FLOAT32 : SML_INT32);
@@ -92,5 +98,6 @@ int main(int argc, char **argv) {
          __VERSION__, gnu_get_libc_version());
   world_destroy(w);
   sml_mem_hub_destroy(b.hub);
+  if (is_recorded) sml_recorder_destroy(options.recorder);
   return is_ok ? 0 : 1;
 }

@@ -72,6 +72,7 @@ struct world *world_create(const struct world_options *options) {
     w->aggregators[l] = must(
         sml_aggregator_engine_create(&(struct sml_aggregator_engine_options){.io = w->aggregator_ports[l].io,
                                                                              .kernels = o->kernels,
+                                                                             .recorder = o->recorder,
                                                                              .lane = l,
                                                                              .on_event = keep_event,
                                                                              .user = w}));
@@ -79,7 +80,7 @@ struct world *world_create(const struct world_options *options) {
       struct world_port *port = &w->worker_ports[r][l];
       open_port(w, port, false, r, l);
       w->workers[r][l] = must(sml_worker_engine_create(
-          &(struct sml_worker_engine_options){.io = port->io, .kernels = o->kernels}));
+          &(struct sml_worker_engine_options){.io = port->io, .kernels = o->kernels, .recorder = o->recorder}));
     }
   }
   return w;

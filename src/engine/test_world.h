@@ -40,6 +40,7 @@ struct world_options {
   struct sml_fault_options faults;   /* the seed is drawn for each port */
   uint64_t seed;
   const struct sml_quant_kernels *kernels; /* NULL: the processor's best */
+  struct sml_recorder *recorder; /* of all engines, as they run on one thread; NULL: nothing is recorded */
   /* Sees every frame that a port receives, ahead of the engine; true drops it. Then faults.loss is not
    * used. */
   bool (*on_frame)(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes);
