@@ -27,6 +27,22 @@ static void put_one(const struct writer *w, const char *name, const char *type, 
   fprintf(w->stream, "switchml_%s %.15g\n", name, value);
 }
 
+/* A kind of thing has a list F(name, type, help, value) of its families; the value is an expression of what is at hand
+ * where the list is used AS_VALUE. */
+struct family {
+  const char *name, *type, *help;
+};
+#define AS_FAMILY(name, type, help, value) {name, type, help},
+#define AS_VALUE(name, type, help, value) (double)(value),
+
+static void put_families(const struct writer *w, const struct family *families, size_t num_families,
+                         void (*put_values)(const struct writer *w, const struct family *family, size_t f)) {
+  for (size_t f = 0; f < num_families; f++) {
+    begin(w, families[f].name, families[f].type, families[f].help);
+    put_values(w, &families[f], f);
+  }
+}
+
 /* --- the service --- */
 
 static const char *const event_names[SML_NUM_HAPPENINGS] = {
@@ -60,48 +76,29 @@ static void put_service(const struct writer *w) {
 
 /* --- lanes --- */
 
-static uint64_t lane_slots_used(const struct sml_port_snapshot *l) {
-  return l->slots_used;
-}
-static uint64_t lane_rx_packets(const struct sml_port_snapshot *l) {
-  return l->io.rx_frames;
-}
-static uint64_t lane_rx_bytes(const struct sml_port_snapshot *l) {
-  return l->io.rx_bytes;
-}
-static uint64_t lane_tx_packets(const struct sml_port_snapshot *l) {
-  return l->io.tx_frames;
-}
-static uint64_t lane_tx_bytes(const struct sml_port_snapshot *l) {
-  return l->io.tx_bytes;
-}
-static uint64_t lane_tx_lost(const struct sml_port_snapshot *l) {
-  return l->io.tx_lost_frames;
-}
-static uint64_t lane_calls(const struct sml_port_snapshot *l) {
-  return l->io.system_calls;
-}
+#define LANE_FAMILIES(F)                                                               \
+  F("slots_used", "gauge", "Slots that jobs have.", lane->slots_used)                  \
+  F("received_packets_total", "counter", "Datagrams received.", lane->io.rx_frames)    \
+  F("received_bytes_total", "counter", "UDP payload received.", lane->io.rx_bytes)     \
+  F("sent_packets_total", "counter", "Datagrams sent.", lane->io.tx_frames)            \
+  F("sent_bytes_total", "counter", "UDP payload sent.", lane->io.tx_bytes)             \
+  F("send_failures_total", "counter", "Datagrams that the system did not take.",       \
+    lane->io.tx_lost_frames)                                                           \
+  F("system_calls_total", "counter", "System calls of the data path, waits included.", \
+    lane->io.system_calls)
 
-static const struct {
-  const char *name, *type, *help;
-  uint64_t (*value)(const struct sml_port_snapshot *lane);
-} lane_families[] = {
-    {"slots_used", "gauge", "Slots that jobs have.", lane_slots_used},
-    {"received_packets_total", "counter", "Datagrams received.", lane_rx_packets},
-    {"received_bytes_total", "counter", "UDP payload received.", lane_rx_bytes},
-    {"sent_packets_total", "counter", "Datagrams sent.", lane_tx_packets},
-    {"sent_bytes_total", "counter", "UDP payload sent.", lane_tx_bytes},
-    {"send_failures_total", "counter", "Datagrams that the system did not take.", lane_tx_lost},
-    {"system_calls_total", "counter", "System calls of the data path, waits included.", lane_calls},
-};
+static const struct family lane_families[] = {LANE_FAMILIES(AS_FAMILY)};
+
+static void put_lane_values(const struct writer *w, const struct family *family, size_t f) {
+  for (uint32_t l = 0; l < w->s->num_lanes; l++) {
+    const struct sml_port_snapshot *lane = &w->s->lanes[l];
+    const double values[] = {LANE_FAMILIES(AS_VALUE)};
+    fprintf(w->stream, "switchml_%s{lane=\"%u\"} %.15g\n", family->name, l, values[f]);
+  }
+}
 
 static void put_lanes(const struct writer *w) {
-  for (size_t i = 0; i < SML_ARRAY_LEN(lane_families); i++) {
-    begin(w, lane_families[i].name, lane_families[i].type, lane_families[i].help);
-    for (uint32_t l = 0; l < w->s->num_lanes; l++)
-      fprintf(w->stream, "switchml_%s{lane=\"%u\"} %llu\n", lane_families[i].name, l,
-              (unsigned long long)lane_families[i].value(&w->s->lanes[l]));
-  }
+  put_families(w, lane_families, SML_ARRAY_LEN(lane_families), put_lane_values);
   begin(w, "dropped_packets_total", "counter", "Datagrams received and not acted upon.");
   for (uint32_t l = 0; l < w->s->num_lanes; l++)
     for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
@@ -110,8 +107,6 @@ static void put_lanes(const struct writer *w) {
 }
 
 /* --- jobs --- */
-
-typedef double job_value(const struct sml_snapshot *s, const struct sml_job_snapshot *job);
 
 static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
   struct sml_traffic all = {0};
@@ -125,61 +120,44 @@ static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct 
   return all;
 }
 
-#define JOB_VALUE(name, expression)                                                      \
-  static double name(const struct sml_snapshot *s, const struct sml_job_snapshot *job) { \
-    (void)s;                                                                             \
-    return (double)(expression);                                                         \
-  }
-JOB_VALUE(job_world_size, job->is.world_size)
-JOB_VALUE(job_present, job->is.num_present)
-JOB_VALUE(job_late, job->is.num_late)
-JOB_VALUE(job_departed, job->is.num_departed)
-JOB_VALUE(job_called, job->is.submitted)
-JOB_VALUE(job_completed, job->is.completed)
-JOB_VALUE(job_slots, job->is.num_slots)
-JOB_VALUE(job_waiting, job->does.slots_waiting)
-JOB_VALUE(job_sums, job->does.num_results)
-JOB_VALUE(job_sum_age, age_s(s, job->does.progress_ns))
-JOB_VALUE(job_packets, traffic_of(s, job).num_packets)
-JOB_VALUE(job_bytes, traffic_of(s, job).num_bytes)
-JOB_VALUE(job_retransmissions, traffic_of(s, job).num_retransmissions)
-JOB_VALUE(job_repeats, traffic_of(s, job).num_repeats)
+#define JOB_FAMILIES(F)                                                                                          \
+  F("job_world_size", "gauge", "Ranks that the job has when all are in.", job->is.world_size)                    \
+  F("job_ranks_present", "gauge", "Ranks with a control connection.", job->is.num_present)                       \
+  F("job_ranks_late", "gauge", "Ranks that are alive but have not called what others have.", job->is.num_late)   \
+  F("job_ranks_departed", "gauge", "Ranks that left or were lost.", job->is.num_departed)                        \
+  F("job_operations_called_total", "counter", "Operations that the rank that is ahead has called.",              \
+    job->is.submitted)                                                                                           \
+  F("job_operations_completed_total", "counter", "Operations that every rank has completed.", job->is.completed) \
+  F("job_slots", "gauge", "Slots of each of its lanes.", job->is.num_slots)                                      \
+  F("job_slots_waiting", "gauge", "Slots whose sum is not complete.", job->does.slots_waiting)                   \
+  F("job_sums_total", "counter", "Slots completed.", job->does.num_results)                                      \
+  F("job_last_sum_age_seconds", "gauge", "Since a slot was completed.", age_s(s, job->does.progress_ns))         \
+  F("job_received_packets_total", "counter", "Updates and probes of its ranks.", traffic.num_packets)            \
+  F("job_received_bytes_total", "counter", "UDP payload of those.", traffic.num_bytes)                           \
+  F("job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",                \
+    traffic.num_retransmissions)                                                                                 \
+  F("job_repeated_results_total", "counter", "Results sent again to a rank.", traffic.num_repeats)
 
-static const struct {
-  const char *name, *type, *help;
-  job_value *value;
-} job_families[] = {
-    {"job_world_size", "gauge", "Ranks that the job has when all are in.", job_world_size},
-    {"job_ranks_present", "gauge", "Ranks with a control connection.", job_present},
-    {"job_ranks_late", "gauge", "Ranks that are alive but have not called what others have.", job_late},
-    {"job_ranks_departed", "gauge", "Ranks that left or were lost.", job_departed},
-    {"job_operations_called_total", "counter", "Operations that the rank that is ahead has called.",
-     job_called},
-    {"job_operations_completed_total", "counter", "Operations that every rank has completed.", job_completed},
-    {"job_slots", "gauge", "Slots of each of its lanes.", job_slots},
-    {"job_slots_waiting", "gauge", "Slots whose sum is not complete.", job_waiting},
-    {"job_sums_total", "counter", "Slots completed.", job_sums},
-    {"job_last_sum_age_seconds", "gauge", "Since a slot was completed.", job_sum_age},
-    {"job_received_packets_total", "counter", "Updates and probes of its ranks.", job_packets},
-    {"job_received_bytes_total", "counter", "UDP payload of those.", job_bytes},
-    {"job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",
-     job_retransmissions},
-    {"job_repeated_results_total", "counter", "Results sent again to a rank.", job_repeats},
-};
+static const struct family job_families[] = {JOB_FAMILIES(AS_FAMILY)};
 
 static void put_labels(const struct writer *w, const char *name, const struct sml_job_snapshot *job) {
   fprintf(w->stream, "switchml_%s{job_name=\"%s\",key=\"%s\"", name, job->is.name, job->is.key_name);
 }
 
-static void put_jobs(const struct writer *w) {
-  for (size_t i = 0; i < SML_ARRAY_LEN(job_families); i++) {
-    begin(w, job_families[i].name, job_families[i].type, job_families[i].help);
-    for (uint32_t j = 0; j < w->s->num_jobs; j++) {
-      if (w->is_shadowed[j]) continue;
-      put_labels(w, job_families[i].name, &w->s->jobs[j]);
-      fprintf(w->stream, "} %.15g\n", job_families[i].value(w->s, &w->s->jobs[j]));
-    }
+static void put_job_values(const struct writer *w, const struct family *family, size_t f) {
+  const struct sml_snapshot *s = w->s;
+  for (uint32_t j = 0; j < s->num_jobs; j++) {
+    const struct sml_job_snapshot *job = &s->jobs[j];
+    if (w->is_shadowed[j]) continue;
+    const struct sml_traffic traffic = traffic_of(s, job);
+    const double values[] = {JOB_FAMILIES(AS_VALUE)};
+    put_labels(w, family->name, job);
+    fprintf(w->stream, "} %.15g\n", values[f]);
   }
+}
+
+static void put_jobs(const struct writer *w) {
+  put_families(w, job_families, SML_ARRAY_LEN(job_families), put_job_values);
   begin(w, "job_dropped_packets_total", "counter",
         "Datagrams for the job that were not acted upon; reasons that occurred.");
   for (uint32_t j = 0; j < w->s->num_jobs; j++) {
@@ -222,43 +200,30 @@ static void put_tenants(const struct writer *w) {
 
 /* --- ranks --- */
 
-typedef double rank_value(const struct sml_snapshot *s, const struct sml_rank_snapshot *rank);
-#define RANK_VALUE(name, expression)                                                       \
-  static double name(const struct sml_snapshot *s, const struct sml_rank_snapshot *rank) { \
-    (void)s;                                                                               \
-    return (double)(expression);                                                           \
-  }
-RANK_VALUE(rank_late, rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)
-RANK_VALUE(rank_called, rank->member.submitted)
-RANK_VALUE(rank_packets, rank->look.traffic.num_packets)
-RANK_VALUE(rank_bytes, rank->look.traffic.num_bytes)
-RANK_VALUE(rank_retransmissions, rank->look.traffic.num_retransmissions)
-RANK_VALUE(rank_missing, rank->look.slots_missing)
+#define RANK_FAMILIES(F)                                                                                       \
+  F("rank_late_seconds", "gauge", "How long others have waited for the rank to call; 0: it is not late.",      \
+    rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)                                                \
+  F("rank_operations_called_total", "counter", "Operations that the rank has called.", rank->member.submitted) \
+  F("rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",  \
+    rank->look.traffic.num_packets)                                                                            \
+  F("rank_received_bytes_total", "counter", "UDP payload of those.", rank->look.traffic.num_bytes)             \
+  F("rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",                 \
+    rank->look.traffic.num_retransmissions)                                                                    \
+  F("rank_slots_missing", "gauge", "Slots that wait for it.", rank->look.slots_missing)
 
-static const struct {
-  const char *name, *type, *help;
-  rank_value *value;
-} rank_families[] = {
-    {"rank_late_seconds", "gauge", "How long others have waited for the rank to call; 0: it is not late.",
-     rank_late},
-    {"rank_operations_called_total", "counter", "Operations that the rank has called.", rank_called},
-    {"rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",
-     rank_packets},
-    {"rank_received_bytes_total", "counter", "UDP payload of those.", rank_bytes},
-    {"rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",
-     rank_retransmissions},
-    {"rank_slots_missing", "gauge", "Slots that wait for it.", rank_missing},
-};
+static const struct family rank_families[] = {RANK_FAMILIES(AS_FAMILY)};
 
-static void put_family_of_ranks(const struct writer *w, size_t family) {
+static void put_rank_values(const struct writer *w, const struct family *family, size_t f) {
+  const struct sml_snapshot *s = w->s;
   uint32_t num_put = 0;
-  for (uint32_t j = 0; j < w->s->num_jobs; j++) {
-    const struct sml_job_snapshot *job = &w->s->jobs[j];
+  for (uint32_t j = 0; j < s->num_jobs; j++) {
+    const struct sml_job_snapshot *job = &s->jobs[j];
     for (uint32_t i = 0; !w->is_shadowed[j] && i < job->num_ranks; i++) {
-      const struct sml_rank_snapshot *rank = &w->s->ranks[job->first_rank + i];
+      const struct sml_rank_snapshot *rank = &s->ranks[job->first_rank + i];
       if (rank->member.is_gone || num_put++ >= SML_MAX_RANK_SERIES) continue;
-      put_labels(w, rank_families[family].name, job);
-      fprintf(w->stream, ",rank=\"%u\"} %.15g\n", rank->member.rank, rank_families[family].value(w->s, rank));
+      const double values[] = {RANK_FAMILIES(AS_VALUE)};
+      put_labels(w, family->name, job);
+      fprintf(w->stream, ",rank=\"%u\"} %.15g\n", rank->member.rank, values[f]);
     }
   }
 }
@@ -266,10 +231,7 @@ static void put_family_of_ranks(const struct writer *w, size_t family) {
 static void put_ranks(const struct writer *w) {
   uint32_t num_ranks = 0;
   for (uint32_t i = 0; i < w->s->num_ranks; i++) num_ranks += !w->s->ranks[i].member.is_gone;
-  for (size_t i = 0; i < SML_ARRAY_LEN(rank_families); i++) {
-    begin(w, rank_families[i].name, rank_families[i].type, rank_families[i].help);
-    put_family_of_ranks(w, i);
-  }
+  put_families(w, rank_families, SML_ARRAY_LEN(rank_families), put_rank_values);
   put_one(w, "ranks_left_out", "gauge", "Ranks beyond those that have figures of their own here.",
           num_ranks > SML_MAX_RANK_SERIES ? num_ranks - SML_MAX_RANK_SERIES : 0);
 }
