@@ -3,8 +3,8 @@
 """mutants.py [NAME...]: builds each seeded bug of mutants/list behind its build flag (-Dmutant=NAME) and
 runs the tests until one finds it. Prints which; exit status 1 if a mutant lived.
 
-Tests run in the order of SUITES, the quick ones first, so the one named is the first that sees the bug, not
-the only one. A test that was written for the mutant is marked.
+Tests run in the order of SUITES, those of the layer that is changed before all others and long ones last, so the one
+named is the first that sees the bug, not the only one. A test that was written for the mutant is marked.
 """
 import concurrent.futures
 import json
@@ -20,9 +20,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "mutants"))
 import apply # noqa: E402  pylint: disable=wrong-import-position
 
-SUITES = ["base", "core", "quant", "ctl", "fuzz", "engine", "sim", "aggd", "lib", "netio"]
+SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "host", "engine", "sim", "aggd", "lib", "netio"]
 NUM_BUILDS = min(2, os.cpu_count() or 1)
-TIMEOUT_S = 120
+TIMEOUT_S = 300 # far more than any test takes, on a busy machine too: "did not end" must be the mutant's doing
 NOT_OK = re.compile(r"^\s*not ok\s*\d*\s*-?\s*(.*)$", re.MULTILINE)
 
 
@@ -48,7 +48,7 @@ class Build:
             raise SystemExit(f"mutants: meson failed:\n{done.stdout[-3000:]}")
         self.ninja("build.ninja")
 
-    def tests(self):
+    def tests(self, layer):
         text = subprocess.run(["meson", "introspect", self.directory, "--tests"], text=True, check=True,
                               stdout=subprocess.PIPE).stdout
         tests = []
@@ -56,7 +56,8 @@ class Build:
             suites = [suite.split(":")[-1] for suite in test["suite"]]
             ranks = [SUITES.index(suite) for suite in suites if suite in SUITES]
             if ranks and "soak" not in suites and "nosan" not in suites and test["protocol"] == "tap":
-                tests.append((min(ranks), test))
+                order = (layer not in suites, "slow" in suites or not test.get("is_parallel", True), min(ranks))
+                tests.append((order, test))
         return [test for _, test in sorted(tests, key=lambda pair: pair[0])]
 
     def run(self, test):
@@ -80,7 +81,7 @@ class Build:
 def kill(build, mutant):
     started = time.monotonic()
     build.select(mutant.name)
-    for test in build.tests():
+    for test in build.tests(os.path.basename(os.path.dirname(mutant.file))):
         failed = build.run(test)
         if failed is not None:
             is_written = mutant.written and mutant.written in f"{test['name']}: {failed}"
