@@ -55,6 +55,9 @@
 #ifndef GIVE_UPS
 #define GIVE_UPS 0 /* workers whose own deadline passes */
 #endif
+#ifndef QUESTIONS
+#define QUESTIONS 0 /* at any time the aggregator may ask any member about a slot, or repeat a result to it */
+#endif
 #ifndef RETRIES
 #define RETRIES 0 /* times that a worker joins again after an error or its restart */
 #endif
@@ -331,6 +334,17 @@ inline aggregate(from) {
   fi
 }
 
+/* Unasked: what the order of packets makes it do (aggregator_solicit.c, worker_gaps.c) it may do at any time. That a
+ * worker leaves a question alone which crossed its update is as if the question were lost. */
+inline question(to) {
+  printf("question %d %d %d %d %d\n", to, c, cell[c].seen == EVERYONE, cell[c].phase, cell[c].tag);
+  m = PACKET(0, epoch, c / 2, cell[c].phase, cell[c].tag);
+  if
+  :: cell[c].seen == EVERYONE -> answer(to, REPEAT, cell[c].is_wrong)
+  :: else -> answer(to, PENDING, (cell[c].seen & BIT(to)) == 0)
+  fi
+}
+
 /* What a control connection brings. */
 inline hear(from) {
   printf("hear %d %d\n", from, notice[from]);
@@ -566,6 +580,9 @@ inline be_calm() {
    notice[x] == 0)
 #define MAY_SUBMIT(x) (status[x] == RUNNING && submitted[x] < K)
 #define MAY_ASK(x) (status[x] == RUNNING && (state[(x) * S] == OUTSTANDING || state[(x) * S + S - 1] == OUTSTANDING))
+#define MAY_BE_ASKED(x) \
+  (QUESTIONS && is_open && (departed & BIT(x)) == 0 && queue[N + (x)].num < C_DOWN && \
+   (cell[0].phase != 0 || cell[1].phase != 0 || cell[2 * S - 2].phase != 0 || cell[2 * S - 1].phase != 0))
 #define IS_IN_JOB(x) (status[x] == RUNNING || status[x] == WANTING)
 #if N == 2
 #define ANY(CLAIM) (CLAIM(0) || CLAIM(1))
@@ -632,6 +649,16 @@ active proctype world() {
         fi;
         clear()
       }
+    }
+  :: ANY(MAY_BE_ASKED) -> atomic {
+      CHOOSE_WORKER(MAY_BE_ASKED);
+      if
+      :: cell[0].phase != 0 -> c = 0
+      :: cell[1].phase != 0 -> c = 1
+      :: S > 1 && cell[2 * S - 2].phase != 0 -> c = 2 * S - 2
+      :: S > 1 && cell[2 * S - 1].phase != 0 -> c = 2 * S - 1
+      fi;
+      d_step { question(w); clear() }
     }
   :: ANY(MAY_SUBMIT) -> atomic { CHOOSE_WORKER(MAY_SUBMIT); d_step { submit(w); clear() } }
   :: ANY(HAS_NOTICE) -> atomic { CHOOSE_WORKER(HAS_NOTICE); d_step { hear(w); clear() } }

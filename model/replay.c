@@ -71,7 +71,8 @@ static struct world {
 } world;
 
 static struct counts {
-  uint64_t lines, worlds, actions, packets, lost, repeated, results, repeats, pendings, refused, stale, closes;
+  uint64_t lines, worlds, actions, packets, lost, repeated, results, repeats, pendings, questions, refused, stale;
+  uint64_t closes;
 } counts;
 
 static _Alignas(64) uint8_t aggregator_memory[1 << 12];
@@ -432,8 +433,33 @@ static void hear(uint32_t rank, uint32_t notice) {
   world.is_blocked = sml_aggregator_depart(world.aggregator, rank) != UINT32_MAX;
 }
 
+/* Unasked. A result is asked for by its grant, as by a worker that lacks it; a question is worded as by
+ * sml_aggregator_next_solicit(), and always answered, as one that did not cross the update. */
+static void question(uint32_t rank, uint32_t cell, bool is_complete, uint32_t phase, uint32_t chunk) {
+  counts.questions++;
+  if (is_complete) {
+    struct sml_header h;
+    sml_aggregator_result(world.aggregator, cell, &h);
+    check(h.phase == phase && h.tag == tag_of(chunk), "another phase or chunk is complete");
+    const struct sml_header ask = {
+        .type = SML_PACKET_PROBE, .flags = SML_FLAG_BY_GRANT, .rank = (uint16_t)rank, .chunk = h.chunk};
+    const struct sml_decision d = sml_aggregator_decide(world.aggregator, &ask);
+    check(d.verdict == SML_VERDICT_REPEAT && d.cell == cell, "a result is not found by its grant");
+    send_result(cell, rank, SML_FLAG_RETRANSMISSION);
+    return;
+  }
+  const struct packet about = {.header = {.type = SML_PACKET_PENDING,
+                                          .epoch = world.epoch,
+                                          .rank = (uint16_t)rank,
+                                          .slot = (uint16_t)(cell / 2),
+                                          .phase = phase,
+                                          .tag = tag_of(chunk)}};
+  send_pending(&about);
+  world.outcome[0] = '\0'; /* nobody asked for it */
+}
+
 static void replay_action(const char *line) {
-  uint32_t a, b;
+  uint32_t a, b, is_complete, phase, chunk;
   finish_action();
   counts.actions++;
   world.now_ns += STEP_NS;
@@ -445,6 +471,8 @@ static void replay_action(const char *line) {
     flush(a);
   } else if (sscanf(line, "begin %u %u", &a, &b) == 2) begin(a, b);
   else if (sscanf(line, "hear %u %u", &a, &b) == 2) hear(a, b);
+  else if (sscanf(line, "question %u %u %u %u %u", &a, &b, &is_complete, &phase, &chunk) == 5)
+    question(a, b, is_complete, phase, chunk);
   else if (strcmp(line, "restart\n") == 0) world.may_close = true;
   else if (strncmp(line, "join ", 5) != 0 && strncmp(line, "refuse ", 7) != 0 && strncmp(line, "told ", 5) != 0 &&
            strncmp(line, "kill ", 5) != 0)
@@ -469,11 +497,15 @@ int main(void) {
     else if (strstr(line, "process") == NULL) differ("a line that cannot be read: %s", line); /* spin's last words */
   }
   check(has_ended && counts.worlds > 0, "the trace has no end");
-  printf("%llu worlds, %llu actions, %llu packets (%llu lost, %llu repeated), %llu sums, %llu repeated results, "
-         "%llu PENDING, %llu stale, %llu refused, %llu jobs ended\n",
-         (unsigned long long)counts.worlds, (unsigned long long)counts.actions, (unsigned long long)counts.packets,
-         (unsigned long long)counts.lost, (unsigned long long)counts.repeated, (unsigned long long)counts.results,
-         (unsigned long long)counts.repeats, (unsigned long long)counts.pendings, (unsigned long long)counts.stale,
-         (unsigned long long)counts.refused, (unsigned long long)counts.closes);
+  const struct {
+    uint64_t count;
+    const char *what;
+  } words[] = {{counts.worlds, "worlds"}, {counts.actions, "actions"}, {counts.packets, "packets"},
+               {counts.lost, "of them lost"}, {counts.repeated, "repeated"}, {counts.results, "sums"},
+               {counts.repeats, "repeated results"}, {counts.pendings, "PENDING"}, {counts.questions, "questions"},
+               {counts.stale, "stale"}, {counts.refused, "refused"}, {counts.closes, "jobs ended"}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(words); i++)
+    printf("%s%llu %s", i > 0 ? ", " : "", (unsigned long long)words[i].count, words[i].what);
+  putchar('\n');
   return 0;
 }
