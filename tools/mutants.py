@@ -21,6 +21,7 @@ sys.path.insert(0, os.path.join(ROOT, "mutants"))
 import apply # noqa: E402  pylint: disable=wrong-import-position
 
 SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "host", "engine", "sim", "aggd", "lib", "netio"]
+TEST_ENV = {"SWITCHML_CHECK": "1", "SWITCHML_SHARED_MEMORY": "0"} # as meson test has it
 NUM_BUILDS = min(2, os.cpu_count() or 1)
 TIMEOUT_S = 300 # far more than any test takes, on a busy machine too: "did not end" must be the mutant's doing
 NOT_OK = re.compile(r"^\s*not ok\s*\d*\s*-?\s*(.*)$", re.MULTILINE)
@@ -67,7 +68,7 @@ class Build:
                    if word.startswith(self.directory + os.sep)]
         self.ninja(*targets)
         try:
-            done = subprocess.run(test["cmd"], env={**os.environ, **test["env"]}, text=True, check=False,
+            done = subprocess.run(test["cmd"], env={**os.environ, **TEST_ENV, **test["env"]}, text=True, check=False,
                                   cwd=test["workdir"] or self.directory, timeout=TIMEOUT_S, errors="replace",
                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
@@ -78,12 +79,31 @@ class Build:
         return f"ended with {done.returncode}" if done.returncode != 0 else None
 
 
-def kill(build, mutant):
+class Baseline:
+    """The tests without a mutant: one that fails all the same has found nothing."""
+
+    def __init__(self):
+        self.lock, self.build, self.results = threading.Lock(), Build("plain"), {}
+
+    def passes(self, name):
+        with self.lock:
+            if not self.results:
+                self.build.select("")
+                self.results = {"": True}
+            if name not in self.results:
+                test = next(test for test in self.build.tests("") if test["name"] == name)
+                self.results[name] = self.build.run(test) is None
+                if not self.results[name]:
+                    print(f"mutants: {name} fails without a mutant, too: it is left out", file=sys.stderr, flush=True)
+            return self.results[name]
+
+
+def kill(build, baseline, mutant):
     started = time.monotonic()
     build.select(mutant.name)
     for test in build.tests(os.path.basename(os.path.dirname(mutant.file))):
         failed = build.run(test)
-        if failed is not None:
+        if failed is not None and baseline.passes(test["name"]):
             is_written = mutant.written and mutant.written in f"{test['name']}: {failed}"
             return f"{test['name']}: {failed}{' (written for it)' if is_written else ''}", started
     return None, started
@@ -92,13 +112,13 @@ def kill(build, mutant):
 def main(names):
     mutants = [apply.find(name) for name in names] if names else apply.read_list()
     builds = [Build(number) for number in range(NUM_BUILDS)]
-    lock, lived = threading.Lock(), []
+    lock, lived, baseline = threading.Lock(), [], Baseline()
 
     def work(mutant):
         with lock:
             build = builds.pop()
         try:
-            killer, started = kill(build, mutant)
+            killer, started = kill(build, baseline, mutant)
         finally:
             with lock:
                 builds.append(build)
