@@ -8,6 +8,7 @@
 #define MAX_JOIN_TIMEOUT_NS (7 * 24 * 3600 * SML_NS_PER_S)
 #define MAX_WINDOW_SLOTS 32768u
 #define MAX_LISTED_RANKS 8u
+#define PACKET_BYTES 74u /* that a link carries for a chunk beside its payload: our header, UDP, IPv4, Ethernet */
 
 uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features) {
   return SML_CTL_HEADER_BYTES + (is_keyed ? SML_CTL_KEYED_BYTES : 0) +
@@ -363,12 +364,24 @@ static uint32_t count_started(const struct sml_registry *r) {
   return num_jobs;
 }
 
-/* Path and place of all ranks, the chunk and the pool decide (tuning.h). */
+/* All that started jobs may have on their way at once: each slot is at one place, but for every rank that sends. */
+static uint64_t count_windows_bytes(const struct sml_registry *r) {
+  uint64_t num_bytes = 0;
+  for (uint32_t i = 0; i < r->jobs_end; i++) {
+    const struct sml_job_entry *job = &r->jobs[i];
+    if (job->state != SML_JOB_STARTED || job->num_members == 0 || sml_registry_is_one_host(r, job)) continue;
+    num_bytes += (uint64_t)job->num_slots * job->num_lanes * job->num_contributors * (job->chunk_bytes + PACKET_BYTES);
+  }
+  return num_bytes;
+}
+
+/* Path and place of all ranks, the chunk and the pool decide, and what others do (tuning.h). */
 static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry *job) {
   struct sml_tuning tuning = {.num_asked = job->num_slots,
                               .num_lanes = job->num_lanes * sml_max_u32(job->num_shards, 1),
                               .chunk_bytes = job->chunk_bytes,
                               .pool_slots = r->options.pool_slots,
+                              .others_bytes = count_windows_bytes(r),
                               .is_loopback = true,
                               .is_hosted = r->options.is_hosted};
   for (uint32_t i = 0; i < r->jobs_end; i++) {

@@ -460,6 +460,32 @@ static void test_slots_are_chosen(void **state) {
   }
 }
 
+/* A rank that joins while another job fills the queues measures them: its job gets no larger window for that. */
+static void test_slots_beside_others(void **state) {
+  (void)state;
+  struct sml_registry_options options = defaults();
+  options.pool_slots = 65536;
+  options.num_lanes = 1;
+  options.max_jobs = 5;
+  begin_with(options);
+  const uint32_t num_slots[] = {256, 256, 256, 8192, 256};
+  const uint64_t rtts_ns[] = {100000, 6000000, 12000000, 50000000, 12000000};
+  for (uint32_t j = 0; j < SML_ARRAY_LEN(rtts_ns); j++) {
+    const char name[] = {(char)('a' + j), 0};
+    for (uint32_t rank = 0; rank < 2; rank++) {
+      struct sml_ctl_message m = join_message(name, rank, 2);
+      m.u.join.num_slots = 0;
+      opened(2 * j + rank);
+      said(2 * j + rank, &m);
+    }
+    for (uint32_t rank = 0; rank < 2; rank++)
+      said(2 * j + rank, &(struct sml_ctl_message){.kind = SML_CTL_PROBED,
+                                                   .u.probed = {.datagram_bytes = 1472, .rtt_ns = rtts_ns[j]}});
+    assert_int_equal(w.last[2 * j].u.start.num_slots, num_slots[j]);
+    assert_true(w.last[2 * j].u.start.rtt_ns == rtts_ns[j]);
+  }
+}
+
 /* A pool gives what it has to spare, and keeps a few slots for each job that may still come. */
 static void test_chosen_slots_make_do(void **state) {
   (void)state;
@@ -529,6 +555,7 @@ int main(void) {
       BOTH(test_slots_run_out),
       BOTH(test_what_is_asked_for_is_given),
       BOTH(test_slots_are_chosen),
+      BOTH(test_slots_beside_others),
       BOTH(test_chosen_slots_make_do),
       BOTH(test_too_many_jobs),
   };

@@ -10,6 +10,7 @@
 #define HOSTED_WINDOWS 4u
 #define MOST_BYTES (1u << 24)     /* what sockets are asked to hold, about */
 #define PATH_BYTES_PER_US 1250u   /* 10 Gbit/s: nobody knows the rate before there is traffic */
+#define OTHERS_NS_PER_BYTE 8u     /* 1 Gbit/s: a slower aggregator's jobs may get unequal windows */
 #define LOOPBACK_RTT_NS (2 * SML_NS_PER_MS) /* above it somebody has put a delay there, which is to be served */
 
 /* The largest power of two of slots within num_bytes a lane, but not below FEW. */
@@ -33,19 +34,26 @@ uint32_t sml_tuning_reserve(uint32_t pool_slots, uint32_t max_jobs, uint32_t num
   return num_sure > num_running + 1 ? (num_sure - num_running - 1) * SML_TUNING_FEW_SLOTS : 0;
 }
 
+/* Of the path alone: the queue of others is not what a window has to cover, but what it would add to. */
+static uint64_t path_rtt(const struct sml_tuning *t) {
+  const uint64_t others_ns = sml_min_u64(t->others_bytes, UINT64_MAX / OTHERS_NS_PER_BYTE) * OTHERS_NS_PER_BYTE;
+  return t->rtt_ns > others_ns ? t->rtt_ns - others_ns : 0;
+}
+
 uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out) {
   SML_ASSERT(t->num_lanes >= 1 && t->chunk_bytes >= 1 && t->pool_slots >= 1);
   *why_out = SML_SLOTS_REASON_ASKED;
   if (t->num_asked != 0) return slots_within(MOST_BYTES, t->chunk_bytes, t->num_asked);
   const uint32_t share = share_of(t);
-  const bool is_near = t->is_loopback && t->rtt_ns < LOOPBACK_RTT_NS;
+  const uint64_t rtt_ns = path_rtt(t);
+  const bool is_near = t->is_loopback && rtt_ns < LOOPBACK_RTT_NS;
   const uint32_t num_windows = t->is_hosted && !is_near ? HOSTED_WINDOWS : 1;
   const uint32_t usual = sml_max_u32(SML_TUNING_FEW_SLOTS, num_windows * USUAL_SLOTS >> sml_ceil_log2(t->num_lanes));
   const uint64_t base_bytes = is_near ? LOOPBACK_BYTES : num_windows * USUAL_BYTES;
   uint32_t num_slots = slots_within(base_bytes / t->num_lanes, t->chunk_bytes, usual);
   *why_out = is_near ? SML_SLOTS_REASON_LOOPBACK : SML_SLOTS_REASON_USUAL;
   if (!is_near) {
-    const uint64_t path_bytes = sml_min_u64(t->rtt_ns / SML_NS_PER_US, MOST_BYTES) * PATH_BYTES_PER_US;
+    const uint64_t path_bytes = sml_min_u64(rtt_ns / SML_NS_PER_US, MOST_BYTES) * PATH_BYTES_PER_US;
     const uint64_t window_bytes = sml_min_u64(path_bytes, MOST_BYTES) / t->num_lanes;
     const uint32_t path_slots = slots_within(window_bytes, t->chunk_bytes, sml_max_u32(share, SML_TUNING_FEW_SLOTS));
     if (path_slots > num_slots) *why_out = SML_SLOTS_REASON_PATH;

@@ -17,7 +17,9 @@ struct sml_tuning {
   uint32_t chunk_bytes; /* >= 1 */
   uint32_t pool_slots;  /* that the aggregator has a lane, for all jobs together; >= 1 */
   uint32_t kept_slots;  /* of these, those that other jobs have, or are to find when they come */
-  uint64_t rtt_ns;      /* the smallest seen of the furthest rank, without load; 0: not known */
+  uint64_t rtt_ns;      /* the smallest seen of the furthest rank; 0: not known */
+  /* What other jobs may have waiting in the aggregator's queues: a rank that joins meanwhile measures that, too. */
+  uint64_t others_bytes;
   bool is_loopback;     /* all ranks are on the aggregator's host */
   bool is_hosted;       /* the aggregator is in a rank's process */
 };

@@ -21,56 +21,65 @@ static const struct row {
   bool is_loopback;
   uint32_t num_slots;
   int why;
+  uint64_t others_bytes;
 } rows[] = {
     /* near */
-    {0, 1, 1440, 8192, 0, false, 256, USUAL},
-    {0, 1, 1440, 8192, 100, false, 256, USUAL},
-    {0, 1, 1440, 8192, 589, false, 256, USUAL},
-    {0, 1, 8928, 8192, 100, false, 128, USUAL},
-    {0, 1, 65472, 8192, 100, false, 32, USUAL},
-    {0, 2, 1440, 8192, 100, false, 128, USUAL},
-    {0, 3, 1440, 8192, 100, false, 64, USUAL},
-    {0, 16, 8928, 8192, 100, false, 32, USUAL},
-    {0, 1024, 1440, 8192, 100, false, 32, USUAL},
+    {0, 1, 1440, 8192, 0, false, 256, USUAL, 0},
+    {0, 1, 1440, 8192, 100, false, 256, USUAL, 0},
+    {0, 1, 1440, 8192, 589, false, 256, USUAL, 0},
+    {0, 1, 8928, 8192, 100, false, 128, USUAL, 0},
+    {0, 1, 65472, 8192, 100, false, 32, USUAL, 0},
+    {0, 2, 1440, 8192, 100, false, 128, USUAL, 0},
+    {0, 3, 1440, 8192, 100, false, 64, USUAL, 0},
+    {0, 16, 8928, 8192, 100, false, 32, USUAL, 0},
+    {0, 1024, 1440, 8192, 100, false, 32, USUAL, 0},
     /* far: 10 Gbit/s times the round trip */
-    {0, 1, 1440, 8192, 590, false, 512, PATH},
-    {0, 1, 1440, 8192, 5000, false, 4096, PATH},
-    {0, 1, 8928, 8192, 5000, false, 512, PATH},
-    {0, 2, 8928, 8192, 5000, false, 256, PATH},
-    {0, 1, 1440, 8192, 50000, false, 4096, PATH},
-    {0, 1, 1440, 65536, 50000, false, 8192, PATH},
-    {0, 1, 8928, 8192, 50000, false, 1024, PATH},
-    {0, 1, 8928, 8192, UINT64_MAX / 1000, false, 1024, PATH},
-    {0, 1, 1, 65536, UINT64_MAX / 1000, false, 32768, PATH},
+    {0, 1, 1440, 8192, 590, false, 512, PATH, 0},
+    {0, 1, 1440, 8192, 5000, false, 4096, PATH, 0},
+    {0, 1, 8928, 8192, 5000, false, 512, PATH, 0},
+    {0, 2, 8928, 8192, 5000, false, 256, PATH, 0},
+    {0, 1, 1440, 8192, 50000, false, 4096, PATH, 0},
+    {0, 1, 1440, 65536, 50000, false, 8192, PATH, 0},
+    {0, 1, 8928, 8192, 50000, false, 1024, PATH, 0},
+    {0, 1, 8928, 8192, UINT64_MAX / 1000, false, 1024, PATH, 0},
+    {0, 1, 1, 65536, UINT64_MAX / 1000, false, 32768, PATH, 0},
+    /* far, but for what others have waiting */
+    {0, 1, 1440, 8192, 5000, false, 256, USUAL, 625000},
+    {0, 1, 1440, 8192, 5000, false, 256, USUAL, 552000},
+    {0, 1, 1440, 8192, 5000, false, 512, PATH, 550000},
+    {0, 1, 1440, 8192, 50000, false, 4096, PATH, 625000},
+    {0, 1, 1440, 8192, 50000, false, 256, USUAL, UINT64_MAX},
+    {0, 1, 8928, 8192, 5000, true, 64, LOOPBACK, 625000},
+    {512, 1, 1440, 8192, 5000, false, 512, ASKED, 625000},
     /* one host */
-    {0, 1, 8928, 8192, 100, true, 64, LOOPBACK},
-    {0, 2, 8928, 8192, 100, true, 32, LOOPBACK},
-    {0, 1, 1440, 8192, 0, true, 256, LOOPBACK},
-    {0, 1, 65472, 8192, 100, true, 32, LOOPBACK},
-    {0, 1, 8928, 8192, 1999, true, 64, LOOPBACK},
-    {0, 1, 8928, 8192, 5000, true, 512, PATH},
+    {0, 1, 8928, 8192, 100, true, 64, LOOPBACK, 0},
+    {0, 2, 8928, 8192, 100, true, 32, LOOPBACK, 0},
+    {0, 1, 1440, 8192, 0, true, 256, LOOPBACK, 0},
+    {0, 1, 65472, 8192, 100, true, 32, LOOPBACK, 0},
+    {0, 1, 8928, 8192, 1999, true, 64, LOOPBACK, 0},
+    {0, 1, 8928, 8192, 5000, true, 512, PATH, 0},
     /* half of the pool, or all of a tiny one */
-    {0, 1, 1440, 512, 0, false, 256, USUAL},
-    {0, 1, 1440, 511, 0, false, 128, POOL},
-    {0, 1, 1440, 1024, 50000, false, 512, PATH},
-    {0, 1, 1440, 40, 0, false, 32, POOL},
-    {0, 1, 1440, 7, 0, true, 4, POOL},
-    {0, 1, 1440, 1, 50000, false, 1, POOL},
+    {0, 1, 1440, 512, 0, false, 256, USUAL, 0},
+    {0, 1, 1440, 511, 0, false, 128, POOL, 0},
+    {0, 1, 1440, 1024, 50000, false, 512, PATH, 0},
+    {0, 1, 1440, 40, 0, false, 32, POOL, 0},
+    {0, 1, 1440, 7, 0, true, 4, POOL, 0},
+    {0, 1, 1440, 1, 50000, false, 1, POOL, 0},
     /* a number is a number, up to 16 MiB */
-    {1, 1, 1440, 8192, 50000, false, 1, ASKED},
-    {256, 4, 8928, 8192, 0, true, 256, ASKED},
-    {8192, 1, 1440, 8192, 0, false, 8192, ASKED},
-    {512, 1, 32768, 8192, 0, false, 512, ASKED},
-    {512, 1, 32772, 8192, 0, false, 256, ASKED},
-    {16, 1, 65472, 8192, 0, false, 16, ASKED},
+    {1, 1, 1440, 8192, 50000, false, 1, ASKED, 0},
+    {256, 4, 8928, 8192, 0, true, 256, ASKED, 0},
+    {8192, 1, 1440, 8192, 0, false, 8192, ASKED, 0},
+    {512, 1, 32768, 8192, 0, false, 512, ASKED, 0},
+    {512, 1, 32772, 8192, 0, false, 256, ASKED, 0},
+    {16, 1, 65472, 8192, 0, false, 16, ASKED, 0},
 };
 
 /* Hosts that aggregate themselves. */
 static const struct row hosted_rows[] = {
-    {0, 2, 1424, 8192, 100, false, 512, USUAL},   {0, 8, 1424, 8192, 100, false, 128, USUAL},
-    {0, 64, 1424, 8192, 100, false, 32, USUAL},   {0, 8, 8912, 8192, 100, false, 64, USUAL},
-    {0, 8, 1424, 8192, 100, true, 32, LOOPBACK},  {0, 8, 1424, 8192, 50000, false, 1024, PATH},
-    {16, 8, 1424, 8192, 100, false, 16, ASKED},
+    {0, 2, 1424, 8192, 100, false, 512, USUAL, 0},   {0, 8, 1424, 8192, 100, false, 128, USUAL, 0},
+    {0, 64, 1424, 8192, 100, false, 32, USUAL, 0},   {0, 8, 8912, 8192, 100, false, 64, USUAL, 0},
+    {0, 8, 1424, 8192, 100, true, 32, LOOPBACK, 0},  {0, 8, 1424, 8192, 50000, false, 1024, PATH, 0},
+    {16, 8, 1424, 8192, 100, false, 16, ASKED, 0},
 };
 
 static struct sml_tuning tuning_of(const struct row *row, bool is_hosted) {
@@ -79,6 +88,7 @@ static struct sml_tuning tuning_of(const struct row *row, bool is_hosted) {
                              .chunk_bytes = row->chunk_bytes,
                              .pool_slots = row->pool_slots,
                              .rtt_ns = row->rtt_us * SML_NS_PER_US,
+                             .others_bytes = row->others_bytes,
                              .is_loopback = row->is_loopback,
                              .is_hosted = is_hosted};
 }
