@@ -63,6 +63,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
                       o->has_fixed_window || sml_worker_is_paper(w));
   sml_worker_gaps_init(w);
   w->prng.state = o->seed;
+  w->room_chunks = UINT32_MAX;
   return w;
 }
 
@@ -263,9 +264,31 @@ static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *
 static struct queue *find_update(struct sml_worker *w) {
   if (w->updates.count > 0) return &w->updates;
   if (w->fresh.count == 0) return NULL;
-  if (w->congestion.is_fixed || sml_worker_num_under_way(w) < sml_congestion_window(&w->congestion)) return &w->fresh;
-  sml_congestion_note_limited(&w->congestion);
+  if (w->congestion.is_fixed) return &w->fresh;
+  if (sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion)) {
+    sml_congestion_note_limited(&w->congestion);
+    return NULL;
+  }
+  if (w->room_chunks > 0) return &w->fresh;
+  w->view.is_out_of_room = true;
   return NULL;
+}
+
+uint32_t sml_worker_num_ready(const struct sml_worker *w) {
+  return w->fresh.count;
+}
+
+void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks) {
+  w->room_chunks = num_chunks;
+  w->view.is_out_of_room = false;
+}
+
+bool sml_worker_has_fixed_window(const struct sml_worker *w) {
+  return w->congestion.is_fixed;
+}
+
+uint64_t sml_worker_under_way_bytes(const struct sml_worker *w) {
+  return sml_worker_num_under_way(w) * (w->options.chunk_bytes + SML_HEADER_BYTES);
 }
 
 uint32_t sml_worker_peek_send(struct sml_worker *w) {
@@ -335,6 +358,7 @@ static void send_update(struct sml_worker *w, struct queue *q, uint64_t now_ns, 
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     slot->state = OUTSTANDING;
     w->view.num_outstanding++;
+    w->room_chunks--;
     w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = false;

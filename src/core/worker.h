@@ -60,6 +60,14 @@ void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send
 /* Payload bytes of what next_send would give now (a burst has equal frames); 0 for a probe,
  * UINT32_MAX for nothing. */
 uint32_t sml_worker_peek_send(struct sml_worker *w);
+/* Chunks that wait to be sent for the first time. */
+uint32_t sml_worker_num_ready(const struct sml_worker *w);
+/* From now on at most so many of them may be sent, whatever the window; UINT32_MAX: any number, as at the start. No
+ * limit to a worker whose window is fixed, which does not heed other traffic. */
+void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks);
+bool sml_worker_has_fixed_window(const struct sml_worker *w);
+/* Bytes of chunks that are under way, headers included. */
+uint64_t sml_worker_under_way_bytes(const struct sml_worker *w);
 
 enum sml_accept_kind {
   SML_ACCEPT_DROP,      /* count `drop` */
@@ -108,6 +116,7 @@ struct sml_worker_view {
   uint64_t num_reductions, num_marks; /* of the window; packets that were marked or told of one */
   uint64_t busiest_slot_chunks; /* results of the slot that had most: how granted chunks go round one that waits */
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
+  bool is_out_of_room;        /* since sml_worker_set_room(): that alone held a chunk back */
   bool is_waiting;
   uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */
   uint64_t waiting_since_ns;

@@ -92,6 +92,7 @@ struct sml_worker {
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   struct sml_congestion congestion;
+  uint32_t room_chunks; /* how many more may be sent for the first time, by their sender's own queue */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;

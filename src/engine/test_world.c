@@ -166,6 +166,7 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
                                             .slot_base = (uint16_t)(j * o->num_slots),
                                             .chunk_bytes = o->chunk_bytes,
                                             .is_checked = !o->is_unchecked,
+                                            .has_fixed_window = o->has_fixed_window,
                                             .first_phase = o->first_phase,
                                             .first_chunk = o->first_chunk,
                                             .num_operations = o->num_operations};

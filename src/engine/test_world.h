@@ -34,6 +34,7 @@ struct world_options {
    * lowest of each has lanes; calls give it the inputs of all once all have submitted, and its result to all. */
   uint32_t num_contributors;
   uint16_t contributors[WORLD_MAX_RANKS];
+  bool has_fixed_window;             /* of chunks under way: nothing limits it */
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double up_mark;                    /* chance that an update comes marked; faults.mark: that any frame does */
   double stall;                      /* chance that an engine sits out a pass */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/host_queue.h"
 #include "engine/records.h"
 #include "engine/tags.h"
 #include "quant/check.h"
@@ -62,6 +63,8 @@ struct sml_worker_engine {
   _Atomic bool has_offload;      /* likewise */
   bool has_results; /* this pass brought some */
   bool awaits_frames; /* something was outstanding after the last pass */
+  uint64_t sent_bytes; /* in this pass */
+  struct sml_host_queue host_queue;
   uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
@@ -480,11 +483,26 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       last_bytes = head_bytes + next_bytes;
       num_frames++;
       lane->tx_bytes += last_bytes;
+      e->sent_bytes += last_bytes;
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(lane));
     lane->tx_packets += num_frames;
     io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
   }
+}
+
+/* How many new chunks may go to this host's queue now (host_queue.h). */
+static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane) {
+  struct sml_netio *io = e->options.io;
+  struct sml_host_queue *q = &e->host_queue;
+  if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
+  const struct sml_worker_options *o = &lane->options.worker;
+  const uint32_t frame_bytes = o->chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  const uint32_t num_ready = sml_worker_num_ready(lane->worker);
+  const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_HOST_QUEUE_FEW_CHUNKS : 0;
+  if (sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes)) < num_ready)
+    q->most_bytes = io->ops->tx_waiting(io);
+  return sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes));
 }
 
 /* h: NULL if nothing of the packet can be believed. */
@@ -694,6 +712,8 @@ static uint64_t pump_hellos(struct sml_worker_engine *e, uint64_t now_ns) {
 static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
   const uint32_t num_slots = lane->options.worker.num_slots, most = sml_min_u32(v->window_chunks, num_slots);
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
+  /* This host's queue is long enough. */
+  if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, SML_HOST_QUEUE_LOOK_NS);
   if (v->num_outstanding < most - most / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
@@ -713,6 +733,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   e->has_results = false;
+  e->sent_bytes = 0;
   e->num_passes++;
   const size_t num_frames = should_send_first(e) ? 0 : io->ops->rx_burst(io, e->frames, RX_FRAMES);
   e->frames_end = e->frames + num_frames;
@@ -726,15 +747,20 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     admit(lane, now_ns);
     if (lane->failed_status == SML_OK) {
       sml_worker_on_timer(lane->worker, now_ns);
+      sml_worker_set_room(lane->worker, find_room(e, lane));
       transmit(e, lane, now_ns);
       deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));
     }
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
+    sml_host_queue_count(&e->host_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns);
+    if (view.is_out_of_room && lane->failed_status == SML_OK)
+      deadline = sml_min_u64(deadline, now_ns + SML_HOST_QUEUE_LOOK_NS);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
     publish(lane, &view);
   }
   io->ops->tx_flush(io);
+  sml_host_queue_end_pass(&e->host_queue, e->sent_bytes);
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   atomic_store_explicit(&e->system_calls, io->stats.system_calls, memory_order_relaxed);
   atomic_store_explicit(&e->has_offload, io->has_segmentation_offload, memory_order_relaxed);

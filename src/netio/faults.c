@@ -247,6 +247,14 @@ static void faults_leave_group(struct sml_netio *io, const struct sml_addr *grou
   inner->ops->leave_group(inner, group);
 }
 
+static uint64_t faults_tx_waiting(struct sml_netio *io) {
+  struct faults *wrap = faults_of(io);
+  struct sml_netio *inner = wrap->inner;
+  const uint64_t num_bytes = inner->ops->tx_waiting == NULL ? 0 : inner->ops->tx_waiting(inner);
+  share_stats(wrap);
+  return num_bytes;
+}
+
 static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .close = faults_close,
                                                 .local_addr = faults_local_addr,
@@ -257,7 +265,8 @@ static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .wait = faults_wait,
                                                 .wake = faults_wake,
                                                 .join_group = faults_join_group,
-                                                .leave_group = faults_leave_group};
+                                                .leave_group = faults_leave_group,
+                                                .tx_waiting = faults_tx_waiting};
 
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options) {
   struct faults *f = calloc(1, sizeof *f);

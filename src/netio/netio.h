@@ -75,6 +75,8 @@ struct sml_netio_ops {
    * the one who sends it). 0, or -errno: ENOBUFS when SML_NETIO_MAX_GROUPS are joined. leave_group() ends one join. */
   int (*join_group)(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via);
   void (*leave_group)(struct sml_netio *io, const struct sml_addr *group);
+  /* Bytes of flushed frames, about, that have not left this host yet: one system call. NULL, or 0: they do not wait. */
+  uint64_t (*tx_waiting)(struct sml_netio *io);
 };
 #define SML_NETIO_MAX_GROUPS 4u
 

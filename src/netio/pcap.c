@@ -352,6 +352,14 @@ static void pcap_leave_group(struct sml_netio *io, const struct sml_addr *group)
   inner->ops->leave_group(inner, group);
 }
 
+static uint64_t pcap_tx_waiting(struct sml_netio *io) {
+  struct pcap *wrap = pcap_of(io);
+  struct sml_netio *inner = wrap->inner;
+  const uint64_t num_bytes = inner->ops->tx_waiting == NULL ? 0 : inner->ops->tx_waiting(inner);
+  share_stats(wrap);
+  return num_bytes;
+}
+
 static const struct sml_netio_ops pcap_ops = {.name = "pcap",
                                               .close = pcap_close,
                                               .local_addr = pcap_local_addr,
@@ -362,7 +370,8 @@ static const struct sml_netio_ops pcap_ops = {.name = "pcap",
                                               .wait = pcap_wait,
                                               .wake = pcap_wake,
                                               .join_group = pcap_join_group,
-                                              .leave_group = pcap_leave_group};
+                                              .leave_group = pcap_leave_group,
+                                              .tx_waiting = pcap_tx_waiting};
 
 /* ---- opening ---- */
 

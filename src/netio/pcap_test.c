@@ -164,6 +164,7 @@ static void a_full_file_ends_the_capture_with_a_word(void **state) {
   other->ops->local_addr(other, &to);
   for (uint32_t i = 0; i < 20; i++) send_frames(io, &to, 1, 1000, 1000);
   assert_int_equal(receive(other, 20), 20); /* they go on their way */
+  assert_int_equal(io->ops->tx_waiting(io), 0);
   assert_non_null(strstr(warning, "largest size"));
   io->ops->close(io);
   other->ops->close(other);

@@ -74,7 +74,8 @@ static const struct sml_netio_ops udp_ops = {.name = "udp",
                                              .wait = udp_wait,
                                              .wake = udp_wake,
                                              .join_group = sml_udp_join_group,
-                                             .leave_group = sml_udp_leave_group};
+                                             .leave_group = sml_udp_leave_group,
+                                             .tx_waiting = sml_udp_tx_waiting};
 
 /* The buffer of each direction: forced beyond the system's limit where we may. Less than asked for is no
  * error: what does not fit is lost and repeated. */

@@ -114,6 +114,7 @@ void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_t
 void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
                        uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers);
 void sml_udp_tx_flush(struct sml_netio *io);
+uint64_t sml_udp_tx_waiting(struct sml_netio *io);
 
 /* udp_group.c */
 void sml_udp_set_multicast(int fd, uint16_t family, const struct sml_udp_options *options);

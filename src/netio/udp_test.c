@@ -102,6 +102,18 @@ static void test_bursts_to_peers(void **state) {
   sender->ops->close(sender);
 }
 
+/* What a loopback took has left. Behind a wrapper, too, it is one call. */
+static void test_what_waits(void **state) {
+  struct sml_netio *io = sml_faults_wrap(open_loopback(no_offload_of(state)), &(struct sml_fault_options){.seed = 1});
+  assert_non_null(io);
+  const struct sml_addr self = test_addr_of(io);
+  test_send(io, 1, 1000, 40, 1000, &self, 1);
+  const uint64_t calls = io->stats.system_calls;
+  assert_int_equal(io->ops->tx_waiting(io), 0);
+  assert_int_equal(io->stats.system_calls, calls + 1);
+  io->ops->close(io);
+}
+
 static void test_small_rx_bursts_lose_nothing(void **state) {
   static const size_t rx_maxes[] = {1, 2, 7, 63, 64, 65, 100};
   struct sml_netio *a = open_loopback(no_offload_of(state)), *b = open_loopback(no_offload_of(state));
@@ -380,6 +392,7 @@ static bool offload_allowed = false, offload_forbidden = true;
 
 int main(void) {
   const struct CMUnitTest tests[] = {BOTH_PATHS(test_bursts_to_peers),
+                                     BOTH_PATHS(test_what_waits),
                                      BOTH_PATHS(test_small_rx_bursts_lose_nothing),
                                      BOTH_PATHS(test_one_call_receives_many_bursts),
                                      BOTH_PATHS(test_foreign_datagrams),

@@ -6,8 +6,10 @@
 #include "netio/udp_internal.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 #define FULL_QUEUE_POLL_MS 1
 
@@ -153,6 +155,13 @@ void sml_udp_tx_flush(struct sml_netio *io) {
     io->has_segmentation_offload = false;
   }
   u->tx.num_bursts = u->tx.used_bytes = 0;
+}
+
+uint64_t sml_udp_tx_waiting(struct sml_netio *io) {
+  struct sml_udp *u = sml_udp_of(io);
+  int num_bytes = 0;
+  io->stats.system_calls++;
+  return ioctl(u->socket_fd, SIOCOUTQ, &num_bytes) != 0 || num_bytes < 0 ? 0 : (uint64_t)num_bytes;
 }
 
 void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out) {

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How much of what a worker sent may wait in its own host's queue. TCP keeps that short by itself (its "small queues":
+ * a few segmented sends, or what leaves in a millisecond), so beside a worker that filled the queue with all its slots
+ * a TCP flow got less, with nothing lost or marked that a window could react to. Pure; docs/adr/0012 has the figures.
+ *
+ * Asking the system costs a call, so it is asked only when more than the limit might wait: `most_bytes` is what it said
+ * last and all that was sent since. */
+#ifndef SML_ENGINE_HOST_QUEUE_H
+#define SML_ENGINE_HOST_QUEUE_H
+
+#include "base/base.h"
+
+/* Three segmented sends, as of TCP: never fewer. And what leaves the host in this time at the present rate: alone on a
+ * link this bridges the time until the engine's thread runs again. */
+#define SML_HOST_QUEUE_BYTES (192u << 10)
+#define SML_HOST_QUEUE_NS (3 * SML_NS_PER_MS)
+/* After so long at most it is looked at again while it holds chunks back. */
+#define SML_HOST_QUEUE_LOOK_NS SML_NS_PER_MS
+/* As many may always be sent when none is under way: whatever the system says, a lane goes on. */
+#define SML_HOST_QUEUE_FEW_CHUNKS 64u
+
+struct sml_host_queue {
+  uint64_t most_bytes;
+  uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, as far as its lanes are counted */
+};
+
+/* A lane has so many bytes under way, and each for a round trip (0: not known). To be called once a pass for each. */
+static inline void sml_host_queue_count(struct sml_host_queue *q, uint64_t under_way_bytes, uint64_t srtt_ns) {
+  if (srtt_ns > 0) q->next_limit_bytes += under_way_bytes * SML_HOST_QUEUE_NS / srtt_ns;
+}
+
+/* Ends a pass, in which so many bytes were sent. */
+static inline void sml_host_queue_end_pass(struct sml_host_queue *q, uint64_t sent_bytes) {
+  q->most_bytes += sent_bytes;
+  q->limit_bytes = q->next_limit_bytes;
+  q->next_limit_bytes = 0;
+}
+
+/* How many frames may be sent; already_bytes: sent in this pass. */
+static inline uint32_t sml_host_queue_room(const struct sml_host_queue *q, uint64_t already_bytes,
+                                           uint32_t frame_bytes) {
+  const uint64_t limit_bytes = sml_max_u64(q->limit_bytes, SML_HOST_QUEUE_BYTES);
+  const uint64_t most_bytes = q->most_bytes + already_bytes;
+  if (most_bytes >= limit_bytes) return 0;
+  return (uint32_t)sml_min_u64((limit_bytes - most_bytes) / frame_bytes, UINT32_MAX - 1);
+}
+
+#endif
