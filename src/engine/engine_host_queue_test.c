@@ -108,7 +108,7 @@ static void a_fixed_window_does_not_ask(void **state) {
   assert_int_equal(host.num_asked, 0);
 }
 
-/* What leaves in the time that is allowed at the present rate, or three segmented sends; all lanes together. */
+/* What leaves in the time that is allowed at the present rate, or four segmented sends; all lanes together. */
 static void test_the_limit(void **state) {
   (void)state;
   struct sml_host_queue q = {0};

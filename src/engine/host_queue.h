@@ -10,9 +10,9 @@
 
 #include "base/base.h"
 
-/* Three segmented sends, as of TCP: never fewer. And what leaves the host in this time at the present rate: alone on a
- * link this bridges the time until the engine's thread runs again. */
-#define SML_HOST_QUEUE_BYTES (192u << 10)
+/* Four segmented sends, what TCP has after a while: never fewer. And what leaves the host in this time at the present
+ * rate: alone on a link this bridges the time until the engine's thread runs again. */
+#define SML_HOST_QUEUE_BYTES (256u << 10)
 #define SML_HOST_QUEUE_NS (3 * SML_NS_PER_MS)
 /* After so long at most it is looked at again while it holds chunks back. */
 #define SML_HOST_QUEUE_LOOK_NS SML_NS_PER_MS
