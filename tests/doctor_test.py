@@ -273,7 +273,7 @@ def test_jobs_that_do_not_start():
 def test_environment():
     expect(33, "environment", "SWITCHML_SLOT is set, but nothing reads it", "did you mean SWITCHML_SLOTS", SWITCHML_SLOT=3)
     expect(13, "environment", "SWITCHML_POLL is 'never'", "correct it", SWITCHML_POLL="never")
-    expect(13, "environment", "RANK is not below", "correct the launcher", RANK=2, WORLD_SIZE=2)
+    expect(13, "environment", "RANK is 2, but WORLD_SIZE is 2", "correct the launcher", RANK=2, WORLD_SIZE=2)
     expect(13, "environment", "no aggregator whose successor", "unset SWITCHML_RETRY", SWITCHML_RETRY=3)
     # every variable that the sources read is known
     names = set()

@@ -100,7 +100,7 @@ typedef struct sml_job_options {
   const char *aggregator;
   const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
   uint32_t rank;           /* 0 .. world_size - 1 */
-  uint32_t world_size;     /* 1 .. 4096 */
+  uint32_t world_size;     /* 1 .. 4096; 0, and rank 0: as sml_rank_from_environment() says */
   sml_allgather_fn allgather; /* out-of-band exchange (a framework's store, MPI ...); may be NULL */
   void *allgather_user;
   uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
@@ -220,6 +220,13 @@ SML_API void sml_context_destroy(sml_context *context);
  * calls this from a thread that waits for it.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED (SWITCHML_TRACE=off), NO_MEMORY, SYSTEM (the detail names the file). */
 SML_API sml_status sml_context_dump_trace(sml_context *context, const char *path);
+
+/* Which rank this process is, and of how many, as the launcher says that started it: by the first pair that is set of
+ * SWITCHML_RANK, SWITCHML_WORLD_SIZE; RANK, WORLD_SIZE (torchrun); OMPI_COMM_WORLD_RANK, _SIZE (Open MPI's mpirun);
+ * PMI_RANK, PMI_SIZE (MPICH's); SLURM_PROCID, SLURM_STEP_NUM_TASKS (srun). *source_out: the first name of that pair,
+ * static; source_out may be NULL. Errors: NOT_CONFIGURED (none is set), INVALID_ARGUMENT (no numbers, or not below the
+ * size, or half of one of the first two pairs); nothing is written then. */
+SML_API sml_status sml_rank_from_environment(uint32_t *rank_out, uint32_t *world_size_out, const char **source_out);
 
 /* Joins a job: blocks until all ranks are in or join_timeout_ns passed. Collective; with an
  * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator. Two

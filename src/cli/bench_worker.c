@@ -2,7 +2,6 @@
  * One rank of a bench. Before each timed all-reduce stands a barrier (an all-reduce of one element), so
  * that a rank's time is not another's lateness. The first result of each size is checked in full, a
  * share of the blocks on each rank, and must be the same on all ranks; every later one must equal it. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -392,32 +391,11 @@ static bool join(struct worker *w) {
   return status == SML_OK || say_failed(w, "joining the job", status, sml_error_detail());
 }
 
-/* An environment variable with a number in it. */
-static bool read_number(const char *name, uint32_t max, uint32_t *value_out) {
-  const char *text = getenv(name);
-  if (!text || *text == '\0') {
-    sml_bench_say("%s is not set; set RANK and WORLD_SIZE (and SWITCHML_AGGREGATOR or SWITCHML_RENDEZVOUS), or use "
-                  "--local N", name);
-    return false;
-  }
-  char *end;
-  errno = 0;
-  unsigned long value = strtoul(text, &end, 10);
-  if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > max) {
-    sml_bench_say("%s is '%s', but must be a number up to %u", name, text, max);
-    return false;
-  }
-  *value_out = (uint32_t)value;
-  return true;
-}
-
 int sml_bench_worker(const struct sml_bench_options *options) {
   static struct sml_bench_report report;
   struct worker w = {.options = options};
-  if (!read_number("RANK", 4095, &w.rank) || !read_number("WORLD_SIZE", 4096, &w.world_size))
-    return SML_BENCH_USAGE;
-  if (w.rank >= w.world_size) {
-    sml_bench_say("RANK is %u, but must be below WORLD_SIZE, which is %u", w.rank, w.world_size);
+  if (sml_rank_from_environment(&w.rank, &w.world_size, NULL) != SML_OK) {
+    sml_bench_say("%s; or use --local N", sml_error_detail());
     return SML_BENCH_USAGE;
   }
   if (!options->is_local_worker && !sml_bench_fits_memory(options, 1)) return SML_BENCH_FAILED;

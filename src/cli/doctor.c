@@ -4,6 +4,8 @@
 #include <argp.h>
 #include <stdlib.h>
 
+#include "switchml/switchml.h"
+
 static const struct argp_option option_table[] = {
     {"json", 'j', NULL, 0, "Print one JSON object in place of the lines", 0},
     {"job", 'n', "NAME", 0, "Look at that job, too: who is missing, whose settings differ", 0},
@@ -98,10 +100,9 @@ static void look_at_host(struct sml_doctor *d) {
 int sml_doctor_run(int argc, char **argv) {
   static struct sml_doctor d;
   d.options = (struct sml_doctor_options){.seconds = 1, .timeout_s = 60};
-  const char *world_size = getenv("WORLD_SIZE");
+  uint32_t rank;
   argp_err_exit_status = SML_DOCTOR_USAGE;
-  if (world_size && atol(world_size) >= 2 && atol(world_size) <= 4096)
-    d.options.world_size = (uint32_t)atol(world_size);
+  (void)sml_rank_from_environment(&rank, &d.options.world_size, NULL); /* else 0; what is wrong is found below */
   if (argp_parse(&parser, argc, argv, 0, NULL, &d.options) != 0) return SML_DOCTOR_USAGE;
   if (!d.options.addresses) d.options.addresses = getenv("SWITCHML_AGGREGATOR");
   char *list = strdup(d.options.addresses ? d.options.addresses : "");

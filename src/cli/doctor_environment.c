@@ -10,15 +10,15 @@ extern char **environ;
 
 /* Every variable that some part of SwitchML reads. */
 static const char *const known[] = {
-    "SWITCHML_AGGREGATOR",    "SWITCHML_CHECK",       "SWITCHML_CONGESTION",   "SWITCHML_CPUS",
-    "SWITCHML_DEBUG",         "SWITCHML_DEBUG_FILE",  "SWITCHML_DISABLE",      "SWITCHML_FAULTS",
-    "SWITCHML_INTERFACE",     "SWITCHML_KERNELS",     "SWITCHML_KEY_FILE",     "SWITCHML_KEY_NAME",
-    "SWITCHML_LIBRARY",       "SWITCHML_LISTEN",      "SWITCHML_MAX_DATAGRAM", "SWITCHML_MPI_JOIN_TIMEOUT",
-    "SWITCHML_MPI_MIN_COUNT", "SWITCHML_MPI_TIMEOUT", "SWITCHML_MPI_TYPES",    "SWITCHML_MPI_VERBOSE",
-    "SWITCHML_MULTICAST",     "SWITCHML_NO_OFFLOAD",  "SWITCHML_PCAP",         "SWITCHML_POLL",
-    "SWITCHML_RENDEZVOUS",    "SWITCHML_REQUIRE",     "SWITCHML_RETRY",        "SWITCHML_SHARED_MEMORY",
-    "SWITCHML_SLOTS",         "SWITCHML_THREADS",     "SWITCHML_TRACE",        "SWITCHML_TRACE_DIR",
-    "SWITCHML_TRACE_EVENTS",
+    "SWITCHML_AGGREGATOR",       "SWITCHML_CHECK",            "SWITCHML_CONGESTION",       "SWITCHML_CPUS",
+    "SWITCHML_DEBUG",            "SWITCHML_DEBUG_FILE",       "SWITCHML_DISABLE",          "SWITCHML_FAULTS",
+    "SWITCHML_INTERFACE",        "SWITCHML_KERNELS",          "SWITCHML_KEY_FILE",         "SWITCHML_KEY_NAME",
+    "SWITCHML_LIBRARY",          "SWITCHML_LISTEN",           "SWITCHML_MAX_DATAGRAM",     "SWITCHML_MPI_JOIN_TIMEOUT",
+    "SWITCHML_MPI_MIN_COUNT",    "SWITCHML_MPI_TIMEOUT",      "SWITCHML_MPI_TYPES",        "SWITCHML_MPI_VERBOSE",
+    "SWITCHML_MULTICAST",        "SWITCHML_NO_OFFLOAD",       "SWITCHML_PCAP",             "SWITCHML_POLL",
+    "SWITCHML_RANK",             "SWITCHML_RENDEZVOUS",       "SWITCHML_REQUIRE",          "SWITCHML_RETRY",
+    "SWITCHML_SHARED_MEMORY",    "SWITCHML_SLOTS",            "SWITCHML_THREADS",          "SWITCHML_TRACE",
+    "SWITCHML_TRACE_DIR",        "SWITCHML_TRACE_EVENTS",     "SWITCHML_WORLD_SIZE",
 };
 
 /* How many letters are to be changed, added or left out. */
@@ -117,9 +117,9 @@ static void find_contradictions(struct sml_doctor *d) {
              *rendezvous = variable("SWITCHML_RENDEZVOUS");
   const char *retry = variable("SWITCHML_RETRY"), *trace = variable("SWITCHML_TRACE");
   const bool has_retry = retry && strtod(retry, NULL) > 0;
-  const long rank = value_of("RANK"), world_size = value_of("WORLD_SIZE");
-  contradict(d, rank >= 0 && world_size > 0 && rank >= world_size, SML_FINDING_FAILED,
-             "ranks are 0 to WORLD_SIZE - 1: correct the launcher", "RANK is not below WORLD_SIZE");
+  uint32_t rank, world_size;
+  contradict(d, sml_rank_from_environment(&rank, &world_size, NULL) == SML_ERR_INVALID_ARGUMENT, SML_FINDING_FAILED,
+             "correct the launcher, or what sets these variables", sml_error_detail());
   contradict(d, has_retry && aggregator && strchr(aggregator, ','), SML_FINDING_FAILED,
              "unset SWITCHML_RETRY, or use one aggregator",
              "SWITCHML_RETRY is set, but works with one aggregator only");

@@ -176,6 +176,11 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   sml_status status = sml_job_settings_read(options, &s);
   if (status != SML_OK) return status;
   sml_job_options *o = &s.options;
+  if (s.rank_source != NULL && context->settings.log_level >= SML_LIB_LOG_INFO) {
+    char text[96];
+    snprintf(text, sizeof text, "rank %u of %u, by %s", o->rank, o->world_size, s.rank_source);
+    sml_lib_log_line(SML_LIB_LOG_INFO, o->rank, text);
+  }
   struct sml_rendezvous rendezvous;
   sml_rendezvous_init(&rendezvous, o->name, o->rank, o->world_size,
                       add_saturating(sml_clock_ns(), o->join_timeout_ns));

@@ -31,6 +31,10 @@ sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_
   sml_job_options *o = &s->options;
   const sml_status status = sml_options_copy(o, sizeof *o, options, "sml_job_options");
   if (status != SML_OK) return status;
+  if (o->world_size == 0 && o->rank == 0) {
+    const sml_status rank_status = sml_rank_from_environment(&o->rank, &o->world_size, &s->rank_source);
+    if (rank_status != SML_OK) return rank_status;
+  }
   if (o->world_size < 1 || o->world_size > MAX_WORLD_SIZE)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "world_size is %u: from 1 to %u", o->world_size,
                     MAX_WORLD_SIZE);

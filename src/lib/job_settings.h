@@ -12,6 +12,7 @@
 struct sml_job_settings {
   sml_job_options options; /* defaults filled in; aggregator "" if none is configured */
   struct sml_shard_places places; /* of the aggregators; not for world size 1 */
+  const char *rank_source; /* the variable that named the rank; NULL: the caller did */
   char name[SML_JOB_NAME_BYTES];
   uint32_t features;                 /* SML_FEATURE_* */
   bool no_multicast;

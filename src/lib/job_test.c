@@ -56,7 +56,9 @@ static void bad_options(void **state) {
   (void)state;
   sml_job_options o = make_options("127.0.0.1:9", 100);
   o.world_size = 0;
+  o.rank = 1;
   assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "world_size");
+  o.rank = 0;
   o.world_size = 4097;
   assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "world_size");
   o = make_options("127.0.0.1:9", 100);
