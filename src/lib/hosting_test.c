@@ -347,6 +347,7 @@ static void who_aborts_is_heard(void **state) {
 struct shared {
   pthread_barrier_t barrier;
   uint8_t records[NUM_PROCESSES][4096];
+  _Atomic uint32_t num_joined; /* before that nobody is lost but who others wait for without end, in the barrier */
   struct {
     sml_status status;
     uint32_t num_ranks, first_rank;
@@ -387,6 +388,7 @@ static void be_rank(uint32_t rank, bool shares_memory) {
   }
   uint64_t begin_ns;
   sml_status status;
+  shared->num_joined++;
   do {
     begin_ns = sml_clock_ns();
     status = sml_allreduce(job, data, data, SML_ARRAY_LEN(data), SML_FLOAT32, SML_SUM, NULL, &op);
@@ -418,7 +420,8 @@ static void lose_a_process(uint32_t victim, int signal_number, bool shares_memor
     alarm(60); /* not longer than its parent, whatever happens */
     be_rank(r, shares_memory);
   }
-  usleep(700 * 1000);
+  for (uint32_t i = 0; i < 3000 && shared->num_joined < NUM_PROCESSES; i++) usleep(10 * 1000);
+  usleep(400 * 1000);
   kill(pids[victim], signal_number);
   for (uint32_t r = 0; r < NUM_PROCESSES; r++) {
     int status;
