@@ -83,6 +83,23 @@ static struct sml_host_operation make_host_operation(const struct sml_operation 
 
 enum outcome { ENDED, MISMATCHED, ABORTED, LOST, LATER };
 
+static bool has_no_piece(const void *host) {
+  const struct sml_job_host *h = host;
+  return atomic_load_explicit(&h->pieces.num_in_flight, memory_order_relaxed) == 0; /* advance() looks for itself */
+}
+
+/* The lead of a small operation that is in the network runs the engine until it is back; one pass if the deadline is
+ * 0. A job that fails ends it. */
+static void run_engine(struct sml_job_host *h, const struct sml_operation *op, uint64_t deadline_ns) {
+  if (h->relay == NULL || has_no_piece(h) || !sml_job_pieces_run_small(h->job, &op->engine.plan)) return;
+  if (deadline_ns == 0) {
+    (void)sml_engines_try_run(h->job->engines, 0);
+    return;
+  }
+  sml_engines_drive(h->job->engines, 0, has_no_piece, h, deadline_ns);
+  if (!has_no_piece(h)) sml_engines_want(h->job->engines, 0);
+}
+
 /* Without the lock. */
 static enum outcome work(struct sml_job_host *h, const struct sml_operation *op, bool is_new,
                          uint64_t deadline_ns) {
@@ -90,6 +107,7 @@ static enum outcome work(struct sml_job_host *h, const struct sml_operation *op,
     const struct sml_host_operation operation = make_host_operation(op);
     begin(h, &operation);
   }
+  if (deadline_ns == 0) run_engine(h, op, 0);
   for (;;) {
     const enum sml_host_verdict verdict = advance(h);
     if (verdict == SML_HOST_ENDED) {
@@ -98,6 +116,7 @@ static enum outcome work(struct sml_job_host *h, const struct sml_operation *op,
     }
     if (verdict == SML_HOST_MISMATCH) return MISMATCHED;
     if (deadline_ns == 0) return LATER;
+    run_engine(h, op, deadline_ns);
     const enum sml_host_wait wait = await(h, deadline_ns);
     if (wait == SML_HOST_DEADLINE) return LATER;
     if (wait != SML_HOST_READY) return wait == SML_HOST_ABORTED ? ABORTED : LOST;

@@ -8,6 +8,7 @@
 
 /* About what a group of exponents is for: a piece begins with a round of exponents, which must not show. */
 #define PIECE_BYTES (UINT64_C(2) << 20)
+#define SMALL_ELEMS (UINT64_C(16) << 10)
 #define MAX_AREAS_BYTES (UINT64_C(64) << 20) /* of the largest host */
 
 /* ---- what a piece is ---- */
@@ -63,11 +64,16 @@ static void on_ended(struct sml_engine_operation *engine) {
   pthread_mutex_unlock(&job->lock);
 }
 
+bool sml_job_pieces_run_small(const struct sml_job *job, const struct sml_operation_plan *plan) {
+  return job->num_engines == 1 && plan->num_elems <= SMALL_ELEMS;
+}
+
 bool sml_job_pieces_submit(void *user, const struct sml_host_piece *p) {
   struct sml_job *job = user;
   const uint32_t num_lanes = sml_job_num_lanes(job);
   pthread_mutex_lock(&job->lock);
   const bool is_running = job->state == SML_JOB_RUNNING;
+  bool runs_itself = false;
   if (is_running) {
     struct sml_job_pieces *pieces = &job->host->pieces;
     struct sml_engine_operation *engine = &pieces->pieces[p->slot].engine;
@@ -79,9 +85,11 @@ bool sml_job_pieces_submit(void *user, const struct sml_host_piece *p) {
     atomic_store_explicit(&engine->status, SML_OK, memory_order_relaxed); /* published by the push */
     atomic_store_explicit(&engine->lanes_left, num_lanes, memory_order_relaxed);
     pieces->num_in_flight++;
+    runs_itself = sml_job_pieces_run_small(job, &engine->plan);
     for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, engine);
   }
   pthread_mutex_unlock(&job->lock);
+  if (runs_itself && sml_engines_try_run(job->engines, 0)) return true;
   for (uint32_t e = 0; e < job->num_engines && is_running; e++) sml_engines_wake(job->engines, e);
   return is_running;
 }

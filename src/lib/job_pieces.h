@@ -32,12 +32,14 @@ struct sml_job_pieces {
     struct sml_job *job;
     uint32_t slot;
   } pieces[SML_HOST_RELAY_DEPTH];
-  uint32_t num_in_flight; /* guarded by job->lock */
+  _Atomic uint32_t num_in_flight; /* written with job->lock held; a hint to others */
 };
 
 /* Memory for what engines need; false: there is none. */
 bool sml_job_pieces_init(struct sml_job_pieces *pieces, struct sml_job *job, uint64_t piece_elems);
 void sml_job_pieces_free(struct sml_job_pieces *pieces);
+/* So small that it is over sooner than a thread wakes up: whoever drives the lead runs the engine, too. */
+bool sml_job_pieces_run_small(const struct sml_job *job, const struct sml_operation_plan *plan);
 /* A relay's submit(): pushes the piece of job->host->current to the lanes. */
 bool sml_job_pieces_submit(void *job, const struct sml_host_piece *piece);
 
