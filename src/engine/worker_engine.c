@@ -16,7 +16,7 @@
 /* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
  * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
 #define GATHER_SHARE 3u
-#define LIMITED_GATHER_SHARE 12u /* with fewer under way than there are slots: it costs as much of what others share */
+#define LIMITED_GATHER_SHARE 4u /* with fewer under way than there are slots: it costs as much of what others share */
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 

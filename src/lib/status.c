@@ -49,7 +49,7 @@ const char *sml_status_string(sml_status s) {
     case SML_ERR_ABORTED:
       return "aborted";
     case SML_ERR_NOT_CONFIGURED:
-      return "no aggregator configured";
+      return "not configured";
     case SML_ERR_FORKED:
       return "handle belongs to the parent process";
     case SML_ERR_PROTOCOL:
