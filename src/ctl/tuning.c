@@ -5,9 +5,6 @@
 #define USUAL_SLOTS 256u
 #define USUAL_BYTES (5u << 18)
 #define LOOPBACK_BYTES (5u << 17)
-/* Where a host has both roles, and a program of its own besides, one waits for the other's turn at a processor: the
- * window has to keep the link busy meanwhile. */
-#define HOSTED_WINDOWS 4u
 #define MOST_BYTES (1u << 24)     /* what sockets are asked to hold, about */
 #define PATH_BYTES_PER_US 1250u   /* 10 Gbit/s: nobody knows the rate before there is traffic */
 #define OTHERS_NS_PER_BYTE 8u     /* 1 Gbit/s: a slower aggregator's jobs may get unequal windows */
@@ -47,7 +44,7 @@ uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out
   const uint32_t share = share_of(t);
   const uint64_t rtt_ns = path_rtt(t);
   const bool is_near = t->is_loopback && rtt_ns < LOOPBACK_RTT_NS;
-  const uint32_t num_windows = t->is_hosted && !is_near ? HOSTED_WINDOWS : 1;
+  const uint32_t num_windows = t->is_hosted && !is_near ? SML_TUNING_HOSTED_WINDOWS : 1;
   const uint32_t usual = sml_max_u32(SML_TUNING_FEW_SLOTS, num_windows * USUAL_SLOTS >> sml_ceil_log2(t->num_lanes));
   const uint64_t base_bytes = is_near ? LOOPBACK_BYTES : num_windows * USUAL_BYTES;
   uint32_t num_slots = slots_within(base_bytes / t->num_lanes, t->chunk_bytes, usual);

@@ -10,6 +10,9 @@
 #include "switchml/switchml.h"
 
 #define SML_TUNING_FEW_SLOTS 32u /* never chosen fewer, but for want of free ones: a burst must hold many chunks */
+/* Where a host has both roles, and a program of its own besides, one waits for the other's turn at a processor: as
+ * many windows as usual have to keep the link busy meanwhile. */
+#define SML_TUNING_HOSTED_WINDOWS 4u
 
 struct sml_tuning {
   uint32_t num_asked;   /* a lane; power of two, or 0: to be chosen */

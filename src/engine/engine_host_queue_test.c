@@ -112,20 +112,26 @@ static void a_fixed_window_does_not_ask(void **state) {
 static void test_the_limit(void **state) {
   (void)state;
   struct sml_host_queue q = {0};
-  assert_int_equal(sml_host_queue_room(&q, 0, 1024), SML_HOST_QUEUE_BYTES / 1024);
-  sml_host_queue_count(&q, 1000000, 0); /* not known yet */
-  sml_host_queue_count(&q, 1000000, 10 * SML_NS_PER_MS);
-  sml_host_queue_count(&q, 3000000, 10 * SML_NS_PER_MS);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1024, 1), SML_HOST_QUEUE_BYTES / 1024);
+  sml_host_queue_count(&q, 1000000, 0, 1); /* not known yet */
+  sml_host_queue_count(&q, 1000000, 10 * SML_NS_PER_MS, 1);
+  sml_host_queue_count(&q, 3000000, 10 * SML_NS_PER_MS, 1);
   sml_host_queue_end_pass(&q, 500000);
-  assert_int_equal(sml_host_queue_room(&q, 0, 1000), 1200 - 500);
-  assert_int_equal(sml_host_queue_room(&q, 699001, 1000), 0);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1000, 1), 1200 - 500);
+  assert_int_equal(sml_host_queue_room(&q, 699001, 1000, 1), 0);
   sml_host_queue_end_pass(&q, 0); /* idle */
-  assert_int_equal(sml_host_queue_room(&q, 0, 1000), 0);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1000, 1), 0);
   q.most_bytes = 0;
-  assert_int_equal(sml_host_queue_room(&q, 0, 1), SML_HOST_QUEUE_BYTES);
-  sml_host_queue_count(&q, UINT64_C(1) << 24, 1);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1, 1), SML_HOST_QUEUE_BYTES);
+  sml_host_queue_count(&q, UINT64_C(1) << 24, 1, 1);
   sml_host_queue_end_pass(&q, 0);
-  assert_int_equal(sml_host_queue_room(&q, 0, 1), UINT32_MAX - 1);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1, 1), UINT32_MAX - 1);
+  /* Several windows: as much more of both. */
+  q = (struct sml_host_queue){0};
+  assert_int_equal(sml_host_queue_room(&q, 0, 1, 4), 4 * SML_HOST_QUEUE_BYTES);
+  sml_host_queue_count(&q, 4000000, 10 * SML_NS_PER_MS, 4);
+  sml_host_queue_end_pass(&q, 0);
+  assert_int_equal(sml_host_queue_room(&q, 0, 1, 4), 4800000);
 }
 
 int main(void) {

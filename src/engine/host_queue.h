@@ -24,9 +24,11 @@ struct sml_host_queue {
   uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, as far as its lanes are counted */
 };
 
-/* A lane has so many bytes under way, and each for a round trip (0: not known). To be called once a pass for each. */
-static inline void sml_host_queue_count(struct sml_host_queue *q, uint64_t under_way_bytes, uint64_t srtt_ns) {
-  if (srtt_ns > 0) q->next_limit_bytes += under_way_bytes * SML_HOST_QUEUE_NS / srtt_ns;
+/* A lane has so many bytes under way, and each for a round trip (0: not known). To be called once a pass for each.
+ * num_windows: 1, or as many as jobs have whose hosts aggregate as well, and take turns at processors with that. */
+static inline void sml_host_queue_count(struct sml_host_queue *q, uint64_t under_way_bytes, uint64_t srtt_ns,
+                                        uint32_t num_windows) {
+  if (srtt_ns > 0) q->next_limit_bytes += num_windows * under_way_bytes * SML_HOST_QUEUE_NS / srtt_ns;
 }
 
 /* Ends a pass, in which so many bytes were sent. */
@@ -36,10 +38,10 @@ static inline void sml_host_queue_end_pass(struct sml_host_queue *q, uint64_t se
   q->next_limit_bytes = 0;
 }
 
-/* How many frames may be sent; already_bytes: sent in this pass. */
+/* How many frames may be sent by a lane whose job has so many windows; already_bytes: sent in this pass. */
 static inline uint32_t sml_host_queue_room(const struct sml_host_queue *q, uint64_t already_bytes,
-                                           uint32_t frame_bytes) {
-  const uint64_t limit_bytes = sml_max_u64(q->limit_bytes, SML_HOST_QUEUE_BYTES);
+                                           uint32_t frame_bytes, uint32_t num_windows) {
+  const uint64_t limit_bytes = sml_max_u64(q->limit_bytes, (uint64_t)num_windows * SML_HOST_QUEUE_BYTES);
   const uint64_t most_bytes = q->most_bytes + already_bytes;
   if (most_bytes >= limit_bytes) return 0;
   return (uint32_t)sml_min_u64((limit_bytes - most_bytes) / frame_bytes, UINT32_MAX - 1);

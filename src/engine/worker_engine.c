@@ -496,13 +496,13 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   struct sml_netio *io = e->options.io;
   struct sml_host_queue *q = &e->host_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
-  const struct sml_worker_options *o = &lane->options.worker;
-  const uint32_t frame_bytes = o->chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
   const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_HOST_QUEUE_FEW_CHUNKS : 0;
-  if (sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes)) < num_ready)
+  if (sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes, num_windows)) < num_ready)
     q->most_bytes = io->ops->tx_waiting(io);
-  return sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes));
+  return sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
 /* h: NULL if nothing of the packet can be believed. */
@@ -753,7 +753,8 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     }
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
-    sml_host_queue_count(&e->host_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns);
+    sml_host_queue_count(&e->host_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
+                         sml_max_u32(lane->options.num_windows, 1));
     if (view.is_out_of_room && lane->failed_status == SML_OK)
       deadline = sml_min_u64(deadline, now_ns + SML_HOST_QUEUE_LOOK_NS);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));

@@ -52,6 +52,7 @@ struct sml_lane_options {
   bool is_multicast;                /* first copies of results come by a group, which io has joined */
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
+  uint32_t num_windows;             /* that may wait in this host's queue (host_queue.h); 0: 1 */
   bool is_keyed;                    /* packets carry a tag under the epoch's key, and must */
   struct sml_key key;
   /* Called once on the engine's thread, must not block: the aggregator gave a wrong sum for this slot (relative)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "ctl/contributors.h"
+#include "ctl/tuning.h"
 #include "lib/job_pieces.h"
 #include "lib/job_settings.h"
 
@@ -89,12 +90,14 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   const struct sml_job_lane *place = &job->lanes[l];
   const struct sml_job_shard *shard = &job->shards[place->shard];
   const struct sml_session *session = &shard->session;
+  const bool is_hosted = shard->host_rank != SML_NO_HOST_RANK;
   struct sml_lane_options options = {.worker = make_worker_options(job, l),
                                      .aggregator = session->options.aggregator,
                                      .source = session->prober.lanes[place->engine].hello.from,
                                      .is_multicast = shard->start.is_multicast != 0,
                                      .lane = l,
                                      .num_operations = num_operations(job, start),
+                                     .num_windows = is_hosted ? SML_TUNING_HOSTED_WINDOWS : 1,
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = &job->lanes[l]};
   options.is_keyed = sml_session_data_key(session, shard->start.epoch, &options.key);
