@@ -201,6 +201,7 @@ typedef struct sml_stats {
   uint64_t needless_repeats; /* results that were sent again and had come already; also in dropped_packets */
   uint32_t busiest_slot_chunks; /* results of the slot that had most: over the mean of all slots, how far slots that
                                  * waited for a repair were passed by (since the epoch began) */
+  uint64_t lost_results; /* that came only when they were sent again; lost updates are in retransmissions */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

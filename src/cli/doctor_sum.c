@@ -223,26 +223,31 @@ static void find_latency(struct sml_doctor *d, struct run *run) {
 }
 
 static void find_loss(struct sml_doctor *d, const struct run *run) {
-  uint64_t num_sent = 0, num_repeated = 0, num_asked = 0, num_dropped = 0;
+  uint64_t num_sent = 0, num_updates = 0, num_results = 0, num_asked = 0, num_dropped = 0;
   for (uint32_t r = 0; r < NUM_RANKS; r++) {
     num_sent += run->ranks[r].stats.tx_packets;
-    num_repeated += run->ranks[r].stats.retransmissions;
+    num_updates += run->ranks[r].stats.retransmissions;
+    num_results += run->ranks[r].stats.lost_results;
     num_asked += run->ranks[r].stats.probes;
     num_dropped += run->ranks[r].stats.dropped_packets;
   }
-  /* An update that was lost is sent again. Questions are no measure: a busy machine asks about what is only late. */
-  const double loss = num_sent > 0 ? (double)num_repeated / (double)num_sent : 0;
-  const bool is_ok = loss < NOTEWORTHY_LOSS;
+  /* A lost update is sent again, a lost result comes again. Questions are no measure: a busy machine asks about what is
+   * only late. */
+  const double sent = num_sent > 0 ? (double)num_sent : 1, up = (double)num_updates / sent,
+               down = (double)num_results / sent;
+  const bool is_ok = up < NOTEWORTHY_LOSS && down < NOTEWORTHY_LOSS;
   sml_doctor_find(
       d, SML_DOCTOR_SUM, "loss", is_ok ? SML_FINDING_OK : SML_FINDING_WARNING,
-      json_pack("{s:I, s:I, s:I, s:I}", "packets", (json_int_t)num_sent, "retransmissions", (json_int_t)num_repeated,
-                "probes", (json_int_t)num_asked, "dropped", (json_int_t)num_dropped),
+      json_pack("{s:I, s:I, s:I, s:I, s:I}", "packets", (json_int_t)num_sent, "retransmissions",
+                (json_int_t)num_updates, "lost_results", (json_int_t)num_results, "probes", (json_int_t)num_asked,
+                "dropped", (json_int_t)num_dropped),
       is_ok ? ""
             : "sums stay right, but it costs time: raise net.core.rmem_max on both hosts (buffers, above), look at "
               "the NICs' and switches' counters (ethtool -S), and at what else the links carry",
-      "%llu packets sent, of them %llu again (%.2f %%) and %llu to ask for results; %llu received in vain",
-      (unsigned long long)num_sent, (unsigned long long)num_repeated, loss * 100, (unsigned long long)num_asked,
-      (unsigned long long)num_dropped);
+      "%llu packets sent: %llu updates (%.2f %%) and %llu results (%.2f %%) were lost and came again; %llu questions, "
+      "%llu packets received in vain",
+      (unsigned long long)num_sent, (unsigned long long)num_updates, up * 100, (unsigned long long)num_results,
+      down * 100, (unsigned long long)num_asked, (unsigned long long)num_dropped);
 }
 
 static void find_rate(struct sml_doctor *d, const struct sml_doctor_target *t, const struct run *run) {

@@ -310,6 +310,12 @@ static void needless_repeats_are_counted(void **state) {
   assert_int_equal(sml_worker_on_packet(d.w, &h, NULL, 2 * MS).drop, SML_DROP_NEEDLESS);
   h.type = SML_PACKET_PENDING;
   assert_int_equal(sml_worker_on_packet(d.w, &h, NULL, 2 * MS).drop, SML_DROP_STALE_PHASE);
+  struct sml_worker_view v;
+  sml_worker_view(d.w, &v);
+  assert_int_equal(v.lost_results, 0);
+  give_result(&d, 5, NUM_SLOTS + 1, SML_FLAG_RETRANSMISSION, 2 * MS); /* the first that is heard of it */
+  sml_worker_view(d.w, &v);
+  assert_int_equal(v.lost_results, 1);
   free(d.w);
 }
 

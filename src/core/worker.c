@@ -446,6 +446,7 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
   sml_congestion_on_completed(&w->congestion, &w->rto, slot->order, w->last_order, now_ns);
   /* A repeat answers a probe, so it would measure the probe's timer. It is behind the result, which was lost then. */
   if (h->flags & SML_FLAG_RETRANSMISSION) {
+    w->view.lost_results++;
     note_loss(w, slot->order, now_ns);
     return;
   }

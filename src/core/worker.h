@@ -111,6 +111,7 @@ uint64_t sml_worker_chunks_left(const struct sml_worker *w);
 
 struct sml_worker_view {
   uint64_t chunks_completed, retransmissions, probes, timeouts;
+  uint64_t lost_results; /* that came only as repeats: the first one was lost on its way */
   uint64_t srtt_ns, rto_ns;
   uint32_t window_chunks; /* that may be under way, at most the slots */
   uint64_t num_reductions, num_marks; /* of the window; packets that were marked or told of one */

@@ -28,7 +28,7 @@
 struct published {
   _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
   _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
-  _Atomic uint64_t num_reductions, num_marks, busiest_slot_chunks;
+  _Atomic uint64_t lost_results, num_reductions, num_marks, busiest_slot_chunks;
   _Atomic uint32_t window_chunks, is_waiting, waiting_slot, num_missing, has_error_reply;
   _Atomic uint16_t missing[16];
 };
@@ -213,6 +213,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.retransmissions += v.retransmissions;
   lane->before.probes += v.probes;
   lane->before.timeouts += v.timeouts;
+  lane->before.lost_results += v.lost_results;
   lane->before.num_reductions += v.num_reductions;
   lane->before.num_marks += v.num_marks;
   lane->options.worker = *worker;
@@ -259,6 +260,7 @@ static void publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
   PUBLISH(probes, lane->before.probes + v->probes);
   PUBLISH(timeouts, lane->before.timeouts + v->timeouts);
+  PUBLISH(lost_results, lane->before.lost_results + v->lost_results);
   PUBLISH(num_reductions, lane->before.num_reductions + v->num_reductions);
   PUBLISH(num_marks, lane->before.num_marks + v->num_marks);
   PUBLISH(window_chunks, v->window_chunks);
@@ -287,6 +289,7 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
   READ(retransmissions);
   READ(probes);
   READ(timeouts);
+  READ(lost_results);
   READ(num_reductions);
   READ(num_marks);
   READ(window_chunks);

@@ -103,6 +103,7 @@ void sml_worker_engine_hello(struct sml_worker_engine *engine, struct sml_hello 
 /* Snapshot of a lane for statistics and error texts: relaxed atomics, any thread. */
 struct sml_lane_snapshot {
   uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets;
+  uint64_t lost_results;             /* that came only as repeats */
   uint64_t num_drops[SML_NUM_DROPS]; /* dropped_packets by reason */
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   uint64_t srtt_ns, rto_ns;

@@ -178,6 +178,7 @@ static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
   stats->window_reductions += s.num_reductions;
   stats->ecn_marks += s.num_marks;
   stats->needless_repeats += s.num_drops[SML_DROP_NEEDLESS];
+  stats->lost_results += s.lost_results;
   stats->busiest_slot_chunks =
       sml_max_u32(stats->busiest_slot_chunks, (uint32_t)sml_min_u64(s.busiest_slot_chunks, UINT32_MAX));
 }
@@ -233,6 +234,7 @@ void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats)
   stats->window_reductions += closed->window_reductions;
   stats->ecn_marks += closed->ecn_marks;
   stats->needless_repeats += closed->needless_repeats;
+  stats->lost_results += closed->lost_results;
   stats->busiest_slot_chunks = closed->busiest_slot_chunks;
   for (uint32_t l = 0; l < job->num_lanes; l++)
     if (job->lanes[l].lane != NULL) add_lane(job->lanes[l].lane, stats);
