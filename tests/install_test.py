@@ -99,7 +99,7 @@ def test_python_module_finds_its_library():
         with open(os.path.join(package, "installed.py"), "w", encoding="utf-8") as file:
             file.write(f"LIBRARY = {tree.top + said!r}\n") # what it would be without a staging directory
         env = {name: value for name, value in os.environ.items() if name not in ("SWITCHML_LIBRARY", "LD_LIBRARY_PATH")}
-        used = run(PYTHON, "-c", "import switchml.torch as t; print(t.load_library()._name, t.__file__)",
+        used = run(PYTHON, "-c", "import switchml.torch as t; print(t.Process.load()._name, t.__file__)",
                    env={**env, "PYTHONPATH": os.path.dirname(package)})
         assert used.split() == [tree.top + said, package + "/torch.py"], used
 

@@ -115,9 +115,8 @@ _takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.float16,
                                     torch.int32, torch.int64)}
 
 
-def check_type(dtype, what):
-    """Gloo finds out about a type that it does not take only on its own thread, after some ranks have sent,
-    which breaks the group: so it is refused here, on all ranks, before anything is sent."""
+def takes(dtype):
+    """Whether the Gloo of this torch does."""
     if dtype not in _takes:
         try:  # a group of one: its answer depends on the torch version alone
             alone = _c10d.ProcessGroupGloo(_c10d.HashStore(), 0, 1, timeout=datetime.timedelta(seconds=10))
@@ -125,7 +124,25 @@ def check_type(dtype, what):
             _takes[dtype] = True
         except (RuntimeError, TypeError):
             _takes[dtype] = False
-    if not _takes[dtype]:
+    return _takes[dtype]
+
+
+def sum_in_place(group, tensor, divisor):
+    """The sum, or the average, of a dense tensor of a type that SwitchML takes. What this Gloo does not take (bfloat16
+    on torch 1.13) is summed in float32 and rounded once: asking Gloo for it would break the group."""
+    buffer = tensor if takes(tensor.dtype) else tensor.float()
+    remember([buffer])
+    group.allreduce([buffer]).wait()
+    if divisor > 1:
+        buffer.div_(divisor)
+    if buffer is not tensor:
+        tensor.copy_(buffer)
+
+
+def check_type(dtype, what):
+    """Gloo finds out about a type that it does not take only on its own thread, after some ranks have sent,
+    which breaks the group: so it is refused here, on all ranks, before anything is sent."""
+    if not takes(dtype):
         raise TypeError(f"switchml: {what} of {dtype} is not offered: neither SwitchML nor the Gloo of torch "
                         f"{torch.__version__} takes this type; convert the tensor first")
 

@@ -1,0 +1,510 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SwitchML side of one group: its job, its calls in order, and who completes them.
+
+A call that Python code waits for is completed by the thread that waits, with no hand-over to another. A call with a
+future (DDP's, or one whose get_future() was asked for) is completed by a thread of the group, and so is one that
+nobody has waited for in some time. Whoever completes a call first completes those before it.
+"""
+import collections
+import ctypes
+import json
+import os
+import secrets
+import time
+import warnings
+
+import torch
+from torch._C import _distributed_c10d as _c10d
+
+from . import gloo, staging
+from .library import Error, JobOptions, Stats, SwitchMLError, described_error, sized, thread_error
+from .process import Process, Thread
+from .settings import Exchange
+from .works import CallWork, Promise
+
+SML_TYPE = {torch.float32: 0, torch.int32: 1}
+_WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
+
+_BUSY, _IN_PROGRESS = -4, 1
+_NS = 1_000_000_000
+_JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
+_BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
+_TICK_S = 0.05        # so long a call is left to whoever may still wait for it
+
+
+def is_eligible(tensors, is_sum, is_average):
+    """Whether a call is one for SwitchML, from facts that are equal on all ranks."""
+    first = tensors[0].dtype if tensors else None
+    return (is_sum and first in SML_TYPE and not (is_average and first in _WITHOUT_AVERAGE)
+            and all(tensor.dtype == first and tensor.layout == torch.strided
+                    and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
+
+
+class _Part:
+    """One tensor of a call: what the library reads and writes. Lent to it until the operation ended."""
+    __slots__ = ("tensor", "buffer", "staged", "handle")
+
+    def __init__(self, tensor):
+        self.staged = self.handle = None
+        self.tensor = self.buffer = tensor
+        if staging.is_staged(tensor):
+            self.staged = staging.Staged(tensor.detach())
+            self.buffer = self.staged.host
+        elif not tensor.is_contiguous() or tensor.is_neg():
+            self.tensor = tensor.detach()
+            self.buffer = self.tensor.resolve_neg().contiguous()
+
+    def take_result(self):
+        if self.staged is not None:
+            self.staged.start_back()
+        elif self.buffer is not self.tensor:
+            self.tensor.copy_(self.buffer)
+
+    def drop(self):
+        if self.staged is not None:
+            self.staged.drop()
+
+
+class _Call:
+    """One all-reduce call: one tensor, or a coalesced list of them."""
+    __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
+                 "error", "is_ended", "promise")
+
+    def __init__(self, offload, tensors, is_average, result):
+        self.offload, self.is_average, self.result = offload, is_average, result
+        self.parts = [_Part(tensor) for tensor in tensors]
+        self.num_called = 0     # parts handed to the library, in order
+        self.num_submitted = 0  # of them, that no open batch holds
+        self.num_waited = 0     # of them, that have ended
+        self.uses_gloo, self.is_ended = False, False
+        self.error, self.promise = None, None
+
+    def devices(self):
+        return {part.tensor.device for part in self.parts if part.tensor.device.type != "cpu"}
+
+    def join_streams(self):
+        for part in self.parts:
+            if part.staged is not None:
+                part.staged.join_stream()
+
+    def end_promise(self):
+        with staging.streams_of([part.staged for part in self.parts if part.staged is not None]):
+            self.promise.end(self.error)
+
+
+class _Edge:
+    """Among the calls: a range of coalesced ones begins or ends here."""
+
+    def __init__(self, is_begin):
+        self.is_begin = is_begin
+
+
+class Offload(Thread):
+    """One group's job, made by its first call."""
+
+    def __init__(self, store, rank, size, timeout, is_required):
+        super().__init__()
+        self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
+        self.is_required = is_required
+        self.exchange = Exchange(_c10d.PrefixStore("job", store), rank, size, timeout.total_seconds())
+        self.calls = collections.deque()      # not ended, oldest first
+        self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library; and edges
+        self.is_coalescing, self.is_in_range = False, False  # as the script goes, and as the library is called
+        self.batch = None                     # the calls of the parts in the library's open batch
+        self.library, self.job = None, None
+        self.has_joined = False               # or failed to, which self.error or a Gloo group then says
+        self.is_completing = False            # some thread completes the oldest call
+        self.num_waiters, self.num_promises, self.num_in_flight = 0, 0, 0
+        self.is_asleep, self.seen = False, None  # the thread; the oldest call when it last looked
+        self.gloo = None                      # stands in when the job could not be had, or for huge tensors
+        self.error = None                     # the first failure; every later call gets it
+        self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
+        self.last_stats = {}
+
+    def submit(self, tensors, is_average, is_waited_for=False):
+        """A call on tensors of one type. is_waited_for: by Python code, through the Work that this returns, else the
+        Work is one that C++ may hold."""
+        call = self._call(tensors, is_average, is_waited_for, tensors)
+        return CallWork(call) if is_waited_for else call.promise.work(lambda: self.hasten(call))
+
+    def submit_for_future(self, tensors, is_average, result):
+        """The future alone, which has `result` in the end."""
+        return self._call(tensors, is_average, False, result).promise.future
+
+    def _call(self, tensors, is_average, is_waited_for, result):
+        call = _Call(self, tensors, is_average, result)
+        if not is_waited_for:
+            call.promise = Promise(call.result, call.devices())
+        with self.changed:
+            self.raise_if_failed()
+            if self.is_closing:
+                raise SwitchMLError("the process group has been destroyed")
+            self.calls.append(call)
+            self.unsubmitted.append(call)
+            if self.job is not None:
+                self._submit_ready()
+            if self.thread is None:
+                self.start()
+            if not is_waited_for:
+                self.num_promises += 1
+                self.changed.notify_all()
+            elif self.is_asleep or self.unsubmitted:
+                self.changed.notify_all()
+        return call
+
+    def future_of(self, call):
+        with self.changed:
+            if call.promise is None:
+                call.promise = Promise(call.result, call.devices())
+                if call.is_ended:
+                    call.end_promise()
+                else:
+                    self.num_promises += 1
+                    self.changed.notify_all()
+        return call.promise.future
+
+    def coalesce(self, is_begin):
+        """From here on calls share packets, or no longer. On all ranks alike, as the calls."""
+        with self.changed:
+            if self.is_coalescing != is_begin:
+                self.is_coalescing = is_begin
+                self.unsubmitted.append(_Edge(is_begin))
+                if self.job is not None:
+                    self._submit_ready()
+
+    def hasten(self, call):
+        """A wait within a range ends it for the calls so far: they would wait for each other otherwise."""
+        with self.changed:
+            if self.is_coalescing and call.num_submitted < len(call.parts):
+                self.coalesce(False)
+                self.coalesce(True)
+
+    def close(self):
+        if os.getpid() == self.pid:
+            self.coalesce(False)
+        super().close()
+
+    def raise_if_failed(self):
+        if self.error is not None:
+            raise SwitchMLError(f"the group failed before: {self.error}", self.error.status, self.error.ranks,
+                                self.error.operation)
+
+    def abandon(self):
+        """At exit: what is still outstanding is over, here and on the other ranks."""
+        self.exchange.is_cancelled = True
+        with self.changed:
+            if self.job is not None and self.calls:
+                self.library.sml_job_abort(self.job, f"rank {self.rank} ended with operations outstanding".encode())
+
+    def stats(self):
+        with self.changed:
+            return {**self.counters, **self._read_stats()}
+
+    def _read_stats(self):
+        stats = sized(Stats)
+        if self.job is None or self.library.sml_job_stats(self.job, ctypes.byref(stats)) != 0:
+            return self.last_stats
+        return {name: getattr(stats, name) for name, _ in Stats._fields_[1:]}
+
+    # ---- Handing calls to the library, with self.changed held and a job there ----------------------------
+
+    def _submit_ready(self):
+        """Hands calls to the library in their order, as far as it takes them."""
+        while self.unsubmitted:
+            call = self.unsubmitted[0]
+            if isinstance(call, _Edge):
+                self.unsubmitted.popleft()
+                self.is_in_range = call.is_begin
+                if not call.is_begin:
+                    self._end_batch()
+                continue
+            was_called = call.num_called > 0
+            has_gone = call.uses_gloo or call.error is not None or self._submit(call)
+            if not was_called and call.num_called > 0:
+                self.num_in_flight += 1
+                self.counters["max_in_flight"] = max(self.counters["max_in_flight"], self.num_in_flight)
+            if not has_gone:
+                return
+            self.unsubmitted.popleft()
+
+    def _submit(self, call):
+        """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
+        is in call.error."""
+        library, parts = self.library, call.parts
+        reduction, sml_type = int(call.is_average), SML_TYPE[parts[0].buffer.dtype]
+        if call.num_called == 0 and not all(
+            library.sml_supported(self.job, sml_type, reduction, part.buffer.numel()) for part in parts):
+            if self.is_required:
+                call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size")
+            call.uses_gloo = True
+            return True
+        for part in parts[call.num_called:]:
+            if part.staged is not None and not part.staged.is_ready():
+                return False
+            if self.batch is None and (self.is_in_range or len(parts) > 1):
+                self.batch = []
+                library.sml_batch_begin(self.job)
+            handle = ctypes.c_void_p()
+            address = part.buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
+            status = library.sml_allreduce(self.job, address, address, part.buffer.numel(), sml_type, reduction,
+                                           None, ctypes.byref(handle))
+            if status == _BUSY:
+                return False
+            if status != 0:
+                call.error = self._job_error() or thread_error(library, status)
+                self._end_batch()
+                return True
+            part.handle = handle
+            call.num_called += 1
+            if self.batch is None:
+                call.num_submitted += 1
+            else:
+                self.batch.append(call)
+                if len(self.batch) == _BATCH_TENSORS:
+                    self._end_batch()
+        if not self.is_in_range:
+            self._end_batch()
+        return True
+
+    def _end_batch(self):
+        """A batch's operations know by themselves if they fail."""
+        if self.batch is not None:
+            self.library.sml_batch_end(self.job)
+            for call in self.batch:
+                call.num_submitted += 1
+            self.batch = None
+            self.changed.notify_all()
+
+    def _job_error(self):
+        error = sized(Error)
+        self.library.sml_job_error(self.job, ctypes.byref(error))
+        return described_error(self.library, error) if error.status != 0 else None
+
+    # ---- Completing calls ---------------------------------------------------------------------------------
+
+    def wait_for(self, call, timeout_s=None):
+        """Returns when the call has ended, however; raises after timeout_s."""
+        if self.is_coalescing:
+            self.hasten(call)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not call.is_ended:
+            with self.changed:
+                is_mine = self.has_joined and not self.is_completing and not call.is_ended
+                if is_mine:
+                    self.is_completing, oldest = True, self.calls[0]
+                elif not call.is_ended:
+                    self.num_waiters += 1
+                    self.changed.wait(1 if deadline is None else max(0.0, min(1, deadline - time.monotonic())))
+                    self.num_waiters -= 1
+            if is_mine:
+                self._complete(oldest, deadline)
+            if deadline is not None and not call.is_ended and time.monotonic() >= deadline:
+                raise SwitchMLError(f"the call has not ended within the {timeout_s:g} s of this wait", "timed out")
+
+    def poll(self, call):
+        """Whether the call has ended; completes what has, without waiting."""
+        try:
+            self.wait_for(call, 0)
+        except SwitchMLError:
+            pass
+        return call.is_ended
+
+    def _run(self):
+        self._join()
+        with self.changed:
+            self.has_joined = True
+            self.changed.notify_all()
+        while self._attend():
+            pass
+        self._leave()
+
+    def _attend(self):
+        """Completes the oldest call if that is this thread's to do. False: it is time to end."""
+        with self.changed:
+            oldest = self.calls[0] if self.calls else None
+            if oldest is None and self.is_closing:
+                return False
+            if oldest is None or self.is_completing or not (
+                    self.num_promises or self.is_closing or self.unsubmitted or oldest is self.seen):
+                self.is_asleep = oldest is None
+                self.seen = oldest
+                self.changed.wait(None if oldest is None else _TICK_S)
+                self.is_asleep = False
+                return True
+            self.is_completing = True
+        self._complete(oldest)
+        return True
+
+    def _complete(self, call, deadline=None):
+        """Ends the oldest call, by the thread that has set is_completing; or gives up at the deadline."""
+        has_ended = False
+        try:
+            try:
+                has_ended = self._finish(call, deadline)
+            except Exception as problem:  # pylint: disable=broad-except  # it must end, whatever happened
+                call.error = call.error or SwitchMLError(f"{type(problem).__name__}: {problem}")
+                has_ended = True
+        finally:
+            with self.changed:
+                self.is_completing = False
+                if has_ended:
+                    self._forget(call)
+                if self.num_waiters or self.num_promises or self.is_closing:
+                    self.changed.notify_all()
+        if has_ended and call.promise is not None:
+            call.end_promise()
+
+    def _forget(self, call):
+        """It has ended. With self.changed held."""
+        self.calls.popleft()
+        if self.unsubmitted and call in self.unsubmitted:  # with the edges before it, if there is no job
+            while self.unsubmitted.popleft() is not call:
+                pass
+        if call.num_called > 0:
+            self.num_in_flight -= 1
+        if call.error is not None:
+            self.error = self.error or call.error
+            self.counters["failed_calls"] += 1
+        else:
+            self.counters["fallback_calls" if call.uses_gloo or self.job is None else "offloaded_calls"] += 1
+        if call.promise is not None:
+            self.num_promises -= 1
+        call.is_ended = True
+        if self.job is not None and self.unsubmitted:
+            self._submit_ready()
+
+    def _finish(self, call, deadline):
+        """False: the deadline came first."""
+        if self.error is not None and call.error is None and call.num_called == 0:
+            call.error = self.error
+        if call.error is None and (call.uses_gloo or self.job is None):
+            self._reduce_by_gloo(call)
+        elif not self._wait_for_parts(call, deadline):
+            return False
+        if call.error is None:
+            for part in call.parts:
+                part.take_result()
+        else:
+            for part in call.parts:
+                part.drop()
+        return True
+
+    def _wait_for_parts(self, call, deadline):
+        """Waits for every part, so that the library has given all buffers back."""
+        library = self.library
+        while call.num_waited < len(call.parts):
+            if call.num_waited == call.num_submitted:
+                with self.changed:
+                    self._submit_waiting(call)
+                if call.num_waited == call.num_submitted:
+                    if call.error is not None:
+                        return True
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return False
+                continue
+            part = call.parts[call.num_waited]
+            limit_ns = _NS if deadline is None else min(_NS, max(0, int((deadline - time.monotonic()) * _NS)))
+            if self.unsubmitted and self._is_next_staged():
+                limit_ns = min(limit_ns, _NS // 1000)
+            status = library.sml_operation_wait(part.handle, limit_ns)
+            if status == _IN_PROGRESS:
+                if self.unsubmitted:
+                    with self.changed:
+                        self._submit_ready()
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                continue
+            if status != 0 and call.error is None:
+                error = sized(Error)
+                library.sml_operation_error(part.handle, ctypes.byref(error))
+                call.error = described_error(library, error)
+            library.sml_operation_release(part.handle)
+            part.handle = None
+            call.num_waited += 1
+        return True
+
+    def _is_next_staged(self):
+        try:
+            return any(part.staged is not None for part in self.unsubmitted[0].parts)
+        except (IndexError, AttributeError):  # another thread has submitted it, or it is an edge
+            return False
+
+    def _submit_waiting(self, call):
+        """The oldest call is not with the library: other groups hold all operations of the context, or the script is
+        within a coalesced range, or the device has not copied a tensor yet. With self.changed held."""
+        self._submit_ready()
+        if call.error is not None or call.num_waited < call.num_submitted:
+            return
+        self.num_waiters += 1
+        self.changed.wait(0.001 if self.batch is None else 0.02)
+        self.num_waiters -= 1
+        if self.batch is not None and self._job_error() is not None:
+            self._end_batch()
+
+    def _reduce_by_gloo(self, call):
+        """In a Gloo group of its own, so that these calls need no order with the script's other ones."""
+        if self.gloo is None:
+            self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
+                                               timeout=self.timeout)
+        for part in call.parts:
+            if part.staged is not None:
+                part.staged.wait_until_ready()
+            gloo.sum_in_place(self.gloo, part.buffer.detach(), self.size if call.is_average else 1)
+
+    # ---- The job ------------------------------------------------------------------------------------------
+
+    def _join(self):
+        """Collective. Afterwards there is a job, or a Gloo group on every rank, or self.error."""
+        try:
+            error = self._create_job()
+        except Exception as problem:  # pylint: disable=broad-except  # the store, mostly: this rank alone
+            self.error = problem if isinstance(problem, SwitchMLError) else SwitchMLError(str(problem))
+            return
+        if error is not None and self.is_required:
+            self.exchange.settle()
+            self.error = error
+        elif error is not None:
+            if self.rank == 0:
+                warnings.warn(f"switchml: this group's all-reduce goes through Gloo: {error}", RuntimeWarning)
+            with self.changed:
+                for call in self.calls:
+                    call.uses_gloo = True
+
+    def _create_job(self):
+        """None, or the error that every rank got."""
+        problem, token = "", secrets.token_hex(4)
+        try:
+            context = Process.open_context()
+        except SwitchMLError as error:
+            problem = str(error)
+        ranks = [json.loads(data) for data in self.exchange.gather(json.dumps([problem, token]).encode())]
+        for rank, (problem, _) in enumerate(ranks):
+            if problem:
+                return SwitchMLError(f"rank {rank}: {problem}")
+        library = Process.library
+        master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
+        options, callback, job = sized(JobOptions), self.exchange.callback(), ctypes.c_void_p()
+        aggregator = os.environ.get("SWITCHML_AGGREGATOR")
+        options.aggregator = aggregator.encode() if aggregator else b""
+        options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]
+        options.rank, options.world_size, options.allgather = self.rank, self.size, callback
+        options.join_timeout_ns = int(min(self.timeout.total_seconds(), _JOIN_TIMEOUT_S) * _NS)
+        options.operation_timeout_ns = int(self.timeout.total_seconds() * _NS)
+        status = library.sml_job_create(context, ctypes.byref(options), ctypes.byref(job))
+        if self.exchange.error is not None:
+            raise self.exchange.error
+        if status != 0:
+            return thread_error(library, status)
+        with self.changed:
+            self.library, self.job = library, job
+            self._submit_ready()
+        return None
+
+    def _leave(self):
+        with self.changed:
+            job, self.last_stats = self.job, self._read_stats()
+            self.job = None
+        self.gloo = None
+        self.is_leaving = True
+        if job is not None:
+            self.library.sml_job_destroy(job)

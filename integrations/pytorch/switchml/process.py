@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the groups of one process share: the library, one context, and their threads."""
+import atexit
+import ctypes
+import os
+import threading
+import time
+import weakref
+
+from . import gloo
+from .library import load_library, thread_error
+
+_EXIT_GRACE_S = 1  # for operations still outstanding when the script ends
+_LEAVE_S = 6       # and, with nothing outstanding, until others have what this rank adds up for them
+
+
+class Process:
+    """The library, one context for all groups, and the list of their threads."""
+    lock = threading.RLock()
+    library, context = None, None
+    threads = weakref.WeakSet()
+
+    @classmethod
+    def load(cls):
+        with cls.lock:
+            cls.library = cls.library or load_library()
+            return cls.library
+
+    @classmethod
+    def open_context(cls):
+        with cls.lock:
+            library = cls.load()
+            if cls.context is None:
+                context = ctypes.c_void_p()
+                status = library.sml_context_create(None, ctypes.byref(context))
+                if status != 0:
+                    raise thread_error(library, status)
+                cls.context = context
+            return cls.context
+
+    @classmethod
+    def forked(cls):
+        """In the child: nothing of the parent's is its own, but it may make groups of its own."""
+        cls.lock, cls.context, cls.threads = threading.RLock(), None, weakref.WeakSet()
+
+    @classmethod
+    def at_exit(cls):
+        """Ends the groups that the script left open. Every wait in here is short; threads are daemons."""
+        threads = list(cls.threads)
+        for act in (Thread.close, Thread.abandon):
+            for thread in threads:
+                act(thread)
+            deadline = time.monotonic() + _EXIT_GRACE_S
+            have_ended = [thread.join(deadline - time.monotonic()) for thread in threads]
+            deadline += _LEAVE_S
+            have_ended = [has_ended or thread.is_leaving and thread.join(deadline - time.monotonic())
+                          for has_ended, thread in zip(have_ended, threads)]
+        if cls.context is not None and all(have_ended):
+            cls.library.sml_context_destroy(cls.context)
+            cls.context = None
+        gloo.end()
+
+
+class Thread:
+    """A group's daemon thread over a queue of its own, started by the first thing to do."""
+
+    def __init__(self):
+        self.pid, self.thread, self.is_closing, self.is_leaving = os.getpid(), None, False, False
+        self.changed = threading.Condition(threading.RLock())  # reentrant: a finalizer may run anywhere
+        Process.threads.add(self)
+
+    def start(self):
+        """With self.changed held."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="switchml", daemon=True)
+            self.thread.start()
+
+    def _run(self):
+        raise NotImplementedError
+
+    def close(self):
+        """What was submitted is still completed; then the thread ends."""
+        if os.getpid() == self.pid:
+            with self.changed:
+                self.is_closing = True
+                self.changed.notify_all()
+
+    def abandon(self):
+        """Nothing that is outstanding is waited for any longer."""
+
+    def join(self, timeout_s):
+        if self.thread is not None:
+            self.thread.join(max(timeout_s, 0.001))
+        return not (self.thread and self.thread.is_alive())
+
+
+os.register_at_fork(after_in_child=Process.forked)
+atexit.register(Process.at_exit)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks tell each other before there is a job, so that all of them decide alike."""
+import ctypes
+import json
+import os
+import time
+import warnings
+
+from . import gloo
+from .library import JobOptions, MAX_NAMED_RANKS, SwitchMLError
+from .process import Process
+
+_SETTLE_S = 5
+
+
+class Exchange:
+    """All-gather of small byte strings over the group's store. It polls: a blocking wait would hold the
+    lock of the store's only connection, and with it every other user of the store in this process."""
+
+    def __init__(self, store, rank, size, timeout_s):
+        self.store, self.rank, self.size, self.timeout_s = store, rank, size, timeout_s
+        self.num_rounds = 0
+        self.is_cancelled = False
+        self.error = None
+
+    def gather(self, data):
+        base = f"{self.num_rounds}/"
+        self.num_rounds += 1
+        self.store.set(base + str(self.rank), data.hex())
+        self.store.add(f"{base}here{self.rank}", 1)
+        self.store.add(base + "n", 1)
+        deadline, pause_s = time.monotonic() + self.timeout_s, 0.0005
+        while self.store.add(base + "n", 0) < self.size:
+            if self.is_cancelled:
+                raise SwitchMLError("the process is ending")
+            if time.monotonic() > deadline:
+                raise self._someone_is_missing(base)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
+        gathered = [bytes.fromhex(self.store.get(base + str(rank)).decode()) for rank in range(self.size)]
+        self.store.add(base + "read", 1)
+        return gathered
+
+    def _someone_is_missing(self, base):
+        missing = [rank for rank in range(self.size) if self.store.add(f"{base}here{rank}", 0) == 0][:MAX_NAMED_RANKS]
+        who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        return SwitchMLError(f"{who} of the group's {self.size} did not make this call within the group's timeout of "
+                             f"{self.timeout_s:g} s; do all ranks make the same collective calls?", "timed out", missing)
+
+    def settle(self):
+        """Before an error that may end this process, and with it the store: lets the others read, too."""
+        deadline = time.monotonic() + _SETTLE_S
+        try:
+            while (self.store.add(f"{self.num_rounds - 1}/read", 0) < self.size and time.monotonic() < deadline):
+                time.sleep(0.002)
+        except RuntimeError:
+            pass  # the store is gone already
+
+    def callback(self):
+        """This exchange as switchml.h's sml_allgather_fn."""
+        def allgather(_user, data_in, data_out, num_bytes):
+            try:
+                gathered = self.gather(ctypes.string_at(data_in, num_bytes))
+                if any(len(data) != num_bytes for data in gathered):
+                    raise SwitchMLError("ranks sent different amounts in the exchange before the join; "
+                                        "do all ranks run the same version of SwitchML?")
+                ctypes.memmove(data_out, b"".join(gathered), num_bytes * self.size)
+                return 0
+            except Exception as error:  # pylint: disable=broad-except  # must not leave through C
+                self.error = error
+                return 1
+        return JobOptions.ALLGATHER(allgather)
+
+
+def agree(exchange):
+    """Whether the group offloads, the same on all its ranks: (why it does not or "", whether it must); and the ranks'
+    addresses on the way to rank 0's host."""
+    problem = ""
+    try:
+        Process.load()
+    except SwitchMLError as load_error:
+        problem = str(load_error)
+    mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
+            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
+            "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
+    ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
+    is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
+    if why_off and is_required:
+        exchange.settle()
+        raise SwitchMLError(f"SWITCHML_REQUIRE=1, but {why_off}")
+    if why_off and exchange.rank == 0 and not any(rank["disable"] for rank in ranks):
+        warnings.warn(f"switchml: all-reduce goes through Gloo: {why_off}", RuntimeWarning, stacklevel=4)
+    return why_off, is_required, [rank["address"] for rank in ranks]
+
+
+def _why_off(ranks):
+    def those(test):
+        found = [str(number) for number, rank in enumerate(ranks) if test(rank)]
+        return "all ranks" if len(found) == len(ranks) else "rank " + ", ".join(found[:MAX_NAMED_RANKS])
+    if any(rank["disable"] for rank in ranks):
+        return f"SWITCHML_DISABLE=1 is set on {those(lambda rank: rank['disable'])}"
+    for number, rank in enumerate(ranks):
+        if rank["problem"]:
+            return f"on rank {number} {rank['problem']}"
+    if len({rank["aggregator"] for rank in ranks}) > 1:
+        return ("SWITCHML_AGGREGATOR is not what it is on rank 0 on "
+                + those(lambda rank: rank["aggregator"] != ranks[0]["aggregator"])
+                + "; set it to the same on all ranks, or on none")
+    return ""
+
+
+def is_set(name):
+    return os.environ.get(name, "0").lower() not in ("", "0", "no", "false", "off")

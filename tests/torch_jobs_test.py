@@ -1,0 +1,294 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend with real processes on loopback: many groups, time limits, handles of calls,
+tensors that are not in the host's memory."""
+import contextlib
+import datetime
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+
+import tap
+import torch_ranks
+from torch_ranks import Daemon, built, error_text, report, run_ranks, start
+
+NUM_GROUPS = 40
+
+
+def aggregator_status():
+    return json.loads(subprocess.run([built("src/cli/switchml", "bin/switchml"), "status", "--json", "--interval", "0"],
+                                     stdout=subprocess.PIPE, check=False).stdout)
+
+
+def wait_for_jobs(num_jobs):
+    """Until the aggregator has that many; returns the slots in use."""
+    deadline = time.monotonic() + 20
+    while len(aggregator_status()["jobs"]) != num_jobs:
+        assert time.monotonic() < deadline, aggregator_status()
+        time.sleep(0.05)
+    return sum(lane["slots_used"] for lane in aggregator_status()["lanes"])
+
+
+def case_many_groups():
+    """Each a job of its own, all on one context; what ends gives its slots back."""
+    torch, dist, sml, rank, size = start()
+    groups = [dist.new_group() for _ in range(NUM_GROUPS)]
+    for group in groups[::-1]:
+        dist.all_reduce(torch.ones(1), group=group)
+    num_threads = len(os.listdir("/proc/self/task"))
+    dist.all_reduce(torch.ones(1))
+    more_threads = len(os.listdir("/proc/self/task")) - num_threads
+    works = []
+    for round_ in range(3):  # in one order in each group, but not among the groups
+        for index in (range(NUM_GROUPS) if rank else range(NUM_GROUPS - 1, -1, -1)):
+            tensor = torch.full((1000 + 331 * index,), float(rank + index + round_))
+            works.append((dist.all_reduce(tensor, group=groups[index], async_op=True), tensor, index + round_))
+    for work, tensor, value in works:
+        work.wait()
+        assert torch.equal(tensor, torch.full_like(tensor, value * size + sum(range(size))))
+    offloaded = [sml.stats(group)["offloaded_calls"] for group in groups]
+    del work
+    works.clear()
+    slots = [wait_for_jobs(NUM_GROUPS + 1)]
+    dist.barrier()
+    for group in groups[:NUM_GROUPS // 2]:
+        dist.destroy_process_group(group)
+    del group
+    groups = groups[NUM_GROUPS // 2:]
+    slots.append(wait_for_jobs(NUM_GROUPS // 2 + 1))
+    tensor = torch.ones(5000)
+    dist.all_reduce(tensor, group=groups[0])
+    assert torch.equal(tensor, torch.full_like(tensor, size))
+    dist.barrier()
+    dist.destroy_process_group()
+    groups.clear()
+    slots.append(wait_for_jobs(0))
+    report(offloaded=offloaded, slots=slots, more_threads=more_threads)
+
+
+def timed_error(sml, of_group, function, *arguments, **keywords):
+    began = time.monotonic()
+    text = error_text(function, *arguments, **keywords)
+    error = sml.error(of_group)
+    return {"text": text, "took_s": time.monotonic() - began, "ranks": list(error.ranks) if error else [],
+            "status": error.status if error else ""}
+
+
+def case_timeouts():
+    """Rank 1 stays away from a call of each group, and is named at the group's time limit."""
+    torch, dist, sml, rank, _ = start()
+    limits = {"first": 2, "later": 3, "late": 60}
+    groups = {name: dist.new_group(timeout=datetime.timedelta(seconds=limit)) for name, limit in limits.items()}
+    tensor = torch.ones(1000)
+    for name in ("later", "late"):
+        dist.all_reduce(tensor, group=groups[name])
+    results = {}
+    if rank != 1:
+        work = dist.all_reduce(tensor, group=groups["late"], async_op=True)
+        results["wait"] = timed_error(sml, groups["late"], work.wait, datetime.timedelta(seconds=0.5))
+        assert not work.is_completed() and not work.is_success() and work.exception() is None
+        other = dist.all_reduce(tensor, group=groups["later"], async_op=True)
+        for name in ("first", "later"):
+            results[name] = timed_error(sml, groups[name], dist.all_reduce, torch.ones(10), group=groups[name])
+        assert other.is_completed() and not other.is_success() and "[rank 1]" in str(other.exception())
+        assert "[rank 1]" in error_text(other.get_future().wait) and "[rank 1]" in error_text(other.result)
+    dist.barrier()
+    if rank == 1:
+        work = dist.all_reduce(torch.ones(1000) * 2, group=groups["late"], async_op=True)
+    work.wait()
+    assert work.is_completed() and work.is_success() and work.result()[0] is not None
+    report(**results)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def case_scaler():
+    """Scaled float16 and float32 gradients: an Inf or NaN of one rank stops the step of all, and of this step alone."""
+    torch, dist, sml, rank, size = start()
+    parameters = [torch.nn.Parameter(torch.full((1000,), 2.0, dtype=dtype)) for dtype in (torch.float32, torch.float16)]
+    optimizer, scaler = torch.optim.SGD(parameters, lr=1.0), None
+    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    steps, scale = [], 4.0
+    for step, spoiled in enumerate([None, float("inf"), float("nan"), float("-inf"), None]):
+        for parameter in parameters:
+            gradient = torch.full_like(parameter, 0.25 * scale / size)
+            if spoiled is not None and rank == step % size:
+                gradient[step * 7] = spoiled
+            dist.all_reduce(gradient)
+            parameter.grad = gradient
+        before = parameters[0][0].item()
+        if scaler is not None and all(parameter.dtype == torch.float32 for parameter in parameters):
+            scaler.step(optimizer)
+            scaler.update()
+            scale = scaler.get_scale()
+        else:  # torch 1.13 has it for CUDA alone
+            found = [not bool(torch.isfinite(parameter.grad).all()) for parameter in parameters]
+            assert len(set(found)) == 1, (step, found)
+            for parameter in parameters:
+                parameter.grad.div_(scale)
+            if not any(found):
+                with torch.no_grad():
+                    for parameter in parameters:
+                        parameter.sub_(parameter.grad)
+            scale = scale / 2 if any(found) else scale
+        steps.append(before != parameters[0][0].item())
+    report(steps=steps, scale=scale, values=[parameters[0][0].item(), parameters[1][0].item()], stats=sml.stats())
+    dist.destroy_process_group()
+
+
+class SlowDevice:
+    """Stands in for a GPU, on the tensors that it is told are its own: streams copy late, in their order, on threads."""
+
+    class Event:
+        def __init__(self):
+            self.over = threading.Event()
+            self.query, self.synchronize = self.over.is_set, self.over.wait
+
+    class Stream:
+        def __init__(self):
+            self.todo, self.num_waits = queue.Queue(), 0
+            threading.Thread(target=self.work, daemon=True).start()
+
+        def work(self):
+            while True:
+                self.todo.get()()
+
+        def mark(self):
+            event = SlowDevice.Event()
+            self.todo.put(event.over.set)
+            return event
+
+        def wait_event(self, event):
+            self.num_waits += 1
+            self.todo.put(event.over.wait)
+
+        def wait_stream(self, other):
+            self.wait_event(other.mark())
+
+    def __init__(self):
+        self.main, self.own, self.num_pinned, self.kept = self.Stream(), None, 0, []
+
+    def is_here(self, tensor):
+        return tensor.dim() == 1
+
+    def new_stream(self, _device):
+        assert self.own is None
+        self.own = self.Stream()
+        return self.own
+
+    def current_stream(self, _device):
+        return self.main
+
+    def as_current(self, _stream):
+        return contextlib.nullcontext()
+
+    def copy(self, stream, to, source):
+        stream.todo.put(lambda: (time.sleep(0.002), to.copy_(source)))
+        return stream.mark()
+
+    def keep(self, tensor, stream):
+        self.kept.append((tensor, stream))
+
+    def pinned(self, num_bytes):
+        import torch  # pylint: disable=import-outside-toplevel
+        self.num_pinned += 1
+        return torch.full((num_bytes,), 255, dtype=torch.uint8)
+
+
+def case_staged():
+    """Calls on "device" tensors: what the main stream does before a call is in the sum, after a wait it has the result;
+    host memory is used again; calls are sent in their order whatever copy ends first."""
+    torch, dist, sml, rank, size = start()
+    from switchml import staging  # pylint: disable=import-outside-toplevel
+    if torch.cuda.is_available():
+        device, fake = torch.device("cuda", rank % torch.cuda.device_count()), None
+    else:
+        device, fake = torch.device("cpu"), SlowDevice()
+        staging.api = fake
+
+    def on_device(function):
+        """As a kernel: some time later, in order."""
+        if fake is None:
+            function()
+        else:
+            fake.main.todo.put(function)
+
+    def look(tensor):
+        if fake is not None:
+            fake.main.mark().synchronize()
+        return tensor.cpu()
+    for count in (1, 1000, 100_003):
+        for op, expected in ((dist.ReduceOp.SUM, sum(range(1, size + 1))), (dist.ReduceOp.AVG, (size + 1) / 2)):
+            tensor = torch.zeros(count, device=device)
+            on_device(lambda tensor=tensor: tensor.add_(rank + 1))
+            dist.all_reduce(tensor, op=op)
+            assert torch.equal(look(tensor), torch.full((count,), float(expected))), (count, op)
+    works, tensors = [], [torch.zeros(5000, device=device) for _ in range(12)]
+    for number, tensor in enumerate(tensors):
+        on_device(lambda tensor=tensor, number=number: tensor.add_(number + rank))
+        works.append(dist.all_reduce(tensor, async_op=True))
+        on_device(lambda tensor=tensor: None)
+    for number, (work, tensor) in enumerate(zip(works, tensors)):
+        if number % 3 == 0:
+            work.get_future().wait()
+        work.wait()
+        on_device(lambda tensor=tensor: tensor.mul_(2))
+        assert torch.equal(look(tensor), torch.full((5000,), 2.0 * (number * size + sum(range(size)))))
+    dist.all_reduce_coalesced(tensors[:3])
+    strided = torch.zeros(8, 8, device=device)
+    dist.all_reduce(strided.t()[1])  # one dimension
+    stats = sml.stats()
+    assert stats["offloaded_calls"] == 6 + 12 + 1 + 1 and stats["fallback_calls"] == 0, stats
+    if fake is not None:  # the host waited for no other copy, nor the main stream for what was not its own
+        assert fake.num_pinned <= 3 + 12 and fake.main.num_waits == 6 + 12 + 3 + 1, (fake.num_pinned, fake.main.num_waits)
+    report(stats=stats, is_gpu=fake is None)
+    dist.destroy_process_group()
+
+
+def test_tens_of_groups_share_one_context():
+    with Daemon() as daemon:
+        for result in run_ranks("many_groups", 2, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["offloaded"] == [4] * NUM_GROUPS, result
+            assert result["slots"][0] > result["slots"][1] > result["slots"][2] == 0, result["slots"]
+            assert result["more_threads"] <= 2, result  # the group's own, and at most one of Gloo's; no engine
+
+
+def test_group_timeouts_name_the_missing_rank():
+    with Daemon() as daemon:
+        results = run_ranks("timeouts", 3, daemon.address, SWITCHML_REQUIRE="1")
+    for rank in (0, 2):
+        for name, limit in (("first", 2), ("later", 3)):
+            result = results[rank][name]
+            assert result["ranks"] == [1] and result["status"] == "timed out" and "rank 1" in result["text"], results
+        assert 1.9 < results[rank]["first"]["took_s"] and 0.9 < results[rank]["later"]["took_s"], results
+        assert "0.5 s of this wait" in results[rank]["wait"]["text"] and not results[rank]["wait"]["ranks"], results
+
+
+def test_gradient_scaling_sees_infinities_of_other_ranks():
+    with Daemon() as daemon:
+        for result in run_ranks("scaler", 3, daemon.address):
+            assert result["steps"] == [True, False, False, False, True] and result["scale"] == 0.5, result
+            assert result["values"] == [1.5, 1.5], result
+            assert result["stats"]["offloaded_calls"] >= 5, result
+
+
+def test_staged_tensors_keep_the_order_of_streams():
+    """On a GPU where there is one, else with a stand-in for it."""
+    with Daemon() as daemon:
+        for result in run_ranks("staged", 2, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY="1"):
+            assert result["stats"]["num_local_ranks"] == 2, result  # combined before any network
+
+
+def test_tensors_on_a_gpu():
+    if not os.path.exists("/dev/nvidiactl"):
+        raise tap.Skip("there is no GPU")
+    with Daemon() as daemon:
+        assert all(result["is_gpu"] for result in run_ranks("staged", 2, daemon.address, SWITCHML_REQUIRE="1"))
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())

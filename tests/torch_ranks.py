@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the PyTorch backend share: real ranks on loopback (processes forked from one that has imported
+torch), a switchmld where they need one, and what the ranks report."""
+import ctypes
+import datetime
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import tap
+from ports import fixed_port
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
+# Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+RANK_TIMEOUT_S = 120
+
+
+def built(*candidates):
+    for candidate in candidates:
+        if os.path.exists(os.path.join(BUILD, candidate)):
+            return os.path.join(BUILD, candidate)
+    raise AssertionError(f"{candidates[0]} is not built in {BUILD}")
+
+
+class Daemon:
+    """A switchmld on a free port of loopback."""
+
+    def __enter__(self):
+        self.address = f"127.0.0.1:{fixed_port()}"
+        self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True)
+        host, port = self.address.split(":")
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                return self
+            except OSError:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    self.process.kill()
+                    raise AssertionError("switchmld did not start: " + self.process.communicate()[1]) from None
+                time.sleep(0.02)
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError("switchmld did not end on SIGTERM") from None
+        finally:
+            self.process.communicate()
+
+
+class Nursery:
+    """A process that has imported torch, which takes longer than most tests, and forks the ranks. Each then is a
+    process like any: it imports switchml by itself, with its own environment, and ends as interpreters end."""
+
+    def __init__(self):
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHML_")}
+        environment.update({"PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
+                            "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"})
+        self.process = subprocess.Popen([PYTHON, "-P", os.path.abspath(sys.argv[0]), "--nursery", str(theirs.fileno())],
+                                        env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+
+    def start(self, case, environments, outputs):
+        """One rank for each environment; outputs: two files each. Returns their process numbers."""
+        request = json.dumps({"case": case, "environments": environments}).encode()
+        socket.send_fds(self.control, [request], [output.fileno() for output in outputs])
+        return self.answer(RANK_TIMEOUT_S)
+
+    def answer(self, timeout_s):
+        self.control.settimeout(timeout_s)
+        answer = self.control.recv(65536)
+        assert answer, "the process that forks ranks has ended"
+        return json.loads(answer)
+
+    def end(self):
+        self.control.close()
+        self.process.wait(10)
+
+
+def enter_namespace(name):
+    """This process's network is that of a namespace from now on (os.setns is there from Python 3.12 on)."""
+    with open(f"/run/netns/{name}", "rb") as namespace:
+        assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+
+
+def fork_ranks(control):
+    """The nursery's loop. Returns in each rank, with its case, and in the nursery at the end, with None."""
+    import torch.distributed  # pylint: disable=import-outside-toplevel,unused-import
+    import torch.utils.data  # pylint: disable=import-outside-toplevel,unused-import
+    while True:
+        request, outputs, _, _ = socket.recv_fds(control, 1 << 20, 64)
+        if not request:
+            return None
+        request, ranks = json.loads(request), []
+        for index, environment in enumerate(request["environments"]):
+            ranks.append(os.fork())
+            if ranks[-1] == 0:
+                os.setsid()
+                os.dup2(outputs[2 * index], 1)
+                os.dup2(outputs[2 * index + 1], 2)
+                for output in outputs:
+                    os.close(output)
+                control.close()
+                os.environ.clear()
+                os.environ.update(environment)
+                if "NAMESPACE" in environment:
+                    enter_namespace(environment["NAMESPACE"])
+                return request["case"]
+        for output in outputs:
+            os.close(output)
+        control.send(json.dumps(ranks).encode())
+        control.send(json.dumps([os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]).encode())
+
+
+NURSERY = None
+
+
+class Ranks:
+    """Starts a case on n ranks, in a bed each on a host of its own; wait() gives what each reported (the last line it
+    printed, as JSON). Of the environment None is not set."""
+
+    def __init__(self, case, num_ranks, aggregator=None, bed=None, **environment):
+        base = {name: value for name, value in os.environ.items()
+                if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
+        base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
+                     "GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "SWITCHML_SHARED_MEMORY": "0",
+                     "SWITCHML_LIBRARY": built("src/lib/libswitchml.so", "lib/libswitchml.so")})
+        if aggregator:
+            base["SWITCHML_AGGREGATOR"] = aggregator
+        base.update(environment)
+        base = {name: value for name, value in base.items() if value is not None}
+        self.started = time.monotonic()
+        self.outputs = [tempfile.TemporaryFile("w+") for _ in range(2 * num_ranks)]
+        of_rank = [{"NAMESPACE": bed.worker(rank)} if bed else {} for rank in range(num_ranks)]
+        self.processes = NURSERY.start(case, [{**base, "RANK": str(rank), "LOCAL_RANK": str(rank), **of_rank[rank]}
+                                              for rank in range(num_ranks)], self.outputs)
+
+    def wait(self, expect=0, but=()):
+        """Every rank must exit with `expect`, those in `but` excepted."""
+        results, problems = [], []
+        try:
+            statuses = NURSERY.answer(max(1, self.started + RANK_TIMEOUT_S - time.monotonic()))
+        except TimeoutError:
+            problems.append("some rank hung")
+            for process in self.processes:
+                try:
+                    os.killpg(process, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            statuses = NURSERY.answer(10)
+        self.took_s = time.monotonic() - self.started
+        for rank, status in enumerate(statuses):
+            out, err = [output.seek(0) or output.read() for output in self.outputs[2 * rank:2 * rank + 2]]
+            if rank not in but and status != expect:
+                problems.append(f"rank {rank} exited with {status}\n{out[-2000:]}\n{err[-4000:]}")
+            lines = [line for line in out.splitlines() if line.startswith("{")]
+            results.append({**(json.loads(lines[-1]) if lines else {}), "stderr": err})
+        for output in self.outputs:
+            output.close()
+        if problems:
+            raise AssertionError("\n".join(problems))
+        return results
+
+
+def run_ranks(case, num_ranks, aggregator=None, **environment):
+    return Ranks(case, num_ranks, aggregator, **environment).wait()
+
+
+# ---- What the ranks do ---------------------------------------------------------------------------------
+
+def report(**values):
+    print(json.dumps(values), flush=True)
+
+
+def start(timeout_s=60):
+    import torch  # pylint: disable=import-outside-toplevel  # only ranks need it
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch  # pylint: disable=import-outside-toplevel
+    torch.set_num_threads(1)
+    dist.init_process_group("switchml", timeout=datetime.timedelta(seconds=timeout_s))
+    return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def error_text(function, *arguments, **keywords):
+    """The text of what it raises; "" if nothing."""
+    try:
+        function(*arguments, **keywords)
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# ---- A test program ------------------------------------------------------------------------------------
+
+def main(namespace):
+    """Of a test program with these globals: its test_ functions, with its case_ functions for the ranks."""
+    global NURSERY  # pylint: disable=global-statement
+    if "--nursery" in sys.argv:
+        case = fork_ranks(socket.socket(fileno=int(sys.argv[sys.argv.index("--nursery") + 1])))
+        if case is not None:
+            namespace["case_" + case]()
+        return
+    probe = subprocess.run([PYTHON, "-c", "import torch.distributed as d; assert d.is_available()"],
+                           capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
+        return
+    NURSERY = Nursery()
+    try:
+        tap.main(namespace)
+    finally:
+        NURSERY.end()
