@@ -1,21 +1,112 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch backend with real processes on loopback: many groups, time limits, handles of calls,
+"""The PyTorch backend with real processes on loopback: many groups, the hook for DDP, time limits, handles of calls,
 tensors that are not in the host's memory."""
 import contextlib
 import datetime
 import json
 import os
 import queue
+import signal
 import subprocess
 import threading
 import time
 
 import tap
 import torch_ranks
-from torch_ranks import Daemon, built, error_text, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, built, error_text, report, run_ranks, start
 
 NUM_GROUPS = 40
+
+
+def start_with(backend, timeout_s=60):
+    """As start(), with another backend for the world."""
+    import torch  # pylint: disable=import-outside-toplevel  # only ranks need it
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch  # pylint: disable=import-outside-toplevel
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+    return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def bits(torch, tensor):
+    return tensor.detach().contiguous().view(torch.uint8)
+
+
+def train(torch, model, ddp, rank, size, num_steps=8):
+    """Steps on data of which each rank has its own; returns all parameters."""
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    data = torch.Generator().manual_seed(99)
+    for step in range(num_steps):
+        inputs = torch.randn(8 * size, 20, generator=data)
+        optimizer.zero_grad()
+        ddp(inputs[rank::size], step).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def branching_model(torch):
+    """Each step leaves one branch out: DDP finds that out with an all-reduce that it calls, and waits for, in C++."""
+    class Branching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = torch.nn.Linear(20, 300)
+            self.branches = torch.nn.ModuleList([torch.nn.Linear(300, 300) for _ in range(2)])
+
+        def forward(self, values, step):
+            return self.branches[step % 2](self.base(values).relu())
+    torch.manual_seed(7)
+    return Branching()
+
+
+def in_pair(torch, dist, sml, group, wrap):
+    """A model of two ranks, with a hook of their own."""
+    model, state = branching_model(torch), sml.DDPHookState(group)
+    ddp = wrap(model, process_group=group, find_unused_parameters=True)
+    ddp.register_comm_hook(state, sml.ddp_hook)
+    ours = train(torch, model, ddp, dist.get_rank(group), 2, 2)
+    both = [torch.empty_like(ours) for _ in range(2)]
+    dist.all_gather(both, ours, group=group)
+    assert torch.equal(bits(torch, both[0]), bits(torch, both[1]))
+    return state.stats()
+
+
+def case_hook():
+    """DDP over gloo with the hook, over the backend, and over gloo alone, from the same start."""
+    torch, dist, sml, rank, size = start_with("gloo")
+    wrap = torch.nn.parallel.DistributedDataParallel
+    ours = dist.new_group(backend="switchml")
+    pair = dist.new_group([0, 2])
+    state = sml.DDPHookState()
+    results, models = [], [branching_model(torch) for _ in range(3)]
+    for model, group in zip(models, (None, ours, None)):
+        ddp = wrap(model, process_group=group, bucket_cap_mb=0.2, find_unused_parameters=True)
+        if len(results) == 0:
+            ddp.register_comm_hook(state, sml.ddp_hook)
+        results.append(train(torch, model, ddp, rank, size))
+    of_pair = in_pair(torch, dist, sml, pair, wrap) if rank != 1 else {}
+    report(is_equal=torch.equal(bits(torch, results[0]), bits(torch, results[1])),
+           difference=(results[0] - results[2]).abs().max().item(), stats=state.stats(), of_backend=sml.stats(ours),
+           of_pair=of_pair)
+    state.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def case_hook_killed():
+    torch, _, sml, rank, size = start_with("gloo")
+    torch.manual_seed(7)
+    model, state = torch.nn.Linear(20, 300), sml.DDPHookState()
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    ddp.register_comm_hook(state, sml.ddp_hook)
+    for _ in range(2):  # the second orders DDP's buckets anew, with the other backend
+        ddp(torch.ones(2, 20)).sum().backward()
+    loss = ddp(torch.ones(2, 20)).sum()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    text = error_text(loss.backward)
+    report(text=text, ranks=state.error().ranks)
+    os._exit(0)  # the other backend need not end by itself
 
 
 def aggregator_status():
@@ -247,6 +338,29 @@ def case_staged():
         assert fake.num_pinned <= 3 + 12 and fake.main.num_waits == 6 + 12 + 3 + 1, (fake.num_pinned, fake.main.num_waits)
     report(stats=stats, is_gpu=fake is None)
     dist.destroy_process_group()
+
+
+def test_hook_gives_what_the_backend_gives():
+    with Daemon() as daemon:
+        for rank, result in enumerate(run_ranks("hook", 3, daemon.address, SWITCHML_REQUIRE="1")):
+            assert result["is_equal"] and 0 < result["difference"] < 1e-4, result
+            for stats, least in ((result["stats"], 8), (result["of_backend"], 8), (result["of_pair"], 2)):
+                if rank != 1 or stats:
+                    assert stats["offloaded_calls"] >= least and stats["fallback_calls"] == 0, result
+                    assert stats["tx_bytes"] > least * 90_000 * 4, result
+
+
+def test_hook_without_offload_is_the_other_backend():
+    for result in run_ranks("hook", 3, SWITCHML_DISABLE="1"):
+        assert result["difference"] == 0, result
+        assert result["stats"]["offloaded_calls"] == 0 and result["stats"]["fallback_calls"] >= 8, result
+
+
+def test_hook_names_a_killed_rank():
+    with Daemon() as daemon:
+        results = Ranks("hook_killed", 3, daemon.address, SWITCHML_REQUIRE="1").wait(but=(1,))
+        for rank in (0, 2):
+            assert results[rank]["ranks"] == [1] and "[rank 1]" in results[rank]["text"], results[rank]
 
 
 def test_tens_of_groups_share_one_context():

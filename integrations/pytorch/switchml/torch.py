@@ -19,6 +19,8 @@ Environment
 
 A group joins its job at its first eligible call. Submission returns at once. Callbacks added to a call's future run
 on the thread that completes the call: they must not wait for a later one of the same group.
+
+For DistributedDataParallel over another backend: DDPHookState, ddp_hook.
 """
 import inspect
 import os
@@ -32,6 +34,7 @@ if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
 from . import gloo  # noqa: E402
+from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
 from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload, is_eligible  # noqa: E402
 from .process import Process  # noqa: E402
