@@ -198,6 +198,9 @@ def test_bash_completes():
     assert completions(SWITCHMLD, "--poll", "=") == {"auto", "busy", "block"}
     assert completions(SWITCHMLD, "--") >= options_of(SWITCHMLD)
     assert completions(SWITCHML, "bench", "--") >= options_of(SWITCHML, "bench")
+    assert completions(SWITCHML, "bench", "tr") == {"training"}
+    assert completions(SWITCHML, "bench", "training", "--pr") >= {"--predict", "--priority"}
+    assert completions(SWITCHML, "bench", "training", "--model", "=", "res") == {"resnet50", "resnet101"}
     assert completions(SWITCHMLD, "--key-file", "=", ROOT + "/READ") == {ROOT + "/README.md"}
     assert completions(SWITCHMLD, "--poll", "=", "auto", "--la") == {"--lanes="}
 

@@ -11,7 +11,8 @@ _switchml_options() {
 }
 
 _switchml() {
-    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=()
+    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=() command=("${COMP_WORDS[@]:1:1}")
+    [[ ${COMP_WORDS[1]} == bench && ${COMP_WORDS[2]} == training ]] && command+=(training)
     COMPREPLY=()
     # bash cuts words at '=': "--key-file = /et" is three of them.
     if [[ $word == "=" ]]; then
@@ -30,6 +31,9 @@ _switchml() {
         --type) words=(float32 int32) ;;
         --op) words=(sum avg) ;;
         --shared-memory) words=(yes no) ;;
+        --gpu) words=(p100 v100 a100) ;;
+        --aggregator) words=(network hosted) ;;
+        --model) mapfile -t words < <("${COMP_WORDS[0]}" bench training --list 2>/dev/null | grep -o '^[a-z][a-z0-9_]*') ;;
     esac
     if ((${#words[@]} == 0)); then
         if [[ ${COMP_WORDS[0]##*/} == switchmld ]]; then
@@ -37,10 +41,11 @@ _switchml() {
         elif ((COMP_CWORD == 1)); then
             mapfile -t words < <(_switchml_commands "${COMP_WORDS[0]}"; printf '%s\n' --help --version)
         else
-            mapfile -t words < <(_switchml_options "${COMP_WORDS[0]}" "${COMP_WORDS[1]}")
+            mapfile -t words < <(_switchml_options "${COMP_WORDS[0]}" "${command[@]}")
+            [[ $COMP_CWORD == 2 && ${COMP_WORDS[1]} == bench && $word != -* ]] && words=(training)
         fi
         # Without an option begun, names of files come after all (readline's default).
-        [[ $word == -* || $COMP_CWORD == 1 ]] || return
+        [[ $word == -* || $COMP_CWORD == 1 || ${words[*]} == training ]] || return
     fi
     mapfile -t COMPREPLY < <(compgen -W "${words[*]}" -- "$word")
     [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace

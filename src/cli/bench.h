@@ -51,6 +51,9 @@ const char *sml_bench_type_name(sml_type type);
 int sml_bench_local(const struct sml_bench_options *options, int argc, char **argv);
 /* Runs one rank; returns an exit status. */
 int sml_bench_worker(const struct sml_bench_options *options);
+/* Starts the library and joins the job as the options say. False: it said why not; what was made is the caller's. */
+bool sml_bench_join(const struct sml_bench_options *options, uint32_t rank, uint32_t world_size,
+                    sml_context **context_out, sml_job **job_out);
 /* SWITCHML_FAULTS for one receiver: the same share, its own drops. receiver 0: the aggregator. */
 void sml_bench_set_faults(const struct sml_bench_options *options, uint32_t receiver);
 /* False, with a sentence on stderr, when num_processes runs do not fit into the free memory. */

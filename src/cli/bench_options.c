@@ -68,7 +68,7 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static const char doc[] =
-    "Times all-reduces and checks every result."
+    "Times all-reduces and checks every result. `switchml bench training --help`: the gradients of real networks."
     "\vWithout --local this process is one worker of a running switchmld:\n"
     "  SWITCHML_AGGREGATOR=host:port RANK=0 WORLD_SIZE=2 switchml bench\n"
     "The exit status is 0 only if every element of every result was right, 1 if not or if something "

@@ -367,18 +367,19 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   return true;
 }
 
-static bool join(struct worker *w) {
-  const struct sml_bench_options *o = w->options;
+bool sml_bench_join(const struct sml_bench_options *o, uint32_t rank, uint32_t world_size, sml_context **context_out,
+                    sml_job **job_out) {
+  struct worker w = {.rank = rank};
   if (o->shared_memory != NULL) setenv("SWITCHML_SHARED_MEMORY", o->shared_memory, 1);
   sml_context_options context_options = SML_CONTEXT_OPTIONS_INIT;
   context_options.num_threads = o->num_lanes;
   context_options.no_offload = o->no_offload;
-  sml_status status = sml_context_create(&context_options, &w->context);
-  if (status != SML_OK) return say_failed(w, "starting the library", status, sml_error_detail());
+  sml_status status = sml_context_create(&context_options, context_out);
+  if (status != SML_OK) return say_failed(&w, "starting the library", status, sml_error_detail());
   sml_job_options job_options = SML_JOB_OPTIONS_INIT;
   job_options.name = o->job_name;
-  job_options.rank = w->rank;
-  job_options.world_size = w->world_size;
+  job_options.rank = rank;
+  job_options.world_size = world_size;
   job_options.num_slots = o->num_slots;
   job_options.max_datagram_bytes = o->max_datagram_bytes;
   job_options.operation_timeout_ns = o->timeout_ns;
@@ -387,8 +388,8 @@ static bool join(struct worker *w) {
   job_options.key_file = o->key_file;
   job_options.retry_ns = o->retry_ns;
   if (o->is_local_worker) job_options.join_timeout_ns = sml_min_u64(o->timeout_ns, 20 * SML_NS_PER_S);
-  status = sml_job_create(w->context, &job_options, &w->job);
-  return status == SML_OK || say_failed(w, "joining the job", status, sml_error_detail());
+  status = sml_job_create(*context_out, &job_options, job_out);
+  return status == SML_OK || say_failed(&w, "joining the job", status, sml_error_detail());
 }
 
 int sml_bench_worker(const struct sml_bench_options *options) {
@@ -402,7 +403,7 @@ int sml_bench_worker(const struct sml_bench_options *options) {
   sml_bench_set_faults(options, w.rank + 1);
   report.options = options;
   report.world_size = w.world_size;
-  bool is_ok = join(&w) && run_sizes(&w, &report);
+  bool is_ok = sml_bench_join(options, w.rank, w.world_size, &w.context, &w.job) && run_sizes(&w, &report);
   uint64_t num_wrong = 0;
   for (uint32_t i = 0; is_ok && i < report.num_results; i++) num_wrong += report.results[i].check.num_wrong;
   if (is_ok && w.rank == 0) is_ok = sml_bench_report_print(&report);

@@ -8,10 +8,13 @@
 #include "cli/doctor.h"
 #include "cli/status.h"
 #include "cli/trace.h"
+#include "cli/training.h"
 
 static int run_bench(int argc, char **argv) {
   static struct sml_bench_options options;
   argp_err_exit_status = SML_BENCH_USAGE;
+  const int at = argc > 1 && strcmp(argv[1], "--local-worker") == 0 ? 2 : 1;
+  if (argc > at && strcmp(argv[at], "training") == 0) return sml_training_run(argc, argv, at);
   sml_bench_options_parse(&options, argc, argv);
   if (options.num_local != 0 && !options.is_local_worker) return sml_bench_local(&options, argc, argv);
   return sml_bench_worker(&options);
@@ -36,7 +39,7 @@ struct command_line {
 static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
-    "  bench    time all-reduces and check every result\n"
+    "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks\n"
     "  doctor   what keeps this host from summing, or makes it slow\n"
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"
