@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of the demo and of the trainings share: Fashion-MNIST, counters of the network's side, a digest."""
+import gzip
+import hashlib
+import re
+import subprocess
+
+import numpy
+import torch
+
+DATA = "/usr/share/datasets/fashion-mnist"
+
+
+def read(kind, num_samples):
+    """Images as rows of bytes and labels, from the IDX files of Debian's dataset-fashion-mnist."""
+    with gzip.open(f"{DATA}/{kind}-images-idx3-ubyte.gz") as file:
+        images = numpy.frombuffer(file.read(16 + num_samples * 784), numpy.uint8, offset=16).reshape(-1, 784)
+    with gzip.open(f"{DATA}/{kind}-labels-idx1-ubyte.gz") as file:
+        labels = numpy.frombuffer(file.read(8 + num_samples), numpy.uint8, offset=8)
+    return torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(int))
+
+
+def normal(images):
+    """As floats of mean 0 and deviation 1."""
+    return (images.float() / 255 - 0.286) / 0.353
+
+
+def load(kind, num_samples):
+    """Images as float rows, and labels."""
+    images, labels = read(kind, num_samples)
+    return normal(images), labels
+
+
+class Counters:
+    """What this worker has sent and sent again, from the network's side."""
+
+    def __init__(self, backend, interface):
+        self.backend, self.interface = backend, interface
+        self.start = self.read()
+
+    def read(self):
+        values = {}
+        if self.backend == "switchml":
+            import switchml.torch  # pylint: disable=import-outside-toplevel
+            stats = switchml.torch.stats()
+            values = {"sent_bytes": stats.get("tx_bytes", 0), "library_bytes": stats.get("tx_bytes", 0),
+                      "retransmissions": stats.get("retransmissions", 0), "offloaded_calls": stats["offloaded_calls"], "fallback_calls": stats["fallback_calls"]}
+        if self.interface != "lo":  # in a namespace of its own the counters are this worker's alone
+            # The shaper counts the headers of every segment, the interface those of a segmented packet once.
+            shaper = subprocess.run(["tc", "-s", "qdisc", "show", "dev", self.interface], capture_output=True,
+                                    text=True, check=True).stdout
+            values["sent_bytes"] = int(re.search(r"Sent (\d+) bytes", shaper).group(1))
+            if self.backend == "gloo":
+                with open("/proc/net/snmp", encoding="ascii") as file:
+                    names, numbers = [line.split() for line in file if line.startswith("Tcp:")]
+                values["retransmissions"] = int(numbers[names.index("RetransSegs")])
+        return values
+
+    def since_start(self):
+        return {name: value - self.start[name] for name, value in self.read().items()}
+
+
+def digest(model):
+    """Of all parameters, bit by bit."""
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
