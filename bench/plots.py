@@ -8,7 +8,8 @@ MARKERS = {"switchml": "o", "gloo": "s", "openmpi": "^"}
 BOUND = {"color": "#555555", "linewidth": 1.2}
 
 
-def _pyplot():
+def pyplot():
+    """matplotlib.pyplot in the style of all plots; raises ImportError without matplotlib."""
     import matplotlib  # pylint: disable=import-outside-toplevel  # Debian: python3-matplotlib
     matplotlib.use("svg")
     import matplotlib.pyplot as plt  # pylint: disable=import-outside-toplevel
@@ -99,7 +100,7 @@ def time_over_n(results):
     panels = sorted({(row["mtu"], row["bytes"]) for row in rows})
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels))
     for (mtu, size), each in zip(panels, axes):
         shown = [row for row in rows if (row["mtu"], row["bytes"]) == (mtu, size)]
@@ -123,7 +124,7 @@ def time_over_n_one_host(results):
     panels = [name for name in ("loopback", "shared-memory") if any(row["scenario"] == name for row in rows)]
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels))
     for name, each in zip(panels, axes):
         shown = [row for row in rows if row["scenario"] == name]
@@ -155,7 +156,7 @@ def algbw_over_size(results):
     panels = sorted({row["ranks"] for row in rows})
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels), height=3.8)
     for n, each in zip(panels, axes):
         shown = [row for row in rows if row["ranks"] == n]
@@ -174,7 +175,7 @@ def latency_over_size(results):
     panels = sorted({(row["ranks"], row["type"]) for row in rows})
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels))
     for (n, type_name), each in zip(panels, axes):
         shown = [row for row in rows if (row["ranks"], row["type"]) == (n, type_name)]
@@ -205,7 +206,7 @@ def _time_over_loss(results, scenario):
     rows = [row for row in results if row["scenario"] == scenario and row.get("times_loss_free")]
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.6, 3.8))
     lines = {}
     for row in rows:
@@ -242,7 +243,7 @@ def cpu_per_gb(results):
             panels.append((name, [row for row in chosen if (row["ranks"], -(row["mtu"] or 0), row["bytes"]) == key]))
     if not panels:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels), height=2.6)
     for (name, shown), each in zip(panels, axes):
         chosen = styles(shown)
@@ -261,7 +262,7 @@ def fairness(results):
     rows = [row for row in results if row["scenario"] == "fairness" and row.get("bytes_ratio")]
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.6, 0.38 * len(rows) + 1.3))
     names = [f"{row['direction']}, queue {row['limit_bytes'] / 1e6:g} MB, {'ECN' if row['is_marking'] else 'no ECN'}"
              for row in rows]
@@ -289,7 +290,7 @@ PLOTS = {"time-over-n": time_over_n, "one-host": time_over_n_one_host, "algbw-ov
 
 def draw(results):
     """{name: (title, SVG text)}; raises ImportError without matplotlib."""
-    plt = _pyplot()
+    plt = pyplot()
     drawn = {}
     for name, function in PLOTS.items():
         figure = function(results)

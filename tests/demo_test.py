@@ -1,13 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The demo and the network bed: that they work, and that they leave nothing behind. SML_SOAK=1 interrupts the
-demo at many more moments."""
+"""The demo, the trainings and the network bed: that they work, and that they leave nothing behind. SML_SOAK=1
+interrupts the demo at many more moments."""
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -15,7 +17,7 @@ import tap
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-DEMO, NETBED = (os.path.join(ROOT, path) for path in ("demo/run", "bench/netbed"))
+DEMO, TRAINING, NETBED = (os.path.join(ROOT, path) for path in ("demo/run", "demo/training", "bench/netbed"))
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 OURS = re.compile(r"sml-|switchml|torch")
 
@@ -113,6 +115,29 @@ def test_demo_on_loopback():
     assert "nothing is to be gained" in out and re.search(r"test accuracy +0\.\d+ +0\.\d+", out), out
     assert re.search(r"hold the same parameters +yes +yes", out), out
     assert not marked_processes(marker)
+
+
+def test_trainings():
+    """Both backends, in little; a second run goes on where the first one was."""
+    need_torch()
+    with tempfile.TemporaryDirectory(prefix="switchml-trainings-") as folder:
+        def run(*more):
+            return subprocess.run([PYTHON, TRAINING, "--loopback", "--workers", "2", "--model", "cnn", "--steps", "4",
+                                   "--seeds", "1", "--output", folder, *more], capture_output=True, text=True,
+                                  check=False, timeout=240)
+        first = run("--backend", "switchml")
+        assert first.returncode == 0 and "cnn  SwitchML  seed 1  step 4/4" in first.stdout, first
+        both = run()
+        assert both.returncode == 0 and "SwitchML  seed" not in both.stdout and "Gloo  seed 1  step 4/4" in both.stdout, both
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            ours, theirs = json.load(file)
+        assert all(rank["offloaded_calls"] >= 4 and rank["fallback_calls"] == 0 for rank in ours["ranks"]), ours
+        assert len({rank["digest"] for rank in ours["ranks"]}) == len({rank["digest"] for rank in theirs["ranks"]}) == 1
+        assert len(ours["curve"]) == len(theirs["curve"]) == 2 and ours["curve"][-1]["step"] == 4, ours
+        assert abs(ours["curve"][-1]["loss"] - theirs["curve"][-1]["loss"]) < 1e-3, (ours, theirs)
+        assert "Gloo's time over SwitchML's" in both.stdout, both
+        assert not os.path.isdir("/usr/share/doc/python3-matplotlib") or os.path.exists(
+            os.path.join(folder, "cnn-loopback.png")), os.listdir(folder)
 
 
 def test_demo_refuses_nonsense():
