@@ -18,8 +18,8 @@ def wire_seeds():
         yield f"type_{kind}", bytes([FIX_LENGTH | FIX_CRC]) + header(kind)
     yield "codes", bytes([FIX_LENGTH | FIX_CRC]) + header(1, wire=1, payload=b"\x7f\x80\x00")
     yield "checked", bytes([FIX_LENGTH | FIX_CRC]) + header(2, flags=5, payload=bytes(8))
-    yield "keyed", bytes([FIX_LENGTH | FIX_CRC | FIX_TAG]) + header(1, flags=2) + bytes(16) + b"\0\0\0\1"
-    yield "flagged_keyed", bytes([FIX_LENGTH | FIX_CRC]) + header(1, flags=2) + bytes(16) + b"\0\0\0\1"
+    yield "keyed", bytes([FIX_LENGTH | FIX_CRC | FIX_TAG]) + header(1, flags=2) + bytes(4) + b"\0\0\0\1"
+    yield "flagged_keyed", bytes([FIX_LENGTH | FIX_CRC]) + header(1, flags=2) + bytes(4) + b"\0\0\0\1"
 
 
 def text(value):

@@ -10,7 +10,7 @@
 #define MAX_KEPT_BYTES 2048u
 #define TYPE_HELLO 5
 #define FLAG_KEYED 2
-#define KEYED_BYTES 16u
+#define KEYED_BYTES 4u
 #define MAX_PAUSE_NS (12 * SML_NS_PER_MS)
 
 struct kept {
@@ -49,7 +49,7 @@ static void forge(struct sim_intruder *n, const struct kept *k) {
     memmove(frame + 32, frame + 32 + KEYED_BYTES, num_bytes - 32);
   }
   const uint16_t from_port = is_keyed ? k->from_port : (uint16_t)(k->from_port ^ 1);
-  sml_store_be32(frame + 28, sim_frame_crc(frame, num_bytes));
+  if ((frame[15] & FLAG_KEYED) == 0) sml_store_be32(frame + 28, sim_frame_crc(frame, num_bytes));
   sim_inject(k->from_ipv4, from_port, k->to_ipv4, k->to_port, frame, num_bytes);
   n->num_forgeries++;
 }

@@ -6,7 +6,8 @@
 #include "sim/verdict.h"
 
 #define HEADER_BYTES 32u
-#define KEYED_BYTES 16u
+#define KEYED_BYTES 4u
+#define CHECKSUM_OFFSET 28u /* or the MAC's */
 #define FLAG_RETRANSMISSION 1u
 #define FLAG_KEYED 2u
 #define FLAG_BY_GRANT 8u
@@ -22,7 +23,7 @@ struct frame {
   uint8_t type, wire, reducer;
   uint16_t job, rank, payload_bytes, slot, flags;
   uint32_t epoch, phase, tag, chunk;
-  uint64_t mac; /* with the reserved bytes behind it; 0: unkeyed */
+  uint64_t mac; /* 0: unkeyed */
   const uint8_t *payload;
 };
 
@@ -152,10 +153,14 @@ static bool parse(const struct sim_datagram *d, struct frame *f) {
                       .tag = sml_load_be32(b + 20),
                       .chunk = sml_load_be32(b + 24)};
   const uint32_t head_bytes = HEADER_BYTES + (f->flags & FLAG_KEYED ? KEYED_BYTES : 0);
-  if ((f->flags & FLAG_KEYED) && d->num_bytes >= head_bytes)
-    f->mac = sml_load_be64(b + HEADER_BYTES) ^ sml_mix64(sml_load_be64(b + HEADER_BYTES + 8));
+  if ((f->flags & FLAG_KEYED) && d->num_bytes >= head_bytes) f->mac = sml_load_be64(b + CHECKSUM_OFFSET);
   f->payload = b + head_bytes;
   return d->num_bytes == head_bytes + f->payload_bytes && (f->wire == f->reducer && f->wire <= 1);
+}
+
+/* Tagged ones have none, and pass. */
+static bool has_right_crc(const struct sim_datagram *d, const struct frame *f) {
+  return (f->flags & FLAG_KEYED) || sim_frame_crc(d->data, d->num_bytes) == sml_load_be32(d->data + CHECKSUM_OFFSET);
 }
 
 static struct lanes_hash hash_payload(const struct sim_wire *w, const struct frame *f) {
@@ -371,17 +376,18 @@ void sim_wire_on_delivered(struct sim_wire *w, const struct sim_datagram *d) {
   if (d->to_ipv4 != w->options.daemon_ipv4 || !sim_ipv4_is_worker(d->from_ipv4)) return;
   if (!parse(d, &f) || f.type != UPDATE || f.rank != (d->from_ipv4 & 0xff)) return;
   /* Two flips of one bit leave it as it was. */
-  if (d->is_altered && sim_frame_crc(d->data, d->num_bytes) != sml_load_be32(d->data + 28)) return;
+  if (d->is_altered && !has_right_crc(d, &f)) return;
   struct lane *lane = find_lane(w, f.epoch, d->to_port);
   if (lane == NULL || lane->job != f.job || lane->ports[f.rank] != d->from_port) return;
   const uint32_t slot = (uint32_t)f.slot - lane->slot_base;
   if (slot >= lane->num_slots) return;
-  /* An intruder's: only what the rank itself has sent counts. */
+  /* An intruder's, or altered under a tag: only what the rank itself has sent counts. */
   const struct sent *sent = &lane->sent[slot * lane->world_size + f.rank];
   const bool is_own = sent->phase == f.phase && sent->tag == f.tag && sent->chunk == f.chunk &&
                       sent->kind == kind_of(&f) && sent->payload_bytes == f.payload_bytes &&
                       sent->macs[(f.flags & FLAG_RETRANSMISSION) != 0] == f.mac;
-  if (!d->is_forged || (is_own && is_same_hash(sent->hash, hash_payload(w, &f)))) take_update(w, lane, &f);
+  const bool is_suspect = d->is_forged || (d->is_altered && f.mac != 0);
+  if (!is_suspect || (is_own && is_same_hash(sent->hash, hash_payload(w, &f)))) take_update(w, lane, &f);
 }
 
 static void take_grant(struct lane *lane, const struct frame *f) {
@@ -462,7 +468,7 @@ void sim_wire_on_sent(struct sim_wire *w, const struct sim_datagram *d) {
     sim_fail("wire", "a malformed datagram of %u bytes is sent", d->num_bytes);
     return;
   }
-  if (w->num_frames++ % CRC_SHARE == 0 && sim_frame_crc(d->data, d->num_bytes) != sml_load_be32(d->data + 28))
+  if (w->num_frames++ % CRC_SHARE == 0 && !has_right_crc(d, &f))
     sim_fail("wire", "a datagram is sent with a wrong checksum");
   if (d->from_ipv4 == w->options.daemon_ipv4)
     watch_daemon(w, d, &f);

@@ -14,7 +14,7 @@ A script is read line by line; `#` begins a comment. WHO is a member's name, or 
   WHO > TYPE [FIELD=VALUE...]     sends a datagram. Fields of the header, as they should be unless said. A value that
                                   begins with + is added to the right one; slot counts from the job's window.
                                   Payload: lanes=1,2 (int32), codes=1,2 (bytes), zeros=N. Spoilt: crc=wrong, cut=N,
-                                  extra=N (bytes), mac=wrong, reserved=N, key=none. via=NAME: from that member's socket
+                                  extra=N (bytes), mac=wrong, key=none. via=NAME: from that member's socket
   WHO < TYPE [FIELD=VALUE...]     the next datagram that comes is this; fields not named are free, flags are not.
                                   missing=0,1: the ranks of a PENDING
   WHO < nothing                   all that was sent has been taken, and no answer came
@@ -219,8 +219,8 @@ class Script:
             fields = {"wire": 1, "reducer": 1, **fields}
         via = self.members[rest["via"]].data if "via" in rest else None
         spoilt = {"key": None} if rest.get("key") == "none" else {}
-        if "reserved" in rest or "mac" in rest:
-            spoilt.update(spoil_mac=int(rest.get("mac") == "wrong"), reserved=number(rest.get("reserved", "0")))
+        if "mac" in rest:
+            spoilt.update(spoil_mac=int(rest.get("mac") == "wrong"))
         member.send(fields, self.payload_of(rest, member), 0xbad if rest.get("crc") == "wrong" else None, via,
                     bytes(number(rest.get("extra", "0"))), number(rest.get("cut", "0")), **spoilt)
 

@@ -11,7 +11,7 @@ import time
 import peer_keys
 
 PATIENCE = float(os.environ.get("SWITCHML_TEST_PATIENCE", "1"))
-HEADER_BYTES, KEYED_BYTES = 32, 16
+HEADER_BYTES, KEYED_BYTES = 32, 4
 CTL_VERSION = 2
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4}
@@ -70,7 +70,7 @@ FIELDS = ("version", "type", "wire", "reducer", "job", "epoch", "rank", "payload
           "chunk")
 
 
-def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0, reserved=0):
+def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0):
     """fields: a dictionary of header fields; what is left out is 0, but for version, type and the length. With a key
     the packet is tagged; spoil_mac is added to its tag."""
     f = {name: 0 for name in FIELDS}
@@ -82,12 +82,11 @@ def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0, reserved
                        f["job"] & 0xffff, f["epoch"] & 0xffffffff, f["rank"] & 0xffff, f["payload_bytes"] & 0xffff,
                        f["slot"] & 0xffff, f["flags"] & 0xffff, f["phase"] & 0xffffffff, f["tag"] & 0xffffffff,
                        f["chunk"] & 0xffffffff)
-    rest = payload
     if key:
-        rest = struct.pack(">QQ", peer_keys.mac(key, head, payload) + spoil_mac & 2**64 - 1, reserved) + payload
+        return head + struct.pack(">Q", peer_keys.mac(key, head, payload) + spoil_mac & 2**64 - 1) + payload
     if crc is None:
-        crc = crc32c(head + bytes(4) + rest)
-    return head + struct.pack(">I", crc) + rest
+        crc = crc32c(head + bytes(4) + payload)
+    return head + struct.pack(">I", crc) + payload
 
 
 def unpack_datagram(data, key=None):
@@ -96,13 +95,13 @@ def unpack_datagram(data, key=None):
     assert len(data) >= HEADER_BYTES, data
     first, second, *rest = struct.unpack(">BBHIHHHHIII", data[:28])
     f = dict(zip(FIELDS, [first >> 4, first & 15, second >> 4, second & 15] + rest))
-    rest = data[HEADER_BYTES:]
-    assert struct.unpack(">I", data[28:32])[0] == crc32c(data[:28] + bytes(4) + rest), f"checksum of {f}"
     assert bool(f["flags"] & FLAGS["KEYED"]) == bool(key), f"keyed or not: {f}"
-    payload = rest[KEYED_BYTES:] if key else rest
+    payload = data[HEADER_BYTES + (KEYED_BYTES if key else 0):]
     if key:
-        assert struct.unpack(">QQ", rest[:KEYED_BYTES]) == (peer_keys.mac(key, data[:28], payload), 0), f"tag of {f}"
+        assert struct.unpack(">Q", data[28:36])[0] == peer_keys.mac(key, data[:28], payload), f"tag of {f}"
         f["flags"] &= ~FLAGS["KEYED"]
+    else:
+        assert struct.unpack(">I", data[28:32])[0] == crc32c(data[:28] + bytes(4) + payload), f"checksum of {f}"
     assert f["version"] == 1 and f["payload_bytes"] == len(payload), f
     return f, payload
 

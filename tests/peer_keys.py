@@ -75,4 +75,4 @@ def data_key(key, job_name, job, epoch, salt):
 
 def mac(key, head, payload):
     """The tag of a datagram whose first 28 bytes are head."""
-    return siphash(key, head + bytes(4) + bytes(8) + payload)
+    return siphash(key, head + bytes(4) + payload)

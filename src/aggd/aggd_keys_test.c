@@ -58,7 +58,7 @@ static void test_keyed_job(void **state) {
   (void)state;
   begin_with(with_keys());
   start_keyed("x", ranks, &keys[0]);
-  assert_int_equal(ranks[0].start.chunk_bytes, 1032 - 32 - 16);
+  assert_int_equal(ranks[0].start.chunk_bytes, 1032 - 36);
   expect_sum(ranks, 0);
   for (uint32_t i = 0; i < 2; i++) {
     say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = ranks[i].start.epoch});

@@ -68,7 +68,7 @@ static void print_heading(const struct sml_bench_report *report) {
   printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
                          : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
                                                                         : "shared memory of one host");
-  printf("\n# chunk %u bytes (+ 32 of header, 48 if keyed)  lanes %u  slots %u a lane (%s, rtt %.0f us)  "
+  printf("\n# chunk %u bytes (+ 32 of header, 36 if keyed)  lanes %u  slots %u a lane (%s, rtt %.0f us)  "
          "segmentation offload %s\n",
          report->chunk_bytes, report->num_lanes, report->num_slots, why_slots(report),
          (double)report->join_rtt_ns / 1e3, report->has_offload ? "yes" : "no");

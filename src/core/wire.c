@@ -1,47 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/wire.h"
 
-#define CRC_OFFSET 28u
-#define MAC_OFFSET 32u
-#define RESERVED_OFFSET 40u
+#define CRC_OFFSET 28u /* of KEYED frames the MAC's */
 #define KNOWN_FLAGS \
   (SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED | SML_FLAG_CHECKED | SML_FLAG_BY_GRANT | SML_FLAG_UNASKED | \
    SML_FLAG_MARKED | SML_FLAG_DEAF)
 
-/* rest_bytes: of the extension and the payload. */
-static uint32_t frame_crc(const uint8_t *frame, size_t rest_bytes) {
+static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
 #ifdef SML_BENCH_WITHOUT_CRC /* never in a product: `bench/run --scenario checks` measures what it costs */
   return 0;
 #endif
   uint8_t header[SML_HEADER_BYTES] = {0}; /* in one piece: each call costs as much as many bytes */
   memcpy(header, frame, CRC_OFFSET);
-  return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, rest_bytes);
-}
-
-static void begin_mac(struct sml_siphash *hash, const uint8_t *frame, const struct sml_key *key) {
-  uint8_t header[SML_HEADER_BYTES] = {0};
-  memcpy(header, frame, CRC_OFFSET);
-  sml_siphash_init(hash, key);
-  sml_siphash_update(hash, header, sizeof header);
+  return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, payload_bytes);
 }
 
 static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_key *key) {
   struct sml_siphash hash;
-  begin_mac(&hash, frame, key);
-  sml_siphash_update(&hash, frame + RESERVED_OFFSET, 8 + payload_bytes);
+  uint8_t header[SML_HEADER_BYTES] = {0};
+  memcpy(header, frame, CRC_OFFSET);
+  sml_siphash_init(&hash, key);
+  sml_siphash_update(&hash, header, sizeof header);
+  sml_siphash_update(&hash, frame + sml_head_bytes(true), payload_bytes);
   return sml_siphash_final(&hash);
 }
 
 void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
                    uint64_t *macs_out) {
   struct sml_siphash hashes[SML_SIPHASH_MANY];
-  const uint8_t *rests[SML_SIPHASH_MANY] = {NULL};
+  uint8_t headers[SML_SIPHASH_MANY][SML_HEADER_BYTES];
+  const uint8_t *parts[SML_SIPHASH_MANY] = {NULL};
   SML_ASSERT(num_frames <= SML_SIPHASH_MANY && frame_bytes >= sml_head_bytes(true));
   for (uint32_t i = 0; i < num_frames; i++) {
-    begin_mac(&hashes[i], frames[i], key);
-    rests[i] = frames[i] + RESERVED_OFFSET;
+    memcpy(headers[i], frames[i], CRC_OFFSET);
+    memset(headers[i] + CRC_OFFSET, 0, sizeof headers[i] - CRC_OFFSET);
+    parts[i] = headers[i];
+    sml_siphash_init(&hashes[i], key);
   }
-  sml_siphash_update_many(hashes, rests, num_frames, frame_bytes - RESERVED_OFFSET);
+  sml_siphash_update_many(hashes, parts, num_frames, SML_HEADER_BYTES);
+  for (uint32_t i = 0; i < num_frames; i++) parts[i] = frames[i] + sml_head_bytes(true);
+  sml_siphash_update_many(hashes, parts, num_frames, frame_bytes - sml_head_bytes(true));
   for (uint32_t i = 0; i < num_frames; i++) macs_out[i] = sml_siphash_final(&hashes[i]);
 }
 
@@ -58,18 +56,12 @@ static inline void write_header(uint8_t *frame, const struct sml_header *h, bool
   sml_store_be32(frame + 16, h->phase);
   sml_store_be32(frame + 20, h->tag);
   sml_store_be32(frame + 24, h->chunk);
-  if (is_keyed) memset(frame + RESERVED_OFFSET, 0, 8);
-}
-
-static inline void write_crc(uint8_t *frame, size_t frame_bytes) {
-  const uint32_t crc = frame_crc(frame, frame_bytes - SML_HEADER_BYTES);
-  sml_store_be32(frame + CRC_OFFSET, crc);
 }
 
 void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
   write_header(frame, h, key != NULL);
-  if (key != NULL) sml_store_be64(frame + MAC_OFFSET, frame_mac(frame, h->payload_bytes, key));
-  write_crc(frame, sml_head_bytes(key != NULL) + (size_t)h->payload_bytes);
+  if (key != NULL) sml_store_be64(frame + CRC_OFFSET, frame_mac(frame, h->payload_bytes, key));
+  else sml_store_be32(frame + CRC_OFFSET, frame_crc(frame, h->payload_bytes));
 }
 
 void sml_wire_seal_first(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
@@ -89,11 +81,8 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
       group[next - first] = frames + (size_t)next * frame_bytes;
     }
     sml_wire_macs(group, next - first, num_bytes, key, macs);
-    for (uint32_t i = first; i < next; i++) {
-      uint8_t *frame = frames + (size_t)i * frame_bytes;
-      sml_store_be64(frame + MAC_OFFSET, macs[i - first]);
-      write_crc(frame, num_bytes);
-    }
+    for (uint32_t i = first; i < next; i++)
+      sml_store_be64(frames + (size_t)i * frame_bytes + CRC_OFFSET, macs[i - first]);
   }
 }
 
@@ -128,14 +117,13 @@ enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct
   const size_t frame_bytes = sml_head_bytes_of(h) + (size_t)h->payload_bytes;
   if (num_bytes < frame_bytes) return SML_WIRE_TRUNCATED;
   if (num_bytes > frame_bytes) return SML_WIRE_OVERLONG;
-  if (frame_crc(frame, frame_bytes - SML_HEADER_BYTES) != sml_load_be32(frame + CRC_OFFSET))
+  if ((h->flags & SML_FLAG_KEYED) == 0 && frame_crc(frame, h->payload_bytes) != sml_load_be32(frame + CRC_OFFSET))
     return SML_WIRE_BAD_CRC;
   return is_known(h) ? SML_WIRE_OK : SML_WIRE_BAD_TYPE;
 }
 
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {
-  const uint64_t reserved = sml_load_be64(frame + RESERVED_OFFSET);
-  return ((sml_load_be64(frame + MAC_OFFSET) ^ mac) | reserved) == 0;
+  return sml_load_be64(frame + CRC_OFFSET) == mac;
 }
 
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {

@@ -9,12 +9,11 @@
  * 16  phase:32
  * 20  tag:32
  * 24  chunk:32      UPDATE: index in the lane's stream mod 2^32. RESULT: the chunk granted next.
- * 28  crc32c:32     over header (this word zero), extension and payload
+ * 28  crc32c:32     over header (this word zero) and payload
  *
- * Of a KEYED packet 16 bytes of extension follow, which payload_bytes does not count:
+ * A KEYED packet has a longer word in place of the last one, so its header has four bytes more:
  *
- * 32  mac:64        SipHash-2-4 over header (crc32c zero), the reserved word and payload
- * 40  reserved:64   zero */
+ * 28  mac:64        SipHash-2-4 over the 28 bytes before it, four zero ones and the payload */
 #ifndef SML_CORE_WIRE_H
 #define SML_CORE_WIRE_H
 
@@ -22,7 +21,7 @@
 
 #define SML_WIRE_VERSION 1
 #define SML_HEADER_BYTES 32u
-#define SML_KEYED_BYTES 16u /* the extension of KEYED packets */
+#define SML_KEYED_BYTES 4u  /* by which the header of KEYED packets is longer: their tag is in the checksum's place */
 #define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
 #define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
 #define SML_MAX_WORLD_SIZE 4096u
@@ -50,7 +49,7 @@ enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
 
 enum sml_packet_flags {
   SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */
-  SML_FLAG_KEYED = 1u << 1,          /* the extension with the MAC stands between header and payload */
+  SML_FLAG_KEYED = 1u << 1,          /* the header ends with the MAC in place of the checksum */
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
   SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
   SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
@@ -77,7 +76,7 @@ enum sml_wire_error {
   SML_WIRE_OVERLONG,    /* longer than the header says */
   SML_WIRE_BAD_VERSION,
   SML_WIRE_BAD_TYPE,    /* type, wire type, reducer or flags that version 1 does not have */
-  SML_WIRE_BAD_CRC,
+  SML_WIRE_BAD_CRC, /* of packets that are not KEYED */
 };
 
 /* Where the payload begins. */
@@ -94,16 +93,16 @@ static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payloa
   return payload_bytes > SML_HELLO_GROUP_OFFSET && payload[SML_HELLO_GROUP_OFFSET] == 1;
 }
 
-/* Writes header, extension and CRC around the payload that already stands at frame + sml_head_bytes(key !=
- * NULL). The KEYED flag is as the key says, whatever the header has. */
+/* Writes header and CRC or MAC before the payload that already stands at frame + sml_head_bytes(key != NULL). The
+ * KEYED flag is as the key says, whatever the header has. */
 void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
 /* The same in two steps, for bursts: tags of many frames are made together, at a third of the time. First each frame,
  * then all of them, as they lie behind each other: frame_bytes each, and last_bytes. */
 void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
 void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
                          const struct sml_key *key);
-/* Checks length, version, known values and CRC before anything is believed. The payload is at frame +
- * sml_head_bytes_of(header_out). */
+/* Checks length, version, known values and CRC before anything is believed; of KEYED frames nothing is to be believed
+ * before sml_wire_is_authentic says so. The payload is at frame + sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
 /* For an opened frame: KEYED with the right tag; without a key (NULL): not KEYED. */
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_key *key);

@@ -41,7 +41,7 @@
 #define SML_CTL_MAX_RANKS 16u
 #define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
 #define SML_CTL_HEADER_BYTES 32u
-#define SML_CTL_KEYED_BYTES 16u /* the extension of a keyed job's datagrams: core's too */
+#define SML_CTL_KEYED_BYTES 4u /* by which the header of a keyed job's datagrams is longer: core's too */
 #define SML_CTL_CHECK_BYTES 4u  /* the check word */
 #define SML_CTL_FIRST_PHASE 2u
 

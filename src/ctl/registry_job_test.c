@@ -94,9 +94,9 @@ static void test_narrow_path_is_refused_for_all(void **state) {
     const char *detail, *keyed_detail;
   } rows[] = {
       {287, "the path of rank 1 (10.0.0.1) carries datagrams of 287 bytes only, 288 are needed: check its MTU",
-       "the path of rank 1 (10.0.0.1) carries datagrams of 287 bytes only, 304 are needed: check its MTU"},
+       "the path of rank 1 (10.0.0.1) carries datagrams of 287 bytes only, 292 are needed: check its MTU"},
       {20, "the path of rank 1 (10.0.0.1) carries datagrams of 20 bytes only, 288 are needed: check its MTU",
-       "the path of rank 1 (10.0.0.1) carries datagrams of 20 bytes only, 304 are needed: check its MTU"},
+       "the path of rank 1 (10.0.0.1) carries datagrams of 20 bytes only, 292 are needed: check its MTU"},
       {0,
        "no datagram of rank 1 (10.0.0.1) came back from the aggregator's data ports (first: UDP 4000): check "
        "firewalls, and that all machines have the same switchml version",
@@ -150,7 +150,7 @@ static void test_bad_settings_are_refused(void **state) {
     said(0, &m);
     EXPECT("c0<REFUSE -7; c0 close; ");
     expect_detail(0, rows[i].detail ? rows[i].detail
-                     : is_keyed ? "datagrams of at most 287 bytes are asked for, the smallest chunk needs 304"
+                     : is_keyed ? "datagrams of at most 287 bytes are asked for, the smallest chunk needs 292"
                                 : "datagrams of at most 287 bytes are asked for, the smallest chunk needs 288");
     expect_all_free();
   }

@@ -304,7 +304,9 @@ static void test_strangers_in_the_group(void **state) {
   expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_BAD_VERSION);
   memcpy(frame, o.frame, o.num_bytes);
   frame[o.num_bytes - 1] ^= 1;
-  expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_BAD_CRC);
+  /* Of a keyed one the tag says it, behind the source. */
+  expect_drop(w, rank_1, frame, o.num_bytes, key == NULL ? SML_DROP_BAD_CRC : SML_DROP_WRONG_SOURCE);
+  if (key != NULL) expect_drop(w, aggregator, frame, o.num_bytes, SML_DROP_BAD_KEY);
   expect_drop(w, rank_1, o.frame, o.num_bytes, SML_DROP_WRONG_SOURCE);
   SEALED(job, 77, key);
   expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_UNKNOWN_JOB);

@@ -36,7 +36,7 @@ static void fill(struct burst *b, struct sml_prng *prng) {
     const uint32_t num_bytes = sml_head_bytes(is_keyed) + payload_bytes;
     for (uint32_t k = 0; k < MOST_BYTES; k++) b->bytes[i][k] = (uint8_t)sml_prng_next(prng);
     sml_wire_seal(b->bytes[i], &h, is_keyed ? &KEYS[key] : NULL);
-    if (sml_prng_below(prng, 10) == 0) b->bytes[i][SML_HEADER_BYTES + sml_prng_below(prng, num_bytes - 32 + 1)] ^= 1;
+    if (sml_prng_below(prng, 10) == 0) b->bytes[i][28 + sml_prng_below(prng, num_bytes - 28 + 1)] ^= 1;
     b->frames[i] = (struct sml_rx_frame){.data = b->bytes[i], .num_bytes = num_bytes, .from = &b->sources[source]};
   }
 }

@@ -98,8 +98,8 @@ static void bad_settings_are_errors(void **state) {
   o = make_options();
   o.key_file = good_path;
   o.check = 1;
-  o.max_datagram_bytes = 32 + 16 + 256 + 3;
-  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "from 308");
+  o.max_datagram_bytes = 36 + 256 + 3;
+  assert_refused(&o, SML_ERR_INVALID_ARGUMENT, "from 296");
   o.max_datagram_bytes++;
   assert_refused(&o, SML_ERR_UNREACHABLE, "no aggregator"); /* so far all is well */
 }
@@ -166,7 +166,7 @@ static void join(struct rank *r) {
   for (uint32_t i = 0; i < 1000; i++) x[i] = (float)i;
   CHECK(r, allreduce(r, x, x, 1000, SML_FLOAT32, SML_SUM) == SML_OK && x[999] == 1998, "%s",
         sml_error_detail());
-  CHECK(r, r->job->start.chunk_bytes == 8960 - 48 - 4, "%u", r->job->start.chunk_bytes);
+  CHECK(r, r->job->start.chunk_bytes == 8960 - 36 - 4, "%u", r->job->start.chunk_bytes);
 }
 
 static void join_with(uint32_t num_keys, const char *file, const char *name, sml_status expected,

@@ -8,7 +8,7 @@
 
 local WIRE_VERSION = 1
 local HEADER_BYTES = 32
-local KEYED_BYTES = 16
+local KEYED_BYTES = 4
 local CHECK_BYTES = 4
 
 local packet_types = {[1] = "UPDATE", [2] = "RESULT", [3] = "PENDING", [4] = "ERROR", [5] = "HELLO", [6] = "ABORT",
@@ -45,7 +45,6 @@ f.tag = ProtoField.uint32("switchml.tag", "Tag", base.HEX)
 f.chunk = ProtoField.uint32("switchml.chunk", "Chunk")
 f.crc = ProtoField.uint32("switchml.crc32c", "CRC-32C", base.HEX)
 f.mac = ProtoField.uint64("switchml.mac", "MAC", base.HEX)
-f.reserved = ProtoField.uint64("switchml.reserved", "Reserved", base.HEX)
 f.payload = ProtoField.bytes("switchml.payload", "Payload")
 f.check_word = ProtoField.uint32("switchml.check_word", "Check word", base.HEX)
 f.nonce = ProtoField.uint64("switchml.nonce", "Nonce", base.HEX)
@@ -158,16 +157,16 @@ local function dissect_datagram(buffer, pinfo, root)
   tree:add(f.phase, buffer(16, 4))
   tree:add(f.tag, buffer(20, 4))
   tree:add(f.chunk, buffer(24, 4))
-  local crc = tree:add(f.crc, buffer(28, 4))
-  if p.prefs.crc and buffer:captured_len() == buffer:reported_len() and
-     bit.tobit(buffer(28, 4):uint()) ~= crc32c(buffer:bytes()) then
-    crc:add_proto_expert_info(bad_crc)
-  end
   local head = HEADER_BYTES
   if bit.band(flags, FLAG_KEYED) ~= 0 and buffer:len() >= HEADER_BYTES + KEYED_BYTES then
-    tree:add(f.mac, buffer(32, 8))
-    tree:add(f.reserved, buffer(40, 8))
     head = HEADER_BYTES + KEYED_BYTES
+    tree:add(f.mac, buffer(28, 8))
+  else
+    local crc = tree:add(f.crc, buffer(28, 4))
+    if p.prefs.crc and buffer:captured_len() == buffer:reported_len() and
+       bit.tobit(buffer(28, 4):uint()) ~= crc32c(buffer:bytes()) then
+      crc:add_proto_expert_info(bad_crc)
+    end
   end
   local more = ""
   if buffer:len() ~= head + bytes then tree:add_proto_expert_info(bad_length)
