@@ -161,7 +161,9 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
 /* A question about the result that came with a grant: the worker does not know which slot's it was. */
 static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struct sml_header *h) {
   const uint32_t cell = sml_aggregator_find_grant(a, h->chunk);
-  return cell == UINT32_MAX ? drop(SML_DROP_STALE_PHASE) : verdict(SML_VERDICT_REPEAT, cell);
+  if (cell == UINT32_MAX) return drop(SML_DROP_STALE_PHASE);
+  sml_aggregator_note_asking(a, cell / 2, h->chunk, h->rank);
+  return verdict(SML_VERDICT_REPEAT, cell);
 }
 
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {

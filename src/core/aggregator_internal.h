@@ -66,6 +66,7 @@ static inline uint64_t *sml_aggregator_suspects(const struct sml_aggregator *a, 
   return a->suspects + (size_t)slot * 2 * a->seen_words;
 }
 
+void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_t chunk, uint32_t rank);
 void sml_aggregator_solicit_init(struct sml_aggregator *a);
 void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk);
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk);

@@ -60,7 +60,9 @@ static uint32_t take_troubled(struct sml_aggregator *a) {
 }
 
 static void suspect(struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
-  sml_bit_set(sml_aggregator_suspects(a, slot), rank);
+  uint64_t *suspects = sml_aggregator_suspects(a, slot);
+  if (sml_bit_test(suspects + a->seen_words, rank)) return; /* was asked, or asks itself */
+  sml_bit_set(suspects, rank);
   if (a->live[slot].is_troubled) return;
   a->live[slot].suspected_ns = 0;
   append_troubled(a, slot);
@@ -99,6 +101,17 @@ void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32
     if (a->live[s].chunk == p->next && !has_contributed(a, s, rank)) suspect(a, s, rank);
   }
   if (!is_beyond(p->run, p->next, 0)) p->next = p->latest + 1;
+}
+
+/* A rank lacks the result that granted the slot's chunk, and asks for it: before that is there it can send nothing. */
+void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_t chunk, uint32_t rank) {
+  uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
+  if (a->options.num_slots < a->options.crowd_slots) return;
+  if (a->live[slot].chunk != chunk || has_contributed(a, slot, rank)) return;
+  sml_bit_clear(suspects, rank);
+  sml_bit_set(asked, rank);
+  a->live[slot].asked_at = a->cursor;
+  if (!a->live[slot].is_troubled) append_troubled(a, slot);
 }
 
 /* A repeat of what was there: so packets are overtaken by more than was thought. */

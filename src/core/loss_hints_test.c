@@ -177,6 +177,35 @@ static void a_new_chunk_is_not_suspected(void **state) {
   free(a);
 }
 
+/* Rank 1 lacks the result of slot 0, not an update, and asks for it: it is not asked, or not before others overtake
+ * its answer. */
+static void who_asks_is_not_asked(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot = NUM_SLOTS;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++)
+    for (uint32_t rank = 0; rank < 3; rank++) update(a, rank, s, SML_FIRST_PHASE, 0);
+  const struct sml_header ask = {.type = SML_PACKET_PROBE, .rank = 1, .flags = SML_FLAG_BY_GRANT, .chunk = NUM_SLOTS};
+  update(a, 0, 0, SML_FIRST_PHASE + 1, 0);
+  update(a, 2, 0, SML_FIRST_PHASE + 1, 0);
+  for (uint32_t s = 1; s < 9; s++) update(a, 1, s, SML_FIRST_PHASE + 1, 0);
+  assert_int_equal(asked(a, 1 * MS, &slot), 0); /* suspected, but not for long enough */
+  assert_int_equal(sml_aggregator_decide(a, &ask).verdict, SML_VERDICT_REPEAT);
+  assert_int_equal(asked(a, 2 * MS, &slot), 0);
+  for (uint32_t s = 9; s < NUM_SLOTS; s++) update(a, 1, s, SML_FIRST_PHASE + 1, 0);
+  assert_int_equal(asked(a, 3 * MS, &slot), 0);
+  for (uint32_t s = 1; s < 6; s++)
+    for (uint32_t rank = 0; rank < 3; rank++) update(a, rank, s, SML_FIRST_PHASE + 1, 0);
+  for (uint32_t s = 1; s < 6; s++) update(a, 1, s, SML_FIRST_PHASE + 2, 0);
+  assert_int_equal(asked(a, 4 * MS, &slot), 1 << 1); /* granted behind the question: so the answer was lost, too */
+  assert_int_equal(slot, 0);
+  update(a, 1, 0, SML_FIRST_PHASE + 1, 0);
+  assert_int_equal(sml_aggregator_decide(a, &ask).verdict, SML_VERDICT_REPEAT); /* a late one, in vain */
+  assert_int_equal(asked(a, 5 * MS, &slot), 0);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
 static void nobody_asks_who_left(void **state) {
   (void)state;
   struct sml_aggregator *a = make_aggregator(0);
@@ -368,9 +397,9 @@ static void the_papers_scheme(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
-      cmocka_unit_test(nobody_asks_who_left),             cmocka_unit_test(a_result_is_found_by_its_grant),
-      cmocka_unit_test(a_missing_grant_is_asked_for),     cmocka_unit_test(crossing_questions_are_not_answered),
-      cmocka_unit_test(the_papers_scheme),
+      cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
+      cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),
+      cmocka_unit_test(crossing_questions_are_not_answered), cmocka_unit_test(the_papers_scheme),
       cmocka_unit_test(gaps_are_found_wherever_they_are), cmocka_unit_test(the_clock_asks_late_and_rarely),
       cmocka_unit_test(needless_repeats_are_counted),     cmocka_unit_test(a_new_chunk_is_not_suspected),
   };

@@ -61,6 +61,8 @@ struct sml_aggregator_engine {
   uint32_t num_results, num_repeats;
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
   uint32_t num_marks;
+  struct sml_header questions[RX_FRAMES]; /* of one job, to be asked at once */
+  uint32_t num_questions;
   uint16_t busy[SML_MAX_JOBS]; /* jobs that this pass brought packets of */
   uint32_t num_busy;
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
@@ -390,9 +392,10 @@ static void record_pending(struct sml_aggregator_engine *e, const struct sml_hea
   sml_record_packet(e->recorder, SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
 }
 
-static void send_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags) {
+/* h: slot, phase, tag, rank and what else the answer repeats. frame: head and bitmap of missing contributors. */
+static void fill_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags, uint8_t *frame) {
   const struct job *job = e->jobs[h->job];
-  const uint32_t slot = (uint32_t)h->slot - sml_aggregator_options_of(job->aggregator)->slot_base;
+  const uint32_t slot = (uint32_t)h->slot - slot_base_of(job);
   sml_aggregator_missing(job->aggregator, slot, h->phase, e->missing);
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
@@ -400,7 +403,24 @@ static void send_pending(struct sml_aggregator_engine *e, const struct sml_heade
   answer.payload_bytes = (uint16_t)sml_div_ceil(job->num_contributors, 8);
   record_pending(e, h, flags, answer.payload_bytes);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
-  send_one(e, &answer, e->missing, key_of(job), &job->peers[h->rank]);
+  memcpy(frame + sml_head_bytes(job->is_keyed), e->missing, answer.payload_bytes);
+  sml_wire_seal(frame, &answer, key_of(job));
+}
+
+/* To one contributor, each as long as the others: then the kernel takes them as one. */
+static void send_pendings(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
+  struct sml_netio *io = e->options.io;
+  const struct job *job = e->jobs[h->job];
+  const uint32_t frame_bytes = sml_head_bytes(job->is_keyed) + (uint32_t)sml_div_ceil(job->num_contributors, 8);
+  while (num > 0) {
+    struct sml_tx_burst burst;
+    io->ops->tx_reserve(io, frame_bytes, &burst);
+    const uint32_t num_frames = sml_min_u32(num, burst.max_frames);
+    for (uint32_t i = 0; i < num_frames; i++) fill_pending(e, &h[i], flags, burst.data + (size_t)i * frame_bytes);
+    io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->peers[h->rank], 1);
+    h += num_frames;
+    num -= num_frames;
+  }
 }
 
 /* A contributor's update came through a long queue: it is told, at most once a pass. */
@@ -424,6 +444,20 @@ static void tell_marks(struct sml_aggregator_engine *e) {
   e->num_marks = 0;
 }
 
+static int compare_ranks(const void *a, const void *b) {
+  const struct sml_header *x = a, *y = b;
+  return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : (int)x->slot - (int)y->slot;
+}
+
+static void ask(struct sml_aggregator_engine *e) {
+  qsort(e->questions, e->num_questions, sizeof e->questions[0], compare_ranks);
+  for (uint32_t i = 0, end; i < e->num_questions; i = end) {
+    for (end = i + 1; end < e->num_questions && e->questions[end].rank == e->questions[i].rank;) end++;
+    send_pendings(e, &e->questions[i], end - i, SML_FLAG_UNASKED);
+  }
+  e->num_questions = 0;
+}
+
 /* Asks ranks whose updates are overdue, behind the results of the pass: what they send for those comes later. */
 static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
   for (uint32_t i = 0; i < e->num_busy; i++) {
@@ -441,9 +475,11 @@ static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
         if (!sml_bit_test(ranks, r)) continue;
         h.rank = (uint16_t)r;
         h.chunk = sml_aggregator_latest_chunk(job->aggregator, r);
-        send_pending(e, &h, SML_FLAG_UNASKED);
+        if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e);
+        e->questions[e->num_questions++] = h;
       }
     }
+    ask(e);
   }
   e->num_busy = 0;
 }
@@ -518,7 +554,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       break;
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
-      send_pending(e, h, 0);
+      send_pendings(e, h, 1, 0);
       break;
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
