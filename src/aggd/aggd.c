@@ -549,6 +549,11 @@ static bool check_options(const struct sml_aggd_options *o, char *error_out, siz
     bad = "data ports end at 65535";
   else if (o->first_phase % 2 != 0)
     bad = "the first phase is even";
+  else if (o->packet_lanes != 0 && (!sml_is_pow2(o->packet_lanes) || o->packet_lanes < SML_MIN_PACKET_LANES ||
+                                    o->packet_lanes > SML_MAX_PACKET_LANES))
+    bad = "packets in switch format have 32, 64, 128 or 256 lanes";
+  else if (o->packet_lanes != 0 && (o->num_keys > 0 || o->multicast.first.num_bytes > 0))
+    bad = "in switch format there are neither keys nor multicast groups";
   else if (o->multicast.first.num_bytes > 0 && o->multicast.first.num_bytes != o->listen.num_bytes)
     bad = "multicast groups and the address to listen on are both IPv4 or both IPv6";
   if (bad) snprintf(error_out, error_bytes, "an aggregator has limits: %s", bad);
@@ -604,6 +609,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .max_jobs = o->max_jobs,
                                          .num_lanes = o->num_lanes,
                                          .pool_slots = o->pool_slots,
+                                         .packet_lanes = o->packet_lanes,
                                          .is_hosted = o->is_hosted,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),
                                          .join_grace_ns = o->join_grace_ns,

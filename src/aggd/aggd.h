@@ -34,6 +34,9 @@ struct sml_aggd_options {
   uint16_t first_data_port; /* lane l uses first_data_port + l; 0: any free ports */
   uint32_t num_lanes;       /* default 1 */
   uint32_t pool_slots;      /* a lane, all jobs together; default 8192 */
+  /* All jobs are in switch format (docs/PROTOCOL.md) with so many lanes a packet: 32, 64, 128 or 256. 0: none is. Not
+   * with keys or multicast groups. */
+  uint32_t packet_lanes;
   uint32_t max_jobs;        /* default 256 */
   uint32_t max_connections; /* default 1024; a world can't be larger */
   uint32_t rx_buffer_bytes; /* default 16 MiB */

@@ -14,6 +14,7 @@ _Static_assert(SML_CTL_MAX_WORLD_SIZE == SML_MAX_WORLD_SIZE, "ctl and core agree
 _Static_assert(SML_CTL_HEADER_BYTES == SML_HEADER_BYTES, "ctl and core agree on the header");
 _Static_assert(SML_CTL_KEYED_BYTES == SML_KEYED_BYTES, "ctl and core agree on the extension");
 _Static_assert(SML_CTL_FIRST_PHASE == SML_FIRST_PHASE, "ctl and core agree on the first phase");
+_Static_assert(SML_CTL_SWITCH_MAX_CONTRIBUTORS == SML_SWITCH_MAX_CONTRIBUTORS, "ctl and core agree on switches");
 _Static_assert(SML_AGGD_MAX_JOBS == SML_MAX_JOBS, "aggd and engine agree on the number of jobs");
 _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the number of lanes");
 
@@ -253,6 +254,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                                                .slot_base = start->slot_base[l],
                                                .chunk_bytes = start->chunk_bytes,
                                                .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
+                                               .is_switch_format = (start->features & SML_FEATURE_SWITCH) != 0,
                                                .first_phase = start->first_phase,
                                                .first_chunk = start->first_chunk};
     memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(options), 64));
@@ -317,6 +319,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   struct sml_aggregator_engine_options engine = {.io = lane->io,
                                                  .kernels = sml_quant_select(NULL),
                                                  .lane = l,
+                                                 .is_switch_format = options->packet_lanes != 0,
                                                  .recorder = lane->recorder,
                                                  .on_event = take_event,
                                                  .user = lanes};

@@ -47,6 +47,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->options = *o;
   a->options.num_contributors = count_contributors(o);
   if (o->crowd_slots == 0) a->options.crowd_slots = SML_CROWD_SLOTS;
+  if (o->is_switch_format) a->options.crowd_slots = UINT32_MAX;
   a->cursor = o->first_chunk + o->num_slots;
   a->seen_words = SML_BITMAP_WORDS(a->options.num_contributors);
   a->value_stride_bytes = sml_align_up(sml_aggregator_value_bytes(o), 64);
@@ -131,7 +132,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
 }
 
 static struct sml_decision decide_newer(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
-  if (!is_next_phase(a, cell, h->phase)) {
+  if (!a->options.is_switch_format && !is_next_phase(a, cell, h->phase)) {
     struct sml_decision d = verdict(SML_VERDICT_JUMP, cell);
     d.drop = SML_DROP_FUTURE_PHASE;
     return d;
@@ -149,9 +150,12 @@ static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
 static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
   if (h->type != SML_PACKET_UPDATE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
+  if (h->wire == (a->options.is_switch_format ? SML_LANES_UINT8 : SML_LANES_WIDE_UINT8)) return SML_DROP_BAD_TYPE;
   const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
   if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
   const uint32_t check_bytes = is_checked ? SML_CHECK_BYTES : 0;
+  if (a->options.is_switch_format)
+    return h->payload_bytes == sml_aggregator_value_bytes(&a->options) ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
   if (h->payload_bytes <= check_bytes || h->payload_bytes > a->options.chunk_bytes + check_bytes ||
       (is_lanes && h->payload_bytes % 4 != 0))
     return SML_DROP_BAD_LENGTH;
@@ -172,7 +176,8 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const enum sml_drop reason = check_payload(a, h);
   if (reason != SML_NUM_DROPS) return drop(reason);
-  if (h->flags & SML_FLAG_BY_GRANT) return decide_by_grant(a, h);
+  if (h->flags & SML_FLAG_BY_GRANT)
+    return a->options.is_switch_format ? drop(SML_DROP_STALE_PHASE) : decide_by_grant(a, h);
   const uint32_t cell = slot * 2 + (h->phase & 1);
   const struct cell *c = &a->cells[cell];
   if (h->phase < a->options.first_phase || h->phase < c->phase) return drop(SML_DROP_STALE_PHASE);

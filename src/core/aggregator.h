@@ -26,6 +26,7 @@ struct sml_aggregator_options {
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
   uint32_t crowd_slots; /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
+  bool is_switch_format; /* it does what a switch can: see docs/PROTOCOL.md "Switch format" */
 };
 
 enum sml_verdict {
@@ -93,7 +94,7 @@ struct sml_slot_look {
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot);
 
 /* NULL, or which invariant is broken, whatever arrived: what tests ask after every step, in time proportional
- * to the slots. */
+ * to the slots. In switch format a phase is believed, so there it takes honest members to keep I1, I2 and I9. */
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a);
 
 #endif

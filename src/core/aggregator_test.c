@@ -497,8 +497,66 @@ static void check_words_are_due_or_not(void **state) {
   free(a);
 }
 
+/* What a switch can: it believes a phase, finds no grants, and takes packets of one length only. */
+static void switch_format(void **state) {
+  (void)state;
+  const struct sml_aggregator_options options = {
+      .world_size = 3, .num_slots = 4, .slot_base = 8, .chunk_bytes = CHUNK_BYTES, .first_phase = 2,
+      .is_checked = true, .crowd_slots = 1, .is_switch_format = true};
+  struct sml_aggregator *a = init(&options);
+  struct sml_header h = update(a, 0, 0, 2);
+  h.flags = SML_FLAG_CHECKED;
+  expect(a, h, SML_VERDICT_DROP); /* short of the check word */
+  h.payload_bytes += SML_CHECK_BYTES;
+  expect(a, h, SML_VERDICT_FIRST);
+  h.rank = 1;
+  h.wire = SML_LANES_UINT8;
+  h.reducer = SML_REDUCE_MAX;
+  h.flags = 0;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
+  h = update(a, 2, 1, 2); /* codes are lanes, and as many */
+  h.wire = SML_LANES_WIDE_UINT8;
+  h.reducer = SML_REDUCE_MAX;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_LENGTH);
+  h.payload_bytes += SML_CHECK_BYTES;
+  for (h.rank = 0; h.rank < 3; h.rank++)
+    expect(a, h, h.rank == 0 ? SML_VERDICT_FIRST : h.rank == 1 ? SML_VERDICT_ADD : SML_VERDICT_COMPLETE);
+  struct sml_header result;
+  sml_aggregator_result(a, 2, &result);
+  assert_int_equal(result.wire, SML_LANES_WIDE_UINT8);
+  assert_int_equal(result.flags, 0);
+  assert_int_equal(result.payload_bytes, CHUNK_BYTES + SML_CHECK_BYTES);
+  h = probe(a, 0, 0, 0);
+  h.flags = SML_FLAG_BY_GRANT;
+  h.chunk = result.chunk;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+  assert_null(sml_aggregator_find_violation(a));
+  /* From here on no honest rank. */
+  h = update(a, 1, 1, 200);
+  h.flags = SML_FLAG_CHECKED;
+  h.payload_bytes += SML_CHECK_BYTES;
+  expect(a, probe(a, 1, 1, 200), SML_VERDICT_PENDING);
+  expect(a, h, SML_VERDICT_FIRST);
+  h.phase = 2;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+  free(a);
+}
+
+/* A job in ordinary format knows no wide codes. */
+static void wide_codes_are_for_switches(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make(2, 4, 2, 0);
+  struct sml_header h = update(a, 0, 0, 2);
+  h.wire = SML_LANES_WIDE_UINT8;
+  h.reducer = SML_REDUCE_MAX;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(switch_format),
+      cmocka_unit_test(wide_codes_are_for_switches),
       cmocka_unit_test(phases_complete_for_each_world_size),
       cmocka_unit_test(result_has_the_contributions_header),
       cmocka_unit_test(values_of_cells_do_not_overlap),

@@ -31,6 +31,7 @@ enum fate { DELIVERED, LOST, REPEATED, NUM_FATES };
 struct world_options {
   uint32_t num_ranks, num_slots, num_chunks, num_operations;
   bool has_exponents;
+  bool is_switch;        /* format */
   uint32_t depth;        /* packets whose fate is branched on */
   uint32_t late_packets; /* a repeat comes behind so many others */
 };
@@ -82,15 +83,15 @@ static void check(bool claim, const char *what) {
   if (claim) return;
   char digits[MAX_DEPTH + 1] = "";
   for (uint32_t i = 0; i < options.depth && i < world.num_sent; i++) digits[i] = ".x2"[pattern[i]];
-  fail_msg("%s: %u ranks, %u slots, %u operations of %u chunks, %s, pattern %s%s", what, options.num_ranks,
-           options.num_slots, options.num_operations, options.num_chunks,
-           options.has_exponents ? "float32" : "int32", digits, options.late_packets > 0 ? " (late)" : "");
+  fail_msg("%s: %u ranks, %u slots, %u operations of %u chunks, %s%s, pattern %s%s", what, options.num_ranks,
+           options.num_slots, options.num_operations, options.num_chunks, options.has_exponents ? "float32" : "int32",
+           options.is_switch ? " for a switch" : "", digits, options.late_packets > 0 ? " (late)" : "");
 }
 
 /* ---- numbers ---- */
 
-static uint8_t code_of(uint32_t rank, uint32_t operation, uint64_t data_chunk) {
-  return (uint8_t)(100 + (rank * 7 + operation * 3 + data_chunk * 5) % 11);
+static uint8_t code_of(uint32_t rank, uint32_t operation, uint64_t block) {
+  return (uint8_t)(100 + (rank * 7 + operation * 3 + block * 5) % 11);
 }
 
 /* Depends on the code that the worker believes to be the maximum: a wrong scale makes a wrong sum. */
@@ -102,10 +103,12 @@ static void write_payload(struct packet *p, uint32_t operation, const struct sml
   const struct output *out = &world.outputs[p->rank][operation];
   for (uint32_t i = 0; i < c->num_elems; i++) {
     if (c->is_exponent) {
-      p->payload[i] = code_of(p->rank, operation, c->data_chunk + i);
+      const uint8_t code = code_of(p->rank, operation, c->block + i);
+      if (options.is_switch) sml_store_be32(p->payload + 4 * i, code);
+      else p->payload[i] = code;
       continue;
     }
-    const uint8_t code = options.has_exponents ? out->codes[c->data_chunk] : 0;
+    const uint8_t code = options.has_exponents ? out->codes[c->block] : 0;
     sml_store_be32(p->payload + 4 * i, lane_of(p->rank, operation, c->first_elem + i, code));
   }
 }
@@ -117,6 +120,9 @@ static void sum(const struct packet *p, uint32_t cell, bool is_first) {
   if (p->header.wire == SML_LANES_UINT8) {
     for (uint32_t i = 0; i < p->header.payload_bytes; i++)
       codes[i] = is_first || p->payload[i] > codes[i] ? p->payload[i] : codes[i];
+  } else if (p->header.wire == SML_LANES_WIDE_UINT8) {
+    for (uint32_t i = 0; i < p->header.payload_bytes / 4; i++)
+      lanes[i] = sml_max_u32(is_first ? 0 : lanes[i], sml_load_be32(p->payload + 4 * i));
   } else {
     for (uint32_t i = 0; i < p->header.payload_bytes / 4; i++)
       lanes[i] = (is_first ? 0 : lanes[i]) + sml_load_be32(p->payload + 4 * i);
@@ -135,23 +141,25 @@ static void store(uint32_t rank, uint32_t operation, const struct sml_chunk *c, 
   struct output *out = &world.outputs[rank][operation];
   uint8_t *num_writes = &out->num_writes[c->is_exponent ? MAX_CHUNKS : c->data_chunk];
   check((*num_writes)++ == 0, "a chunk was written twice");
-  if (c->is_exponent) memcpy(out->codes, payload, c->num_elems);
+  if (c->is_exponent && options.is_switch)
+    for (uint32_t i = 0; i < c->num_elems; i++) out->codes[i] = (uint8_t)sml_load_be32(payload + 4 * i);
+  else if (c->is_exponent) memcpy(out->codes, payload, c->num_elems);
   else
     for (uint32_t i = 0; i < c->num_elems; i++)
       out->lanes[c->first_elem + i] = (int32_t)sml_load_be32(payload + 4 * i);
 }
 
-static uint8_t max_code(uint32_t operation, uint64_t data_chunk) {
+static uint8_t max_code(uint32_t operation, uint64_t block) {
   uint32_t code = 0;
   for (uint32_t rank = 0; rank < options.num_ranks; rank++)
-    code = sml_max_u32(code, code_of(rank, operation, data_chunk));
+    code = sml_max_u32(code, code_of(rank, operation, block));
   return (uint8_t)code;
 }
 
 static void check_output(const struct output *out, uint32_t operation) {
   check(out->is_done, "an operation did not end");
   for (uint32_t elem = 0; elem < plans[operation].num_elems; elem++) {
-    const uint8_t code = options.has_exponents ? max_code(operation, elem / CHUNK_ELEMS) : 0;
+    const uint8_t code = options.has_exponents ? max_code(operation, elem / CHUNK_ELEMS / range.block_chunks) : 0;
     uint32_t exact = 0;
     for (uint32_t rank = 0; rank < options.num_ranks; rank++) exact += lane_of(rank, operation, elem, code);
     check((uint32_t)out->lanes[elem] == exact, "a wrong sum");
@@ -225,7 +233,7 @@ static void send_pending(const struct packet *up) {
   sml_aggregator_missing(aggregator(), up->header.slot, up->header.phase, words);
   memcpy(p.payload, words, sizeof p.payload);
   p.header.type = SML_PACKET_PENDING;
-  p.header.payload_bytes = 1;
+  p.header.payload_bytes = options.is_switch ? SML_SWITCH_BITMAP_BYTES : 1;
   send(&p);
 }
 
@@ -347,12 +355,15 @@ static void start(const struct world_options *o) {
   const struct sml_aggregator_options a = {.world_size = o->num_ranks,
                                            .num_slots = o->num_slots,
                                            .chunk_bytes = CHUNK_BYTES,
-                                           .first_phase = SML_FIRST_PHASE};
+                                           .first_phase = SML_FIRST_PHASE,
+                                           .is_switch_format = o->is_switch};
   assert_true(sml_aggregator_memsize(&a) <= sizeof world.aggregator);
   sml_aggregator_init(world.aggregator, &a);
   for (uint32_t i = 0; i < o->num_operations; i++) /* the last chunk is a short one */
-    plans[i] = (struct sml_operation_plan){
-        .number = i, .num_elems = o->num_chunks * CHUNK_ELEMS - 1, .has_exponents = o->has_exponents};
+    plans[i] = (struct sml_operation_plan){.number = i,
+                                           .num_elems = o->num_chunks * CHUNK_ELEMS - 1,
+                                           .has_exponents = o->has_exponents,
+                                           .block_chunks = o->is_switch && o->has_exponents ? 2 : 0};
   sml_range_make(&range, &plans[0], 0, 1, CHUNK_BYTES, o->num_slots);
   for (uint32_t rank = 0; rank < o->num_ranks; rank++) {
     const struct sml_worker_options w = {.rank = (uint16_t)rank,
@@ -361,6 +372,7 @@ static void start(const struct world_options *o) {
                                          .num_slots = o->num_slots,
                                          .chunk_bytes = CHUNK_BYTES,
                                          .first_phase = SML_FIRST_PHASE,
+                                         .packet_lanes = o->is_switch ? CHUNK_ELEMS : 0,
                                          .num_operations = MAX_OPERATIONS,
                                          .seed = rank};
     assert_true(sml_worker_memsize(&w) <= sizeof world.workers[rank]);
@@ -416,6 +428,12 @@ static void two_operations_survive_every_pattern(void **state) {
     walk_all((struct world_options){.num_operations = 2, .depth = side_depth, .has_exponents = i});
 }
 
+static void switch_format_survives_every_pattern(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 2; i++)
+    walk_all((struct world_options){.num_operations = 1, .depth = side_depth, .has_exponents = i, .is_switch = true});
+}
+
 /* --soak: twelve packets everywhere. */
 int main(int num_arguments, char **arguments) {
   if (num_arguments > 1 && strcmp(arguments[1], "--soak") == 0) depth = side_depth = 12;
@@ -424,6 +442,7 @@ int main(int num_arguments, char **arguments) {
       cmocka_unit_test(float32_survives_every_pattern),
       cmocka_unit_test(late_repeats_are_survived),
       cmocka_unit_test(two_operations_survive_every_pattern),
+      cmocka_unit_test(switch_format_survives_every_pattern),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

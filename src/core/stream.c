@@ -3,10 +3,15 @@
 
 #define ELEM_BYTES 4u /* float32 and int32, and their lanes */
 #define GROUP_TENSOR_BYTES (2u << 20)
+#define SWITCH_BLOCK_LANES 512u
 
 uint32_t sml_group_chunks(uint32_t chunk_bytes, uint32_t num_slots) {
   const uint32_t wanted = sml_max_u32(4 * num_slots, GROUP_TENSOR_BYTES / chunk_bytes);
   return sml_min_u32(chunk_bytes, wanted);
+}
+
+uint32_t sml_switch_block_chunks(uint32_t packet_lanes) {
+  return sml_max_u32(SWITCH_BLOCK_LANES / packet_lanes, 1);
 }
 
 void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, uint32_t lane,
@@ -15,14 +20,20 @@ void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, 
   SML_ASSERT(plan->elem_lanes <= 1 || !plan->has_exponents);
   r->elem_bytes = ELEM_BYTES * sml_max_u32(plan->elem_lanes, 1);
   r->chunk_elems = chunk_bytes / r->elem_bytes;
-  SML_ASSERT(r->chunk_elems > 0);
+  SML_ASSERT(r->chunk_elems > 0 && (plan->block_chunks == 0 || plan->has_exponents));
+  r->block_chunks = sml_max_u32(plan->block_chunks, 1);
+  r->code_bytes = plan->block_chunks == 0 ? 1 : ELEM_BYTES;
   const uint64_t all_chunks = sml_div_ceil(plan->num_elems, r->chunk_elems);
-  const uint64_t share = all_chunks / num_lanes, rest = all_chunks % num_lanes;
-  const uint64_t first_chunk = share * lane + sml_min_u64(lane, rest);
-  r->num_data_chunks = share + (lane < rest);
+  const uint64_t all_blocks = r->block_chunks == 1 ? all_chunks : sml_div_ceil(all_chunks, r->block_chunks);
+  const uint64_t share = all_blocks / num_lanes, rest = all_blocks % num_lanes;
+  const uint64_t first_chunk = (share * lane + sml_min_u64(lane, rest)) * r->block_chunks;
+  r->num_data_chunks = (share + (lane < rest)) * r->block_chunks;
+  if (r->num_data_chunks > all_chunks - sml_min_u64(first_chunk, all_chunks))
+    r->num_data_chunks = all_chunks - sml_min_u64(first_chunk, all_chunks);
   r->first_elem = sml_min_u64(first_chunk * r->chunk_elems, plan->num_elems);
   r->num_elems = sml_min_u64(r->num_data_chunks * r->chunk_elems, plan->num_elems - r->first_elem);
-  r->group_chunks = sml_group_chunks(chunk_bytes, num_slots);
+  r->group_chunks = plan->block_chunks == 0 ? sml_group_chunks(chunk_bytes, num_slots)
+                                            : plan->block_chunks * (chunk_bytes / ELEM_BYTES);
   r->num_groups = plan->has_exponents ? (uint32_t)sml_div_ceil(r->num_data_chunks, r->group_chunks) : 0;
   r->num_chunks = r->num_data_chunks + r->num_groups;
 }
@@ -35,9 +46,11 @@ static void make_exponent_chunk(const struct sml_range *r, uint32_t group, struc
   c->is_exponent = true;
   c->group = group;
   c->data_chunk = (uint64_t)group * r->group_chunks;
-  c->num_elems = (uint32_t)sml_min_u64(r->group_chunks, r->num_data_chunks - c->data_chunk);
+  const uint64_t num_chunks = sml_min_u64(r->group_chunks, r->num_data_chunks - c->data_chunk);
+  c->num_elems = (uint32_t)sml_div_ceil(num_chunks, r->block_chunks);
+  c->block = c->data_chunk / r->block_chunks;
   c->first_elem = r->first_elem + c->data_chunk * r->chunk_elems;
-  c->payload_bytes = c->num_elems;
+  c->payload_bytes = c->num_elems * r->code_bytes;
 }
 
 static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, uint32_t group,
@@ -46,6 +59,7 @@ static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, uint
   c->is_exponent = false;
   c->group = group;
   c->data_chunk = data_chunk;
+  c->block = r->block_chunks == 1 ? data_chunk : data_chunk / r->block_chunks;
   c->first_elem = r->first_elem + offset;
   c->num_elems = (uint32_t)sml_min_u64(r->chunk_elems, r->num_elems - offset);
   c->payload_bytes = c->num_elems * r->elem_bytes;

@@ -18,6 +18,9 @@ struct sml_operation_plan {
   uint8_t reduction;
   bool has_exponents; /* float32 in block fixed point */
   uint8_t elem_lanes; /* int32 lanes of an element; 0 counts as 1; more without exponents only */
+  /* Switch format: data chunks that share an exponent code, and codes are lanes (sml_switch_block_chunks()).
+   * 0: ordinary format, a code a chunk, each a byte. With exponents only. */
+  uint16_t block_chunks;
 };
 
 /* One lane's part: elements [first_elem, first_elem + num_elems), which may be empty. */
@@ -27,15 +30,21 @@ struct sml_range {
   uint32_t chunk_elems;      /* of a full data chunk */
   uint32_t elem_bytes;       /* on the wire */
   uint32_t group_chunks;     /* data chunks a full group */
+  uint32_t block_chunks;     /* data chunks that share an exponent code */
+  uint32_t code_bytes;       /* of one on the wire */
   uint32_t num_groups;       /* 0 without exponents */
   uint64_t num_chunks;       /* data and exponent chunks */
 };
-/* group_chunks: sml_group_chunks(). Ranges are multiples of chunk_elems but for the last. */
+/* group_chunks: sml_group_chunks(), in switch format what one exponent chunk has codes for. Ranges are multiples of
+ * chunk_elems, and of whole blocks, but for the last. */
 void sml_range_make(struct sml_range *range_out, const struct sml_operation_plan *plan, uint32_t lane,
                     uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots);
 /* Exponent codes a group: at least four windows of data chunks, about 2 MiB of tensor, at most what a
  * chunk holds. */
 uint32_t sml_group_chunks(uint32_t chunk_bytes, uint32_t num_slots);
+/* Switch format with so many lanes a packet: a switch's packets are short, and blocks as short as they would cost
+ * both lanes and round trips. */
+uint32_t sml_switch_block_chunks(uint32_t packet_lanes);
 /* Bytes for codes and ready bytes of a range. */
 size_t sml_stream_codes_bytes(const struct sml_range *range);
 
@@ -46,7 +55,8 @@ struct sml_chunk {
   uint64_t first_elem;    /* data: in the whole tensor */
   uint32_t num_elems;     /* data: elements; exponent: codes */
   uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */
-  uint32_t payload_bytes;
+  uint64_t block;         /* data: index of its code in the range; exponent: of its first code */
+  uint32_t payload_bytes; /* of what is in it; in switch format a packet has zeros behind that */
 };
 void sml_range_chunk(const struct sml_range *range, uint64_t position, struct sml_chunk *chunk_out);
 

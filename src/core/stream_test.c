@@ -81,6 +81,45 @@ static void check_operation(uint64_t num_elems, bool has_exponents, uint32_t num
   assert_true(most - fewest <= 1);
 }
 
+/* Switch format: some chunks share a code, groups are what one packet has codes for, and lanes share whole blocks. */
+static void blocks_of_switch_format(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t packet_lanes, check_bytes, block_chunks;
+  } rows[] = {{32, 4, 16}, {32, 0, 16}, {64, 4, 8}, {256, 0, 2}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const uint32_t chunk_bytes = 4 * rows[i].packet_lanes - rows[i].check_bytes, chunk = chunk_bytes / 4;
+    assert_int_equal(sml_switch_block_chunks(rows[i].packet_lanes), rows[i].block_chunks);
+    for (uint64_t num_elems = 1; num_elems < 5000000; num_elems = num_elems * 3 + num_elems % 7)
+      for (uint32_t num_lanes = 1; num_lanes <= 3; num_lanes++) {
+        struct sml_operation_plan plan = make_plan(num_elems, true);
+        plan.block_chunks = (uint16_t)rows[i].block_chunks;
+        uint64_t next_elem = 0;
+        for (uint32_t lane = 0; lane < num_lanes; lane++) {
+          struct sml_range r;
+          struct sml_chunk c;
+          sml_range_make(&r, &plan, lane, num_lanes, chunk_bytes, 64);
+          if (r.num_elems == 0) continue;
+          assert_int_equal(r.first_elem, next_elem);
+          assert_int_equal(r.first_elem % ((uint64_t)chunk * rows[i].block_chunks), 0);
+          assert_int_equal(r.group_chunks, chunk * rows[i].block_chunks);
+          next_elem += r.num_elems;
+          uint64_t num_codes = 0;
+          for (uint64_t p = 0; p < r.num_chunks; p += 1 + (num_elems > 100000) * (p % 5)) {
+            sml_range_chunk(&r, p, &c);
+            assert_int_equal(c.block, c.data_chunk / rows[i].block_chunks);
+            assert_true(c.payload_bytes <= chunk_bytes && c.payload_bytes == 4 * c.num_elems);
+            assert_true(c.block < sml_stream_codes_bytes(&r) - r.num_groups);
+            if (c.is_exponent) num_codes += c.num_elems;
+          }
+          if (num_elems <= 100000)
+            assert_int_equal(num_codes, sml_div_ceil(r.num_data_chunks, rows[i].block_chunks));
+        }
+        assert_int_equal(next_elem, num_elems);
+      }
+  }
+}
+
 static void small_sizes_are_covered_once(void **state) {
   (void)state;
   static const uint32_t chunk_bytes[] = {4, 8, 12, 32, 64};
@@ -242,6 +281,7 @@ static void tags_are_golden(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(blocks_of_switch_format),
       cmocka_unit_test(small_sizes_are_covered_once),
       cmocka_unit_test(log_uniform_sizes_are_covered_once),
       cmocka_unit_test(edges_of_chunk_and_group),

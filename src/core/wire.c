@@ -88,7 +88,8 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
 
 static bool is_known(const struct sml_header *h) {
   const bool is_data = h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_SUM;
-  const bool is_exponents = h->wire == SML_LANES_UINT8 && h->reducer == SML_REDUCE_MAX;
+  const bool is_exponents =
+      (h->wire == SML_LANES_UINT8 || h->wire == SML_LANES_WIDE_UINT8) && h->reducer == SML_REDUCE_MAX;
   /* Only sums of lanes have a check word. */
   const bool is_summed = is_data && (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_RESULT);
   if ((h->flags & SML_FLAG_CHECKED) && !is_summed) return false;
@@ -120,6 +121,15 @@ enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct
   if ((h->flags & SML_FLAG_KEYED) == 0 && frame_crc(frame, h->payload_bytes) != sml_load_be32(frame + CRC_OFFSET))
     return SML_WIRE_BAD_CRC;
   return is_known(h) ? SML_WIRE_OK : SML_WIRE_BAD_TYPE;
+}
+
+void sml_wire_seal_for_switch(uint8_t *frame, const struct sml_header *h) {
+  write_header(frame, h, false);
+  sml_store_be32(frame + CRC_OFFSET, 0);
+}
+
+bool sml_wire_is_without_crc(const struct sml_header *h) {
+  return is_known(h) && h->type != SML_PACKET_HELLO && h->type != SML_PACKET_ERROR;
 }
 
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {

@@ -32,6 +32,8 @@
 #else
 #define SML_CROWD_SLOTS 16u
 #endif
+#define SML_SWITCH_MAX_CONTRIBUTORS 30u /* switch format: a word of a switch has so many bits to spare */
+#define SML_SWITCH_BITMAP_BYTES 4u       /* switch format: PENDING's payload */
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
 
 enum sml_packet_type {
@@ -44,7 +46,11 @@ enum sml_packet_type {
   SML_PACKET_PROBE = 7,   /* worker -> aggregator: what became of this slot? never a contribution */
 };
 
-enum sml_wire_type { SML_LANES_INT32 = 0, SML_LANES_UINT8 = 1 };
+enum sml_wire_type {
+  SML_LANES_INT32 = 0,
+  SML_LANES_UINT8 = 1,
+  SML_LANES_WIDE_UINT8 = 2, /* each in 32 bits, as switches take them */
+};
 enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
 
 enum sml_packet_flags {
@@ -104,6 +110,12 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
 /* Checks length, version, known values and CRC before anything is believed; of KEYED frames nothing is to be believed
  * before sml_wire_is_authentic says so. The payload is at frame + sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
+
+/* Jobs in switch format: UPDATE, PROBE, RESULT and PENDING have 0 for a CRC, and nobody looks at it. */
+void sml_wire_seal_for_switch(uint8_t *frame, const struct sml_header *header);
+/* For a frame that sml_wire_open refused for its CRC, if the job that it names is in switch format: may it be
+ * taken nevertheless? */
+bool sml_wire_is_without_crc(const struct sml_header *header);
 /* For an opened frame: KEYED with the right tag; without a key (NULL): not KEYED. */
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
 /* That in two steps, for frames that came together: tags that KEYED frames of one length (sml_head_bytes(true) or more;

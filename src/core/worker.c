@@ -40,6 +40,10 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->options = *o;
   w->options.num_contributors = num_contributors;
   if (o->crowd_slots == 0) w->options.crowd_slots = SML_CROWD_SLOTS;
+  if (o->packet_lanes != 0) w->options.crowd_slots = UINT32_MAX; /* a switch neither asks nor finds grants */
+  w->code_wire = o->packet_lanes != 0 ? SML_LANES_WIDE_UINT8 : SML_LANES_UINT8;
+  w->packet_bytes = 4 * o->packet_lanes;
+  SML_ASSERT(o->packet_lanes == 0 || w->packet_bytes == o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0));
   w->slots = (struct slot *)(void *)(bytes + l.slots);
   w->ring = (struct operation *)(void *)(bytes + l.ring);
   w->gaps = (struct gap *)(void *)(bytes + l.gaps);
@@ -257,6 +261,7 @@ static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
 
 /* Of an update, and of its result. */
 static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *slot) {
+  if (w->packet_bytes != 0) return w->packet_bytes;
   return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
 }
 
@@ -303,7 +308,7 @@ static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enu
   const bool is_exponent = slot->what.is_exponent;
   return (struct sml_header){.version = SML_WIRE_VERSION,
                              .type = (uint8_t)type,
-                             .wire = is_exponent ? SML_LANES_UINT8 : SML_LANES_INT32,
+                             .wire = is_exponent ? w->code_wire : SML_LANES_INT32,
                              .reducer = is_exponent ? SML_REDUCE_MAX : SML_REDUCE_SUM,
                              .job = w->options.job,
                              .epoch = w->options.epoch,
@@ -509,10 +514,12 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (slot->state != OUTSTANDING) return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
-    if (h->payload_bytes != sml_div_ceil(w->options.num_contributors, 8)) return drop(SML_DROP_BAD_LENGTH);
+    const uint32_t bitmap_bytes =
+        w->packet_bytes != 0 ? SML_SWITCH_BITMAP_BYTES : (uint32_t)sml_div_ceil(w->options.num_contributors, 8);
+    if (h->payload_bytes != bitmap_bytes) return drop(SML_DROP_BAD_LENGTH);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
-  if ((h->wire == SML_LANES_UINT8) != slot->what.is_exponent) return drop(SML_DROP_BAD_TYPE);
+  if (h->wire != (slot->what.is_exponent ? w->code_wire : SML_LANES_INT32)) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
   return (struct sml_accept){.kind = SML_ACCEPT_RESULT,

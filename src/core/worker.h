@@ -26,6 +26,7 @@ struct sml_worker_options {
   uint32_t chunk_bytes;
   uint32_t first_phase, first_chunk;
   bool is_checked;         /* int32 chunks carry a check word: the engine's to make and to check */
+  uint32_t packet_lanes;   /* switch format: each UPDATE and RESULT has so many; 0: ordinary format */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
   uint32_t crowd_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
   uint64_t seed;           /* jitter */

@@ -93,6 +93,8 @@ struct sml_worker {
   struct sml_rto rto;
   struct sml_congestion congestion;
   uint32_t room_chunks; /* how many more may be sent for the first time, by their sender's own queue */
+  uint32_t packet_bytes; /* payload of each UPDATE and RESULT in switch format; 0: ordinary format */
+  uint8_t code_wire;     /* enum sml_wire_type of exponents */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;

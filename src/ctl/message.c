@@ -170,6 +170,10 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   if (start->first_phase % 2 != 0) w->is_valid = false;
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
+  const uint32_t packet_lanes = w->is_valid ? sml_ctl_packet_lanes(start) : 0;
+  if (packet_lanes != 0 && (!sml_is_pow2(packet_lanes) || packet_lanes < SML_MIN_PACKET_LANES ||
+                            packet_lanes > SML_MAX_PACKET_LANES))
+    w->is_valid = false;
   walk_u64(w, &start->rtt_ns, 0);
   walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_QUOTA);
   walk_u64(w, &start->first_operation, 0);

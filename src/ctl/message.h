@@ -44,11 +44,16 @@
 #define SML_CTL_KEYED_BYTES 4u /* by which the header of a keyed job's datagrams is longer: core's too */
 #define SML_CTL_CHECK_BYTES 4u  /* the check word */
 #define SML_CTL_FIRST_PHASE 2u
+#define SML_CTL_SWITCH_MAX_CONTRIBUTORS 30u /* core's too */
+#define SML_MIN_PACKET_LANES 32u /* switch format: of a packet; powers of two */
+#define SML_MAX_PACKET_LANES 256u
 
 /* What a job does besides summing; equal on all its ranks. */
 #define SML_FEATURE_CHECK 1u /* every int32 chunk carries a check word */
 #define SML_FEATURE_RETRY 2u /* ranks keep inputs until all have the result, to survive a lost aggregator */
-#define SML_KNOWN_FEATURES (SML_FEATURE_CHECK | SML_FEATURE_RETRY)
+/* JOIN: this rank can run jobs in switch format, if the aggregator wants them so. START: this job is. */
+#define SML_FEATURE_SWITCH 4u
+#define SML_KNOWN_FEATURES (SML_FEATURE_CHECK | SML_FEATURE_RETRY | SML_FEATURE_SWITCH)
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
@@ -66,7 +71,7 @@ struct sml_ctl_join {
   uint32_t max_datagram_bytes; /* upper limit asked for */
   uint64_t lease_ns;           /* must be equal on all ranks */
   uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
-  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks */
+  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks, but for SWITCH */
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed. Jobs of different keys never meet */
   uint64_t nonce[2];                 /* of this connection, unpredictable; 0 when unkeyed */
   uint64_t resume_operation;         /* the first operation that this rank has not completed */
@@ -105,7 +110,7 @@ struct sml_ctl_start {
   uint32_t num_slots;   /* at most as many as asked for, if any were */
   uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
-  uint32_t features;                 /* those of the joins */
+  uint32_t features;                 /* those of the joins; SWITCH as the aggregator decides */
   uint64_t rtt_ns;                   /* of the furthest rank, as PROBED said; 0: not known */
   uint32_t slots_why;                /* sml_slots_reason (switchml.h) */
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
@@ -116,6 +121,11 @@ struct sml_ctl_start {
   uint32_t num_ranks;
   uint16_t contributors[SML_CTL_MAX_WORLD_SIZE];
 };
+/* Of a job in switch format: the lanes of each of its packets; else 0. */
+static inline uint32_t sml_ctl_packet_lanes(const struct sml_ctl_start *start) {
+  const uint32_t check_bytes = (start->features & SML_FEATURE_CHECK) != 0 ? SML_CTL_CHECK_BYTES : 0;
+  return (start->features & SML_FEATURE_SWITCH) != 0 ? (start->chunk_bytes + check_bytes) / 4 : 0;
+}
 struct sml_ctl_heartbeat {
   uint64_t operations_submitted; /* the daemon sends 0 */
   /* Number of the first operation that is not completed, without a gap before it: at this rank, or (from

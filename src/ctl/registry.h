@@ -44,6 +44,7 @@ struct sml_registry_options {
   uint32_t pool_slots;               /* a lane */
   bool is_hosted;                    /* in a rank's process: larger windows, see tuning.h */
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
+  uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
   uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */
   uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */

@@ -41,7 +41,11 @@ static const char *check_members(const struct sml_registry *r, const struct sml_
 static const char *check_started(const struct sml_registry *r, const struct sml_job_entry *job) {
   if (job->num_members + job->num_departed != job->world_size) return "a started job's ranks don't add up";
   if (job->num_lanes < 1 || job->num_lanes > r->options.num_lanes) return "a job's lanes are not the daemon's";
-  if (job->chunk_bytes < SML_MIN_CHUNK_BYTES || job->chunk_bytes % 4 != 0) return "a job's chunk size is impossible";
+  bool is_of_switch = (job->features & SML_FEATURE_SWITCH) != 0;
+  if (is_of_switch != (r->options.packet_lanes != 0)) return "a job is in another format than the daemon's";
+  if (is_of_switch && job->num_contributors > SML_CTL_SWITCH_MAX_CONTRIBUTORS) return "a switch has too many ranks";
+  uint32_t min_bytes = is_of_switch ? 4 * (SML_MIN_PACKET_LANES - 1) : SML_MIN_CHUNK_BYTES;
+  if (job->chunk_bytes < min_bytes || job->chunk_bytes % 4 != 0) return "a job's chunk size is impossible";
   if (job->confirmed < job->first_operation) return "less is confirmed than the job began with";
   for (uint32_t c = job->first_member; job->num_departed == 0 && c != SML_NO_CONN; c = r->conns[c].next) {
     if (r->conns[c].completed < job->confirmed) return "more is confirmed than a rank has completed";

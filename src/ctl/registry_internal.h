@@ -144,6 +144,14 @@ void sml_registry_list_contributors(const struct sml_registry *r, const struct s
 uint32_t sml_registry_describe(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank, char *text,
                                size_t room_bytes, uint16_t *ranks_out, uint32_t max_ranks);
 
+/* registry_switch.c: jobs in switch format */
+/* Why a rank cannot be in such a job; NULL: it can, or no job is. */
+const char *sml_registry_find_switch_conflict(struct sml_registry *r, const struct sml_ctl_join *join);
+/* All ranks are in, and grouped: chooses the chunk size. NULL, or why it cannot be, with the status. */
+const char *sml_registry_choose_switch_chunk(struct sml_registry *r, struct sml_job_entry *job,
+                                             const struct sml_conn *narrowest, uint32_t max_datagram_bytes,
+                                             sml_status *status_out);
+
 /* registry_multicast.c */
 void sml_registry_offer_group(const struct sml_registry *r, uint16_t job, struct sml_ctl_welcome *welcome);
 /* All ranks have probed: whether results go by multicast, with a note if that was offered and does not work. */

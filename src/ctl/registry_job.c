@@ -99,7 +99,8 @@ static uint32_t find_other_resume(const struct sml_registry *r, const struct sml
 /* The part of find_conflict() that came with features, shards and resumed jobs. */
 static const char *find_feature_conflict(struct sml_registry *r, const struct sml_job_entry *job,
                                          const struct sml_ctl_join *j) {
-  uint32_t other_rank = r->conns[job->first_member].rank, differ = job->features ^ j->features;
+  uint32_t other_rank = r->conns[job->first_member].rank;
+  uint32_t differ = (job->features ^ j->features) & ~SML_FEATURE_SWITCH;
   static const char *const on_off[] = {"off", "on"};
   if (j->shard != job->shard || j->num_shards != job->num_shards) {
     return sml_registry_text(r,
@@ -203,7 +204,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->state = SML_JOB_JOINING;
   job->world_size = j->world_size;
   job->num_slots = j->num_slots;
-  job->features = j->features;
+  job->features = j->features & ~SML_FEATURE_SWITCH;
   job->shard = j->shard;
   job->num_shards = j->num_shards;
   job->lease_ns = j->lease_ns;
@@ -289,6 +290,7 @@ void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_c
   struct sml_job_entry *job = bad ? NULL : find_job(r, &r->conns[conn], join);
   if (job) bad = find_conflict(r, job, join);
   if (job && bad) remember_refusal(job, &r->conns[conn], join->rank, bad, now_ns);
+  if (!bad) bad = sml_registry_find_switch_conflict(r, join);
   if (!bad) bad = find_host_limit(r, &r->conns[conn]);
   if (bad) {
     sml_registry_refuse(r, conn, SML_ERR_REFUSED, bad);
@@ -425,11 +427,17 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
   uint32_t resume_bytes = find_resume_chunk_bytes(r, job), min_bytes;
   uint32_t needed_bytes = (resume_bytes ? resume_bytes : SML_MIN_CHUNK_BYTES) + overhead_bytes;
   const struct sml_conn *narrowest = find_narrowest(r, job, &min_bytes);
+  if (r->options.packet_lanes != 0 && min_bytes > 0) {
+    sml_status status;
+    const char *unfit = sml_registry_choose_switch_chunk(r, job, narrowest, min_bytes, &status);
+    if (unfit) refuse_job(r, job, status, unfit);
+    return !unfit;
+  }
   if (min_bytes >= needed_bytes) {
     job->chunk_bytes = resume_bytes ? resume_bytes : (min_bytes - overhead_bytes) & ~3u;
     return true;
   }
-  char *text;
+  const char *text;
   if (!narrowest) { /* only a resumed job needs more than the daemon itself has */
     text = sml_registry_text(r,
                              "the job must go on with datagrams of %u bytes, but the aggregator takes %u bytes "

@@ -6,6 +6,7 @@
 #include "engine/bulk.h"
 #include "engine/fanout.h"
 #include "engine/records.h"
+#include "engine/switch_format.h"
 #include "engine/tags.h"
 
 #define RX_FRAMES 1024u
@@ -187,7 +188,7 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
   SML_ASSERT(job != NULL && o->world_size == job->world_size);
   set_contributors(job, contributors);
-  SML_ASSERT(o->num_contributors == job->num_contributors);
+  SML_ASSERT(o->num_contributors == job->num_contributors && o->is_switch_format == e->options.is_switch_format);
   SML_ASSERT(sml_head_bytes(key != NULL) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
@@ -276,7 +277,8 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   uint8_t *payload = frame + sml_head_bytes(job->is_keyed);
   if (h.wire == SML_LANES_UINT8) memcpy(payload, values, h.payload_bytes);
   else e->options.kernels->pack_int32(payload, values, h.payload_bytes / 4u);
-  sml_wire_seal_first(frame, &h, key_of(job));
+  if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &h);
+  else sml_wire_seal_first(frame, &h, key_of(job));
 }
 
 static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
@@ -346,7 +348,8 @@ static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h
   const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + h->payload_bytes;
   io->ops->tx_reserve(io, frame_bytes, &burst);
   if (h->payload_bytes > 0) memcpy(burst.data + head_bytes, payload, h->payload_bytes);
-  sml_wire_seal(burst.data, h, key);
+  if (e->options.is_switch_format && h->type == SML_PACKET_PENDING) sml_wire_seal_for_switch(burst.data, h);
+  else sml_wire_seal(burst.data, h, key);
   io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
 }
 
@@ -400,7 +403,8 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
   answer.flags = flags;
-  answer.payload_bytes = (uint16_t)sml_div_ceil(job->num_contributors, 8);
+  answer.payload_bytes = e->options.is_switch_format ? (uint16_t)SML_SWITCH_BITMAP_BYTES
+                                                     : (uint16_t)sml_div_ceil(job->num_contributors, 8);
   record_pending(e, h, flags, answer.payload_bytes);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   memcpy(frame + sml_head_bytes(job->is_keyed), e->missing, answer.payload_bytes);
@@ -491,6 +495,8 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
   if (h->wire == SML_LANES_UINT8) {
     if (is_first) memcpy(values, payload, h->payload_bytes);
     else k->max_uint8(values, payload, h->payload_bytes);
+  } else if (h->wire == SML_LANES_WIDE_UINT8 && !is_first) {
+    sml_switch_max_codes(values, payload, h->payload_bytes / 4u);
   } else if (is_first) {
     k->set_int32(values, payload, h->payload_bytes / 4u);
   } else {
@@ -600,7 +606,8 @@ static struct member *find_sender(const struct job *job, const struct sml_header
 
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
   struct sml_header h;
-  const enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
+  enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
+  if (error == SML_WIRE_BAD_CRC && e->options.is_switch_format && sml_wire_is_without_crc(&h)) error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {
     count_drop(e, sml_drop_of_wire(error), NULL);
     return;
@@ -629,7 +636,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     if (h.flags & SML_FLAG_RETRANSMISSION) member->traffic.num_retransmissions++;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
-    if (frame->is_marked && h.type == SML_PACKET_UPDATE) note_mark(e, &h);
+    if (frame->is_marked && h.type == SML_PACKET_UPDATE && !e->options.is_switch_format) note_mark(e, &h);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
 }

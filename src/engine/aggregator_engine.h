@@ -31,6 +31,7 @@ struct sml_aggregator_engine_options {
   struct sml_netio *io; /* owned by the caller */
   const struct sml_quant_kernels *kernels;
   uint32_t lane;
+  bool is_switch_format; /* of all its jobs: docs/PROTOCOL.md "Switch format" */
   struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
   /* Called on the engine's thread; must not block. */
   void (*on_event)(void *user, const struct sml_aggregator_event *event);

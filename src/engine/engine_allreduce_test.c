@@ -44,6 +44,14 @@ static void draw_contributors(struct world_options *o, uint64_t seed) {
   }
 }
 
+/* Few ranks and short packets; nothing but the check word, if there is one, would show what was corrupted. */
+static void put_in_switch_format(struct world_options *o) {
+  o->is_switch_format = true;
+  o->chunk_bytes = sml_min_u32(o->chunk_bytes, 1024);
+  o->world_size = sml_min_u32(o->world_size, SML_SWITCH_MAX_CONTRIBUTORS);
+  o->faults.corrupt = 0;
+}
+
 static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   struct world_options o = {.world_size = 2 + (uint32_t)sml_prng_below(prng, 7),
                             .num_lanes = sml_prng_below(prng, 3) == 0 ? 3 : 1,
@@ -55,6 +63,8 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   o.is_unkeyed = seed % 8 == 1 || seed % 8 == 2;
   if (seed % 16 == 0) o.world_size = 65 + (uint32_t)sml_prng_below(prng, 8); /* a second word of ranks */
   if (seed % 3 == 2) draw_contributors(&o, seed);
+  const bool is_for_switch = seed % 7 == 5;
+  if (is_for_switch) put_in_switch_format(&o);
   if (sml_prng_below(prng, 3) == 0) return o;
   o.stall = unit(prng) * 0.5;
   o.faults.loss = unit(prng) * 0.05;
@@ -64,6 +74,7 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   o.faults.reorder_frames = PICK(prng, 2, 16, 64, 400);
   if (sml_prng_below(prng, 4) == 0) o.queue_frames = 32 + (uint32_t)sml_prng_below(prng, 400);
   if (sml_prng_below(prng, 4) == 0) o.kernels = &sml_quant_scalar;
+  if (is_for_switch) put_in_switch_format(&o);
   return o;
 }
 

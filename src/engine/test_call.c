@@ -126,8 +126,9 @@ static const char *for_each_block(const struct world_call *call, block_visitor *
   for (uint32_t l = 0; l < o->num_lanes && problem == NULL; l++) {
     struct sml_range range;
     sml_range_make(&range, plan, l, o->num_lanes, o->chunk_bytes, o->num_slots);
-    for (uint64_t done = 0; done < range.num_elems && problem == NULL; done += range.chunk_elems)
-      problem = visit(call, range.first_elem + done, sml_min_u64(range.chunk_elems, range.num_elems - done));
+    const uint64_t block_elems = range.block_chunks * range.chunk_elems;
+    for (uint64_t done = 0; done < range.num_elems && problem == NULL; done += block_elems)
+      problem = visit(call, range.first_elem + done, sml_min_u64(block_elems, range.num_elems - done));
   }
   return problem;
 }
@@ -239,12 +240,14 @@ struct world_call *world_call_create(struct world *w, const struct world_call_op
   call->options = *options;
   call->world_size = w->options.world_size;
   call->num_bytes = (size_t)options->num_elems * ELEM_BYTES;
+  const uint16_t block_chunks = w->options.is_switch_format && options->type == SML_FLOAT32 ? 3 : 0;
   const struct sml_operation_plan plan = {.number = w->jobs[options->job].num_calls++,
                                           .num_elems = options->num_elems,
                                           .key = options->key,
                                           .type = options->type,
                                           .reduction = options->reduction,
-                                          .has_exponents = options->type == SML_FLOAT32};
+                                          .has_exponents = options->type == SML_FLOAT32,
+                                          .block_chunks = block_chunks};
   for (uint32_t r = 0; r < call->world_size; r++) make_part(call, r, &plan);
   call->expected = must(malloc(call->num_bytes));
   if (options->type == SML_FLOAT32)

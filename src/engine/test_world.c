@@ -74,6 +74,7 @@ struct world *world_create(const struct world_options *options) {
                                                                              .kernels = o->kernels,
                                                                              .recorder = o->recorder,
                                                                              .lane = l,
+                                                                             .is_switch_format = o->is_switch_format,
                                                                              .on_event = keep_event,
                                                                              .user = w}));
     for (uint32_t r = 0; r < o->world_size; r++) {
@@ -156,6 +157,7 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
   const struct world_options *o = &w->options;
   struct world_job *job = &w->jobs[j];
   SML_ASSERT(j < WORLD_MAX_JOBS && !job->is_open);
+  const uint32_t packet_lanes = o->chunk_bytes / 4 + !o->is_unchecked;
   *job = (struct world_job){.is_open = true, .number = (uint16_t)(j * 341), .epoch = epoch};
   job->worker = (struct sml_worker_options){.job = job->number,
                                             .epoch = epoch,
@@ -166,11 +168,12 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
                                             .slot_base = (uint16_t)(j * o->num_slots),
                                             .chunk_bytes = o->chunk_bytes,
                                             .is_checked = !o->is_unchecked,
+                                            .packet_lanes = o->is_switch_format ? packet_lanes : 0,
                                             .has_fixed_window = o->has_fixed_window,
                                             .first_phase = o->first_phase,
                                             .first_chunk = o->first_chunk,
                                             .num_operations = o->num_operations};
-  set_epoch(job, epoch, !o->is_unkeyed);
+  set_epoch(job, epoch, !o->is_unkeyed && !o->is_switch_format);
   for (uint32_t l = 0; l < o->num_lanes; l++) {
     SML_ASSERT(sml_aggregator_engine_open_job(w->aggregators[l], job->number, epoch, o->world_size,
                                               key_of(job)));
@@ -232,6 +235,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
                                                  .slot_base = o->slot_base,
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = o->is_checked,
+                                                 .is_switch_format = o->packet_lanes != 0,
                                                  .first_phase = o->first_phase,
                                                  .first_chunk = o->first_chunk};
   for (uint32_t l = 0; l < o->num_lanes; l++) {

@@ -5,6 +5,7 @@
 
 #include "engine/host_queue.h"
 #include "engine/records.h"
+#include "engine/switch_format.h"
 #include "engine/tags.h"
 #include "quant/check.h"
 #include "quant/limbs.h"
@@ -365,11 +366,19 @@ static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_l
   struct sml_range range;
   sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
   const uint64_t end_elem = range.first_elem + range.num_elems;
+  const uint32_t block_elems = range.block_chunks * range.chunk_elems;
+  uint8_t *codes = op->codes[lane->options.lane] + c->block;
   for (uint32_t i = 0; i < c->num_elems; i++) {
-    const uint64_t elem = c->first_elem + (uint64_t)i * range.chunk_elems;
-    payload[i] = block_code_of(k, op, elem, (size_t)sml_min_u64(range.chunk_elems, end_elem - elem));
+    const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
+    codes[i] = block_code_of(k, op, elem, (size_t)sml_min_u64(block_elems, end_elem - elem));
   }
-  memcpy(op->codes[lane->options.lane] + c->data_chunk, payload, c->num_elems);
+  if (range.code_bytes == 1) memcpy(payload, codes, c->num_elems);
+  else sml_switch_put_codes(payload, codes, c->num_elems);
+}
+
+/* Where the check word of a data chunk stands. */
+static uint32_t check_offset(const struct sml_lane *lane, const struct sml_chunk *c) {
+  return lane->options.worker.packet_lanes != 0 ? lane->options.worker.chunk_bytes : c->payload_bytes;
 }
 
 /* The check word of a data chunk's lanes, as this contributor or all of them make it. */
@@ -377,7 +386,7 @@ static uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lan
                          const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
                          const uint8_t *lanes, bool is_sum) {
   const struct sml_worker_options *o = &lane->options.worker;
-  const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->data_chunk] : 0;
+  const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->block] : 0;
   const struct sml_check check = sml_check_make(o->epoch, tag, code);
   return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
@@ -390,11 +399,17 @@ static bool is_right_sum(const struct sml_worker_engine *e, const struct sml_lan
   const struct sml_chunk *c = &a->chunk;
   if (!lane->options.worker.is_checked) return true;
   if (!c->is_exponent)
-    return sml_load_be32(payload + c->payload_bytes) == check_of(e, lane, op, c, tag, payload, true);
-  const uint8_t *own = op->codes[lane->options.lane] + c->data_chunk;
+    return sml_load_be32(payload + check_offset(lane, c)) == check_of(e, lane, op, c, tag, payload, true);
+  const uint8_t *own = op->codes[lane->options.lane] + c->block;
+  const bool is_wide = lane->options.worker.packet_lanes != 0;
   for (uint32_t i = 0; i < c->num_elems; i++)
-    if (payload[i] < own[i]) return false;
+    if ((is_wide ? sml_load_be32(payload + 4 * (size_t)i) : payload[i]) < own[i]) return false;
   return true;
+}
+
+static void seal(const struct sml_lane *lane, const struct sml_header *h, uint8_t *frame) {
+  if (lane->options.worker.packet_lanes != 0) sml_wire_seal_for_switch(frame, h);
+  else sml_wire_seal_first(frame, h, key_of(lane));
 }
 
 static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane, const struct sml_send *send,
@@ -406,16 +421,18 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   if (c->is_exponent) {
     fill_exponents(k, lane, op, c, payload);
   } else if (op->plan.has_exponents) {
-    const uint8_t code = op->codes[lane->options.lane][c->data_chunk];
+    const uint8_t code = op->codes[lane->options.lane][c->block];
     fill_floats(k, op, c, code, lane->options.worker.world_size, payload);
   } else if (op->plan.elem_lanes > 1) {
     fill_limbs(op, c, lane->options.worker.world_size, payload);
   } else {
     fill_ints(k, op, c, payload);
   }
+  if (lane->options.worker.packet_lanes != 0)
+    memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
   if (send->header.flags & SML_FLAG_CHECKED)
-    sml_store_be32(payload + c->payload_bytes, check_of(e, lane, op, c, send->header.tag, payload, false));
-  sml_wire_seal_first(frame, &send->header, key_of(lane));
+    sml_store_be32(payload + check_offset(lane, c), check_of(e, lane, op, c, send->header.tag, payload, false));
+  seal(lane, &send->header, frame);
 }
 
 static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_accept *a,
@@ -425,11 +442,12 @@ static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, con
   const struct sml_chunk *c = &a->chunk;
   uint8_t *codes = op->codes[lane->options.lane];
   if (c->is_exponent) {
-    memcpy(codes + c->data_chunk, payload, c->num_elems);
+    if (lane->options.worker.packet_lanes == 0) memcpy(codes + c->block, payload, c->num_elems);
+    else sml_switch_take_codes(codes + c->block, payload, c->num_elems);
   } else if (op->out == NULL) {
     return; /* others need this rank's contribution; it has the sum already */
   } else if (op->plan.has_exponents) {
-    k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->data_chunk],
+    k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->block],
                   lane->options.worker.world_size, op->plan.reduction == SML_AVG);
   } else if (op->plan.elem_lanes > 1) {
     sml_limbs_round((float *)op->out + c->first_elem, payload, c->num_elems, lane->options.worker.world_size,
@@ -479,7 +497,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
       if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_PASSES) send.header.flags |= SML_FLAG_DEAF;
-      if (send.kind == SML_SEND_PROBE) sml_wire_seal_first(frame, &send.header, key_of(lane));
+      if (send.kind == SML_SEND_PROBE) seal(lane, &send.header, frame);
       else fill_update(e, lane, &send, frame);
       if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
         sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
@@ -622,9 +640,16 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   end_part(lane, a.cookie, SML_OK);
 }
 
+/* A frame with a wrong CRC: may it be of a lane in switch format? */
+static bool is_from_switch(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_addr *from) {
+  const struct sml_lane *lane = sml_wire_is_without_crc(h) ? find_lane(e, h, from) : NULL;
+  return lane != NULL && lane->options.worker.packet_lanes != 0;
+}
+
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
   struct sml_header h;
-  const enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
+  enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
+  if (error == SML_WIRE_BAD_CRC && is_from_switch(e, &h, f->from)) error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {
     /* Nothing in it can be believed, its job included: counted where the traffic is, if anywhere. */
     if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error), NULL);

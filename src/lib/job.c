@@ -69,7 +69,7 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
                .num_slots = sml_shards_num_slots(o->num_slots, places->num_shards),
                .max_datagram_bytes = o->max_datagram_bytes,
                .lease_ns = o->lease_ns,
-               .features = s->features,
+               .features = s->features | SML_FEATURE_SWITCH,
                .host = {s->host[0], s->host[1]},
                .shard = index,
                .num_shards = places->num_shards > 1 ? places->num_shards : 0},

@@ -401,7 +401,7 @@ static bool meet(struct sml_job_host *h, uint64_t deadline_ns, struct sml_ctl_ab
   make_secret(job, meeting.secret);
   if (job->start.is_one_host) {
     const struct sml_host_group_options options = {.meeting = meeting,
-                                                   .block_bytes = job->start.chunk_bytes,
+                                                   .block_bytes = sml_job_block_bytes(&job->start),
                                                    .kernels = job->context->settings.kernels};
     h->group = sml_host_group_open(&options, &met, &missing, error);
   } else {

@@ -13,6 +13,15 @@
 
 /* ---- what a piece is ---- */
 
+uint16_t sml_job_block_chunks(const struct sml_ctl_start *start) {
+  const uint32_t packet_lanes = sml_ctl_packet_lanes(start);
+  return packet_lanes == 0 ? 0 : (uint16_t)sml_switch_block_chunks(packet_lanes);
+}
+
+uint32_t sml_job_block_bytes(const struct sml_ctl_start *start) {
+  return start->chunk_bytes * sml_max_u32(sml_job_block_chunks(start), 1);
+}
+
 uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_size) {
   const uint32_t count = sml_contributors_count(start, world_size);
   uint32_t num_ranks[SML_CTL_MAX_WORLD_SIZE] = {0}, most = 1;
@@ -20,7 +29,8 @@ uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_s
   for (uint32_t rank = 0; rank < start->num_ranks; rank++)
     most = sml_max_u32(most, ++num_ranks[sml_contributor_of(start, rank)]);
   const uint64_t num_bytes = sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / SML_HOST_RELAY_DEPTH / most);
-  return sml_max_u64(1, num_bytes / start->chunk_bytes) * (start->chunk_bytes / SML_ELEM_BYTES);
+  const uint32_t block_bytes = sml_job_block_bytes(start);
+  return sml_max_u64(1, num_bytes / block_bytes) * (block_bytes / SML_ELEM_BYTES);
 }
 
 struct sml_operation_plan sml_job_piece_plan(const struct sml_operation_plan *plan, uint64_t first_elem,
@@ -95,7 +105,8 @@ bool sml_job_pieces_submit(void *user, const struct sml_host_piece *p) {
 }
 
 bool sml_job_pieces_init(struct sml_job_pieces *pieces, struct sml_job *job, uint64_t piece_elems) {
-  const struct sml_operation_plan plan = {.num_elems = piece_elems, .has_exponents = true};
+  const struct sml_operation_plan plan = {
+      .num_elems = piece_elems, .has_exponents = true, .block_chunks = sml_job_block_chunks(&job->start)};
   for (uint32_t i = 0; i < SML_HOST_RELAY_DEPTH; i++) {
     struct sml_job_piece *piece = &pieces->pieces[i];
     *piece = (struct sml_job_piece){.engine.on_ended = on_ended, .job = job, .slot = i};

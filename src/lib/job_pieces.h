@@ -13,7 +13,11 @@ static inline bool sml_job_cuts(const struct sml_ctl_start *start) {
   return start->num_ranks != 0;
 }
 
-/* Elements of a full piece: whole chunks of 4-byte elements, of about 2 MiB, less where hosts have so many ranks
+/* Of the job's floats: data chunks that share a code, as a plan has it, and their bytes. */
+uint16_t sml_job_block_chunks(const struct sml_ctl_start *start);
+uint32_t sml_job_block_bytes(const struct sml_ctl_start *start);
+
+/* Elements of a full piece: whole blocks of 4-byte elements, of about 2 MiB, less where hosts have so many ranks
  * that their shared memory would be large. */
 uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_size);
 /* The piece that begins at first_elem, as an operation. */

@@ -291,6 +291,7 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
   if (type == SML_INT32) return plan;
   plan.has_exponents = !sml_limbs_is_exact(count, job->world_size);
   if (!plan.has_exponents) plan.elem_lanes = (uint8_t)sml_limbs_per_elem(job->world_size);
+  else plan.block_chunks = sml_job_block_chunks(&job->start);
   return plan;
 }
 

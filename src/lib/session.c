@@ -319,11 +319,21 @@ static bool has_agreed_path(const struct sml_session *s, const struct sml_ctl_st
   return start->chunk_bytes + overhead_bytes(s) <= s->datagram_bytes;
 }
 
+/* Switch format is the aggregator's choice, where the job can be in it. */
+static bool has_agreed_features(const struct sml_session *s, const struct sml_ctl_start *start) {
+  const struct sml_ctl_join *join = &s->options.join;
+  if ((start->features ^ join->features) & ~SML_FEATURE_SWITCH) return false;
+  if ((start->features & SML_FEATURE_SWITCH) == 0) return true;
+  return (join->features & (SML_FEATURE_SWITCH | SML_FEATURE_RETRY)) == SML_FEATURE_SWITCH && !s->options.is_keyed &&
+         join->num_shards <= 1 && !start->is_multicast &&
+         sml_contributors_count(start, join->world_size) <= SML_CTL_SWITCH_MAX_CONTRIBUTORS;
+}
+
 static void take_start(struct sml_session *s, const struct sml_ctl_start *start) {
   const uint32_t num_asked = s->options.join.num_slots;
   if (!has_agreed_contributors(&s->options.join, start) || !has_agreed_path(s, start) ||
       start->num_lanes > s->welcome.num_lanes || (num_asked != 0 && start->num_slots > num_asked) ||
-      start->features != s->options.join.features) {
+      !has_agreed_features(s, start)) {
     end(s, SML_ERR_PROTOCOL,
         "the aggregator at %s started the job with %u lanes, %u slots, chunks of %u bytes and features %x, "
         "which are not what was agreed",

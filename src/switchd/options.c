@@ -32,6 +32,7 @@ enum option_key {
   KEY_TRACE,
   KEY_TRACE_DIR,
   KEY_TRACE_EVENTS,
+  KEY_SWITCH_FORMAT,
   KEY_CONFIG,
   KEY_CHECK_CONFIG,
 };
@@ -78,6 +79,10 @@ static const struct argp_option option_table[] = {
     {"trace-dir", KEY_TRACE_DIR, "DIR", 0,
      "Write it to files there, for `switchml trace`: on SIGUSR1, and when a job is aborted. Default: never", 0},
     {"trace-events", KEY_TRACE_EVENTS, "N", 0, "Events that it keeps a lane: 1 to 16777216. Default 16384", 0},
+    {"switch-format", KEY_SWITCH_FORMAT, "LANES", 0,
+     "Run all jobs as a programmable switch would: 32, 64, 128 or 256 lanes a packet, at most 30 ranks, without keys "
+     "and retry. Default: never",
+     0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"log-format", KEY_LOG_FORMAT, "FORMAT", 0, "text or json, one object a line. Default text", 0},
     {"http", KEY_HTTP, "ADDRESS:PORT", 0,
@@ -214,16 +219,19 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
                 {KEY_MAX_CONNECTIONS, 2, 65536},
                 {KEY_MAX_PER_HOST, 1, 65536},
                 {KEY_MULTICAST_TTL, 1, 255},
+                {KEY_SWITCH_FORMAT, 32, 256},
                 {KEY_TRACE_EVENTS, 1, SML_TRACE_MAX_EVENTS}};
   uint32_t i = 0;
   while (ranges[i].key != key) SML_ASSERT(++i < SML_ARRAY_LEN(ranges));
   if (!sml_parse_number(text, ranges[i].min, ranges[i].max, &value, why->text, why->room_bytes)) return false;
+  if (key == KEY_SWITCH_FORMAT && !sml_is_pow2(value)) return expect(false, text, "not 32, 64, 128 or 256", why);
   if (key == KEY_DATA_PORT) s->aggd.first_data_port = (uint16_t)value;
   else if (key == KEY_LANES) s->aggd.num_lanes = value;
   else if (key == KEY_SLOTS) s->aggd.pool_slots = value;
   else if (key == KEY_MAX_JOBS) s->aggd.max_jobs = value;
   else if (key == KEY_MAX_CONNECTIONS) s->aggd.max_connections = value;
   else if (key == KEY_MAX_PER_HOST) s->aggd.max_connections_per_host = value;
+  else if (key == KEY_SWITCH_FORMAT) s->aggd.packet_lanes = value;
   else if (key == KEY_MULTICAST_TTL) s->aggd.multicast.ttl = (uint8_t)value;
   else s->aggd.trace_events = value;
   return true;

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Payloads of jobs in switch format (docs/PROTOCOL.md): all of one length, exponent codes in lanes of 32 bits. */
+#ifndef SML_ENGINE_SWITCH_FORMAT_H
+#define SML_ENGINE_SWITCH_FORMAT_H
+
+#include "base/base.h"
+
+/* Codes as lanes. */
+static inline void sml_switch_put_codes(uint8_t *payload, const uint8_t *codes, uint32_t num_codes) {
+  for (uint32_t i = 0; i < num_codes; i++) sml_store_be32(payload + 4 * (size_t)i, codes[i]);
+}
+
+/* Lanes as codes. What no code can be stands for "not a number", as 255 does: so all ranks make the same of it. */
+static inline void sml_switch_take_codes(uint8_t *codes, const uint8_t *payload, uint32_t num_codes) {
+  for (uint32_t i = 0; i < num_codes; i++)
+    codes[i] = (uint8_t)sml_min_u32(sml_load_be32(payload + 4 * (size_t)i), UINT8_MAX);
+}
+
+/* values: in host order, as sums are kept. */
+static inline void sml_switch_max_codes(uint32_t *values, const uint8_t *payload, uint32_t num_lanes) {
+  for (uint32_t i = 0; i < num_lanes; i++)
+    values[i] = sml_max_u32(values[i], sml_load_be32(payload + 4 * (size_t)i));
+}
+
+#endif
