@@ -9,11 +9,14 @@ import os
 import queue
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 
 import tap
 import torch_ranks
+from ports import fixed_port
 from torch_ranks import Daemon, Ranks, built, error_text, report, run_ranks, start
 
 NUM_GROUPS = 40
@@ -109,18 +112,19 @@ def case_hook_killed():
     os._exit(0)  # the other backend need not end by itself
 
 
-def aggregator_status():
-    return json.loads(subprocess.run([built("src/cli/switchml", "bin/switchml"), "status", "--json", "--interval", "0"],
-                                     stdout=subprocess.PIPE, check=False).stdout)
+def status_of(*address):
+    """Of an aggregator: that of this rank's environment, or the one named."""
+    return json.loads(subprocess.run([built("src/cli/switchml", "bin/switchml"), "status", "--json", "--interval", "0",
+                                      *address], stdout=subprocess.PIPE, check=False).stdout)
 
 
 def wait_for_jobs(num_jobs):
     """Until the aggregator has that many; returns the slots in use."""
     deadline = time.monotonic() + 20
-    while len(aggregator_status()["jobs"]) != num_jobs:
-        assert time.monotonic() < deadline, aggregator_status()
+    while len(status_of()["jobs"]) != num_jobs:
+        assert time.monotonic() < deadline, status_of()
         time.sleep(0.05)
-    return sum(lane["slots_used"] for lane in aggregator_status()["lanes"])
+    return sum(lane["slots_used"] for lane in status_of()["lanes"])
 
 
 def case_many_groups():
@@ -158,6 +162,34 @@ def case_many_groups():
     groups.clear()
     slots.append(wait_for_jobs(0))
     report(offloaded=offloaded, slots=slots, more_threads=more_threads)
+
+
+def elastic_rank(folder):
+    """What torchrun starts: ten steps, each saved; rank 1 of the first generation is killed in the sixth."""
+    torch, dist, sml, rank, size = start()
+    checkpoint = os.path.join(folder, "checkpoint")
+    weights, step = torch.zeros(5000), 0
+    if os.path.exists(checkpoint):
+        weights, step = torch.load(checkpoint)
+    generation, first_step = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), step
+    began, joined_s = time.monotonic(), None
+    while step < 10:
+        gradient = torch.full_like(weights, float(rank + step))
+        if generation == 0 and rank == 1 and step == 5:
+            with open(os.path.join(folder, "killed"), "w", encoding="ascii") as file:
+                file.write(str(time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(gradient)
+        joined_s = joined_s or time.monotonic() - began
+        weights, step = weights + gradient, step + 1
+        if rank == 0:
+            torch.save((weights, step), checkpoint + ".new")
+            os.rename(checkpoint + ".new", checkpoint)
+    assert torch.equal(weights, torch.full_like(weights, float(sum(s * size + sum(range(size)) for s in range(10)))))
+    with open(os.path.join(folder, f"done{rank}"), "w", encoding="ascii") as file:
+        json.dump({"generation": generation, "first_step": first_step, "joined_s": joined_s, "ended": time.time(),
+                   "stats": sml.stats()}, file)
+    dist.destroy_process_group()
 
 
 def timed_error(sml, of_group, function, *arguments, **keywords):
@@ -397,6 +429,34 @@ def test_staged_tensors_keep_the_order_of_streams():
             assert result["stats"]["num_local_ranks"] == 2, result  # combined before any network
 
 
+def test_elastic_restart_after_a_kill():
+    """torchrun starts all ranks anew. They join a new job although the aggregator, whose slots are few, had the old one a
+    moment ago; nobody waits for leases; training goes on from its checkpoint."""
+    if torch_ranks.torch_major() >= 2:
+        raise tap.Skip("the torchrun of Debian 13 does not start: its PyTorch was built without libuv")
+    with Daemon("--slots", "64") as daemon, tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": torch_ranks.PYTHONPATH, "SWITCHML_AGGREGATOR": daemon.address,
+                       "SWITCHML_REQUIRE": "1", "SWITCHML_SHARED_MEMORY": "0", "SWITCHML_LIBRARY": torch_ranks.library(),
+                       "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [torch_ranks.PYTHON, "-P", "-m", "torch.distributed.run", "-r", "1", "-t", "1", "--nproc_per_node", "2",
+             "--max_restarts", "1", "--monitor_interval", "0.05", "--master_addr", "127.0.0.1", "--master_port",
+             str(fixed_port()), "--log_dir", folder, os.path.abspath(__file__), "--elastic", folder],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=100)
+        assert done.returncode == 0, done.stdout[-4000:]
+        for rank in range(2):
+            with open(os.path.join(folder, f"done{rank}"), encoding="ascii") as file:
+                result = json.load(file)
+            assert result["generation"] == 1 and result["first_step"] == 5, result
+            assert result["stats"]["offloaded_calls"] == 5 and result["stats"]["fallback_calls"] == 0, result
+            assert result["joined_s"] < 5, result
+        with open(os.path.join(folder, "killed"), encoding="ascii") as file:
+            print(f"# {result['ended'] - float(file.read()):.1f} s from the kill to the end, of which joining "
+                  f"{result['joined_s']:.2f} s")
+        events = status_of(daemon.address)["events"]
+        assert events["job_started"] == 2, events
+
+
 def test_tensors_on_a_gpu():
     if not os.path.exists("/dev/nvidiactl"):
         raise tap.Skip("there is no GPU")
@@ -405,4 +465,7 @@ def test_tensors_on_a_gpu():
 
 
 if __name__ == "__main__":
+    if "--elastic" in sys.argv:
+        elastic_rank(sys.argv[sys.argv.index("--elastic") + 1])
+        sys.exit(0)
     torch_ranks.main(globals())

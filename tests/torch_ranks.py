@@ -3,6 +3,7 @@
 torch), a switchmld where they need one, and what the ranks report."""
 import ctypes
 import datetime
+import importlib.metadata
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 # Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 RANK_TIMEOUT_S = 120
+PYTHONPATH = os.path.join(ROOT, "integrations/pytorch") + ":" + HERE
 
 
 def built(*candidates):
@@ -30,12 +32,25 @@ def built(*candidates):
     raise AssertionError(f"{candidates[0]} is not built in {BUILD}")
 
 
+def library():
+    return built("src/lib/libswitchml.so", "lib/libswitchml.so")
+
+
+def torch_major():
+    """Of the PyTorch that is installed, without the time to import it."""
+    return int(importlib.metadata.version("torch").split(".")[0])
+
+
 class Daemon:
     """A switchmld on a free port of loopback."""
 
+    def __init__(self, *options):
+        self.options = options
+
     def __enter__(self):
         self.address = f"127.0.0.1:{fixed_port()}"
-        self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address],
+        self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address,
+                                         *self.options],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True)
         host, port = self.address.split(":")
@@ -68,7 +83,7 @@ class Nursery:
     def __init__(self):
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHML_")}
-        environment.update({"PYTHONPATH": os.path.join(ROOT, "integrations/pytorch") + ":" + HERE,
+        environment.update({"PYTHONPATH": PYTHONPATH,
                             "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"})
         self.process = subprocess.Popen([PYTHON, "-P", os.path.abspath(sys.argv[0]), "--nursery", str(theirs.fileno())],
                                         env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
@@ -138,7 +153,7 @@ class Ranks:
                 if not name.startswith(("SWITCHML_", "SLURM_", "OMPI_"))}
         base.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(fixed_port()), "WORLD_SIZE": str(num_ranks),
                      "GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0", "SWITCHML_SHARED_MEMORY": "0",
-                     "SWITCHML_LIBRARY": built("src/lib/libswitchml.so", "lib/libswitchml.so")})
+                     "SWITCHML_LIBRARY": library()})
         if aggregator:
             base["SWITCHML_AGGREGATOR"] = aggregator
         base.update(environment)

@@ -35,8 +35,8 @@ class DDPHookState:
         number = DDPHookState.num_made[ranks] = DDPHookState.num_made.get(ranks, -1) + 1
         store = _c10d.PrefixStore(f"switchml.ddp_hook/{','.join(map(str, ranks))}/{number}",
                                   store if store is not None else dist.distributed_c10d._get_default_store())
-        why_off, is_required, _ = agree(Exchange(_c10d.PrefixStore("settings", store), rank, self.size,
-                                                 timeout.total_seconds()))
+        exchange = Exchange(_c10d.PrefixStore("settings", store), rank, self.size, timeout.total_seconds())
+        why_off, is_required, self.has_float64, _ = agree(exchange)
         self.offload = None if why_off else Offload(store, rank, self.size, timeout, is_required)
         self.num_elsewhere = 0
 
@@ -74,7 +74,7 @@ def ddp_hook(state, bucket):
     all-reduce failed, with the ranks."""
     tensor = bucket.buffer()
     tensor.mul_(1 / state.size)  # before the sum, as DDP does: its bits are the same
-    is_ours = is_eligible([tensor], True, False)
+    is_ours = is_eligible([tensor], True, False, state.has_float64)
     if state.offload is not None and is_ours:
         return state.offload.submit_for_future([tensor], False, tensor)
     state.num_elsewhere += 1

@@ -32,10 +32,11 @@ _BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part 
 _TICK_S = 0.05        # so long a call is left to whoever may still wait for it
 
 
-def is_eligible(tensors, is_sum, is_average):
-    """Whether a call is one for SwitchML, from facts that are equal on all ranks."""
+def is_eligible(tensors, is_sum, is_average, has_float64):
+    """Whether a call is one for SwitchML, from facts that are equal on all ranks. has_float64: as settings.agree()."""
     first = tensors[0].dtype if tensors else None
     return (is_sum and first in SML_TYPE and not (is_average and first in _WITHOUT_AVERAGE)
+            and (first is not torch.float64 or has_float64)
             and all(tensor.dtype == first and tensor.layout == torch.strided
                     and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
 
@@ -115,7 +116,8 @@ class Offload(Thread):
         self.has_joined = False               # or failed to, which self.error or a Gloo group then says
         self.is_completing = False            # some thread completes the oldest call
         self.num_waiters, self.num_promises, self.num_in_flight = 0, 0, 0
-        self.is_asleep, self.seen = False, None  # the thread; the oldest call when it last looked
+        self.num_calls = 0
+        self.is_asleep, self.seen, self.num_seen = False, None, 0  # the thread; when it last looked: the oldest call, all
         self.gloo = None                      # stands in when the job could not be had, or for huge tensors
         self.error = None                     # the first failure; every later call gets it
         self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
@@ -140,6 +142,7 @@ class Offload(Thread):
             if self.is_closing:
                 raise SwitchMLError("the process group has been destroyed")
             self.calls.append(call)
+            self.num_calls += 1
             self.unsubmitted.append(call)
             if self.job is not None:
                 self._submit_ready()
@@ -326,9 +329,10 @@ class Offload(Thread):
                 return False
             if oldest is None or self.is_completing or not (
                     self.num_promises or self.is_closing or self.unsubmitted or oldest is self.seen):
-                self.is_asleep = oldest is None
-                self.seen = oldest
-                self.changed.wait(None if oldest is None else _TICK_S)
+                # Only after a tick without any call does it sleep until it is woken: waking it costs more than a call.
+                self.is_asleep = oldest is None and self.num_seen == self.num_calls
+                self.seen, self.num_seen = oldest, self.num_calls
+                self.changed.wait(None if self.is_asleep else _TICK_S)
                 self.is_asleep = False
                 return True
             self.is_completing = True

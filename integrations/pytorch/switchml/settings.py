@@ -45,7 +45,8 @@ class Exchange:
         missing = [rank for rank in range(self.size) if self.store.add(f"{base}here{rank}", 0) == 0][:MAX_NAMED_RANKS]
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         return SwitchMLError(f"{who} of the group's {self.size} did not make this call within the group's timeout of "
-                             f"{self.timeout_s:g} s; do all ranks make the same collective calls?", "timed out", missing)
+                             f"{self.timeout_s:g} s; do all ranks make the same collective calls?", "timed out",
+                             missing)
 
     def settle(self):
         """Before an error that may end this process, and with it the store: lets the others read, too."""
@@ -73,8 +74,8 @@ class Exchange:
 
 
 def agree(exchange):
-    """Whether the group offloads, the same on all its ranks: (why it does not or "", whether it must); and the ranks'
-    addresses on the way to rank 0's host."""
+    """The same on all ranks of a group: why it does not offload, or ""; whether it must; whether float64, too; and the
+    ranks' addresses on the way to rank 0's host."""
     problem = ""
     try:
         Process.load()
@@ -82,6 +83,7 @@ def agree(exchange):
         problem = str(load_error)
     mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
             "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
+            "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
     is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
@@ -90,7 +92,7 @@ def agree(exchange):
         raise SwitchMLError(f"SWITCHML_REQUIRE=1, but {why_off}")
     if why_off and exchange.rank == 0 and not any(rank["disable"] for rank in ranks):
         warnings.warn(f"switchml: all-reduce goes through Gloo: {why_off}", RuntimeWarning, stacklevel=4)
-    return why_off, is_required, [rank["address"] for rank in ranks]
+    return why_off, is_required, ranks[0]["bits"][1] not in ("", "0"), [rank["address"] for rank in ranks]
 
 
 def _why_off(ranks):
@@ -102,10 +104,12 @@ def _why_off(ranks):
     for number, rank in enumerate(ranks):
         if rank["problem"]:
             return f"on rank {number} {rank['problem']}"
-    if len({rank["aggregator"] for rank in ranks}) > 1:
-        return ("SWITCHML_AGGREGATOR is not what it is on rank 0 on "
-                + those(lambda rank: rank["aggregator"] != ranks[0]["aggregator"])
-                + "; set it to the same on all ranks, or on none")
+    for name, setting in (("SWITCHML_AGGREGATOR", lambda rank: rank["aggregator"]),
+                          ("SWITCHML_FLOAT_BITS", lambda rank: rank["bits"][0]),
+                          ("SWITCHML_FLOAT64_BITS", lambda rank: rank["bits"][1])):
+        if len({setting(rank) for rank in ranks}) > 1:
+            others = those(lambda rank, setting=setting: setting(rank) != setting(ranks[0]))
+            return f"{name} is not what it is on rank 0 on {others}; set it to the same on all ranks, or on none"
     return ""
 
 

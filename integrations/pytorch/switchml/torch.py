@@ -57,8 +57,8 @@ class SwitchMLGroup(dist.ProcessGroup):
         super().__init__(rank, size)
         self._pid = os.getpid()
         store = _c10d.PrefixStore("switchml", store)
-        why_off, is_required, addresses = agree(Exchange(_c10d.PrefixStore("settings", store), rank, size,
-                                                           timeout.total_seconds()))
+        exchange = Exchange(_c10d.PrefixStore("settings", store), rank, size, timeout.total_seconds())
+        why_off, is_required, self._has_float64, addresses = agree(exchange)
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
         self._offload, self._finisher, self._num_gloo_allreduces = None, Finisher(), 0
         weakref.finalize(self, self._finisher.close).atexit = False
@@ -101,7 +101,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
         inner, op = self._gloo(), opts.reduceOp
         is_average = op == ReduceOp.AVG
-        if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average):
+        if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
             if self._offload is not None:
                 return self._offload.submit(tensors, is_average, is_waited_for)
             self._num_gloo_allreduces += 1
