@@ -9,8 +9,8 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind check-neon soak sim model mutants fuzz coverage trust \
-  demo training bench bench-netbed install deb clean
+.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind check-neon check-torch2 soak sim model mutants \
+  fuzz coverage trust demo training bench bench-netbed install deb clean
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -29,6 +29,7 @@ help:
 	@echo 'make check-clang   build everything with clang'
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
+	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
 	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
@@ -82,6 +83,10 @@ check-neon:
 	@$(SETUP) build
 	@-$(SETUP) --optional arm64
 	@tools/check.py neon $(ARGS)
+
+check-torch2: all
+	@-$(SETUP) --optional torch2
+	@tools/torch2 $(BUILD) $(ARGS)
 
 coverage:
 	@$(SETUP) build
