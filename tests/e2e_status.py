@@ -90,7 +90,7 @@ def test_exit_statuses():
     code, out, err = run("top", address, "--interval", "0")
     assert code == 2 and "0.3 to 3600" in err, (code, out, err)
     code, out, err = run("statu", address)
-    assert code == 2 and "there are: bench, doctor, status, top, trace" in err, (code, out, err)
+    assert code == 2 and "there are: bench, conform, doctor, status, top, trace" in err, (code, out, err)
 
 
 def test_strangers_are_no_aggregators():

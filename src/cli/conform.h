@@ -150,8 +150,9 @@ struct sml_conform_stage_ops {
   void (*close)(struct sml_conform_stage *stage);
   bool (*send)(struct sml_conform_stage *stage, uint32_t job, uint32_t socket, const uint8_t *frame,
                uint32_t num_bytes);
-  /* Returns when all that was sent has been taken, and the answers can be received. */
-  bool (*settle)(struct sml_conform_stage *stage);
+  /* Returns when all that was sent has been taken, and the answers can be received. ends_job: if all is right the job
+   * is over then. */
+  bool (*settle)(struct sml_conform_stage *stage, bool ends_job);
   /* The next datagram that came to a socket, or 0. */
   uint32_t (*receive)(struct sml_conform_stage *stage, uint32_t job, uint32_t socket, uint8_t *frame);
   bool (*leave)(struct sml_conform_stage *stage, uint32_t job, uint32_t rank);
@@ -182,12 +183,8 @@ enum sml_conform_exit {
 };
 int sml_conform_run(int argc, char **argv);
 
-struct sml_status_source;
-/* A stage at a live aggregator, or NULL: no memory. */
-struct sml_conform_stage *sml_conform_live_create(const struct sml_status_source *source, uint64_t patience_ns);
-void sml_conform_live_destroy(struct sml_conform_stage *stage);
-/* Text of the vectors that are built in. */
-extern const char sml_conform_builtin[];
-extern const size_t sml_conform_builtin_bytes;
+/* The texts that are built in (tests/conformance/vectors). */
+extern const unsigned char sml_conform_ordinary[], sml_conform_switch[];
+extern const size_t sml_conform_ordinary_bytes, sml_conform_switch_bytes;
 
 #endif

@@ -134,7 +134,9 @@ static bool play_step(struct play *p) {
       snprintf(p->outcome->seen, sizeof p->outcome->seen, "the job's chunks are too large or too small for it");
       return false;
     }
-    if (!ops->send(p->stage, in->job, in->socket, p->frame, num_bytes) || !ops->settle(p->stage)) return broken(p);
+    if (!ops->send(p->stage, in->job, in->socket, p->frame, num_bytes) ||
+        !ops->settle(p->stage, p->step->report > 0))
+      return broken(p);
   }
   for (uint32_t job = 0; job < p->vector->num_jobs; job++) {
     for (uint32_t rank = 0; rank < p->vector->jobs[job].num_ranks; rank++)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/bench.h"
+#include "cli/conform.h"
 #include "cli/doctor.h"
 #include "cli/status.h"
 #include "cli/trace.h"
@@ -24,11 +25,12 @@ static const struct command {
   const char *name;
   int (*run)(int argc, char **argv);
 } commands[] = {{"bench", run_bench},
+                {"conform", sml_conform_run},
                 {"doctor", sml_doctor_run},
                 {"status", sml_status_run},
                 {"top", sml_top_run},
                 {"trace", sml_trace_main}};
-#define COMMAND_NAMES "bench, doctor, status, top, trace"
+#define COMMAND_NAMES "bench, conform, doctor, status, top, trace"
 
 struct command_line {
   const struct command *command;
@@ -40,6 +42,7 @@ static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
     "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks\n"
+    "  conform  does an aggregator answer each packet as the protocol says?\n"
     "  doctor   what keeps this host from summing, or makes it slow\n"
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"

@@ -166,7 +166,8 @@ static bool send_frame(struct sml_conform_stage *base, uint32_t job, uint32_t so
   return true;
 }
 
-static bool settle(struct sml_conform_stage *base) {
+static bool settle(struct sml_conform_stage *base, bool ends_job) {
+  (void)ends_job;
   return run_engine((struct stage *)base);
 }
 
