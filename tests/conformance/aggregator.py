@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data path of docs/PROTOCOL.md, section 3, a second time: for vectors to be played on, and as the stand-in for a
+switch where none is. One job's cells, and what comes before them. Written from the text, not from the C."""
+import struct
+
+import peer
+
+UPDATE, RESULT, PENDING, PROBE = (peer.PACKETS[name] for name in ("UPDATE", "RESULT", "PENDING", "PROBE"))
+RETRANSMISSION, KEYED, CHECKED, BY_GRANT = 1, 2, 4, 8
+PAIRS = {False: ((0, 0), (1, 1)), True: ((0, 0), (2, 1))}  # by whether it is a switch
+UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED, PROBE: RETRANSMISSION | BY_GRANT | 64}
+HEADER_BYTES = 32
+
+
+class Cell:
+    """A slot and version."""
+
+    def __init__(self):
+        self.phase, self.seen, self.grant, self.first_rank = 0, set(), None, None
+        self.tag = self.pair = self.values = self.payload_bytes = None
+
+
+class Aggregator:
+    """jobs: of vectors.Job; addresses: (job index, rank) of who is registered. take() says what is sent, to whom:
+    [(address, datagram)], and a report: (what, ranks) or None."""
+
+    def __init__(self, jobs, is_switch=False):
+        self.jobs, self.is_switch = jobs, is_switch
+        self.cells = [{} for _ in jobs]
+        self.cursors = [job.first_chunk + job.num_slots for job in jobs]
+
+    def take(self, address, datagram):
+        fields, payload = self.open(datagram)
+        if fields is None:
+            return [], None
+        found = [i for i, job in enumerate(self.jobs) if (job.number, job.epoch) == (fields["job"], fields["epoch"])]
+        if not found or fields["flags"] & KEYED or fields["type"] not in UP_FLAGS:
+            return [], None  # an ERROR is allowed, not due
+        index, rank = found[0], fields["rank"]
+        if rank >= self.jobs[index].ranks or address != (index, rank):
+            return [], None
+        return self.decide(index, fields, payload)
+
+    def open(self, datagram):
+        """(fields, payload) of a well-formed datagram, or (None, None)."""
+        if len(datagram) < HEADER_BYTES:
+            return None, None
+        first, second, *rest = struct.unpack(">BBHIHHHHIII", datagram[:28])
+        fields = dict(zip(peer.FIELDS, [first >> 4, first & 15, second >> 4, second & 15] + rest))
+        head_bytes = HEADER_BYTES + (16 if fields["flags"] & KEYED else 0)
+        if fields["version"] != 1 or len(datagram) != head_bytes + fields["payload_bytes"]:
+            return None, None
+        crc = peer.crc32c(datagram[:28] + bytes(4) + datagram[32:])
+        if not self.is_switch and struct.unpack(">I", datagram[28:32])[0] != crc:
+            return None, None
+        pair = fields["wire"], fields["reducer"]
+        known = UP_FLAGS.get(fields["type"], 0) | KEYED
+        if pair not in PAIRS[self.is_switch] or fields["flags"] & ~known or (fields["flags"] & CHECKED and pair != (0, 0)):
+            return None, None
+        return fields, datagram[head_bytes:]
+
+    def has_right_length(self, job, fields):
+        num_bytes, is_lanes = fields["payload_bytes"], fields["wire"] == 0
+        if fields["type"] == PROBE:
+            return num_bytes == 0
+        if self.is_switch:
+            return num_bytes == job.full_bytes
+        is_due = job.is_checked and is_lanes
+        check_bytes = 4 if is_due else 0
+        most = job.full_bytes - (4 if job.is_checked and not is_lanes else 0)
+        return bool(fields["flags"] & CHECKED) == is_due and check_bytes < num_bytes <= most and (not is_lanes or num_bytes % 4 == 0)
+
+    def decide(self, index, fields, payload):
+        job = self.jobs[index]
+        slot, phase = fields["slot"] - job.slot_base, fields["phase"]
+        if not 0 <= slot < job.num_slots or not self.has_right_length(job, fields):
+            return [], None
+        if fields["flags"] & BY_GRANT:
+            return self.answer_by_grant(index, fields), None
+        cells = self.cells[index]
+        cell = cells.setdefault((slot, phase & 1), Cell())
+        if phase < job.first_phase or phase < cell.phase:
+            return [], None
+        if phase > cell.phase:
+            if not self.is_switch and not self.is_next(job, cells, slot, phase):
+                return [], ("JUMP", {fields["rank"]})
+            if fields["type"] == PROBE:
+                return self.pending(index, cell, fields), None
+            cell.__init__()
+            cell.phase, cell.tag, cell.first_rank = phase, fields["tag"], fields["rank"]
+            cell.pair, cell.payload_bytes = (fields["wire"], fields["reducer"]), fields["payload_bytes"]
+            return self.contribute(index, slot, cell, fields["rank"], payload), None
+        return self.decide_same(index, slot, cell, fields, payload)
+
+    def decide_same(self, index, slot, cell, fields, payload):
+        is_probe, rank = fields["type"] == PROBE, fields["rank"]
+        chunk = (fields["wire"], fields["reducer"]), fields["payload_bytes"]
+        if cell.tag != fields["tag"] or (not is_probe and chunk != (cell.pair, cell.payload_bytes)):
+            return [], ("MISMATCH", {rank, cell.first_rank})
+        if cell.grant is not None:
+            return [((index, rank), self.result(index, slot, cell, RETRANSMISSION))], None
+        if is_probe:
+            return self.pending(index, cell, fields), None
+        if rank not in cell.seen:
+            return self.contribute(index, slot, cell, rank, payload), None
+        if fields["flags"] & RETRANSMISSION:
+            return self.pending(index, cell, fields), None
+        return [], None
+
+    def is_next(self, job, cells, slot, phase):
+        """Can an honest member be there? Only with the result of the phase before."""
+        def is_complete(at):
+            cell = cells.get((slot, at & 1))
+            return cell is not None and cell.phase == at and cell.grant is not None
+        cell = cells.get((slot, phase & 1))
+        if phase == job.first_phase:
+            return cell.phase == 0
+        if not is_complete(phase - 1):
+            return False
+        return phase == job.first_phase + 1 if cell.phase == 0 else is_complete(phase - 2)
+
+    @staticmethod
+    def reduce(reducer, values, more):
+        if reducer == 1:
+            return tuple(map(max, values, more))
+        return tuple(a + b & 0xffffffff for a, b in zip(values, more))
+
+    def contribute(self, index, slot, cell, rank, payload):
+        form = ">%dB" % len(payload) if cell.pair[0] == 1 else ">%dI" % (len(payload) // 4)
+        values = struct.unpack(form, payload)
+        cell.seen.add(rank)
+        cell.values = values if cell.values is None else self.reduce(cell.pair[1], cell.values, values)
+        job = self.jobs[index]
+        if len(cell.seen) < job.ranks:
+            return []
+        cell.grant = self.cursors[index] % 2**32
+        self.cursors[index] += 1
+        return [((index, to), self.result(index, slot, cell, 0)) for to in range(job.ranks)]
+
+    def answer_by_grant(self, index, fields):
+        for (slot, _), cell in self.cells[index].items():
+            if not self.is_switch and cell.grant == fields["chunk"]:
+                return [((index, fields["rank"]), self.result(index, slot, cell, RETRANSMISSION))]
+        return []
+
+    def result(self, index, slot, cell, flags):
+        job = self.jobs[index]
+        form = ">%dB" if cell.pair[0] == 1 else ">%dI"
+        if job.is_checked and cell.pair[0] == 0:
+            flags |= CHECKED
+        return self.seal({"type": RESULT, "wire": cell.pair[0], "reducer": cell.pair[1], "job": job.number, "epoch": job.epoch,
+                          "slot": job.slot_base + slot, "flags": flags, "phase": cell.phase, "tag": cell.tag, "chunk": cell.grant},
+                         struct.pack(form % len(cell.values), *cell.values))
+
+    def pending(self, index, cell, fields):
+        job = self.jobs[index]
+        seen = cell.seen if cell.phase == fields["phase"] else set()
+        bits = sum(1 << rank for rank in range(job.ranks) if rank not in seen)
+        bitmap = bits.to_bytes(4 if self.is_switch else (job.ranks + 7) // 8, "little")
+        answer = {name: value for name, value in fields.items() if name != "payload_bytes"}
+        return [((index, fields["rank"]), self.seal({**answer, "type": PENDING, "flags": 0}, bitmap))]
+
+    def seal(self, fields, payload):
+        return peer.pack_datagram(fields, payload, 0 if self.is_switch else None)
