@@ -58,7 +58,7 @@ struct sml_conform_packet {
   bool has_nonce;
   int64_t nonce; /* of a HELLO: added to the right one */
   /* Sent only: what is wrong with it. */
-  bool is_crc_wrong, is_mac_wrong, is_reserved_set;
+  bool is_crc_wrong, is_mac_wrong;
   bool is_key_missing, is_key_other; /* not KEYED in a job that is; KEYED with a key that is not the job's */
   uint32_t cut_bytes, extra_bytes;   /* taken from, added to the end; the header does not know */
 };

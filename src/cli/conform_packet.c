@@ -4,7 +4,7 @@
 #include "cli/conform.h"
 
 #define CRC_OFFSET 28u
-#define MAC_OFFSET 32u
+#define MAC_OFFSET CRC_OFFSET /* of KEYED packets, in its place */
 
 const char *const sml_conform_field_names[SML_NUM_FIELDS] = {"version", "type", "wire",          "reducer", "job",
                                                              "epoch",   "rank", "payload_bytes", "slot",    "flags",
@@ -80,6 +80,10 @@ static uint8_t payload_byte(const struct sml_conform_packet *p, uint32_t wire, u
   return (uint8_t)(p->values[i / 4 % p->num_values] >> (24 - 8 * (i % 4)));
 }
 
+static bool is_keyed_frame(const uint8_t *frame) {
+  return (sml_load_be16(frame + 14) & SML_FLAG_KEYED) != 0;
+}
+
 /* Of a frame whatever its header says. */
 static uint32_t crc_of(const uint8_t *frame, uint32_t num_bytes) {
   uint8_t header[SML_HEADER_BYTES] = {0};
@@ -101,8 +105,7 @@ static void spoil(const struct sml_conform_packet *p, const struct sml_conform_b
   if (p->given >> SML_FIELD_PAYLOAD_BYTES & 1u)
     sml_store_be16(frame + 10, (uint16_t)number_of(p, SML_FIELD_PAYLOAD_BYTES, b));
   if (p->is_mac_wrong) frame[MAC_OFFSET] ^= 1;
-  if (p->is_reserved_set) frame[MAC_OFFSET + 15] ^= 1;
-  sml_store_be32(frame + CRC_OFFSET, right_crc(b, frame, num_bytes));
+  if (!is_keyed_frame(frame)) sml_store_be32(frame + CRC_OFFSET, right_crc(b, frame, num_bytes));
   if (p->is_crc_wrong) frame[CRC_OFFSET] ^= 1;
 }
 
@@ -173,10 +176,6 @@ static uint32_t header_number(const uint8_t *f, enum sml_conform_field field) {
   }
 }
 
-static bool is_keyed_frame(const uint8_t *frame) {
-  return (sml_load_be16(frame + 14) & SML_FLAG_KEYED) != 0;
-}
-
 /* NULL: well-formed, and sealed as packets of the job are. */
 static const char *check_seal(const struct sml_conform_packet *e, const struct sml_conform_binding *b,
                               const uint8_t *frame, uint32_t num_bytes) {
@@ -185,8 +184,8 @@ static const char *check_seal(const struct sml_conform_packet *e, const struct s
   const bool is_due = b->is_keyed && e->fields[SML_FIELD_TYPE].number != SML_PACKET_ERROR;
   if (num_bytes != sml_head_bytes(is_keyed) + sml_load_be16(frame + 10)) return "is not as long as its header says";
   const uint32_t crc = sml_load_be32(frame + CRC_OFFSET);
-  if (crc != right_crc(b, frame, num_bytes)) return "has a wrong checksum";
   if (is_keyed != is_due) return is_keyed ? "is KEYED" : "is not KEYED";
+  if (!is_keyed && crc != right_crc(b, frame, num_bytes)) return "has a wrong checksum";
   const struct sml_header h = {.flags = SML_FLAG_KEYED,
                                .payload_bytes = (uint16_t)header_number(frame, SML_FIELD_PAYLOAD_BYTES)};
   if (is_keyed && !sml_wire_is_authentic(frame, &h, &b->key)) return "has a wrong mac";

@@ -138,16 +138,15 @@ static bool read_missing(struct reader *r, const json_t *array, struct sml_confo
 
 static bool read_spoilt(struct reader *r, const json_t *object, struct sml_conform_packet *p) {
   char crc[8] = "", mac[8] = "", key[8] = "";
-  int64_t reserved = 0, cut = 0, extra = 0;
+  int64_t cut = 0, extra = 0;
   if (!read_text(r, object, "crc", crc, sizeof crc) || !read_text(r, object, "mac", mac, sizeof mac) ||
-      !read_text(r, object, "key", key, sizeof key) || !read_number(r, object, "reserved", 0, 1, &reserved) ||
-      !read_number(r, object, "cut", 0, 8192, &cut) || !read_number(r, object, "extra", 0, 8192, &extra))
+      !read_text(r, object, "key", key, sizeof key) || !read_number(r, object, "cut", 0, 8192, &cut) ||
+      !read_number(r, object, "extra", 0, 8192, &extra))
     return false;
   p->is_crc_wrong = strcmp(crc, "wrong") == 0;
   p->is_mac_wrong = strcmp(mac, "wrong") == 0;
   p->is_key_missing = strcmp(key, "none") == 0;
   p->is_key_other = strcmp(key, "other") == 0;
-  p->is_reserved_set = reserved != 0;
   p->cut_bytes = (uint32_t)cut;
   p->extra_bytes = (uint32_t)extra;
   return true;
@@ -165,8 +164,8 @@ static bool read_field(struct reader *r, const char *key, const json_t *value, u
 }
 
 static bool read_packet(struct reader *r, const json_t *object, struct sml_conform_packet *p) {
-  static const char *const others[] = {"to",  "optional", "crc", "mac",    "key",   "reserved",
-                                       "cut", "extra",    "for", "values", "nonce", "missing"};
+  static const char *const others[] = {"to",    "optional", "crc",    "mac",   "key",    "cut",
+                                       "extra", "for",      "values", "nonce", "missing"};
   const char *key;
   json_t *value;
   if (!json_is_object(object)) return fail(r, "a packet is no object");

@@ -47,7 +47,7 @@ class Aggregator:
             return None, None
         first, second, *rest = struct.unpack(">BBHIHHHHIII", datagram[:28])
         fields = dict(zip(peer.FIELDS, [first >> 4, first & 15, second >> 4, second & 15] + rest))
-        head_bytes = HEADER_BYTES + (16 if fields["flags"] & KEYED else 0)
+        head_bytes = HEADER_BYTES + (4 if fields["flags"] & KEYED else 0)
         if fields["version"] != 1 or len(datagram) != head_bytes + fields["payload_bytes"]:
             return None, None
         crc = peer.crc32c(datagram[:28] + bytes(4) + datagram[32:])

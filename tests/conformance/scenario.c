@@ -69,7 +69,6 @@ static void write_packet(FILE *out, const struct sml_conform_packet *p) {
   write_payload(out, p);
   if (p->is_crc_wrong) fprintf(out, ",\"crc\":\"wrong\"");
   if (p->is_mac_wrong) fprintf(out, ",\"mac\":\"wrong\"");
-  if (p->is_reserved_set) fprintf(out, ",\"reserved\":1");
   if (p->is_key_missing || p->is_key_other) fprintf(out, ",\"key\":\"%s\"", p->is_key_other ? "other" : "none");
   if (p->cut_bytes > 0) fprintf(out, ",\"cut\":%u", p->cut_bytes);
   if (p->extra_bytes > 0) fprintf(out, ",\"extra\":%u", p->extra_bytes);

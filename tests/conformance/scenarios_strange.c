@@ -267,8 +267,8 @@ void make_garbage(struct scenario *s) {
   make_lengths(s);
   begin_garbage(s, "checksums",
                 s->is_switch ? "A switch does not look at the checksum field"
-                             : "A wrong checksum, and nothing of it is believed",
-                (struct shape){.num_ranks = 2});
+                             : "A wrong checksum, and nothing of it is believed; keyed packets have none",
+                (struct shape){.num_ranks = 2, .needs = SML_NEED_NO_KEY});
   struct sml_conform_packet p = update(s, 1, 0, 0), q = probe(s, 1, 0, 0);
   p.is_crc_wrong = q.is_crc_wrong = true;
   put(s, q);
@@ -306,14 +306,13 @@ void make_keys(struct scenario *s) {
     put(s, codes(s, 1, 1, 0));
     end(s);
 
-    begin_garbage(s, "macs", "Another mac, none, another key's, or a reserved field that is not 0",
+    begin_garbage(s, "macs", "Another mac, none, or another key's; and a checksum in its place does not help",
                   (struct shape){.num_ranks = 2, .needs = SML_NEED_KEY});
-    for (uint32_t kind = 0; kind < 4; kind++) {
+    for (uint32_t kind = 0; kind < 3; kind++) {
       p = kind % 2 == 0 ? update(s, 1, 0, 0) : probe(s, 1, 0, 0);
       p.is_mac_wrong = kind == 0;
       p.is_key_other = kind == 1;
       p.is_key_missing = kind == 2;
-      p.is_reserved_set = kind == 3;
       put(s, p);
     }
     p = update(s, 1, 0, 0);
