@@ -121,10 +121,12 @@ static bool read_vectors(struct run *run) {
     fail("%s: %s", run->options.file, error);
     return false;
   }
-  return sml_conform_read(&run->suite, (const char *)sml_conform_ordinary, sml_conform_ordinary_bytes, error,
-                          sizeof error) &&
-         sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error,
-                          sizeof error);
+  if (sml_conform_read(&run->suite, (const char *)sml_conform_ordinary, sml_conform_ordinary_bytes, error,
+                       sizeof error) &&
+      sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error, sizeof error))
+    return true;
+  fail("built-in vectors: %s", error);
+  return false;
 }
 
 static bool is_named(const char *names, const char *name) {
