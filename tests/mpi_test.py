@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 
 import e2e
+import openmpi
 import ports
 import tap
 
@@ -18,11 +19,7 @@ MODULES = os.path.join(os.environ["SML_BUILD_DIR"], "integrations/mpi")
 COMPONENT = os.path.join(MODULES, "mca_coll_switchml.so")
 FOLDER = tempfile.TemporaryDirectory(prefix="switchml-mpi-")
 PYTHON = "/usr/bin/python3"
-# Open MPI refuses to start more ranks than processors, or as root, and looks at all interfaces, unless it is told.
-OPENMPI = {"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1, "OMPI_MCA_btl": "tcp,self",
-           "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_rmaps_base_oversubscribe": 1,
-           "OMPI_MCA_mpi_yield_when_idle": 1, "OMPI_MCA_oob_tcp_if_include": "lo", "TMPDIR": FOLDER.name,
-           "OMPI_MCA_mca_base_component_path": "SYS_DEFAULT:" + MODULES}
+OPENMPI = {**openmpi.variables(FOLDER.name), "OMPI_MCA_mca_base_component_path": "SYS_DEFAULT:" + MODULES}
 
 
 def compiled(compiler, source):
@@ -46,7 +43,8 @@ def run(launcher, *words, expect=0, **variables):
     """What it wrote, and how many sums each rank says it took in MPI_COMM_WORLD, and all in "other" communicators."""
     environment = {"SWITCHML_MPI_VERBOSE": 1, **(OPENMPI if "openmpi" in launcher else {}), **variables}
     result = subprocess.run([launcher, *map(str, words)], env=e2e.environment(**environment), text=True, timeout=100,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+                            check=False)
     good = (result.returncode == 0) == (expect == 0)
     assert good, f"{launcher} ended with {result.returncode}:\n{result.stdout[-4000:]}"
     taken = {}
@@ -54,6 +52,10 @@ def run(launcher, *words, expect=0, **variables):
         rank = int(rank) if name == "MPI_COMM_WORLD" else "other"
         taken[rank] = taken.get(rank, 0) + int(count)
     return result.stdout, taken
+
+
+ALL_TYPES = "float32,int32"
+NUM_SUMS_OF_LAMMPS = 10  # of int32: how many atoms, bonds, ghosts there are
 
 
 def check_client(out, taken, num_ranks, expected, expected_of_others=0):
@@ -64,8 +66,9 @@ def check_client(out, taken, num_ranks, expected, expected_of_others=0):
 
 
 # Of at least 4,096 elements: two lengths, three times each, and one beside a message; of 40 at once 30. Then three of
-# each rank in a copy of MPI_COMM_WORLD, and three in half of it for who is not alone there.
-NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS = 2 * 3 + 1, 30, 3
+# each rank in a copy of MPI_COMM_WORLD, and three in half of it for who is not alone there. Two, of the kind that does
+# not block, in a copy that is freed meanwhile, if that is asked for.
+NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS, NUM_IN_FREED = 2 * 3 + 1, 30, 3, 2
 NUM_IN_WORLD = NUM_BLOCKING + NUM_AT_ONCE
 
 
@@ -80,9 +83,9 @@ def test_component_with_a_daemon():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
     with e2e.Daemon() as daemon:
-        out, taken = run("mpirun.openmpi", "-n", 4, client, SWITCHML_AGGREGATOR=daemon.address,
+        out, taken = run("mpirun.openmpi", "-n", 4, client, "freed", SWITCHML_AGGREGATOR=daemon.address,
                          SWITCHML_SHARED_MEMORY=0, SWITCHML_REQUIRE=1)
-    check_client(out, taken, 4, NUM_IN_WORLD, 8 * NUM_IN_OTHERS)
+    check_client(out, taken, 4, NUM_IN_WORLD, 8 * NUM_IN_OTHERS + 4 * NUM_IN_FREED)
 
 
 def test_component_can_be_left_out():
@@ -140,6 +143,33 @@ def test_mpi4py():
                "r = c.Iallreduce(MPI.IN_PLACE, x); r.Wait(); assert (x == y).all();"
                "assert c.allreduce(c.rank) == 1; c.rank or print('done')")
     check_client(*run("mpirun.openmpi", "-n", 2, PYTHON, "-c", program), 2, 2)
+
+
+def thermodynamics(*words, **variables):
+    """The rows of a LAMMPS run, and what it wrote."""
+    log = os.path.join(FOLDER.name, "log.lammps")
+    out, taken = run("mpirun.openmpi", "-n", 3, "lmp", "-in", os.path.join(HERE, "tools/melt.lammps"), "-log", log,
+                     "-screen", "none", *words, **variables)
+    with open(log, encoding="utf-8") as file:
+        rows = re.search(r"^Step.*?\n(.*?)^Loop time", file.read(), re.MULTILINE | re.DOTALL).group(1)
+    return [[float(number) for number in row.split()] for row in rows.splitlines()], out, taken
+
+
+def test_lammps():
+    """Its sums are few and short, so the threshold goes down to one element, and doubles are asked for."""
+    need(COMPONENT)
+    if not shutil.which("lmp"):
+        raise tap.Skip("LAMMPS is not installed (Debian: lammps)")
+    expected, _, taken = thermodynamics(OMPI_MCA_coll="^switchml")
+    assert len(expected) == 5 and not taken, (expected, taken)
+    with e2e.Daemon() as daemon:
+        rows, out, taken = thermodynamics(SWITCHML_AGGREGATOR=daemon.address, SWITCHML_SHARED_MEMORY=0,
+                                          SWITCHML_REQUIRE=1, SWITCHML_MPI_MIN_COUNT=1, SWITCHML_MPI_TYPES=ALL_TYPES)
+    taken.pop("other", None)
+    assert set(taken) == {0, 1, 2} and min(taken.values()) >= NUM_SUMS_OF_LAMMPS, f"{taken}\n{out}"
+    for ours, theirs in zip(rows, expected, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert abs(a - b) <= 1e-9 * abs(b), (ours, theirs)
 
 
 # MPI_Iallreduce stays with MPI.

@@ -128,8 +128,10 @@ static int complete_requests(void) {
 }
 
 static int free_request(ompi_request_t **request) {
+  ompi_communicator_t *comm = (*request)->req_mpi_object.comm;
   OMPI_REQUEST_FINI(*request);
   OBJ_RELEASE(*request);
+  OBJ_RELEASE(comm);
   *request = MPI_REQUEST_NULL;
   return OMPI_SUCCESS;
 }
@@ -163,6 +165,7 @@ static int iallreduce(const void *in, void *out, int count, MPI_Datatype datatyp
   request->super.req_state = OMPI_REQUEST_ACTIVE;
   request->super.req_free = free_request;
   request->super.req_mpi_object.comm = comm;
+  OBJ_RETAIN(comm); /* MPI_Comm_free() does not end what is under way */
   request->super.req_status.MPI_ERROR = MPI_SUCCESS;
   request->group = m->group;
   request->next = NULL;

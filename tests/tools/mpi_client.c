@@ -109,6 +109,54 @@ static void other_communicators(void) {
   MPI_Comm_free(&copy);
 }
 
+static void add_pairs(void *in, void *inout, int *count, MPI_Datatype *type) {
+  (void)type;
+  for (int i = 0; i < 2 * *count; i++) ((float *)inout)[i] += ((float *)in)[i];
+}
+
+/* Operations and types of the program's own, and sums of others' ranks: MPI's, however long. */
+static void own_operations(void) {
+  enum { COUNT = 10000 };
+  static float in[COUNT], out[COUNT];
+  MPI_Op add;
+  MPI_Datatype pair;
+  MPI_Comm half, inter;
+  for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 100 + rank);
+  MPI_Op_create(add_pairs, 1, &add);
+  MPI_Type_contiguous(2, MPI_FLOAT, &pair);
+  MPI_Type_commit(&pair);
+  MPI_Allreduce(in, out, COUNT / 2, pair, add, MPI_COMM_WORLD);
+  check(out[COUNT - 1] >= (float)(99 * size + size * (size - 1) / 2), "sum of pairs", 0);
+  MPI_Type_free(&pair);
+  MPI_Op_free(&add);
+  if (size < 2) return;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 3, &inter);
+  MPI_Allreduce(in, out, COUNT, MPI_FLOAT, MPI_SUM, inter);
+  float expected = 0;
+  for (int r = 1 - rank % 2; r < size; r += 2) expected += (float)r;
+  check(out[100] >= expected && out[100] <= expected, "sum of the others", 0);
+  MPI_Comm_free(&inter);
+  MPI_Comm_free(&half);
+}
+
+/* A communicator that is freed while its sums are under way. Open MPI's own component (libnbc) crashes here. */
+static void freed_early(void) {
+  static float x[50000], y[50000];
+  MPI_Comm copy;
+  MPI_Request requests[2];
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  for (int i = 0; i < 50000; i++) x[i] = y[i] = (float)rank;
+  if (rank == 1) usleep(20 * 1000);
+  MPI_Iallreduce(MPI_IN_PLACE, x, 50000, MPI_FLOAT, MPI_SUM, copy, &requests[0]);
+  MPI_Iallreduce(MPI_IN_PLACE, y, 50000, MPI_FLOAT, MPI_SUM, copy, &requests[1]);
+  MPI_Comm_free(&copy);
+  MPI_Wait(&requests[1], MPI_STATUS_IGNORE);
+  check(y[49999] >= (float)(size * (size - 1) / 2), "sum of a freed communicator", 1);
+  MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+  check(x[0] >= (float)(size * (size - 1) / 2), "sum of a freed communicator", 0);
+}
+
 int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   MPI_Init(&argc, &argv);
@@ -133,6 +181,8 @@ int main(int argc, char **argv) {
   many_at_once();
   if (size > 1) message_beside();
   other_communicators();
+  own_operations();
+  if (strcmp(what, "freed") == 0) freed_early();
   if (rank == 0) printf("done\n");
   MPI_Finalize();
   return 0;
