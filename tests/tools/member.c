@@ -3,8 +3,8 @@
  * result, and says what happened with the time of CLOCK_MONOTONIC in front, so that other processes can compare:
  *   NS joined TOOK_NS        NS working           NS done OPERATIONS
  *   NS error STATUS RANKS OPERATION "DETAIL"      (RANKS: 1,2 or - ; the status by its number)
- * RANK, WORLD_SIZE and the variables of the library are taken from the environment. Exit status: 0 done, 3 an
- * error of the library, 1 a wrong result. */
+ * RANK, WORLD_SIZE (or a launcher's) and the variables of the library are taken from the environment. Exit status:
+ * 0 done, 3 an error of the library, 1 a wrong result. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@
 enum { EXIT_WRONG = 1, EXIT_ERROR = 3 };
 
 struct member {
+  bool is_launched; /* no RANK: a launcher says who this is, and the library finds it */
   uint32_t rank, world_size;
   uint64_t num_operations, pause_ns; /* 0: without end */
   size_t num_elems;
@@ -146,8 +147,10 @@ static void say_stats(const struct member *m) {
 
 static int join(struct member *m) {
   sml_job_options options = SML_JOB_OPTIONS_INIT;
-  options.rank = m->rank;
-  options.world_size = m->world_size;
+  if (!m->is_launched) {
+    options.rank = m->rank;
+    options.world_size = m->world_size;
+  }
   options.name = getenv("MEMBER_JOB");
   options.num_slots = (uint32_t)number_from("MEMBER_SLOTS", 0);
   options.lease_ns = number_from("MEMBER_LEASE_MS", 0) * UINT64_C(1000000);
@@ -167,6 +170,9 @@ int main(void) {
                      .num_operations = number_from("MEMBER_OPERATIONS", 0),
                      .pause_ns = number_from("MEMBER_PAUSE_US", 0) * 1000,
                      .num_elems = number_from("MEMBER_ELEMENTS", 100000)};
+  m.is_launched = getenv("RANK") == NULL;
+  if (m.is_launched && sml_rank_from_environment(&m.rank, &m.world_size, NULL) != SML_OK)
+    return say_error(&(sml_error)SML_ERROR_INIT, SML_ERR_NOT_CONFIGURED);
   void *buffers[NUM_IN_FLIGHT];
   for (uint32_t i = 0; i < NUM_IN_FLIGHT; i++) {
     buffers[i] = calloc(m.num_elems, sizeof(int32_t));
