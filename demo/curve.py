@@ -22,8 +22,8 @@ def mlp():
 
 def cnn():
     """Few parameters, each used hundreds of times an image. What it needs are processors."""
-    return Sequential(Unflatten(1, (1, 28, 28)), Conv2d(1, 32, 5, padding=2), ReLU(), MaxPool2d(2),
-                      Conv2d(32, 32, 5, padding=2), ReLU(), MaxPool2d(2), Flatten(), Linear(32 * 49, 10))
+    return Sequential(Unflatten(1, (1, 28, 28)), Conv2d(1, 32, 3, padding=1), ReLU(), MaxPool2d(2),
+                      Conv2d(32, 64, 3, padding=1), ReLU(), MaxPool2d(2), Flatten(), Linear(64 * 49, 10))
 
 
 MODELS = {"mlp": mlp, "cnn": cnn}
