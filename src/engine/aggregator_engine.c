@@ -348,8 +348,7 @@ static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h
   const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + h->payload_bytes;
   io->ops->tx_reserve(io, frame_bytes, &burst);
   if (h->payload_bytes > 0) memcpy(burst.data + head_bytes, payload, h->payload_bytes);
-  if (e->options.is_switch_format && h->type == SML_PACKET_PENDING) sml_wire_seal_for_switch(burst.data, h);
-  else sml_wire_seal(burst.data, h, key);
+  sml_wire_seal(burst.data, h, key);
   io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
 }
 
@@ -395,6 +394,10 @@ static void record_pending(struct sml_aggregator_engine *e, const struct sml_hea
   sml_record_packet(e->recorder, SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
 }
 
+static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const struct job *job) {
+  return e->options.is_switch_format ? SML_SWITCH_BITMAP_BYTES : (uint32_t)sml_div_ceil(job->num_contributors, 8);
+}
+
 /* h: slot, phase, tag, rank and what else the answer repeats. frame: head and bitmap of missing contributors. */
 static void fill_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags, uint8_t *frame) {
   const struct job *job = e->jobs[h->job];
@@ -403,19 +406,19 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
   answer.flags = flags;
-  answer.payload_bytes = e->options.is_switch_format ? (uint16_t)SML_SWITCH_BITMAP_BYTES
-                                                     : (uint16_t)sml_div_ceil(job->num_contributors, 8);
+  answer.payload_bytes = (uint16_t)bitmap_bytes_of(e, job);
   record_pending(e, h, flags, answer.payload_bytes);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   memcpy(frame + sml_head_bytes(job->is_keyed), e->missing, answer.payload_bytes);
-  sml_wire_seal(frame, &answer, key_of(job));
+  if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &answer);
+  else sml_wire_seal(frame, &answer, key_of(job));
 }
 
 /* To one contributor, each as long as the others: then the kernel takes them as one. */
 static void send_pendings(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
   struct sml_netio *io = e->options.io;
   const struct job *job = e->jobs[h->job];
-  const uint32_t frame_bytes = sml_head_bytes(job->is_keyed) + (uint32_t)sml_div_ceil(job->num_contributors, 8);
+  const uint32_t frame_bytes = sml_head_bytes(job->is_keyed) + bitmap_bytes_of(e, job);
   while (num > 0) {
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);
