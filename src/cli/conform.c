@@ -123,7 +123,8 @@ static bool read_vectors(struct run *run) {
   }
   if (sml_conform_read(&run->suite, (const char *)sml_conform_ordinary, sml_conform_ordinary_bytes, error,
                        sizeof error) &&
-      sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error, sizeof error))
+      sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error,
+                       sizeof error))
     return true;
   fail("built-in vectors: %s", error);
   return false;
@@ -254,7 +255,7 @@ static int run_at(struct run *run) {
                                                 .patience_ns = (uint64_t)(run->options.timeout_s * 1e9),
                                                 .chunk_bytes = run->options.chunk_bytes,
                                                 .is_loopback = is_loopback(&run->source.addr),
-                                                .features = SML_KNOWN_FEATURES & SML_CONFORM_FEATURE_SWITCH};
+                                                .features = SML_FEATURE_SWITCH};
   run->stage = sml_conform_live_create(&live);
   run->vectors = json_array();
   if (!run->stage || !run->vectors) return fail("out of memory");

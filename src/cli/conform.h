@@ -19,8 +19,6 @@
 #define SML_CONFORM_ALL 0xffffu      /* to each rank, one packet */
 /* A job that no aggregator has: numbers are below 1024 at switchmld. */
 #define SML_CONFORM_UNKNOWN_JOB 0xffffu
-/* The wire format of a job that a switch sums (docs/PROTOCOL.md): uint8 codes in 32-bit lanes. */
-#define SML_CONFORM_LANES_CODES 2u
 
 /* ---- one packet ---- */
 

@@ -298,7 +298,7 @@ static bool hear_start(struct live *t, uint32_t job, uint32_t rank) {
   b->num_slots = start->num_slots;
   b->slot_base = start->slot_base[0];
   b->chunk_bytes = start->chunk_bytes;
-  b->is_switch = (start->features & SML_CONFORM_FEATURE_SWITCH) != 0;
+  b->is_switch = (start->features & SML_FEATURE_SWITCH) != 0;
   if (start->is_multicast || start->num_ranks != 0) return fail(t, "the job is not as it was asked for");
   return true;
 }

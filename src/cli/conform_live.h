@@ -13,9 +13,6 @@ struct sml_conform_live_options {
   bool is_loopback;     /* connections need no pace */
   uint32_t features;    /* SML_FEATURE_* that all jobs ask for, besides check words where a vector has them */
 };
-/* START's feature that a job is in switch format. */
-#define SML_CONFORM_FEATURE_SWITCH 4u
-
 struct sml_conform_stage *sml_conform_live_create(const struct sml_conform_live_options *options); /* NULL: no memory */
 void sml_conform_live_destroy(struct sml_conform_stage *stage);
 /* Joins once. False: error says why no job can be made; else in which format its jobs are. */

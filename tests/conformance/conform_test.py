@@ -180,6 +180,14 @@ def test_switchmld_with_keys_passes():
             assert status == 3 and "key" in err, err
 
 
+def test_switchmld_in_switch_format_passes():
+    for lanes, chunk in (("32", "256"), ("64", "256"), ("256", "1024")):
+        with e2e.Daemon("--switch-format", lanes) as daemon:
+            found = report(daemon.address, "--chunk", chunk)
+            assert found["failed"] == 0 and found["passed"] > 60 and found["family"] == "switch", found
+            assert set(results(found, "skipped")) == {"phases_up_to_the_last", "phases_across_the_sign"}, found
+
+
 def test_lost_packets_are_tried_again():
     with e2e.Daemon(env=e2e.environment(SWITCHML_FAULTS="loss=0.003,seed=5")) as daemon:
         found = report(daemon.address, "--tries", "20", "--timeout", str(0.5 * e2e.PATIENCE))

@@ -56,7 +56,8 @@ static void send_to_engine(struct stage *t, struct sml_netio *from, const uint8_
 static bool run_engine(struct stage *t) {
   t->now_ns += SML_NS_PER_MS;
   (void)sml_aggregator_engine_run_once(t->engine, t->now_ns);
-  t->problem = sml_aggregator_engine_find_violation(t->engine);
+  /* In switch format it is the members alone that keep phases beside each other, and here they do not. */
+  t->problem = t->vector->is_switch ? NULL : sml_aggregator_engine_find_violation(t->engine);
   return t->problem == NULL;
 }
 
@@ -75,7 +76,9 @@ static void bind_job(struct stage *t, uint32_t j) {
       .chunk_bytes = v->chunk_bytes,
       .slot_base = (uint16_t)(num_slots * (v->base_windows + j)),
       .is_checked = as->is_checked,
-      .is_keyed = (t->vector->needs & SML_NEED_KEY) != 0 || (v->is_keyed && !(t->vector->needs & SML_NEED_NO_KEY)),
+      .is_keyed = (t->vector->needs & SML_NEED_KEY) != 0 ||
+                  (v->is_keyed && !(t->vector->needs & SML_NEED_NO_KEY) && !t->vector->is_switch),
+      .is_switch = t->vector->is_switch,
       .key = {v->epoch, j + 1}};
   for (uint32_t rank = 0; rank < as->num_ranks; rank++) b->nonces[rank] = sml_mix64(v->epoch + 99 * rank + j);
 }
@@ -101,7 +104,8 @@ static void start_job(struct stage *t, uint32_t j) {
                                                  .chunk_bytes = b->chunk_bytes,
                                                  .is_checked = b->is_checked,
                                                  .first_phase = b->first_phase,
-                                                 .first_chunk = b->first_chunk};
+                                                 .first_chunk = b->first_chunk,
+                                                 .is_switch_format = t->vector->is_switch};
   const size_t num_bytes = sml_align_up(sml_aggregator_memsize(&options), 64);
   struct sml_aggregator *a = sml_aggregator_init(must(aligned_alloc(64, num_bytes)), &options);
   struct sml_rx_frame frame;
@@ -113,8 +117,11 @@ static void start_job(struct stage *t, uint32_t j) {
 static bool open_stage(struct sml_conform_stage *base, const struct sml_conform_vector *vector,
                        struct sml_conform_binding *bindings_out) {
   struct stage *t = (struct stage *)base;
-  const struct sml_aggregator_engine_options options = {
-      .io = NULL, .kernels = sml_quant_select(NULL), .on_event = on_event, .user = t};
+  const struct sml_aggregator_engine_options options = {.io = NULL,
+                                                        .kernels = sml_quant_select(NULL),
+                                                        .on_event = on_event,
+                                                        .user = t,
+                                                        .is_switch_format = vector->is_switch};
   struct sml_aggregator_engine_options with_io = options;
   t->vector = vector;
   t->num_events = 0;

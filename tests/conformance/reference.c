@@ -5,12 +5,10 @@
 
 #include "core/aggregator.h"
 #include "quant/quant.h"
-#include "switch_cells.h"
 
 struct job {
   struct sml_conform_binding binding;
-  struct sml_aggregator *aggregator; /* ordinary */
-  struct switch_cells *switch_cells; /* or switch */
+  struct sml_aggregator *aggregator;
   bool is_departed[SML_CONFORM_MAX_RANKS];
 };
 
@@ -45,6 +43,7 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
       .is_checked = as->is_checked,
       .first_phase = as->first_phase != 0 ? as->first_phase : SML_FIRST_PHASE,
       .first_chunk = 1000 * (index + 1),
+      .is_switch_format = v->is_switch,
   };
   job->binding = (struct sml_conform_binding){.job = (uint16_t)(3 + index),
                                               .epoch = 0xdeadbeef + 100 * index,
@@ -60,10 +59,6 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
                                               .key = {11 + index, 13}};
   for (uint32_t rank = 0; rank < SML_CONFORM_MAX_RANKS; rank++)
     job->binding.nonces[rank] = 7777 * (rank + 1) + index;
-  if (v->is_switch) {
-    job->switch_cells = switch_cells_create(&job->binding);
-    return;
-  }
   const size_t num_bytes = sml_align_up(sml_aggregator_memsize(&options), 64);
   job->aggregator = sml_aggregator_init(must(aligned_alloc(64, num_bytes)), &options);
 }
@@ -77,10 +72,7 @@ struct reference *reference_create(const struct sml_conform_vector *v) {
 }
 
 void reference_destroy(struct reference *r) {
-  for (uint32_t i = 0; i < r->num_jobs; i++) {
-    free(r->jobs[i].aggregator);
-    switch_cells_destroy(r->jobs[i].switch_cells);
-  }
+  for (uint32_t i = 0; i < r->num_jobs; i++) free(r->jobs[i].aggregator);
   free(r);
 }
 
@@ -170,6 +162,10 @@ static void sum(struct taken *t, uint32_t cell, bool is_first) {
       memcpy(values, t->payload, t->h.payload_bytes);
     else
       k->max_uint8(values, t->payload, t->h.payload_bytes);
+  } else if (t->h.wire == SML_LANES_WIDE_UINT8 && !is_first) {
+    uint32_t *lanes = values;
+    for (uint32_t i = 0; i < t->h.payload_bytes / 4u; i++)
+      lanes[i] = sml_max_u32(lanes[i], sml_load_be32(t->payload + 4 * (size_t)i));
   } else if (is_first) {
     k->set_int32(values, t->payload, t->h.payload_bytes / 4u);
   } else {
@@ -234,15 +230,6 @@ static void decide(struct taken *t) {
   }
 }
 
-static void decide_switch(struct taken *t) {
-  const struct switch_decision d = switch_cells_decide(t->job->switch_cells, &t->h, t->payload);
-  say(t, d.verdict, d.reason);
-  if (strcmp(d.verdict, "COMPLETE") == 0) add_result(t, &d.result, d.values, SML_CONFORM_ALL, 0);
-  if (strcmp(d.verdict, "REPEAT") == 0) add_result(t, &d.result, d.values, t->h.rank, SML_FLAG_RETRANSMISSION);
-  if (strcmp(d.verdict, "PENDING") == 0) add_pending(t, d.missing);
-  if (strcmp(d.verdict, "MISMATCH") == 0) report(t, "MISMATCH", SML_DROP_TAG_MISMATCH, d.first_rank, 2);
-}
-
 /* ---- what comes before ---- */
 
 static void take_hello(struct taken *t) {
@@ -301,8 +288,6 @@ static void judge(struct reference *r, struct taken *t, const uint8_t *frame) {
     drop(t, SML_DROP_BAD_TYPE);
   else if (in->socket != t->h.rank || &r->jobs[in->job] != t->job)
     drop(t, SML_DROP_WRONG_SOURCE);
-  else if (r->is_switch)
-    decide_switch(t);
   else
     decide(t);
 }
@@ -313,8 +298,8 @@ void reference_take(struct reference *r, struct sml_conform_step *step) {
   const uint32_t num_bytes = sml_conform_pack(&step->packet, &r->jobs[step->packet.job].binding, frame);
   step->num_out = step->report = 0;
   SML_ASSERT(num_bytes > 0 || step->packet.cut_bytes > 0);
-  const enum sml_wire_error error =
-      r->is_switch ? switch_open(frame, num_bytes, &t.h) : sml_wire_open(frame, num_bytes, &t.h);
+  enum sml_wire_error error = sml_wire_open(frame, num_bytes, &t.h);
+  if (error == SML_WIRE_BAD_CRC && r->is_switch && sml_wire_is_without_crc(&t.h)) error = SML_WIRE_OK;
   if (error != SML_WIRE_OK)
     drop(&t, sml_drop_of_wire(error));
   else
