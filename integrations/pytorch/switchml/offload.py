@@ -238,7 +238,7 @@ class Offload(Thread):
         if call.num_called == 0 and not all(
             library.sml_supported(self.job, sml_type, reduction, part.buffer.numel()) for part in parts):
             if self.is_required:
-                call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size")
+                call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
             return True
         for part in parts[call.num_called:]:
@@ -382,6 +382,9 @@ class Offload(Thread):
         if self.error is not None and call.error is None and call.num_called == 0:
             call.error = self.error
         if call.error is None and (call.uses_gloo or self.job is None):
+            if deadline is not None:  # Gloo's call has none: the thread does it
+                time.sleep(0.0002)
+                return False
             self._reduce_by_gloo(call)
         elif not self._wait_for_parts(call, deadline):
             return False
