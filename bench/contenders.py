@@ -67,6 +67,17 @@ class Tools:
         source = os.path.join(HERE, "peers/mpi_allreduce.c")
         return self._compile("mpi_allreduce", "mpicc.openmpi", "-O3", "-march=native", source)
 
+    def mpi_replay(self):
+        return self._compile("mpi_replay", "mpicc.openmpi", "-O3", "-march=native",
+                             os.path.join(HERE, "peers/mpi_replay.c"))
+
+    def gloo_replay(self):
+        path = os.path.join(self.folder, "gloo_replay")
+        if not os.path.exists(path):
+            self._compile("gloo_replay", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_replay.cc"),
+                          "-lgloo", "-lpthread")
+        return path
+
     def gloo(self):
         path = os.path.join(self.folder, "gloo_allreduce")
         if not os.path.exists(path):
@@ -342,18 +353,22 @@ class OpenMPI(Peer):
         return ["--host", hosts, "--mca", "plm_rsh_agent", self.agent, "--mca", "plm_rsh_no_tree_spawn", "1",
                 "--leave-session-attached"]
 
-    def measure(self, runs, type_name):
+    def launch(self, program, *arguments):
+        """(exit status, standard output, standard error) of a program on all ranks."""
         networks = ["--mca", "oob_tcp_if_include", self.place.subnet, "--mca", "btl_tcp_if_include", self.place.subnet]
         command = ["mpirun.openmpi", "-n", str(self.num_ranks), *self._hosts(), *networks, "--bind-to", "none",
-                   "--mca", "orte_base_help_aggregate", "0", *self.settings, self.program, type_name,
-                   ",".join(f"{size}:{iters}" for size, iters in runs)]
+                   "--mca", "orte_base_help_aggregate", "0", *self.settings, program, *arguments]
         environment = {**base_environment(), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "PMIX_MCA_gds": "hash", "TMPDIR": self.tools.folder}
         process = self.processes.start(self.place.at_aggregator(command), env=environment, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE)
         output, errors = process.communicate(timeout=ROUND_TIMEOUT_S)
         self.processes.stop([process])
+        return process.returncode, output, errors
+
+    def measure(self, runs, type_name):
+        status, output, errors = self.launch(self.program, type_name, ",".join(f"{size}:{iters}" for size, iters in runs))
         answers = [json.loads(line) for line in output.splitlines() if re.match(r'\{"bytes"', line)]
-        if process.returncode != 0 or len(answers) != len(runs):
-            raise BenchError(f"Open MPI failed ({process.returncode}): {output[-300:]}{errors[-900:]}")
+        if status != 0 or len(answers) != len(runs):
+            raise BenchError(f"Open MPI failed ({status}): {output[-300:]}{errors[-900:]}")
         return [self.result(answer["bytes"], answer["times_us"], answer["cpu_s"]) for answer in answers]

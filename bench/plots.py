@@ -29,6 +29,8 @@ def size_text(num_bytes):
 def kind_of(row):
     """One name for a forced algorithm, whichever was the best at this n."""
     title = row["contender"]
+    if row["scenario"] == "training":
+        return title
     if title.startswith("Open MPI"):
         head, _, algorithm = title.partition(", ")
         return f"{head}, {'default' if algorithm == 'default' else 'best forced'}"
@@ -283,9 +285,42 @@ def fairness(results):
     return figure
 
 
+def _draw_speedups(axes, shown, chosen):
+    models, kinds = list(dict.fromkeys(row["model"] for row in shown)), list(chosen)
+    width = 0.8 / len(kinds)
+    for i, kind in enumerate(kinds):
+        points = [(models.index(row["model"]) + (i - (len(kinds) - 1) / 2) * width, row["speedup"]) for row in shown
+                  if kind_of(row) == kind]
+        if points:
+            axes.bar(*zip(*points), width=0.92 * width, color=chosen[kind]["color"], label=kind)
+    for at, model in enumerate(models):
+        bound = next(row["bound_speedup"] for row in shown if row["model"] == model)
+        axes.plot([at - 0.45, at + 0.45], [bound, bound], linestyle="--", label="bound of SwitchML / bound of a ring", **BOUND)
+    axes.set_xticks(range(len(models)), models, rotation=30, ha="right")
+    axes.set_ylabel("iterations a second / Gloo's")
+
+
+def training_speedup(results):
+    """Replayed training: iterations a second over those of Gloo's ring in 25 MiB buckets; dashes: what the links allow"""
+    rows = [row for row in results if row["scenario"] == "training" and row.get("speedup")]
+    panels = sorted({(row["time_scale"], row["rate"], row["ranks"]) for row in rows})
+    if not rows:
+        return None
+    plt = _pyplot()
+    figure, axes = _grid(plt, len(panels), height=3.6)
+    chosen = styles(rows)
+    for (_, rate, n), each in zip(panels, axes):
+        shown = [row for row in rows if (row["rate"], row["ranks"]) == (rate, n)]
+        _draw_speedups(each, shown, chosen)
+        each.set_title(f"{rate} links, n = {n}, {shown[0]['gpu'].upper()}")
+    _legend(figure, axes)
+    return figure
+
+
 PLOTS = {"time-over-n": time_over_n, "one-host": time_over_n_one_host, "algbw-over-size": algbw_over_size,
          "latency": latency_over_size, "time-over-loss": time_over_loss, "simulated-loss": simulated_time_over_loss, "cpu-per-gb": cpu_per_gb,
-         "fairness": fairness}
+         "fairness": fairness,
+         "training": training_speedup}
 
 
 def draw(results):

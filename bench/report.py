@@ -17,9 +17,11 @@ dt{color:#555}dd{margin:0}"""
 
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
-          "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "checks": "What the checks cost"}
+          "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "checks": "What the checks cost",
+          "training": "Training, replayed"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
-            "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"]}
+            "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"],
+            "training": ["training"]}
 
 
 def number(value, digits=3):
@@ -74,6 +76,17 @@ LOSS_COLUMNS = COLUMNS + [("loss", lambda row: f"{100 * row.get('loss', 0):g} %"
                           ("time / loss-free", _ratio("times_loss_free")),
                           ("spurious", lambda row: "-" if row.get("spurious_share") is None
                            else f"{100 * row['spurious_share']:.3f} %")]
+TRAINING_COLUMNS = [
+    ("contender", lambda row: row["contender"]), ("network", lambda row: row["model"]),
+    ("n", lambda row: str(row["ranks"])), ("S", lambda row: f"{row['bytes'] / 1e6:.0f} MB"),
+    ("GPU", lambda row: row["gpu"]), ("link stands for", lambda row: row["rate"]),
+    ("time scale", lambda row: f"{row['time_scale']:g}"), ("iteration", lambda row: milliseconds(row, "time_s")),
+    ("spread", _spread), ("computing", lambda row: milliseconds(row, "compute_s")),
+    ("own bound", lambda row: milliseconds(row, "bound_s")), ("time / bound", _ratio("bound_ratio")),
+    ("time / predicted", _ratio("predicted_ratio")), ("speed-up over Gloo", _ratio("speedup", 2)),
+    ("bound of ours over a ring's", _ratio("bound_speedup", 2)), ("ours is", lambda row: row.get("regime", "-")),
+    *(column for column in COLUMNS if column[0] in ("wire bytes / S", "retrans.", "CPU s", "interrupts' cores",
+                                                    "others' cores"))]
 FAIR_COLUMNS = [
     ("beside Cubic", lambda row: row["direction"]), ("queue", lambda row: f"{row['limit_bytes'] / 1e6:g} MB"),
     ("ECN", lambda row: "yes" if row["is_marking"] else "no"), ("ours GB", lambda row: number(row["our_bytes"] / 1e9)),
@@ -93,7 +106,7 @@ def table(rows, columns):
     lines = ["<tr>" + "".join(f"<th>{html.escape(columns[index][0])}</th>" for index in used) + "</tr>"]
     before = None
     for row, line in zip(rows, cells):
-        case = tuple(row.get(key) for key in ("ranks", "bytes", "type", "mtu", "aggregator_rate"))
+        case = tuple(row.get(key) for key in ("model", "rate", "ranks", "bytes", "type", "mtu", "aggregator_rate"))
         names = ["ours"] if row["family"] == "switchml" else []
         names += ["first"] if case != before else []
         before = case
@@ -107,7 +120,7 @@ def tables(name, rows):
         parts = [([row for row in rows if "bytes_ratio" in row], FAIR_COLUMNS),
                  ([row for row in rows if "jain_index" in row], JOB_COLUMNS)]
     else:
-        parts = [(rows, LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
+        parts = [(rows, TRAINING_COLUMNS if name == "training" else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
     return "".join(table(part, columns) for part, columns in parts if part)
 
 

@@ -12,6 +12,7 @@ from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, MulticastSwitchML, Op
 from counts import gate
 from fairness import fairness
 from sharded import sharded
+from training import training
 
 K, M = 1 << 10, 1 << 20
 RATE = "1gbit"
@@ -335,5 +336,5 @@ def checks(session):
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
              "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
-             "sharded": sharded}
-NEEDS_BED = {"shaped", "loss", "fairness", "sharded"}
+             "sharded": sharded, "training": training}
+NEEDS_BED = {"shaped", "loss", "fairness", "sharded", "training"}

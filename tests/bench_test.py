@@ -123,9 +123,30 @@ def test_a_run_keeps_its_contract():
         assert not re.search(r"(src|href)=", re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)), "assets outside"
 
 
+def test_a_replayed_training_moves_its_gradients():
+    """26.5 MB of them an iteration, by ours over an aggregator and by Open MPI over its ring, if that is installed."""
+    need_bed()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run("--quick", "--scenario", "training", "--models", "googlenet", "--n", "3", "--rounds", "1", "--gpu",
+                     "a100", "--peers", "openmpi", "--output", folder)
+        assert result.returncode == 0, result
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        ours, *others = results["results"]
+        assert (ours["contender"], ours["model"], ours["bytes"]) == ("SwitchML", "googlenet", 26499616), ours
+        # the aggregator's own way: each rank sends its gradient once, and nothing is faster than link and computing
+        assert ours["operations"] >= 3 * 3 * 100 and 1.03 < ours["wire_bytes"] / ours["bytes"] < 1.2, ours
+        assert ours["time_s"] > 0.95 * ours["bound_s"] > ours["compute_s"], ours
+        for row in others:
+            assert 1.33 < row["wire_bytes"] / row["bytes"] < 1.6 and row["time_s"] > 0.95 * row["bound_s"], row
+        assert others or any("openmpi" in each["note"] for each in results["notes"]), results["notes"]
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            assert "Training, replayed" in file.read()
+
+
 def test_wrong_arguments_are_usage_errors():
     for wrong in [["--scenario", "fly"], ["--n", "0"], ["--n", "x"], ["--sizes", "1T"], ["--sizes", "0"], ["--rounds", "0"],
-                  ["--peers", "nccl"], ["--mtu", "-1"], ["stray"]]:
+                  ["--peers", "nccl"], ["--mtu", "-1"], ["--rates", "1"], ["stray"]]:
         result = run(*wrong)
         assert result.returncode == 2 and result.stderr, (wrong, result)
 
