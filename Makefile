@@ -30,6 +30,7 @@ help:
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
+	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
 	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
@@ -58,6 +59,10 @@ check:
 check-asan check-tsan check-clang: check-%:
 	@$(SETUP) build
 	@tools/check.py $* $(ARGS)
+
+.PHONY: check-p4
+check-p4:
+	@tests/p4/check.py $(ARGS)
 
 SEEDS ?= 1000
 sim: all

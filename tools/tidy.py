@@ -47,7 +47,7 @@ PURE_SYMBOLS = re.compile(
     r"|__(mem(cpy|set|move)|str\w+)_chk|__cpu_(model|indicator_init)|sml_\w+"
     r"|__(asan|ubsan|tsan|sanitizer|gcov)_\w+|__llvm_\w+)$")
 
-CODE = re.compile(r"\.(c|h|py|sh|build|txt)$")
+CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")
 FORBIDDEN = [
     (re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b"), "work that is left belongs to the tracker, not to the tree"),
@@ -148,7 +148,9 @@ def check_functions(tree):
 
 
 def check_columns(tree):
-    for path, text in tree.c_files():
+    for path, text in tree.files.items():
+        if not path.endswith((".c", ".h", ".p4")):
+            continue
         for number, line in enumerate(text.splitlines(), 1):
             if len(line) > MAX_COLUMNS:
                 yield f"{path}:{number}: {len(line)} columns (at most {MAX_COLUMNS})"
@@ -178,6 +180,16 @@ def check_drops(tree):
     for name in re.findall(r"^\s*X\((\w+),", declared, re.MULTILINE):
         if not re.search(rf"\bSML_DROP_{name}\b", tests):
             yield f"src/core/drop.h:1: no test names SML_DROP_{name}"
+
+
+def check_switch_numbers(tree):
+    """The switch programs count drops under the numbers that drop.h gives the reasons."""
+    reasons = re.findall(r"^\s*X\((\w+),", tree.files.get("src/core/drop.h", ""), re.MULTILINE)
+    path = "p4/common/headers.p4"
+    numbers = re.findall(r"^const bit<8> (\w+) = (\d+);", tree.files.get(path, ""), re.MULTILINE)
+    for name, value in numbers:
+        if name in reasons and reasons.index(name) != int(value):
+            yield f"{path}:1: {name} is {value}, in src/core/drop.h {reasons.index(name)}"
 
 
 def check_documents(tree):
@@ -218,7 +230,7 @@ def check_purity(tree):
 
 
 RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
-         check_drops, check_documents, check_purity]
+         check_drops, check_switch_numbers, check_documents, check_purity]
 
 
 def main():

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The SwitchML aggregator for BMv2's simple_switch. All state is in ingress, which has one thread there: reading,
+ * adding and writing a register is then one step. How to build, run and fill it: docs/p4.md.
+ *
+ * Registers, all CELLS long but `cursor` (index of a cell: slot * 2 + (phase & 1)):
+ *   cell_phase, cell_map   phase, and word (WORD_*): zero-filled is older than anything
+ *   cell_tag, cell_wire, cell_first   tag, wire and reducer, 1 + rank of the first contribution
+ *   cell_grant             the chunk that was granted when the cell was complete
+ *   value_B_I              lane 32 B + I
+ *   cursor                 next grant of each job's lane */
+#include <core.p4>
+#include <v1model.p4>
+#include "common/headers.p4"
+#include "common/rules.p4"
+
+control State(inout headers_t hdr, inout meta_t m) {
+  @name(".cell_phase") register<bit<32>>(CELLS) cell_phase;
+  @name(".cell_map") register<bit<32>>(CELLS) cell_map;
+  apply {
+    cell_phase.read(m.old, m.index);
+    cell_map.read(m.word, m.index);
+    bit<32> next = m.word | m.me;
+    if (hdr.sml.phase < m.old) {
+      m.word = 0;
+    } else if (hdr.sml.phase > m.old) {
+      m.word = (m.me ^ WORD_TURN) & ~WORD_RANKS;
+      next = m.me;
+    }
+    if (m.kind == KIND_UPDATE && m.word != 0) {
+      cell_phase.write(m.index, hdr.sml.phase);
+      cell_map.write(m.index, next);
+    }
+    m.y = m.word ^ m.full;
+    m.x = m.word ^ m.last;
+    m.s = m.word & m.me;
+  }
+}
+
+control Tag(inout headers_t hdr, inout meta_t m) {
+  @name(".cell_tag") register<bit<32>>(CELLS) cell_tag;
+  @name(".cell_wire") register<bit<8>>(CELLS) cell_wire;
+  @name(".cell_first") register<bit<8>>(CELLS) cell_first;
+  apply {
+    bit<8> wire;
+    if (m.verdict == FIRST) {
+      cell_tag.write(m.index, hdr.sml.tag);
+      cell_wire.write(m.index, hdr.sml.wire_reducer);
+      cell_first.write(m.index, (bit<8>)hdr.sml.rank + 1);
+    } else if (m.y & (WORD_VALID | WORD_TURN) == 0) {
+      cell_tag.read(m.old, m.index);
+      cell_wire.read(wire, m.index);
+      if (m.old != hdr.sml.tag || m.kind == KIND_UPDATE && wire != hdr.sml.wire_reducer) {
+        cell_first.read(m.first, m.index);
+      }
+      if (m.kind == KIND_PROBE && m.verdict == REPEATED) hdr.sml.wire_reducer = wire;
+    }
+  }
+}
+
+control Grant(inout headers_t hdr, inout meta_t m) {
+  @name(".cell_grant") register<bit<32>>(CELLS) cell_grant;
+  @name(".cursor") register<bit<32>>(CURSORS) cursor;
+  apply {
+    if (m.verdict == COMPLETED) {
+      cursor.read(hdr.sml.chunk, (bit<32>)m.cursor);
+      cursor.write((bit<32>)m.cursor, hdr.sml.chunk + 1);
+      cell_grant.write(m.index, hdr.sml.chunk);
+    } else if (m.verdict == REPEATED) {
+      cell_grant.read(hdr.sml.chunk, m.index);
+    }
+  }
+}
+
+control Sum(inout headers_t hdr, inout meta_t m) {
+#define LANE(b, i) hdr.lanes_##b.v##i
+#define REGISTER_LANE(b, i) register<bit<32>>(CELLS) value_##b##_##i;
+#define WRITE_LANE(b, i) value_##b##_##i.write(m.index, LANE(b, i));
+#define READ_LANE(b, i) value_##b##_##i.read(LANE(b, i), m.index);
+#define ADD_LANE(b, i) value_##b##_##i.read(m.old, m.index); LANE(b, i) = LANE(b, i) + m.old; WRITE_LANE(b, i)
+/* The larger one, without a branch: a + (b - a, or 0 if that is less than 0). */
+#define MAX_LANE(b, i) \
+  value_##b##_##i.read(m.old, m.index); LANE(b, i) = m.old + (LANE(b, i) |-| m.old); WRITE_LANE(b, i)
+#define REGISTER_BLOCK(b) EACH_LANE(REGISTER_LANE, b)
+#define WRITE_BLOCK(b) EACH_LANE(WRITE_LANE, b)
+#define READ_BLOCK(b) EACH_LANE(READ_LANE, b)
+#define ADD_BLOCK(b) EACH_LANE(ADD_LANE, b)
+#define MAX_BLOCK(b) EACH_LANE(MAX_LANE, b)
+  EACH_BLOCK(REGISTER_BLOCK)
+  apply {
+    if (m.op == OP_ADD) {
+      EACH_BLOCK(ADD_BLOCK)
+    } else if (m.op == OP_WRITE) {
+      EACH_BLOCK(WRITE_BLOCK)
+    } else if (m.op == OP_READ) {
+      EACH_BLOCK(READ_BLOCK)
+    } else if (m.op == OP_MAX) {
+      EACH_BLOCK(MAX_BLOCK)
+    }
+  }
+}
+
+#include "common/aggregate.p4"
+
+#define EXTRACT_BLOCK(b) packet.extract(hdr.lanes_##b);
+#define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
+
+parser Parse(packet_in packet, out headers_t hdr, inout meta_t m, inout standard_metadata_t standard) {
+  state start {
+    packet.extract(hdr.ethernet);
+    transition select(hdr.ethernet.type) {
+      ETHERTYPE_IPV4: parse_ipv4;
+      default: accept;
+    }
+  }
+  state parse_ipv4 {
+    packet.extract(hdr.ipv4);
+    transition select(hdr.ipv4.version_ihl, hdr.ipv4.flags_offset & 0x3fff, hdr.ipv4.protocol) {
+      (IPV4_PLAIN, 0, PROTOCOL_UDP): parse_udp;
+      default: accept;
+    }
+  }
+  state parse_udp {
+    packet.extract(hdr.udp);
+    transition select(hdr.udp.num_bytes) {
+      0 &&& 0xffe0: accept; /* less than UDP_BARE: 0 .. 31, 32 .. 39 */
+      0x20 &&& 0xfff8: accept;
+      default: parse_sml;
+    }
+  }
+  state parse_sml {
+    packet.extract(hdr.sml);
+    transition select(hdr.sml.version_type, hdr.udp.num_bytes, hdr.ipv4.total_bytes) {
+      (HEAD_UPDATE, UDP_FULL, IPV4_FULL): parse_lanes;
+      default: accept;
+    }
+  }
+  state parse_lanes {
+    m.has_lanes = 1;
+    EACH_BLOCK(EXTRACT_BLOCK)
+    transition accept;
+  }
+}
+
+/* With a wrong IPv4 checksum a packet is nobody's: it goes on as it is, and its receiver drops it. */
+control VerifyHead(inout headers_t hdr, inout meta_t m) {
+  apply {
+    verify_checksum(hdr.ipv4.isValid() && hdr.ipv4.version_ihl == IPV4_PLAIN,
+                    {hdr.ipv4.version_ihl, hdr.ipv4.tos, hdr.ipv4.total_bytes, hdr.ipv4.id, hdr.ipv4.flags_offset,
+                     hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst},
+                    hdr.ipv4.checksum, HashAlgorithm.csum16);
+  }
+}
+
+control SwitchIn(inout headers_t hdr, inout meta_t m, inout standard_metadata_t standard) {
+  Aggregate() aggregate;
+  @name(".verdicts") counter(NUM_VERDICTS, CounterType.packets_and_bytes) verdicts;
+  apply {
+    m.ingress = (bit<16>)standard.ingress_port;
+    if (standard.checksum_error == 1 || standard.parser_error != error.NoError) {
+      mark_to_drop(standard);
+      verdicts.count((bit<32>)TRUNCATED);
+    } else {
+      aggregate.apply(hdr, m);
+      verdicts.count((bit<32>)m.verdict);
+      if (m.way == WAY_PORT) {
+        standard.egress_spec = (bit<9>)m.port;
+      } else if (m.way == WAY_GROUP) {
+        standard.mcast_grp = m.group;
+      } else {
+        mark_to_drop(standard);
+      }
+    }
+  }
+}
+
+/* Copies of a result are addressed here; rid is 0 on copies of a flood. The UDP source port says which lane's members
+ * they go to. */
+control SwitchOut(inout headers_t hdr, inout meta_t m, inout standard_metadata_t standard) {
+  @name(".to_member") action to_member(bit<48> mac, bit<32> ip, bit<16> port) {
+    hdr.ethernet.dst = mac;
+    hdr.ipv4.dst = ip;
+    hdr.udp.dst_port = port;
+  }
+  @name(".replica") table replica {
+    key = {
+      hdr.udp.src_port: exact @name("src_port");
+      standard.egress_rid: exact @name("rid");
+    }
+    actions = { to_member; NoAction; }
+    default_action = NoAction();
+    size = 4096;
+  }
+  apply {
+    if (standard.egress_rid != 0) {
+      if (!replica.apply().hit) mark_to_drop(standard);
+    } else if (standard.mcast_grp != 0 && standard.egress_port == standard.ingress_port) {
+      mark_to_drop(standard);
+    }
+  }
+}
+
+control RenewHead(inout headers_t hdr, inout meta_t m) {
+  apply {
+    update_checksum(m.is_rewritten == 1,
+                    {hdr.ipv4.version_ihl, hdr.ipv4.tos, hdr.ipv4.total_bytes, hdr.ipv4.id, hdr.ipv4.flags_offset,
+                     hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst},
+                    hdr.ipv4.checksum, HashAlgorithm.csum16);
+  }
+}
+
+control Deparse(packet_out packet, in headers_t hdr) {
+  apply {
+    packet.emit(hdr.ethernet);
+    packet.emit(hdr.ipv4);
+    packet.emit(hdr.udp);
+    packet.emit(hdr.sml);
+    packet.emit(hdr.missing);
+    EACH_BLOCK(EMIT_BLOCK)
+  }
+}
+
+V1Switch(Parse(), VerifyHead(), SwitchIn(), SwitchOut(), RenewHead(), Deparse()) main;

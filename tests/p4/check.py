@@ -1,0 +1,202 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""check.py [--keep] [--lanes N ...]: compiles the programs of p4/ and runs packets through them, where there are tools.
+
+The tools are optional: p4c-bm2-ss, p4test, p4c-dpdk and simple_switch from PATH, or where the environment variables
+P4C_BM2_SS, P4TEST, P4C_DPDK and SIMPLE_SWITCH say; P4_TNA_INCLUDE is the folder with tna.p4, P4_DPDK_PIPELINE the
+folder lib/pipeline of the sources of the DPDK that is installed. What is not there is a skip with its name. Nothing here
+needs root. Writes TAP.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import behaviour
+import dpdk
+import frames
+import plan
+from bmv2 import Switch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+P4 = os.path.normpath(os.path.join(HERE, "..", "..", "p4"))
+DEADLINE_S = 60
+MAX_STRUCT_BYTES = 256 # DPDK 22.11: the offset of a field is 8 bits wide
+
+
+class Tap:
+    def __init__(self):
+        self.count, self.failed = 0, 0
+
+    def line(self, is_ok, name, note=""):
+        self.count += 1
+        self.failed += not is_ok
+        print(f"{'ok' if is_ok else 'not ok'} {self.count} - {name}{note}", flush=True)
+
+    def skip(self, name, why):
+        self.line(True, name, f" # SKIP {why}")
+
+    def problems(self, name, problems):
+        """problems: sentences; none is success."""
+        problems = list(problems)
+        self.line(not problems, name)
+        for problem in problems[:20]:
+            print("# " + problem.replace("\n", "\n# "), flush=True)
+
+
+def tool(name, variable):
+    return shutil.which(os.environ.get(variable, name))
+
+
+def compile_p4(program, source, lanes, output, *more):
+    """Sentences about what the compiler did not like: warnings are faults."""
+    arguments = [program, f"-DLANES={lanes}", *more, os.path.join(P4, source)]
+    if output:
+        arguments += ["-o", output]
+    done = subprocess.run(arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0 or "warning" in done.stdout or "error" in done.stdout:
+        yield f"{' '.join(arguments)}: exit status {done.returncode}\n{done.stdout[:3000].strip()}"
+
+
+def struct_bytes(spec):
+    """{name: bytes} of the structs of a .spec."""
+    sizes = {}
+    for name, body in re.findall(r"^struct (\w+) \{\n(.*?)\n\}", spec, re.MULTILINE | re.DOTALL):
+        sizes[name] = sum(int(bits) for bits in re.findall(r"bit<(\d+)>", body)) // 8
+    return sizes
+
+
+def check_spec(path):
+    with open(path, encoding="utf-8") as file:
+        sizes = struct_bytes(file.read())
+    if not sizes:
+        yield f"no struct in {path}"
+    for name, num_bytes in sizes.items():
+        if num_bytes > MAX_STRUCT_BYTES:
+            yield f"struct {name} has {num_bytes} bytes, more than {MAX_STRUCT_BYTES}: its last fields alias its first"
+
+
+def outputs(folder, port):
+    path = os.path.join(folder, f"port{port}_out.pcap")
+    return frames.read_pcap(path) if os.path.exists(path) else []
+
+
+def compare_ports(steps, folder):
+    for port in range(behaviour.NUM_PORTS):
+        for problem in behaviour.differences(steps.due[port], outputs(folder, port)):
+            yield f"port {port}: {problem}"
+
+
+def run_steps(simple_switch, json, folder, lanes):
+    """Sentences about what the switch did otherwise than behaviour.py says."""
+    steps = behaviour.steps(lanes)
+    for port in range(behaviour.NUM_PORTS):
+        frames.write_pcap(os.path.join(folder, f"port{port}_in.pcap"),
+                          [(1000 * at, frame) for at, (out, frame) in enumerate(steps.sent) if out == port])
+    with Switch(simple_switch, json, folder, behaviour.NUM_PORTS) as switch:
+        plan.fill(switch.control, behaviour.plan())
+        end = time.monotonic() + DEADLINE_S
+        missing = steps.verdicts
+        while time.monotonic() < end and missing:
+            time.sleep(0.05)
+            missing = {verdict: due - seen for verdict, due in steps.verdicts.items()
+                       if (seen := switch.control.count("verdicts", verdict)) != due}
+            if missing and all(count < 0 for count in missing.values()):
+                break
+        time.sleep(0.3) # what is still in queues
+        if missing:
+            yield f"packets by verdict, due and not counted (negative: too many): {missing}"
+    yield from compare_ports(steps, folder)
+
+
+def check_bmv2(tap, folder, lanes_list):
+    compiler, switch = tool("p4c-bm2-ss", "P4C_BM2_SS"), tool("simple_switch", "SIMPLE_SWITCH")
+    for lanes in lanes_list:
+        name = f"v1model.p4 with {lanes} lanes"
+        if not compiler:
+            tap.skip(name, "no p4c-bm2-ss")
+            continue
+        inner = os.path.join(folder, str(lanes))
+        os.mkdir(inner)
+        json = os.path.join(inner, "switchml.json")
+        tap.problems(f"{name} compiles", compile_p4(compiler, "v1model.p4", lanes, json))
+        if not switch:
+            tap.skip(f"{name} does what it should", "no simple_switch")
+        elif os.path.exists(json):
+            tap.problems(f"{name} does what it should", run_steps(switch, json, inner, lanes))
+
+
+def run_pipeline(folder, spec, headers, lanes):
+    """Sentences about what DPDK's pipeline did otherwise than behaviour.py says."""
+    wrong = dpdk.build(folder, spec, headers)
+    if wrong:
+        yield wrong
+        return
+    steps, plan_of_jobs = behaviour.steps(lanes, is_pna=True), behaviour.plan()
+    text = dpdk.script(plan_of_jobs, lambda job: behaviour.GROUP, steps.verdicts)
+    status, said = dpdk.play(folder, [frame for _, frame in steps.sent], behaviour.NUM_PORTS, text)
+    if status != 0:
+        yield f"exit status {status}: {said[:2000]}"
+        return
+    counted = {int(line.split()[1]): int(line.split()[2]) for line in said.splitlines() if line.startswith("verdicts ")}
+    if counted != steps.verdicts:
+        yield f"verdicts {counted} in place of {steps.verdicts}"
+    yield from compare_ports(steps, folder)
+
+
+def check_dpdk(tap, folder):
+    compiler = tool("p4c-dpdk", "P4C_DPDK")
+    if not compiler:
+        tap.skip("pna.p4", "no p4c-dpdk")
+        return
+    spec = os.path.join(folder, "switchml.spec")
+    tap.problems("pna.p4 compiles", compile_p4(compiler, "pna.p4", 32, spec, "--arch", "pna"))
+    if not os.path.exists(spec):
+        return
+    tap.problems("its structs are small enough for the pipeline", check_spec(spec))
+    headers = os.environ.get("P4_DPDK_PIPELINE")
+    if not headers or dpdk.flags("--cflags") is None:
+        tap.skip("pna.p4 does what it should",
+                 "no libdpdk-dev, or P4_DPDK_PIPELINE does not name its sources' lib/pipeline")
+    else:
+        tap.problems("pna.p4 does what it should", run_pipeline(folder, spec, headers, 32))
+
+
+def check_tna(tap):
+    compiler, include = tool("p4test", "P4TEST"), os.environ.get("P4_TNA_INCLUDE")
+    for name, target in (("Tofino 1", 1), ("Tofino 2", 2)):
+        if not compiler:
+            tap.skip(f"tna.p4 for {name}", "no p4test")
+        elif not include:
+            tap.skip(f"tna.p4 for {name}", "P4_TNA_INCLUDE does not name the folder with tna.p4")
+        else:
+            tap.problems(f"tna.p4 for {name} is well typed",
+                         compile_p4(compiler, "tna.p4", 32, None, "-I", include, f"-D__TARGET_TOFINO__={target}"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--keep", action="store_true", help="leave what was compiled and the packets, and say where")
+    parser.add_argument("--lanes", type=int, nargs="+", default=[32, 64, 256])
+    options = parser.parse_args()
+    tap = Tap()
+    folder = tempfile.mkdtemp(prefix="switchml-p4-")
+    try:
+        check_bmv2(tap, folder, options.lanes)
+        check_dpdk(tap, folder)
+        check_tna(tap)
+    finally:
+        if options.keep:
+            print(f"# {folder}")
+        else:
+            shutil.rmtree(folder)
+    print(f"1..{tap.count}")
+    return 1 if tap.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

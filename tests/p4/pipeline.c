@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * pipeline --code SPEC CODE: makes C of a program of p4c-dpdk, to be compiled to a shared object.
+ * pipeline LIBRARY IO SCRIPT: runs that over the packet files that IO names, until all packets are through.
+ * SCRIPT has a line for each thing that a control plane does first:
+ *   entry TABLE match ... action ...     a table entry, in the words of DPDK's table files
+ *   default TABLE action ...             what a miss does
+ *   register NAME INDEX VALUE
+ *   mirror SESSION PORT
+ *   show NAME INDEX                      afterwards: prints NAME INDEX VALUE
+ * Written for `make check-p4`; no huge pages, no devices. */
+#include <rte_eal.h>
+#include <rte_mbuf.h>
+#include <rte_swx_ctl.h>
+#include <rte_swx_pipeline.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS 2000
+#define INSTRUCTIONS_A_ROUND 20000
+
+static void fail(const char *what, const char *of) {
+  fprintf(stderr, "pipeline: %s: %s\n", what, of);
+  exit(1);
+}
+
+static void add_entry(struct rte_swx_ctl_pipeline *control, char *words, int is_default) {
+  char *rest;
+  const char *table = strtok_r(words, " ", &rest);
+  int is_comment = 0;
+  struct rte_swx_table_entry *entry = rte_swx_ctl_pipeline_table_entry_read(control, table, rest, &is_comment);
+  if (entry == NULL) fail(table, rest);
+  const int status = is_default ? rte_swx_ctl_pipeline_table_default_entry_add(control, table, entry)
+                                : rte_swx_ctl_pipeline_table_entry_add(control, table, entry);
+  if (status != 0) fail("entry refused", table);
+}
+
+static void do_line(struct rte_swx_pipeline *pipeline, struct rte_swx_ctl_pipeline *control, char *line) {
+  char name[64];
+  unsigned index, port;
+  unsigned long long value;
+  if (strncmp(line, "entry ", 6) == 0) {
+    add_entry(control, line + 6, 0);
+  } else if (strncmp(line, "default ", 8) == 0) {
+    add_entry(control, line + 8, 1);
+  } else if (sscanf(line, "register %63s %u %llu", name, &index, &value) == 3) {
+    if (rte_swx_ctl_pipeline_regarray_write(pipeline, name, index, value) != 0) fail("register", name);
+  } else if (sscanf(line, "mirror %u %u", &index, &port) == 2) {
+    struct rte_swx_pipeline_mirroring_session_params session = {.port_id = port, .truncation_length = UINT32_MAX};
+    if (rte_swx_ctl_pipeline_mirroring_session_set(pipeline, index, &session) != 0) fail("mirror session", line);
+  } else if (strncmp(line, "show ", 5) != 0) {
+    fail("what is this", line);
+  }
+}
+
+static void show(struct rte_swx_pipeline *pipeline, const char *line) {
+  char name[64];
+  unsigned index;
+  uint64_t value;
+  if (sscanf(line, "show %63s %u", name, &index) != 2) return;
+  if (rte_swx_ctl_pipeline_regarray_read(pipeline, name, index, &value) != 0) fail("register", name);
+  printf("%s %u %llu\n", name, index, (unsigned long long)value);
+}
+
+static int make_code(const char *spec_path, const char *code_path) {
+  FILE *spec = fopen(spec_path, "r"), *code = fopen(code_path, "w");
+  uint32_t line = 0;
+  const char *what = NULL;
+  if (spec == NULL || code == NULL) fail("cannot open", spec_path);
+  if (rte_swx_pipeline_codegen(spec, code, &line, &what) != 0) {
+    fprintf(stderr, "%s:%u: %s\n", spec_path, (unsigned)line, what == NULL ? "refused" : what);
+    return 1;
+  }
+  return fclose(code) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4) fail("usage", "pipeline --code SPEC CODE | LIBRARY IO SCRIPT");
+  char *eal[] = {argv[0], "--no-huge", "--no-pci", "--no-shconf", "--log-level=3", "--no-telemetry", "-m", "256",
+                 "-l",    "0"};
+  if (rte_eal_init((int)(sizeof(eal) / sizeof(eal[0])), eal) < 0) fail("DPDK", "does not start");
+  if (strcmp(argv[1], "--code") == 0) return make_code(argv[2], argv[3]);
+  if (rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176, 0) == NULL) fail("pool", "no memory");
+
+  FILE *io = fopen(argv[2], "r"), *script = fopen(argv[3], "r");
+  if (io == NULL || script == NULL) fail("cannot read", argv[2]);
+  struct rte_swx_pipeline *pipeline;
+  if (rte_swx_pipeline_build_from_lib(&pipeline, "switchml", argv[1], io, 0) != 0) fail("no pipeline of", argv[1]);
+  struct rte_swx_ctl_pipeline *control = rte_swx_ctl_pipeline_create(pipeline);
+  if (control == NULL) fail("control", argv[1]);
+
+  char line[1024];
+  while (fgets(line, sizeof(line), script) != NULL) {
+    line[strcspn(line, "\n")] = 0;
+    do_line(pipeline, control, line);
+  }
+  if (rte_swx_ctl_pipeline_commit(control, 1) != 0) fail("commit", "refused");
+  for (int round = 0; round < ROUNDS; round++) {
+    rte_swx_pipeline_run(pipeline, INSTRUCTIONS_A_ROUND);
+    rte_swx_pipeline_flush(pipeline);
+  }
+  rewind(script);
+  while (fgets(line, sizeof(line), script) != NULL) show(pipeline, line);
+  rte_swx_pipeline_free(pipeline);
+  return 0;
+}

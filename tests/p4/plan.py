@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the tables of p4/v1model.p4 for the jobs of a plan, as docs/p4.md says.
+
+A plan is {"aggregator": {"mac", "ip", "udp_port"}, "cpu_port": number, "num_ports": number, "jobs": [...]}; a job has
+"number", "epoch", "slot_base", "num_slots", "first_chunk", "is_checked" and "members", each of which has "rank",
+"port", "mac", "ip" and "udp_port". MACs and addresses are numbers."""
+VALID, TURN = 1 << 31, 1 << 30
+FLOOD_GROUP, FIRST_RESULT_GROUP = 1, 16
+
+
+def words(rank, num_ranks, turn):
+    """(me, full, last) of a member in phases whose bit 1 is turn."""
+    marks = VALID | (TURN if turn else 0)
+    full = marks | (1 << num_ranks) - 1
+    return marks | 1 << rank, full, full ^ 1 << rank
+
+
+def fill_job(control, plan, job, cursor):
+    aggregator, members = plan["aggregator"], job["members"]
+    number, group = job["number"], FIRST_RESULT_GROUP + job["number"]
+    control.write("cursor", cursor, job["first_chunk"] + job["num_slots"])
+    control.add("window", [(number, 16), (job["slot_base"], 16, 0xffff & ~(job["num_slots"] - 1))], "is_inside")
+    nodes = []
+    for member in members:
+        rank, port = member["rank"], member["port"]
+        rid = 1 + 32 * number + rank
+        nodes.append((rid, [port]))
+        control.add("replica", [(aggregator["udp_port"], 16), (rid, 16)], "to_member", (member["mac"], 48),
+                    (member["ip"], 32), (member["udp_port"], 16))
+        for turn in (0, 1):
+            me, full, last = words(rank, len(members), turn)
+            control.add("member", [(number, 16), (job["epoch"], 32), (rank, 16), (turn, 8), (member["ip"], 32),
+                                   (member["udp_port"], 16), (aggregator["udp_port"], 16)],
+                        "is_member", (me, 32), (full, 32), (last, 32), (cursor, 16), (group, 16), (port, 16),
+                        (int(job["is_checked"]), 8))
+    control.group(group, nodes)
+
+
+def fill(control, plan):
+    aggregator = plan["aggregator"]
+    control.add("aggregator", [(aggregator["ip"], 32), (aggregator["udp_port"], 16)], "is_ours",
+                (plan["cpu_port"], 16))
+    control.group(FLOOD_GROUP, [(0, list(range(plan["num_ports"])))])
+    control.add("l2", [(aggregator["mac"], 48)], "forward", (plan["cpu_port"], 16))
+    for cursor, job in enumerate(plan["jobs"]):
+        fill_job(control, plan, job, cursor)
