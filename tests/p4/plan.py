@@ -4,6 +4,11 @@
 A plan is {"aggregator": {"mac", "ip", "udp_port"}, "cpu_port": number, "num_ports": number, "jobs": [...]}; a job has
 "number", "epoch", "slot_base", "num_slots", "first_chunk", "is_checked" and "members", each of which has "rank",
 "port", "mac", "ip" and "udp_port". MACs and addresses are numbers."""
+import json
+import os
+
+import frames
+
 VALID, TURN = 1 << 31, 1 << 30
 FLOOD_GROUP, FIRST_RESULT_GROUP = 1, 16
 
@@ -34,6 +39,22 @@ def fill_job(control, plan, job, cursor):
                         "is_member", (me, 32), (full, 32), (last, 32), (cursor, 16), (group, 16), (port, 16),
                         (int(job["is_checked"]), 8))
     control.group(group, nodes)
+
+
+def host(entry):
+    return {"mac": int(entry["mac"].replace(":", ""), 16), "ip": frames.ip(entry["ip"]), "udp_port": entry["udp_port"]}
+
+
+def of_vectors(folder):
+    """The plan that tests/conformance/pcap.py wrote there."""
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        plan = json.load(file)
+    jobs = [{**{name: job[name] for name in ("epoch", "slot_base", "num_slots", "first_chunk", "is_checked")},
+             "number": job["job"], "members": [{"rank": rank, "port": member["port"], **host(member)}
+                                               for rank, member in enumerate(job["members"])]}
+            for vector in plan["vectors"] for job in vector["jobs"]]
+    return {"aggregator": host(plan["aggregator"]), "cpu_port": plan["cpu_port"], "num_ports": plan["cpu_port"] + 1,
+            "jobs": jobs}
 
 
 def fill(control, plan):
