@@ -22,6 +22,20 @@ def wire_seeds():
     yield "flagged_keyed", bytes([FIX_LENGTH | FIX_CRC]) + header(1, flags=2) + bytes(4) + b"\0\0\0\1"
 
 
+def conform_seeds():
+    vector = b'{"vector":"v","topic":"t","family":"%s","about":"a","needs":["key"],"jobs":[{"ranks":3,"slots":4,"checked":true}]}\n'
+    update = b'{"from":1,"send":{"type":"UPDATE","flags":["CHECKED",128],"slot":"slots-1","phase":0,"tag":"0x100b05e5","bytes":"full-4","values":[1,4294967295]'
+    out = b'},"verdict":"COMPLETE","out":[{"to":"all","type":"RESULT","chunk":"slots+1","bytes":8,"values":[7,8]}]}\n'
+    for family in (b"ordinary", b"switch"):
+        yield f"sum_{family.decode()}", vector % family + update + out
+    yield "spoilt", vector % b"ordinary" + update + b',"crc":"wrong","mac":"wrong","key":"other","cut":3,"extra":5,"version":2,"payload_bytes":"max"' + out
+    yield "answers", (vector % b"ordinary" + b'{"from":"stranger","send":{"type":"HELLO","rank":"ranks","nonce":-1,"bytes":16},"verdict":"DROP","reason":"BAD_RANK","out":[]}\n'
+                      b'{"leave":2,"verdict":"LEFT"}\n{"job":0,"from":0,"send":{"type":7,"epoch":-1,"job":"unknown"},"verdict":"MISMATCH","report":[0,2],'
+                      b'"out":[{"to":0,"type":"PENDING","missing":[0,63],"optional":true}]}\n')
+    yield "large", vector % b"switch" + b'{"from":1,"send":{"type":"UPDATE","bytes":"max"},"verdict":"DROP"}\n'
+    yield "no_json", b"{\n"
+
+
 def text(value):
     return struct.pack(">H", len(value)) + value
 
@@ -142,7 +156,7 @@ def programs():
 
 def seeds():
     """(target, name, bytes)"""
-    for target, generate in [("wire", wire_seeds), ("control", control_seeds), ("key_file", key_file_seeds),
+    for target, generate in [("wire", wire_seeds), ("conform", conform_seeds), ("control", control_seeds), ("key_file", key_file_seeds),
                              ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
                              ("record", record_seeds), ("trace", trace_seeds)]:
         for name, data in generate():

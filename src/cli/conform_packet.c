@@ -116,6 +116,7 @@ uint32_t sml_conform_pack(const struct sml_conform_packet *p, const struct sml_c
   const struct sml_key *key = b->is_keyed && !p->is_key_missing ? &b->key : NULL;
   if (p->is_key_other) key = &other_key;
   const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + payload_bytes;
+  if (payload_bytes > SML_CONFORM_MAX_FRAME_BYTES) return 0;
   if (frame_bytes > SML_CONFORM_MAX_FRAME_BYTES - p->extra_bytes || p->cut_bytes > frame_bytes) return 0;
   memset(frame, 0, frame_bytes + p->extra_bytes);
   for (uint32_t i = 0; i < payload_bytes; i++) frame[head_bytes + i] = payload_byte(p, wire, i);
