@@ -36,6 +36,7 @@ struct replay {
   sml_operation **operations; /* of this iteration's sends; NULL: done */
   uint32_t num_called, num_done;
   uint64_t *starts_ns; /* of the backward passes */
+  bool has_failed;
 };
 
 static uint64_t read_clock_ns(clockid_t clock) {
@@ -50,7 +51,10 @@ static void sleep_until(uint64_t time_ns) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) != 0) continue;
 }
 
+/* Says so, once: all that is under way fails alike. */
 static bool fail(struct replay *r, const char *what, sml_status status, const char *detail) {
+  if (r->has_failed) return false;
+  r->has_failed = true;
   sml_bench_say("rank %u: %s failed: %s%s%s", r->rank, what, sml_status_string(status),
                 detail && *detail ? ": " : "", detail ? detail : "");
   sml_job_abort(r->job, what); /* so that what was called ends, here and elsewhere */
