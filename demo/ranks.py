@@ -159,7 +159,7 @@ def start_workers(processes, bed, num_workers, aggregator, program, arguments):
     environment.update({
         "MASTER_ADDR": bed.worker_address(0), "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_workers),
         "GLOO_SOCKET_IFNAME": bed.interface, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-        "USE_LIBUV": "0", "PYTHONDONTWRITEBYTECODE": "1",
+        "USE_LIBUV": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1",
         "SWITCHML_AGGREGATOR": aggregator, "SWITCHML_REQUIRE": "1",
         "SWITCHML_LIBRARY": LIBRARY,
         "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch")})
@@ -192,7 +192,11 @@ def run_workers(processes, bed, num_workers, aggregator, program, arguments, on_
         try:
             worker.wait(30)
         except subprocess.TimeoutExpired:
-            pass
+            errors.append(f"rank {rank} did not end")
+            worker.send_signal(signal.SIGABRT)  # its log says where it was
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(5)
+            continue
         if worker.returncode != 0:
             errors.append(f"rank {rank} ended with {worker.returncode}")
     if errors or result is None:
