@@ -112,7 +112,7 @@ static void report(struct fuzz_input *in) {
       sml_registry_on_jump(w.r, job, epoch, rank);
       break;
     default:
-      sml_registry_on_job_failed(w.r, job, epoch);
+      sml_registry_on_job_failed(w.r, job, epoch, NULL);
   }
   take_effects();
 }

@@ -28,7 +28,8 @@ LAYERS = {
     "trace": ["core/drop.h"],
     "engine": ["core", "quant", "trace", "netio/netio.h", "api"],
     "aggd": ["engine", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
-    "switchd": ["aggd", "trace", "api"],
+    "dataplane": ["aggd/dataplane.h", "engine/engine.h", "netio/netio.h"],
+    "switchd": ["aggd", "dataplane", "trace", "api"],
     "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
     "cli": ["api", "aggd/key_reader.h", "ctl", "netio/netio.h", "trace", "quant/quant.h", "quant/limbs.h", "core/stream.h", "core/wire.h"],
 }

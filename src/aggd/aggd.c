@@ -71,7 +71,7 @@ struct sml_aggd {
   int listen_fd, epoll_fd, event_fd;
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
-  uint64_t now_ns;
+  uint64_t now_ns, watch_at_ns;
   struct sml_answers answers;
   pthread_t thread;
   bool is_running;
@@ -245,7 +245,8 @@ static void drain_effects(struct sml_aggd *a) {
     epoch = e->epoch;
   }
   if (!has_failed) return;
-  sml_registry_on_job_failed(a->registry, job, epoch);
+  const char *failure = sml_lanes_failure(a->lanes);
+  sml_registry_on_job_failed(a->registry, job, epoch, failure[0] ? failure : NULL);
   while ((e = sml_registry_next_effect(a->registry))) SML_ASSERT(carry_out(a, e)); /* it only ends the job */
 }
 
@@ -431,6 +432,7 @@ static bool expire_lingering(struct sml_aggd *a) {
 static uint64_t next_deadline(const struct sml_aggd *a) {
   uint64_t deadline_ns = sml_registry_next_deadline(a->registry);
   if (a->accept_paused_until_ns) deadline_ns = sml_min_u64(deadline_ns, a->accept_paused_until_ns);
+  deadline_ns = sml_min_u64(deadline_ns, a->watch_at_ns);
   for (uint32_t i = 0; i < a->options.max_connections; i++) {
     if (a->conns[i].state == CONN_LINGERING)
       deadline_ns = sml_min_u64(deadline_ns, a->conns[i].linger_until_ns);
@@ -470,6 +472,7 @@ static void run_timers(struct sml_aggd *a) {
     sml_registry_on_timer(a->registry, a->now_ns);
     drain_effects(a);
   }
+  a->watch_at_ns = sml_lanes_watch(a->lanes, a->now_ns);
   report_broken(a);
   expire_lingering(a);
   if (a->accept_paused_until_ns && a->accept_paused_until_ns <= a->now_ns) watch_listener(a, true);
@@ -552,6 +555,8 @@ static bool check_options(const struct sml_aggd_options *o, char *error_out, siz
   else if (o->packet_lanes != 0 && (!sml_is_pow2(o->packet_lanes) || o->packet_lanes < SML_MIN_PACKET_LANES ||
                                     o->packet_lanes > SML_MAX_PACKET_LANES))
     bad = "packets in switch format have 32, 64, 128 or 256 lanes";
+  else if (o->dataplane && (o->packet_lanes == 0 || o->num_lanes != 1))
+    bad = "a switch has one lane, and --switch-format";
   else if (o->packet_lanes != 0 && (o->num_keys > 0 || o->multicast.first.num_bytes > 0))
     bad = "in switch format there are neither keys nor multicast groups";
   else if (o->multicast.first.num_bytes > 0 && o->multicast.first.num_bytes != o->listen.num_bytes)
@@ -693,6 +698,7 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
   sml_answers_init(&a->answers);
   sml_tenants_init(&a->tenants);
   a->listen_fd = a->epoll_fd = a->event_fd = -1;
+  a->watch_at_ns = SML_NEVER;
   int error = seed_random(a, error_out, error_bytes);
   if (!error) set_defaults(a);
   if (!error && !check_options(&a->options, error_out, error_bytes)) error = -EINVAL;

@@ -17,6 +17,7 @@
 #define SML_AGGD_MAX_SLOTS 65536u
 
 struct sml_snapshot;
+struct sml_dataplane;
 
 /* What the operator wants to know. Pointers are valid during the call. */
 struct sml_aggd_note {
@@ -37,6 +38,7 @@ struct sml_aggd_options {
   /* All jobs are in switch format (docs/PROTOCOL.md) with so many lanes a packet: 32, 64, 128 or 256. 0: none is. Not
    * with keys or multicast groups. */
   uint32_t packet_lanes;
+  const struct sml_dataplane *dataplane; /* a switch that sums; NULL: the lanes' engines do. Then one lane */
   uint32_t max_jobs;        /* default 256 */
   uint32_t max_connections; /* default 1024; a world can't be larger */
   uint32_t rx_buffer_bytes; /* default 16 MiB */

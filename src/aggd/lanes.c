@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "aggd/dataplane.h"
 #include "ctl/contributors.h"
 #include "engine/fanout.h"
 
@@ -20,7 +21,9 @@ _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the n
 
 #define NUM_EVENT_KINDS 4u
 
-enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
+#define WATCH_NS (100 * SML_NS_PER_MS)
+
+enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_START_ELSEWHERE, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
 
 /* One a lane: the control thread waits for it before it posts the next. */
 struct lane_command {
@@ -39,6 +42,7 @@ struct lane_command {
   struct sml_job_look *look;     /* LOOK at a job, or else */
   struct sml_netio_stats *stats; /* LOOK at the port; the caller's, like look */
   const struct sml_netio *io;
+  struct sml_place *places; /* START_ELSEWHERE, out */
   bool is_done_well;
   sem_t done;
 };
@@ -53,8 +57,19 @@ struct lane {
   uint64_t open_jobs[SML_BITMAP_WORDS(SML_MAX_JOBS)];
 };
 
+/* Of a job at a switch. */
+struct outside {
+  uint32_t epoch, num_departed; /* num_departed: contributors, until one is reported to block */
+  uint32_t departed[SML_SWITCH_MAX_CONTRIBUTORS]; /* 1 + the rank that went, by contributor; 0: none */
+  uint16_t *contributors; /* [world_size] of each rank; NULL: the job is not started */
+};
+
 struct sml_lanes {
   uint32_t num_lanes, max_datagram_bytes;
+  const struct sml_dataplane *dataplane; /* NULL: engines sum */
+  struct outside outside[SML_MAX_JOBS];
+  uint64_t watch_at_ns; /* 0: there is nothing to watch for */
+  char failure[512];
   struct sml_multicast multicast;
   int event_fd;
   struct lane lanes[SML_MAX_LANES];
@@ -114,6 +129,9 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors,
                                                       c->key);
       c->fanout = sml_aggregator_engine_use_group(engine, c->job, c->fanout);
+      break;
+    case VERB_START_ELSEWHERE:
+      c->is_done_well = sml_aggregator_engine_start_elsewhere(engine, c->job, c->epoch, c->contributors, c->places);
       break;
     case VERB_DEPART:
       sml_aggregator_engine_depart(engine, c->job, c->rank);
@@ -182,13 +200,64 @@ void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank
   command_all(lanes, &command);
 }
 
+static void depart_outside(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
+  struct outside *o = &lanes->outside[job];
+  if (o->contributors == NULL || o->departed[o->contributors[rank]] != 0) return;
+  const uint16_t contributor = o->contributors[rank];
+  lanes->dataplane->depart(lanes->dataplane->user, job, contributor);
+  o->departed[contributor] = rank + 1;
+  o->num_departed++;
+  lanes->watch_at_ns = 1; /* at once */
+}
+
+static void close_outside(struct sml_lanes *lanes, uint16_t job) {
+  struct outside *o = &lanes->outside[job];
+  if (o->contributors == NULL) return;
+  lanes->dataplane->close_job(lanes->dataplane->user, job);
+  free(o->contributors);
+  *o = (struct outside){.num_departed = 0};
+}
+
+static bool report_blocked(struct sml_lanes *lanes, uint16_t job) {
+  struct outside *o = &lanes->outside[job];
+  for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++) {
+    if (o->departed[c] == 0) continue;
+    const uint32_t slot = lanes->dataplane->find_blocked(lanes->dataplane->user, job, c), rank = o->departed[c] - 1;
+    if (slot == UINT32_MAX) continue;
+    const struct sml_aggregator_event event = {
+        .kind = SML_EVENT_BLOCKED, .job = job, .epoch = o->epoch, .rank_a = rank, .rank_b = rank, .slot = slot};
+    take_event(lanes, &event);
+    return true;
+  }
+  return false;
+}
+
+uint64_t sml_lanes_watch(struct sml_lanes *lanes, uint64_t now_ns) {
+  if (lanes->watch_at_ns == 0) return SML_NEVER;
+  if (now_ns < lanes->watch_at_ns) return lanes->watch_at_ns;
+  lanes->watch_at_ns = 0;
+  for (uint32_t job = 0; job < SML_MAX_JOBS; job++) {
+    struct outside *o = &lanes->outside[job];
+    if (o->num_departed == 0) continue;
+    if (report_blocked(lanes, (uint16_t)job)) o->num_departed = 0;
+    else lanes->watch_at_ns = now_ns + WATCH_NS;
+  }
+  return lanes->watch_at_ns == 0 ? SML_NEVER : lanes->watch_at_ns;
+}
+
+const char *sml_lanes_failure(const struct sml_lanes *lanes) {
+  return lanes->failure;
+}
+
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
   struct lane_command command = {.verb = VERB_DEPART, .job = job, .rank = rank};
   command_all(lanes, &command);
+  if (lanes->dataplane) depart_outside(lanes, job, rank);
 }
 
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {
   struct lane_command command = {.verb = VERB_CLOSE, .job = job};
+  if (lanes->dataplane) close_outside(lanes, job);
   command_all(lanes, &command);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
     struct lane *lane = &lanes->lanes[l];
@@ -240,8 +309,39 @@ static bool make_fanout(const struct sml_lanes *lanes, uint16_t job, uint32_t l,
   return *fanout_out != NULL;
 }
 
+/* The switch sums: its tables are filled when this returns. */
+static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
+                          const struct sml_ctl_start *start) {
+  struct lane *lane = &lanes->lanes[0];
+  struct sml_dataplane_job is = {.number = job,
+                                 .epoch = start->epoch,
+                                 .num_contributors = sml_contributors_count(start, world_size),
+                                 .num_slots = start->num_slots,
+                                 .slot_base = start->slot_base[0],
+                                 .first_chunk = start->first_chunk,
+                                 .is_checked = (start->features & SML_FEATURE_CHECK) != 0};
+  SML_ASSERT(is.num_contributors <= SML_SWITCH_MAX_CONTRIBUTORS && start->num_lanes == 1);
+  close_outside(lanes, job); /* an earlier epoch */
+  lanes->failure[0] = 0;
+  uint16_t *contributors = calloc(world_size, sizeof *contributors);
+  if (!contributors) return false;
+  for (uint32_t r = 0; r < world_size; r++) contributors[r] = (uint16_t)sml_contributor_of(start, r);
+  lanes->outside[job] = (struct outside){.epoch = start->epoch, .contributors = contributors};
+  lane->command.verb = VERB_START_ELSEWHERE;
+  lane->command.job = job;
+  lane->command.epoch = start->epoch;
+  lane->command.contributors = start->num_ranks != 0 ? start->contributors : NULL;
+  lane->command.places = is.places;
+  post(lane);
+  await(lane);
+  snprintf(lanes->failure, sizeof lanes->failure, "a rank's HELLO did not come through the switch");
+  return lane->command.is_done_well && lanes->dataplane->start_job(lanes->dataplane->user, &is, lanes->failure,
+                                                                   sizeof lanes->failure);
+}
+
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
                          const struct sml_ctl_start *start, const struct sml_key *key) {
+  if (lanes->dataplane) return start_outside(lanes, job, world_size, start);
   void *memory[SML_MAX_LANES] = {NULL};
   struct sml_fanout *fanouts[SML_MAX_LANES] = {NULL};
   bool has_memory = true;
@@ -320,6 +420,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
                                                  .kernels = sml_quant_select(NULL),
                                                  .lane = l,
                                                  .is_switch_format = options->packet_lanes != 0,
+                                                 .is_beside_switch = options->dataplane != NULL,
                                                  .recorder = lane->recorder,
                                                  .on_event = take_event,
                                                  .user = lanes};
@@ -338,6 +439,12 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   return -error;
 }
 
+static bool open_switch(const struct sml_lanes *lanes, char *error_out, size_t error_bytes) {
+  struct sml_addr addr;
+  lanes->lanes[0].io->ops->local_addr(lanes->lanes[0].io, &addr);
+  return lanes->dataplane->open(lanes->dataplane->user, &addr, error_out, error_bytes);
+}
+
 int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
                    char *error_out, size_t error_bytes) {
   snprintf(error_out, error_bytes, "out of memory");
@@ -345,6 +452,7 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
   if (!lanes) return -ENOMEM;
   lanes->event_fd = event_fd;
   lanes->multicast = options->multicast;
+  lanes->dataplane = options->dataplane;
   lanes->max_datagram_bytes = UINT16_MAX;
   pthread_mutex_init(&lanes->events_lock, NULL);
   for (uint32_t l = 0; l < options->num_lanes; l++) {
@@ -358,6 +466,10 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
       return error;
     }
     lanes->max_datagram_bytes = sml_min_u32(lanes->max_datagram_bytes, lanes->lanes[l].io->max_frame_bytes);
+  }
+  if (lanes->dataplane && !open_switch(lanes, error_out, error_bytes)) {
+    sml_lanes_close(lanes);
+    return -EIO;
   }
   *lanes_out = lanes;
   return 0;
@@ -373,6 +485,7 @@ void sml_lanes_close(struct sml_lanes *lanes) {
     sem_destroy(&lane->command.done);
   }
   pthread_mutex_destroy(&lanes->events_lock);
+  for (uint32_t job = 0; job < SML_MAX_JOBS; job++) free(lanes->outside[job].contributors);
   free(lanes);
 }
 

@@ -27,6 +27,11 @@ bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, u
                         const struct sml_key *key);
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
                          const struct sml_ctl_start *start, const struct sml_key *key);
+/* Of a switch: a sentence about the last failure, "" without one. */
+const char *sml_lanes_failure(const struct sml_lanes *lanes);
+/* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event: when next, or
+ * SML_NEVER. */
+uint64_t sml_lanes_watch(struct sml_lanes *lanes, uint64_t now_ns);
 void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);

@@ -46,6 +46,10 @@ enum sml_packet_type {
   SML_PACKET_PROBE = 7,   /* worker -> aggregator: what became of this slot? never a contribution */
 };
 
+/* A switch's word to its control plane that an UPDATE or PROBE has another tag than its slot: `chunk` is the
+ * contributor that the slot's tag came from. From anybody else dropped as what it is: unknown. */
+#define SML_PACKET_SWITCH_REPORT 15u
+
 enum sml_wire_type {
   SML_LANES_INT32 = 0,
   SML_LANES_UINT8 = 1,

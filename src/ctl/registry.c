@@ -401,12 +401,12 @@ void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, 
   end_with(r, entry, SML_ERR_PROTOCOL, ranks, 1, text, SML_NO_CONN);
 }
 
-void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch) {
+void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch, const char *why) {
   sml_registry_begin_input(r);
   struct sml_job_entry *entry = &r->jobs[job];
   if (entry->state == SML_JOB_FREE || entry->epoch != epoch) return;
-  end_with(r, entry, SML_ERR_NO_MEMORY, NULL, 0,
-           "the aggregator has no memory for this job: ask for fewer slots or smaller datagrams",
+  end_with(r, entry, why ? SML_ERR_AGGREGATOR_LOST : SML_ERR_NO_MEMORY, NULL, 0,
+           why ? why : "the aggregator has no memory for this job: ask for fewer slots or smaller datagrams",
            SML_NO_CONN);
 }
 

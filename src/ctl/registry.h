@@ -139,8 +139,8 @@ void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoc
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 /* The rank does not hear its job's group any more, and gets its results by unicast. */
 void sml_registry_on_deaf(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
-/* An engine could not carry out OPEN_JOB or START_JOB: no memory. */
-void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch);
+/* OPEN_JOB or START_JOB could not be carried out: no memory, or (not NULL) as a switch says. */
+void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch, const char *why);
 /* Ends everything: the daemon goes. */
 void sml_registry_on_stop(struct sml_registry *r);
 

@@ -21,11 +21,11 @@ static void test_reports_out_of_date_change_nothing(void **state) {
     take_effects();
     EXPECT("");
     if (numbers[i] >= SML_REGISTRY_MAX_JOBS) continue; /* no command was ever given for such a number */
-    sml_registry_on_job_failed(w.r, numbers[i], epoch);
+    sml_registry_on_job_failed(w.r, numbers[i], epoch, NULL);
     take_effects();
     EXPECT("");
   }
-  sml_registry_on_job_failed(w.r, 0, w.jobs[0].epoch);
+  sml_registry_on_job_failed(w.r, 0, w.jobs[0].epoch, NULL);
   take_effects();
   assert_non_null(strstr(w.line, "end j0"));
   expect_all_free();

@@ -397,6 +397,9 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
   }
   job->rtt_ns = tuning.rtt_ns;
   job->num_slots = sml_tuning_choose(&tuning, &job->slots_why);
+  /* A software switch has short queues, which carry the control connections, too. */
+  if (r->options.packet_lanes != 0 && job->slots_why != SML_SLOTS_REASON_ASKED)
+    job->num_slots = sml_min_u32(job->num_slots, SML_TUNING_FEW_SLOTS);
 }
 
 /* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger

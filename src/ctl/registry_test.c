@@ -164,14 +164,14 @@ static void test_engine_without_memory(void **state) {
   begin();
   opened(0);
   join(0, "x", 0, 2);
-  sml_registry_on_job_failed(w.r, 0, 100);
+  sml_registry_on_job_failed(w.r, 0, 100, NULL);
   take_effects();
   EXPECT("c0<REFUSE -3; c0 close; end j0; ");
   start_world("x", 0, 2);
-  sml_registry_on_job_failed(w.r, 0, 101);
+  sml_registry_on_job_failed(w.r, 0, 101, NULL);
   take_effects();
   EXPECT("c1<ABORT -3; c1 close; c0<ABORT -3; c0 close; end j0; ");
-  sml_registry_on_job_failed(w.r, 0, 101);
+  sml_registry_on_job_failed(w.r, 0, 101, NULL);
   take_effects();
   EXPECT("");
 }
@@ -430,7 +430,7 @@ static void random_engine_event(struct sml_prng *prng) {
       sml_registry_on_jump(w.r, number, epoch, 1);
       break;
     default:
-      sml_registry_on_job_failed(w.r, number, epoch);
+      sml_registry_on_job_failed(w.r, number, epoch, NULL);
   }
   take_effects();
 }

@@ -20,6 +20,8 @@ struct member {
   uint16_t contributor; /* that it is, or belongs to */
   bool has_nonce, is_registered, is_departed;
   struct sml_traffic traffic;
+  uint64_t mac; /* beside a switch: as it wrote them into the HELLO */
+  uint16_t port;
   uint16_t mark; /* of a lead: 1 + index in the engine's marks; 0: none in this pass */
 };
 
@@ -201,6 +203,21 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   for (uint32_t r = 0; r < job->world_size; r++)
     if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, job->members[r].contributor);
   return old;
+}
+
+bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
+                                           const uint16_t *contributors, struct sml_place *places) {
+  struct job *job = e->jobs[number];
+  SML_ASSERT(job != NULL && job->aggregator == NULL);
+  set_contributors(job, contributors);
+  job->epoch = epoch;
+  job->is_reported = job->is_blocked_reported = false;
+  for (uint32_t c = 0; c < job->num_contributors; c++) {
+    const struct member *m = &job->members[job->leads[c]];
+    if (!m->is_registered) return false;
+    places[c] = (struct sml_place){.addr = m->addr, .mac = m->mac, .port = m->port};
+  }
+  return true;
 }
 
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *e, uint16_t number) {
@@ -574,8 +591,12 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
 
 /* A HELLO registers where a rank's packets come from, and comes back in the same size: the path carries
  * such packets both ways. Or by the job's group, if it asks for that. */
-static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
+static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *hello, const uint8_t *payload,
                        const struct sml_addr *from) {
+  struct sml_header own = *hello;
+  const struct sml_header *h = &own;
+  own.slot = 0; /* beside a switch it is its port; phase and tag are the sender's MAC */
+  own.phase = own.tag = 0;
   struct job *job = e->jobs[h->job];
   struct member *m = &job->members[h->rank];
   if (h->payload_bytes < NONCE_BYTES || !m->has_nonce || sml_load_be64(payload) != m->nonce) {
@@ -595,6 +616,8 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
          (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
+  m->port = hello->slot;
+  m->mac = (uint64_t)hello->phase << 16 | (hello->tag & 0xffff);
   m->traffic.num_hellos++;
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
@@ -607,10 +630,26 @@ static struct member *find_sender(const struct job *job, const struct sml_header
   return h->rank < job->num_contributors ? &job->members[job->leads[h->rank]] : NULL;
 }
 
+/* A HELLO that came through a switch was written into. */
+static bool may_lack_crc(const struct sml_aggregator_engine *e, const struct sml_header *h) {
+  if (sml_wire_is_without_crc(h)) return true;
+  return e->options.is_beside_switch && h->flags == 0 &&
+         (h->type == SML_PACKET_HELLO || h->type == SML_PACKET_SWITCH_REPORT);
+}
+
+/* A contributor's packet came to a slot of another operation, the switch says. */
+static void take_switch_report(struct sml_aggregator_engine *e, const struct sml_header *h) {
+  struct job *job = e->jobs[h->job];
+  count_drop(e, SML_DROP_TAG_MISMATCH, h);
+  if (job->is_reported || h->chunk >= job->num_contributors) return;
+  job->is_reported = true;
+  report(e, SML_EVENT_MISMATCH, h->job, job->leads[h->rank], job->leads[h->chunk], h->slot);
+}
+
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
   struct sml_header h;
   enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
-  if (error == SML_WIRE_BAD_CRC && e->options.is_switch_format && sml_wire_is_without_crc(&h)) error = SML_WIRE_OK;
+  if (error == SML_WIRE_BAD_CRC && e->options.is_switch_format && may_lack_crc(e, &h)) error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {
     count_drop(e, sml_drop_of_wire(error), NULL);
     return;
@@ -628,8 +667,10 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);
-  else if (h.type != SML_PACKET_UPDATE && h.type != SML_PACKET_PROBE) drop = SML_DROP_BAD_TYPE;
+  else if (h.type != SML_PACKET_UPDATE && h.type != SML_PACKET_PROBE && h.type != SML_PACKET_SWITCH_REPORT)
+    drop = SML_DROP_BAD_TYPE;
   else if (!member->is_registered || !sml_addr_equal(&member->addr, frame->from)) drop = SML_DROP_WRONG_SOURCE;
+  else if (h.type == SML_PACKET_SWITCH_REPORT) take_switch_report(e, &h);
   else if (job->aggregator == NULL) drop = SML_DROP_NOT_STARTED;
   else {
     if (!job->is_busy) e->busy[e->num_busy++] = h.job;

@@ -32,6 +32,7 @@ struct sml_aggregator_engine_options {
   const struct sml_quant_kernels *kernels;
   uint32_t lane;
   bool is_switch_format; /* of all its jobs: docs/PROTOCOL.md "Switch format" */
+  bool is_beside_switch; /* a switch sums; HELLOs come through it, and what it cannot do itself */
   struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
   /* Called on the engine's thread; must not block. */
   void (*on_event)(void *user, const struct sml_aggregator_event *event);
@@ -56,6 +57,15 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
                                                        const uint16_t *contributors,
                                                        const struct sml_key *key);
+/* The start of a job that a switch sums: the places of its contributors' lowest ranks, as their HELLOs came by
+ * ([num_contributors], out). False: one has sent none. */
+struct sml_place {
+  struct sml_addr addr;
+  uint64_t mac;  /* 48 bits */
+  uint16_t port; /* of the switch */
+};
+bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
+                                           const uint16_t *contributors, struct sml_place *places_out);
 /* The multicast group of an open job's lane: HELLOs that ask for it are echoed there. */
 void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *engine, uint16_t job,
                                        const struct sml_addr *group);

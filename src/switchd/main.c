@@ -8,12 +8,14 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "dataplane/bmv2.h"
 #include "switchd/http.h"
 #include "switchd/notify.h"
 #include "switchd/settings.h"
 #include "switchd/status_json.h"
 #include "switchd/trace_files.h"
 
+#define SWITCH_SLOTS 2048u /* unless asked for: those of p4/ */
 #define ERROR_BYTES 4608u /* a path and a sentence */
 
 struct daemon {
@@ -23,6 +25,7 @@ struct daemon {
   struct sml_trace_files trace_files;
   struct sml_aggd *aggd;
   struct sml_http *http;
+  struct sml_bmv2 *bmv2; /* NULL: no switch sums */
   char addr_text[64];
 };
 
@@ -117,11 +120,25 @@ static void use_log_settings(const struct sml_settings *s) {
   sml_log_set_format(s->log_format);
 }
 
+static bool use_switch(struct daemon *d) {
+  struct sml_settings *s = &d->settings;
+  if (s->aggd.pool_slots == 0) s->aggd.pool_slots = SWITCH_SLOTS;
+  const struct sml_bmv2_options options = {.runtime = s->switch_addr,
+                                           .packet_lanes = s->aggd.packet_lanes,
+                                           .pool_slots = s->aggd.pool_slots,
+                                           .cpu_port = (uint16_t)s->switch_cpu_port};
+  d->bmv2 = sml_bmv2_create(&options);
+  if (!d->bmv2) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  s->aggd.dataplane = sml_bmv2_dataplane(d->bmv2);
+  return true;
+}
+
 /* Service, HTTP, port file. False: something was said on stderr. */
 static bool start(struct daemon *d) {
   char error[ERROR_BYTES];
   struct sml_settings *s = &d->settings;
   struct sml_addr addr;
+  if (s->dataplane && !use_switch(d)) return false;
   if (sml_aggd_start(&s->aggd, &d->aggd, error, sizeof error) != 0) {
     fprintf(stderr, "switchmld: %s\n", error);
     return false;
@@ -139,6 +156,7 @@ static bool start(struct daemon *d) {
 static void stop(struct daemon *d) {
   sml_http_stop(d->http);
   if (d->aggd) sml_aggd_stop(d->aggd);
+  sml_bmv2_destroy(d->bmv2);
   sml_settings_clear(&d->settings);
 }
 

@@ -33,6 +33,9 @@ enum option_key {
   KEY_TRACE_DIR,
   KEY_TRACE_EVENTS,
   KEY_SWITCH_FORMAT,
+  KEY_DATAPLANE,
+  KEY_SWITCH,
+  KEY_SWITCH_CPU_PORT,
   KEY_CONFIG,
   KEY_CHECK_CONFIG,
 };
@@ -83,6 +86,12 @@ static const struct argp_option option_table[] = {
      "Run all jobs as a programmable switch would: 32, 64, 128 or 256 lanes a packet, at most 30 ranks, without keys "
      "and retry. Default: never",
      0},
+    {"dataplane", KEY_DATAPLANE, "WHAT", 0,
+     "Who sums: software, or bmv2: a simple_switch with SwitchML's program between this host and the ranks. Then with "
+     "--switch-format, one lane, and an address in --listen. Default software",
+     0},
+    {"switch", KEY_SWITCH, "ADDRESS:PORT", 0, "The switch's runtime (Thrift). Default 127.0.0.1:9090", 0},
+    {"switch-cpu-port", KEY_SWITCH_CPU_PORT, "N", 0, "The switch's port to this host: 0 to 511. Default 0", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"log-format", KEY_LOG_FORMAT, "FORMAT", 0, "text or json, one object a line. Default text", 0},
     {"http", KEY_HTTP, "ADDRESS:PORT", 0,
@@ -220,6 +229,7 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
                 {KEY_MAX_PER_HOST, 1, 65536},
                 {KEY_MULTICAST_TTL, 1, 255},
                 {KEY_SWITCH_FORMAT, 32, 256},
+                {KEY_SWITCH_CPU_PORT, 0, 511},
                 {KEY_TRACE_EVENTS, 1, SML_TRACE_MAX_EVENTS}};
   uint32_t i = 0;
   while (ranges[i].key != key) SML_ASSERT(++i < SML_ARRAY_LEN(ranges));
@@ -231,6 +241,7 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
   else if (key == KEY_MAX_JOBS) s->aggd.max_jobs = value;
   else if (key == KEY_MAX_CONNECTIONS) s->aggd.max_connections = value;
   else if (key == KEY_MAX_PER_HOST) s->aggd.max_connections_per_host = value;
+  else if (key == KEY_SWITCH_CPU_PORT) s->switch_cpu_port = value;
   else if (key == KEY_SWITCH_FORMAT) s->aggd.packet_lanes = value;
   else if (key == KEY_MULTICAST_TTL) s->aggd.multicast.ttl = (uint8_t)value;
   else s->aggd.trace_events = value;
@@ -248,6 +259,9 @@ static bool take_text(int key, const char *text, struct sml_settings *s, const s
       return expect(sml_poll_parse(text, &s->aggd.poll), text, "not auto, busy or block", why);
     case KEY_CPUS:
       return expect(sml_cpus_parse(text, &s->aggd.cpus), text, "no list of processors, as in 0-3,8", why);
+    case KEY_DATAPLANE:
+      s->dataplane = strcmp(text, "bmv2") == 0 ? text : NULL;
+      return expect(s->dataplane || strcmp(text, "software") == 0, text, "not software or bmv2", why);
     case KEY_TRACE:
       return take_trace_level(text, &s->aggd.trace_level, why);
     case KEY_LOG_LEVEL:
@@ -271,6 +285,7 @@ bool sml_option_take(uint32_t number, const char *text, struct sml_settings *s, 
               {KEY_PCAP, &s->aggd.pcap_path},
               {KEY_TRACE_DIR, &s->trace_folder},
               {KEY_HTTP, &s->http},
+              {KEY_SWITCH, &s->switch_runtime},
               {KEY_PORT_FILE, &s->port_file},
               {KEY_CONFIG, &s->config_path}};
   const int key = option_table[number].key;

@@ -21,6 +21,9 @@ struct sml_settings {
   enum sml_log_level log_level;
   enum sml_log_format log_format;
   const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *http, *trace_folder, *config_path;
+  const char *dataplane, *switch_runtime; /* NULL: this daemon's own lanes */
+  struct sml_addr switch_addr;            /* of switch_runtime */
+  uint32_t switch_cpu_port;
   bool is_check; /* --check-config */
   struct sml_addr http_addr;
   struct sml_option_texts texts;

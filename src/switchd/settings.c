@@ -192,13 +192,24 @@ static bool take_multicast(struct reading *r) {
   return true;
 }
 
+static bool take_switch(struct reading *r) {
+  char reason[256], place[4096];
+  struct sml_settings *s = r->s;
+  const char *runtime = s->switch_runtime ? s->switch_runtime : "127.0.0.1:9090";
+  if (!s->dataplane) return true;
+  if (s->aggd.packet_lanes == 0 || s->aggd.num_lanes > 1)
+    return fail(r, STATUS_USAGE, "--dataplane bmv2 goes with --switch-format, as the program has it, and one lane");
+  if (sml_addr_parse(runtime, 9090, &s->switch_addr, reason, sizeof reason)) return true;
+  return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
+}
+
 /* What texts mean together. */
 static bool finish(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
   if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
-  if (!take_multicast(r)) return false;
+  if (!take_multicast(r) || !take_switch(r)) return false;
   if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535)
