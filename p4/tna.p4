@@ -150,6 +150,12 @@ control Decide(inout headers_t hdr, inout meta_t m) {
   }
 }
 
+control Missing(inout headers_t hdr, inout meta_t m) {
+  apply {
+    hdr.missing.ranks = m.missing[7:0] ++ m.missing[15:8] ++ m.missing[23:16] ++ m.missing[31:24];
+  }
+}
+
 control Tag(inout headers_t hdr, inout meta_t m) {
   Register<tag_t, bit<32>>(CELLS) tags;
   RegisterAction<tag_t, bit<32>, bit<32>>(tags) store = {

@@ -8,6 +8,8 @@
  *           the result takes the cell's wire
  *   Grant   COMPLETED draws and stores, REPEATED reads into the packet
  *   Sum     op on all lanes
+ *   Missing m.missing as the payload of PENDING
+ * A target that defines PASSES_HELLO on hands it to the software as it came.
  * Rule: one access to a register a packet. A table is never applied twice either.
  *
  * Tables that the control plane fills (docs/p4.md says with what):
@@ -22,6 +24,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
   Tag() tag;
   Grant() grant;
   Sum() sum;
+  Missing() missing;
 
   @name(".is_ours") action is_ours(bit<16> cpu_port) {
     m.cpu_port = cpu_port;
@@ -44,7 +47,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
     m.cursor = cursor;
     m.group = group;
     m.port = port;
-    m.is_checked = is_checked;
+    m.checked = (bit<16>)is_checked << 2; /* FLAG_CHECKED or 0 */
   }
   @name(".member") table member {
     key = {
@@ -98,10 +101,12 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
   /* Learning by greeting: switchmld reads where a member is out of its HELLO. */
   action greet() {
     m.verdict = GREETED;
+#ifndef PASSES_HELLO
     hdr.sml.slot = m.ingress;
     hdr.sml.phase = hdr.ethernet.src[47:16];
     hdr.sml.tag = (bit<32>)hdr.ethernet.src[15:0];
     hdr.udp.checksum = 0;
+#endif
     punt();
   }
 
@@ -143,10 +148,6 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
     hdr.sml.payload_bytes = 4;
     hdr.sml.flags = 0;
     hdr.missing.setValid();
-    hdr.missing.ranks_0 = m.missing[7:0];
-    hdr.missing.ranks_8 = m.missing[15:8];
-    hdr.missing.ranks_16 = m.missing[23:16];
-    hdr.missing.ranks_24 = m.missing[31:24];
     EACH_BLOCK(HIDE_BLOCK)
   }
   /* Two members do not agree: switchmld hears of it and ends the job. */
@@ -172,13 +173,15 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
         greet();
       } else if (m.kind != KIND_NONE) {
         m.turn = (bit<8>)hdr.sml.phase[1:1];
+        bit<16> checked = hdr.sml.flags & FLAG_CHECKED;
         if (!member.apply().hit) {
           m.verdict = PUNTED; /* switchmld knows the reason */
           punt();
         } else if (!window.apply().hit) {
           m.verdict = BAD_SLOT;
-        } else if (m.kind == KIND_UPDATE &&
-                   (hdr.sml.flags & FLAG_CHECKED != 0) != (m.is_checked == 1 && hdr.sml.wire_reducer == WIRE_SUM)) {
+        } else if (m.kind == KIND_UPDATE && hdr.sml.wire_reducer == WIRE_SUM && checked != m.checked) {
+          m.verdict = BAD_TYPE;
+        } else if (m.kind == KIND_UPDATE && hdr.sml.wire_reducer != WIRE_SUM && checked != 0) {
           m.verdict = BAD_TYPE;
         } else if (hdr.sml.flags & FLAG_BY_GRANT != 0) {
           m.verdict = STALE_PHASE; /* a switch keeps no list of grants */
@@ -198,12 +201,13 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
             sum.apply(hdr, m);
             if (m.verdict == COMPLETED || m.verdict == REPEATED) {
               bit<16> flags = 0;
-              if (m.is_checked == 1 && hdr.sml.wire_reducer == WIRE_SUM) flags = FLAG_CHECKED;
+              if (hdr.sml.wire_reducer == WIRE_SUM) flags = m.checked;
               if (m.verdict == REPEATED) flags = flags | FLAG_RETRANSMISSION;
               result(flags);
               if (m.verdict == COMPLETED) m.way = WAY_GROUP;
             } else if (m.verdict == ASKED || m.verdict == NEEDLESS) {
               pend();
+              missing.apply(hdr, m);
             }
           }
         }

@@ -122,10 +122,7 @@ header sml_h {
 
 /* Payload of PENDING: rank r is bit r % 8 of byte r / 8. */
 header missing_h {
-  bit<8> ranks_0;
-  bit<8> ranks_8;
-  bit<8> ranks_16;
-  bit<8> ranks_24;
+  bit<32> ranks;
 }
 
 #define LANE_FIELD(block, i) bit<32> v##i;
@@ -155,7 +152,7 @@ struct meta_t {
   bit<16> cursor;   /* index of the lane's cursor of grants */
   bit<16> group;    /* out: multicast group of results, or of a flood */
   bit<16> port;     /* out: the member's port */
-  bit<8> is_checked;
+  bit<16> checked;  /* FLAG_CHECKED if the job's sums have check words */
   /* made on the way */
   bit<8> turn;      /* bit 1 of the phase */
   bit<8> kind;

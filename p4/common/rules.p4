@@ -39,6 +39,23 @@ control Kind(inout headers_t hdr, inout meta_t m) {
   }
 }
 
+/* Byte by byte, the lowest first, and each step from what the one before left: p4c-dpdk keeps every part of an
+ * expression in a field of its own. */
+control Missing(inout headers_t hdr, inout meta_t m) {
+  apply {
+    hdr.missing.ranks = m.missing & 0xff;
+    m.missing = m.missing >> 8;
+    hdr.missing.ranks = hdr.missing.ranks << 8;
+    hdr.missing.ranks = hdr.missing.ranks | (m.missing & 0xff);
+    m.missing = m.missing >> 8;
+    hdr.missing.ranks = hdr.missing.ranks << 8;
+    hdr.missing.ranks = hdr.missing.ranks | (m.missing & 0xff);
+    m.missing = m.missing >> 8;
+    hdr.missing.ranks = hdr.missing.ranks << 8;
+    hdr.missing.ranks = hdr.missing.ranks | m.missing;
+  }
+}
+
 /* The rules of the cell (docs/PROTOCOL.md section 3), from its word as it was. */
 control Decide(inout headers_t hdr, inout meta_t m) {
   apply {
