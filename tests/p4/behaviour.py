@@ -6,13 +6,13 @@ of the cells once."""
 import struct
 
 import frames
+from dpdk import GROUP
 from frames import (BY_GRANT, CHECKED, DEAF, HELLO, KEYED, MAX, PENDING, PROBE, REPORT, RESULT, RETRANSMISSION, UPDATE,
                     Head, Host)
 
 NUM_RANKS, CPU, NUM_PORTS = 3, 3, 5
 AGGREGATOR = Host(0x020000000064, frames.ip("10.0.0.100"), 5000)
 MEMBERS = [Host(0x020000000001 + rank, frames.ip(f"10.0.0.{1 + rank}"), 6000 + rank) for rank in range(NUM_RANKS)]
-GROUP = Host(0x01005e010203, frames.ip("239.1.2.3"), 7000) # where the target without egress sends results
 STRANGER = Host(0x020000000099, frames.ip("10.0.0.99"), 9999)
 BASE, SLOTS, EPOCH, FIRST_CHUNK = 64, 16, 0xdeadbeef, 100
 BROADCAST = 0xffffffffffff

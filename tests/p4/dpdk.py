@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""p4/pna.p4 in DPDK's pipeline: from .spec to a shared object, and a run of it over packet files (pipeline.c)."""
+"""p4/pna.p4 in DPDK's pipeline: from .spec to a shared object, and a run of it over packet files (pipeline.c).
+
+p4c-dpdk writes what stands in the shared control as _TABLE and _ACTION_0, and registers by the path to them."""
 import os
 import subprocess
 
 import frames
+from frames import Host
 from plan import FIRST_RESULT_GROUP, FLOOD_GROUP, words
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+CURSOR, VERDICTS = "aggregate_grant_cursor", "verdicts_0"
+GROUP = Host(0x01005e010203, frames.ip("239.1.2.3"), 7000) # where results go: there is no egress
 
 
 def run(arguments, folder, deadline_s=300):
@@ -34,40 +39,75 @@ def build(folder, spec, headers):
     return None
 
 
-def script(plan, group_of, verdicts):
-    """What the control plane does first. group_of(job): the host to which results go."""
+def fill_job(plan, job, cursor, copies):
+    number, group, aggregator = job["number"], FIRST_RESULT_GROUP + job["number"], plan["aggregator"]
+    mask = 0xffff & ~(job["num_slots"] - 1)
+    yield f"register {CURSOR} {cursor} {job['first_chunk'] + job['num_slots']}"
+    yield f"entry _window match {number:#x} {job['slot_base']:#x}/{mask:#x} priority 1 action _is_inside_0"
+    yield f"entry copies match {group:#x} action {copies}"
+    for member in job["members"]:
+        for turn in (0, 1):
+            me, full, last = words(member["rank"], len(job["members"]), turn)
+            yield (f"entry _member match {number:#x} {job['epoch']:#x} {member['rank']:#x} {turn:#x} {member['ip']:#x} "
+                   f"{member['udp_port']:#x} {aggregator['udp_port']:#x} "
+                   f"action _is_member_0 me {me:#x} full {full:#x} last {last:#x} cursor {cursor:#x} "
+                   f"group {group:#x} port {member['port']:#x} is_checked {int(job['is_checked']):#x}")
+
+
+def script(plan, copies, verdicts=()):
+    """What the control plane does first. copies: the action that sends a job's results; all go to GROUP. verdicts: of
+    which the counts are to be shown in the end."""
     aggregator = plan["aggregator"]
-    lines = [f"entry aggregator match {aggregator['ip']:#x} {aggregator['udp_port']:#x} "
-             f"action is_ours cpu_port {plan['cpu_port']:#x}",
-             f"entry l2 match {aggregator['mac']:#x} action forward port {plan['cpu_port']:#x}"]
+    lines = [f"entry _aggregator match {aggregator['ip']:#x} {aggregator['udp_port']:#x} "
+             f"action _is_ours_0 cpu_port {plan['cpu_port']:#x}",
+             f"entry _l2 match {aggregator['mac']:#x} action _forward_0 port {plan['cpu_port']:#x}",
+             f"entry copies match {FLOOD_GROUP:#x} action copy_4 port 0x0",
+             f"entry replica match {aggregator['udp_port']:#x} " # all jobs of a plan have one lane
+             f"action to_member mac {GROUP.mac:#x} ip {GROUP.ip:#x} port {GROUP.udp:#x}"]
     lines += [f"entry ports match {port:#x} action send port {port:#x}" for port in range(plan["num_ports"])]
     lines += [f"mirror {session} {session}" for session in (1, 2, 3)]
-    lines.append(f"entry copies match {FLOOD_GROUP:#x} action copy_4 port 0x0")
     for cursor, job in enumerate(plan["jobs"]):
-        number, group = job["number"], FIRST_RESULT_GROUP + job["number"]
-        host, mask = group_of(job), 0xffff & ~(job["num_slots"] - 1)
-        lines += [f"register cursor {cursor} {job['first_chunk'] + job['num_slots']}",
-                  f"entry window match {number:#x}/0xffff {job['slot_base']:#x}/{mask:#x} priority 1 action is_inside",
-                  f"entry copies match {group:#x} action copy_3 port 0x0"]
-        if cursor == 0: # all jobs of a plan have one lane, and one address for results
-            lines.append(f"entry replica match {aggregator['udp_port']:#x} "
-                         f"action to_member mac {host.mac:#x} ip {host.ip:#x} port {host.udp:#x}")
-        for member in job["members"]:
-            for turn in (0, 1):
-                me, full, last = words(member["rank"], len(job["members"]), turn)
-                lines.append(f"entry member match {number:#x} {job['epoch']:#x} {member['rank']:#x} {turn:#x} "
-                             f"{member['ip']:#x} {member['udp_port']:#x} {aggregator['udp_port']:#x} "
-                             f"action is_member me {me:#x} full {full:#x} last {last:#x} cursor {cursor:#x} "
-                             f"group {group:#x} port {member['port']:#x} is_checked {int(job['is_checked']):#x}")
-    return "\n".join(lines + [f"show verdicts {verdict}" for verdict in verdicts]) + "\n"
+        lines += fill_job(plan, job, cursor, copies)
+    return "\n".join(lines + [f"show {VERDICTS} {verdict}" for verdict in verdicts]) + "\n"
 
 
 def play(folder, sent, num_ports, text):
-    """Runs the packets. Returns (exit status, what it said)."""
+    """Runs the packets, built in this folder. Returns (exit status, what it said)."""
     frames.write_pcap(os.path.join(folder, "in.pcap"), list(enumerate(sent)))
     with open(os.path.join(folder, "io"), "w", encoding="ascii") as file:
-        file.write("mirroring slots 4 sessions 64\nport in 0 source mempool POOL file in.pcap loop 1 packets 0\n")
+        file.write("mirroring slots 4 sessions 64\nport in 0 ring IN bsz 1\n")
         file.writelines(f"port out {port} sink file port{port}_out.pcap\n" for port in range(num_ports))
+        file.write(f"port out {num_ports} sink file none\n") # the last one takes what is dropped
     with open(os.path.join(folder, "script"), "w", encoding="ascii") as file:
         file.write(text)
-    return run(["./pipeline", "./switchml.so", "io", "script"], folder, 60)
+    return run(["./pipeline", "./switchml.so", "io", "script", "in.pcap"], folder, 60)
+
+
+def readdressed(frame, member):
+    """A frame as if it had been sent to this member."""
+    head = frame[14:24] + b"\0\0" + frame[26:30] + member["ip"].to_bytes(4, "big")
+    head = head[:10] + frames.checksum(head).to_bytes(2, "big") + head[12:]
+    return (member["mac"].to_bytes(6, "big") + frame[6:14] + head + frame[34:36] +
+            member["udp_port"].to_bytes(2, "big") + frame[38:])
+
+
+def play_vectors(folder, vectors, plan):
+    """Runs the packets of a folder of vectors. The network's part is done here: what is sent to GROUP reaches each
+    member of the job, at its port. Returns what went wrong, or None."""
+    ports, group_port = range(plan["num_ports"]), plan["num_ports"]
+    sent = sorted(each for port in ports
+                  for each in frames.read_timed(os.path.join(vectors, f"port{port}_in.pcap")))
+    status, said = play(folder, [frame for _, frame in sent], group_port + 1, script(plan, f"copy_1 port {group_port:#x}"))
+    if status != 0:
+        return f"exit status {status}: {said[:2000]}"
+    out = {port: frames.read_timed(os.path.join(folder, f"port{port}_out.pcap")) for port in [*ports, group_port]}
+    jobs = {job["number"]: job for job in plan["jobs"]}
+    for time_us, frame in out.pop(group_port):
+        _, target, head, _, is_sound = frames.parse(frame)
+        if target != GROUP or not is_sound:
+            return f"a result went to {target}, IPv4 checksum {is_sound}"
+        for member in jobs[head.job]["members"]:
+            out[member["port"]].append((time_us, readdressed(frame, member)))
+    for port, each in out.items():
+        frames.write_pcap(os.path.join(vectors, f"port{port}_out.pcap"), sorted(each, key=lambda pair: pair[0]))
+    return None

@@ -61,14 +61,19 @@ def write_pcap(path, frames):
             file.write(struct.pack("<IIII", 1 + time_us // 1000000, time_us % 1000000, len(frame), len(frame)) + frame)
 
 
-def read_pcap(path):
+def read_timed(path):
+    """[(microseconds, frame)]"""
     with open(path, "rb") as file:
         data = file.read()
     frames, at = [], 24
     while at + 16 <= len(data):
-        num_bytes = struct.unpack("<I", data[at + 8:at + 12])[0]
+        seconds, fraction_us, num_bytes = struct.unpack("<III", data[at:at + 12])
         if at + 16 + num_bytes > len(data):
             break  # it is still being written
-        frames.append(data[at + 16:at + 16 + num_bytes])
+        frames.append((seconds * 1000000 + fraction_us, data[at + 16:at + 16 + num_bytes]))
         at += 16 + num_bytes
     return frames
+
+
+def read_pcap(path):
+    return [frame for _, frame in read_timed(path)]

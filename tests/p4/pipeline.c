@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * pipeline --code SPEC CODE: makes C of a program of p4c-dpdk, to be compiled to a shared object.
- * pipeline LIBRARY IO SCRIPT: runs that over the packet files that IO names, until all packets are through.
+ * pipeline LIBRARY IO SCRIPT PACKETS: runs that over the packets of a file of frames.py, which come in by the ring IN
+ * and go out as IO says. One packet is through before the next comes: the pipeline works on several at a time, and
+ * one that needs fewer tables would overtake.
  * SCRIPT has a line for each thing that a control plane does first:
  *   entry TABLE match ... action ...     a table entry, in the words of DPDK's table files
  *   default TABLE action ...             what a miss does
@@ -10,14 +12,15 @@
  * Written for `make check-p4`; no huge pages, no devices. */
 #include <rte_eal.h>
 #include <rte_mbuf.h>
+#include <rte_ring.h>
 #include <rte_swx_ctl.h>
 #include <rte_swx_pipeline.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 2000
-#define INSTRUCTIONS_A_ROUND 20000
+#define INSTRUCTIONS_A_PACKET 20000 /* a few hundred times what one needs, all threads of the pipeline counted */
+#define FILE_HEAD_BYTES 24
 
 static void fail(const char *what, const char *of) {
   fprintf(stderr, "pipeline: %s: %s\n", what, of);
@@ -74,13 +77,32 @@ static int make_code(const char *spec_path, const char *code_path) {
   return fclose(code) == 0 ? 0 : 1;
 }
 
+static void run_packets(struct rte_swx_pipeline *pipeline, struct rte_mempool *pool, struct rte_ring *in,
+                        const char *path) {
+  FILE *file = fopen(path, "rb");
+  uint32_t head[4]; /* seconds, microseconds, bytes that are here, bytes that it had */
+  if (file == NULL || fseek(file, FILE_HEAD_BYTES, SEEK_SET) != 0) fail("cannot read", path);
+  while (fread(head, sizeof(head), 1, file) == 1) {
+    struct rte_mbuf *packet = rte_pktmbuf_alloc(pool);
+    if (packet == NULL || head[2] > rte_pktmbuf_tailroom(packet)) fail("no room for a packet", path);
+    if (fread(rte_pktmbuf_append(packet, (uint16_t)head[2]), head[2], 1, file) != 1) fail("cut short", path);
+    if (rte_ring_enqueue(in, packet) != 0) fail("ring", "full");
+    rte_swx_pipeline_run(pipeline, INSTRUCTIONS_A_PACKET);
+    rte_swx_pipeline_flush(pipeline);
+  }
+  fclose(file);
+}
+
 int main(int argc, char **argv) {
-  if (argc != 4) fail("usage", "pipeline --code SPEC CODE | LIBRARY IO SCRIPT");
+  const int makes_code = argc == 4 && strcmp(argv[1], "--code") == 0;
+  if (argc != 5 && !makes_code) fail("usage", "pipeline --code SPEC CODE | LIBRARY IO SCRIPT PACKETS");
   char *eal[] = {argv[0], "--no-huge", "--no-pci", "--no-shconf", "--log-level=3", "--no-telemetry", "-m", "256",
                  "-l",    "0"};
   if (rte_eal_init((int)(sizeof(eal) / sizeof(eal[0])), eal) < 0) fail("DPDK", "does not start");
-  if (strcmp(argv[1], "--code") == 0) return make_code(argv[2], argv[3]);
-  if (rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176, 0) == NULL) fail("pool", "no memory");
+  if (makes_code) return make_code(argv[2], argv[3]);
+  struct rte_mempool *pool = rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176, 0);
+  struct rte_ring *in = rte_ring_create("IN", 64, 0, RING_F_SP_ENQ | RING_F_SC_DEQ);
+  if (pool == NULL || in == NULL) fail("pool or ring", "no memory");
 
   FILE *io = fopen(argv[2], "r"), *script = fopen(argv[3], "r");
   if (io == NULL || script == NULL) fail("cannot read", argv[2]);
@@ -95,10 +117,7 @@ int main(int argc, char **argv) {
     do_line(pipeline, control, line);
   }
   if (rte_swx_ctl_pipeline_commit(control, 1) != 0) fail("commit", "refused");
-  for (int round = 0; round < ROUNDS; round++) {
-    rte_swx_pipeline_run(pipeline, INSTRUCTIONS_A_ROUND);
-    rte_swx_pipeline_flush(pipeline);
-  }
+  run_packets(pipeline, pool, in, argv[4]);
   rewind(script);
   while (fgets(line, sizeof(line), script) != NULL) show(pipeline, line);
   rte_swx_pipeline_free(pipeline);
