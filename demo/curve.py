@@ -131,7 +131,7 @@ def main():
         print(json.dumps({"curve": curve, "gradient_bytes": 4 * sum(p.numel() for p in model.parameters()),
                           "ranks": everyone}), flush=True)
     dist.barrier()
-    dist.destroy_process_group()
+    fashion.leave(arguments.backend)
 
 
 if __name__ == "__main__":

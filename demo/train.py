@@ -100,7 +100,7 @@ def main():
         print(json.dumps({"accuracy": accuracy(model), "gradient_bytes": gradients.numel() * 4, "ranks": everyone}),
               flush=True)
     dist.barrier()
-    dist.destroy_process_group()
+    fashion.leave(arguments.backend)
 
 
 if __name__ == "__main__":

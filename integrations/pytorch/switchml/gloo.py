@@ -72,8 +72,11 @@ def _is_another_thread_running():
     return False
 
 
-def _rest():
-    """Waits, for a short time at most, until no other thread has anything to do. Sleeping lends them the lock."""
+def rest():
+    """Waits, for a short time at most, until no other thread has anything to do. Sleeping lends them the lock.
+    Before a group is freed, too: its destructor joins its threads with the lock held, which one of them may want."""
+    if not _tensors_of_calls:
+        return
     num_quiet, deadline = 0, time.monotonic() + _REST_LIMIT_S
     while num_quiet < 3 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -82,8 +85,7 @@ def _rest():
 
 def end():
     """At exit. Returns how many tensors of the last calls will outlive the interpreter."""
-    if _tensors_of_calls:
-        _rest()
+    rest()
     alive = {id(tensor): tensor for call in _tensors_of_calls for tensor in (ref() for ref in call)
              if tensor is not None}
     for tensor in alive.values():

@@ -61,6 +61,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         why_off, is_required, self._has_float64, addresses = agree(exchange)
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
         self._offload, self._finisher, self._num_gloo_allreduces = None, Finisher(), 0
+        weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
             self._offload = Offload(store, rank, size, timeout, is_required)
