@@ -202,6 +202,8 @@ typedef struct sml_stats {
   uint32_t busiest_slot_chunks; /* results of the slot that had most: over the mean of all slots, how far slots that
                                  * waited for a repair were passed by (since the epoch began) */
   uint64_t lost_results; /* that came only when they were sent again; lost updates are in retransmissions */
+  uint32_t block_chunks; /* chunks of floats that share an exponent: 1, more where a programmable switch sums; 0 before
+                          * the job has an aggregator */
 } sml_stats;
 #define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
 

@@ -72,6 +72,7 @@ struct sml_bench_shape {
   uint64_t seed;
   uint32_t world_size;
   uint32_t num_lanes, chunk_bytes, num_slots;
+  uint32_t block_chunks; /* that share an exponent, as sml_stats has it */
 };
 struct sml_bench_check {
   uint64_t num_wrong;     /* bits differ from the scalar reference, or error beyond its bound */

@@ -76,11 +76,13 @@ static bool is_exact(const struct sml_bench_shape *shape) {
 }
 
 static struct sml_operation_plan make_plan(const struct sml_bench_shape *shape) {
+  const bool has_exponents = shape->type == SML_FLOAT32 && !is_exact(shape);
   return (struct sml_operation_plan){
       .num_elems = shape->num_elems,
       .type = (uint8_t)shape->type,
       .reduction = (uint8_t)shape->reduction,
-      .has_exponents = shape->type == SML_FLOAT32 && !is_exact(shape),
+      .has_exponents = has_exponents,
+      .block_chunks = has_exponents && shape->block_chunks > 1 ? (uint16_t)shape->block_chunks : 0,
       .elem_lanes = (uint8_t)(is_exact(shape) ? sml_limbs_per_elem(shape->world_size) : 0)};
 }
 
@@ -178,9 +180,10 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
   for (uint32_t lane = 0; lane < shape->num_lanes; lane++) {
     struct sml_range range;
     sml_range_make(&range, &plan, lane, shape->num_lanes, shape->chunk_bytes, shape->num_slots);
-    SML_ASSERT(range.num_elems == 0 || range.chunk_elems <= MAX_BLOCK_ELEMS);
-    for (uint64_t done = 0; done < range.num_elems; done += range.chunk_elems, block_idx++) {
-      size_t num_elems = (size_t)sml_min_u64(range.chunk_elems, range.num_elems - done);
+    const uint32_t block_elems = range.chunk_elems * range.block_chunks;
+    SML_ASSERT(range.num_elems == 0 || block_elems <= MAX_BLOCK_ELEMS);
+    for (uint64_t done = 0; done < range.num_elems; done += block_elems, block_idx++) {
+      size_t num_elems = (size_t)sml_min_u64(block_elems, range.num_elems - done);
       if (block_idx % num_slices == slice)
         check_block(b, shape, result, range.first_elem + done, num_elems, check);
     }

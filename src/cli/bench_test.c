@@ -120,19 +120,23 @@ static void make_exact_result(const struct sml_bench_shape *s, float *out) {
 
 /* What a right job gives: block after block through the scalar kernels, as engines do it. */
 static void make_result(const struct sml_bench_shape *s, void *out) {
-  const struct sml_operation_plan plan = {.num_elems = s->num_elems, .has_exponents = s->type == SML_FLOAT32};
+  const bool is_float = s->type == SML_FLOAT32;
+  const struct sml_operation_plan plan = {.num_elems = s->num_elems,
+                                          .has_exponents = is_float,
+                                          .block_chunks = is_float ? (uint16_t)s->block_chunks : 0};
   const struct sml_quant_kernels *k = &sml_quant_scalar;
   if (s->type == SML_FLOAT32 && sml_limbs_is_exact(s->num_elems, s->world_size)) {
     make_exact_result(s, out);
     return;
   }
-  int32_t *in = malloc(s->chunk_bytes), *lanes = malloc(s->chunk_bytes), *acc = aligned_alloc(64, 65536);
+  int32_t *in = malloc(65536), *lanes = malloc(65536), *acc = aligned_alloc(64, 65536);
   for (uint32_t lane = 0; lane < s->num_lanes; lane++) {
     struct sml_range range;
     sml_range_make(&range, &plan, lane, s->num_lanes, s->chunk_bytes, s->num_slots);
-    for (uint64_t chunk = 0; chunk < range.num_data_chunks; chunk++) {
-      uint64_t first = range.first_elem + chunk * range.chunk_elems;
-      size_t n = (size_t)sml_min_u64(range.chunk_elems, range.first_elem + range.num_elems - first);
+    const uint64_t block_elems = range.chunk_elems * range.block_chunks;
+    for (uint64_t done = 0; done < range.num_elems; done += block_elems) {
+      uint64_t first = range.first_elem + done;
+      size_t n = (size_t)sml_min_u64(block_elems, range.num_elems - done);
       uint8_t code = 0;
       for (uint32_t rank = 0; rank < s->world_size && s->type == SML_FLOAT32; rank++) {
         sml_bench_fill(in, s->type, s->seed, rank, first, n);
@@ -179,7 +183,8 @@ static void right_results_pass_and_any_wrong_bit_is_counted(void **state) {
                                 .world_size = 2 + i % 4,
                                 .num_lanes = 1 + i % 3,
                                 .chunk_bytes = i < 12 ? 1432 : 8928,
-                                .num_slots = 16};
+                                .num_slots = 16,
+                                .block_chunks = i % 4 == 3 ? 7 : 0};
     uint32_t *result = calloc(s.num_elems, 4);
     make_result(&s, result);
     assert_int_equal(count_wrong(&s, result, 1, NULL), 0);
@@ -198,6 +203,9 @@ static void another_layout_gives_other_bits(void **state) {
   float *result = calloc(s.num_elems, 4);
   make_result(&s, result);
   s.chunk_bytes = 8928; /* the reference must depend on the blocks, or it proves nothing about them */
+  assert_true(count_wrong(&s, result, 1, NULL) > 0);
+  s.chunk_bytes = 1432;
+  s.block_chunks = 4; /* a switch's packets are short: several share an exponent */
   assert_true(count_wrong(&s, result, 1, NULL) > 0);
   free(result);
 }

@@ -354,7 +354,8 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
                                       .world_size = w->world_size,
                                       .num_lanes = sml_max_u32(stats.num_lanes, 1),
                                       .chunk_bytes = stats.chunk_bytes ? stats.chunk_bytes : 4096,
-                                      .num_slots = stats.num_slots ? stats.num_slots : 256};
+                                      .num_slots = stats.num_slots ? stats.num_slots : 256,
+                                      .block_chunks = stats.block_chunks};
   if (!check_same_options(w)) return false;
   for (uint32_t i = 0; i < o->num_sizes; i++) {
     struct sml_bench_result *r = &report->results[i];

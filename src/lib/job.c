@@ -334,6 +334,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.num_lanes = sml_job_num_lanes(job);
   stats.num_slots = job->start.num_slots;
   stats.chunk_bytes = job->start.chunk_bytes;
+  stats.block_chunks = sml_job_block_bytes(&job->start) / sml_max_u32(job->start.chunk_bytes, 1);
   stats.join_rtt_ns = job->start.rtt_ns;
   stats.slots_why = job->start.slots_why;
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)

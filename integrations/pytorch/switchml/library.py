@@ -44,7 +44,8 @@ class Stats(ctypes.Structure):
                 + [("num_local_ranks", ctypes.c_uint32), ("join_rtt_ns", ctypes.c_uint64)]
                 + [(name, ctypes.c_uint32) for name in ("slots_why", "window_chunks")]
                 + [(name, ctypes.c_uint64) for name in ("window_reductions", "ecn_marks", "needless_repeats")]
-                + [("busiest_slot_chunks", ctypes.c_uint32), ("lost_results", ctypes.c_uint64)])
+                + [("busiest_slot_chunks", ctypes.c_uint32), ("lost_results", ctypes.c_uint64)]
+                + [("block_chunks", ctypes.c_uint32)])
 
 
 def sized(struct_type):
