@@ -27,6 +27,8 @@ struct sml_dataplane {
   /* A slot (relative) of the job that waits for the contributor, or UINT32_MAX. */
   uint32_t (*find_blocked)(void *user, uint16_t job, uint32_t contributor);
   void (*close_job)(void *user, uint16_t job); /* if it has it */
+  /* What the switch dropped since it was opened, by reason [SML_NUM_DROPS]. One that does not answer adds nothing. */
+  void (*add_drops)(void *user, uint64_t *num_drops);
 };
 
 #endif

@@ -290,6 +290,7 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_
   struct lane *lane = &lanes->lanes[l];
   *port_out = sml_lanes_port(lanes, l);
   sml_aggregator_engine_drops(lane->engine, num_drops);
+  if (lanes->dataplane) lanes->dataplane->add_drops(lanes->dataplane->user, num_drops);
   lane->command.verb = VERB_LOOK;
   lane->command.look = NULL;
   lane->command.stats = stats_out;

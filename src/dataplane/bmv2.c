@@ -10,6 +10,7 @@
 #define CONTEXT 0
 #define CALL_NS (1 * SML_NS_PER_S)  /* one call */
 #define WORK_NS (2 * SML_NS_PER_S)  /* all calls of a job's start or end: leases go on meanwhile */
+#define LOOK_NS (100 * SML_NS_PER_MS) /* who asks for figures shall not hold leases up */
 #define MAX_PORTS 512u
 #define FLOOD_GROUP 1
 #define FIRST_JOB_GROUP 16u
@@ -109,10 +110,9 @@ static void delete_entry(struct sml_bmv2 *b, const char *table, int64_t *entry) 
   *entry = NONE;
 }
 
-static bool clear_table(struct sml_bmv2 *b, const char *table) {
-  begin(b, "standard:bm_mt_clear_entries");
-  sml_thrift_text(&b->thrift, 2, table);
-  sml_thrift_bool(&b->thrift, 3, false);
+/* Tables, groups and their nodes, registers, counters: what an earlier daemon left would get copies of results. */
+static bool reset_switch(struct sml_bmv2 *b) {
+  sml_thrift_begin(&b->thrift, "standard:bm_reset_state");
   return call(b, NULL);
 }
 
@@ -189,7 +189,6 @@ static bool flood_to_all_ports(struct sml_bmv2 *b) {
 
 static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
   struct sml_bmv2 *b = user;
-  static const char *const tables[] = {"aggregator", "member", "window", "l2", "replica"};
   struct sockaddr_in in;
   char last_lane[64], beyond[64];
   memcpy(&in, data_addr->bytes, sizeof in);
@@ -200,8 +199,7 @@ static bool open_switch(void *user, const struct sml_addr *data_addr, char *erro
   b->ip = ntohl(in.sin_addr.s_addr);
   b->port = sml_addr_port(data_addr);
   b->deadline_ns = sml_clock_ns() + 5 * SML_NS_PER_S;
-  for (size_t i = 0; i < SML_ARRAY_LEN(tables); i++)
-    if (!clear_table(b, tables[i])) return tell(b, error, error_bytes);
+  if (!reset_switch(b)) return tell(b, error, error_bytes);
   const uint32_t last = b->options.packet_lanes / 32 - 1;
   snprintf(last_lane, sizeof last_lane, VALUES "%u_31", last & 0xff);
   snprintf(beyond, sizeof beyond, VALUES "%u_0", (last + 1) & 0xff);
@@ -345,6 +343,21 @@ static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
   return UINT32_MAX;
 }
 
+/* The counter's first entries are the reasons in core's order. */
+static void add_drops(void *user, uint64_t *num_drops) {
+  struct sml_bmv2 *b = user;
+  const uint64_t deadline_ns = sml_clock_ns() + LOOK_NS;
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) {
+    int64_t values[2]; /* bytes, packets */
+    uint32_t num_values;
+    begin(b, "standard:bm_counter_read");
+    sml_thrift_text(&b->thrift, 2, "verdicts");
+    sml_thrift_i32(&b->thrift, 3, (int32_t)d);
+    if (!sml_thrift_end(&b->thrift, deadline_ns, values, 2, &num_values) || num_values < 2) return;
+    num_drops[d] += (uint64_t)values[1];
+  }
+}
+
 struct sml_bmv2 *sml_bmv2_create(const struct sml_bmv2_options *options) {
   struct sml_bmv2 *b = calloc(1, sizeof *b);
   if (b == NULL) return NULL;
@@ -354,7 +367,7 @@ struct sml_bmv2 *sml_bmv2_create(const struct sml_bmv2_options *options) {
     free(b);
     return NULL;
   }
-  b->dataplane = (struct sml_dataplane){b, open_switch, start_job, depart, find_blocked, close_job};
+  b->dataplane = (struct sml_dataplane){b, open_switch, start_job, depart, find_blocked, close_job, add_drops};
   sml_thrift_init(&b->thrift, &options->runtime);
   return b;
 }
