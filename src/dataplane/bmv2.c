@@ -105,7 +105,7 @@ static void delete_entry(struct sml_bmv2 *b, const char *table, int64_t *entry) 
   if (*entry == NONE) return;
   begin(b, "standard:bm_mt_delete_entry");
   sml_thrift_text(&b->thrift, 2, table);
-  sml_thrift_i64(&b->thrift, 3, *entry);
+  sml_thrift_i32(&b->thrift, 3, (int32_t)*entry);
   (void)call(b, NULL);
   *entry = NONE;
 }

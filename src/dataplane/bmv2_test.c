@@ -52,7 +52,7 @@ struct call {
   int fd;
   bool is_broken;
   uint32_t sequence;
-  int64_t numbers[MAX_FIELDS]; /* of the arguments that are numbers, by field */
+  int64_t numbers[MAX_FIELDS]; /* of the arguments that are i32, by field; of another type they are as good as none */
   char method[64], texts[MAX_FIELDS][64];
 };
 
@@ -114,8 +114,8 @@ static void take_value(struct call *c, uint8_t type, uint32_t field, uint32_t de
     take(c, bytes, num_bytes);
     for (size_t i = 0; i < num_bytes; i++) value = (int64_t)((uint64_t)value << 8 | bytes[i]);
     if (num_bytes == 4) value = (int32_t)value;
-    note(c, "%lld", (long long)value);
-    if (depth == 0 && field < MAX_FIELDS) c->numbers[field] = value;
+    note(c, type == SML_THRIFT_I64 ? "%lldL" : "%lld", (long long)value);
+    if (depth == 0 && field < MAX_FIELDS && type != SML_THRIFT_I64) c->numbers[field] = value;
   }
 }
 
@@ -207,7 +207,7 @@ static void carry_out(struct call *c, struct sml_thrift *reply) {
   struct stand_in *s = c->s;
   const char *name = strchr(c->method, ':') + 1;
   if (strcmp(name, "bm_reset_state") == 0) forget(s, NULL);
-  else if (strcmp(name, "bm_mt_add_entry") == 0) sml_thrift_i64(reply, 0, make(s, c->texts[2]));
+  else if (strcmp(name, "bm_mt_add_entry") == 0) sml_thrift_i32(reply, 0, (int32_t)make(s, c->texts[2]));
   else if (strcmp(name, "bm_mt_delete_entry") == 0) remove_one(c, reply, c->numbers[3], c->texts[2]);
   else if (strcmp(name, "bm_dev_mgr_show_ports") == 0) put_ports(reply);
   else if (strcmp(name, "bm_register_read") == 0) read_register(c, reply);
@@ -416,9 +416,9 @@ static void the_calls_of_a_job(void **state) {
   stand_in.log_bytes = 0;
   pthread_mutex_unlock(&stand_in.lock);
   assert_true(start_job(7, 2));
-  expect_calls("standard:bm_register_write_range 1=0 2=cell_phase 3=128 4=192 5=0\n"
-               "standard:bm_register_write_range 1=0 2=cell_map 3=128 4=192 5=0\n"
-               "standard:bm_register_write_range 1=0 2=cursor 3=3 4=4 5=41\n"
+  expect_calls("standard:bm_register_write_range 1=0 2=cell_phase 3=128 4=192 5=0L\n"
+               "standard:bm_register_write_range 1=0 2=cell_map 3=128 4=192 5=0L\n"
+               "standard:bm_register_write_range 1=0 2=cursor 3=3 4=4 5=41L\n"
                PRE "mgrp_create 1=0 2=19\n"
                ADD "window 3=[{1=0 2={1=0003}} {1=2 4={1=0040 2=ffe0}}] 4=is_inside 5=[] 6={1=1}\n"
                ADD "replica 3=[{1=0 2={1=beef}} {1=0 2={1=0061}}] 4=to_member 5=[020000000010 0a070064 9c40] 6={}\n"
