@@ -61,8 +61,8 @@ check-asan check-tsan check-clang: check-%:
 	@tools/check.py $* $(ARGS)
 
 .PHONY: check-p4
-check-p4:
-	@tests/p4/check.py $(ARGS)
+check-p4: all
+	@status=0; tests/p4/check.py $(ARGS) || status=1; tests/p4/e2e_bmv2.py || status=1; exit $$status
 
 SEEDS ?= 1000
 sim: all
