@@ -57,7 +57,16 @@ typedef enum sml_status {
   SML_ERR_KEY = -19              /* the aggregator's key is not this rank's, or a control message was forged */
 } sml_status;
 
-typedef enum sml_type { SML_FLOAT32 = 0, SML_INT32 = 1 } sml_type;
+/* What tensors are made of; float16 is IEEE's binary16, bfloat16 the upper half of a float32. How each travels, and how
+ * exact sums are: PROTOCOL.md, "Numbers". */
+typedef enum sml_type {
+  SML_FLOAT32 = 0,
+  SML_INT32 = 1,
+  SML_FLOAT16 = 2,
+  SML_BFLOAT16 = 3,
+  SML_FLOAT64 = 4, /* only where sml_job_options.float64_bits says so */
+  SML_INT64 = 5
+} sml_type;
 typedef enum sml_reduction { SML_SUM = 0, SML_AVG = 1 } sml_reduction;
 
 typedef struct sml_context sml_context;
@@ -136,6 +145,15 @@ typedef struct sml_job_options {
    * the job is joined, and used if every rank that receives from it hears it. 1: not here, and so not in this job; 0:
    * as SWITCHML_MULTICAST=1 or 0 says, else it is tried. */
   uint32_t no_multicast;
+  /* Bits on the wire of an element of float32, float16 and bfloat16: 32, or 16 (half the bytes; beside the largest
+   * element of its datagram, of any rank, a small one loses digits: PROTOCOL.md, "Numbers"). 0: SWITCHML_FLOAT_BITS,
+   * else 32 for float32, and for the others 16 in jobs of up to 16 ranks, 32 above. With more than 128 ranks it is 32.
+   * Equal on all ranks. */
+  uint32_t float_bits;
+  /* 64 or 96: bits on the wire of an element of float64, which has then up to 53 digits, but fewer than it has alone
+   * beside larger elements of its datagram. 0: SWITCHML_FLOAT64_BITS, else float64 is not offered. Equal on all
+   * ranks. */
+  uint32_t float64_bits;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
 
@@ -247,10 +265,10 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
 /* Submits out[i] = reduction over ranks of in[i], i < count; returns before it is done. `in` and
  * `out` (equal for in place, else disjoint; any alignment) are lent to the library until the
  * operation ends: do not write `in` nor touch `out` before. count 0 completes at once. On failure
- * nothing is sent and *operation_out is NULL. float32 is summed exactly and rounded once if count is
- * at most 128, else in block fixed point (PROTOCOL.md, "Numbers"): every rank gets the same bits; a
- * block with an Inf or NaN on any rank is NaN everywhere. int32 SUM wraps modulo 2^32; int32 AVG is
- * SML_ERR_UNSUPPORTED.
+ * nothing is sent and *operation_out is NULL. float32, float16 and bfloat16 are summed exactly and rounded once if
+ * count is at most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the
+ * same bits; a block with an Inf or NaN on any rank is NaN everywhere. int32 and int64 SUM wrap modulo 2^32 and 2^64;
+ * their AVG is SML_ERR_UNSUPPORTED, and so is float64 unless the job's float64_bits is set.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
 SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count,
                                  sml_type type, sml_reduction reduction,
@@ -258,13 +276,14 @@ SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t
                                  sml_operation **operation_out);
 
 /* Batches: small operations called between begin and end share packets, so that k of them cost about one packet's
- * round, not k. Those of at most 16 KiB of int32, or 128 elements of float32, are noted by sml_allreduce() and sent
- * together by sml_batch_end(), or earlier when what is noted has filled 64 KiB of what is sent (a float is 44 to 64
- * bytes); all others go their own way at once, ahead of what is noted. Nothing waits for later calls: what end has
- * returned for is under way. A batch changes no bit of a result. Each operation keeps its handle, key, status and
- * deadline, which counts from its own call; wait for it after end. A batch not ended by the first deadline in it
- * is a TIMEOUT. All in one must fit num_operations, or the rest is BUSY. Begin, end and the calls between are the same
- * on all ranks, in one order, else the job ends with SML_ERR_MISMATCH. Batches nest: the outermost end counts.
+ * round, not k. Those of at most 16 KiB of int32, 1365 elements of int64, or 128 of float32, float16 or bfloat16, are
+ * noted by sml_allreduce() and sent together by sml_batch_end(), or earlier when what is noted has filled 64 KiB of
+ * what is sent (a float is 44 to 64 bytes); all others go their own way at once, ahead of what is noted. Nothing waits
+ * for later calls: what end has returned for is under way. A batch changes no bit of a result. Each operation keeps
+ * its handle, key, status and deadline, which counts from its own call; wait for it after end. A batch not ended by
+ * the first deadline in it is a TIMEOUT. All in one must fit num_operations, or the rest is BUSY. Begin, end and the
+ * calls between are the same on all ranks, in one order, else the job ends with SML_ERR_MISMATCH. Batches nest: the
+ * outermost end counts.
  * Errors: INVALID_ARGUMENT, FORKED; of end also the status that the job, and what was noted, has failed with. */
 SML_API sml_status sml_batch_begin(sml_job *job);
 SML_API sml_status sml_batch_end(sml_job *job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/stream.h"
 
-#define ELEM_BYTES 4u /* float32 and int32, and their lanes */
+#define LANE_BYTES 4u
 #define GROUP_TENSOR_BYTES (2u << 20)
 #define SWITCH_BLOCK_LANES 512u
 
@@ -16,13 +16,13 @@ uint32_t sml_switch_block_chunks(uint32_t packet_lanes) {
 
 void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, uint32_t lane,
                     uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots) {
-  SML_ASSERT(lane < num_lanes && chunk_bytes >= ELEM_BYTES && chunk_bytes % ELEM_BYTES == 0);
-  SML_ASSERT(plan->elem_lanes <= 1 || !plan->has_exponents);
-  r->elem_bytes = ELEM_BYTES * sml_max_u32(plan->elem_lanes, 1);
+  SML_ASSERT(lane < num_lanes && chunk_bytes >= LANE_BYTES && chunk_bytes % LANE_BYTES == 0);
+  SML_ASSERT(plan->elem_lanes <= 1 || plan->lane_elems <= 1);
+  r->elem_bytes = LANE_BYTES * sml_max_u32(plan->elem_lanes, 1) / sml_max_u32(plan->lane_elems, 1);
   r->chunk_elems = chunk_bytes / r->elem_bytes;
   SML_ASSERT(r->chunk_elems > 0 && (plan->block_chunks == 0 || plan->has_exponents));
   r->block_chunks = sml_max_u32(plan->block_chunks, 1);
-  r->code_bytes = plan->block_chunks == 0 ? 1 : ELEM_BYTES;
+  r->code_bytes = plan->block_chunks == 0 ? 1 : LANE_BYTES;
   const uint64_t all_chunks = sml_div_ceil(plan->num_elems, r->chunk_elems);
   const uint64_t all_blocks = r->block_chunks == 1 ? all_chunks : sml_div_ceil(all_chunks, r->block_chunks);
   const uint64_t share = all_blocks / num_lanes, rest = all_blocks % num_lanes;
@@ -33,7 +33,7 @@ void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, 
   r->first_elem = sml_min_u64(first_chunk * r->chunk_elems, plan->num_elems);
   r->num_elems = sml_min_u64(r->num_data_chunks * r->chunk_elems, plan->num_elems - r->first_elem);
   r->group_chunks = plan->block_chunks == 0 ? sml_group_chunks(chunk_bytes, num_slots)
-                                            : plan->block_chunks * (chunk_bytes / ELEM_BYTES);
+                                            : plan->block_chunks * (chunk_bytes / LANE_BYTES);
   r->num_groups = plan->has_exponents ? (uint32_t)sml_div_ceil(r->num_data_chunks, r->group_chunks) : 0;
   r->num_chunks = r->num_data_chunks + r->num_groups;
 }
@@ -62,7 +62,7 @@ static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, uint
   c->block = r->block_chunks == 1 ? data_chunk : data_chunk / r->block_chunks;
   c->first_elem = r->first_elem + offset;
   c->num_elems = (uint32_t)sml_min_u64(r->chunk_elems, r->num_elems - offset);
-  c->payload_bytes = c->num_elems * r->elem_bytes;
+  c->payload_bytes = (c->num_elems * r->elem_bytes + LANE_BYTES - 1) & ~(LANE_BYTES - 1);
 }
 
 void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_chunk *c) {
@@ -93,7 +93,8 @@ void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_ch
 uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes) {
   uint64_t h = UINT64_C(0x53774d4c76310001); /* any constant but 0; part of wire version 1 */
   const uint64_t fields[] = {plan->number, plan->num_elems,
-                             (uint64_t)plan->elem_lanes << 16 | (uint64_t)plan->type << 8 | plan->reduction,
+                             (uint64_t)plan->lane_elems << 24 | (uint64_t)plan->elem_lanes << 16 |
+                                 (uint64_t)plan->type << 8 | plan->reduction,
                              (uint64_t)num_lanes << 32 | chunk_bytes, plan->key};
   for (size_t i = 0; i < SML_ARRAY_LEN(fields); i++) h = sml_mix64(h ^ fields[i]) + UINT64_C(0x9e3779b97f4a7c15);
   return h;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How an operation becomes chunks: a pure function of (operation, lanes, chunk size), equal on every
- * rank (docs/PROTOCOL.md "Stream"). Each lane gets one contiguous range of the tensor. For float32 the
+ * rank (docs/PROTOCOL.md "Stream"). Each lane gets one contiguous range of the tensor. For floats the
  * range's chunks come in groups, each preceded, one group ahead, by an exponent chunk:
  *     E0 E1 D(0) E2 D(1) E3 D(2) ... D(last)
- * where Eg carries one exponent code a data chunk of group g. int32 has data chunks only. */
+ * where Eg carries one exponent code a data chunk of group g. Integers and exact sums have data chunks only. */
 #ifndef SML_CORE_STREAM_H
 #define SML_CORE_STREAM_H
 
@@ -16,19 +16,26 @@ struct sml_operation_plan {
   uint64_t key;
   uint8_t type;       /* enum sml_type of the public header */
   uint8_t reduction;
-  bool has_exponents; /* float32 in block fixed point */
-  uint8_t elem_lanes; /* int32 lanes of an element; 0 counts as 1; more without exponents only */
+  bool has_exponents; /* floats in block fixed point */
+  uint8_t elem_lanes; /* int32 lanes of an element; 0 counts as 1 */
+  uint8_t lane_elems; /* elements of a lane: 2, and then elem_lanes is 0; 0 counts as 1 */
   /* Switch format: data chunks that share an exponent code, and codes are lanes (sml_switch_block_chunks()).
    * 0: ordinary format, a code a chunk, each a byte. With exponents only. */
   uint16_t block_chunks;
 };
+
+/* Lanes that all of it takes. */
+static inline uint64_t sml_plan_lanes(const struct sml_operation_plan *plan) {
+  return plan->lane_elems > 1 ? sml_div_ceil(plan->num_elems, plan->lane_elems)
+                              : plan->num_elems * sml_max_u32(plan->elem_lanes, 1);
+}
 
 /* One lane's part: elements [first_elem, first_elem + num_elems), which may be empty. */
 struct sml_range {
   uint64_t first_elem, num_elems;
   uint64_t num_data_chunks;
   uint32_t chunk_elems;      /* of a full data chunk */
-  uint32_t elem_bytes;       /* on the wire */
+  uint32_t elem_bytes;       /* on the wire; a chunk is filled up to a whole lane */
   uint32_t group_chunks;     /* data chunks a full group */
   uint32_t block_chunks;     /* data chunks that share an exponent code */
   uint32_t code_bytes;       /* of one on the wire */
@@ -51,7 +58,7 @@ size_t sml_stream_codes_bytes(const struct sml_range *range);
 /* The position-th chunk of a range. */
 struct sml_chunk {
   bool is_exponent;
-  uint32_t group;         /* of float32 chunks */
+  uint32_t group;         /* of chunks with exponents */
   uint64_t first_elem;    /* data: in the whole tensor */
   uint32_t num_elems;     /* data: elements; exponent: codes */
   uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */

@@ -53,7 +53,13 @@
 #define SML_FEATURE_RETRY 2u /* ranks keep inputs until all have the result, to survive a lost aggregator */
 /* JOIN: this rank can run jobs in switch format, if the aggregator wants them so. START: this job is. */
 #define SML_FEATURE_SWITCH 4u
-#define SML_KNOWN_FEATURES (SML_FEATURE_CHECK | SML_FEATURE_RETRY | SML_FEATURE_SWITCH)
+/* How floats travel, if all ranks want it otherwise than by type (quant/format.h): with 16 or 32 bits; and whether
+ * float64 does, with 64 or 96. */
+#define SML_FEATURE_FLOAT_BITS_16 8u
+#define SML_FEATURE_FLOAT_BITS_32 16u
+#define SML_FEATURE_FLOAT64_BITS_64 32u
+#define SML_FEATURE_FLOAT64_BITS_96 64u
+#define SML_KNOWN_FEATURES 127u
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,

@@ -110,12 +110,15 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
                              job->shard + 1, sml_max_u32(job->num_shards, 1));
   }
   if (differ != 0) {
-    uint32_t feature = differ & SML_FEATURE_CHECK ? SML_FEATURE_CHECK : SML_FEATURE_RETRY;
-    bool is_check = feature == SML_FEATURE_CHECK, is_mine = (j->features & feature) != 0;
+    static const char *const names[] = {"SWITCHML_CHECK",           "SWITCHML_RETRY", NULL,
+                                        "SWITCHML_FLOAT_BITS=16",   "SWITCHML_FLOAT_BITS=32",
+                                        "SWITCHML_FLOAT64_BITS=64", "SWITCHML_FLOAT64_BITS=96"};
+    const uint32_t number = (uint32_t)__builtin_ctz(differ);
+    const bool is_mine = (j->features >> number & 1) != 0;
     return sml_registry_text(r,
                              "rank %u has %s %s, but rank %u of job '%s' has it %s: all ranks must set "
                              "the same",
-                             j->rank, is_check ? "SWITCHML_CHECK" : "SWITCHML_RETRY", on_off[is_mine], other_rank,
+                             j->rank, names[number], on_off[is_mine], other_rank,
                              job->name, on_off[!is_mine]);
   }
   uint32_t other = j->resume_chunk_bytes ? find_other_resume(r, job, j->resume_chunk_bytes) : SML_NO_CONN;

@@ -8,7 +8,6 @@
 #include "engine/switch_format.h"
 #include "engine/tags.h"
 #include "quant/check.h"
-#include "quant/limbs.h"
 #include "switchml/switchml.h"
 
 #define RX_FRAMES 1024u
@@ -315,8 +314,8 @@ void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s)
 
 /* ---- tensor <-> payload: where core, quant and frames meet ---- */
 
-static const float *float_at(const void *tensor, uint64_t elem) {
-  return (const float *)tensor + elem;
+static const void *elem_at(const struct sml_format *f, const void *tensor, uint64_t elem) {
+  return (const uint8_t *)tensor + elem * f->elem_bytes;
 }
 
 static uint32_t num_inputs_of(const struct sml_engine_operation *op) {
@@ -327,35 +326,22 @@ static const void *input_of(const struct sml_engine_operation *op, uint32_t i) {
   return op->num_inputs > 1 ? op->inputs[i] : op->in;
 }
 
-static uint8_t block_code_of(const struct sml_quant_kernels *k, const struct sml_engine_operation *op, uint64_t elem,
-                             size_t num_elems) {
-  uint8_t code = k->block_code(float_at(input_of(op, 0), elem), num_elems);
+static uint8_t block_code_of(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                             const struct sml_format *f, uint64_t elem, size_t num_elems) {
+  uint8_t code = f->block_code(k, elem_at(f, input_of(op, 0), elem), num_elems);
   for (uint32_t i = 1; i < num_inputs_of(op); i++) {
-    const uint8_t other = k->block_code(float_at(input_of(op, i), elem), num_elems);
+    const uint8_t other = f->block_code(k, elem_at(f, input_of(op, i), elem), num_elems);
     if (other > code) code = other;
   }
   return code;
 }
 
-static void fill_floats(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
-                        const struct sml_chunk *c, uint8_t code, uint32_t world_size, uint8_t *payload) {
-  k->quantize(payload, float_at(input_of(op, 0), c->first_elem), c->num_elems, code, world_size);
+static void fill_lanes(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                       const struct sml_chunk *c, uint8_t code, uint32_t world_size, uint8_t *payload) {
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  f->put(k, payload, elem_at(f, input_of(op, 0), c->first_elem), c->num_elems, code, world_size);
   for (uint32_t i = 1; i < num_inputs_of(op); i++)
-    k->quantize_add(payload, float_at(input_of(op, i), c->first_elem), c->num_elems, code, world_size);
-}
-
-static void fill_limbs(const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t world_size,
-                       uint8_t *payload) {
-  sml_limbs_put(payload, float_at(input_of(op, 0), c->first_elem), c->num_elems, world_size);
-  for (uint32_t i = 1; i < num_inputs_of(op); i++)
-    sml_limbs_add(payload, float_at(input_of(op, i), c->first_elem), c->num_elems, world_size);
-}
-
-static void fill_ints(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
-                      const struct sml_chunk *c, uint8_t *payload) {
-  k->pack_int32(payload, (const int32_t *)input_of(op, 0) + c->first_elem, c->num_elems);
-  for (uint32_t i = 1; i < num_inputs_of(op); i++)
-    k->pack_add_int32(payload, (const int32_t *)input_of(op, i) + c->first_elem, c->num_elems);
+    f->add(k, payload, elem_at(f, input_of(op, i), c->first_elem), c->num_elems, code, world_size);
 }
 
 /* One exponent code for each data chunk of the group. They are kept where the result's will be: none of those
@@ -365,12 +351,13 @@ static void fill_exponents(const struct sml_quant_kernels *k, const struct sml_l
   const struct sml_worker_options *o = &lane->options.worker;
   struct sml_range range;
   sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+  const struct sml_format *f = sml_engine_format(&op->plan);
   const uint64_t end_elem = range.first_elem + range.num_elems;
   const uint32_t block_elems = range.block_chunks * range.chunk_elems;
   uint8_t *codes = op->codes[lane->options.lane] + c->block;
   for (uint32_t i = 0; i < c->num_elems; i++) {
     const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
-    codes[i] = block_code_of(k, op, elem, (size_t)sml_min_u64(block_elems, end_elem - elem));
+    codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, end_elem - elem));
   }
   if (range.code_bytes == 1) memcpy(payload, codes, c->num_elems);
   else sml_switch_put_codes(payload, codes, c->num_elems);
@@ -381,13 +368,16 @@ static uint32_t check_offset(const struct sml_lane *lane, const struct sml_chunk
   return lane->options.worker.packet_lanes != 0 ? lane->options.worker.chunk_bytes : c->payload_bytes;
 }
 
+static uint8_t code_of(const struct sml_lane *lane, const struct sml_engine_operation *op, const struct sml_chunk *c) {
+  return op->plan.has_exponents ? op->codes[lane->options.lane][c->block] : 0;
+}
+
 /* The check word of a data chunk's lanes, as this contributor or all of them make it. */
 static uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
                          const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
                          const uint8_t *lanes, bool is_sum) {
   const struct sml_worker_options *o = &lane->options.worker;
-  const uint8_t code = op->plan.has_exponents ? op->codes[lane->options.lane][c->block] : 0;
-  const struct sml_check check = sml_check_make(o->epoch, tag, code);
+  const struct sml_check check = sml_check_make(o->epoch, tag, code_of(lane, op, c));
   return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
 }
@@ -418,16 +408,8 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   const struct sml_engine_operation *op = send->cookie;
   const struct sml_chunk *c = &send->chunk;
   uint8_t *payload = frame + sml_head_bytes(lane->options.is_keyed);
-  if (c->is_exponent) {
-    fill_exponents(k, lane, op, c, payload);
-  } else if (op->plan.has_exponents) {
-    const uint8_t code = op->codes[lane->options.lane][c->block];
-    fill_floats(k, op, c, code, lane->options.worker.world_size, payload);
-  } else if (op->plan.elem_lanes > 1) {
-    fill_limbs(op, c, lane->options.worker.world_size, payload);
-  } else {
-    fill_ints(k, op, c, payload);
-  }
+  if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
+  else fill_lanes(k, op, c, code_of(lane, op, c), lane->options.worker.world_size, payload);
   if (lane->options.worker.packet_lanes != 0)
     memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
   if (send->header.flags & SML_FLAG_CHECKED)
@@ -440,21 +422,16 @@ static void store_result(struct sml_worker_engine *e, struct sml_lane *lane, con
   const struct sml_quant_kernels *k = e->options.kernels;
   struct sml_engine_operation *op = a->cookie;
   const struct sml_chunk *c = &a->chunk;
-  uint8_t *codes = op->codes[lane->options.lane];
   if (c->is_exponent) {
-    if (lane->options.worker.packet_lanes == 0) memcpy(codes + c->block, payload, c->num_elems);
-    else sml_switch_take_codes(codes + c->block, payload, c->num_elems);
-  } else if (op->out == NULL) {
-    return; /* others need this rank's contribution; it has the sum already */
-  } else if (op->plan.has_exponents) {
-    k->dequantize((float *)op->out + c->first_elem, payload, c->num_elems, codes[c->block],
-                  lane->options.worker.world_size, op->plan.reduction == SML_AVG);
-  } else if (op->plan.elem_lanes > 1) {
-    sml_limbs_round((float *)op->out + c->first_elem, payload, c->num_elems, lane->options.worker.world_size,
-                    op->plan.reduction == SML_AVG);
-  } else {
-    k->unpack_int32((int32_t *)op->out + c->first_elem, payload, c->num_elems);
+    uint8_t *codes = op->codes[lane->options.lane] + c->block;
+    if (lane->options.worker.packet_lanes == 0) memcpy(codes, payload, c->num_elems);
+    else sml_switch_take_codes(codes, payload, c->num_elems);
+    return;
   }
+  if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  f->get(k, (uint8_t *)op->out + c->first_elem * f->elem_bytes, payload, c->num_elems, code_of(lane, op, c),
+         lane->options.worker.world_size, op->plan.reduction == SML_AVG);
 }
 
 /* ---- the passes ---- */

@@ -8,7 +8,7 @@
 
 #include "core/worker.h"
 #include "engine/engine.h"
-#include "quant/quant.h"
+#include "quant/format.h"
 #include "trace/recorder.h"
 
 #define SML_ENGINE_MAX_JOB_LANES 64u
@@ -34,6 +34,12 @@ struct sml_engine_operation {
   /* Called by the engine that brought lanes_left to 0; pairs with the acquire load of whoever tests. */
   void (*on_ended)(struct sml_engine_operation *operation);
 };
+
+static inline const struct sml_format *sml_engine_format(const struct sml_operation_plan *plan) {
+  return sml_format_find(plan->type, (struct sml_format_shape){.has_exponents = plan->has_exponents,
+                                                               .elem_lanes = plan->elem_lanes,
+                                                               .lane_elems = plan->lane_elems});
+}
 
 struct sml_worker_engine_options {
   struct sml_netio *io;

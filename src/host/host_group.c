@@ -37,7 +37,9 @@ static uint32_t piece_blocks(uint32_t num_ranks, uint32_t block_bytes) {
 /* A little more than a piece, so that the same block of all ranks does not fall into the same set of a cache. */
 static size_t area_bytes(uint32_t num_ranks, uint32_t block_bytes) {
   const size_t piece_bytes = (size_t)piece_blocks(num_ranks, block_bytes) * block_bytes;
-  return sml_align_up(sml_max_u64(piece_bytes, DIRECT_BYTES), 4096) + 5 * LINE_BYTES;
+  /* A block of float32 is twice its lanes if they are packed. */
+  const size_t least_bytes = sml_max_u64(2 * (size_t)block_bytes, DIRECT_BYTES);
+  return sml_align_up(sml_max_u64(piece_bytes, least_bytes), 4096) + 5 * LINE_BYTES;
 }
 
 static size_t head_bytes(uint32_t num_ranks) {
@@ -76,6 +78,7 @@ struct sml_host_group *sml_host_group_open(const struct sml_host_group_options *
   g->num_ranks = num_ranks;
   g->index = o->meeting.index;
   g->block_bytes = o->block_bytes;
+  g->block_chunks = sml_max_u32(o->block_chunks, 1);
   g->piece_blocks = piece_blocks(num_ranks, o->block_bytes);
   g->area_bytes = area_bytes(num_ranks, o->block_bytes);
   g->max_spins = num_ranks <= num_processors() ? MAX_SPINS : MIN_SPINS;

@@ -19,13 +19,14 @@
 #include <stdatomic.h>
 
 #include "host/host_segment.h"
-#include "quant/quant.h"
+#include "quant/format.h"
 
 struct sml_host_group;
 
 struct sml_host_group_options {
   struct sml_host_meeting meeting;
-  uint32_t block_bytes; /* a multiple of 4; of a job: its chunks */
+  uint32_t block_bytes; /* of lanes, a multiple of 4: chunks that share an exponent code */
+  uint32_t block_chunks; /* how many; 0: 1 */
   const struct sml_quant_kernels *kernels;
 };
 
@@ -41,13 +42,16 @@ size_t sml_host_segment_bytes(uint32_t num_ranks, uint32_t block_bytes);
 /* What must be equal on all ranks; compared at the first step. */
 struct sml_host_plan {
   uint64_t number, num_elems, key; /* num_elems > 0 */
-  uint32_t is_float, is_average;
+  uint8_t type, is_average;
+  struct sml_format_shape shape;
+  uint8_t unused[3]; /* 0: plans are compared as bytes */
 };
 
 struct sml_host_operation {
   struct sml_host_plan plan;
   const void *in;
   void *out; /* may be `in` */
+  uint64_t piece_elems; /* of a relay: elements of a full piece, at most what fits its areas; 0: four bytes each */
 };
 
 enum sml_host_verdict {

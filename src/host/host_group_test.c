@@ -2,7 +2,6 @@
  * Groups of threads, each with a mapping of its own, and of processes. Results are compared, bit by bit, with
  * what the network gives: block by block, quantized, summed as integers, dequantized. */
 #include "host/host_group.h"
-#include "quant/limbs.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -110,84 +109,65 @@ static void begin(struct rank *r, const void *in, void *out, const struct sml_ho
   sml_host_group_begin(r->group, &operation);
 }
 
-/* Bits of element i of a rank's input: floats of all magnitudes, in some operations with an Inf or a NaN. */
-static uint32_t input_bits(uint64_t seed, uint32_t rank, uint64_t i, bool is_float) {
-  const uint64_t bits = sml_mix64(seed * 977 + rank * 131 + sml_mix64(i + 1));
-  if (!is_float) return (uint32_t)bits;
-  if (seed % 5 == 0 && bits % 4001 == 0) return bits & 1 ? 0x7f800000u : 0xffc00001u;
-  return seed % 3 == 0 ? (uint32_t)bits & 0xbfffffffu : ((uint32_t)bits & 0x83ffffffu) | 0x3c000000u;
+/* Element i of a rank's input: floats of all magnitudes, in some operations with an Inf or a NaN. Of wider types it is
+ * the upper end, of narrower ones that end alone. */
+static void put_input(uint8_t *to, uint64_t seed, uint32_t rank, uint64_t i, uint32_t type) {
+  const size_t num_bytes = sml_format_elem_bytes(type);
+  uint64_t bits = sml_mix64(seed * 977 + rank * 131 + sml_mix64(i + 1));
+  if (sml_format_is_float(type)) {
+    if (seed % 5 == 0 && bits % 4001 == 0) bits = bits & 1 ? 0x7ff0000000000000u : 0xfff8000000000001u;
+    else if (seed % 3 == 0) bits &= 0xbfffffffffffffffu;
+    else bits = (bits & 0x83ffffffffffffffu) | 0x3c00000000000000u;
+    if (bits == 0x7ff0000000000000u && type != SML_FORMAT_FLOAT64)
+      bits = type == SML_FORMAT_FLOAT16 ? 0x7c00000000000000u : 0x7f80000000000000u;
+  }
+  bits >>= 64 - 8 * num_bytes;
+  memcpy(to, &bits, num_bytes);
 }
 
-static void expect_floats(uint32_t *out, uint64_t seed, uint32_t num_ranks, uint64_t first, size_t num_elems,
-                          bool average) {
+/* What the network gives: codes, their maximum, lanes, their sum. */
+static void expect_block(uint8_t *out, uint64_t seed, uint32_t num_ranks, uint64_t first, size_t num_elems,
+                         const struct sml_host_plan *p) {
   const struct sml_quant_kernels *k = &sml_quant_scalar;
-  float in[BLOCK_BYTES / 4];
-  int32_t acc[BLOCK_BYTES / 4] __attribute__((aligned(64)));
-  uint8_t lanes[BLOCK_BYTES], code = 0;
+  const struct sml_format *f = sml_format_find(p->type, p->shape);
+  uint8_t in[2 * BLOCK_BYTES], lanes[16 * BLOCK_BYTES], sums[16 * BLOCK_BYTES], code = 0;
+  const size_t num_lanes = p->shape.lane_elems > 1 ? (num_elems + 1) / 2 : num_elems * (p->shape.elem_lanes + 1u);
   for (int pass = 0; pass < 2; pass++) {
     for (uint32_t r = 0; r < num_ranks; r++) {
-      for (size_t i = 0; i < num_elems; i++) {
-        const uint32_t bits = input_bits(seed, r, first + i, true);
-        memcpy(&in[i], &bits, 4);
-      }
-      const uint8_t own = k->block_code(in, num_elems);
-      if (pass == 0) {
-        code = own > code ? own : code;
-      } else {
-        k->quantize(lanes, in, num_elems, code, num_ranks);
-        (r == 0 ? k->set_int32 : k->add_int32)(acc, lanes, num_elems);
-      }
+      for (size_t i = 0; i < num_elems; i++) put_input(in + i * f->elem_bytes, seed, r, first + i, p->type);
+      const uint8_t own = pass == 0 && f->block_code != NULL ? f->block_code(k, in, num_elems) : 0;
+      code = own > code ? own : code;
+      if (pass == 0) continue;
+      memset(lanes, 0, sizeof lanes);
+      f->put(k, lanes, in, num_elems, code, num_ranks);
+      if (r == 0) memset(sums, 0, sizeof sums);
+      for (size_t l = 0; l < num_lanes; l++)
+        sml_store_be32(sums + 4 * l, sml_load_be32(sums + 4 * l) + sml_load_be32(lanes + 4 * l));
     }
   }
-  for (size_t i = 0; i < num_elems; i++) sml_store_be32(lanes + 4 * i, (uint32_t)acc[i]);
-  k->dequantize((float *)(void *)out, lanes, num_elems, code, num_ranks, average);
-}
-
-static void expect_exact(uint32_t *out, uint64_t seed, uint32_t num_ranks, uint64_t first, size_t num_elems,
-                         bool average) {
-  uint8_t lanes[4 * 16];
-  for (size_t i = 0; i < num_elems; i++) {
-    memset(lanes, 0, sizeof lanes);
-    for (uint32_t r = 0; r < num_ranks; r++) {
-      const uint32_t bits = input_bits(seed, r, first + i, true);
-      float in;
-      memcpy(&in, &bits, sizeof in);
-      sml_limbs_add(lanes, &in, 1, num_ranks);
-    }
-    sml_limbs_round((float *)(void *)&out[i], lanes, 1, num_ranks, average);
-  }
+  f->get(k, out, sums, num_elems, code, num_ranks, p->is_average != 0);
 }
 
 static bool is_expected(const struct rank *r, const uint8_t *out, uint64_t seed, const struct sml_host_plan *p) {
-  const uint32_t block_elems = r->world->block_bytes / 4;
-  uint32_t expected[BLOCK_BYTES / 4];
+  const struct sml_format *f = sml_format_find(p->type, p->shape);
+  const uint32_t block_elems = r->world->block_bytes / f->unit_bytes;
+  uint8_t expected[2 * BLOCK_BYTES];
   for (uint64_t first = 0; first < p->num_elems; first += block_elems) {
     const size_t num_elems = (size_t)sml_min_u64(block_elems, p->num_elems - first);
-    if (p->is_float && sml_limbs_is_exact(p->num_elems, r->world->num_ranks)) {
-      expect_exact(expected, seed, r->world->num_ranks, first, num_elems, p->is_average != 0);
-    } else if (p->is_float) {
-      expect_floats(expected, seed, r->world->num_ranks, first, num_elems, p->is_average != 0);
-    } else {
-      for (size_t i = 0; i < num_elems; i++) {
-        expected[i] = 0;
-        for (uint32_t q = 0; q < r->world->num_ranks; q++) expected[i] += input_bits(seed, q, first + i, false);
-      }
-    }
-    if (memcmp(out + 4 * first, expected, 4 * num_elems) != 0) return false;
+    expect_block(expected, seed, r->world->num_ranks, first, num_elems, p);
+    if (memcmp(out + f->elem_bytes * first, expected, f->elem_bytes * num_elems) != 0) return false;
   }
   return true;
 }
 
 /* One all-reduce of pseudo-random values, on any alignment, with guards around the result. */
 static void reduce_once(struct rank *r, uint64_t seed, const struct sml_host_plan *plan) {
-  const size_t num_bytes = (size_t)plan->num_elems * 4, shift = sml_mix64(seed + r->index) % 17;
+  const size_t elem_bytes = sml_format_elem_bytes(plan->type);
+  const size_t num_bytes = (size_t)plan->num_elems * elem_bytes, shift = sml_mix64(seed + r->index) % 17;
   uint8_t *memory = malloc(2 * (num_bytes + 64));
   uint8_t *in = memory + shift, *out = memory + num_bytes + 64 + shift;
   memset(memory, 0xa5, 2 * (num_bytes + 64));
-  for (uint64_t i = 0; i < plan->num_elems; i++) {
-    const uint32_t bits = input_bits(seed, r->index, i, plan->is_float != 0);
-    memcpy(in + 4 * i, &bits, 4);
-  }
+  for (uint64_t i = 0; i < plan->num_elems; i++) put_input(in + elem_bytes * i, seed, r->index, i, plan->type);
   const bool is_in_place = seed % 2 == 0;
   begin(r, in, is_in_place ? in : out, plan);
   const bool is_right = finish(r, clock_ns() + FOREVER_NS) == ENDED &&
@@ -202,9 +182,13 @@ static void reduce_some(struct rank *r) {
   struct sml_prng prng = {r->world->secret};
   for (uint64_t i = 0; i < 60 && r->failure == NULL; i++) {
     const uint64_t bits = sml_prng_next(&prng);
-    const struct sml_host_plan plan = {
-        .num_elems = i < SML_ARRAY_LEN(sizes) ? sizes[i] : 1 + bits % 9001, .key = bits % 3, .is_float = bits >> 40 & 1,
-        .is_average = (bits >> 40 & 3) == 3};
+    struct sml_host_plan plan = {.num_elems = i < SML_ARRAY_LEN(sizes) ? sizes[i] : 1 + bits % 9001,
+                                 .key = bits % 3,
+                                 .type = (uint8_t)((bits >> 40) % SML_NUM_FORMAT_TYPES)};
+    plan.is_average = sml_format_is_float(plan.type) && (bits >> 50 & 1);
+    plan.shape = sml_format_choose(plan.type, plan.num_elems, r->world->num_ranks,
+                                   (struct sml_format_options){.float_bits = (uint8_t)(16 * (bits >> 52 & 3)),
+                                                               .float64_bits = bits >> 54 & 1 ? 64 : 96});
     reduce_once(r, bits >> 8, &plan);
   }
 }

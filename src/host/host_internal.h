@@ -30,7 +30,8 @@ struct host_rank {
 struct sml_host_group {
   const struct sml_quant_kernels *kernels;
   uint32_t num_ranks, index;
-  uint32_t block_bytes, piece_blocks; /* most blocks of a piece */
+  uint32_t block_bytes, block_chunks;
+  uint32_t piece_blocks; /* most blocks of a piece */
   struct sml_host_segment segment;
   struct host_header *header;
   struct host_rank *ranks;
@@ -40,6 +41,10 @@ struct sml_host_group {
 
   _Atomic uint64_t step; /* to arrive at, or arrived at and not open yet */
   struct sml_host_operation operation; /* num_elems 0: none */
+  const struct sml_format *format;     /* its */
+  uint64_t num_bytes;                  /* its tensor's */
+  size_t own_block_bytes;              /* of its tensor; at most twice block_bytes */
+  uint64_t own_piece_blocks;
   bool is_direct;
   uint64_t stage; /* steps of it that are open */
   uint64_t num_blocks, num_pieces, first_step;

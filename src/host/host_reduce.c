@@ -2,9 +2,6 @@
  * What a rank does in each step of an operation. */
 #include "host/host_group.h"
 #include "host/host_internal.h"
-#include "quant/limbs.h"
-
-#define ELEM_BYTES 4u
 
 /* Blocks [begin, end) of the tensor, as bytes [offset, offset + num_bytes). */
 struct span {
@@ -13,12 +10,11 @@ struct span {
 };
 
 static struct span make_span(const struct sml_host_group *g, uint64_t begin, uint64_t end) {
-  const uint64_t all_bytes = g->operation.plan.num_elems * ELEM_BYTES;
-  const uint64_t first = sml_min_u64(begin * g->block_bytes, all_bytes);
+  const uint64_t first = sml_min_u64(begin * g->own_block_bytes, g->num_bytes);
   return (struct span){.begin = begin,
                        .end = end,
                        .offset = (size_t)first,
-                       .num_bytes = (size_t)(sml_min_u64(end * g->block_bytes, all_bytes) - first)};
+                       .num_bytes = (size_t)(sml_min_u64(end * g->own_block_bytes, g->num_bytes) - first)};
 }
 
 /* Pieces differ by at most one block, and so do the shares of one. */
@@ -36,28 +32,16 @@ static struct span share_span(const struct sml_host_group *g, const struct span 
 
 /* ---- adding up ---- */
 
-static void add_floats(const struct sml_host_group *g, uint8_t *out, size_t num_bytes) {
-  const bool average = g->operation.plan.is_average != 0;
-  if (sml_limbs_is_exact(g->operation.plan.num_elems, g->num_ranks)) {
-    sml_limbs_reduce((float *)(void *)out, (const float *const *)g->inputs, g->num_ranks, num_bytes / ELEM_BYTES,
-                     average);
-    return;
-  }
-  for (size_t done = 0; done < num_bytes; done += g->block_bytes) {
-    const size_t block = (size_t)sml_min_u64(g->block_bytes, num_bytes - done);
-    g->kernels->reduce_floats((float *)(void *)(out + done), (const float *const *)g->inputs, g->num_ranks,
-                              block / ELEM_BYTES, average);
-    for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = (const uint8_t *)g->inputs[r] + block;
-  }
-}
-
 /* Of all ranks' inputs, which g->inputs points to, and which are used up. */
 static void add_up(const struct sml_host_group *g, uint8_t *out, size_t num_bytes) {
-  if (g->operation.plan.is_float)
-    add_floats(g, out, num_bytes);
-  else
-    g->kernels->reduce_int32((int32_t *)(void *)out, (const int32_t *const *)g->inputs, g->num_ranks,
-                             num_bytes / ELEM_BYTES);
+  const struct sml_format *f = g->format;
+  const bool average = g->operation.plan.is_average != 0;
+  const size_t at_once = f->block_code != NULL ? g->own_block_bytes : num_bytes;
+  for (size_t done = 0; done < num_bytes; done += at_once) {
+    const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
+    f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, average);
+    for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = (const uint8_t *)g->inputs[r] + block;
+  }
 }
 
 /* ---- a pipeline's parts of a step ---- */
@@ -107,30 +91,34 @@ static bool is_direct(const struct sml_host_group *g, uint64_t num_bytes) {
 }
 
 static void add_directly(const struct sml_host_group *g) {
-  const size_t num_bytes = (size_t)g->operation.plan.num_elems * ELEM_BYTES;
   for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = sml_host_in_area(g, g->first_step, r);
-  add_up(g, g->operation.out, num_bytes);
+  add_up(g, g->operation.out, (size_t)g->num_bytes);
 }
 
 static void begin_step(struct sml_host_group *g) {
   if (g->is_direct)
-    memcpy(sml_host_in_area(g, g->first_step, g->index), g->operation.in,
-           (size_t)g->operation.plan.num_elems * ELEM_BYTES);
+    memcpy(sml_host_in_area(g, g->first_step, g->index), g->operation.in, (size_t)g->num_bytes);
   else
     work(g, g->stage);
   sml_host_arrive(g);
 }
 
 void sml_host_group_begin(struct sml_host_group *g, const struct sml_host_operation *operation) {
-  const uint64_t num_bytes = operation->plan.num_elems * ELEM_BYTES;
-  SML_ASSERT(num_bytes > 0 && g->operation.plan.num_elems == 0);
+  const struct sml_host_plan *plan = &operation->plan;
+  SML_ASSERT(plan->num_elems > 0 && g->operation.plan.num_elems == 0);
   g->operation = *operation;
-  g->is_direct = is_direct(g, num_bytes);
-  g->num_blocks = sml_div_ceil(num_bytes, g->block_bytes);
-  g->num_pieces = sml_div_ceil(g->num_blocks, g->piece_blocks);
+  g->format = sml_format_find(plan->type, plan->shape);
+  g->num_bytes = plan->num_elems * g->format->elem_bytes;
+  const size_t chunk_elems = g->block_bytes / g->block_chunks / g->format->unit_bytes;
+  g->own_block_bytes = g->block_chunks * chunk_elems * g->format->elem_bytes;
+  SML_ASSERT(g->own_block_bytes > 0);
+  g->own_piece_blocks = sml_max_u64(1, (uint64_t)g->piece_blocks * g->block_bytes / g->own_block_bytes);
+  g->is_direct = is_direct(g, g->num_bytes);
+  g->num_blocks = sml_div_ceil(g->num_bytes, g->own_block_bytes);
+  g->num_pieces = sml_div_ceil(g->num_blocks, g->own_piece_blocks);
   g->stage = 0;
   g->first_step = atomic_load_explicit(&g->step, memory_order_relaxed);
-  g->ranks[g->index].plans[g->first_step % 2] = operation->plan;
+  g->ranks[g->index].plans[g->first_step % 2] = *plan;
   begin_step(g);
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 128u
-#define ELEM_BYTES 4u
+#define LANE_BYTES 4u
 #define DEPTH SML_HOST_RELAY_DEPTH
 #define YIELD_NS (60 * SML_NS_PER_US)
 #define SLEEP_NS (20 * SML_NS_PER_MS) /* at most: between looks at who is gone */
@@ -44,6 +44,8 @@ struct sml_host_relay {
   uint8_t *areas; /* [DEPTH][num_ranks]; index 0: the sum, i: the input of rank i */
   size_t area_bytes;
   struct sml_host_operation operation;
+  uint64_t piece_elems; /* its */
+  size_t elem_bytes;
   uint64_t first, end; /* its pieces */
   uint64_t next_in;    /* of the lead: the next to submit */
   /* What this process goes by of its own; the segment has copies, which others might spoil. */
@@ -67,7 +69,7 @@ static size_t head_bytes(uint32_t num_ranks) {
 }
 
 static size_t area_bytes(uint64_t piece_elems) {
-  return sml_align_up((size_t)piece_elems * ELEM_BYTES, 4096) + 5 * LINE_BYTES; /* not all in one set of a cache */
+  return sml_align_up((size_t)piece_elems * LANE_BYTES, 4096) + 5 * LINE_BYTES; /* not all in one set of a cache */
 }
 
 size_t sml_host_relay_bytes(uint32_t num_ranks, uint64_t piece_elems) {
@@ -144,12 +146,11 @@ static uint8_t *area(const struct sml_host_relay *r, uint64_t piece, uint32_t in
 }
 
 static size_t piece_offset(const struct sml_host_relay *r, uint64_t piece) {
-  return (size_t)((piece - r->first) * r->options.piece_elems) * ELEM_BYTES;
+  return (size_t)((piece - r->first) * r->piece_elems) * r->elem_bytes;
 }
 
 static uint64_t elems_of(const struct sml_host_relay *r, uint64_t piece) {
-  return sml_min_u64(r->options.piece_elems,
-                     r->operation.plan.num_elems - (piece - r->first) * r->options.piece_elems);
+  return sml_min_u64(r->piece_elems, r->operation.plan.num_elems - (piece - r->first) * r->piece_elems);
 }
 
 static void wake_all(struct sml_host_relay *r) {
@@ -163,15 +164,17 @@ static void tell(struct sml_host_relay *r) {
 }
 
 static bool is_same(const struct sml_host_plan *a, const struct sml_host_plan *b) {
-  return a->number == b->number && a->num_elems == b->num_elems && a->key == b->key && a->is_float == b->is_float &&
-         a->is_average == b->is_average;
+  return memcmp(a, b, sizeof *a) == 0;
 }
 
 void sml_host_relay_begin(struct sml_host_relay *r, const struct sml_host_operation *operation) {
   SML_ASSERT(operation->plan.num_elems > 0 && r->next_in == r->end);
   r->operation = *operation;
+  r->piece_elems = operation->piece_elems != 0 ? operation->piece_elems : r->options.piece_elems;
+  r->elem_bytes = sml_format_elem_bytes(operation->plan.type);
+  SML_ASSERT(r->piece_elems * r->elem_bytes <= r->area_bytes);
   r->first = r->next_in = r->end;
-  r->end = r->first + sml_div_ceil(operation->plan.num_elems, r->options.piece_elems);
+  r->end = r->first + sml_div_ceil(operation->plan.num_elems, r->piece_elems);
   r->own->plan = operation->plan;
   if (r->index != 0) return;
   atomic_store_explicit(&r->own->num_in, r->end, memory_order_release); /* its input is where it is */
@@ -203,7 +206,7 @@ static bool submit(struct sml_host_relay *r, uint64_t piece) {
   for (uint32_t i = 1; i < r->num_ranks; i++) inputs[i] = area(r, piece, i);
   const struct sml_host_piece p = {
       .slot = (uint32_t)(piece % DEPTH),
-      .first_elem = (piece - r->first) * r->options.piece_elems,
+      .first_elem = (piece - r->first) * r->piece_elems,
       .num_elems = elems_of(r, piece),
       .num_inputs = r->num_ranks,
       .inputs = inputs,
@@ -241,7 +244,7 @@ static bool can_advance(const struct sml_host_relay *r) {
 static void copy_in(struct sml_host_relay *r) {
   const uint64_t piece = r->next_in++;
   memcpy(area(r, piece, r->index), (const uint8_t *)r->operation.in + piece_offset(r, piece),
-         (size_t)elems_of(r, piece) * ELEM_BYTES);
+         (size_t)elems_of(r, piece) * r->elem_bytes);
   atomic_store_explicit(&r->own->num_in, piece + 1, memory_order_release);
   tell(r);
 }
@@ -250,7 +253,7 @@ static void copy_out(struct sml_host_relay *r) {
   const uint64_t piece = num_out(r, r->index);
   if (r->num_ranks > 1)
     memcpy((uint8_t *)r->operation.out + piece_offset(r, piece), area(r, piece, 0),
-           (size_t)elems_of(r, piece) * ELEM_BYTES);
+           (size_t)elems_of(r, piece) * r->elem_bytes);
   atomic_store_explicit(&r->out, piece + 1, memory_order_release);
   atomic_store_explicit(&r->own->num_out, piece + 1, memory_order_release);
   tell(r);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "lib/operation.h"
-#include "quant/limbs.h"
 
 #define KEY_START UINT64_C(0x6261746368310001) /* any constant; part of wire version 1 */
 
@@ -19,36 +18,38 @@ struct sml_batch_buffer {
 /* ---- an operation <-> its lanes ---- */
 
 static uint64_t lanes_of(const struct sml_operation *op) {
-  const struct sml_operation_plan *plan = &op->engine.plan;
-  return plan->num_elems * sml_max_u32(plan->elem_lanes, 1);
+  return sml_plan_lanes(&op->engine.plan);
 }
 
-/* Limbs as they are on the wire, of one operation. */
-union limbs {
-  uint8_t bytes[16 * 4 * SML_LIMBS_MAX_ELEMS];
+/* Lanes as they are on the wire, of one operation. */
+union wire_lanes {
+  uint8_t bytes[4 * SML_BATCH_MEMBER_LANES];
   uint64_t alignment;
 };
 
 static void put_member(const struct sml_job *job, const struct sml_operation *m, int32_t *lanes) {
   const size_t num_elems = (size_t)m->engine.plan.num_elems;
-  union limbs limbs;
+  const struct sml_quant_kernels *k = job->context->settings.kernels;
+  union wire_lanes wire;
   if (m->engine.plan.type == SML_INT32) {
-    memcpy(lanes, m->engine.in, num_elems * SML_ELEM_BYTES);
+    memcpy(lanes, m->engine.in, num_elems * sizeof *lanes);
     return;
   }
-  sml_limbs_put(limbs.bytes, m->engine.in, num_elems, job->world_size);
-  job->context->settings.kernels->unpack_int32(lanes, limbs.bytes, (size_t)lanes_of(m));
+  sml_engine_format(&m->engine.plan)->put(k, wire.bytes, m->engine.in, num_elems, 0, job->world_size);
+  k->unpack_int32(lanes, wire.bytes, (size_t)lanes_of(m));
 }
 
 static void store_member(const struct sml_job *job, const struct sml_operation *m, const int32_t *lanes) {
   const size_t num_elems = (size_t)m->engine.plan.num_elems;
-  union limbs limbs;
+  const struct sml_quant_kernels *k = job->context->settings.kernels;
+  union wire_lanes wire;
   if (m->engine.plan.type == SML_INT32) {
-    memcpy(m->engine.out, lanes, num_elems * SML_ELEM_BYTES);
+    memcpy(m->engine.out, lanes, num_elems * sizeof *lanes);
     return;
   }
-  job->context->settings.kernels->pack_int32(limbs.bytes, lanes, (size_t)lanes_of(m));
-  sml_limbs_round(m->engine.out, limbs.bytes, num_elems, job->world_size, m->engine.plan.reduction == SML_AVG);
+  k->pack_int32(wire.bytes, lanes, (size_t)lanes_of(m));
+  sml_engine_format(&m->engine.plan)->get(k, m->engine.out, wire.bytes, num_elems, 0, job->world_size,
+                                          m->engine.plan.reduction == SML_AVG);
 }
 
 void sml_batch_store(const struct sml_operation *op) {

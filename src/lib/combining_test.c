@@ -44,6 +44,8 @@ static uint64_t run_kinds(const char *names, bool is_combining, uint32_t num_thr
   w.context_options.num_threads = num_threads;
   w.job_options.no_shared_memory = !is_combining;
   w.job_options.check = is_checked;
+  w.job_options.float_bits = is_checked ? 16 : 0;
+  w.job_options.float64_bits = is_checked ? 64 : 96;
   w.job_options.max_datagram_bytes = 4000;
   start_hosts(&w, names);
   world_run(&w, sum_all_kinds);
@@ -173,7 +175,8 @@ static void different_calls_name_ranks(void **state) {
 /* Two full pieces, and three: without the whole length in their tags, the first two would do for both. */
 static void call_longer(struct rank *r) {
   static float data[MAX_RANKS][3 << 19];
-  const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)r->job->host->piece_elems;
+  const struct sml_operation_plan floats = {.type = SML_FLOAT32, .has_exponents = true};
+  const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)sml_job_piece_elems(r->job, &floats);
   CHECK(r, count <= SML_ARRAY_LEN(data[0]));
   const sml_status status = allreduce(r, data[r->rank], data[r->rank], count, SML_FLOAT32, SML_SUM);
   CHECK(r, status == SML_ERR_MISMATCH, "%d %s", status, sml_error_detail());

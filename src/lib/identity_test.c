@@ -113,7 +113,9 @@ static void bad_environment_is_an_error(void **state) {
       {"SWITCHML_RETRY", " 5", "set seconds"}, {"SWITCHML_KEY_FILE", "/nope", "/nope"},
       {"SWITCHML_SLOTS", "3", "power of two"}, {"SWITCHML_SLOTS", "-4", "set a number"},
       {"SWITCHML_SLOTS", "65536", "set a number"}, {"SWITCHML_SLOTS", "0x40", "set a number"},
-      {"SWITCHML_MAX_DATAGRAM", "65508", "set a number"}, {"SWITCHML_MAX_DATAGRAM", "100", "max_datagram_bytes"}};
+      {"SWITCHML_MAX_DATAGRAM", "65508", "set a number"}, {"SWITCHML_MAX_DATAGRAM", "100", "max_datagram_bytes"},
+      {"SWITCHML_FLOAT_BITS", "8", "set 16, 32 or 0"}, {"SWITCHML_FLOAT_BITS", "1632", "set 16, 32 or 0"},
+      {"SWITCHML_FLOAT64_BITS", "32", "set 64, 96 or 0"}};
   const sml_job_options o = make_options();
   for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {
     setenv(bad[i][0], bad[i][1], 1);
@@ -132,7 +134,10 @@ static void bad_environment_is_an_error(void **state) {
                                         {"SWITCHML_RETRY", ".5"},
                                         {"SWITCHML_RETRY", ""},
                                         {"SWITCHML_SLOTS", "64"},
-                                        {"SWITCHML_MAX_DATAGRAM", "1472"}};
+                                        {"SWITCHML_MAX_DATAGRAM", "1472"},
+                                        {"SWITCHML_FLOAT_BITS", "16"},
+                                        {"SWITCHML_FLOAT_BITS", "0"},
+                                        {"SWITCHML_FLOAT64_BITS", "96"}};
   for (size_t i = 0; i < SML_ARRAY_LEN(good); i++) {
     setenv(good[i][0], good[i][1], 1);
     assert_refused(&o, SML_ERR_UNREACHABLE, "no aggregator");

@@ -13,6 +13,7 @@
 #include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/rendezvous.h"
+#include "lib/types.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
@@ -44,6 +45,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->world_size = s->options.world_size;
   job->operation_timeout_ns = s->options.operation_timeout_ns;
   job->retry_ns = s->options.retry_ns;
+  job->formats = sml_types_of_features(s->features);
   snprintf(job->name, sizeof job->name, "%s", s->name);
   init_locks(job);
   sml_context_add_job(context, job);
@@ -334,7 +336,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.num_lanes = sml_job_num_lanes(job);
   stats.num_slots = job->start.num_slots;
   stats.chunk_bytes = job->start.chunk_bytes;
-  stats.block_chunks = sml_job_block_bytes(&job->start) / sml_max_u32(job->start.chunk_bytes, 1);
+  stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_max_u32(sml_job_block_chunks(&job->start), 1);
   stats.join_rtt_ns = job->start.rtt_ns;
   stats.slots_why = job->start.slots_why;
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)

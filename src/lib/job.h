@@ -11,7 +11,6 @@
 #include "lib/session.h"
 #include "lib/shards.h"
 
-#define SML_ELEM_BYTES 4u
 #define SML_MAX_JOB_LANES SML_ENGINE_MAX_JOB_LANES /* of all shards together */
 
 enum sml_job_state {
@@ -57,6 +56,7 @@ struct sml_job {
   uint32_t rank, world_size;
   char name[SML_JOB_NAME_BYTES];
   uint64_t operation_timeout_ns;
+  struct sml_format_options formats; /* equal on all ranks: features of the join */
   uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   struct sml_engines *engines; /* NULL: world size 1 */
   struct sml_job_host *host;   /* NULL: it does not add up in shared memory (job_host.h) */

@@ -70,15 +70,19 @@ static void fail_for_lost_locked(struct sml_job *job) {
 
 /* ---- driving ---- */
 
-static struct sml_host_operation make_host_operation(const struct sml_operation *op) {
+static struct sml_host_operation make_host_operation(const struct sml_job_host *h, const struct sml_operation *op) {
   const struct sml_operation_plan *plan = &op->engine.plan;
   return (struct sml_host_operation){.plan = {.number = plan->number,
                                               .num_elems = plan->num_elems,
                                               .key = plan->key,
-                                              .is_float = plan->type == SML_FLOAT32,
-                                              .is_average = plan->reduction == SML_AVG},
+                                              .type = plan->type,
+                                              .is_average = plan->reduction == SML_AVG,
+                                              .shape = {.has_exponents = plan->has_exponents,
+                                                        .elem_lanes = plan->elem_lanes,
+                                                        .lane_elems = plan->lane_elems}},
                                      .in = op->engine.in,
-                                     .out = op->engine.out};
+                                     .out = op->engine.out,
+                                     .piece_elems = h->relay != NULL ? sml_job_piece_elems(h->job, plan) : 0};
 }
 
 enum outcome { ENDED, MISMATCHED, ABORTED, LOST, LATER };
@@ -104,7 +108,7 @@ static void run_engine(struct sml_job_host *h, const struct sml_operation *op, u
 static enum outcome work(struct sml_job_host *h, const struct sml_operation *op, bool is_new,
                          uint64_t deadline_ns) {
   if (is_new) {
-    const struct sml_host_operation operation = make_host_operation(op);
+    const struct sml_host_operation operation = make_host_operation(h, op);
     begin(h, &operation);
   }
   if (deadline_ns == 0) run_engine(h, op, 0);
@@ -371,16 +375,21 @@ static bool find_ranks(struct sml_job_host *h) {
   return true;
 }
 
+/* Of four bytes each: what an area has room for. A block's elements are twice their lanes at most. */
+static uint64_t piece_elems(const struct sml_job_host *h) {
+  return sml_max_u64(h->piece_bytes, 2 * (uint64_t)h->block_chunks * h->job->start.chunk_bytes) / 4;
+}
+
 /* NULL: no memory. */
 static struct sml_job_host *make_plain(struct sml_job *job) {
   struct sml_job_host *h = calloc(1, sizeof *h);
   if (h == NULL) return NULL;
   h->job = job;
-  h->piece_elems = UINT64_MAX;
+  h->block_chunks = sml_max_u32(sml_job_block_chunks(&job->start), 1);
   bool is_complete = find_ranks(h);
   if (is_complete && !job->start.is_one_host) {
-    h->piece_elems = sml_job_piece_elems(&job->start, job->world_size);
-    is_complete = h->index != 0 || sml_job_pieces_init(&h->pieces, job, h->piece_elems);
+    h->piece_bytes = sml_job_piece_bytes(&job->start, job->world_size);
+    is_complete = h->index != 0 || sml_job_pieces_init(&h->pieces, job, piece_elems(h));
   }
   if (is_complete) return h;
   free_host(h);
@@ -401,12 +410,13 @@ static bool meet(struct sml_job_host *h, uint64_t deadline_ns, struct sml_ctl_ab
   make_secret(job, meeting.secret);
   if (job->start.is_one_host) {
     const struct sml_host_group_options options = {.meeting = meeting,
-                                                   .block_bytes = sml_job_block_bytes(&job->start),
+                                                   .block_bytes = h->block_chunks * job->start.chunk_bytes,
+                                                   .block_chunks = h->block_chunks,
                                                    .kernels = job->context->settings.kernels};
     h->group = sml_host_group_open(&options, &met, &missing, error);
   } else {
     const struct sml_host_relay_options options = {
-        .meeting = meeting, .piece_elems = h->piece_elems, .submit = sml_job_pieces_submit, .user = job};
+        .meeting = meeting, .piece_elems = piece_elems(h), .submit = sml_job_pieces_submit, .user = job};
     h->relay = sml_host_relay_open(&options, &met, &missing, error);
   }
   if (h->group != NULL || h->relay != NULL) return true;

@@ -19,7 +19,8 @@ struct sml_job_host {
   struct sml_host_group *group; /* one host; else NULL, and */
   struct sml_host_relay *relay;
   struct sml_job_pieces pieces; /* the lead's */
-  uint64_t piece_elems;
+  uint32_t block_chunks; /* that share an exponent code */
+  uint64_t piece_bytes; /* 0: one host, which cuts nothing for the network */
   uint32_t num_ranks, index;    /* of this host, and among them */
   uint16_t *ranks;              /* index -> rank, ascending */
   pthread_t helper;

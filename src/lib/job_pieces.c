@@ -8,7 +8,7 @@
 
 /* About what a group of exponents is for: a piece begins with a round of exponents, which must not show. */
 #define PIECE_BYTES (UINT64_C(2) << 20)
-#define SMALL_ELEMS (UINT64_C(16) << 10)
+#define SMALL_LANES (UINT64_C(16) << 10)
 #define MAX_AREAS_BYTES (UINT64_C(64) << 20) /* of the largest host */
 
 /* ---- what a piece is ---- */
@@ -18,19 +18,22 @@ uint16_t sml_job_block_chunks(const struct sml_ctl_start *start) {
   return packet_lanes == 0 ? 0 : (uint16_t)sml_switch_block_chunks(packet_lanes);
 }
 
-uint32_t sml_job_block_bytes(const struct sml_ctl_start *start) {
-  return start->chunk_bytes * sml_max_u32(sml_job_block_chunks(start), 1);
-}
-
-uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_size) {
+uint64_t sml_job_piece_bytes(const struct sml_ctl_start *start, uint32_t world_size) {
   const uint32_t count = sml_contributors_count(start, world_size);
   uint32_t num_ranks[SML_CTL_MAX_WORLD_SIZE] = {0}, most = 1;
   SML_ASSERT(start->num_ranks <= SML_CTL_MAX_WORLD_SIZE && count <= SML_CTL_MAX_WORLD_SIZE);
   for (uint32_t rank = 0; rank < start->num_ranks; rank++)
     most = sml_max_u32(most, ++num_ranks[sml_contributor_of(start, rank)]);
-  const uint64_t num_bytes = sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / SML_HOST_RELAY_DEPTH / most);
-  const uint32_t block_bytes = sml_job_block_bytes(start);
-  return sml_max_u64(1, num_bytes / block_bytes) * (block_bytes / SML_ELEM_BYTES);
+  return sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / SML_HOST_RELAY_DEPTH / most);
+}
+
+uint64_t sml_job_piece_elems(const struct sml_job *job, const struct sml_operation_plan *plan) {
+  if (job->host == NULL || job->host->piece_bytes == 0) return UINT64_MAX;
+  const struct sml_format *f = sml_engine_format(plan);
+  const uint32_t num_chunks = job->host->block_chunks, chunk_bytes = job->start.chunk_bytes;
+  const uint64_t block_elems = (uint64_t)num_chunks * (chunk_bytes / f->unit_bytes);
+  const uint64_t block_bytes = sml_max_u64((uint64_t)num_chunks * chunk_bytes, block_elems * f->elem_bytes);
+  return sml_max_u64(1, job->host->piece_bytes / block_bytes) * block_elems;
 }
 
 struct sml_operation_plan sml_job_piece_plan(const struct sml_operation_plan *plan, uint64_t first_elem,
@@ -54,7 +57,7 @@ static uint64_t count_of(const struct sml_job *job, const struct sml_operation_p
 }
 
 uint64_t sml_job_count_chunks(const struct sml_job *job, const struct sml_operation_plan *plan, uint32_t lane) {
-  const uint64_t most = job->host != NULL ? job->host->piece_elems : UINT64_MAX;
+  const uint64_t most = sml_job_piece_elems(job, plan);
   if (plan->num_elems <= most) return count_of(job, plan, lane);
   const uint64_t num_full = plan->num_elems / most, rest = plan->num_elems % most;
   const struct sml_operation_plan full = sml_job_piece_plan(plan, 0, most);
@@ -75,7 +78,7 @@ static void on_ended(struct sml_engine_operation *engine) {
 }
 
 bool sml_job_pieces_run_small(const struct sml_job *job, const struct sml_operation_plan *plan) {
-  return job->num_engines == 1 && plan->num_elems <= SMALL_ELEMS;
+  return job->num_engines == 1 && sml_plan_lanes(plan) <= SMALL_LANES;
 }
 
 bool sml_job_pieces_submit(void *user, const struct sml_host_piece *p) {

@@ -13,13 +13,14 @@ static inline bool sml_job_cuts(const struct sml_ctl_start *start) {
   return start->num_ranks != 0;
 }
 
-/* Of the job's floats: data chunks that share a code, as a plan has it, and their bytes. */
+/* Data chunks of the job that share a code, as a plan has it. */
 uint16_t sml_job_block_chunks(const struct sml_ctl_start *start);
-uint32_t sml_job_block_bytes(const struct sml_ctl_start *start);
 
-/* Elements of a full piece: whole blocks of 4-byte elements, of about 2 MiB, less where hosts have so many ranks
- * that their shared memory would be large. */
-uint64_t sml_job_piece_elems(const struct sml_ctl_start *start, uint32_t world_size);
+/* Of a tensor, at most: about 2 MiB, less where hosts have so many ranks that their shared memory would be large. But a
+ * piece has a block at least. */
+uint64_t sml_job_piece_bytes(const struct sml_ctl_start *start, uint32_t world_size);
+/* Elements of the operation's full pieces: whole blocks. */
+uint64_t sml_job_piece_elems(const struct sml_job *job, const struct sml_operation_plan *plan);
 /* The piece that begins at first_elem, as an operation. */
 struct sml_operation_plan sml_job_piece_plan(const struct sml_operation_plan *plan, uint64_t first_elem,
                                              uint64_t num_elems);

@@ -11,6 +11,7 @@
 #include "lib/key.h"
 #include "lib/rendezvous.h"
 #include "lib/settings.h"
+#include "lib/types.h"
 
 #define MAX_WORLD_SIZE SML_CTL_MAX_WORLD_SIZE
 #define MIN_LEASE_NS (20 * SML_NS_PER_MS)
@@ -168,6 +169,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   sml_status status = read_sizes(s);
   if (status == SML_OK) status = read_check(s);
   if (status == SML_OK) status = read_retry(s);
+  if (status == SML_OK) status = sml_types_read(&s->options, &s->features);
   if (status == SML_OK) status = read_shared_memory(s);
   if (status == SML_OK) status = read_multicast(s);
   if (status == SML_OK) status = read_key(s);
@@ -271,7 +273,8 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     if (r.settings_hash != first.settings_hash)
       return sml_fail(SML_ERR_INVALID_ARGUMENT,
                       "ranks 0 and %u have different settings: aggregator, name, num_slots, "
-                      "max_datagram_bytes, lease_ns, check, retry_ns and key_name must be equal on all ranks",
+                      "max_datagram_bytes, lease_ns, check, retry_ns, key_name, float_bits and float64_bits must be "
+                      "equal on all ranks",
                       i);
   }
   *random_out = first.random;

@@ -10,7 +10,7 @@
 #include "lib/job_log.h"
 #include "lib/job_pieces.h"
 #include "lib/lateness.h"
-#include "quant/limbs.h"
+#include "lib/types.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -75,7 +75,7 @@ void sml_operation_describe(const struct sml_operation *op, char *text, size_t t
     return;
   }
   snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
-           plan->type == SML_FLOAT32 ? "float32" : "int32", plan->reduction == SML_AVG ? "AVG" : "SUM",
+           sml_type_name((sml_type)plan->type), plan->reduction == SML_AVG ? "AVG" : "SUM",
            (unsigned long long)plan->num_elems);
 }
 
@@ -109,7 +109,7 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
   }
   if (status == SML_OK) {
     job->operations_completed++;
-    job->tensor_bytes += op->engine.plan.num_elems * SML_ELEM_BYTES;
+    job->tensor_bytes += op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   } else {
     job->operations_failed++;
   }
@@ -288,22 +288,19 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
                                            size_t count, uint64_t key) {
   struct sml_operation_plan plan = {
       .num_elems = count, .key = key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
-  if (type == SML_INT32) return plan;
-  plan.has_exponents = !sml_limbs_is_exact(count, job->world_size);
-  if (!plan.has_exponents) plan.elem_lanes = (uint8_t)sml_limbs_per_elem(job->world_size);
-  else plan.block_chunks = sml_job_block_chunks(&job->start);
+  const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->world_size, job->formats);
+  plan.has_exponents = shape.has_exponents;
+  plan.elem_lanes = shape.elem_lanes;
+  plan.lane_elems = shape.lane_elems;
+  if (plan.has_exponents) plan.block_chunks = sml_job_block_chunks(&job->start);
   return plan;
 }
 
 static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
                              size_t count) {
-  if (type != SML_FLOAT32 && type != SML_INT32)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "type %d is unknown: SML_FLOAT32 or SML_INT32", (int)type);
-  if (reduction != SML_SUM && reduction != SML_AVG)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "reduction %d is unknown: SML_SUM or SML_AVG", (int)reduction);
-  if (type == SML_INT32 && reduction == SML_AVG)
-    return sml_fail(SML_ERR_UNSUPPORTED, "int32 AVG is not offered: sum and divide");
-  if (count > PTRDIFF_MAX / SML_ELEM_BYTES)
+  const sml_status status = sml_type_check(job, type, reduction);
+  if (status != SML_OK) return status;
+  if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
   const uint32_t num_lanes = sml_job_num_lanes(job);
   if (num_lanes == 0) return SML_OK;
@@ -314,12 +311,12 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
   return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
 }
 
-static sml_status check_buffers(const void *in, const void *out, size_t count) {
+static sml_status check_buffers(const void *in, const void *out, size_t count, size_t elem_bytes) {
   if (count == 0) return SML_OK;
   if (in == NULL || out == NULL)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out",
                     count);
-  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * SML_ELEM_BYTES;
+  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * elem_bytes;
   if (a != b && (a < b ? b - a : a - b) < num_bytes)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "in and out overlap: they must be equal or disjoint");
   return SML_OK;
@@ -429,7 +426,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
     } else {
       /* Alone, a rank's sum and its average are its input's bits. */
       if (engine->plan.num_elems > 0 && engine->in != engine->out)
-        memcpy(engine->out, engine->in, engine->plan.num_elems * SML_ELEM_BYTES);
+        memcpy(engine->out, engine->in, engine->plan.num_elems * sml_format_elem_bytes(engine->plan.type));
       sml_operation_publish_end_locked(job, op, SML_OK);
     }
   } else if (op->retained != NULL) {
@@ -459,7 +456,7 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->job = job;
   op->retained = NULL;
   op->is_pushed = op->is_released = op->was_warned = op->is_noted = false;
-  op->is_small = sml_job_runs_small(job) && plan->num_elems <= SMALL_BYTES / SML_ELEM_BYTES;
+  op->is_small = sml_job_runs_small(job) && sml_plan_lanes(plan) <= SMALL_BYTES / 4;
   op->num_waiters = 0;
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
@@ -469,10 +466,10 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
 
 /* What the operation needs beside its place in the pool. */
 static sml_status fit(struct sml_operation *op, struct sml_job *job) {
-  const uint64_t num_elems = op->engine.plan.num_elems;
+  const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   if (!fits_codes(op, job)) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->retry_ns == 0 || job->engines == NULL || num_elems == 0) return SML_OK;
-  const sml_status status = sml_retained_copy(job, op->engine.in, num_elems * SML_ELEM_BYTES, &op->retained);
+  if (job->retry_ns == 0 || job->engines == NULL || num_bytes == 0) return SML_OK;
+  const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
 }
@@ -493,7 +490,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   sml_status status =
       options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
   if (status == SML_OK) status = check_kind(job, type, reduction, count);
-  if (status == SML_OK) status = check_buffers(in, out, count);
+  if (status == SML_OK) status = check_buffers(in, out, count, sml_format_elem_bytes((uint32_t)type));
   if (status != SML_OK) return status;
   struct sml_operation *op = sml_operation_take(job->context);
   if (op == NULL) {

@@ -71,7 +71,12 @@ static void bad_arguments(void **state) {
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a + 1, a, 2, SML_FLOAT32, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX / 4 + 1, SML_FLOAT32, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX, SML_FLOAT32, SML_SUM, NULL);
-  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)2, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)6, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)-1, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX / 16 + 1, SML_INT64, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a + 1, 1, SML_INT64, SML_SUM, NULL);
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_FLOAT64, SML_SUM, NULL);
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT64, SML_AVG, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, (sml_reduction)-1, NULL);
   REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT32, SML_AVG, NULL);
   const sml_operation_options empty = {.struct_bytes = 0};
@@ -115,6 +120,11 @@ static void support_is_of_the_kind_only(void **state) {
   assert_int_equal(sml_supported(job, SML_INT32, SML_SUM, 1), 1);
   assert_int_equal(sml_supported(job, SML_INT32, SML_AVG, 1), 0);
   assert_int_equal(sml_supported(job, (sml_type)9, SML_SUM, 1), 0);
+  static const sml_type more[] = {SML_FLOAT16, SML_BFLOAT16, SML_INT64, SML_FLOAT64};
+  for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+    assert_int_equal(sml_supported(job, more[i], SML_SUM, 1 << 20), more[i] != SML_FLOAT64);
+    assert_int_equal(sml_supported(job, more[i], SML_AVG, 1), more[i] == SML_FLOAT16 || more[i] == SML_BFLOAT16);
+  }
   assert_int_equal(sml_supported(NULL, SML_INT32, SML_SUM, 1), 0);
 }
 

@@ -70,7 +70,7 @@ sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_byt
 }
 
 static uint64_t input_bytes(const struct sml_retained *r) {
-  return r->plan.num_elems * SML_ELEM_BYTES;
+  return r->plan.num_elems * sml_format_elem_bytes(r->plan.type);
 }
 
 void sml_retained_append(struct sml_job *job, struct sml_retained *r, struct sml_operation *user) {

@@ -36,6 +36,7 @@ static void same_bits_as_over_the_network(void **state) {
     world_init(&w, 3);
     w.job_options.no_shared_memory = no_shared_memory;
     w.job_options.max_datagram_bytes = 1472;
+    w.job_options.float64_bits = 96;
     world_start(&w);
     world_run(&w, sum_all_kinds);
     world_stop(&w);

@@ -39,6 +39,7 @@ static uint64_t run_way(const struct way *way, uint32_t packet_lanes, bool is_ch
   w.aggd_options.faults = (struct sml_fault_options){.loss = way->loss, .duplicate = way->loss, .seed = 3};
   w.job_options.no_shared_memory = way->hosts == NULL;
   w.job_options.check = is_checked ? 1 : 2;
+  w.job_options.float64_bits = 96;
   w.hosts = way->hosts;
   world_start(&w);
   world_run(&w, body);

@@ -21,32 +21,42 @@
 struct mixed_call {
   sml_operation *op;
   uint8_t *memory, *out;
-  size_t count;
+  size_t count, num_bytes;
 };
 
-static uint64_t hash_words(uint64_t h, const uint8_t *bytes, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    uint32_t word;
-    memcpy(&word, bytes + 4 * i, 4);
+static uint64_t hash_bytes(uint64_t h, const uint8_t *bytes, size_t num_bytes) {
+  for (size_t i = 0; i < num_bytes; i += 4) {
+    uint32_t word = 0;
+    memcpy(&word, bytes + i, sml_min_u64(4, num_bytes - i));
     h = sml_mix64(h + word);
   }
   return h;
 }
 
+/* The exponents' upper bit is cleared but in some, which are Inf, NaN or very large. */
+static void put_mixed(uint8_t *to, sml_type type, uint64_t random) {
+  const size_t num_bytes = sml_format_elem_bytes((uint32_t)type);
+  uint64_t value = num_bytes == 8 ? random : random & 0xffffffffu;
+  const uint64_t exponent_bit = UINT64_C(1) << (8 * num_bytes - 2);
+  if (sml_format_is_float((uint32_t)type) && (uint32_t)random % 50021 != 0) value &= ~exponent_bit;
+  memcpy(to, &value, num_bytes);
+}
+
 static void call_mixed(struct rank *r, const struct mixed_calls *calls, uint32_t i, uint64_t bits,
                        struct mixed_call *c) {
-  const bool is_float = bits >> 50 & 1;
+  static const sml_type narrow[] = {SML_FLOAT32, SML_FLOAT16, SML_FLOAT32, SML_BFLOAT16};
+  static const sml_type others[] = {SML_INT32, SML_INT64, SML_INT32, SML_FLOAT64};
+  const sml_type type = bits >> 50 & 1 ? narrow[bits >> 53 & 3] : others[bits >> 53 & 3];
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
   uint8_t *in = c->memory + (bits >> 40) % 13;
-  c->count = calls->count(bits, i);
+  c->count = sml_min_u64(calls->count(bits, i), 4 * calls->max_elems / elem_bytes);
+  c->num_bytes = c->count * elem_bytes;
   c->out = bits >> 51 & 1 ? in : c->memory + 4 * calls->max_elems + 64 + (bits >> 44) % 13;
-  for (size_t e = 0; e < c->count; e++) {
-    uint32_t value = (uint32_t)sml_mix64(bits + e * 8 + r->rank);
-    if (is_float && value % 50021 != 0) value &= 0xbfffffffu; /* some NaN and Inf */
-    memcpy(in + 4 * e, &value, 4);
-  }
+  for (size_t e = 0; e < c->count; e++) put_mixed(in + elem_bytes * e, type, sml_mix64(bits + e * 8 + r->rank));
   CHECK(r,
-        sml_allreduce(r->job, in, c->out, c->count, is_float ? SML_FLOAT32 : SML_INT32,
-                      is_float && (bits >> 52 & 1) ? SML_AVG : SML_SUM, NULL, &c->op) == SML_OK,
+        sml_allreduce(r->job, in, c->out, c->count, type,
+                      sml_format_is_float((uint32_t)type) && (bits >> 52 & 1) ? SML_AVG : SML_SUM, NULL,
+                      &c->op) == SML_OK,
         "%s", sml_error_detail());
 }
 
@@ -61,7 +71,7 @@ void sum_mixed(struct rank *r, const struct mixed_calls *calls, uint64_t *hash_o
     if (c->op != NULL) {
       CHECK(r, sml_operation_wait(c->op, WAIT_NS) == SML_OK, "%s", sml_error_detail());
       sml_operation_release(c->op);
-      h = hash_words(h, c->out, c->count);
+      h = hash_bytes(h, c->out, c->num_bytes);
     }
     c->op = NULL;
     if (i < calls->num) call_mixed(r, calls, i, sml_prng_next(&prng), c);

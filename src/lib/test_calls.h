@@ -5,7 +5,7 @@
 
 #include "lib/test_world.h"
 
-/* Operations of all sizes, types and alignments, in place or not, three in flight. */
+/* Operations of all sizes, types (float64_bits must be set) and alignments, in place or not, three in flight. */
 struct mixed_calls {
   uint32_t num;
   size_t max_elems;

@@ -7,7 +7,7 @@
 #ifndef SML_QUANT_KERNELS_H
 #define SML_QUANT_KERNELS_H
 
-#include "quant/quant.h"
+#include "quant/packed.h"
 
 #define SML_QUANT_MAX_WORLD_SIZE 4096
 
@@ -55,6 +55,15 @@ static inline uint8_t sml_quant_code_of(uint32_t largest_bits) {
 /* What every element of an unscaled block becomes. */
 static inline uint32_t sml_quant_unscaled_bits(uint8_t code) {
   return code == SML_CODE_NONFINITE ? UINT32_C(0x7fc00000) : 0;
+}
+
+/* Two elements a lane: the same with 15 bits in place of 30, and one value less, so that sums fit 16 bits with sign. */
+static inline int32_t sml_packed_shift(uint8_t code, uint32_t world_size) {
+  return sml_quant_shift(code, world_size) - 15;
+}
+static inline uint32_t sml_packed_limit(uint32_t world_size) {
+  SML_ASSERT(world_size <= SML_PACKED_MAX_RANKS);
+  return (sml_quant_limit(world_size) >> 15) - 1;
 }
 
 /* 2^exponent, from its bits, so that no floating point flag has a say. */

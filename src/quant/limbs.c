@@ -12,7 +12,6 @@
  * leaves. Any lanes fit: the top limb begins at bit 270 at most, and has 32. */
 #define FRACTION_BITS 32u
 #define NUM_WORDS 11u
-#define MAX_LANES_PER_ELEM 16u
 
 static uint32_t limb_bits(uint32_t world_size) {
   SML_ASSERT(world_size >= 1 && world_size <= 4096);
@@ -108,18 +107,20 @@ static bool has_bits_below(const uint32_t *words, uint32_t position) {
   return (words[position / 32] & ((UINT32_C(1) << position % 32) - 1)) != 0;
 }
 
-/* To nearest, ties to even; of a denormal, the multiples of 2^-149. */
-static uint32_t round_words(const uint32_t *words, bool has_rest) {
+/* To nearest, ties to even, or to odd; of a denormal, the multiples of 2^-149. */
+static uint32_t round_words(const uint32_t *words, bool has_rest, bool is_to_odd) {
   uint32_t top = NUM_WORDS;
   while (top > 0 && words[top - 1] == 0) top--;
-  if (top == 0) return 0; /* a rest alone is far below a half */
+  if (top == 0) return is_to_odd && has_rest; /* a rest alone is far below a half */
   top = 32 * top - 1 - (uint32_t)__builtin_clz(words[top - 1]);
   const uint32_t last = sml_max_u32(top, FRACTION_BITS + 23) - 23; /* the bit that is rounded to */
   const uint32_t field_below = last - FRACTION_BITS;               /* exponent field less 1, the hidden bit adds it */
   if (field_below >= 0xfe) return INFINITY_BITS;
   const uint32_t mantissa = top < last ? 0 : bits_from(words, last) & 0xffffff;
   const bool is_half = (bits_from(words, last - 1) & 1) != 0;
-  const bool is_up = is_half && ((mantissa & 1) != 0 || has_rest || has_bits_below(words, last - 1));
+  const bool has_more = has_rest || has_bits_below(words, last - 1);
+  if (is_to_odd) return (field_below << 23) + (mantissa | (is_half || has_more));
+  const bool is_up = is_half && ((mantissa & 1) != 0 || has_more);
   return (field_below << 23) + mantissa + is_up; /* a carry raises the exponent, up to infinity's */
 }
 
@@ -145,7 +146,7 @@ static bool divide_short(uint128 *value, uint32_t divisor) {
 }
 
 static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_limbs, uint32_t limb_width,
-                            uint32_t divisor) {
+                            uint32_t divisor, bool is_to_odd) {
   int128 sum = 0;
   for (uint32_t limb = num_limbs; limb-- > 0;) sum = sum * (INT64_C(1) << limb_width) + limbs[limb];
   if (sum == 0) return 0;
@@ -159,13 +160,16 @@ static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_l
   if (last + unit >= 0xfe) return sign | INFINITY_BITS;
   const uint32_t mantissa = (uint32_t)(value >> last);
   const uint128 dropped = value & (((uint128)1 << last) - 1), half = (uint128)1 << (last - 1);
+  if (is_to_odd)
+    return sign | (((uint32_t)(last + unit) << 23) + (mantissa | (dropped != 0 || has_rest)));
   const bool is_up = dropped > half || (dropped == half && (has_rest || (mantissa & 1) != 0));
   return sign | (((uint32_t)(last + unit) << 23) + mantissa + is_up);
 }
 
 /* The float of one element's sum without specials. */
-static uint32_t round_sum(const uint8_t *lanes, uint32_t limb_width, uint32_t num_limbs, uint32_t divisor) {
-  int32_t limbs[MAX_LANES_PER_ELEM];
+static uint32_t round_sum(const uint8_t *lanes, uint32_t limb_width, uint32_t num_limbs, uint32_t divisor,
+                          bool is_to_odd) {
+  int32_t limbs[SML_LIMBS_MAX_PER_ELEM];
   uint32_t first = num_limbs, end = 0, words[NUM_WORDS];
   for (uint32_t limb = 0; limb < num_limbs; limb++) {
     limbs[limb] = (int32_t)sml_load_be32(lanes + 4 * (size_t)limb);
@@ -174,13 +178,14 @@ static uint32_t round_sum(const uint8_t *lanes, uint32_t limb_width, uint32_t nu
     end = limb + 1;
   }
   if (end == 0) return 0;
-  if (end - first <= SHORT_LIMBS) return round_short(limbs + first, first, end - first, limb_width, divisor);
+  if (end - first <= SHORT_LIMBS) return round_short(limbs + first, first, end - first, limb_width, divisor, is_to_odd);
   const uint32_t sign = add_up(words, lanes, limb_width, num_limbs);
   const bool has_rest = divisor != 1 && divide(words, divisor);
-  return sign | round_words(words, has_rest);
+  return sign | round_words(words, has_rest, is_to_odd);
 }
 
-void sml_limbs_round(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average) {
+static inline void round_all(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average,
+                             bool is_to_odd) {
   const uint32_t limb_width = limb_bits(world_size), num_lanes = sml_limbs_per_elem(world_size);
   const uint8_t *from = lanes;
   uint8_t *to = (uint8_t *)out;
@@ -191,14 +196,22 @@ void sml_limbs_round(float *out, const void *lanes, size_t num_elems, uint32_t w
       const bool has_pos = (specials & 0xffff) != 0, has_neg = specials >> 16 != 0;
       bits = has_pos && has_neg ? NAN_BITS : has_neg ? INFINITY_BITS | SIGN_BIT : INFINITY_BITS;
     } else {
-      bits = round_sum(from, limb_width, num_lanes - 1, average ? world_size : 1);
+      bits = round_sum(from, limb_width, num_lanes - 1, average ? world_size : 1, is_to_odd);
     }
     memcpy(to, &bits, sizeof bits);
   }
 }
 
+void sml_limbs_round(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average) {
+  round_all(out, lanes, num_elems, world_size, average, false);
+}
+
+void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average) {
+  round_all(out, lanes, num_elems, world_size, average, true);
+}
+
 void sml_limbs_reduce(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
-  uint8_t lanes[4 * MAX_LANES_PER_ELEM] = {0};
+  uint8_t lanes[4 * SML_LIMBS_MAX_PER_ELEM] = {0};
   for (size_t i = 0; i < num_elems; i++) {
     sml_limbs_put(lanes, in[0] + i, 1, num_inputs);
     for (uint32_t input = 1; input < num_inputs; input++) sml_limbs_add(lanes, in[input] + i, 1, num_inputs);

@@ -12,6 +12,8 @@
 /* Up to so many elements it is the format of float32 operations. Beyond, more bytes cost more than the second round. */
 #define SML_LIMBS_MAX_ELEMS 128u
 
+#define SML_LIMBS_MAX_PER_ELEM 16u /* lanes */
+
 /* Whether an operation is summed exactly: a pure function of what is equal on all ranks. */
 static inline bool sml_limbs_is_exact(uint64_t num_elems, uint32_t world_size) {
   return num_elems > 0 && num_elems <= SML_LIMBS_MAX_ELEMS && world_size > 1;
@@ -27,6 +29,10 @@ void sml_limbs_add(void *lanes, const float *in, size_t num_elems, uint32_t worl
 /* out[i] = the sum, or a world_size-th of it, rounded once to nearest even; an exact 0 is +0. A NaN, or Infs of
  * both signs, give the quiet NaN 0x7fc00000. Any lanes are legal. */
 void sml_limbs_round(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average);
+
+/* The same, but what is not exact is rounded to the neighbour whose last bit is 1: rounded again, to two bits less or
+ * still fewer, it is what one rounding would have given (Boldo and Melquiond, "Emulation of a FMA", 2008). */
+void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average);
 
 /* A bound on |result - exact sum or average|, in double: half a unit in the last place. */
 double sml_limbs_error_bound(float result);

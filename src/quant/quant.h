@@ -20,6 +20,9 @@
 #define SML_CODE_MIN 27 /* smallest code that is not flushed: 2^-100 <= |x| */
 #define SML_CODE_NONFINITE 255
 
+/* Elements of floating point that kernels read and write. */
+enum sml_elem { SML_ELEM_FLOAT32, SML_ELEM_FLOAT16, SML_ELEM_BFLOAT16 };
+
 struct sml_quant_kernels {
   const char *name; /* "scalar", "avx2", "avx512", "neon" */
   /* Exponent code of in[0..num_elems). num_elems 0 gives 0. */
@@ -35,6 +38,17 @@ struct sml_quant_kernels {
   /* One block of all ranks, num_inputs of them (1..4096): out = what each would get from the network, bit for
    * bit: the codes' maximum, then quantize, sum, dequantize. out may be one of the inputs. */
   void (*reduce_floats)(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);
+  /* The same for 16-bit types; and any type with two elements a lane (packed.h), in 2 .. SML_PACKED_MAX_RANKS ranks. */
+  uint8_t (*block_code_16)(const void *in, size_t num_elems, enum sml_elem elem);
+  void (*pack)(void *lanes, const void *in, size_t num_elems, enum sml_elem elem, uint8_t code, uint32_t world_size);
+  void (*pack_add)(void *lanes, const void *in, size_t num_elems, enum sml_elem elem, uint8_t code,
+                   uint32_t world_size);
+  void (*unpack)(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code, uint32_t world_size,
+                 bool average);
+  void (*reduce_packed)(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, enum sml_elem elem,
+                        bool average);
+  /* out[i] = in[i], a 16-bit type's, exactly. */
+  void (*widen)(float *out, const void *in, size_t num_elems, enum sml_elem elem);
   /* int32 user data: copy with byte order; a wire lane is be32. */
   void (*pack_int32)(void *lanes, const int32_t *in, size_t num_elems);
   void (*pack_add_int32)(void *lanes, const int32_t *in, size_t num_elems); /* be32(int(lanes[i]) + in[i]) */

@@ -3,11 +3,7 @@
  * rounding mode and flush-to-zero flags cannot change a result. Other implementations are tested to
  * give the same bits. Buffers are bytes here: they need no alignment. */
 #include "quant/check.h"
-#include "quant/kernels.h"
-
-#define SIGN_BIT UINT32_C(0x80000000)
-#define INFINITY_BITS UINT32_C(0x7f800000)
-#define HIDDEN_BIT (UINT32_C(1) << 23)
+#include "quant/fixed.h"
 
 static uint32_t load_bits(const uint8_t *p) {
   uint32_t bits;
@@ -19,42 +15,13 @@ static void store_bits(uint8_t *p, uint32_t bits) {
   memcpy(p, &bits, sizeof bits);
 }
 
-/* value / 2^drop, to nearest, ties to even; 1 <= drop <= 63, and value has room for the carry. */
-static uint64_t shift_right_to_even(uint64_t value, uint32_t drop) {
-  uint64_t below_half = (UINT64_C(1) << (drop - 1)) - 1;
-  return (value + below_half + ((value >> drop) & 1)) >> drop;
-}
-
 static uint8_t block_code(const float *in, size_t num_elems) {
   const uint8_t *from = (const uint8_t *)in;
   uint32_t largest = 0;
   for (size_t i = 0; i < num_elems; i++) {
-    largest = sml_max_u32(largest, load_bits(from + 4 * i) & ~SIGN_BIT);
+    largest = sml_max_u32(largest, load_bits(from + 4 * i) & ~SML_SIGN_BIT);
   }
   return sml_quant_code_of(largest);
-}
-
-/* A float is mantissa * 2^(exponent - 150), so q = mantissa * 2^(exponent - 150 + shift). */
-static uint32_t quantize_bits(uint32_t bits, uint8_t code, int32_t shift, uint32_t limit) {
-  uint32_t field = (bits >> 23) & 0xff;
-  uint32_t mantissa = bits & (HIDDEN_BIT - 1);
-  bool is_nan = field == 0xff && mantissa != 0;
-  bool is_negative = (bits & SIGN_BIT) != 0 && !is_nan;
-  uint32_t q;
-  if (field > code) {
-    q = limit;
-  } else {
-    int32_t up = (int32_t)sml_max_u32(field, 1) - 150 + shift; /* <= 6: field <= code */
-    if (field != 0) mantissa |= HIDDEN_BIT;
-    if (up >= 0) {
-      q = mantissa << up;
-    } else if (up > -25) {
-      q = (uint32_t)shift_right_to_even(mantissa, (uint32_t)-up);
-    } else {
-      q = 0; /* below a half */
-    }
-  }
-  return is_negative ? 0u - q : q;
 }
 
 static void quantize(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
@@ -67,7 +34,7 @@ static void quantize(void *lanes, const float *in, size_t num_elems, uint8_t cod
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++) {
-    sml_store_be32(to + 4 * i, quantize_bits(load_bits(from + 4 * i), code, shift, limit));
+    sml_store_be32(to + 4 * i, sml_quantize_bits(load_bits(from + 4 * i), code, shift, limit));
   }
 }
 
@@ -78,7 +45,7 @@ static void quantize_add(void *lanes, const float *in, size_t num_elems, uint8_t
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++) {
-    uint32_t q = quantize_bits(load_bits(from + 4 * i), code, shift, limit);
+    uint32_t q = sml_quantize_bits(load_bits(from + 4 * i), code, shift, limit);
     sml_store_be32(to + 4 * i, sml_load_be32(to + 4 * i) + q);
   }
 }
@@ -87,7 +54,7 @@ static void quantize_add(void *lanes, const float *in, size_t num_elems, uint8_t
  * room for the carry), so the quotient has at least 51 bits; a remainder is kept as a sticky last bit. */
 static inline uint32_t dequantize_bits(uint32_t sum, int32_t shift, uint32_t divisor) {
   if (sum == 0) return 0;
-  uint32_t sign = sum & SIGN_BIT;
+  uint32_t sign = sum & SML_SIGN_BIT;
   uint64_t value = sign != 0 ? 0u - sum : sum;
   int32_t up = __builtin_clzll(value) - 1;
   value <<= up;
@@ -98,13 +65,13 @@ static inline uint32_t dequantize_bits(uint32_t sum, int32_t shift, uint32_t div
   int32_t exponent = -up - shift; /* the magnitude is value * 2^exponent */
   int32_t top = 63 - __builtin_clzll(value);
   int32_t field = top + exponent + 127;
-  if (field >= 0xff) return sign | INFINITY_BITS;
+  if (field >= 0xff) return sign | SML_INFINITY_BITS;
   /* 24 bits stay; of a denormal, the multiples of 2^-149. */
   int32_t drop = field >= 1 ? top - 23 : -149 - exponent;
   SML_ASSERT(drop >= 27 && drop <= 42);
   /* Added, the hidden bit and a carry out of the mantissa raise the exponent field, up to infinity's. */
   uint32_t below = (uint32_t)(field >= 1 ? field - 1 : 0) << 23;
-  return sign | (below + (uint32_t)shift_right_to_even(value, (uint32_t)drop));
+  return sign | (below + (uint32_t)sml_shift_right_to_even(value, (uint32_t)drop));
 }
 
 static void dequantize(float *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
@@ -140,7 +107,7 @@ static void reduce_floats(float *out, const float *const *in, uint32_t num_input
   for (size_t i = 0; i < num_elems; i++) {
     uint32_t sum = 0;
     for (uint32_t w = 0; w < num_inputs; w++) {
-      sum += quantize_bits(load_bits((const uint8_t *)in[w] + 4 * i), code, shift, limit);
+      sum += sml_quantize_bits(load_bits((const uint8_t *)in[w] + 4 * i), code, shift, limit);
     }
     store_bits(to + 4 * i, dequantize_bits(sum, shift, average ? num_inputs : 1));
   }
@@ -211,6 +178,12 @@ const struct sml_quant_kernels sml_quant_scalar = {
     .quantize_add = quantize_add,
     .dequantize = dequantize,
     .reduce_floats = reduce_floats,
+    .block_code_16 = sml_packed_block_code_16,
+    .pack = sml_packed_put,
+    .pack_add = sml_packed_add,
+    .unpack = sml_packed_get,
+    .reduce_packed = sml_packed_reduce,
+    .widen = sml_packed_widen,
     .pack_int32 = pack_int32,
     .pack_add_int32 = pack_add_int32,
     .unpack_int32 = unpack_int32,

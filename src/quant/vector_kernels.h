@@ -305,7 +305,9 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
 #define SML_VECTOR_KERNELS(the_name)                                                                               \
   {                                                                                                                \
     .name = the_name, .block_code = block_code, .quantize = quantize, .quantize_add = quantize_add,                \
-    .dequantize = dequantize, .reduce_floats = reduce_floats, .pack_int32 = pack_int32,                            \
+    .dequantize = dequantize, .reduce_floats = reduce_floats, .block_code_16 = sml_packed_block_code_16,           \
+    .pack = sml_packed_put, .pack_add = sml_packed_add, .unpack = sml_packed_get,                                  \
+    .reduce_packed = sml_packed_reduce, .widen = sml_packed_widen, .pack_int32 = pack_int32,                       \
     .pack_add_int32 = pack_add_int32, .unpack_int32 = unpack_int32, .set_int32 = unpack_int32,                     \
     .add_int32 = add_int32, .reduce_int32 = reduce_int32, .max_uint8 = max_uint8, .check_lanes = check_lanes,      \
   }

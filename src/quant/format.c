@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "quant/format.h"
+
+#include "quant/doubles.h"
+#include "quant/elem.h"
+#include "quant/limbs.h"
+
+#define RUN_ELEMS 256u /* what is converted at a time, on the stack */
+#define INT64_LANES 3u
+/* Up to here 16 bits keep all digits of the largest float16: 11 are left beside the sum's room. */
+#define PACKED_USUAL_RANKS 16u
+
+typedef const struct sml_quant_kernels kernels;
+
+/* ---- float32, int32: the kernels as they are ---- */
+
+static uint8_t float32_code(kernels *k, const void *in, size_t num_elems) {
+  return k->block_code(in, num_elems);
+}
+
+static void float32_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  k->quantize(lanes, in, num_elems, code, world_size);
+}
+
+static void float32_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  k->quantize_add(lanes, in, num_elems, code, world_size);
+}
+
+static void float32_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
+                        bool average) {
+  k->dequantize(out, lanes, num_elems, code, world_size, average);
+}
+
+static void float32_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                           bool average) {
+  k->reduce_floats(out, (const float *const *)in, num_inputs, num_elems, average);
+}
+
+static void int32_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  (void)code, (void)world_size;
+  k->pack_int32(lanes, in, num_elems);
+}
+
+static void int32_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  (void)code, (void)world_size;
+  k->pack_add_int32(lanes, in, num_elems);
+}
+
+static void int32_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
+                      bool average) {
+  (void)code, (void)world_size, (void)average;
+  k->unpack_int32(out, lanes, num_elems);
+}
+
+static void int32_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                         bool average) {
+  (void)average;
+  k->reduce_int32(out, (const int32_t *const *)in, num_inputs, num_elems);
+}
+
+/* ---- exact sums of float32 ---- */
+
+static void exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  (void)k, (void)code;
+  sml_limbs_put(lanes, in, num_elems, world_size);
+}
+
+static void exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  (void)k, (void)code;
+  sml_limbs_add(lanes, in, num_elems, world_size);
+}
+
+static void exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
+                      bool average) {
+  (void)k, (void)code;
+  sml_limbs_round(out, lanes, num_elems, world_size, average);
+}
+
+static void exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                         bool average) {
+  (void)k;
+  sml_limbs_reduce(out, (const float *const *)in, num_inputs, num_elems, average);
+}
+
+/* ---- 16-bit types, by way of float32 ---- */
+
+typedef void put_floats(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size);
+
+/* What `put` of float32 does, run by run; lane_bytes: of an element. */
+static inline void put_widened(kernels *k, uint8_t *lanes, const uint8_t *in, size_t num_elems, enum sml_elem elem,
+                               uint8_t code, uint32_t world_size, put_floats *put, size_t lane_bytes) {
+  float run[RUN_ELEMS];
+  for (size_t done = 0; done < num_elems; done += RUN_ELEMS) {
+    const size_t num = sml_min_u64(RUN_ELEMS, num_elems - done);
+    k->widen(run, in + 2 * done, num, elem);
+    put(k, lanes + lane_bytes * done, run, num, code, world_size);
+  }
+}
+
+static size_t limbs_bytes(uint32_t world_size) {
+  return 4 * (size_t)sml_limbs_per_elem(world_size);
+}
+
+/* The 16-bit element nearest to a float that was rounded to odd. */
+static uint32_t narrowed(uint32_t bits, enum sml_elem elem) {
+  const uint32_t sign = bits >> 16 & 0x8000, field = bits >> 23 & 0xff, fraction = bits & 0x7fffff;
+  if (field == 0xff) {
+    if (fraction != 0) return sml_elem_unscaled_bits(SML_CODE_NONFINITE, elem);
+    return sign | (elem == SML_ELEM_FLOAT16 ? 0x7c00 : 0x7f80);
+  }
+  const struct sml_float_layout layout = elem == SML_ELEM_FLOAT16 ? SML_LAYOUT_FLOAT16 : SML_LAYOUT_BFLOAT16;
+  const uint64_t mantissa = fraction | (field > 0 ? SML_HIDDEN_BIT : 0);
+  return sign | (uint32_t)sml_float_bits(layout, mantissa, (int32_t)sml_max_u32(field, 1) - 150, false);
+}
+
+static void get_exactly(uint8_t *out, const uint8_t *lanes, size_t num_elems, enum sml_elem elem, uint32_t world_size,
+                        bool average) {
+  for (size_t i = 0; i < num_elems; i++, lanes += limbs_bytes(world_size)) {
+    float odd;
+    uint32_t bits;
+    sml_limbs_round_to_odd(&odd, lanes, 1, world_size, average);
+    memcpy(&bits, &odd, sizeof bits);
+    sml_elem_store(out + 2 * i, narrowed(bits, elem), elem);
+  }
+}
+
+static void reduce_exactly(kernels *k, uint8_t *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                           enum sml_elem elem, bool average) {
+  uint8_t lanes[4 * SML_LIMBS_MAX_PER_ELEM];
+  for (size_t i = 0; i < num_elems; i++) {
+    memset(lanes, 0, sizeof lanes);
+    for (uint32_t w = 0; w < num_inputs; w++)
+      put_widened(k, lanes, (const uint8_t *)in[w] + 2 * i, 1, elem, 0, num_inputs, exact_add, limbs_bytes(num_inputs));
+    get_exactly(out + 2 * i, lanes, 1, elem, num_inputs, average);
+  }
+}
+
+static void get_wide(uint8_t *out, const uint8_t *lanes, size_t num_elems, enum sml_elem elem, uint8_t code,
+                     uint32_t world_size, bool average) {
+  if (!sml_quant_is_scaled(code)) {
+    sml_elem_fill(out, num_elems, code, elem);
+    return;
+  }
+  const int32_t shift = sml_quant_shift(code, world_size);
+  const uint32_t divisor = average ? world_size : 1;
+  for (size_t i = 0; i < num_elems; i++)
+    sml_elem_store(out + 2 * i, sml_elem_of_sum(sml_load_be32(lanes + 4 * i), shift, divisor, elem), elem);
+}
+
+static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                        enum sml_elem elem, bool average) {
+  uint8_t code = SML_CODE_ZERO, lanes[4 * RUN_ELEMS];
+  for (uint32_t w = 0; w < num_inputs; w++)
+    code = (uint8_t)sml_max_u32(code, k->block_code_16(in[w], num_elems, elem));
+  for (size_t done = 0; done < num_elems; done += RUN_ELEMS) {
+    const size_t num = sml_min_u64(RUN_ELEMS, num_elems - done);
+    memset(lanes, 0, 4 * num);
+    for (uint32_t w = 0; w < num_inputs; w++)
+      put_widened(k, lanes, (const uint8_t *)in[w] + 2 * done, num, elem, code, num_inputs, float32_add, 4);
+    get_wide(out + 2 * done, lanes, num, elem, code, num_inputs, average);
+  }
+}
+
+/* Functions of a type: each calls the one that has the type as an argument. */
+#define WIDENED_FUNCTIONS(name, elem)                                                                                 \
+  static uint8_t name##_code(kernels *k, const void *in, size_t num_elems) {                                          \
+    return k->block_code_16(in, num_elems, elem);                                                                     \
+  }                                                                                                                   \
+  static void name##_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,               \
+                               uint32_t world_size) {                                                                 \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_put, limbs_bytes(world_size));                 \
+  }                                                                                                                   \
+  static void name##_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,               \
+                               uint32_t world_size) {                                                                 \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_add, limbs_bytes(world_size));                 \
+  }                                                                                                                   \
+  static void name##_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,              \
+                               uint32_t world_size, bool average) {                                                   \
+    (void)k, (void)code;                                                                                              \
+    get_exactly(out, lanes, num_elems, elem, world_size, average);                                                    \
+  }                                                                                                                   \
+  static void name##_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,                  \
+                                  size_t num_elems, bool average) {                                                   \
+    reduce_exactly(k, out, in, num_inputs, num_elems, elem, average);                                                 \
+  }                                                                                                                   \
+  static void name##_wide_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                              uint32_t world_size) {                                                                  \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_put, 4);                                     \
+  }                                                                                                                   \
+  static void name##_wide_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                              uint32_t world_size) {                                                                  \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_add, 4);                                     \
+  }                                                                                                                   \
+  static void name##_wide_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
+                              uint32_t world_size, bool average) {                                                    \
+    (void)k;                                                                                                          \
+    get_wide(out, lanes, num_elems, elem, code, world_size, average);                                                 \
+  }                                                                                                                   \
+  static void name##_wide_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
+                                 bool average) {                                                                      \
+    reduce_wide(k, out, in, num_inputs, num_elems, elem, average);                                                    \
+  }
+
+WIDENED_FUNCTIONS(float16, SML_ELEM_FLOAT16)
+WIDENED_FUNCTIONS(bfloat16, SML_ELEM_BFLOAT16)
+
+/* ---- two elements a lane ---- */
+
+#define PACKED_FUNCTIONS(name, elem)                                                                                  \
+  static void name##_packed_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,              \
+                                uint32_t world_size) {                                                                \
+    k->pack(lanes, in, num_elems, elem, code, world_size);                                                            \
+  }                                                                                                                   \
+  static void name##_packed_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,              \
+                                uint32_t world_size) {                                                                \
+    k->pack_add(lanes, in, num_elems, elem, code, world_size);                                                        \
+  }                                                                                                                   \
+  static void name##_packed_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,             \
+                                uint32_t world_size, bool average) {                                                  \
+    k->unpack(out, lanes, num_elems, elem, code, world_size, average);                                                \
+  }                                                                                                                   \
+  static void name##_packed_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,                 \
+                                   size_t num_elems, bool average) {                                                  \
+    k->reduce_packed(out, in, num_inputs, num_elems, elem, average);                                                  \
+  }
+
+PACKED_FUNCTIONS(float32, SML_ELEM_FLOAT32)
+PACKED_FUNCTIONS(float16, SML_ELEM_FLOAT16)
+PACKED_FUNCTIONS(bfloat16, SML_ELEM_BFLOAT16)
+
+/* ---- float64 ---- */
+
+static uint8_t float64_code(kernels *k, const void *in, size_t num_elems) {
+  (void)k;
+  return sml_doubles_block_code(in, num_elems);
+}
+
+#define FLOAT64_FUNCTIONS(name, num_lanes)                                                                            \
+  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
+                         uint32_t world_size) {                                                                       \
+    (void)k;                                                                                                          \
+    sml_doubles_add(lanes, in, num_elems, num_lanes, code, world_size);                                               \
+  }                                                                                                                   \
+  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
+                         uint32_t world_size) {                                                                       \
+    memset(lanes, 0, 4 * (size_t)(num_lanes) * num_elems);                                                            \
+    name##_add(k, lanes, in, num_elems, code, world_size);                                                            \
+  }                                                                                                                   \
+  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                    \
+                         uint32_t world_size, bool average) {                                                         \
+    (void)k;                                                                                                          \
+    sml_doubles_get(out, lanes, num_elems, num_lanes, code, world_size, average);                                     \
+  }                                                                                                                   \
+  static void name##_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,      \
+                            bool average) {                                                                           \
+    (void)k;                                                                                                          \
+    sml_doubles_reduce(out, in, num_inputs, num_elems, num_lanes, average);                                           \
+  }
+
+FLOAT64_FUNCTIONS(float64_two, 2)
+FLOAT64_FUNCTIONS(float64_three, 3)
+
+/* ---- int64: bits 0 .. 15, 16 .. 31 and 32 .. 63. Sums of the first two fit a lane, that of the last wraps ---- */
+
+static uint64_t load_64(const uint8_t *p) {
+  uint64_t value;
+  memcpy(&value, p, sizeof value);
+  return value;
+}
+
+static void add_lane(uint8_t *lane, uint64_t value) {
+  sml_store_be32(lane, sml_load_be32(lane) + (uint32_t)value);
+}
+
+static void int64_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  (void)k, (void)code, (void)world_size;
+  uint8_t *to = lanes;
+  for (size_t i = 0; i < num_elems; i++, to += 4 * INT64_LANES) {
+    const uint64_t value = load_64((const uint8_t *)in + 8 * i);
+    add_lane(to, value & 0xffff);
+    add_lane(to + 4, value >> 16 & 0xffff);
+    add_lane(to + 8, value >> 32);
+  }
+}
+
+static void int64_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+  memset(lanes, 0, 4 * INT64_LANES * num_elems);
+  int64_add(k, lanes, in, num_elems, code, world_size);
+}
+
+static void int64_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
+                      bool average) {
+  (void)k, (void)code, (void)world_size, (void)average;
+  const uint8_t *from = lanes;
+  for (size_t i = 0; i < num_elems; i++, from += 4 * INT64_LANES) {
+    const uint64_t low = sml_load_be32(from), middle = sml_load_be32(from + 4), high = sml_load_be32(from + 8);
+    const uint64_t value = low + (middle << 16) + (high << 32);
+    memcpy((uint8_t *)out + 8 * i, &value, sizeof value);
+  }
+}
+
+static void int64_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                         bool average) {
+  (void)k, (void)average;
+  for (size_t i = 0; i < num_elems; i++) {
+    uint64_t sum = 0;
+    for (uint32_t w = 0; w < num_inputs; w++) sum += load_64((const uint8_t *)in[w] + 8 * i);
+    memcpy((uint8_t *)out + 8 * i, &sum, sizeof sum);
+  }
+}
+
+/* ---- which ---- */
+
+#define FORMAT(name, elem, unit, code) \
+  {.elem_bytes = elem, .unit_bytes = unit, .block_code = code, .put = name##_put, .add = name##_add, \
+   .get = name##_get, .reduce = name##_reduce}
+
+enum { EXACT, WIDE, PACKED, LONG, NUM_SHAPES };
+static const struct sml_format formats[SML_NUM_FORMAT_TYPES][NUM_SHAPES] = {
+    [SML_FORMAT_FLOAT32] = {[EXACT] = FORMAT(exact, 4, 4, NULL),
+                            [WIDE] = FORMAT(float32, 4, 4, float32_code),
+                            [PACKED] = FORMAT(float32_packed, 4, 2, float32_code)},
+    [SML_FORMAT_INT32] = {[EXACT] = FORMAT(int32, 4, 4, NULL)},
+    [SML_FORMAT_FLOAT16] = {[EXACT] = FORMAT(float16_exact, 2, 4, NULL),
+                            [WIDE] = FORMAT(float16_wide, 2, 4, float16_code),
+                            [PACKED] = FORMAT(float16_packed, 2, 2, float16_code)},
+    [SML_FORMAT_BFLOAT16] = {[EXACT] = FORMAT(bfloat16_exact, 2, 4, NULL),
+                             [WIDE] = FORMAT(bfloat16_wide, 2, 4, bfloat16_code),
+                             [PACKED] = FORMAT(bfloat16_packed, 2, 2, bfloat16_code)},
+    [SML_FORMAT_FLOAT64] = {[WIDE] = FORMAT(float64_two, 8, 8, float64_code),
+                            [LONG] = FORMAT(float64_three, 8, 12, float64_code)},
+    [SML_FORMAT_INT64] = {[EXACT] = FORMAT(int64, 8, 12, NULL)},
+};
+
+uint32_t sml_format_elem_bytes(uint32_t type) {
+  static const uint8_t bytes[SML_NUM_FORMAT_TYPES] = {4, 4, 2, 2, 8, 8};
+  SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
+  return bytes[type];
+}
+
+bool sml_format_is_float(uint32_t type) {
+  return type != SML_FORMAT_INT32 && type != SML_FORMAT_INT64;
+}
+
+struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
+                                          struct sml_format_options options) {
+  struct sml_format_shape shape = {.has_exponents = false};
+  if (type == SML_FORMAT_INT64) shape.elem_lanes = INT64_LANES;
+  if (!sml_format_is_float(type)) return shape;
+  if (type == SML_FORMAT_FLOAT64)
+    return (struct sml_format_shape){.has_exponents = true, .elem_lanes = options.float64_bits > 64 ? 3 : 2};
+  if (sml_limbs_is_exact(num_elems, world_size)) {
+    shape.elem_lanes = (uint8_t)sml_limbs_per_elem(world_size);
+    return shape;
+  }
+  shape.has_exponents = true;
+  const uint32_t usual = type == SML_FORMAT_FLOAT32 ? 0 : PACKED_USUAL_RANKS;
+  const uint32_t most = options.float_bits == 32 ? 0 : options.float_bits == 16 ? SML_PACKED_MAX_RANKS : usual;
+  shape.lane_elems = world_size <= most ? 2 : 0;
+  return shape;
+}
+
+const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape) {
+  SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
+  if (!shape.has_exponents) return &formats[type][EXACT];
+  return &formats[type][shape.lane_elems > 1 ? PACKED : shape.elem_lanes > 2 ? LONG : WIDE];
+}
+
+/* ---- bounds ---- */
+
+/* Half a unit in the last place of a finite result; 0 is exact, or all of it is the fixed point's fault. */
+static double half_ulp(uint32_t type, double result) {
+  static const struct {
+    int32_t mantissa_bits, least_exponent;
+  } layouts[SML_NUM_FORMAT_TYPES] = {{24, -149}, {0, 0}, {11, -24}, {8, -133}, {53, -1074}, {0, 0}};
+  uint64_t bits;
+  memcpy(&bits, &result, sizeof bits);
+  const int32_t field = (int32_t)(bits >> 52 & 0x7ff), least = layouts[type].least_exponent;
+  int32_t unit = field - 1023 - (layouts[type].mantissa_bits - 1);
+  if (unit < least) unit = least;
+  return unit < -1021 ? 0x1p-1021 : sml_quant_pow2(unit - 1);
+}
+
+double sml_format_error_bound(uint32_t type, struct sml_format_shape shape, uint8_t code, uint32_t world_size,
+                              bool average, double result) {
+  if (!sml_format_is_float(type)) return 0;
+  if (code == SML_CODE_NONFINITE || !(result - result == 0)) return __builtin_inf();
+  const double num_shares = average ? 1 : (double)world_size, rounding = half_ulp(type, result);
+  if (!shape.has_exponents) return rounding;
+  const bool is_double = type == SML_FORMAT_FLOAT64;
+  if (is_double ? code == 0 : !sml_quant_is_scaled(code))
+    return num_shares * sml_quant_pow2(is_double ? -999 : -100);
+  static const uint8_t digits[SML_NUM_FORMAT_TYPES] = {24, 0, 11, 8, 53, 0};
+  const uint32_t num_bits = is_double              ? sml_doubles_bits(shape.elem_lanes, world_size)
+                            : shape.lane_elems > 1 ? 15 - sml_ceil_log2(world_size)
+                                                   : 30 - sml_ceil_log2(world_size);
+  const int32_t unit = is_double ? sml_doubles_unit(shape.elem_lanes, code, world_size)
+                                 : (int32_t)code - 126 - (int32_t)num_bits;
+  const bool is_cut = digits[type] > num_bits && (is_double || shape.lane_elems > 1);
+  return num_shares * sml_quant_pow2(unit < -1021 ? -1021 : is_cut ? unit : unit - 1) + rounding;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the elements of an operation become int32 lanes and back, for every type (docs/PROTOCOL.md "Numbers"): which
+ * format an operation has is a pure function of what is equal on all ranks, and the rest of the library knows a format
+ * by this table alone. All functions give the same bits on every machine. Pointers need no alignment. */
+#ifndef SML_QUANT_FORMAT_H
+#define SML_QUANT_FORMAT_H
+
+#include "quant/quant.h"
+
+/* As in the public header. */
+enum sml_format_type {
+  SML_FORMAT_FLOAT32,
+  SML_FORMAT_INT32,
+  SML_FORMAT_FLOAT16,
+  SML_FORMAT_BFLOAT16,
+  SML_FORMAT_FLOAT64,
+  SML_FORMAT_INT64,
+  SML_NUM_FORMAT_TYPES
+};
+
+/* What a job's ranks have agreed on. */
+struct sml_format_options {
+  uint8_t float_bits;   /* of lanes, for float16, bfloat16 and float32: 16, 32, or 0: by type */
+  uint8_t float64_bits; /* 64, 96, or 0: float64 is not offered */
+};
+
+/* What streams and tags must know of a format. */
+struct sml_format_shape {
+  bool has_exponents;
+  uint8_t elem_lanes; /* lanes of an element, where they are more than 1; else 0 */
+  uint8_t lane_elems; /* elements of a lane, where they are more than 1; else 0 */
+};
+
+struct sml_format {
+  uint8_t elem_bytes; /* in memory */
+  /* A block, of a shared memory or a piece, is that of chunk_bytes / unit_bytes elements. */
+  uint8_t unit_bytes;
+  /* With exponents only; NULL otherwise. Of a block. */
+  uint8_t (*block_code)(const struct sml_quant_kernels *k, const void *in, size_t num_elems);
+  /* lanes = in, as a contribution to the sum of world_size ranks (2 .. 4096); add: lanes += in. */
+  void (*put)(const struct sml_quant_kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
+              uint32_t world_size);
+  void (*add)(const struct sml_quant_kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
+              uint32_t world_size);
+  void (*get)(const struct sml_quant_kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,
+              uint32_t world_size, bool average);
+  /* One block (without exponents: anything) of all ranks: what each gets from the network, bit for bit. out may be one
+   * of the inputs. */
+  void (*reduce)(const struct sml_quant_kernels *k, void *out, const void *const *in, uint32_t num_inputs,
+                 size_t num_elems, bool average);
+};
+
+/* Bytes of an element in memory; of a type that there is. */
+uint32_t sml_format_elem_bytes(uint32_t type);
+bool sml_format_is_float(uint32_t type);
+/* The format of an operation. float64: only if float64_bits is not 0. */
+struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
+                                          struct sml_format_options options);
+const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape);
+
+/* A bound on |result - exact sum or average| of one element of a block with this code (0 without exponents): half a
+ * unit of the fixed point a rank (one, if the type has more digits than the lanes: the largest elements are cut), and
+ * half a unit in the last place of the result. Infinite if the result is no number. */
+double sml_format_error_bound(uint32_t type, struct sml_format_shape shape, uint8_t code, uint32_t world_size,
+                              bool average, double result);
+
+#endif
