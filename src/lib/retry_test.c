@@ -304,22 +304,31 @@ static void a_rank_ahead_contributes_again(void **state) {
   stop_world(&w);
 }
 
-/* A rank that has all its results and leaves stays as long as another may need it. */
+/* A rank that has all its results and leaves stays as long as another may need it. Whether rank 1, which loses most of
+ * its packets, has the result before rank 0 looks is chance on a busy machine: they sum until it has not. */
 static void leave_early(struct rank *r) {
   int32_t x = 1;
-  sml_operation *op;
-  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &op) == SML_OK);
-  CHECK(r, r->rank == 1 || sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
-  if (r->rank == 0) {
-    is_ahead = is_behind(&r->world->ranks[1], 1);
-    keeper_signal(&keeper, SIGKILL);
-    sml_operation_release(op);
+  sml_operation *op = NULL;
+  for (uint32_t i = 0; i < 50 && !is_ahead; i++) {
+    if (op != NULL) sml_operation_release(op);
+    x = 1;
     pthread_barrier_wait(&barrier);
+    CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &op) == SML_OK);
+    CHECK(r, r->rank == 1 || sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+    if (r->rank == 0) {
+      is_ahead = is_behind(&r->world->ranks[1], i + 1);
+      if (is_ahead) keeper_signal(&keeper, SIGKILL);
+    }
+    pthread_barrier_wait(&barrier);
+    if (r->rank == 1 && !is_ahead)
+      CHECK(r, sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+  }
+  if (r->rank == 0) {
+    sml_operation_release(op);
     sml_job_destroy(r->job);
     r->job = NULL;
     return;
   }
-  pthread_barrier_wait(&barrier);
   usleep(300 * 1000);
   keeper_start_again(&keeper);
   CHECK(r, sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_OK && x == 2, "%s", sml_error_detail());
@@ -337,6 +346,7 @@ static void a_rank_that_leaves_waits_for_the_others(void **state) {
   assert_int_equal(sml_context_create(&w.context_options, &w.ranks[1].context), SML_OK);
   unsetenv("SWITCHML_FAULTS");
   pthread_barrier_init(&barrier, NULL, 2);
+  is_ahead = false;
   world_run(&w, join_with_faults);
   world_run(&w, leave_early);
   assert_true(is_ahead);
