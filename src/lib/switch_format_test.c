@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Jobs in switch format: the same bits over any number of lanes, by hosts that combine, in shared memory and under
- * loss; int32 with the bits of the ordinary format. Hosts are this one under several names. */
+ * loss; sums of every type; int32 with the bits of the ordinary format. Hosts are this one under several names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,6 +57,49 @@ static void same_bits_by_every_way(void **state) {
   assert_true(run_way(&ways[1], 256, false, sum_all_kinds) == run_way(&ways[0], 256, false, sum_all_kinds));
 }
 
+/* Element i of a rank is i % 7 + rank: all types have these numbers, and their sums, exactly. */
+static void put_small(uint8_t *to, sml_type type, uint32_t number) {
+  const float narrow = (float)number;
+  const double wide = number;
+  const uint64_t whole = number;
+  uint32_t bits;
+  memcpy(&bits, &narrow, sizeof bits);
+  const uint32_t float16 = number == 0 ? 0 : (bits >> 13) - ((127 - 15) << 10), bfloat16 = bits >> 16;
+  switch (type) {
+  case SML_FLOAT32: memcpy(to, &bits, 4); break;
+  case SML_FLOAT16: memcpy(to, &float16, 2); break;
+  case SML_BFLOAT16: memcpy(to, &bfloat16, 2); break;
+  case SML_FLOAT64: memcpy(to, &wide, 8); break;
+  case SML_INT32: memcpy(to, &whole, 4); break;
+  case SML_INT64: memcpy(to, &whole, 8); break;
+  }
+}
+
+static void sum_small_numbers(struct rank *r) {
+  static const size_t counts[] = {1, 128, 129, 1001, 20011};
+  static uint8_t memory[MAX_RANKS][8 * 20011];
+  uint8_t *x = memory[r->rank], want[8];
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(counts) * SML_NUM_FORMAT_TYPES; i++) {
+    const sml_type type = (sml_type)(i % SML_NUM_FORMAT_TYPES);
+    const size_t count = counts[i / SML_NUM_FORMAT_TYPES], elem_bytes = sml_format_elem_bytes((uint32_t)type);
+    for (uint32_t e = 0; e < count; e++) put_small(x + elem_bytes * e, type, e % 7 + r->rank);
+    CHECK(r, allreduce(r, x, x, count, type, SML_SUM) == SML_OK, "%s", sml_error_detail());
+    for (uint32_t e = 0; e < count; e++) {
+      put_small(want, type, 4 * (e % 7) + 6);
+      CHECK(r, memcmp(x + elem_bytes * e, want, elem_bytes) == 0, "type %d, element %u of %zu", (int)type, e, count);
+    }
+  }
+  hashes[r->rank] = 1;
+}
+
+static void all_types_have_their_sums(void **state) {
+  (void)state;
+  static const struct way ways[] = {{NULL, 2, 0.01}, {"1122", 1, 0}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(ways); i++)
+    for (uint32_t packet_lanes = 32; packet_lanes <= 256; packet_lanes *= 8)
+      run_way(&ways[i], packet_lanes, packet_lanes == 32, sum_small_numbers);
+}
+
 /* Tags, chunks and packets differ, but not what comes out: int32, and few floats, which are summed exactly. */
 static void sum_what_has_no_blocks(struct rank *r) {
   enum { NUM_ELEMS = 12345, NUM_FLOATS = 128 };
@@ -88,6 +131,7 @@ static void ints_have_the_bits_of_the_ordinary_format(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_bits_by_every_way),
+      cmocka_unit_test(all_types_have_their_sums),
       cmocka_unit_test(ints_have_the_bits_of_the_ordinary_format),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
