@@ -315,21 +315,20 @@ static void int64_reduce(kernels *k, void *out, const void *const *in, uint32_t 
   {.elem_bytes = elem, .unit_bytes = unit, .block_code = code, .put = name##_put, .add = name##_add, \
    .get = name##_get, .reduce = name##_reduce}
 
-enum { EXACT, WIDE, PACKED, LONG, NUM_SHAPES };
-static const struct sml_format formats[SML_NUM_FORMAT_TYPES][NUM_SHAPES] = {
-    [SML_FORMAT_FLOAT32] = {[EXACT] = FORMAT(exact, 4, 4, NULL),
-                            [WIDE] = FORMAT(float32, 4, 4, float32_code),
-                            [PACKED] = FORMAT(float32_packed, 4, 2, float32_code)},
-    [SML_FORMAT_INT32] = {[EXACT] = FORMAT(int32, 4, 4, NULL)},
-    [SML_FORMAT_FLOAT16] = {[EXACT] = FORMAT(float16_exact, 2, 4, NULL),
-                            [WIDE] = FORMAT(float16_wide, 2, 4, float16_code),
-                            [PACKED] = FORMAT(float16_packed, 2, 2, float16_code)},
-    [SML_FORMAT_BFLOAT16] = {[EXACT] = FORMAT(bfloat16_exact, 2, 4, NULL),
-                             [WIDE] = FORMAT(bfloat16_wide, 2, 4, bfloat16_code),
-                             [PACKED] = FORMAT(bfloat16_packed, 2, 2, bfloat16_code)},
-    [SML_FORMAT_FLOAT64] = {[WIDE] = FORMAT(float64_two, 8, 8, float64_code),
-                            [LONG] = FORMAT(float64_three, 8, 12, float64_code)},
-    [SML_FORMAT_INT64] = {[EXACT] = FORMAT(int64, 8, 12, NULL)},
+const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
+    [SML_FORMAT_FLOAT32] = {[SML_SHAPE_EXACT] = FORMAT(exact, 4, 4, NULL),
+                            [SML_SHAPE_WIDE] = FORMAT(float32, 4, 4, float32_code),
+                            [SML_SHAPE_PACKED] = FORMAT(float32_packed, 4, 2, float32_code)},
+    [SML_FORMAT_INT32] = {[SML_SHAPE_EXACT] = FORMAT(int32, 4, 4, NULL)},
+    [SML_FORMAT_FLOAT16] = {[SML_SHAPE_EXACT] = FORMAT(float16_exact, 2, 4, NULL),
+                            [SML_SHAPE_WIDE] = FORMAT(float16_wide, 2, 4, float16_code),
+                            [SML_SHAPE_PACKED] = FORMAT(float16_packed, 2, 2, float16_code)},
+    [SML_FORMAT_BFLOAT16] = {[SML_SHAPE_EXACT] = FORMAT(bfloat16_exact, 2, 4, NULL),
+                             [SML_SHAPE_WIDE] = FORMAT(bfloat16_wide, 2, 4, bfloat16_code),
+                             [SML_SHAPE_PACKED] = FORMAT(bfloat16_packed, 2, 2, bfloat16_code)},
+    [SML_FORMAT_FLOAT64] = {[SML_SHAPE_WIDE] = FORMAT(float64_two, 8, 8, float64_code),
+                            [SML_SHAPE_LONG] = FORMAT(float64_three, 8, 12, float64_code)},
+    [SML_FORMAT_INT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
 };
 
 uint32_t sml_format_elem_bytes(uint32_t type) {
@@ -358,12 +357,6 @@ struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uin
   const uint32_t most = options.float_bits == 32 ? 0 : options.float_bits == 16 ? SML_PACKED_MAX_RANKS : usual;
   shape.lane_elems = world_size <= most ? 2 : 0;
   return shape;
-}
-
-const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape) {
-  SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
-  if (!shape.has_exponents) return &formats[type][EXACT];
-  return &formats[type][shape.lane_elems > 1 ? PACKED : shape.elem_lanes > 2 ? LONG : WIDE];
 }
 
 /* ---- bounds ---- */

@@ -56,7 +56,18 @@ bool sml_format_is_float(uint32_t type);
 /* The format of an operation. float64: only if float64_bits is not 0. */
 struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
                                           struct sml_format_options options);
-const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape);
+
+enum { SML_SHAPE_EXACT, SML_SHAPE_WIDE, SML_SHAPE_PACKED, SML_SHAPE_LONG, SML_NUM_SHAPES };
+extern const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] __attribute__((visibility("hidden")));
+
+/* Here, as it is asked for each chunk. */
+static inline const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape) {
+  const struct sml_format *of_type = sml_formats[type];
+  SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
+  if (!shape.has_exponents) return &of_type[SML_SHAPE_EXACT];
+  if (shape.lane_elems > 1) return &of_type[SML_SHAPE_PACKED];
+  return &of_type[shape.elem_lanes > 2 ? SML_SHAPE_LONG : SML_SHAPE_WIDE];
+}
 
 /* A bound on |result - exact sum or average| of one element of a block with this code (0 without exponents): half a
  * unit of the fixed point a rank (one, if the type has more digits than the lanes: the largest elements are cut), and
