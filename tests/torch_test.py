@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend with real processes on loopback: training, collectives, failures, ends."""
+import math
 import os
 import shutil
 import signal
@@ -143,8 +144,8 @@ def refusals(torch, dist):
     op = dist.ReduceOp
     texts = [error_text(dist.all_reduce, torch.ones(2, dtype=dtype), op=reduction) for dtype, reduction in (
         (torch.int32, op.AVG), (torch.int64, op.AVG), (torch.float32, op.BAND), (torch.int16, op.SUM))]
-    if dist.is_available() and int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
-        texts += [error_text(dist.all_reduce, torch.ones(2, dtype=torch.bfloat16)),
+    if int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
+        texts += [error_text(dist.all_reduce, torch.ones(2, dtype=torch.bfloat16), op=op.MAX),
                   error_text(dist.broadcast, torch.ones(2, dtype=torch.bool), 0),
                   error_text(dist.reduce, torch.ones(2, dtype=torch.bfloat16), 0)]
     assert all(text.startswith("TypeError: switchml: ") for text in texts), texts
@@ -156,6 +157,9 @@ def case_collectives():
     num_calls = sums(torch, dist, rank, size)
     gloo_calls(torch, dist, rank, size)
     refusals(torch, dist)
+    wide = torch.full((300,), rank + 1.0, dtype=torch.bfloat16)  # torch 1.13's Gloo does not take it
+    dist.all_reduce(wide, op=dist.ReduceOp.AVG)
+    assert torch.equal(wide, torch.full_like(wide, (size + 1) / 2)), wide
     tensors = [torch.full((count,), float(rank)) for count in (3, 0, 1000)]
     dist.all_reduce_coalesced(tensors)
     assert all(torch.equal(tensor, torch.full_like(tensor, sum(range(size)))) for tensor in tensors)
@@ -173,9 +177,64 @@ def case_collectives():
     complex_tensor = torch.full((4,), complex(rank, 1))
     dist.all_reduce(complex_tensor)
     assert complex_tensor[0] == complex(sum(range(size)), size)
-    report(stats=sml.stats(), num_calls=num_calls + 1511)
+    report(stats=sml.stats(), num_calls=num_calls + 1515)
     dist.destroy_process_group()
     assert error_text(sml.stats)
+
+
+def check_type(torch, dist, dtype, op, values, rank, step):
+    """The all-reduce of values[rank] is the exact result, within what fixed point in units of `step` may be off and one
+    rounding to the type; and has the same bits on all ranks."""
+    size, digits = len(values), {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8, torch.float64: 53}[dtype]
+    divisor = size if op == dist.ReduceOp.AVG else 1
+    tensor = values[rank].clone()
+    dist.all_reduce(tensor, op=op)
+    exact = torch.tensor([math.fsum(column) / divisor for column in torch.stack(values).double().t().tolist()],
+                         dtype=torch.float64)
+    bound = size * step / 2 / divisor + exact.abs() * 2.0 ** -digits + 2.0 ** -26  # the last: float16 next to 0
+    error = (tensor.double() - exact).abs()
+    assert bool((error <= bound).all()), (dtype, len(tensor), op, (error / bound).max())
+    everybody = [torch.empty_like(tensor.view(torch.uint8)) for _ in range(size)]
+    dist.all_gather(everybody, tensor.view(torch.uint8))
+    assert all(torch.equal(other, everybody[0]) for other in everybody), (dtype, len(tensor))
+
+
+def case_types():
+    """Every type against the exact sum, within the bound of PROTOCOL.md for its bits on the wire: of values over many
+    orders of magnitude, on both sides of the count up to which sums are exact."""
+    torch, dist, sml, rank, size = start()
+    bits_of_size, num_calls = (size - 1).bit_length(), 0
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        wire_bits = int(os.environ.get("SWITCHML_FLOAT_BITS", "32" if dtype == torch.float32 else "16"))
+        for count in (1, 128, 129, 4099):
+            made = torch.Generator().manual_seed(count)
+            values = [(torch.randn(count, generator=made).double()
+                       * 2.0 ** torch.randint(-9, 9, (count,), generator=made)).to(dtype) for _ in range(size)]
+            largest = max(value.double().abs().max().item() for value in values)
+            if dtype == torch.float64:  # two lanes of 31 bits less what n needs; the block's exponent in steps of 8
+                step = 2 * largest * 2.0 ** (7 - 2 * (31 - bits_of_size))
+            elif count <= 128:
+                step = 0
+            else:  # the power of two above the largest is one beyond the bits that there are
+                step = 2 * largest * 2.0 ** (bits_of_size - {32: 30, 16: 15}[wire_bits])
+            if dtype == torch.float32 and wire_bits == 16:  # the largest are cut, too, by up to a unit
+                step *= 2
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+                check_type(torch, dist, dtype, op, values, rank, step)
+                num_calls += 1
+    for count in (1, 1365, 5000):
+        made = torch.Generator().manual_seed(count)
+        values = [torch.randint(-2 ** 63, 2 ** 63 - 1, (count,), generator=made) for _ in range(size)]
+        tensor = values[rank].clone()
+        dist.all_reduce(tensor)
+        num_calls += 1
+        assert torch.equal(tensor, sum(values)), count  # torch's wraps, too
+    mixed = [torch.ones(40, dtype=dtype) for dtype in (torch.bfloat16, torch.float16, torch.int64)]
+    for work in [dist.all_reduce(tensor, async_op=True) for tensor in mixed]:
+        work.wait()
+    assert all(torch.equal(tensor, torch.full_like(tensor, size)) for tensor in mixed)
+    report(num_calls=num_calls + 3, stats=sml.stats())
+    dist.destroy_process_group()
 
 
 def case_coalesced():
@@ -275,6 +334,23 @@ def case_groups():
         assert "job_joined" in shown, shown
         assert "No such file" in error_text(sml.dump_trace, folder + "/not/there")
     report(num_calls=num_calls, offloaded=offloaded)
+    dist.destroy_process_group()
+
+
+def case_float64():
+    """CASE_BITS: what rank 1 alone has set."""
+    if os.environ["RANK"] == "1" and "CASE_BITS" in os.environ:
+        os.environ["SWITCHML_FLOAT64_BITS"] = os.environ["CASE_BITS"]
+    try:
+        torch, dist, sml, rank, _ = start()
+    except RuntimeError as error:
+        report(error=str(error))
+        return
+    for dtype in (torch.float64, torch.float32):
+        tensor = torch.full((9000,), rank + 1 + 2.0 ** -30, dtype=dtype)
+        dist.all_reduce(tensor)
+        assert dtype != torch.float64 or tensor[0].item() == 3 + 2.0 ** -29
+    report(error="", stats=sml.stats())
     dist.destroy_process_group()
 
 
@@ -415,6 +491,24 @@ def test_collectives():
             stats = result["stats"]
             assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
             assert stats["failed_calls"] == 0 and stats["max_in_flight"] >= 2, stats
+
+
+def test_every_type_within_its_bound():
+    for name, float_bits, shared_memory in (("udp", None, "0"), ("memory, all floats in 16 bits", "16", "1")):
+        with Daemon() as daemon:
+            for result in run_ranks("types", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_FLOAT64_BITS="64",
+                                    SWITCHML_FLOAT_BITS=float_bits, SWITCHML_SHARED_MEMORY=shared_memory):
+                stats = result["stats"]
+                assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, (name, result)
+
+
+def test_float64_is_not_offloaded_unless_asked_for():
+    """Nor do ranks that want different bits sum anything."""
+    with Daemon() as daemon:
+        for result in run_ranks("float64", 2, daemon.address):
+            assert result["error"] == "" and result["stats"]["offloaded_calls"] == 1, result
+        for result in run_ranks("float64", 2, daemon.address, CASE_BITS="64", SWITCHML_REQUIRE="1"):
+            assert "SWITCHML_FLOAT64_BITS is not what it is on rank 0 on rank 1" in result["error"], result
 
 
 def test_collectives_in_shared_memory():

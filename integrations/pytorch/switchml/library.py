@@ -23,7 +23,8 @@ class JobOptions(ctypes.Structure):
                 ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
                 ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32), ("check", ctypes.c_uint32),
                 ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64),
-                ("no_shared_memory", ctypes.c_uint32), ("no_multicast", ctypes.c_uint32)]
+                ("no_shared_memory", ctypes.c_uint32), ("no_multicast", ctypes.c_uint32),
+                ("float_bits", ctypes.c_uint32), ("float64_bits", ctypes.c_uint32)]
 
 
 class Error(ctypes.Structure):

@@ -22,7 +22,7 @@ from .process import Process, Thread
 from .settings import Exchange
 from .works import CallWork, Promise
 
-SML_TYPE = {torch.float32: 0, torch.int32: 1}
+SML_TYPE = {torch.float32: 0, torch.int32: 1, torch.float16: 2, torch.bfloat16: 3, torch.float64: 4, torch.int64: 5}
 _WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
 
 _BUSY, _IN_PROGRESS = -4, 1

@@ -4,8 +4,9 @@
     import switchml.torch
     torch.distributed.init_process_group("switchml")
 
-All-reduce of dense float32 (SUM, AVG) and int32 (SUM) tensors, on the CPU or a GPU, goes through libswitchml; every
-other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all
+All-reduce of dense float32, float16, bfloat16 (SUM, AVG), int32 and int64 (SUM) tensors, on the CPU or a GPU, goes
+through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS asks for it; every other collective goes to a Gloo
+group inside. Which way a call goes depends only on facts that are equal on all
 ranks: type, reduction, number of elements, group size, and the settings the ranks exchanged when the
 group was made. Plain Python over the C library (ctypes), for torch 1.13 and 2.x alike.
 
