@@ -8,6 +8,7 @@
 #include "aggd/key_reader.h"
 #include "switchd/config.h"
 
+#define MAX_BMV2_LANES 128u /* docs/p4.md, What ran where */
 #define SECTION_OF_TENANT "tenant "
 
 enum { STATUS_NO_KEYS = 1, STATUS_USAGE = 2 };
@@ -198,7 +199,12 @@ static bool take_switch(struct reading *r) {
   const char *runtime = s->switch_runtime ? s->switch_runtime : "127.0.0.1:9090";
   if (!s->dataplane) return true;
   if (s->aggd.packet_lanes == 0 || s->aggd.num_lanes > 1)
-    return fail(r, STATUS_USAGE, "--dataplane bmv2 goes with --switch-format, as the program has it, and one lane");
+    return fail(r, STATUS_USAGE, "%s: bmv2 goes with --switch-format, as the program has it, and one lane",
+                place_of(s, "dataplane", place, sizeof place));
+  if (s->aggd.packet_lanes > MAX_BMV2_LANES)
+    return fail(r, STATUS_USAGE,
+                "%s: bmv2 takes at most %u lanes: answers to questions grow by more than a simple_switch has room for",
+                place_of(s, "dataplane", place, sizeof place), MAX_BMV2_LANES);
   if (sml_addr_parse(runtime, 9090, &s->switch_addr, reason, sizeof reason)) return true;
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
