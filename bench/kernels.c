@@ -14,6 +14,7 @@
 
 #include "base/siphash.h"
 #include "core/wire.h"
+#include "quant/format.h"
 #include "quant/kernels.h"
 
 #define MAX_ROUNDS 101
@@ -86,6 +87,39 @@ static void run_add(const struct sml_quant_kernels *k, const struct buffers *b) 
   k->add_int32((int32_t *)(void *)b->to, b->from, b->num_elems);
 }
 
+/* Of 16-bit types two elements fill an element's place, of packed lanes one lane. */
+static void run_block_code_16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  sink += k->block_code_16(b->from, 2 * b->num_elems, SML_ELEM_FLOAT16);
+}
+
+static void run_pack_float16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->pack(b->to, b->from, 2 * b->num_elems, SML_ELEM_FLOAT16, 127, 8);
+}
+
+static void run_pack_bfloat16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->pack(b->to, b->from, 2 * b->num_elems, SML_ELEM_BFLOAT16, 127, 8);
+}
+
+static void run_pack_add_float16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->pack_add(b->to, b->from, 2 * b->num_elems, SML_ELEM_FLOAT16, 127, 8);
+}
+
+static void run_unpack_float16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->unpack(b->to, b->from, 2 * b->num_elems, SML_ELEM_FLOAT16, 127, 8, false);
+}
+
+static void run_unpack_bfloat16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->unpack(b->to, b->from, 2 * b->num_elems, SML_ELEM_BFLOAT16, 127, 8, false);
+}
+
+static void run_unpack_average(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->unpack(b->to, b->from, 2 * b->num_elems, SML_ELEM_FLOAT16, 127, 7, true);
+}
+
+static void run_dequantize_16(const struct sml_quant_kernels *k, const struct buffers *b) {
+  k->dequantize_16(b->to, b->from, b->num_elems, SML_ELEM_FLOAT16, 127, 8, false);
+}
+
 static void run_max(const struct sml_quant_kernels *k, const struct buffers *b) {
   k->max_uint8(b->to, b->from, 4 * b->num_elems);
 }
@@ -95,24 +129,29 @@ static void run_check(const struct sml_quant_kernels *k, const struct buffers *b
 }
 
 /* The source is cut in REDUCE_INPUTS tensors, these in blocks as of chunks. */
-static void run_reduce(const struct sml_quant_kernels *k, const struct buffers *b, bool is_float) {
+static void run_reduce(const struct sml_quant_kernels *k, const struct buffers *b, enum sml_format_type type) {
   const size_t tensor_elems = b->num_elems / REDUCE_INPUTS;
   for (size_t i = 0; i < tensor_elems; i += REDUCE_BLOCK_ELEMS) {
     const size_t block_elems = sml_min_u64(REDUCE_BLOCK_ELEMS, tensor_elems - i);
     const void *in[REDUCE_INPUTS];
     for (uint32_t w = 0; w < REDUCE_INPUTS; w++) in[w] = b->from + 4 * (w * tensor_elems + i);
     void *out = b->to + 4 * i;
-    if (is_float) k->reduce_floats(out, (const float *const *)in, REDUCE_INPUTS, block_elems, false);
-    else k->reduce_int32(out, (const int32_t *const *)in, REDUCE_INPUTS, block_elems);
+    if (type == SML_FORMAT_FLOAT32) k->reduce_floats(out, (const float *const *)in, REDUCE_INPUTS, block_elems, false);
+    else if (type == SML_FORMAT_INT32) k->reduce_int32(out, (const int32_t *const *)in, REDUCE_INPUTS, block_elems);
+    else k->reduce_packed(out, in, REDUCE_INPUTS, 2 * block_elems, SML_ELEM_FLOAT16, false);
   }
 }
 
 static void run_reduce_floats(const struct sml_quant_kernels *k, const struct buffers *b) {
-  run_reduce(k, b, true);
+  run_reduce(k, b, SML_FORMAT_FLOAT32);
 }
 
 static void run_reduce_int32(const struct sml_quant_kernels *k, const struct buffers *b) {
-  run_reduce(k, b, false);
+  run_reduce(k, b, SML_FORMAT_INT32);
+}
+
+static void run_reduce_packed(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_reduce(k, b, SML_FORMAT_FLOAT16);
 }
 
 static void run_crc(const struct sml_quant_kernels *k, const struct buffers *b) {
@@ -140,6 +179,15 @@ static const struct kernel {
     {"pack_add_int32", run_pack_add, false},
     {"add_int32", run_add, false},
     {"max_uint8", run_max, false},
+    {"block_code_16, float16", run_block_code_16, false},
+    {"pack, float16", run_pack_float16, false},
+    {"pack, bfloat16", run_pack_bfloat16, false},
+    {"pack_add, float16", run_pack_add_float16, false},
+    {"unpack, float16", run_unpack_float16, false},
+    {"unpack, bfloat16", run_unpack_bfloat16, false},
+    {"unpack, average of 7", run_unpack_average, false},
+    {"dequantize_16, float16", run_dequantize_16, false},
+    {"reduce_packed, 4 inputs", run_reduce_packed, false},
     {"reduce_floats, 4 inputs", run_reduce_floats, false},
     {"reduce_int32, 4 inputs", run_reduce_int32, false},
     {"check_lanes", run_check, false},
@@ -182,12 +230,15 @@ struct result {
   double seconds[MAX_ROUNDS], ratios[MAX_ROUNDS]; /* of one run; memcpy's time over it */
 };
 
-/* Lanes that are no sums of NaNs and denormals: floats from -1 to 1. */
+/* Lanes that are no sums of NaNs and denormals: floats from -1 to 1, whose halves are numbers as well. */
 static void fill_floats(uint8_t *memory, size_t num_elems) {
   struct sml_prng prng = {1};
   for (size_t i = 0; i < num_elems; i++) {
     const float x = (float)(int32_t)sml_prng_next(&prng) * 0x1p-31f;
-    memcpy(memory + 4 * i, &x, sizeof x);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= ~UINT32_C(0x4000);
+    memcpy(memory + 4 * i, &bits, sizeof bits);
   }
 }
 

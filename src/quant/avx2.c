@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels for AVX2: eight elements at a time. Only these functions are compiled for AVX2, so the binary still
- * starts on any x86-64. */
+ * The kernels for AVX2 and F16C: eight elements at a time. Only these functions are compiled for them, so the binary
+ * still starts on any x86-64. */
 #include "quant/kernels.h"
 
 #if SML_QUANT_HAS_X86
@@ -8,7 +8,7 @@
 
 #include "quant/mxcsr.h"
 
-#define VECTOR __attribute__((target("avx2")))
+#define VECTOR __attribute__((target("avx2,f16c")))
 #define VECTOR_ELEMS ((size_t)8)
 
 typedef __m256i vint;
@@ -120,6 +120,101 @@ static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
   const __m128 low = averaged_half(_mm256_castsi256_si128(sums), divisor->inverse);
   const __m128 high = averaged_half(_mm256_extracti128_si256(sums, 1), divisor->inverse);
   return _mm256_castps_si256(_mm256_set_m128(high, low));
+}
+
+/* Bits below a float's, if there are any, become its last bit; where it had rounded, on the same side as above. */
+static VECTOR inline __m128 averaged_half_to_odd(__m128i sums, __m256d inverse) {
+  const __m256d quotient = _mm256_mul_pd(_mm256_cvtepi32_pd(sums), inverse);
+  const __m256i half = _mm256_set1_epi64x(0x80), kept = _mm256_set1_epi64x(~INT64_C(0xff));
+  const __m256i rounded = _mm256_and_si256(_mm256_add_epi64(_mm256_castpd_si256(quotient), half), kept);
+  const __m256i below = _mm256_set1_epi64x((INT64_C(1) << 29) - 1), last = _mm256_set1_epi64x(INT64_C(1) << 29);
+  const __m256i is_exact = _mm256_cmpeq_epi64(_mm256_and_si256(rounded, below), _mm256_setzero_si256());
+  const __m256i odd = _mm256_or_si256(_mm256_andnot_si256(below, rounded), _mm256_andnot_si256(is_exact, last));
+  return _mm256_cvtpd_ps(_mm256_castsi256_pd(odd));
+}
+
+static VECTOR inline vint averaged_to_odd(vint sums, const struct divisor *divisor) {
+  const __m128 low = averaged_half_to_odd(_mm256_castsi256_si128(sums), divisor->inverse);
+  const __m128 high = averaged_half_to_odd(_mm256_extracti128_si256(sums, 1), divisor->inverse);
+  return _mm256_castps_si256(_mm256_set_m128(high, low));
+}
+
+/* ---- of vector_packed.h ---- */
+
+typedef __m128i vhalf;
+
+static VECTOR inline vhalf load_half(const uint8_t *p) {
+  return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+
+static VECTOR inline void store_half(uint8_t *p, vhalf v) {
+  _mm_storeu_si128((__m128i *)(void *)p, v);
+}
+
+static VECTOR inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
+  uint8_t bytes[16] = {0};
+  memcpy(bytes, p, 2 * num_elems);
+  return load_half(bytes);
+}
+
+static VECTOR inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems) {
+  uint8_t bytes[16];
+  store_half(bytes, v);
+  memcpy(p, bytes, 2 * num_elems);
+}
+
+static VECTOR inline vint max_u16(vint a, vint b) {
+  return _mm256_max_epu16(a, b);
+}
+
+static VECTOR inline vint shift_left_16(vint v) {
+  return _mm256_slli_epi32(v, 16);
+}
+
+static VECTOR inline vint shift_right_16(vint v) {
+  return _mm256_srli_epi32(v, 16);
+}
+
+static VECTOR inline vint shift_sign_right_16(vint v) {
+  return _mm256_srai_epi32(v, 16);
+}
+
+static VECTOR inline vint or_bits(vint a, vint b) {
+  return _mm256_or_si256(a, b);
+}
+
+static VECTOR inline vint is_zero(vint v) {
+  return _mm256_cmpeq_epi32(v, _mm256_setzero_si256());
+}
+
+static VECTOR inline vint choose(vint mask, vint where, vint elsewhere) {
+  return _mm256_blendv_epi8(elsewhere, where, mask);
+}
+
+static VECTOR inline vint absolute(vint v) {
+  return _mm256_abs_epi32(v);
+}
+
+static VECTOR inline vint with_sign_of(vint sign, vint v) {
+  const vint mask = _mm256_srai_epi32(sign, 31);
+  return _mm256_sub_epi32(_mm256_xor_si256(v, mask), mask);
+}
+
+static VECTOR inline vint widened_bits(vhalf v) {
+  return _mm256_cvtepu16_epi32(v);
+}
+
+static VECTOR inline vint widened_float16(vhalf v) {
+  return _mm256_castps_si256(_mm256_cvtph_ps(v));
+}
+
+static VECTOR inline vhalf narrowed_bits(vint v) {
+  const vint low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
+  return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+}
+
+static VECTOR inline vhalf narrowed_float16(vfloat x) {
+  return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 }
 
 static VECTOR inline uint32_t sum_of(vint v) {

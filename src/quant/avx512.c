@@ -114,6 +114,95 @@ static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
   return _mm512_castps_si512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1));
 }
 
+/* Likewise. */
+static VECTOR inline __m256 averaged_half_to_odd(__m256i sums, __m512d inverse) {
+  const __m512d quotient = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), inverse);
+  const __m512i half = _mm512_set1_epi64(0x80), kept = _mm512_set1_epi64(~INT64_C(0xff));
+  const __m512i rounded = _mm512_and_si512(_mm512_add_epi64(_mm512_castpd_si512(quotient), half), kept);
+  const __m512i below = _mm512_set1_epi64((INT64_C(1) << 29) - 1), last = _mm512_set1_epi64(INT64_C(1) << 29);
+  const __mmask8 is_inexact = _mm512_test_epi64_mask(rounded, below);
+  const __m512i cut = _mm512_andnot_si512(below, rounded);
+  return _mm512_cvtpd_ps(_mm512_castsi512_pd(_mm512_mask_or_epi64(cut, is_inexact, cut, last)));
+}
+
+static VECTOR inline vint averaged_to_odd(vint sums, const struct divisor *divisor) {
+  const __m256 low = averaged_half_to_odd(_mm512_castsi512_si256(sums), divisor->inverse);
+  const __m256 high = averaged_half_to_odd(_mm512_extracti64x4_epi64(sums, 1), divisor->inverse);
+  return _mm512_castps_si512(_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1));
+}
+
+/* ---- of vector_packed.h ---- */
+
+typedef __m256i vhalf;
+
+static VECTOR inline vhalf load_half(const uint8_t *p) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static VECTOR inline void store_half(uint8_t *p, vhalf v) {
+  _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+
+static VECTOR inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
+  return _mm256_maskz_loadu_epi16(mask_of(num_elems), p);
+}
+
+static VECTOR inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems) {
+  _mm256_mask_storeu_epi16(p, mask_of(num_elems), v);
+}
+
+static VECTOR inline vint max_u16(vint a, vint b) {
+  return _mm512_max_epu16(a, b);
+}
+
+static VECTOR inline vint shift_left_16(vint v) {
+  return _mm512_slli_epi32(v, 16);
+}
+
+static VECTOR inline vint shift_right_16(vint v) {
+  return _mm512_srli_epi32(v, 16);
+}
+
+static VECTOR inline vint shift_sign_right_16(vint v) {
+  return _mm512_srai_epi32(v, 16);
+}
+
+static VECTOR inline vint or_bits(vint a, vint b) {
+  return _mm512_or_si512(a, b);
+}
+
+static VECTOR inline vint is_zero(vint v) {
+  return _mm512_movm_epi32(_mm512_testn_epi32_mask(v, v));
+}
+
+static VECTOR inline vint choose(vint mask, vint where, vint elsewhere) {
+  return _mm512_mask_mov_epi32(elsewhere, _mm512_movepi32_mask(mask), where);
+}
+
+static VECTOR inline vint absolute(vint v) {
+  return _mm512_abs_epi32(v);
+}
+
+static VECTOR inline vint with_sign_of(vint sign, vint v) {
+  return _mm512_mask_sub_epi32(v, _mm512_movepi32_mask(sign), _mm512_setzero_si512(), v);
+}
+
+static VECTOR inline vint widened_bits(vhalf v) {
+  return _mm512_cvtepu16_epi32(v);
+}
+
+static VECTOR inline vint widened_float16(vhalf v) {
+  return _mm512_castps_si512(_mm512_cvtph_ps(v));
+}
+
+static VECTOR inline vhalf narrowed_bits(vint v) {
+  return _mm512_cvtepi32_epi16(v);
+}
+
+static VECTOR inline vhalf narrowed_float16(vfloat x) {
+  return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 /* Not by the intrinsic for all of it, whose last step adds two int: undefined when it overflows. */
 static VECTOR inline uint32_t sum_of(vint v) {
   const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));

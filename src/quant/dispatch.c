@@ -14,7 +14,8 @@
 static bool has_extensions(uint32_t saved_parts, uint32_t wanted) {
   uint32_t eax, ebx, ecx, edx;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
-  if ((ecx & bit_OSXSAVE) == 0 || (ecx & bit_AVX) == 0) return false;
+  const uint32_t needed = bit_OSXSAVE | bit_AVX | bit_F16C;
+  if ((ecx & needed) != needed) return false;
   uint32_t xcr0, xcr0_high;
   __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(xcr0_high) : "c"(0));
   if ((xcr0 & saved_parts) != saved_parts) return false;

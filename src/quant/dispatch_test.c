@@ -8,12 +8,22 @@
 
 #include "quant/kernels.h"
 
+#if SML_QUANT_HAS_X86
+#include <cpuid.h>
+
+/* Which clang's library does not know. */
+static bool has_f16c(void) {
+  uint32_t eax, ebx, ecx = 0, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+}
+#endif
+
 /* As the compiler's library finds it. */
 static bool has(const char *name) {
 #if SML_QUANT_HAS_X86
-  if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") != 0;
+  if (strcmp(name, "avx2") == 0) return __builtin_cpu_supports("avx2") && has_f16c();
   if (strcmp(name, "avx512") == 0) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return has_f16c() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   }
 #endif

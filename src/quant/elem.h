@@ -21,10 +21,11 @@ static inline uint32_t sml_load_32(const uint8_t *p) {
   return bits;
 }
 
-/* The float32 of the same value. */
+/* The float32 of the same value; a NaN becomes quiet, as processors have it. */
 static inline uint32_t sml_float16_widened(uint32_t half) {
   const uint32_t sign = (half & 0x8000) << 16, magnitude = half & 0x7fff;
-  if (magnitude >= 0x7c00) return sign | SML_INFINITY_BITS | (magnitude & 0x3ff) << 13;
+  if (magnitude >= 0x7c00)
+    return sign | SML_INFINITY_BITS | (magnitude & 0x3ff) << 13 | (magnitude > 0x7c00 ? UINT32_C(0x400000) : 0);
   if (magnitude >= 0x400) return sign | ((magnitude << 13) + ((127 - 15) << 23));
   if (magnitude == 0) return sign;
   const uint32_t up = (uint32_t)__builtin_clz(magnitude) - 8; /* the highest bit becomes the hidden one */

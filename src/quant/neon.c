@@ -129,6 +129,90 @@ static inline vint averaged(vint sums, const struct divisor *divisor) {
   return vreinterpretq_u32_f32(vcombine_f32(low, high));
 }
 
+static inline vint averaged_to_odd(vint sums, const struct divisor *divisor) {
+  const int32x4_t v = vreinterpretq_s32_u32(sums);
+  const float64x2_t low = vdivq_f64(vcvtq_f64_s64(vmovl_s32(vget_low_s32(v))), divisor->divisor);
+  const float64x2_t high = vdivq_f64(vcvtq_f64_s64(vmovl_s32(vget_high_s32(v))), divisor->divisor);
+  return vreinterpretq_u32_f32(vcvtx_high_f32_f64(vcvtx_f32_f64(low), high));
+}
+
+/* ---- of vector_packed.h ---- */
+
+typedef uint16x4_t vhalf;
+
+static inline vhalf load_half(const uint8_t *p) {
+  return vreinterpret_u16_u8(vld1_u8(p));
+}
+
+static inline void store_half(uint8_t *p, vhalf v) {
+  vst1_u8(p, vreinterpret_u8_u16(v));
+}
+
+static inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
+  uint8_t bytes[8] = {0};
+  memcpy(bytes, p, 2 * num_elems);
+  return load_half(bytes);
+}
+
+static inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems) {
+  uint8_t bytes[8];
+  store_half(bytes, v);
+  memcpy(p, bytes, 2 * num_elems);
+}
+
+static inline vint max_u16(vint a, vint b) {
+  return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
+}
+
+static inline vint shift_left_16(vint v) {
+  return vshlq_n_u32(v, 16);
+}
+
+static inline vint shift_right_16(vint v) {
+  return vshrq_n_u32(v, 16);
+}
+
+static inline vint shift_sign_right_16(vint v) {
+  return vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(v), 16));
+}
+
+static inline vint or_bits(vint a, vint b) {
+  return vorrq_u32(a, b);
+}
+
+static inline vint is_zero(vint v) {
+  return vceqzq_u32(v);
+}
+
+static inline vint choose(vint mask, vint where, vint elsewhere) {
+  return vbslq_u32(mask, where, elsewhere);
+}
+
+static inline vint absolute(vint v) {
+  return vreinterpretq_u32_s32(vabsq_s32(vreinterpretq_s32_u32(v)));
+}
+
+static inline vint with_sign_of(vint sign, vint v) {
+  const vint mask = vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(sign), 31));
+  return vsubq_u32(veorq_u32(v, mask), mask);
+}
+
+static inline vint widened_bits(vhalf v) {
+  return vmovl_u16(v);
+}
+
+static inline vint widened_float16(vhalf v) {
+  return vreinterpretq_u32_f32(vcvt_f32_f16(vreinterpret_f16_u16(v)));
+}
+
+static inline vhalf narrowed_bits(vint v) {
+  return vmovn_u32(v);
+}
+
+static inline vhalf narrowed_float16(vfloat x) {
+  return vreinterpret_u16_f16(vcvt_f16_f32(x));
+}
+
 static inline uint32_t sum_of(vint v) {
   return vaddvq_u32(v);
 }

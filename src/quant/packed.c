@@ -106,3 +106,17 @@ void sml_packed_widen(float *out, const void *in, size_t num_elems, enum sml_ele
     memcpy(to + 4 * i, &bits, sizeof bits);
   }
 }
+
+void sml_packed_dequantize_16(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code,
+                              uint32_t world_size, bool average) {
+  uint8_t *to = out;
+  const uint8_t *from = lanes;
+  if (!sml_quant_is_scaled(code)) {
+    sml_elem_fill(to, num_elems, code, elem);
+    return;
+  }
+  const int32_t shift = sml_quant_shift(code, world_size);
+  const uint32_t divisor = average ? world_size : 1;
+  for (size_t i = 0; i < num_elems; i++)
+    sml_elem_store(to + 2 * i, sml_elem_of_sum(sml_load_be32(from + 4 * i), shift, divisor, elem), elem);
+}

@@ -47,8 +47,11 @@ struct sml_quant_kernels {
                  bool average);
   void (*reduce_packed)(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, enum sml_elem elem,
                         bool average);
-  /* out[i] = in[i], a 16-bit type's, exactly. */
+  /* out[i] = in[i], a 16-bit type's, exactly; a NaN of float16 becomes quiet. */
   void (*widen)(float *out, const void *in, size_t num_elems, enum sml_elem elem);
+  /* As dequantize, rounded once to a 16-bit type. */
+  void (*dequantize_16)(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code,
+                        uint32_t world_size, bool average);
   /* int32 user data: copy with byte order; a wire lane is be32. */
   void (*pack_int32)(void *lanes, const int32_t *in, size_t num_elems);
   void (*pack_add_int32)(void *lanes, const int32_t *in, size_t num_elems); /* be32(int(lanes[i]) + in[i]) */

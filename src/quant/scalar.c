@@ -184,6 +184,7 @@ const struct sml_quant_kernels sml_quant_scalar = {
     .unpack = sml_packed_get,
     .reduce_packed = sml_packed_reduce,
     .widen = sml_packed_widen,
+    .dequantize_16 = sml_packed_dequantize_16,
     .pack_int32 = pack_int32,
     .pack_add_int32 = pack_add_int32,
     .unpack_int32 = unpack_int32,

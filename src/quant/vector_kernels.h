@@ -22,6 +22,7 @@
 #define SML_QUANT_VECTOR_KERNELS_H
 
 #include "quant/check.h"
+#include "quant/elem.h"
 #include "quant/kernels.h"
 
 #define LARGEST_FLUSH_SHIFT 125
@@ -73,13 +74,16 @@ struct scaling {
   vfloat lower, upper; /* of the product */
 };
 
-static VECTOR inline struct scaling scaling_of(int32_t exponent, uint32_t world_size) {
+static VECTOR inline struct scaling scaling_within(int32_t exponent, float limit) {
   const int32_t second = exponent > 126 ? exponent - 64 : exponent < -126 ? exponent + 64 : 0;
-  const float limit = (float)sml_quant_limit(world_size);
   return (struct scaling){.first = fill_float((float)sml_quant_pow2(exponent - second)),
                           .second = fill_float((float)sml_quant_pow2(second)),
                           .lower = fill_float(-limit),
                           .upper = fill_float(limit)};
+}
+
+static VECTOR inline struct scaling scaling_of(int32_t exponent, uint32_t world_size) {
+  return scaling_within(exponent, (float)sml_quant_limit(world_size));
 }
 
 static VECTOR inline vint quantized(vint bits, const struct scaling *s) {
@@ -302,14 +306,16 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
   return sum_of(add(sums, multiply(powers, block)));
 }
 
+#include "quant/vector_packed.h"
+
 #define SML_VECTOR_KERNELS(the_name)                                                                               \
   {                                                                                                                \
     .name = the_name, .block_code = block_code, .quantize = quantize, .quantize_add = quantize_add,                \
-    .dequantize = dequantize, .reduce_floats = reduce_floats, .block_code_16 = sml_packed_block_code_16,           \
-    .pack = sml_packed_put, .pack_add = sml_packed_add, .unpack = sml_packed_get,                                  \
-    .reduce_packed = sml_packed_reduce, .widen = sml_packed_widen, .pack_int32 = pack_int32,                       \
-    .pack_add_int32 = pack_add_int32, .unpack_int32 = unpack_int32, .set_int32 = unpack_int32,                     \
-    .add_int32 = add_int32, .reduce_int32 = reduce_int32, .max_uint8 = max_uint8, .check_lanes = check_lanes,      \
+    .dequantize = dequantize, .reduce_floats = reduce_floats, .block_code_16 = block_code_16, .pack = pack,        \
+    .pack_add = pack_add, .unpack = unpack, .reduce_packed = reduce_packed, .widen = widen,                        \
+    .dequantize_16 = dequantize_16, .pack_int32 = pack_int32, .pack_add_int32 = pack_add_int32,                    \
+    .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32,                               \
+    .reduce_int32 = reduce_int32, .max_uint8 = max_uint8, .check_lanes = check_lanes,                              \
   }
 
 #endif

@@ -162,6 +162,168 @@ static void averages_agree_for_every_world_size(void **state) {
   }
 }
 
+/* ---- 16-bit types, and two elements a lane ---- */
+
+static const char *const elem_names[] = {"float32", "float16", "bfloat16"};
+static const uint32_t packed_worlds[] = {2, 3, 4, 5, 6, 7, 8, 13, 16, 30, 64, 100, 127, 128};
+static const uint8_t edge_codes[] = {0, 26, 27, 28, 31, 32, 40, 102, 103, 112, 127, 141, 142, 200, 253, 254, 255};
+
+/* Each code often, those at the edges (of float16 as well) more often. */
+static uint8_t code_of_round(uint32_t round) {
+  return round % 2 == 0 ? (uint8_t)(round / 2) : edge_codes[round / 2 % SML_ARRAY_LEN(edge_codes)];
+}
+
+static void every_16_bit_pattern_is_widened_alike(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint16_t in[BATCH_ELEMS];
+  static float expected[BATCH_ELEMS], got[BATCH_ELEMS];
+  for (int elem = SML_ELEM_FLOAT16; elem <= SML_ELEM_BFLOAT16; elem++) {
+    for (uint32_t first = 0; first < 65536; first += BATCH_ELEMS) {
+      for (uint32_t i = 0; i < BATCH_ELEMS; i++) in[i] = (uint16_t)(first + i);
+      sml_quant_scalar.widen(expected, in, BATCH_ELEMS, (enum sml_elem)elem);
+      for (size_t k = 0; k < num_tested; k++) {
+        tested[k]->widen(got, in, BATCH_ELEMS, (enum sml_elem)elem);
+        if (memcmp(got, expected, sizeof got) == 0) continue;
+        fail_msg("%s, %s from %u", tested[k]->name, elem_names[elem], first);
+      }
+    }
+  }
+}
+
+static void block_codes_of_16_bits_agree(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS];
+  uint32_t pattern = 7;
+  for (int round = 0; round < 1000; round++) {
+    fill_patterns(words, &pattern);
+    const uint32_t mask = UINT32_C(0x83ff83ff) | (uint32_t)(round % 32) * UINT32_C(0x04000400); /* no Infs, often */
+    for (size_t i = 0; i < BATCH_ELEMS; i++) words[i] &= mask;
+    const enum sml_elem elem = round % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
+    const uint8_t *in = (const uint8_t *)words;
+    size_t at = (size_t)round % 64;
+    for (size_t elems = 1; at + 2 * elems <= sizeof words; at += elems, elems = elems * 2 + 1) {
+      const uint8_t expected = sml_quant_scalar.block_code_16(in + at, elems, elem);
+      for (size_t k = 0; k < num_tested; k++) {
+        if (tested[k]->block_code_16(in + at, elems, elem) == expected) continue;
+        fail_msg("%s, round %d: %zu elements at %zu", tested[k]->name, round, elems, at);
+      }
+    }
+  }
+}
+
+/* What a kernel of packed.h is asked. */
+struct packed_call {
+  enum sml_elem elem;
+  uint8_t code;
+  uint32_t world_size;
+  bool average;
+};
+
+static void fail_packed(const char *what, const struct sml_quant_kernels *k, const struct packed_call *c) {
+  fail_msg("%s: %s of %s, code %u, n %u, average %d", k->name, what, elem_names[c->elem], c->code, c->world_size,
+           c->average);
+}
+
+/* Elements near the code's largest, or any; an odd number of them. */
+static void packing_agrees(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS], before[BATCH_ELEMS], expected[BATCH_ELEMS], got[BATCH_ELEMS];
+  uint32_t pattern = 8;
+  for (uint32_t round = 0; round < 3000; round++) {
+    const struct packed_call c = {.elem = (enum sml_elem)(round % 3),
+                                  .code = code_of_round(round / 3),
+                                  .world_size = packed_worlds[round % SML_ARRAY_LEN(packed_worlds)]};
+    const size_t num_elems = BATCH_ELEMS - 1 - round % 40;
+    fill_patterns(words, &pattern);
+    if (c.elem != SML_ELEM_FLOAT16 && round % 5 != 0) bring_near(words, c.code); /* bfloat16 at the odd places */
+    memcpy(before, words, sizeof before);
+    for (int is_adding = 0; is_adding <= 1; is_adding++) {
+      memcpy(expected, before, sizeof expected);
+      if (is_adding) sml_quant_scalar.pack_add(expected, words, num_elems, c.elem, c.code, c.world_size);
+      else sml_quant_scalar.pack(expected, words, num_elems, c.elem, c.code, c.world_size);
+      for (size_t k = 0; k < num_tested; k++) {
+        memcpy(got, before, sizeof got);
+        if (is_adding) tested[k]->pack_add(got, words, num_elems, c.elem, c.code, c.world_size);
+        else tested[k]->pack(got, words, num_elems, c.elem, c.code, c.world_size);
+        if (memcmp(got, expected, sizeof got) != 0) fail_packed(is_adding ? "pack_add" : "pack", tested[k], &c);
+      }
+    }
+  }
+}
+
+/* Any lanes. */
+static void unpacking_agrees(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t lanes[BATCH_ELEMS], expected[2 * BATCH_ELEMS], got[2 * BATCH_ELEMS];
+  uint32_t pattern = 9;
+  for (uint32_t round = 0; round < 3000; round++) {
+    const struct packed_call c = {.elem = (enum sml_elem)(round % 3),
+                                  .code = code_of_round(round / 3),
+                                  .world_size = round % 4 == 0 ? 2 + round / 4 % 127
+                                                               : packed_worlds[round % SML_ARRAY_LEN(packed_worlds)],
+                                  .average = round / 6 % 2 == 1};
+    const size_t num_elems = 2 * BATCH_ELEMS - 1 - round % 40;
+    fill_patterns(lanes, &pattern);
+    sml_quant_scalar.unpack(expected, lanes, num_elems, c.elem, c.code, c.world_size, c.average);
+    for (size_t k = 0; k < num_tested; k++) {
+      tested[k]->unpack(got, lanes, num_elems, c.elem, c.code, c.world_size, c.average);
+      if (memcmp(got, expected, num_elems * (c.elem == SML_ELEM_FLOAT32 ? 4 : 2)) != 0)
+        fail_packed("unpack", tested[k], &c);
+    }
+  }
+}
+
+/* Lanes of 32 bits, each rounded once to 16. */
+static void dequantizing_to_16_bits_agrees(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t lanes[BATCH_ELEMS];
+  static uint16_t expected[BATCH_ELEMS], got[BATCH_ELEMS];
+  uint32_t pattern = 10;
+  for (uint32_t round = 0; round < 4000; round++) {
+    const struct packed_call c = {.elem = round % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16,
+                                  .code = code_of_round(round / 2),
+                                  .world_size = worlds[round % SML_ARRAY_LEN(worlds)],
+                                  .average = round / 4 % 2 == 1};
+    fill_patterns(lanes, &pattern);
+    if (round % 8 < 6) shrink_sums(lanes, c.world_size);
+    sml_quant_scalar.dequantize_16(expected, lanes, BATCH_ELEMS, c.elem, c.code, c.world_size, c.average);
+    for (size_t k = 0; k < num_tested; k++) {
+      tested[k]->dequantize_16(got, lanes, BATCH_ELEMS, c.elem, c.code, c.world_size, c.average);
+      if (memcmp(got, expected, sizeof got) != 0) fail_packed("dequantize_16", tested[k], &c);
+    }
+  }
+}
+
+static void reductions_of_packed_elements_agree(void **state) {
+  (void)state;
+  skip_if_scalar_only();
+  static uint32_t words[BATCH_ELEMS], expected[512], got[512];
+  uint32_t pattern = 11;
+  for (uint32_t round = 0; round < 600; round++) {
+    const struct packed_call c = {.elem = (enum sml_elem)(round % 3),
+                                  .world_size = 2 + round / 3 % 7,
+                                  .average = round / 3 % 2 == 1};
+    const size_t num_elems = 1 + round * 7 % 500;
+    fill_patterns(words, &pattern);
+    bring_near(words, (uint8_t)(100 + round % 60));
+    if (c.elem == SML_ELEM_FLOAT16) /* hardly any is infinite */
+      for (size_t i = 0; i < BATCH_ELEMS; i++) words[i] &= UINT32_C(0xbfffbfff);
+    const void *in[8];
+    for (uint32_t w = 0; w < 8; w++) in[w] = words + 500 * w;
+    sml_quant_scalar.reduce_packed(expected, in, c.world_size, num_elems, c.elem, c.average);
+    for (size_t k = 0; k < num_tested; k++) {
+      tested[k]->reduce_packed(got, in, c.world_size, num_elems, c.elem, c.average);
+      if (memcmp(got, expected, num_elems * (c.elem == SML_ELEM_FLOAT32 ? 4 : 2)) != 0)
+        fail_packed("reduce", tested[k], &c);
+    }
+  }
+}
+
 /* Two pages with no access around them; `end` is the first byte that must not be touched. */
 struct guarded {
   uint8_t *start, *end;
@@ -176,9 +338,43 @@ static struct guarded guard_pages(void) {
 }
 
 /* Runs kernel `which` from `in` to `out`; for acc kernels, `out` holds the accumulator. */
-enum { NUM_KERNELS = 16 };
-static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in,
-                       size_t elems) {
+enum { NUM_KERNELS = 27, FIRST_PACKED_KERNEL = 16 };
+static void run_packed_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in, size_t elems) {
+  const enum sml_elem elem = which % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
+  switch (which - FIRST_PACKED_KERNEL) {
+    case 0:
+      *(uint8_t *)out = k->block_code_16(in, elems, elem);
+      break;
+    case 1:
+    case 2:
+      k->pack(out, in, elems, elem, 127, 3);
+      break;
+    case 3:
+    case 4:
+      k->pack_add(out, in, elems, elem, 127, 3);
+      break;
+    case 5:
+    case 6:
+      k->unpack(out, in, elems, elem, 127, 3, which % 2 == 0);
+      break;
+    case 7:
+    case 8:
+      k->reduce_packed(out, (const void *const[]){in, in, in}, 3, elems, elem, true);
+      break;
+    case 9:
+      k->widen(out, in, elems, elem);
+      break;
+    default:
+      k->dequantize_16(out, in, elems, elem, 127, 3, true);
+      break;
+  }
+}
+
+static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in, size_t elems) {
+  if (which >= FIRST_PACKED_KERNEL) {
+    run_packed_kernel(k, which, out, in, elems);
+    return;
+  }
   switch (which) {
     case 0:
       *(uint8_t *)out = k->block_code(in, elems);
@@ -232,11 +428,18 @@ static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, 
 }
 
 static size_t in_bytes_of(int which, size_t elems) {
+  const int packed = which - FIRST_PACKED_KERNEL;
+  if (packed == 5 || packed == 6) return 4 * sml_packed_lanes(elems);
+  if (packed >= 0 && packed != 10) return 2 * elems;
   return which == 11 ? elems : 4 * elems;
 }
 
 static size_t out_bytes_of(int which, size_t elems) {
-  return which == 0 ? 1 : in_bytes_of(which, elems);
+  const int packed = which - FIRST_PACKED_KERNEL;
+  if (which == 0 || packed == 0) return 1;
+  if (packed >= 1 && packed <= 4) return 4 * sml_packed_lanes(elems);
+  if (packed >= 0) return packed == 9 ? 4 * elems : 2 * elems;
+  return in_bytes_of(which, elems);
 }
 
 static bool is_acc_kernel(int which) {
@@ -318,15 +521,36 @@ static uint64_t environment_of(uint32_t mode, uint32_t flags) {
 
 /* One kernel call under a caller's environment, which must stay as it is. Nothing else happens there: printing may
  * use floating point. */
-static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, bool is_quantize, void *out,
-                          const void *in, uint8_t code, bool average) {
+enum kernel_under { QUANTIZE, DEQUANTIZE, PACK, UNPACK, REDUCE, DEQUANTIZE_16, WIDEN };
+static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, enum kernel_under which, void *out,
+                      const void *in, uint8_t code, bool average) {
+  const enum sml_elem elem = code % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
+  const void *const inputs[] = {in, (const uint8_t *)in + 2 * BATCH_ELEMS, in};
   uint64_t own = get_environment();
   set_environment(environment);
   uint64_t before = get_environment(); /* a processor need not have every trap */
-  if (is_quantize) {
-    k->quantize(out, in, BATCH_ELEMS - 1, code, 3); /* with a tail */
-  } else {
-    k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
+  switch (which) { /* with a tail */
+    case QUANTIZE:
+      k->quantize(out, in, BATCH_ELEMS - 1, code, 3);
+      break;
+    case DEQUANTIZE:
+      k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
+      break;
+    case PACK:
+      k->pack(out, in, BATCH_ELEMS - 1, elem, code, 3);
+      break;
+    case UNPACK:
+      k->unpack(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
+      break;
+    case REDUCE:
+      k->reduce_packed(out, inputs, 3, BATCH_ELEMS - 1, elem, average);
+      break;
+    case DEQUANTIZE_16:
+      k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
+      break;
+    case WIDEN:
+      k->widen(out, in, BATCH_ELEMS - 1, elem);
+      break;
   }
   uint64_t after = get_environment();
   set_environment(own);
@@ -335,6 +559,8 @@ static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, b
 
 static void check_environment(uint64_t environment, const struct sml_quant_kernels *k, const uint32_t *words) {
   static const uint8_t codes[] = {0, 27, 28, 29, 30, 31, 32, 33, 40, 127, 200, 253, 254, 255};
+  static const enum kernel_under of_elems[] = {QUANTIZE, PACK, REDUCE, WIDEN};
+  static const enum kernel_under of_lanes[] = {DEQUANTIZE, UNPACK, DEQUANTIZE_16};
   static float in[BATCH_ELEMS];
   static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
   for (size_t c = 0; c < SML_ARRAY_LEN(codes); c++) {
@@ -342,14 +568,17 @@ static void check_environment(uint64_t environment, const struct sml_quant_kerne
     memcpy(near, words, sizeof near);
     if (codes[c] != 0 && codes[c] != 255) bring_near(near, codes[c]);
     memcpy(in, near, sizeof in);
-    run_under(environment_of(0, 0), &sml_quant_scalar, true, expected, in, codes[c], false);
-    assert_true(run_under(environment, k, true, got, in, codes[c], false));
-    assert_memory_equal(got, expected, sizeof got);
+    for (size_t which = 0; which < SML_ARRAY_LEN(of_elems); which++) {
+      run_under(environment_of(0, 0), &sml_quant_scalar, of_elems[which], expected, in, codes[c], false);
+      assert_true(run_under(environment, k, of_elems[which], got, in, codes[c], false));
+      assert_memory_equal(got, expected, sizeof got);
+    }
     memcpy(near, words, sizeof near);
     shrink_sums(near, 3);
-    for (int average = 0; average <= 1; average++) {
-      run_under(environment_of(0, 0), &sml_quant_scalar, false, expected, near, codes[c], average != 0);
-      assert_true(run_under(environment, k, false, got, near, codes[c], average != 0));
+    for (size_t which = 0; which < 2 * SML_ARRAY_LEN(of_lanes); which++) {
+      const enum kernel_under kernel = of_lanes[which / 2];
+      run_under(environment_of(0, 0), &sml_quant_scalar, kernel, expected, near, codes[c], which % 2 != 0);
+      assert_true(run_under(environment, k, kernel, got, near, codes[c], which % 2 != 0));
       assert_memory_equal(got, expected, sizeof got);
     }
   }
@@ -390,6 +619,12 @@ int main(void) {
       cmocka_unit_test(dequantized_sums_agree),
       cmocka_unit_test(dequantized_averages_agree),
       cmocka_unit_test(averages_agree_for_every_world_size),
+      cmocka_unit_test(every_16_bit_pattern_is_widened_alike),
+      cmocka_unit_test(block_codes_of_16_bits_agree),
+      cmocka_unit_test(packing_agrees),
+      cmocka_unit_test(unpacking_agrees),
+      cmocka_unit_test(dequantizing_to_16_bits_agrees),
+      cmocka_unit_test(reductions_of_packed_elements_agree),
       cmocka_unit_test(short_and_unaligned_buffers),
       cmocka_unit_test(every_floating_point_environment),
       cmocka_unit_test(sticky_exception_flags_stay),
