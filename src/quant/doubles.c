@@ -2,6 +2,7 @@
 #include "quant/doubles.h"
 
 #include "quant/fixed.h"
+#include "quant/wide.h"
 
 #define CODE_OFFSET 16 /* of exponent fields, before they are divided by the fields of a code */
 #define CODE_FIELDS 8
@@ -9,9 +10,6 @@
 #define FIELD_NONFINITE 2047u
 #define HIDDEN (UINT64_C(1) << 52)
 #define NAN_BITS UINT64_C(0x7ff8000000000000)
-
-__extension__ typedef __int128 int128;
-__extension__ typedef unsigned __int128 uint128;
 
 static uint64_t load_64(const uint8_t *p) {
   uint64_t bits;
@@ -32,13 +30,8 @@ uint8_t sml_doubles_block_code(const void *in, size_t num_elems) {
   return field < CODE_OFFSET + CODE_FIELDS ? SML_CODE_ZERO : (uint8_t)((field - CODE_OFFSET) / CODE_FIELDS);
 }
 
-static uint32_t limb_bits(uint32_t world_size) {
-  SML_ASSERT(world_size >= 1 && world_size <= SML_QUANT_MAX_WORLD_SIZE);
-  return 31 - sml_max_u32(sml_ceil_log2(world_size), 1);
-}
-
 uint32_t sml_doubles_bits(uint32_t num_lanes, uint32_t world_size) {
-  return num_lanes * limb_bits(world_size);
+  return num_lanes * sml_limb_bits(world_size);
 }
 
 int32_t sml_doubles_unit(uint32_t num_lanes, uint8_t code, uint32_t world_size) {
@@ -46,15 +39,15 @@ int32_t sml_doubles_unit(uint32_t num_lanes, uint8_t code, uint32_t world_size) 
 }
 
 /* A double is mantissa * 2^(field - 1075). What is too large for the code, by a fault of others, is cut, too. */
-static int128 quantized(uint64_t bits, int32_t unit, uint32_t num_bits) {
+static sml_int128 quantized(uint64_t bits, int32_t unit, uint32_t num_bits) {
   const uint32_t field = (uint32_t)(bits >> 52) & 0x7ff;
   const uint64_t mantissa = (bits & (HIDDEN - 1)) | (field > 0 ? HIDDEN : 0);
   const int32_t up = (int32_t)sml_max_u32(field, 1) - 1075 - unit;
-  const int128 limit = ((int128)1 << num_bits) - 1;
-  int128 q = 0;
+  const sml_int128 limit = ((sml_int128)1 << num_bits) - 1;
+  sml_int128 q = 0;
   if (up >= 64) q = mantissa != 0 ? limit : 0;
-  else if (up >= 0) q = (int128)mantissa << up;
-  else if (up >= -54) q = (int128)sml_shift_right_to_even(mantissa, (uint32_t)-up);
+  else if (up >= 0) q = (sml_int128)mantissa << up;
+  else if (up >= -54) q = (sml_int128)sml_shift_right_to_even(mantissa, (uint32_t)-up);
   if (q > limit) q = limit;
   return bits >> 63 != 0 ? -q : q;
 }
@@ -62,46 +55,28 @@ static int128 quantized(uint64_t bits, int32_t unit, uint32_t num_bits) {
 void sml_doubles_add(void *lanes, const void *in, size_t num_elems, uint32_t num_lanes, uint8_t code,
                      uint32_t world_size) {
   if (!is_scaled(code)) return;
-  const uint32_t limb_width = limb_bits(world_size), num_bits = num_lanes * limb_width;
-  const uint128 mask = ((uint128)1 << limb_width) - 1;
+  const uint32_t limb_width = sml_limb_bits(world_size), num_bits = num_lanes * limb_width;
+  const sml_uint128 mask = ((sml_uint128)1 << limb_width) - 1;
   const int32_t unit = sml_doubles_unit(num_lanes, code, world_size);
   const uint8_t *from = in;
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++, from += 8) {
-    uint128 q = (uint128)quantized(load_64(from), unit, num_bits);
+    sml_uint128 q = (sml_uint128)quantized(load_64(from), unit, num_bits);
     for (uint32_t lane = 0; lane < num_lanes; lane++, q >>= limb_width, to += 4)
-      sml_store_be32(to, sml_load_be32(to) + (uint32_t)(lane + 1 < num_lanes ? q & mask : q));
+      sml_lane_add(to, (uint32_t)(lane + 1 < num_lanes ? q & mask : q));
   }
-}
-
-/* By words: a division of 128 bits would be a call of the compiler's library. Whether there was a rest. */
-static bool divide(uint128 *value, uint32_t divisor) {
-  uint128 quotient = 0;
-  uint64_t rest = 0;
-  for (uint32_t i = 4; i-- > 0;) {
-    rest = rest << 32 | (uint32_t)(*value >> 32 * i);
-    quotient = quotient << 32 | rest / divisor;
-    rest %= divisor;
-  }
-  *value = quotient;
-  return rest != 0;
-}
-
-static uint32_t leading_zeros(uint128 value) {
-  const uint64_t high = (uint64_t)(value >> 64);
-  return high != 0 ? (uint32_t)__builtin_clzll(high) : 64 + (uint32_t)__builtin_clzll((uint64_t)value);
 }
 
 /* A quotient has 115 bits or more before it is rounded, and a rest. */
-static uint64_t rounded(int128 sum, int32_t unit, uint32_t divisor) {
+static uint64_t rounded(sml_int128 sum, int32_t unit, uint32_t divisor) {
   if (sum == 0) return 0;
   const uint64_t sign = sum < 0 ? UINT64_C(1) << 63 : 0;
-  uint128 value = (uint128)(sum < 0 ? -sum : sum);
-  const uint32_t up = leading_zeros(value);
+  sml_uint128 value = (sml_uint128)(sum < 0 ? -sum : sum);
+  const uint32_t up = sml_wide_leading_zeros(value);
   value <<= up;
-  const bool has_rest = divisor != 1 && divide(&value, divisor);
-  const uint32_t drop = 65 - leading_zeros(value); /* 63 bits stay */
-  const bool has_more = (value & (((uint128)1 << drop) - 1)) != 0;
+  const bool has_rest = divisor != 1 && sml_wide_divide(&value, divisor);
+  const uint32_t drop = 65 - sml_wide_leading_zeros(value); /* 63 bits stay */
+  const bool has_more = (value & (((sml_uint128)1 << drop) - 1)) != 0;
   const int32_t exponent = unit - (int32_t)up + (int32_t)drop;
   return sign | sml_float_bits(SML_LAYOUT_FLOAT64, (uint64_t)(value >> drop), exponent, has_rest || has_more);
 }
@@ -119,10 +94,10 @@ void sml_doubles_get(void *out, const void *lanes, size_t num_elems, uint32_t nu
     fill(to, num_elems, code);
     return;
   }
-  const uint32_t limb_width = limb_bits(world_size);
+  const uint32_t limb_width = sml_limb_bits(world_size);
   const int32_t unit = sml_doubles_unit(num_lanes, code, world_size);
   for (size_t i = 0; i < num_elems; i++, from += 4 * num_lanes) {
-    int128 sum = 0;
+    sml_int128 sum = 0;
     for (uint32_t lane = num_lanes; lane-- > 0;)
       sum = sum * (INT64_C(1) << limb_width) + (int32_t)sml_load_be32(from + 4 * (size_t)lane);
     const uint64_t bits = rounded(sum, unit, average ? world_size : 1);
@@ -142,7 +117,7 @@ void sml_doubles_reduce(void *out, const void *const *in, uint32_t num_inputs, s
   const uint32_t num_bits = sml_doubles_bits(num_lanes, num_inputs);
   const int32_t unit = sml_doubles_unit(num_lanes, code, num_inputs);
   for (size_t i = 0; i < num_elems; i++) {
-    int128 sum = 0;
+    sml_int128 sum = 0;
     for (uint32_t w = 0; w < num_inputs; w++)
       sum += quantized(load_64((const uint8_t *)in[w] + 8 * i), unit, num_bits);
     const uint64_t bits = rounded(sum, unit, average ? num_inputs : 1);

@@ -4,6 +4,7 @@
 #include "quant/doubles.h"
 #include "quant/elem.h"
 #include "quant/limbs.h"
+#include "quant/wide.h"
 
 #define RUN_ELEMS 256u /* what is converted at a time, on the stack */
 #define INT64_LANES 3u
@@ -135,18 +136,6 @@ static void reduce_exactly(kernels *k, uint8_t *out, const void *const *in, uint
   }
 }
 
-static void get_wide(uint8_t *out, const uint8_t *lanes, size_t num_elems, enum sml_elem elem, uint8_t code,
-                     uint32_t world_size, bool average) {
-  if (!sml_quant_is_scaled(code)) {
-    sml_elem_fill(out, num_elems, code, elem);
-    return;
-  }
-  const int32_t shift = sml_quant_shift(code, world_size);
-  const uint32_t divisor = average ? world_size : 1;
-  for (size_t i = 0; i < num_elems; i++)
-    sml_elem_store(out + 2 * i, sml_elem_of_sum(sml_load_be32(lanes + 4 * i), shift, divisor, elem), elem);
-}
-
 static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
                         enum sml_elem elem, bool average) {
   uint8_t code = SML_CODE_ZERO, lanes[4 * RUN_ELEMS];
@@ -157,7 +146,7 @@ static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_
     memset(lanes, 0, 4 * num);
     for (uint32_t w = 0; w < num_inputs; w++)
       put_widened(k, lanes, (const uint8_t *)in[w] + 2 * done, num, elem, code, num_inputs, float32_add, 4);
-    get_wide(out + 2 * done, lanes, num, elem, code, num_inputs, average);
+    k->dequantize_16(out + 2 * done, lanes, num, elem, code, num_inputs, average);
   }
 }
 
@@ -193,8 +182,7 @@ static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_
   }                                                                                                                   \
   static void name##_wide_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
                               uint32_t world_size, bool average) {                                                    \
-    (void)k;                                                                                                          \
-    get_wide(out, lanes, num_elems, elem, code, world_size, average);                                                 \
+    k->dequantize_16(out, lanes, num_elems, elem, code, world_size, average);                                         \
   }                                                                                                                   \
   static void name##_wide_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
                                  bool average) {                                                                      \
@@ -268,18 +256,14 @@ static uint64_t load_64(const uint8_t *p) {
   return value;
 }
 
-static void add_lane(uint8_t *lane, uint64_t value) {
-  sml_store_be32(lane, sml_load_be32(lane) + (uint32_t)value);
-}
-
 static void int64_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
   (void)k, (void)code, (void)world_size;
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++, to += 4 * INT64_LANES) {
     const uint64_t value = load_64((const uint8_t *)in + 8 * i);
-    add_lane(to, value & 0xffff);
-    add_lane(to + 4, value >> 16 & 0xffff);
-    add_lane(to + 8, value >> 32);
+    sml_lane_add(to, value & 0xffff);
+    sml_lane_add(to + 4, value >> 16 & 0xffff);
+    sml_lane_add(to + 8, (uint32_t)(value >> 32));
   }
 }
 

@@ -5,6 +5,7 @@
 #ifndef SML_QUANT_FORMAT_H
 #define SML_QUANT_FORMAT_H
 
+#include "quant/narrow.h"
 #include "quant/quant.h"
 
 /* As in the public header. */
@@ -67,6 +68,12 @@ static inline const struct sml_format *sml_format_find(uint32_t type, struct sml
   if (!shape.has_exponents) return &of_type[SML_SHAPE_EXACT];
   if (shape.lane_elems > 1) return &of_type[SML_SHAPE_PACKED];
   return &of_type[shape.elem_lanes > 2 ? SML_SHAPE_LONG : SML_SHAPE_WIDE];
+}
+
+/* Whether each rank's lanes are in the range of narrow updates (quant/narrow.h): a float's digits are fewer than those
+ * of its share, so that rounding never reaches the share's limit, 2^27 from 5 ranks on. */
+static inline bool sml_format_is_narrow(struct sml_format_shape shape, uint32_t world_size) {
+  return shape.has_exponents && shape.elem_lanes == 0 && shape.lane_elems == 0 && world_size >= SML_NARROW_MIN_RANKS;
 }
 
 /* A bound on |result - exact sum or average| of one element of a block with this code (0 without exponents): half a

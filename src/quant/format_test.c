@@ -18,7 +18,7 @@
 #define LANE_BYTES (4u * SML_LIMBS_MAX_PER_ELEM)
 
 static const char *const names[SML_NUM_FORMAT_TYPES] = {"float32", "int32", "float16", "bfloat16", "float64", "int64"};
-static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 100, 128, 129, 300};
+static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 15, 16, 17, 30, 64, 100, 128, 129, 300};
 
 static uint8_t in[MAX_RANKS][8 * MAX_ELEMS];
 static uint8_t sums[LANE_BYTES * MAX_ELEMS];
@@ -251,6 +251,71 @@ static void specials_are_told(void **state) {
   }
 }
 
+/* All ranks at the largest number, of one sign or of both: what is just below the range is a number within the bound,
+ * what is beyond it by more than the bound is Inf, and sums of lanes do not wrap. Averages never leave the range. */
+static void the_end_of_the_range_is_kept(void **state) {
+  (void)state;
+  static const uint32_t full_worlds[] = {2, 3, 4, 8, 16, 30, 64, 128, 300};
+  static uint8_t out[8 * MAX_ELEMS + 8];
+  struct sml_prng prng = {.state = 6};
+  for (uint32_t round = 0; round < 2 * SML_ARRAY_LEN(full_worlds) * SML_ARRAY_LEN(all_specials) * 3; round++) {
+    const struct specials *x = &all_specials[round % 4];
+    const uint32_t n = full_worlds[round / 8 % SML_ARRAY_LEN(full_worlds)];
+    const struct operation o = make(x->type, n, 150, round / 4 % 2 == 1, all_options[round % 3]);
+    const uint64_t sign_bit = UINT64_C(1) << (8 * o.format->elem_bytes - 1);
+    for (uint32_t w = 0; w < n; w++) {
+      for (size_t i = 0; i < o.num_elems; i++) {
+        const bool is_other = i >= 50 && w * 50 >= (i - 49) * n; /* from rank n (i - 49) / 50 on: less and less sum */
+        const uint64_t below = i % 3 == 2 ? sml_prng_next(&prng) % 100 : 0;
+        put_bits(w, &o, i, (x->largest - below) ^ (is_other && i < 100 ? sign_bit : 0));
+        if (i >= 100) put_bits(w, &o, i, w == i % n ? x->largest : x->one ^ (w % 2 ? sign_bit : 0));
+      }
+    }
+    const uint8_t code = reduce(&sml_quant_scalar, &o, out);
+    const double largest = value_at((const uint8_t *)&x->largest, 0, x->type);
+    const double half_unit = ldexp(1, (const int[]){103, 0, 4, 119, 970}[x->type]); /* of its last place */
+    const double unit = sml_format_error_bound(o.type, o.shape, code, n, o.average, 0);
+    for (size_t i = 0; i < o.num_elems; i++) {
+      long double sum = 0;
+      for (uint32_t w = 0; w < n; w++) sum += (long double)value_at(in[w], i, o.type);
+      if (o.average) sum /= n;
+      const double got = value_at(out, i, o.type);
+      const long double end = (long double)largest + (long double)half_unit;
+      if (fabsl(sum) > end + (long double)unit) assert_true(isinf(got) && (got > 0) == (sum > 0));
+      if (fabsl(sum) < end - (long double)unit) assert_true(isfinite(got));
+    }
+    check_bound(&o, code, out);
+    check_equal(&o, out);
+  }
+}
+
+/* A rank whose float16 or bfloat16 gradients have overflowed, as gradient scalers look for: whoever it is of many, and
+ * wherever in the block, all get a result that is no number. */
+static void overflow_of_any_rank_is_seen(void **state) {
+  (void)state;
+  static const uint32_t many[] = {2, 8, 16, 17, 30, 64, 300};
+  static uint8_t out[8 * MAX_ELEMS + 8];
+  for (uint32_t type = SML_FORMAT_FLOAT16; type <= SML_FORMAT_BFLOAT16; type++) {
+    const struct specials *x = &all_specials[type - 1];
+    assert_int_equal(x->type, type);
+    for (uint32_t round = 0; round < 12 * SML_ARRAY_LEN(many); round++) {
+      const uint32_t n = many[round % SML_ARRAY_LEN(many)];
+      const size_t num_elems = round % 2 == 0 ? 151 : 7;
+      const struct operation o = make(type, n, num_elems, round / 4 % 2 == 1, all_options[round % 3]);
+      const size_t at = (const size_t[]){0, num_elems / 2, num_elems / 2 + 1, num_elems - 1}[round / 2 % 4];
+      const bool is_nan = round / 3 % 2 == 1;
+      memset(in, 0, sizeof in);
+      for (uint32_t w = 0; w < n; w++) put_bits(w, &o, at, x->largest >> 1); /* far from what overflows */
+      put_bits(round * 7 % n, &o, at, is_nan ? x->infinity + 1 : x->infinity);
+      reduce(&sml_quant_scalar, &o, out);
+      assert_true(!isfinite(value_at(out, at, type)));
+      if (o.shape.has_exponents || is_nan) assert_true(isnan(value_at(out, at, type)));
+      if (!o.shape.has_exponents) assert_true(bits_of(out, &o, at == 0 ? 1 : 0) == 0);
+      check_equal(&o, out);
+    }
+  }
+}
+
 /* Of float16 all are kept; of the others those of a block that is not below 2^-100 (2^-999) are below half a unit. */
 static void denormals_are_summed(void **state) {
   (void)state;
@@ -334,6 +399,8 @@ int main(void) {
       cmocka_unit_test(bounds_hold),
       cmocka_unit_test(integers_are_exact),
       cmocka_unit_test(specials_are_told),
+      cmocka_unit_test(the_end_of_the_range_is_kept),
+      cmocka_unit_test(overflow_of_any_rank_is_seen),
       cmocka_unit_test(denormals_are_summed),
       cmocka_unit_test(exact_sums_are_rounded_once),
       cmocka_unit_test(widening_is_exact),

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "quant/limbs.h"
 
+#include "quant/wide.h"
+
 #define VALUE_BITS 277u /* from 2^-149 to 2^127 */
 #define POS_INFINITY UINT32_C(0x00000001)
 #define NEG_INFINITY UINT32_C(0x00010000)
@@ -13,24 +15,15 @@
 #define FRACTION_BITS 32u
 #define NUM_WORDS 11u
 
-static uint32_t limb_bits(uint32_t world_size) {
-  SML_ASSERT(world_size >= 1 && world_size <= 4096);
-  return 31 - sml_max_u32(sml_ceil_log2(world_size), 1);
-}
-
 uint32_t sml_limbs_per_elem(uint32_t world_size) {
-  return (uint32_t)sml_div_ceil(VALUE_BITS, limb_bits(world_size)) + 1;
-}
-
-static void add_lane(uint8_t *lane, uint32_t value) {
-  sml_store_be32(lane, sml_load_be32(lane) + value);
+  return (uint32_t)sml_div_ceil(VALUE_BITS, sml_limb_bits(world_size)) + 1;
 }
 
 static void add_float(uint8_t *lanes, uint32_t bits, uint32_t limb_width, uint32_t num_limbs) {
   const uint32_t field = bits >> 23 & 0xff, fraction = bits & 0x7fffff;
   const bool is_negative = (bits & SIGN_BIT) != 0;
   if (field == 0xff) {
-    add_lane(lanes + 4 * (size_t)num_limbs,
+    sml_lane_add(lanes + 4 * (size_t)num_limbs,
              fraction != 0 ? POS_INFINITY | NEG_INFINITY : is_negative ? NEG_INFINITY : POS_INFINITY);
     return;
   }
@@ -38,12 +31,12 @@ static void add_float(uint8_t *lanes, uint32_t bits, uint32_t limb_width, uint32
   uint64_t rest = (uint64_t)(field > 0 ? fraction | 0x800000 : fraction) << position % limb_width;
   for (uint32_t limb = position / limb_width; rest != 0; limb++, rest >>= limb_width) {
     const uint32_t value = (uint32_t)(rest & ((UINT64_C(1) << limb_width) - 1));
-    add_lane(lanes + 4 * (size_t)limb, is_negative ? 0u - value : value);
+    sml_lane_add(lanes + 4 * (size_t)limb, is_negative ? 0u - value : value);
   }
 }
 
 void sml_limbs_add(void *lanes, const float *in, size_t num_elems, uint32_t world_size) {
-  const uint32_t limb_width = limb_bits(world_size), num_lanes = sml_limbs_per_elem(world_size);
+  const uint32_t limb_width = sml_limb_bits(world_size), num_lanes = sml_limbs_per_elem(world_size);
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++, from += 4, to += 4 * (size_t)num_lanes) {
@@ -124,42 +117,25 @@ static uint32_t round_words(const uint32_t *words, bool has_rest, bool is_to_odd
   return (field_below << 23) + mantissa + is_up; /* a carry raises the exponent, up to infinity's */
 }
 
-__extension__ typedef __int128 int128;
-__extension__ typedef unsigned __int128 uint128;
-
 /* Most sums are in few limbs, since few exponents meet in one element: then 128 bits hold them, with as many behind
  * the point as a division by 4096 and its rounding need. */
 #define SHORT_LIMBS 3u
 #define SHORT_FRACTION_BITS 36u
 
-/* By words: a division of 128 bits would be a call of the compiler's library. Whether there was a rest. */
-static bool divide_short(uint128 *value, uint32_t divisor) {
-  uint128 quotient = 0;
-  uint64_t rest = 0;
-  for (uint32_t i = 4; i-- > 0;) {
-    rest = rest << 32 | (uint32_t)(*value >> 32 * i);
-    quotient = quotient << 32 | rest / divisor;
-    rest %= divisor;
-  }
-  *value = quotient;
-  return rest != 0;
-}
-
 static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_limbs, uint32_t limb_width,
                             uint32_t divisor, bool is_to_odd) {
-  int128 sum = 0;
+  sml_int128 sum = 0;
   for (uint32_t limb = num_limbs; limb-- > 0;) sum = sum * (INT64_C(1) << limb_width) + limbs[limb];
   if (sum == 0) return 0;
   const uint32_t sign = sum < 0 ? SIGN_BIT : 0;
-  uint128 value = (uint128)(sum < 0 ? -sum : sum) << SHORT_FRACTION_BITS; /* below 2^(31 + 60 + 1 + 36) */
-  const bool has_rest = divisor != 1 && divide_short(&value, divisor);
-  const uint64_t high = (uint64_t)(value >> 64);
-  const int32_t top = high != 0 ? 127 - __builtin_clzll(high) : 63 - __builtin_clzll((uint64_t)value);
+  sml_uint128 value = (sml_uint128)(sum < 0 ? -sum : sum) << SHORT_FRACTION_BITS; /* below 2^(31 + 60 + 1 + 36) */
+  const bool has_rest = divisor != 1 && sml_wide_divide(&value, divisor);
+  const int32_t top = 127 - (int32_t)sml_wide_leading_zeros(value);
   const int32_t unit = (int32_t)(first * limb_width) - (int32_t)SHORT_FRACTION_BITS; /* of bit 0, above 2^-149 */
   const int32_t last = top - 23 + unit > 0 ? top - 23 : -unit; /* 1 .. 105: top is 24 or more */
   if (last + unit >= 0xfe) return sign | INFINITY_BITS;
   const uint32_t mantissa = (uint32_t)(value >> last);
-  const uint128 dropped = value & (((uint128)1 << last) - 1), half = (uint128)1 << (last - 1);
+  const sml_uint128 dropped = value & (((sml_uint128)1 << last) - 1), half = (sml_uint128)1 << (last - 1);
   if (is_to_odd)
     return sign | (((uint32_t)(last + unit) << 23) + (mantissa | (dropped != 0 || has_rest)));
   const bool is_up = dropped > half || (dropped == half && (has_rest || (mantissa & 1) != 0));
@@ -186,7 +162,7 @@ static uint32_t round_sum(const uint8_t *lanes, uint32_t limb_width, uint32_t nu
 
 static inline void round_all(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average,
                              bool is_to_odd) {
-  const uint32_t limb_width = limb_bits(world_size), num_lanes = sml_limbs_per_elem(world_size);
+  const uint32_t limb_width = sml_limb_bits(world_size), num_lanes = sml_limbs_per_elem(world_size);
   const uint8_t *from = lanes;
   uint8_t *to = (uint8_t *)out;
   for (size_t i = 0; i < num_elems; i++, to += 4, from += 4 * (size_t)num_lanes) {

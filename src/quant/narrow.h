@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Updates of 28 bits a lane (docs/PROTOCOL.md "Narrow updates"). From 5 ranks on a rank's share of a float sum in
+ * 32-bit lanes is below 2^27, so of each lane's upper five bits four say nothing. Of eight equal rows of lanes the last
+ * one's 28 bits take these places in the other seven, and the row itself is left out. Rows, and not neighbours, so that
+ * plain vector code does many columns at once. */
+#ifndef SML_QUANT_NARROW_H
+#define SML_QUANT_NARROW_H
+
+#include "base/base.h"
+
+/* Fewer have larger shares. */
+#define SML_NARROW_MIN_RANKS 5u
+#define SML_NARROW_ROWS 8u
+
+/* lanes: num_lanes (a multiple of SML_NARROW_ROWS) big-endian int32 in -2^27 .. 2^27 - 1, of others the lower 28 bits.
+ * out: 7/8 as many bytes. They may be the same memory. */
+void sml_narrow_lanes(void *out, const void *lanes, size_t num_lanes);
+/* The lanes again, with their signs. No overlap. */
+void sml_widen_lanes(void *lanes, const void *narrow, size_t num_lanes);
+
+#endif
