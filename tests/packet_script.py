@@ -13,7 +13,7 @@ A script is read line by line; `#` begins a comment. WHO is a member's name, or 
   WHO connect                     only that
   WHO > TYPE [FIELD=VALUE...]     sends a datagram. Fields of the header, as they should be unless said. A value that
                                   begins with + is added to the right one; slot counts from the job's window.
-                                  Payload: lanes=1,2 (int32), codes=1,2 (bytes), zeros=N. Spoilt: crc=wrong, cut=N,
+                                  Payload: lanes=1,2 (int32; flags=NARROW: 28 bits each), codes=1,2 (bytes), zeros=N. Spoilt: crc=wrong, cut=N,
                                   extra=N (bytes), mac=wrong, key=none. via=NAME: from that member's socket
   WHO < TYPE [FIELD=VALUE...]     the next datagram that comes is this; fields not named are free, flags are not.
                                   missing=0,1: the ranks of a PENDING
@@ -203,7 +203,9 @@ class Script:
         return fields, rest
 
     @staticmethod
-    def payload_of(rest, member):
+    def payload_of(rest, member, flags=0):
+        if "lanes" in rest and flags & peer.FLAGS["NARROW"]:
+            return peer.narrow(numbers_signed(rest["lanes"]))
         if "lanes" in rest:
             return b"".join(struct.pack(">i", lane) for lane in numbers_signed(rest["lanes"]))
         if "codes" in rest:
@@ -221,7 +223,7 @@ class Script:
         spoilt = {"key": None} if rest.get("key") == "none" else {}
         if "mac" in rest:
             spoilt.update(spoil_mac=int(rest.get("mac") == "wrong"))
-        member.send(fields, self.payload_of(rest, member), 0xbad if rest.get("crc") == "wrong" else None, via,
+        member.send(fields, self.payload_of(rest, member, fields.get("flags", 0)), 0xbad if rest.get("crc") == "wrong" else None, via,
                     bytes(number(rest.get("extra", "0"))), number(rest.get("cut", "0")), **spoilt)
 
     def expect(self, name, member, words, _line):

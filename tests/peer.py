@@ -14,7 +14,7 @@ PATIENCE = float(os.environ.get("SWITCHML_TEST_PATIENCE", "1"))
 HEADER_BYTES, KEYED_BYTES = 32, 4
 CTL_VERSION = 2
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
-FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4}
+FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4, "NARROW": 128}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
             "GOODBYE": 9, "REFUSE": 10, "CHALLENGE": 11, "AUTH": 12, "STATUS": 13, "STATUS_PART": 14, "ASK": 15, "REPORT": 16}
 STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST": -11, "AGGREGATOR_LOST": -12,
@@ -104,6 +104,23 @@ def unpack_datagram(data, key=None):
         assert struct.unpack(">I", data[28:32])[0] == crc32c(data[:28] + bytes(4) + payload), f"checksum of {f}"
     assert f["version"] == 1 and f["payload_bytes"] == len(payload), f
     return f, payload
+
+
+def narrow(lanes):
+    """The payload of a narrow update: of eight rows of lanes the last one's 28 bits go into the upper bits of the others."""
+    width = len(lanes) // 8
+    assert len(lanes) == 8 * width, len(lanes)
+    rows = [lanes[row * width:(row + 1) * width] for row in range(8)]
+    return b"".join(struct.pack(">I", lane & 0xfffffff | (last >> 4 * row & 15) << 28)
+                    for row in range(7) for lane, last in zip(rows[row], rows[7]))
+
+
+def widen(payload):
+    """The lanes of a narrow update, with their signs."""
+    width = len(payload) // 28
+    words = struct.unpack(f">{7 * width}I", payload)
+    last = [sum((words[row * width + column] >> 28) << 4 * row for row in range(7)) for column in range(width)]
+    return [((each & 0xfffffff) ^ 0x8000000) - 0x8000000 for each in [*words, *last]]
 
 
 # ---- control messages ----------------------------------------------------------------------------------

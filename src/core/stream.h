@@ -19,6 +19,7 @@ struct sml_operation_plan {
   bool has_exponents; /* floats in block fixed point */
   uint8_t elem_lanes; /* int32 lanes of an element; 0 counts as 1 */
   uint8_t lane_elems; /* elements of a lane: 2, and then elem_lanes is 0; 0 counts as 1 */
+  bool is_narrow;     /* each rank's lanes fit 28 bits, and travel so (quant/narrow.h) where whole rows do */
   /* Switch format: data chunks that share an exponent code, and codes are lanes (sml_switch_block_chunks()).
    * 0: ordinary format, a code a chunk, each a byte. With exponents only. */
   uint16_t block_chunks;

@@ -4,7 +4,7 @@
 #define CRC_OFFSET 28u /* of KEYED frames the MAC's */
 #define KNOWN_FLAGS \
   (SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED | SML_FLAG_CHECKED | SML_FLAG_BY_GRANT | SML_FLAG_UNASKED | \
-   SML_FLAG_MARKED | SML_FLAG_DEAF)
+   SML_FLAG_MARKED | SML_FLAG_DEAF | SML_FLAG_NARROW)
 
 static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
 #ifdef SML_BENCH_WITHOUT_CRC /* never in a product: `bench/run --scenario checks` measures what it costs */
@@ -93,6 +93,8 @@ static bool is_known(const struct sml_header *h) {
   /* Only sums of lanes have a check word. */
   const bool is_summed = is_data && (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_RESULT);
   if ((h->flags & SML_FLAG_CHECKED) && !is_summed) return false;
+  if ((h->flags & SML_FLAG_NARROW) && (!is_data || h->type != SML_PACKET_UPDATE || (h->flags & SML_FLAG_CHECKED)))
+    return false;
   if ((h->flags & (SML_FLAG_BY_GRANT | SML_FLAG_DEAF)) && h->type != SML_PACKET_PROBE) return false;
   if ((h->flags & (SML_FLAG_UNASKED | SML_FLAG_MARKED)) && h->type != SML_PACKET_PENDING) return false;
   return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents) &&
@@ -129,7 +131,7 @@ void sml_wire_seal_for_switch(uint8_t *frame, const struct sml_header *h) {
 }
 
 bool sml_wire_is_without_crc(const struct sml_header *h) {
-  return is_known(h) && h->type != SML_PACKET_HELLO && h->type != SML_PACKET_ERROR;
+  return is_known(h) && h->type != SML_PACKET_HELLO && h->type != SML_PACKET_ERROR && (h->flags & SML_FLAG_NARROW) == 0;
 }
 
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {

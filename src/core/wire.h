@@ -65,6 +65,7 @@ enum sml_packet_flags {
   SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
   SML_FLAG_MARKED = 1u << 5,         /* PENDING: nothing but that the update of `chunk` came with a congestion mark */
   SML_FLAG_DEAF = 1u << 6,           /* PROBE: the rank's latest results came as repeats only, not by the job's group */
+  SML_FLAG_NARROW = 1u << 7,         /* int32 UPDATE: lanes of 28 bits, eight in the place of seven */
 };
 
 struct sml_header {
@@ -95,6 +96,18 @@ static inline uint32_t sml_head_bytes(bool is_keyed) {
 }
 static inline uint32_t sml_head_bytes_of(const struct sml_header *header) {
   return sml_head_bytes((header->flags & SML_FLAG_KEYED) != 0);
+}
+
+/* Narrow updates (quant/narrow.h): the payload of lanes of so many bytes, a multiple of SML_NARROW_UNIT; and the way
+ * back, of an UPDATE's payload to the bytes of its lanes. */
+#define SML_NARROW_UNIT 32u
+#define SML_NARROW_UNIT_BYTES 28u
+static inline uint32_t sml_narrow_bytes(uint32_t lanes_bytes) {
+  return lanes_bytes / SML_NARROW_UNIT * SML_NARROW_UNIT_BYTES;
+}
+static inline uint32_t sml_lanes_bytes_of(const struct sml_header *header) {
+  return (header->flags & SML_FLAG_NARROW) == 0 ? header->payload_bytes
+                                                : header->payload_bytes / SML_NARROW_UNIT_BYTES * SML_NARROW_UNIT;
 }
 
 /* A HELLO's payload: nonce:64, time:64, a byte that is 1 if the echo is to come by the job's multicast group, zeros. */

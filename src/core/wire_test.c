@@ -122,6 +122,22 @@ static void only_sums_of_lanes_have_a_check_word(void **state) {
   }
 }
 
+static void only_updates_of_lanes_are_narrow(void **state) {
+  (void)state;
+  uint8_t frame[SML_HEADER_BYTES] = {0};
+  for (uint8_t type = 1; type <= 7; type++) {
+    for (uint8_t wire = 0; wire < 2; wire++) {
+      struct sml_header h = {.type = type, .wire = wire, .reducer = wire, .flags = SML_FLAG_NARROW};
+      sml_wire_seal(frame, &h, NULL);
+      const bool is_fit = wire == 0 && type == SML_PACKET_UPDATE;
+      assert_int_equal(sml_wire_open(frame, sizeof frame, &h), is_fit ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
+      h.flags |= SML_FLAG_CHECKED; /* the check word is no lane of a float */
+      sml_wire_seal(frame, &h, NULL);
+      assert_int_equal(sml_wire_open(frame, sizeof frame, &h), SML_WIRE_BAD_TYPE);
+    }
+  }
+}
+
 static void only_pending_tells_of_marks(void **state) {
   (void)state;
   uint8_t frame[SML_HEADER_BYTES] = {0};
@@ -326,6 +342,7 @@ int main(void) {
       cmocka_unit_test(only_the_key_makes_the_tag),
       cmocka_unit_test(a_tag_is_there_exactly_where_it_is_wanted),
       cmocka_unit_test(only_sums_of_lanes_have_a_check_word),
+      cmocka_unit_test(only_updates_of_lanes_are_narrow),
       cmocka_unit_test(only_pending_tells_of_marks),
       cmocka_unit_test(random_headers_round_trip),
       cmocka_unit_test(bursts_are_sealed_as_single_frames),

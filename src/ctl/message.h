@@ -59,7 +59,10 @@
 #define SML_FEATURE_FLOAT_BITS_32 16u
 #define SML_FEATURE_FLOAT64_BITS_64 32u
 #define SML_FEATURE_FLOAT64_BITS_96 64u
-#define SML_KNOWN_FEATURES 127u
+/* Ranks may send narrow updates (docs/PROTOCOL.md section 6), and chunks have a size at which whole ones can be. */
+#define SML_FEATURE_NARROW 128u
+#define SML_CTL_NARROW_UNIT 32u /* core's too */
+#define SML_KNOWN_FEATURES 255u
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,

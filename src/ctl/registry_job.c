@@ -112,7 +112,8 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
   if (differ != 0) {
     static const char *const names[] = {"SWITCHML_CHECK",           "SWITCHML_RETRY", NULL,
                                         "SWITCHML_FLOAT_BITS=16",   "SWITCHML_FLOAT_BITS=32",
-                                        "SWITCHML_FLOAT64_BITS=64", "SWITCHML_FLOAT64_BITS=96"};
+                                        "SWITCHML_FLOAT64_BITS=64", "SWITCHML_FLOAT64_BITS=96",
+                                        "narrow updates (no aggregator configured)"};
     const uint32_t number = (uint32_t)__builtin_ctz(differ);
     const bool is_mine = (j->features >> number & 1) != 0;
     return sml_registry_text(r,
@@ -440,7 +441,8 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
     return !unfit;
   }
   if (min_bytes >= needed_bytes) {
-    job->chunk_bytes = resume_bytes ? resume_bytes : (min_bytes - overhead_bytes) & ~3u;
+    const uint32_t unit_bytes = job->features & SML_FEATURE_NARROW ? SML_CTL_NARROW_UNIT : 4;
+    job->chunk_bytes = resume_bytes ? resume_bytes : (min_bytes - overhead_bytes) / unit_bytes * unit_bytes;
     return true;
   }
   const char *text;

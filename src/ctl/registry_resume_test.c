@@ -66,12 +66,15 @@ static void test_features_are_told_and_cost_bytes(void **state) {
   (void)state;
   for (uint32_t features = 0; features <= SML_KNOWN_FEATURES; features++) {
     const uint32_t told = features & ~SML_FEATURE_SWITCH; /* that only says what a rank can */
+    const bool is_narrow = (features & SML_FEATURE_NARROW) != 0;
+    if (is_narrow && (features & 0x78) != 0) continue; /* enough were seen */
     begin();
     for (uint32_t c = 0; c < 3; c++) join_with(c, c, features, 0, 0, 0);
     probe_all(1475);
     assert_int_equal(w.last[1].u.start.features, told);
     uint32_t check_bytes = features & SML_FEATURE_CHECK ? 4 : 0;
-    assert_int_equal(w.last[1].u.start.chunk_bytes, 1472 - OVERHEAD_BYTES - check_bytes);
+    const uint32_t most_bytes = 1472 - OVERHEAD_BYTES - check_bytes;
+    assert_int_equal(w.last[1].u.start.chunk_bytes, is_narrow ? most_bytes / 32 * 32 : most_bytes);
     begin(); /* the smallest path that will do, and one byte less */
     for (uint32_t c = 0; c < 3; c++) join_with(c, c, features, 0, 0, 0);
     probe_all(256 + OVERHEAD_BYTES + check_bytes);

@@ -10,6 +10,7 @@
 #include "host/host_segment.h"
 #include "lib/fork.h"
 #include "lib/interfaces.h"
+#include "quant/narrow.h"
 
 #define MAGIC 0x534d4c48u /* "SMLH" */
 #define KEY_NAME "ranks"
@@ -159,7 +160,11 @@ static sml_status make_plan(const struct sml_job_settings *s, const uint8_t *who
 
 /* ---- this rank's shard ---- */
 
-static struct sml_hosted *all_hosted; /* under sml_fork_lock() */
+/* The child of a fork has the shard's descriptors, and must not keep its connections open. */
+static void close_in_child(struct sml_fork_watch *watch) {
+  struct sml_hosted *hosted = (struct sml_hosted *)(void *)((uint8_t *)watch - offsetof(struct sml_hosted, watch));
+  if (hosted->aggd != NULL) sml_aggd_close_descriptors(hosted->aggd);
+}
 
 static sml_status start(const struct sml_job_settings *s, const struct sml_settings *c, const struct plan *plan,
                         struct sml_hosted **hosted_out) {
@@ -182,35 +187,26 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
       .num_keys = 1,
       .is_hosted = true};
   char error[SML_ERROR_DETAIL_BYTES / 2];
+  hosted->watch.in_child = close_in_child;
+  sml_fork_watch(&hosted->watch);
   sml_fork_lock();
   const int failed = sml_aggd_start(&options, &hosted->aggd, error, sizeof error);
-  if (failed == 0) {
-    hosted->next = all_hosted;
-    all_hosted = hosted;
-  }
+  if (failed != 0) hosted->aggd = NULL;
   sml_fork_unlock();
   if (failed == 0) {
     *hosted_out = hosted;
     return SML_OK;
   }
+  sml_fork_unwatch(&hosted->watch);
   free(hosted);
   return sml_fail(SML_ERR_SYSTEM, "a shard of the aggregation cannot start: %s", error);
 }
 
 void sml_hosted_stop(struct sml_hosted *hosted) {
   if (hosted == NULL) return;
-  sml_fork_lock();
-  struct sml_hosted **link = &all_hosted;
-  while (*link != hosted) link = &(*link)->next;
-  *link = hosted->next;
-  sml_fork_unlock();
+  sml_fork_unwatch(&hosted->watch);
   sml_aggd_stop(hosted->aggd);
   free(hosted);
-}
-
-void sml_hosted_close_descriptors(void) {
-  for (struct sml_hosted *h = all_hosted; h != NULL; h = h->next) sml_aggd_close_descriptors(h->aggd);
-  all_hosted = NULL;
 }
 
 /* Rank 0 makes the key, unless the ranks have one. */
@@ -349,6 +345,9 @@ sml_status sml_hosting_arrange(struct sml_job_settings *s, const struct sml_sett
                                struct sml_hosted **hosted_out) {
   *hosted_out = NULL;
   const sml_status status = arrange(s, c, hosted_out);
+  /* A host's link carries updates and results: what updates save, it has more of both. */
+  const bool is_narrow = s->options.world_size >= SML_NARROW_MIN_RANKS && (s->features & SML_FEATURE_CHECK) == 0;
+  if (is_narrow) s->features |= SML_FEATURE_NARROW;
   if (status == SML_OK) return SML_OK;
   sml_hosted_stop(*hosted_out);
   *hosted_out = NULL;

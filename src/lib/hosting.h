@@ -6,13 +6,14 @@
 #define SML_LIB_HOSTING_H
 
 #include "aggd/aggd.h"
+#include "lib/fork.h"
 #include "lib/job_settings.h"
 #include "lib/settings.h"
 
 /* A shard in this process. */
 struct sml_hosted {
-  struct sml_hosted *next; /* all of this process, for the child of a fork; under sml_fork_lock() */
-  struct sml_aggd *aggd;
+  struct sml_fork_watch watch;
+  struct sml_aggd *aggd; /* NULL: not yet; under sml_fork_lock() */
 };
 
 /* Collective, after sml_job_settings_exchange(): starts this rank's shard, if it hosts one, and fills in places and
@@ -21,7 +22,5 @@ sml_status sml_hosting_arrange(struct sml_job_settings *settings, const struct s
                                struct sml_hosted **hosted_out);
 /* Its members hear that it goes. */
 void sml_hosted_stop(struct sml_hosted *hosted);
-/* In the child of a fork. */
-void sml_hosted_close_descriptors(void);
 
 #endif

@@ -16,8 +16,8 @@ local packet_types = {[1] = "UPDATE", [2] = "RESULT", [3] = "PENDING", [4] = "ER
 local wires = {[0] = "int32 lanes", [1] = "uint8"}
 local reducers = {[0] = "SUM", [1] = "MAX"}
 local FLAG_RETRANSMISSION, FLAG_KEYED, FLAG_CHECKED, FLAG_BY_GRANT, FLAG_UNASKED = 1, 2, 4, 8, 16
-local FLAG_MARKED, FLAG_DEAF = 32, 64
-local KNOWN_FLAGS = 127
+local FLAG_MARKED, FLAG_DEAF, FLAG_NARROW = 32, 64, 128
+local KNOWN_FLAGS = 255
 
 local p = Proto("switchml", "SwitchML")
 p.prefs.crc = Pref.bool("Check the CRC", true, "Compute CRC-32C of every datagram")
@@ -40,6 +40,7 @@ f.by_grant = ProtoField.bool("switchml.flags.by_grant", "By grant", 16, nil, FLA
 f.unasked = ProtoField.bool("switchml.flags.unasked", "Unasked", 16, nil, FLAG_UNASKED)
 f.marked = ProtoField.bool("switchml.flags.marked", "Marked", 16, nil, FLAG_MARKED)
 f.deaf = ProtoField.bool("switchml.flags.deaf", "Deaf", 16, nil, FLAG_DEAF)
+f.narrow = ProtoField.bool("switchml.flags.narrow", "Narrow", 16, nil, FLAG_NARROW)
 f.phase = ProtoField.uint32("switchml.phase", "Phase")
 f.tag = ProtoField.uint32("switchml.tag", "Tag", base.HEX)
 f.chunk = ProtoField.uint32("switchml.chunk", "Chunk")
@@ -125,7 +126,7 @@ end
 
 local function add_flags(tree, range)
   local flags = tree:add(f.flags, range)
-  local fields = {f.retransmission, f.keyed, f.checked, f.by_grant, f.unasked, f.marked, f.deaf}
+  local fields = {f.retransmission, f.keyed, f.checked, f.by_grant, f.unasked, f.marked, f.deaf, f.narrow}
   for _, field in ipairs(fields) do flags:add(field, range) end
   if bit.band(range:uint(), bit.bnot(KNOWN_FLAGS)) ~= 0 then flags:add_proto_expert_info(odd_flags) end
 end
