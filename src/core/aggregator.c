@@ -124,7 +124,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
   *c = (struct cell){.phase = h->phase,
                      .tag = h->tag,
                      .first_rank = h->rank,
-                     .payload_bytes = h->payload_bytes,
+                     .payload_bytes = (uint16_t)sml_lanes_bytes_of(h),
                      .wire = h->wire,
                      .reducer = h->reducer};
   memset(sml_aggregator_seen(a, cell), 0, a->seen_words * sizeof(uint64_t));
@@ -144,7 +144,7 @@ static struct sml_decision decide_newer(struct sml_aggregator *a, const struct s
 static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
   if (c->tag != h->tag) return false;
   return h->type == SML_PACKET_PROBE ||
-         (c->payload_bytes == h->payload_bytes && c->wire == h->wire && c->reducer == h->reducer);
+         (c->payload_bytes == sml_lanes_bytes_of(h) && c->wire == h->wire && c->reducer == h->reducer);
 }
 
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
@@ -153,13 +153,15 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   if (h->wire == (a->options.is_switch_format ? SML_LANES_UINT8 : SML_LANES_WIDE_UINT8)) return SML_DROP_BAD_TYPE;
   const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
   if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
+  if ((h->flags & SML_FLAG_NARROW) && !a->options.is_narrow) return SML_DROP_BAD_TYPE;
   const uint32_t check_bytes = is_checked ? SML_CHECK_BYTES : 0;
   if (a->options.is_switch_format)
     return h->payload_bytes == sml_aggregator_value_bytes(&a->options) ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
-  if (h->payload_bytes <= check_bytes || h->payload_bytes > a->options.chunk_bytes + check_bytes ||
+  if (h->payload_bytes <= check_bytes || sml_lanes_bytes_of(h) > a->options.chunk_bytes + check_bytes ||
       (is_lanes && h->payload_bytes % 4 != 0))
     return SML_DROP_BAD_LENGTH;
-  return SML_NUM_DROPS;
+  const bool is_narrow = (h->flags & SML_FLAG_NARROW) != 0;
+  return is_narrow && h->payload_bytes % SML_NARROW_UNIT_BYTES != 0 ? SML_DROP_BAD_LENGTH : SML_NUM_DROPS;
 }
 
 /* A question about the result that came with a grant: the worker does not know which slot's it was. */

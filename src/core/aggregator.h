@@ -23,6 +23,7 @@ struct sml_aggregator_options {
   uint16_t slot_base;  /* multiple of num_slots */
   uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
   bool is_checked;      /* int32 payloads have a check word, summed like any lane */
+  bool is_narrow;       /* updates may be narrow; not in switch format */
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
   uint32_t crowd_slots; /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */

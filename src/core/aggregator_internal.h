@@ -21,6 +21,8 @@ struct cell {
 struct live {
   uint32_t chunk;
   uint32_t asked_at; /* the cursor when ranks were asked last: what is granted from there on overtakes the answer */
+  uint64_t asked_ns; /* when that was */
+  uint32_t num_asked; /* how often, since the slot holds the chunk */
   uint64_t suspected_ns; /* when that began; 0: it was not looked at since */
   uint32_t next;     /* in the list of troubled slots */
   bool is_troubled;
@@ -31,6 +33,7 @@ struct progress {
   uint32_t latest; /* the latest chunk that it contributed to */
   uint32_t next;   /* the first that has not been looked at for it */
   uint32_t run;    /* from here to the latest they came in order: there is nothing to look at */
+  uint64_t answer_ns; /* how long it takes for what it was asked for to come, about */
 };
 
 struct sml_aggregator {

@@ -3,12 +3,17 @@
  * their chunks, but for repeats and data that waits for exponents. So when a rank has contributed to several chunks
  * granted later, its update for this one is lost (or the result that granted it; then it cannot answer), and the
  * aggregator asks that rank alone: no timer, and nobody else's packets. A rank that was asked is asked
- * again when it contributes to chunks that were granted after the question was sent: those overtook the answer.
+ * again when it contributes to chunks that were granted after the question was sent: those overtook the answer; or,
+ * as with many slots that is long after, when twice the time is over that its answers take.
  * Hints only: they decide nothing, and every rank's own timers work without them. */
 #include "core/aggregator_internal.h"
 
 #define FIRST_THRESHOLD 3u /* chunks: as in TCP */
 #define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
+#define FIRST_ANSWER_NS (5 * SML_NS_PER_MS) /* before it is known how long an answer takes */
+#define LEAST_ANSWER_NS (500 * SML_NS_PER_US)
+#define MAX_PATIENCE 8u
+#define MAX_THRESHOLD 128u
 #define CALM_CHUNKS 1024u   /* after so many it is halved, if needless repeats had made it larger */
 #define NONE UINT32_MAX
 
@@ -27,7 +32,18 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
   }
   for (uint32_t r = 0; r < a->options.world_size; r++)
     a->progress[r] = (struct progress){
-        .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk};
+        .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk,
+        .answer_ns = FIRST_ANSWER_NS};
+}
+
+/* What a rank was asked for has come. With more than one question nobody knows which one it answers. */
+static void note_answers(struct sml_aggregator *a, const struct live *l, uint32_t word, uint64_t ranks) {
+  if (l->num_asked != 1) return;
+  for (; ranks != 0; ranks &= ranks - 1) {
+    struct progress *p = &a->progress[word * 64 + (uint32_t)__builtin_ctzll(ranks)];
+    p->answer_ns = p->answer_ns - p->answer_ns / 4 + (a->now_ns - l->asked_ns) / 4;
+    p->answer_ns = sml_max_u64(p->answer_ns, LEAST_ANSWER_NS);
+  }
 }
 
 void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t chunk) {
@@ -36,9 +52,11 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
   a->holders[chunk & (a->num_holders - 1)] = (uint16_t)slot;
   if ((chunk & (CALM_CHUNKS - 1)) == 0) a->threshold = sml_max_u32(FIRST_THRESHOLD, a->threshold / 2);
   if (!l->is_troubled) return;
-  l->suspected_ns = 0;
+  uint64_t *suspects = sml_aggregator_suspects(a, slot);
+  for (uint32_t w = 0; w < a->seen_words; w++) note_answers(a, l, w, suspects[a->seen_words + w]);
+  l->suspected_ns = l->num_asked = 0;
   /* It leaves the list at the next look. */
-  memset(sml_aggregator_suspects(a, slot), 0, 2 * a->seen_words * sizeof(uint64_t));
+  memset(suspects, 0, 2 * a->seen_words * sizeof(uint64_t));
 }
 
 static void append_troubled(struct sml_aggregator *a, uint32_t slot) {
@@ -103,6 +121,18 @@ void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32
   if (!is_beyond(p->run, p->next, 0)) p->next = p->latest + 1;
 }
 
+static void note_asked(const struct sml_aggregator *a, struct live *l) {
+  l->asked_at = a->cursor;
+  l->asked_ns = a->now_ns;
+}
+
+/* Has the rank had time to answer? It is asked more and more rarely: it may have nothing to send yet. */
+static bool is_answer_late(const struct sml_aggregator *a, const struct live *l, uint32_t rank) {
+  const struct progress *p = &a->progress[rank];
+  if (!is_beyond(p->latest, l->chunk, a->threshold)) return false; /* it may not have come to this chunk */
+  return a->now_ns - l->asked_ns >= 2 * p->answer_ns * sml_min_u32(l->num_asked + 1, MAX_PATIENCE);
+}
+
 /* A rank lacks the result that granted the slot's chunk, and asks for it: before that is there it can send nothing. */
 void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_t chunk, uint32_t rank) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
@@ -110,13 +140,14 @@ void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_
   if (a->live[slot].chunk != chunk || has_contributed(a, slot, rank)) return;
   sml_bit_clear(suspects, rank);
   sml_bit_set(asked, rank);
-  a->live[slot].asked_at = a->cursor;
+  note_asked(a, &a->live[slot]);
   if (!a->live[slot].is_troubled) append_troubled(a, slot);
 }
 
 /* A repeat of what was there: so packets are overtaken by more than was thought. */
 void sml_aggregator_note_needless(struct sml_aggregator *a) {
-  a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, a->options.num_slots / 2));
+  const uint32_t most = sml_min_u32(a->options.num_slots / 2, MAX_THRESHOLD);
+  a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, most));
 }
 
 /* Who is to be asked about a slot now, and counts as asked from now on: into a->due. Whether it stays in trouble. */
@@ -130,17 +161,23 @@ static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, boo
   for (uint32_t w = 0; w < a->seen_words; w++) {
     const uint64_t missing = ~seen[w] & ~a->departed[w];
     a->due[w] = is_time ? suspects[w] & missing : 0;
+    note_answers(a, l, w, asked[w] & seen[w]);
     asked[w] &= missing;
     for (uint64_t left = asked[w]; left != 0; left &= left - 1) {
       const uint32_t bit = (uint32_t)__builtin_ctzll(left);
-      if (is_beyond(a->progress[w * 64 + bit].latest, l->asked_at, a->threshold)) a->due[w] |= UINT64_C(1) << bit;
+      const uint32_t rank = w * 64 + bit;
+      if (is_beyond(a->progress[rank].latest, l->asked_at, a->threshold) || is_answer_late(a, l, rank))
+        a->due[w] |= UINT64_C(1) << bit;
     }
     asked[w] |= a->due[w];
     suspects[w] &= missing & ~asked[w];
     *is_any_due = *is_any_due || a->due[w] != 0;
     is_troubled = is_troubled || (asked[w] | suspects[w]) != 0;
   }
-  if (*is_any_due) l->asked_at = a->cursor;
+  if (*is_any_due) {
+    note_asked(a, l);
+    l->num_asked++;
+  }
   return is_troubled;
 }
 

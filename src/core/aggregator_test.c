@@ -553,8 +553,43 @@ static void wide_codes_are_for_switches(void **state) {
   free(a);
 }
 
+/* Narrow and other updates of a slot are added up; the result is as long as the lanes. */
+static void narrow_updates_count_as_their_lanes(void **state) {
+  (void)state;
+  const struct sml_aggregator_options options = {
+      .world_size = 3, .num_slots = 4, .slot_base = 8, .chunk_bytes = CHUNK_BYTES, .first_phase = 2, .is_narrow = true};
+  struct sml_aggregator *a = init(&options);
+  struct sml_header h = update(a, 0, 0, 2), result;
+  h.flags = SML_FLAG_NARROW;
+  static const uint16_t wrong[] = {0, 4, 27, 32, 52, CHUNK_BYTES, 84, 65520, UINT16_MAX};
+  for (size_t i = 0; i < SML_ARRAY_LEN(wrong); i++) {
+    h.payload_bytes = wrong[i];
+    expect_drop(a, h, SML_DROP_BAD_LENGTH);
+  }
+  h.payload_bytes = 56;
+  expect(a, h, SML_VERDICT_FIRST);
+  expect(a, update(a, 1, 0, 2), SML_VERDICT_ADD);
+  h.rank = 2;
+  h.payload_bytes = 28;
+  expect(a, h, SML_VERDICT_MISMATCH);
+  h.payload_bytes = 56;
+  expect(a, h, SML_VERDICT_COMPLETE);
+  sml_aggregator_result(a, 0, &result);
+  assert_int_equal(result.payload_bytes, CHUNK_BYTES);
+  assert_int_equal(result.flags, 0);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+  a = make(2, 4, 2, 0);
+  h = update(a, 0, 0, 2);
+  h.flags = SML_FLAG_NARROW;
+  h.payload_bytes = 56;
+  expect_drop(a, h, SML_DROP_BAD_TYPE); /* the job has none */
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(narrow_updates_count_as_their_lanes),
       cmocka_unit_test(switch_format),
       cmocka_unit_test(wide_codes_are_for_switches),
       cmocka_unit_test(phases_complete_for_each_world_size),

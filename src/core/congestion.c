@@ -10,6 +10,8 @@
 #define DEEPEST_KEPT_NS (30 * SML_NS_PER_S)
 #define SHORT_QUEUE_NS (250 * SML_NS_PER_US)
 #define DEEP_SHARE 4u
+#define USUAL_BYTES (5u << 18)
+#define PATH_BYTES_PER_US 1250u /* 10 Gbit/s: nobody knows the rate */
 #define MAX_GROWING_MS 100000
 #define MAX_FORGIVEN 32u /* round trips */
 #define EVIDENCE_KEPT_NS SML_NS_PER_S
@@ -23,6 +25,8 @@ void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t
   const uint32_t initial_chunks = sml_max_u32(INITIAL_BYTES / chunk_bytes, INITIAL_MIN_CHUNKS);
   *c = (struct sml_congestion){.max_chunks = max_chunks, .threshold = UINT64_MAX, .min_rtt_ns = UINT64_MAX};
   c->is_fixed = is_off || max_chunks < SML_CONGESTION_MIN_SLOTS;
+  c->chunk_bytes = chunk_bytes;
+  c->path_chunks = max_chunks;
   c->initial_chunks = c->is_fixed ? max_chunks : sml_min_u32(initial_chunks, max_chunks);
   c->window = chunks(c->initial_chunks);
 }
@@ -66,7 +70,16 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
     target = sml_min_u64(target, c->window + c->window / 2);
     if (target > c->window) c->window += (target - c->window) / num;
   }
-  c->window = sml_min_u64(c->window, chunks(c->max_chunks));
+  c->window = sml_min_u64(c->window, chunks(c->path_chunks));
+}
+
+/* The path is no longer than this. */
+static void note_min_rtt(struct sml_congestion *c, uint64_t rtt_ns) {
+  c->min_rtt_ns = rtt_ns;
+  if (c->max_chunks <= SML_CONGESTION_USUAL_SLOTS || c->is_fixed) return;
+  const uint64_t path_bytes = sml_max_u64(rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, USUAL_BYTES);
+  c->path_chunks = (uint32_t)sml_min_u64(c->max_chunks, sml_max_u64(path_bytes / c->chunk_bytes, c->initial_chunks));
+  c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
 
 /* How long what completes now has queued, unless the round is one in which a rank was late: then chunks waited at the
@@ -94,8 +107,8 @@ void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto 
                                  uint64_t last_order, uint64_t now_ns) {
   c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
   c->completed_ns = now_ns;
-  if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) c->min_rtt_ns = rto->min_ns;
-  if (c->window < chunks(c->max_chunks)) grow(c, rto, now_ns);
+  if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) note_min_rtt(c, rto->min_ns);
+  if (c->window < chunks(c->path_chunks)) grow(c, rto, now_ns);
   if (order > c->round_order) end_round(c, rto, last_order, now_ns);
 }
 

@@ -14,7 +14,11 @@
  *   then as CUBIC does, at least as fast as a Reno flow of the same share.
  * - At the start, and after an idle time, it is small enough for one burst of that size to harm nobody.
  *
- * It never exceeds the slots, and as long as nothing is lost or marked it soon is all of them. */
+ * - More slots than usual (1,024) are there for a long path. But whether this one is long the smallest round trip tells
+ *   better than the few at the join, which a busy machine makes long. So of many slots it takes what that trip holds at
+ *   10 Gbit/s, and 1.25 MiB at least: the others would only lengthen queues, and with them every repair.
+ *
+ * It never exceeds the slots, and as long as nothing is lost or marked it soon is all that it may be. */
 #ifndef SML_CORE_CONGESTION_H
 #define SML_CORE_CONGESTION_H
 
@@ -24,8 +28,11 @@
 #define SML_CONGESTION_MIN_CHUNKS 4u
 #define SML_CONGESTION_MIN_SLOTS 16u /* fewer are a small window as they are */
 
+#define SML_CONGESTION_USUAL_SLOTS 1024u /* more are there for a long path */
+
 struct sml_congestion {
-  uint32_t max_chunks, initial_chunks;
+  uint32_t max_chunks, initial_chunks, chunk_bytes;
+  uint32_t path_chunks; /* of max_chunks, what the path can use */
   bool is_fixed;
   uint64_t window, threshold; /* in chunks / 2^20, like all that follows but counts, orders and times */
   /* CUBIC's: the window before the last reduction, that of a Reno flow since, and the time for which it has grown. */

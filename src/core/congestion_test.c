@@ -70,6 +70,23 @@ static void doubles_up_to_all_slots(void **state) {
   assert_int_equal(window(&p), 32);
 }
 
+/* Many slots that a busy join asked for: the path tells how many it can use. */
+static void many_slots_wait_for_a_long_path(void **state) {
+  (void)state;
+  static const struct { uint64_t rtt_ns; uint32_t num_chunks; } paths[] = {
+      {100 * US, 910}, {2 * MS, 1736}, {5 * MS, 4096}, {50 * MS, 4096}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(paths); i++) {
+    struct path p;
+    make_path(&p, 4096);
+    round_trip(&p, window(&p), 60 * MS, true); /* somebody was late */
+    for (uint32_t k = 0; k < 12; k++) round_trip(&p, window(&p), paths[i].rtt_ns, true);
+    assert_int_equal(window(&p), paths[i].num_chunks);
+    make_path(&p, SML_CONGESTION_USUAL_SLOTS);
+    for (uint32_t k = 0; k < 12; k++) round_trip(&p, window(&p), paths[i].rtt_ns, true);
+    assert_int_equal(window(&p), SML_CONGESTION_USUAL_SLOTS);
+  }
+}
+
 static void one_round_trip_reduces_once(void **state) {
   (void)state;
   struct path p;
@@ -313,6 +330,7 @@ static void random_events_stay_in_bounds(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(doubles_up_to_all_slots),
+      cmocka_unit_test(many_slots_wait_for_a_long_path),
       cmocka_unit_test(one_round_trip_reduces_once),
       cmocka_unit_test(grows_as_cubic_on_a_long_path),
       cmocka_unit_test(grows_as_reno_on_a_short_path),

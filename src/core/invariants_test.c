@@ -197,6 +197,7 @@ static void queue_twice(struct sml_worker *w) {
 }
 static void fresh_long(struct sml_worker *w) { w->fresh.count = NUM_SLOTS + 1; }
 static void fresh_other(struct sml_worker *w) { *head_of(&w->fresh) = 5; }
+static void fresh_early(struct sml_worker *w) { w->num_early = 1; }
 static void fresh_lost(struct sml_worker *w) { w->fresh.count = 0; }
 static void window_wide(struct sml_worker *w) { w->congestion.window = (NUM_SLOTS + 1ull) << 20; }
 static void window_narrow(struct sml_worker *w) { w->congestion.window = 3 << 20; }
@@ -254,6 +255,7 @@ static const struct {
     {queue_twice, "a queue has an entry twice"},
     {fresh_long, "the queue of new updates holds more than there are slots"},
     {fresh_other, "a new update is queued that is not ready"},
+    {fresh_early, "a new update is queued that is not ready"},
     {fresh_lost, "an update is ready, but nobody will send it"},
     {window_wide, "the window has more chunks than there are slots"},
     {window_narrow, "the window is too small"},

@@ -100,6 +100,27 @@ static void a_lost_answer_is_asked_for_again(void **state) {
   free(a);
 }
 
+/* Nothing need come later: when the answer has had its time. */
+static void a_late_answer_is_asked_for_again(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot = NUM_SLOTS;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++)
+    for (uint32_t rank = 0; rank < 3; rank++)
+      if (s != 3 || rank != 1) update(a, rank, s, SML_FIRST_PHASE, 0);
+  assert_int_equal(asked(a, 1 * MS, &slot), 0);
+  assert_int_equal(asked(a, 2 * MS, &slot), 1 << 1);
+  assert_int_equal(asked(a, 11 * MS, &slot), 0);
+  assert_int_equal(asked(a, 22 * MS, &slot), 1 << 1); /* 2 x 5 ms, twice as it was asked in vain */
+  assert_int_equal(slot, 3);
+  assert_int_equal(asked(a, 51 * MS, &slot), 0);
+  assert_int_equal(asked(a, 52 * MS, &slot), 1 << 1);
+  assert_int_equal(update(a, 1, 3, SML_FIRST_PHASE, SML_FLAG_RETRANSMISSION), SML_VERDICT_COMPLETE);
+  assert_int_equal(asked(a, 500 * MS, &slot), 0);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
 /* Rank 1's packets come in any order, some late and some once asked for, for thousands of chunks: asked is exactly
  * for those that it lacks while a chunk more than three later is here. */
 static void gaps_are_found_wherever_they_are(void **state) {
@@ -274,6 +295,58 @@ static struct sml_send next(struct desk *d, uint64_t now_ns) {
   return send;
 }
 
+/* Whatever order results come in, chunks leave in theirs: so ranks whose windows are small send the same ones. */
+static void chunks_leave_in_their_order(void **state) {
+  (void)state;
+  static const uint32_t order[] = {5, 2, 9, 3, 4, 0, 8, 1, 7, 6};
+  struct desk d;
+  make_desk(&d, 0);
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(order); i++) {
+    give_result(&d, i, NUM_SLOTS + order[i], 0, 2 * MS);
+    assert_int_equal(sml_worker_num_ready(d.w), i + 1);
+  }
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(order); i++) {
+    const struct sml_send send = next(&d, 2 * MS);
+    assert_int_equal(send.kind, SML_SEND_UPDATE);
+    assert_int_equal(send.header.chunk, NUM_SLOTS + i);
+    assert_null(sml_worker_find_violation(d.w));
+  }
+  assert_int_equal(sml_worker_num_ready(d.w), 0);
+  free(d.w);
+}
+
+/* A window that is full of chunks which other ranks have not sent yet moves on as soon as the last one has arrived. */
+static void a_full_window_is_asked_about_at_its_end(void **state) {
+  (void)state;
+  const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = 256,
+                                       .chunk_bytes = 1440, .first_phase = SML_FIRST_PHASE, .num_operations = 4};
+  const struct sml_operation_plan plan = {.num_elems = 1000 * 360, .type = 1};
+  struct desk d = {.w = sml_worker_init(room(sml_worker_memsize(&o)), &o)};
+  assert_true(sml_worker_submit(d.w, &plan, NULL, &d, MS));
+  struct sml_send send, last = {0};
+  for (uint32_t round = 0; round < 4; round++) { /* 64 of 256: one segmented send */
+    const uint64_t now_ns = (1 + 10 * round) * MS;
+    for (uint32_t i = 0; i < 64; i++) {
+      last = next(&d, now_ns);
+      assert_int_equal(last.kind, SML_SEND_UPDATE);
+    }
+    assert_int_equal(next(&d, now_ns).kind, SML_SEND_NONE);
+    if (round == 3) break;
+    bool is_asked = false;
+    while ((send = next(&d, now_ns + 6 * MS)).kind == SML_SEND_PROBE)
+      is_asked = is_asked || send.header.slot == last.header.slot;
+    assert_true(is_asked);
+    assert_int_equal(send.kind, SML_SEND_NONE);
+    struct sml_header h = last.header;
+    h.type = SML_PACKET_PENDING;
+    h.payload_bytes = 1;
+    const uint8_t others = 1 << 2;
+    assert_int_equal(sml_worker_on_packet(d.w, &h, &others, now_ns + 7 * MS).kind, SML_ACCEPT_PENDING);
+    assert_null(sml_worker_find_violation(d.w));
+  }
+  free(d.w);
+}
+
 static void a_missing_grant_is_asked_for(void **state) {
   (void)state;
   struct desk d;
@@ -397,6 +470,8 @@ static void the_papers_scheme(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
+      cmocka_unit_test(a_late_answer_is_asked_for_again), cmocka_unit_test(chunks_leave_in_their_order),
+      cmocka_unit_test(a_full_window_is_asked_about_at_its_end),
       cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
       cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),
       cmocka_unit_test(crossing_questions_are_not_answered), cmocka_unit_test(the_papers_scheme),

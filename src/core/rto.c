@@ -30,6 +30,10 @@ uint64_t sml_rto_reorder_window(const struct sml_rto *rto) {
   return sml_max_u64(rto->srtt_ns, 100 * SML_NS_PER_US);
 }
 
+uint64_t sml_rto_least_window(const struct sml_rto *rto) {
+  return sml_max_u64(rto->min_ns, 100 * SML_NS_PER_US);
+}
+
 uint64_t sml_rto_repair_window(const struct sml_rto *rto) {
   return sml_max_u64(2 * rto->srtt_ns, 100 * SML_NS_PER_US);
 }

@@ -22,6 +22,8 @@ uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level);
 /* How much later than a chunk another one must have been sent, and be complete, for the first to count
  * as held up by a loss: what is below is the path's own reordering. */
 uint64_t sml_rto_reorder_window(const struct sml_rto *rto);
+/* The same for samples: by the smallest round trip, lest it widens with what it lets through. */
+uint64_t sml_rto_least_window(const struct sml_rto *rto);
 /* How much later for the worker to ask about the first itself: by then a repair that the aggregator began has come. */
 uint64_t sml_rto_repair_window(const struct sml_rto *rto);
 

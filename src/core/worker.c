@@ -7,7 +7,7 @@
 #define CHUNKS_PER_QUESTION 256u
 
 struct layout {
-  size_t slots, ring, gaps, orders, fresh, updates, probes, idle, total_bytes;
+  size_t slots, ring, gaps, orders, fresh, early, updates, probes, idle, total_bytes;
 };
 
 static struct layout place(const struct sml_worker_options *o) {
@@ -17,7 +17,8 @@ static struct layout place(const struct sml_worker_options *o) {
   l.gaps = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
   l.orders = l.gaps + o->num_slots * sizeof(struct gap);
   l.fresh = sml_align_up(l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t), 64);
-  l.updates = l.fresh + o->num_slots * sizeof(uint32_t);
+  l.early = l.fresh + o->num_slots * sizeof(uint32_t);
+  l.updates = l.early + o->num_slots * sizeof(uint32_t);
   l.probes = l.updates + o->num_slots * sizeof(uint32_t);
   l.idle = l.probes + o->num_slots * sizeof(uint32_t);
   l.total_bytes = l.idle + o->num_slots * sizeof(uint32_t);
@@ -50,6 +51,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->orders = (uint64_t *)(void *)(bytes + l.orders);
   w->num_orders = ORDERS_PER_SLOT * o->num_slots;
   w->fresh.slots = (uint32_t *)(void *)(bytes + l.fresh);
+  w->early = (uint32_t *)(void *)(bytes + l.early);
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
   w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
   w->idle = (uint32_t *)(void *)(bytes + l.idle);
@@ -148,8 +150,27 @@ static void wait_for_exponents(struct sml_worker *w, uint32_t s) {
 }
 
 static void become_ready(struct sml_worker *w, uint32_t s) {
+  const uint64_t chunk = w->slots[s].chunk;
   w->slots[s].state = READY;
+  if (w->fresh.count > 0 && chunk < w->last_fresh) {
+    sml_worker_add_early(w, s);
+    return;
+  }
+  w->last_fresh = chunk;
   enqueue(&w->fresh, w->options.num_slots, s);
+}
+
+/* The READY slot with the first chunk of the stream, or NONE. All ranks send in this order, as far as they can: else
+ * windows that are less than the slots could be full of chunks that other ranks' windows keep back, each of others. */
+static uint32_t first_fresh(const struct sml_worker *w) {
+  const uint32_t s = w->fresh.count > 0 ? w->fresh.slots[w->fresh.head] : NONE;
+  if (w->num_early == 0) return s;
+  return s == NONE || w->slots[w->early[0]].chunk < w->slots[s].chunk ? w->early[0] : s;
+}
+
+static void take_fresh(struct sml_worker *w, uint32_t s) {
+  if (w->num_early > 0 && w->early[0] == s) sml_worker_take_early(w);
+  else dequeue(&w->fresh, w->options.num_slots);
 }
 
 /* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
@@ -204,12 +225,14 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
   if (range.num_chunks == 0) return false;
   SML_ASSERT(range.num_chunks <= sml_worker_chunks_left(w));
   const uint64_t tag_base = sml_tag_base(plan, o->chunk_bytes, o->num_lanes);
+  const bool is_narrow = plan->is_narrow && !o->is_checked && o->packet_lanes == 0;
   *operation_at(w, w->ring_tail) = (struct operation){.range = range,
                                                       .first_chunk = w->end_chunk,
                                                       .chunks_left = range.num_chunks,
                                                       .chunks_unassigned = range.num_chunks,
                                                       .tag_base = tag_base,
                                                       .ready = ready,
+                                                      .is_narrow = is_narrow,
                                                       .cookie = cookie};
   if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
   w->ring_tail++;
@@ -259,28 +282,42 @@ static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
   return w->options.is_checked && !slot->what.is_exponent;
 }
 
-/* Of an update, and of its result. */
+/* Of an update that is not narrow, and of its result. */
 static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *slot) {
   if (w->packet_bytes != 0) return w->packet_bytes;
   return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
 }
 
-/* The queue of the next update: repairs first, and new chunks as far as the window goes. NULL: none may be sent. */
-static struct queue *find_update(struct sml_worker *w) {
-  if (w->updates.count > 0) return &w->updates;
-  if (w->fresh.count == 0) return NULL;
-  if (w->congestion.is_fixed) return &w->fresh;
-  if (sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion)) {
+static bool goes_narrow(const struct sml_worker *w, const struct slot *slot) {
+  return w->ring[slot->operation].is_narrow && !slot->what.is_exponent &&
+         slot->what.payload_bytes % SML_NARROW_UNIT == 0;
+}
+
+static uint32_t update_bytes_of(const struct sml_worker *w, const struct slot *slot) {
+  const uint32_t num_bytes = payload_bytes_of(w, slot);
+  return goes_narrow(w, slot) ? sml_narrow_bytes(num_bytes) : num_bytes;
+}
+
+static bool is_window_full(const struct sml_worker *w) {
+  return sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion);
+}
+
+/* The slot of the next update: repairs first, and new chunks as far as the window goes. NONE: none may be sent. */
+static uint32_t find_update(struct sml_worker *w) {
+  if (w->updates.count > 0) return w->updates.slots[w->updates.head];
+  const uint32_t s = first_fresh(w);
+  if (s == NONE || w->congestion.is_fixed) return s;
+  if (is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
-    return NULL;
+    return NONE;
   }
-  if (w->room_chunks > 0) return &w->fresh;
+  if (w->room_chunks > 0) return s;
   w->view.is_out_of_room = true;
-  return NULL;
+  return NONE;
 }
 
 uint32_t sml_worker_num_ready(const struct sml_worker *w) {
-  return w->fresh.count;
+  return w->fresh.count + w->num_early;
 }
 
 void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks) {
@@ -299,8 +336,8 @@ uint64_t sml_worker_under_way_bytes(const struct sml_worker *w) {
 uint32_t sml_worker_peek_send(struct sml_worker *w) {
   clean_queues(w);
   if (w->num_due_gaps > 0 || w->probes.count > 0) return 0;
-  const struct queue *q = find_update(w);
-  return q != NULL ? payload_bytes_of(w, &w->slots[q->slots[q->head]]) : UINT32_MAX;
+  const uint32_t s = find_update(w);
+  return s != NONE ? update_bytes_of(w, &w->slots[s]) : UINT32_MAX;
 }
 
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
@@ -347,18 +384,20 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   list_append(w, s, slot->level, now_ns);
 }
 
-static void send_update(struct sml_worker *w, struct queue *q, uint64_t now_ns, struct sml_send *out) {
-  const uint32_t s = q->slots[q->head];
+static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struct sml_send *out) {
   struct slot *slot = &w->slots[s];
-  dequeue(q, w->options.num_slots);
   out->kind = SML_SEND_UPDATE;
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
   out->header = make_header(w, s, SML_PACKET_UPDATE);
-  out->header.payload_bytes = (uint16_t)payload_bytes_of(w, slot);
+  out->header.payload_bytes = (uint16_t)update_bytes_of(w, slot);
   if (is_checked(w, slot)) out->header.flags = SML_FLAG_CHECKED;
+  if (goes_narrow(w, slot)) out->header.flags = SML_FLAG_NARROW;
   slot->order = ++w->last_order;
+  slot->update_ns = now_ns;
+  w->last_sent = s;
   if (slot->state == READY) {
+    take_fresh(w, s);
     if (w->view.num_outstanding == 0 && now_ns - w->progress_ns > w->rto.rto_ns) sml_congestion_on_idle(&w->congestion);
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     slot->state = OUTSTANDING;
@@ -371,6 +410,7 @@ static void send_update(struct sml_worker *w, struct queue *q, uint64_t now_ns, 
     list_append(w, s, 0, now_ns);
     return;
   }
+  dequeue(&w->updates, w->options.num_slots);
   slot->wants_update = slot->is_in_updates = false;
   /* The paper's aggregator tells repeats by the seen bit alone. */
   if (!sml_worker_is_paper(w)) out->header.flags |= SML_FLAG_RETRANSMISSION;
@@ -384,10 +424,10 @@ static void send_update(struct sml_worker *w, struct queue *q, uint64_t now_ns, 
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   clean_queues(w);
   out->kind = SML_SEND_NONE;
-  struct queue *q;
+  uint32_t s;
   if (w->num_due_gaps > 0) send_gap_probe(w, now_ns, out);
   else if (w->probes.count > 0) send_probe(w, now_ns, out);
-  else if ((q = find_update(w)) != NULL) send_update(w, q, now_ns, out);
+  else if ((s = find_update(w)) != NONE) send_update(w, s, now_ns, out);
 }
 
 /* ---- receiving ---- */
@@ -410,15 +450,30 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   list_append(w, s, 1, now_ns);
 }
 
-/* Is the last update of the slot still on its way, for all that the aggregator knew? It names the latest chunk that it
- * had from this rank: packets that were sent before the update have not overtaken it. */
-static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h) {
-  if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
-  return w->orders[h->chunk & (w->num_orders - 1)] <= w->slots[s].order;
+/* Not many take longer. */
+static uint64_t round_trip(const struct sml_worker *w) {
+  return w->rto.srtt_ns + w->rto.srtt_ns / 4;
 }
 
-static void note_arrived(struct sml_worker *w, uint32_t s) {
-  w->arrived_order = sml_max_u64(w->arrived_order, w->slots[s].order);
+/* Of the first update of a chunk of late. */
+static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
+  return w->orders[chunk & (w->num_orders - 1)];
+}
+
+/* Is the last update of the slot still on its way, for all that the aggregator knew? It names the latest chunk that it
+ * had from this rank: packets that were sent before the update have not overtaken it. */
+static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
+  if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
+  /* Where nothing comes later, at the end of an operation, time has to tell. */
+  if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > round_trip(w)) return false;
+  return order_of(w, h->chunk) <= w->slots[s].order;
+}
+
+static void note_arrived(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
+  if (order <= w->arrived_order) return;
+  w->arrived_order = order;
+  w->arrived_ns = now_ns;
+  w->full_level = 0;
 }
 
 static void note_loss(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
@@ -431,7 +486,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   struct sml_worker_view *v = &w->view;
   v->num_missing = 0;
   v->waiting_slot = s;
-  if ((h->flags & SML_FLAG_UNASKED) == 0) note_arrived(w, s);
+  note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
   bool is_mine_missing = false;
   for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
@@ -439,7 +494,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
     else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
   }
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
-  else if (!is_crossing(w, s, h)) {
+  else if (!is_crossing(w, s, h, now_ns)) {
     want_update(w, s);
     note_loss(w, w->slots[s].order, now_ns);
   }
@@ -456,8 +511,11 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
     return;
   }
   /* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path,
-   * and would make the next repair slower still. */
-  const bool was_held_up = slot->first_sent_ns + sml_rto_reorder_window(&w->rto) < w->latest_acked_ns;
+   * and would make the next repair slower still. So did what comes long after the last new update, once it is known
+   * what long is: on a path that is longer than the timeout to begin with everything comes so. */
+  const bool was_held_up = slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns ||
+                           (sml_worker_has_crowd(w) && w->rto.srtt_ns > 0 &&
+                            now_ns - w->last_update_ns > w->rto.rto_ns);
   if (!slot->was_resent && !slot->was_pending && !was_held_up)
     sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
   if (!slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
@@ -472,7 +530,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   struct slot *slot = &w->slots[s];
   const uint32_t index = slot->operation;
   const struct sml_chunk what = slot->what;
-  note_arrived(w, s);
+  note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else list_remove(w, s);
@@ -545,7 +603,7 @@ void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
   w->view.num_marks++;
   uint64_t order = 0;
-  if (h->flags & SML_FLAG_MARKED) order = w->orders[h->chunk & (w->num_orders - 1)];
+  if (h->flags & SML_FLAG_MARKED) order = order_of(w, h->chunk);
   else if (s < w->options.num_slots && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING)
     order = w->slots[s].order;
   sml_congestion_on_mark(&w->congestion, order, w->last_order, now_ns);
@@ -583,7 +641,7 @@ static uint64_t quiet_time(const struct sml_worker *w) {
 /* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
  * that no later chunk can show what is lost, since then, whatever still trickles in. */
 static uint64_t quiet_since(const struct sml_worker *w) {
-  return sml_min_u64(w->progress_ns, w->last_update_ns + w->rto.srtt_ns + w->rto.srtt_ns / 4);
+  return sml_min_u64(w->progress_ns, w->last_update_ns + round_trip(w));
 }
 
 /* Questions because a timeout is over are at most a 256th of the chunks that completed, and some to begin with. */
@@ -620,8 +678,18 @@ static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
 }
 
+/* When the window is full and nothing shows that what is under way has arrived: other ranks may have to send first,
+ * or it was lost. Either way an answer about the update that was sent last says that none is under way any more, and
+ * the window moves on by its whole length. */
+static uint64_t full_deadline_of(const struct sml_worker *w) {
+  if (w->congestion.is_fixed || !is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
+  if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
+  const uint64_t since_ns = sml_max_u64(w->arrived_ns, sml_max_u64(w->last_update_ns, w->full_asked_ns));
+  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, SML_RTO_CEILING_NS);
+}
+
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
-  uint64_t deadline = SML_NEVER;
+  uint64_t deadline = full_deadline_of(w);
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
     deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
   return deadline;
@@ -648,6 +716,14 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   w->view.timeouts++;
 }
 
+static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
+  if (full_deadline_of(w) > now_ns) return;
+  w->full_asked_ns = now_ns;
+  w->full_level = sml_min_u32(w->full_level + 1, SML_RTO_LEVELS - 1);
+  list_remove(w, w->last_sent);
+  want_probe(w, w->last_sent);
+}
+
 static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
   while (deadline_of(w, 0) <= now_ns) {
     const uint32_t s = w->levels[0].head;
@@ -668,6 +744,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   }
   sml_worker_find_due_gaps(w, now_ns);
   ask_in_silence(w, now_ns);
+  ask_for_last_sent(w, now_ns);
   bool has_fired = false;
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
     while (deadline_of(w, k) <= now_ns) {

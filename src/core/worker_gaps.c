@@ -5,6 +5,7 @@
 #include "core/worker_internal.h"
 
 #define FIRST_THRESHOLD 3u
+#define MAX_THRESHOLD 128u
 #define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
 
 void sml_worker_gaps_init(struct sml_worker *w) {
@@ -22,8 +23,10 @@ static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
   for (uint32_t i = 0; i < w->num_gaps; i++) {
     if (w->gaps[i].grant != grant) continue;
     /* Late and not lost: packets are overtaken by more than was thought. */
-    if (!is_repeat && w->gaps[i].asked_ns != 0)
-      w->gap_threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, w->options.num_slots / 2));
+    if (!is_repeat && w->gaps[i].asked_ns != 0) {
+      const uint32_t most = sml_min_u32(w->options.num_slots / 2, MAX_THRESHOLD);
+      w->gap_threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, most));
+    }
     remove_gap(w, i);
     return;
   }

@@ -33,7 +33,7 @@ struct slot {
   bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
   uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
   uint64_t first_sent_ns, sent_ns;
-  uint64_t order; /* of its last UPDATE among those of the lane */
+  uint64_t order, update_ns; /* of its last UPDATE: among those of the lane; when it was sent */
 };
 
 struct operation {
@@ -43,6 +43,7 @@ struct operation {
   uint64_t tag_base;
   uint8_t *ready; /* [num_groups] exponents of the group are back */
   void *cookie;
+  bool is_narrow; /* its updates, where they can be */
   bool is_done;
 };
 
@@ -73,13 +74,21 @@ struct sml_worker {
   uint64_t last_grant;           /* greatest position seen: reference for widening wire chunks */
   uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
   struct list waiting; /* WAITING slots in the order they began to */
-  struct queue fresh;    /* READY slots: sent as the window lets them */
+  /* READY slots, sent as the window lets them, the first chunk of the stream first: those that became ready in that
+   * order, and (worker_fresh.c) those that others were ready before. */
+  struct queue fresh;
+  uint32_t *early, num_early;
+  uint64_t last_fresh; /* chunk of the last one in `fresh`, as long as there is one */
   struct queue updates;  /* to be sent again */
   struct queue probes;
   uint64_t *orders; /* [num_orders], by chunk: the order of its first UPDATE, as far as chunks of late go */
   uint32_t num_orders;
   uint64_t last_order;
+  uint32_t last_sent; /* the slot of the last UPDATE */
   uint64_t arrived_order; /* the greatest of an update that is known to have come to the aggregator */
+  uint64_t arrived_ns;    /* when that was learnt */
+  uint64_t full_asked_ns; /* when it was asked for because the window was full; how often in a row */
+  uint32_t full_level;
   struct gap *gaps; /* [num_slots], in the order of their grants */
   uint32_t num_gaps, num_due_gaps;
   uint32_t gap_threshold; /* grants that must have overtaken one */
@@ -124,6 +133,10 @@ static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t 
 static inline uint64_t sml_worker_num_under_way(const struct sml_worker *w) {
   return w->last_order - w->arrived_order;
 }
+
+/* worker_fresh.c */
+void sml_worker_add_early(struct sml_worker *w, uint32_t s);
+void sml_worker_take_early(struct sml_worker *w);
 
 /* worker_gaps.c */
 void sml_worker_gaps_init(struct sml_worker *w);

@@ -39,16 +39,21 @@ static const char *find_queue_violation(const struct sml_worker *w, const struct
 static const char *find_fresh_violation(const struct sml_worker *w) {
   const uint32_t n = w->options.num_slots;
   const struct queue *q = &w->fresh;
-  uint32_t num_ready = 0;
-  if (q->count > n || q->head >= n) return "the queue of new updates holds more than there are slots";
+  uint32_t num_ready = 0, prev = NONE;
+  if (q->count > n || q->head >= n || w->num_early > n - q->count)
+    return "the queue of new updates holds more than there are slots";
   uint64_t met[SML_BITMAP_WORDS(32768)] = {0};
-  for (uint32_t i = 0; i < q->count; i++) {
-    const uint32_t s = q->slots[(q->head + i) & (n - 1)];
+  for (uint32_t i = 0; i < q->count + w->num_early; i++) {
+    const uint32_t s = i < q->count ? q->slots[(q->head + i) & (n - 1)] : w->early[i - q->count];
     if (s >= n || sml_bit_test(met, s) || w->slots[s].state != READY) return "a new update is queued that is not ready";
     sml_bit_set(met, s);
+    const bool is_early = i >= q->count;
+    if (is_early) prev = i > q->count ? w->early[(i - q->count - 1) / 2] : NONE;
+    if (prev != NONE && w->slots[prev].chunk > w->slots[s].chunk) return "new updates are not in their order";
+    prev = s;
   }
   for (uint32_t s = 0; s < n; s++) num_ready += w->slots[s].state == READY;
-  return num_ready == q->count ? NULL : "an update is ready, but nobody will send it";
+  return num_ready == q->count + w->num_early ? NULL : "an update is ready, but nobody will send it";
 }
 
 static const char *find_window_violation(const struct sml_worker *w) {

@@ -179,9 +179,14 @@ static void expect_sound(const struct world *x, const char *problem) {
              (unsigned long long)x->num_sent);
 }
 
+/* To look at all that a machine holds takes longer than what it does: a slow build looks after each fourth packet. */
+static bool is_look_due(const struct world *x) {
+  return !SML_IS_SLOW_BUILD || x->num_sent % 4 == 0;
+}
+
 static void deliver_up(struct world *x, const struct packet *p) {
   const struct sml_decision d = sml_aggregator_decide(x->aggregator, &p->header);
-  expect_sound(x, sml_aggregator_find_violation(x->aggregator));
+  if (is_look_due(x)) expect_sound(x, sml_aggregator_find_violation(x->aggregator));
   struct packet pending = {.rank = p->rank, .header = p->header};
   uint64_t words[1];
   switch (d.verdict) {
@@ -305,7 +310,7 @@ static void pump(struct world *x, uint32_t rank) {
   }
   sml_worker_on_timer(w, x->now_ns);
   send_all(x, rank);
-  expect_sound(x, sml_worker_find_violation(w));
+  if (is_look_due(x)) expect_sound(x, sml_worker_find_violation(w));
   struct sml_worker_view view;
   sml_worker_view(w, &view);
   assert_int_equal(view.is_waiting, is_busy);
