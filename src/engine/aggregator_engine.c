@@ -5,9 +5,11 @@
 
 #include "engine/bulk.h"
 #include "engine/fanout.h"
+#include "engine/futile.h"
 #include "engine/records.h"
 #include "engine/switch_format.h"
 #include "engine/tags.h"
+#include "quant/narrow.h"
 
 #define RX_FRAMES 1024u
 #define NONCE_BYTES 8u
@@ -32,6 +34,7 @@ struct job {
   bool is_blocked_reported;
   bool is_busy; /* packets of this pass were for it */
   struct sml_bulk bulk;
+  uint32_t num_futile; /* futile.h */
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
@@ -73,6 +76,7 @@ struct sml_aggregator_engine {
   _Atomic uint64_t num_drops[SML_NUM_DROPS]; /* one writer; relaxed: counters only */
   uint64_t now_ns;                           /* of this pass */
   struct sml_recorder *recorder;
+  uint8_t wide[UINT16_MAX + 1]; /* lanes of a narrow update */
 };
 
 struct sml_aggregator_engine *sml_aggregator_engine_create(
@@ -326,7 +330,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
   const uint16_t flags = is_repeat ? SML_FLAG_RETRANSMISSION : 0;
   for (uint32_t i = 0; i < num_queued;) {
     const struct outgoing *first = &queue[i];
-    const struct job *job = e->jobs[first->job];
+    struct job *job = e->jobs[first->job];
     const uint32_t frame_bytes = frame_bytes_of(e, first);
     uint32_t last_bytes = frame_bytes, num_frames = 0;
     struct sml_tx_burst burst;
@@ -343,6 +347,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(job));
     const struct sml_fanout *fanout = job->fanout;
+    burst.goes_apart = is_repeat && sml_is_futile(&job->num_futile);
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
     else if (fanout == NULL || fanout->is_over)
       io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
@@ -434,12 +439,13 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
 /* To one contributor, each as long as the others: then the kernel takes them as one. */
 static void send_pendings(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
   struct sml_netio *io = e->options.io;
-  const struct job *job = e->jobs[h->job];
+  struct job *job = e->jobs[h->job];
   const uint32_t frame_bytes = sml_head_bytes(job->is_keyed) + bitmap_bytes_of(e, job);
   while (num > 0) {
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);
     const uint32_t num_frames = sml_min_u32(num, burst.max_frames);
+    burst.goes_apart = sml_is_futile(&job->num_futile);
     for (uint32_t i = 0; i < num_frames; i++) fill_pending(e, &h[i], flags, burst.data + (size_t)i * frame_bytes);
     io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->peers[h->rank], 1);
     h += num_frames;
@@ -512,15 +518,20 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
                 const uint8_t *payload, uint32_t cell, bool is_first) {
   void *values = sml_aggregator_values(job->aggregator, cell);
   const struct sml_quant_kernels *k = e->options.kernels;
+  const uint32_t num_lanes = sml_lanes_bytes_of(h) / 4;
+  if (h->flags & SML_FLAG_NARROW) {
+    sml_widen_lanes(e->wide, payload, num_lanes);
+    payload = e->wide;
+  }
   if (h->wire == SML_LANES_UINT8) {
     if (is_first) memcpy(values, payload, h->payload_bytes);
     else k->max_uint8(values, payload, h->payload_bytes);
   } else if (h->wire == SML_LANES_WIDE_UINT8 && !is_first) {
     sml_switch_max_codes(values, payload, h->payload_bytes / 4u);
   } else if (is_first) {
-    k->set_int32(values, payload, h->payload_bytes / 4u);
+    k->set_int32(values, payload, num_lanes);
   } else {
-    k->add_int32(values, payload, h->payload_bytes / 4u);
+    k->add_int32(values, payload, num_lanes);
   }
 }
 
@@ -565,6 +576,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
       job->num_results++;
+      job->num_futile = 0;
       sml_bulk_note_result(&job->bulk, !d->is_first);
       e->results[e->num_results++] = out;
       break;

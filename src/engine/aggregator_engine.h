@@ -96,6 +96,8 @@ struct sml_rank_look {
 #define SML_CELL_COMPLETE 9u     /* holds a result */
 struct sml_job_look {
   uint32_t world_size, num_lanes; /* the caller's; it sets all else to 0 */
+  /* The caller's: a switch sums. Then nothing is known of traffic, results and the map; of slots, if it answers. */
+  bool is_at_switch, has_slots;
   uint32_t lane;                  /* the caller's, before each lane: its number */
   struct sml_rank_look *ranks;    /* [world_size] */
   uint64_t num_results;           /* slots completed */

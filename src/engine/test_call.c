@@ -247,6 +247,7 @@ struct world_call *world_call_create(struct world *w, const struct world_call_op
                                           .type = options->type,
                                           .reduction = options->reduction,
                                           .has_exponents = options->type == SML_FLOAT32,
+                                          .is_narrow = w->options.is_narrow && options->type == SML_FLOAT32,
                                           .block_chunks = block_chunks};
   for (uint32_t r = 0; r < call->world_size; r++) make_part(call, r, &plan);
   call->expected = must(malloc(call->num_bytes));

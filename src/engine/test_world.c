@@ -236,6 +236,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = o->is_checked,
                                                  .is_switch_format = o->packet_lanes != 0,
+                                                 .is_narrow = w->options.is_narrow,
                                                  .first_phase = o->first_phase,
                                                  .first_chunk = o->first_chunk};
   for (uint32_t l = 0; l < o->num_lanes; l++) {

@@ -3,11 +3,13 @@
 
 #include <stdlib.h>
 
+#include "engine/futile.h"
 #include "engine/host_queue.h"
 #include "engine/records.h"
 #include "engine/switch_format.h"
 #include "engine/tags.h"
 #include "quant/check.h"
+#include "quant/narrow.h"
 #include "switchml/switchml.h"
 
 #define RX_FRAMES 1024u
@@ -43,6 +45,7 @@ struct sml_lane {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   uint64_t error_reply_ns;
+  uint32_t num_futile; /* futile.h */
   uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
@@ -71,6 +74,7 @@ struct sml_worker_engine {
   struct sml_rx_frame frames[RX_FRAMES];
   const struct sml_rx_frame *frames_end; /* of this pass */
   struct sml_tags tags;
+  uint8_t wide[UINT16_MAX + 1]; /* lanes of an update that becomes narrow */
 };
 
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
@@ -408,8 +412,11 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   const struct sml_engine_operation *op = send->cookie;
   const struct sml_chunk *c = &send->chunk;
   uint8_t *payload = frame + sml_head_bytes(lane->options.is_keyed);
+  const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
+  uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
-  else fill_lanes(k, op, c, code_of(lane, op, c), lane->options.worker.world_size, payload);
+  else fill_lanes(k, op, c, code_of(lane, op, c), lane->options.worker.world_size, lanes);
+  if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
   if (lane->options.worker.packet_lanes != 0)
     memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
   if (send->header.flags & SML_FLAG_CHECKED)
@@ -466,6 +473,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     const uint32_t frame_bytes = head_bytes + payload_bytes;
     uint32_t last_bytes = frame_bytes, num_frames = 0;
     struct sml_tx_burst burst;
+    bool has_repeats = false;
     io->ops->tx_reserve(io, frame_bytes, &burst);
     while (num_frames < burst.max_frames && last_bytes == frame_bytes) {
       const uint32_t next_bytes = sml_worker_peek_send(lane->worker);
@@ -476,7 +484,9 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_PASSES) send.header.flags |= SML_FLAG_DEAF;
       if (send.kind == SML_SEND_PROBE) seal(lane, &send.header, frame);
       else fill_update(e, lane, &send, frame);
-      if (send.kind != SML_SEND_UPDATE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0 || takes_all)
+      const bool is_repeat = send.kind == SML_SEND_PROBE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0;
+      if (is_repeat) has_repeats = true;
+      if (is_repeat || takes_all)
         sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
       last_bytes = head_bytes + next_bytes;
       num_frames++;
@@ -485,6 +495,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(lane));
     lane->tx_packets += num_frames;
+    burst.goes_apart = has_repeats && sml_is_futile(&lane->num_futile);
     io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
   }
 }
@@ -609,6 +620,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   if (a.kind != SML_ACCEPT_RESULT) return;
   store_result(e, lane, &a, payload);
   e->has_results = true;
+  lane->num_futile = 0;
   if (!a.is_operation_done) return;
   /* Whoever waits for it and then looks at the figures finds it in them. */
   struct sml_worker_view view;

@@ -38,7 +38,8 @@ struct faults {
   struct sml_rx_frame duplicate;
   bool has_duplicate; /* the second copy found no room in the caller's array */
   uint32_t num_quiet; /* empty bursts of inner in a row */
-  uint32_t num_held;
+  uint32_t num_held, num_lent;
+  uint64_t first_due; /* no frame held back is due before it */
   uint32_t num_cells;
   uint32_t cell_bytes;
   struct cell *cells;
@@ -112,17 +113,18 @@ static struct cell *find_free_cell(struct faults *f) {
 /* The frame held back that is due first, NULL if none is due before `index`. */
 static struct cell *find_due_cell(struct faults *f, uint64_t index) {
   struct cell *found = NULL;
-  if (f->num_held == 0) return NULL;
+  if (f->num_held == 0 || f->first_due >= index) return NULL;
   for (uint32_t i = 0; i < f->num_cells; i++) {
     struct cell *c = &f->cells[i];
-    if (c->state != CELL_HELD || c->due >= index) continue;
-    if (found == NULL || c->due < found->due) found = c;
+    if (c->state == CELL_HELD && (found == NULL || c->due < found->due)) found = c;
   }
-  return found;
+  f->first_due = found->due;
+  return found->due < index ? found : NULL;
 }
 
 static struct sml_rx_frame lend_cell(struct faults *f, struct cell *cell) {
   if (cell->state == CELL_HELD) f->num_held--;
+  if (cell->state != CELL_LENT) f->num_lent++;
   cell->state = CELL_LENT;
   return (struct sml_rx_frame){.data = bytes_of(f, cell),
                                .num_bytes = cell->num_bytes,
@@ -131,7 +133,6 @@ static struct sml_rx_frame lend_cell(struct faults *f, struct cell *cell) {
 }
 
 static struct sml_rx_frame copy_frame(struct faults *f, struct cell *cell, const struct sml_rx_frame *frame) {
-  cell->state = CELL_LENT;
   cell->from = *frame->from;
   cell->num_bytes = frame->num_bytes;
   cell->is_marked = frame->is_marked;
@@ -186,7 +187,9 @@ static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_fram
   is_held = is_held && has_copy;
   if (is_held) {
     cell->state = CELL_HELD;
+    f->num_lent--;
     cell->due = due;
+    f->first_due = f->num_held == 0 ? due : sml_min_u64(f->first_due, due);
     f->num_held++;
   }
   size_t num_now = 0;
@@ -218,8 +221,11 @@ static size_t faults_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames,
     frames[num_frames++] = f->duplicate;
     f->has_duplicate = false;
   } else {
-    for (uint32_t i = 0; i < f->num_cells; i++)
-      if (f->cells[i].state == CELL_LENT) f->cells[i].state = CELL_FREE;
+    for (uint32_t i = 0; f->num_lent > 0; i++) {
+      if (f->cells[i].state != CELL_LENT) continue;
+      f->cells[i].state = CELL_FREE;
+      f->num_lent--;
+    }
     if (f->next_inner == f->num_inner) refill(f);
   }
   const bool is_quiet = f->num_quiet >= QUIET_BURSTS;
@@ -278,7 +284,7 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
   f->num_cells = f->options.reorder_frames + SPARE_CELLS;
   f->cell_bytes = sml_max_u32(CELL_BYTES, inner->max_frame_bytes);
   f->cells = calloc(f->num_cells, sizeof *f->cells);
-  f->bytes = calloc(f->num_cells, f->cell_bytes); /* large: pages come with their first use */
+  f->bytes = malloc((size_t)f->num_cells * f->cell_bytes); /* large: pages come with their first use */
   if (f->cells == NULL || f->bytes == NULL) {
     free(f->cells);
     free(f->bytes);

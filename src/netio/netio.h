@@ -31,6 +31,7 @@ struct sml_tx_burst {
   uint8_t *data;
   uint32_t frame_bytes;
   uint32_t max_frames; /* room; 1 .. 64 */
+  bool goes_apart;     /* the owner's wish: as plain datagrams, since a segmented send may be lost as one */
 };
 
 struct sml_netio_stats {

@@ -189,7 +189,7 @@ void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_
                               .last_bytes = last_bytes,
                               .peers = peers,
                               .num_peers = num_peers,
-                              .is_segmented = num_frames > 1 && u->is_segmenting};
+                              .is_segmented = num_frames > 1 && u->is_segmenting && !burst->goes_apart};
   if (b->is_segmented) set_segment_bytes(&b->control, (uint16_t)burst->frame_bytes);
   u->tx.used_bytes += (uint32_t)sml_align_up((num_frames - 1) * burst->frame_bytes + last_bytes, 64);
 }

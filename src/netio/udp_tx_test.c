@@ -127,6 +127,24 @@ static void test_all_is_taken(void **state) {
   expect(0, 0, 0, 0);
 }
 
+static void test_some_bursts_go_apart(void **state) {
+  (void)state;
+  SCRIPT(ALL);
+  begin(true);
+  for (uint32_t i = 0; i < 6; i++) {
+    struct sml_tx_burst burst;
+    sml_udp_tx_reserve(&udp.io, 100, &burst);
+    memset(burst.data, 0, 1000);
+    burst.goes_apart = i % 2 == 0;
+    sml_udp_tx_commit(&udp.io, &burst, 10, 100, peers, 1);
+  }
+  queue(100, 10, 100, 0, 1);
+  sml_udp_tx_flush(&udp.io);
+  free(udp.tx.buffer);
+  expect(0, 1, 0, 4);
+  assert_int_equal(udp.io.stats.tx_frames, 70);
+}
+
 static void test_taken_in_part(void **state) {
   (void)state;
   SCRIPT(3, 1, ALL);
@@ -286,6 +304,7 @@ static void test_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_taken),
+                                     cmocka_unit_test(test_some_bursts_go_apart),
                                      cmocka_unit_test(test_taken_in_part),
                                      cmocka_unit_test(test_full_queue),
                                      cmocka_unit_test(test_unreachable_peers),
