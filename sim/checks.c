@@ -8,12 +8,27 @@
 #define GUARD_BYTES 64u
 #define GUARD 0xa5
 
+static enum sim_elem elem_of(const struct sim_op_spec *spec) {
+  switch ((sml_type)spec->type) {
+    case SML_INT32:
+      return SIM_INT32;
+    case SML_INT64:
+      return SIM_INT64;
+    case SML_FLOAT16:
+      return SIM_FLOAT16;
+    case SML_BFLOAT16:
+      return SIM_BFLOAT16;
+    default:
+      return SIM_FLOAT32;
+  }
+}
+
 struct sim_tensor sim_job_tensor(const struct sim_job *job, uint32_t round, uint32_t op,
                                  const struct sim_op_spec *spec) {
   const uint64_t place = (uint64_t)job->idx << 32 | (uint64_t)round << 16 | op;
   return (struct sim_tensor){.seed = sml_mix64(job->world->scenario->seed ^ place << 8),
                              .kind = spec->data_kind,
-                             .is_float = spec->type == SML_FLOAT32};
+                             .elem = elem_of(spec)};
 }
 
 const struct sim_op_spec *sim_world_op(const struct sim_rank *r, uint32_t op, struct sim_op_spec *altered,
@@ -76,7 +91,7 @@ static const uint32_t *answer(struct sim_rank *r, uint32_t op, uint64_t count) {
   const struct sim_sum sum = {.tensor = sim_job_tensor(job, r->round, op, spec),
                               .count = count,
                               .world_size = job->spec->world_size,
-                              .chunk_elems = r->attempts[r->round].chunk_bytes / 4,
+                              .chunk_words = r->attempts[r->round].chunk_bytes / 4,
                               .is_average = spec->reduction == SML_AVG};
   if (job->spec->world_size == 1)
     sim_tensor_fill(&sum.tensor, 0, 0, count, a->bits); /* alone, a rank's sum is its input */
@@ -100,6 +115,7 @@ static bool check_parts(const struct sim_rank *r, uint32_t op) {
 
 static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const struct sim_op_spec *spec,
                       uint64_t count) {
+  static const char *const names[] = {"int32", "float32", "int64", "float16", "bfloat16"};
   const uint32_t *expected = answer(r, b->op, count);
   const uint8_t *got = spec->is_in_place ? b->in : b->out;
   if (count == 0 || memcmp(got, expected, count * 4) == 0) return;
@@ -112,9 +128,9 @@ static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const stru
   uint32_t bits;
   memcpy(&bits, got + i * 4, sizeof bits);
   sim_fail("results",
-           "operation %u of %s round %u (%s %s, %llu elements) is wrong at rank %u: element %llu is %08x, must be "
+           "operation %u of %s round %u (%s %s, %llu words) is wrong at rank %u: word %llu is %08x, must be "
            "%08x; %llu are wrong",
-           b->op, r->job->spec->name, r->round, spec->type == SML_INT32 ? "int32" : "float32",
+           b->op, r->job->spec->name, r->round, names[elem_of(spec)],
            spec->reduction == SML_AVG ? "AVG" : "SUM", (unsigned long long)count, r->rank, (unsigned long long)i, bits,
            expected[i], (unsigned long long)num_wrong);
 }

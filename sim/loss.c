@@ -19,6 +19,7 @@ struct settings {
   uint64_t num_bytes;
   uint32_t chunk_bytes, num_slots, num_rounds;
   uint64_t paper_timeout_ns; /* 0: ours */
+  double at_most; /* times the time without loss; 0: any */
   bool is_json;
 };
 
@@ -276,9 +277,10 @@ static void print_row(const struct settings *s, double loss, const struct outcom
 static const char usage[] =
     "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
     "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
-    "            [--paper MS] [--cpus N] [--rounds N] [--seed S] [--json]\n"
+    "            [--paper MS] [--cpus N] [--rounds N] [--seed S] [--at-most X] [--json]\n"
     "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
-    "data again after that time, in place of ours. --cpus: processors that all nodes share, as one machine's do.\n";
+    "data again after that time, in place of ours. --cpus: processors that all nodes share, as one machine's do.\n"
+    "--at-most: fails where loss makes it take longer than so many times.\n";
 
 static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
   static const struct option options[] = {
@@ -286,7 +288,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       {"queue", 1, NULL, 'q'},   {"mark", 1, NULL, 'm'},  {"chunk", 1, NULL, 'c'}, {"slots", 1, NULL, 'w'},
       {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
       {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},
-      {"cpus", 1, NULL, 'u'},      {NULL, 0, NULL, 0}};
+      {"cpus", 1, NULL, 'u'},      {"at-most", 1, NULL, 'a'}, {NULL, 0, NULL, 0}};
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
     const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
@@ -303,6 +305,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       case 'x': s->bed.seed = (uint64_t)value; break;
       case 'u': s->bed.num_cpus = (uint32_t)value; break;
       case 'y': s->num_rounds = (uint32_t)value; break;
+      case 'a': s->at_most = value; break;
       case 'j': s->is_json = true; break;
       case 'k':
         while (s->bed.loss_kind < BED_NUM_LOSSES && strcmp(optarg, loss_names[s->bed.loss_kind]) != 0)
@@ -353,6 +356,7 @@ int main(int argc, char **argv) {
       if (i == 0) free_ns = (double)outcome.time_ns;
       (s.is_json ? print_json : print_row)(&each, loss, &outcome, free_ns);
       are_right = are_right && outcome.is_right;
+      if (s.at_most > 0 && (double)outcome.time_ns > s.at_most * free_ns) are_right = false;
     }
   }
   free(in);

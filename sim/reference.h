@@ -18,28 +18,32 @@ enum sim_data_kind {
   SIM_NUM_DATA_KINDS
 };
 
+/* Tensors are counted in words of 32 bits: a word is an element, or two of 16 bits, or half of one of 64. */
+enum sim_elem { SIM_INT32, SIM_FLOAT32, SIM_INT64, SIM_FLOAT16, SIM_BFLOAT16 };
+
 struct sim_tensor {
   uint64_t seed; /* of the operation */
   uint8_t kind;  /* enum sim_data_kind */
-  bool is_float;
+  enum sim_elem elem;
 };
-/* Elements first .. first + count - 1 of a rank's tensor, as the bits of their type. */
+/* Words first .. first + count - 1 of a rank's tensor. */
 void sim_tensor_fill(const struct sim_tensor *t, uint32_t rank, uint64_t first, uint64_t count, uint32_t *bits_out);
 
-/* One chunk of `count` elements: ranks[rank * count + i] as bits. */
-void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_float, bool is_average,
+/* One chunk of `count` words: ranks[rank * count + i]. */
+void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem, bool is_average,
                    uint32_t *bits_out);
 
 /* The same of a small operation of floats: exact sums. */
-void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, bool is_average, uint32_t *bits_out);
+void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem, bool is_average,
+                   uint32_t *bits_out);
 
 struct sim_sum {
   struct sim_tensor tensor;
   uint64_t count;
-  uint32_t world_size, chunk_elems;
+  uint32_t world_size, chunk_words;
   bool is_average;
 };
-/* scratch: world_size * chunk_elems words. */
+/* scratch: world_size * chunk_words words. */
 void sim_sum_make(const struct sim_sum *sum, uint32_t *bits_out, uint32_t *scratch);
 
 #endif

@@ -53,7 +53,9 @@ uint64_t sim_op_count(const struct sim_op_spec *op, uint32_t chunk_elems, uint32
     case SIM_SIZE_EMPTY:
       return 0;
   }
-  return sml_min_u64(count, max_chunks * chunk) + op->extra_elems;
+  count = sml_min_u64(count, max_chunks * chunk);
+  if (op->type == SML_INT64) return sml_max_u64(2, count & ~UINT64_C(1)) + 2 * op->extra_elems;
+  return count + op->extra_elems;
 }
 
 /* ---- draws ---- */

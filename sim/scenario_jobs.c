@@ -32,6 +32,10 @@ static void draw_op(const struct sim_scenario *s, const struct sim_job_spec *job
   if (sml_prng_chance(p, 0.02)) op->size_rule = SIM_SIZE_EMPTY;
   op->size_draw = (uint32_t)sml_prng_next(p);
   op->data_kind = sml_prng_chance(p, 0.5) ? SIM_DATA_PLAIN : (uint8_t)sml_prng_below(p, SIM_NUM_DATA_KINDS);
+  const uint32_t choice = op->size_draw >> 16 & 15; /* no draw of its own: seeds keep their worlds */
+  if (op->type == SML_INT32 && choice == 0) op->type = SML_INT64;
+  if (op->type == SML_FLOAT32 && choice < 2 && job->world_size <= 16)
+    op->type = choice == 0 ? SML_FLOAT16 : SML_BFLOAT16; /* with more ranks a word is not in one datagram */
   op->is_in_place = sml_prng_chance(p, 0.3);
   op->misaligned_bytes = sml_prng_chance(p, 0.1) ? (uint8_t)sml_prng_below(p, 4) : 0;
   /* Under one name, rounds may meet by mistake: then keys tell them apart, as the documents say. */

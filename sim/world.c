@@ -65,7 +65,7 @@ static void fire_start(struct sim_timer *timer) {
 static void open_memory(struct sim_job *job) {
   const struct sim_job_spec *spec = job->spec;
   const size_t chunk_bytes = spec->max_datagram_bytes - 32;
-  const size_t max_bytes = sml_max_u64(spec->max_chunks * chunk_bytes, 65536) + 4;
+  const size_t max_bytes = sml_max_u64(spec->max_chunks * chunk_bytes, 65536) + 8;
   const size_t num_areas = 2 * (size_t)spec->world_size * spec->num_submitters * spec->depth;
   job->area_bytes = sml_align_up(max_bytes + 2 * GUARD_BYTES + 8, 64);
   job->memory = malloc(num_areas * job->area_bytes);
