@@ -8,7 +8,7 @@
 #define MAX_RANKS 70u
 #define MAX_SLOTS 4u
 #define MAX_PHASES 64u
-#define CHUNK_BYTES 16u
+#define CHUNK_BYTES 64u
 #define MAX_LANES (CHUNK_BYTES / 4 + 1)
 #define MAX_STEPS 4096u
 
@@ -38,8 +38,13 @@ static uint32_t lane_of(const struct sml_header *h, uint32_t k) {
   return (uint32_t)sml_mix64((uint64_t)h->rank << 40 ^ (uint64_t)h->slot << 32 ^ h->phase ^ (uint64_t)k << 56);
 }
 
+/* Of a narrow update, 28 bytes for 32 of lanes. */
+static uint32_t lanes_bytes_of(const struct sml_header *h) {
+  return (h->flags & SML_FLAG_NARROW) != 0 ? h->payload_bytes * 8u / 7u : h->payload_bytes;
+}
+
 static void add_payload(uint32_t *lanes, const struct sml_header *h) {
-  for (uint32_t k = 0; k < sml_div_ceil(h->payload_bytes, 4); k++) lanes[k] += lane_of(h, k);
+  for (uint32_t k = 0; k < sml_div_ceil(lanes_bytes_of(h), 4); k++) lanes[k] += lane_of(h, k);
 }
 
 /* A departed rank that the record waits for, or UINT32_MAX. */
@@ -54,6 +59,11 @@ static enum sml_drop judge_payload(const struct model *m, const struct sml_heade
   if (h->type == SML_PACKET_PROBE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
   const bool is_lanes = h->wire == SML_LANES_INT32, has_word = (h->flags & SML_FLAG_CHECKED) != 0;
   if (has_word != (is_lanes && m->options.is_checked)) return SML_DROP_BAD_TYPE;
+  if (h->flags & SML_FLAG_NARROW) {
+    if (!m->options.is_narrow) return SML_DROP_BAD_TYPE;
+    const bool is_some_rows = h->payload_bytes == 28 || h->payload_bytes == 56; /* of a chunk of 64 bytes */
+    return is_some_rows ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
+  }
   const uint32_t min_bytes = is_lanes ? 4 : 1;
   const uint32_t elem_bytes = h->payload_bytes - (has_word ? sml_min_u32(4, h->payload_bytes) : 0);
   if (elem_bytes < min_bytes || elem_bytes > CHUNK_BYTES || (is_lanes && elem_bytes % 4 != 0))
@@ -70,7 +80,7 @@ static struct sml_decision expect_contribution(struct model *m, const struct sml
   if (r->num_seen == 0) {
     r->first_rank = h->rank;
     r->tag = h->tag;
-    r->payload_bytes = h->payload_bytes;
+    r->payload_bytes = lanes_bytes_of(h);
     r->wire = h->wire;
   }
   r->seen[h->rank] = true;
@@ -108,7 +118,7 @@ static struct sml_decision predict(struct model *m, const struct sml_header *h) 
     }
     return d;
   }
-  const bool is_same = h->type == SML_PACKET_PROBE || (h->payload_bytes == r->payload_bytes && h->wire == r->wire);
+  const bool is_same = h->type == SML_PACKET_PROBE || (lanes_bytes_of(h) == r->payload_bytes && h->wire == r->wire);
   if (h->tag != r->tag || !is_same) {
     d.verdict = SML_VERDICT_MISMATCH;
     d.drop = SML_DROP_TAG_MISMATCH;
@@ -204,6 +214,11 @@ static struct sml_header draw_packet(const struct model *m, struct fuzz_input *i
     const uint8_t other = fuzz_u8(in);
     if (other & 1) h.wire = h.reducer = h.wire ^ 1;
     if (other & 2) h.flags ^= SML_FLAG_CHECKED;
+    const bool can_be_narrow = h.type == SML_PACKET_UPDATE && h.wire == SML_LANES_INT32; /* what the wire lets in */
+    if ((other & 4) && can_be_narrow && (h.flags & SML_FLAG_CHECKED) == 0) {
+      h.flags |= SML_FLAG_NARROW;
+      if ((kind & 32) == 0) h.payload_bytes = other & 8 ? 28 : 56;
+    }
   }
   return h;
 }
@@ -229,6 +244,7 @@ static void choose_options(struct sml_aggregator_options *o, struct fuzz_input *
   o->slot_base = kind & 64 ? (uint16_t)(65536 - o->num_slots) : (uint16_t)(2 * o->num_slots);
   o->chunk_bytes = CHUNK_BYTES;
   o->is_checked = (kind & 16) != 0;
+  o->is_narrow = (kind & 8) != 0;
   o->first_phase = kind & 32 ? UINT32_MAX - 5 : SML_FIRST_PHASE;
   o->first_chunk = kind & 128 ? UINT32_MAX - 5 : 0;
 }

@@ -32,6 +32,7 @@ def conform_seeds():
     yield "answers", (vector % b"ordinary" + b'{"from":"stranger","send":{"type":"HELLO","rank":"ranks","nonce":-1,"bytes":16},"verdict":"DROP","reason":"BAD_RANK","out":[]}\n'
                       b'{"leave":2,"verdict":"LEFT"}\n{"job":0,"from":0,"send":{"type":7,"epoch":-1,"job":"unknown"},"verdict":"MISMATCH","report":[0,2],'
                       b'"out":[{"to":0,"type":"PENDING","missing":[0,63],"optional":true}]}\n')
+    yield "narrow", (vector % b"ordinary").replace(b"checked", b"narrow") + update.replace(b'"CHECKED",128', b'"NARROW"').replace(b"full-4", b"narrow+28") + out
     yield "large", vector % b"switch" + b'{"from":1,"send":{"type":"UPDATE","bytes":"max"},"verdict":"DROP"}\n'
     yield "no_json", b"{\n"
 
@@ -136,6 +137,8 @@ def programs():
     yield "aggregator", "rounds", b"\4" + b"".join(bytes([244, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "rounds_twice", b"\x14" + b"".join(bytes([245, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "ranks", b"\0" + b"".join(bytes([0, 0, i % 2, i % 3]) for i in range(60))
+    yield "aggregator", "narrow", b"\x08" + b"".join(bytes([0, slot % 4, slot // 4 % 2, 128, 4 | slot % 2 * 8]) for slot in range(60))
+    yield "aggregator", "narrow_not_agreed", b"\0" + b"".join(bytes([0, 0, i % 2, 128, 4 | i % 2 * 8]) for i in range(20))
     yield "aggregator", "many_ranks", b"\x01\x44" + b"".join(bytes([244, 0, 0, 0]) for _ in range(6))
     yield "worker", "ints", b"\4\1" + b"\0\0\x10" + (b"\x64" + b"\xc8\0\0\xc8\1\0") * 30
     yield "worker", "floats", b"\x14\1" + b"\0\1\x40" + (b"\x64" + b"\xc8\0\0\xc8\1\0") * 30

@@ -4,7 +4,8 @@
 
 apply.py --file NAME          the source file that the mutant changes, relative to the tree
 apply.py NAME INPUT OUTPUT    writes the changed copy
-apply.py --check              every mutant's text must stand in its file exactly once; TAP
+apply.py --check              every mutant's text must stand in its file exactly once, those of the switch programs
+                              (mutants/p4, tests/p4/mutants.py) included; TAP
 
 The list is read by blocks:
     [name]
@@ -19,6 +20,7 @@ import os
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIST, P4_LIST = (os.path.join(ROOT, "mutants", name) for name in ("list", "p4"))
 
 
 class Mutant:
@@ -27,7 +29,7 @@ class Mutant:
         self.edits = [] # [found lines, lines in their place]
 
 
-def read_list(path=os.path.join(ROOT, "mutants", "list")):
+def read_list(path=LIST):
     mutants, last = [], ""
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
@@ -69,7 +71,7 @@ def mutate(mutant, text):
 
 
 def check():
-    mutants = read_list()
+    mutants = read_list() + read_list(P4_LIST)
     print(f"1..{len(mutants)}")
     failures = 0
     for number, mutant in enumerate(mutants, 1):

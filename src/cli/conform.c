@@ -202,7 +202,10 @@ static bool play(struct run *run, const struct sml_conform_vector *v) {
     sml_conform_play(run->stage, v, &o);
     if (o.result == SML_CONFORM_PASSED || o.result == SML_CONFORM_SKIPPED) break;
   }
-  if (o.result == SML_CONFORM_BROKEN && o.step == 0) {
+  const bool is_refused = o.result == SML_CONFORM_BROKEN && o.step == 0;
+  if (is_refused && (v->needs & SML_NEED_NARROW)) {
+    o.result = SML_CONFORM_SKIPPED; /* an aggregator need not know such jobs */
+  } else if (is_refused) {
     fail("%s: %s", v->name, o.seen);
     return false;
   }

@@ -30,16 +30,18 @@ enum sml_conform_field {
 };
 extern const char *const sml_conform_field_names[SML_NUM_FIELDS];
 extern const char *const sml_conform_type_names[8];
-extern const char *const sml_conform_flag_names[7];
+extern const char *const sml_conform_flag_names[8];
 
 /* What numbers are counted from. A slot without symbol counts from the window's first, a phase from the first phase, a
  * chunk from the first chunk, an epoch from the job's. */
 enum sml_conform_symbol {
-  SML_SYMBOL_NONE, SML_SYMBOL_SLOTS, SML_SYMBOL_RANKS, SML_SYMBOL_FULL, SML_SYMBOL_MAX, SML_SYMBOL_UNKNOWN
+  SML_SYMBOL_NONE, SML_SYMBOL_SLOTS, SML_SYMBOL_RANKS, SML_SYMBOL_FULL, SML_SYMBOL_MAX, SML_SYMBOL_UNKNOWN,
+  SML_SYMBOL_NARROW
 };
-extern const char *const sml_conform_symbol_names[6];
+extern const char *const sml_conform_symbol_names[7];
 struct sml_conform_value {
-  enum sml_conform_symbol symbol; /* FULL: the largest payload, check word included; MAX: 2^32 - 1, whatever the base */
+  /* FULL: the largest payload, check word included; NARROW: that of narrow updates; MAX: 2^32 - 1, whatever the base */
+  enum sml_conform_symbol symbol;
   int64_t number;
 };
 
@@ -92,13 +94,14 @@ enum sml_conform_need {
   SML_NEED_NO_KEY = 2,
   SML_NEED_FIRST_PHASE = 4, /* jobs begin with the first phase that they name */
   SML_NEED_MEMBERSHIP = 8,  /* HELLOs, and ranks that leave: not of the data path alone */
+  SML_NEED_NARROW = 16,     /* jobs whose updates may be narrow */
 };
-#define SML_NUM_NEEDS 4u
+#define SML_NUM_NEEDS 5u
 extern const char *const sml_conform_need_names[SML_NUM_NEEDS];
 
 struct sml_conform_job {
   uint32_t num_ranks, num_slots; /* at least so many slots */
-  bool is_checked;
+  bool is_checked, is_narrow;
   uint32_t first_phase; /* 0: the aggregator's */
 };
 

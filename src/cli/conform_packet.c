@@ -11,10 +11,11 @@ const char *const sml_conform_field_names[SML_NUM_FIELDS] = {"version", "type", 
                                                              "phase",   "tag",  "chunk",         "bytes"};
 const char *const sml_conform_type_names[8] = {NULL,    "UPDATE", "RESULT", "PENDING",
                                                "ERROR", "HELLO",  "ABORT",  "PROBE"};
-const char *const sml_conform_flag_names[7] = {"RETRANSMISSION", "KEYED",  "CHECKED", "BY_GRANT",
-                                               "UNASKED",        "MARKED", "DEAF"};
-const char *const sml_conform_symbol_names[6] = {"", "slots", "ranks", "full", "max", "unknown"};
-const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key", "no_key", "first_phase", "membership"};
+const char *const sml_conform_flag_names[8] = {"RETRANSMISSION", "KEYED",  "CHECKED", "BY_GRANT",
+                                               "UNASKED",        "MARKED", "DEAF",    "NARROW"};
+const char *const sml_conform_symbol_names[7] = {"", "slots", "ranks", "full", "max", "unknown", "narrow"};
+const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key", "no_key", "first_phase", "membership",
+                                                           "narrow"};
 
 static uint32_t full_bytes(const struct sml_conform_binding *b) {
   return b->chunk_bytes + (b->is_checked ? SML_CHECK_BYTES : 0);
@@ -28,6 +29,8 @@ int64_t sml_conform_resolve(struct sml_conform_value v, const struct sml_conform
       return v.number + b->world_size;
     case SML_SYMBOL_FULL:
       return v.number + full_bytes(b);
+    case SML_SYMBOL_NARROW:
+      return v.number + sml_narrow_bytes(b->chunk_bytes);
     case SML_SYMBOL_MAX:
       return v.number + UINT32_MAX;
     case SML_SYMBOL_UNKNOWN:

@@ -246,6 +246,7 @@ static bool read_job(struct reader *r, const json_t *object, struct sml_conform_
   *job = (struct sml_conform_job){.num_ranks = (uint32_t)num_ranks,
                                   .num_slots = (uint32_t)num_slots,
                                   .is_checked = json_is_true(json_object_get(object, "checked")),
+                                  .is_narrow = json_is_true(json_object_get(object, "narrow")),
                                   .first_phase = (uint32_t)first_phase};
   return true;
 }

@@ -6,9 +6,9 @@ import struct
 import peer
 
 UPDATE, RESULT, PENDING, PROBE = (peer.PACKETS[name] for name in ("UPDATE", "RESULT", "PENDING", "PROBE"))
-RETRANSMISSION, KEYED, CHECKED, BY_GRANT = 1, 2, 4, 8
+RETRANSMISSION, KEYED, CHECKED, BY_GRANT, NARROW = 1, 2, 4, 8, 128
 PAIRS = {False: ((0, 0), (1, 1)), True: ((0, 0), (2, 1))}  # by whether it is a switch
-UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED, PROBE: RETRANSMISSION | BY_GRANT | 64}
+UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED | NARROW, PROBE: RETRANSMISSION | BY_GRANT | 64}
 HEADER_BYTES = 32
 
 
@@ -57,6 +57,8 @@ class Aggregator:
         known = UP_FLAGS.get(fields["type"], 0) | KEYED
         if pair not in PAIRS[self.is_switch] or fields["flags"] & ~known or (fields["flags"] & CHECKED and pair != (0, 0)):
             return None, None
+        if fields["flags"] & NARROW and (self.is_switch or pair != (0, 0) or fields["flags"] & CHECKED):
+            return None, None
         return fields, datagram[head_bytes:]
 
     def has_right_length(self, job, fields):
@@ -65,16 +67,25 @@ class Aggregator:
             return num_bytes == 0
         if self.is_switch:
             return num_bytes == job.full_bytes
+        if fields["flags"] & NARROW:
+            return job.is_narrow and not job.is_checked and 0 < num_bytes <= job.full_bytes // 32 * 28 and num_bytes % 28 == 0
         is_due = job.is_checked and is_lanes
         check_bytes = 4 if is_due else 0
         most = job.full_bytes - (4 if job.is_checked and not is_lanes else 0)
         return bool(fields["flags"] & CHECKED) == is_due and check_bytes < num_bytes <= most and (not is_lanes or num_bytes % 4 == 0)
+
+    def widen(self, payload):
+        return peer.widen(payload)
 
     def decide(self, index, fields, payload):
         job = self.jobs[index]
         slot, phase = fields["slot"] - job.slot_base, fields["phase"]
         if not 0 <= slot < job.num_slots or not self.has_right_length(job, fields):
             return [], None
+        if fields["flags"] & NARROW:
+            lanes = self.widen(payload)
+            payload = struct.pack(f">{len(lanes)}I", *(lane & 0xffffffff for lane in lanes))
+            fields = {**fields, "payload_bytes": len(payload)}
         if fields["flags"] & BY_GRANT:
             return self.answer_by_grant(index, fields), None
         cells = self.cells[index]

@@ -103,6 +103,7 @@ static void start_job(struct stage *t, uint32_t j) {
                                                  .slot_base = b->slot_base,
                                                  .chunk_bytes = b->chunk_bytes,
                                                  .is_checked = b->is_checked,
+                                                 .is_narrow = t->vector->jobs[j].is_narrow,
                                                  .first_phase = b->first_phase,
                                                  .first_chunk = b->first_chunk,
                                                  .is_switch_format = t->vector->is_switch};

@@ -18,6 +18,7 @@ int main(int argc, char **argv) {
   make_garbage(&s);
   make_keys(&s);
   make_membership(&s);
+  if (!s.is_switch) make_narrow(&s);
   make_worlds(&s);
   return fflush(stdout) == 0 ? 0 : 1;
 }

@@ -33,7 +33,7 @@ def member(port, job_number):
 
 
 def job_of(entry):
-    return vectors.Job({"ranks": entry["ranks"], "checked": entry["is_checked"]}, entry["job"], entry["epoch"],
+    return vectors.Job({"ranks": entry["ranks"], "checked": entry["is_checked"], "narrow": entry["is_narrow"]}, entry["job"], entry["epoch"],
                        entry["slot_base"], entry["num_slots"], entry["payload_bytes"], entry["first_phase"],
                        entry["first_chunk"], entry["is_switch"])
 
@@ -52,7 +52,7 @@ def make_plan(family, lanes):
         for shape in vector["jobs"]:
             slot_base = -(-slot_base // shape["slots"]) * shape["slots"]
             jobs.append({"job": number, "epoch": FIRST_EPOCH + 100 * number, "slot_base": slot_base, "num_slots": shape["slots"],
-                         "ranks": shape["ranks"], "is_checked": shape.get("checked", False), "is_switch": family == "switch",
+                         "ranks": shape["ranks"], "is_checked": shape.get("checked", False), "is_narrow": shape.get("narrow", False), "is_switch": family == "switch",
                          "first_phase": shape.get("first_phase", 2), "first_chunk": 1000 * number, "payload_bytes": 4 * lanes,
                          "members": [member(rank, number) for rank in range(shape["ranks"])]})
             number, slot_base = number + 1, slot_base + shape["slots"]

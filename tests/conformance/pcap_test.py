@@ -40,8 +40,8 @@ def play(family, lanes, kind=aggregator.Aggregator, change=None, damage=None):
     return set(failed), set(skipped), out.getvalue().count("ok ")
 
 
-def expect_found(wanted, spared, **wrong):
-    failed, _, _ = play("switch", 32, **wrong)
+def expect_found(wanted, spared, family="switch", lanes=32, **wrong):
+    failed, _, _ = play(family, lanes, **wrong)
     assert set(wanted) <= failed, f"not found: {set(wanted) - failed}"
     assert not set(spared) & failed, f"found, too: {set(spared) & failed}"
 
@@ -90,6 +90,29 @@ def test_sums_of_codes_are_found():
         def reduce(reducer, values, more):
             return RIGHT.reduce(0, values, more)
     expect_found(["exponents_are_maxima"], ["sum_of_2"], kind=Adding)
+
+
+def test_narrow_updates_taken_wrongly_are_found():
+    others = ["sum_of_2", "lossy_world_1", "lengths_differ", "flags"]
+    def widened(change):
+        class Wrong(aggregator.Aggregator):
+            def widen(self, payload):
+                return change(RIGHT.widen(self, payload))
+        return Wrong
+    def shift_rows(lanes):
+        width = len(lanes) // 8
+        return lanes[width:] + lanes[:width]
+    unsigned = lambda lanes: [lane & 0xfffffff for lane in lanes]
+    by_columns = lambda lanes: [lanes[row * (len(lanes) // 8) + column] for column in range(len(lanes) // 8) for row in range(8)]
+    for change, spared in ((unsigned, []), (shift_rows, ["narrow_of_a_full_chunk"]), (by_columns, ["narrow_of_a_full_chunk", "narrow_lossy_world_5"])):
+        expect_found(["narrow_sums", "narrow_lanes_in_place"], others + spared, "ordinary", 64, kind=widened(change))
+
+    class Taker(aggregator.Aggregator):
+        def __init__(self, jobs, is_switch=False):
+            for job in jobs:
+                job.is_narrow = True
+            super().__init__(jobs, is_switch)
+    expect_found(["narrow_where_none_is_agreed"], ["narrow_sums", *others[:3]], "ordinary", 64, kind=Taker)
 
 
 def test_wrong_answers_are_found():

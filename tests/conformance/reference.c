@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/aggregator.h"
+#include "quant/narrow.h"
 #include "quant/quant.h"
 
 struct job {
@@ -41,6 +42,7 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
       .slot_base = (uint16_t)(as->num_slots * (2 + index)),
       .chunk_bytes = REFERENCE_CHUNK_BYTES - check_bytes,
       .is_checked = as->is_checked,
+      .is_narrow = as->is_narrow,
       .first_phase = as->first_phase != 0 ? as->first_phase : SML_FIRST_PHASE,
       .first_chunk = 1000 * (index + 1),
       .is_switch_format = v->is_switch,
@@ -157,6 +159,13 @@ static void drop(struct taken *t, enum sml_drop reason) {
 static void sum(struct taken *t, uint32_t cell, bool is_first) {
   void *values = sml_aggregator_values(t->job->aggregator, cell);
   const struct sml_quant_kernels *k = &sml_quant_scalar;
+  static uint8_t wide[REFERENCE_CHUNK_BYTES];
+  const uint32_t num_lanes = sml_lanes_bytes_of(&t->h) / 4;
+  const uint8_t *lanes_in = t->payload;
+  if (t->h.flags & SML_FLAG_NARROW) {
+    sml_widen_lanes(wide, t->payload, num_lanes);
+    lanes_in = wide;
+  }
   if (t->h.wire == SML_LANES_UINT8) {
     if (is_first)
       memcpy(values, t->payload, t->h.payload_bytes);
@@ -167,9 +176,9 @@ static void sum(struct taken *t, uint32_t cell, bool is_first) {
     for (uint32_t i = 0; i < t->h.payload_bytes / 4u; i++)
       lanes[i] = sml_max_u32(lanes[i], sml_load_be32(t->payload + 4 * (size_t)i));
   } else if (is_first) {
-    k->set_int32(values, t->payload, t->h.payload_bytes / 4u);
+    k->set_int32(values, lanes_in, num_lanes);
   } else {
-    k->add_int32(values, t->payload, t->h.payload_bytes / 4u);
+    k->add_int32(values, lanes_in, num_lanes);
   }
 }
 

@@ -113,6 +113,7 @@ static void write_vector(FILE *out, const struct sml_conform_vector *v) {
     const struct sml_conform_job *job = &v->jobs[i];
     fprintf(out, "%s{\"ranks\":%u,\"slots\":%u", i > 0 ? "," : "", job->num_ranks, job->num_slots);
     if (job->is_checked) fprintf(out, ",\"checked\":true");
+    if (job->is_narrow) fprintf(out, ",\"narrow\":true");
     if (job->first_phase != 0) fprintf(out, ",\"first_phase\":%u", job->first_phase);
     fputc('}', out);
   }
@@ -132,8 +133,10 @@ void begin(struct scenario *s, const char *topic, const char *name, const char *
     v->jobs[i] = (struct sml_conform_job){.num_ranks = i == 0 ? shape.num_ranks : shape.num_ranks_1,
                                           .num_slots = shape.num_slots != 0 ? shape.num_slots : 4,
                                           .is_checked = shape.is_checked,
+                                          .is_narrow = shape.is_narrow,
                                           .first_phase = shape.first_phase};
   if (shape.first_phase != 0) v->needs |= SML_NEED_FIRST_PHASE;
+  if (shape.is_narrow) v->needs |= SML_NEED_NARROW;
   write_vector(s->out, v);
   s->reference = reference_create(v);
 }

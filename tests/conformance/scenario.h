@@ -20,7 +20,7 @@ struct scenario {
 /* A job of so many ranks. The next vector's needs and jobs are set before begin() by what it is given. */
 struct shape {
   uint32_t num_ranks, num_slots; /* 0 slots: 4 */
-  bool is_checked;
+  bool is_checked, is_narrow;
   uint32_t first_phase;
   uint32_t needs;
   uint32_t num_ranks_1; /* not 0: a second job of so many ranks, with as many slots */
@@ -44,6 +44,11 @@ struct sml_conform_packet with_symbol(struct sml_conform_packet p, enum sml_conf
 struct sml_conform_packet flagged(struct sml_conform_packet p, uint32_t flags);
 struct sml_conform_packet of_job(struct sml_conform_packet p, uint32_t job);
 struct sml_conform_packet via(struct sml_conform_packet p, uint32_t socket);
+/* scenarios_narrow.c: of 8 lanes a column, any bits; and the same chunk in full. */
+struct sml_conform_packet narrow_update(const struct scenario *s, uint32_t rank, int64_t slot, int64_t phase,
+                                        uint32_t num_columns);
+struct sml_conform_packet wide_update(const struct scenario *s, uint32_t rank, int64_t slot, int64_t phase,
+                                      uint32_t num_columns);
 /* All ranks' updates of a slot, from rank `first` on. */
 void put_all(struct scenario *s, uint32_t first, int64_t slot, int64_t phase);
 
@@ -58,6 +63,7 @@ void make_strangers(struct scenario *s);
 void make_garbage(struct scenario *s);
 void make_keys(struct scenario *s);
 void make_membership(struct scenario *s);
+void make_narrow(struct scenario *s);   /* scenarios_narrow.c: updates of 28 bits a lane */
 void make_worlds(struct scenario *s);   /* worlds.c: seeded */
 
 #endif

@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import peer
 
 VECTORS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors")
-FLAGS = {name: 1 << bit for bit, name in enumerate(["RETRANSMISSION", "KEYED", "CHECKED", "BY_GRANT", "UNASKED", "MARKED", "DEAF"])}
+FLAGS = {name: 1 << bit for bit, name in enumerate(["RETRANSMISSION", "KEYED", "CHECKED", "BY_GRANT", "UNASKED", "MARKED", "DEAF", "NARROW"])}
 UNKNOWN_JOB = 0xffff
 SUMMED_BY_SOFTWARE = (peer.PACKETS["HELLO"], peer.PACKETS["ERROR"])
 
@@ -31,6 +31,7 @@ class Job:
 
     def __init__(self, shape, number, epoch, slot_base, num_slots, full_bytes, first_phase=2, first_chunk=0, is_switch=False):
         self.ranks, self.is_checked = shape["ranks"], shape.get("checked", False)
+        self.is_narrow = shape.get("narrow", False)
         self.number, self.epoch, self.slot_base, self.num_slots = number, epoch, slot_base, num_slots
         self.full_bytes, self.first_phase, self.first_chunk, self.is_switch = full_bytes, first_phase, first_chunk, is_switch
 
@@ -40,7 +41,8 @@ class Job:
             return value, True
         if value.startswith("0x"):
             return int(value, 16), True
-        symbols = {"slots": self.num_slots, "ranks": self.ranks, "full": self.full_bytes, "max": 2**32 - 1, "unknown": UNKNOWN_JOB}
+        symbols = {"slots": self.num_slots, "ranks": self.ranks, "full": self.full_bytes, "max": 2**32 - 1, "unknown": UNKNOWN_JOB,
+                   "narrow": self.full_bytes // 32 * 28}
         name = next(name for name in symbols if value.startswith(name))
         return symbols[name] + int(value[len(name):] or "0"), name not in ("max", "unknown")
 

@@ -10,6 +10,7 @@
 struct world {
   struct scenario *s;
   struct sml_prng draw;
+  bool is_narrow; /* updates may be */
   int64_t phase[WORLD_RANKS][WORLD_SLOTS];
   bool is_out[WORLD_RANKS][WORLD_SLOTS]; /* sent, no result yet */
   struct sml_conform_packet flying[MAX_FLYING];
@@ -22,6 +23,9 @@ static void fly(struct world *w, struct sml_conform_packet p) {
 
 static struct sml_conform_packet chunk_of(struct world *w, uint32_t rank, uint32_t slot) {
   const int64_t phase = w->phase[rank][slot];
+  if (w->is_narrow && (phase + slot) % 5 != 4)
+    return (phase * 5 + slot * 2 + rank) % 3 == 0 ? wide_update(w->s, rank, slot, phase, 1)
+                                                  : narrow_update(w->s, rank, slot, phase, 1);
   struct sml_conform_packet p =
       (phase + slot) % 5 == 4 ? codes(w->s, rank, slot, phase) : update(w->s, rank, slot, phase);
   p.num_values = 3;
@@ -68,12 +72,15 @@ static void arrive(struct world *w) {
   for (uint32_t k = 0; k < step->num_out; k++) hear(w, &step->out[k]);
 }
 
-static void make_honest_world(struct scenario *s, uint32_t seed) {
-  struct world w = {.s = s, .draw = {seed}};
+static void make_honest_world(struct scenario *s, uint32_t seed, bool is_narrow) {
+  struct world w = {.s = s, .draw = {seed}, .is_narrow = is_narrow};
   char name[64];
-  snprintf(name, sizeof name, "lossy_world_%u", seed);
+  snprintf(name, sizeof name, is_narrow ? "narrow_lossy_world_%u" : "lossy_world_%u", seed);
   begin(s, "worlds", name, "Three honest ranks over a network that loses, repeats and reorders both ways",
-        (struct shape){.num_ranks = WORLD_RANKS, .num_slots = WORLD_SLOTS, .is_checked = seed % 2 == 0});
+        (struct shape){.num_ranks = WORLD_RANKS,
+                       .num_slots = WORLD_SLOTS,
+                       .is_checked = !is_narrow && seed % 2 == 0,
+                       .is_narrow = is_narrow});
   for (uint32_t i = 0; i < 200; i++) {
     if (w.num_flying == 0 || sml_prng_chance(&w.draw, 0.5))
       act(&w);
@@ -130,6 +137,7 @@ static void make_dishonest_world(struct scenario *s, uint32_t seed) {
 }
 
 void make_worlds(struct scenario *s) {
-  for (uint32_t seed = 1; seed <= 4; seed++) make_honest_world(s, seed);
+  for (uint32_t seed = 1; seed <= 4; seed++) make_honest_world(s, seed, false);
+  for (uint32_t seed = 5; seed <= 6 && !s->is_switch; seed++) make_honest_world(s, seed, true);
   for (uint32_t seed = 1; seed <= 2; seed++) make_dishonest_world(s, seed);
 }
