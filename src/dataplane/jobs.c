@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dataplane/jobs.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "netio/netio.h"
+
+#define CALL_NS (1 * SML_NS_PER_S) /* what is asked outside a job's start or end */
+#define WORK_NS (2 * SML_NS_PER_S) /* all calls of a job's start or end: leases go on meanwhile */
+#define RANKS_PER_JOB 32u
+#define NUM_TURNS 2u
+#define WORD_VALID (UINT32_C(1) << 31)
+#define NONE SML_SWITCH_NONE
+
+struct member {
+  int64_t entries[NUM_TURNS], replica, copy;
+};
+
+struct sml_switch_job {
+  struct sml_dataplane_job is;
+  int64_t window, group;
+  struct member members[SML_SWITCH_MAX_CONTRIBUTORS];
+};
+
+void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user) {
+  *jobs = (struct sml_switch_jobs){.driver = driver, .user = user};
+}
+
+void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
+}
+
+uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]) {
+  const uint32_t num_bytes = (bits + 7) / 8;
+  for (uint32_t i = 0; i < num_bytes; i++) bytes_out[i] = (uint8_t)(value >> (8 * (num_bytes - 1 - i)));
+  return num_bytes;
+}
+
+bool sml_switch_is_closed(int fd) {
+  struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
+  return poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+bool sml_switch_jobs_use(struct sml_switch_jobs *jobs, const struct sml_addr *data_addr, char *error,
+                         size_t error_bytes) {
+  struct sockaddr_in in;
+  memcpy(&in, data_addr->bytes, sizeof in);
+  if (data_addr->num_bytes != sizeof in || in.sin_family != AF_INET || in.sin_addr.s_addr == 0) {
+    snprintf(error, error_bytes, "with a switch, --listen must be the IPv4 address by which ranks reach this host");
+    return false;
+  }
+  jobs->ip = ntohl(in.sin_addr.s_addr);
+  jobs->port = sml_addr_port(data_addr);
+  return true;
+}
+
+uint32_t sml_switch_ip(const struct sml_addr *addr) {
+  struct sockaddr_in in;
+  memcpy(&in, addr->bytes, sizeof in);
+  return ntohl(in.sin_addr.s_addr);
+}
+
+/* ---- entries ---- */
+
+bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port) {
+  int64_t handle;
+  const struct sml_switch_entry entry = {"aggregator", "is_ours", 2, 1,
+                                         {{"dst", jobs->ip, 32, 0}, {"dst_port", jobs->port, 16, 0}},
+                                         {{"cpu_port", cpu_port, 16, 0}}};
+  return jobs->driver->add_entry(jobs->user, &entry, &handle);
+}
+
+static struct sml_switch_entry window_entry(const struct sml_dataplane_job *is) {
+  return (struct sml_switch_entry){
+      "window", "is_inside", 2, 0,
+      {{"job", is->number, 16, 0}, {"slot", is->slot_base, 16, 0xffff & ~(uint64_t)(is->num_slots - 1)}},
+      {{NULL, 0, 0, 0}}};
+}
+
+static struct sml_switch_entry member_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is,
+                                            uint32_t c, uint32_t turn) {
+  const struct sml_place *place = &is->places[c];
+  const uint32_t base = WORD_VALID | turn << 30, full = base | ((UINT32_C(1) << is->num_contributors) - 1);
+  return (struct sml_switch_entry){"member", "is_member", 7, 7,
+                                   {{"job", is->number, 16, 0},
+                                    {"epoch", is->epoch, 32, 0},
+                                    {"rank", c, 16, 0},
+                                    {"turn", turn, 8, 0},
+                                    {"src", sml_switch_ip(&place->addr), 32, 0},
+                                    {"src_port", sml_addr_port(&place->addr), 16, 0},
+                                    {"dst_port", jobs->port, 16, 0}},
+                                   {{"me", base | UINT32_C(1) << c, 32, 0},
+                                    {"full", full, 32, 0},
+                                    {"last", full ^ UINT32_C(1) << c, 32, 0},
+                                    {"cursor", is->number, 16, 0},
+                                    {"group", SML_SWITCH_FIRST_JOB_GROUP + is->number, 16, 0},
+                                    {"port", place->port, 16, 0},
+                                    {"is_checked", is->is_checked, 8, 0}}};
+}
+
+static uint32_t rid_of(const struct sml_dataplane_job *is, uint32_t c) {
+  return 1 + RANKS_PER_JOB * is->number + c;
+}
+
+static struct sml_switch_entry replica_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is,
+                                             uint32_t c) {
+  const struct sml_place *place = &is->places[c];
+  return (struct sml_switch_entry){
+      "replica", "to_member", 2, 3,
+      {{"src_port", jobs->port, 16, 0}, {"rid", rid_of(is, c), 16, 0}},
+      {{"mac", place->mac, 48, 0},
+       {"ip", sml_switch_ip(&place->addr), 32, 0},
+       {"port", sml_addr_port(&place->addr), 16, 0}}};
+}
+
+/* That frames to the member need not be flooded; a second entry for a host is refused, which is fine. */
+static void add_route(struct sml_switch_jobs *jobs, const struct sml_place *place) {
+  int64_t handle;
+  const struct sml_switch_entry entry = {
+      "l2", "forward", 1, 1, {{"dst", place->mac, 48, 0}}, {{"port", place->port, 16, 0}}};
+  (void)jobs->driver->add_entry(jobs->user, &entry, &handle);
+}
+
+static void delete_entry(struct sml_switch_jobs *jobs, struct sml_switch_entry entry, int64_t *handle) {
+  if (*handle != NONE) jobs->driver->delete_entry(jobs->user, &entry, *handle);
+  *handle = NONE;
+}
+
+/* ---- jobs ---- */
+
+static bool add_replica(struct sml_switch_jobs *jobs, struct sml_switch_job *job, uint32_t c) {
+  const struct sml_switch_entry entry = replica_entry(jobs, &job->is, c);
+  return jobs->driver->add_entry(jobs->user, &entry, &job->members[c].replica) &&
+         jobs->driver->add_copy(jobs->user, SML_SWITCH_FIRST_JOB_GROUP + job->is.number, job->group,
+                                rid_of(&job->is, c), &job->is.places[c], &job->members[c].copy);
+}
+
+static bool add_member(struct sml_switch_jobs *jobs, struct sml_switch_job *job, uint32_t c) {
+  for (uint32_t turn = 0; turn < NUM_TURNS; turn++) {
+    const struct sml_switch_entry entry = member_entry(jobs, &job->is, c, turn);
+    if (!jobs->driver->add_entry(jobs->user, &entry, &job->members[c].entries[turn])) return false;
+  }
+  return true;
+}
+
+/* Registers first, and who may use them last. */
+static bool fill(struct sml_switch_jobs *jobs, struct sml_switch_job *job) {
+  const struct sml_dataplane_job *is = &job->is;
+  const struct sml_switch_entry window = window_entry(is);
+  if (!jobs->driver->preset(jobs->user, 2 * is->slot_base, 2 * (is->slot_base + is->num_slots), is->number,
+                            is->first_chunk + is->num_slots) ||
+      !jobs->driver->make_group(jobs->user, SML_SWITCH_FIRST_JOB_GROUP + is->number, &job->group) ||
+      !jobs->driver->add_entry(jobs->user, &window, &job->window))
+    return false;
+  for (uint32_t c = 0; c < is->num_contributors; c++)
+    if (!add_replica(jobs, job, c)) return false;
+  for (uint32_t c = 0; c < is->num_contributors; c++) add_route(jobs, &is->places[c]);
+  for (uint32_t c = 0; c < is->num_contributors; c++)
+    if (!add_member(jobs, job, c)) return false;
+  return true;
+}
+
+static bool finish(struct sml_switch_jobs *jobs) {
+  return jobs->driver->finish == NULL || jobs->driver->finish(jobs->user);
+}
+
+static void remove_member(struct sml_switch_jobs *jobs, struct sml_switch_job *job, uint32_t c) {
+  for (uint32_t turn = 0; turn < NUM_TURNS; turn++)
+    delete_entry(jobs, member_entry(jobs, &job->is, c, turn), &job->members[c].entries[turn]);
+}
+
+void sml_switch_jobs_close(struct sml_switch_jobs *jobs, uint16_t number) {
+  struct sml_switch_job *job = jobs->jobs[number];
+  const struct sml_switch_driver *driver = jobs->driver;
+  const uint32_t group = SML_SWITCH_FIRST_JOB_GROUP + number;
+  if (job == NULL) return;
+  driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
+  for (uint32_t c = 0; c < job->is.num_contributors; c++) remove_member(jobs, job, c);
+  delete_entry(jobs, window_entry(&job->is), &job->window);
+  for (uint32_t c = 0; c < job->is.num_contributors; c++) {
+    struct member *m = &job->members[c];
+    delete_entry(jobs, replica_entry(jobs, &job->is, c), &m->replica);
+    if (m->copy != NONE) driver->delete_copy(jobs->user, group, rid_of(&job->is, c), m->copy);
+  }
+  if (job->group != NONE) driver->delete_group(jobs->user, group, job->group);
+  (void)finish(jobs);
+  free(job);
+  jobs->jobs[number] = NULL;
+}
+
+bool sml_switch_jobs_start(struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is, char *error,
+                           size_t error_bytes) {
+  sml_switch_jobs_close(jobs, is->number); /* an earlier epoch */
+  struct sml_switch_job *job = calloc(1, sizeof *job);
+  if (job == NULL) return snprintf(error, error_bytes, "out of memory"), false;
+  job->is = *is;
+  job->window = job->group = NONE;
+  for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++)
+    job->members[c] = (struct member){{NONE, NONE}, NONE, NONE};
+  jobs->jobs[is->number] = job;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
+  if (fill(jobs, job) && finish(jobs)) return true;
+  snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
+  return false;
+}
+
+void sml_switch_jobs_depart(struct sml_switch_jobs *jobs, uint16_t number, uint32_t c) {
+  if (jobs->jobs[number] == NULL) return;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + CALL_NS);
+  remove_member(jobs, jobs->jobs[number], c);
+  (void)finish(jobs);
+}
+
+bool sml_switch_jobs_read_words(struct sml_switch_jobs *jobs, uint16_t number, uint32_t *words_out) {
+  const struct sml_switch_job *job = jobs->jobs[number];
+  if (job == NULL) return false;
+  const uint32_t num_cells = 2 * job->is.num_slots, first = 2 * job->is.slot_base;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + SML_SWITCH_LOOK_NS);
+  const uint32_t *words = jobs->driver->read_words(jobs->user, first, first + num_cells);
+  if (words != NULL) memcpy(words_out, words, num_cells * sizeof *words);
+  return words != NULL;
+}
+
+uint32_t sml_switch_jobs_find_blocked(struct sml_switch_jobs *jobs, uint16_t number, uint32_t c) {
+  const struct sml_switch_job *job = jobs->jobs[number];
+  if (job == NULL) return UINT32_MAX;
+  const uint32_t num_cells = 2 * job->is.num_slots, first = 2 * job->is.slot_base;
+  const uint32_t all = (UINT32_C(1) << job->is.num_contributors) - 1;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + CALL_NS);
+  const uint32_t *words = jobs->driver->read_words(jobs->user, first, first + num_cells);
+  for (uint32_t cell = 0; words != NULL && cell < num_cells; cell++) {
+    const uint32_t ranks = words[cell] & all;
+    if (ranks != 0 && ranks != all && (ranks >> c & 1) == 0) return cell / 2;
+  }
+  return UINT32_MAX;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the jobs of any switch with SwitchML's program need: entries of its tables, by the names of p4/, groups, cells,
+ * and in which order. How a switch is told is its driver's. docs/p4.md: tables. */
+#ifndef SML_DATAPLANE_JOBS_H
+#define SML_DATAPLANE_JOBS_H
+
+#include "aggd/dataplane.h"
+
+#define SML_SWITCH_MAX_FIELDS 8u
+#define SML_SWITCH_LOOK_NS (100 * SML_NS_PER_MS) /* who asks for figures shall not hold leases up */
+#define SML_SWITCH_FLOOD_GROUP 1u
+#define SML_SWITCH_FIRST_JOB_GROUP 16u /* and the job's number */
+#define SML_SWITCH_NONE INT64_MIN /* no handle */
+
+struct sml_switch_field {
+  const char *name;
+  uint64_t value;
+  uint32_t bits;
+  uint64_t mask; /* of a ternary key; 0: exact */
+};
+
+struct sml_switch_entry {
+  const char *table, *action;
+  uint32_t num_keys, num_data;
+  struct sml_switch_field keys[SML_SWITCH_MAX_FIELDS], data[SML_SWITCH_MAX_FIELDS];
+};
+
+/* Calls to the switch that its driver makes. False: error says why. What is added has a handle, of the driver's choice;
+ * what is deleted may be gone already, and of a switch that does not answer nobody hears: the next job meets it. */
+struct sml_switch_driver {
+  void (*begin)(void *user, uint64_t deadline_ns); /* of all the calls until the next one */
+  bool (*add_entry)(void *user, const struct sml_switch_entry *entry, int64_t *handle_out);
+  void (*delete_entry)(void *user, const struct sml_switch_entry *entry, int64_t handle);
+  bool (*make_group)(void *user, uint32_t group, int64_t *handle_out);
+  void (*delete_group)(void *user, uint32_t group, int64_t handle);
+  /* The group's packets go to the place, too; what they are to say there is an entry of "replica". */
+  bool (*add_copy)(void *user, uint32_t group, int64_t group_handle, uint32_t rid, const struct sml_place *place,
+                   int64_t *handle_out);
+  void (*delete_copy)(void *user, uint32_t group, uint32_t rid, int64_t handle);
+  /* Cells [first, end) as nobody has used them; the job's cursor at grant. */
+  bool (*preset)(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t cursor, uint32_t grant);
+  /* The words of cells [first, end); NULL: it did not answer. */
+  const uint32_t *(*read_words)(void *user, uint32_t first_cell, uint32_t end_cell);
+  /* Of drivers that gather calls: makes those since begin. NULL: each is made at once. */
+  bool (*finish)(void *user);
+  const char *(*error)(void *user);
+};
+
+struct sml_switch_jobs {
+  const struct sml_switch_driver *driver;
+  void *user; /* of the driver */
+  uint32_t ip; /* the aggregator's, as ranks know it; host byte order */
+  uint16_t port;
+  struct sml_switch_job *jobs[SML_MAX_JOBS];
+};
+
+void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user);
+void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
+/* The address that the switch is to know as the aggregator's. False: error_out has a sentence. */
+bool sml_switch_jobs_use(struct sml_switch_jobs *jobs, const struct sml_addr *data_addr, char *error_out,
+                         size_t error_bytes);
+bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
+
+/* As in aggd/dataplane.h. */
+bool sml_switch_jobs_start(struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is, char *error_out,
+                           size_t error_bytes);
+void sml_switch_jobs_depart(struct sml_switch_jobs *jobs, uint16_t job, uint32_t contributor);
+uint32_t sml_switch_jobs_find_blocked(struct sml_switch_jobs *jobs, uint16_t job, uint32_t contributor);
+bool sml_switch_jobs_read_words(struct sml_switch_jobs *jobs, uint16_t job, uint32_t *words_out);
+void sml_switch_jobs_close(struct sml_switch_jobs *jobs, uint16_t job);
+
+/* Whether the peer of a connection has closed it, whatever it has sent before. */
+bool sml_switch_is_closed(int fd);
+
+/* Of an IPv4 address, in host byte order. */
+uint32_t sml_switch_ip(const struct sml_addr *addr);
+
+/* The value's bytes as P4 counts them, the highest first. Returns how many: bits, rounded up. */
+uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]);
+
+#endif
