@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dataplane/dpdk.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "dataplane/jobs.h"
+
+#define CALL_NS (1 * SML_NS_PER_S)
+#define REQUEST_BYTES 49152u          /* 30 members' entries are half of it */
+#define ERROR_BYTES 256u
+/* Registers, as p4c-dpdk names them: the first lane of 32 has no number of its own, the last one 30. */
+#define MAP "aggregate_state_cell_map"
+#define PHASE "aggregate_state_cell_phase"
+#define CURSOR "aggregate_grant_cursor"
+#define VALUES "aggregate_sum_value_"
+#define VERDICTS "verdicts_0"
+
+struct sml_dpdk {
+  struct sml_dpdk_options options;
+  struct sml_dataplane dataplane;
+  struct sml_switch_jobs jobs;
+  uint64_t deadline_ns; /* of the work that is done */
+  int fd; /* -1: not connected */
+  uint32_t num_ports; /* of the pipeline; its port for results comes next, and one for floods */
+  uint64_t born;      /* which run of it was filled; 0: none yet */
+  uint64_t *values;   /* [2 * slots of the program] */
+  uint32_t *words;    /* likewise */
+  char request[REQUEST_BYTES];
+  uint32_t request_bytes;
+  char in[4096];
+  uint32_t in_at, in_end;
+  char error[ERROR_BYTES];
+};
+
+/* ---- requests ---- */
+
+__attribute__((format(printf, 2, 3))) static bool fail(struct sml_dpdk *d, const char *format, ...) {
+  va_list arguments;
+  const int used = snprintf(d->error, sizeof d->error, "the pipeline at %.107s: ", d->options.control);
+  va_start(arguments, format);
+  vsnprintf(d->error + used, sizeof d->error - (size_t)used, format, arguments);
+  va_end(arguments);
+  return false;
+}
+
+static bool tell(const struct sml_dpdk *d, char *error, size_t error_bytes) {
+  snprintf(error, error_bytes, "%s", d->error);
+  return false;
+}
+
+static void hang_up(struct sml_dpdk *d) {
+  if (d->fd >= 0) close(d->fd);
+  d->fd = -1;
+}
+
+/* A local socket takes the connection at once, or there is nobody. */
+static bool dial(struct sml_dpdk *d) {
+  struct sockaddr_un addr = {.sun_family = AF_UNIX};
+  if (strlen(d->options.control) >= sizeof addr.sun_path) return fail(d, "the path is too long");
+  snprintf(addr.sun_path, sizeof addr.sun_path, "%s", d->options.control);
+  d->in_at = d->in_end = 0;
+  d->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (d->fd >= 0 && connect(d->fd, (const struct sockaddr *)&addr, sizeof addr) == 0) return true;
+  fail(d, "cannot connect: %s", strerror(errno));
+  hang_up(d);
+  return false;
+}
+
+static bool await(struct sml_dpdk *d, short events, uint64_t deadline_ns) {
+  struct pollfd poll_fd = {.fd = d->fd, .events = events};
+  for (;;) {
+    const uint64_t now_ns = sml_clock_ns();
+    if (now_ns >= deadline_ns) return fail(d, "no answer in time");
+    const int n = poll(&poll_fd, 1, (int)sml_div_ceil(deadline_ns - now_ns, SML_NS_PER_MS));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) return fail(d, "poll: %s", strerror(errno));
+  }
+}
+
+static bool send_text(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t deadline_ns) {
+  for (size_t sent = 0; sent < num_bytes;) {
+    const ssize_t n = send(d->fd, text + sent, num_bytes - sent, MSG_NOSIGNAL);
+    if (n >= 0) sent += (size_t)n;
+    else if (errno == EAGAIN) {
+      if (!await(d, POLLOUT, deadline_ns)) return false;
+    } else if (errno != EINTR) return fail(d, "connection lost: %s", strerror(errno));
+  }
+  return true;
+}
+
+/* The next character of the answer; 0: there is none. */
+static char next(struct sml_dpdk *d, uint64_t deadline_ns) {
+  while (d->in_at == d->in_end) {
+    const ssize_t n = recv(d->fd, d->in, sizeof d->in, 0);
+    if (n > 0) {
+      d->in_at = 0;
+      d->in_end = (uint32_t)n;
+    } else if (n == 0) return fail(d, "it has closed the connection"), 0;
+    else if (errno == EAGAIN) {
+      if (!await(d, POLLIN, deadline_ns)) return 0;
+    } else if (errno != EINTR) return fail(d, "connection lost: %s", strerror(errno)), 0;
+  }
+  const char c = d->in[d->in_at++];
+  if (c == 0) fail(d, "an answer that is no text");
+  return c;
+}
+
+/* The rest of the line; longer ones are cut. False: the connection is of no more use. */
+static bool take_sentence(struct sml_dpdk *d, uint64_t deadline_ns) {
+  char text[128];
+  uint32_t num = 0;
+  for (char c; (c = next(d, deadline_ns)) != '\n';) {
+    if (c == 0) return false;
+    if (num + 1 < sizeof text) text[num++] = c;
+  }
+  text[num] = 0;
+  fail(d, "%s", text);
+  return true;
+}
+
+static bool take_word(struct sml_dpdk *d, char word[8], char *last_out, uint64_t deadline_ns) {
+  uint32_t num = 0;
+  for (;;) {
+    *last_out = next(d, deadline_ns);
+    if (*last_out == 0) return false;
+    if (*last_out == ' ' || *last_out == '\n') break;
+    if (num == 7) return fail(d, "an answer that is none");
+    word[num++] = *last_out;
+  }
+  word[num] = 0;
+  return true;
+}
+
+/* " 1 2 3\n", exactly num of them. */
+static bool take_values(struct sml_dpdk *d, uint64_t *values_out, uint32_t num, uint64_t deadline_ns) {
+  for (uint32_t i = 0; i < num; i++) {
+    uint64_t value = 0;
+    uint32_t num_digits = 0;
+    char c;
+    while ((c = next(d, deadline_ns)) >= '0' && c <= '9') {
+      value = value * 10 + (uint64_t)(c - '0');
+      num_digits++;
+    }
+    if (c == 0) return false;
+    if (num_digits == 0 || num_digits > 20 || c != (i + 1 < num ? ' ' : '\n')) return fail(d, "an answer that is none");
+    values_out[i] = value;
+  }
+  return true;
+}
+
+/* False: d->error; *is_sound_out: the connection can still be used. */
+static bool take_answer(struct sml_dpdk *d, uint64_t *values_out, uint32_t num, uint64_t deadline_ns,
+                        bool *is_sound_out) {
+  char word[8], last;
+  *is_sound_out = false;
+  if (!take_word(d, word, &last, deadline_ns)) return false;
+  if (strcmp(word, "error") == 0 && last == ' ') {
+    *is_sound_out = take_sentence(d, deadline_ns);
+    return false;
+  }
+  if (strcmp(word, "ok") != 0 || (last == ' ') != (num > 0)) return fail(d, "an answer that is none");
+  return *is_sound_out = num == 0 || take_values(d, values_out, num, deadline_ns);
+}
+
+static void begin(struct sml_dpdk *d) {
+  d->request_bytes = 0;
+}
+
+__attribute__((format(printf, 2, 3))) static void put(struct sml_dpdk *d, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int n = vsnprintf(d->request + d->request_bytes, REQUEST_BYTES - d->request_bytes, format, arguments);
+  va_end(arguments);
+  d->request_bytes += (uint32_t)n;
+  SML_ASSERT(d->request_bytes < REQUEST_BYTES);
+}
+
+static bool ask(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t *values_out, uint32_t num,
+                uint64_t deadline_ns) {
+  bool is_sound = false;
+  const bool is_done = send_text(d, text, num_bytes, deadline_ns) &&
+                       take_answer(d, values_out, num, deadline_ns, &is_sound);
+  if (!is_done && !is_sound) hang_up(d); /* a late answer would be taken for that of the next request */
+  return is_done;
+}
+
+/* Connected, and to the run of the pipeline that was filled: another one is empty. */
+static bool connect_again(struct sml_dpdk *d, uint64_t deadline_ns) {
+  static const char question[] = "born\n.\n";
+  uint64_t born;
+  if (d->fd >= 0) return true;
+  if (!dial(d)) return false;
+  if (d->born == 0) return true;
+  if (!ask(d, question, sizeof question - 1, &born, 1, deadline_ns)) return false;
+  if (born == d->born) return true;
+  hang_up(d);
+  return fail(d, "it was started again, and is empty: start switchmld again, too");
+}
+
+/* Sends what was put; the answer has num values. */
+static bool end(struct sml_dpdk *d, uint64_t *values_out, uint32_t num, uint64_t deadline_ns) {
+  put(d, ".\n");
+  return connect_again(d, deadline_ns) && ask(d, d->request, d->request_bytes, values_out, num, deadline_ns);
+}
+
+/* ---- what jobs need: gathered, so that a request has all of it or nothing ---- */
+
+static void begin_work(void *user, uint64_t deadline_ns) {
+  struct sml_dpdk *d = user;
+  d->deadline_ns = deadline_ns;
+  begin(d);
+}
+
+static bool finish(void *user) {
+  struct sml_dpdk *d = user;
+  return d->request_bytes == 0 || end(d, NULL, 0, sml_min_u64(sml_clock_ns() + CALL_NS, d->deadline_ns));
+}
+
+static const char *error_of(void *user) {
+  const struct sml_dpdk *d = user;
+  return d->error;
+}
+
+/* The host of the pipeline writes where copies go to, as add_copy() tells it. */
+static bool has_table(const struct sml_switch_entry *entry) {
+  return strcmp(entry->table, "replica") != 0;
+}
+
+/* p4c-dpdk puts an underscore before tables of the shared control, and _0 behind their actions. */
+static void put_keys(struct sml_dpdk *d, const char *verb, const struct sml_switch_entry *entry) {
+  bool is_ternary = false;
+  put(d, "%s _%s match", verb, entry->table);
+  for (uint32_t i = 0; i < entry->num_keys; i++) {
+    const struct sml_switch_field *k = &entry->keys[i];
+    put(d, " 0x%llx", (unsigned long long)k->value);
+    if (k->mask != 0) put(d, "/0x%llx", (unsigned long long)k->mask);
+    is_ternary = is_ternary || k->mask != 0;
+  }
+  if (is_ternary) put(d, " priority 1");
+}
+
+/* Entries are known by their keys: any handle will do. */
+static bool add_entry(void *user, const struct sml_switch_entry *entry, int64_t *handle_out) {
+  struct sml_dpdk *d = user;
+  *handle_out = 0;
+  if (!has_table(entry)) return true;
+  put_keys(d, "add", entry);
+  put(d, " action _%s_0", entry->action);
+  for (uint32_t i = 0; i < entry->num_data; i++)
+    put(d, " %s 0x%llx", entry->data[i].name, (unsigned long long)entry->data[i].value);
+  put(d, "\n");
+  return true;
+}
+
+static void delete_entry(void *user, const struct sml_switch_entry *entry, int64_t handle) {
+  struct sml_dpdk *d = user;
+  (void)handle;
+  if (!has_table(entry)) return;
+  put_keys(d, "remove", entry);
+  put(d, "\n");
+}
+
+static bool make_group(void *user, uint32_t group, int64_t *handle_out) {
+  struct sml_dpdk *d = user;
+  *handle_out = 0;
+  put(d, "nobody %u\nadd copies match 0x%x action copy_1 port 0x%x\n", group - SML_SWITCH_FIRST_JOB_GROUP, group,
+      d->num_ports);
+  return true;
+}
+
+static void delete_group(void *user, uint32_t group, int64_t handle) {
+  (void)handle;
+  put(user, "remove copies match 0x%x\nnobody %u\n", group, group - SML_SWITCH_FIRST_JOB_GROUP);
+}
+
+static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t rid, const struct sml_place *place,
+                     int64_t *handle_out) {
+  (void)group_handle, (void)rid;
+  *handle_out = 0;
+  put(user, "member %u %u %llu %u %u\n", group - SML_SWITCH_FIRST_JOB_GROUP, place->port,
+      (unsigned long long)place->mac, sml_switch_ip(&place->addr), sml_addr_port(&place->addr));
+  return true;
+}
+
+/* With the group, all of them. */
+static void delete_copy(void *user, uint32_t group, uint32_t rid, int64_t handle) {
+  (void)user, (void)group, (void)rid, (void)handle;
+}
+
+static bool preset(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t cursor, uint32_t grant) {
+  put(user, "write " PHASE " %u %u 0\nwrite " MAP " %u %u 0\n", first_cell, end_cell, first_cell, end_cell);
+  put(user, "write " CURSOR " %u %u %u\n", cursor, cursor + 1, grant);
+  return true;
+}
+
+/* ---- the switch ---- */
+
+/* What the pipeline knows of this daemon, from nothing. */
+static bool fill_base(struct sml_dpdk *d) {
+  uint64_t values[2];
+  begin(d);
+  put(d, "reset\nports\nborn\n");
+  if (!end(d, values, 2, sml_clock_ns() + CALL_NS)) return false;
+  const uint64_t num_ports = values[0];
+  if (num_ports == 0 || num_ports > 255 || d->options.cpu_port >= num_ports)
+    return fail(d, "it has %u ports, and none numbered %u", (unsigned)num_ports, d->options.cpu_port);
+  d->num_ports = (uint32_t)num_ports;
+  d->born = values[1];
+  begin(d);
+  put(d, "cpu %u %u %u\n", d->options.cpu_port, d->jobs.ip, d->jobs.port);
+  (void)sml_switch_jobs_add_aggregator(&d->jobs, d->options.cpu_port); /* this is put, as the rest is */
+  put(d, "add copies match 0x%x action copy_1 port 0x%x\n", SML_SWITCH_FLOOD_GROUP, d->num_ports + 1);
+  for (uint32_t port = 0; port < d->num_ports; port++)
+    put(d, "add ports match 0x%x action send port 0x%x\n", port, port);
+  return end(d, NULL, 0, sml_clock_ns() + CALL_NS);
+}
+
+/* Whether the program has the register; false with a connection: it has not. */
+static bool has_register(struct sml_dpdk *d, const char *name, uint32_t index) {
+  uint64_t value;
+  begin(d);
+  put(d, "read %s %u %u\n", name, index, index + 1);
+  return end(d, &value, 1, sml_clock_ns() + CALL_NS);
+}
+
+static bool fits_program(struct sml_dpdk *d) {
+  char last_lane[64], beyond[64];
+  const uint32_t last = d->options.packet_lanes / 32 - 1;
+  snprintf(last_lane, sizeof last_lane, VALUES "%u_30", last);
+  snprintf(beyond, sizeof beyond, VALUES "%u", last + 1);
+  if (!has_register(d, last_lane, 0) || has_register(d, beyond, 0))
+    return d->fd >= 0 &&
+           fail(d, "its program has not %u lanes a packet, as --switch-format says", d->options.packet_lanes);
+  if (!has_register(d, MAP, 2 * d->options.pool_slots - 1))
+    return d->fd >= 0 && fail(d, "its program has less than %u slots: set --slots", d->options.pool_slots);
+  return true;
+}
+
+static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+  struct sml_dpdk *d = user;
+  return sml_switch_jobs_use(&d->jobs, data_addr, error, error_bytes) &&
+         ((fill_base(d) && fits_program(d)) || tell(d, error, error_bytes));
+}
+
+/* ---- jobs ---- */
+
+static const uint32_t *read_words(void *user, uint32_t first_cell, uint32_t end_cell) {
+  struct sml_dpdk *d = user;
+  put(d, "read " MAP " %u %u\n", first_cell, end_cell);
+  if (!end(d, d->values, end_cell - first_cell, d->deadline_ns)) return NULL;
+  for (uint32_t i = 0; i < end_cell - first_cell; i++) d->words[i] = (uint32_t)d->values[i];
+  return d->words;
+}
+
+static const struct sml_switch_driver driver = {.begin = begin_work,
+                                                .add_entry = add_entry,
+                                                .delete_entry = delete_entry,
+                                                .make_group = make_group,
+                                                .delete_group = delete_group,
+                                                .add_copy = add_copy,
+                                                .delete_copy = delete_copy,
+                                                .preset = preset,
+                                                .read_words = read_words,
+                                                .finish = finish,
+                                                .error = error_of};
+
+static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
+  struct sml_dpdk *d = user;
+  return sml_switch_jobs_start(&d->jobs, is, error, error_bytes);
+}
+
+static void depart(void *user, uint16_t job, uint32_t contributor) {
+  struct sml_dpdk *d = user;
+  sml_switch_jobs_depart(&d->jobs, job, contributor);
+}
+
+static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
+  struct sml_dpdk *d = user;
+  return sml_switch_jobs_find_blocked(&d->jobs, job, contributor);
+}
+
+static bool read_words_of(void *user, uint16_t job, uint32_t *words_out) {
+  struct sml_dpdk *d = user;
+  return sml_switch_jobs_read_words(&d->jobs, job, words_out);
+}
+
+static void close_job(void *user, uint16_t job) {
+  struct sml_dpdk *d = user;
+  sml_switch_jobs_close(&d->jobs, job);
+}
+
+static bool read_counters(void *user, uint64_t *counts) {
+  struct sml_dpdk *d = user;
+  uint64_t values[SML_NUM_AT_SWITCH];
+  begin(d);
+  put(d, "read " VERDICTS " 0 %u\n", (unsigned)SML_NUM_AT_SWITCH);
+  if (!end(d, values, SML_NUM_AT_SWITCH, sml_clock_ns() + SML_SWITCH_LOOK_NS)) return false;
+  memcpy(counts, values, sizeof values);
+  return true;
+}
+
+/* A connection that was given up here, for want of an answer, says nothing. */
+static bool is_lost(void *user, char *why, size_t why_bytes) {
+  struct sml_dpdk *d = user;
+  if (d->fd < 0 || !sml_switch_is_closed(d->fd)) return false;
+  hang_up(d);
+  fail(d, "it has closed the connection");
+  tell(d, why, why_bytes);
+  return true;
+}
+
+struct sml_dpdk *sml_dpdk_create(const struct sml_dpdk_options *options) {
+  struct sml_dpdk *d = calloc(1, sizeof *d);
+  if (d == NULL) return NULL;
+  d->options = *options;
+  d->fd = -1;
+  sml_switch_jobs_init(&d->jobs, &driver, d);
+  d->values = calloc(2 * (size_t)options->pool_slots, sizeof *d->values);
+  d->words = calloc(2 * (size_t)options->pool_slots, sizeof *d->words);
+  if (d->values == NULL || d->words == NULL) {
+    sml_dpdk_destroy(d);
+    return NULL;
+  }
+  d->dataplane = (struct sml_dataplane){.user = d,
+                                         .open = open_switch,
+                                         .start_job = start_job,
+                                         .depart = depart,
+                                         .find_blocked = find_blocked,
+                                         .close_job = close_job,
+                                         .read_counters = read_counters,
+                                         .read_words = read_words_of,
+                                         .is_lost = is_lost};
+  return d;
+}
+
+void sml_dpdk_destroy(struct sml_dpdk *d) {
+  if (d == NULL) return;
+  sml_switch_jobs_clear(&d->jobs);
+  hang_up(d);
+  free(d->words);
+  free(d->values);
+  free(d);
+}
+
+struct sml_dataplane *sml_dpdk_dataplane(struct sml_dpdk *d) {
+  return &d->dataplane;
+}

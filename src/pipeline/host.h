@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A switch around DPDK's pipeline: its ports, which are DPDK's devices, and the copies of a packet for several of them.
+ * A packet goes from a device through the program to one of these ports of the program:
+ *   0 .. num_devices - 1   that device
+ *   num_devices            results: a copy for each receiver of the packet's job, with the receiver's addresses
+ *   num_devices + 1        flood: every device but that it came by
+ * One thread does all. */
+#ifndef SML_PIPELINE_HOST_H
+#define SML_PIPELINE_HOST_H
+
+#include <rte_mempool.h>
+
+#include "pipeline/frames.h"
+#include "pipeline/program.h"
+
+#define SML_HOST_MAX_DEVICES (SML_PROGRAM_MAX_PORTS - 2)
+#define SML_HOST_MAX_JOBS 1024u
+#define SML_HOST_MAX_REPLICAS 30u
+#define SML_HOST_BURST 32u
+
+struct sml_device {
+  uint16_t number; /* DPDK's */
+  uint32_t num_waiting;
+  struct rte_mbuf *waiting[SML_HOST_BURST]; /* to be sent when the burst is full or the pass ends */
+};
+
+struct sml_host {
+  struct sml_program program;
+  struct rte_mempool *pool;
+  uint32_t num_devices;
+  struct sml_device devices[SML_HOST_MAX_DEVICES];
+  uint8_t device_of[256]; /* by DPDK's number */
+  struct {
+    uint32_t num_replicas;
+    struct sml_replica replicas[SML_HOST_MAX_REPLICAS];
+  } jobs[SML_HOST_MAX_JOBS];
+  uint32_t cpu_device; /* UINT32_MAX: none yet */
+  struct sml_greeting greeting;
+  uint64_t num_received, num_sent, num_broken, num_refused; /* broken: shorter than it says; refused: by a device */
+};
+
+/* After rte_eal_init(): device_names are DPDK's. The host is large: not for the stack. False: a sentence on stderr. */
+bool sml_host_open(struct sml_host *h, const char *library, const char *const *device_names, uint32_t num_devices);
+void sml_host_close(struct sml_host *h);
+/* Takes what has come, and sends it on. Number of packets. */
+uint32_t sml_host_pass(struct sml_host *h);
+/* As it was opened: no entry, no receiver. False: h->program.error; it cannot go on. */
+bool sml_host_reset(struct sml_host *h);
+
+#endif
