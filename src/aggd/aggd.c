@@ -472,7 +472,13 @@ static void run_timers(struct sml_aggd *a) {
     sml_registry_on_timer(a->registry, a->now_ns);
     drain_effects(a);
   }
+  uint16_t job;
+  uint32_t epoch;
   a->watch_at_ns = sml_lanes_watch(a->lanes, a->now_ns);
+  while (sml_lanes_next_lost(a->lanes, &job, &epoch)) {
+    sml_registry_on_job_failed(a->registry, job, epoch, sml_lanes_failure(a->lanes));
+    drain_effects(a);
+  }
   report_broken(a);
   expire_lingering(a);
   if (a->accept_paused_until_ns && a->accept_paused_until_ns <= a->now_ns) watch_listener(a, true);

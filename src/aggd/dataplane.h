@@ -16,6 +16,21 @@ struct sml_dataplane_job {
   struct sml_place places[SML_SWITCH_MAX_CONTRIBUTORS]; /* of those that send */
 };
 
+/* What a switch counts its packets as. Below: the reasons of core/drop.h. */
+enum sml_at_switch {
+  SML_AT_SWITCH_FIRST = 32, /* updates: the first of a cell */
+  SML_AT_SWITCH_ADDED,
+  SML_AT_SWITCH_COMPLETED,
+  SML_AT_SWITCH_REPEATED, /* answered by the stored result */
+  SML_AT_SWITCH_PENDING,  /* answered by who is missing */
+  SML_AT_SWITCH_REPORTED, /* two ranks do not agree */
+  SML_AT_SWITCH_HELLO,
+  SML_AT_SWITCH_PUNTED,    /* for this daemon */
+  SML_AT_SWITCH_FORWARDED, /* nothing of ours */
+  SML_NUM_AT_SWITCH
+};
+_Static_assert(SML_NUM_DROPS <= 32, "reasons for drops have numbers of their own");
+
 /* Functions are called on the control thread, one at a time; each ends within seconds, whatever the switch does. */
 struct sml_dataplane {
   void *user;
@@ -27,8 +42,13 @@ struct sml_dataplane {
   /* A slot (relative) of the job that waits for the contributor, or UINT32_MAX. */
   uint32_t (*find_blocked)(void *user, uint16_t job, uint32_t contributor);
   void (*close_job)(void *user, uint16_t job); /* if it has it */
-  /* What the switch dropped since it was opened, by reason [SML_NUM_DROPS]. One that does not answer adds nothing. */
-  void (*add_drops)(void *user, uint64_t *num_drops);
+  /* How many packets the switch has counted as what, [SML_NUM_AT_SWITCH], in a moment. False: not all came in time, and
+   * the rest is as it was. */
+  bool (*read_counters)(void *user, uint64_t *counts);
+  /* The words of the job's cells, [2 * num_slots], in a moment. False: it has none, or they did not come in time. */
+  bool (*read_words)(void *user, uint16_t job, uint32_t *words_out);
+  /* Has the switch gone since it was last asked? Then why_out has a sentence. At once. NULL: nobody can tell. */
+  bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
 };
 
 #endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "aggd/dataplane.h"
+#include "aggd/switch_look.h"
 #include "ctl/contributors.h"
 #include "engine/fanout.h"
 
@@ -22,6 +23,11 @@ _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the n
 #define NUM_EVENT_KINDS 4u
 
 #define WATCH_NS (100 * SML_NS_PER_MS)
+/* A switch is asked for figures so often at most; what has not been asked for so long after that has to wait for the
+ * next time, and what was told so long ago says nothing. */
+#define LOOK_NS (1 * SML_NS_PER_S)
+#define LOOK_LONGEST_NS (100 * SML_NS_PER_MS)
+#define LOOK_OLDEST_NS (5 * SML_NS_PER_S)
 
 enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_START_ELSEWHERE, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
 
@@ -62,6 +68,10 @@ struct outside {
   uint32_t epoch, num_departed; /* num_departed: contributors, until one is reported to block */
   uint32_t departed[SML_SWITCH_MAX_CONTRIBUTORS]; /* 1 + the rank that went, by contributor; 0: none */
   uint16_t *contributors; /* [world_size] of each rank; NULL: the job is not started */
+  bool is_lost;           /* its switch has gone, and nobody was told yet */
+  uint32_t num_slots, num_contributors;
+  uint32_t *words;             /* [2 * num_slots] of its cells */
+  uint64_t asked_ns, words_ns; /* for them, and when they came; 0: never */
 };
 
 struct sml_lanes {
@@ -69,6 +79,8 @@ struct sml_lanes {
   const struct sml_dataplane *dataplane; /* NULL: engines sum */
   struct outside outside[SML_MAX_JOBS];
   uint64_t watch_at_ns; /* 0: there is nothing to watch for */
+  uint64_t look_ns, look_until_ns; /* when the switch was asked for figures, and until when it may be asked for more */
+  uint64_t counts[SML_NUM_AT_SWITCH], counts_ns; /* what it has told, and when all of that */
   char failure[512];
   struct sml_multicast multicast;
   int event_fd;
@@ -215,6 +227,7 @@ static void close_outside(struct sml_lanes *lanes, uint16_t job) {
   if (o->contributors == NULL) return;
   lanes->dataplane->close_job(lanes->dataplane->user, job);
   free(o->contributors);
+  free(o->words);
   *o = (struct outside){.num_departed = 0};
 }
 
@@ -232,17 +245,35 @@ static bool report_blocked(struct sml_lanes *lanes, uint16_t job) {
   return false;
 }
 
+static bool has_lost_switch(struct sml_lanes *lanes) {
+  const struct sml_dataplane *d = lanes->dataplane;
+  return d->is_lost != NULL && d->is_lost(d->user, lanes->failure, sizeof lanes->failure);
+}
+
 uint64_t sml_lanes_watch(struct sml_lanes *lanes, uint64_t now_ns) {
   if (lanes->watch_at_ns == 0) return SML_NEVER;
   if (now_ns < lanes->watch_at_ns) return lanes->watch_at_ns;
+  const bool is_lost = has_lost_switch(lanes);
   lanes->watch_at_ns = 0;
   for (uint32_t job = 0; job < SML_MAX_JOBS; job++) {
     struct outside *o = &lanes->outside[job];
-    if (o->num_departed == 0) continue;
-    if (report_blocked(lanes, (uint16_t)job)) o->num_departed = 0;
-    else lanes->watch_at_ns = now_ns + WATCH_NS;
+    if (o->contributors == NULL) continue;
+    o->is_lost = o->is_lost || is_lost;
+    if (o->num_departed > 0 && !o->is_lost && report_blocked(lanes, (uint16_t)job)) o->num_departed = 0;
+    if (o->num_departed > 0 || lanes->dataplane->is_lost != NULL) lanes->watch_at_ns = now_ns + WATCH_NS;
   }
   return lanes->watch_at_ns == 0 ? SML_NEVER : lanes->watch_at_ns;
+}
+
+bool sml_lanes_next_lost(struct sml_lanes *lanes, uint16_t *job_out, uint32_t *epoch_out) {
+  for (uint32_t job = 0; lanes->watch_at_ns != 0 && job < SML_MAX_JOBS; job++) {
+    if (!lanes->outside[job].is_lost) continue;
+    lanes->outside[job].is_lost = false;
+    *job_out = (uint16_t)job;
+    *epoch_out = lanes->outside[job].epoch;
+    return true;
+  }
+  return false;
 }
 
 const char *sml_lanes_failure(const struct sml_lanes *lanes) {
@@ -281,6 +312,49 @@ void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *
   }
 }
 
+/* ---- what a switch tells ---- */
+
+/* One that does not answer costs its patience once a time. */
+static void end_look(struct sml_lanes *lanes, bool is_told) {
+  if (!is_told) lanes->look_until_ns = 0;
+}
+
+const uint64_t *sml_lanes_count_at_switch(struct sml_lanes *lanes, uint64_t now_ns, uint64_t *read_ns_out) {
+  const struct sml_dataplane *d = lanes->dataplane;
+  if (d == NULL) return NULL;
+  if (lanes->look_ns == 0 || now_ns - lanes->look_ns >= LOOK_NS) {
+    lanes->look_ns = now_ns;
+    lanes->look_until_ns = now_ns + LOOK_LONGEST_NS;
+    const bool is_told = d->read_counters(d->user, lanes->counts);
+    if (is_told) lanes->counts_ns = now_ns;
+    end_look(lanes, is_told);
+  }
+  *read_ns_out = lanes->counts_ns;
+  return lanes->counts;
+}
+
+void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t now_ns, struct sml_job_look *look) {
+  const struct sml_dataplane *d = lanes->dataplane;
+  struct outside *o = &lanes->outside[job];
+  uint32_t missing[SML_SWITCH_MAX_CONTRIBUTORS] = {0};
+  look->is_at_switch = d != NULL;
+  if (d == NULL || o->contributors == NULL) return;
+  const bool is_old = o->asked_ns == 0 || now_ns - o->asked_ns >= LOOK_NS;
+  if (is_old && sml_clock_ns() < lanes->look_until_ns) {
+    o->asked_ns = now_ns;
+    const bool is_told = d->read_words(d->user, job, o->words);
+    if (is_told) o->words_ns = now_ns;
+    end_look(lanes, is_told);
+  }
+  look->has_slots = o->words_ns != 0 && now_ns - o->words_ns < LOOK_OLDEST_NS;
+  if (!look->has_slots) return;
+  sml_switch_look(o->words, o->num_slots, o->num_contributors, look, missing);
+  for (uint32_t r = 0; r < look->world_size; r++) { /* the lowest rank of each leads */
+    look->ranks[r].slots_missing = missing[o->contributors[r]];
+    missing[o->contributors[r]] = 0;
+  }
+}
+
 uint32_t sml_lanes_count(const struct sml_lanes *lanes) {
   return lanes->num_lanes;
 }
@@ -290,7 +364,7 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_
   struct lane *lane = &lanes->lanes[l];
   *port_out = sml_lanes_port(lanes, l);
   sml_aggregator_engine_drops(lane->engine, num_drops);
-  if (lanes->dataplane) lanes->dataplane->add_drops(lanes->dataplane->user, num_drops);
+  for (uint32_t d = 0; lanes->dataplane && d < SML_NUM_DROPS; d++) num_drops[d] += lanes->counts[d];
   lane->command.verb = VERB_LOOK;
   lane->command.look = NULL;
   lane->command.stats = stats_out;
@@ -325,9 +399,19 @@ static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_
   close_outside(lanes, job); /* an earlier epoch */
   lanes->failure[0] = 0;
   uint16_t *contributors = calloc(world_size, sizeof *contributors);
-  if (!contributors) return false;
+  uint32_t *words = calloc(2 * (size_t)is.num_slots, sizeof *words);
+  if (!contributors || !words) {
+    free(contributors);
+    free(words);
+    return false;
+  }
   for (uint32_t r = 0; r < world_size; r++) contributors[r] = (uint16_t)sml_contributor_of(start, r);
-  lanes->outside[job] = (struct outside){.epoch = start->epoch, .contributors = contributors};
+  lanes->outside[job] = (struct outside){.epoch = start->epoch,
+                                           .contributors = contributors,
+                                           .num_slots = is.num_slots,
+                                           .num_contributors = is.num_contributors,
+                                           .words = words};
+  if (lanes->watch_at_ns == 0) lanes->watch_at_ns = 1; /* at once */
   lane->command.verb = VERB_START_ELSEWHERE;
   lane->command.job = job;
   lane->command.epoch = start->epoch;
@@ -356,6 +440,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                                                .chunk_bytes = start->chunk_bytes,
                                                .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
                                                .is_switch_format = (start->features & SML_FEATURE_SWITCH) != 0,
+                                               .is_narrow = (start->features & SML_FEATURE_NARROW) != 0,
                                                .first_phase = start->first_phase,
                                                .first_chunk = start->first_chunk};
     memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(options), 64));

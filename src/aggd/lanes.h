@@ -29,9 +29,11 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                          const struct sml_ctl_start *start, const struct sml_key *key);
 /* Of a switch: a sentence about the last failure, "" without one. */
 const char *sml_lanes_failure(const struct sml_lanes *lanes);
-/* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event: when next, or
- * SML_NEVER. */
+/* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event, and whether
+ * the switch is still there: when next, or SML_NEVER. */
 uint64_t sml_lanes_watch(struct sml_lanes *lanes, uint64_t now_ns);
+/* The next job whose switch has gone, once each; sml_lanes_failure() says why. False: none left. */
+bool sml_lanes_next_lost(struct sml_lanes *lanes, uint16_t *job_out, uint32_t *epoch_out);
 void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
@@ -39,6 +41,11 @@ void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 uint32_t sml_lanes_count(const struct sml_lanes *lanes);
 /* For people who ask: adds every lane's figures of a job to the look. */
 void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look);
+/* Of a job that a switch sums: what is known of its slots, at most 5 s old. Asks the switch again after 1 s. */
+void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t now_ns, struct sml_job_look *look);
+/* What the switch has counted, [SML_NUM_AT_SWITCH], and when it said so, 0: never; likewise. NULL: there is none. */
+const uint64_t *sml_lanes_count_at_switch(struct sml_lanes *lanes, uint64_t now_ns, uint64_t *read_ns_out);
+/* Its drops: with those that the switch last told. */
 void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t lane, uint16_t *port_out,
                             struct sml_netio_stats *stats_out, uint64_t *num_drops); /* [SML_NUM_DROPS] */
 

@@ -34,7 +34,6 @@ static void look_at_lanes(struct sml_lanes *lanes, uint16_t number, const struct
   *does = (struct sml_job_look){
       .world_size = is->world_size, .num_lanes = sml_max_u32(is->num_lanes, 1), .ranks = ranks};
   sml_lanes_look(lanes, number, does);
-  does->ranks = NULL;
 }
 
 static void take_job(struct sml_snapshot *s, const struct sml_registry *registry, struct sml_lanes *lanes,
@@ -49,6 +48,8 @@ static void take_job(struct sml_snapshot *s, const struct sml_registry *registry
   job->first_rank = s->num_ranks;
   job->num_ranks = sml_registry_look_at_members(registry, number, s->taken_ns, all, room);
   look_at_lanes(lanes, number, &job->is, scratch, &job->does);
+  sml_lanes_look_at_switch(lanes, number, s->taken_ns, &job->does);
+  job->does.ranks = NULL;
   for (uint32_t i = 0; i < job->num_ranks; i++) {
     struct sml_rank_snapshot *rank = &s->ranks[s->num_ranks++];
     rank->member = all[i];
@@ -90,6 +91,9 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
   sml_registry_counts(registry, &s->counts);
   copy_history(s, history);
   s->num_lanes = sml_lanes_count(lanes);
+  const uint64_t *counts = sml_lanes_count_at_switch(lanes, now_ns, &s->at_switch.read_ns);
+  s->at_switch.is_there = counts != NULL;
+  if (counts) memcpy(s->at_switch.counts, counts, sizeof s->at_switch.counts);
   for (uint32_t l = 0; l < s->num_lanes; l++)
     sml_lanes_look_at_port(lanes, l, &s->lanes[l].port, &s->lanes[l].io, s->lanes[l].num_drops);
   for (uint32_t j = 0; s->num_jobs < num_jobs && j < SML_REGISTRY_MAX_JOBS; j++)

@@ -5,8 +5,8 @@
 #ifndef SML_AGGD_SNAPSHOT_H
 #define SML_AGGD_SNAPSHOT_H
 
+#include "aggd/dataplane.h"
 #include "ctl/registry.h"
-#include "engine/aggregator_engine.h"
 
 #define SML_MAX_ENDED 16u
 
@@ -25,6 +25,11 @@ struct sml_port_snapshot { /* one lane */
   uint32_t slots_used;
   uint64_t num_drops[SML_NUM_DROPS];
   struct sml_netio_stats io;
+};
+struct sml_switch_snapshot { /* that sums in place of the lanes' engines */
+  bool is_there;
+  uint64_t read_ns; /* when it last told all of its counters; 0: never */
+  uint64_t counts[SML_NUM_AT_SWITCH];
 };
 struct sml_tenant_snapshot {
   char name[SML_KEY_NAME_BYTES];
@@ -62,6 +67,7 @@ struct sml_snapshot {
   uint64_t num_happened[SML_NUM_HAPPENINGS];
   uint32_t num_lanes, num_jobs, num_ranks, num_ended, num_tenants;
   struct sml_port_snapshot lanes[SML_MAX_LANES];
+  struct sml_switch_snapshot at_switch;
   struct sml_ended_snapshot ended[SML_MAX_ENDED];
   struct sml_job_snapshot *jobs;
   struct sml_rank_snapshot *ranks;

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "dataplane/bmv2.h"
+#include "dataplane/dpdk.h"
+#include "dataplane/tofino.h"
 #include "switchd/http.h"
 #include "switchd/notify.h"
 #include "switchd/settings.h"
@@ -25,7 +27,9 @@ struct daemon {
   struct sml_trace_files trace_files;
   struct sml_aggd *aggd;
   struct sml_http *http;
-  struct sml_bmv2 *bmv2; /* NULL: no switch sums */
+  struct sml_bmv2 *bmv2; /* NULL: another one sums, or no switch */
+  struct sml_dpdk *dpdk;
+  struct sml_tofino *tofino;
   char addr_text[64];
 };
 
@@ -120,9 +124,36 @@ static void use_log_settings(const struct sml_settings *s) {
   sml_log_set_format(s->log_format);
 }
 
+static bool use_dpdk(struct daemon *d) {
+  struct sml_settings *s = &d->settings;
+  const struct sml_dpdk_options options = {.control = s->switch_runtime,
+                                           .packet_lanes = s->aggd.packet_lanes,
+                                           .pool_slots = s->aggd.pool_slots,
+                                           .cpu_port = (uint16_t)s->switch_cpu_port};
+  d->dpdk = sml_dpdk_create(&options);
+  if (!d->dpdk) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  s->aggd.dataplane = sml_dpdk_dataplane(d->dpdk);
+  return true;
+}
+
+static bool use_tofino(struct daemon *d) {
+  struct sml_settings *s = &d->settings;
+  const struct sml_tofino_options options = {.runtime = s->switch_addr,
+                                             .program = s->switch_program ? s->switch_program : "switchml",
+                                             .packet_lanes = s->aggd.packet_lanes,
+                                             .pool_slots = s->aggd.pool_slots,
+                                             .cpu_port = (uint16_t)s->switch_cpu_port};
+  d->tofino = sml_tofino_create(&options);
+  if (!d->tofino) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  s->aggd.dataplane = sml_tofino_dataplane(d->tofino);
+  return true;
+}
+
 static bool use_switch(struct daemon *d) {
   struct sml_settings *s = &d->settings;
   if (s->aggd.pool_slots == 0) s->aggd.pool_slots = SWITCH_SLOTS;
+  if (strcmp(s->dataplane, "dpdk-p4") == 0) return use_dpdk(d);
+  if (strcmp(s->dataplane, "tofino") == 0) return use_tofino(d);
   const struct sml_bmv2_options options = {.runtime = s->switch_addr,
                                            .packet_lanes = s->aggd.packet_lanes,
                                            .pool_slots = s->aggd.pool_slots,
@@ -157,6 +188,8 @@ static void stop(struct daemon *d) {
   sml_http_stop(d->http);
   if (d->aggd) sml_aggd_stop(d->aggd);
   sml_bmv2_destroy(d->bmv2);
+  sml_dpdk_destroy(d->dpdk);
+  sml_tofino_destroy(d->tofino);
   sml_settings_clear(&d->settings);
 }
 

@@ -3,6 +3,7 @@
  * letters, digits and . _ : / - only, so labels need no escapes. */
 #include "switchd/metrics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -106,6 +107,29 @@ static void put_lanes(const struct writer *w) {
               sml_drop_name((enum sml_drop)d), (unsigned long long)w->s->lanes[l].num_drops[d]);
 }
 
+/* --- a switch --- */
+
+static const struct {
+  const char *name;
+  enum sml_at_switch verdict;
+} switch_counts[] = {{"first", SML_AT_SWITCH_FIRST},         {"added", SML_AT_SWITCH_ADDED},
+                     {"completed", SML_AT_SWITCH_COMPLETED}, {"repeated", SML_AT_SWITCH_REPEATED},
+                     {"pending", SML_AT_SWITCH_PENDING},     {"reported", SML_AT_SWITCH_REPORTED},
+                     {"hello", SML_AT_SWITCH_HELLO},         {"punted", SML_AT_SWITCH_PUNTED},
+                     {"forwarded", SML_AT_SWITCH_FORWARDED}};
+
+/* Those that it dropped are among the lane's. */
+static void put_switch(const struct writer *w) {
+  const struct sml_switch_snapshot *is = &w->s->at_switch;
+  if (!is->is_there || is->read_ns == 0) return;
+  put_one(w, "switch_told_age_seconds", "gauge", "Since the switch that sums told its counters.",
+          age_s(w->s, is->read_ns));
+  begin(w, "switch_packets_total", "counter", "Packets at the switch that sums, by what became of them.");
+  for (size_t i = 0; i < SML_ARRAY_LEN(switch_counts); i++)
+    fprintf(w->stream, "switchml_switch_packets_total{verdict=\"%s\"} %llu\n", switch_counts[i].name,
+            (unsigned long long)is->counts[switch_counts[i].verdict]);
+}
+
 /* --- jobs --- */
 
 static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
@@ -129,19 +153,30 @@ static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct 
     job->is.submitted)                                                                                           \
   F("job_operations_completed_total", "counter", "Operations that every rank has completed.", job->is.completed) \
   F("job_slots", "gauge", "Slots of each of its lanes.", job->is.num_slots)                                      \
-  F("job_slots_waiting", "gauge", "Slots whose sum is not complete.", job->does.slots_waiting)                   \
-  F("job_sums_total", "counter", "Slots completed.", job->does.num_results)                                      \
-  F("job_last_sum_age_seconds", "gauge", "Since a slot was completed.", age_s(s, job->does.progress_ns))         \
-  F("job_received_packets_total", "counter", "Updates and probes of its ranks.", traffic.num_packets)            \
-  F("job_received_bytes_total", "counter", "UDP payload of those.", traffic.num_bytes)                           \
+  F("job_slots_waiting", "gauge", "Slots whose sum is not complete.", told(job, job->does.slots_waiting))        \
+  F("job_sums_total", "counter", "Slots completed.", ours(job, job->does.num_results))                           \
+  F("job_last_sum_age_seconds", "gauge", "Since a slot was completed.",                                          \
+    ours(job, 0) + age_s(s, job->does.progress_ns))                                                              \
+  F("job_received_packets_total", "counter", "Updates and probes of its ranks.",                                 \
+    ours(job, traffic.num_packets))                                                                              \
+  F("job_received_bytes_total", "counter", "UDP payload of those.", ours(job, traffic.num_bytes))                \
   F("job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",                \
-    traffic.num_retransmissions)                                                                                 \
-  F("job_repeated_results_total", "counter", "Results sent again to a rank.", traffic.num_repeats)
+    ours(job, traffic.num_retransmissions))                                                                      \
+  F("job_repeated_results_total", "counter", "Results sent again to a rank.", ours(job, traffic.num_repeats))
 
 static const struct family job_families[] = {JOB_FAMILIES(AS_FAMILY)};
 
 static void put_labels(const struct writer *w, const char *name, const struct sml_job_snapshot *job) {
   fprintf(w->stream, "switchml_%s{job_name=\"%s\",key=\"%s\"", name, job->is.name, job->is.key_name);
+}
+
+/* What only this daemon's own lanes know, or also a switch that answers: else there is no such series. */
+static double ours(const struct sml_job_snapshot *job, uint64_t value) {
+  return job->does.is_at_switch ? NAN : (double)value;
+}
+
+static double told(const struct sml_job_snapshot *job, uint64_t value) {
+  return job->does.is_at_switch && !job->does.has_slots ? NAN : (double)value;
 }
 
 static void put_job_values(const struct writer *w, const struct family *family, size_t f) {
@@ -151,6 +186,7 @@ static void put_job_values(const struct writer *w, const struct family *family, 
     if (w->is_shadowed[j]) continue;
     const struct sml_traffic traffic = traffic_of(s, job);
     const double values[] = {JOB_FAMILIES(AS_VALUE)};
+    if (isnan(values[f])) continue;
     put_labels(w, family->name, job);
     fprintf(w->stream, "} %.15g\n", values[f]);
   }
@@ -205,11 +241,12 @@ static void put_tenants(const struct writer *w) {
     rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)                                                \
   F("rank_operations_called_total", "counter", "Operations that the rank has called.", rank->member.submitted) \
   F("rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",  \
-    rank->look.traffic.num_packets)                                                                            \
-  F("rank_received_bytes_total", "counter", "UDP payload of those.", rank->look.traffic.num_bytes)             \
+    ours(job, rank->look.traffic.num_packets))                                                                 \
+  F("rank_received_bytes_total", "counter", "UDP payload of those.",                                           \
+    ours(job, rank->look.traffic.num_bytes))                                                                   \
   F("rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",                 \
-    rank->look.traffic.num_retransmissions)                                                                    \
-  F("rank_slots_missing", "gauge", "Slots that wait for it.", rank->look.slots_missing)
+    ours(job, rank->look.traffic.num_retransmissions))                                                         \
+  F("rank_slots_missing", "gauge", "Slots that wait for it.", told(job, rank->look.slots_missing))
 
 static const struct family rank_families[] = {RANK_FAMILIES(AS_FAMILY)};
 
@@ -222,6 +259,7 @@ static void put_rank_values(const struct writer *w, const struct family *family,
       const struct sml_rank_snapshot *rank = &s->ranks[job->first_rank + i];
       if (rank->member.is_gone || num_put++ >= SML_MAX_RANK_SERIES) continue;
       const double values[] = {RANK_FAMILIES(AS_VALUE)};
+      if (isnan(values[f])) continue;
       put_labels(w, family->name, job);
       fprintf(w->stream, ",rank=\"%u\"} %.15g\n", rank->member.rank, values[f]);
     }
@@ -258,6 +296,7 @@ char *sml_metrics_text(const struct sml_snapshot *s) {
     find_shadowed(&w);
     put_service(&w);
     put_lanes(&w);
+    put_switch(&w);
     put_tenants(&w);
     put_jobs(&w);
     put_ranks(&w);

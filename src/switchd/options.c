@@ -35,6 +35,7 @@ enum option_key {
   KEY_SWITCH_FORMAT,
   KEY_DATAPLANE,
   KEY_SWITCH,
+  KEY_SWITCH_PROGRAM,
   KEY_SWITCH_CPU_PORT,
   KEY_CONFIG,
   KEY_CHECK_CONFIG,
@@ -87,10 +88,17 @@ static const struct argp_option option_table[] = {
      "and retry. Default: never",
      0},
     {"dataplane", KEY_DATAPLANE, "WHAT", 0,
-     "Who sums: software, or bmv2: a simple_switch with SwitchML's program between this host and the ranks. Then with "
-     "--switch-format, one lane, and an address in --listen. Default software",
+     "Who sums: software, or what stands between this host and the ranks with SwitchML's program: bmv2, a "
+     "simple_switch; dpdk-p4, a switchml-pipeline; tofino, a Tofino (never run on one). Then with --switch-format, "
+     "one lane, and an address in --listen. Default software",
      0},
-    {"switch", KEY_SWITCH, "ADDRESS:PORT", 0, "The switch's runtime (Thrift). Default 127.0.0.1:9090", 0},
+    {"switch", KEY_SWITCH, "WHERE", 0,
+     "The switch's control: of bmv2 the address and port of its runtime (Thrift), default 127.0.0.1:9090; of dpdk-p4 "
+     "the path of its socket, default /run/switchml-pipeline; of tofino the address and port of gRPC, default "
+     "127.0.0.1:50052",
+     0},
+    {"switch-program", KEY_SWITCH_PROGRAM, "NAME", 0,
+     "Under which name a tofino has loaded SwitchML's program. Default switchml", 0},
     {"switch-cpu-port", KEY_SWITCH_CPU_PORT, "N", 0, "The switch's port to this host: 0 to 511. Default 0", 0},
     {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "error, warning, info or debug. Default info", 0},
     {"log-format", KEY_LOG_FORMAT, "FORMAT", 0, "text or json, one object a line. Default text", 0},
@@ -248,6 +256,10 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
   return true;
 }
 
+static bool is_switch(const char *text) {
+  return strcmp(text, "bmv2") == 0 || strcmp(text, "dpdk-p4") == 0 || strcmp(text, "tofino") == 0;
+}
+
 /* Of a file, of a word of a few, of what is parsed later. */
 static bool take_text(int key, const char *text, struct sml_settings *s, const struct reason *why) {
   static const char no_yes[] = "not yes or no";
@@ -260,8 +272,8 @@ static bool take_text(int key, const char *text, struct sml_settings *s, const s
     case KEY_CPUS:
       return expect(sml_cpus_parse(text, &s->aggd.cpus), text, "no list of processors, as in 0-3,8", why);
     case KEY_DATAPLANE:
-      s->dataplane = strcmp(text, "bmv2") == 0 ? text : NULL;
-      return expect(s->dataplane || strcmp(text, "software") == 0, text, "not software or bmv2", why);
+      s->dataplane = is_switch(text) ? text : NULL;
+      return expect(s->dataplane || strcmp(text, "software") == 0, text, "not software, bmv2, dpdk-p4 or tofino", why);
     case KEY_TRACE:
       return take_trace_level(text, &s->aggd.trace_level, why);
     case KEY_LOG_LEVEL:
@@ -286,6 +298,7 @@ bool sml_option_take(uint32_t number, const char *text, struct sml_settings *s, 
               {KEY_TRACE_DIR, &s->trace_folder},
               {KEY_HTTP, &s->http},
               {KEY_SWITCH, &s->switch_runtime},
+              {KEY_SWITCH_PROGRAM, &s->switch_program},
               {KEY_PORT_FILE, &s->port_file},
               {KEY_CONFIG, &s->config_path}};
   const int key = option_table[number].key;

@@ -22,7 +22,8 @@ struct sml_settings {
   enum sml_log_format log_format;
   const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *http, *trace_folder, *config_path;
   const char *dataplane, *switch_runtime; /* NULL: this daemon's own lanes */
-  struct sml_addr switch_addr;            /* of switch_runtime */
+  const char *switch_program;             /* NULL: switchml */
+  struct sml_addr switch_addr;            /* of switch_runtime, if it is an address */
   uint32_t switch_cpu_port;
   bool is_check; /* --check-config */
   struct sml_addr http_addr;

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 
 #include "aggd/key_reader.h"
+#include "dataplane/tofino.h"
 #include "switchd/config.h"
 
+#define BMV2_PORT 9090u
 #define MAX_BMV2_LANES 128u /* docs/p4.md, What ran where */
 #define SECTION_OF_TENANT "tenant "
 
@@ -196,16 +198,22 @@ static bool take_multicast(struct reading *r) {
 static bool take_switch(struct reading *r) {
   char reason[256], place[4096];
   struct sml_settings *s = r->s;
-  const char *runtime = s->switch_runtime ? s->switch_runtime : "127.0.0.1:9090";
   if (!s->dataplane) return true;
-  if (s->aggd.packet_lanes == 0 || s->aggd.num_lanes > 1)
-    return fail(r, STATUS_USAGE, "%s: bmv2 goes with --switch-format, as the program has it, and one lane",
+  const bool is_bmv2 = strcmp(s->dataplane, "bmv2") == 0, is_tofino = strcmp(s->dataplane, "tofino") == 0;
+  if (!s->switch_runtime) s->switch_runtime = is_bmv2 || is_tofino ? "127.0.0.1" : "/run/switchml-pipeline";
+  if (is_tofino && !sml_tofino_is_built())
+    return fail(r, STATUS_USAGE, "%s: this switchmld was built without libnghttp2, by which it would speak to a tofino",
                 place_of(s, "dataplane", place, sizeof place));
-  if (s->aggd.packet_lanes > MAX_BMV2_LANES)
+  if (s->aggd.packet_lanes == 0 || s->aggd.num_lanes > 1)
+    return fail(r, STATUS_USAGE, "%s: %s goes with --switch-format, as the program has it, and one lane",
+                place_of(s, "dataplane", place, sizeof place), s->dataplane);
+  if (!is_bmv2 && !is_tofino) return true;
+  if (is_bmv2 && s->aggd.packet_lanes > MAX_BMV2_LANES)
     return fail(r, STATUS_USAGE,
                 "%s: bmv2 takes at most %u lanes: answers to questions grow by more than a simple_switch has room for",
                 place_of(s, "dataplane", place, sizeof place), MAX_BMV2_LANES);
-  if (sml_addr_parse(runtime, 9090, &s->switch_addr, reason, sizeof reason)) return true;
+  const uint16_t port = is_tofino ? SML_TOFINO_PORT : BMV2_PORT;
+  if (sml_addr_parse(s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
 

@@ -17,6 +17,11 @@ static void put(json_t *object, const char *name, uint64_t value) {
   json_object_set_new(object, name, json_integer((json_int_t)value));
 }
 
+/* null: nobody knows. */
+static void put_known(json_t *object, const char *name, bool is_known, uint64_t value) {
+  json_object_set_new(object, name, is_known ? json_integer((json_int_t)value) : json_null());
+}
+
 static void put_text(json_t *object, const char *name, const char *text) {
   json_object_set_new(object, name, json_string(text));
 }
@@ -70,11 +75,12 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   put(object, "contributor", m->contributor);
   json_object_set_new(object, "leads", json_boolean(m->is_lead));
   if (!m->is_lead) return object;
-  put(object, "slots_missing", rank->look.slots_missing);
-  put(object, "packets", rank->look.traffic.num_packets);
-  put(object, "bytes", rank->look.traffic.num_bytes);
-  put(object, "retransmissions", rank->look.traffic.num_retransmissions);
-  put(object, "repeats", rank->look.traffic.num_repeats);
+  const bool is_ours = !job->does.is_at_switch;
+  put_known(object, "slots_missing", is_ours || job->does.has_slots, rank->look.slots_missing);
+  put_known(object, "packets", is_ours, rank->look.traffic.num_packets);
+  put_known(object, "bytes", is_ours, rank->look.traffic.num_bytes);
+  put_known(object, "retransmissions", is_ours, rank->look.traffic.num_retransmissions);
+  put_known(object, "repeats", is_ours, rank->look.traffic.num_repeats);
   return object;
 }
 
@@ -103,11 +109,12 @@ static void put_traffic(json_t *object, const struct sml_snapshot *s, const stru
     all.num_retransmissions += t->num_retransmissions;
     all.num_repeats += t->num_repeats;
   }
-  put(object, "packets", all.num_packets);
-  put(object, "bytes", all.num_bytes);
-  put(object, "retransmissions", all.num_retransmissions);
-  put(object, "repeats", all.num_repeats);
-  put(object, "sums", job->does.num_results);
+  const bool is_ours = !job->does.is_at_switch;
+  put_known(object, "packets", is_ours, all.num_packets);
+  put_known(object, "bytes", is_ours, all.num_bytes);
+  put_known(object, "retransmissions", is_ours, all.num_retransmissions);
+  put_known(object, "repeats", is_ours, all.num_repeats);
+  put_known(object, "sums", is_ours, job->does.num_results);
   put_drops(object, job->does.num_drops);
 }
 
@@ -133,16 +140,17 @@ static void put_slots(json_t *object, const struct sml_snapshot *s, const struct
   json_object_set_new(object, "shared_memory", json_boolean(job->is.is_one_host));
   json_object_set_new(object, "check", json_boolean(job->is.features & SML_FEATURE_CHECK));
   json_object_set_new(object, "retry", json_boolean(job->is.features & SML_FEATURE_RETRY));
-  put(object, "slots_waiting", job->does.slots_waiting);
-  put(object, "least_contributions", job->does.least_contributions);
-  put(object, "most_contributions", job->does.most_contributions);
+  const bool is_known = !job->does.is_at_switch || job->does.has_slots;
+  put_known(object, "slots_waiting", is_known, job->does.slots_waiting);
+  put_known(object, "least_contributions", is_known, job->does.least_contributions);
+  put_known(object, "most_contributions", is_known, job->does.most_contributions);
   put_age(object, "sum_s", s, job->does.progress_ns);
   for (uint32_t i = 0; i < job->does.num_cells; i++) {
     const uint8_t cell = job->does.cells[i];
     map[i] = cell == SML_CELL_UNUSED ? '.' : cell == SML_CELL_COMPLETE ? '#' : (char)('0' + cell);
   }
   map[job->does.num_cells] = 0;
-  put_text(object, "map", map);
+  json_object_set_new(object, "map", job->does.is_at_switch ? json_null() : json_string(map));
 }
 
 static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
@@ -184,6 +192,24 @@ static json_t *make_lane(const struct sml_port_snapshot *lane, bool is_for_tenan
   put(object, "tx_lost_packets", lane->io.tx_lost_frames);
   put(object, "system_calls", lane->io.system_calls);
   put_drops(object, lane->num_drops);
+  return object;
+}
+
+/* null: this daemon's own lanes sum. */
+static json_t *make_switch(const struct sml_snapshot *s) {
+  const uint64_t *counts = s->at_switch.counts;
+  if (!s->at_switch.is_there) return json_null();
+  json_t *object = json_object();
+  put_age(object, "told_s", s, s->at_switch.read_ns);
+  put(object, "updates", counts[SML_AT_SWITCH_FIRST] + counts[SML_AT_SWITCH_ADDED] + counts[SML_AT_SWITCH_COMPLETED]);
+  put(object, "sums", counts[SML_AT_SWITCH_COMPLETED]);
+  put(object, "repeats", counts[SML_AT_SWITCH_REPEATED]);
+  put(object, "pending", counts[SML_AT_SWITCH_PENDING]);
+  put(object, "reports", counts[SML_AT_SWITCH_REPORTED]);
+  put(object, "hellos", counts[SML_AT_SWITCH_HELLO]);
+  put(object, "punted", counts[SML_AT_SWITCH_PUNTED]);
+  put(object, "forwarded", counts[SML_AT_SWITCH_FORWARDED]);
+  put_drops(object, counts);
   return object;
 }
 
@@ -246,6 +272,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
   for (uint32_t l = 0; l < s->num_lanes; l++)
     json_array_append_new(lanes, make_lane(&s->lanes[l], is_for_tenant));
   json_object_set_new(root, "lanes", lanes);
+  if (!is_for_tenant) json_object_set_new(root, "switch", make_switch(s));
   json_object_set_new(root, "links", make_links());
   if (is_for_tenant) return;
   put_text(root, "address", s->address);
