@@ -6,7 +6,8 @@
  * and the old word comes out unless the packet is stale. So a cell that was never used needs a valid word: the
  * register is made with one, and the control plane writes (0, WORD_VALID), not zeros, when it gives out slots. A
  * packet that is newer by 4 phases looks like one of the same phase; no member can be there. Rules are tables of
- * constants here: a gateway compares too little.
+ * constants here: a gateway compares too little. The control is this target's own, in the order of its stages; tables,
+ * rules and outcomes are those of common/aggregate.p4.
  * One wire a cell is not remembered: a PROBE carries that of its chunk, and tags tell operations apart. */
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
@@ -16,8 +17,10 @@
 #endif
 #include "common/headers.p4"
 
-#define PAYLOAD_FULL 1 /* meta_t.has_lanes */
+#define PAYLOAD_FULL 1 /* meta_t.payload */
 #define PAYLOAD_BARE 2
+#define TAG_STORE 1 /* meta_t.at_tag */
+#define TAG_COMPARE 2
 
 struct cell_t {
   bit<32> phase;
@@ -28,209 +31,149 @@ struct tag_t {
   bit<32> first;
 }
 
-control Kind(inout headers_t hdr, inout meta_t m) {
-  action is_kind(bit<8> kind) {
-    m.kind = kind;
-  }
-  action is_bad(bit<8> reason) {
-    m.kind = KIND_NONE;
-    m.verdict = reason;
-  }
-  table kinds {
-    key = {
-      hdr.sml.version_type: ternary;
-      hdr.sml.flags: ternary;
-      hdr.sml.wire_reducer: ternary;
-      m.has_lanes: ternary;
-    }
-    actions = { is_kind; is_bad; }
-    const default_action = is_bad(BAD_TYPE);
-    const entries = {
-      (HEAD_HELLO, _, _, _): is_kind(KIND_HELLO);
-      (_, FLAG_KEYED &&& FLAG_KEYED, _, _): is_bad(BAD_KEY);
-      (HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL): is_kind(KIND_UPDATE);
-      (HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL): is_kind(KIND_UPDATE);
-      (HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _): is_bad(BAD_LENGTH);
-      (HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _): is_bad(BAD_LENGTH);
-      (HEAD_PROBE, 0 &&& 0xffb6, WIRE_SUM, PAYLOAD_BARE): is_kind(KIND_PROBE);
-      (HEAD_PROBE, 0 &&& 0xffb6, WIRE_MAX, PAYLOAD_BARE): is_kind(KIND_PROBE);
-      (HEAD_PROBE, 0 &&& 0xffb6, WIRE_SUM, _): is_bad(BAD_LENGTH);
-      (HEAD_PROBE, 0 &&& 0xffb6, WIRE_MAX, _): is_bad(BAD_LENGTH);
-      (0x10 &&& 0xf0, _, _, _): is_bad(BAD_TYPE);
-      (_, _, _, _): is_bad(BAD_VERSION);
-    }
-    size = 16;
-  }
-  apply {
-    kinds.apply();
-  }
+/* What stateful ALUs take and give lies in whole containers. */
+#define PIN(field) @pa_container_size("ingress", field, 32)
+PIN("hdr.sml.phase")
+PIN("hdr.sml.tag")
+PIN("hdr.sml.chunk")
+PIN("m.me")
+PIN("m.full")
+PIN("m.last")
+PIN("m.y")
+PIN("m.x")
+PIN("m.s")
+PIN("m.first")
+/* Two tables of a stage cannot write to one container. */
+#define ALONE(field) @pa_container_size("ingress", field, 8) @pa_solitary("ingress", field)
+ALONE("m.is_ours")
+ALONE("m.is_member")
+ALONE("m.is_inside")
+struct tna_meta_t {
+  bit<8> payload;   /* what the parser found behind the head */
+  bit<8> is_ours;   /* what the first tables found */
+  bit<8> is_member;
+  bit<8> is_inside;
+  bit<8> is_checked;
+  bit<16> cpu_port;
+  bit<32> me;
+  bit<32> full;
+  bit<32> last;
+  bit<16> cursor;
+  bit<16> group;
+  bit<16> port;
+  bit<16> index;
+  bit<32> y;        /* PENDING: the ranks that are missing */
+  bit<32> x;
+  bit<32> s;
+  bit<8> op;
+  bit<8> at_tag;
+  bit<32> first;
+  bit<8> verdict;
+  bit<8> way;
+  bit<1> is_rewritten;
 }
 
-control State(inout headers_t hdr, inout meta_t m) {
-  Register<cell_t, bit<32>>(CELLS, {0, WORD_VALID}) cells;
-  RegisterAction<cell_t, bit<32>, bit<32>>(cells) contribute = {
-    void apply(inout cell_t cell, out bit<32> word) {
-      word = 0;
-      if (hdr.sml.phase >= cell.phase) word = cell.word;
-      if (hdr.sml.phase > cell.phase) {
-        cell.word = m.me;
-        cell.phase = hdr.sml.phase;
-      } else if (hdr.sml.phase == cell.phase) {
-        cell.word = cell.word | m.me;
-      }
-    }
-  };
-  RegisterAction<cell_t, bit<32>, bit<32>>(cells) look = {
-    void apply(inout cell_t cell, out bit<32> word) {
-      word = 0;
-      if (hdr.sml.phase >= cell.phase) word = cell.word;
-    }
-  };
-  action take() {
-    m.word = contribute.execute(m.index);
-  }
-  action ask() {
-    m.word = look.execute(m.index);
-  }
-  table access {
-    key = { m.kind: exact; }
-    actions = { take; ask; }
-    const entries = {
-      KIND_UPDATE: take();
-      KIND_PROBE: ask();
-    }
-    size = 2;
-  }
-  apply {
-    access.apply();
-    m.y = m.word ^ m.full;
-    m.x = m.word ^ m.last;
-    m.s = m.word & m.me;
-  }
-}
-
-control Decide(inout headers_t hdr, inout meta_t m) {
-  action is_verdict(bit<8> verdict, bit<8> op) {
-    m.verdict = verdict;
-    m.op = op;
-    m.missing = m.y & WORD_RANKS;
-  }
-  action is_new_to_it() { /* a question about what nobody has sent yet */
-    m.verdict = ASKED;
-    m.op = OP_NONE;
-    m.missing = m.full & WORD_RANKS;
-  }
-  table rules {
-    key = {
-      m.y: ternary;
-      m.x: ternary;
-      m.s: ternary;
-      m.kind: ternary;
-      hdr.sml.wire_reducer: ternary;
-      hdr.sml.flags: ternary;
-    }
-    actions = { is_verdict; is_new_to_it; }
-    const default_action = is_verdict(DUPLICATE, OP_NONE);
-    const entries = {
-      (WORD_VALID &&& WORD_VALID, _, _, _, _, _): is_verdict(STALE_PHASE, OP_NONE);
-      (WORD_TURN &&& WORD_TURN, _, _, KIND_UPDATE, _, _): is_verdict(FIRST, OP_WRITE);
-      (WORD_TURN &&& WORD_TURN, _, _, _, _, _): is_new_to_it();
-      (0, _, _, _, _, _): is_verdict(REPEATED, OP_READ);
-      (_, _, _, KIND_PROBE, _, _): is_verdict(ASKED, OP_NONE);
-      (_, 0, _, _, WIRE_SUM, _): is_verdict(COMPLETED, OP_ADD);
-      (_, 0, _, _, _, _): is_verdict(COMPLETED, OP_MAX);
-      (_, _, 0 &&& WORD_RANKS, _, WIRE_SUM, _): is_verdict(ADDED, OP_ADD);
-      (_, _, 0 &&& WORD_RANKS, _, _, _): is_verdict(ADDED, OP_MAX);
-      (_, _, _, _, _, FLAG_RETRANSMISSION &&& FLAG_RETRANSMISSION): is_verdict(NEEDLESS, OP_NONE);
-    }
-    size = 16;
-  }
-  apply {
-    rules.apply();
-  }
-}
-
-control Missing(inout headers_t hdr, inout meta_t m) {
-  apply {
-    hdr.missing.ranks = m.missing[7:0] ++ m.missing[15:8] ++ m.missing[23:16] ++ m.missing[31:24];
-  }
-}
-
-control Tag(inout headers_t hdr, inout meta_t m) {
-  Register<tag_t, bit<32>>(CELLS) tags;
-  RegisterAction<tag_t, bit<32>, bit<32>>(tags) store = {
+control Tag(inout headers_t hdr, inout tna_meta_t m) {
+  Register<tag_t, bit<16>>(CELLS) tags;
+  RegisterAction<tag_t, bit<16>, bit<32>>(tags) store = {
     void apply(inout tag_t cell) {
       cell.tag = hdr.sml.tag;
       cell.first = (bit<32>)hdr.sml.rank + 1;
     }
   };
-  RegisterAction<tag_t, bit<32>, bit<32>>(tags) compare = {
+  RegisterAction<tag_t, bit<16>, bit<32>>(tags) compare = {
     void apply(inout tag_t cell, out bit<32> first) {
       first = 0;
       if (cell.tag != hdr.sml.tag) first = cell.first;
     }
   };
-  bit<32> first;
-  apply {
-    first = 0;
-    if (m.verdict == FIRST) {
-      store.execute(m.index);
-    } else if (m.y & (WORD_VALID | WORD_TURN) == 0) {
-      first = compare.execute(m.index);
+  action do_store() {
+    store.execute(m.index);
+  }
+  action do_compare() {
+    m.first = compare.execute(m.index);
+  }
+  table tag {
+    key = { m.at_tag: exact; }
+    actions = { do_store; do_compare; @defaultonly NoAction; }
+    const default_action = NoAction();
+    const entries = {
+      TAG_STORE: do_store();
+      TAG_COMPARE: do_compare();
     }
-    m.first = first[7:0];
+    size = 2;
+  }
+  apply {
+    tag.apply();
   }
 }
 
-control Grant(inout headers_t hdr, inout meta_t m) {
-  Register<bit<32>, bit<16>>(CURSORS) cursors;
+control Draw(inout headers_t hdr, inout tna_meta_t m) {
+  @name(".cursors") Register<bit<32>, bit<16>>(CURSORS) cursors;
   RegisterAction<bit<32>, bit<16>, bit<32>>(cursors) draw = {
     void apply(inout bit<32> cursor, out bit<32> grant) {
       grant = cursor;
       cursor = cursor + 1;
     }
   };
-  Register<bit<32>, bit<32>>(CELLS) grants;
-  RegisterAction<bit<32>, bit<32>, bit<32>>(grants) store = {
+  apply {
+    if (m.verdict == COMPLETED) hdr.sml.chunk = draw.execute(m.cursor);
+  }
+}
+
+control Grant(inout headers_t hdr, inout tna_meta_t m) {
+  Register<bit<32>, bit<16>>(CELLS) grants;
+  RegisterAction<bit<32>, bit<16>, bit<32>>(grants) store = {
     void apply(inout bit<32> grant) {
       grant = hdr.sml.chunk;
     }
   };
-  RegisterAction<bit<32>, bit<32>, bit<32>>(grants) load = {
+  RegisterAction<bit<32>, bit<16>, bit<32>>(grants) load = {
     void apply(inout bit<32> grant, out bit<32> chunk) {
       chunk = grant;
     }
   };
-  apply {
-    if (m.verdict == COMPLETED) hdr.sml.chunk = draw.execute(m.cursor);
-    if (m.verdict == COMPLETED) {
-      store.execute(m.index);
-    } else if (m.verdict == REPEATED) {
-      hdr.sml.chunk = load.execute(m.index);
+  action do_store() {
+    store.execute(m.index);
+  }
+  action do_load() {
+    hdr.sml.chunk = load.execute(m.index);
+  }
+  table grant {
+    key = { m.verdict: exact; }
+    actions = { do_store; do_load; @defaultonly NoAction; }
+    const default_action = NoAction();
+    const entries = {
+      COMPLETED: do_store();
+      REPEATED: do_load();
     }
+    size = 2;
+  }
+  apply {
+    grant.apply();
   }
 }
 
-control Lane(inout bit<32> value, inout meta_t m) {
-  Register<bit<32>, bit<32>>(CELLS) values;
-  RegisterAction<bit<32>, bit<32>, bit<32>>(values) write = {
+control Lane(inout bit<32> value, inout tna_meta_t m) {
+  Register<bit<32>, bit<16>>(CELLS) values;
+  RegisterAction<bit<32>, bit<16>, bit<32>>(values) write = {
     void apply(inout bit<32> cell) {
       cell = value;
     }
   };
-  RegisterAction<bit<32>, bit<32>, bit<32>>(values) add = {
+  RegisterAction<bit<32>, bit<16>, bit<32>>(values) add = {
     void apply(inout bit<32> cell, out bit<32> sum) {
       cell = cell + value;
       sum = cell;
     }
   };
-  RegisterAction<bit<32>, bit<32>, bit<32>>(values) largest = {
+  RegisterAction<bit<32>, bit<16>, bit<32>>(values) largest = {
     void apply(inout bit<32> cell, out bit<32> sum) {
       cell = max(cell, value);
       sum = cell;
     }
   };
-  RegisterAction<bit<32>, bit<32>, bit<32>>(values) read = {
+  RegisterAction<bit<32>, bit<16>, bit<32>>(values) read = {
     void apply(inout bit<32> cell, out bit<32> sum) {
       sum = cell;
     }
@@ -264,7 +207,7 @@ control Lane(inout bit<32> value, inout meta_t m) {
   }
 }
 
-control Sum(inout headers_t hdr, inout meta_t m) {
+control Sum(inout headers_t hdr, inout tna_meta_t m) {
 #define MAKE_LANE(b, i) Lane() lane_##b##_##i;
 #define APPLY_LANE(b, i) lane_##b##_##i.apply(hdr.lanes_##b.v##i, m);
 #define MAKE_BLOCK(b) EACH_LANE(MAKE_LANE, b)
@@ -275,17 +218,329 @@ control Sum(inout headers_t hdr, inout meta_t m) {
   }
 }
 
-#include "common/aggregate.p4"
+/* In the order of the stages. 0: the first three tables and the index; 1: the cell; 2: the rules; 3 .. 11: tag, cursor,
+ * grant and lanes, of which none waits for another but the grant; beside them where the packet goes. */
+control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic) {
+  Tag() tag;
+  Draw() draw;
+  Grant() grant;
+  Sum() sum;
+  Hash<bit<16>>(HashAlgorithm_t.IDENTITY) index_of;
+  Hash<bit<32>>(HashAlgorithm_t.IDENTITY) bytes_of;
+  Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_high;
+  Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_low;
+
+  @name(".is_ours") action is_ours(bit<16> cpu_port) {
+    m.is_ours = 1;
+    m.cpu_port = cpu_port;
+  }
+  @name(".aggregator") table aggregator {
+    key = {
+      hdr.ipv4.dst: exact @name("dst");
+      hdr.udp.dst_port: exact @name("dst_port");
+    }
+    actions = { is_ours; NoAction; }
+    default_action = NoAction();
+    size = 256;
+  }
+
+  @name(".is_member") action is_member(bit<32> me, bit<32> full, bit<32> last, bit<16> cursor, bit<16> group,
+                                       bit<16> port, bit<8> is_checked) {
+    m.is_member = 1;
+    m.me = me;
+    m.full = full;
+    m.last = last;
+    m.cursor = cursor;
+    m.group = group;
+    m.port = port;
+    m.is_checked = is_checked;
+  }
+  @name(".member") table member {
+    key = {
+      hdr.sml.job: exact @name("job");
+      hdr.sml.epoch: exact @name("epoch");
+      hdr.sml.rank: exact @name("rank");
+      hdr.sml.phase[1:1]: exact @name("turn");
+      hdr.ipv4.src: exact @name("src");
+      hdr.udp.src_port: exact @name("src_port");
+      hdr.udp.dst_port: exact @name("dst_port");
+    }
+    actions = { is_member; NoAction; }
+    default_action = NoAction();
+    size = 4096;
+  }
+
+  @name(".is_inside") action is_inside() {
+    m.is_inside = 1;
+  }
+  @name(".window") table window {
+    key = {
+      hdr.sml.job: exact @name("job");
+      hdr.sml.slot: ternary @name("slot");
+    }
+    actions = { is_inside; NoAction; }
+    default_action = NoAction();
+    size = 1024;
+  }
+
+  @name(".forward") action forward(bit<16> port) {
+    m.way = WAY_PORT;
+    m.port = port;
+  }
+  @name(".flood") action flood(bit<16> group) {
+    m.way = WAY_GROUP;
+    m.group = group;
+  }
+  @name(".discard") action discard() {
+    m.way = WAY_DROP;
+  }
+  @name(".l2") table l2 {
+    key = { hdr.ethernet.dst: exact @name("dst"); }
+    actions = { forward; flood; discard; }
+    default_action = flood(1);
+    size = 4096;
+  }
+
+  /* The cell: newer starts over, equal adds a bit; the old word comes out, 0 if the packet is stale. */
+  @name(".cells") Register<cell_t, bit<16>>(CELLS, {0, WORD_VALID}) cells;
+  RegisterAction<cell_t, bit<16>, bit<32>>(cells) contribute = {
+    void apply(inout cell_t cell, out bit<32> word) {
+      word = 0;
+      if (hdr.sml.phase > cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
+      if (hdr.sml.phase > cell.phase) {
+        cell.word = m.me;
+        cell.phase = hdr.sml.phase;
+      } else if (hdr.sml.phase == cell.phase) {
+        cell.word = cell.word | m.me;
+      }
+    }
+  };
+  RegisterAction<cell_t, bit<16>, bit<32>>(cells) look = {
+    void apply(inout cell_t cell, out bit<32> word) {
+      word = 0;
+      if (hdr.sml.phase >= cell.phase) word = cell.word;
+    }
+  };
+  action take() {
+    bit<32> word = contribute.execute(m.index);
+    m.y = word ^ m.full;
+    m.x = word ^ m.last;
+    m.s = word & m.me;
+  }
+  action ask() {
+    bit<32> word = look.execute(m.index);
+    m.y = word ^ m.full;
+    m.x = word ^ m.last;
+    m.s = word & m.me;
+  }
+  action is_hello() {
+    m.verdict = GREETED;
+  }
+  action is_other(bit<8> verdict) {
+    m.verdict = verdict;
+  }
+#define UPDATE_OF(wire) \
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _): is_other(PUNTED); \
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _): is_other(BAD_SLOT);
+#define PROBE_OF(wire) \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _): is_other(PUNTED); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _): is_other(BAD_SLOT); \
+      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _): ask(); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _): is_other(BAD_LENGTH);
+  table access {
+    key = {
+      m.is_ours: ternary;
+      hdr.sml.version_type: ternary;
+      hdr.sml.flags: ternary;
+      hdr.sml.wire_reducer: ternary;
+      m.payload: ternary;
+      m.is_member: ternary;
+      m.is_inside: ternary;
+      m.is_checked: ternary;
+    }
+    actions = { take; ask; is_hello; is_other; }
+    const default_action = is_other(FORWARDED);
+    const entries = {
+      (0, _, _, _, _, _, _, _): is_other(FORWARDED);
+      (_, HEAD_HELLO, _, _, _, _, _, _): is_hello();
+      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _): is_other(BAD_KEY);
+      UPDATE_OF(WIRE_SUM)
+      (_, HEAD_UPDATE, 0 &&& 0xfffe, WIRE_SUM, PAYLOAD_FULL, _, _, 0): take();
+      (_, HEAD_UPDATE, FLAG_CHECKED &&& 0xfffe, WIRE_SUM, PAYLOAD_FULL, _, _, 1): take();
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _): is_other(BAD_LENGTH);
+      UPDATE_OF(WIRE_MAX)
+      (_, HEAD_UPDATE, 0 &&& 0xfffe, WIRE_MAX, PAYLOAD_FULL, _, _, _): take();
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _): is_other(BAD_LENGTH);
+      PROBE_OF(WIRE_SUM)
+      PROBE_OF(WIRE_MAX)
+      (_, 0x10 &&& 0xf0, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, _, _, _, _, _, _, _): is_other(BAD_VERSION);
+    }
+    size = 32;
+  }
+
+  action is_verdict(bit<8> verdict, bit<8> op, bit<8> at_tag) {
+    m.verdict = verdict;
+    m.op = op;
+    m.at_tag = at_tag;
+  }
+  action is_new_to_it() { /* a question about what nobody has sent yet */
+    m.verdict = ASKED;
+    m.y = m.full & WORD_RANKS;
+  }
+  table rules {
+    key = {
+      m.y: ternary;
+      m.x: ternary;
+      m.s: ternary;
+      hdr.sml.version_type: ternary;
+      hdr.sml.wire_reducer: ternary;
+      hdr.sml.flags: ternary;
+    }
+    actions = { is_verdict; is_new_to_it; }
+    const default_action = is_verdict(DUPLICATE, OP_NONE, TAG_COMPARE);
+    const entries = {
+      (WORD_VALID &&& WORD_VALID, _, _, _, _, _): is_verdict(STALE_PHASE, OP_NONE, 0);
+      (WORD_TURN &&& WORD_TURN, _, _, HEAD_UPDATE, _, _): is_verdict(FIRST, OP_WRITE, TAG_STORE);
+      (WORD_TURN &&& WORD_TURN, _, _, _, _, _): is_new_to_it();
+      (0, _, _, _, _, _): is_verdict(REPEATED, OP_READ, TAG_COMPARE);
+      (_, _, _, HEAD_PROBE, _, _): is_verdict(ASKED, OP_NONE, TAG_COMPARE);
+      (_, 0, _, _, WIRE_SUM, _): is_verdict(COMPLETED, OP_ADD, TAG_COMPARE);
+      (_, 0, _, _, _, _): is_verdict(COMPLETED, OP_MAX, TAG_COMPARE);
+      (_, _, 0 &&& WORD_RANKS, _, WIRE_SUM, _): is_verdict(ADDED, OP_ADD, TAG_COMPARE);
+      (_, _, 0 &&& WORD_RANKS, _, _, _): is_verdict(ADDED, OP_MAX, TAG_COMPARE);
+      (_, _, _, _, _, FLAG_RETRANSMISSION &&& FLAG_RETRANSMISSION): is_verdict(NEEDLESS, OP_NONE, TAG_COMPARE);
+    }
+    size = 16;
+  }
+
+  action punt() {
+    m.way = WAY_PORT;
+    m.port = m.cpu_port;
+  }
+  action greet() {
+    hdr.sml.slot = (bit<16>)intrinsic.ingress_port;
+    hdr.udp.checksum = 0;
+    punt();
+  }
+  /* A packet from the aggregator to who sent this one. */
+  action answer() {
+    bit<48> mac = hdr.ethernet.dst;
+    bit<32> ip = hdr.ipv4.dst;
+    bit<16> port = hdr.udp.dst_port;
+    hdr.ethernet.dst = hdr.ethernet.src;
+    hdr.ethernet.src = mac;
+    hdr.ipv4.dst = hdr.ipv4.src;
+    hdr.ipv4.src = ip;
+    hdr.udp.dst_port = hdr.udp.src_port;
+    hdr.udp.src_port = port;
+    m.is_rewritten = 1;
+    hdr.ipv4.id = 0;
+    hdr.ipv4.ttl = 64;
+    hdr.udp.checksum = 0;
+    hdr.sml.crc32c = 0;
+  }
+#define SHOW_BLOCK(b) hdr.lanes_##b.setValid();
+#define HIDE_BLOCK(b) hdr.lanes_##b.setInvalid();
+  action result(bit<16> flags, bit<8> way) {
+    answer();
+    m.way = way;
+    hdr.ipv4.total_bytes = IPV4_FULL;
+    hdr.udp.num_bytes = UDP_FULL;
+    hdr.sml.version_type = HEAD_RESULT;
+    hdr.sml.rank = 0;
+    hdr.sml.payload_bytes = LANE_BYTES;
+    hdr.sml.flags = flags;
+    EACH_BLOCK(SHOW_BLOCK)
+  }
+  action pend() {
+    answer();
+    m.way = WAY_PORT;
+    hdr.ipv4.total_bytes = IPV4_BARE + 4;
+    hdr.udp.num_bytes = UDP_BARE + 4;
+    hdr.sml.version_type = HEAD_PENDING;
+    hdr.sml.payload_bytes = 4;
+    hdr.sml.flags = 0;
+    hdr.missing.setValid();
+    EACH_BLOCK(HIDE_BLOCK)
+  }
+  /* Two members do not agree: switchmld hears of it and ends the job. */
+  action report() {
+    m.verdict = REPORTED;
+    m.is_rewritten = 1;
+    hdr.ipv4.total_bytes = IPV4_BARE;
+    hdr.udp.num_bytes = UDP_BARE;
+    hdr.udp.checksum = 0;
+    hdr.sml.version_type = HEAD_REPORT;
+    hdr.sml.payload_bytes = 0;
+    hdr.sml.chunk = m.first - 1;
+    EACH_BLOCK(HIDE_BLOCK)
+    punt();
+  }
+  table outcome {
+    key = {
+      m.verdict: ternary;
+      m.first: ternary;
+      hdr.sml.wire_reducer: ternary;
+      m.is_checked: ternary;
+    }
+    actions = { result; pend; report; punt; greet; NoAction; }
+    const default_action = NoAction();
+    const entries = {
+      (COMPLETED, 0, WIRE_SUM, 1): result(FLAG_CHECKED, WAY_GROUP);
+      (COMPLETED, 0, _, _): result(0, WAY_GROUP);
+      (REPEATED, 0, WIRE_SUM, 1): result(FLAG_RETRANSMISSION | FLAG_CHECKED, WAY_PORT);
+      (REPEATED, 0, _, _): result(FLAG_RETRANSMISSION, WAY_PORT);
+      (ASKED, 0, _, _): pend();
+      (NEEDLESS, 0, _, _): pend();
+      (PUNTED, _, _, _): punt();
+      (GREETED, _, _, _): greet();
+      (_, 0, _, _): NoAction();
+      (_, _, _, _): report();
+    }
+    size = 16;
+  }
+
+  apply {
+    if (hdr.sml.isValid()) {
+      m.index = index_of.get({hdr.sml.slot[14:0], hdr.sml.phase[0:0]});
+      aggregator.apply();
+      member.apply();
+      window.apply();
+    }
+    switch (access.apply().action_run) {
+      take:
+      ask: {
+        rules.apply();
+      }
+      is_hello: {
+        hdr.sml.phase = mac_high.get({hdr.ethernet.src[47:16]});
+        if (m.verdict == GREETED) hdr.sml.tag = mac_low.get({16w0, hdr.ethernet.src[15:0]}); /* a table of its own */
+      }
+    }
+    tag.apply(hdr, m);
+    draw.apply(hdr, m);
+    sum.apply(hdr, m);
+    hdr.missing.ranks = bytes_of.get({m.y[7:0], m.y[15:8], m.y[23:16], m.y[31:24]});
+    if (m.is_ours == 0) {
+      l2.apply();
+    } else {
+      outcome.apply();
+    }
+    grant.apply(hdr, m);
+  }
+}
 
 #define EXTRACT_BLOCK(b) packet.extract(hdr.lanes_##b);
 #define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
 
-parser IngressParse(packet_in packet, out headers_t hdr, out meta_t m, out ingress_intrinsic_metadata_t intrinsic) {
+parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out ingress_intrinsic_metadata_t intrinsic) {
   state start {
     packet.extract(intrinsic);
     packet.advance(PORT_METADATA_SIZE);
-    m.has_lanes = 0;
-    m.is_rewritten = 0;
     packet.extract(hdr.ethernet);
     transition select(hdr.ethernet.type) {
       ETHERTYPE_IPV4: parse_ipv4;
@@ -301,40 +556,51 @@ parser IngressParse(packet_in packet, out headers_t hdr, out meta_t m, out ingre
   }
   state parse_udp {
     packet.extract(hdr.udp);
-    transition select(hdr.udp.num_bytes) {
-      0 &&& 0xffe0: accept;
-      0x20 &&& 0xfff8: accept;
-      default: parse_sml;
+    transition select(hdr.udp.num_bytes, hdr.ipv4.total_bytes) {
+      (UDP_FULL, IPV4_FULL): parse_full;
+      (UDP_BARE, IPV4_BARE): parse_none;
+      (0 &&& 0xffe0, _): accept;
+      (0x20 &&& 0xfff8, _): accept;
+      default: parse_other;
     }
   }
-  state parse_sml {
+  state parse_other {
     packet.extract(hdr.sml);
-    transition select(hdr.sml.version_type, hdr.udp.num_bytes, hdr.ipv4.total_bytes, hdr.sml.payload_bytes) {
-      (HEAD_UPDATE, UDP_FULL, IPV4_FULL, LANE_BYTES): parse_lanes;
-      (HEAD_PROBE, UDP_BARE, IPV4_BARE, 0): parse_bare;
+    transition accept;
+  }
+  state parse_full {
+    packet.extract(hdr.sml);
+    transition select(hdr.sml.version_type, hdr.sml.payload_bytes) {
+      (HEAD_UPDATE, LANE_BYTES): parse_lanes;
+      default: accept;
+    }
+  }
+  state parse_none {
+    packet.extract(hdr.sml);
+    transition select(hdr.sml.version_type, hdr.sml.payload_bytes) {
+      (HEAD_PROBE, 0): parse_bare;
       default: accept;
     }
   }
   state parse_bare {
-    m.has_lanes = PAYLOAD_BARE;
+    m.payload = PAYLOAD_BARE;
     transition accept;
   }
   state parse_lanes {
-    m.has_lanes = PAYLOAD_FULL;
+    m.payload = PAYLOAD_FULL;
     EACH_BLOCK(EXTRACT_BLOCK)
     transition accept;
   }
 }
 
-control Ingress(inout headers_t hdr, inout meta_t m, in ingress_intrinsic_metadata_t intrinsic,
+control Ingress(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic,
                 in ingress_intrinsic_metadata_from_parser_t from_parser,
                 inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
                 inout ingress_intrinsic_metadata_for_tm_t to_tm) {
   Aggregate() aggregate;
-  Counter<bit<64>, bit<8>>(NUM_VERDICTS, CounterType_t.PACKETS_AND_BYTES) verdicts;
+  @name(".verdicts") Counter<bit<64>, bit<8>>(NUM_VERDICTS, CounterType_t.PACKETS_AND_BYTES) verdicts;
   apply {
-    m.ingress = (bit<16>)intrinsic.ingress_port;
-    aggregate.apply(hdr, m);
+    aggregate.apply(hdr, m, intrinsic);
     verdicts.count(m.verdict);
     if (m.way == WAY_PORT) {
       to_tm.ucast_egress_port = (PortId_t)m.port;
@@ -347,7 +613,7 @@ control Ingress(inout headers_t hdr, inout meta_t m, in ingress_intrinsic_metada
   }
 }
 
-control IngressDeparse(packet_out packet, inout headers_t hdr, in meta_t m,
+control IngressDeparse(packet_out packet, inout headers_t hdr, in tna_meta_t m,
                        in ingress_intrinsic_metadata_for_deparser_t to_deparser) {
   Checksum() checksum;
   apply {
@@ -365,14 +631,15 @@ control IngressDeparse(packet_out packet, inout headers_t hdr, in meta_t m,
   }
 }
 
-/* Egress needs to know of a copy only to whom it goes. */
+/* Egress needs to know of a copy only to whom it goes. Every packet is parsed: a choice by rid before the first header
+ * is one that the compiler loses, without a word. */
 struct egress_headers_t {
   ethernet_h ethernet;
   ipv4_h ipv4;
   udp_h udp;
 }
 struct egress_meta_t {
-  bit<8> is_addressed;
+  bit<1> is_addressed;
 }
 
 parser EgressParse(packet_in packet, out egress_headers_t hdr, out egress_meta_t m,
@@ -380,14 +647,20 @@ parser EgressParse(packet_in packet, out egress_headers_t hdr, out egress_meta_t
   state start {
     packet.extract(intrinsic);
     m.is_addressed = 0;
-    transition select(intrinsic.egress_rid) {
-      0: accept;
-      default: parse_result;
+    packet.extract(hdr.ethernet);
+    transition select(hdr.ethernet.type) {
+      ETHERTYPE_IPV4: parse_ipv4;
+      default: accept;
     }
   }
-  state parse_result {
-    packet.extract(hdr.ethernet);
+  state parse_ipv4 {
     packet.extract(hdr.ipv4);
+    transition select(hdr.ipv4.version_ihl, hdr.ipv4.flags_offset, hdr.ipv4.protocol) {
+      (IPV4_PLAIN, 0 &&& 0x3fff, PROTOCOL_UDP): parse_udp;
+      default: accept;
+    }
+  }
+  state parse_udp {
     packet.extract(hdr.udp);
     transition accept;
   }
@@ -416,7 +689,7 @@ control Egress(inout egress_headers_t hdr, inout egress_meta_t m, in egress_intr
     size = 4096;
   }
   apply {
-    if (hdr.udp.isValid()) replica.apply();
+    if (hdr.udp.isValid() && intrinsic.egress_rid != 0) replica.apply();
   }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The aggregator and the ordinary switch around it, the same for all targets. Before it stand, by target,
+ * The aggregator and the ordinary switch around it, for v1model and PNA (tna.p4 has its own). Before it, by target,
  * all with (inout headers_t hdr, inout meta_t m):
  *   Kind    kind, or why not (verdict)
  *   State   the cell's word: UPDATE puts its bit in, PROBE only looks

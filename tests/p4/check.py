@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """check.py [--keep] [--lanes N ...]: compiles the programs of p4/ and runs packets through them, where there are tools.
 
-The tools are optional: p4c-bm2-ss, p4test, p4c-dpdk and simple_switch from PATH, or where the environment variables
-P4C_BM2_SS, P4TEST, P4C_DPDK and SIMPLE_SWITCH say; P4_TNA_INCLUDE is the folder with tna.p4, P4_DPDK_PIPELINE the
-folder lib/pipeline of the sources of the DPDK that is installed. What is not there is a skip with its name. Nothing
-here needs root. Writes TAP.
+The tools are optional: p4c-bm2-ss, p4test, p4c-dpdk, p4c-barefoot, bfas and simple_switch from PATH, or where the
+environment variables P4C_BM2_SS, P4TEST, P4C_DPDK, P4C_BAREFOOT, BFAS and SIMPLE_SWITCH say; P4_TNA_INCLUDE is the
+folder with tna.p4, P4_DPDK_PIPELINE the folder lib/pipeline of the sources of the DPDK that is installed. What is not
+there is a skip with its name. Nothing here needs root. Writes TAP.
 """
 import argparse
 import os
@@ -20,17 +20,21 @@ import behaviour
 import dpdk
 import frames
 import plan
+import schema
 from bmv2 import Switch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-P4 = os.path.normpath(os.path.join(HERE, "..", "..", "p4"))
+ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
+P4 = os.path.join(ROOT, "p4")
 DEADLINE_S = 60
 WAITS_S = (4, 12, 48) # until the first packet: the longer ones for many lanes, or a busy machine
 VECTORS = os.path.normpath(os.path.join(HERE, "..", "conformance", "pcap.py"))
-NUM_VERDICTS = 64
+SCHEMA = os.path.join(ROOT, "src", "dataplane", "test_schema.h")
 # What a Tofino program does as a matter of course: metadata begin as zeros, and not all numbers are used.
 TNA_QUIET = ["--Wdisable=unused", "--Wdisable=uninitialized-out-param"]
 PNA_QUIET = "--Wdisable=mismatch" # keys out of several headers are copied to metadata, as they have to be
+PNA_LANES = 64 # more take p4c-dpdk minutes
+TOFINO_STAGES = 12
 MAX_STRUCT_BYTES = 256 # DPDK 22.11: the offset of a field is 8 bits wide
 
 
@@ -61,9 +65,9 @@ def tool(name, variable):
     return shutil.which(os.environ.get(variable, name))
 
 
-def compile_p4(program, source, lanes, output, *more):
+def compile_p4(program, source, lanes, output, *more, folder=P4):
     """Sentences about what the compiler did not like: warnings are faults."""
-    arguments = [program, f"-DLANES={lanes}", *more, os.path.join(P4, source)]
+    arguments = [program, f"-DLANES={lanes}", *more, os.path.join(folder, source)]
     if output:
         arguments += ["-o", output]
     done = subprocess.run(arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -112,7 +116,7 @@ def play_once(simple_switch, json, folder, jobs, wait_s):
         end, counts = time.monotonic() + wait_s + DEADLINE_S, []
         while time.monotonic() < end and sum(counts) < num_sent:
             time.sleep(0.1)
-            counts = [switch.control.count("verdicts", verdict) for verdict in range(NUM_VERDICTS)]
+            counts = [switch.control.count("verdicts", verdict) for verdict in range(plan.NUM_VERDICTS)]
         time.sleep(0.3) # what is still in queues
     return {verdict: count for verdict, count in enumerate(counts) if count}
 
@@ -145,21 +149,23 @@ def conformance(*arguments):
 
 
 def play_vectors(simple_switch, json, folder, jobs):
-    play(simple_switch, json, folder, jobs)
+    return plan.wrong_counts(folder, play(simple_switch, json, folder, jobs))
 
 
 def run_vectors(folder, lanes, player, *switch):
     """Sentences about which conformance vectors a switch fails. player(*switch, folder, plan) runs those of a folder
-    and returns what went wrong, or None."""
+    and returns what went wrong (with the counters, too), or None."""
     status, said = conformance("make", folder, "--lanes", str(lanes))
-    wrong = said if status != 0 else player(*switch, folder, plan.of_vectors(folder))
-    if wrong:
-        yield wrong
+    if status != 0:
+        yield said
         return
+    wrong = player(*switch, folder, plan.of_vectors(folder))
     status, said = conformance("compare", folder)
     lines = said.splitlines()
     if status != 0 or not any(line.startswith("ok ") for line in lines):
         yield "\n".join(line for line in lines if not line.startswith("ok "))
+    if wrong:
+        yield wrong
 
 
 def check_bmv2(tap, folder, lanes_list):
@@ -189,37 +195,37 @@ def run_pipeline(folder, spec, headers, lanes):
         yield wrong
         return
     steps = behaviour.steps(lanes, is_pna=True)
-    text = dpdk.script(behaviour.plan(), "copy_3 port 0x0", range(NUM_VERDICTS))
+    text = dpdk.script(behaviour.plan(), "copy_3 port 0x0")
     status, said = dpdk.play(folder, [frame for _, frame in steps.sent], behaviour.NUM_PORTS, text)
     if status != 0:
         yield f"exit status {status}: {said[:2000]}"
         return
-    shown = [line.split() for line in said.splitlines() if line.startswith(dpdk.VERDICTS)]
-    counted = {int(verdict): int(count) for _, verdict, count in shown if count != "0"}
+    counted = dpdk.counts(said)
     if counted != steps.verdicts:
         yield f"verdicts {counted} in place of {steps.verdicts}"
     yield from compare_ports(steps, folder)
 
 
-def check_dpdk(tap, folder):
-    compiler = tool("p4c-dpdk", "P4C_DPDK")
-    if not compiler:
-        tap.skip("pna.p4", "no p4c-dpdk")
-        return
-    spec = os.path.join(folder, "switchml.spec")
-    tap.problems("pna.p4 compiles", compile_p4(compiler, "pna.p4", 32, spec, "--arch", "pna", PNA_QUIET))
-    if not os.path.exists(spec):
-        return
-    tap.problems("its structs are small enough for the pipeline", check_spec(spec))
-    headers = os.environ.get("P4_DPDK_PIPELINE")
-    if not headers or dpdk.flags("--cflags") is None:
-        tap.skip("pna.p4 does what it should",
-                 "no libdpdk-dev, or P4_DPDK_PIPELINE does not name its sources' lib/pipeline")
-    else:
-        tap.problems("pna.p4 does what it should", run_pipeline(folder, spec, headers, 32))
-        vectors = os.path.join(folder, "vectors")
-        tap.problems("pna.p4 passes the conformance vectors",
-                     run_vectors(vectors, 32, dpdk.play_vectors, folder))
+def check_dpdk(tap, folder, lanes_list):
+    compiler, headers = tool("p4c-dpdk", "P4C_DPDK"), os.environ.get("P4_DPDK_PIPELINE")
+    for lanes in lanes_list:
+        name, inner = f"pna.p4 with {lanes} lanes", os.path.join(folder, f"pna{lanes}")
+        if not compiler:
+            tap.skip(name, "no p4c-dpdk")
+            continue
+        os.mkdir(inner)
+        spec = os.path.join(inner, "switchml.spec")
+        tap.problems(f"{name} compiles", compile_p4(compiler, "pna.p4", lanes, spec, "--arch", "pna", PNA_QUIET))
+        if not os.path.exists(spec):
+            continue
+        tap.problems(f"{name} has structs that are small enough for the pipeline", check_spec(spec))
+        if not headers or dpdk.flags("--cflags") is None:
+            tap.skip(f"{name} does what it should",
+                     "no libdpdk-dev, or P4_DPDK_PIPELINE does not name its sources' lib/pipeline")
+            continue
+        tap.problems(f"{name} does what it should", run_pipeline(inner, spec, headers, lanes))
+        tap.problems(f"{name} passes the conformance vectors",
+                     run_vectors(os.path.join(inner, "vectors"), lanes, dpdk.play_vectors, inner))
 
 
 def check_tna(tap):
@@ -235,6 +241,59 @@ def check_tna(tap):
                                     *TNA_QUIET))
 
 
+def place_tna(compiler, include, folder):
+    """Sentences about why tna.p4 cannot be placed in a Tofino 1."""
+    arguments = [compiler, "--target", "tofino", "--arch", "tna", "-I", include, "-DLANES=32", "-o", folder,
+                 "--bf-rt-schema", os.path.join(folder, "bf-rt.json"), os.path.join(P4, "tna.p4")]
+    os.makedirs(folder)
+    done = subprocess.run(arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        yield f"exit status {done.returncode}\n{done.stdout[-3000:].strip()}"
+        return
+    with open(os.path.join(folder, "pipe", "tna.bfa"), encoding="utf-8") as file:
+        stages = {int(stage) for stage in re.findall(r"^stage (\d+) ingress:", file.read(), re.MULTILINE)}
+    if not stages or max(stages) >= TOFINO_STAGES:
+        yield f"stages {sorted(stages)}"
+
+
+def compare_names(folder):
+    """Sentences about names that switchmld's test of its calls (tofino_test) does not have as the compiler has them."""
+    known = {line for line in schema.recorded(SCHEMA) if line.startswith("pipe.")}
+    found = set(schema.excerpt([os.path.join(folder, "bf-rt.json")]))
+    yield from sorted(f"not in test_schema.h: {line}" for line in found - known)
+    yield from sorted(f"only in test_schema.h: {line}" for line in known - found)
+
+
+def assemble_tna(assembler, folder):
+    """Sentences about why there is no binary."""
+    done = subprocess.run([assembler, "-o", os.path.join(folder, "pipe"), os.path.join(folder, "pipe", "tna.bfa")],
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0 or not os.path.exists(os.path.join(folder, "pipe", "tofino.bin")):
+        yield f"exit status {done.returncode}\n{done.stdout[-3000:].strip()}"
+
+
+def check_placement(tap, folder):
+    compiler, include = tool("p4c-barefoot", "P4C_BAREFOOT"), os.environ.get("P4_TNA_INCLUDE")
+    assembler = tool("bfas", "BFAS")
+    names = ("tna.p4 is placed in the stages of a Tofino 1", "tna.p4 has the names that switchmld uses",
+             "tna.p4 is assembled")
+    if not compiler or not include:
+        for name in names:
+            tap.skip(name, "P4_TNA_INCLUDE does not name the folder with tna.p4" if compiler else "no p4c-barefoot")
+        return
+    folder = os.path.join(folder, "tofino")
+    tap.problems(names[0], place_tna(compiler, include, folder))
+    if not os.path.exists(os.path.join(folder, "pipe", "tna.bfa")):
+        tap.skip(names[1], "not compiled")
+        tap.skip(names[2], "not compiled")
+        return
+    tap.problems(names[1], compare_names(folder))
+    if assembler:
+        tap.problems(names[2], assemble_tna(assembler, folder))
+    else:
+        tap.skip(names[2], "no bfas")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--keep", action="store_true", help="leave what was compiled and the packets, and say where")
@@ -244,8 +303,9 @@ def main():
     folder = tempfile.mkdtemp(prefix="switchml-p4-")
     try:
         check_bmv2(tap, folder, options.lanes)
-        check_dpdk(tap, folder)
+        check_dpdk(tap, folder, [lanes for lanes in options.lanes if lanes <= PNA_LANES])
         check_tna(tap)
+        check_placement(tap, folder)
     finally:
         if options.keep:
             print(f"# {folder}")

@@ -7,7 +7,7 @@ import subprocess
 
 import frames
 from frames import Host
-from plan import FIRST_RESULT_GROUP, FLOOD_GROUP, words
+from plan import FIRST_RESULT_GROUP, FLOOD_GROUP, NUM_VERDICTS, words, wrong_counts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CURSOR, VERDICTS = "aggregate_grant_cursor", "verdicts_0"
@@ -26,17 +26,29 @@ def flags(what):
     return done.stdout.split() if done.returncode == 0 else None
 
 
-def build(folder, spec, headers):
-    """Builds FOLDER/pipeline and FOLDER/switchml.so. headers: the folder lib/pipeline of DPDK's sources, whose private
-    headers the generated code includes. Returns what went wrong, or None."""
-    include = ["-O1", "-w", "-DALLOW_EXPERIMENTAL_API", *flags("--cflags")]
-    for arguments in (["cc", *include, "-o", "pipeline", os.path.join(HERE, "pipeline.c"), *flags("--libs")],
-                      ["./pipeline", "--code", spec, "switchml.c"],
-                      ["cc", *include, "-I", headers, "-shared", "-fPIC", "-o", "switchml.so", "switchml.c"]):
+INCLUDE = ["-w", "-DALLOW_EXPERIMENTAL_API"] # for DPDK's headers
+
+
+def build_library(folder, maker, spec, library, headers):
+    """maker: a program that makes C of a .spec with --code. headers: the folder lib/pipeline of DPDK's sources, whose
+    private headers the generated code includes. Returns what went wrong, or None."""
+    for arguments in ([maker, "--code", spec, "switchml.c"],
+                      ["cc", "-O3", *INCLUDE, *flags("--cflags"), "-I", headers, "-shared", "-fPIC", "-o", library,
+                       "switchml.c"]):
         status, text = run(arguments, folder)
         if status != 0:
             return f"{' '.join(arguments)}: {text[:2000]}"
     return None
+
+
+def build(folder, spec, headers):
+    """Builds FOLDER/pipeline and FOLDER/switchml.so. Returns what went wrong, or None."""
+    arguments = ["cc", "-O1", *INCLUDE, *flags("--cflags"), "-o", "pipeline", os.path.join(HERE, "pipeline.c"),
+                 *flags("--libs")]
+    status, text = run(arguments, folder)
+    if status != 0:
+        return f"{' '.join(arguments)}: {text[:2000]}"
+    return build_library(folder, "./pipeline", spec, "switchml.so", headers)
 
 
 def fill_job(plan, job, cursor, copies):
@@ -54,9 +66,9 @@ def fill_job(plan, job, cursor, copies):
                    f"group {group:#x} port {member['port']:#x} is_checked {int(job['is_checked']):#x}")
 
 
-def script(plan, copies, verdicts=()):
-    """What the control plane does first. copies: the action that sends a job's results; all go to GROUP. verdicts: of
-    which the counts are to be shown in the end."""
+def script(plan, copies):
+    """What the control plane does first, and that counts() are to be shown in the end. copies: the action that sends a
+    job's results; all go to GROUP."""
     aggregator = plan["aggregator"]
     lines = [f"entry _aggregator match {aggregator['ip']:#x} {aggregator['udp_port']:#x} "
              f"action _is_ours_0 cpu_port {plan['cpu_port']:#x}",
@@ -68,7 +80,13 @@ def script(plan, copies, verdicts=()):
     lines += [f"mirror {session} {session}" for session in (1, 2, 3)]
     for cursor, job in enumerate(plan["jobs"]):
         lines += fill_job(plan, job, cursor, copies)
-    return "\n".join(lines + [f"show {VERDICTS} {verdict}" for verdict in verdicts]) + "\n"
+    return "\n".join(lines + [f"show {VERDICTS} {verdict}" for verdict in range(NUM_VERDICTS)]) + "\n"
+
+
+def counts(said):
+    """{verdict: packets} of what a run said."""
+    shown = [line.split() for line in said.splitlines() if line.startswith(VERDICTS)]
+    return {int(verdict): int(count) for _, verdict, count in shown if count != "0"}
 
 
 def play(folder, sent, num_ports, text):
@@ -110,4 +128,4 @@ def play_vectors(folder, vectors, plan):
             out[member["port"]].append((time_us, readdressed(frame, member)))
     for port, each in out.items():
         frames.write_pcap(os.path.join(vectors, f"port{port}_out.pcap"), sorted(each, key=lambda pair: pair[0]))
-    return None
+    return wrong_counts(vectors, counts(said))

@@ -21,6 +21,7 @@
 
 #define INSTRUCTIONS_A_PACKET 20000 /* a few hundred times what one needs, all threads of the pipeline counted */
 #define FILE_HEAD_BYTES 24
+#define GROWTH_BYTES 1024 /* an answer with lanes is written before the first byte of the question, which has none */
 
 static void fail(const char *what, const char *of) {
   fprintf(stderr, "pipeline: %s: %s\n", what, of);
@@ -84,7 +85,8 @@ static void run_packets(struct rte_swx_pipeline *pipeline, struct rte_mempool *p
   if (file == NULL || fseek(file, FILE_HEAD_BYTES, SEEK_SET) != 0) fail("cannot read", path);
   while (fread(head, sizeof(head), 1, file) == 1) {
     struct rte_mbuf *packet = rte_pktmbuf_alloc(pool);
-    if (packet == NULL || head[2] > rte_pktmbuf_tailroom(packet)) fail("no room for a packet", path);
+    if (packet == NULL || head[2] + GROWTH_BYTES > rte_pktmbuf_tailroom(packet)) fail("no room for a packet", path);
+    packet->data_off = (uint16_t)(packet->data_off + GROWTH_BYTES);
     if (fread(rte_pktmbuf_append(packet, (uint16_t)head[2]), head[2], 1, file) != 1) fail("cut short", path);
     if (rte_ring_enqueue(in, packet) != 0) fail("ring", "full");
     rte_swx_pipeline_run(pipeline, INSTRUCTIONS_A_PACKET);
@@ -100,7 +102,7 @@ int main(int argc, char **argv) {
                  "-l",    "0"};
   if (rte_eal_init((int)(sizeof(eal) / sizeof(eal[0])), eal) < 0) fail("DPDK", "does not start");
   if (makes_code) return make_code(argv[2], argv[3]);
-  struct rte_mempool *pool = rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176, 0);
+  struct rte_mempool *pool = rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176 + GROWTH_BYTES, 0);
   struct rte_ring *in = rte_ring_create("IN", 64, 0, RING_F_SP_ENQ | RING_F_SC_DEQ);
   if (pool == NULL || in == NULL) fail("pool or ring", "no memory");
 

@@ -9,8 +9,10 @@ import os
 
 import frames
 
+VECTORS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../conformance/vectors/switch.jsonl")
 VALID, TURN = 1 << 31, 1 << 30
 FLOOD_GROUP, FIRST_RESULT_GROUP = 1, 16
+NUM_VERDICTS = 64
 
 
 def words(rank, num_ranks, turn):
@@ -65,3 +67,25 @@ def fill(control, plan):
     control.add("l2", [(aggregator["mac"], 48)], "forward", (plan["cpu_port"], 16))
     for cursor, job in enumerate(plan["jobs"]):
         fill_job(control, plan, job, cursor)
+
+
+# Indices of the counter `verdicts` by the vectors' words, where a switch and the software cannot but agree: what has
+# several faults may be counted by another one, and the software counts what is punted to it.
+CELL_VERDICTS = {("FIRST", None): 32, ("ADD", None): 33, ("COMPLETE", None): 34, ("REPEAT", None): 35,
+                 ("REPEAT", "NEEDLESS"): 35, ("PENDING", None): 36, ("PENDING", "NEEDLESS"): 18,
+                 ("DROP", "DUPLICATE"): 17, ("DROP", "STALE_PHASE"): 14, ("MISMATCH", "TAG_MISMATCH"): 37}
+
+
+def wrong_counts(folder, counted):
+    """What is wrong with {verdict: packets} after the vectors of a folder, or None."""
+    with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
+        played = {vector["vector"] for vector in json.load(file)["vectors"]}
+    due, name = dict.fromkeys(CELL_VERDICTS.values(), 0), None
+    with open(VECTORS, encoding="utf-8") as file:
+        for line in map(json.loads, file):
+            name = line.get("vector", name)
+            index = CELL_VERDICTS.get((line.get("verdict"), line.get("reason")))
+            due[index] = due.get(index, 0) + (name in played)
+    wrong = {index: (counted.get(index, 0), num) for index, num in due.items()
+             if index is not None and counted.get(index, 0) != num}
+    return f"verdicts (counted, due): {wrong}" if wrong else None
