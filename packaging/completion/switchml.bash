@@ -28,7 +28,9 @@ _switchml() {
             return ;;
         --log-level) words=(error warning info debug) ;;
         --poll) words=(auto busy block) ;;
-        --type) words=(float32 int32) ;;
+        --type) words=(float32 float16 bfloat16 float64 int32 int64) ;;
+        --float-bits) words=(16 32) ;;
+        --float64-bits) words=(64 96) ;;
         --op) words=(sum avg) ;;
         --shared-memory) words=(yes no) ;;
         --gpu) words=(p100 v100 a100) ;;

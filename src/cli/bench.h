@@ -5,6 +5,7 @@
 #define SML_CLI_BENCH_H
 
 #include "base/base.h"
+#include "quant/format.h"
 #include "switchml/switchml.h"
 
 #define SML_BENCH_MAX_SIZES 256u
@@ -17,9 +18,10 @@ enum sml_bench_exit { SML_BENCH_OK = 0, SML_BENCH_FAILED = 1, SML_BENCH_USAGE = 
 struct sml_bench_options {
   uint32_t num_local;                       /* 0: this process is one worker, told by RANK and WORLD_SIZE */
   bool is_local_worker;                     /* started by a --local run */
-  uint64_t size_bytes[SML_BENCH_MAX_SIZES]; /* multiples of 4, at least 4 */
+  uint64_t size_bytes[SML_BENCH_MAX_SIZES]; /* multiples of 4, at least 4; of 8 where elements have 8 */
   uint32_t num_sizes;
   sml_type type;
+  uint32_t float_bits, float64_bits; /* 0: as the environment says; float64_bits: 96 if it says nothing */
   sml_reduction reduction;
   uint32_t num_iters; /* 0: by size */
   uint32_t num_warmup;
@@ -45,6 +47,8 @@ void sml_bench_options_parse(struct sml_bench_options *options_out, int argc, ch
 const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *options);
 uint32_t sml_bench_iters(const struct sml_bench_options *options, uint64_t size_bytes);
 const char *sml_bench_type_name(sml_type type);
+/* What the job's ranks agree on, from the options, or the environment where they are 0. */
+struct sml_format_options sml_bench_formats(const struct sml_bench_options *options);
 
 /* Runs an aggregator and num_local workers on this machine; returns an exit status. argv: of the
  * command, from "bench" on. */
@@ -60,13 +64,15 @@ void sml_bench_set_faults(const struct sml_bench_options *options, uint32_t rece
 bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num_processes);
 
 /* Input of a rank: a pure function of seed, rank and element index, so that every rank knows every
- * other's. float32: random signs, 60 binades, runs of zeros on one rank and on all. int32: all bits. */
+ * other's. Floats: random signs, 60 binades (20 of float16, denormals among them), runs of zeros on one rank and on
+ * all. Integers: all bits. */
 void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem,
                     size_t num_elems);
 
 /* What decides the bits of a result: the operation, and how the job cuts it into blocks. */
 struct sml_bench_shape {
   sml_type type;
+  struct sml_format_options formats;
   sml_reduction reduction;
   uint64_t num_elems;
   uint64_t seed;
@@ -76,7 +82,7 @@ struct sml_bench_shape {
 };
 struct sml_bench_check {
   uint64_t num_wrong;     /* bits differ from the scalar reference, or error beyond its bound */
-  double max_error;       /* against a sum in double */
+  double max_error;       /* against a sum in long double */
   double max_error_bound; /* of the element that has max_error */
 };
 /* Compares every num_slices-th block of a result, from block `slice` on, with the reference made from

@@ -1,33 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <argp.h>
-#include <errno.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/bench.h"
+#include "cli/job_options.h"
 
 enum option_key {
   KEY_SIZES = 's',
   KEY_TYPE = 't',
   KEY_OP = 'o',
-  KEY_LOCAL = 'l',
-  KEY_ITERS = 'n',
-  KEY_WARMUP = 'w',
-  KEY_LANES = 'T',
-  KEY_JSON = 'j',
   KEY_LOSS = 0x100,
   KEY_SEED,
-  KEY_SLOTS,
   KEY_DATAGRAM,
-  KEY_TIMEOUT,
+  KEY_FLOAT_BITS,
+  KEY_FLOAT64_BITS,
   KEY_IN_PLACE,
-  KEY_NO_OFFLOAD,
-  KEY_SHARED_MEMORY,
-  KEY_JOB,
   KEY_CHECK,
-  KEY_KEY_FILE,
   KEY_RETRY,
   KEY_CALLS,
   KEY_BATCH,
@@ -35,35 +25,20 @@ enum option_key {
 };
 
 static const struct argp_option option_table[] = {
-    {"local", KEY_LOCAL, "N", 0, "Start an aggregator and N workers on this machine", 1},
     {"sizes", KEY_SIZES, "LIST", 0, "Bytes per rank, with K, M, G = 2^10, 2^20, 2^30 (default 4,1000,1M,16M)",
      2},
-    {"type", KEY_TYPE, "TYPE", 0, "float32 (default) or int32", 2},
+    {"type", KEY_TYPE, "TYPE", 0, "float32 (default), float16, bfloat16, float64, int32 or int64", 2},
+    {"float-bits", KEY_FLOAT_BITS, "16|32", 0, "On the wire, of float32, float16, bfloat16; as SWITCHML_FLOAT_BITS", 2},
+    {"float64-bits", KEY_FLOAT64_BITS, "64|96", 0, "Of float64, as SWITCHML_FLOAT64_BITS (default 96 here)", 2},
     {"op", KEY_OP, "OP", 0, "sum (default) or avg", 2},
-    {"iters", KEY_ITERS, "N", 0,
-     "Timed all-reduces of each size (default 50 up to 64K, 20 up to 64M, then fewer, at least 5)", 2},
-    {"warmup", KEY_WARMUP, "N", 0, "All-reduces before those (default 3; at least 1 is made)", 2},
     {"calls", KEY_CALLS, "N", 0, "All-reduces of a size that are called at once, and timed together (default 1)", 2},
     {"batch", KEY_BATCH, NULL, 0, "They are one batch: small ones share packets", 2},
     {"in-place", KEY_IN_PLACE, NULL, 0, "Input and output are one buffer", 2},
-    {"lanes", KEY_LANES, "N", 0,
-     "Engine threads of each worker, and of the aggregator with --local (default 1)", 3},
-    {"threads", 0, NULL, OPTION_ALIAS, NULL, 3},
-    {"slots", KEY_SLOTS, "N", 0, "Chunks in flight a lane, a power of two (default: chosen at the join)", 3},
     {"max-datagram", KEY_DATAGRAM, "BYTES", 0, "Largest UDP payload to use (default 8960)", 3},
-    {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Do not use segmentation offload, as SWITCHML_NO_OFFLOAD=1", 3},
-    {"shared-memory", KEY_SHARED_MEMORY, "yes|no", 0,
-     "Whether workers of one host share memory, as SWITCHML_SHARED_MEMORY=1 or 0", 3},
     {"loss", KEY_LOSS, "F", 0, "Lose this share (0 to 1) of the packets at each receiver", 4},
     {"seed", KEY_SEED, "N", 0, "Decides the inputs, and which packets are lost (default 1)", 4},
-    {"timeout", KEY_TIMEOUT, "S", 0, "Seconds until joining or an all-reduce counts as failed (default 60)",
-     5},
     {"check", KEY_CHECK, NULL, 0, "Check words on every sum, as SWITCHML_CHECK=1", 5},
-    {"key-file", KEY_KEY_FILE, "FILE", 0, "Keys, as SWITCHML_KEY_FILE; with --local also the aggregator's",
-     5},
     {"retry", KEY_RETRY, "S", 0, "Wait S seconds for a lost aggregator's successor, as SWITCHML_RETRY", 5},
-    {"job", KEY_JOB, "NAME", 0, "Name of the job at the aggregator (default bench)", 5},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object in place of the table", 6},
     {"local-worker", KEY_WORKER, NULL, OPTION_HIDDEN, NULL, 6},
     {0}};
 
@@ -83,38 +58,42 @@ void sml_bench_say(const char *format, ...) {
   fprintf(stderr, "switchml bench: %s\n", text);
 }
 
+static const char *const type_names[] = {
+    [SML_FLOAT32] = "float32",   [SML_INT32] = "int32",     [SML_FLOAT16] = "float16",
+    [SML_BFLOAT16] = "bfloat16", [SML_FLOAT64] = "float64", [SML_INT64] = "int64"};
+
 const char *sml_bench_type_name(sml_type type) {
-  return type == SML_INT32 ? "int32" : "float32";
+  return type_names[type];
 }
 
-/* A decimal number up to `max`, the end of which is left in *end_out. Neither sign nor space. */
-static bool parse_number(const char *text, uint64_t max, uint64_t *value_out, const char **end_out) {
-  if (*text < '0' || *text > '9') return false;
-  char *end;
-  errno = 0;
-  unsigned long long value = strtoull(text, &end, 10);
-  if (errno != 0 || value > max) return false;
-  *value_out = value;
-  *end_out = end;
-  return true;
+static sml_type need_type(const struct argp_state *state, const char *text) {
+  for (size_t t = 0; t < SML_ARRAY_LEN(type_names); t++)
+    if (strcmp(text, type_names[t]) == 0) return (sml_type)t;
+  argp_error(state, "--type is '%s', but must be float32, float16, bfloat16, float64, int32 or int64", text);
+  return SML_FLOAT32;
 }
 
-static uint32_t need_number(const struct argp_state *state, const char *what, const char *text, uint32_t min,
-                            uint32_t max) {
-  uint64_t value = 0;
-  const char *end = text;
-  if (!parse_number(text, max, &value, &end) || *end != '\0' || value < min)
-    argp_error(state, "--%s is '%s', but must be a number from %u to %u", what, text, min, max);
-  return (uint32_t)value;
+static uint32_t need_either(const struct argp_state *state, const char *what, const char *text, uint32_t one,
+                            uint32_t other) {
+  const uint32_t bits = sml_option_number(state, what, text, one, other);
+  if (bits != one && bits != other) argp_error(state, "--%s is %u, but must be %u or %u", what, bits, one, other);
+  return bits;
 }
 
-static double need_real(const struct argp_state *state, const char *what, const char *text, double min,
-                        double max) {
-  char *end;
-  double value = strtod(text, &end);
-  if (end == text || *end != '\0' || !(value >= min && value <= max))
-    argp_error(state, "--%s is '%s', but must be a number from %g to %g", what, text, min, max);
-  return value;
+/* What the library would not take it refuses itself, at the join. */
+static uint8_t environment_bits(const char *variable) {
+  const char *text = getenv(variable), *end;
+  uint64_t bits = 0;
+  if (text == NULL || !sml_option_parse(text, UINT8_MAX, &bits, &end)) return 0;
+  return (uint8_t)bits;
+}
+
+struct sml_format_options sml_bench_formats(const struct sml_bench_options *o) {
+  struct sml_format_options formats = {.float_bits = (uint8_t)o->float_bits, .float64_bits = (uint8_t)o->float64_bits};
+  if (formats.float_bits == 0) formats.float_bits = environment_bits("SWITCHML_FLOAT_BITS");
+  if (formats.float64_bits == 0) formats.float64_bits = environment_bits("SWITCHML_FLOAT64_BITS");
+  if (formats.float64_bits == 0 && o->type == SML_FLOAT64) formats.float64_bits = 96;
+  return formats;
 }
 
 static uint64_t unit_of(char letter) {
@@ -138,7 +117,7 @@ const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *op
   options->num_sizes = 0;
   for (;;) {
     uint64_t value = 0;
-    if (!parse_number(text, max_bytes, &value, &text))
+    if (!sml_option_parse(text, max_bytes, &value, &text))
       return "a size must be a number like 1000, 64K, 16M or 1G";
     if (unit_of(*text) != 0) {
       if (value > max_bytes / unit_of(*text)) return "a size must be at most 1024G";
@@ -152,13 +131,24 @@ const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *op
   }
 }
 
+/* Down to whole elements, but at least one. */
+static void round_sizes(struct sml_bench_options *o) {
+  const uint64_t elem_bytes = sml_max_u32(4, sml_format_elem_bytes((uint32_t)o->type));
+  for (uint32_t i = 0; i < o->num_sizes; i++)
+    o->size_bytes[i] = sml_max_u64(elem_bytes, o->size_bytes[i] & ~(elem_bytes - 1));
+}
+
 static error_t parse_choice(const struct argp_state *state, int key, const char *text) {
   struct sml_bench_options *o = state->input;
   switch (key) {
     case KEY_TYPE:
-      if (strcmp(text, "float32") != 0 && strcmp(text, "int32") != 0)
-        argp_error(state, "--type is '%s', but must be float32 or int32", text);
-      o->type = text[0] == 'i' ? SML_INT32 : SML_FLOAT32;
+      o->type = need_type(state, text);
+      return 0;
+    case KEY_FLOAT_BITS:
+      o->float_bits = need_either(state, "float-bits", text, 16, 32);
+      return 0;
+    case KEY_FLOAT64_BITS:
+      o->float64_bits = need_either(state, "float64-bits", text, 64, 96);
       return 0;
     case KEY_OP:
       if (strcmp(text, "sum") != 0 && strcmp(text, "avg") != 0)
@@ -170,12 +160,8 @@ static error_t parse_choice(const struct argp_state *state, int key, const char 
       if (wrong) argp_error(state, "--sizes is '%s': %s", text, wrong);
       return 0;
     }
-    case KEY_JOB:
-      if (text[0] == '\0' || strlen(text) > 63) argp_error(state, "--job must have 1 to 63 bytes");
-      o->job_name = text;
-      return 0;
     case KEY_CALLS:
-      o->num_calls = need_number(state, "calls", text, 1, SML_BENCH_MAX_CALLS);
+      o->num_calls = sml_option_number(state, "calls", text, 1, SML_BENCH_MAX_CALLS);
       return 0;
     case KEY_BATCH:
       o->is_batched = true;
@@ -183,11 +169,8 @@ static error_t parse_choice(const struct argp_state *state, int key, const char 
     case KEY_CHECK:
       o->is_checked = true;
       return 0;
-    case KEY_KEY_FILE:
-      o->key_file = text;
-      return 0;
     case KEY_RETRY:
-      o->retry_ns = (uint64_t)(need_real(state, "retry", text, 0.001, 604800) * (double)SML_NS_PER_S);
+      o->retry_ns = (uint64_t)(sml_option_real(state, "retry", text, 0.001, 604800) * (double)SML_NS_PER_S);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -198,49 +181,19 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct sml_bench_options *o = state->input;
   const char *end;
   switch (key) {
-    case KEY_LOCAL:
-      o->num_local = need_number(state, "local", text, 1, SML_BENCH_MAX_LOCAL);
-      return 0;
-    case KEY_ITERS:
-      o->num_iters = need_number(state, "iters", text, 1, SML_BENCH_MAX_ITERS);
-      return 0;
-    case KEY_WARMUP:
-      o->num_warmup = need_number(state, "warmup", text, 0, SML_BENCH_MAX_ITERS);
-      return 0;
-    case KEY_LANES:
-      o->num_lanes = need_number(state, "lanes", text, 1, 16);
-      return 0;
-    case KEY_SLOTS:
-      o->num_slots = need_number(state, "slots", text, 1, 32768);
-      if (!sml_is_pow2(o->num_slots)) argp_error(state, "--slots must be a power of two");
-      return 0;
     case KEY_DATAGRAM:
-      o->max_datagram_bytes = need_number(state, "max-datagram", text, 64, 65000);
+      o->max_datagram_bytes = sml_option_number(state, "max-datagram", text, 64, 65000);
       return 0;
     case KEY_LOSS:
-      o->loss = need_real(state, "loss", text, 0, 1);
+      o->loss = sml_option_real(state, "loss", text, 0, 1);
       o->has_loss = true;
       return 0;
     case KEY_SEED:
-      if (!parse_number(text, UINT64_MAX, &o->seed, &end) || *end != '\0')
+      if (!sml_option_parse(text, UINT64_MAX, &o->seed, &end) || *end != '\0')
         argp_error(state, "--seed is '%s', but must be a whole number", text);
-      return 0;
-    case KEY_TIMEOUT:
-      o->timeout_ns = (uint64_t)(need_real(state, "timeout", text, 0.001, 1e6) * (double)SML_NS_PER_S);
       return 0;
     case KEY_IN_PLACE:
       o->is_in_place = true;
-      return 0;
-    case KEY_NO_OFFLOAD:
-      o->no_offload = true;
-      return 0;
-    case KEY_SHARED_MEMORY:
-      if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
-        argp_error(state, "--shared-memory is '%s', but must be yes or no", text);
-      o->shared_memory = text[0] == 'y' ? "1" : "0";
-      return 0;
-    case KEY_JSON:
-      o->is_json = true;
       return 0;
     case KEY_WORKER:
       o->is_local_worker = true;
@@ -248,9 +201,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is not an option", text);
       return 0;
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = o;
+      return 0;
     case ARGP_KEY_END:
-      if (o->type == SML_INT32 && o->reduction == SML_AVG)
-        argp_error(state, "int32 has no avg: an average of integers is not an integer; use --op sum");
+      if (!sml_format_is_float((uint32_t)o->type) && o->reduction == SML_AVG)
+        argp_error(state, "%s has no avg: an average of integers is not an integer; use --op sum",
+                   sml_bench_type_name(o->type));
+      round_sizes(o);
       return 0;
     default:
       return parse_choice(state, key, text);
@@ -258,7 +216,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 }
 
 void sml_bench_options_parse(struct sml_bench_options *o, int argc, char **argv) {
-  static const struct argp parser = {.options = option_table, .parser = parse_option, .doc = doc};
+  static const struct argp_child children[] = {{&sml_job_argp, 0, NULL, 0}, {0}};
+  static const struct argp parser = {
+      .options = option_table, .parser = parse_option, .doc = doc, .children = children};
   memset(o, 0, sizeof *o);
   o->num_warmup = 3;
   o->num_calls = 1;

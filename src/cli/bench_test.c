@@ -8,7 +8,6 @@
 
 #include "cli/bench.h"
 #include "core/stream.h"
-#include "quant/limbs.h"
 #include "quant/quant.h"
 
 static void sizes_are_bytes_of_whole_elements(void **state) {
@@ -68,16 +67,17 @@ static void large_sizes_take_fewer_iterations(void **state) {
 static void inputs_are_equal_however_they_are_cut(void **state) {
   (void)state;
   enum { NUM = 20000 };
-  static float whole[NUM], parts[NUM];
-  for (int type = SML_FLOAT32; type <= SML_INT32; type++) {
+  static uint8_t whole[8 * NUM], parts[8 * NUM];
+  for (int type = 0; type < SML_NUM_FORMAT_TYPES; type++) {
+    const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
     sml_bench_fill(whole, (sml_type)type, 9, 3, 100, NUM);
     for (size_t i = 0; i < NUM; i += 777)
-      sml_bench_fill(parts + i, (sml_type)type, 9, 3, 100 + i, NUM - i < 777 ? NUM - i : 777);
-    assert_memory_equal(whole, parts, sizeof whole);
+      sml_bench_fill(parts + elem_bytes * i, (sml_type)type, 9, 3, 100 + i, NUM - i < 777 ? NUM - i : 777);
+    assert_memory_equal(whole, parts, elem_bytes * NUM);
     sml_bench_fill(parts, (sml_type)type, 9, 4, 100, NUM);
-    assert_memory_not_equal(whole, parts, sizeof whole);
+    assert_memory_not_equal(whole, parts, elem_bytes * NUM);
     sml_bench_fill(parts, (sml_type)type, 10, 3, 100, NUM);
-    assert_memory_not_equal(whole, parts, sizeof whole);
+    assert_memory_not_equal(whole, parts, elem_bytes * NUM);
   }
 }
 
@@ -107,60 +107,32 @@ static void inputs_cover_what_they_should(void **state) {
   free(in[1]);
 }
 
-static void make_exact_result(const struct sml_bench_shape *s, float *out) {
-  float in[8][SML_LIMBS_MAX_ELEMS];
-  const float *inputs[8];
-  assert_true(s->world_size <= 8);
-  for (uint32_t rank = 0; rank < s->world_size; rank++) {
-    sml_bench_fill(in[rank], s->type, s->seed, rank, 0, s->num_elems);
-    inputs[rank] = in[rank];
-  }
-  sml_limbs_reduce(out, inputs, s->world_size, s->num_elems, s->reduction == SML_AVG);
-}
-
-/* What a right job gives: block after block through the scalar kernels, as engines do it. */
+/* What a right job gives: block after block of all ranks at once, as ranks of one host sum them. */
 static void make_result(const struct sml_bench_shape *s, void *out) {
-  const bool is_float = s->type == SML_FLOAT32;
+  const struct sml_format_shape shape = sml_format_choose(s->type, s->num_elems, s->world_size, s->formats);
+  const struct sml_format *format = sml_format_find(s->type, shape);
   const struct sml_operation_plan plan = {.num_elems = s->num_elems,
-                                          .has_exponents = is_float,
-                                          .block_chunks = is_float ? (uint16_t)s->block_chunks : 0};
-  const struct sml_quant_kernels *k = &sml_quant_scalar;
-  if (s->type == SML_FLOAT32 && sml_limbs_is_exact(s->num_elems, s->world_size)) {
-    make_exact_result(s, out);
-    return;
-  }
-  int32_t *in = malloc(65536), *lanes = malloc(65536), *acc = aligned_alloc(64, 65536);
+                                          .has_exponents = shape.has_exponents,
+                                          .elem_lanes = shape.elem_lanes,
+                                          .lane_elems = shape.lane_elems,
+                                          .block_chunks = shape.has_exponents ? (uint16_t)s->block_chunks : 0};
+  uint8_t *in[8];
+  assert_true(s->world_size <= 8);
+  for (uint32_t rank = 0; rank < s->world_size; rank++) in[rank] = malloc(65536);
   for (uint32_t lane = 0; lane < s->num_lanes; lane++) {
     struct sml_range range;
     sml_range_make(&range, &plan, lane, s->num_lanes, s->chunk_bytes, s->num_slots);
-    const uint64_t block_elems = range.chunk_elems * range.block_chunks;
+    const uint64_t block_elems = (uint64_t)range.chunk_elems * range.block_chunks;
     for (uint64_t done = 0; done < range.num_elems; done += block_elems) {
-      uint64_t first = range.first_elem + done;
-      size_t n = (size_t)sml_min_u64(block_elems, range.num_elems - done);
-      uint8_t code = 0;
-      for (uint32_t rank = 0; rank < s->world_size && s->type == SML_FLOAT32; rank++) {
-        sml_bench_fill(in, s->type, s->seed, rank, first, n);
-        uint8_t own = k->block_code((const float *)(const void *)in, n);
-        code = own > code ? own : code;
-      }
-      for (uint32_t rank = 0; rank < s->world_size; rank++) {
-        sml_bench_fill(in, s->type, s->seed, rank, first, n);
-        if (s->type == SML_FLOAT32)
-          k->quantize(lanes, (const float *)(const void *)in, n, code, s->world_size);
-        else
-          k->pack_int32(lanes, in, n);
-        (rank == 0 ? k->set_int32 : k->add_int32)(acc, lanes, n);
-      }
-      k->pack_int32(lanes, acc, n);
-      if (s->type == SML_FLOAT32)
-        k->dequantize((float *)out + first, lanes, n, code, s->world_size, s->reduction == SML_AVG);
-      else
-        k->unpack_int32((int32_t *)out + first, lanes, n);
+      const uint64_t first = range.first_elem + done;
+      const size_t n = (size_t)sml_min_u64(block_elems, range.num_elems - done);
+      for (uint32_t rank = 0; rank < s->world_size; rank++)
+        sml_bench_fill(in[rank], s->type, s->seed, rank, first, n);
+      format->reduce(&sml_quant_scalar, (uint8_t *)out + first * format->elem_bytes, (const void *const *)in,
+                     s->world_size, n, s->reduction == SML_AVG);
     }
   }
-  free(in);
-  free(lanes);
-  free(acc);
+  for (uint32_t rank = 0; rank < s->world_size; rank++) free(in[rank]);
 }
 
 static uint64_t count_wrong(const struct sml_bench_shape *s, const void *result, uint32_t num_slices,
@@ -175,22 +147,26 @@ static uint64_t count_wrong(const struct sml_bench_shape *s, const void *result,
 
 static void right_results_pass_and_any_wrong_bit_is_counted(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 24; i++) {
-    struct sml_bench_shape s = {.type = i % 3 == 2 ? SML_INT32 : SML_FLOAT32,
-                                .reduction = i % 3 == 1 ? SML_AVG : SML_SUM,
-                                .num_elems = (const uint64_t[]){1, 250, 358, 50001}[i / 3 % 4],
+  for (uint32_t i = 0; i < 96; i++) {
+    const sml_type type = (sml_type)(i % SML_NUM_FORMAT_TYPES);
+    struct sml_bench_shape s = {.type = type,
+                                .formats = {.float_bits = (const uint8_t[]){0, 16, 32}[i / 5 % 3],
+                                            .float64_bits = i / 6 % 2 == 0 ? 64 : 96},
+                                .reduction = sml_format_is_float(type) && i / 6 % 2 == 1 ? SML_AVG : SML_SUM,
+                                .num_elems = (const uint64_t[]){1, 250, 358, 20001}[i / 12 % 4],
                                 .seed = i,
-                                .world_size = 2 + i % 4,
+                                .world_size = 2 + i % 7,
                                 .num_lanes = 1 + i % 3,
-                                .chunk_bytes = i < 12 ? 1432 : 8928,
+                                .chunk_bytes = i < 48 ? 1440 : 8928,
                                 .num_slots = 16,
                                 .block_chunks = i % 4 == 3 ? 7 : 0};
-    uint32_t *result = calloc(s.num_elems, 4);
+    const size_t elem_bytes = sml_format_elem_bytes(type);
+    uint8_t *result = calloc(s.num_elems, elem_bytes);
     make_result(&s, result);
     assert_int_equal(count_wrong(&s, result, 1, NULL), 0);
     assert_int_equal(count_wrong(&s, result, 3, NULL), 0);
-    result[s.num_elems - 1] ^= 1;
-    result[s.num_elems / 2] ^= UINT32_C(0x80000000);
+    result[(s.num_elems - 1) * elem_bytes] ^= 1;
+    result[(s.num_elems / 2 + 1) * elem_bytes - 1] ^= 0x80; /* a sign */
     assert_int_equal(count_wrong(&s, result, 3, NULL), s.num_elems == 1 ? 1 : 2);
     free(result);
   }

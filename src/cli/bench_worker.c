@@ -111,7 +111,7 @@ static bool check_same_options(const struct worker *w) {
   const struct sml_bench_options *o = w->options;
   uint64_t digest = sml_bench_hash(o->size_bytes, o->num_sizes * sizeof o->size_bytes[0]);
   const uint64_t parts[] = {o->seed,  o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction,
-                            o->num_calls, o->is_batched};
+                            o->num_calls, o->is_batched};  /* bits of floats: the join compares them */
   digest = sml_mix64(digest ^ sml_bench_hash(parts, sizeof parts));
   uint64_t *all = calloc(w->world_size, sizeof *all);
   if (!all) return give_up(w, "out of memory");
@@ -128,9 +128,13 @@ static bool check_same_options(const struct worker *w) {
   return is_ok;
 }
 
+static size_t tensor_bytes(const struct worker *w) {
+  return w->shape.num_elems * sml_format_elem_bytes((uint32_t)w->shape.type);
+}
+
 /* The result of one of the calls. */
 static uint8_t *result_of(const struct worker *w, uint32_t call) {
-  return (uint8_t *)w->out + call * w->shape.num_elems * 4;
+  return (uint8_t *)w->out + call * tensor_bytes(w);
 }
 
 static bool verify(const struct worker *w, uint32_t call, uint32_t slice, uint32_t num_slices,
@@ -156,7 +160,7 @@ static void combine_checks(const uint64_t *all, uint32_t world_size, bool is_sha
 
 /* The first result: each rank checks its share of the blocks if all have the same bits, all otherwise. */
 static bool check_first(struct worker *w, struct sml_bench_check *check) {
-  w->expected_hash = sml_bench_hash(w->out, w->shape.num_elems * 4);
+  w->expected_hash = sml_bench_hash(w->out, tensor_bytes(w));
   uint64_t *all = calloc(w->world_size, 4 * sizeof *all);
   if (!all) return give_up(w, "out of memory");
   bool is_ok = true;
@@ -181,9 +185,9 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
 static bool prepare(const struct worker *w) {
   for (uint32_t call = 0; call < w->options->num_calls; call++) {
     if (w->options->is_in_place)
-      memcpy(result_of(w, call), w->in, w->shape.num_elems * 4);
+      memcpy(result_of(w, call), w->in, tensor_bytes(w));
     else
-      memset(result_of(w, call), 0xa5, w->shape.num_elems * 4); /* an element not written is seen */
+      memset(result_of(w, call), 0xa5, tensor_bytes(w)); /* an element not written is seen */
   }
   return wait_for_all(w);
 }
@@ -216,7 +220,7 @@ static bool reduce_data(const struct worker *w) {
 }
 
 static bool check_call(struct worker *w, uint32_t call) {
-  if (sml_bench_hash(result_of(w, call), w->shape.num_elems * 4) == w->expected_hash) return true;
+  if (sml_bench_hash(result_of(w, call), tensor_bytes(w)) == w->expected_hash) return true;
   struct sml_bench_check check = {0};
   if (!verify(w, call, 0, 1, &check)) return false;
   /* Its bits differ from a result that every rank had: even if the reference now agrees, one was wrong. */
@@ -349,6 +353,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   report->has_offload = stats.has_segmentation_offload != 0;
   report->num_local_ranks = stats.num_local_ranks;
   w->shape = (struct sml_bench_shape){.type = o->type,
+                                      .formats = sml_bench_formats(o),
                                       .reduction = o->reduction,
                                       .seed = o->seed,
                                       .world_size = w->world_size,
@@ -360,7 +365,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   for (uint32_t i = 0; i < o->num_sizes; i++) {
     struct sml_bench_result *r = &report->results[i];
     r->size_bytes = o->size_bytes[i];
-    r->num_elems = r->size_bytes / 4;
+    r->num_elems = r->size_bytes / sml_format_elem_bytes((uint32_t)o->type);
     r->num_iters = sml_bench_iters(o, r->size_bytes);
     if (!run_size(w, r)) return false;
     report->num_results++;
@@ -388,6 +393,8 @@ bool sml_bench_join(const struct sml_bench_options *o, uint32_t rank, uint32_t w
   job_options.check = o->is_checked ? 1 : 0;
   job_options.key_file = o->key_file;
   job_options.retry_ns = o->retry_ns;
+  job_options.float_bits = o->float_bits;
+  job_options.float64_bits = sml_bench_formats(o).float64_bits;
   if (o->is_local_worker) job_options.join_timeout_ns = sml_min_u64(o->timeout_ns, 20 * SML_NS_PER_S);
   status = sml_job_create(*context_out, &job_options, job_out);
   return status == SML_OK || say_failed(&w, "joining the job", status, sml_error_detail());

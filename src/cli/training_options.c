@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <argp.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cli/job_options.h"
 #include "cli/training.h"
 
 enum option_key {
-  KEY_LOCAL = 'l',
   KEY_MODEL = 'm',
   KEY_GPU = 'g',
   KEY_RATE = 'r',
-  KEY_ITERS = 'n',
-  KEY_WARMUP = 'w',
   KEY_PREDICT = 'p',
-  KEY_JSON = 'j',
   KEY_MODEL_FILE = 0x100,
   KEY_SAMPLES,
   KEY_BATCH,
@@ -30,13 +26,6 @@ enum option_key {
   KEY_PLAN,
   KEY_LIST,
   KEY_CSV,
-  KEY_LANES,
-  KEY_SLOTS,
-  KEY_NO_OFFLOAD,
-  KEY_SHARED_MEMORY,
-  KEY_TIMEOUT,
-  KEY_JOB,
-  KEY_KEY_FILE,
 };
 
 static const struct argp_option option_table[] = {
@@ -68,25 +57,10 @@ static const struct argp_option option_table[] = {
     {"mtu", KEY_MTU, "BYTES", 0, "Of the links (default 1500)", 3},
     {"ring-step", KEY_RING_STEP, "US", 0,
      "What each of a ring's 2(n-1) steps costs beside its bytes (default 50)", 3},
-    {"local", KEY_LOCAL, "N", 0, "Start an aggregator and N workers on this machine", 4},
     {"time-scale", KEY_TIME_SCALE, "K", 0,
      "Computing takes K times as long, the links have rate/K, and the times that are "
      "printed are those over K (default 1)",
      4},
-    {"iters", KEY_ITERS, "N", 0, "Timed iterations (default 3)", 4},
-    {"warmup", KEY_WARMUP, "N", 0, "Iterations before those (default 1)", 4},
-    {"lanes", KEY_LANES, "N", 0,
-     "Engine threads of each worker, and of the aggregator with --local (default 1)", 5},
-    {"slots", KEY_SLOTS, "N", 0, "Chunks in flight a lane, a power of two (default: chosen at the join)", 5},
-    {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Do not use segmentation offload, as SWITCHML_NO_OFFLOAD=1", 5},
-    {"shared-memory", KEY_SHARED_MEMORY, "yes|no", 0,
-     "Whether workers of one host share memory, as SWITCHML_SHARED_MEMORY=1 or 0 (default no)", 5},
-    {"timeout", KEY_TIMEOUT, "S", 0, "Seconds until joining or an all-reduce counts as failed (default 60)",
-     5},
-    {"key-file", KEY_KEY_FILE, "FILE", 0, "Keys, as SWITCHML_KEY_FILE; with --local also the aggregator's",
-     5},
-    {"job", KEY_JOB, "NAME", 0, "Name of the job at the aggregator (default training)", 5},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object in place of the table", 6},
     {"csv", KEY_CSV, NULL, 0, "Print comma-separated values in place of the table", 6},
     {"plan", KEY_PLAN, NULL, 0,
      "Print what would be replayed, for the programs that do so with other libraries", 6},
@@ -103,22 +77,6 @@ static const char doc[] =
     "The exit status is 0 only if every element of the last result was right, 1 if not or if something "
     "failed, 2 for "
     "wrong arguments.";
-
-static double need_real(const struct argp_state *state, const char *what, const char *text, double min,
-                        double max) {
-  char *end;
-  double value = strtod(text, &end);
-  if (end == text || *end != '\0' || !(value >= min && value <= max))
-    argp_error(state, "--%s is '%s', but must be a number from %g to %g", what, text, min, max);
-  return value;
-}
-
-static uint32_t need_number(const struct argp_state *state, const char *what, const char *text, uint32_t min,
-                            uint32_t max) {
-  const double value = need_real(state, what, text, min, max);
-  if (value != floor(value)) argp_error(state, "--%s is '%s', but must be a whole number", what, text);
-  return (uint32_t)value;
-}
 
 bool sml_training_parse_rate(const char *text, double *bps_out) {
   static const struct {
@@ -157,52 +115,6 @@ static void parse_aggregator(const struct argp_state *state, const char *text,
     argp_error(state, "--aggregator is '%s', but must be network, hosted or a rate like 10gbit", text);
 }
 
-/* Options about the job, which `switchml bench` has likewise. */
-static error_t parse_job_option(int key, char *text, struct argp_state *state) {
-  struct sml_bench_options *o = &((struct sml_training_options *)state->input)->bench;
-  switch (key) {
-    case KEY_LOCAL:
-      o->num_local = need_number(state, "local", text, 1, SML_BENCH_MAX_LOCAL);
-      return 0;
-    case KEY_LANES:
-      o->num_lanes = need_number(state, "lanes", text, 1, 16);
-      return 0;
-    case KEY_SLOTS:
-      o->num_slots = need_number(state, "slots", text, 1, 32768);
-      if (!sml_is_pow2(o->num_slots)) argp_error(state, "--slots must be a power of two");
-      return 0;
-    case KEY_NO_OFFLOAD:
-      o->no_offload = true;
-      return 0;
-    case KEY_SHARED_MEMORY:
-      if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
-        argp_error(state, "--shared-memory is '%s', but must be yes or no", text);
-      o->shared_memory = text[0] == 'y' ? "1" : "0";
-      return 0;
-    case KEY_TIMEOUT:
-      o->timeout_ns = (uint64_t)(need_real(state, "timeout", text, 0.001, 1e6) * (double)SML_NS_PER_S);
-      return 0;
-    case KEY_JOB:
-      if (text[0] == '\0' || strlen(text) > 63) argp_error(state, "--job must have 1 to 63 bytes");
-      o->job_name = text;
-      return 0;
-    case KEY_KEY_FILE:
-      o->key_file = text;
-      return 0;
-    case KEY_ITERS:
-      o->num_iters = need_number(state, "iters", text, 1, SML_TRAINING_MAX_ITERS);
-      return 0;
-    case KEY_WARMUP:
-      o->num_warmup = need_number(state, "warmup", text, 0, SML_TRAINING_MAX_ITERS);
-      return 0;
-    case KEY_JSON:
-      o->is_json = true;
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
 /* Options about the network that is trained. */
 static error_t parse_model_option(int key, char *text, struct argp_state *state) {
   struct sml_training_options *o = state->input;
@@ -217,29 +129,31 @@ static error_t parse_model_option(int key, char *text, struct argp_state *state)
       o->gpu = text;
       return 0;
     case KEY_SAMPLES:
-      o->samples_per_s = need_real(state, "samples-per-second", text, 1e-6, 1e12);
+      o->samples_per_s = sml_option_real(state, "samples-per-second", text, 1e-6, 1e12);
       return 0;
     case KEY_BATCH:
-      o->batch = need_number(state, "batch", text, 1, 1u << 30);
+      o->batch = sml_option_number(state, "batch", text, 1, 1u << 30);
       return 0;
     case KEY_BUCKET:
-      o->bucket_bytes = (uint64_t)(need_real(state, "bucket", text, 0, 1e6) * 0x1p20);
+      o->bucket_bytes = (uint64_t)(sml_option_real(state, "bucket", text, 0, 1e6) * 0x1p20);
       return 0;
     case KEY_PRIORITY:
       o->has_priority = true;
       return 0;
     case KEY_PIECE:
-      o->piece_bytes = (uint64_t)(need_real(state, "piece", text, 0.001, 1e6) * 0x1p20);
+      o->piece_bytes = (uint64_t)(sml_option_real(state, "piece", text, 0.001, 1e6) * 0x1p20);
       return 0;
     case KEY_TIME_SCALE:
-      o->time_scale = need_real(state, "time-scale", text, 1e-6, 1e6);
+      o->time_scale = sml_option_real(state, "time-scale", text, 1e-6, 1e6);
       return 0;
     default:
-      return parse_job_option(key, text, state);
+      return ARGP_ERR_UNKNOWN;
   }
 }
 
 static void check_whole(const struct argp_state *state, const struct sml_training_options *o) {
+  if (o->bench.num_iters > SML_TRAINING_MAX_ITERS || o->bench.num_warmup > SML_TRAINING_MAX_ITERS)
+    argp_error(state, "--iters and --warmup must be at most %u", SML_TRAINING_MAX_ITERS);
   if (o->has_priority && o->bucket_bytes != 0)
     argp_error(state, "--priority cuts gradients up, --bucket gathers them");
   if (o->bench.is_json && o->is_csv) argp_error(state, "--json or --csv");
@@ -257,13 +171,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
       parse_aggregator(state, text, o);
       return 0;
     case KEY_MTU:
-      o->mtu = need_number(state, "mtu", text, 576, 65535);
+      o->mtu = sml_option_number(state, "mtu", text, 576, 65535);
       return 0;
     case KEY_RANKS:
-      o->num_ranks = need_number(state, "ranks", text, 2, 4096);
+      o->num_ranks = sml_option_number(state, "ranks", text, 2, 4096);
       return 0;
     case KEY_RING_STEP:
-      o->ring_step_s = need_real(state, "ring-step", text, 0, 1e6) * 1e-6;
+      o->ring_step_s = sml_option_real(state, "ring-step", text, 0, 1e6) * 1e-6;
       return 0;
     case KEY_PREDICT:
       o->is_prediction = true;
@@ -280,6 +194,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ARG:
       argp_error(state, "'%s' is not an option", text);
       return 0;
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &o->bench;
+      return 0;
     case ARGP_KEY_END:
       check_whole(state, o);
       return 0;
@@ -289,7 +206,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
 }
 
 void sml_training_options_parse(struct sml_training_options *o, int argc, char **argv) {
-  static const struct argp parser = {.options = option_table, .parser = parse_option, .doc = doc};
+  static const struct argp_child children[] = {{&sml_job_argp, 0, NULL, 0}, {0}};
+  static const struct argp parser = {
+      .options = option_table, .parser = parse_option, .doc = doc, .children = children};
   memset(o, 0, sizeof *o);
   o->bench.num_iters = 3;
   o->bench.num_warmup = 1;
