@@ -25,6 +25,10 @@ static double real_of(const json_t *object, const char *name) {
   return json_is_number(value) ? json_number_value(value) : -1;
 }
 
+static bool is_unknown(const json_t *object, const char *name) {
+  return json_is_null(json_object_get(object, name));
+}
+
 static const json_t *find_same_job(const json_t *status, const json_t *job) {
   size_t i;
   const json_t *other;
@@ -46,7 +50,9 @@ void sml_status_add_rates(json_t *now, const json_t *before) {
     json_t *rates = json_object();
     for (uint32_t r = 0; r < NUM_RATES; r++) {
       const uint64_t was = number_of(old, rate_names[r]), is = number_of(job, rate_names[r]);
-      json_object_set_new(rates, rate_names[r], json_real(is > was ? (double)(is - was) / seconds : 0));
+      const bool is_known = !is_unknown(old, rate_names[r]) && !is_unknown(job, rate_names[r]);
+      const double rate = is > was ? (double)(is - was) / seconds : 0;
+      json_object_set_new(rates, rate_names[r], is_known ? json_real(rate) : json_null());
     }
     json_object_set_new(job, "rates", rates);
   }
@@ -79,6 +85,12 @@ __attribute__((format(printf, 3, 4))) static void put(struct libscols_line *line
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
   scols_line_set_data(line, column, text);
+}
+
+/* "-": unknown. */
+static void put_number(struct libscols_line *line, size_t column, const json_t *object, const char *name) {
+  if (is_unknown(object, name)) put(line, column, "-");
+  else put(line, column, "%llu", (unsigned long long)number_of(object, name));
 }
 
 static void put_rate(struct libscols_line *line, size_t column, const json_t *job, const char *name,
@@ -152,10 +164,11 @@ static void put_job(struct libscols_line *line, const json_t *job) {
   if (is_running)
     put(line, 4, "%llu x %llu", (unsigned long long)number_of(job, "lanes"),
         (unsigned long long)number_of(job, "slots"));
-  put(line, 5, is_running ? "%llu" : "-", (unsigned long long)number_of(job, "slots_waiting"));
+  if (is_running) put_number(line, 5, job, "slots_waiting");
+  else put(line, 5, "-");
   put_rate(line, 6, job, "bytes", 1e6);
   put_rate(line, 7, job, "sums", 1);
-  put(line, 8, "%llu", (unsigned long long)number_of(job, "retransmissions"));
+  put_number(line, 8, job, "retransmissions");
   put(line, 9, "%s", drops);
 }
 
@@ -185,10 +198,11 @@ static void put_rank(struct libscols_line *line, const json_t *rank) {
   put(line, 5, "%llu/%llu", (unsigned long long)number_of(rank, "operations_completed"),
       (unsigned long long)number_of(rank, "operations_called"));
   if (!json_object_get(rank, "packets")) return;
-  put(line, 6, "%llu", (unsigned long long)number_of(rank, "slots_missing"));
-  put(line, 7, "%llu", (unsigned long long)number_of(rank, "packets"));
-  put(line, 8, "%.1f", (double)number_of(rank, "bytes") / 1e6);
-  put(line, 9, "%llu", (unsigned long long)number_of(rank, "retransmissions"));
+  put_number(line, 6, rank, "slots_missing");
+  put_number(line, 7, rank, "packets");
+  if (is_unknown(rank, "bytes")) put(line, 8, "-");
+  else put(line, 8, "%.1f", (double)number_of(rank, "bytes") / 1e6);
+  put_number(line, 9, rank, "retransmissions");
 }
 
 static bool print_ranks(FILE *stream, const json_t *job) {
@@ -237,6 +251,21 @@ static void print_trouble(FILE *stream, const json_t *job) {
   }
 }
 
+/* Nothing without one. */
+static void print_switch(FILE *stream, const json_t *of) {
+  char told[32];
+  if (!json_is_object(of)) return;
+  const double told_s = real_of(of, "told_s");
+  if (told_s < 0) {
+    fprintf(stream, "switch: has told nothing yet\n");
+    return;
+  }
+  fprintf(stream, "switch, %s ago: %llu updates, %llu sums, %llu repeats, %llu pending, %llu forwarded\n",
+          describe_age(told, sizeof told, told_s), (unsigned long long)number_of(of, "updates"),
+          (unsigned long long)number_of(of, "sums"), (unsigned long long)number_of(of, "repeats"),
+          (unsigned long long)number_of(of, "pending"), (unsigned long long)number_of(of, "forwarded"));
+}
+
 static void print_heading(FILE *stream, const json_t *status) {
   char up[32], drops[512];
   size_t i;
@@ -256,6 +285,7 @@ static void print_heading(FILE *stream, const json_t *status) {
     describe_drops(drops, sizeof drops, lane);
     fprintf(stream, "lane %zu dropped: %s\n", i, drops);
   }
+  print_switch(stream, json_object_get(status, "switch"));
 }
 
 /* One line about each tenant that has a quota. */

@@ -83,13 +83,22 @@ static void leave_screen(void) {
 static bool begin_screen(void) {
   if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &saved_terminal) != 0)
     return false;
-  const struct sigaction ends = {.sa_handler = end_on_signal}, pauses = {.sa_handler = pause_on_signal},
-                         draws = {.sa_handler = draw_on_signal};
-  sigaction(SIGINT, &ends, NULL);
-  sigaction(SIGTERM, &ends, NULL);
-  sigaction(SIGHUP, &ends, NULL);
-  sigaction(SIGTSTP, &pauses, NULL);
-  sigaction(SIGWINCH, &draws, NULL);
+  static const struct {
+    int number;
+    void (*handler)(int);
+  } of_user[] = {
+      {SIGINT, end_on_signal},    {SIGTERM, end_on_signal},   {SIGHUP, end_on_signal},
+      {SIGTSTP, pause_on_signal}, {SIGWINCH, draw_on_signal},
+  };
+  sigset_t set;
+  sigemptyset(&set);
+  for (size_t i = 0; i < sizeof of_user / sizeof of_user[0]; i++) {
+    const struct sigaction action = {.sa_handler = of_user[i].handler,
+                                     .sa_flags = SA_RESTART}; /* poll() ends all the same */
+    sigaction(of_user[i].number, &action, NULL);
+    sigaddset(&set, of_user[i].number);
+  }
+  sigprocmask(SIG_UNBLOCK, &set, NULL); /* whoever started us may have blocked them */
   return enter_screen();
 }
 
