@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """MPI programs that know nothing of SwitchML, under real launchers on loopback: what they compute is checked by
-themselves, and that their sums went through SwitchML is read from what each rank says at the end of a communicator.
+themselves, and that their sums went through SwitchML is read from the library's counters, which each rank tells at the
+end of a communicator.
 Compiled here by each MPI's own compilers."""
 import os
 import re
@@ -54,8 +55,8 @@ def run(launcher, *words, expect=0, **variables):
     return result.stdout, taken
 
 
-ALL_TYPES = "float32,int32"
-NUM_SUMS_OF_LAMMPS = 10  # of int32: how many atoms, bonds, ghosts there are
+ALL_TYPES = "float32,int32,int64,float16,float64"
+NUM_SUMS_OF_LAMMPS = 40  # of doubles, beside 10 and more of int32: how many atoms, bonds, ghosts there are
 
 
 def check_client(out, taken, num_ranks, expected, expected_of_others=0):
@@ -88,6 +89,35 @@ def test_component_with_a_daemon():
     check_client(out, taken, 4, NUM_IN_WORLD, 8 * NUM_IN_OTHERS + 4 * NUM_IN_FREED)
 
 
+# Of each rank: int64 under five names, unsigned, and where the types say so float64; what MPIX_C_FLOAT16 is in an MPI
+# that has it. Not: short, long double.
+NUM_WHOLE, NUM_OF_TYPE = 6, 5003
+
+
+def check_types(out, taken, num_ranks, num_doubles):
+    num_halves = int("halves" in out)
+    check_client(out, taken, num_ranks, NUM_WHOLE + num_doubles + num_halves)
+    num_bytes = NUM_OF_TYPE * (5 * 8 + 4 + 8 * num_doubles + 2 * num_halves)
+    told = re.findall(r"rank \d+ of MPI_COMM_WORLD: \d+ sums of (\d+) bytes taken, .*; (\d+) chunks, (\d+) packets", out)
+    assert len(told) == num_ranks and {int(line[0]) for line in told} == {num_bytes}, out
+    # Of int64 12 bytes an element are sent, of at most 1,500 a packet.
+    assert all(min(int(line[1]), int(line[2])) >= NUM_OF_TYPE * 5 * 12 // 1500 for line in told), out
+
+
+def test_types_of_openmpi():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    with e2e.Daemon() as daemon:
+        over_it = {"SWITCHML_AGGREGATOR": daemon.address, "SWITCHML_SHARED_MEMORY": 0, "SWITCHML_REQUIRE": 1,
+                   "SWITCHML_MAX_DATAGRAM": 1472}
+        check_types(*run("mpirun.openmpi", "-n", 3, client, "types", **over_it), 3, 0)
+        check_types(*run("mpirun.openmpi", "--mca", "coll_switchml_types", ALL_TYPES, "-n", 3, client, "types",
+                         **over_it), 3, 1)
+        # Offered to nobody, as the variable has the last word.
+        check_types(*run("mpirun.openmpi", "-n", 2, client, "types", **over_it, SWITCHML_MPI_TYPES=ALL_TYPES,
+                         SWITCHML_FLOAT64_BITS=0), 2, 0)
+
+
 def test_component_can_be_left_out():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
@@ -115,8 +145,8 @@ def test_settings_that_differ_are_those_of_rank_0():
     out, taken = run("mpirun.openmpi", "-n", 2, client, ":", "-n", 1, "-x", "SWITCHML_MPI_MIN_COUNT=1", client)
     check_client(out, taken, 3, NUM_IN_WORLD, (3 + 2) * NUM_IN_OTHERS)
     assert "of MPI_COMM_WORLD: rank 2 has other settings" in out, out
-    out, _ = run("mpirun.openmpi", "-n", 2, client, SWITCHML_MPI_MIN_COUNT="many", SWITCHML_MPI_TYPES="float64")
-    assert "SWITCHML_MPI_MIN_COUNT=many is no number" in out and "SWITCHML_MPI_TYPES=float64: there are" in out, out
+    out, _ = run("mpirun.openmpi", "-n", 2, client, SWITCHML_MPI_MIN_COUNT="many", SWITCHML_MPI_TYPES="float80")
+    assert "SWITCHML_MPI_MIN_COUNT=many is no number" in out and "SWITCHML_MPI_TYPES=float80: there are" in out, out
 
 
 def test_a_stopped_rank_is_named():
@@ -131,7 +161,7 @@ def test_a_stopped_rank_is_named():
 def test_fortran():
     need(COMPONENT)
     client = compiled("mpifort.openmpi", "mpi_client.f90")
-    check_client(*run("mpirun.openmpi", "-n", 2, client), 2, 2)
+    check_client(*run("mpirun.openmpi", "-n", 2, client, SWITCHML_MPI_TYPES=ALL_TYPES), 2, 5)
 
 
 def test_mpi4py():
@@ -141,8 +171,9 @@ def test_mpi4py():
     program = ("from mpi4py import MPI; import numpy as np; c = MPI.COMM_WORLD; x = np.arange(50000, dtype='f4');"
                "y = np.empty_like(x); c.Allreduce(x, y); assert (y == c.size * x).all();"
                "r = c.Iallreduce(MPI.IN_PLACE, x); r.Wait(); assert (x == y).all();"
+               "k = np.arange(50000) << 40; c.Allreduce(MPI.IN_PLACE, k); assert (k == c.size * (np.arange(50000) << 40)).all();"
                "assert c.allreduce(c.rank) == 1; c.rank or print('done')")
-    check_client(*run("mpirun.openmpi", "-n", 2, PYTHON, "-c", program), 2, 2)
+    check_client(*run("mpirun.openmpi", "-n", 2, PYTHON, "-c", program), 2, 3)
 
 
 def thermodynamics(*words, **variables):
@@ -179,8 +210,14 @@ def test_preloaded_into_mpich():
     client = compiled("mpicc.mpich", "mpi_client.c")
     out, taken = run("mpirun.mpich", "-n", 4, "-env", "LD_PRELOAD", library, client)
     check_client(out, taken, 4, NUM_BLOCKING, 8 * NUM_IN_OTHERS)
+    with e2e.Daemon() as daemon:
+        out, taken = run("mpirun.mpich", "-n", 3, "-env", "LD_PRELOAD", library, client, "types",
+                         SWITCHML_AGGREGATOR=daemon.address, SWITCHML_SHARED_MEMORY=0, SWITCHML_REQUIRE=1,
+                         SWITCHML_MAX_DATAGRAM=1472, SWITCHML_MPI_TYPES=ALL_TYPES)
+    assert "halves" in out, out
+    check_types(out, taken, 3, 1)
     fortran = compiled("mpifort.mpich", "mpi_client.f90")
-    check_client(*run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, fortran), 2, 2)
+    check_client(*run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, fortran), 2, 3)
 
 
 def test_preloaded_into_openmpi():

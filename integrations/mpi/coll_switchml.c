@@ -239,7 +239,7 @@ static int open_component(void) {
   settings.is_required = parameters.is_required;
   settings.is_verbose = parameters.is_verbose;
   if (sml_mpi_types_of(parameters.types, &settings.types)) return OMPI_SUCCESS;
-  opal_output(0, "coll_switchml_types=%s: there are float32, int32 and none", parameters.types);
+  opal_output(0, "coll_switchml_types=%s: there are " SML_MPI_TYPE_NAMES, parameters.types);
   return OMPI_ERR_BAD_PARAM;
 }
 
@@ -269,7 +269,7 @@ static int add(const char *name, const char *help, mca_base_var_type_t type, voi
 }
 
 static int register_parameters(void) {
-  static char default_types[32];
+  static char default_types[SML_MPI_TYPES_BYTES];
   const struct sml_mpi_settings s = sml_mpi_settings_of_environment();
   parameters.priority = 90; /* above tuned (30) and han (35 at most): who loads it wants it */
   parameters.min_count = s.min_count;
@@ -277,15 +277,14 @@ static int register_parameters(void) {
   parameters.join_timeout_s = s.join_timeout_s;
   parameters.is_required = s.is_required;
   parameters.is_verbose = s.is_verbose;
-  snprintf(default_types, sizeof default_types, "%s",
-           s.types == 0 ? "none" : s.types == 3 ? "float32,int32" : s.types >> SML_FLOAT32 & 1 ? "float32" : "int32");
+  sml_mpi_types_list(s.types, default_types);
   parameters.types = default_types;
   int rc = add("priority", "Priority of coll/switchml; negative: off", MCA_BASE_VAR_TYPE_INT, &parameters.priority);
   if (rc == OMPI_SUCCESS)
     rc = add("min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
              &parameters.min_count);
   if (rc == OMPI_SUCCESS)
-    rc = add("types", "Which types are taken: float32, int32, both with a comma, or none", MCA_BASE_VAR_TYPE_STRING,
+    rc = add("types", "Which types are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING,
              &parameters.types);
   if (rc == OMPI_SUCCESS)
     rc = add("timeout", "Seconds that a rank may be late before all get an error", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,

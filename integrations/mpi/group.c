@@ -18,6 +18,10 @@
 #define DEFAULT_TIMEOUT_S 3600u
 /* All are there when one joins: they have just gathered. */
 #define DEFAULT_JOIN_TIMEOUT_S 10u
+/* Not float64: programs that sum doubles expect their digits. */
+#define DEFAULT_TYPES (1u << SML_FLOAT32 | 1u << SML_INT32 | 1u << SML_INT64 | 1u << SML_FLOAT16)
+/* Who asks for doubles here wants as many digits as there are. */
+#define USUAL_FLOAT64_BITS 96u
 
 #define GATHERED_WORDS 5u
 
@@ -34,7 +38,7 @@ struct sml_mpi_group {
   void *user;
   uint64_t (*gathered)[GATHERED_WORDS]; /* of each rank; there from the start: who lacked it would keep all waiting */
   sml_job *job;
-  uint64_t num_taken, num_bytes, num_passed;
+  uint64_t num_passed;
 };
 
 /* ---- settings ---- */
@@ -51,11 +55,21 @@ static void say(const struct sml_mpi_group *g, const char *format, ...) {
   else fprintf(stderr, "switchml: %s\n", line);
 }
 
+static const struct {
+  const char *name;
+  uint32_t types;
+} known[] = {{"float32", 1u << SML_FLOAT32}, {"int32", 1u << SML_INT32},     {"int64", 1u << SML_INT64},
+             {"float16", 1u << SML_FLOAT16}, {"float64", 1u << SML_FLOAT64}, {"none", 0}};
+
+void sml_mpi_types_list(uint32_t types, char *list_out) {
+  size_t length = 0;
+  for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
+    if (known[k].types == 0 ? types == 0 : (types & known[k].types) != 0)
+      length += (size_t)snprintf(list_out + length, SML_MPI_TYPES_BYTES - length, "%s%s", length > 0 ? "," : "",
+                                 known[k].name);
+}
+
 bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
-  static const struct {
-    const char *name;
-    uint32_t types;
-  } known[] = {{"float32", 1u << SML_FLOAT32}, {"int32", 1u << SML_INT32}, {"none", 0}};
   uint32_t types = 0;
   for (const char *at = list; *at != 0;) {
     const size_t length = strcspn(at, ",");
@@ -93,13 +107,13 @@ static bool is_on(const char *name) {
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
                                .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S};
-  s.types = 1u << SML_FLOAT32 | 1u << SML_INT32;
+  s.types = DEFAULT_TYPES;
   read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
   read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
   read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
-    say(NULL, "SWITCHML_MPI_TYPES=%s: there are float32, int32 and none; float32,int32 is used", types);
+    say(NULL, "SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
   if (is_on("SWITCHML_DISABLE")) s.types = 0;
   s.is_required = is_on("SWITCHML_REQUIRE");
   s.is_verbose = is_on("SWITCHML_MPI_VERBOSE");
@@ -154,11 +168,15 @@ struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint
 
 void sml_mpi_group_destroy(struct sml_mpi_group *g) {
   if (g == NULL) return;
+  sml_stats stats = SML_STATS_INIT;
+  if (g->job != NULL) sml_job_stats(g->job, &stats);
+  if (g->settings.is_verbose && g->state != UNDECIDED)
+    say(g, "%llu sums of %llu bytes taken, %llu passed on; %llu chunks, %llu packets sent",
+        (unsigned long long)stats.operations_completed, (unsigned long long)stats.tensor_bytes,
+        (unsigned long long)g->num_passed, (unsigned long long)stats.chunks_completed,
+        (unsigned long long)stats.tx_packets);
   sml_job_destroy(g->job);
   if (g->has_context) put_context();
-  if (g->settings.is_verbose && g->state != UNDECIDED)
-    say(g, "%llu sums of %llu bytes taken, %llu passed on", (unsigned long long)g->num_taken,
-        (unsigned long long)g->num_bytes, (unsigned long long)g->num_passed);
   free(g->gathered);
   free(g);
 }
@@ -220,6 +238,9 @@ static void join(struct sml_mpi_group *g) {
     o.allgather_user = g->user;
     o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
     o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
+    const char *float64_bits = getenv("SWITCHML_FLOAT64_BITS");
+    if ((g->settings.types >> SML_FLOAT64 & 1) != 0 && (float64_bits == NULL || float64_bits[0] == 0))
+      o.float64_bits = USUAL_FLOAT64_BITS;
     status = sml_job_create(context, &o, &g->job); /* the same on every rank */
     if (status != SML_OK && g->rank == 0)
       say(g, "no job: %s%s", sml_error_detail(),
@@ -271,8 +292,6 @@ bool sml_mpi_group_submit(struct sml_mpi_group *g, const void *in, void *out, si
     say(g, "all-reduce failed: %s", sml_error_detail());
     return false;
   }
-  g->num_taken++;
-  g->num_bytes += 4 * (uint64_t)count;
   return true;
 }
 

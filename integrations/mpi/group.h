@@ -21,11 +21,15 @@ struct sml_mpi_settings {
   uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
   uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
 };
-/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _TYPES ("float32,int32", "none"), _VERBOSE,
+/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _TYPES ("float32,int64", "none"), _VERBOSE,
  * SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
-/* The bits of a list of types; false if a name in it is none. */
+#define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64 and none"
+#define SML_MPI_TYPES_BYTES 64u
+/* The bits of a list of types, with commas; false if a name in it is none. And the list of the bits, written into
+ * SML_MPI_TYPES_BYTES. */
 bool sml_mpi_types_of(const char *list, uint32_t *types_out);
+void sml_mpi_types_list(uint32_t types, char *list_out);
 
 struct sml_mpi_group;
 
