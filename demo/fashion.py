@@ -34,19 +34,20 @@ def load(kind, num_samples):
 
 
 class Counters:
-    """What this worker has sent and sent again, from the network's side."""
+    """What this worker has sent and sent again over one backend, from the network's side."""
 
-    def __init__(self, backend, interface):
-        self.backend, self.interface = backend, interface
-        self.start = self.read()
+    def __init__(self, backend, interface, group=None):
+        self.backend, self.interface, self.group = backend, interface, group
+        self.totals, self.before = {}, self._read()
 
-    def read(self):
+    def _read(self):
         values = {}
         if self.backend == "switchml":
             import switchml.torch  # pylint: disable=import-outside-toplevel
-            stats = switchml.torch.stats()
+            stats = switchml.torch.stats(self.group)
             values = {"sent_bytes": stats.get("tx_bytes", 0), "library_bytes": stats.get("tx_bytes", 0),
-                      "retransmissions": stats.get("retransmissions", 0), "offloaded_calls": stats["offloaded_calls"], "fallback_calls": stats["fallback_calls"]}
+                      "retransmissions": stats.get("retransmissions", 0),
+                      "offloaded_calls": stats["offloaded_calls"], "fallback_calls": stats["fallback_calls"]}
         if self.interface != "lo":  # in a namespace of its own the counters are this worker's alone
             # The shaper counts the headers of every segment, the interface those of a segmented packet once.
             shaper = subprocess.run(["tc", "-s", "qdisc", "show", "dev", self.interface], capture_output=True,
@@ -58,8 +59,18 @@ class Counters:
                 values["retransmissions"] = int(numbers[names.index("RetransSegs")])
         return values
 
+    def resume(self):
+        """What was sent since the last pause() was another backend's."""
+        self.before = self._read()
+
+    def pause(self):
+        for name, value in self._read().items():
+            self.totals[name] = self.totals.get(name, 0) + value - self.before[name]
+
     def since_start(self):
-        return {name: value - self.start[name] for name, value in self.read().items()}
+        self.pause()
+        self.resume()
+        return self.totals
 
 
 def digest(model):

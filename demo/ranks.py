@@ -26,6 +26,9 @@ BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 DAEMON, LIBRARY = os.path.join(BUILD, "src/switchd/switchmld"), os.path.join(BUILD, "src/lib/libswitchml.so")
 NAMES = {"switchml": "SwitchML", "gloo": "Gloo"}
 START_TIMEOUT_S = 20
+RESULTS_GROUP = "239.77.0.1"
+# Else glibc gives the memory of large gradients back to the kernel, to get it anew, page by page, in the next step.
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 
 class Interrupted(BaseException):
@@ -140,8 +143,9 @@ def prepare():
 def start_aggregator(processes, bed):
     address = f"{bed.aggregator_address}:{free_port()}"
     log = tempfile.TemporaryFile("w+")
-    daemon = start_in(processes, bed.aggregator, [DAEMON, "--listen", address],
-                      stdout=log, stderr=log)
+    # The bed's bridge copies results for all ranks, as a switch does. On loopback there is nothing that could.
+    results = ["--multicast", RESULTS_GROUP] if bed.aggregator else []
+    daemon = start_in(processes, bed.aggregator, [DAEMON, "--listen", address, *results], stdout=log, stderr=log)
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:  # its log says when it listens
         log.seek(0)
@@ -161,7 +165,7 @@ def start_workers(processes, bed, num_workers, aggregator, program, arguments):
         "GLOO_SOCKET_IFNAME": bed.interface, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         "USE_LIBUV": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1",
         "SWITCHML_AGGREGATOR": aggregator, "SWITCHML_REQUIRE": "1",
-        "SWITCHML_LIBRARY": LIBRARY,
+        "SWITCHML_LIBRARY": LIBRARY, **KEPT_MEMORY,
         "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch")})
     command = [PYTHON, os.path.join(ROOT, "demo", program), *arguments]
     workers = []
