@@ -69,6 +69,7 @@ static void check_world(uint32_t num_ranks, uint32_t num_lanes, bool no_offload,
                         uint32_t max_datagram_bytes) {
   struct world w;
   world_init(&w, num_ranks);
+  w.job_options.lease_ns = PATIENT_LEASE_NS;
   w.aggd_options.num_lanes = num_lanes;
   w.aggd_options.no_offload = no_offload;
   w.context_options.num_threads = num_lanes;

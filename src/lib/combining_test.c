@@ -41,6 +41,7 @@ static void sum_all_kinds(struct rank *r) {
 static uint64_t run_kinds(const char *names, bool is_combining, uint32_t num_threads, uint32_t is_checked) {
   struct world w;
   world_init(&w, (uint32_t)strlen(names));
+  w.job_options.lease_ns = PATIENT_LEASE_NS;
   w.context_options.num_threads = num_threads;
   w.job_options.no_shared_memory = !is_combining;
   w.job_options.check = is_checked;

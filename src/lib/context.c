@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 
-#include "lib/hosting.h"
 #include "lib/job.h"
 #include "lib/operation.h"
 
@@ -14,7 +13,6 @@ static void die_in_child(struct sml_fork_watch *watch) {
   sml_control_close_descriptors(&context->control);
   for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++)
     sml_engines_close_descriptors(&context->engines[i]);
-  sml_hosted_close_descriptors(); /* of all contexts, once */
 }
 
 sml_status sml_context_fail_forked(void) {

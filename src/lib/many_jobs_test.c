@@ -32,7 +32,7 @@ static void sum_all(struct rank *r, uint32_t round, int32_t *buffers) {
     CHECK(r, status == SML_OK);
   }
   for (uint32_t j = 0; j < NUM_JOBS; j++) {
-    const sml_status status = sml_operation_wait(operations[j], 30 * SML_NS_PER_S);
+    const sml_status status = sml_operation_wait(operations[j], 120 * SML_NS_PER_S);
     sml_operation_release(operations[j]);
     CHECK(r, status == SML_OK, "job %u: %d", j, (int)status);
     const int32_t *sums = buffers + (size_t)j * NUM_ELEMS;
@@ -52,6 +52,8 @@ static void join(struct rank *r) {
   o.aggregator = w.address;
   o.rank = r->rank;
   o.world_size = 2;
+  o.operation_timeout_ns = 120 * SML_NS_PER_S; /* two hundred engines, under a sanitizer, beside other programs */
+  o.lease_ns = PATIENT_LEASE_NS;
   CHECK(r, sml_context_create(&w.context_options, &r->context) == SML_OK);
   for (uint32_t j = 0; j < NUM_JOBS; j++) {
     char name[16];

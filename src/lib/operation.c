@@ -293,6 +293,9 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
   plan.elem_lanes = shape.elem_lanes;
   plan.lane_elems = shape.lane_elems;
   if (plan.has_exponents) plan.block_chunks = sml_job_block_chunks(&job->start);
+  /* Ranks that contribute as one have larger lanes. */
+  plan.is_narrow = (job->start.features & SML_FEATURE_NARROW) != 0 && job->start.num_ranks == 0 &&
+                   sml_format_is_narrow(shape, job->world_size);
   return plan;
 }
 

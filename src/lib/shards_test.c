@@ -177,12 +177,13 @@ static void abort_on_rank_1(struct rank *r) {
   sml_error error;
   sml_operation *op;
   if (r->rank == 1) {
-    usleep(100 * 1000);
+    await_waiting(r);
     CHECK(r, sml_job_abort(r->job, "a test") == SML_OK);
     check_failed(r, SML_ERR_ABORTED, &error);
     return;
   }
   CHECK(r, sml_allreduce(r->job, data[r->rank], data[r->rank], 50000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  note_waiting(r);
   CHECK(r, sml_operation_wait(op, 20 * SML_NS_PER_S) == SML_ERR_ABORTED, "%s", sml_error_detail());
   check_failed(r, SML_ERR_ABORTED, &error);
   CHECK(r, is_named(&error, 1) && strstr(error.detail, "a test"), "%s", error.detail);

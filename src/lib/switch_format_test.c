@@ -34,6 +34,7 @@ struct way {
 static uint64_t run_way(const struct way *way, uint32_t packet_lanes, bool is_checked, void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, 4);
+  w.job_options.lease_ns = PATIENT_LEASE_NS;
   w.aggd_options.packet_lanes = packet_lanes;
   w.aggd_options.num_lanes = w.context_options.num_threads = way->num_lanes;
   w.aggd_options.faults = (struct sml_fault_options){.loss = way->loss, .duplicate = way->loss, .seed = 3};

@@ -124,12 +124,13 @@ void abort_while_others_wait(struct rank *r, uint32_t aborting) {
   static float data[MAX_RANKS][500000];
   sml_operation *op = NULL;
   if (r->rank == aborting) {
-    usleep(50 * 1000);
+    await_waiting(r);
     sml_job_abort(r->job, "enough");
     return;
   }
   CHECK(r,
         sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  note_waiting(r);
   if (r->rank == 2) { /* and one leaves it to the helper */
     for (uint32_t i = 0; i < 10000 && sml_operation_test(op) == SML_IN_PROGRESS; i++) usleep(1000);
   }

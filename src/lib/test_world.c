@@ -87,6 +87,15 @@ void world_run(struct world *w, void (*body)(struct rank *)) {
   assert_false(has_failed);
 }
 
+void note_waiting(struct rank *r) {
+  r->world->num_waiting++;
+}
+
+void await_waiting(struct rank *r) {
+  for (uint32_t ms = 0; ms < 20000 && r->world->num_waiting < r->world->num_ranks - 1; ms++) usleep(1000);
+  usleep(50 * 1000);
+}
+
 static void join(struct rank *r) {
   sml_job_options o = r->world->job_options;
   if (r->world->is_hosted) {

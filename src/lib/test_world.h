@@ -25,6 +25,9 @@ struct rank {
   void (*body)(struct rank *rank);
 };
 
+/* A lease for worlds that nobody leaves: a busy machine shall not lose a rank. */
+#define PATIENT_LEASE_NS (20 * SML_NS_PER_S)
+
 struct world {
   uint32_t num_ranks;
   struct sml_aggd_options aggd_options; /* set before world_start(), zero for defaults */
@@ -38,6 +41,7 @@ struct world {
   bool is_hosted;     /* no aggregator is configured: ranks host it; set before world_join(), which then gathers */
   struct sml_aggd *aggd, *other_aggds[MAX_AGGDS - 1];
   char address[80]; /* a list, if there are several */
+  _Atomic uint32_t num_waiting; /* ranks that have noted it */
   pthread_barrier_t gathering;
   const void *gathered[MAX_RANKS];
   struct rank ranks[MAX_RANKS];
@@ -65,6 +69,10 @@ void world_start(struct world *w); /* both */
 void world_run(struct world *w, void (*body)(struct rank *rank));
 /* Destroys jobs and contexts of all ranks at once; then the aggregator. */
 void world_stop(struct world *w);
+
+/* This rank has called an operation and is about to wait; until all others are, and a while longer. */
+void note_waiting(struct rank *r);
+void await_waiting(struct rank *r);
 
 sml_stats stats_of(const struct rank *r);
 bool is_named(const sml_error *error, uint32_t rank);

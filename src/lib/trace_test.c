@@ -57,6 +57,19 @@ static uint64_t count(const struct file *f, enum sml_trace_event event, struct s
   return num_found;
 }
 
+/* The largest value of its records: another slot may have been asked about, too, and for less. */
+static uint64_t largest(const struct file *f, enum sml_trace_event event) {
+  uint64_t value = 0;
+  for (uint32_t s = 0; s < f->trace.num_sources; s++) {
+    for (uint32_t i = 0; i < f->trace.sources[s].num_records; i++) {
+      struct sml_record r;
+      sml_trace_read(&f->trace, &f->trace.sources[s], i, &r);
+      if (r.event == event) value = sml_max_u64(value, r.value);
+    }
+  }
+  return value;
+}
+
 /* Files of the folder; the name of one. */
 static uint32_t count_files(char *path_out, size_t path_bytes) {
   uint32_t num_files = 0;
@@ -215,8 +228,7 @@ static void both_ends_name_the_late_rank(void **state) {
   close_file(&f);
   world_run(&w, submit_on_1);
   dump_of_rank_0(&w, "recovered.trace", &f);
-  assert_true(count(&f, SML_TRACE_SLOT_RECOVERED, &r) > 0);
-  assert_true(r.value > 50 * SML_NS_PER_MS);
+  assert_true(largest(&f, SML_TRACE_SLOT_RECOVERED) > 50 * SML_NS_PER_MS);
   close_file(&f);
   sml_operation_release(early);
   world_stop(&w);
