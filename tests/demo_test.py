@@ -63,19 +63,6 @@ def traces(pid):
     return {name for name in namespaces if name.startswith(f"sml-p{pid}-")}, set(files)
 
 
-def loopback_ports():
-    """The ports that somebody on this host listens on at 127.0.0.1, which is where the demo has its own when
-    it has no namespaces."""
-    ports = set()
-    for protocol, state in (("tcp", "0A"), ("udp", "07")):
-        with open(f"/proc/net/{protocol}", encoding="ascii") as table:
-            for line in list(table)[1:]:
-                local, status = line.split()[1], line.split()[3]
-                if local.startswith("0100007F:") and status == state:
-                    ports.add((protocol, int(local.split(":")[1], 16)))
-    return ports
-
-
 def start_demo(marker, *arguments):
     environment = {**os.environ, "SML_DEMO_TEST": marker}
     return subprocess.Popen([PYTHON, DEMO, *arguments], env=environment, stdin=subprocess.DEVNULL, text=True,
@@ -85,7 +72,7 @@ def start_demo(marker, *arguments):
 def interrupt_at(moment_s, numbers, *arguments):
     """Starts the demo, interrupts it, and looks for what it left."""
     marker = uuid.uuid4().hex
-    files_before, ports_before = traces(0)[1], loopback_ports()
+    files_before = traces(0)[1]
     process = start_demo(marker, "--steps", "100000", "--batch", "8", *arguments)
     time.sleep(moment_s)
     for number in numbers:
@@ -100,8 +87,7 @@ def interrupt_at(moment_s, numbers, *arguments):
     namespaces, files = traces(process.pid)
     assert not namespaces, f"{namespaces} {told}"
     left = marked_processes(marker)
-    assert not left, f"{left} {told}"
-    assert loopback_ports() <= ports_before, f"{loopback_ports() - ports_before} {told}"
+    assert not left, f"{left} {told}"  # and so no port of theirs
     files = {name for name in files - files_before if str(process.pid) in name or "switchml-bench" not in name}
     assert not [name for name in files if os.path.exists(name) and "torch_" in name], f"{files} {told}"
 
@@ -118,17 +104,18 @@ def test_demo_on_loopback():
 
 
 def test_trainings():
-    """Both backends, in little; a second run goes on where the first one was."""
+    """Both backends, in little; a second run has nothing left to do."""
     need_torch()
     with tempfile.TemporaryDirectory(prefix="switchml-trainings-") as folder:
         def run(*more):
             return subprocess.run([PYTHON, TRAINING, "--loopback", "--workers", "2", "--model", "cnn", "--steps", "4",
                                    "--seeds", "1", "--output", folder, *more], capture_output=True, text=True,
                                   check=False, timeout=240)
-        first = run("--backend", "switchml")
-        assert first.returncode == 0 and "cnn  SwitchML  seed 1  step 4/4" in first.stdout, first
         both = run()
-        assert both.returncode == 0 and "SwitchML  seed" not in both.stdout and "Gloo  seed 1  step 4/4" in both.stdout, both
+        assert both.returncode == 0, both
+        assert all(f"cnn  seed 1  {name:>8}  step 4/4" in both.stdout for name in ("SwitchML", "Gloo")), both
+        again = run()
+        assert again.returncode == 0 and "step 4/4" not in again.stdout, again
         with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
             ours, theirs = json.load(file)
         assert all(rank["offloaded_calls"] >= 4 and rank["fallback_calls"] == 0 for rank in ours["ranks"]), ours

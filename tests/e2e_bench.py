@@ -52,6 +52,19 @@ def test_types_reductions_and_ranks():
         assert all(r["ranks"] == ranks for r in report["results"])
 
 
+def test_every_type_over_the_network():
+    for kind, bits, more in [("float16", 2, []), ("bfloat16", 2, ["--op", "avg"]), ("float16", 4, ["--float-bits", "32"]),
+                             ("float32", 2, ["--float-bits", "16"]), ("int64", 12, []), ("float64", 12, ["--op", "avg"]),
+                             ("float64", 8, ["--float64-bits", "64"])]:
+        size = {"float16": 2, "bfloat16": 2, "float32": 4}.get(kind, 8)
+        report = e2e.bench_json("--local", "3", "--sizes", "4,1000,300001", "--iters", "3", "--shared-memory", "no",
+                                "--loss", "0.01", "--type", kind, *more)
+        for r in report["results"]:
+            assert r["type"] == kind and r["count"] == max(4, r["bytes"]) // size >= 1, r
+        # Its elements and headers; twice where one was lost, seldom.
+        assert bits <= r["wire_bytes_per_rank"] / r["count"] <= 1.25 * bits, (kind, more, r)
+
+
 def test_three_lanes():
     for more in [[], ["--type", "int32"], ["--no-offload"]]:
         report = e2e.bench_json("--local", "3", "--sizes", "4,1000,1M,300001", "--lanes", "3", "--iters", "5",
@@ -113,7 +126,7 @@ def test_table_is_for_people():
 def test_bad_arguments_are_usage_errors():
     for wrong in [["--loss", "1.5"], ["--loss", "-0.1"], ["--loss", "nan"], ["--loss", "x"], ["--sizes", "junk"],
                   ["--sizes", ""], ["--sizes", "4,,8"], ["--sizes", "-4"], ["--sizes", "1T"],
-                  ["--type", "float64"], ["--type", ""], ["--op", "max"], ["--type", "int32", "--op", "avg"],
+                  ["--type", "float80"], ["--type", ""], ["--float-bits", "24"], ["--float64-bits", "0"], ["--op", "max"], ["--type", "int32", "--op", "avg"], ["--type", "int64", "--op", "avg"],
                   ["--local", "0"], ["--local", "-1"], ["--local", "9999"], ["--iters", "0"], ["--seed", "-1"],
                   ["--lanes", "17"], ["--slots", "3"], ["--calls", "0"], ["--timeout", "0"], ["--job", ""], ["--job", "j" * 64],
                   ["--no-such-option"], ["stray"]]:

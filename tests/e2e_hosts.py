@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Three hosts, in network namespaces, that aggregate for each other: what their links carry, and who is named when one
-of them is lost with all it had. Needs root."""
+"""Three hosts, in network namespaces, that aggregate for each other: what their links carry, also where queues are
+short, and who is named when one of them is lost with all it had. Needs root."""
 import json
 import os
 import subprocess
@@ -46,6 +46,19 @@ def test_each_link_carries_its_share():
             tries.append(shares_carried(bed))
     assert min(map(min, tries)) > 1, tries
     assert max(tries[-1]) < (1.12 if PATIENCE == 1 else 2), tries
+
+
+
+def test_a_queue_shorter_than_a_segmented_send():
+    """It drops bursts of 9,000 to 20,000 bytes whole, however often they are repeated as one."""
+    with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
+        for rank in range(NUM_HOSTS):
+            subprocess.run(["tc", "-n", bed.worker(rank), "qdisc", "replace", "dev", "eth0", "root", "tbf",
+                            "rate", "100mbit", "burst", "20000", "limit", "9000"], check=True)
+        ranks = start_job(bed, "--sizes", str(36 << 10), "--iters", "3", "--type", "int32")
+        outputs = [rank.communicate(timeout=90 * PATIENCE) for rank in ranks]
+        assert all(rank.returncode == 0 for rank in ranks), outputs
+        assert json.loads(outputs[0][0])["results"][0]["wrong"] == 0, outputs
 
 
 def lose_host(bed, ranks, lost, is_cut_off):

@@ -181,8 +181,11 @@ def test_configurations():
            ("[tenant *]\nkey-file = k", ":2: key-file is for one tenant"),
            ("a" * 300 + " = 1", ":1: the line is too long"),
            ("slots = 1\0", ":1: this is no text"),
-           ("dataplane = bmv2", ":1: dataplane: bmv2 goes with --switch-format"), ("dataplane = asic", ":1: dataplane: 'asic' is not"),
+           ("dataplane = bmv2", ":1: dataplane: bmv2 goes with --switch-format"),
+           ("dataplane = dpdk-p4", ":1: dataplane: dpdk-p4 goes with --switch-format"),
+           ("dataplane = asic", ":1: dataplane: 'asic' is not"),
            ("dataplane = bmv2\nswitch-format = 256", ":1: dataplane: bmv2 takes at most 128 lanes"),
+           ("dataplane = tofino", ":1: dataplane: "),
            ("switch-format = 33", ":1: switch-format: '33' is not 32, 64, 128 or 256"), ("listen = nowhere", ":1: listen: ")]
     with tempfile.TemporaryDirectory() as folder:
         path = write(f"{folder}/conf", good)

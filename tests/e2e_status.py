@@ -15,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import termios
+import threading
 import time
 
 import e2e
@@ -39,9 +40,9 @@ def status_json(address, *arguments, expected=0, **env):
 
 
 @contextlib.contextmanager
-def scripted_job(port, name, world_size, **join):
+def scripted_job(port, name, world_size, lease_s=LEASE_S, **join):
     """Ranks whose heartbeats are the test's."""
-    members = [peer.Member(port, rank, world_size, job_name=name, lease_ns=int(LEASE_S * 1e9), **join)
+    members = [peer.Member(port, rank, world_size, job_name=name, lease_ns=int(lease_s * 1e9), **join)
                for rank in range(world_size)]
     try:
         peer.join_all(members)
@@ -67,6 +68,23 @@ def beat(members, submitted, seconds):
         for member, number in zip(members, submitted):
             member.control.say("HEARTBEAT", submitted=number, completed=0)
         time.sleep(LEASE_S / 10)
+
+
+@contextlib.contextmanager
+def beating(members, submitted):
+    """Heartbeats go on while the test asks something, however long it takes."""
+    is_over = threading.Event()
+
+    def go_on():
+        while not is_over.is_set():
+            beat(members, submitted, LEASE_S / 10)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_exit_statuses():
@@ -154,22 +172,23 @@ def test_late_and_lost_ranks():
                 for member in members[:2]:
                     member.send({"slot": member.start["slot_base"][0] + slot, "phase": 2, "tag": 7, "chunk": slot}, bytes(64))
             beat(members, [5, 5, 4], 2.2 * LEASE_S)
-            status = status_json(daemon.address, expected=3)
+            with beating(members, [5, 5, 4]):
+                status = status_json(daemon.address, expected=3)
+                code, out, err = run("status", daemon.address)
             job, = status["jobs"]
             assert job["health"] == "late" and job["late"] == 1, job
             late = job["ranks"][2]
             assert late["state"] == "late" and 0.4 < late["since_s"] < 1.5 + e2e.PATIENCE, late
             assert job["slots_waiting"] == 5 and job["least_contributions"] == 2 and late["slots_missing"] == 5, job
             assert job["map"].startswith("55555."), job["map"]
-            code, out, err = run("status", daemon.address)
             assert code == 3 and not err, (code, out, err)
             assert re.search(r"^job slow: rank 2 \(127.0.0.1\) is late for [\d.]+ s: it has called 4 operations, others 5; "
                              r"5 slots wait with 2 to 2 of 3 contributions$", out, re.MULTILINE), out
         with scripted_job(daemon.port, "thin", 3) as members:
             members[1].control.close()
             e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 3, "the rank is lost")
-            beat([members[0], members[2]], [0, 0], 0.1)
-            code, out, err = run("status", daemon.address)
+            with beating([members[0], members[2]], [0, 0]):
+                code, out, err = run("status", daemon.address)
             assert re.search(r"^job thin: rank 1 \(127.0.0.1\) was lost [\d.]+ s ago$", out, re.MULTILINE), (code, out, err)
 
 
@@ -184,7 +203,7 @@ def test_tenants_see_their_own():
         with open(os.open(files["wrong"], os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write(f"red {KEYS['blue'].hex()}\n")
         with e2e.Daemon("--key-file", files["all"]) as daemon, \
-                scripted_job(daemon.port, "secret", 2, key=KEYS["red"], key_name="red", nonce0=5):
+                scripted_job(daemon.port, "secret", 2, lease_s=60, key=KEYS["red"], key_name="red", nonce0=5):
             everything = status_json(daemon.address) # the daemon's own machine
             assert [job["name"] for job in everything["jobs"]] == ["secret"] and everything["keyed"], everything
             assert [job["key"] for job in everything["jobs"]] == ["red"], everything
@@ -206,6 +225,7 @@ class Terminal:
     def __init__(self, address, rows=30, columns=120):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTSTP, signal.SIGINT])  # as some who start programs leave it
             os.execve(e2e.SWITCHML, ["switchml", "top", address, "--interval", "0.3"], e2e.environment(TERM="xterm"))
         self.resize(rows, columns)
         self.text = ""
@@ -236,7 +256,7 @@ class Terminal:
 
 
 def test_top_on_a_terminal():
-    with e2e.Daemon() as daemon, scripted_job(daemon.port, "shown", 2) as members:
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, "shown", 2, lease_s=60):
         top = Terminal(daemon.address)
         screen = top.read_until(r"(?s)shown.*q: end")
         assert "\033[?1049h" in screen and "127.0.0.1" in screen, screen # one job: with its ranks
@@ -250,7 +270,6 @@ def test_top_on_a_terminal():
         os.waitid(os.P_PID, top.pid, os.WSTOPPED)
         os.kill(top.pid, signal.SIGCONT)
         top.read_until(r"(?s)\033\[\?1049h.*q: end")
-        beat(members, [0, 0], 0.2)
         top.type("q")
         assert "\033[?1049l" in top.read_until(r"\033\[\?1049l")
         assert top.finish() == 0
@@ -262,7 +281,7 @@ def test_top_on_a_terminal():
 
 
 def test_top_on_a_pipe():
-    with e2e.Daemon() as daemon, scripted_job(daemon.port, "idle", 2):
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, "idle", 2, lease_s=60):
         code, out, err = run("top", daemon.address, "--count", "2", "--interval", "0.3")
         assert code == 0 and not err and out.count("switchmld") == 2 and "\033" not in out, (code, out, err)
         process = subprocess.Popen([e2e.SWITCHML, "top", daemon.address, "--interval", "0.3"], env=e2e.environment(),

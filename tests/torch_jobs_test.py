@@ -165,7 +165,7 @@ def case_many_groups():
 
 
 def elastic_rank(folder):
-    """What torchrun starts: ten steps, each saved; rank 1 of the first generation is killed in the sixth."""
+    """One of a generation: ten steps, each saved; rank 1 of the first generation is killed in the sixth."""
     torch, dist, sml, rank, size = start()
     checkpoint = os.path.join(folder, "checkpoint")
     weights, step = torch.zeros(5000), 0
@@ -177,7 +177,7 @@ def elastic_rank(folder):
         gradient = torch.full_like(weights, float(rank + step))
         if generation == 0 and rank == 1 and step == 5:
             with open(os.path.join(folder, "killed"), "w", encoding="ascii") as file:
-                file.write(str(time.time()))
+                json.dump({"at": time.time(), "jobs": status_of()["jobs"]}, file)
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(gradient)
         joined_s = joined_s or time.monotonic() - began
@@ -187,9 +187,23 @@ def elastic_rank(folder):
             os.rename(checkpoint + ".new", checkpoint)
     assert torch.equal(weights, torch.full_like(weights, float(sum(s * size + sum(range(size)) for s in range(10)))))
     with open(os.path.join(folder, f"done{rank}"), "w", encoding="ascii") as file:
-        json.dump({"generation": generation, "first_step": first_step, "joined_s": joined_s, "ended": time.time(),
-                   "stats": sml.stats()}, file)
+        ended = time.time()
+        time.sleep(0.5)  # what a status says may be 0.35 s old, and the other generation that young
+        json.dump({"generation": generation, "first_step": first_step, "joined_s": joined_s, "ended": ended,
+                   "jobs": status_of()["jobs"], "stats": sml.stats()}, file)
+    dist.barrier()
     dist.destroy_process_group()
+
+
+def case_elastic():
+    """What torchrun does after it has read its arguments, but for the way that ranks start: they are forked."""
+    import torch.distributed.launcher.api as launcher  # pylint: disable=import-outside-toplevel
+    config = launcher.LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, max_restarts=1, monitor_interval=0.05, start_method="fork",
+        run_id="none", rdzv_backend="static", rdzv_endpoint="127.0.0.1:" + os.environ["MASTER_PORT"],
+        rdzv_configs={"rank": 0, "timeout": 60})
+    launcher.elastic_launch(config, elastic_rank)(os.environ["FOLDER"])
+    report()
 
 
 def timed_error(sml, of_group, function, *arguments, **keywords):
@@ -437,29 +451,24 @@ def test_staged_tensors_keep_the_order_of_streams():
 
 
 def test_elastic_restart_after_a_kill():
-    """torchrun starts all ranks anew. They join a new job although the aggregator, whose slots are few, had the old one a
-    moment ago; nobody waits for leases; training goes on from its checkpoint."""
+    """The launcher starts all ranks anew. They join a new job, at a new epoch, although the aggregator, whose slots are few,
+    had the old one a moment ago; nobody waits for leases; training goes on from its checkpoint."""
     if torch_ranks.torch_major() >= 2:
-        raise tap.Skip("the torchrun of Debian 13 does not start: its PyTorch was built without libuv")
+        raise tap.Skip("the launcher of Debian 13 does not start: its PyTorch was built without libuv")
     with Daemon("--slots", "64") as daemon, tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": torch_ranks.PYTHONPATH, "SWITCHML_AGGREGATOR": daemon.address,
-                       "SWITCHML_REQUIRE": "1", "SWITCHML_SHARED_MEMORY": "0", "SWITCHML_LIBRARY": torch_ranks.library(),
-                       "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [torch_ranks.PYTHON, "-P", "-m", "torch.distributed.run", "-r", "1", "-t", "1", "--nproc_per_node", "2",
-             "--max_restarts", "1", "--monitor_interval", "0.05", "--master_addr", "127.0.0.1", "--master_port",
-             str(fixed_port()), "--log_dir", folder, os.path.abspath(__file__), "--elastic", folder],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=100)
-        assert done.returncode == 0, done.stdout[-4000:]
+        run_ranks("elastic", 1, daemon.address, SWITCHML_REQUIRE="1", FOLDER=folder)
+        with open(os.path.join(folder, "killed"), encoding="ascii") as file:
+            killed = json.load(file)
         for rank in range(2):
             with open(os.path.join(folder, f"done{rank}"), encoding="ascii") as file:
                 result = json.load(file)
             assert result["generation"] == 1 and result["first_step"] == 5, result
             assert result["stats"]["offloaded_calls"] == 5 and result["stats"]["fallback_calls"] == 0, result
             assert result["joined_s"] < 5, result
-        with open(os.path.join(folder, "killed"), encoding="ascii") as file:
-            print(f"# {result['ended'] - float(file.read()):.1f} s from the kill to the end, of which joining "
-                  f"{result['joined_s']:.2f} s")
+        old, new = ([job["name"] for job in each["jobs"]] for each in (killed, result))
+        assert len(old) == len(new) == 1 and old != new, (old, new)
+        print(f"# {result['ended'] - killed['at']:.1f} s from the kill to the end, of which joining "
+              f"{result['joined_s']:.2f} s")
         events = status_of(daemon.address)["events"]
         assert events["job_started"] == 2, events
 
@@ -472,7 +481,4 @@ def test_tensors_on_a_gpu():
 
 
 if __name__ == "__main__":
-    if "--elastic" in sys.argv:
-        elastic_rank(sys.argv[sys.argv.index("--elastic") + 1])
-        sys.exit(0)
     torch_ranks.main(globals())

@@ -88,6 +88,8 @@ class Nursery:
         self.process = subprocess.Popen([PYTHON, "-P", os.path.abspath(sys.argv[0]), "--nursery", str(theirs.fileno())],
                                         env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
+        self.control.settimeout(RANK_TIMEOUT_S)
+        self.has_torch = self.control.recv(16) == b"torch"
 
     def start(self, case, environments, outputs):
         """One rank for each environment; outputs: two files each. Returns their process numbers."""
@@ -103,7 +105,7 @@ class Nursery:
 
     def end(self):
         self.control.close()
-        self.process.wait(10)
+        self.process.wait(RANK_TIMEOUT_S)
 
 
 def enter_namespace(name):
@@ -113,9 +115,16 @@ def enter_namespace(name):
 
 
 def fork_ranks(control):
-    """The nursery's loop. Returns in each rank, with its case, and in the nursery at the end, with None."""
-    import torch.distributed  # pylint: disable=import-outside-toplevel,unused-import
-    import torch.utils.data  # pylint: disable=import-outside-toplevel,unused-import
+    """The nursery's loop. Returns in each rank, with its case, and in the nursery with None: at the end, or without
+    torch."""
+    try:
+        import torch.distributed  # pylint: disable=import-outside-toplevel
+        import torch.utils.data  # pylint: disable=import-outside-toplevel,unused-import
+    except ImportError:
+        return None
+    if not torch.distributed.is_available():
+        return None
+    control.send(b"torch")
     while True:
         request, outputs, _, _ = socket.recv_fds(control, 1 << 20, 64)
         if not request:
@@ -229,13 +238,11 @@ def main(namespace):
         if case is not None:
             namespace["case_" + case]()
         return
-    probe = subprocess.run([PYTHON, "-c", "import torch.distributed as d; assert d.is_available()"],
-                           capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
-        return
     NURSERY = Nursery()
     try:
+        if not NURSERY.has_torch:
+            print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
+            return
         tap.main(namespace)
     finally:
         NURSERY.end()
