@@ -48,7 +48,7 @@ class Count:
         self.passed, self.failed, self.skipped = 0, 0, 0
         self.failures, self.skips = [], []
 
-    def add(self, test, number, rest, is_ok):
+    def add(self, test, number, rest, is_ok, notes=()):
         name = f"{test}: {rest.strip(' -') or number}"
         directive = re.search(r"#\s*(skip|todo)\b", rest, re.IGNORECASE)
         if directive:
@@ -58,23 +58,40 @@ class Count:
             self.passed += 1
         else:
             self.failed += 1
-            self.failures.append(name)
+            self.failures.append("\n    ".join([name, *notes]))
+
+
+def notes_about(lines, at):
+    """What a program said of the failure in line `at`: comments in front of it, as our own TAP writes them, or behind
+    it, as cmocka does."""
+    before, behind = [], []
+    for line in reversed(lines[:at]):
+        if not line.lstrip().startswith("#"):
+            break
+        before.insert(0, line)
+    for line in lines[at + 1:]:
+        if not line.lstrip().startswith("#"):
+            break
+        behind.append(line)
+    return [line.strip()[:1000] for line in before[-3:] + behind[:3]]
 
 
 def count_program(entry, label, count):
     """Counts one program of meson's testlog.json: its TAP lines, and its own end if that went wrong."""
     test = f"{label} {entry['name']}"
-    failed_before, lines = count.failed, 0
-    for line in entry.get("stdout", "").splitlines():
+    failed_before, num_results = count.failed, 0
+    lines = entry.get("stdout", "").splitlines()
+    for at, line in enumerate(lines):
         match = TAP_LINE.match(line)
         if match:
-            lines += 1
-            count.add(test, match.group(2), match.group(3), not match.group(1))
+            num_results += 1
+            count.add(test, match.group(2), match.group(3), not match.group(1), notes_about(lines, at))
     plan = re.search(r"^1\.\.0\b.*#\s*skip(.*)$", entry.get("stdout", ""), re.IGNORECASE | re.MULTILINE)
     is_bad = entry["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
     if is_bad and count.failed == failed_before:
-        count.add(test, "", f"{entry['result']} (exit status {entry.get('returncode')})", False)
-    elif lines == 0 and not is_bad:
+        count.add(test, "", f"{entry['result']} (exit status {entry.get('returncode')})", False,
+                  [line[:1000] for line in entry.get("stderr", "").splitlines()[-5:]])
+    elif num_results == 0 and not is_bad:
         is_skip = plan is not None or entry["result"] == "SKIP"
         count.add(test, "", f"# skip {plan.group(1) if plan else ''}" if is_skip else "program", True)
 
@@ -138,9 +155,10 @@ def run_suite(label, extra, count):
     if os.path.exists(log):
         os.unlink(log)
     started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
-    # Many tests wait more than they work.
+    # Many tests wait more than they work, with sanitizers fewer.
+    num_more = 1 if label in ("asan", "tsan") else 2
     status = run(["meson", "test", "-C", directory, "--print-errorlogs",
-                  "--num-processes", str((os.cpu_count() or 1) + 2)]
+                  "--num-processes", str((os.cpu_count() or 1) + num_more)]
                  + ([] if label == "tsan" else ["--no-rebuild"]) + test_arguments + extra, env)
     entries = []
     if os.path.exists(log):

@@ -29,9 +29,10 @@ LAYERS = {
     "engine": ["core", "quant", "trace", "netio/netio.h", "api"],
     "aggd": ["engine", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
     "dataplane": ["aggd/dataplane.h", "engine/engine.h", "netio/netio.h"],
+    "pipeline": [],
     "switchd": ["aggd", "dataplane", "trace", "api"],
     "lib": ["engine", "host", "aggd", "ctl", "core", "quant", "trace", "netio/netio.h", "api"],
-    "cli": ["api", "aggd/key_reader.h", "ctl", "netio/netio.h", "trace", "quant/quant.h", "quant/limbs.h", "core/stream.h", "core/wire.h"],
+    "cli": ["api", "aggd/key_reader.h", "ctl", "netio/netio.h", "trace", "quant/quant.h", "quant/format.h", "core/stream.h", "core/wire.h"],
 }
 # What a test beside a file may use in addition: the stack below it, to stand on.
 TEST_LAYERS = {
