@@ -166,8 +166,8 @@ def test_a_job_at_work():
 def test_late_and_lost_ranks():
     with e2e.Daemon() as daemon:
         with scripted_job(daemon.port, "slow", 3) as members:
-            beat(members, [4, 4, 4], 0.2)
-            assert status_json(daemon.address)["jobs"][0]["health"] == "healthy"
+            with beating(members, [4, 4, 4]):
+                assert status_json(daemon.address)["jobs"][0]["health"] == "healthy"
             for slot in range(5): # two of three contribute
                 for member in members[:2]:
                     member.send({"slot": member.start["slot_base"][0] + slot, "phase": 2, "tag": 7, "chunk": slot}, bytes(64))
@@ -185,9 +185,9 @@ def test_late_and_lost_ranks():
             assert re.search(r"^job slow: rank 2 \(127.0.0.1\) is late for [\d.]+ s: it has called 4 operations, others 5; "
                              r"5 slots wait with 2 to 2 of 3 contributions$", out, re.MULTILINE), out
         with scripted_job(daemon.port, "thin", 3) as members:
-            members[1].control.close()
-            e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 3, "the rank is lost")
             with beating([members[0], members[2]], [0, 0]):
+                members[1].control.close()
+                e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 3, "the rank is lost")
                 code, out, err = run("status", daemon.address)
             assert re.search(r"^job thin: rank 1 \(127.0.0.1\) was lost [\d.]+ s ago$", out, re.MULTILINE), (code, out, err)
 

@@ -1,12 +1,17 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""check.py SUITE... [-- MESON TEST ARGUMENTS]: builds and runs the tests of each suite in its own build
+"""check.py [--once] SUITE... [-- MESON TEST ARGUMENTS]: builds and runs the tests of each suite in its own build
 directory, and closes with one line: `N passed, M failed, K skipped`.
 
 Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of
 threaded code), clang (build only), valgrind (memcheck over the C tests of single layers and the library),
 neon (cross-built for AArch64, the tests of numbers under qemu), soak (the long randomized tests). What is counted are the single tests inside each program, as its TAP
 output names them.
+
+Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
+word (not by a sanitizer's report, a crash or the time limit), they are run again, one at a time: that tells a fault
+from a machine too busy for some test. What fails again has failed; what passes is counted as passed and listed, with
+the reason of its first failure, above the closing line. --once leaves the second run out.
 """
 import json
 import os
@@ -40,13 +45,15 @@ SUITES = {
              ["--suite", "base", "--suite", "quant", "--timeout-multiplier", "4"]),
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
 }
+SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|: runtime error: ")
+MAX_AGAIN = 3
 TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
 
 
 class Count:
     def __init__(self):
         self.passed, self.failed, self.skipped = 0, 0, 0
-        self.failures, self.skips = [], []
+        self.failures, self.skips, self.passed_alone = [], [], []
 
     def add(self, test, number, rest, is_ok, notes=()):
         name = f"{test}: {rest.strip(' -') or number}"
@@ -96,6 +103,44 @@ def count_program(entry, label, count):
         count.add(test, "", f"# skip {plan.group(1) if plan else ''}" if is_skip else "program", True)
 
 
+def may_run_again(entry):
+    """Whether a program of the log failed by a test's own word."""
+    output = entry.get("stdout", "") + entry.get("stderr", "")
+    said_so = re.search(r"^\s*not ok\b", entry.get("stdout", ""), re.MULTILINE)
+    ended_itself = entry["result"] in ("FAIL", "ERROR") and 0 <= entry.get("returncode", -1) < 128
+    return said_so and ended_itself and not SANITIZER_REPORT.search(output)
+
+
+def meson_test(directory, arguments, env, log="testlog"):
+    """Runs `meson test`; returns its exit status and an entry for each program."""
+    path = os.path.join(ROOT, directory, f"meson-logs/{log}.json")
+    if os.path.exists(path):
+        os.unlink(path)
+    status = run(["meson", "test", "-C", directory, "--print-errorlogs", "--logbase", log] + arguments, env)
+    if not os.path.exists(path):
+        return status, []
+    with open(path, encoding="utf-8") as lines:
+        return status, [json.loads(line) for line in lines if line.strip()]
+
+
+def run_failed_again(label, entries, test_arguments, env, count):
+    """Programs of `entries` that failed as they may on a busy machine run again, alone; returns the entries to count."""
+    failed = [entry for entry in entries if entry["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")]
+    if not 0 < len(failed) <= MAX_AGAIN or not all(may_run_again(entry) for entry in failed):
+        return entries
+    names = [entry["name"].split(" / ")[-1] for entry in failed]
+    print(f"check: {label}: again, alone: {' '.join(names)}", flush=True)
+    _, again = meson_test(SUITES[label][0], ["--no-rebuild", "--num-processes", "1"] + test_arguments + names, env,
+                          "second")
+    second = {entry["name"]: entry for entry in again}
+    for entry in failed:
+        if second.get(entry["name"], entry)["result"] == "OK":
+            first = Count()
+            count_program(entry, label, first)
+            count.passed_alone += first.failures
+    return [second.get(entry["name"], entry) for entry in entries]
+
+
 def run(command, env=None, quiet=False):
     result = subprocess.run(command, cwd=ROOT, env=env, text=True, check=False,
                             stdout=subprocess.PIPE if quiet else None,
@@ -128,7 +173,7 @@ def thread_sanitizer_works():
     return run(["sh", "-c", f'd=$(mktemp -d) && {probe}; s=$?; rm -rf "$d"; exit $s'], quiet=True) == 0
 
 
-def run_suite(label, extra, count):
+def run_suite(label, extra, is_once, count):
     directory, options, compiler, test_arguments = SUITES[label]
     if compiler and not shutil.which(compiler):
         count.add(label, "", f"build # skip {compiler} is not installed", True)
@@ -151,22 +196,17 @@ def run_suite(label, extra, count):
         count.add(label, "", "build", True)
         return
     env = {**os.environ, **SANITIZER_ENV}
-    log = os.path.join(ROOT, directory, "meson-logs/testlog.json")
-    if os.path.exists(log):
-        os.unlink(log)
     started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
     # Many tests wait more than they work, with sanitizers fewer.
     num_more = 1 if label in ("asan", "tsan") else 2
-    status = run(["meson", "test", "-C", directory, "--print-errorlogs",
-                  "--num-processes", str((os.cpu_count() or 1) + num_more)]
-                 + ([] if label == "tsan" else ["--no-rebuild"]) + test_arguments + extra, env)
-    entries = []
-    if os.path.exists(log):
-        with open(log, encoding="utf-8") as lines:
-            entries = [json.loads(line) for line in lines if line.strip()]
+    status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more)]
+                                 + ([] if label == "tsan" else ["--no-rebuild"]) + test_arguments + extra, env)
+    first_entries = entries
+    if not is_once:
+        entries = run_failed_again(label, entries, test_arguments, env, count)
     for entry in entries:
         count_program(entry, label, count)
-    if (status != 0 and count.failed == failed_before) or not entries:
+    if (status != 0 and count.failed == failed_before and entries == first_entries) or not entries:
         count.add(label, "", f"meson test ended with {status} and {len(entries)} programs", False)
     print(f"check: {label}: {count.passed - passed_before} passed, {count.failed - failed_before} failed, "
           f"{time.monotonic() - started:.0f} s", flush=True)
@@ -175,15 +215,19 @@ def run_suite(label, extra, count):
 def main(arguments):
     extra = arguments[arguments.index("--") + 1:] if "--" in arguments else []
     labels = arguments[:arguments.index("--")] if "--" in arguments else arguments
+    is_once = "--once" in labels
+    labels = [label for label in labels if label != "--once"]
     unknown = [label for label in labels if label not in SUITES]
     if unknown or not labels:
         print(f"check: unknown suite {unknown}; there are: {' '.join(SUITES)}", file=sys.stderr)
         return 2
     count = Count()
     for label in labels:
-        run_suite(label, extra, count)
+        run_suite(label, extra, is_once, count)
     for name in count.skips:
         print(f"skipped: {name}")
+    for name in count.passed_alone:
+        print(f"failed beside others, passed alone: {name}")
     for name in count.failures:
         print(f"FAILED: {name}")
     print(f"{count.passed} passed, {count.failed} failed, {count.skipped} skipped", flush=True)

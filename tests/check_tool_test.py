@@ -1,0 +1,107 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check.py counts what programs say, and gives a second run to those, and only those, that may have one: each
+case is a tree of tests that fail in their own way."""
+import contextlib
+import io
+import os
+import sys
+import tempfile
+
+import tap
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+import check # pylint: disable=wrong-import-position
+
+# Of each program: what it prints and how it ends, the first time and from then on.
+GOOD = ("ok 1 - good", 0)
+BAD = ("# it is late\nnot ok 1 - bad", 1)
+RACE = ("WARNING: ThreadSanitizer: data race\nnot ok 1 - race", 1)
+CRASH = ("not ok 1 - crash", "kill -SEGV $$")
+# meson.build says nothing of programs that end by a signal: so the shell is the program.
+PROGRAM = """#!/bin/sh
+echo 1..1
+if [ -e "$0.ran" ]; then {second}; fi
+: > "$0.ran"
+{first}
+"""
+
+
+def commands(line):
+    text, end = line
+    says = "; ".join(f"echo '{part}'" for part in text.splitlines())
+    return f"{says}; " + (end if isinstance(end, str) else f"exit {end}")
+
+
+def run_check(programs, *arguments):
+    """Exit status and output of check.py over programs {name: (first run, later runs)}."""
+    with tempfile.TemporaryDirectory() as root:
+        with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
+            out.write("project('tree')\n")
+            for name, (first, second) in programs.items():
+                path = os.path.join(root, name)
+                with open(path, "w", encoding="utf-8") as script:
+                    script.write(PROGRAM.format(first=commands(first), second=commands(second)))
+                os.chmod(path, 0o755)
+                out.write(f"test('{name}', files('{name}'), suite: 'some', protocol: 'tap')\n")
+        os.makedirs(os.path.join(root, "tools"))
+        with open(os.path.join(root, "tools/stage"), "w", encoding="utf-8") as stage:
+            stage.write("#!/bin/sh\n")
+        os.chmod(os.path.join(root, "tools/stage"), 0o755)
+        check.ROOT, check.SUITES = root, {"tree": ("build", [], None, [])}
+        output = io.StringIO()
+        sys.stdout.flush()
+        kept = os.dup(1)
+        try: # what meson writes itself is not TAP of this test's
+            with open(os.devnull, "w", encoding="ascii") as nothing:
+                os.dup2(nothing.fileno(), 1)
+            with contextlib.redirect_stdout(output):
+                status = check.main([*arguments, "tree"])
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        return status, output.getvalue()
+
+
+def expect(programs, status, closing, *words, arguments=()):
+    got, output = run_check(programs, *arguments)
+    assert got == status and output.splitlines()[-1] == closing, (got, output)
+    for word in words:
+        assert word in output, (word, output)
+    return output
+
+
+def test_all_good():
+    output = expect({"a": (GOOD, GOOD), "b": (GOOD, GOOD)}, 0, "2 passed, 0 failed, 0 skipped")
+    assert "again" not in output, output
+
+
+def test_what_fails_twice_has_failed():
+    expect({"a": (GOOD, GOOD), "b": (BAD, BAD)}, 1, "1 passed, 1 failed, 0 skipped", "again, alone: b",
+           "FAILED: tree b: bad", "# it is late")
+
+
+def test_what_passes_alone_is_listed():
+    expect({"a": (GOOD, GOOD), "b": (BAD, GOOD)}, 0, "2 passed, 0 failed, 0 skipped",
+           "failed beside others, passed alone: tree b: bad\n    # it is late")
+
+
+def test_once_means_once():
+    expect({"b": (BAD, GOOD)}, 1, "0 passed, 1 failed, 0 skipped", "FAILED: tree b: bad", arguments=["--once"])
+
+
+def test_no_second_run_after_a_sanitizers_report():
+    expect({"a": (GOOD, GOOD), "b": (RACE, GOOD)}, 1, "1 passed, 1 failed, 0 skipped", "FAILED: tree b: race")
+
+
+def test_no_second_run_after_a_crash():
+    expect({"a": (GOOD, GOOD), "b": (CRASH, GOOD)}, 1, "1 passed, 1 failed, 0 skipped", "FAILED: tree b: crash")
+
+
+def test_no_second_run_where_many_fail():
+    expect({name: (BAD, GOOD) for name in "abcd"}, 1, "0 passed, 4 failed, 0 skipped")
+    expect({"a": (BAD, GOOD), "b": (BAD, GOOD), "c": (BAD, GOOD), "d": (GOOD, GOOD)}, 0, "4 passed, 0 failed, 0 skipped")
+
+
+if __name__ == "__main__":
+    tap.main(globals())
