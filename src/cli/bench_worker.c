@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One rank of a bench. Before each timed all-reduce stands a barrier (an all-reduce of one element), so
- * that a rank's time is not another's lateness. The first result of each size is checked in full, a
- * share of the blocks on each rank, and must be the same on all ranks; every later one must equal it. */
+ * that a rank's time is not another's lateness, and one behind it, so that it is not another's check. The first result
+ * of each size is checked in full, a share of the blocks on each rank, and must be the same on all ranks; every later
+ * one must equal it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,9 +257,9 @@ static bool time_once(struct worker *w, uint64_t *time_ns_out, uint64_t *counter
   if (!reduce_data(w)) return false;
   *time_ns_out = read_clock_ns(CLOCK_MONOTONIC) - start_ns;
   counters[COUNT_CPU_NS] += read_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
-  if (!check_later(w)) return false;
   read_counters(w, counters, 1);
-  return true;
+  /* Not before all have theirs: the check would take the processor from ranks of this host that are still timed. */
+  return wait_for_all(w) && check_later(w);
 }
 
 static int compare_u64(const void *a, const void *b) {
