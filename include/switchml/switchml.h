@@ -206,7 +206,7 @@ typedef struct sml_stats {
   uint32_t num_lanes, num_slots, chunk_bytes;
   uint32_t has_segmentation_offload;
   uint64_t check_failures; /* results whose check word was wrong; one is asked for again, two end the job */
-  uint64_t key_failures;   /* packets whose tag was missing, wrong or not wanted; also in dropped_packets */
+  uint64_t key_failures;   /* packets whose MAC was missing, wrong or not wanted; also in dropped_packets */
   uint64_t rejoins;        /* times the job went on at an aggregator's successor */
   uint64_t retained_bytes; /* of inputs kept for that case, now */
   uint32_t num_local_ranks; /* of this host, that add up in shared memory; 0: none, but the network. Below the world
