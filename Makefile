@@ -23,7 +23,7 @@ $(BUILD)/build.ninja:
 help:
 	@echo 'make               build into build/: commands in build/bin, library in build/lib; then: . build/env.sh'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo)'
-	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan'
+	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build'
 	@echo 'make check-asan    only the ASan + UBSan part of it'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
 	@echo 'make check-clang   build everything with clang'
@@ -133,4 +133,4 @@ deb:
 	@tools/deb $(BUILD)
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-coverage build-fuzz build-mutants
+	rm -rf build build-without-* build-asan build-tsan build-clang build-neon build-coverage build-fuzz build-mutants
