@@ -153,7 +153,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   if (h->wire == (a->options.is_switch_format ? SML_LANES_UINT8 : SML_LANES_WIDE_UINT8)) return SML_DROP_BAD_TYPE;
   const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
   if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
-  if ((h->flags & SML_FLAG_NARROW) && !a->options.is_narrow) return SML_DROP_BAD_TYPE;
+  if ((h->flags & SML_FLAG_NARROW) && (!a->options.is_narrow || a->options.is_switch_format)) return SML_DROP_BAD_TYPE;
   const uint32_t check_bytes = is_checked ? SML_CHECK_BYTES : 0;
   if (a->options.is_switch_format)
     return h->payload_bytes == sml_aggregator_value_bytes(&a->options) ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;

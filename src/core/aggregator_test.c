@@ -587,9 +587,23 @@ static void narrow_updates_count_as_their_lanes(void **state) {
   free(a);
 }
 
+/* A cell holds what a packet of the switch does: as narrow lanes the same bytes would be more. */
+static void nothing_is_narrow_in_switch_format(void **state) {
+  (void)state;
+  const struct sml_aggregator_options options = {.world_size = 2, .num_slots = 4, .slot_base = 8, .chunk_bytes = 256,
+                                                 .first_phase = 2, .is_switch_format = true, .is_narrow = true};
+  struct sml_aggregator *a = init(&options);
+  struct sml_header h = update(a, 0, 3, 2);
+  h.flags = SML_FLAG_NARROW;
+  for (h.payload_bytes = 0; h.payload_bytes < 2048; h.payload_bytes += 4)
+    expect_drop(a, h, SML_DROP_BAD_TYPE);
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(narrow_updates_count_as_their_lanes),
+      cmocka_unit_test(nothing_is_narrow_in_switch_format),
       cmocka_unit_test(switch_format),
       cmocka_unit_test(wide_codes_are_for_switches),
       cmocka_unit_test(phases_complete_for_each_world_size),

@@ -54,6 +54,7 @@ static void test_who_cannot_is_told_why(void **state) {
   } rows[] = {
       {SML_FEATURE_CHECK, 0, "switch format only, which rank 1 can't"},
       {SML_FEATURE_SWITCH | SML_FEATURE_RETRY, 0, "rank 1 has SWITCHML_RETRY on"},
+      {SML_FEATURE_SWITCH | SML_FEATURE_NARROW, 0, "rank 1 wants narrow updates"},
       {SML_FEATURE_SWITCH, 2, "rank 1 names 2 aggregators"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
