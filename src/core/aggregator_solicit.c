@@ -51,7 +51,10 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
   l->chunk = chunk;
   a->holders[chunk & (a->num_holders - 1)] = (uint16_t)slot;
   if ((chunk & (CALM_CHUNKS - 1)) == 0) a->threshold = sml_max_u32(FIRST_THRESHOLD, a->threshold / 2);
-  if (!l->is_troubled) return;
+  if (!l->is_troubled) {
+    l->num_asked = 0; /* about the chunk before: all answers came before its sum */
+    return;
+  }
   uint64_t *suspects = sml_aggregator_suspects(a, slot);
   for (uint32_t w = 0; w < a->seen_words; w++) note_answers(a, l, w, suspects[a->seen_words + w]);
   l->suspected_ns = l->num_asked = 0;

@@ -121,6 +121,34 @@ static void a_late_answer_is_asked_for_again(void **state) {
   free(a);
 }
 
+/* Rank 1 loses its update for slot 3 twice, and rank 2 is behind: so what was asked for comes before the sum is there.
+ * The slot's next chunk is asked about as if it were the first. */
+static void each_chunk_has_its_own_patience(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_aggregator(0);
+  uint32_t slot = NUM_SLOTS;
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
+    update(a, 0, s, SML_FIRST_PHASE, 0);
+    if (s != 3) update(a, 1, s, SML_FIRST_PHASE, 0);
+  }
+  assert_int_equal(asked(a, 1 * MS, &slot), 0);
+  assert_int_equal(asked(a, 2 * MS, &slot), 1 << 1);
+  assert_int_equal(update(a, 1, 3, SML_FIRST_PHASE, SML_FLAG_RETRANSMISSION), SML_VERDICT_ADD);
+  assert_int_equal(asked(a, 3 * MS, &slot), 0); /* an answer takes 4 ms, about: 3/4 of 5 ms and 1/4 of 1 ms */
+  for (uint32_t s = 0; s < NUM_SLOTS; s++)
+    assert_int_equal(update(a, 2, s, SML_FIRST_PHASE, 0), SML_VERDICT_COMPLETE);
+  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
+    update(a, 0, s, SML_FIRST_PHASE + 1, 0);
+    if (s != 3) update(a, 1, s, SML_FIRST_PHASE + 1, 0);
+  }
+  assert_int_equal(asked(a, 10 * MS, &slot), 0);
+  assert_int_equal(asked(a, 11 * MS, &slot), 1 << 1);
+  assert_int_equal(slot, 3);
+  assert_int_equal(asked(a, 26 * MS, &slot), 0);
+  assert_int_equal(asked(a, 27 * MS, &slot), 1 << 1); /* 2 x 4 ms, twice as it was asked in vain once */
+  free(a);
+}
+
 /* Rank 1's packets come in any order, some late and some once asked for, for thousands of chunks: asked is exactly
  * for those that it lacks while a chunk more than three later is here. */
 static void gaps_are_found_wherever_they_are(void **state) {
@@ -471,6 +499,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
       cmocka_unit_test(a_late_answer_is_asked_for_again), cmocka_unit_test(chunks_leave_in_their_order),
+      cmocka_unit_test(each_chunk_has_its_own_patience),
       cmocka_unit_test(a_full_window_is_asked_about_at_its_end),
       cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
       cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),
