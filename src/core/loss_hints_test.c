@@ -426,6 +426,51 @@ static void the_clock_asks_late_and_rarely(void **state) {
   free(d.w);
 }
 
+/* Operations that are less than the slots, each sent at once and its results back at once. The path becomes 40 times as
+ * long, so nothing comes before the timeout is over any more. That is learnt; of a rank that is late, who is asked
+ * about says PENDING, it is not. */
+static void a_longer_path_is_learnt(void **state) {
+  (void)state;
+  enum { NUM_CHUNKS = 8 };
+  for (uint32_t is_late = 0; is_late < 2; is_late++) {
+    const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1,
+                                         .num_slots = NUM_SLOTS, .chunk_bytes = CHUNK_BYTES,
+                                         .first_phase = SML_FIRST_PHASE, .num_operations = 4};
+    const struct sml_operation_plan plan = {.num_elems = NUM_CHUNKS * CHUNK_BYTES / 4, .type = 1};
+    struct desk d = {.w = sml_worker_init(room(sml_worker_memsize(&o)), &o)};
+    struct sml_worker_view view;
+    uint32_t grant = NUM_SLOTS;
+    const uint8_t others = 1 << 2;
+    for (uint64_t round = 0; round < 100; round++) {
+      const uint64_t begin_ns = (1 + 100 * round) * MS, took_ns = round < 50 ? MS / 2 : 20 * MS;
+      struct sml_header sent[NUM_CHUNKS];
+      assert_true(sml_worker_submit(d.w, &plan, NULL, &d, begin_ns));
+      for (uint32_t i = 0; i < NUM_CHUNKS; i++) {
+        const struct sml_send send = next(&d, begin_ns);
+        assert_int_equal(send.kind, SML_SEND_UPDATE);
+        sent[i] = send.header;
+      }
+      for (uint64_t now_ns = begin_ns; now_ns < begin_ns + took_ns; now_ns += MS / 2) {
+        struct sml_send send;
+        while ((send = next(&d, now_ns)).kind == SML_SEND_PROBE) {
+          if (!is_late) continue; /* the answer comes behind the result */
+          send.header.type = SML_PACKET_PENDING;
+          send.header.payload_bytes = 1;
+          assert_int_equal(sml_worker_on_packet(d.w, &send.header, &others, now_ns).kind, SML_ACCEPT_PENDING);
+        }
+      }
+      for (uint32_t i = 0; i < NUM_CHUNKS; i++) {
+        d.sent[sent[i].slot] = sent[i];
+        give_result(&d, sent[i].slot, grant++, 0, begin_ns + took_ns);
+      }
+    }
+    sml_worker_view(d.w, &view);
+    if (is_late) assert_in_range(view.srtt_ns, MS / 4, MS);
+    else assert_in_range(view.srtt_ns, 15 * MS, 25 * MS);
+    free(d.w);
+  }
+}
+
 /* A repeated result for a phase that is over was asked for in vain, and is counted. */
 static void needless_repeats_are_counted(void **state) {
   (void)state;
@@ -499,7 +544,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
       cmocka_unit_test(a_late_answer_is_asked_for_again), cmocka_unit_test(chunks_leave_in_their_order),
-      cmocka_unit_test(each_chunk_has_its_own_patience),
+      cmocka_unit_test(each_chunk_has_its_own_patience),  cmocka_unit_test(a_longer_path_is_learnt),
       cmocka_unit_test(a_full_window_is_asked_about_at_its_end),
       cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
       cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),

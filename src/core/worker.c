@@ -500,6 +500,16 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   }
 }
 
+/* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path, and would make
+ * the next repair slower still. So did what comes long after the last new update, once it is known what long is: on a
+ * path that is longer than the timeout to begin with everything comes so. Where it was asked about and a round trip was
+ * not enough for the answer, the path has become longer. */
+static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
+  if (slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns) return true;
+  if (!sml_worker_has_crowd(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;
+  return slot->level == 0 || now_ns - slot->sent_ns <= round_trip(w);
+}
+
 /* Feeds the clocks of loss detection with a completed slot. */
 static void note_completed(struct sml_worker *w, const struct slot *slot, const struct sml_header *h,
                            uint64_t now_ns) {
@@ -510,13 +520,7 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
     note_loss(w, slot->order, now_ns);
     return;
   }
-  /* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path,
-   * and would make the next repair slower still. So did what comes long after the last new update, once it is known
-   * what long is: on a path that is longer than the timeout to begin with everything comes so. */
-  const bool was_held_up = slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns ||
-                           (sml_worker_has_crowd(w) && w->rto.srtt_ns > 0 &&
-                            now_ns - w->last_update_ns > w->rto.rto_ns);
-  if (!slot->was_resent && !slot->was_pending && !was_held_up)
+  if (!slot->was_resent && !slot->was_pending && !was_held_up(w, slot, now_ns))
     sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
   if (!slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
 }
