@@ -15,12 +15,10 @@
 
 struct sml_bmv2 {
   struct sml_bmv2_options options;
-  struct sml_dataplane dataplane;
   struct sml_switch_jobs jobs;
   struct sml_thrift thrift;
   uint64_t deadline_ns; /* of the work that is done */
-  uint32_t *words;      /* [2 * slots of the program] */
-  int64_t *values;      /* likewise */
+  int64_t *values;      /* [2 * slots of the program] */
 };
 
 /* ---- calls ---- */
@@ -186,10 +184,9 @@ static bool flood_to_all_ports(struct sml_bmv2 *b) {
   return make_group(b, SML_SWITCH_FLOOD_GROUP, &group) && make_node(b, group, 0, map, &node);
 }
 
-static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+static bool open_switch(void *user, char *error, size_t error_bytes) {
   struct sml_bmv2 *b = user;
   char last_lane[64], beyond[64];
-  if (!sml_switch_jobs_use(&b->jobs, data_addr, error, error_bytes)) return false;
   b->deadline_ns = sml_clock_ns() + OPEN_NS;
   if (!reset_switch(b)) return tell(b, error, error_bytes);
   const uint32_t last = b->options.packet_lanes / 32 - 1;
@@ -221,52 +218,16 @@ static bool preset(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t 
 }
 
 /* A register is read in a piece. */
-static const uint32_t *read_words(void *user, uint32_t first_cell, uint32_t end_cell) {
+static bool read_words(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words) {
   struct sml_bmv2 *b = user;
   uint32_t num_values = 0;
   begin(b, "standard:bm_register_read_all");
   sml_thrift_text(&b->thrift, 2, "cell_map");
   if (!sml_thrift_end(&b->thrift, b->deadline_ns, b->values, 2 * b->options.pool_slots, &num_values) ||
       num_values < end_cell)
-    return NULL;
-  for (uint32_t cell = first_cell; cell < end_cell; cell++) b->words[cell] = (uint32_t)b->values[cell];
-  return b->words + first_cell;
-}
-
-static const struct sml_switch_driver driver = {.begin = begin_work,
-                                                .add_entry = add_entry,
-                                                .delete_entry = delete_entry,
-                                                .make_group = make_group,
-                                                .delete_group = delete_group,
-                                                .add_copy = add_copy,
-                                                .delete_copy = delete_copy,
-                                                .preset = preset,
-                                                .read_words = read_words,
-                                                .error = error_of};
-
-static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
-  struct sml_bmv2 *b = user;
-  return sml_switch_jobs_start(&b->jobs, is, error, error_bytes);
-}
-
-static void depart(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_bmv2 *b = user;
-  sml_switch_jobs_depart(&b->jobs, job, contributor);
-}
-
-static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_bmv2 *b = user;
-  return sml_switch_jobs_find_blocked(&b->jobs, job, contributor);
-}
-
-static bool read_words_of(void *user, uint16_t job, uint32_t *words_out) {
-  struct sml_bmv2 *b = user;
-  return sml_switch_jobs_read_words(&b->jobs, job, words_out);
-}
-
-static void close_job(void *user, uint16_t job) {
-  struct sml_bmv2 *b = user;
-  sml_switch_jobs_close(&b->jobs, job);
+    return false;
+  for (uint32_t cell = first_cell; cell < end_cell; cell++) *words++ = (uint32_t)b->values[cell];
+  return true;
 }
 
 /* A call each, so those that nothing is counted as are left out. */
@@ -296,27 +257,31 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static const struct sml_switch_driver driver = {.open = open_switch,
+                                                .begin = begin_work,
+                                                .add_entry = add_entry,
+                                                .delete_entry = delete_entry,
+                                                .make_group = make_group,
+                                                .delete_group = delete_group,
+                                                .add_copy = add_copy,
+                                                .delete_copy = delete_copy,
+                                                .preset = preset,
+                                                .read_words = read_words,
+                                                .error = error_of,
+                                                .read_counters = read_counters,
+                                                .is_lost = is_lost};
+
 struct sml_bmv2 *sml_bmv2_create(const struct sml_bmv2_options *options) {
   struct sml_bmv2 *b = calloc(1, sizeof *b);
   if (b == NULL) return NULL;
   b->options = *options;
-  b->words = calloc(2 * (size_t)options->pool_slots, sizeof *b->words);
   b->values = calloc(2 * (size_t)options->pool_slots, sizeof *b->values);
   sml_switch_jobs_init(&b->jobs, &driver, b);
   sml_thrift_init(&b->thrift, &options->runtime);
-  if (b->words == NULL || b->values == NULL) {
+  if (b->values == NULL) {
     sml_bmv2_destroy(b);
     return NULL;
   }
-  b->dataplane = (struct sml_dataplane){.user = b,
-                                         .open = open_switch,
-                                         .start_job = start_job,
-                                         .depart = depart,
-                                         .find_blocked = find_blocked,
-                                         .close_job = close_job,
-                                         .read_counters = read_counters,
-                                         .read_words = read_words_of,
-                                         .is_lost = is_lost};
   return b;
 }
 
@@ -325,10 +290,9 @@ void sml_bmv2_destroy(struct sml_bmv2 *b) {
   sml_switch_jobs_clear(&b->jobs);
   sml_thrift_close(&b->thrift);
   free(b->values);
-  free(b->words);
   free(b);
 }
 
 struct sml_dataplane *sml_bmv2_dataplane(struct sml_bmv2 *b) {
-  return &b->dataplane;
+  return &b->jobs.dataplane;
 }

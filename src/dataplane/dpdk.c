@@ -24,14 +24,12 @@
 
 struct sml_dpdk {
   struct sml_dpdk_options options;
-  struct sml_dataplane dataplane;
   struct sml_switch_jobs jobs;
   uint64_t deadline_ns; /* of the work that is done */
   int fd; /* -1: not connected */
   uint32_t num_ports; /* of the pipeline; its port for results comes next, and one for floods */
   uint64_t born;      /* which run of it was filled; 0: none yet */
   uint64_t *values;   /* [2 * slots of the program] */
-  uint32_t *words;    /* likewise */
   char request[REQUEST_BYTES];
   uint32_t request_bytes;
   char in[4096];
@@ -343,57 +341,19 @@ static bool fits_program(struct sml_dpdk *d) {
   return true;
 }
 
-static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+static bool open_switch(void *user, char *error, size_t error_bytes) {
   struct sml_dpdk *d = user;
-  return sml_switch_jobs_use(&d->jobs, data_addr, error, error_bytes) &&
-         ((fill_base(d) && fits_program(d)) || tell(d, error, error_bytes));
+  return (fill_base(d) && fits_program(d)) || tell(d, error, error_bytes);
 }
 
 /* ---- jobs ---- */
 
-static const uint32_t *read_words(void *user, uint32_t first_cell, uint32_t end_cell) {
+static bool read_words(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words) {
   struct sml_dpdk *d = user;
   put(d, "read " MAP " %u %u\n", first_cell, end_cell);
-  if (!end(d, d->values, end_cell - first_cell, d->deadline_ns)) return NULL;
-  for (uint32_t i = 0; i < end_cell - first_cell; i++) d->words[i] = (uint32_t)d->values[i];
-  return d->words;
-}
-
-static const struct sml_switch_driver driver = {.begin = begin_work,
-                                                .add_entry = add_entry,
-                                                .delete_entry = delete_entry,
-                                                .make_group = make_group,
-                                                .delete_group = delete_group,
-                                                .add_copy = add_copy,
-                                                .delete_copy = delete_copy,
-                                                .preset = preset,
-                                                .read_words = read_words,
-                                                .finish = finish,
-                                                .error = error_of};
-
-static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
-  struct sml_dpdk *d = user;
-  return sml_switch_jobs_start(&d->jobs, is, error, error_bytes);
-}
-
-static void depart(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_dpdk *d = user;
-  sml_switch_jobs_depart(&d->jobs, job, contributor);
-}
-
-static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_dpdk *d = user;
-  return sml_switch_jobs_find_blocked(&d->jobs, job, contributor);
-}
-
-static bool read_words_of(void *user, uint16_t job, uint32_t *words_out) {
-  struct sml_dpdk *d = user;
-  return sml_switch_jobs_read_words(&d->jobs, job, words_out);
-}
-
-static void close_job(void *user, uint16_t job) {
-  struct sml_dpdk *d = user;
-  sml_switch_jobs_close(&d->jobs, job);
+  if (!end(d, d->values, end_cell - first_cell, d->deadline_ns)) return false;
+  for (uint32_t i = 0; i < end_cell - first_cell; i++) words[i] = (uint32_t)d->values[i];
+  return true;
 }
 
 static bool read_counters(void *user, uint64_t *counts) {
@@ -416,6 +376,21 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static const struct sml_switch_driver driver = {.open = open_switch,
+                                                .begin = begin_work,
+                                                .add_entry = add_entry,
+                                                .delete_entry = delete_entry,
+                                                .make_group = make_group,
+                                                .delete_group = delete_group,
+                                                .add_copy = add_copy,
+                                                .delete_copy = delete_copy,
+                                                .preset = preset,
+                                                .read_words = read_words,
+                                                .finish = finish,
+                                                .error = error_of,
+                                                .read_counters = read_counters,
+                                                .is_lost = is_lost};
+
 struct sml_dpdk *sml_dpdk_create(const struct sml_dpdk_options *options) {
   struct sml_dpdk *d = calloc(1, sizeof *d);
   if (d == NULL) return NULL;
@@ -423,20 +398,10 @@ struct sml_dpdk *sml_dpdk_create(const struct sml_dpdk_options *options) {
   d->fd = -1;
   sml_switch_jobs_init(&d->jobs, &driver, d);
   d->values = calloc(2 * (size_t)options->pool_slots, sizeof *d->values);
-  d->words = calloc(2 * (size_t)options->pool_slots, sizeof *d->words);
-  if (d->values == NULL || d->words == NULL) {
+  if (d->values == NULL) {
     sml_dpdk_destroy(d);
     return NULL;
   }
-  d->dataplane = (struct sml_dataplane){.user = d,
-                                         .open = open_switch,
-                                         .start_job = start_job,
-                                         .depart = depart,
-                                         .find_blocked = find_blocked,
-                                         .close_job = close_job,
-                                         .read_counters = read_counters,
-                                         .read_words = read_words_of,
-                                         .is_lost = is_lost};
   return d;
 }
 
@@ -444,11 +409,10 @@ void sml_dpdk_destroy(struct sml_dpdk *d) {
   if (d == NULL) return;
   sml_switch_jobs_clear(&d->jobs);
   hang_up(d);
-  free(d->words);
   free(d->values);
   free(d);
 }
 
 struct sml_dataplane *sml_dpdk_dataplane(struct sml_dpdk *d) {
-  return &d->dataplane;
+  return &d->jobs.dataplane;
 }

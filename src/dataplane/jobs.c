@@ -23,15 +23,8 @@ struct sml_switch_job {
   struct sml_dataplane_job is;
   int64_t window, group;
   struct member members[SML_SWITCH_MAX_CONTRIBUTORS];
+  uint32_t words[]; /* [2 * is.num_slots] */
 };
-
-void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user) {
-  *jobs = (struct sml_switch_jobs){.driver = driver, .user = user};
-}
-
-void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {
-  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
-}
 
 uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]) {
   const uint32_t num_bytes = (bits + 7) / 8;
@@ -42,19 +35,6 @@ uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]) {
 bool sml_switch_is_closed(int fd) {
   struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
   return poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-bool sml_switch_jobs_use(struct sml_switch_jobs *jobs, const struct sml_addr *data_addr, char *error,
-                         size_t error_bytes) {
-  struct sockaddr_in in;
-  memcpy(&in, data_addr->bytes, sizeof in);
-  if (data_addr->num_bytes != sizeof in || in.sin_family != AF_INET || in.sin_addr.s_addr == 0) {
-    snprintf(error, error_bytes, "with a switch, --listen must be the IPv4 address by which ranks reach this host");
-    return false;
-  }
-  jobs->ip = ntohl(in.sin_addr.s_addr);
-  jobs->port = sml_addr_port(data_addr);
-  return true;
 }
 
 uint32_t sml_switch_ip(const struct sml_addr *addr) {
@@ -172,7 +152,8 @@ static void remove_member(struct sml_switch_jobs *jobs, struct sml_switch_job *j
     delete_entry(jobs, member_entry(jobs, &job->is, c, turn), &job->members[c].entries[turn]);
 }
 
-void sml_switch_jobs_close(struct sml_switch_jobs *jobs, uint16_t number) {
+static void close_job(void *user, uint16_t number) {
+  struct sml_switch_jobs *jobs = user;
   struct sml_switch_job *job = jobs->jobs[number];
   const struct sml_switch_driver *driver = jobs->driver;
   const uint32_t group = SML_SWITCH_FIRST_JOB_GROUP + number;
@@ -191,10 +172,10 @@ void sml_switch_jobs_close(struct sml_switch_jobs *jobs, uint16_t number) {
   jobs->jobs[number] = NULL;
 }
 
-bool sml_switch_jobs_start(struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is, char *error,
-                           size_t error_bytes) {
-  sml_switch_jobs_close(jobs, is->number); /* an earlier epoch */
-  struct sml_switch_job *job = calloc(1, sizeof *job);
+static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
+  struct sml_switch_jobs *jobs = user;
+  close_job(jobs, is->number); /* an earlier epoch */
+  struct sml_switch_job *job = calloc(1, sizeof *job + 2 * is->num_slots * sizeof job->words[0]);
   if (job == NULL) return snprintf(error, error_bytes, "out of memory"), false;
   job->is = *is;
   job->window = job->group = NONE;
@@ -207,33 +188,76 @@ bool sml_switch_jobs_start(struct sml_switch_jobs *jobs, const struct sml_datapl
   return false;
 }
 
-void sml_switch_jobs_depart(struct sml_switch_jobs *jobs, uint16_t number, uint32_t c) {
+static void depart(void *user, uint16_t number, uint32_t c) {
+  struct sml_switch_jobs *jobs = user;
   if (jobs->jobs[number] == NULL) return;
   jobs->driver->begin(jobs->user, sml_clock_ns() + CALL_NS);
   remove_member(jobs, jobs->jobs[number], c);
   (void)finish(jobs);
 }
 
-bool sml_switch_jobs_read_words(struct sml_switch_jobs *jobs, uint16_t number, uint32_t *words_out) {
-  const struct sml_switch_job *job = jobs->jobs[number];
-  if (job == NULL) return false;
-  const uint32_t num_cells = 2 * job->is.num_slots, first = 2 * job->is.slot_base;
-  jobs->driver->begin(jobs->user, sml_clock_ns() + SML_SWITCH_LOOK_NS);
-  const uint32_t *words = jobs->driver->read_words(jobs->user, first, first + num_cells);
-  if (words != NULL) memcpy(words_out, words, num_cells * sizeof *words);
-  return words != NULL;
+static bool read_words_within(struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is, uint64_t time_ns,
+                              uint32_t *words_out) {
+  jobs->driver->begin(jobs->user, sml_clock_ns() + time_ns);
+  return jobs->driver->read_words(jobs->user, 2 * is->slot_base, 2 * (is->slot_base + is->num_slots), words_out);
 }
 
-uint32_t sml_switch_jobs_find_blocked(struct sml_switch_jobs *jobs, uint16_t number, uint32_t c) {
+static bool read_words(void *user, uint16_t number, uint32_t *words_out) {
+  struct sml_switch_jobs *jobs = user;
   const struct sml_switch_job *job = jobs->jobs[number];
-  if (job == NULL) return UINT32_MAX;
-  const uint32_t num_cells = 2 * job->is.num_slots, first = 2 * job->is.slot_base;
+  return job != NULL && read_words_within(jobs, &job->is, SML_SWITCH_LOOK_NS, words_out);
+}
+
+static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
+  struct sml_switch_jobs *jobs = user;
+  struct sml_switch_job *job = jobs->jobs[number];
+  if (job == NULL || !read_words_within(jobs, &job->is, CALL_NS, job->words)) return UINT32_MAX;
   const uint32_t all = (UINT32_C(1) << job->is.num_contributors) - 1;
-  jobs->driver->begin(jobs->user, sml_clock_ns() + CALL_NS);
-  const uint32_t *words = jobs->driver->read_words(jobs->user, first, first + num_cells);
-  for (uint32_t cell = 0; words != NULL && cell < num_cells; cell++) {
-    const uint32_t ranks = words[cell] & all;
+  for (uint32_t cell = 0; cell < 2 * job->is.num_slots; cell++) {
+    const uint32_t ranks = job->words[cell] & all;
     if (ranks != 0 && ranks != all && (ranks >> c & 1) == 0) return cell / 2;
   }
   return UINT32_MAX;
+}
+
+/* ---- the switch ---- */
+
+static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+  struct sml_switch_jobs *jobs = user;
+  struct sockaddr_in in;
+  memcpy(&in, data_addr->bytes, sizeof in);
+  if (data_addr->num_bytes != sizeof in || in.sin_family != AF_INET || in.sin_addr.s_addr == 0) {
+    snprintf(error, error_bytes, "with a switch, --listen must be the IPv4 address by which ranks reach this host");
+    return false;
+  }
+  jobs->ip = ntohl(in.sin_addr.s_addr);
+  jobs->port = sml_addr_port(data_addr);
+  return jobs->driver->open(jobs->user, error, error_bytes);
+}
+
+static bool read_counters(void *user, uint64_t *counts) {
+  struct sml_switch_jobs *jobs = user;
+  return jobs->driver->read_counters(jobs->user, counts);
+}
+
+static bool is_lost(void *user, char *why, size_t why_bytes) {
+  struct sml_switch_jobs *jobs = user;
+  return jobs->driver->is_lost(jobs->user, why, why_bytes);
+}
+
+void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user) {
+  *jobs = (struct sml_switch_jobs){.driver = driver, .user = user};
+  jobs->dataplane = (struct sml_dataplane){.user = jobs,
+                                           .open = open_switch,
+                                           .start_job = start_job,
+                                           .depart = depart,
+                                           .find_blocked = find_blocked,
+                                           .close_job = close_job,
+                                           .read_counters = read_counters,
+                                           .read_words = read_words,
+                                           .is_lost = is_lost};
+}
+
+void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
 }

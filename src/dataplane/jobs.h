@@ -28,6 +28,9 @@ struct sml_switch_entry {
 /* Calls to the switch that its driver makes. False: error says why. What is added has a handle, of the driver's choice;
  * what is deleted may be gone already, and of a switch that does not answer nobody hears: the next job meets it. */
 struct sml_switch_driver {
+  /* The program's tables empty, but for floods and the aggregator's entry (sml_switch_jobs_add_aggregator). False:
+   * error_out has a sentence. */
+  bool (*open)(void *user, char *error_out, size_t error_bytes);
   void (*begin)(void *user, uint64_t deadline_ns); /* of all the calls until the next one */
   bool (*add_entry)(void *user, const struct sml_switch_entry *entry, int64_t *handle_out);
   void (*delete_entry)(void *user, const struct sml_switch_entry *entry, int64_t handle);
@@ -39,14 +42,18 @@ struct sml_switch_driver {
   void (*delete_copy)(void *user, uint32_t group, uint32_t rid, int64_t handle);
   /* Cells [first, end) as nobody has used them; the job's cursor at grant. */
   bool (*preset)(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t cursor, uint32_t grant);
-  /* The words of cells [first, end); NULL: it did not answer. */
-  const uint32_t *(*read_words)(void *user, uint32_t first_cell, uint32_t end_cell);
+  /* The words of cells [first, end), [end - first]. False: it did not answer. */
+  bool (*read_words)(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words_out);
   /* Of drivers that gather calls: makes those since begin. NULL: each is made at once. */
   bool (*finish)(void *user);
   const char *(*error)(void *user);
+  /* As in aggd/dataplane.h, within SML_SWITCH_LOOK_NS. */
+  bool (*read_counters)(void *user, uint64_t *counts);
+  bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
 };
 
 struct sml_switch_jobs {
+  struct sml_dataplane dataplane; /* what switchmld calls */
   const struct sml_switch_driver *driver;
   void *user; /* of the driver */
   uint32_t ip; /* the aggregator's, as ranks know it; host byte order */
@@ -54,20 +61,11 @@ struct sml_switch_jobs {
   struct sml_switch_job *jobs[SML_MAX_JOBS];
 };
 
+/* jobs: stays where it is until it is cleared. */
 void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user);
 void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
-/* The address that the switch is to know as the aggregator's. False: error_out has a sentence. */
-bool sml_switch_jobs_use(struct sml_switch_jobs *jobs, const struct sml_addr *data_addr, char *error_out,
-                         size_t error_bytes);
+/* For the driver's open. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
-
-/* As in aggd/dataplane.h. */
-bool sml_switch_jobs_start(struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is, char *error_out,
-                           size_t error_bytes);
-void sml_switch_jobs_depart(struct sml_switch_jobs *jobs, uint16_t job, uint32_t contributor);
-uint32_t sml_switch_jobs_find_blocked(struct sml_switch_jobs *jobs, uint16_t job, uint32_t contributor);
-bool sml_switch_jobs_read_words(struct sml_switch_jobs *jobs, uint16_t job, uint32_t *words_out);
-void sml_switch_jobs_close(struct sml_switch_jobs *jobs, uint16_t job);
 
 /* Whether the peer of a connection has closed it, whatever it has sent before. */
 bool sml_switch_is_closed(int fd);

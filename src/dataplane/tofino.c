@@ -25,10 +25,8 @@
 
 struct sml_tofino {
   struct sml_tofino_options options;
-  struct sml_dataplane dataplane;
   struct sml_switch_jobs jobs;
   struct sml_bfrt bfrt;
-  uint32_t *words; /* [2 * slots of the program] */
 };
 
 static void begin_work(void *user, uint64_t deadline_ns) {
@@ -185,27 +183,28 @@ static bool look_at(struct sml_bfrt *b, const char *table, const char *index, ui
 }
 
 /* One value a pipe comes; only the pipe of the job's ports has changed it. */
-static bool read_cells(struct sml_tofino *t, uint32_t field, uint32_t first, uint32_t end) {
+static bool read_cells(struct sml_tofino *t, uint32_t field, uint32_t first, uint32_t end, uint32_t *words) {
   uint64_t cell, values[MAX_PIPES];
   uint32_t num_values;
   if (!look_at(&t->bfrt, CELLS, "$REGISTER_INDEX", first, end)) return false;
   struct sml_bfrt_cursor cursor = sml_bfrt_first(&t->bfrt);
   while (sml_bfrt_next(&cursor, field, &cell, values, MAX_PIPES, &num_values)) {
     if (cell < first || cell >= end) continue;
-    t->words[cell] = WORD_VALID;
+    words[cell - first] = WORD_VALID;
     for (uint32_t i = 0; i < num_values; i++)
-      if ((values[i] & WORD_RANKS) != 0) t->words[cell] = (uint32_t)values[i];
+      if ((values[i] & WORD_RANKS) != 0) words[cell - first] = (uint32_t)values[i];
   }
   return true;
 }
 
-static const uint32_t *read_words(void *user, uint32_t first_cell, uint32_t end_cell) {
+static bool read_words(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words) {
   struct sml_tofino *t = user;
   const uint32_t field = sml_bfrt_field(&t->bfrt, CELLS, "cells.word");
-  if (field == 0) return NULL;
+  if (field == 0) return false;
+  memset(words, 0, (end_cell - first_cell) * sizeof *words); /* of a cell that the answer leaves out nothing is known */
   for (uint32_t cell = first_cell; cell < end_cell; cell += BATCH)
-    if (!read_cells(t, field, cell, sml_min_u32(end_cell, cell + BATCH))) return NULL;
-  return t->words + first_cell;
+    if (!read_cells(t, field, cell, sml_min_u32(end_cell, cell + BATCH), words + (cell - first_cell))) return false;
+  return true;
 }
 
 /* ---- the switch ---- */
@@ -296,11 +295,10 @@ static bool tell(const struct sml_tofino *t, char *error, size_t error_bytes, co
   return false;
 }
 
-static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+static bool open_switch(void *user, char *error, size_t error_bytes) {
   struct sml_tofino *t = user;
   char last_lane[64], beyond[64], wrong[128];
   const uint32_t last = t->options.packet_lanes / 32 - 1;
-  if (!sml_switch_jobs_use(&t->jobs, data_addr, error, error_bytes)) return false;
   t->bfrt.deadline_ns = sml_clock_ns() + OPEN_NS;
   t->bfrt.num_names = 0; /* it may have been loaded anew */
   if (!clear_tables(&t->bfrt)) return tell(t, error, error_bytes, "");
@@ -339,42 +337,6 @@ static bool read_counters(void *user, uint64_t *counts) {
   return num_read >= SML_NUM_AT_SWITCH;
 }
 
-static const struct sml_switch_driver driver = {.begin = begin_work,
-                                                .add_entry = add_entry,
-                                                .delete_entry = delete_entry,
-                                                .make_group = make_group,
-                                                .delete_group = delete_group,
-                                                .add_copy = add_copy,
-                                                .delete_copy = delete_copy,
-                                                .preset = preset,
-                                                .read_words = read_words,
-                                                .error = error_of};
-
-static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
-  struct sml_tofino *t = user;
-  return sml_switch_jobs_start(&t->jobs, is, error, error_bytes);
-}
-
-static void depart(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_tofino *t = user;
-  sml_switch_jobs_depart(&t->jobs, job, contributor);
-}
-
-static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
-  struct sml_tofino *t = user;
-  return sml_switch_jobs_find_blocked(&t->jobs, job, contributor);
-}
-
-static bool read_words_of(void *user, uint16_t job, uint32_t *words_out) {
-  struct sml_tofino *t = user;
-  return sml_switch_jobs_read_words(&t->jobs, job, words_out);
-}
-
-static void close_job(void *user, uint16_t job) {
-  struct sml_tofino *t = user;
-  sml_switch_jobs_close(&t->jobs, job);
-}
-
 /* A connection that was given up here, for want of an answer, says nothing. */
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_tofino *t = user;
@@ -386,6 +348,20 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static const struct sml_switch_driver driver = {.open = open_switch,
+                                                .begin = begin_work,
+                                                .add_entry = add_entry,
+                                                .delete_entry = delete_entry,
+                                                .make_group = make_group,
+                                                .delete_group = delete_group,
+                                                .add_copy = add_copy,
+                                                .delete_copy = delete_copy,
+                                                .preset = preset,
+                                                .read_words = read_words,
+                                                .error = error_of,
+                                                .read_counters = read_counters,
+                                                .is_lost = is_lost};
+
 bool sml_tofino_is_built(void) {
   return true;
 }
@@ -394,22 +370,8 @@ struct sml_tofino *sml_tofino_create(const struct sml_tofino_options *options) {
   struct sml_tofino *t = calloc(1, sizeof *t);
   if (t == NULL) return NULL;
   t->options = *options;
-  t->words = calloc(2 * (size_t)options->pool_slots, sizeof *t->words);
-  t->dataplane = (struct sml_dataplane){.user = t,
-                                         .open = open_switch,
-                                         .start_job = start_job,
-                                         .depart = depart,
-                                         .find_blocked = find_blocked,
-                                         .close_job = close_job,
-                                         .read_counters = read_counters,
-                                         .read_words = read_words_of,
-                                         .is_lost = is_lost};
   sml_switch_jobs_init(&t->jobs, &driver, t);
   sml_bfrt_init(&t->bfrt, &options->runtime, options->program);
-  if (t->words == NULL) {
-    sml_tofino_destroy(t);
-    return NULL;
-  }
   return t;
 }
 
@@ -417,10 +379,9 @@ void sml_tofino_destroy(struct sml_tofino *t) {
   if (t == NULL) return;
   sml_switch_jobs_clear(&t->jobs);
   sml_bfrt_close(&t->bfrt);
-  free(t->words);
   free(t);
 }
 
 struct sml_dataplane *sml_tofino_dataplane(struct sml_tofino *t) {
-  return &t->dataplane;
+  return &t->jobs.dataplane;
 }
