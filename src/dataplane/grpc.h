@@ -8,7 +8,7 @@
 #include "netio/netio.h"
 
 #define SML_GRPC_ERROR_BYTES 256u
-#define SML_GRPC_MAX_ANSWER_BYTES (16u << 20)
+#define SML_GRPC_MAX_ANSWER_BYTES (4u << 20) /* as gRPC itself by default */
 
 struct nghttp2_session;
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dataplane/test_server.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
 #include <sys/socket.h>
 
+#include "dataplane/grpc.h"
 #include "dataplane/protobuf.h"
 #include "dataplane/test_schema.h"
 
@@ -19,7 +18,6 @@
 #define MORE_LANES "pipe.Ingress.aggregate.sum.lane_1_"
 
 struct session {
-  struct server *s;
   int fd;
   nghttp2_session *http2;
   char path[96];
@@ -29,13 +27,10 @@ struct session {
   bool is_over, is_entry;
 };
 
-__attribute__((format(printf, 2, 3))) static void note(struct server *s, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  const int n = vsnprintf(s->log + s->log_bytes, sizeof s->log - s->log_bytes, format, arguments);
-  va_end(arguments);
-  s->log_bytes = sml_min_u64(s->log_bytes + (size_t)n, sizeof s->log - 1);
-}
+static struct {
+  bool has_more_lanes;
+  char live[SERVER_MAX_LIVE][256]; /* "table keys" */
+} state; /* under the stand-in's lock */
 
 static uint64_t number_in(struct sml_pb_reader in, uint32_t number) {
   struct sml_pb_field field;
@@ -78,9 +73,9 @@ static bool fails(struct session *c, const char *status, const char *message) {
 }
 
 /* The number of a line: its place in the schema. */
-static uint32_t find_line(const struct server *s, const char *text) {
+static uint32_t find_line(const char *text) {
   const size_t length = strlen(text);
-  if (s->has_more_lanes && strncmp(text, MORE_LANES, strlen(MORE_LANES)) == 0) return 1;
+  if (state.has_more_lanes && strncmp(text, MORE_LANES, strlen(MORE_LANES)) == 0) return 1;
   for (uint32_t i = 0; i < SML_ARRAY_LEN(recorded_schema); i++)
     if (strncmp(recorded_schema[i], text, length) == 0 && strchr(" ", recorded_schema[i][length]) != NULL)
       return FIRST_ID + i;
@@ -100,7 +95,7 @@ static bool answer_name(struct session *c, struct sml_pb_reader object) {
     used += snprintf(text + used, sizeof text - (size_t)used, " %s", action.at ? "action" : key.at ? "key" : "data");
   if (field.at != NULL)
     snprintf(text + used, sizeof text - (size_t)used, " %.*s", (int)(field.end - field.at), (const char *)field.at);
-  const uint32_t id = find_line(c->s, text);
+  const uint32_t id = find_line(text);
   if (id == 0 && field.at == NULL) return fails(c, "5", "Table not found.");
   const size_t entity = sml_pb_begin(&c->answer, 1), answer = sml_pb_begin(&c->answer, 5);
   if (id != 0) sml_pb_number(&c->answer, 3, id); /* of a field that it has not the server says 0, and no error */
@@ -134,12 +129,12 @@ static void describe_key(struct sml_pb_reader key, char *text, size_t room_bytes
   }
 }
 
-static void describe_data(struct server *s, struct sml_pb_reader data) {
+static void describe_data(struct sml_pb_reader data) {
   struct sml_pb_field field;
   char text[64];
   if (data.at == NULL) return;
-  note(s, " :");
-  if (number_in(data, 1) != 0) note(s, " %.*s", NAME(number_in(data, 1)));
+  stand_in_note(" :");
+  if (number_in(data, 1) != 0) stand_in_note(" %.*s", NAME(number_in(data, 1)));
   while (sml_pb_next(&data, &field)) {
     if (field.number != 2) continue;
     const struct sml_pb_reader stream = message_in(field.inside, 2), ints = message_in(field.inside, 5);
@@ -148,35 +143,34 @@ static void describe_data(struct server *s, struct sml_pb_reader data) {
     const bool is_list = strstr(line_of(id), " list") != NULL;
     text[0] = 0;
     add_bytes(text, sizeof text, stream.at ? stream : list); /* a list's numbers as varints */
-    if (is_list != (stream.at == NULL) || (!is_list && !is_as_wide(id, stream))) note(s, " refused:");
-    note(s, stream.at ? " %.*s=%s" : " %.*s=[%s]", NAME(id), text);
+    if (is_list != (stream.at == NULL) || (!is_list && !is_as_wide(id, stream))) stand_in_note(" refused:");
+    stand_in_note(stream.at ? " %.*s=%s" : " %.*s=[%s]", NAME(id), text);
   }
 }
 
-static uint32_t find_live(const struct server *s, const char *text) {
+static uint32_t find_live(const char *text) {
   uint32_t i = 0;
-  while (i < SERVER_MAX_LIVE && strcmp(s->live[i], text) != 0) i++;
+  while (i < SERVER_MAX_LIVE && strcmp(state.live[i], text) != 0) i++;
   return i;
 }
 
 static bool keep(struct session *c, const char *table, const char *key, uint64_t type) {
-  struct server *s = c->s;
   char text[256];
   snprintf(text, sizeof text, "%s%s", table, key);
-  const uint32_t at = find_live(s, text);
+  const uint32_t at = find_live(text);
   if (type == 4 && key[0] == 0 && table[0] == '$') return fails(c, "12", "Table Entry delete all failed");
   if (type == 4 && key[0] == 0) {
     for (uint32_t i = 0; i < SERVER_MAX_LIVE; i++)
-      if (strncmp(s->live[i], text, strlen(text)) == 0) s->live[i][0] = 0;
+      if (strncmp(state.live[i], text, strlen(text)) == 0) state.live[i][0] = 0;
   } else if (type == 4) {
     if (at == SERVER_MAX_LIVE) return fails(c, "5", "Table Entry delete failed");
-    s->live[at][0] = 0;
+    state.live[at][0] = 0;
   } else if (type == 1) {
     if (at < SERVER_MAX_LIVE && strcmp(table, "$pre.prune") == 0) return true; /* that always has all its entries */
     if (at < SERVER_MAX_LIVE) return fails(c, "6", "Table Add failed");
-    const uint32_t room = find_live(s, "");
+    const uint32_t room = find_live("");
     SML_ASSERT(room < SERVER_MAX_LIVE);
-    snprintf(s->live[room], sizeof s->live[0], "%s", text);
+    snprintf(state.live[room], sizeof state.live[0], "%s", text);
   } else if (type == 3 && at == SERVER_MAX_LIVE) {
     return fails(c, "5", "Table Entry modify incremental failed");
   }
@@ -206,14 +200,14 @@ static bool carry_out(struct session *c, struct sml_pb_reader update) {
   const bool takes = number_in(message_in(entry, 9), 3) != 0;
   char text[192];
   describe_key(key, text, sizeof text);
-  note(c->s, "%s %s%s", takes ? "TAKE" : types[type < 5 ? type : 0], table, text);
+  stand_in_note("%s %s%s", takes ? "TAKE" : types[type < 5 ? type : 0], table, text);
   const struct sml_pb_reader data = message_in(entry, 3);
   const uint64_t action = number_in(data, 1);
-  describe_data(c->s, data);
-  if (key.at != NULL && !is_complete(table, key, 3, "key", 1)) note(c->s, " and more keys");
-  if (action != 0 && !is_complete(table, data, NAME(action), 2)) note(c->s, " and more data");
-  if (action == 0 && data.at != NULL && !is_complete(table, data, 4, "data", 2)) note(c->s, " and more data");
-  note(c->s, "\n");
+  describe_data(data);
+  if (key.at != NULL && !is_complete(table, key, 3, "key", 1)) stand_in_note(" and more keys");
+  if (action != 0 && !is_complete(table, data, NAME(action), 2)) stand_in_note(" and more data");
+  if (action == 0 && data.at != NULL && !is_complete(table, data, 4, "data", 2)) stand_in_note(" and more data");
+  stand_in_note("\n");
   return type == 2 || keep(c, table, text, type);
 }
 
@@ -249,7 +243,7 @@ static void put_entry(struct session *c, const char *field, uint32_t key, uint32
   const size_t data = sml_pb_begin(pb, 3);
   put_stream(pb, 2, 7, 0xffffffff); /* a field that nobody asked for */
   for (uint32_t pipe = 0; field != NULL && pipe < 2; pipe++)
-    put_stream(pb, 2, find_line(c->s, field), pipe == 0 ? first : second);
+    put_stream(pb, 2, find_line(field), pipe == 0 ? first : second);
   sml_pb_end(pb, data);
   sml_pb_end(pb, entry);
   sml_pb_end(pb, entity);
@@ -257,11 +251,10 @@ static void put_entry(struct session *c, const char *field, uint32_t key, uint32
 
 /* All entries of a table of the driver, and as the server does the default one, which has no key. */
 static void read_live(struct session *c, const char *table) {
-  const struct server *s = c->s;
   const size_t length = strlen(table);
   for (uint32_t i = 0; i < SERVER_MAX_LIVE; i++)
-    if (strncmp(s->live[i], table, length) == 0 && s->live[i][length] == ' ')
-      put_entry(c, NULL, (uint32_t)strtoul(strchr(s->live[i], '=') + 1, NULL, 16), 0, 0);
+    if (strncmp(state.live[i], table, length) == 0 && state.live[i][length] == ' ')
+      put_entry(c, NULL, (uint32_t)strtoul(strchr(state.live[i], '=') + 1, NULL, 16), 0, 0);
   const size_t entity = sml_pb_begin(&c->answer, 1), entry = sml_pb_begin(&c->answer, 1);
   sml_pb_number(&c->answer, 5, 1);
   sml_pb_end(&c->answer, entry);
@@ -277,8 +270,8 @@ static bool read_entry(struct session *c, struct sml_pb_reader entry) {
     for (uint32_t i = 0; i < SML_ARRAY_LEN(ports); i++) put_entry(c, NULL, ports[i], 0, 0);
   else if (table[0] == '$') read_live(c, table);
   else if (strcmp(table, "pipe.verdicts") == 0) put_entry(c, "pipe.verdicts data $COUNTER_SPEC_PKTS", index, index, 1);
-  else if (strcmp(table, "pipe.cells") != 0 || index >= 2 * SERVER_SLOTS) return fails(c, "3", "Entry not found");
-  else put_entry(c, "pipe.cells data cells.word", index, 0x80000000, c->s->words[index]);
+  else if (strcmp(table, "pipe.cells") != 0 || index >= 2 * POOL_SLOTS) return fails(c, "3", "Entry not found");
+  else put_entry(c, "pipe.cells data cells.word", index, 0x80000000, stand_in.words[index]);
   return true;
 }
 
@@ -332,15 +325,14 @@ static void frame_answer(struct session *c) {
   c->answer = framed;
 }
 
-static void err(struct session *c, int32_t stream) {
+static void err(struct session *c, int32_t stream, uint32_t fault) {
   static const char web[] = "HTTP/1.0 400 Bad Request\r\n\r\n";
-  const enum fault fault = c->s->fault;
   frame_answer(c);
   if (fault == REFUSES) fails(c, "13", "out of%20order");
   if (fault == CUTS) sml_store_be32(c->answer.bytes + 1, 1000);
   if (fault == COMPRESSES) c->answer.bytes[0] = 1;
   if (fault == NO_HTTP2) (void)!send(c->fd, web, sizeof web, MSG_NOSIGNAL);
-  if (fault == DIES) shutdown(c->s->listen_fd, SHUT_RDWR);
+  if (fault == DIES) stand_in_die();
   if (fault == CLOSES || fault == DIES) c->is_over = true;
   else if (fault == RESETS) nghttp2_submit_rst_stream(c->http2, 0, stream, NGHTTP2_INTERNAL_ERROR);
   else if (fault == TOO_LONG) {
@@ -352,17 +344,17 @@ static void err(struct session *c, int32_t stream) {
 }
 
 static void serve_call(struct session *c, int32_t stream) {
-  struct server *s = c->s;
   const struct sml_pb_reader in = {c->request.bytes + 5, c->request.bytes + c->request.num_bytes};
-  pthread_mutex_lock(&s->lock);
+  pthread_mutex_lock(&stand_in.lock);
   sml_pb_clear(&c->answer);
   snprintf(c->status, sizeof c->status, "0");
   c->message[0] = 0;
   SML_ASSERT(c->request.num_bytes >= 5 && sml_load_be32(c->request.bytes + 1) == c->request.num_bytes - 5);
   SML_ASSERT(number_in(message_in(in, 1), 2) == 0xffff);
   const bool is_name = message_in(message_in(in, 3), 5).at != NULL;
-  if (!is_name && ++s->num_calls == s->faulty_call) {
-    err(c, stream);
+  const uint32_t fault = is_name ? NO_FAULT : stand_in_take_call();
+  if (fault != NO_FAULT) {
+    err(c, stream, fault);
   } else {
     const bool is_write = strcmp(c->path, "/bfrt_proto.BfRuntime/Write") == 0;
     if (is_write) write_entries(c, in);
@@ -373,7 +365,7 @@ static void serve_call(struct session *c, int32_t stream) {
     frame_answer(c);
     respond(c, stream, "200");
   }
-  pthread_mutex_unlock(&s->lock);
+  pthread_mutex_unlock(&stand_in.lock);
 }
 
 static int take_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_bytes,
@@ -407,12 +399,12 @@ static bool send_all(struct session *c) {
   const uint8_t *bytes;
   ssize_t num_bytes;
   while ((num_bytes = nghttp2_session_mem_send(c->http2, &bytes)) > 0)
-    if (send(c->fd, bytes, (size_t)num_bytes, MSG_NOSIGNAL) != num_bytes) return false;
+    stand_in_answer(c->fd, bytes, (size_t)num_bytes);
   return num_bytes == 0;
 }
 
-static void serve_session(struct server *s, int fd) {
-  struct session c = {.s = s, .fd = fd};
+void server_serve(int fd) {
+  struct session c = {.fd = fd};
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   uint8_t bytes[4096];
@@ -432,74 +424,18 @@ static void serve_session(struct server *s, int fd) {
   sml_pb_free(&c.answer);
 }
 
-static void *serve(void *user) {
-  struct server *s = user;
-  for (;;) {
-    const int fd = accept(s->listen_fd, NULL, NULL);
-    if (fd < 0) return NULL;
-    pthread_mutex_lock(&s->lock);
-    s->client_fd = fd;
-    pthread_mutex_unlock(&s->lock);
-    serve_session(s, fd);
-    close(fd);
-  }
-}
-
 /* ---- for tests ---- */
 
-struct sml_addr server_addr(uint32_t ip, uint16_t port) {
-  struct sml_addr addr = {.num_bytes = sizeof(struct sockaddr_in)};
-  const struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(ip)};
-  memcpy(addr.bytes, &in, sizeof in);
-  return addr;
+void server_reset(bool has_more_lanes) {
+  memset(&state, 0, sizeof state);
+  state.has_more_lanes = has_more_lanes;
 }
 
-void server_start(struct server *s) {
-  struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t in_bytes = sizeof in;
-  memset(s, 0, sizeof *s);
-  s->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  pthread_mutex_init(&s->lock, NULL);
-  SML_ASSERT(bind(s->listen_fd, (const struct sockaddr *)&in, sizeof in) == 0 && listen(s->listen_fd, 4) == 0);
-  SML_ASSERT(getsockname(s->listen_fd, (struct sockaddr *)&in, &in_bytes) == 0);
-  s->addr = server_addr(INADDR_LOOPBACK, ntohs(in.sin_port));
-  SML_ASSERT(pthread_create(&s->thread, NULL, serve, s) == 0);
-}
-
-void server_stop(struct server *s) {
-  shutdown(s->listen_fd, SHUT_RDWR);
-  pthread_join(s->thread, NULL);
-  close(s->listen_fd);
-  pthread_mutex_destroy(&s->lock);
-}
-
-void server_plan_fault(struct server *s, enum fault fault, uint32_t call) {
-  pthread_mutex_lock(&s->lock);
-  s->fault = fault;
-  s->faulty_call = s->num_calls + call;
-  pthread_mutex_unlock(&s->lock);
-}
-
-void server_take_log(struct server *s, char log_out[sizeof ((struct server *)0)->log]) {
-  pthread_mutex_lock(&s->lock);
-  memcpy(log_out, s->log, s->log_bytes + 1);
-  s->log[0] = 0;
-  s->log_bytes = 0;
-  pthread_mutex_unlock(&s->lock);
-}
-
-uint32_t server_count_calls(struct server *s) {
-  pthread_mutex_lock(&s->lock);
-  const uint32_t num_calls = s->num_calls;
-  pthread_mutex_unlock(&s->lock);
-  return num_calls;
-}
-
-uint32_t server_count_live(struct server *s, const char *table) {
+uint32_t server_count_live(const char *table) {
   uint32_t num = 0;
-  pthread_mutex_lock(&s->lock);
+  pthread_mutex_lock(&stand_in.lock);
   for (uint32_t i = 0; i < SERVER_MAX_LIVE; i++)
-    num += s->live[i][0] != 0 && strncmp(s->live[i], table, strlen(table)) == 0;
-  pthread_mutex_unlock(&s->lock);
+    num += state.live[i][0] != 0 && strncmp(state.live[i], table, strlen(table)) == 0;
+  pthread_mutex_unlock(&stand_in.lock);
   return num;
 }

@@ -16,54 +16,23 @@
 #include "dataplane/protobuf.h"
 #include "dataplane/test_server.h"
 
-#define JOB 3u
-#define SLOT_BASE 64u
-
-static struct server server;
 static struct sml_tofino *tofino;
-static struct sml_dataplane *plane;
-static char error[512];
 
-static void start_with(uint32_t packet_lanes, uint32_t pool_slots) {
-  server_start(&server);
-  tofino = sml_tofino_create(&(struct sml_tofino_options){server.addr, "switchml", packet_lanes, pool_slots, 64});
+static void start_with(uint32_t packet_lanes, uint32_t pool_slots, bool has_more_lanes) {
+  server_reset(has_more_lanes);
+  stand_in_start(NULL, 0, server_serve);
+  tofino = sml_tofino_create(&(struct sml_tofino_options){stand_in.addr, "switchml", packet_lanes, pool_slots, 64});
   assert_non_null(tofino);
-  plane = sml_tofino_dataplane(tofino);
-  error[0] = 0;
+  stand_in.plane = sml_tofino_dataplane(tofino);
 }
 
 static void start(void) {
-  start_with(SERVER_LANES, SERVER_SLOTS);
+  start_with(SERVER_LANES, POOL_SLOTS, false);
 }
 
 static void stop(void) {
   sml_tofino_destroy(tofino);
-  server_stop(&server);
-}
-
-static void expect_calls(const char *expected) {
-  static char log[sizeof server.log];
-  server_take_log(&server, log);
-  assert_string_equal(log, expected);
-}
-
-static bool open_switch(void) {
-  const struct sml_addr data_addr = server_addr(0x0a070001, 0xbeef);
-  return plane->open(plane->user, &data_addr, error, sizeof error);
-}
-
-static bool start_job(uint32_t epoch, uint32_t num_contributors, uint32_t num_slots) {
-  struct sml_dataplane_job job = {.number = JOB, .epoch = epoch, .num_contributors = num_contributors,
-                                  .num_slots = num_slots, .slot_base = SLOT_BASE, .first_chunk = 9,
-                                  .is_checked = true};
-  for (uint32_t c = 0; c < num_contributors; c++)
-    job.places[c] = (struct sml_place){server_addr(0x0a070064 + c, (uint16_t)(0x9c40 + c)), 0x020000000010 + c,
-                                       (uint16_t)(1 + c)};
-  return plane->start_job(plane->user, &job, error, sizeof error);
-}
-
-static void close_job(void) {
-  plane->close_job(plane->user, JOB);
+  stand_in_stop();
 }
 
 /* ---- what is asked of the switch ---- */
@@ -71,8 +40,8 @@ static void close_job(void) {
 static void the_calls_of_a_start(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  expect_calls("DELETE pipe.member\n"
+  assert_true(stand_in_open_switch());
+  stand_in_expect("DELETE pipe.member\n"
                "DELETE pipe.window\n"
                "DELETE pipe.replica\n"
                "DELETE pipe.l2\n"
@@ -102,12 +71,10 @@ static void the_calls_of_a_start(void **state) {
 static void the_calls_of_a_job(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  pthread_mutex_lock(&server.lock);
-  server.log_bytes = 0;
-  pthread_mutex_unlock(&server.lock);
-  assert_true(start_job(7, 2, 2));
-  expect_calls(CELL("80") CELL("81") CELL("82") CELL("83")
+  assert_true(stand_in_open_switch());
+  stand_in_forget();
+  assert_true(stand_in_start_job(7, 2, 2));
+  stand_in_expect(CELL("80") CELL("81") CELL("82") CELL("83")
                "MODIFY pipe.cursors $REGISTER_INDEX=00000003 : cursors.f1=0000000b\n"
                "INSERT $pre.mgid $MGID=0013\n"
                "INSERT pipe.window job=0003 slot=0040/fffe $MATCH_PRIORITY=00000000 : is_inside\n"
@@ -125,11 +92,11 @@ static void the_calls_of_a_job(void **state) {
                "last=80000001 cursor=0003 group=0013 port=0002 is_checked=01\n"
                "INSERT" MEMBER("0001", "01", "0a070065", "9c41") " : is_member me=c0000002 full=c0000003 "
                "last=c0000001 cursor=0003 group=0013 port=0002 is_checked=01\n");
-  plane->depart(plane->user, JOB, 1);
-  expect_calls("DELETE" MEMBER("0001", "00", "0a070065", "9c41") "\n"
+  stand_in.plane->depart(stand_in.plane->user, JOB, 1);
+  stand_in_expect("DELETE" MEMBER("0001", "00", "0a070065", "9c41") "\n"
                "DELETE" MEMBER("0001", "01", "0a070065", "9c41") "\n");
-  close_job();
-  expect_calls("DELETE" MEMBER("0000", "00", "0a070064", "9c40") "\n"
+  stand_in_close_job();
+  stand_in_expect("DELETE" MEMBER("0000", "00", "0a070064", "9c40") "\n"
                "DELETE" MEMBER("0000", "01", "0a070064", "9c40") "\n"
                "DELETE pipe.window job=0003 slot=0040/fffe $MATCH_PRIORITY=00000000\n"
                "DELETE pipe.replica src_port=beef rid=0061\n"
@@ -137,44 +104,42 @@ static void the_calls_of_a_job(void **state) {
                "DELETE pipe.replica src_port=beef rid=0062\n"
                "TAKE " IN_GROUP("62") "DELETE $pre.node $MULTICAST_NODE_ID=00000062\n"
                "DELETE $pre.mgid $MGID=0013\n");
-  close_job(); /* that it no longer has */
-  expect_calls("");
+  stand_in_close_job(); /* that it no longer has */
+  stand_in_expect("");
   stop();
 }
 
 static void a_job_leaves_nothing_but_routes(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  const uint32_t num_before = server_count_live(&server, "");
-  assert_true(start_job(7, SML_SWITCH_MAX_CONTRIBUTORS, 64));
-  assert_int_equal(server_count_live(&server, "pipe.member"), 2 * SML_SWITCH_MAX_CONTRIBUTORS);
-  assert_true(start_job(8, 3, 64)); /* an epoch that follows replaces it */
-  assert_int_equal(server_count_live(&server, "pipe.member"), 6);
-  assert_int_equal(server_count_live(&server, "$pre.node"), 1 + 3);
-  close_job();
-  assert_int_equal(server_count_live(&server, ""), num_before + server_count_live(&server, "pipe.l2"));
-  assert_true(start_job(9, 3, 64)); /* of a daemon that was killed */
-  assert_true(open_switch());
-  assert_int_equal(server_count_live(&server, ""), num_before);
+  assert_true(stand_in_open_switch());
+  const uint32_t num_before = server_count_live("");
+  assert_true(stand_in_start_job(7, SML_SWITCH_MAX_CONTRIBUTORS, 64));
+  assert_int_equal(server_count_live("pipe.member"), 2 * SML_SWITCH_MAX_CONTRIBUTORS);
+  assert_true(stand_in_start_job(8, 3, 64)); /* an epoch that follows replaces it */
+  assert_int_equal(server_count_live("pipe.member"), 6);
+  assert_int_equal(server_count_live("$pre.node"), 1 + 3);
+  stand_in_close_job();
+  assert_int_equal(server_count_live(""), num_before + server_count_live("pipe.l2"));
+  assert_true(stand_in_start_job(9, 3, 64)); /* of a daemon that was killed */
+  assert_true(stand_in_open_switch());
+  assert_int_equal(server_count_live(""), num_before);
   stop();
 }
 
 static void who_blocks_is_found(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  assert_int_equal(plane->find_blocked(plane->user, JOB, 1), UINT32_MAX);
-  assert_true(start_job(7, 3, 64));
-  pthread_mutex_lock(&server.lock);
-  for (uint32_t cell = 0; cell < 2 * SLOT_BASE; cell++) server.words[cell] = 0x80000001; /* another job's */
-  server.words[2 * SLOT_BASE + 4] = 0x80000007;                                          /* complete */
-  server.words[2 * SLOT_BASE + 7] = 0xc0000005;
-  pthread_mutex_unlock(&server.lock);
-  assert_int_equal(plane->find_blocked(plane->user, JOB, 0), UINT32_MAX);
-  assert_int_equal(plane->find_blocked(plane->user, JOB, 1), 3);
-  server_plan_fault(&server, REFUSES, 1);
-  assert_int_equal(plane->find_blocked(plane->user, JOB, 1), UINT32_MAX);
+  stand_in_check_who_blocks();
+  stand_in_plan_fault(REFUSES, 1);
+  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 1), UINT32_MAX);
+  stop();
+}
+
+static void ranks_must_reach_us(void **state) {
+  (void)state;
+  start();
+  stand_in_check_ranks_must_reach_us();
   stop();
 }
 
@@ -182,12 +147,12 @@ static void counters_are_read(void **state) {
   (void)state;
   uint64_t counts[SML_NUM_AT_SWITCH] = {0};
   start();
-  assert_true(plane->read_counters(plane->user, counts));
+  assert_true(stand_in.plane->read_counters(stand_in.plane->user, counts));
   for (uint32_t i = 0; i < SML_NUM_AT_SWITCH; i++) assert_int_equal(counts[i], i + 1); /* of both pipes */
   for (uint32_t i = 0; i < SML_NUM_AT_SWITCH; i++) counts[i] = 1000;
-  server_plan_fault(&server, SILENT, 1);
+  stand_in_plan_fault(SILENT, 1);
   const uint64_t start_ns = sml_clock_ns();
-  assert_false(plane->read_counters(plane->user, counts));
+  assert_false(stand_in.plane->read_counters(stand_in.plane->user, counts));
   assert_true(sml_clock_ns() - start_ns >= 90 * SML_NS_PER_MS);
   assert_int_equal(counts[1], 1000);
   stop();
@@ -197,9 +162,9 @@ static void counters_are_read(void **state) {
 
 static void expect_failure(const char *what) {
   char address[64], expected[512];
-  sml_addr_format(&server.addr, address, sizeof address);
+  sml_addr_format(&stand_in.addr, address, sizeof address);
   snprintf(expected, sizeof expected, "the switch at %s: %s", address, what);
-  assert_string_equal(error, expected);
+  assert_string_equal(stand_in.error, expected);
 }
 
 static const struct {
@@ -212,7 +177,7 @@ static const struct {
               {CUTS, "a message that is cut off"},
               {COMPRESSES, "a compressed message, which nobody asked for"},
               {RESETS, "the call was reset with code 2"},
-              {TOO_LONG, "an answer of more than 16777216 bytes"},
+              {TOO_LONG, "an answer of more than 4194304 bytes"},
               {DIES, "connection closed"}};
 
 static void errors_say_what_happened(void **state) {
@@ -220,12 +185,12 @@ static void errors_say_what_happened(void **state) {
   for (size_t i = 0; i < SML_ARRAY_LEN(faults); i++) {
     char expected[128];
     start();
-    server_plan_fault(&server, faults[i].fault, 1);
-    assert_false(open_switch());
+    stand_in_plan_fault(faults[i].fault, 1);
+    assert_false(stand_in_open_switch());
     snprintf(expected, sizeof expected, "Write: %s", faults[i].error);
     expect_failure(expected);
-    if (faults[i].fault != DIES) assert_true(open_switch()); /* nothing of it remains */
-    else assert_false(open_switch());
+    if (faults[i].fault != DIES) assert_true(stand_in_open_switch()); /* nothing of it remains */
+    else assert_false(stand_in_open_switch());
     if (faults[i].fault == DIES) expect_failure("Read: cannot connect: Connection refused");
     stop();
   }
@@ -234,14 +199,14 @@ static void errors_say_what_happened(void **state) {
 static void a_silent_switch_is_given_up(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  server_plan_fault(&server, SILENT, 5);
+  assert_true(stand_in_open_switch());
+  stand_in_plan_fault(SILENT, 5);
   const uint64_t start_ns = sml_clock_ns();
-  assert_false(start_job(7, 2, 2));
+  assert_false(stand_in_start_job(7, 2, 2));
   assert_true(sml_clock_ns() - start_ns >= SML_NS_PER_S);
   expect_failure("Write: no answer in time");
-  close_job();
-  assert_true(start_job(8, 2, 2));
+  stand_in_close_job();
+  assert_true(stand_in_start_job(8, 2, 2));
   stop();
 }
 
@@ -251,39 +216,25 @@ static void a_program_that_does_not_fit(void **state) {
     uint32_t lanes, slots;
     bool has_more_lanes;
     const char *error;
-  } cases[] = {{SERVER_LANES, SERVER_SLOTS, true,
+  } cases[] = {{SERVER_LANES, POOL_SLOTS, true,
                 "the switch's program has not 32 lanes a packet, as --switch-format says"},
-               {64, SERVER_SLOTS, false, "the switch's program has not 64 lanes a packet, as --switch-format says"},
-               {SERVER_LANES, 2 * SERVER_SLOTS, false, "the switch's program has less than 256 slots: set --slots"}};
+               {64, POOL_SLOTS, false, "the switch's program has not 64 lanes a packet, as --switch-format says"},
+               {SERVER_LANES, 2 * POOL_SLOTS, false, "the switch's program has less than 256 slots: set --slots"}};
   for (size_t i = 0; i < SML_ARRAY_LEN(cases); i++) {
-    start_with(cases[i].lanes, cases[i].slots);
-    pthread_mutex_lock(&server.lock);
-    server.has_more_lanes = cases[i].has_more_lanes;
-    pthread_mutex_unlock(&server.lock);
-    assert_false(open_switch());
-    assert_string_equal(error, cases[i].error);
+    start_with(cases[i].lanes, cases[i].slots, cases[i].has_more_lanes);
+    assert_false(stand_in_open_switch());
+    assert_string_equal(stand_in.error, cases[i].error);
     stop();
   }
 }
 
-/* Whoever closes the connection; not one that was given up here. */
 static void a_switch_that_dies_is_noticed(void **state) {
   (void)state;
-  char why[128], address[64], expected[128];
+  char address[64], why[128];
   start();
-  assert_false(plane->is_lost(plane->user, why, sizeof why)); /* nothing was asked yet */
-  assert_true(open_switch());
-  assert_true(start_job(7, 2, 2));
-  assert_false(plane->is_lost(plane->user, why, sizeof why));
-  pthread_mutex_lock(&server.lock);
-  shutdown(server.client_fd, SHUT_RDWR);
-  pthread_mutex_unlock(&server.lock);
-  sml_addr_format(&server.addr, address, sizeof address);
-  snprintf(expected, sizeof expected, "the switch at %s has closed its connection", address);
-  assert_true(plane->is_lost(plane->user, why, sizeof why));
-  assert_string_equal(why, expected);
-  assert_false(plane->is_lost(plane->user, why, sizeof why)); /* once */
-  close_job();
+  sml_addr_format(&stand_in.addr, address, sizeof address);
+  snprintf(why, sizeof why, "the switch at %s has closed its connection", address);
+  stand_in_check_death_is_noticed(why);
   stop();
 }
 
@@ -291,33 +242,33 @@ static void a_switch_that_dies_is_noticed(void **state) {
 static void any_call_may_fail(void **state) {
   (void)state;
   start();
-  assert_true(open_switch());
-  const uint32_t num_before = server_count_calls(&server);
-  assert_true(start_job(7, 2, 2));
-  const uint32_t num_start = server_count_calls(&server) - num_before;
-  (void)plane->find_blocked(plane->user, JOB, 0);
-  close_job();
-  const uint32_t num_all = server_count_calls(&server) - num_before;
+  assert_true(stand_in_open_switch());
+  const uint32_t num_before = stand_in_count_calls();
+  assert_true(stand_in_start_job(7, 2, 2));
+  const uint32_t num_start = stand_in_count_calls() - num_before;
+  (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
+  stand_in_close_job();
+  const uint32_t num_all = stand_in_count_calls() - num_before;
   stop();
   for (size_t i = 0; i < SML_ARRAY_LEN(faults); i++) {
     for (uint32_t call = 1; faults[i].fault != TOO_LONG && call <= num_all; call++) {
       start();
-      assert_true(open_switch());
-      const uint32_t num_made = server_count_live(&server, "");
-      server_plan_fault(&server, faults[i].fault, call);
-      const bool is_started = start_job(7, 2, 2);
+      assert_true(stand_in_open_switch());
+      const uint32_t num_made = server_count_live("");
+      stand_in_plan_fault(faults[i].fault, call);
+      const bool is_started = stand_in_start_job(7, 2, 2);
       if (call > num_start) assert_true(is_started);
-      if (!is_started) assert_non_null(strstr(error, "the switch at 127.0.0.1:"));
-      if (is_started) (void)plane->find_blocked(plane->user, JOB, 0);
-      close_job();
+      if (!is_started) assert_non_null(strstr(stand_in.error, "the switch at 127.0.0.1:"));
+      if (is_started) (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
+      stand_in_close_job();
       if (faults[i].fault != DIES) {
-        assert_true(server_count_live(&server, "") - server_count_live(&server, "pipe.l2") <= num_made + 1);
-        assert_true(open_switch()); /* which clears what is left */
-        assert_int_equal(server_count_live(&server, ""), num_made);
-        assert_true(start_job(8, 2, 2));
-        close_job();
+        assert_true(server_count_live("") - server_count_live("pipe.l2") <= num_made + 1);
+        assert_true(stand_in_open_switch()); /* which clears what is left */
+        assert_int_equal(server_count_live(""), num_made);
+        assert_true(stand_in_start_job(8, 2, 2));
+        stand_in_close_job();
       } else {
-        assert_false(start_job(8, 2, 2));
+        assert_false(stand_in_start_job(8, 2, 2));
       }
       stop();
     }
@@ -349,7 +300,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_calls_of_a_start), cmocka_unit_test(the_calls_of_a_job),
       cmocka_unit_test(a_job_leaves_nothing_but_routes), cmocka_unit_test(who_blocks_is_found),
-      cmocka_unit_test(counters_are_read), cmocka_unit_test(a_switch_that_dies_is_noticed),
+      cmocka_unit_test(ranks_must_reach_us), cmocka_unit_test(counters_are_read),
+      cmocka_unit_test(a_switch_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),
       cmocka_unit_test(a_silent_switch_is_given_up),
       cmocka_unit_test(a_program_that_does_not_fit),
