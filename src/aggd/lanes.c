@@ -397,6 +397,10 @@ static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_
                                  .is_checked = (start->features & SML_FEATURE_CHECK) != 0};
   SML_ASSERT(is.num_contributors <= SML_SWITCH_MAX_CONTRIBUTORS && start->num_lanes == 1);
   close_outside(lanes, job); /* an earlier epoch */
+  if (lanes->watch_at_ns == 0) { /* there is no other job: what has gone before is not this one's */
+    (void)has_lost_switch(lanes);
+    lanes->watch_at_ns = 1; /* at once */
+  }
   lanes->failure[0] = 0;
   uint16_t *contributors = calloc(world_size, sizeof *contributors);
   uint32_t *words = calloc(2 * (size_t)is.num_slots, sizeof *words);
@@ -411,7 +415,6 @@ static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_
                                            .num_slots = is.num_slots,
                                            .num_contributors = is.num_contributors,
                                            .words = words};
-  if (lanes->watch_at_ns == 0) lanes->watch_at_ns = 1; /* at once */
   lane->command.verb = VERB_START_ELSEWHERE;
   lane->command.job = job;
   lane->command.epoch = start->epoch;

@@ -27,6 +27,7 @@ struct sml_dpdk {
   struct sml_switch_jobs jobs;
   uint64_t deadline_ns; /* of the work that is done */
   int fd; /* -1: not connected */
+  bool was_lost; /* a request found the connection closed, and nobody was told yet */
   uint32_t num_ports; /* of the pipeline; its port for results comes next, and one for floods */
   uint64_t born;      /* which run of it was filled; 0: none yet */
   uint64_t *values;   /* [2 * slots of the program] */
@@ -185,7 +186,9 @@ static bool ask(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t
   bool is_sound = false;
   const bool is_done = send_text(d, text, num_bytes, deadline_ns) &&
                        take_answer(d, values_out, num, deadline_ns, &is_sound);
-  if (!is_done && !is_sound) hang_up(d); /* a late answer would be taken for that of the next request */
+  if (is_done || is_sound) return is_done;
+  d->was_lost = d->was_lost || sml_switch_is_closed(d->fd);
+  hang_up(d); /* a late answer would be taken for that of the next request */
   return is_done;
 }
 
@@ -369,8 +372,9 @@ static bool read_counters(void *user, uint64_t *counts) {
 /* A connection that was given up here, for want of an answer, says nothing. */
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_dpdk *d = user;
-  if (d->fd < 0 || !sml_switch_is_closed(d->fd)) return false;
+  if (!d->was_lost && !sml_switch_is_closed(d->fd)) return false;
   hang_up(d);
+  d->was_lost = false;
   fail(d, "it has closed the connection");
   tell(d, why, why_bytes);
   return true;

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "dataplane/jobs.h"
 #include "engine/engine.h"
 
 #define PREFIX_BYTES 5u /* whether compressed, and the length */
@@ -267,7 +268,11 @@ bool sml_grpc_call(struct sml_grpc *g, const char *path, const struct sml_pb *re
   snprintf(g->path, sizeof g->path, "%s", path);
   sml_pb_clear(&g->frames);
   if (request->is_broken) return fail(g, "out of memory");
+  const bool is_connected = g->session != NULL;
   const bool is_done = exchange(g) && take_frames(g, answer_out);
-  if (!is_done && !is_refused(g)) disconnect(g);
+  if (!is_done && !is_refused(g)) {
+    g->was_lost = g->was_lost || (is_connected && sml_switch_is_closed(g->fd));
+    disconnect(g);
+  }
   return is_done;
 }

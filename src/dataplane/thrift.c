@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "dataplane/jobs.h"
 #include "engine/engine.h"
 
 #define VERSION_CALL 0x80010001u
@@ -293,9 +294,12 @@ bool sml_thrift_end(struct sml_thrift *t, uint64_t deadline_ns, int64_t *values_
   t->deadline_ns = deadline_ns;
   sml_thrift_stop(t);
   if (t->is_overfull) return fail(t, "the call is too long");
-  const bool is_done =
-      (t->fd >= 0 || connect_to_switch(t)) && send_call(t) && take_answer(t, &to, &is_refused);
+  const bool is_connected = t->fd >= 0;
+  const bool is_done = (is_connected || connect_to_switch(t)) && send_call(t) && take_answer(t, &to, &is_refused);
   if (num_values_out != NULL) *num_values_out = to.num;
-  if (!is_done && !is_refused) sml_thrift_close(t);
+  if (!is_done && !is_refused) {
+    t->was_lost = t->was_lost || (is_connected && sml_switch_is_closed(t->fd));
+    sml_thrift_close(t);
+  }
   return is_done;
 }

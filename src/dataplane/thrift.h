@@ -27,6 +27,7 @@ struct sml_thrift {
   uint32_t in_at, in_end;
   char method[64];
   char error[SML_THRIFT_ERROR_BYTES]; /* of the last call; "": none */
+  bool was_lost; /* a call found the connection closed; its owner sets it to false */
 };
 
 void sml_thrift_init(struct sml_thrift *t, const struct sml_addr *addr);

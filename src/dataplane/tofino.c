@@ -341,10 +341,11 @@ static bool read_counters(void *user, uint64_t *counts) {
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_tofino *t = user;
   char address[64];
-  if (t->bfrt.grpc.fd < 0 || !sml_switch_is_closed(t->bfrt.grpc.fd)) return false;
+  if (!t->bfrt.grpc.was_lost && !sml_switch_is_closed(t->bfrt.grpc.fd)) return false;
   sml_addr_format(&t->options.runtime, address, sizeof address);
   snprintf(why, why_bytes, "the switch at %s has closed its connection", address);
   sml_grpc_close(&t->bfrt.grpc);
+  t->bfrt.grpc.was_lost = false;
   return true;
 }
 
