@@ -9,7 +9,7 @@ FIX_LENGTH, FIX_CRC, FIX_TAG = 1, 2, 4
 
 
 def header(kind, flags=0, wire=0, payload=b""):
-    return struct.pack(">BBHIHHHHIIII", 0x10 | kind, wire * 0x11, 3, 0xdeadbeef, 2, len(payload), 259, flags, 5, 77, 8, 0) + payload
+    return struct.pack(">BBHIHHHHIIII", 0x10 | kind, wire << 4 | min(wire, 1), 3, 0xdeadbeef, 2, len(payload), 259, flags, 5, 77, 8, 0) + payload
 
 
 def wire_seeds():
@@ -17,6 +17,7 @@ def wire_seeds():
     for kind in range(1, 8):
         yield f"type_{kind}", bytes([FIX_LENGTH | FIX_CRC]) + header(kind)
     yield "codes", bytes([FIX_LENGTH | FIX_CRC]) + header(1, wire=1, payload=b"\x7f\x80\x00")
+    yield "wide_codes", bytes([FIX_LENGTH | FIX_CRC]) + header(1, wire=2, payload=b"\0\0\0\x7f")
     yield "checked", bytes([FIX_LENGTH | FIX_CRC]) + header(2, flags=5, payload=bytes(8))
     yield "keyed", bytes([FIX_LENGTH | FIX_CRC | FIX_TAG]) + header(1, flags=2) + bytes(4) + b"\0\0\0\1"
     yield "flagged_keyed", bytes([FIX_LENGTH | FIX_CRC]) + header(1, flags=2) + bytes(4) + b"\0\0\0\1"

@@ -33,7 +33,8 @@ static void repair(uint8_t *frame, size_t num_bytes, uint8_t how) {
 }
 
 static bool is_in_version_1(const struct sml_header *h) {
-  const bool is_lanes = h->wire == 0 && h->reducer == 0, is_codes = h->wire == 1 && h->reducer == 1;
+  const bool is_lanes = h->wire == 0 && h->reducer == 0;
+  const bool is_codes = (h->wire == 1 || h->wire == 2) && h->reducer == 1; /* 2: in lanes of 32 bits */
   uint32_t flags = SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED;
   if (is_lanes && (h->type == 1 || h->type == 2)) flags |= SML_FLAG_CHECKED;
   if (is_lanes && h->type == 1 && (h->flags & SML_FLAG_CHECKED) == 0) flags |= SML_FLAG_NARROW;
