@@ -56,7 +56,7 @@ def run_check(programs, *arguments):
             with open(os.devnull, "w", encoding="ascii") as nothing:
                 os.dup2(nothing.fileno(), 1)
             with contextlib.redirect_stdout(output):
-                status = check.main([*arguments, "tree"])
+                status = check.main(["tree", *arguments])
         finally:
             os.dup2(kept, 1)
             os.close(kept)
@@ -74,6 +74,11 @@ def expect(programs, status, closing, *words, arguments=()):
 def test_all_good():
     output = expect({"a": (GOOD, GOOD), "b": (GOOD, GOOD)}, 0, "2 passed, 0 failed, 0 skipped")
     assert "again" not in output, output
+
+
+def test_programs_in_a_wrapper_are_counted():
+    expect({"a": (GOOD, GOOD), "b": (BAD, GOOD)}, 0, "2 passed, 0 failed, 0 skipped", "passed alone: tree b: bad",
+           arguments=["--", "--wrap", "env"])
 
 
 def test_what_fails_twice_has_failed():

@@ -13,6 +13,7 @@ word (not by a sanitizer's report, a crash or the time limit), they are run agai
 from a machine too busy for some test. What fails again has failed; what passes is counted as passed and listed, with
 the reason of its first failure, above the closing line. --once leaves the second run out.
 """
+import glob
 import json
 import os
 import re
@@ -113,14 +114,15 @@ def may_run_again(entry):
 
 def meson_test(directory, arguments, env, log="testlog"):
     """Runs `meson test`; returns its exit status and an entry for each program."""
-    path = os.path.join(ROOT, directory, f"meson-logs/{log}.json")
-    if os.path.exists(path):
+    logs = os.path.join(ROOT, directory, f"meson-logs/{log}*.json") # with a wrapper, its name is there too
+    for path in glob.glob(logs):
         os.unlink(path)
     status = run(["meson", "test", "-C", directory, "--print-errorlogs", "--logbase", log] + arguments, env)
-    if not os.path.exists(path):
-        return status, []
-    with open(path, encoding="utf-8") as lines:
-        return status, [json.loads(line) for line in lines if line.strip()]
+    entries = []
+    for path in glob.glob(logs):
+        with open(path, encoding="utf-8") as lines:
+            entries += [json.loads(line) for line in lines if line.strip()]
+    return status, entries
 
 
 def run_failed_again(label, entries, test_arguments, env, count):
