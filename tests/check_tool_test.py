@@ -17,6 +17,7 @@ import check # pylint: disable=wrong-import-position
 GOOD = ("ok 1 - good", 0)
 BAD = ("# it is late\nnot ok 1 - bad", 1)
 RACE = ("WARNING: ThreadSanitizer: data race\nnot ok 1 - race", 1)
+SKIPS = ("# skipped: no such thing here\nok 1 - optional", 0)
 CRASH = ("not ok 1 - crash", "kill -SEGV $$")
 # meson.build says nothing of programs that end by a signal: so the shell is the program.
 PROGRAM = """#!/bin/sh
@@ -74,6 +75,11 @@ def expect(programs, status, closing, *words, arguments=()):
 def test_all_good():
     output = expect({"a": (GOOD, GOOD), "b": (GOOD, GOOD)}, 0, "2 passed, 0 failed, 0 skipped")
     assert "again" not in output, output
+
+
+def test_skips_are_counted_with_their_reasons():
+    expect({"a": (GOOD, GOOD), "b": (SKIPS, SKIPS)}, 0, "1 passed, 0 failed, 1 skipped",
+           "skipped: tree b: optional # skip no such thing here")
 
 
 def test_programs_in_a_wrapper_are_counted():

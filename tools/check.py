@@ -48,6 +48,7 @@ SUITES = {
 }
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|: runtime error: ")
 MAX_AGAIN = 3
+SKIPPED = re.compile(r"^\s*# skipped: (.*)$") # as src/base/test_skip.h has it
 TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
 
 
@@ -93,7 +94,9 @@ def count_program(entry, label, count):
         match = TAP_LINE.match(line)
         if match:
             num_results += 1
-            count.add(test, match.group(2), match.group(3), not match.group(1), notes_about(lines, at))
+            skipped = SKIPPED.match(lines[at - 1]) if at > 0 else None
+            rest = f"{match.group(3)} # skip {skipped.group(1)}" if skipped else match.group(3)
+            count.add(test, match.group(2), rest, not match.group(1), notes_about(lines, at))
     plan = re.search(r"^1\.\.0\b.*#\s*skip(.*)$", entry.get("stdout", ""), re.IGNORECASE | re.MULTILINE)
     is_bad = entry["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
     if is_bad and count.failed == failed_before:

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "base/test_skip.h"
 #include "netio/test_support.h"
 
 static void test_good_texts(void **state) {
@@ -46,10 +47,8 @@ static void test_names(void **state) {
   (void)state;
   struct sml_addr addr;
   char error[160] = "", text[80];
-  if (!sml_addr_parse("localhost:80", 0, &addr, error, sizeof error)) {
-    print_message("skipped: this host cannot resolve localhost: %s\n", error);
-    skip();
-  }
+  if (!sml_addr_parse("localhost:80", 0, &addr, error, sizeof error))
+    SKIP_TEST("this host cannot resolve localhost: %s", error);
   sml_addr_format(&addr, text, sizeof text);
   assert_string_equal(text, "127.0.0.1:80"); /* where ::1 is there too */
 }

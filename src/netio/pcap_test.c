@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/test_skip.h"
 #include "netio/netio.h"
 
 #define FRAMES 3u
@@ -98,7 +99,7 @@ static void exchange(const char *host, const char *name, uint8_t ip_version) {
   static uint8_t bytes[65536];
   struct sml_addr a_addr, b_addr;
   struct sml_netio *a = open_at(host, &a_addr), *b = open_at(host, &b_addr), *captured;
-  if (a == NULL || b == NULL) skip(); /* no IPv6 here */
+  if (a == NULL || b == NULL) SKIP_TEST("this host has no IPv6");
   struct sml_addr to;
   snprintf(path, sizeof path, "%s/%s.pcapng", folder, name);
   const struct sml_pcap_options options = {.path = path, .lane = 0, .warn = keep_warning};

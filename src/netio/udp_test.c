@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/test_skip.h"
 #include "netio/test_support.h"
 #include "netio/udp_internal.h"
 
@@ -226,10 +227,7 @@ static void test_overflow_ends_nothing(void **state) {
 
 static void test_ipv6(void **state) {
   struct sml_netio *a = open_on("[::1]:0", no_offload_of(state), 1u << 20);
-  if (a == NULL) {
-    print_message("skipped: this host has no IPv6 loopback\n");
-    skip();
-  }
+  if (a == NULL) SKIP_TEST("this host has no IPv6 loopback");
   struct sml_netio *b = open_on("[::1]:0", no_offload_of(state), 1u << 20);
   const struct sml_addr from = test_addr_of(a), to = test_addr_of(b);
   int value = -1;
@@ -329,10 +327,7 @@ static void test_mtu_too_small(void **state) {
   int status = 0;
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status));
-  if (WEXITSTATUS(status) == SKIPPED) {
-    print_message("skipped: may not make a network namespace\n");
-    skip();
-  }
+  if (WEXITSTATUS(status) == SKIPPED) SKIP_TEST("may not make a network namespace");
   assert_int_equal(WEXITSTATUS(status), 0);
 }
 

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/test_skip.h"
 #include "quant/kernels.h"
 
 #define BATCH_ELEMS 4096
@@ -24,11 +25,8 @@ static size_t num_tested;
 
 static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 1000, 2048, 2049, 4095, 4096};
 
-static void skip_if_scalar_only(void) {
-  if (num_tested > 0) return;
-  print_message("skipped: the scalar kernels are all that this processor has\n");
-  skip();
-}
+#define SKIP_IF_SCALAR_ONLY() \
+  if (num_tested == 0) SKIP_TEST("the scalar kernels are all that this processor has")
 
 static void fill_patterns(uint32_t *words, uint32_t *pattern) {
   for (size_t i = 0; i < BATCH_ELEMS; i++) {
@@ -50,7 +48,7 @@ static void bring_near(uint32_t *words, uint8_t code) {
 
 static void block_codes_agree(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 1;
   for (int round = 0; round < 4000; round++) {
@@ -89,7 +87,7 @@ static void compare_quantize(const uint32_t *words, uint8_t code, uint32_t n) {
 
 static void quantize_agrees(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 2;
   for (uint32_t round = 0; round < 12288; round++) { /* 50 M patterns; every code 48 times */
@@ -137,19 +135,19 @@ static void walk_dequantize(bool average, uint32_t num_rounds) {
 
 static void dequantized_sums_agree(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   walk_dequantize(false, 8192); /* 33 M */
 }
 
 static void dequantized_averages_agree(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   walk_dequantize(true, 8192); /* 33 M */
 }
 
 static void averages_agree_for_every_world_size(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 4;
   for (uint32_t n = 1; n <= SML_QUANT_MAX_WORLD_SIZE; n++) {
@@ -175,7 +173,7 @@ static uint8_t code_of_round(uint32_t round) {
 
 static void every_16_bit_pattern_is_widened_alike(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint16_t in[BATCH_ELEMS];
   static float expected[BATCH_ELEMS], got[BATCH_ELEMS];
   for (int elem = SML_ELEM_FLOAT16; elem <= SML_ELEM_BFLOAT16; elem++) {
@@ -193,7 +191,7 @@ static void every_16_bit_pattern_is_widened_alike(void **state) {
 
 static void block_codes_of_16_bits_agree(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 7;
   for (int round = 0; round < 1000; round++) {
@@ -229,7 +227,7 @@ static void fail_packed(const char *what, const struct sml_quant_kernels *k, con
 /* Elements near the code's largest, or any; an odd number of them. */
 static void packing_agrees(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS], before[BATCH_ELEMS], expected[BATCH_ELEMS], got[BATCH_ELEMS];
   uint32_t pattern = 8;
   for (uint32_t round = 0; round < 3000; round++) {
@@ -257,7 +255,7 @@ static void packing_agrees(void **state) {
 /* Any lanes. */
 static void unpacking_agrees(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t lanes[BATCH_ELEMS], expected[2 * BATCH_ELEMS], got[2 * BATCH_ELEMS];
   uint32_t pattern = 9;
   for (uint32_t round = 0; round < 3000; round++) {
@@ -280,7 +278,7 @@ static void unpacking_agrees(void **state) {
 /* Lanes of 32 bits, each rounded once to 16. */
 static void dequantizing_to_16_bits_agrees(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t lanes[BATCH_ELEMS];
   static uint16_t expected[BATCH_ELEMS], got[BATCH_ELEMS];
   uint32_t pattern = 10;
@@ -301,7 +299,7 @@ static void dequantizing_to_16_bits_agrees(void **state) {
 
 static void reductions_of_packed_elements_agree(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   static uint32_t words[BATCH_ELEMS], expected[512], got[512];
   uint32_t pattern = 11;
   for (uint32_t round = 0; round < 600; round++) {
@@ -467,7 +465,7 @@ static void check_short(const struct sml_quant_kernels *k, int which, size_t ele
 
 static void short_and_unaligned_buffers(void **state) {
   (void)state;
-  skip_if_scalar_only();
+  SKIP_IF_SCALAR_ONLY();
   struct guarded in = guard_pages(), out = guard_pages();
   for (int which = 0; which < NUM_KERNELS * (int)num_tested; which++) {
     const struct sml_quant_kernels *k = tested[which / NUM_KERNELS];
