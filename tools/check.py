@@ -28,7 +28,8 @@ SANITIZER_ENV = {
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0",
 }
-MEMCHECK = "valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched=try"
+MEMCHECK = ("valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched=try "
+            f"--suppressions={ROOT}/tools/memcheck.supp")
 # name: (directory, meson options, compiler, arguments of meson test; None: build only)
 SUITES = {
     "plain": ("build", [], None, ["--no-suite", "soak"]),

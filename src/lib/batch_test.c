@@ -336,7 +336,7 @@ static void let_one_be_late(struct rank *r) {
   if (r->rank == 0) return;
   const sml_operation_options hurry = {.struct_bytes = sizeof hurry, .timeout_ns = 300 * SML_NS_PER_MS};
   sml_operation *ops[3];
-  int32_t x[3];
+  int32_t x[3] = {0};
   CHECK(r, sml_batch_begin(r->job) == SML_OK);
   for (uint32_t i = 0; i < 3; i++)
     CHECK(r, sml_allreduce(r->job, &x[i], &x[i], 1, SML_INT32, SML_SUM, i == 1 ? &hurry : NULL, &ops[i]) == SML_OK);

@@ -254,6 +254,7 @@ static void be_ahead(struct rank *r) {
   int32_t x[NUM_SMALL][4];
   sml_operation *ops[NUM_SMALL];
   const uint32_t room = r->rank == 0 ? 2 : NUM_SMALL;
+  bool has_killed = false;
   for (uint32_t i = 0; i < NUM_SMALL; i++) {
     if (i >= room) {
       CHECK(r, sml_operation_wait(ops[i - room], 30 * SML_NS_PER_S) == SML_OK, "%u: %s", i - room,
@@ -263,10 +264,12 @@ static void be_ahead(struct rank *r) {
     for (uint32_t k = 0; k < 4; k++) x[i][k] = (int32_t)(i + k + r->rank);
     CHECK(r, sml_allreduce(r->job, x[i], x[i], 4, SML_INT32, SML_SUM, NULL, &ops[i]) == SML_OK, "%s",
           sml_error_detail());
-    if (r->rank == 0 && i == 200) {
-      is_ahead = is_behind(&r->world->ranks[1], 150);
+    if (r->rank == 0 && !has_killed && i >= 100) {
+      is_ahead = is_behind(&r->world->ranks[1], i - 50);
+      if (!is_ahead && i < 250) continue; /* a busy machine runs rank 0 too late */
       keeper_signal(&keeper, SIGKILL);
       keeper_start_again(&keeper);
+      has_killed = true;
     }
   }
   for (uint32_t i = NUM_SMALL - room; i < NUM_SMALL; i++) {

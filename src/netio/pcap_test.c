@@ -203,6 +203,8 @@ static void a_full_disk_leaves_whole_blocks(void **state) {
     send_frames(io, &to, 1, 1000, 1000);
     const bool is_well = receive(other, 14) == 14 && strstr(warning, "File too large") != NULL;
     io->ops->close(io);
+    other->ops->close(other);
+    sml_mem_hub_destroy(hub);
     _exit(is_well ? 0 : 1);
   }
   int status;
