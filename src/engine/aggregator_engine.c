@@ -34,7 +34,7 @@ struct job {
   bool is_blocked_reported;
   bool is_busy; /* packets of this pass were for it */
   struct sml_bulk bulk;
-  uint32_t num_futile; /* futile.h */
+  struct sml_futile futile;
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
@@ -347,7 +347,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(job));
     const struct sml_fanout *fanout = job->fanout;
-    burst.goes_apart = is_repeat && sml_is_futile(&job->num_futile);
+    burst.goes_apart = is_repeat && sml_is_futile(&job->futile.num_data, num_frames);
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
     else if (fanout == NULL || fanout->is_over)
       io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
@@ -445,7 +445,7 @@ static void send_pendings(struct sml_aggregator_engine *e, const struct sml_head
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);
     const uint32_t num_frames = sml_min_u32(num, burst.max_frames);
-    burst.goes_apart = sml_is_futile(&job->num_futile);
+    burst.goes_apart = sml_is_futile(&job->futile.num_questions, num_frames);
     for (uint32_t i = 0; i < num_frames; i++) fill_pending(e, &h[i], flags, burst.data + (size_t)i * frame_bytes);
     io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->peers[h->rank], 1);
     h += num_frames;
@@ -576,7 +576,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
       job->num_results++;
-      job->num_futile = 0;
+      job->futile = (struct sml_futile){0};
       sml_bulk_note_result(&job->bulk, !d->is_first);
       e->results[e->num_results++] = out;
       break;

@@ -6,10 +6,16 @@
 
 #include "base/base.h"
 
-/* Counts a burst of repeats; *num_futile is set to 0 with each sum. True: it shall go apart, as the fourth without a
- * sum does, and one in 16 after that: datagrams by themselves are dear, and what is overloaded repeats much. */
-static inline bool sml_is_futile(uint32_t *num_futile) {
-  return ++*num_futile % 16 == 4;
+/* By what the bursts consist of: else, where a question and what it asks for take turns, it could always be the
+ * question's turn. */
+struct sml_futile {
+  uint32_t num_questions, num_data; /* bursts without a sum; both are set to 0 with each */
+};
+
+/* Counts a burst of repeats. True: it shall go apart, as the fourth without a sum does, and one in 16 after that:
+ * datagrams by themselves are dear, and what is overloaded repeats much. A single frame is one anyway. */
+static inline bool sml_is_futile(uint32_t *num_bursts, uint32_t num_frames) {
+  return num_frames > 1 && ++*num_bursts % 16 == 4;
 }
 
 #endif

@@ -45,7 +45,7 @@ struct sml_lane {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   uint64_t error_reply_ns;
-  uint32_t num_futile; /* futile.h */
+  struct sml_futile futile;
   uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
@@ -495,7 +495,8 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(lane));
     lane->tx_packets += num_frames;
-    burst.goes_apart = has_repeats && sml_is_futile(&lane->num_futile);
+    uint32_t *num_bursts = payload_bytes == 0 ? &lane->futile.num_questions : &lane->futile.num_data;
+    burst.goes_apart = has_repeats && sml_is_futile(num_bursts, num_frames);
     io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
   }
 }
@@ -620,7 +621,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   if (a.kind != SML_ACCEPT_RESULT) return;
   store_result(e, lane, &a, payload);
   e->has_results = true;
-  lane->num_futile = 0;
+  lane->futile = (struct sml_futile){0};
   if (!a.is_operation_done) return;
   /* Whoever waits for it and then looks at the figures finds it in them. */
   struct sml_worker_view view;
