@@ -130,22 +130,13 @@ def sizes(session):
                 contenders.append(Gloo(session.processes, n, session.tools))
             if session.wants("openmpi"):
                 contenders.append(OpenMPI(session.processes, n, session.tools))
-            if has_shared_memory():
-                contenders.append(SwitchML(session.processes, n, "SwitchML, shared memory", SHARED_MEMORY, port=4801))
+            contenders.append(SwitchML(session.processes, n, "SwitchML, shared memory", SHARED_MEMORY, port=4801))
             runs = [(size, iterations_of(size, session.options.quick)) for size in chosen]
             session.measure(place, contenders, runs, {"mtu": 65536, "rate": "none"})
 
 
-def has_shared_memory():
-    with open(os.path.join(ROOT, "docs/man/switchml.1"), encoding="utf-8") as page:
-        return "SWITCHML_SHARED_MEMORY" in page.read()
-
-
 def shared_memory(session):
     """One host's shared memory, 16 MiB, n = 4, 8, beside Open MPI's"""
-    if not has_shared_memory():
-        session.note("not available: this build has no shared memory")
-        return
     size, iters = 16 * M, 5 if session.options.quick else 20
     for n in session.pick("n", [4, 8], [4]):
         with places.loopback() as place:
