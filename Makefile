@@ -9,16 +9,16 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all help setup check check-asan check-tsan check-clang check-valgrind check-neon check-torch2 soak sim model mutants \
+.PHONY: all configured help setup check check-asan check-tsan check-clang check-valgrind check-neon check-torch2 soak sim model mutants \
   fuzz coverage trust demo training bench bench-netbed install deb clean
 
-all: $(BUILD)/build.ninja
+all: configured
 	@ninja -C $(BUILD) --quiet
 	@tools/stage $(BUILD)
 
-$(BUILD)/build.ninja:
-	@$(SETUP) build
-	meson setup $(BUILD) --prefix=$(abspath $(PREFIX)) --libdir=lib
+configured:
+	@[ -e $(BUILD)/build.ninja ] || $(SETUP) build
+	@tools/configure $(BUILD) --prefix=$(abspath $(PREFIX)) --libdir=lib
 
 help:
 	@echo 'make               build into build/: commands in build/bin, library in build/lib; then: . build/env.sh'

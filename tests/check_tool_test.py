@@ -10,7 +10,8 @@ import tempfile
 
 import tap
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools")
+sys.path.insert(0, TOOLS)
 import check # pylint: disable=wrong-import-position
 
 # Of each program: what it prints and how it ends, the first time and from then on.
@@ -34,6 +35,31 @@ def commands(line):
     return f"{says}; " + (end if isinstance(end, str) else f"exit {end}")
 
 
+def set_up_tools(root):
+    os.makedirs(os.path.join(root, "tools"))
+    os.symlink(os.path.join(TOOLS, "configure"), os.path.join(root, "tools/configure"))
+    with open(os.path.join(root, "tools/stage"), "w", encoding="utf-8") as stage:
+        stage.write("#!/bin/sh\n")
+    os.chmod(os.path.join(root, "tools/stage"), 0o755)
+
+
+def call_check(root, *arguments):
+    """Exit status and output of check.py over the tree in root."""
+    check.ROOT, check.SUITES = root, {"tree": ("build", [], None, [])}
+    output = io.StringIO()
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try: # what meson writes itself is not TAP of this test's
+        with open(os.devnull, "w", encoding="ascii") as nothing:
+            os.dup2(nothing.fileno(), 1)
+        with contextlib.redirect_stdout(output):
+            status = check.main(["tree", *arguments])
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    return status, output.getvalue()
+
+
 def run_check(programs, *arguments):
     """Exit status and output of check.py over programs {name: (first run, later runs)}."""
     with tempfile.TemporaryDirectory() as root:
@@ -45,23 +71,8 @@ def run_check(programs, *arguments):
                     script.write(PROGRAM.format(first=commands(first), second=commands(second)))
                 os.chmod(path, 0o755)
                 out.write(f"test('{name}', files('{name}'), suite: 'some', protocol: 'tap')\n")
-        os.makedirs(os.path.join(root, "tools"))
-        with open(os.path.join(root, "tools/stage"), "w", encoding="utf-8") as stage:
-            stage.write("#!/bin/sh\n")
-        os.chmod(os.path.join(root, "tools/stage"), 0o755)
-        check.ROOT, check.SUITES = root, {"tree": ("build", [], None, [])}
-        output = io.StringIO()
-        sys.stdout.flush()
-        kept = os.dup(1)
-        try: # what meson writes itself is not TAP of this test's
-            with open(os.devnull, "w", encoding="ascii") as nothing:
-                os.dup2(nothing.fileno(), 1)
-            with contextlib.redirect_stdout(output):
-                status = check.main(["tree", *arguments])
-        finally:
-            os.dup2(kept, 1)
-            os.close(kept)
-        return status, output.getvalue()
+        set_up_tools(root)
+        return call_check(root, *arguments)
 
 
 def expect(programs, status, closing, *words, arguments=()):
@@ -112,6 +123,43 @@ def test_no_second_run_after_a_crash():
 def test_no_second_run_where_many_fail():
     expect({name: (BAD, GOOD) for name in "abcd"}, 1, "0 passed, 4 failed, 0 skipped")
     expect({"a": (BAD, GOOD), "b": (BAD, GOOD), "c": (BAD, GOOD), "d": (GOOD, GOOD)}, 0, "4 passed, 0 failed, 0 skipped")
+
+
+OPTIONAL = """project('tree')
+test('always', find_program('true'))
+fake = find_program('sml-optional-program', required: false)
+if fake.found()
+  test('optional', fake)
+endif
+"""
+
+
+def test_packages_that_come_later_are_found():
+    """A package manager that is an echo, and a package that is a program."""
+    with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as commands_dir:
+        def install(name, says):
+            path = os.path.join(commands_dir, name)
+            with open(path, "w", encoding="utf-8") as script:
+                script.write(f"#!/bin/sh\necho '{says}'\n")
+            os.chmod(path, 0o755)
+        with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
+            out.write(OPTIONAL)
+        set_up_tools(root)
+        path = os.environ["PATH"]
+        os.environ["PATH"] = f"{commands_dir}:{path}"
+        try:
+            install("dpkg-query", "some 1.0")
+            status, output = call_check(root)
+            assert status == 0 and output.splitlines()[-1] == "1 passed, 0 failed, 0 skipped", output
+            configured = os.stat(os.path.join(root, "build/build.ninja")).st_mtime_ns
+            call_check(root)
+            assert os.stat(os.path.join(root, "build/build.ninja")).st_mtime_ns == configured, "set up for nothing"
+            install("sml-optional-program", "ok")
+            install("dpkg-query", "some 1.0, optional 1.0")
+            status, output = call_check(root)
+            assert status == 0 and output.splitlines()[-1] == "2 passed, 0 failed, 0 skipped", output
+        finally:
+            os.environ["PATH"] = path
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def compiled(compiler, source):
 def need(*files):
     for file in files:
         if not os.path.exists(file):
-            raise tap.Skip(f"{os.path.basename(file)} is not built: its MPI is not installed")
+            raise tap.Skip(f"{os.path.basename(file)} is not built: its MPI was not installed then")
 
 
 def run(launcher, *words, expect=0, **variables):

@@ -161,10 +161,8 @@ def build(label, directory, options, compiler, is_whole):
     env = dict(os.environ)
     if compiler:
         env["CC"] = compiler
-    if not os.path.exists(os.path.join(ROOT, directory, "build.ninja")):
-        shutil.rmtree(os.path.join(ROOT, directory), ignore_errors=True)
-        if run(["meson", "setup", directory, "--libdir=lib"] + options, env, quiet=True) != 0:
-            return False
+    if run([os.path.join(ROOT, "tools/configure"), directory, "--libdir=lib"] + options, env, quiet=True) != 0:
+        return False
     print(f"check: building {label} in {directory}/", flush=True)
     if not is_whole:
         return True

@@ -38,10 +38,9 @@ def targets():
 def build():
     if not shutil.which("clang"):
         sys.exit("fuzz: clang is not installed; tools/setup fuzz installs it")
-    if not os.path.exists(os.path.join(BUILD, "build.ninja")):
-        subprocess.run(["meson", "setup", BUILD, ROOT, "--libdir=lib", "-Dfuzzer=true", "-Db_lundef=false",
-                        "-Db_sanitize=address,undefined"], check=True, env={**ENV, "CC": "clang"},
-                       stdout=subprocess.DEVNULL)
+    subprocess.run([os.path.join(ROOT, "tools/configure"), BUILD, "--libdir=lib", "-Dfuzzer=true", "-Db_lundef=false",
+                    "-Db_sanitize=address,undefined"], check=True, env={**ENV, "CC": "clang"},
+                   stdout=subprocess.DEVNULL)
     subprocess.run(["ninja", "-C", BUILD, "--quiet", "fuzzers"], check=True)
 
 
