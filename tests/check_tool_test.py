@@ -5,6 +5,7 @@ case is a tree of tests that fail in their own way."""
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 
@@ -160,6 +161,23 @@ def test_packages_that_come_later_are_found():
             assert status == 0 and output.splitlines()[-1] == "2 passed, 0 failed, 0 skipped", output
         finally:
             os.environ["PATH"] = path
+
+
+def test_what_tests_skip_without_is_installed_in_ci():
+    root = os.path.dirname(TOOLS)
+    def read(*path):
+        with open(os.path.join(root, *path), encoding="utf-8") as file:
+            return file.read()
+    groups = dict(re.findall(r"^    ([a-z0-9]+)\) echo ((?:.*\\\n)*.*?) ;;", read("tools/setup"), re.M))
+    check_recipe = re.search(r"^check:\n((?:\t.*\n)+)", read("Makefile"), re.M).group(1)
+    set_up = re.findall(r"\$\(SETUP\) (?:--optional )?(\w+)", check_recipe)
+    set_up += re.search(r"^for group in (.*); do$", read(".ci/run"), re.M).group(1).split()
+    installed = {package for group in set_up for package in groups[group].split()}
+    tests = [read("tests", name) for name in os.listdir(os.path.join(root, "tests")) if name.endswith(".py")]
+    needed = set(re.findall(r"\(Debian: ([a-z0-9-]+)\)|need\(\"[a-z.-]+\", \"([a-z0-9-]+)\"\)", "".join(tests)))
+    needed = {package for pair in needed for package in pair if package}
+    assert {"chromium", "prometheus", "tshark", "slurm-wlm", "cmake"} <= needed and "build" in set_up, (needed, set_up)
+    assert needed <= installed, needed - installed
 
 
 if __name__ == "__main__":

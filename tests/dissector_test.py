@@ -55,7 +55,7 @@ def test_constants_are_those_of_the_headers():
 
 def tshark(path, *arguments):
     if shutil.which("tshark") is None:
-        raise tap.Skip("no tshark (Debian: tools/setup trace)")
+        raise tap.Skip("tshark is not installed (Debian: tshark)")
     with tempfile.TemporaryDirectory(prefix="switchml-tshark-") as home: # nobody's settings
         # Ports are the kernel's choice; some of them have a dissector of their own.
         options = ["-n", "-o", "udp.try_heuristic_first:TRUE", "-X", f"lua_script:{LUA}", "-r", path]
@@ -86,7 +86,7 @@ def is_set(text):
 
 def test_ranks_with_loss_keys_and_checks():
     if shutil.which("tshark") is None:
-        raise tap.Skip("no tshark (Debian: tools/setup trace)")
+        raise tap.Skip("tshark is not installed (Debian: tshark)")
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         keys = os.path.join(folder, "keys")
         with open(os.open(keys, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
@@ -147,7 +147,7 @@ def check_garbled(path, folder):
 
 def test_what_was_damaged():
     if shutil.which("tshark") is None:
-        raise tap.Skip("no tshark (Debian: tools/setup trace)")
+        raise tap.Skip("tshark is not installed (Debian: tshark)")
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         with e2e.Daemon() as daemon, \
                 real.job(daemon.address, 2, MEMBER_OPERATIONS=1, MEMBER_ELEMENTS=6000, SWITCHML_SHARED_MEMORY="0",

@@ -192,7 +192,7 @@ def test_clients_that_disturb():
 def test_page_in_a_browser():
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:
-        raise tap.Skip("chromium is not installed")
+        raise tap.Skip("no browser is installed (Debian: chromium)")
     with daemon() as (process, port), job_at_work(process), tempfile.TemporaryDirectory() as folder:
         shot = os.environ.get("SWITCHML_SCREENSHOT", os.path.join(folder, "page.png"))
         run = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",

@@ -29,9 +29,9 @@ def run(*command, **arguments):
     return done.stdout
 
 
-def need(tool):
+def need(tool, package):
     if not shutil.which(tool):
-        raise tap.Skip(f"{tool} is not installed")
+        raise tap.Skip(f"{tool} is not installed (Debian: {package})")
 
 
 class Tree:
@@ -56,7 +56,7 @@ class Tree:
 
 
 def test_cmake_finds_the_package():
-    need("cmake")
+    need("cmake", "cmake")
     with Tree() as tree, tempfile.TemporaryDirectory() as work:
         def configure(version):
             with open(os.path.join(work, "CMakeLists.txt"), "w", encoding="utf-8") as file:
@@ -95,7 +95,7 @@ def test_python_module_finds_its_library():
         try:
             run(PYTHON, "-c", "import torch")
         except AssertionError as error:
-            raise tap.Skip("torch is not installed") from error
+            raise tap.Skip("PyTorch is not installed (Debian: python3-torch)") from error
         with open(os.path.join(package, "installed.py"), "w", encoding="utf-8") as file:
             file.write(f"LIBRARY = {tree.top + said!r}\n") # what it would be without a staging directory
         env = {name: value for name, value in os.environ.items() if name not in ("SWITCHML_LIBRARY", "LD_LIBRARY_PATH")}
@@ -112,7 +112,7 @@ def test_dissector_is_where_the_package_takes_it_from():
 
 
 def test_service_is_well_formed_and_confined():
-    need("systemd-analyze")
+    need("systemd-analyze", "systemd")
     with Tree() as tree:
         with open(tree.find("switchmld.service"), encoding="utf-8") as file:
             unit = file.read()
@@ -232,7 +232,7 @@ def test_manifests_are_yaml():
     try:
         import yaml # pylint: disable=import-outside-toplevel
     except ImportError as error:
-        raise tap.Skip("python3-yaml is not installed") from error
+        raise tap.Skip("PyYAML is not installed (Debian: python3-yaml)") from error
     kinds = []
     for name in ["aggregator.yaml", "pytorchjob.yaml"]:
         with open(os.path.join(ROOT, "examples/kubernetes", name), encoding="utf-8") as file:
