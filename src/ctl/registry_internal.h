@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry's tables, shared by registry.c (inputs, connections, time), registry_auth.c (who may
- * join at all), registry_job.c (the life of a job) and registry_check.c (what must hold). */
+ * join at all), registry_job.c (the life of a job), registry_start.c (what it gets) and registry_check.c
+ * (what must hold). */
 #ifndef SML_CTL_REGISTRY_INTERNAL_H
 #define SML_CTL_REGISTRY_INTERNAL_H
 
@@ -178,7 +179,18 @@ void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, co
 void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job,
                           const struct sml_ctl_message *farewell, uint32_t silent_conn);
 void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job);
+/* Engines first: when the ranks hear of it, the aggregator is ready. */
+void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,
+                             uint32_t first_chunk);
+/* A rank that resumes with chunks of another size than this one does; SML_NO_CONN: none. */
+uint32_t sml_registry_find_other_resume(const struct sml_registry *r, const struct sml_job_entry *job,
+                                        uint32_t chunk_bytes);
 /* Why the rank went, or a plain sentence when nobody remembers. */
 const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank);
+
+/* registry_start.c */
+/* All ranks are in and have probed: the job starts, or is refused. */
+void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job);
+void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes);
 
 #endif
