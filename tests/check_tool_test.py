@@ -163,21 +163,37 @@ def test_packages_that_come_later_are_found():
             os.environ["PATH"] = path
 
 
+def read(*path):
+    with open(os.path.join(os.path.dirname(TOOLS), *path), encoding="utf-8") as file:
+        return file.read()
+
+
+def setup_groups():
+    found = re.findall(r"^    ([a-z0-9]+)\) echo ((?:.*\\\n)*.*?) ;;", read("tools/setup"), re.M)
+    return {group: set(packages.replace("\\", " ").split()) for group, packages in found}
+
+
 def test_what_tests_skip_without_is_installed_in_ci():
-    root = os.path.dirname(TOOLS)
-    def read(*path):
-        with open(os.path.join(root, *path), encoding="utf-8") as file:
-            return file.read()
-    groups = dict(re.findall(r"^    ([a-z0-9]+)\) echo ((?:.*\\\n)*.*?) ;;", read("tools/setup"), re.M))
     check_recipe = re.search(r"^check:\n((?:\t.*\n)+)", read("Makefile"), re.M).group(1)
     set_up = re.findall(r"\$\(SETUP\) (?:--optional )?(\w+)", check_recipe)
     set_up += re.search(r"^for group in (.*); do$", read(".ci/run"), re.M).group(1).split()
-    installed = {package for group in set_up for package in groups[group].split()}
-    tests = [read("tests", name) for name in os.listdir(os.path.join(root, "tests")) if name.endswith(".py")]
+    installed = set().union(*(setup_groups()[group] for group in set_up))
+    folder = os.path.join(os.path.dirname(TOOLS), "tests")
+    tests = [read("tests", name) for name in os.listdir(folder) if name.endswith(".py")]
     needed = set(re.findall(r"\(Debian: ([a-z0-9-]+)\)|need\(\"[a-z.-]+\", \"([a-z0-9-]+)\"\)", "".join(tests)))
     needed = {package for pair in needed for package in pair if package}
     assert {"chromium", "prometheus", "tshark", "slurm-wlm", "cmake"} <= needed and "build" in set_up, (needed, set_up)
     assert needed <= installed, needed - installed
+
+
+def test_setup_brings_what_debian_packages_are_built_with():
+    """As `make deb` needs it where nothing is installed; tools/minimal really does so."""
+    control = re.search(r"^Build-Depends:\n((?: .*\n)+)", read("packaging/debian/control"), re.M).group(1)
+    needed = set(re.findall(r"^ ([a-z0-9-]+)", control, re.M))
+    needed = {"debhelper" if name == "debhelper-compat" else name for name in needed}
+    assert {"debhelper", "meson", "pkgconf"} <= needed, needed # Meson finds all else by pkg-config
+    needed |= {"build-essential", "git", "lintian", "dpkg-dev", "fakeroot"}
+    assert needed <= setup_groups()["deb"], needed - setup_groups()["deb"]
 
 
 if __name__ == "__main__":
