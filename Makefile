@@ -9,11 +9,15 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all configured help setup check check-asan check-tsan check-clang check-valgrind check-neon check-torch2 soak sim model mutants \
-  fuzz coverage trust demo training bench bench-netbed install deb clean
+.PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
+  check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
 
 all: configured
-	@ninja -C $(BUILD) --quiet
+	ninja -C $(BUILD) installed
+	@tools/stage $(BUILD)
+
+everything: configured
+	ninja -C $(BUILD)
 	@tools/stage $(BUILD)
 
 configured:
@@ -21,7 +25,8 @@ configured:
 	@tools/configure $(BUILD) --prefix=$(abspath $(PREFIX)) --libdir=lib
 
 help:
-	@echo 'make               build into build/: commands in build/bin, library in build/lib; then: . build/env.sh'
+	@echo 'make               build what is installed: commands in build/bin, library in build/lib; then: . build/env.sh'
+	@echo 'make everything    build the tests and tools, too, as ninja -C build does'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo)'
 	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build'
 	@echo 'make check-asan    only the ASan + UBSan part of it'
@@ -61,14 +66,14 @@ check-asan check-tsan check-clang: check-%:
 	@tools/check.py $* $(ARGS)
 
 .PHONY: check-p4
-check-p4: all
+check-p4: everything
 	@status=0; tests/p4/check.py $(ARGS) || status=1; tests/p4/e2e_switches.py || status=1; exit $$status
 
 SEEDS ?= 1000
-sim: all
+sim: everything
 	@tools/sim.py $(SEEDS) --build $(BUILD) $(ARGS)
 
-model: all
+model: everything
 	@$(SETUP) model
 	@model/run --replay $(BUILD)/model/replay $(ARGS)
 
@@ -76,7 +81,7 @@ mutants:
 	@$(SETUP) build
 	@tools/mutants.py $(ARGS)
 
-trust: all
+trust: everything
 	@$(SETUP) build torch
 	@tools/trust.py --build $(BUILD) $(ARGS)
 
@@ -89,7 +94,7 @@ check-neon:
 	@-$(SETUP) --optional arm64
 	@tools/check.py neon $(ARGS)
 
-check-torch2: all
+check-torch2: everything
 	@-$(SETUP) --optional torch2
 	@tools/torch2 $(BUILD) $(ARGS)
 
@@ -101,7 +106,8 @@ fuzz:
 	@$(SETUP) build fuzz
 	@tools/fuzz.py $(ARGS)
 
-soak: all
+soak:
+	@$(SETUP) build
 	@tools/check.py soak $(ARGS)
 
 demo:
@@ -114,17 +120,18 @@ training: all
 	@-$(SETUP) --optional bench
 	@SML_BUILD_DIR=$(abspath $(BUILD)) demo/training $(ARGS)
 
-bench: all
+bench: everything
 	@$(SETUP) build bench
 	@SML_BUILD_DIR=$(abspath $(BUILD)) bench/run $(ARGS)
 
-bench-netbed: all
+bench-netbed: everything
 	@$(SETUP) build bench
 	@SML_BUILD_DIR=$(abspath $(BUILD)) bench/run --scenario shaped $(ARGS)
 
 install: all
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX))
-	meson install -C $(BUILD) $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+	@ninja -C $(BUILD) --quiet installed
+	meson install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 	@$(if $(DESTDIR),true,ldconfig 2> /dev/null || echo 'install: as root run ldconfig, or set LD_LIBRARY_PATH=$(abspath $(PREFIX))/lib')
 
 deb:

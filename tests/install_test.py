@@ -55,6 +55,20 @@ class Tree:
         return found[0]
 
 
+def test_make_builds_what_is_installed_and_no_test():
+    """By the commands that ninja would run for the targets that `make` names."""
+    said = run("make", "--dry-run", "-C", ROOT, "NO_SETUP=1", f"BUILD={BUILD}", "all")
+    words = re.search(r"^ninja -C \S+(.*)$", said, re.M).group(1).split()
+    assert "--quiet" not in words, "no progress is shown"
+    commands = run("ninja", "-C", BUILD, "-t", "commands", *words).splitlines()
+    outputs = {match.group(1) for match in (re.search(r" -o (\S+)", command) for command in commands) if match}
+    tests = [output for output in outputs if re.search(r"_test(\.|$)|^(tests|fuzz|sim|bench|model)/", output)]
+    assert not tests, f"{len(tests)} of {len(outputs)} are of tests: {tests[:5]}"
+    targets = json.loads(run("meson", "introspect", BUILD, "--targets"))
+    files = {os.path.relpath(name, BUILD) for target in targets if target["installed"] for name in target["filename"]}
+    assert len(files) >= 3 and files <= outputs, (files, files - outputs)
+
+
 def test_cmake_finds_the_package():
     need("cmake", "cmake")
     with Tree() as tree, tempfile.TemporaryDirectory() as work:

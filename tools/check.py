@@ -166,7 +166,8 @@ def build(label, directory, options, compiler, is_whole):
     print(f"check: building {label} in {directory}/", flush=True)
     if not is_whole:
         return True
-    if run(["ninja", "-C", directory, "--quiet"], env, quiet=True) != 0:
+    watched = sys.stdout.isatty() # by someone who wants to see how far it is
+    if run(["ninja", "-C", directory] + ([] if watched else ["--quiet"]), env, quiet=not watched) != 0:
         return False
     return run([os.path.join(ROOT, "tools/stage"), directory]) == 0
 
