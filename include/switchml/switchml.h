@@ -75,6 +75,11 @@ typedef struct sml_operation sml_operation;
 
 /* Option structs: set struct_bytes = sizeof(the struct) and zero the rest (SML_*_INIT does both).
  * A zero field means its default, so a program built against an older header keeps working. */
+#ifdef __cplusplus /* which has designated initializers from C++20 on only */
+#define SML_INIT(type) sml_initialized<type>()
+#else
+#define SML_INIT(type) { .struct_bytes = sizeof(type) }
+#endif
 
 typedef struct sml_context_options {
   size_t struct_bytes;
@@ -92,7 +97,7 @@ typedef struct sml_context_options {
    * links starves. For networks that are nobody else's. 0: SWITCHML_CONGESTION, else it reacts as TCP's does. */
   uint32_t no_congestion_control;
 } sml_context_options;
-#define SML_CONTEXT_OPTIONS_INIT { .struct_bytes = sizeof(sml_context_options) }
+#define SML_CONTEXT_OPTIONS_INIT SML_INIT(sml_context_options)
 
 /* Gathers `bytes` bytes of every rank: in[bytes] of this rank, out[world_size * bytes] in rank
  * order. Called only from sml_job_create(), on its thread. Returns 0, or non-zero when it failed. */
@@ -155,7 +160,7 @@ typedef struct sml_job_options {
    * ranks. */
   uint32_t float64_bits;
 } sml_job_options;
-#define SML_JOB_OPTIONS_INIT { .struct_bytes = sizeof(sml_job_options) }
+#define SML_JOB_OPTIONS_INIT SML_INIT(sml_job_options)
 
 typedef struct sml_operation_options {
   size_t struct_bytes;
@@ -163,7 +168,7 @@ typedef struct sml_operation_options {
                           that two calls alike in everything but content are told apart */
   uint64_t timeout_ns; /* deadline from submission; default the job's */
 } sml_operation_options;
-#define SML_OPERATION_OPTIONS_INIT { .struct_bytes = sizeof(sml_operation_options) }
+#define SML_OPERATION_OPTIONS_INIT SML_INIT(sml_operation_options)
 
 /* Why an operation or a job failed. */
 #define SML_MAX_NAMED_RANKS 16
@@ -176,7 +181,7 @@ typedef struct sml_error {
   char detail[512];                    /* one line: what happened and what to do; of a timeout also what the aggregator
                                           holds (docs/troubleshooting.md) */
 } sml_error;
-#define SML_ERROR_INIT { .struct_bytes = sizeof(sml_error) }
+#define SML_ERROR_INIT SML_INIT(sml_error)
 
 /* Why a job has the slots that it has. */
 typedef enum sml_slots_reason {
@@ -223,7 +228,7 @@ typedef struct sml_stats {
   uint32_t block_chunks; /* chunks of floats that share an exponent: 1, more where a programmable switch sums; 0 before
                           * the job has an aggregator */
 } sml_stats;
-#define SML_STATS_INIT { .struct_bytes = sizeof(sml_stats) }
+#define SML_STATS_INIT SML_INIT(sml_stats)
 
 SML_API const char *sml_version(void);                 /* "0.1.0"; static */
 SML_API const char *sml_status_string(sml_status s);   /* never NULL; static */
@@ -304,6 +309,13 @@ SML_API sml_status sml_job_error(sml_job *job, sml_error *error_out);
 SML_API sml_status sml_job_stats(sml_job *job, sml_stats *stats_out);
 
 #ifdef __cplusplus
+}
+
+template <typename Struct>
+inline Struct sml_initialized() {
+  Struct zero = Struct();
+  zero.struct_bytes = sizeof(Struct);
+  return zero;
 }
 #endif
 #endif

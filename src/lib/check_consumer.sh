@@ -41,12 +41,29 @@ cp "$dir/consumer.c" "$dir/consumer.cpp"
 warnings="-Wall -Wextra -Wpedantic -Wshadow -Werror"
 # shellcheck disable=SC2046,SC2086 # flags are words
 cc -std=c11 $warnings "$dir/consumer.c" -o "$dir/consumer_c" $(pkg-config --cflags --libs switchml)
-# SML_..._INIT is a C++20 designated initializer, and of one member only.
-# shellcheck disable=SC2046,SC2086
-c++ -std=c++20 $warnings -Wno-missing-field-initializers "$dir/consumer.cpp" -o "$dir/consumer_cpp" $(pkg-config --cflags --libs switchml)
-echo '#include <switchml/switchml.h>' > "$dir/header.cpp"
-# shellcheck disable=SC2046,SC2086
-c++ -std=c++11 $warnings -fsyntax-only "$dir/header.cpp" $(pkg-config --cflags switchml)
+cat > "$dir/inits.cpp" <<'END'
+#include <switchml/switchml.h>
+static sml_operation_options of_the_file = SML_OPERATION_OPTIONS_INIT;
+int main() {
+  sml_context_options context = SML_CONTEXT_OPTIONS_INIT;
+  sml_job_options job = SML_JOB_OPTIONS_INIT;
+  sml_error error = SML_ERROR_INIT;
+  sml_stats stats = SML_STATS_INIT;
+  return context.struct_bytes != sizeof(context) || job.struct_bytes != sizeof(job) || job.aggregator != nullptr ||
+         error.struct_bytes != sizeof(error) || error.detail[511] != 0 || stats.struct_bytes != sizeof(stats) ||
+         of_the_file.struct_bytes != sizeof(of_the_file) || of_the_file.timeout_ns != 0;
+}
+END
+# As old a C++ as a program may ask for, and every one since.
+for compiler in c++ g++ clang++; do
+  command -v "$compiler" > /dev/null || continue
+  for standard in c++11 c++14 c++17 c++20; do
+    for program in consumer inits; do
+      # shellcheck disable=SC2046,SC2086
+      "$compiler" -std=$standard $warnings -Wold-style-cast "$dir/$program.cpp" -o "$dir/${program}_cpp" $(pkg-config --cflags --libs switchml)
+      "$dir/${program}_cpp"
+    done
+  done
+done
 "$dir/consumer_c"
-"$dir/consumer_cpp"
 test "$(pkg-config --modversion switchml)" = "$("$dir/consumer_c" | sed 's/switchml //')"
