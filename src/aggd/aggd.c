@@ -147,7 +147,9 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
     case SML_EFFECT_OPEN_JOB:
       return sml_lanes_open_job(a->lanes, e->job, e->epoch, e->world_size, e->key);
     case SML_EFFECT_EXPECT_HELLO:
-      sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
+      return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
+    case SML_EFFECT_FORGET_RANK:
+      sml_lanes_forget_rank(a->lanes, e->job, e->rank);
       break;
     case SML_EFFECT_START_JOB:
       return sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start, e->key);

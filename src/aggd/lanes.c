@@ -29,7 +29,7 @@ _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the n
 #define LOOK_LONGEST_NS (100 * SML_NS_PER_MS)
 #define LOOK_OLDEST_NS (5 * SML_NS_PER_S)
 
-enum verb { VERB_OPEN, VERB_EXPECT, VERB_START, VERB_START_ELSEWHERE, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
+enum verb { VERB_OPEN, VERB_EXPECT, VERB_FORGET, VERB_START, VERB_START_ELSEWHERE, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
 
 /* One a lane: the control thread waits for it before it posts the next. */
 struct lane_command {
@@ -133,7 +133,10 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       if (c->is_done_well) sml_aggregator_engine_offer_group(engine, c->job, &c->group);
       break;
     case VERB_EXPECT:
-      sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
+      c->is_done_well = sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
+      break;
+    case VERB_FORGET:
+      sml_aggregator_engine_forget_rank(engine, c->job, c->rank);
       break;
     case VERB_START:
       /* Here, so that its pages are of this thread's node. */
@@ -207,8 +210,19 @@ bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, u
   return is_open;
 }
 
-void sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce) {
+bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce) {
   struct lane_command command = {.verb = VERB_EXPECT, .job = job, .rank = rank, .nonce = nonce};
+  bool is_expected = true;
+  command_all(lanes, &command);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+    const struct lane *lane = &lanes->lanes[l];
+    is_expected = is_expected && (!sml_bit_test(lane->open_jobs, job) || lane->command.is_done_well);
+  }
+  return is_expected;
+}
+
+void sml_lanes_forget_rank(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
+  struct lane_command command = {.verb = VERB_FORGET, .job = job, .rank = rank};
   command_all(lanes, &command);
 }
 

@@ -78,6 +78,9 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
                                 uint64_t *words_out);
 /* Marks a contributor as gone, or one of its ranks. Returns a slot that waits for it already, or UINT32_MAX. */
 uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank);
+/* The same of many at once: marks only, and then a slot that waits for one of them all, which comes back, too. */
+void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
+uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out);
 const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
 /* The largest payload. */
 uint32_t sml_aggregator_value_bytes(const struct sml_aggregator_options *options);

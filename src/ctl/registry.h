@@ -73,7 +73,8 @@ enum sml_effect_kind {
   SML_EFFECT_SET_KEY,      /* on conn's channel, after what was sent: key, worker_nonce, daemon_nonce */
   SML_EFFECT_CLOSE,        /* conn, after what was sent; the registry has forgotten it */
   SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size, key */
-  SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, rank, nonce */
+  SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, epoch, rank, nonce */
+  SML_EFFECT_FORGET_RANK,  /* on every lane's engine: job, rank; it has gone before the start */
   SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key; also for a new epoch */
   SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
   SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
@@ -139,7 +140,7 @@ void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoc
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 /* The rank does not hear its job's group any more, and gets its results by unicast. */
 void sml_registry_on_deaf(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
-/* OPEN_JOB or START_JOB could not be carried out: no memory, or (not NULL) as a switch says. */
+/* OPEN_JOB, EXPECT_HELLO or START_JOB could not be carried out: no memory, or (not NULL) as a switch says. */
 void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch, const char *why);
 /* Ends everything: the daemon goes. */
 void sml_registry_on_stop(struct sml_registry *r);

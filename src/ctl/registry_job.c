@@ -259,6 +259,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   sml_registry_offer_group(r, c->job, &m->u.welcome);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
   effect->job = c->job;
+  effect->epoch = job->epoch;
   effect->rank = c->rank;
   effect->nonce = m->u.welcome.nonce;
   sml_registry_send(r, conn, m);
@@ -507,7 +508,12 @@ void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, co
     close_job(r, job, SML_NOTE_JOB_ENDED, "all ranks are gone");
     return;
   }
-  if (job->state == SML_JOB_JOINING) return; /* the others wait on: it may join again until the deadline */
+  if (job->state == SML_JOB_JOINING) { /* the others wait on: it may join again until the deadline */
+    struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_FORGET_RANK);
+    effect->job = (uint16_t)(job - r->jobs);
+    effect->rank = rank;
+    return;
+  }
   if (job->num_departed < SML_MAX_DEPARTURES) {
     struct sml_departure *departure = &job->departures[job->num_departed];
     departure->rank = rank;

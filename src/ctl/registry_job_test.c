@@ -329,7 +329,7 @@ static void test_departure_while_joining_lets_the_rank_return(void **state) {
     probed(c, 8960);
   }
   closed(0, SML_CLOSED_RESET);
-  EXPECT("");
+  EXPECT("forget j0 r0; ");
   opened(2);
   join(2, "x", 2, 3);
   probed(2, 8960);

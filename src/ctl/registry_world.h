@@ -183,7 +183,7 @@ static inline void take_effects(void) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
     if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB)
       assert_true(w.jobs[e->job].is_open);
-    if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_DEPART) {
+    if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_DEPART) {
       assert_true(e->rank < w.jobs[e->job].world_size);
     }
     switch (e->kind) {
@@ -210,6 +210,9 @@ static inline void take_effects(void) {
         break;
       case SML_EFFECT_EXPECT_HELLO:
         LINE("expect j%u r%u; ", e->job, e->rank);
+        break;
+      case SML_EFFECT_FORGET_RANK:
+        LINE("forget j%u r%u; ", e->job, e->rank);
         break;
       case SML_EFFECT_START_JOB:
         assert_true(!w.jobs[e->job].is_started || w.jobs[e->job].epoch != e->epoch);

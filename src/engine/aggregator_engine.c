@@ -6,6 +6,7 @@
 #include "engine/bulk.h"
 #include "engine/fanout.h"
 #include "engine/futile.h"
+#include "engine/members.h"
 #include "engine/records.h"
 #include "engine/switch_format.h"
 #include "engine/tags.h"
@@ -16,20 +17,9 @@
 /* Answers to packets of unknown jobs, so that a flood of them is not reflected. */
 #define ERRORS_PER_S 1000u
 
-struct member {
-  struct sml_addr addr; /* where its HELLO came from; the only source its packets are taken from */
-  uint64_t nonce;
-  uint16_t contributor; /* that it is, or belongs to */
-  bool has_nonce, is_registered, is_departed;
-  struct sml_traffic traffic;
-  uint64_t mac; /* beside a switch: as it wrote them into the HELLO */
-  uint16_t port;
-  uint16_t mark; /* of a lead: 1 + index in the engine's marks; 0: none in this pass */
-};
-
 struct job {
   uint32_t epoch;
-  uint32_t world_size, num_contributors;
+  struct sml_members members;
   bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
   bool is_busy; /* packets of this pass were for it */
@@ -38,13 +28,10 @@ struct job {
   bool is_keyed;
   struct sml_key key;
   struct sml_aggregator *aggregator; /* NULL until started */
-  struct member *members;            /* [world_size] */
   uint64_t num_results;      /* complete sums; each goes to all */
   uint64_t seen_results;     /* of them, by the end of the last pass with packets */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
-  uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
-  struct sml_addr *peers; /* [num_contributors]: the leads' addresses again, as a burst wants them */
   struct sml_addr group;  /* that HELLOs may ask for; num_bytes 0: none is offered */
   struct sml_fanout *fanout; /* NULL: results go to each peer by itself */
 };
@@ -136,54 +123,29 @@ static const struct sml_key *key_of(const struct job *job) {
   return job->is_keyed ? &job->key : NULL;
 }
 
-static void set_contributors(struct job *job, const uint16_t *contributors) {
-  job->num_contributors = 0;
-  for (uint32_t r = 0; r < job->world_size; r++) {
-    struct member *m = &job->members[r];
-    m->contributor = contributors != NULL ? contributors[r] : (uint16_t)r;
-    SML_ASSERT(m->contributor <= job->num_contributors);
-    if (m->contributor < job->num_contributors) continue;
-    job->leads[job->num_contributors] = (uint16_t)r;
-    job->peers[job->num_contributors++] = m->addr;
-  }
-}
-
-/* The departed rank for whose sake nobody waits for the contributor any more. */
-static uint32_t find_departed(const struct job *job, uint32_t contributor) {
-  uint32_t r = job->leads[contributor];
-  while (r < job->world_size && (job->members[r].contributor != contributor || !job->members[r].is_departed)) r++;
-  return r < job->world_size ? r : job->leads[contributor];
-}
-
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
                                     uint32_t world_size, const struct sml_key *key) {
   SML_ASSERT(number < SML_MAX_JOBS && e->jobs[number] == NULL && world_size <= SML_MAX_WORLD_SIZE);
   struct job *job = calloc(1, sizeof *job);
-  struct member *members = calloc(world_size, sizeof *members);
-  uint16_t *leads = calloc(world_size, sizeof *leads);
-  struct sml_addr *peers = calloc(world_size, sizeof *peers);
-  if (job == NULL || members == NULL || leads == NULL || peers == NULL) {
-    free(job);
-    free(members);
-    free(leads);
-    free(peers);
-    return false;
-  }
-  *job = (struct job){
-      .epoch = epoch, .world_size = world_size, .members = members, .leads = leads, .peers = peers};
-  set_contributors(job, NULL);
+  if (job == NULL) return false;
+  *job = (struct job){.epoch = epoch, .members = {.world_size = world_size}};
   set_key(job, key);
   e->jobs[number] = job;
   record(e, SML_TRACE_JOB_OPENED, number, (struct sml_record){.chunk = world_size, .value = epoch});
   return true;
 }
 
-void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank,
+bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank,
                                         uint64_t nonce) {
   struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL && rank < job->world_size);
-  job->members[rank] =
-      (struct member){.nonce = nonce, .has_nonce = true, .contributor = job->members[rank].contributor};
+  SML_ASSERT(job != NULL);
+  return sml_members_expect(&job->members, rank, nonce);
+}
+
+void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
+  struct job *job = e->jobs[number];
+  SML_ASSERT(job != NULL && rank < job->members.world_size);
+  sml_members_forget(&job->members, rank);
 }
 
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *e, uint16_t number,
@@ -192,9 +154,10 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
                                                        const struct sml_key *key) {
   struct job *job = e->jobs[number];
   const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
-  SML_ASSERT(job != NULL && o->world_size == job->world_size);
-  set_contributors(job, contributors);
-  SML_ASSERT(o->num_contributors == job->num_contributors && o->is_switch_format == e->options.is_switch_format);
+  SML_ASSERT(job != NULL && o->world_size == job->members.world_size);
+  sml_members_seat(&job->members, contributors);
+  SML_ASSERT(o->num_contributors == job->members.num_contributors);
+  SML_ASSERT(o->is_switch_format == e->options.is_switch_format);
   SML_ASSERT(sml_head_bytes(key != NULL) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
@@ -204,8 +167,8 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   record(e, SML_TRACE_EPOCH_STARTED, number,
          (struct sml_record){.phase = o->first_phase, .chunk = o->first_chunk, .value = epoch});
   job->bulk = (struct sml_bulk){.num_open = 0};
-  for (uint32_t r = 0; r < job->world_size; r++)
-    if (job->members[r].is_departed) (void)sml_aggregator_depart(aggregator, job->members[r].contributor);
+  for (uint32_t r = 0; r < job->members.world_size; r++)
+    if (job->members.all[r].is_departed) sml_aggregator_note_departed(aggregator, job->members.all[r].contributor);
   return old;
 }
 
@@ -213,11 +176,11 @@ bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *e, uint
                                            const uint16_t *contributors, struct sml_place *places) {
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL && job->aggregator == NULL);
-  set_contributors(job, contributors);
+  sml_members_seat(&job->members, contributors);
   job->epoch = epoch;
   job->is_reported = job->is_blocked_reported = false;
-  for (uint32_t c = 0; c < job->num_contributors; c++) {
-    const struct member *m = &job->members[job->leads[c]];
+  for (uint32_t c = 0; c < job->members.num_contributors; c++) {
+    const struct sml_member *m = &job->members.all[job->members.leads[c]];
     if (!m->is_registered) return false;
     places[c] = (struct sml_place){.addr = m->addr, .mac = m->mac, .port = m->port};
   }
@@ -229,9 +192,7 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   SML_ASSERT(job != NULL);
   struct sml_aggregator *aggregator = job->aggregator;
   SML_ASSERT(!job->is_busy);
-  free(job->members);
-  free(job->leads);
-  free(job->peers);
+  sml_members_free(&job->members);
   sml_fanout_destroy(job->fanout);
   free(job);
   e->jobs[number] = NULL;
@@ -249,7 +210,7 @@ struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine 
                                                    struct sml_fanout *fanout) {
   struct job *job = e->jobs[number];
   struct sml_fanout *old = job->fanout;
-  SML_ASSERT(fanout == NULL || fanout->num_contributors == job->num_contributors);
+  SML_ASSERT(fanout == NULL || fanout->num_contributors == job->members.num_contributors);
   job->fanout = fanout;
   return old;
 }
@@ -272,16 +233,31 @@ static void report(struct sml_aggregator_engine *e, enum sml_aggregator_event_ki
   e->options.on_event(e->options.user, &event);
 }
 
-void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
+/* All are noted before the slots are looked through, once. */
+void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *e, uint16_t number, const uint64_t *ranks) {
   struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL && rank < job->world_size);
-  job->members[rank].is_departed = true;
-  record(e, SML_TRACE_RANK_DEPARTED, number, (struct sml_record){.rank = (uint16_t)rank});
-  if (job->aggregator == NULL) return;
-  const uint32_t slot = sml_aggregator_depart(job->aggregator, job->members[rank].contributor);
-  if (slot == UINT32_MAX || job->is_blocked_reported) return;
+  SML_ASSERT(job != NULL);
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.world_size); w++) {
+    for (uint64_t left = ranks[w]; left != 0; left &= left - 1) {
+      const uint32_t rank = w * 64 + (uint32_t)__builtin_ctzll(left);
+      record(e, SML_TRACE_RANK_DEPARTED, number, (struct sml_record){.rank = (uint16_t)rank});
+      const uint16_t contributor = sml_members_depart(&job->members, rank);
+      if (job->aggregator != NULL) sml_aggregator_note_departed(job->aggregator, contributor);
+    }
+  }
+  if (job->aggregator == NULL || job->is_blocked_reported) return;
+  uint32_t contributor;
+  const uint32_t slot = sml_aggregator_find_blocked(job->aggregator, &contributor);
+  if (slot == UINT32_MAX) return;
   job->is_blocked_reported = true;
+  const uint32_t rank = sml_members_find_departed(&job->members, contributor);
   report(e, SML_EVENT_BLOCKED, number, rank, rank, slot);
+}
+
+void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
+  uint64_t ranks[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)] = {0};
+  sml_bit_set(ranks, rank);
+  sml_aggregator_engine_depart_all(e, number, ranks);
 }
 
 /* ---- sending ---- */
@@ -348,9 +324,9 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(job));
     const struct sml_fanout *fanout = job->fanout;
     burst.goes_apart = is_repeat && sml_is_futile(&job->futile.num_data, num_frames);
-    if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->peers[first->rank], 1);
+    if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->members.peers[first->rank], 1);
     else if (fanout == NULL || fanout->is_over)
-      io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->peers, job->num_contributors);
+      io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->members.peers, job->members.num_contributors);
     else io->ops->tx_commit(io, &burst, num_frames, last_bytes, fanout->targets, fanout->num_targets);
   }
 }
@@ -417,7 +393,8 @@ static void record_pending(struct sml_aggregator_engine *e, const struct sml_hea
 }
 
 static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const struct job *job) {
-  return e->options.is_switch_format ? SML_SWITCH_BITMAP_BYTES : (uint32_t)sml_div_ceil(job->num_contributors, 8);
+  if (e->options.is_switch_format) return SML_SWITCH_BITMAP_BYTES;
+  return (uint32_t)sml_div_ceil(job->members.num_contributors, 8);
 }
 
 /* h: slot, phase, tag, rank and what else the answer repeats. frame: head and bitmap of missing contributors. */
@@ -447,7 +424,7 @@ static void send_pendings(struct sml_aggregator_engine *e, const struct sml_head
     const uint32_t num_frames = sml_min_u32(num, burst.max_frames);
     burst.goes_apart = sml_is_futile(&job->futile.num_questions, num_frames);
     for (uint32_t i = 0; i < num_frames; i++) fill_pending(e, &h[i], flags, burst.data + (size_t)i * frame_bytes);
-    io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->peers[h->rank], 1);
+    io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->members.peers[h->rank], 1);
     h += num_frames;
     num -= num_frames;
   }
@@ -456,7 +433,7 @@ static void send_pendings(struct sml_aggregator_engine *e, const struct sml_head
 /* A contributor's update came through a long queue: it is told, at most once a pass. */
 static void note_mark(struct sml_aggregator_engine *e, const struct sml_header *h) {
   struct job *job = e->jobs[h->job];
-  struct member *m = &job->members[job->leads[h->rank]];
+  struct sml_member *m = &job->members.all[job->members.leads[h->rank]];
   if (m->mark == 0) m->mark = (uint16_t)++e->num_marks;
   e->marks[m->mark - 1] = *h;
 }
@@ -465,11 +442,11 @@ static void tell_marks(struct sml_aggregator_engine *e) {
   for (uint32_t i = 0; i < e->num_marks; i++) {
     struct sml_header h = e->marks[i];
     const struct job *job = e->jobs[h.job];
-    job->members[job->leads[h.rank]].mark = 0;
+    job->members.all[job->members.leads[h.rank]].mark = 0;
     h.type = SML_PACKET_PENDING;
     h.flags = SML_FLAG_MARKED;
     h.payload_bytes = 0;
-    send_one(e, &h, NULL, key_of(job), &job->peers[h.rank]);
+    send_one(e, &h, NULL, key_of(job), &job->members.peers[h.rank]);
   }
   e->num_marks = 0;
 }
@@ -501,7 +478,7 @@ static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
     while (sml_aggregator_next_solicit(job->aggregator, &h, &ranks)) {
       h.job = e->busy[i];
       h.epoch = job->epoch;
-      for (uint32_t r = 0; r < job->num_contributors; r++) {
+      for (uint32_t r = 0; r < job->members.num_contributors; r++) {
         if (!sml_bit_test(ranks, r)) continue;
         h.rank = (uint16_t)r;
         h.chunk = sml_aggregator_latest_chunk(job->aggregator, r);
@@ -542,8 +519,8 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
   if (job->is_reported) return;
   job->is_reported = true;
   const bool is_mismatch = d->verdict == SML_VERDICT_MISMATCH;
-  report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->leads[h->rank],
-         job->leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
+  report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->members.leads[h->rank],
+         job->members.leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
 }
 
 static void record_update(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
@@ -570,7 +547,8 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       if (d->verdict == SML_VERDICT_FIRST) sml_bulk_note_open(&job->bulk);
       if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
         job->is_blocked_reported = true;
-        report(e, SML_EVENT_BLOCKED, h->job, find_departed(job, d->blocked_rank), job->leads[h->rank], d->cell / 2);
+        report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
+               job->members.leads[h->rank], d->cell / 2);
       }
       break;
     case SML_VERDICT_COMPLETE:
@@ -582,13 +560,13 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       break;
     case SML_VERDICT_REPEAT:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
-      job->members[job->leads[h->rank]].traffic.num_repeats++;
+      job->members.all[job->members.leads[h->rank]].traffic.num_repeats++;
       e->repeats[e->num_repeats++] = out;
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
              (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
       if ((h->flags & SML_FLAG_DEAF) != 0 && job->fanout != NULL &&
-          sml_fanout_add_deaf(job->fanout, h->rank, &job->peers[h->rank]))
-        report(e, SML_EVENT_DEAF, h->job, job->leads[h->rank], job->leads[h->rank], d->cell / 2);
+          sml_fanout_add_deaf(job->fanout, h->rank, &job->members.peers[h->rank]))
+        report(e, SML_EVENT_DEAF, h->job, job->members.leads[h->rank], job->members.leads[h->rank], d->cell / 2);
       break;
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
@@ -610,7 +588,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   own.slot = 0; /* beside a switch it is its port; phase and tag are the sender's MAC */
   own.phase = own.tag = 0;
   struct job *job = e->jobs[h->job];
-  struct member *m = &job->members[h->rank];
+  struct sml_member *m = sml_members_find(&job->members, h->rank);
   if (h->payload_bytes < NONCE_BYTES || !m->has_nonce || sml_load_be64(payload) != m->nonce) {
     count_drop(e, SML_DROP_BAD_NONCE, h);
     return;
@@ -632,14 +610,17 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   m->mac = (uint64_t)hello->phase << 16 | (hello->tag & 0xffff);
   m->traffic.num_hellos++;
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
-  if (job->leads[m->contributor] == h->rank) job->peers[m->contributor] = *from;
+  const bool is_seated = job->members.num_contributors > 0;
+  if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
   send_one(e, h, payload, key_of(job), is_to_group ? &job->group : from);
 }
 
-/* HELLOs are ranks', all else is contributors'. NULL: there is no such one. */
-static struct member *find_sender(const struct job *job, const struct sml_header *h) {
-  if (h->type == SML_PACKET_HELLO) return h->rank < job->world_size ? &job->members[h->rank] : NULL;
-  return h->rank < job->num_contributors ? &job->members[job->leads[h->rank]] : NULL;
+/* HELLOs are ranks', all else is contributors', once these are known. NULL: there is no such one. */
+static struct sml_member *find_sender(const struct job *job, const struct sml_header *h) {
+  const struct sml_members *m = &job->members;
+  if (h->type == SML_PACKET_HELLO || m->num_contributors == 0)
+    return h->rank < m->world_size ? sml_members_find(m, h->rank) : NULL;
+  return h->rank < m->num_contributors ? &m->all[m->leads[h->rank]] : NULL;
 }
 
 /* A HELLO that came through a switch was written into. */
@@ -653,9 +634,9 @@ static bool may_lack_crc(const struct sml_aggregator_engine *e, const struct sml
 static void take_switch_report(struct sml_aggregator_engine *e, const struct sml_header *h) {
   struct job *job = e->jobs[h->job];
   count_drop(e, SML_DROP_TAG_MISMATCH, h);
-  if (job->is_reported || h->chunk >= job->num_contributors) return;
+  if (job->is_reported || h->chunk >= job->members.num_contributors) return;
   job->is_reported = true;
-  report(e, SML_EVENT_MISMATCH, h->job, job->leads[h->rank], job->leads[h->chunk], h->slot);
+  report(e, SML_EVENT_MISMATCH, h->job, job->members.leads[h->rank], job->members.leads[h->chunk], h->slot);
 }
 
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
@@ -674,7 +655,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   }
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
-  struct member *member;
+  struct sml_member *member;
   if (!sml_tags_check(&e->tags, frame, e->frames_end, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
@@ -710,9 +691,9 @@ static void look_at_waiting(const struct job *job, uint32_t slot, const struct s
   look->most_contributions = sml_max_u32(look->most_contributions, is->count);
   look->slots_waiting++;
   sml_aggregator_missing(job->aggregator, slot, is->phase, missing);
-  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->num_contributors); w++)
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
     for (uint64_t left = missing[w]; left != 0; left &= left - 1)
-      look->ranks[job->leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
+      look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
 }
 
 /* Cells of the map are filled lane by lane; one stands for many slots where there are more of these. */
@@ -725,7 +706,7 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
     uint8_t value = SML_CELL_UNUSED;
     if (is.state == SML_SLOT_COMPLETE) value = SML_CELL_COMPLETE;
     if (is.state == SML_SLOT_WAITING) {
-      value = (uint8_t)sml_max_u32(1, is.count * SML_CELL_MOST_WAITING / job->num_contributors);
+      value = (uint8_t)sml_max_u32(1, is.count * SML_CELL_MOST_WAITING / job->members.num_contributors);
       look_at_waiting(job, slot, &is, e->missing, look);
     }
     uint8_t *cell = &look->cells[first_cell + slot / slots_per_cell];
@@ -740,10 +721,10 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
 
 void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number, struct sml_job_look *look) {
   const struct job *job = number < SML_MAX_JOBS ? e->jobs[number] : NULL;
-  if (job == NULL || job->world_size != look->world_size) return;
-  for (uint32_t r = 0; r < job->world_size; r++) {
-    const struct sml_traffic *from = &job->members[r].traffic;
-    struct sml_traffic *to = &look->ranks[r].traffic;
+  if (job == NULL || job->members.world_size != look->world_size) return;
+  for (uint32_t i = 0; i < job->members.num; i++) {
+    const struct sml_traffic *from = &job->members.all[i].traffic;
+    struct sml_traffic *to = &look->ranks[job->members.all[i].rank].traffic;
     to->num_packets += from->num_packets;
     to->num_bytes += from->num_bytes;
     to->num_retransmissions += from->num_retransmissions;

@@ -51,8 +51,11 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
 #define SML_MAX_JOBS 1024u
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
                                     uint32_t world_size, const struct sml_key *key); /* false: no memory */
-void sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
+/* Memory grows with ranks that have come. False: there is none. */
+bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
                                         uint64_t nonce);
+/* It has gone before the start. */
+void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
                                                        const uint16_t *contributors,
@@ -73,8 +76,10 @@ void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *engine, uin
  * destroyed with the job). NULL: to each by itself. */
 struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine *engine, uint16_t job,
                                                    struct sml_fanout *fanout);
-/* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. */
+/* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. Or many at
+ * once: a bitmap of them. */
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
+void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *engine, uint16_t job, const uint64_t *ranks);
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);
 
 /* What a job has done and holds, for people who ask. Figures of several lanes add up: the engine adds its own to what
