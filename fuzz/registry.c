@@ -30,7 +30,6 @@ static void begin_world(struct fuzz_input *in) {
   if (kind & 16) o.new_connections_per_s = 1;
   if (kind & 32) o.max_messages_per_s = 2;
   if (kind & 64) o.max_unjoined_per_host = 2;
-  if (kind & 128) o.boot_epoch = UINT32_MAX - 1;
   begin_with(o);
 }
 

@@ -44,7 +44,7 @@ def text(value):
 
 def message(kind, body):
     """As it is on the wire, and as a body around which the target writes the header."""
-    frame = struct.pack(">IHHI", 0x534d4c31, 2, kind, len(body)) + body
+    frame = struct.pack(">IHHI", 0x534d4c31, 3, kind, len(body)) + body
     yield f"kind_{kind}", b"\0" + frame
     yield f"body_{kind}", bytes([1 | kind << 4 & 0xff]) + frame
 
@@ -54,8 +54,8 @@ def control_seeds():
     join = (text(b"job") + struct.pack(">IIIIIQQI", 1, 4, 2, 256, 8960, 2 * second, 60 * second, 3) + text(b"tenant")
             + struct.pack(">QQQQIQQI", 1, 2, 5, 4, 8928, 3, 4, 1))
     abort = struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost")
-    bodies = {1: join, 2: struct.pack(">HIQIHHQQ", 7, 9, 11, 2, 4000, 4001, 13, 17), 3: struct.pack(">I", 8960),
-              4: struct.pack(">IIIIHHIIIQIIHHHH", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 5, 0, 4, 0, 1, 1, 0), 5: struct.pack(">QQ", 6, 5),
+    bodies = {1: join, 2: struct.pack(">HIQIHHQQQQHQQ", 7, 9, 11, 2, 4000, 4001, 13, 17, 0, 0, 0, 19, 23), 3: struct.pack(">IQI", 8960, 1000, 0),
+              4: struct.pack(">IIIIHHIIIQIQIIQQIHHHH", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 1000, 2, 5, 0, 0, 19, 23, 4, 0, 1, 1, 0), 5: struct.pack(">QQ", 6, 5),
               6: struct.pack(">I", 9), 7: abort, 8: struct.pack(">Ii", 3, -11) + text(b"it left"), 9: b"",
               10: struct.pack(">i", -8) + text(b"no"), 11: struct.pack(">QQ", 3, 4), 12: b"", 13: text(b"tenant") + struct.pack(">QQI", 1, 2, 8192),
               14: struct.pack(">IIH", 70000, 8192, 3) + b'{"a', 15: b"", 16: struct.pack(">IHH", 2, 0, 3) + text(b"rank 3 is late")}

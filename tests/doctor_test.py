@@ -93,7 +93,7 @@ class Fake:
         if kind == peer.MESSAGES["JOIN"]:
             self.job_name = peer.unpack_body("JOIN", body)["job_name"]
             values = {"job": 1, "epoch": 7, "nonce": 9, "lanes": 1, "ports": [self.data_port], "salt0": 0, "salt1": 0,
-                      "group0": 0, "group1": 0, "group_port": 0}
+                      "group0": 0, "group1": 0, "group_port": 0, "secret0": 0, "secret1": 0}
             return peer.frame("WELCOME", peer.pack_body("WELCOME", values), version=self.version)
         return b""
 
@@ -187,7 +187,7 @@ def test_wrong_addresses_and_strangers():
         closed_port = closed.getsockname()[1]
         closed.close()
         other, mute, newer, shut, deaf, dumb = (stack.enter_context(fake) for fake in (
-            Fake(version=3), Fake(is_mute=True), Fake(wire_version=2), Fake(), Fake(data="deaf"), Fake(data="dumb")))
+            Fake(version=4), Fake(is_mute=True), Fake(wire_version=2), Fake(), Fake(data="deaf"), Fake(data="dumb")))
 
         def be_strange():
             connection, _ = stranger.accept() # the look at the port
@@ -203,7 +203,7 @@ def test_wrong_addresses_and_strangers():
             (5, "control", "Connection refused", "start switchmld", f"127.0.0.1:{closed_port}"),
             (5, "version", "not a switchmld", "another service", f"127.0.0.1:{stranger.getsockname()[1]}"),
             (5, "version", "not answered", "is stopped, or overloaded", mute.address, "--timeout", "1"),
-            (6, "version", f"version {peer.CTL_VERSION}, the aggregator 3", "install the same switchml version", other.address),
+            (6, "version", f"version {peer.CTL_VERSION}, the aggregator 4", "install the same switchml version", other.address),
             (6, "version", "of wire version 1, the aggregator's of 2", "install the same", newer.address),
             (9, "data", f"UDP port {shut.data_port} .* is closed", "forward or publish the UDP", shut.address),
             (9, "data", "got none of them: they are lost on the way there", f"let UDP port {deaf.data_port} into", deaf.address),

@@ -16,7 +16,7 @@ import threading
 import time
 
 import e2e
-import peer
+import relay
 import tap
 
 FLOOD = os.environ.get("SWITCHML_FLOOD", "flood")
@@ -87,32 +87,22 @@ class Flood:
         return int(number) / float(seconds)
 
 
-def scout(daemon, key):
-    """(a member that keeps job 0 from being given away, what the packets of the next job look like): numbers and
-    epochs are given in order."""
-    member = peer.Member(daemon.port, 0, 2, key, job_name="scout", timeout_ns=3600 * 10**9, lease_ns=3600 * 10**9,
-                         key_name=KEY_NAME if key else "")
-    member.connect()
-    member.say_join()
-    member.hear_welcome()
-    live = {"job": member.welcome["job"] + 1, "epoch": (member.welcome["epoch"] + 1) % 2**32, "rank": 0, "slot": 0,
-            "phase": 2}
-    return member, live
-
-
-def run_flooded(daemon, end, kind, rate, num_iters, port, key=None, is_forged=False, **env):
+def run_flooded(daemon, end, kind, rate, num_iters, port, is_forged=False, **env):
     """(what each rank of the bench ended with, datagrams/s of the flood, KiB that a process grew by)"""
-    member, live = scout(daemon, key)
-    with e2e.workers(daemon.address, 2, "--sizes", str(SIZE_BYTES), "--iters", str(num_iters), "--json", **env) as ranks:
+    reader = relay.Relay(daemon.port)
+    with e2e.workers(reader.address, 2, "--sizes", str(SIZE_BYTES), "--iters", str(num_iters), "--json", **env) as ranks:
         memory = Memory([daemon.process] + [worker.process for worker in ranks])
         ends = [daemon] + ranks  # udp_ports wants the process of either
         e2e.wait_until(lambda: all(e2e.Daemon.udp_ports(each) for each in ends), "all have their ports")
+        welcome, start = reader.await_start()
+        live = {"job": welcome["job"], "epoch": start["epoch"], "rank": 0, "slot": start["slot_base"][0],
+                "phase": start["first_phase"]}
         ports = [e2e.Daemon.udp_ports(each)[0] for each in ends]
         target, forged_source = (0, 1) if end == "aggregator" else (1, 0)
         flood = Flood(port or ports[target], rate, kind, live, ports[forged_source] if is_forged else None)
         outcomes = [worker.finish(20 + num_iters) for worker in ranks]
         sent, growth = flood.stop(), memory.growth_kib()
-    member.close()
+    reader.close()
     return outcomes, sent, growth
 
 
@@ -173,7 +163,7 @@ def check_forged(end, *reasons):
     with tempfile.NamedTemporaryFile("w", prefix="switchml-keys-") as file:
         file.write(f"{KEY_NAME} {KEY.hex()}\n")
         file.flush()
-        check(end, "fields", *reasons, key=KEY, is_forged=True, arguments=["--key-file", file.name],
+        check(end, "fields", *reasons, is_forged=True, arguments=["--key-file", file.name],
               SWITCHML_KEY_FILE=file.name, SWITCHML_CHECK=1)
 
 

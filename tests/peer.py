@@ -12,7 +12,7 @@ import peer_keys
 
 PATIENCE = float(os.environ.get("SWITCHML_TEST_PATIENCE", "1"))
 HEADER_BYTES, KEYED_BYTES = 32, 4
-CTL_VERSION = 2
+CTL_VERSION = 3
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4, "NARROW": 128}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
@@ -23,10 +23,10 @@ STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST"
 BODIES = {
     "JOIN": "job_name:s rank:I world_size:I lanes:I slots:I datagram_bytes:I lease_ns:Q timeout_ns:Q features:I key_name:s "
             "nonce0:Q nonce1:Q resume:Q oldest:Q resume_chunk_bytes:I host0:Q host1:Q is_combining:I shard:I num_shards:I",
-    "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q group0:Q group1:Q group_port:H",
+    "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q group0:Q group1:Q group_port:H secret0:Q secret1:Q",
     "PROBED": "datagram_bytes:I rtt_ns:Q hearing:I",
     "START": "epoch:I lanes:I chunk_bytes:I slots:I slot_base:H+lanes first_phase:I first_chunk:I features:I "
-             "rtt_ns:Q slots_why:I first_operation:Q is_multicast:I is_one_host:I num_ranks:I contributors:H*",
+             "rtt_ns:Q slots_why:I first_operation:Q is_multicast:I is_one_host:I secret0:Q secret1:Q num_ranks:I contributors:H*",
     "HEARTBEAT": "submitted:Q completed:Q",
     "EPOCH": "epoch:I",
     "ABORT": "status:i num_ranks:I ranks:H* detail:s",

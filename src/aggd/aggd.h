@@ -66,7 +66,6 @@ struct sml_aggd_options {
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
   uint32_t max_messages_per_s;       /* of a connection; default 1000 */
   bool is_hosted; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
-  uint32_t boot_epoch;             /* 0: random */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */

@@ -25,23 +25,25 @@ static void shake(struct rank *r, const char *name, uint32_t rank, const char *k
   say(r, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
 }
 
-static void enter_epoch(struct rank *r, const char *name, const struct sml_key *key, uint32_t epoch) {
+static void take_welcome(struct rank *r, const char *name, const struct sml_key *key) {
+  hear(r, SML_CTL_WELCOME);
+  r->welcome = r->last.u.welcome;
   r->is_keyed = true;
-  r->welcome.epoch = epoch;
-  r->data_key = sml_ctl_data_key(key, name, r->welcome.job, epoch, r->welcome.salt);
+  r->key = *key;
+  r->job_name = name;
+  enter_epoch(r, r->welcome.epoch);
 }
 
 static void start_keyed(const char *name, struct rank *first, const struct sml_key_entry *entry) {
   for (uint32_t i = 0; i < 2; i++) {
     shake(&first[i], name, i, entry->name, entry->key);
-    hear(&first[i], SML_CTL_WELCOME);
-    first[i].welcome = first[i].last.u.welcome;
-    enter_epoch(&first[i], name, &entry->key, first[i].welcome.epoch);
+    take_welcome(&first[i], name, &entry->key);
   }
   for (uint32_t i = 0; i < 2; i++) hello(&first[i]);
   for (uint32_t i = 0; i < 2; i++) {
     hear(&first[i], SML_CTL_START);
     first[i].start = first[i].last.u.start;
+    enter_epoch(&first[i], first[i].start.epoch);
   }
 }
 
@@ -66,7 +68,7 @@ static void test_keyed_job(void **state) {
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    enter_epoch(&ranks[i], "x", &keys[0].key, ranks[i].start.epoch);
+    enter_epoch(&ranks[i], ranks[i].start.epoch);
   }
   expect_sum(ranks, 1); /* under the new epoch's key */
   for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
@@ -154,9 +156,7 @@ static void test_tenants_change(void **state) {
   hang_up(&ranks[4]);
   for (uint32_t i = 0; i < 2; i++) {
     shake(&ranks[4 + i], "z", i, keys[1].name, keys[1].key);
-    hear(&ranks[4 + i], SML_CTL_WELCOME);
-    ranks[4 + i].welcome = ranks[4 + i].last.u.welcome;
-    enter_epoch(&ranks[4 + i], "z", &keys[1].key, ranks[4 + i].welcome.epoch);
+    take_welcome(&ranks[4 + i], "z", &keys[1].key);
   }
   for (uint32_t i = 4; i < 6; i++) hello(&ranks[i]);
   for (uint32_t i = 4; i < 6; i++) {

@@ -41,7 +41,6 @@ static void set_defaults(struct sml_aggd *a) {
   if (o->max_messages_per_s == 0) o->max_messages_per_s = 1000;
   if (o->trace_events == 0) o->trace_events = SML_TRACE_DEFAULT_EVENTS;
   if (o->late_note_ns == 0) o->late_note_ns = 10 * SML_NS_PER_S;
-  if (o->boot_epoch == 0) o->boot_epoch = (uint32_t)draw_random(a);
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
   if (o->multicast.ttl == 0) o->multicast.ttl = 1;
 }
@@ -126,7 +125,6 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .is_hosted = o->is_hosted,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),
                                          .join_grace_ns = o->join_grace_ns,
-                                         .boot_epoch = o->boot_epoch,
                                          .first_phase = o->first_phase,
                                          .first_chunk = o->first_chunk,
                                          .random = draw_random,

@@ -293,21 +293,21 @@ static void test_join_timeout_names_the_missing(void **state) {
 static void test_new_epoch(void **state) {
   (void)state;
   struct sml_aggd_options options = loopback();
-  options.boot_epoch = 500;
   options.first_phase = 0xfffffff0;
   options.first_chunk = 9;
   begin_with(options);
   start_world("x", 2);
-  assert_int_equal(ranks[0].start.epoch, 500);
+  const struct sml_ctl_start first = ranks[0].start;
   assert_int_equal(ranks[0].start.first_phase, 0xfffffff0);
   for (uint32_t i = 0; i < 2; i++) {
-    say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = 500});
+    say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = first.epoch});
   }
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    ranks[i].welcome.epoch = ranks[i].start.epoch;
-    assert_int_equal(ranks[i].start.epoch, 501);
+    enter_epoch(&ranks[i], ranks[i].start.epoch);
+    assert_int_not_equal(ranks[i].start.epoch, first.epoch);
+    assert_memory_not_equal(ranks[i].start.secret, first.secret, sizeof first.secret);
     assert_int_equal(ranks[i].start.first_phase, 2);
   }
   struct sml_header h;
@@ -315,7 +315,7 @@ static void test_new_epoch(void **state) {
   update(&ranks[0], 0, 0, 7, 1, &h, frame, false);
   assert_true(update(&ranks[1], 0, 0, 7, 1, &h, frame, true));
   assert_int_equal(h.type, SML_PACKET_RESULT);
-  assert_int_equal(h.epoch, 501);
+  assert_int_equal(h.epoch, ranks[0].start.epoch);
   for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
   end();
 }

@@ -32,7 +32,8 @@ struct rank {
   uint32_t rank;
   struct sml_channel channel;
   bool is_keyed;
-  struct sml_key data_key; /* of the epoch */
+  struct sml_key key, data_key; /* the tenant's; the epoch's */
+  const char *job_name;         /* keyed */
   size_t in_bytes;
   uint8_t in[16384];
   struct sml_ctl_message last;
@@ -105,6 +106,12 @@ static inline void say(struct rank *r, const struct sml_ctl_message *m) {
   size_t num_bytes = sml_channel_encode(&r->channel, m, frame, sizeof frame);
   assert_true(num_bytes > 0);
   assert_int_equal(send(r->tcp, frame, num_bytes, MSG_NOSIGNAL), num_bytes);
+}
+
+/* That of its WELCOME, later that of its START. */
+static inline void enter_epoch(struct rank *r, uint32_t epoch) {
+  r->welcome.epoch = epoch;
+  if (r->is_keyed) r->data_key = sml_ctl_data_key(&r->key, r->job_name, r->welcome.job, epoch, r->welcome.salt);
 }
 
 /* The next message, or 0 at the end of the connection. */
@@ -208,7 +215,7 @@ static inline void start_world(const char *name, uint32_t world_size) {
   for (uint32_t i = 0; i < world_size; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    ranks[i].welcome.epoch = ranks[i].start.epoch;
+    enter_epoch(&ranks[i], ranks[i].start.epoch);
   }
 }
 

@@ -42,6 +42,7 @@ struct live {
   const struct sml_conform_vector *vector;
   struct sml_conform_binding bindings[SML_CONFORM_MAX_JOBS];
   char names[SML_CONFORM_MAX_JOBS][SML_JOB_NAME_BYTES];
+  uint64_t salts[SML_CONFORM_MAX_JOBS][2];
   struct member members[SML_CONFORM_MAX_JOBS][SML_CONFORM_MAX_RANKS];
   struct sml_addr to; /* the lane's data port */
   int stranger;
@@ -242,16 +243,22 @@ static bool settle(struct sml_conform_stage *base, bool ends_job) {
 
 /* ---- open and close ---- */
 
+static void enter_epoch(struct live *t, uint32_t job, uint32_t epoch) {
+  struct sml_conform_binding *b = &t->bindings[job];
+  const struct sml_key *key = &t->options.source->key;
+  b->epoch = epoch;
+  if (b->is_keyed) b->key = sml_ctl_data_key(key, t->names[job], b->job, epoch, t->salts[job]);
+}
+
 static void bind_job(struct live *t, uint32_t job, const struct sml_ctl_welcome *welcome) {
   struct sml_conform_binding *b = &t->bindings[job];
   const struct sml_status_source *source = t->options.source;
   b->job = welcome->job;
-  b->epoch = welcome->epoch;
   b->world_size = t->vector->jobs[job].num_ranks;
   b->is_checked = t->vector->jobs[job].is_checked;
   b->is_keyed = source->key_name[0] != 0;
-  if (b->is_keyed)
-    b->key = sml_ctl_data_key(&source->key, t->names[job], welcome->job, welcome->epoch, welcome->salt);
+  memcpy(t->salts[job], welcome->salt, sizeof t->salts[job]);
+  enter_epoch(t, job, welcome->epoch);
   t->to = source->addr;
   sml_addr_set_port(&t->to, welcome->data_ports[0]);
 }
@@ -294,6 +301,7 @@ static bool hear_start(struct live *t, uint32_t job, uint32_t rank) {
     if (!sml_exchange_hear(x, t->options.source->key_name)) return fail(t, "%s", x->error);
   while (x->message.kind == SML_CTL_HEARTBEAT);
   if (x->message.kind != SML_CTL_START) return fail(t, "%s answered with something else than START", x->text);
+  if (rank == 0) enter_epoch(t, job, start->epoch);
   b->first_phase = start->first_phase;
   b->first_chunk = start->first_chunk;
   b->num_slots = start->num_slots;

@@ -154,6 +154,7 @@ static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
   walk_u128(w, welcome->group);
   const bool has_group = (welcome->group[0] | welcome->group[1]) != 0;
   walk_u16(w, &welcome->group_port, has_group ? 1 : 0, has_group ? UINT16_MAX - SML_MAX_LANES + 1 : 0);
+  walk_u128(w, welcome->secret);
 }
 
 static void walk_start(struct walk *w, struct sml_ctl_start *start) {
@@ -179,6 +180,7 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u64(w, &start->first_operation, 0);
   walk_u32(w, &start->is_multicast, 0, 1);
   walk_u32(w, &start->is_one_host, 0, 1);
+  walk_u128(w, start->secret);
   walk_u32(w, &start->num_ranks, 0, SML_CTL_MAX_WORLD_SIZE);
   uint16_t num_contributors = 0;
   for (uint32_t rank = 0; w->is_valid && rank < start->num_ranks; rank++) {

@@ -30,7 +30,7 @@
 #include "base/base.h"
 
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
-#define SML_CTL_VERSION 2
+#define SML_CTL_VERSION 3
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
@@ -92,7 +92,7 @@ struct sml_ctl_join {
 };
 struct sml_ctl_welcome {
   uint16_t job;
-  uint32_t epoch;
+  uint32_t epoch; /* of HELLOs; START brings another */
   uint64_t nonce; /* goes into this rank's HELLOs */
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES]; /* at the address the control connection reached */
@@ -101,6 +101,7 @@ struct sml_ctl_welcome {
    * All 0: there is none. */
   uint64_t group[2];
   uint16_t group_port;
+  uint64_t secret[2]; /* of the HELLOs' epoch, as in START */
 };
 enum sml_ctl_hearing {
   SML_CTL_NO_GROUP, /* there was none, or the rank does not want it */
@@ -113,7 +114,7 @@ struct sml_ctl_probed {
   uint32_t hearing; /* enum sml_ctl_hearing */
 };
 struct sml_ctl_start {
-  uint32_t epoch;
+  uint32_t epoch; /* random */
   uint32_t num_lanes; /* this many of the welcome's ports are used */
   uint32_t chunk_bytes; /* payload of a full data chunk; multiple of 4 */
   uint32_t num_slots;   /* at most as many as asked for, if any were */
@@ -125,6 +126,9 @@ struct sml_ctl_start {
   uint64_t first_operation;          /* the smallest resume_operation of all ranks; every START says the same */
   uint32_t is_multicast;             /* 1: results come by the welcome's group, all else and repeats by unicast */
   uint32_t is_one_host;              /* 1: all ranks named the same host: they add up in shared memory */
+  /* Random: what shows that a datagram of this epoch is a member's or the aggregator's in a job without a key. 0: it
+   * has one, or is in switch format. */
+  uint64_t secret[2];
   /* Which contributor each rank is, or is part of (ctl/contributors.h): numbered by their lowest ranks. num_ranks: the
    * world size, or 0: each rank contributes for itself, and no table is sent. */
   uint32_t num_ranks;

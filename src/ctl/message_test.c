@@ -52,9 +52,9 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
-                                             .num_lanes = 2, .data_ports = {4000, 65535},
-                                             .salt = {7, UINT64_MAX},
-                                             .group = {0, 0xffffefc00701}, .group_port = 28879};
+                                             .num_lanes = 2, .data_ports = {4000, 65535}, .salt = {7, UINT64_MAX},
+                                             .group = {0, 0xffffefc00701}, .group_port = 28879,
+                                             .secret = {UINT64_MAX, 8}};
       break;
     case SML_CTL_PROBED:
       m.u.probed = (struct sml_ctl_probed){.datagram_bytes = 1472, .rtt_ns = UINT64_MAX, .hearing = SML_CTL_HEARS};
@@ -64,7 +64,7 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                          .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
                                          .features = SML_FEATURE_CHECK, .rtt_ns = UINT64_MAX,
                                          .slots_why = 5, .first_operation = UINT64_MAX,
-                                         .is_multicast = 1, .is_one_host = 1,
+                                         .is_multicast = 1, .is_one_host = 1, .secret = {9, UINT64_MAX},
                                          .num_ranks = 5, .contributors = {0, 1, 0, 2, 1}};
       break;
     case SML_CTL_HEARTBEAT:
@@ -235,8 +235,9 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
       {SML_CTL_START, 54, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
       {SML_CTL_START, 42, 4, SML_SLOTS_REASON_QUOTA + 1},
-      {SML_CTL_START, 58, 4, 4},   {SML_CTL_START, 58, 4, 6},    {SML_CTL_START, 58, 4, 4097}, /* ranks */
-      {SML_CTL_START, 62, 2, 1},   {SML_CTL_START, 64, 2, 2},    {SML_CTL_START, 68, 2, 3},    /* contributors */
+      {SML_CTL_START, 58, 4, 2},                                                               /* one host */
+      {SML_CTL_START, 78, 4, 4},   {SML_CTL_START, 78, 4, 6},    {SML_CTL_START, 78, 4, 4097}, /* ranks */
+      {SML_CTL_START, 82, 2, 1},   {SML_CTL_START, 84, 2, 2},    {SML_CTL_START, 88, 2, 3},    /* contributors */
       {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},
       {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
       {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},

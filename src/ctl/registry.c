@@ -36,7 +36,6 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
   r->jobs = (struct sml_job_entry *)((uint8_t *)mem + place_jobs(options));
   r->effects = (struct sml_effect *)((uint8_t *)mem + place_effects(options));
   r->max_effects = count_effects(options);
-  r->next_epoch = options->boot_epoch;
   r->sources.seed = options->random(options->random_user);
   for (uint32_t lane = 0; lane < options->num_lanes; lane++) {
     sml_slot_pool_init(&r->pools[lane], options->pool_slots);

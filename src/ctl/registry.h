@@ -46,13 +46,12 @@ struct sml_registry_options {
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
   uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
-  uint32_t boot_epoch;               /* 32 random bits; the first membership's epoch */
   uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */
   /* Multicast groups, of jobs 0 .. num_groups - 1: as in WELCOME, job 0's; the others follow in the second word. */
   uint64_t first_group[2];
   uint32_t num_groups;
   uint16_t group_port;
-  uint64_t (*random)(void *user);    /* unpredictable: nonces and salts */
+  uint64_t (*random)(void *user);    /* unpredictable: epochs, secrets, nonces and salts */
   void *random_user;
   /* NULL: the daemon has no keys and refuses joins that name one; else it refuses all others. False: there
    * is no such key. */
@@ -72,10 +71,10 @@ enum sml_effect_kind {
   SML_EFFECT_SEND,         /* message to conn */
   SML_EFFECT_SET_KEY,      /* on conn's channel, after what was sent: key, worker_nonce, daemon_nonce */
   SML_EFFECT_CLOSE,        /* conn, after what was sent; the registry has forgotten it */
-  SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size, key */
+  SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size, key, secret */
   SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, epoch, rank, nonce */
   SML_EFFECT_FORGET_RANK,  /* on every lane's engine: job, rank; it has gone before the start */
-  SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key; also for a new epoch */
+  SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key, secret; also for a new epoch */
   SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
   SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
   SML_EFFECT_NOTE,         /* for the log */
@@ -108,6 +107,7 @@ struct sml_effect {
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
   const struct sml_key *key; /* SET_KEY: the tenant's; OPEN_JOB, START_JOB: the epoch's data key, NULL: unkeyed */
+  uint64_t secret[2]; /* OPEN_JOB, START_JOB: as in WELCOME and START */
   uint64_t worker_nonce[2], daemon_nonce[2];
   enum sml_note note;
   const char *job_name; /* NOTE */

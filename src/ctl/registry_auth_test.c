@@ -102,13 +102,13 @@ static void test_data_keys(void **state) {
   opened(1);
   join(1, "x", 1, 2);
   assert_memory_equal(salt, w.last[1].u.welcome.salt, sizeof salt);
-  struct sml_key expected = sml_ctl_data_key(&key_a, "x", 0, 100, salt);
+  struct sml_key expected = sml_ctl_data_key(&key_a, "x", 0, w.last[0].u.welcome.epoch, salt);
   assert_memory_equal(&w.jobs[0].key, &expected, sizeof expected);
   probed(0, 8960);
   probed(1, 8960);
   want_epoch(0, 100);
   want_epoch(1, 100);
-  expected = sml_ctl_data_key(&key_a, "x", 0, 101, salt);
+  expected = sml_ctl_data_key(&key_a, "x", 0, w.last[0].u.start.epoch, salt);
   assert_memory_equal(&w.jobs[0].key, &expected, sizeof expected);
   for (uint32_t c = 0; c < 2; c++) goodbye(c);
   start_world("x", 0, 2); /* the same name and number: other salt */

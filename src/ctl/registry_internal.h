@@ -61,7 +61,7 @@ struct sml_job_entry {
   char name[SML_JOB_NAME_BYTES];
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed */
   struct sml_key tenant, data_key;   /* keyed: data_key is the epoch's */
-  uint64_t salt[2];
+  uint64_t salt[2], secret[2];       /* secret: the epoch's, unkeyed; like the epoch random */
   uint32_t epoch, world_size, features, shard, num_shards;
   uint32_t num_slots;         /* asked for, 0: none was named; started: a lane has them */
   sml_slots_reason slots_why; /* started, like the next */
@@ -88,7 +88,6 @@ struct sml_registry {
   struct sml_conn *conns;
   struct sml_job_entry *jobs;
   uint32_t conns_end, jobs_end; /* none is used from here on: they bound the scans */
-  uint32_t next_epoch;
   uint64_t latest_ns; /* of all inputs so far: for what only people look at */
   struct sml_slot_pool pools[SML_MAX_LANES];
   struct sml_source_table sources;

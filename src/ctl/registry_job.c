@@ -182,8 +182,17 @@ static const struct sml_key *data_key(const struct sml_job_entry *job) {
   return job->key_name[0] ? &job->data_key : NULL;
 }
 
-static void enter_epoch(struct sml_registry *r, struct sml_job_entry *job) {
-  job->epoch = r->next_epoch++;
+static uint64_t draw(struct sml_registry *r) {
+  return r->options.random(r->options.random_user);
+}
+
+/* Whoever knows another epoch, or was in the job before it started, knows nothing of this one. Switches have neither
+ * MAC nor CRC: there the epoch is all. */
+static void enter_epoch(struct sml_registry *r, struct sml_job_entry *job, uint32_t last_epoch) {
+  job->epoch = (uint32_t)draw(r);
+  if (job->epoch == last_epoch) job->epoch++; /* late packets of the one before must not fit */
+  const bool has_secret = !job->key_name[0] && r->options.packet_lanes == 0;
+  for (uint32_t k = 0; k < 2; k++) job->secret[k] = has_secret ? draw(r) : 0;
   if (!job->key_name[0]) return;
   job->data_key =
       sml_ctl_data_key(&job->tenant, job->name, (uint16_t)(job - r->jobs), job->epoch, job->salt);
@@ -198,12 +207,13 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   if (i == SML_REGISTRY_MAX_JOBS) return NULL;
   r->jobs_end = sml_max_u32(r->jobs_end, i + 1);
   struct sml_job_entry *job = &r->jobs[i];
+  const uint32_t last_epoch = job->epoch; /* of the last job with this number */
   memset(job, 0, sizeof *job);
   memcpy(job->name, j->job_name, sizeof job->name);
   memcpy(job->key_name, j->key_name, sizeof job->key_name);
   job->tenant = c->tenant;
-  for (uint32_t k = 0; k < 2; k++) job->salt[k] = r->options.random(r->options.random_user);
-  enter_epoch(r, job);
+  for (uint32_t k = 0; k < 2; k++) job->salt[k] = draw(r);
+  enter_epoch(r, job, last_epoch);
   job->state = SML_JOB_JOINING;
   job->world_size = j->world_size;
   job->num_slots = j->num_slots;
@@ -221,6 +231,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   effect->epoch = job->epoch;
   effect->world_size = job->world_size;
   effect->key = data_key(job);
+  memcpy(effect->secret, job->secret, sizeof effect->secret);
   return job;
 }
 
@@ -250,7 +261,8 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_WELCOME);
   m->u.welcome.job = c->job;
   m->u.welcome.epoch = job->epoch;
-  m->u.welcome.nonce = r->options.random(r->options.random_user);
+  memcpy(m->u.welcome.secret, job->secret, sizeof job->secret);
+  m->u.welcome.nonce = draw(r);
   m->u.welcome.num_lanes = c->num_lanes;
   for (uint32_t lane = 0; lane < c->num_lanes; lane++) {
     m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
@@ -359,12 +371,14 @@ void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job
 
 /* --- starting --- */
 
-/* Engines first: when the ranks hear of it, the aggregator is ready. */
+/* Begins the next epoch. Engines first: when the ranks hear of it, the aggregator is ready. */
 void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,
                              uint32_t first_chunk) {
   struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_START);
   struct sml_ctl_start *start = &m->u.start;
+  enter_epoch(r, job, job->epoch);
   start->epoch = job->epoch;
+  memcpy(start->secret, job->secret, sizeof start->secret);
   start->num_lanes = job->num_lanes;
   start->chunk_bytes = job->chunk_bytes;
   start->num_slots = job->num_slots;
@@ -384,6 +398,7 @@ void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, 
   effect->world_size = job->world_size;
   effect->message = m;
   effect->key = data_key(job);
+  memcpy(effect->secret, job->secret, sizeof effect->secret);
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
 }
 
@@ -452,7 +467,6 @@ void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
   }
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
     r->conns[c].wants_epoch = false;
-  enter_epoch(r, job);
   /* From the beginning of the number space: where the first epoch began is a test's business. */
   sml_registry_send_start(r, job, SML_CTL_FIRST_PHASE, 0);
   sml_registry_note(r, SML_NOTE_EPOCH_RENEWED, job, 0, "all ranks have asked for it");

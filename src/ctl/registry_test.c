@@ -94,19 +94,19 @@ static void test_blocked_aborts_and_names_the_rank(void **state) {
   start_world("x", 0, 4);
   closed(2, SML_CLOSED_FIN);
   goodbye(3);
-  sml_registry_on_blocked(w.r, 0, 99, 2); /* an event of another epoch */
+  sml_registry_on_blocked(w.r, 0, epoch_of(99), 2); /* an event of another epoch */
   take_effects();
   EXPECT("");
-  sml_registry_on_blocked(w.r, 7, 100, 2); /* of no job */
+  sml_registry_on_blocked(w.r, 7, epoch_of(100), 2); /* of no job */
   take_effects();
   EXPECT("");
-  sml_registry_on_blocked(w.r, 0, 100, 2);
+  sml_registry_on_blocked(w.r, 0, epoch_of(100), 2);
   take_effects();
   EXPECT("c1<ABORT -11; c1 close; c0<ABORT -11; c0 close; end j0; ");
   expect_detail(0, "rank 2 (10.0.0.2) was lost: connection closed without goodbye");
   assert_int_equal(w.last[0].u.abort.num_ranks, 1);
   assert_int_equal(w.last[0].u.abort.ranks[0], 2);
-  sml_registry_on_blocked(w.r, 0, 100, 3); /* the other lane's report comes late */
+  sml_registry_on_blocked(w.r, 0, epoch_of(100), 3); /* the other lane's report comes late */
   take_effects();
   EXPECT("");
   expect_all_free();
@@ -117,7 +117,7 @@ static void test_blocked_by_one_who_left(void **state) {
   begin();
   start_world("x", 0, 2);
   goodbye(0);
-  sml_registry_on_blocked(w.r, 0, 100, 0);
+  sml_registry_on_blocked(w.r, 0, epoch_of(100), 0);
   take_effects();
   EXPECT("c1<ABORT -11; c1 close; end j0; ");
   expect_detail(1, "rank 0 (10.0.0.0) left the job");
@@ -128,7 +128,7 @@ static void test_blocked_by_the_20th_departure(void **state) {
   begin();
   start_world("x", 0, 30);
   for (uint32_t c = 0; c < 20; c++) closed(c, SML_CLOSED_FIN);
-  sml_registry_on_blocked(w.r, 0, 100, 19);
+  sml_registry_on_blocked(w.r, 0, epoch_of(100), 19);
   take_effects();
   expect_detail(25, "rank 19 has left or was lost");
 }
@@ -137,7 +137,7 @@ static void test_mismatch_names_both(void **state) {
   (void)state;
   begin();
   start_world("x", 0, 3);
-  sml_registry_on_mismatch(w.r, 0, 100, 2, 0);
+  sml_registry_on_mismatch(w.r, 0, epoch_of(100), 2, 0);
   take_effects();
   EXPECT("c2<ABORT -13; c2 close; c1<ABORT -13; c1 close; c0<ABORT -13; c0 close; end j0; ");
   expect_detail(
@@ -153,7 +153,7 @@ static void test_jump_is_a_protocol_error(void **state) {
   (void)state;
   begin();
   start_world("x", 0, 2);
-  sml_registry_on_jump(w.r, 0, 100, 1);
+  sml_registry_on_jump(w.r, 0, epoch_of(100), 1);
   take_effects();
   EXPECT("c1<ABORT -17; c1 close; c0<ABORT -17; c0 close; end j0; ");
   assert_int_equal(w.last[0].u.abort.ranks[0], 1);
@@ -164,14 +164,14 @@ static void test_engine_without_memory(void **state) {
   begin();
   opened(0);
   join(0, "x", 0, 2);
-  sml_registry_on_job_failed(w.r, 0, 100, NULL);
+  sml_registry_on_job_failed(w.r, 0, epoch_of(100), NULL);
   take_effects();
   EXPECT("c0<REFUSE -3; c0 close; end j0; ");
   start_world("x", 0, 2);
-  sml_registry_on_job_failed(w.r, 0, 101, NULL);
+  sml_registry_on_job_failed(w.r, 0, epoch_of(101), NULL);
   take_effects();
   EXPECT("c1<ABORT -3; c1 close; c0<ABORT -3; c0 close; end j0; ");
-  sml_registry_on_job_failed(w.r, 0, 101, NULL);
+  sml_registry_on_job_failed(w.r, 0, epoch_of(101), NULL);
   take_effects();
   EXPECT("");
 }
@@ -264,14 +264,74 @@ static void test_epoch_with_a_rank_gone_is_vain(void **state) {
   assert_int_equal(w.last[0].u.abort.ranks[0], 2);
 }
 
-static void test_epoch_counter_wraps(void **state) {
+/* No number that somebody has seen tells another: neither of the next job, nor of the job's own next epoch. */
+static void test_epochs_are_drawn(void **state) {
+  (void)state;
+  uint32_t epochs[48], num_epochs = 0;
+  begin();
+  for (uint32_t round = 0; round < 8; round++) {
+    start_world("x", 0, 2);
+    start_world("y", 2, 2);
+    epochs[num_epochs++] = w.last[0].u.start.epoch;
+    epochs[num_epochs++] = w.last[2].u.start.epoch;
+    for (uint32_t c = 0; c < 4; c++) want_epoch(c, w.last[c].u.start.epoch);
+    epochs[num_epochs++] = w.last[0].u.start.epoch;
+    epochs[num_epochs++] = w.last[2].u.start.epoch;
+    for (uint32_t c = 0; c < 4; c++) goodbye(c);
+  }
+  for (uint32_t i = 0; i < num_epochs; i++)
+    for (uint32_t j = 0; j < i; j++) assert_true(epochs[i] - epochs[j] + 1000 > 2000);
+}
+
+static uint64_t draw_the_same(void *user) {
+  (void)user;
+  return 77;
+}
+
+/* Late packets of an epoch never fit the next one of that job number. */
+static void test_an_epoch_is_not_the_last_one_again(void **state) {
   (void)state;
   struct sml_registry_options options = defaults();
-  options.boot_epoch = UINT32_MAX;
   begin_with(options);
-  start_world("x", 0, 2);
-  start_world("y", 2, 2);
-  EXPECT("start j1 e0; c3<START e0; c2<START e0; ");
+  options.random = draw_the_same;
+  struct sml_registry *r = sml_registry_init(calloc(1, sml_registry_memsize(&options)), &options);
+  uint32_t last = 0;
+  for (uint32_t round = 0; round < 3; round++) {
+    sml_registry_on_opened(r, 0, "10.0.0.1:1", w.now_ns);
+    struct sml_ctl_message m = join_message("x", 0, 2);
+    sml_registry_on_message(r, 0, &m, w.now_ns);
+    for (const struct sml_effect *e; (e = sml_registry_next_effect(r));) {
+      if (e->kind != SML_EFFECT_OPEN_JOB) continue;
+      assert_int_not_equal(e->epoch, last);
+      last = e->epoch;
+    }
+    sml_registry_on_closed(r, 0, SML_CLOSED_FIN);
+    while (sml_registry_next_effect(r)) continue;
+  }
+  free(r);
+}
+
+/* Who joined and left before the start knows neither the epoch nor the secret of those that started. */
+static void test_who_left_before_the_start_knows_nothing(void **state) {
+  (void)state;
+  begin();
+  opened(1);
+  join(1, "x", 1, 2);
+  opened(0);
+  join(0, "x", 0, 2);
+  const struct sml_ctl_welcome seen = w.last[0].u.welcome;
+  goodbye(0);
+  opened(2);
+  join(2, "x", 0, 2);
+  probed(1, 8960);
+  probed(2, 8960);
+  const struct sml_ctl_start *start = &w.last[1].u.start;
+  assert_int_equal(w.last[1].kind, SML_CTL_START);
+  assert_int_not_equal(start->epoch, seen.epoch);
+  for (uint32_t i = 0; i < 2 && !is_keyed; i++) {
+    assert_true(start->secret[i] != 0);
+    assert_true(start->secret[i] != seen.secret[i]);
+  }
 }
 
 /* --- strangers and rule breakers --- */
@@ -509,7 +569,9 @@ int main(void) {
       BOTH(test_abort_while_joining_refuses_the_others),
       BOTH(test_new_epoch_when_all_asked),
       BOTH(test_epoch_with_a_rank_gone_is_vain),
-      BOTH(test_epoch_counter_wraps),
+      BOTH(test_epochs_are_drawn),
+      BOTH(test_an_epoch_is_not_the_last_one_again),
+      BOTH(test_who_left_before_the_start_knows_nothing),
       BOTH(test_unjoined_connections_are_closed),
       BOTH(test_unjoined_cap_per_host),
       BOTH(test_messages_out_of_place),

@@ -19,6 +19,7 @@
 #define MS SML_NS_PER_MS
 #define S SML_NS_PER_S
 #define LEASE_NS (2 * S)
+#define MAX_NAMED_EPOCHS 1024u
 
 struct world {
   struct sml_registry *r;
@@ -35,9 +36,15 @@ struct world {
   struct {
     bool is_open, is_started;
     uint32_t epoch, world_size;
-    struct sml_key key; /* of the epoch */
+    struct sml_key key; /* of the epoch, like the next */
+    uint64_t secret[2];
     struct sml_ctl_start start;
   } jobs[SML_REGISTRY_MAX_JOBS];
+  /* Epochs are random. Tests call them 100, 101, ... as they begin; that of a job's HELLOs and its first one alike. */
+  struct {
+    uint32_t epoch, name;
+  } named[MAX_NAMED_EPOCHS];
+  uint32_t num_named, next_name;
 };
 static struct world w;
 static bool is_keyed; /* a keyed world: every join() is a handshake, what a test expects stays the same */
@@ -79,6 +86,7 @@ static inline void begin_with(struct sml_registry_options options) {
   if (is_keyed) options.find_key = find_key;
   w.options = options;
   w.worker_key = key_a;
+  w.next_name = 100;
   void *mem = calloc(1, sml_registry_memsize(&options));
   assert_non_null(mem);
   w.r = sml_registry_init(mem, &options);
@@ -93,7 +101,6 @@ static inline struct sml_registry_options defaults(void) {
                                        .pool_slots = 1024,
                                        .max_datagram_bytes = 8960,
                                        .join_grace_ns = 5 * S,
-                                       .boot_epoch = 100,
                                        .first_phase = 2,
                                        .first_chunk = 0};
 }
@@ -111,8 +118,25 @@ __attribute__((format(printf, 3, 4))) static inline void add(char *buffer, size_
 }
 #define LINE(...) add(w.line, sizeof w.line, __VA_ARGS__)
 
+static inline void name_epoch(uint32_t epoch, uint32_t name) {
+  w.named[w.num_named % MAX_NAMED_EPOCHS].epoch = epoch;
+  w.named[w.num_named++ % MAX_NAMED_EPOCHS].name = name;
+}
+static inline uint32_t name_of(uint32_t epoch) {
+  for (uint32_t i = w.num_named; i > 0 && i + MAX_NAMED_EPOCHS > w.num_named; i--)
+    if (w.named[(i - 1) % MAX_NAMED_EPOCHS].epoch == epoch) return w.named[(i - 1) % MAX_NAMED_EPOCHS].name;
+  return epoch;
+}
+/* The latest of that name, or the number itself. */
+static inline uint32_t epoch_of(uint32_t name) {
+  for (uint32_t i = w.num_named; i > 0 && i + MAX_NAMED_EPOCHS > w.num_named; i--)
+    if (w.named[(i - 1) % MAX_NAMED_EPOCHS].name == name) return w.named[(i - 1) % MAX_NAMED_EPOCHS].epoch;
+  return name;
+}
+
 static inline void check_start(uint16_t job, const struct sml_ctl_start *start) {
   assert_int_equal(start->epoch, w.jobs[job].epoch);
+  assert_memory_equal(start->secret, w.jobs[job].secret, sizeof start->secret);
   assert_true(start->num_lanes >= 1 && start->num_lanes <= w.options.num_lanes);
   for (uint32_t lane = 0; lane < start->num_lanes; lane++) {
     assert_true(start->slot_base[lane] + start->num_slots <= w.options.pool_slots);
@@ -135,10 +159,12 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
   if (m->kind != SML_CTL_HEARTBEAT) w.last[conn] = *m;
   switch (m->kind) {
     case SML_CTL_WELCOME:
-      LINE("c%u<WELCOME j%u e%u; ", conn, m->u.welcome.job, m->u.welcome.epoch);
+      LINE("c%u<WELCOME j%u e%u; ", conn, m->u.welcome.job, name_of(m->u.welcome.epoch));
+      assert_int_equal(m->u.welcome.epoch, w.jobs[m->u.welcome.job].epoch);
+      assert_memory_equal(m->u.welcome.secret, w.jobs[m->u.welcome.job].secret, sizeof m->u.welcome.secret);
       break;
     case SML_CTL_START:
-      LINE("c%u<START e%u; ", conn, m->u.start.epoch);
+      LINE("c%u<START e%u; ", conn, name_of(m->u.start.epoch));
       break;
     case SML_CTL_HEARTBEAT:
       w.heartbeat = m->u.heartbeat;
@@ -161,14 +187,20 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
   }
 }
 
-/* OPEN_JOB and START_JOB have a key in a keyed world, the same within an epoch. */
-static inline void take_key(const struct sml_effect *e) {
+/* OPEN_JOB and START_JOB have an epoch and a key or a secret that nothing had before: with each number that the job has
+ * in common with the last epoch, who was told of that one knows more of this one than he should. */
+static inline void take_epoch(const struct sml_effect *e) {
+  const bool has_secret = !is_keyed && w.options.packet_lanes == 0;
+  assert_int_equal(name_of(e->epoch), e->epoch); /* a new one */
   assert_int_equal(e->key != NULL, is_keyed);
-  if (!e->key) return;
-  if (e->kind == SML_EFFECT_START_JOB && w.jobs[e->job].epoch == e->epoch) {
-    assert_memory_equal(e->key, &w.jobs[e->job].key, sizeof *e->key);
+  if (e->key) assert_memory_not_equal(e->key, &w.jobs[e->job].key, sizeof *e->key);
+  if (e->key) w.jobs[e->job].key = *e->key;
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_int_equal(e->secret[i] != 0, has_secret);
+    if (has_secret) assert_true(e->secret[i] != w.jobs[e->job].secret[i]);
+    w.jobs[e->job].secret[i] = e->secret[i];
   }
-  w.jobs[e->job].key = *e->key;
+  w.jobs[e->job].epoch = e->epoch;
 }
 
 static inline void expect_consistent(void) {
@@ -178,6 +210,7 @@ static inline void expect_consistent(void) {
 
 static inline void take_effects(void) {
   const struct sml_effect *e;
+  uint32_t name;
   w.line[0] = w.notes[0] = 0;
   while ((e = sml_registry_next_effect(w.r))) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
@@ -203,10 +236,10 @@ static inline void take_effects(void) {
       case SML_EFFECT_OPEN_JOB:
         assert_false(w.jobs[e->job].is_open);
         w.jobs[e->job].is_open = true;
-        w.jobs[e->job].epoch = e->epoch;
         w.jobs[e->job].world_size = e->world_size;
-        take_key(e);
-        LINE("open j%u e%u n%u; ", e->job, e->epoch, e->world_size);
+        take_epoch(e);
+        name_epoch(e->epoch, w.next_name++);
+        LINE("open j%u e%u n%u; ", e->job, name_of(e->epoch), e->world_size);
         break;
       case SML_EFFECT_EXPECT_HELLO:
         LINE("expect j%u r%u; ", e->job, e->rank);
@@ -215,16 +248,13 @@ static inline void take_effects(void) {
         LINE("forget j%u r%u; ", e->job, e->rank);
         break;
       case SML_EFFECT_START_JOB:
-        assert_true(!w.jobs[e->job].is_started || w.jobs[e->job].epoch != e->epoch);
-        if (is_keyed && w.jobs[e->job].epoch != e->epoch) {
-          assert_memory_not_equal(e->key, &w.jobs[e->job].key, sizeof *e->key);
-        }
-        take_key(e);
-        w.jobs[e->job].epoch = e->epoch;
+        name = w.jobs[e->job].is_started ? w.next_name++ : name_of(w.jobs[e->job].epoch);
+        take_epoch(e);
+        name_epoch(e->epoch, name);
         check_start(e->job, &e->message->u.start);
         w.jobs[e->job].start = e->message->u.start;
         w.jobs[e->job].is_started = true;
-        LINE("start j%u e%u; ", e->job, e->epoch);
+        LINE("start j%u e%u; ", e->job, name);
         break;
       case SML_EFFECT_DEPART:
         LINE("depart j%u r%u; ", e->job, e->rank);
@@ -240,7 +270,7 @@ static inline void take_effects(void) {
         LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes);
         break;
       case SML_EFFECT_REPORT:
-        LINE("c%u report j%u e%u; ", e->conn, e->job, e->epoch);
+        LINE("c%u report j%u e%u; ", e->conn, e->job, name_of(e->epoch));
         break;
     }
   }
@@ -319,7 +349,7 @@ static inline void probed(uint32_t conn, uint32_t datagram_bytes) {
   said(conn, &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed.datagram_bytes = datagram_bytes});
 }
 static inline void want_epoch(uint32_t conn, uint32_t epoch) {
-  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = epoch});
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = epoch_of(epoch)});
 }
 static inline void goodbye(uint32_t conn) {
   said(conn, &(struct sml_ctl_message){.kind = SML_CTL_GOODBYE});

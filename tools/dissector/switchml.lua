@@ -191,7 +191,7 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 -- ---- the control connection ----
 
 local CONTROL_MAGIC = 0x534d4c31
-local CONTROL_VERSION = 2
+local CONTROL_VERSION = 3
 local CONTROL_HEADER_BYTES = 12
 local CONTROL_TAG_BYTES = 8
 local CONTROL_TAGGED = 0x8000
@@ -226,13 +226,13 @@ local bodies = {
     {"combining", 32}, {"shard", 32}, {"shards", 32}},
   -- WELCOME
   [2] = {{"job", 16}, {"epoch", 32}, {"nonce", 64}, {"lanes", 32}, {"data_port", 16, "lanes"}, {"salt", 128},
-    {"group", 128}, {"group_port", 16}},
+    {"group", 128}, {"group_port", 16}, {"secret", 128}},
   -- PROBED
   [3] = {{"datagram_bytes", 32}, {"rtt", 64}, {"hearing", 32}},
   -- START
   [4] = {{"epoch", 32}, {"lanes", 32}, {"chunk_bytes", 32}, {"slots", 32}, {"slot_base", 16, "lanes"},
     {"first_phase", 32}, {"first_chunk", 32}, {"features", 32}, {"rtt", 64}, {"slots_why", 32},
-    {"first_operation", 64}, {"multicast", 32}, {"one_host", 32}, {"ranks", 32}, {"contributor", 16, "ranks"}},
+    {"first_operation", 64}, {"multicast", 32}, {"one_host", 32}, {"secret", 128}, {"ranks", 32}, {"contributor", 16, "ranks"}},
   -- HEARTBEAT
   [5] = {{"submitted", 64}, {"completed", 64}},
   -- EPOCH
