@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "base/test_skip.h"
+
 static char directory[] = "/tmp/sml-keys-XXXXXX";
 static char path[64];
 static const char good[] = "# ours\nalice 000102030405060708090a0b0c0d0e0f\n";
@@ -75,6 +77,26 @@ static void test_permissions(void **state) {
   unlink(path);
 }
 
+static void test_owner(void **state) {
+  (void)state;
+  if (geteuid() != 0) SKIP_TEST("only root gives files away");
+  char error[512];
+  uint32_t num_keys;
+  struct sml_key_entry *keys = NULL;
+  write_file(good, strlen(good), 0600);
+  assert_int_equal(chown(path, 4711, (gid_t)-1), 0);
+  expect_error(
+      "key file %s is not used: it is another user's, who may read and change it: run chown on it, and make new keys");
+  /* Whoever it belongs to may use it. Root's is used by all who can read it, as a service manager hands it out. */
+  assert_int_equal(chmod(directory, 0711), 0);
+  assert_int_equal(seteuid(4711), 0);
+  keys = sml_keys_read(path, &num_keys, error, sizeof error);
+  assert_int_equal(seteuid(0), 0);
+  assert_non_null(keys);
+  sml_keys_free(keys, num_keys);
+  unlink(path);
+}
+
 static void test_no_file(void **state) {
   (void)state;
   expect_error("cannot read key file %s: No such file or directory");
@@ -109,8 +131,8 @@ static void test_bad_lines_and_sizes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_good_file),           cmocka_unit_test(test_permissions),
-      cmocka_unit_test(test_no_file),             cmocka_unit_test(test_other_kinds),
-      cmocka_unit_test(test_bad_lines_and_sizes),
+      cmocka_unit_test(test_owner),               cmocka_unit_test(test_no_file),
+      cmocka_unit_test(test_other_kinds),         cmocka_unit_test(test_bad_lines_and_sizes),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
