@@ -171,6 +171,30 @@ def test_service_manager_is_told():
             assert re.match(r"RELOADING=1\nMONOTONIC_USEC=\d+\nSTATUS=", told[1]) and told[2] == told[0], told
 
 
+def test_pipe_as_configuration_keeps_nobody_waiting():
+    """Its opening would wait for a writer, on the thread that heeds signals."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "conf")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write("log-level = warning\n")
+        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0", "--config", config], stderr=subprocess.PIPE,
+                              text=True) as daemon:
+            assert "listening" in daemon.stderr.readline()
+            os.unlink(config)
+            os.mkfifo(config)
+            daemon.send_signal(signal.SIGHUP)
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                assert daemon.wait(PATIENCE_S) == 0
+            finally:
+                daemon.kill()
+            said = daemon.stderr.read()
+            assert f"cannot read {config}: it is no regular file" in said, said
+        done = subprocess.run([SWITCHMLD, "--check-config", "--config", config], stderr=subprocess.PIPE, text=True,
+                              check=False, timeout=PATIENCE_S)
+        assert done.returncode == 2 and "no regular file" in done.stderr, done
+
+
 def test_changed_configuration_is_kept():
     with Tree() as tree:
         path = tree.find("switchmld.conf")

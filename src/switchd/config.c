@@ -4,11 +4,13 @@
 #include "switchd/config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define MAX_LINES 20000u
 
@@ -81,13 +83,24 @@ static int take_line(void *user, const char *section, const char *name, const ch
   return 1;
 }
 
+/* A pipe would keep whoever waits for signals waiting for a writer. NULL: error says why. */
+static FILE *open_file(const char *path, char *error, size_t error_bytes) {
+  struct stat st;
+  FILE *file = NULL;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd >= 0 && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+    const char *what = S_ISDIR(st.st_mode) ? "a folder" : "no regular file";
+    snprintf(error, error_bytes, "cannot read %s: it is %s", path, what);
+  } else {
+    if (fd >= 0) file = fdopen(fd, "r");
+    if (!file) snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
+  }
+  if (!file && fd >= 0) close(fd);
+  return file;
+}
+
 /* False: error says why. */
 static bool read_all(struct reader *r, const char *path, char *error, size_t error_bytes) {
-  struct stat st;
-  if (fstat(fileno(r->file), &st) == 0 && S_ISDIR(st.st_mode)) {
-    snprintf(error, error_bytes, "cannot read %s: it is a folder", path);
-    return false;
-  }
   const int bad_line = ini_parse_stream(next_line, r, take_line, r);
   if (ferror(r->file)) {
     snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
@@ -102,9 +115,9 @@ static bool read_all(struct reader *r, const char *path, char *error, size_t err
 }
 
 struct sml_config *sml_config_read(const char *path, char *error, size_t error_bytes) {
-  struct reader r = {.file = fopen(path, "re"), .config = calloc(1, sizeof *r.config)};
+  struct reader r = {.file = open_file(path, error, error_bytes), .config = calloc(1, sizeof *r.config)};
+  if (r.file && !r.config) snprintf(error, error_bytes, "cannot read %s: out of memory", path);
   if (!r.file || !r.config) {
-    snprintf(error, error_bytes, "cannot read %s: %s", path, strerror(errno));
     if (r.file) fclose(r.file);
     free(r.config);
     return NULL;
