@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -382,6 +383,16 @@ static void put_name(char *name, size_t name_bytes, const char *path, const char
   snprintf(name, name_bytes, "%.*s%s%s%s", (int)(dot - path), path, part[0] != 0 ? "-" : "", part, dot);
 }
 
+/* A new file instead of the one that is there: what comes over the network must not go through a link to a file of
+ * this user's choice, or into one that somebody else has open. */
+static int open_new(struct pcap *p) {
+  struct stat st;
+  if (lstat(p->path, &st) == 0 && !S_ISREG(st.st_mode)) return S_ISLNK(st.st_mode) ? -ELOOP : -EEXIST;
+  if (unlink(p->path) != 0 && errno != ENOENT) return -errno;
+  p->fd = open(p->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  return p->fd >= 0 ? 0 : -errno;
+}
+
 static int open_file(struct pcap *p, const struct sml_pcap_options *o) {
   const size_t path_bytes = strlen(o->path) + 64;
   char part[48];
@@ -390,8 +401,7 @@ static int open_file(struct pcap *p, const struct sml_pcap_options *o) {
   if (!o->is_shared_name) {
     snprintf(part, sizeof part, "lane%u", o->lane);
     put_name(p->path, path_bytes, o->path, o->lane > 0 ? part : "");
-    p->fd = open(p->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    return p->fd >= 0 ? 0 : -errno;
+    return open_new(p);
   }
   for (uint32_t k = 0; k < MAX_NAMES; k++) {
     const int used = snprintf(part, sizeof part, "%ld", (long)getpid());
@@ -414,7 +424,8 @@ int sml_pcap_wrap(struct sml_netio *inner, const struct sml_pcap_options *option
     if (p->buffer != NULL) error = open_file(p, options);
   }
   if (error != 0) {
-    snprintf(error_out, error_bytes, "cannot capture packets to %s: %s", options->path, strerror(-error));
+    snprintf(error_out, error_bytes, "cannot capture packets to %s: %s", options->path,
+             error == -ELOOP ? "a link is there, and is not followed" : strerror(-error));
     if (p != NULL) free(p->buffer);
     if (p != NULL) free(p->path);
     free(p);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <signal.h>
 #include <unistd.h>
@@ -234,6 +235,38 @@ static void processes_do_not_share_a_file(void **state) {
   sml_mem_hub_destroy(hub);
 }
 
+/* A capture is written by a daemon, perhaps root's, at a name that others may know. */
+static void no_file_of_others_is_written_to(void **state) {
+  (void)state;
+  char path[96], victim[96], error[256];
+  static uint8_t bytes[65536];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/capture", folder);
+  snprintf(victim, sizeof victim, "%s/victim", folder);
+  struct sml_mem_hub *hub = sml_mem_hub_create();
+  struct sml_netio *inner = sml_mem_open(hub, 64, 9000), *io;
+  const struct sml_pcap_options options = {.path = path};
+  int fd = open(victim, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  assert_int_equal(write(fd, "precious", 8), 8);
+  close(fd);
+  assert_int_equal(symlink(victim, path), 0);
+  assert_true(sml_pcap_wrap(inner, &options, &io, error, sizeof error) < 0);
+  assert_non_null(strstr(error, "a link is there, and is not followed"));
+  unlink(path);
+  assert_int_equal(mkfifo(path, 0600), 0); /* whose opening would wait for a reader */
+  assert_true(sml_pcap_wrap(inner, &options, &io, error, sizeof error) < 0);
+  unlink(path);
+  assert_int_equal(link(victim, path), 0); /* a second name of theirs becomes a file of ours */
+  assert_int_equal(sml_pcap_wrap(inner, &options, &io, error, sizeof error), 0);
+  io->ops->close(io);
+  assert_int_equal(read_file(victim, bytes, sizeof bytes), 8);
+  assert_int_equal(stat(path, &st), 0);
+  assert_true((st.st_mode & 07777) == 0600 && st.st_nlink == 1);
+  unlink(path);
+  unlink(victim);
+  sml_mem_hub_destroy(hub);
+}
+
 int main(void) {
   if (mkdtemp(folder) == NULL) return 1;
   const struct CMUnitTest tests[] = {
@@ -242,6 +275,7 @@ int main(void) {
       cmocka_unit_test(a_full_file_ends_the_capture_with_a_word),
       cmocka_unit_test(a_full_disk_leaves_whole_blocks),
       cmocka_unit_test(processes_do_not_share_a_file),
+      cmocka_unit_test(no_file_of_others_is_written_to),
   };
   const int num_failed = cmocka_run_group_tests(tests, NULL, NULL);
   rmdir(folder);
