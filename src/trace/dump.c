@@ -186,8 +186,8 @@ int sml_trace_write(const struct sml_trace_dump *d, const char *path, char *erro
   const int path_bytes = snprintf(temporary, sizeof temporary, "%s.%ld.new", path, (long)getpid());
   if ((size_t)path_bytes >= sizeof temporary) error = -ENAMETOOLONG;
   if (error == 0) (void)unlink(temporary); /* of a process of this number that was killed at it */
-  /* Not through a link that somebody put there; and others may look at it only as the umask says. */
-  if (error == 0 && (fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) < 0) error = -errno;
+  /* Not through a link that somebody put there; and it tells addresses and names of jobs, which are nobody else's. */
+  if (error == 0 && (fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0) error = -errno;
   if (error == 0) error = write_all(fd, d);
   if (fd >= 0 && close(fd) != 0 && error == 0) error = -errno;
   if (error == 0 && rename(temporary, path) != 0) error = -errno;

@@ -46,6 +46,7 @@ static void fill(struct sml_trace_dump *dump) {
 }
 
 static int set_up(void **state) {
+  umask(0); /* whatever it is: nobody else reads them */
   struct written *w = calloc(1, sizeof *w);
   snprintf(w->folder, sizeof w->folder, "%s", "/tmp/sml-dump-test-XXXXXX");
   assert_non_null(mkdtemp(w->folder));
@@ -56,6 +57,9 @@ static int set_up(void **state) {
   assert_int_equal(sml_trace_write(&dump, w->path, error, sizeof error), 0);
   assert_string_equal(error, "");
   sml_trace_clear(&dump);
+  struct stat st;
+  assert_int_equal(stat(w->path, &st), 0);
+  assert_int_equal(st.st_mode & 07777, 0600);
   const int fd = open(w->path, O_RDONLY | O_CLOEXEC);
   w->num_bytes = (size_t)read(fd, w->bytes, sizeof w->bytes);
   close(fd);
