@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "aggd/snapshot.h"
 #include "dataplane/bmv2.h"
 #include "dataplane/dpdk.h"
 #include "dataplane/tofino.h"
@@ -18,6 +19,7 @@
 #include "switchd/trace_files.h"
 
 #define SWITCH_SLOTS 2048u /* unless asked for: those of p4/ */
+#define IDLE_NS (3600 * SML_NS_PER_S) /* between looks that nobody wants */
 #define ERROR_BYTES 4608u /* a path and a sentence */
 
 struct daemon {
@@ -231,11 +233,35 @@ static void reload(struct daemon *d) {
   tell_manager(d, "READY=1");
 }
 
+/* Says that the daemon is alive if its control thread is: that answers who asks for a snapshot, or does not within a
+ * second. This thread only waits for signals. */
+static void feed_watchdog(struct daemon *d) {
+  struct sml_snapshot *snapshot = sml_aggd_snapshot(d->aggd);
+  if (snapshot) (void)sml_notify("WATCHDOG=1");
+  else sml_log_event(SML_LOG_WARNING, "control_thread_stuck", NULL, 0, "the service manager is not told of life");
+  sml_snapshot_release(snapshot);
+}
+
+/* The next signal; 0: none until then. */
+static int await_signal(const sigset_t *awaited_signals, uint64_t until_ns) {
+  const uint64_t now_ns = sml_clock_ns(), patience_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+  const struct timespec patience = {.tv_sec = (time_t)(patience_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(patience_ns % SML_NS_PER_S)};
+  const int number = sigtimedwait(awaited_signals, NULL, &patience);
+  return number > 0 ? number : 0;
+}
+
 /* Until a signal that ends the daemon, which comes back. */
 static int serve(struct daemon *d, const sigset_t *awaited_signals) {
+  const uint64_t watchdog_ns = sml_notify_watchdog_ns(), period_ns = watchdog_ns > 0 ? watchdog_ns : IDLE_NS;
+  uint64_t feed_at_ns = sml_clock_ns();
   for (;;) {
-    int number = 0;
-    if (sigwait(awaited_signals, &number) != 0) continue;
+    const int number = await_signal(awaited_signals, feed_at_ns);
+    if (sml_clock_ns() >= feed_at_ns) {
+      if (watchdog_ns > 0) feed_watchdog(d);
+      feed_at_ns = sml_clock_ns() + period_ns;
+    }
+    if (number == 0) continue;
     if (number == SIGUSR1) sml_trace_files_on_signal(&d->trace_files, d->aggd);
     else if (number == SIGHUP && has_files_to_read(d)) reload(d);
     else return number;

@@ -26,3 +26,17 @@ bool sml_notify(const char *text) {
   close(fd);
   return is_sent;
 }
+
+static uint64_t number_of(const char *variable) {
+  const char *text = getenv(variable);
+  char *end = NULL;
+  const uint64_t value = text != NULL && text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
+  return end != NULL && *end == 0 ? value : 0;
+}
+
+uint64_t sml_notify_watchdog_ns(void) {
+  const uint64_t us = number_of("WATCHDOG_USEC");
+  if (us == 0 || us > UINT64_C(3600) * 1000 * 1000) return 0; /* an hour is no watch */
+  const bool is_for_us = getenv("WATCHDOG_PID") == NULL || number_of("WATCHDOG_PID") == (uint64_t)getpid();
+  return is_for_us ? us * 1000 / 3 : 0;
+}

@@ -5,9 +5,14 @@
 #define SML_SWITCHD_NOTIFY_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Sends `text`, lines such as "READY=1\nSTATUS=...", to the socket that NOTIFY_SOCKET names: a path, or an abstract
  * name that begins with '@'. True: sent, or nobody asked to be told. Never blocks. */
 bool sml_notify(const char *text);
+
+/* How often the service manager wants to hear WATCHDOG=1: a third of its patience, as sd_watchdog_enabled(3) has it.
+ * 0: never. */
+uint64_t sml_notify_watchdog_ns(void);
 
 #endif
