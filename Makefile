@@ -31,7 +31,7 @@ help:
 	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build'
 	@echo 'make check-asan    only the ASan + UBSan part of it'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
-	@echo 'make check-clang   build everything with clang'
+	@echo 'make check-clang   build everything with clang, run single layers with its UBSan'
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'

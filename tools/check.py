@@ -3,10 +3,10 @@
 """check.py [--once] SUITE... [-- MESON TEST ARGUMENTS]: builds and runs the tests of each suite in its own build
 directory, and closes with one line: `N passed, M failed, K skipped`.
 
-Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of
-threaded code), clang (build only), valgrind (memcheck over the C tests of single layers and the library),
-neon (cross-built for AArch64, the tests of numbers under qemu), soak (the long randomized tests). What is counted are the single tests inside each program, as its TAP
-output names them.
+Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of threaded
+code), clang (all is built; the tests of single layers with its UndefinedBehaviorSanitizer), valgrind (memcheck over the
+C tests of single layers and the library), neon (cross-built for AArch64, the tests of numbers under qemu), soak (the
+long randomized tests). What is counted are the single tests inside each program, as its TAP output names them.
 
 Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
 word (not by a sanitizer's report, a crash or the time limit), they are run again, one at a time: that tells a fault
@@ -38,7 +38,10 @@ SUITES = {
     "tsan": ("build-tsan", ["-Db_sanitize=thread", "-Db_lundef=false"], None,
              ["--no-suite", "nosan", "--no-suite", "notsan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
               "--timeout-multiplier", "6"]),
-    "clang": ("build-clang", ["--optimization=0"], "clang", None), # its warnings need no optimizer
+    # its warnings need no optimizer; its UndefinedBehaviorSanitizer sees what that of gcc does not
+    "clang": ("build-clang", ["--optimization=0", "-Db_sanitize=undefined", "-Db_lundef=false"], "clang",
+              ["--no-suite", "slow", "--no-suite", "soak", "--timeout-multiplier", "4"]
+              + [f"--suite={layer}" for layer in ["base", "core", "trace", "quant", "netio", "fuzz"]]),
     "valgrind": ("build", [], None,
                  ["--no-suite", "nosan", "--no-suite", "notsan", "--no-suite", "slow", "--timeout-multiplier", "20",
                   "--wrap", MEMCHECK]

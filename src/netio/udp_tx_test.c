@@ -293,7 +293,9 @@ static void test_room(void **state) {
     uint32_t frame_bytes, max_frames;
   } rows[] = {{0, 0},     {1, 64},    {1023, 64}, {1024, 63}, {1472, 44},     {8960, 7},
               {32753, 2}, {32754, 1}, {65507, 1}, {65508, 0}, {UINT32_MAX, 0}};
+  uint8_t buffer[1]; /* nothing is written */
   memset(&udp, 0, sizeof udp);
+  udp.tx.buffer = buffer;
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     struct sml_tx_burst burst;
     sml_udp_tx_reserve(&udp.io, rows[i].frame_bytes, &burst);
