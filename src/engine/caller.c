@@ -15,9 +15,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 #include "engine/engine.h"
 
@@ -122,31 +119,6 @@ void sml_engine_thread_end_turn(struct sml_engine_thread *t) {
 
 /* ---- callers ---- */
 
-/* Ours and theirs may differ: frameworks set flush-to-zero. */
-static uint64_t take_float_mode(void) {
-#if defined(__SSE__)
-  const uint64_t before = _mm_getcsr();
-  _mm_setcsr(0x1f80);
-  return before;
-#elif defined(__aarch64__)
-  uint64_t before;
-  __asm__ volatile("mrs %0, fpcr\n\tmsr fpcr, xzr" : "=&r"(before));
-  return before;
-#else
-  return 0;
-#endif
-}
-
-static void give_float_mode(uint64_t before) {
-#if defined(__SSE__)
-  _mm_setcsr((unsigned)before);
-#elif defined(__aarch64__)
-  __asm__ volatile("msr fpcr, %0" ::"r"(before));
-#else
-  (void)before;
-#endif
-}
-
 static void end_call(struct sml_engine_thread *t, bool leaves_work) {
   (void)atomic_fetch_add(&t->num_calls, 1);
   atomic_store(&t->runner, SML_RUNNER_NONE);
@@ -155,10 +127,8 @@ static void end_call(struct sml_engine_thread *t, bool leaves_work) {
 
 bool sml_engine_thread_try_run(struct sml_engine_thread *t) {
   if (!try_take(t, SML_RUNNER_CALLER)) return false;
-  const uint64_t float_mode = take_float_mode();
   const uint64_t deadline_ns = t->run_once(t->engine, sml_clock_ns());
   t->passed_ns = sml_clock_ns();
-  give_float_mode(float_mode);
   end_call(t, deadline_ns != SML_NEVER);
   return true;
 }
@@ -182,7 +152,6 @@ static bool should_settle(struct sml_engine_thread *t, uint64_t now_ns) {
 void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(const void *argument),
                              const void *argument, uint64_t deadline_ns) {
   if (!try_take(t, SML_RUNNER_CALLER)) return;
-  const uint64_t float_mode = take_float_mode();
   uint64_t now_ns = sml_clock_ns(), spin_from_ns = now_ns, seen_frames = t->io->stats.rx_frames;
   uint64_t next_ns;
   if (t->spin_ns > 0 && now_ns - t->passed_ns < RECENT_NS) now_ns = yield(t, now_ns);
@@ -200,6 +169,5 @@ void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(cons
     t->io->ops->wait(t->io, sml_min_u64(next_ns, deadline_ns) - sml_min_u64(now_ns, deadline_ns));
     now_ns = sml_clock_ns();
   }
-  give_float_mode(float_mode);
   end_call(t, next_ns != SML_NEVER);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Small operations, whose callers run the engine: whoever waits, or nobody, they go on. */
+#include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -151,10 +152,39 @@ static void all_ways_of_polling(void **state) {
   }
 }
 
+/* Whoever calls runs the engine, and may round another way: the kernels see to it themselves (src/quant). */
+static const int rounding_modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+static void round_otherwise(struct rank *r) {
+  float sums[SML_ARRAY_LEN(rounding_modes)][NUM_ELEMS];
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(rounding_modes); i++) {
+    float x[NUM_ELEMS];
+    for (size_t k = 0; k < NUM_ELEMS; k++) x[k] = (float)(k + r->rank + 1) / 7;
+    (void)fesetround(rounding_modes[i]);
+    const sml_status status = allreduce(r, x, sums[i], NUM_ELEMS, SML_FLOAT32, SML_SUM);
+    const int mode = fegetround();
+    (void)fesetround(FE_TONEAREST);
+    CHECK(r, status == SML_OK && mode == rounding_modes[i], "mode %u: %s", i, sml_error_detail());
+    CHECK(r, memcmp(sums[i], sums[0], sizeof sums[0]) == 0, "mode %u changes the sum", i);
+  }
+}
+static void the_callers_rounding_changes_nothing(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 2; i++) {
+    struct world w;
+    world_init(&w, 2);
+    if (i == 0) assert_int_equal(setenv("SWITCHML_KERNELS", "scalar", 1), 0);
+    world_start(&w);
+    assert_int_equal(unsetenv("SWITCHML_KERNELS"), 0);
+    world_run(&w, round_otherwise);
+    world_stop(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nobody_need_wait),
       cmocka_unit_test(all_ways_of_polling),
+      cmocka_unit_test(the_callers_rounding_changes_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
