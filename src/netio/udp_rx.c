@@ -112,13 +112,7 @@ size_t sml_udp_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_
   if (max == 0) return 0;
   /* Not while frames of the last call are left: its buffers still hold them. */
   if (rx->next == rx->num_messages) receive_messages(u, max);
-  while (rx->next < rx->num_messages && num_frames < max) {
-    if ((rx->messages[rx->next].msg_hdr.msg_flags & MSG_TRUNC) != 0) {
-      u->io.stats.rx_truncated_frames++;
-      rx->next++;
-      continue;
-    }
+  while (rx->next < rx->num_messages && num_frames < max)
     num_frames += split_message(u, frames + num_frames, max - num_frames);
-  }
   return num_frames;
 }
