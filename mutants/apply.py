@@ -12,6 +12,7 @@ The list is read by blocks:
     what = the bug in one sentence
     file = src/...
     written = the test that was written for it, if one was
+    tests = names of meson tests that are tried before all others, if there are any
     - text to be found        (one line or several, without the two characters before it)
     + text in its place
 A block may have several groups of - and + lines for its file.
@@ -25,7 +26,7 @@ LIST, P4_LIST = (os.path.join(ROOT, "mutants", name) for name in ("list", "p4"))
 
 class Mutant:
     def __init__(self, name):
-        self.name, self.what, self.file, self.written = name, "", "", ""
+        self.name, self.what, self.file, self.written, self.tests = name, "", "", "", ""
         self.edits = [] # [found lines, lines in their place]
 
 
@@ -42,8 +43,8 @@ def read_list(path=LIST):
                 mutants[-1].edits[-1][line[0] == "+"].append(line[2:])
             elif " = " in line and mutants:
                 key, value = line.split(" = ", 1)
-                if key not in ("what", "file", "written"):
-                    raise SystemExit(f"{path}:{number}: '{key}' is not what, file or written")
+                if key not in ("what", "file", "written", "tests"):
+                    raise SystemExit(f"{path}:{number}: '{key}' is not what, file, written or tests")
                 setattr(mutants[-1], key, value)
             elif line and not line.startswith("#"):
                 raise SystemExit(f"{path}:{number}: neither a name, a key, nor a - or + line")

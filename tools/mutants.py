@@ -3,8 +3,8 @@
 """mutants.py [NAME...]: builds each seeded bug of mutants/list behind its build flag (-Dmutant=NAME) and
 runs the tests until one finds it. Prints which; exit status 1 if a mutant lived.
 
-Tests run in the order of SUITES, those of the layer that is changed before all others and long ones last, so the one
-named is the first that sees the bug, not the only one. A test that was written for the mutant is marked.
+Tests run in the order of SUITES, those that the list names for the mutant before all others, then those of the layer
+that is changed, and long ones last: so the one named is the first that sees the bug, not the only one. A test that was written for the mutant is marked.
 """
 import concurrent.futures
 import json
@@ -20,7 +20,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "mutants"))
 import apply # noqa: E402  pylint: disable=wrong-import-position
 
-SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "host", "engine", "sim", "aggd", "lib", "netio"]
+SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "host", "engine", "sim", "aggd", "lib", "netio", "dataplane",
+          "pipeline", "cli", "mpi"]
 TEST_ENV = {"SWITCHML_CHECK": "1", "SWITCHML_SHARED_MEMORY": "0"} # as meson test has it
 NUM_BUILDS = min(2, os.cpu_count() or 1)
 TIMEOUT_S = 300 # far more than any test takes, on a busy machine too: "did not end" must be the mutant's doing
@@ -101,7 +102,9 @@ class Baseline:
 def kill(build, baseline, mutant):
     started = time.monotonic()
     build.select(mutant.name)
-    for test in build.tests(os.path.basename(os.path.dirname(mutant.file))):
+    named = mutant.tests.split()
+    tests = build.tests(os.path.basename(os.path.dirname(mutant.file)))
+    for test in sorted(tests, key=lambda test: test["name"] not in named):
         failed = build.run(test)
         if failed is not None and baseline.passes(test["name"]):
             is_written = mutant.written and mutant.written in f"{test['name']}: {failed}"
