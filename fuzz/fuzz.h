@@ -25,6 +25,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes);
     CHECK(problem == NULL, "%s", problem);    \
   } while (0)
 
+/* A live state machine's state is looked at after every step in a replay (fuzz/main.c), after every few and the last
+ * one with libFuzzer: there most of the time would go into that. */
+#ifndef FUZZ_CHECK_STEPS
+#define FUZZ_CHECK_STEPS 1u
+#endif
+static inline bool fuzz_is_due(uint32_t step) {
+  return step % FUZZ_CHECK_STEPS == 0;
+}
+
 struct fuzz_input {
   const uint8_t *at, *end;
 };

@@ -144,6 +144,7 @@ def programs():
     yield "worker", "ints", b"\4\1" + b"\0\0\x10" + (b"\x64" + b"\xc8\0\0\xc8\1\0") * 30
     yield "worker", "floats", b"\x14\1" + b"\0\1\x40" + (b"\x64" + b"\xc8\0\0\xc8\1\0") * 30
     yield "worker", "pending", b"\4\1" + b"\0\0\x10\x64" + b"\xc8\0\x14\xff\xff\xff\xff\xff\xff\xff\xff\x64" * 8
+    yield "worker", "pending_turned_result", bytes.fromhex("2c000003003ecd88ad88a2")
     yield "channel", "talk", b"\0\1\2" + bytes([11, 0, 7, 10, 1, 9]) * 20
     for trouble in (1, 2, 3):
         yield "channel", f"trouble_{trouble}", bytes([trouble, 1, 2]) + bytes([11, 0, 7, 10, 1, 9]) * 4
