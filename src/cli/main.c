@@ -7,6 +7,7 @@
 #include "cli/bench.h"
 #include "cli/conform.h"
 #include "cli/doctor.h"
+#include "cli/genkey.h"
 #include "cli/status.h"
 #include "cli/trace.h"
 #include "cli/training.h"
@@ -27,10 +28,11 @@ static const struct command {
 } commands[] = {{"bench", run_bench},
                 {"conform", sml_conform_run},
                 {"doctor", sml_doctor_run},
+                {"genkey", sml_genkey_run},
                 {"status", sml_status_run},
                 {"top", sml_top_run},
                 {"trace", sml_trace_main}};
-#define COMMAND_NAMES "bench, conform, doctor, status, top, trace"
+#define COMMAND_NAMES "bench, conform, doctor, genkey, status, top, trace"
 
 struct command_line {
   const struct command *command;
@@ -44,6 +46,7 @@ static const char doc[] =
     "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks\n"
     "  conform  does an aggregator answer each packet as the protocol says?\n"
     "  doctor   what keeps this host from summing, or makes it slow\n"
+    "  genkey   make a key, for a key file\n"
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"
     "  trace    show what flight recorders have kept\n\n"
