@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SwitchML side of one group: its job, its calls in order, and who completes them.
 
-A call that Python code waits for is completed by the thread that waits, with no hand-over to another. A call with a
-future (DDP's, or one whose get_future() was asked for) is completed by a thread of the group, and so is one that
-nobody has waited for in some time. Whoever completes a call first completes those before it.
+A call that torch waits for at once is completed by the thread that waits, with no hand-over to another. Any other has
+a promise, and is completed by a thread of the group, if no wait of Python code comes first. Whoever completes a call
+first completes those before it. Collectives that Gloo does stand among the calls as steps, and begin in their turn.
 """
 import collections
 import ctypes
 import json
 import os
 import secrets
+import threading
 import time
 import warnings
 
@@ -39,6 +40,9 @@ def is_eligible(tensors, is_sum, is_average, has_float64):
             and (first is not torch.float64 or has_float64)
             and all(tensor.dtype == first and tensor.layout == torch.strided
                     and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
+
+
+_of_group = threading.local()  # is_me: the Offload that this thread is of
 
 
 class _Part:
@@ -93,6 +97,24 @@ class _Call:
             self.promise.end(self.error)
 
 
+class _Step:
+    """A collective that Gloo does, behind calls that have not ended."""
+    num_called = 0
+
+    def __init__(self, begin, finisher, promise):
+        self.begin, self.finisher, self.promise = begin, finisher, promise
+        self.error, self.is_ended, self.uses_gloo = None, False, True
+
+    def take(self):
+        """Its turn has come; the finisher ends the promise."""
+        work, finish, _ = self.begin()
+        self.finisher.add(work, finish, self.promise)
+
+    def end_promise(self):
+        if self.error is not None:
+            self.promise.end(self.error)
+
+
 class _Edge:
     """Among the calls: a range of coalesced ones begins or ends here."""
 
@@ -115,6 +137,8 @@ class Offload(Thread):
         self.library, self.job = None, None
         self.has_joined = False               # or failed to, which self.error or a Gloo group then says
         self.is_completing = False            # some thread completes the oldest call
+        self.num_attending = 0                # threads of the group that are not in a callback
+        self.stand_ins = []                   # those beside the first one
         self.num_waiters, self.num_promises, self.num_in_flight = 0, 0, 0
         self.num_calls = 0
         self.is_asleep, self.seen, self.num_seen = False, None, 0  # the thread; when it last looked: the oldest call, all
@@ -124,14 +148,31 @@ class Offload(Thread):
         self.last_stats = {}
 
     def submit(self, tensors, is_average, is_waited_for=False):
-        """A call on tensors of one type. is_waited_for: by Python code, through the Work that this returns, else the
-        Work is one that C++ may hold."""
+        """A call on tensors of one type. is_waited_for: at once, by torch's Python code."""
         call = self._call(tensors, is_average, is_waited_for, tensors)
-        return CallWork(call) if is_waited_for else call.promise.work(lambda: self.hasten(call))
+        if is_waited_for:
+            return CallWork(call)
+
+        def wait_for(timeout_s):
+            self.wait_for(call, timeout_s)
+            call.join_streams()
+        return call.promise.work(wait_for)
 
     def submit_for_future(self, tensors, is_average, result):
         """The future alone, which has `result` in the end."""
         return self._call(tensors, is_average, False, result).promise.future
+
+    def put_behind(self, begin, result, finisher):
+        """A collective that Gloo does: begin() is called when the calls so far have ended, and returns Gloo's Work and
+        what the finisher does after it."""
+        step = _Step(begin, finisher, Promise(result))
+        with self.changed:
+            self.raise_if_failed()
+            self.calls.append(step)
+            self.num_promises += 1
+            self._stand_in()
+            self.changed.notify_all()
+        return step.promise.work()
 
     def _call(self, tensors, is_average, is_waited_for, result):
         call = _Call(self, tensors, is_average, result)
@@ -150,21 +191,11 @@ class Offload(Thread):
                 self.start()
             if not is_waited_for:
                 self.num_promises += 1
+                self._stand_in()
                 self.changed.notify_all()
             elif self.is_asleep or self.unsubmitted:
                 self.changed.notify_all()
         return call
-
-    def future_of(self, call):
-        with self.changed:
-            if call.promise is None:
-                call.promise = Promise(call.result, call.devices())
-                if call.is_ended:
-                    call.end_promise()
-                else:
-                    self.num_promises += 1
-                    self.changed.notify_all()
-        return call.promise.future
 
     def coalesce(self, is_begin):
         """From here on calls share packets, or no longer. On all ranks alike, as the calls."""
@@ -186,6 +217,13 @@ class Offload(Thread):
         if os.getpid() == self.pid:
             self.coalesce(False)
         super().close()
+
+    def join(self, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        for thread in self.stand_ins:
+            thread.join(max(deadline - time.monotonic(), 0.001))
+        has_ended = super().join(deadline - time.monotonic())
+        return has_ended and not any(thread.is_alive() for thread in self.stand_ins)
 
     def raise_if_failed(self):
         if self.error is not None:
@@ -304,22 +342,33 @@ class Offload(Thread):
             if deadline is not None and not call.is_ended and time.monotonic() >= deadline:
                 raise SwitchMLError(f"the call has not ended within the {timeout_s:g} s of this wait", "timed out")
 
-    def poll(self, call):
-        """Whether the call has ended; completes what has, without waiting."""
-        try:
-            self.wait_for(call, 0)
-        except SwitchMLError:
-            pass
-        return call.is_ended
+    def wait_for_all(self):
+        while self.calls:
+            self.wait_for(self.calls[-1])
 
     def _run(self):
+        _of_group.is_me = self
         self._join()
         with self.changed:
             self.has_joined = True
+            self.num_attending += 1
             self.changed.notify_all()
         while self._attend():
             pass
         self._leave()
+
+    def _stand_in(self):
+        """A callback runs on the thread that completed its call, and may wait for a later one: so another thread attends
+        meanwhile, which stays. With self.changed held."""
+        if self.has_joined and self.num_attending == 0 and self.calls:
+            self.num_attending += 1
+            self.stand_ins.append(threading.Thread(target=self._attend_too, name="switchml", daemon=True))
+            self.stand_ins[-1].start()
+
+    def _attend_too(self):
+        _of_group.is_me = self
+        while self._attend():
+            pass
 
     def _attend(self):
         """Completes the oldest call if that is this thread's to do. False: it is time to end."""
@@ -356,7 +405,19 @@ class Offload(Thread):
                 if self.num_waiters or self.num_promises or self.is_closing:
                     self.changed.notify_all()
         if has_ended and call.promise is not None:
+            self._end_promise(call)
+
+    def _end_promise(self, call):
+        """What was added to the future runs now, and may take its time."""
+        is_attendant = getattr(_of_group, "is_me", None) is self
+        with self.changed:
+            self.num_attending -= is_attendant
+            self._stand_in()
+        try:
             call.end_promise()
+        finally:
+            with self.changed:
+                self.num_attending += is_attendant
 
     def _forget(self, call):
         """It has ended. With self.changed held."""
@@ -366,19 +427,29 @@ class Offload(Thread):
                 pass
         if call.num_called > 0:
             self.num_in_flight -= 1
+        if call.promise is not None:
+            self.num_promises -= 1
+        if not isinstance(call, _Step):
+            self._count(call)
+        call.is_ended = True
+        if self.job is not None and self.unsubmitted:
+            self._submit_ready()
+
+    def _count(self, call):
         if call.error is not None:
             self.error = self.error or call.error
             self.counters["failed_calls"] += 1
         else:
             self.counters["fallback_calls" if call.uses_gloo or self.job is None else "offloaded_calls"] += 1
         if call.promise is not None:
-            self.num_promises -= 1
-        call.is_ended = True
-        if self.job is not None and self.unsubmitted:
-            self._submit_ready()
+            call.promise.error, call.promise.has_ended = call.error, True
 
     def _finish(self, call, deadline):
         """False: the deadline came first."""
+        if isinstance(call, _Step):
+            self.raise_if_failed()
+            call.take()
+            return True
         if self.error is not None and call.error is None and call.num_called == 0:
             call.error = self.error
         if call.error is None and (call.uses_gloo or self.job is None):

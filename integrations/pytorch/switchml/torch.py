@@ -18,8 +18,8 @@ Environment
   SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it;
                        SWITCHML_RETRY, _CHECK, _KEY_FILE, _KEY_NAME, _SHARED_MEMORY: see README.md
 
-A group joins its job at its first eligible call. Submission returns at once. Callbacks added to a call's future run
-on the thread that completes the call: they must not wait for a later one of the same group.
+A group joins its job at its first eligible call. Submission returns at once. A collective that goes through Gloo
+begins when the calls before it have ended. Callbacks added to a call's future may wait for later calls.
 
 For DistributedDataParallel over another backend: DDPHookState, ddp_hook.
 """
@@ -40,15 +40,19 @@ from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload, is_eligible  # noqa: E402
 from .process import Process  # noqa: E402
 from .settings import Exchange, agree  # noqa: E402
-from .works import Finisher  # noqa: E402
+from .works import Finisher, Promise  # noqa: E402
 
 ReduceOp = dist.ReduceOp
 
 
-# torch's own functions, which do nothing with the Work that they get but hand it to Python code, or wait for it. Any
-# other caller may be C++ (DDP), whatever Python code is below it.
-_PYTHON_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
-                   for name in ("all_reduce", "all_reduce_coalesced") if hasattr(dist, name)}
+# torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
+_WAITING_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
+                    for name in ("all_reduce", "all_reduce_coalesced") if hasattr(dist, name)}
+
+
+def _is_waited_for(frame):
+    """Whether the caller waits for the Work, and gives it to nobody: not to C++ (DDP) above all."""
+    return frame.f_code in _WAITING_CALLERS and not frame.f_locals.get("async_op", True)
 
 
 class SwitchMLGroup(dist.ProcessGroup):
@@ -93,11 +97,11 @@ class SwitchMLGroup(dist.ProcessGroup):
             op, opts = op or opts, _c10d.AllreduceOptions()
             opts.reduceOp = op
         return self._allreduce("allreduce", tensors, opts or _c10d.AllreduceOptions(), len(tensors) == 1,
-                               sys._getframe(1).f_code in _PYTHON_CALLERS)
+                               _is_waited_for(sys._getframe(1)))
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self._allreduce("allreduce_coalesced", tensors, opts or _c10d.AllreduceCoalescedOptions(), True,
-                               sys._getframe(1).f_code in _PYTHON_CALLERS)
+                               _is_waited_for(sys._getframe(1)))
 
     def _allreduce(self, method, tensors, opts, is_one_each, is_waited_for):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
@@ -114,10 +118,13 @@ class SwitchMLGroup(dist.ProcessGroup):
         return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True)
 
     def _sum_in_float32(self, tensors, is_average):
-        """Of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
-        copies = [(tensor, tensor.detach().float()) for tensor in tensors]
-        work = self._inner.allreduce_coalesced([copy for _, copy in copies], _c10d.AllreduceCoalescedOptions())
-        return self._finish(work, tensors, copies, [copy for _, copy in copies], self.size() if is_average else 1)
+        """Sums of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
+        def begin():
+            copies = [(tensor, tensor.detach().float()) for tensor in tensors]
+            dense = [copy for _, copy in copies]
+            work = self._inner.allreduce_coalesced(dense, _c10d.AllreduceCoalescedOptions())
+            return work, copies, dense, self.size() if is_average else 1
+        return self._by_gloo(begin, tensors)
 
     def reduce(self, tensors, opts):
         inner = self._gloo()
@@ -126,26 +133,44 @@ class SwitchMLGroup(dist.ProcessGroup):
         return self._reduce_by_gloo(inner.reduce, list(tensors), opts, opts.rootRank == self.rank())
 
     def _reduce_by_gloo(self, method, tensors, opts, is_result_here):
-        copies, divisor = [], 1
+        divisor = 1
         if opts.reduceOp == ReduceOp.AVG:  # Gloo has no average
             opts.reduceOp, divisor = ReduceOp.SUM, self.size() if is_result_here else 1
-        dense = gloo.contiguous(tensors, copies)
-        return self._finish(method(dense, opts), tensors, copies, dense if divisor > 1 else (), divisor)
 
-    def _finish(self, work, result, copies, divided=(), divisor=1):
-        """What is left to do when Gloo is done: divide sums into averages, put copies back in place."""
-        gloo.remember([*result, *divided, *(copy for _, copy in copies)])
+        def begin():
+            copies = []
+            dense = gloo.contiguous(tensors, copies)
+            return method(dense, opts), copies, dense if divisor > 1 else (), divisor
+        return self._by_gloo(begin, tensors)
 
-        def finish():
-            for tensor in divided:
-                if divisor > 1:
-                    tensor.detach().div_(divisor)
-            for tensor, copy in copies:
-                tensor.detach().copy_(copy)
-        return self._finisher.add(work, result, finish) if copies or divided else work
+    def _by_gloo(self, begin, result):
+        """A collective that Gloo does, after all that was called before it. begin() calls Gloo, and returns its Work and
+        what is left to do when that has ended: copies to put back in place, sums to divide into averages, by what."""
+        def begin_and_remember():
+            work, copies, divided, divisor = begin()
+            gloo.remember([*result, *divided, *(copy for _, copy in copies)])
+
+            def finish(work):
+                for tensor in divided:
+                    if divisor > 1:
+                        tensor.detach().div_(divisor)
+                for tensor, copy in copies:
+                    tensor.detach().copy_(copy)
+                return result if copies or divided else work.get_future().value()
+            return work, finish, bool(copies or divided)
+
+        if self._offload is not None and self._offload.calls:
+            return self._offload.put_behind(begin_and_remember, result, self._finisher)
+        work, finish, has_more_to_do = begin_and_remember()
+        if not has_more_to_do:
+            return work
+        promise = Promise(result)
+        self._finisher.add(work, finish, promise)
+        return promise.work()
 
     def barrier(self, opts=None):
-        return self._gloo().barrier(opts or _c10d.BarrierOptions())
+        inner = self._gloo()
+        return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), ())
 
     # Ranges of calls that torch brackets (_coalescing_manager): small all-reduces in one share packets.
     def _coalesce(self, is_begin):
@@ -161,27 +186,52 @@ class SwitchMLGroup(dist.ProcessGroup):
 
 
 def _pass_to_gloo(method):
-    has_future = method not in ("send", "recv", "recv_anysource")  # these want contiguous tensors, and say so
-
     def call(self, *arguments, **keywords):
-        inner, copies = self._gloo(), []
-        tensors = list(gloo.tensors_in([arguments, list(keywords.values())]))
+        inner, tensors = self._gloo(), list(gloo.tensors_in([arguments, list(keywords.values())]))
         for tensor in tensors:
             gloo.check_type(tensor.dtype, method.strip("_"))
-        if has_future:
-            arguments = gloo.contiguous(arguments, copies)
-            keywords = {name: gloo.contiguous(value, copies) for name, value in keywords.items()}
-        return self._finish(getattr(inner, method)(*arguments, **keywords), tensors, copies)
+
+        def begin():
+            copies = []
+            dense = gloo.contiguous(arguments, copies)
+            named = {name: gloo.contiguous(value, copies) for name, value in keywords.items()}
+            return getattr(inner, method)(*dense, **named), copies, (), 1
+        return self._by_gloo(begin, tensors)
     call.__name__ = method
     return call
 
 
-for _method in ("broadcast", "allgather", "_allgather_base", "allgather_coalesced",
-                "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
-                "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "send", "recv", "recv_anysource",
-                "monitored_barrier", "_set_sequence_number_for_group", "_get_sequence_number_for_group"):
-    if hasattr(_c10d.ProcessGroupGloo, _method):
-        setattr(SwitchMLGroup, _method, _pass_to_gloo(_method))
+def _pass_messages_to_gloo(method):
+    """Messages between two ranks wait for no collective, which may wait for them. They want contiguous tensors."""
+    def call(self, tensors, *arguments):
+        inner = self._gloo()
+        for tensor in tensors:
+            gloo.check_type(tensor.dtype, method)
+        gloo.remember(tensors)
+        return getattr(inner, method)(tensors, *arguments)
+    call.__name__ = method
+    return call
+
+
+def _pass_on(method):
+    def call(self, *arguments, **keywords):
+        inner = self._gloo()
+        if self._offload is not None and method == "monitored_barrier":  # which returns when it has ended
+            self._offload.wait_for_all()
+        return getattr(inner, method)(*arguments, **keywords)
+    call.__name__ = method
+    return call
+
+
+for _pass, _methods in (
+        (_pass_to_gloo, ("broadcast", "allgather", "_allgather_base", "allgather_coalesced",
+                         "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+                         "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base")),
+        (_pass_messages_to_gloo, ("send", "recv", "recv_anysource")),
+        (_pass_on, ("monitored_barrier", "_set_sequence_number_for_group", "_get_sequence_number_for_group"))):
+    for _method in _methods:
+        if hasattr(_c10d.ProcessGroupGloo, _method):
+            setattr(SwitchMLGroup, _method, _pass(_method))
 
 
 def _group_of(group):

@@ -10,11 +10,13 @@ from .process import Thread
 
 
 class Promise:
-    """A torch future, and the Work made of it, that this package ends."""
+    """A torch future, and the Work made of it, that this package ends. C++ (DDP) may hold either for as long as it likes:
+    nothing of them is Python's alone."""
     of_work = weakref.WeakKeyDictionary()
 
     def __init__(self, result, devices=()):
-        self.result, self.error = result, None
+        self.result, self.error, self.has_ended = result, None, False
+        self.wait_for = None
         self.ended = torch.futures.Future(devices=list(devices)) if devices else torch.futures.Future()
         # An exception only becomes the future's own error, for C++ (DDP) too, by leaving a callback.
         self.future = self.ended.then(self.outcome)
@@ -25,28 +27,53 @@ class Promise:
         return self.result
 
     def end(self, error=None):
-        self.error = error
+        self.error, self.has_ended = error, True
         self.ended.set_result(None)
 
-    def work(self, before_wait=None):
+    def work(self, wait_for=None):
+        """wait_for(timeout_s): what a wait of Python code does first; it raises after timeout_s, if that is not None."""
         work = _c10d._create_work_from_future(self.future)
-        self.before_wait = before_wait
+        self.wait_for = wait_for
         self.of_work[work] = self
         return work
 
 
-def _wait_and_raise(work, *arguments, **keywords):
-    """Work.wait() for works made of futures: torch's own forgets to raise the future's error."""
+def _wait_and_raise(work, timeout=None):
+    """Work.wait() for works made of futures: torch's own forgets to raise the future's error, and knows no time limit."""
     promise = Promise.of_work.get(work)
-    if promise is not None and promise.before_wait is not None:
-        promise.before_wait()
-    result = _torch_wait(work, *arguments, **keywords)
-    if promise is not None:
-        promise.outcome()
+    if promise is None:
+        return _torch_wait(work) if timeout is None else _torch_wait(work, timeout)
+    if promise.wait_for is not None:
+        timeout_s = timeout.total_seconds() if timeout is not None else 0
+        promise.wait_for(timeout_s if timeout_s > 0 else None)
+    result = _torch_wait(work)
+    promise.outcome()
     return result
 
 
+def _result(work):
+    promise = Promise.of_work.get(work)
+    if promise is None:
+        return _torch_result(work)
+    work.wait()
+    return promise.result
+
+
+def _asked(name, of_promise):
+    """A method of Work whose answer, for works made of promises, is the promise's: torch's own may be later."""
+    torchs = getattr(_c10d.Work, name)
+
+    def method(work):
+        promise = Promise.of_work.get(work)
+        return torchs(work) if promise is None else of_promise(promise)
+    setattr(_c10d.Work, name, method)
+
+
 _torch_wait, _c10d.Work.wait = _c10d.Work.wait, _wait_and_raise
+_torch_result, _c10d.Work.result = _c10d.Work.result, _result
+_asked("exception", lambda promise: promise.error)
+_asked("is_completed", lambda promise: promise.has_ended)
+_asked("is_success", lambda promise: promise.has_ended and promise.error is None)
 
 
 class Finisher(Thread):
@@ -57,13 +84,12 @@ class Finisher(Thread):
         super().__init__()
         self.items = collections.deque()
 
-    def add(self, work, result, function):
-        promise = Promise(result)
+    def add(self, work, function, promise):
+        """When work has ended, function(work) gives the result that the promise ends with."""
         with self.changed:
             self.items.append((work, function, promise))
             self.start()
             self.changed.notify_all()
-        return promise.work()
 
     def _next(self):
         """Whether there is an item; if not it is time to end."""
@@ -79,7 +105,7 @@ class Finisher(Thread):
                 problem = None
                 try:
                     work.wait()
-                    function()
+                    promise.result = function(work)
                 except Exception as error:  # pylint: disable=broad-except  # the future must end
                     problem = error
                 promise.end(problem)
@@ -87,38 +113,18 @@ class Finisher(Thread):
 
 
 class CallWork(_c10d.Work):
-    """The handle of a call that Python code waits for: who waits completes it, on its own thread. C++ may not hold one,
-    because of this object only its C++ half would be left then, which nobody ends."""
+    """The handle of a call that torch's own Python code waits for at once, on its own thread, and hands to nobody: C++
+    would be left with half of this object, which nobody ends."""
 
     def __init__(self, call):
         super().__init__()
         self.call = call
 
-    def wait(self, timeout=None):
-        """Raises why the call failed, with the rank; after `timeout` (a timedelta) that it has not ended."""
+    def wait(self, timeout=None):  # pylint: disable=unused-argument
+        """Raises why the call failed, with the rank."""
         call = self.call
-        timeout_s = timeout.total_seconds() if timeout is not None else 0
-        call.offload.wait_for(call, timeout_s if timeout_s > 0 else None)
+        call.offload.wait_for(call)
         if call.error is not None:
             raise call.error
         call.join_streams()
         return True
-
-    def synchronize(self):
-        self.wait()
-
-    def is_completed(self):
-        return self.call.is_ended or self.call.offload.poll(self.call)
-
-    def is_success(self):
-        return self.call.is_ended and self.call.error is None
-
-    def exception(self):
-        return self.call.error
-
-    def result(self):
-        self.wait()
-        return self.call.result
-
-    def get_future(self):
-        return self.call.offload.future_of(self.call)

@@ -1,0 +1,194 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend: what comes after what, and who may wait where. Calls whose handles nobody keeps, collectives
+behind them that go through Gloo, handles that only C++ holds, and waits inside of callbacks."""
+import time
+
+import torch_ranks
+from torch_ranks import Daemon, report, run_ranks, start
+
+NUM_ROUNDS, NUM_DROPPED = 20, 20
+
+
+def small_model(torch, rank):
+    torch.manual_seed(7 + rank)
+    return torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 3))
+
+
+def step(torch, ddp, optimizer, inputs):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(ddp(inputs), (inputs.sum(dim=1) > 0).long())
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def is_equal_everywhere(torch, dist, model, size):
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    gathered = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(gathered, flat)
+    return all(torch.equal(other.view(torch.int32), flat.view(torch.int32)) for other in gathered)
+
+
+def case_dropped():
+    """Whose handle is dropped is there after a barrier, and before whatever collective follows."""
+    torch, dist, sml, rank, size = start()
+    missing, total = 0, sum(range(1, size + 1))
+    for number in range(NUM_ROUNDS):
+        tensors = [torch.full((1000 + number,), rank + 1.0) for _ in range(NUM_DROPPED)]
+        for tensor in tensors:
+            dist.all_reduce(tensor, async_op=True)
+        dist.barrier()
+        missing += sum(tensor[-1].item() != total for tensor in tensors)
+    early = 0
+    for number in range(NUM_ROUNDS):
+        tensor = torch.full((50_000,), rank + 1.0)
+        dist.all_reduce(tensor, async_op=True)
+        gathered = [torch.empty(50_000) for _ in range(size)]
+        works = [dist.all_gather(gathered, tensor, async_op=True)]
+        largest = torch.tensor([float(rank)])
+        works.append(dist.all_reduce(largest, op=dist.ReduceOp.MAX, async_op=True))  # a second one that Gloo does
+        for work in works:
+            work.wait()
+        early += sum(not torch.equal(other, torch.full_like(other, total)) for other in gathered)
+        assert largest.item() == size - 1
+    report(missing=missing, early=early, stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def case_between():
+    """A message between two ranks is no collective: it may be what the other rank waits for before it calls."""
+    torch, dist, _, rank, size = start()
+    for _ in range(5):
+        tensor = torch.full((1000,), rank + 1.0)
+        if rank == 0:
+            work = dist.all_reduce(tensor, async_op=True)
+            gathered = [torch.empty(1) for _ in range(size)]
+            later = dist.all_gather(gathered, torch.ones(1), async_op=True)
+            for other in range(1, size):
+                dist.send(torch.ones(4), dst=other)
+            work.wait()
+            later.wait()
+        else:
+            dist.recv(torch.empty(4), src=0)
+            dist.all_reduce(tensor)
+            gathered = [torch.empty(1) for _ in range(size)]
+            dist.all_gather(gathered, torch.ones(1))
+        assert tensor[0].item() == size * (size + 1) / 2
+        assert sum(each.item() for each in gathered) == size
+    report(is_done=True)
+    dist.destroy_process_group()
+
+
+def case_nobody_waits():
+    """Calls that nobody waits for end as fast as others, not one in a while."""
+    torch, dist, sml, rank, _ = start()
+    dist.all_reduce(torch.ones(4))
+    tensors = [torch.full((4,), float(rank)) for _ in range(400)]
+    began = time.monotonic()
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+    while sml.stats()["offloaded_calls"] < 401 and time.monotonic() < began + 60:
+        time.sleep(0.01)
+    report(took_s=time.monotonic() - began)
+    dist.destroy_process_group()
+
+
+def case_join():
+    """DDP's join(): it hands a Work to C++, and keeps nothing of it."""
+    torch, dist, sml, rank, size = start()
+    data, losses = torch.Generator().manual_seed(3), []
+    for divides_by_all in (True, False):
+        model = small_model(torch, rank)
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        with ddp.join(divide_by_initial_world_size=divides_by_all):
+            for _ in range(4 + 3 * rank):  # uneven inputs
+                losses.append(step(torch, ddp, optimizer, torch.randn(8, 20, generator=data)))
+        assert is_equal_everywhere(torch, dist, model, size)
+    report(losses=len(losses), offloaded=sml.stats()["offloaded_calls"])
+    dist.destroy_process_group()
+
+
+def case_powersgd():
+    """Its hook waits for all-reduces within callbacks of others."""
+    torch, dist, sml, rank, size = start()
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
+    data = torch.Generator().manual_seed(5 + rank)
+    for state, hook in ((powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2),
+                         powerSGD_hook.powerSGD_hook), (None, default_hooks.fp16_compress_hook)):
+        model = small_model(torch, rank)
+        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+        ddp.register_comm_hook(state, hook)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        losses = [step(torch, ddp, optimizer, torch.randn(64, 20, generator=data)) for _ in range(12)]
+        assert is_equal_everywhere(torch, dist, model, size) and losses[-1] < losses[0], losses
+    report(offloaded=sml.stats()["offloaded_calls"])
+    dist.destroy_process_group()
+
+
+def case_callbacks():
+    """A callback may wait for later calls of its group, also where several do, and within callbacks of those."""
+    torch, dist, _, rank, size = start()
+
+    def summed(tensor):
+        return dist.all_reduce(tensor, async_op=True).get_future()
+
+    def again(depth):
+        def callback(done):
+            tensor = done.value()[0]
+            if depth == 0:
+                dist.all_reduce(tensor)  # waits, too
+                return tensor
+            return summed(tensor).then(again(depth - 1)).wait()
+        return callback
+
+    for number in range(3):
+        futures = [summed(torch.full((100,), 1.0)).then(again(depth)) for depth in range(4)]
+        for depth, future in enumerate(futures):
+            assert future.wait()[0].item() == float(size) ** (depth + 2), (number, depth)
+    report(rank=rank)
+    dist.destroy_process_group()
+
+
+# ---- The tests -----------------------------------------------------------------------------------------
+
+def test_a_barrier_comes_after_calls_whose_handles_are_dropped():
+    for shared_memory in "01":
+        with Daemon() as daemon:
+            for result in run_ranks("dropped", 3, daemon.address, SWITCHML_REQUIRE="1",
+                                    SWITCHML_SHARED_MEMORY=shared_memory):
+                assert result["missing"] == 0 and result["early"] == 0, result
+                assert result["stats"]["offloaded_calls"] == NUM_ROUNDS * (NUM_DROPPED + 1), result
+
+
+def test_messages_between_ranks_wait_for_no_collective():
+    with Daemon() as daemon:
+        run_ranks("between", 3, daemon.address, SWITCHML_REQUIRE="1")
+
+
+def test_calls_that_nobody_waits_for_end():
+    with Daemon() as daemon:
+        for result in run_ranks("nobody_waits", 2, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["took_s"] < 10, result  # one in 50 ms would be 20 s
+
+
+def test_join_hands_works_to_cpp():
+    with Daemon() as daemon:
+        for result in run_ranks("join", 2, daemon.address):
+            assert result["losses"] > 0 and result["offloaded"] > 0, result
+
+
+def test_hooks_that_wait_in_callbacks():
+    with Daemon() as daemon:
+        for result in run_ranks("powersgd", 2, daemon.address):
+            assert result["offloaded"] > 0, result
+
+
+def test_callbacks_may_wait():
+    with Daemon() as daemon:
+        run_ranks("callbacks", 2, daemon.address, SWITCHML_REQUIRE="1")
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())
