@@ -35,7 +35,8 @@ static struct sml_ctl_message draw_message(struct fuzz_input *in) {
       break;
     default:
       m.kind = SML_CTL_RANK_GONE;
-      m.u.rank_gone.rank = fuzz_u8(in);
+      m.u.rank_gone.num_ranks = 1;
+      m.u.rank_gone.ranks[0] = fuzz_u8(in);
       m.u.rank_gone.status = -5;
       memset(m.u.rank_gone.detail, 'x', fuzz_u8(in));
   }

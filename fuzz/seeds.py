@@ -56,7 +56,7 @@ def control_seeds():
     abort = struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost")
     bodies = {1: join, 2: struct.pack(">HIQIHHQQQQHQQ", 7, 9, 11, 2, 4000, 4001, 13, 17, 0, 0, 0, 19, 23), 3: struct.pack(">IQI", 8960, 1000, 0),
               4: struct.pack(">IIIIHHIIIQIQIIQQIHHHH", 9, 2, 1440, 256, 0, 256, 2, 0, 1, 1000, 2, 5, 0, 0, 19, 23, 4, 0, 1, 1, 0), 5: struct.pack(">QQ", 6, 5),
-              6: struct.pack(">I", 9), 7: abort, 8: struct.pack(">Ii", 3, -11) + text(b"it left"), 9: b"",
+              6: struct.pack(">I", 9), 7: abort, 8: struct.pack(">iIH", -11, 1, 3) + text(b"it left"), 9: b"",
               10: struct.pack(">i", -8) + text(b"no"), 11: struct.pack(">QQ", 3, 4), 12: b"", 13: text(b"tenant") + struct.pack(">QQI", 1, 2, 8192),
               14: struct.pack(">IIH", 70000, 8192, 3) + b'{"a', 15: b"", 16: struct.pack(">IHH", 2, 0, 3) + text(b"rank 3 is late")}
     for kind, body in bodies.items():

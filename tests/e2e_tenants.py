@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one tenant, or one source, may have of a real daemon: memory, places, time."""
 import re
+import time
 
 import e2e
 import peer
@@ -40,6 +41,36 @@ def test_joins_that_name_many_ranks_cost_little():
         assert grown_kib < 128 << 10, grown_kib
         for member in members:
             member.control.close()
+
+
+def test_half_of_a_job_goes_at_once():
+    """Each of the others hears of all of them, in as many messages as there were pauses of 10 ms."""
+    size = 200
+    with e2e.Daemon("--log-level", "error") as daemon:
+        members = [peer.Member(daemon.port, rank, size) for rank in range(size)]
+        for member in members:
+            member.connect()
+            member.say_join()
+            member.hear_welcome()
+        for member in members:
+            member.say_probed()
+        for member in members:
+            member.hear_start()
+        begin = time.monotonic()
+        for member in members[:size // 2]:
+            member.close()
+        for member in members[size // 2:]:
+            num_messages, named = 0, set()
+            while len(named) < size // 2:
+                kind, values = member.control.hear(20) or ("nothing", None)
+                assert kind == "RANK_GONE", (kind, values, len(named))
+                num_messages += 1
+                named.update(values["ranks"] if "ranks" in values else [values["rank"]])
+            elapsed_ms = (time.monotonic() - begin) * 1000
+            assert named == set(range(size // 2)), named
+            assert num_messages <= 2 + elapsed_ms / 10, (num_messages, elapsed_ms)
+        for member in members:
+            member.close()
 
 
 tap.main(globals())

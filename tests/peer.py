@@ -30,7 +30,7 @@ BODIES = {
     "HEARTBEAT": "submitted:Q completed:Q",
     "EPOCH": "epoch:I",
     "ABORT": "status:i num_ranks:I ranks:H* detail:s",
-    "RANK_GONE": "rank:I status:i detail:s",
+    "RANK_GONE": "status:i num_ranks:I ranks:H* detail:s",
     "GOODBYE": "",
     "REFUSE": "status:i detail:s",
     "CHALLENGE": "nonce0:Q nonce1:Q",

@@ -154,7 +154,7 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
     case SML_EFFECT_START_JOB:
       return sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start, e->key);
     case SML_EFFECT_DEPART:
-      sml_lanes_depart(a->lanes, e->job, e->rank);
+      sml_lanes_depart(a->lanes, e->job, e->ranks, e->world_size);
       break;
     case SML_EFFECT_CLOSE_JOB:
       sml_lanes_close_job(a->lanes, e->job);

@@ -48,7 +48,8 @@ static void test_lost_rank_is_told_and_blocks(void **state) {
   hang_up(&ranks[2]);
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_RANK_GONE);
-    assert_int_equal(ranks[i].last.u.rank_gone.rank, 2);
+    assert_int_equal(ranks[i].last.u.rank_gone.num_ranks, 1);
+    assert_int_equal(ranks[i].last.u.rank_gone.ranks[0], 2);
     assert_string_equal(ranks[i].last.u.rank_gone.detail,
                         "rank 2 (127.0.0.1) was lost: connection closed without goodbye");
   }

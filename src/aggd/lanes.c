@@ -40,6 +40,7 @@ struct lane_command {
   uint64_t nonce;
   const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
   const uint16_t *contributors;      /* START; likewise */
+  const uint64_t *ranks;             /* DEPART; likewise: a bitmap */
   struct sml_addr group;             /* OPEN: num_bytes 0: the job has none */
   struct sml_fanout *fanout;         /* START, may be NULL; the old one, out */
   struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
@@ -149,7 +150,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->is_done_well = sml_aggregator_engine_start_elsewhere(engine, c->job, c->epoch, c->contributors, c->places);
       break;
     case VERB_DEPART:
-      sml_aggregator_engine_depart(engine, c->job, c->rank);
+      sml_aggregator_engine_depart_all(engine, c->job, c->ranks);
       break;
     case VERB_CLOSE:
       c->aggregator = sml_aggregator_engine_close_job(engine, c->job);
@@ -182,6 +183,7 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     lane->command.job = command->job;
     lane->command.epoch = command->epoch;
     lane->command.rank = command->rank;
+    lane->command.ranks = command->ranks;
     lane->command.world_size = command->world_size;
     lane->command.nonce = command->nonce;
     lane->command.key = command->key;
@@ -294,10 +296,11 @@ const char *sml_lanes_failure(const struct sml_lanes *lanes) {
   return lanes->failure;
 }
 
-void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
-  struct lane_command command = {.verb = VERB_DEPART, .job = job, .rank = rank};
+void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, const uint64_t *ranks, uint32_t world_size) {
+  struct lane_command command = {.verb = VERB_DEPART, .job = job, .ranks = ranks};
   command_all(lanes, &command);
-  if (lanes->dataplane) depart_outside(lanes, job, rank);
+  for (uint32_t rank = 0; lanes->dataplane && rank < world_size; rank++)
+    if (sml_bit_test(ranks, rank)) depart_outside(lanes, job, rank);
 }
 
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {

@@ -37,7 +37,7 @@ bool sml_lanes_next_lost(struct sml_lanes *lanes, uint16_t *job_out, uint32_t *e
 /* False: out of memory, as above. */
 bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
 void sml_lanes_forget_rank(struct sml_lanes *lanes, uint16_t job, uint32_t rank); /* it left before the start */
-void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
+void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, const uint64_t *ranks, uint32_t world_size); /* a bitmap */
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 
 uint32_t sml_lanes_count(const struct sml_lanes *lanes);

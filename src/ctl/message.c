@@ -198,6 +198,15 @@ static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {
   walk_detail(w, abort->detail);
 }
 
+static void walk_rank_gone(struct walk *w, struct sml_ctl_rank_gone *gone) {
+  walk_status(w, &gone->status);
+  walk_u32(w, &gone->num_ranks, 1, SML_CTL_MAX_GONE);
+  for (uint32_t i = 0; w->is_valid && i < gone->num_ranks; i++) {
+    walk_u16(w, &gone->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
+  }
+  walk_detail(w, gone->detail);
+}
+
 static void walk_status_request(struct walk *w, struct sml_ctl_status *status) {
   walk_name(w, status->key_name, SML_KEY_NAME_BYTES, true);
   walk_u128(w, status->nonce);
@@ -255,9 +264,7 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
       walk_abort(w, &m->u.abort);
       break;
     case SML_CTL_RANK_GONE:
-      walk_u32(w, &m->u.rank_gone.rank, 0, SML_CTL_MAX_WORLD_SIZE - 1);
-      walk_status(w, &m->u.rank_gone.status);
-      walk_detail(w, m->u.rank_gone.detail);
+      walk_rank_gone(w, &m->u.rank_gone);
       break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:

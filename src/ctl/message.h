@@ -14,7 +14,7 @@
  *         daemon  START      again, with the new epoch, once every rank asked
  *         worker  ABORT      this rank's operation failed: tell everybody
  *         daemon  ABORT      the job is over: reason, ranks, detail
- *         daemon  RANK_GONE  a rank left or was lost while nothing waited for it; the job is not over
+ *         daemon  RANK_GONE  ranks left or were lost while nothing waited for them; the job is not over
  *         worker  GOODBYE    orderly leave; the daemon closes
  *         worker  ASK        an operation is about to time out: whom does the daemon wait for?
  *         daemon  REPORT     the answer
@@ -39,6 +39,7 @@
 #define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
 #define SML_DETAIL_BYTES 512u
 #define SML_CTL_MAX_RANKS 16u
+#define SML_CTL_MAX_GONE 1024u /* ranks in one RANK_GONE */
 #define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
 #define SML_CTL_HEADER_BYTES 32u
 #define SML_CTL_KEYED_BYTES 4u /* by which the header of a keyed job's datagrams is longer: core's too */
@@ -152,7 +153,13 @@ struct sml_ctl_abort {
   uint16_t ranks[SML_CTL_MAX_RANKS];
   char detail[SML_DETAIL_BYTES];
 };
-struct sml_ctl_rank_gone { uint32_t rank; int32_t status; char detail[SML_DETAIL_BYTES]; };
+/* Ranks that left or were lost since the last one; the first is whom the detail is about. */
+struct sml_ctl_rank_gone {
+  int32_t status;
+  uint32_t num_ranks; /* at least 1 */
+  uint16_t ranks[SML_CTL_MAX_GONE];
+  char detail[SML_DETAIL_BYTES];
+};
 struct sml_ctl_refuse { int32_t status; char detail[SML_DETAIL_BYTES]; };
 struct sml_ctl_challenge { uint64_t nonce[2]; /* of this connection, unpredictable */ };
 struct sml_ctl_status {

@@ -78,7 +78,7 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                          .detail = "ranks 0 and 4095 differ"};
       break;
     case SML_CTL_RANK_GONE:
-      m.u.rank_gone = (struct sml_ctl_rank_gone){9, SML_ERR_RANK_LOST, "rank 9 left the job"};
+      m.u.rank_gone = (struct sml_ctl_rank_gone){SML_ERR_RANK_LOST, 2, {9, 4095}, "rank 9 left, and 1 more is gone"};
       break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:
@@ -242,7 +242,8 @@ static void test_bad_fields_are_malformed(void **state) {
       {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
       {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},
       {SML_CTL_ABORT, 14, 1, 27},  {SML_CTL_ABORT, 15, 1, 127},
-      {SML_CTL_RANK_GONE, 0, 4, 4096}, {SML_CTL_RANK_GONE, 4, 4, 0},
+      {SML_CTL_RANK_GONE, 0, 4, 0}, {SML_CTL_RANK_GONE, 4, 4, 0},  {SML_CTL_RANK_GONE, 4, 4, 1025},
+      {SML_CTL_RANK_GONE, 8, 2, 4096},
       {SML_CTL_REFUSE, 0, 4, 0},   {SML_CTL_REFUSE, 4, 2, 3},    {SML_CTL_REFUSE, 6, 1, '\r'},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {

@@ -434,8 +434,8 @@ static uint64_t conn_deadline(const struct sml_registry *r, const struct sml_con
 
 static uint64_t job_deadline(const struct sml_job_entry *job) {
   if (job->state == SML_JOB_FREE) return SML_NEVER;
-  return job->state == SML_JOB_JOINING ? sml_min_u64(job->deadline_ns, job->heartbeat_at_ns)
-                                       : sml_min_u64(job->early_at_ns, job->heartbeat_at_ns);
+  if (job->state == SML_JOB_JOINING) return sml_min_u64(job->deadline_ns, job->heartbeat_at_ns);
+  return sml_min_u64(sml_registry_tell_deadline(job), sml_min_u64(job->early_at_ns, job->heartbeat_at_ns));
 }
 
 uint64_t sml_registry_next_deadline(const struct sml_registry *r) {
@@ -496,6 +496,8 @@ void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns) {
     if (job_deadline(job) > now_ns) continue;
     if (job->state == SML_JOB_JOINING && job->deadline_ns <= now_ns) {
       sml_registry_join_timeout(r, job);
+    } else if (sml_registry_tell_deadline(job) <= now_ns) {
+      sml_registry_tell_gone(r, job, now_ns);
     } else {
       send_heartbeats(r, job, now_ns);
     }

@@ -75,7 +75,7 @@ enum sml_effect_kind {
   SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, epoch, rank, nonce */
   SML_EFFECT_FORGET_RANK,  /* on every lane's engine: job, rank; it has gone before the start */
   SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key, secret; also for a new epoch */
-  SML_EFFECT_DEPART,       /* on every lane's engine: job, rank */
+  SML_EFFECT_DEPART,       /* on every lane's engine: job, world_size, ranks */
   SML_EFFECT_CLOSE_JOB,    /* on every lane's engine: job */
   SML_EFFECT_NOTE,         /* for the log */
   SML_EFFECT_SHOW,         /* conn wants the status from offset on: of all jobs, or (key_name not "") of a key's */
@@ -105,6 +105,7 @@ struct sml_effect {
   const struct sml_ctl_message *message;
   uint16_t job;
   uint32_t epoch, rank, world_size;
+  const uint64_t *ranks; /* DEPART: a bitmap of them */
   uint64_t nonce;
   const struct sml_key *key; /* SET_KEY: the tenant's; OPEN_JOB, START_JOB: the epoch's data key, NULL: unkeyed */
   uint64_t secret[2]; /* OPEN_JOB, START_JOB: as in WELCOME and START */

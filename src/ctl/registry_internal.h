@@ -72,12 +72,18 @@ struct sml_job_entry {
   uint64_t submitted;    /* the most of all ranks */
   uint64_t looked_at_ns; /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
+  uint32_t num_probed, num_wanting;   /* of them: have probed, want an epoch */
   /* once started */
   uint32_t num_lanes, chunk_bytes, num_departed, num_contributors;
   bool is_multicast;
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
+  /* Ranks that have departed and nobody was told of yet, and when that is due (registry_gone.c). */
+  uint64_t untold[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)];
+  uint32_t num_untold, first_untold;
+  uint64_t tell_at_ns;
+  char untold_text[SML_DETAIL_BYTES]; /* of the first of them */
   uint32_t num_refusals;
   struct sml_refusal refusals[SML_MAX_REFUSALS]; /* a ring */
   struct sml_departure departures[SML_MAX_DEPARTURES];        /* the first ones: why they went */
@@ -97,6 +103,7 @@ struct sml_registry {
   struct sml_ctl_message messages[SML_MAX_CALL_MESSAGES];
   char texts[SML_MAX_CALL_MESSAGES][SML_DETAIL_BYTES];
   uint32_t num_messages, num_texts;
+  uint64_t told[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* of this call's DEPART */
 };
 
 /* registry.c */
@@ -186,6 +193,12 @@ uint32_t sml_registry_find_other_resume(const struct sml_registry *r, const stru
                                         uint32_t chunk_bytes);
 /* Why the rank went, or a plain sentence when nobody remembers. */
 const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank);
+
+/* registry_gone.c */
+/* A rank of a started job has departed: engines and the other ranks are told, now or with those that follow. */
+void sml_registry_note_gone(struct sml_registry *r, struct sml_job_entry *job, uint32_t rank, const char *text);
+uint64_t sml_registry_tell_deadline(const struct sml_job_entry *job);
+void sml_registry_tell_gone(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns);
 
 /* registry_start.c */
 /* All ranks are in and have probed: the job starts, or is refused. */

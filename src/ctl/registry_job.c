@@ -405,14 +405,11 @@ void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, 
 void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml_ctl_probed *probed) {
   struct sml_job_entry *job = &r->jobs[r->conns[conn].job];
   r->conns[conn].has_probed = true;
+  job->num_probed++;
   r->conns[conn].probed_bytes = probed->datagram_bytes;
   r->conns[conn].rtt_ns = probed->rtt_ns;
   r->conns[conn].hearing = probed->hearing;
-  if (job->num_members < job->world_size) return;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
-    if (!r->conns[c].has_probed) return;
-  }
-  sml_registry_start(r, job);
+  if (job->num_probed == job->world_size) sml_registry_start(r, job);
 }
 
 /* --- running --- */
@@ -446,27 +443,20 @@ const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_
 
 /* A job that misses a rank can't end another operation: whoever waits for a new epoch learns it now. */
 static void end_if_epoch_is_vain(struct sml_registry *r, struct sml_job_entry *job) {
-  if (job->num_departed == 0) return;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
-    if (!r->conns[c].wants_epoch) continue;
-    uint16_t rank = (uint16_t)job->departures[0].rank;
-    struct sml_ctl_message *m =
-        sml_registry_farewell(r, true, SML_ERR_RANK_LOST, &rank, 1, job->departures[0].text);
-    sml_registry_end_job(r, job, m, SML_NO_CONN);
-    return;
-  }
+  if (job->num_departed == 0 || job->num_wanting == 0) return;
+  uint16_t rank = (uint16_t)job->departures[0].rank;
+  struct sml_ctl_message *m = sml_registry_farewell(r, true, SML_ERR_RANK_LOST, &rank, 1, job->departures[0].text);
+  sml_registry_end_job(r, job, m, SML_NO_CONN);
 }
 
 void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
   struct sml_job_entry *job = &r->jobs[r->conns[conn].job];
   r->conns[conn].wants_epoch = true;
+  job->num_wanting++;
   end_if_epoch_is_vain(r, job);
-  if (job->state == SML_JOB_FREE) return;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
-    if (!r->conns[c].wants_epoch) return;
-  }
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
-    r->conns[c].wants_epoch = false;
+  if (job->state == SML_JOB_FREE || job->num_wanting < job->num_members) return;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) r->conns[c].wants_epoch = false;
+  job->num_wanting = 0;
   /* From the beginning of the number space: where the first epoch began is a test's business. */
   sml_registry_send_start(r, job, SML_CTL_FIRST_PHASE, 0);
   sml_registry_note(r, SML_NOTE_EPOCH_RENEWED, job, 0, "all ranks have asked for it");
@@ -481,6 +471,8 @@ static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uin
   }
   if (c->next != SML_NO_CONN) r->conns[c->next].prev = c->prev;
   job->num_members--;
+  job->num_probed -= c->has_probed;
+  job->num_wanting -= c->wants_epoch;
   sml_bit_clear(job->present, c->rank);
   c->state = SML_CONN_FREE;
 }
@@ -537,13 +529,6 @@ void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, co
     memcpy(departure->text, text, SML_DETAIL_BYTES);
   }
   job->num_departed++;
-  struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_DEPART);
-  effect->job = (uint16_t)(job - r->jobs);
-  effect->rank = rank;
-  struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_RANK_GONE);
-  m->u.rank_gone.rank = rank;
-  m->u.rank_gone.status = SML_ERR_RANK_LOST;
-  memcpy(m->u.rank_gone.detail, text, SML_DETAIL_BYTES);
-  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) sml_registry_send(r, i, m);
+  sml_registry_note_gone(r, job, rank, text);
   end_if_epoch_is_vain(r, job);
 }

@@ -174,7 +174,9 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
       LINE("c%u<ABORT %d; ", conn, m->u.abort.status);
       break;
     case SML_CTL_RANK_GONE:
-      LINE("c%u<GONE r%u; ", conn, m->u.rank_gone.rank);
+      LINE("c%u<GONE", conn);
+      for (uint32_t i = 0; i < m->u.rank_gone.num_ranks; i++) LINE(" r%u", m->u.rank_gone.ranks[i]);
+      LINE("; ");
       break;
     case SML_CTL_CHALLENGE:
       LINE("c%u<CHALLENGE; ", conn);
@@ -208,6 +210,17 @@ static inline void expect_consistent(void) {
   if (bad) fail_msg("%s, after: %s", bad, w.line);
 }
 
+static inline void show_departed(const struct sml_effect *e) {
+  assert_int_equal(e->world_size, w.jobs[e->job].world_size);
+  LINE("depart j%u", e->job);
+  for (uint32_t rank = 0; rank < SML_CTL_MAX_WORLD_SIZE; rank++) {
+    if (!sml_bit_test(e->ranks, rank)) continue;
+    assert_true(rank < e->world_size);
+    LINE(" r%u", rank);
+  }
+  LINE("; ");
+}
+
 static inline void take_effects(void) {
   const struct sml_effect *e;
   uint32_t name;
@@ -216,7 +229,7 @@ static inline void take_effects(void) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
     if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB)
       assert_true(w.jobs[e->job].is_open);
-    if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_DEPART) {
+    if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_FORGET_RANK) {
       assert_true(e->rank < w.jobs[e->job].world_size);
     }
     switch (e->kind) {
@@ -257,7 +270,7 @@ static inline void take_effects(void) {
         LINE("start j%u e%u; ", e->job, name);
         break;
       case SML_EFFECT_DEPART:
-        LINE("depart j%u r%u; ", e->job, e->rank);
+        show_departed(e);
         break;
       case SML_EFFECT_CLOSE_JOB:
         memset(&w.jobs[e->job], 0, sizeof w.jobs[e->job]);

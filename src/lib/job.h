@@ -110,6 +110,8 @@ extern const struct sml_session_events sml_job_events;
 /* With job->lock held. The first failure wins; it ends what no engine holds, tells the engines to end
  * the rest and, if asked to, the aggregator to end it on every rank. */
 void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
+/* That ranks are gone: those of the first message about it. */
+struct sml_ctl_abort sml_job_gone_failure(const struct sml_job *job);
 /* Makes a failure; ranks are added by the caller. */
 __attribute__((format(printf, 2, 3))) struct sml_ctl_abort sml_job_failure(sml_status status,
                                                                            const char *format, ...);

@@ -179,27 +179,29 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
 
 /* ---- ends ---- */
 
-static struct sml_ctl_abort make_gone_failure(const struct sml_job *job) {
+struct sml_ctl_abort sml_job_gone_failure(const struct sml_job *job) {
   struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail);
-  failure.ranks[failure.num_ranks++] = (uint16_t)job->gone.rank;
+  failure.num_ranks = sml_min_u32(job->gone.num_ranks, SML_CTL_MAX_RANKS);
+  memcpy(failure.ranks, job->gone.ranks, failure.num_ranks * sizeof failure.ranks[0]);
   return failure;
 }
 
 /* Not an error yet: the rank may have done all that it had to do. The next submission fails, and so
  * does a new epoch, which needs every rank. */
 static void lose_rank(struct sml_job *job, const struct sml_ctl_rank_gone *gone) {
-  record(job, SML_TRACE_RANK_LOST, gone->rank, job->start.epoch);
+  for (uint32_t i = 0; i < gone->num_ranks; i++) record(job, SML_TRACE_RANK_LOST, gone->ranks[i], job->start.epoch);
   pthread_mutex_lock(&job->lock);
   if (!job->has_gone_rank) {
     job->gone = *gone;
     if (gone->detail[0] == 0)
-      snprintf(job->gone.detail, sizeof job->gone.detail, "rank %u is gone", gone->rank);
+      snprintf(job->gone.detail, sizeof job->gone.detail, "rank %u is gone", gone->ranks[0]);
     job->has_gone_rank = true;
     if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   }
-  if (job->host != NULL) sml_job_host_set_gone_locked(job, gone->rank);
+  for (uint32_t i = 0; job->host != NULL && i < gone->num_ranks; i++)
+    if (gone->ranks[i] < job->world_size) sml_job_host_set_gone_locked(job, gone->ranks[i]);
   if (job->state == SML_JOB_RENEWING) {
-    const struct sml_ctl_abort failure = make_gone_failure(job);
+    const struct sml_ctl_abort failure = sml_job_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
   }
   pthread_mutex_unlock(&job->lock);
@@ -213,7 +215,8 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
 /* A shard in a rank's process is lost with that rank, which may have done all that it had to do. */
 static void lose_host(const struct sml_job_shard *shard, const char *detail) {
   struct sml_job *job = shard->job;
-  struct sml_ctl_rank_gone gone = {.rank = shard->host_rank, .status = SML_ERR_RANK_LOST};
+  struct sml_ctl_rank_gone gone = {
+      .status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {(uint16_t)shard->host_rank}};
   snprintf(gone.detail, sizeof gone.detail, "rank %u is gone, and with it its share of the sums: %.180s",
            shard->host_rank, detail);
   lose_rank(job, &gone);
@@ -369,7 +372,7 @@ static void send_abort(struct sml_job *job) {
 
 static void ask_for_epoch(struct sml_job *job) {
   if (job->has_gone_rank) {
-    const struct sml_ctl_abort failure = make_gone_failure(job);
+    const struct sml_ctl_abort failure = sml_job_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
     return;
   }

@@ -61,7 +61,7 @@ static void fail_for_lost_locked(struct sml_job *job) {
   uint32_t index = 0;
   find_absent(h, true, &index, 1);
   const uint32_t rank = h->ranks[index];
-  struct sml_ctl_abort failure = job->has_gone_rank && job->gone.rank == rank
+  struct sml_ctl_abort failure = job->has_gone_rank && job->gone.ranks[0] == rank
                                      ? sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail)
                                      : sml_job_failure(SML_ERR_RANK_LOST, "rank %u is gone", rank);
   failure.ranks[failure.num_ranks++] = (uint16_t)rank;
@@ -443,7 +443,8 @@ sml_status sml_job_host_open(struct sml_job *job, uint64_t deadline_ns) {
   job->host = h;
   if (h == NULL) sml_job_fail_locked(job, &failure, true);
   const sml_status status = job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
-  if (h != NULL && job->has_gone_rank) sml_job_host_set_gone_locked(job, job->gone.rank);
+  for (uint32_t i = 0; h != NULL && job->has_gone_rank && i < job->gone.num_ranks; i++)
+    if (job->gone.ranks[i] < job->world_size) sml_job_host_set_gone_locked(job, job->gone.ranks[i]);
   pthread_mutex_unlock(&job->lock);
   return status;
 }

@@ -382,8 +382,7 @@ void sml_job_push_locked(struct sml_job *job) {
 
 sml_status sml_job_refuse_locked(struct sml_job *job) {
   if (job->state != SML_JOB_FAILED && job->has_gone_rank) {
-    struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail);
-    failure.ranks[failure.num_ranks++] = (uint16_t)job->gone.rank;
+    const struct sml_ctl_abort failure = sml_job_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
   }
   return job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;

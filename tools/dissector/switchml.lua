@@ -240,7 +240,7 @@ local bodies = {
   -- ABORT
   [7] = {{"status", 32}, {"ranks", 32}, {"rank", 16, "ranks"}, {"detail", "text"}},
   -- RANK_GONE
-  [8] = {{"rank", 32}, {"status", 32}, {"detail", "text"}},
+  [8] = {{"status", 32}, {"ranks", 32}, {"rank", 16, "ranks"}, {"detail", "text"}},
   -- GOODBYE
   [9] = {},
   -- REFUSE
