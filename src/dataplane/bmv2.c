@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dataplane/connection.h"
 #include "dataplane/jobs.h"
 #include "dataplane/thrift.h"
 
@@ -250,7 +251,7 @@ static bool read_counters(void *user, uint64_t *counts) {
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_bmv2 *b = user;
   char address[64];
-  if (!b->thrift.was_lost && !sml_switch_is_closed(b->thrift.fd)) return false;
+  if (!b->thrift.was_lost && !sml_connection_is_closed(b->thrift.fd)) return false;
   sml_addr_format(&b->options.runtime, address, sizeof address);
   snprintf(why, why_bytes, "the switch at %s has closed its connection", address);
   sml_thrift_close(&b->thrift);

@@ -17,7 +17,7 @@
 #define MAX_FIELDS 8u
 
 enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, THROWS, NO_THRIFT, TOO_MANY, TOO_DEEP, UNKNOWN_TYPE, ANOTHER_CALL,
-             SILENT, DIES };
+             SILENT, DIES, LENGTHY };
 
 /* ---- the stand-in ---- */
 
@@ -213,6 +213,9 @@ static bool err(struct call *c, struct sml_thrift *reply, uint32_t fault) {
       reply->call_bytes += 3; /* and a field's number */
       break;
     case ANOTHER_CALL: sml_store_be32(reply->call + reply->call_bytes - 4, c->sequence + 1); break;
+    case LENGTHY:
+      for (uint32_t i = 0; i < STAND_IN_LENGTHY_BYTES / 7; i++) sml_thrift_i32(reply, 0, 1);
+      break;
     case SILENT: return true;
     case DIES: stand_in_die(); return false;
     default: return false; /* CLOSES */
@@ -447,6 +450,13 @@ static void a_silent_switch_is_given_up(void **state) {
   stop();
 }
 
+static void a_dripping_switch_is_given_up(void **state) {
+  (void)state;
+  start();
+  stand_in_check_dripping_is_given_up(LENGTHY);
+  stop();
+}
+
 static void a_program_that_does_not_fit(void **state) {
   (void)state;
   static const struct {
@@ -523,6 +533,7 @@ int main(void) {
       cmocka_unit_test(a_job_leaves_nothing_but_routes), cmocka_unit_test(who_blocks_is_found),
       cmocka_unit_test(counters_are_read),            cmocka_unit_test(a_switch_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),   cmocka_unit_test(a_silent_switch_is_given_up),
+      cmocka_unit_test(a_dripping_switch_is_given_up),
       cmocka_unit_test(a_program_that_does_not_fit), cmocka_unit_test(ranks_must_be_able_to_reach_us),
       cmocka_unit_test(any_call_may_fail),
   };

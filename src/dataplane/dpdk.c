@@ -2,7 +2,6 @@
 #include "dataplane/dpdk.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "dataplane/connection.h"
 #include "dataplane/jobs.h"
 
 #define CALL_NS (1 * SML_NS_PER_S)
@@ -59,53 +59,37 @@ static void hang_up(struct sml_dpdk *d) {
   d->fd = -1;
 }
 
+static bool fail_by(struct sml_dpdk *d, const char *what, int error) {
+  return error == -ETIMEDOUT ? fail(d, "no answer in time") : fail(d, "%s: %s", what, strerror(-error));
+}
+
 /* A local socket takes the connection at once, or there is nobody. */
 static bool dial(struct sml_dpdk *d) {
   struct sockaddr_un addr = {.sun_family = AF_UNIX};
   if (strlen(d->options.control) >= sizeof addr.sun_path) return fail(d, "the path is too long");
   snprintf(addr.sun_path, sizeof addr.sun_path, "%s", d->options.control);
   d->in_at = d->in_end = 0;
-  d->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (d->fd >= 0 && connect(d->fd, (const struct sockaddr *)&addr, sizeof addr) == 0) return true;
-  fail(d, "cannot connect: %s", strerror(errno));
-  hang_up(d);
-  return false;
-}
-
-static bool await(struct sml_dpdk *d, short events, uint64_t deadline_ns) {
-  struct pollfd poll_fd = {.fd = d->fd, .events = events};
-  for (;;) {
-    const uint64_t now_ns = sml_clock_ns();
-    if (now_ns >= deadline_ns) return fail(d, "no answer in time");
-    const int n = poll(&poll_fd, 1, (int)sml_div_ceil(deadline_ns - now_ns, SML_NS_PER_MS));
-    if (n > 0) return true;
-    if (n < 0 && errno != EINTR) return fail(d, "poll: %s", strerror(errno));
-  }
+  const int error = sml_connection_open((const struct sockaddr *)&addr, sizeof addr, 0, &d->fd);
+  return error == 0 || fail_by(d, "cannot connect", error);
 }
 
 static bool send_text(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t deadline_ns) {
-  for (size_t sent = 0; sent < num_bytes;) {
-    const ssize_t n = send(d->fd, text + sent, num_bytes - sent, MSG_NOSIGNAL);
-    if (n >= 0) sent += (size_t)n;
-    else if (errno == EAGAIN) {
-      if (!await(d, POLLOUT, deadline_ns)) return false;
-    } else if (errno != EINTR) return fail(d, "connection lost: %s", strerror(errno));
-  }
-  return true;
+  const int error = sml_connection_send(d->fd, text, num_bytes, deadline_ns);
+  return error == 0 || fail_by(d, "connection lost", error);
+}
+
+static bool receive(struct sml_dpdk *d, uint64_t deadline_ns) {
+  size_t num_bytes = 0;
+  const int error = sml_connection_receive(d->fd, d->in, sizeof d->in, deadline_ns, &num_bytes);
+  d->in_at = 0;
+  d->in_end = (uint32_t)num_bytes;
+  if (error != 0) return fail_by(d, "connection lost", error);
+  return num_bytes > 0 || fail(d, "it has closed the connection");
 }
 
 /* The next character of the answer; 0: there is none. */
 static char next(struct sml_dpdk *d, uint64_t deadline_ns) {
-  while (d->in_at == d->in_end) {
-    const ssize_t n = recv(d->fd, d->in, sizeof d->in, 0);
-    if (n > 0) {
-      d->in_at = 0;
-      d->in_end = (uint32_t)n;
-    } else if (n == 0) return fail(d, "it has closed the connection"), 0;
-    else if (errno == EAGAIN) {
-      if (!await(d, POLLIN, deadline_ns)) return 0;
-    } else if (errno != EINTR) return fail(d, "connection lost: %s", strerror(errno)), 0;
-  }
+  if (d->in_at == d->in_end && !receive(d, deadline_ns)) return 0;
   const char c = d->in[d->in_at++];
   if (c == 0) fail(d, "an answer that is no text");
   return c;
@@ -187,7 +171,7 @@ static bool ask(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t
   const bool is_done = send_text(d, text, num_bytes, deadline_ns) &&
                        take_answer(d, values_out, num, deadline_ns, &is_sound);
   if (is_done || is_sound) return is_done;
-  d->was_lost = d->was_lost || sml_switch_is_closed(d->fd);
+  d->was_lost = d->was_lost || sml_connection_is_closed(d->fd);
   hang_up(d); /* a late answer would be taken for that of the next request */
   return is_done;
 }
@@ -372,7 +356,7 @@ static bool read_counters(void *user, uint64_t *counts) {
 /* A connection that was given up here, for want of an answer, says nothing. */
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_dpdk *d = user;
-  if (!d->was_lost && !sml_switch_is_closed(d->fd)) return false;
+  if (!d->was_lost && !sml_connection_is_closed(d->fd)) return false;
   hang_up(d);
   d->was_lost = false;
   fail(d, "it has closed the connection");

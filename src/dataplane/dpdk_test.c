@@ -18,7 +18,7 @@
 #define NUM_PORTS 3u
 #define NUM_SLOTS 16u
 
-enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, NONSENSE, NO_TEXT, LONG, TOO_FEW, SILENT, DIES };
+enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, NONSENSE, NO_TEXT, LONG, TOO_FEW, SILENT, DIES, LENGTHY };
 
 static struct sml_dpdk *dpdk;
 static char path[64];
@@ -78,6 +78,7 @@ static bool answer(int fd, char *request) {
   if (fault == REFUSES) snprintf(text, sizeof text, "error not today");
   if (fault == NONSENSE) snprintf(text, sizeof text, "why");
   if (fault == TOO_FEW) snprintf(text, sizeof text, "ok 1 2 x");
+  if (fault == LENGTHY) snprintf(text, sizeof text, "error %0*u", (int)STAND_IN_LENGTHY_BYTES, 0);
   strcat(text, "\n");
   stand_in_answer(fd, text, strlen(text));
   return true;
@@ -277,6 +278,13 @@ static void a_silent_pipeline_is_given_up(void **state) {
   stop();
 }
 
+static void a_dripping_pipeline_is_given_up(void **state) {
+  (void)state;
+  start();
+  stand_in_check_dripping_is_given_up(LENGTHY);
+  stop();
+}
+
 static void one_that_was_started_again_is_told(void **state) {
   (void)state;
   start();
@@ -346,6 +354,7 @@ int main(void) {
       cmocka_unit_test(who_blocks_is_found),        cmocka_unit_test(counters_are_read),
       cmocka_unit_test(a_pipeline_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),   cmocka_unit_test(a_silent_pipeline_is_given_up),
+      cmocka_unit_test(a_dripping_pipeline_is_given_up),
       cmocka_unit_test(one_that_was_started_again_is_told),
       cmocka_unit_test(a_program_that_does_not_fit), cmocka_unit_test(ranks_must_be_able_to_reach_us),
       cmocka_unit_test(any_request_may_fail),

@@ -2,18 +2,14 @@
 #include "dataplane/grpc.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <nghttp2/nghttp2.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "dataplane/jobs.h"
+#include "dataplane/connection.h"
 #include "engine/engine.h"
 
 #define PREFIX_BYTES 5u /* whether compressed, and the length */
@@ -130,32 +126,14 @@ static int take_end(nghttp2_session *session, int32_t stream, uint32_t code, voi
 
 /* ---- the connection ---- */
 
-/* False: the deadline is over. */
-static bool await(struct sml_grpc *g, short events) {
-  struct pollfd poll_fd = {.fd = g->fd, .events = events};
-  for (;;) {
-    const uint64_t now_ns = sml_clock_ns();
-    if (now_ns >= g->deadline_ns) return fail(g, "no answer in time");
-    const uint64_t wait_ms = sml_div_ceil(g->deadline_ns - now_ns, SML_NS_PER_MS);
-    const int n = poll(&poll_fd, 1, (int)sml_min_u64(wait_ms, 60000));
-    if (n > 0) return true;
-    if (n < 0 && errno != EINTR) return fail(g, "poll: %s", strerror(errno));
-  }
+static bool fail_by(struct sml_grpc *g, const char *what, int error) {
+  return error == -ETIMEDOUT ? fail(g, "no answer in time") : fail(g, "%s: %s", what, strerror(-error));
 }
 
 static bool connect_to_switch(struct sml_grpc *g) {
   const struct sockaddr *sockaddr = (const struct sockaddr *)(const void *)g->addr.bytes;
-  int one = 1, error = 0;
-  socklen_t error_bytes = sizeof error;
-  g->fd = socket(sockaddr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (g->fd < 0) return fail(g, "socket: %s", strerror(errno));
-  setsockopt(g->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  if (connect(g->fd, sockaddr, g->addr.num_bytes) == 0) return true;
-  if (errno != EINPROGRESS) return fail(g, "cannot connect: %s", strerror(errno));
-  if (!await(g, POLLOUT)) return false;
-  if (getsockopt(g->fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0)
-    return fail(g, "cannot connect: %s", strerror(error));
-  return true;
+  const int error = sml_connection_open(sockaddr, g->addr.num_bytes, g->deadline_ns, &g->fd);
+  return error == 0 || fail_by(g, "cannot connect", error);
 }
 
 static bool open_session(struct sml_grpc *g) {
@@ -175,27 +153,21 @@ static bool open_session(struct sml_grpc *g) {
 static bool send_all(struct sml_grpc *g) {
   for (;;) {
     const uint8_t *bytes;
-    ssize_t num_bytes = nghttp2_session_mem_send(g->session, &bytes);
+    const ssize_t num_bytes = nghttp2_session_mem_send(g->session, &bytes);
     if (num_bytes < 0) return fail(g, "%s", nghttp2_strerror((int)num_bytes));
     if (num_bytes == 0) return true;
-    while (num_bytes > 0) {
-      const ssize_t n = send(g->fd, bytes, (size_t)num_bytes, MSG_NOSIGNAL);
-      if (n >= 0) bytes += n, num_bytes -= n;
-      else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        if (!await(g, POLLOUT)) return false;
-      } else if (errno != EINTR) return fail(g, "connection lost: %s", strerror(errno));
-    }
+    const int error = sml_connection_send(g->fd, bytes, (size_t)num_bytes, g->deadline_ns);
+    if (error != 0) return fail_by(g, "connection lost", error);
   }
 }
 
 static bool take_some(struct sml_grpc *g) {
   uint8_t bytes[16384];
-  const ssize_t n = recv(g->fd, bytes, sizeof bytes, 0);
-  if (n == 0) return fail(g, "connection closed");
-  if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-    return fail(g, "connection lost: %s", strerror(errno));
-  if (n < 0) return await(g, POLLIN);
-  const ssize_t used = nghttp2_session_mem_recv(g->session, bytes, (size_t)n);
+  size_t num_bytes;
+  const int error = sml_connection_receive(g->fd, bytes, sizeof bytes, g->deadline_ns, &num_bytes);
+  if (error != 0) return fail_by(g, "connection lost", error);
+  if (num_bytes == 0) return fail(g, "connection closed");
+  const ssize_t used = nghttp2_session_mem_recv(g->session, bytes, num_bytes);
   if (used < 0) return fail(g, "this is no gRPC: %s", nghttp2_strerror((int)used));
   return true;
 }
@@ -271,7 +243,7 @@ bool sml_grpc_call(struct sml_grpc *g, const char *path, const struct sml_pb *re
   const bool is_connected = g->session != NULL;
   const bool is_done = exchange(g) && take_frames(g, answer_out);
   if (!is_done && !is_refused(g)) {
-    g->was_lost = g->was_lost || (is_connected && sml_switch_is_closed(g->fd));
+    g->was_lost = g->was_lost || (is_connected && sml_connection_is_closed(g->fd));
     disconnect(g);
   }
   return is_done;

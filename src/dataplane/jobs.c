@@ -2,7 +2,6 @@
 #include "dataplane/jobs.h"
 
 #include <netinet/in.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -30,11 +29,6 @@ uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]) {
   const uint32_t num_bytes = (bits + 7) / 8;
   for (uint32_t i = 0; i < num_bytes; i++) bytes_out[i] = (uint8_t)(value >> (8 * (num_bytes - 1 - i)));
   return num_bytes;
-}
-
-bool sml_switch_is_closed(int fd) {
-  struct pollfd poll_fd = {.fd = fd, .events = POLLRDHUP};
-  return poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 uint32_t sml_switch_ip(const struct sml_addr *addr) {

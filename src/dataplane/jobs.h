@@ -67,9 +67,6 @@ void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
 /* For the driver's open. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
 
-/* Whether the peer of a connection has closed it, whatever it has sent before. */
-bool sml_switch_is_closed(int fd);
-
 /* Of an IPv4 address, in host byte order. */
 uint32_t sml_switch_ip(const struct sml_addr *addr);
 

@@ -335,9 +335,10 @@ static void err(struct session *c, int32_t stream, uint32_t fault) {
   if (fault == DIES) stand_in_die();
   if (fault == CLOSES || fault == DIES) c->is_over = true;
   else if (fault == RESETS) nghttp2_submit_rst_stream(c->http2, 0, stream, NGHTTP2_INTERNAL_ERROR);
-  else if (fault == TOO_LONG) {
-    uint8_t *much = calloc(1, SML_GRPC_MAX_ANSWER_BYTES);
-    sml_pb_append(&c->answer, much, SML_GRPC_MAX_ANSWER_BYTES);
+  else if (fault == TOO_LONG || fault == LENGTHY) {
+    const uint32_t more_bytes = fault == TOO_LONG ? SML_GRPC_MAX_ANSWER_BYTES : STAND_IN_LENGTHY_BYTES;
+    uint8_t *much = calloc(1, more_bytes);
+    sml_pb_append(&c->answer, much, more_bytes);
     free(much);
     respond(c, stream, "200");
   } else if (fault != SILENT && fault != NO_HTTP2) respond(c, stream, fault == NO_GRPC ? "404" : "200");

@@ -11,7 +11,7 @@
 #define SERVER_LANES 32u
 #define SERVER_MAX_LIVE 256u
 
-enum fault { NO_FAULT, CLOSES, REFUSES, NO_HTTP2, NO_GRPC, CUTS, COMPRESSES, RESETS, TOO_LONG, SILENT, DIES };
+enum fault { NO_FAULT, CLOSES, REFUSES, NO_HTTP2, NO_GRPC, CUTS, COMPRESSES, RESETS, TOO_LONG, SILENT, DIES, LENGTHY };
 
 /* For stand_in_start. Of the numbers of names nothing is counted, and they come without fault. */
 void server_serve(int fd);

@@ -7,11 +7,35 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 struct stand_in stand_in;
+
+/* ---- a network in which a byte takes its time ---- */
+
+#define STEP_NS (10 * SML_NS_PER_MS)
+
+static _Thread_local bool answers_drip, requests_drip;
+static _Thread_local uint32_t num_steps;
+
+static size_t drip(size_t num_bytes) {
+  const struct timespec step = {.tv_nsec = STEP_NS};
+  nanosleep(&step, NULL);
+  num_steps++;
+  return sml_min_u64(num_bytes, 1);
+}
+
+/* These take the places of libc's: a socket that is never found empty or full, on however slow a machine. */
+ssize_t recv(int fd, void *bytes, size_t num_bytes, int flags) {
+  return syscall(SYS_recvfrom, fd, bytes, answers_drip ? drip(num_bytes) : num_bytes, flags, NULL, NULL);
+}
+
+ssize_t send(int fd, const void *bytes, size_t num_bytes, int flags) {
+  return syscall(SYS_sendto, fd, bytes, requests_drip ? drip(num_bytes) : num_bytes, flags, NULL, 0);
+}
 
 static void *run(void *argument) {
   (void)argument;
@@ -184,6 +208,27 @@ void stand_in_check_death_is_noticed(const char *why) {
     assert_false(plane->is_lost(plane->user, text, sizeof text)); /* once */
     stand_in_close_job();
   }
+}
+
+/* Byte by byte, and never none for long. A call may take a second, all those of a job's start two. */
+void stand_in_check_dripping_is_given_up(uint32_t lengthy) {
+  assert_true(stand_in_open_switch());
+  for (uint32_t is_request = 0; is_request < 2; is_request++) {
+    if (!is_request) stand_in_plan_fault(lengthy, 1);
+    num_steps = 0;
+    answers_drip = !is_request;
+    requests_drip = is_request;
+    const uint64_t start_ns = sml_clock_ns();
+    const bool is_started = stand_in_start_job(7, SML_SWITCH_MAX_CONTRIBUTORS, 32);
+    const uint64_t took_ns = sml_clock_ns() - start_ns;
+    answers_drip = requests_drip = false;
+    assert_in_range(num_steps, 1, 2 * SML_NS_PER_S / STEP_NS + 1);
+    assert_false(is_started);
+    assert_non_null(strstr(stand_in.error, ": no answer in time"));
+    assert_true(took_ns >= SML_NS_PER_S);
+    stand_in_close_job();
+  }
+  assert_true(stand_in_start_job(8, 2, 32));
 }
 
 void stand_in_check_ranks_must_reach_us(void) {

@@ -14,6 +14,7 @@
 #define POOL_SLOTS 128u
 #define JOB 3u
 #define SLOT_BASE 64u
+#define STAND_IN_LENGTHY_BYTES 600u
 
 struct stand_in {
   int listen_fd;
@@ -62,6 +63,8 @@ void stand_in_close_job(void);
 /* What any switch must do, one of which nothing was asked yet. why: what it says when the connection has gone. */
 void stand_in_check_who_blocks(void); /* and the words that tell */
 void stand_in_check_death_is_noticed(const char *why);
+/* lengthy: the server's fault of an answer that has STAND_IN_LENGTHY_BYTES more than it should. */
+void stand_in_check_dripping_is_given_up(uint32_t lengthy);
 void stand_in_check_ranks_must_reach_us(void);
 
 #endif

@@ -2,16 +2,11 @@
 #include "dataplane/thrift.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "dataplane/jobs.h"
+#include "dataplane/connection.h"
 #include "engine/engine.h"
 
 #define VERSION_CALL 0x80010001u
@@ -127,59 +122,35 @@ void sml_thrift_stop(struct sml_thrift *t) {
 
 /* ---- the connection ---- */
 
-/* False: the deadline is over. */
-static bool await(struct sml_thrift *t, short events) {
-  struct pollfd poll_fd = {.fd = t->fd, .events = events};
-  for (;;) {
-    const uint64_t now_ns = sml_clock_ns();
-    if (now_ns >= t->deadline_ns) return fail(t, "no answer in time");
-    const uint64_t wait_ms = sml_div_ceil(t->deadline_ns - now_ns, SML_NS_PER_MS);
-    const int n = poll(&poll_fd, 1, (int)sml_min_u64(wait_ms, 60000));
-    if (n > 0) return true;
-    if (n < 0 && errno != EINTR) return fail(t, "poll: %s", strerror(errno));
-  }
+static bool fail_by(struct sml_thrift *t, const char *what, int error) {
+  return error == -ETIMEDOUT ? fail(t, "no answer in time") : fail(t, "%s: %s", what, strerror(-error));
 }
 
 static bool connect_to_switch(struct sml_thrift *t) {
   const struct sockaddr *sockaddr = (const struct sockaddr *)(const void *)t->addr.bytes;
-  int one = 1, error = 0;
-  socklen_t error_bytes = sizeof error;
-  t->fd = socket(sockaddr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (t->fd < 0) return fail(t, "socket: %s", strerror(errno));
-  setsockopt(t->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  if (connect(t->fd, sockaddr, t->addr.num_bytes) == 0) return true;
-  if (errno != EINPROGRESS) return fail(t, "cannot connect: %s", strerror(errno));
-  if (!await(t, POLLOUT)) return false;
-  if (getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0 || error != 0)
-    return fail(t, "cannot connect: %s", strerror(error));
-  return true;
+  const int error = sml_connection_open(sockaddr, t->addr.num_bytes, t->deadline_ns, &t->fd);
+  return error == 0 || fail_by(t, "cannot connect", error);
 }
 
 static bool send_call(struct sml_thrift *t) {
-  for (uint32_t sent = 0; sent < t->call_bytes;) {
-    const ssize_t n = send(t->fd, t->call + sent, t->call_bytes - sent, MSG_NOSIGNAL);
-    if (n >= 0) sent += (uint32_t)n;
-    else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!await(t, POLLOUT)) return false;
-    } else if (errno != EINTR) return fail(t, "connection lost: %s", strerror(errno));
-  }
-  return true;
+  const int error = sml_connection_send(t->fd, t->call, t->call_bytes, t->deadline_ns);
+  return error == 0 || fail_by(t, "connection lost", error);
+}
+
+static bool receive(struct sml_thrift *t) {
+  size_t num_bytes = 0;
+  const int error = sml_connection_receive(t->fd, t->in, sizeof t->in, t->deadline_ns, &num_bytes);
+  t->in_at = 0;
+  t->in_end = (uint32_t)num_bytes;
+  if (error != 0) return fail_by(t, "connection lost", error);
+  return num_bytes > 0 || fail(t, "connection closed");
 }
 
 /* ---- the answer ---- */
 
 static bool take(struct sml_thrift *t, uint8_t *to, uint32_t num_bytes) {
   while (num_bytes > 0) {
-    if (t->in_at == t->in_end) {
-      const ssize_t n = recv(t->fd, t->in, sizeof t->in, 0);
-      if (n == 0) return fail(t, "connection closed");
-      if (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-        return fail(t, "connection lost: %s", strerror(errno));
-      if (n < 0 && !await(t, POLLIN)) return false;
-      t->in_at = 0;
-      t->in_end = n > 0 ? (uint32_t)n : 0;
-      continue;
-    }
+    if (t->in_at == t->in_end && !receive(t)) return false;
     const uint32_t part = sml_min_u32(num_bytes, t->in_end - t->in_at);
     if (to != NULL) memcpy(to, t->in + t->in_at, part);
     if (to != NULL) to += part;
@@ -298,7 +269,7 @@ bool sml_thrift_end(struct sml_thrift *t, uint64_t deadline_ns, int64_t *values_
   const bool is_done = (is_connected || connect_to_switch(t)) && send_call(t) && take_answer(t, &to, &is_refused);
   if (num_values_out != NULL) *num_values_out = to.num;
   if (!is_done && !is_refused) {
-    t->was_lost = t->was_lost || (is_connected && sml_switch_is_closed(t->fd));
+    t->was_lost = t->was_lost || (is_connected && sml_connection_is_closed(t->fd));
     sml_thrift_close(t);
   }
   return is_done;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "dataplane/bfrt.h"
+#include "dataplane/connection.h"
 #include "dataplane/jobs.h"
 
 #define OPEN_NS (10 * SML_NS_PER_S)
@@ -341,7 +342,7 @@ static bool read_counters(void *user, uint64_t *counts) {
 static bool is_lost(void *user, char *why, size_t why_bytes) {
   struct sml_tofino *t = user;
   char address[64];
-  if (!t->bfrt.grpc.was_lost && !sml_switch_is_closed(t->bfrt.grpc.fd)) return false;
+  if (!t->bfrt.grpc.was_lost && !sml_connection_is_closed(t->bfrt.grpc.fd)) return false;
   sml_addr_format(&t->options.runtime, address, sizeof address);
   snprintf(why, why_bytes, "the switch at %s has closed its connection", address);
   sml_grpc_close(&t->bfrt.grpc);

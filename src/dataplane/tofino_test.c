@@ -210,6 +210,13 @@ static void a_silent_switch_is_given_up(void **state) {
   stop();
 }
 
+static void a_dripping_switch_is_given_up(void **state) {
+  (void)state;
+  start();
+  stand_in_check_dripping_is_given_up(LENGTHY);
+  stop();
+}
+
 static void a_program_that_does_not_fit(void **state) {
   (void)state;
   static const struct {
@@ -304,6 +311,7 @@ int main(void) {
       cmocka_unit_test(a_switch_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),
       cmocka_unit_test(a_silent_switch_is_given_up),
+      cmocka_unit_test(a_dripping_switch_is_given_up),
       cmocka_unit_test(a_program_that_does_not_fit),
       cmocka_unit_test(any_call_may_fail),
       cmocka_unit_test(garbage_is_read_to_its_end),
