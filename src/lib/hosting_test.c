@@ -150,105 +150,6 @@ static void strangers_without_the_key_are_refused(void **state) {
   world_stop(&w);
 }
 
-/* ---- a rendezvous in place of a callback ---- */
-
-/* Bound, so that nobody else is given it; rank 0 may listen there all the same. */
-static int kept_port_fd;
-
-static uint16_t keep_free_port(void) {
-  struct sml_addr addr = addr_of("127.0.0.1:1");
-  sml_addr_set_port(&addr, 0);
-  struct sockaddr_in bound;
-  socklen_t num_bytes = sizeof bound;
-  const int one = 1;
-  kept_port_fd = socket(AF_INET, SOCK_STREAM, 0);
-  assert_int_equal(setsockopt(kept_port_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
-  assert_int_equal(bind(kept_port_fd, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes), 0);
-  assert_int_equal(getsockname(kept_port_fd, (struct sockaddr *)&bound, &num_bytes), 0);
-  return ntohs(bound.sin_port);
-}
-
-static uint16_t rendezvous_port;
-
-/* Comes to the rendezvous first, and says nothing that makes sense. */
-static void be_a_stranger(const char *text) {
-  char where[32];
-  snprintf(where, sizeof where, "127.0.0.1:%u", rendezvous_port);
-  const struct sml_addr addr = addr_of(where);
-  for (uint32_t i = 0; i < 2000; i++) {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    const bool is_in = connect(fd, (const struct sockaddr *)(const void *)addr.bytes, addr.num_bytes) == 0;
-    if (is_in) (void)send(fd, text, strlen(text), MSG_NOSIGNAL); /* it may have had enough of strangers */
-    close(fd);
-    if (is_in) return;
-    usleep(5000);
-  }
-}
-
-static void join_at_rendezvous(struct rank *r) {
-  sml_job_options o = r->world->job_options;
-  o.aggregator = "";
-  o.rank = r->rank;
-  o.world_size = r->world->num_ranks;
-  if (r->rank == 0) usleep(100 * 1000); /* the others look for it again and again */
-  if (r->rank == 1) {
-    be_a_stranger("GET / HTTP/1.1\r\nHost: example\r\n\r\n");
-    be_a_stranger("");
-  }
-  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
-  r->status = sml_job_create(r->context, &o, &r->job);
-  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
-}
-
-static void set_rendezvous(void) {
-  char text[32];
-  rendezvous_port = keep_free_port();
-  snprintf(text, sizeof text, "127.0.0.1:%u", rendezvous_port);
-  setenv("SWITCHML_RENDEZVOUS", text, 1);
-}
-
-static void unset_rendezvous(void) {
-  unsetenv("SWITCHML_RENDEZVOUS");
-  close(kept_port_fd);
-}
-
-static void ranks_meet_at_a_rendezvous(void **state) {
-  (void)state;
-  struct world w;
-  world_init(&w, 3);
-  w.job_options.no_shared_memory = 1;
-  set_rendezvous();
-  world_run(&w, join_at_rendezvous);
-  world_run(&w, check_sums);
-  unset_rendezvous();
-  world_stop(&w);
-}
-
-static void come_without_rank_2(struct rank *r) {
-  sml_job_options o = r->world->job_options;
-  o.aggregator = "";
-  o.rank = r->rank;
-  o.world_size = 3;
-  o.join_timeout_ns = 1500 * SML_NS_PER_MS;
-  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
-  const uint64_t begin_ns = sml_clock_ns();
-  r->status = sml_job_create(r->context, &o, &r->job);
-  CHECK(r, r->status == SML_ERR_SYSTEM && strstr(sml_error_detail(), "SWITCHML_RENDEZVOUS"), "%d %s", r->status,
-        sml_error_detail());
-  CHECK(r, r->rank != 0 || strstr(sml_error_detail(), "2 of 3 ranks"), "%s", sml_error_detail());
-  CHECK(r, sml_clock_ns() - begin_ns < 10 * SML_NS_PER_S);
-}
-
-static void a_missing_rank_ends_the_wait(void **state) {
-  (void)state;
-  struct world w;
-  world_init(&w, 2);
-  set_rendezvous();
-  world_run(&w, come_without_rank_2);
-  unset_rendezvous();
-  world_stop(&w);
-}
-
 /* ---- leaving ---- */
 
 static pthread_barrier_t others;
@@ -553,8 +454,6 @@ int main(void) {
       cmocka_unit_test(one_host_has_one_shard),
       cmocka_unit_test(two_hosts_have_two_shards),
       cmocka_unit_test(strangers_without_the_key_are_refused),
-      cmocka_unit_test(ranks_meet_at_a_rendezvous),
-      cmocka_unit_test(a_missing_rank_ends_the_wait),
       cmocka_unit_test(who_is_done_may_go),
       cmocka_unit_test(who_leaves_others_waiting_is_named),
       cmocka_unit_test(who_aborts_is_heard),

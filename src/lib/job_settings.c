@@ -289,6 +289,14 @@ sml_status sml_job_settings_gather(const struct sml_job_settings *s, const void 
   return sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error);
 }
 
+/* Ranks that have a key take none that could not read its own: it need not knock. */
+static bool is_shut_out(const struct sml_job_settings *s, sml_status status) {
+  const char *path =
+      s->options.key_file != NULL ? s->options.key_file : sml_settings_environment("SWITCHML_KEY_FILE");
+  return status != SML_OK && s->options.allgather == sml_rendezvous_gather && path != NULL && path[0] != 0 &&
+         s->key_name[0] == 0;
+}
+
 static sml_status exchange(const struct sml_job_settings *s, sml_status status, uint64_t *random_out) {
   const sml_job_options *o = &s->options;
   struct record r = {.magic = RECORD_MAGIC,
@@ -298,6 +306,7 @@ static sml_status exchange(const struct sml_job_settings *s, sml_status status, 
                      .status = status,
                      .settings_hash = hash_settings(s),
                      .random = sml_random_bits()};
+  if (is_shut_out(s, status)) return status;
   if (status != SML_OK) snprintf(r.detail, sizeof r.detail, "%s", sml_error_detail());
   uint8_t mine[RECORD_BYTES];
   write_record(mine, &r);

@@ -5,24 +5,30 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/engine.h"
 #include "lib/fork.h"
-#include "lib/interfaces.h"
+#include "lib/rendezvous_message.h"
 #include "lib/settings.h"
 
-#define MAGIC 0x534d4c52u /* "SMLR" */
-#define HELLO_BYTES 24u
-#define RETRY_MS 50
-#define HELLO_NS (2 * SML_NS_PER_S) /* a connection that says nothing for so long is a stranger's */
+#define MIN_RETRY_MS 20
+#define MAX_RETRY_MS 320
+#define ANSWER_NS (2 * SML_NS_PER_S) /* whoever listens there and says nothing is tried anew */
 
-void sml_rendezvous_init(struct sml_rendezvous *r, const char *job_name, uint32_t rank, uint32_t world_size,
-                         uint64_t deadline_ns) {
-  *r = (struct sml_rendezvous){.rank = rank, .world_size = world_size, .deadline_ns = deadline_ns, .job_hash = 1};
+void sml_rendezvous_init(struct sml_rendezvous *r, const struct sml_job_settings *settings, uint64_t deadline_ns) {
+  *r = (struct sml_rendezvous){.settings = settings, .deadline_ns = deadline_ns, .fd = -1};
   r->address = sml_settings_environment("SWITCHML_RENDEZVOUS");
-  for (const char *c = job_name; *c != 0; c++) r->job_hash = sml_mix64(r->job_hash + (uint8_t)*c);
+}
+
+static uint64_t hash_name(const char *name) {
+  uint64_t hash = 1;
+  for (const char *c = name; *c != 0; c++) hash = sml_mix64(hash + (uint8_t)*c);
+  return hash;
 }
 
 /* ---- sockets that wait until a deadline ---- */
@@ -69,158 +75,191 @@ static bool receive_all(int fd, void *data, size_t num_bytes, uint64_t deadline_
   return true;
 }
 
-static int open_socket(const struct sml_addr *addr) {
+static bool open_connection(struct sml_rendezvous *r, const struct sml_addr *addr, uint64_t deadline_ns) {
   const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
+  int error = 0;
+  socklen_t error_bytes = sizeof error;
   const int one = 1;
   sml_fork_lock();
-  const int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  r->fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   sml_fork_unlock();
-  if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  return fd;
-}
-
-static void close_kept(int fd) {
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  errno = error;
-}
-
-/* ---- meeting ---- */
-
-static void write_hello(const struct sml_rendezvous *r, uint8_t hello[HELLO_BYTES]) {
-  memset(hello, 0, HELLO_BYTES);
-  sml_store_be32(hello, MAGIC);
-  sml_store_be32(hello + 4, r->world_size);
-  sml_store_be32(hello + 8, r->rank);
-  sml_store_be64(hello + 16, r->job_hash);
-}
-
-/* Whom a connection is from; world_size: a stranger, or a rank that is here already. */
-static uint32_t take_hello(const struct sml_rendezvous *r, int fd) {
-  uint8_t hello[HELLO_BYTES];
-  const uint64_t deadline_ns = sml_min_u64(r->deadline_ns, sml_clock_ns() + HELLO_NS);
-  if (!receive_all(fd, hello, sizeof hello, deadline_ns)) return r->world_size;
-  const uint32_t rank = sml_load_be32(hello + 8);
-  if (sml_load_be32(hello) != MAGIC || sml_load_be32(hello + 4) != r->world_size ||
-      sml_load_be64(hello + 16) != r->job_hash || rank == 0 || rank >= r->world_size || r->fds[rank] >= 0)
-    return r->world_size;
-  return rank;
-}
-
-static bool listen_at(const struct sml_addr *addr, int *fd_out) {
-  const uint8_t any[16] = {0};
-  const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
-  const struct sml_addr bind_addr = sml_addr_of_ip(a->sa_family, any, sml_addr_port(addr));
-  const int one = 1;
-  *fd_out = open_socket(addr);
-  if (*fd_out < 0) return false;
-  setsockopt(*fd_out, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  return bind(*fd_out, (const struct sockaddr *)(const void *)bind_addr.bytes, bind_addr.num_bytes) == 0 &&
-         listen(*fd_out, 1024) == 0;
-}
-
-/* Rank 0. */
-static bool gather_ranks(struct sml_rendezvous *r, const struct sml_addr *addr) {
-  int listen_fd;
-  uint32_t num_here = 1;
-  bool is_well = listen_at(addr, &listen_fd);
-  while (is_well && num_here < r->world_size) {
-    is_well = await(listen_fd, POLLIN, r->deadline_ns);
-    if (!is_well) break;
-    sml_fork_lock();
-    const int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    sml_fork_unlock();
-    if (fd < 0) continue;
-    const uint32_t rank = take_hello(r, fd);
-    if (rank == r->world_size) {
-      close(fd);
-      continue;
-    }
-    r->fds[rank] = fd;
-    num_here++;
-  }
-  close_kept(listen_fd);
-  if (is_well) return true;
-  sml_fail(SML_ERR_SYSTEM, "%u of %u ranks came to SWITCHML_RENDEZVOUS=%.80s: %s", num_here, r->world_size,
-           r->address, strerror(errno));
+  if (r->fd < 0) return false;
+  setsockopt(r->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (connect(r->fd, a, addr->num_bytes) != 0 && errno != EINPROGRESS) return false;
+  if (!await(r->fd, POLLOUT, deadline_ns)) return false;
+  if (getsockopt(r->fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) == 0 && error == 0) return true;
+  if (error != 0) errno = error;
   return false;
 }
 
-/* The others. */
-static bool find_rank_0(struct sml_rendezvous *r, const struct sml_addr *addr) {
-  uint8_t hello[HELLO_BYTES];
-  write_hello(r, hello);
-  for (;;) {
-    int error = 0;
-    socklen_t error_bytes = sizeof error;
-    const uint64_t now_ns = sml_clock_ns(), attempt_ns = sml_min_u64(r->deadline_ns, now_ns + SML_NS_PER_S);
-    const int fd = open_socket(addr);
-    if (fd >= 0 && (connect(fd, (const struct sockaddr *)(const void *)addr->bytes, addr->num_bytes) == 0 ||
-                    errno == EINPROGRESS) && await(fd, POLLOUT, attempt_ns) &&
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) == 0 && error == 0 &&
-        send_all(fd, hello, sizeof hello, attempt_ns)) {
-      r->fds[0] = fd;
-      return true;
-    }
-    if (error != 0) errno = error;
-    close_kept(fd);
-    if (now_ns >= r->deadline_ns) {
-      sml_fail(SML_ERR_SYSTEM, "rank 0 is not found at SWITCHML_RENDEZVOUS=%.80s: %s", r->address,
-               strerror(errno));
-      return false;
-    }
-    poll(NULL, 0, RETRY_MS);
+/* ---- the others' part ---- */
+
+__attribute__((format(printf, 2, 3))) static bool put_off(struct sml_rendezvous *r, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(r->why, sizeof r->why, format, arguments);
+  va_end(arguments);
+  return false;
+}
+
+/* Why rank 0 does not go on; it may be a stranger that says so: the next try may meet rank 0. */
+static bool take_refusal(struct sml_rendezvous *r, const struct sml_rendezvous_answer *answer) {
+  const sml_job_options *o = &r->settings->options;
+  switch (answer->kind) {
+    case SML_ANSWER_OTHER_JOB:
+      return put_off(r, "there is rank 0 of another job, none of '%s'", o->name);
+    case SML_ANSWER_OTHER_SIZE:
+      return put_off(r, "rank 0 has world_size %u, and this is rank %u of %u", answer->world_size, o->rank,
+                     o->world_size);
+    case SML_ANSWER_OTHER_KEY:
+      return put_off(r, "rank 0 has %s key, and this rank has %s", r->settings->key_name[0] != 0 ? "no" : "a",
+                     r->settings->key_name[0] != 0 ? "one" : "none");
+    default: return put_off(r, "rank 0 runs another version of libswitchml");
   }
 }
 
-static bool meet(struct sml_rendezvous *r) {
+static bool say_hello(struct sml_rendezvous *r, uint64_t deadline_ns) {
+  const struct sml_job_settings *s = r->settings;
+  const struct sml_key none = {0, 0};
+  const struct sml_rendezvous_hello hello = {.is_keyed = s->key_name[0] != 0,
+                                  .world_size = s->options.world_size,
+                                  .rank = s->options.rank,
+                                  .job_hash = hash_name(s->options.name),
+                                  .nonce = {sml_random_bits(), sml_random_bits()}};
+  struct sml_rendezvous_answer answer;
+  uint8_t said[SML_HELLO_BYTES], heard[SML_ANSWER_BYTES];
+  sml_rendezvous_hello_write(said, &hello);
+  if (!send_all(r->fd, said, sizeof said, deadline_ns) || !receive_all(r->fd, heard, sizeof heard, deadline_ns))
+    return put_off(r, "whoever listens there does not answer: %s", strerror(errno));
+  if (!sml_rendezvous_answer_read(heard, &answer)) return put_off(r, "what listens there is no rank 0");
+  if (answer.kind != SML_ANSWER_GO_ON) return take_refusal(r, &answer);
+  r->key = sml_rendezvous_key(hello.is_keyed ? &s->key : &none, said, heard);
+  if (sml_rendezvous_answer_is_sealed(heard, &r->key)) return true;
+  return hello.is_keyed ? put_off(r, "whoever listens there does not have the key '%s'", s->key_name)
+                        : put_off(r, "what listens there is no rank 0");
+}
+
+static bool say_record(struct sml_rendezvous *r, const void *in, uint32_t num_bytes) {
+  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES];
+  sml_frame_head_write(head, &(struct sml_frame_head){SML_FRAME_RECORD, r->round, num_bytes});
+  sml_frame_tag(tag, &r->key, head, in, num_bytes);
+  if (send_all(r->fd, head, sizeof head, r->deadline_ns) && send_all(r->fd, in, num_bytes, r->deadline_ns) &&
+      send_all(r->fd, tag, sizeof tag, r->deadline_ns))
+    return true;
+  return put_off(r, "rank 0 went: %s", strerror(errno));
+}
+
+static void take_news(struct sml_rendezvous *r, const uint8_t *body) {
+  uint32_t ranks[SML_MAX_NEWS];
+  char text[100];
+  for (uint32_t i = 0; i < SML_MAX_NEWS; i++) ranks[i] = sml_load_be32(body + 4 + 4 * i);
+  sml_rendezvous_name_ranks(sml_load_be32(body), ranks, text, sizeof text);
+  snprintf(r->news, sizeof r->news, "rank 0 had taken this rank, and waited for %s; ", text);
+}
+
+/* Until the records of all ranks are there. */
+static bool hear_all(struct sml_rendezvous *r, uint8_t *out, size_t num_bytes) {
+  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES], small[4 * (1 + SML_MAX_NEWS)];
+  for (;;) {
+    struct sml_frame_head h;
+    const bool has_head = receive_all(r->fd, head, sizeof head, r->deadline_ns);
+    if (!has_head) return put_off(r, "rank 0 does not go on: %s", strerror(errno));
+    const bool is_head = sml_frame_head_read(head, &h) && h.round == r->round;
+    const bool is_all = is_head && h.kind == SML_FRAME_ALL && h.num_bytes == num_bytes;
+    const bool is_small = is_head && h.kind != SML_FRAME_ALL && h.num_bytes <= sizeof small;
+    if (!is_all && !is_small) return put_off(r, "rank 0 runs another version of libswitchml");
+    uint8_t *body = is_all ? out : small;
+    if (!receive_all(r->fd, body, h.num_bytes, r->deadline_ns) ||
+        !receive_all(r->fd, tag, sizeof tag, r->deadline_ns))
+      return put_off(r, "rank 0 does not go on: %s", strerror(errno));
+    if (!sml_frame_is_tagged(tag, &r->key, head, body, h.num_bytes))
+      return put_off(r, "somebody changes what rank 0 says");
+    if (is_all) return true;
+    if (h.kind == SML_FRAME_OCCUPIED)
+      return put_off(r, "rank %u has come already, from %.*s", r->settings->options.rank, (int)h.num_bytes, small);
+    if (h.kind == SML_FRAME_WAITING && h.num_bytes == sizeof small) take_news(r, small);
+  }
+}
+
+static void hang_up(struct sml_rendezvous *r) {
+  if (r->fd >= 0) close(r->fd);
+  r->fd = -1;
+}
+
+/* Longer from time to time, and not at the same moment as the other ranks. */
+static void wait_before_retry(uint32_t num_tries) {
+  const uint64_t most_ms = sml_min_u64((uint64_t)MIN_RETRY_MS << sml_min_u32(num_tries, 4), MAX_RETRY_MS);
+  poll(NULL, 0, (int)(most_ms / 2 + sml_random_bits() % (most_ms / 2)));
+}
+
+static bool fail_to_meet(const struct sml_rendezvous *r) {
+  sml_fail(SML_ERR_SYSTEM, "the ranks have not met at SWITCHML_RENDEZVOUS=%.80s: %s%s", r->address, r->news,
+           r->why);
+  return false;
+}
+
+/* The first round: until all have met, rank 0 may come late, and go and come back; strangers may stand in its place. */
+static bool meet_rank_0(struct sml_rendezvous *r, const struct sml_addr *addr, const void *in, uint8_t *out,
+                        uint32_t num_bytes) {
+  const size_t all_bytes = (size_t)num_bytes * r->settings->options.world_size;
+  for (uint32_t num_tries = 0;; num_tries++) {
+    const uint64_t now_ns = sml_clock_ns(), attempt_ns = sml_min_u64(r->deadline_ns, now_ns + ANSWER_NS);
+    if (num_tries > 0 && now_ns >= r->deadline_ns) return fail_to_meet(r);
+    const bool is_connected = open_connection(r, addr, attempt_ns);
+    if (!is_connected) put_off(r, "rank 0 is not found: %s", strerror(errno));
+    if (is_connected && say_hello(r, attempt_ns) && say_record(r, in, num_bytes) && hear_all(r, out, all_bytes))
+      return true;
+    hang_up(r);
+    wait_before_retry(num_tries);
+  }
+}
+
+/* ---- gathering ---- */
+
+static bool open_meeting(struct sml_rendezvous *r, const struct sml_addr *addr) {
+  const struct sml_job_settings *s = r->settings;
+  struct sml_meeting_options options = {.addr = *addr,
+                                        .address = r->address,
+                                        .world_size = s->options.world_size,
+                                        .job_hash = hash_name(s->options.name),
+                                        .deadline_ns = r->deadline_ns,
+                                        .is_keyed = s->key_name[0] != 0};
+  if (options.is_keyed) options.key = s->key;
+  r->meeting = sml_meeting_open(&options);
+  return r->meeting != NULL;
+}
+
+static bool meet(struct sml_rendezvous *r, const void *in, uint8_t *out, uint32_t num_bytes) {
   struct sml_addr addr;
   char error[SML_ERROR_DETAIL_BYTES / 2];
   if (!sml_addr_parse(r->address, 0, &addr, error, sizeof error)) {
     sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_RENDEZVOUS is '%.80s': %s", r->address, error);
     return false;
   }
-  const uint32_t num_fds = r->rank == 0 ? r->world_size : 1;
-  r->fds = malloc(num_fds * sizeof *r->fds);
-  if (r->fds == NULL) {
-    sml_fail(SML_ERR_NO_MEMORY, "no memory for %u connections", num_fds);
-    return false;
-  }
-  r->num_fds = num_fds;
-  for (uint32_t i = 0; i < r->num_fds; i++) r->fds[i] = -1;
-  r->is_open = r->rank == 0 ? gather_ranks(r, &addr) : find_rank_0(r, &addr);
-  return r->is_open;
-}
-
-/* ---- gathering ---- */
-
-/* A rank that asks for another size runs another version; all of it is checked by what is in the records. */
-static bool exchange(struct sml_rendezvous *r, uint8_t *all, const void *in, size_t num_bytes) {
-  const size_t all_bytes = num_bytes * r->world_size;
-  if (r->rank != 0)
-    return send_all(r->fds[0], in, num_bytes, r->deadline_ns) &&
-           receive_all(r->fds[0], all, all_bytes, r->deadline_ns);
-  memcpy(all, in, num_bytes);
-  for (uint32_t i = 1; i < r->world_size; i++)
-    if (!receive_all(r->fds[i], all + i * num_bytes, num_bytes, r->deadline_ns)) return false;
-  for (uint32_t i = 1; i < r->world_size; i++)
-    if (!send_all(r->fds[i], all, all_bytes, r->deadline_ns)) return false;
-  return true;
+  if (r->settings->options.rank != 0) return meet_rank_0(r, &addr, in, out, num_bytes);
+  return open_meeting(r, &addr) && sml_meeting_gather(r->meeting, in, out, num_bytes);
 }
 
 int sml_rendezvous_gather(void *user, const void *in, void *out, size_t num_bytes) {
   struct sml_rendezvous *r = user;
-  if (!r->is_open && !meet(r)) return 1;
-  if (exchange(r, out, in, num_bytes)) return 0;
-  sml_fail(SML_ERR_SYSTEM, "ranks that met at SWITCHML_RENDEZVOUS=%.80s do not answer: %s", r->address,
-           strerror(errno));
-  return 1;
+  const size_t all_bytes = num_bytes * r->settings->options.world_size;
+  bool is_done;
+  if (r->round == 0) {
+    is_done = meet(r, in, out, (uint32_t)num_bytes);
+  } else if (r->meeting != NULL) {
+    is_done = sml_meeting_gather(r->meeting, in, out, (uint32_t)num_bytes);
+  } else {
+    is_done = say_record(r, in, (uint32_t)num_bytes) && hear_all(r, out, all_bytes);
+    if (!is_done)
+      sml_fail(SML_ERR_SYSTEM, "rank 0, met at SWITCHML_RENDEZVOUS=%.80s, does not answer any more: %s", r->address,
+               r->why);
+  }
+  r->round++;
+  return is_done ? 0 : 1;
 }
 
 void sml_rendezvous_close(struct sml_rendezvous *r) {
-  for (uint32_t i = 0; i < r->num_fds; i++) close_kept(r->fds[i]);
-  free(r->fds);
-  r->fds = NULL;
-  r->num_fds = 0;
-  r->is_open = false;
+  hang_up(r);
+  sml_meeting_close(r->meeting);
+  r->meeting = NULL;
 }
