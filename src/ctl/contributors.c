@@ -70,11 +70,10 @@ uint32_t sml_contributors_name(const struct sml_ctl_start *start, uint32_t world
   uint32_t total = 0, num_named = 0;
   for (uint32_t i = 0; i < num_contributors; i++)
     if (contributors[i] < end) total += sml_contributor_ranks(start, contributors[i], NULL, 0);
-  const uint32_t max_each = total <= SML_CTL_MAX_RANKS ? SML_CTL_MAX_RANKS : 1;
+  const uint32_t max_each = total <= SML_CTL_MAX_RANKS ? SML_CTL_MAX_RANKS : 1; /* either way all fit */
   for (uint32_t i = 0; i < num_contributors && num_named < SML_CTL_MAX_RANKS; i++) {
     if (contributors[i] >= end) continue;
-    const uint32_t room = sml_min_u32(max_each, SML_CTL_MAX_RANKS - num_named);
-    num_named += sml_min_u32(room, sml_contributor_ranks(start, contributors[i], ranks_out + num_named, room));
+    num_named += sml_min_u32(max_each, sml_contributor_ranks(start, contributors[i], ranks_out + num_named, max_each));
   }
   return num_named;
 }
