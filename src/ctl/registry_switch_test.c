@@ -66,6 +66,12 @@ static void test_who_cannot_is_told_why(void **state) {
     EXPECT("c0<REFUSE -7; c0 close; ");
     assert_non_null(strstr(w.last[0].u.refuse.detail, rows[i].text));
   }
+  is_keyed = true;
+  begin_switch(32);
+  opened(0);
+  said(0, &(struct sml_ctl_message){.kind = SML_CTL_JOIN, .u = join_of(1, 2, SML_FEATURE_SWITCH).u});
+  is_keyed = false;
+  expect_detail(0, "the aggregator is a switch, which has no keys: name none");
   begin(); /* elsewhere nobody cares, and ranks that can meet ranks that can't */
   for (uint32_t rank = 0; rank < 2; rank++) {
     struct sml_ctl_message m = join_of(rank, 2, rank * SML_FEATURE_SWITCH);

@@ -16,8 +16,8 @@
 #define MAX_HANDLES 512u
 #define MAX_FIELDS 8u
 
-enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, THROWS, NO_THRIFT, TOO_MANY, TOO_DEEP, UNKNOWN_TYPE, ANOTHER_CALL,
-             SILENT, DIES, LENGTHY };
+enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, REFUSES_PLAINLY, THROWS, NO_THRIFT, TOO_MANY, TOO_DEEP, UNKNOWN_TYPE,
+             ANOTHER_CALL, SILENT, DIES, LENGTHY };
 
 /* ---- the stand-in ---- */
 
@@ -198,10 +198,14 @@ static bool err(struct call *c, struct sml_thrift *reply, uint32_t fault) {
       answer(c, reply, reply->call_bytes - 1);
       return false;
     case REFUSES: add_exception(reply); break;
+    case REFUSES_PLAINLY: /* without a reason */
+      sml_thrift_struct(reply, 1);
+      sml_thrift_stop(reply);
+      break;
     case THROWS:
       begin_answer(c, reply, 3);
       sml_thrift_text(reply, 1, "out of order");
-      sml_thrift_i32(reply, 2, 6);
+      sml_thrift_i32(reply, 2, -6);
       break;
     case NO_THRIFT: return send(c->fd, web, sizeof web, MSG_NOSIGNAL) > 0;
     case TOO_MANY: sml_thrift_list(reply, 0, SML_THRIFT_I64, 0x7fffffff); break;
@@ -212,7 +216,7 @@ static bool err(struct call *c, struct sml_thrift *reply, uint32_t fault) {
       reply->call[reply->call_bytes] = 99;
       reply->call_bytes += 3; /* and a field's number */
       break;
-    case ANOTHER_CALL: sml_store_be32(reply->call + reply->call_bytes - 4, c->sequence + 1); break;
+    case ANOTHER_CALL: sml_store_be32(reply->call + reply->call_bytes - 4, c->sequence - 1); break;
     case LENGTHY:
       for (uint32_t i = 0; i < STAND_IN_LENGTHY_BYTES / 7; i++) sml_thrift_i32(reply, 0, 1);
       break;
@@ -415,7 +419,8 @@ static void errors_say_what_happened(void **state) {
   } cases[] = {{CLOSES, "connection closed"},
                {CUTS, "connection closed"},
                {REFUSES, "refused with code 5"},
-               {THROWS, "refused with code 6"},
+               {REFUSES_PLAINLY, "refused"},
+               {THROWS, "refused with code -6"},
                {NO_THRIFT, "this is no Thrift of the binary protocol"},
                {TOO_MANY, "a list of 2147483647 elements"},
                {TOO_DEEP, "an answer nested too deep"},

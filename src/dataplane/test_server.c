@@ -329,7 +329,7 @@ static void err(struct session *c, int32_t stream, uint32_t fault) {
   static const char web[] = "HTTP/1.0 400 Bad Request\r\n\r\n";
   frame_answer(c);
   if (fault == REFUSES) fails(c, "13", "out of%20order");
-  if (fault == CUTS) sml_store_be32(c->answer.bytes + 1, 1000);
+  if (fault == CUTS) sml_store_be32(c->answer.bytes + 1, (uint32_t)c->answer.num_bytes - 4); /* a byte too few */
   if (fault == COMPRESSES) c->answer.bytes[0] = 1;
   if (fault == NO_HTTP2) (void)!send(c->fd, web, sizeof web, MSG_NOSIGNAL);
   if (fault == DIES) stand_in_die();

@@ -181,9 +181,11 @@ void stand_in_check_who_blocks(void) {
   for (uint32_t cell = 0; cell < 2 * SLOT_BASE; cell++) stand_in.words[cell] = 0x80000001; /* another job's */
   stand_in.words[2 * SLOT_BASE + 4] = 0x80000007;                                          /* complete */
   stand_in.words[2 * SLOT_BASE + 7] = 0xc0000005;
+  stand_in.words[2 * SLOT_BASE + 63] = 0xc0000003; /* the last one */
   pthread_mutex_unlock(&stand_in.lock);
   assert_int_equal(find_blocked(0), UINT32_MAX);
   assert_int_equal(find_blocked(1), 3);
+  assert_int_equal(find_blocked(2), 31);
   uint32_t words[64];
   assert_true(stand_in.plane->read_words(stand_in.plane->user, JOB, words));
   for (uint32_t cell = 0; cell < 64; cell++) /* a driver may write "valid" into those that nobody has used */

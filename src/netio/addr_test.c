@@ -2,11 +2,39 @@
  * Addresses: text to address and back, and everything that must be refused with a reason. */
 #include "netio/addr.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/test_skip.h"
 #include "netio/test_support.h"
+
+/* The resolver knows one name more: this host is where ::1, 127.0.0.1 and ::1 are, in that order. */
+#define BOTH_NAME "both.invalid"
+typedef int resolve(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results);
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results) {
+  resolve *real;
+  *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+  if (strcmp(node, BOTH_NAME) != 0) return real(node, service, hints, results);
+  struct addrinfo *v6[2];
+  assert_int_equal(real("::1", service, hints, &v6[0]), 0);
+  assert_int_equal(real("127.0.0.1", service, hints, &v6[0]->ai_next), 0);
+  assert_int_equal(real("::1", service, hints, &v6[1]), 0);
+  v6[0]->ai_next->ai_next = v6[1];
+  *results = v6[0];
+  return 0;
+}
+
+static void test_ipv4_comes_before_ipv6(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  char error[160], text[64];
+  assert_true(sml_addr_parse(BOTH_NAME ":7", 0, &addr, error, sizeof error));
+  sml_addr_format(&addr, text, sizeof text);
+  assert_string_equal(text, "127.0.0.1:7");
+}
 
 static void test_good_texts(void **state) {
   (void)state;
@@ -150,7 +178,8 @@ static void test_ports(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good_texts), cmocka_unit_test(test_names), cmocka_unit_test(test_bad_texts),
+      cmocka_unit_test(test_good_texts), cmocka_unit_test(test_names), cmocka_unit_test(test_ipv4_comes_before_ipv6),
+      cmocka_unit_test(test_bad_texts),
       cmocka_unit_test(test_long_texts_and_short_rooms), cmocka_unit_test(test_ports)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

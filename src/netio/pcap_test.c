@@ -215,6 +215,33 @@ static void a_full_disk_leaves_whole_blocks(void **state) {
   assert_int_equal(unlink(path), 0);
 }
 
+/* What waits to be written is the parent's; the child has a copy of it. */
+static void a_forked_child_writes_nothing(void **state) {
+  (void)state;
+  char path[96];
+  static uint8_t bytes[65536];
+  struct sml_addr to;
+  int status;
+  struct sml_mem_hub *hub = sml_mem_hub_create();
+  snprintf(path, sizeof path, "%s/fork", folder);
+  struct sml_netio *io = wrap_mem(hub, path, false, 0), *other = sml_mem_open(hub, 64, 9000);
+  other->ops->local_addr(other, &to);
+  send_frames(io, &to, 1, 100, 100); /* which goes into the file at once */
+  send_frames(io, &to, 3, 100, 100);
+  const pid_t child = fork();
+  if (child == 0) {
+    io->ops->close(io);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  assert_int_equal(status, 0);
+  io->ops->close(io);
+  other->ops->close(other);
+  sml_mem_hub_destroy(hub);
+  assert_int_equal(count_packets(bytes, read_file(path, bytes, sizeof bytes), NULL), 4);
+  assert_int_equal(unlink(path), 0);
+}
+
 static void processes_do_not_share_a_file(void **state) {
   (void)state;
   char path[96], first[128], second[128], error[256];
@@ -274,6 +301,7 @@ int main(void) {
       cmocka_unit_test(ipv6_has_checksums),
       cmocka_unit_test(a_full_file_ends_the_capture_with_a_word),
       cmocka_unit_test(a_full_disk_leaves_whole_blocks),
+      cmocka_unit_test(a_forked_child_writes_nothing),
       cmocka_unit_test(processes_do_not_share_a_file),
       cmocka_unit_test(no_file_of_others_is_written_to),
   };

@@ -124,6 +124,20 @@ static void test_other_groups_are_not_heard(void **state) {
   close_net(&n);
 }
 
+/* Whoever leaves one group goes on hearing the other. */
+static void test_one_of_two_groups_is_left(void **state) {
+  struct net n = open_net(*(const bool *)*state);
+  const struct sml_addr other = make_group(1);
+  struct sml_netio *io = n.members[0];
+  assert_int_equal(io->ops->join_group(io, &other, &n.from), 0);
+  io->ops->leave_group(io, &n.group); /* the one that was joined first */
+  test_send(n.sender, 1, 100, 1, 100, &n.group, 1);
+  test_send(n.sender, 2, 100, 1, 100, &other, 1);
+  expect_frames(io, 2, 1, &n.from);
+  expect_nothing(io);
+  close_net(&n);
+}
+
 static void test_what_cannot_be_joined(void **state) {
   (void)state;
   struct net n = open_net(false);
@@ -157,6 +171,7 @@ int main(void) {
       cmocka_unit_test_prestate(test_unicast_and_group, &offload),
       cmocka_unit_test_prestate(test_unicast_and_group, &plain),
       cmocka_unit_test_prestate(test_other_groups_are_not_heard, &offload),
+      cmocka_unit_test_prestate(test_one_of_two_groups_is_left, &plain),
       cmocka_unit_test(test_what_cannot_be_joined)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
