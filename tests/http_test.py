@@ -189,6 +189,80 @@ def test_clients_that_disturb():
         assert all(member.process.poll() is None for member in members)
 
 
+def is_gone(connection):
+    try:
+        return connection.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError: # there is nothing yet
+        return False
+    except OSError:
+        return True
+
+
+def test_a_request_has_an_age():
+    """A byte now and then keeps no connection: patience is for the whole request, not for the next byte."""
+    with daemon() as (_, port):
+        dripping = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        began = time.monotonic()
+        text = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Wait: " + b"x" * 10000
+        for byte in text:
+            dripping = [connection for connection in dripping if not is_gone(connection)]
+            if not dripping:
+                break
+            for connection in dripping:
+                with contextlib.suppress(OSError):
+                    connection.send(bytes([byte]), socket.MSG_DONTWAIT)
+            assert time.monotonic() - began < 60 * e2e.PATIENCE, "dripping connections stay"
+            time.sleep(0.2)
+        assert time.monotonic() - began > 5
+        assert get(port, "/metrics")[0] == 200
+
+
+def test_one_address_leaves_room():
+    """However many connections an address holds, and from wherever they come: a request is answered at once."""
+    with daemon() as (_, port):
+        held = []
+        for number in range(200):
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+                held[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
+            if number % 10 == 0:
+                assert get(port, "/metrics")[0] == 200, number
+        for number in range(2, 200): # each of these is a host of its own
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", port), 5, (f"127.0.0.{number}", 0)))
+                held[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert get(port, "/metrics")[0] == 200
+        for connection in held:
+            connection.close()
+
+
+def ask_for(port, host):
+    """(status, text); host None: the request has none."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10 * e2e.PATIENCE) as connection:
+        connection.sendall(b"GET /api/status HTTP/1.0\r\n" + (f"Host: {host}\r\n".encode() if host else b"") + b"\r\n")
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    head, _, text = answer.decode().partition("\r\n\r\n")
+    return int(head.split()[1]), text
+
+
+def test_pages_of_others_cannot_read_the_status():
+    """Whoever gives a name of its own our address (DNS rebinding) has browsers ask us by that name."""
+    with daemon("--http-host", "agg,agg.example.org") as (_, port):
+        for host in "evil.example", f"evil.example:{port}", "agg.evil.example", "127.0.0.1.evil.example", "0":
+            status, text = ask_for(port, host)
+            assert status == 421 and "--http-host" in text and "address" in text, (host, status, text)
+        for host in "127.0.0.1", f"127.0.0.1:{port}", "[::1]", "localhost", f"agg:{port}", "AGG.example.org", None:
+            status, text = ask_for(port, host)
+            assert status == 200 and json.loads(text)["jobs"] == [], (host, status, text)
+    with daemon() as (_, port):
+        assert ask_for(port, "agg")[0] == 421
+    wrong = subprocess.run([e2e.SWITCHMLD, "--listen", "127.0.0.1:0", "--http-host", "agg:9477"], env=e2e.environment(),
+                           capture_output=True, text=True, check=False, timeout=20 * e2e.PATIENCE)
+    assert wrong.returncode == 2 and "--http-host" in wrong.stderr and "ports" in wrong.stderr, wrong
+
+
 def test_page_in_a_browser():
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if not browser:

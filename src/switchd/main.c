@@ -91,7 +91,7 @@ static bool write_port_file(const char *path, const char *addr_text) {
 static bool start_http(struct daemon *d) {
   char error[ERROR_BYTES];
   struct sml_settings *s = &d->settings;
-  if (sml_http_start(&s->http_addr, d->aggd, &d->http, error, sizeof error) != 0) {
+  if (sml_http_start(&s->http_addr, s->http_host, d->aggd, &d->http, error, sizeof error) != 0) {
     fprintf(stderr, "switchmld: --http: %s\n", error);
     return false;
   }

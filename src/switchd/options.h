@@ -20,7 +20,8 @@ struct sml_settings {
   struct sml_aggd_options aggd; /* keys and tenants are the settings' own */
   enum sml_log_level log_level;
   enum sml_log_format log_format;
-  const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *http, *trace_folder, *config_path;
+  const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *trace_folder, *config_path;
+  const char *http, *http_host; /* NULL: no HTTP; by no name */
   const char *dataplane, *switch_runtime; /* NULL: this daemon's own lanes */
   const char *switch_program;             /* NULL: switchml */
   struct sml_addr switch_addr;            /* of switch_runtime, if it is an address */

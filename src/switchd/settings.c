@@ -8,6 +8,7 @@
 #include "aggd/key_reader.h"
 #include "dataplane/tofino.h"
 #include "switchd/config.h"
+#include "switchd/http_host.h"
 
 #define BMV2_PORT 9090u
 #define MAX_BMV2_LANES 128u /* docs/p4.md, What ran where */
@@ -226,6 +227,9 @@ static bool finish(struct reading *r) {
   if (!take_multicast(r) || !take_switch(r)) return false;
   if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
+  if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
+    return fail(r, STATUS_USAGE, "%s: names of hosts with commas between them, without ports, as in agg,agg.example",
+                place_of(s, "http-host", place, sizeof place));
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535)
     return fail(r, STATUS_USAGE, "%s: %u lanes from port %u on don't end at 65535",
                 place_of(s, "data-port", place, sizeof place), s->aggd.num_lanes, s->aggd.first_data_port);
