@@ -132,13 +132,13 @@ typedef struct sml_job_options {
    * else no key; "": no key. key_name picks a line, the same one on all ranks; NULL: SWITCHML_KEY_NAME, else
    * the first. The key is read once, here. */
   const char *key_file, *key_name;
-  /* Retry: how long a lost aggregator is waited for. Within that time the ranks join its successor at the
-   * same address and do again what some of them lack, with the same bits; callers only notice that it takes
-   * longer. The deadline of an operation stands still meanwhile, for at most retry_ns in all. It costs a
-   * copy of every input, made in sml_allreduce() or sml_batch_end() and kept until all ranks are known to have
-   * the result: of what is outstanding and of about the last lease_ns / 8, but as much memory as was needed at most
-   * stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY in seconds,
-   * else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
+  /* Retry: how long a lost aggregator is waited for. Within that time the ranks join its successor at the same address
+   * and do again what some of them lack, with the same bits; callers only notice that it takes longer. The deadline of
+   * an operation stands still meanwhile, for at most retry_ns in all. One that is lost while ranks join is waited for
+   * until join_timeout_ns. It costs a copy of every input, made in sml_allreduce() or sml_batch_end() and kept until
+   * all ranks are known to have the result: of what is outstanding and of about the last 0.25 s, but as much memory as
+   * was needed at most stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY
+   * in seconds, else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
   /* Ranks of one host add up in memory that they share (a few MiB, fixed when the job starts) in place of the
    * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network

@@ -63,7 +63,11 @@
 /* Ranks may send narrow updates (docs/PROTOCOL.md section 6), and chunks have a size at which whole ones can be. */
 #define SML_FEATURE_NARROW 128u
 #define SML_CTL_NARROW_UNIT 32u /* core's too */
-#define SML_KNOWN_FEATURES 255u
+/* JOIN of a rank that resumes: it has the result of no operation yet. */
+#define SML_FEATURE_NO_RESULT 256u
+/* What ranks say of themselves, and need not be equal. */
+#define SML_FEATURES_OF_RANKS (SML_FEATURE_SWITCH | SML_FEATURE_NO_RESULT)
+#define SML_KNOWN_FEATURES 511u
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
@@ -81,7 +85,7 @@ struct sml_ctl_join {
   uint32_t max_datagram_bytes; /* upper limit asked for */
   uint64_t lease_ns;           /* must be equal on all ranks */
   uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
-  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks, but for SWITCH */
+  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks, but for those OF_RANKS */
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed. Jobs of different keys never meet */
   uint64_t nonce[2];                 /* of this connection, unpredictable; 0 when unkeyed */
   uint64_t resume_operation;         /* the first operation that this rank has not completed */

@@ -41,6 +41,8 @@ struct sml_conn {
   uint64_t behind_since_ns; /* others have submitted more, seen at a heartbeat; 0: not so */
   bool is_noted_late;
   uint32_t resume_chunk_bytes;
+  bool has_no_result;      /* of its JOIN, like the next */
+  uint32_t slots_asked;
   uint64_t share_host[2]; /* of its JOIN, like the next */
   bool is_combining;
 };

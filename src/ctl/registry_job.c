@@ -95,11 +95,18 @@ uint32_t sml_registry_find_other_resume(const struct sml_registry *r, const stru
   return conn;
 }
 
+/* Who resumes asks for the slots that it had, who is new for those that it wants: a member of the same kind. */
+static uint32_t find_like(const struct sml_registry *r, const struct sml_job_entry *job, bool is_resuming) {
+  uint32_t conn = job->first_member;
+  while (conn != SML_NO_CONN && (r->conns[conn].resume_chunk_bytes != 0) != is_resuming) conn = r->conns[conn].next;
+  return conn;
+}
+
 /* The part of find_conflict() that came with features, shards and resumed jobs. */
 static const char *find_feature_conflict(struct sml_registry *r, const struct sml_job_entry *job,
                                          const struct sml_ctl_join *j) {
   uint32_t other_rank = r->conns[job->first_member].rank;
-  uint32_t differ = (job->features ^ j->features) & ~SML_FEATURE_SWITCH;
+  uint32_t differ = (job->features ^ j->features) & ~SML_FEATURES_OF_RANKS;
   static const char *const on_off[] = {"off", "on"};
   if (j->shard != job->shard || j->num_shards != job->num_shards) {
     return sml_registry_text(r,
@@ -157,15 +164,13 @@ static const char *find_conflict(struct sml_registry *r, const struct sml_job_en
         "same",
         j->rank, j->world_size, other_rank, job->name, job->world_size);
   }
-  /* Who resumes asks for what it had. That it cannot with one who was started anew, the start will say. */
-  const bool is_resuming = j->resume_chunk_bytes != 0;
-  const bool was_resuming = r->conns[job->first_member].resume_chunk_bytes != 0;
-  if (j->num_slots != job->num_slots && is_resuming == was_resuming) {
+  const uint32_t like = find_like(r, job, j->resume_chunk_bytes != 0);
+  if (like != SML_NO_CONN && j->num_slots != r->conns[like].slots_asked) {
     return sml_registry_text(
         r,
         "rank %u asks for %u slots, but rank %u of job '%s' asked for %u: all ranks must ask "
         "for the same",
-        j->rank, j->num_slots, other_rank, job->name, job->num_slots);
+        j->rank, j->num_slots, r->conns[like].rank, job->name, r->conns[like].slots_asked);
   }
   if (j->lease_ns != job->lease_ns) {
     return sml_registry_text(
@@ -217,7 +222,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->state = SML_JOB_JOINING;
   job->world_size = j->world_size;
   job->num_slots = j->num_slots;
-  job->features = j->features & ~SML_FEATURE_SWITCH;
+  job->features = j->features & ~SML_FEATURES_OF_RANKS;
   job->shard = j->shard;
   job->num_shards = j->num_shards;
   job->lease_ns = j->lease_ns;
@@ -246,6 +251,9 @@ static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32
   c->resume_operation = c->completed = j->resume_operation;
   c->oldest_operation = j->oldest_operation;
   c->resume_chunk_bytes = j->resume_chunk_bytes;
+  c->has_no_result = j->resume_operation == 0 && (j->features & SML_FEATURE_NO_RESULT) != 0;
+  c->slots_asked = j->num_slots;
+  if (j->resume_chunk_bytes != 0) job->num_slots = j->num_slots;
   memcpy(c->share_host, j->host, sizeof c->share_host);
   c->is_combining = j->is_combining;
   c->prev = SML_NO_CONN;

@@ -65,7 +65,7 @@ static void test_features_must_be_equal(void **state) {
 static void test_features_are_told_and_cost_bytes(void **state) {
   (void)state;
   for (uint32_t features = 0; features <= SML_KNOWN_FEATURES; features++) {
-    const uint32_t told = features & ~SML_FEATURE_SWITCH; /* that only says what a rank can */
+    const uint32_t told = features & ~SML_FEATURES_OF_RANKS;
     const bool is_narrow = (features & SML_FEATURE_NARROW) != 0;
     if (is_narrow && (features & 0x78) != 0) continue; /* enough were seen */
     begin();
@@ -130,6 +130,60 @@ static void test_a_new_rank_among_those_that_resume(void **state) {
                      "ranks anew");
     expect_all_free();
   }
+}
+
+static void join_for_slots(uint32_t conn, uint32_t features, uint64_t resume, uint32_t chunk_bytes,
+                           uint32_t num_slots) {
+  struct sml_ctl_message m = join_message("x", conn, 3);
+  m.u.join.features = SML_FEATURE_RETRY | features;
+  m.u.join.resume_operation = resume;
+  m.u.join.resume_chunk_bytes = chunk_bytes;
+  m.u.join.num_slots = num_slots;
+  opened(conn);
+  said(conn, &m);
+}
+
+/* The aggregator was lost when it had told one rank that the job starts, and the others not. Nothing is summed, so all
+ * begin together, with the shape that the one has. */
+static void test_new_ranks_among_those_that_have_no_result(void **state) {
+  (void)state;
+  for (uint32_t started = 0; started < 3; started++) {
+    begin();
+    for (uint32_t c = 0; c < 3; c++) {
+      if (c == started) join_for_slots(c, SML_FEATURE_NO_RESULT, 0, 1000, 128);
+      else join_for_slots(c, 0, 0, 0, 0);
+    }
+    probe_all(8960);
+    for (uint32_t c = 0; c < 3; c++) {
+      assert_int_equal(w.last[c].kind, SML_CTL_START);
+      assert_int_equal(w.last[c].u.start.features, SML_FEATURE_RETRY);
+      assert_int_equal(w.last[c].u.start.first_operation, 0);
+      assert_int_equal(w.last[c].u.start.chunk_bytes, 1000);
+      assert_int_equal(w.last[c].u.start.num_slots, 128);
+    }
+  }
+  begin(); /* one has a result, so nobody may be new: not even beside another that has none */
+  join_for_slots(0, SML_FEATURE_NO_RESULT, 0, 1000, 128);
+  join_for_slots(1, 0, 0, 1000, 128);
+  join_for_slots(2, 0, 0, 0, 0);
+  probe_all(8960);
+  assert_int_equal(w.last[0].u.refuse.status, SML_ERR_REFUSED);
+  expect_detail(0, "the job can't go on: rank 2 was started anew, but rank 1 goes on with what it has: start all "
+                   "ranks anew");
+  begin(); /* who has completed an operation has a result, whatever it says */
+  join_for_slots(0, SML_FEATURE_NO_RESULT, 1, 1000, 128);
+  join_for_slots(1, 0, 0, 0, 0);
+  join_for_slots(2, 0, 0, 0, 0);
+  probe_all(8960);
+  assert_int_equal(w.last[1].u.refuse.status, SML_ERR_REFUSED);
+  begin(); /* slots are equal among those that resume, and among those that are new */
+  join_for_slots(0, SML_FEATURE_NO_RESULT, 0, 1000, 128);
+  join_for_slots(1, 0, 0, 0, 0);
+  join_for_slots(2, SML_FEATURE_NO_RESULT, 0, 1000, 64);
+  EXPECT("c2<REFUSE -7; c2 close; ");
+  expect_detail(2, "rank 2 asks for 64 slots, but rank 0 of job 'x' asked for 128: all ranks must ask for the same");
+  join_for_slots(2, 0, 0, 0, 32);
+  expect_detail(2, "rank 2 asks for 32 slots, but rank 1 of job 'x' asked for 0: all ranks must ask for the same");
 }
 
 static void test_chunk_size_of_a_resumed_job(void **state) {
@@ -265,6 +319,7 @@ int main(void) {
       BOTH(test_goes_on_with_the_slowest),
       BOTH(test_inputs_that_are_gone),
       BOTH(test_a_new_rank_among_those_that_resume),
+      BOTH(test_new_ranks_among_those_that_have_no_result),
       BOTH(test_chunk_size_of_a_resumed_job),
       BOTH(test_heartbeats_say_what_is_confirmed),
       BOTH(test_nothing_is_confirmed_while_joining),

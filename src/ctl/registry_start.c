@@ -116,13 +116,14 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
 }
 
 /* Nobody knows whether a rank that was started anew would contribute again what its predecessor did, and of an
- * operation that has ended somewhere, in whatever order, ranks would then hold different sums. */
+ * operation that has ended somewhere, in whatever order, ranks would then hold different sums. If none has ended, all
+ * begin: an aggregator was lost that had told some of its ranks, and not others, that the job starts. */
 static bool check_nobody_is_new(struct sml_registry *r, struct sml_job_entry *job) {
   const struct sml_conn *newcomer = NULL, *resumer = NULL;
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     const struct sml_conn *c = &r->conns[i];
     if (c->resume_operation == 0 && c->resume_chunk_bytes == 0) newcomer = c;
-    else resumer = c;
+    else if (!c->has_no_result) resumer = c;
   }
   if (!newcomer || !resumer) return true;
   refuse_job(r, job, SML_ERR_REFUSED,

@@ -32,8 +32,8 @@ static bool is_passing(const struct sml_ctl_abort *failure) {
          failure->status == SML_ERR_MTU;
 }
 
-static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
-  if (job->state != SML_JOB_REJOINING || now_ns - job->rejoining_since_ns >= job->retry_ns) return false;
+/* Whether a successor may still come, or let this rank in. */
+static bool is_worth_another_try(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (failure->status != SML_ERR_REFUSED || job->shards[0].session.was_welcomed) {
     job->first_refused_ns = SML_NEVER; /* it was let in, or nobody was there to refuse it */
     return is_passing(failure);
@@ -42,11 +42,26 @@ static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, 
   return now_ns - job->first_refused_ns < REFUSED_NS;
 }
 
+static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
+  if (job->state != SML_JOB_REJOINING || now_ns - job->rejoining_since_ns >= job->retry_ns) return false;
+  return is_worth_another_try(job, failure, now_ns);
+}
+
+/* Lost while it was joined: nothing was promised, nothing summed. The first join of all is tried again by the session
+ * where nobody answers, and fails where somebody refuses; after a loss it is a join like those of started jobs. */
+static bool may_join_anew(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
+  if (job->state != SML_JOB_JOINING || job->retry_ns == 0) return false;
+  if (now_ns >= job->shards[0].session.options.deadline_ns) return false;
+  if (job->rejoining_since_ns == 0) return failure->status == SML_ERR_AGGREGATOR_LOST;
+  return is_worth_another_try(job, failure, now_ns);
+}
+
 static void join_again(struct sml_job *job, uint64_t now_ns) {
   pthread_mutex_lock(&job->lock);
   const bool is_rejoining = job->state == SML_JOB_REJOINING; /* else a caller aborted it meanwhile */
   const struct sml_session_resume resume = {.resume_operation = sml_job_first_unfinished_locked(job),
                                             .oldest_operation = job->confirmed_operation,
+                                            .has_no_result = job->operations_completed == 0,
                                             .chunk_bytes = job->start.chunk_bytes,
                                             .num_slots = job->start.num_slots,
                                             .deadline_ns = job->rejoining_since_ns + job->retry_ns};
@@ -67,35 +82,42 @@ static void take_back_operations(struct sml_job *job) {
 static void explain(struct sml_job *job, struct sml_ctl_abort *failure) {
   char why[sizeof failure->detail];
   memcpy(why, failure->detail, sizeof why);
-  if (is_passing(failure)) {
+  if (job->state == SML_JOB_REJOINING && is_passing(failure)) {
     failure->status = SML_ERR_AGGREGATOR_LOST;
     snprintf(failure->detail, sizeof failure->detail,
              "the aggregator was lost and could not be joined again for %.4g s (retry_ns): %.160s",
              seconds(job->retry_ns), why);
   } else {
-    snprintf(failure->detail, sizeof failure->detail, "after the aggregator was lost: %.220s", why);
+    snprintf(failure->detail, sizeof failure->detail, "after the aggregator was lost%s: %.220s",
+             job->state == SML_JOB_JOINING ? " while this rank joined" : "", why);
   }
+}
+
+/* False: it goes on as it did, or not at all. */
+static bool begin_locked(struct sml_job *job, bool is_joining, uint64_t now_ns) {
+  if (is_joining ? job->rejoining_since_ns != 0 : job->state == SML_JOB_REJOINING) return false;
+  if (!is_joining) job->state = SML_JOB_REJOINING;
+  job->rejoining_since_ns = now_ns;
+  job->first_refused_ns = SML_NEVER;
+  return true;
 }
 
 bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t now_ns) {
   pthread_mutex_lock(&job->lock);
-  const bool is_first = may_begin(job, failure);
-  const bool goes_on = may_go_on(job, failure, now_ns);
-  if (is_first) {
-    job->state = SML_JOB_REJOINING;
-    job->rejoining_since_ns = now_ns;
-    job->first_refused_ns = SML_NEVER;
-  } else if (!goes_on && job->state == SML_JOB_REJOINING) {
-    explain(job, failure);
-  }
+  const bool is_joining = may_join_anew(job, failure, now_ns);
+  const bool is_due = is_joining || may_begin(job, failure) || may_go_on(job, failure, now_ns);
+  const bool is_first = is_due && begin_locked(job, is_joining, now_ns);
+  const bool was_lost = job->state == SML_JOB_REJOINING ||
+                        (job->state == SML_JOB_JOINING && job->rejoining_since_ns != 0);
+  if (!is_due && was_lost) explain(job, failure);
   pthread_mutex_unlock(&job->lock);
-  if (is_first) {
+  if (is_first)
     sml_job_log(job, SML_LIB_LOG_WARN, "%s (trying for %.4g s to join it again)", failure->detail,
-                seconds(job->retry_ns));
-    take_back_operations(job);
-  }
-  if (is_first || goes_on) join_again(job, now_ns);
-  return is_first || goes_on;
+                seconds(is_joining ? job->shards[0].session.options.deadline_ns - now_ns : job->retry_ns));
+  if (is_first && !is_joining) take_back_operations(job);
+  if (is_joining) sml_session_join_anew(&job->shards[0].session, now_ns);
+  else if (is_due) join_again(job, now_ns);
+  return is_due;
 }
 
 /* ---- going on ---- */

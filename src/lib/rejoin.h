@@ -8,7 +8,8 @@
 
 #include "lib/job.h"
 
-/* Whether a failure of the session begins, or goes on with, rejoining; if so, that is done. Else the job has
+/* Whether a failure of the session begins, or goes on with, rejoining, or joining anew where the job has not started;
+ * if so, that is done. Else the job has
  * to fail with *failure, which then says that it was rejoining. Without job->lock. */
 bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t now_ns);
 /* START came while REJOINING: the job runs again, or fails. Without job->lock. */

@@ -133,19 +133,25 @@ static uint32_t overhead_bytes(const struct sml_session *s) {
   return sml_head_bytes(s->options.is_keyed) + (is_checked ? SML_CHECK_BYTES : 0);
 }
 
+void sml_session_join_anew(struct sml_session *s, uint64_t now_ns) {
+  s->attempt_failure[0] = 0;
+  s->attempt_ns = now_ns + RETRY_NS;
+  close_descriptor(s);
+  sml_prober_cancel(&s->prober);
+  s->state = SML_SESSION_CLEARING;
+}
+
 void sml_session_rejoin(struct sml_session *s, const struct sml_session_resume *resume, uint64_t now_ns) {
   struct sml_ctl_join *join = &s->options.join;
+  join->features &= ~SML_FEATURE_NO_RESULT;
+  if (resume->has_no_result) join->features |= SML_FEATURE_NO_RESULT;
   join->resume_operation = resume->resume_operation;
   join->oldest_operation = resume->oldest_operation;
   join->resume_chunk_bytes = resume->chunk_bytes;
   join->num_slots = resume->num_slots;
   s->only_datagram_bytes = resume->chunk_bytes + overhead_bytes(s);
   s->options.deadline_ns = resume->deadline_ns;
-  s->attempt_failure[0] = 0;
-  s->attempt_ns = now_ns + RETRY_NS;
-  close_descriptor(s);
-  sml_prober_cancel(&s->prober);
-  s->state = SML_SESSION_CLEARING;
+  sml_session_join_anew(s, now_ns);
 }
 
 /* ---- connecting ---- */
@@ -322,7 +328,7 @@ static bool has_agreed_path(const struct sml_session *s, const struct sml_ctl_st
 /* Switch format is the aggregator's choice, where the job can be in it. */
 static bool has_agreed_features(const struct sml_session *s, const struct sml_ctl_start *start) {
   const struct sml_ctl_join *join = &s->options.join;
-  if ((start->features ^ join->features) & ~SML_FEATURE_SWITCH) return false;
+  if ((start->features ^ join->features) & ~SML_FEATURES_OF_RANKS) return false;
   if ((start->features & SML_FEATURE_SWITCH) == 0) return true;
   return (join->features & (SML_FEATURE_SWITCH | SML_FEATURE_RETRY)) == SML_FEATURE_SWITCH && !s->options.is_keyed &&
          join->num_shards <= 1 && !start->is_multicast &&
@@ -429,9 +435,9 @@ static void take_eof(struct sml_session *s, const char *reason, uint64_t now_ns)
     retry(s, now_ns, "it closed the connection without an answer (%s)", reason);
   } else if (s->state < SML_SESSION_OVER) {
     end(s, SML_ERR_AGGREGATOR_LOST,
-        "the aggregator at %s closed the control connection (%s): it has ended or was "
+        "the aggregator at %s closed the control connection (%s)%s: it has ended or was "
         "restarted",
-        s->options.aggregator_text, reason);
+        s->options.aggregator_text, reason, s->state < SML_SESSION_RUNNING ? " before the job had started" : "");
   } else {
     close_descriptor(s);
   }

@@ -96,12 +96,15 @@ void sml_session_leave(struct sml_session *session, uint64_t now_ns);
  * `ended`, which may call this again. */
 struct sml_session_resume {
   uint64_t resume_operation, oldest_operation;
+  bool has_no_result;   /* of any operation, in whatever order */
   uint32_t chunk_bytes; /* that the job must get again */
   uint32_t num_slots;   /* likewise */
   uint64_t deadline_ns;
 };
 void sml_session_rejoin(struct sml_session *session, const struct sml_session_resume *resume,
                         uint64_t now_ns);
+/* The same before the job has started: joins once more as a rank that has nothing, until the deadline that it had. */
+void sml_session_join_anew(struct sml_session *session, uint64_t now_ns);
 /* Tries no longer to join: what was not welcomed yet is cut, else the connection stays to say goodbye. */
 void sml_session_give_up(struct sml_session *session);
 /* The next pass sends a heartbeat. */
