@@ -182,7 +182,7 @@ def idle_members(port):
     def speak(strangers, connection, state):
         state["sent"] += 1
         if state["sent"] == 1:
-            connection.send(join_frame(lease_ns=3600 * 10**9, timeout_ns=7 * 24 * 3600 * 10**9))
+            connection.send(join_frame(lease_ns=600 * 10**9, timeout_ns=7 * 24 * 3600 * 10**9))
     return Strangers(port, 1200, [STRANGER], speak, 0.1)
 
 

@@ -1,7 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What one tenant, or one source, may have of a real daemon: memory, places, time."""
+import json
+import os
 import re
+import subprocess
+import tempfile
 import time
 
 import e2e
@@ -32,15 +36,81 @@ def squat(port, number, source="127.0.0.1", world_size=1024, **join):
 def test_joins_that_name_many_ranks_cost_little():
     if IS_SANITIZED:
         raise tap.Skip("a sanitized daemon's memory says nothing")
-    with e2e.Daemon("--lanes", "16", "--log-level", "error") as daemon:
+    with e2e.Daemon("--lanes", "16") as daemon:
+        said = re.search(r"most_mib=(\d+) slots_mib=(\d+)", daemon.text())
+        bound_kib = (int(said.group(1)) - int(said.group(2))) << 10 # no job starts
         before_kib = memory_kib(daemon.process.pid, "VmRSS")
         members, answers = squat(daemon.port, 1000)
-        grown_kib = memory_kib(daemon.process.pid, "VmHWM") - before_kib
-        print(f"# {len(members)} joins, {before_kib} KiB and {grown_kib} more")
+        for _ in range(3):
+            status = subprocess.run([e2e.SWITCHML, "status", "--json", daemon.address], stdout=subprocess.PIPE, check=True)
+            assert len(json.loads(status.stdout)["jobs"]) == 1000
+        most_kib = memory_kib(daemon.process.pid, "VmHWM")
+        grown_kib = most_kib - before_kib
+        print(f"# {len(members)} joins, {before_kib} KiB and {grown_kib} more, of {bound_kib}; status: {len(status.stdout)} bytes")
         assert [kind for kind, _ in answers] == ["WELCOME"] * 1000, answers[-1]
-        assert grown_kib < 128 << 10, grown_kib
+        assert grown_kib < 128 << 10 and most_kib < bound_kib, (grown_kib, most_kib, bound_kib)
         for member in members:
             member.control.close()
+
+
+KEYS = {"red": bytes(range(1, 17)), "blue": bytes(range(2, 18))}
+
+
+def keyed(name):
+    return {"key": KEYS[name], "key_name": name, "nonce0": 3, "nonce1": 4}
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+
+
+def answer(member, source="127.0.0.1"):
+    """(kind, values) of what a JOIN gets."""
+    member.connect(source)
+    member.say_join()
+    kind, values = member.control.hear(20) or ("nothing", {})
+    if kind == "CHALLENGE":
+        member.take_challenge(values)
+        member.control.say("AUTH")
+        kind, values = member.control.hear(20) or ("nothing", {})
+    return kind, values
+
+
+def test_a_tenant_whose_jobs_never_start_leaves_room():
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/keys", "".join(f"{name} {key.hex()}\n" for name, key in KEYS.items()))
+        write(f"{folder}/conf", f"key-file = {folder}/keys\n[tenant *]\njobs = 1\nworkers = 2\nslots = 32\n")
+        with e2e.Daemon("--config", f"{folder}/conf", "--log-level", "error") as daemon:
+            squatters = [peer.Member(daemon.port, 0, 2, job_name=f"squat{i}", **keyed("red")) for i in range(1024)]
+            for squatter in squatters:
+                squatter.data.close()
+                kind, values = answer(squatter)
+                if squatter is squatters[0]:
+                    assert kind == "WELCOME", values
+                else:
+                    assert kind == "REFUSE" and "1 of 1 jobs and 2 of 2 workers that wait" in values["detail"], (kind, values)
+                    squatter.control.close()
+            blue = [peer.Member(daemon.port, rank, 2, job_name="blue", **keyed("blue")) for rank in range(2)]
+            for member in blue:
+                kind, member.welcome = answer(member)
+                assert kind == "WELCOME", member.welcome
+            for member in blue:
+                member.say_probed()
+            for member in blue:
+                member.hear_start()
+                member.close()
+
+
+def test_lease_and_wait_have_an_operators_limit():
+    with e2e.Daemon("--max-lease", "20", "--max-join-time", "1", "--log-level", "error") as daemon:
+        kind, values = answer(peer.Member(daemon.port, 0, 2, lease_ns=3600 * 10**9))
+        assert kind == "REFUSE" and "longer than the aggregator's limit of 20.0 s" in values["detail"], (kind, values)
+        member = peer.Member(daemon.port, 0, 2, lease_ns=20 * 10**9, timeout_ns=7 * 24 * 3600 * 10**9)
+        kind, values = answer(member)
+        assert kind == "WELCOME", (kind, values)
+        kind, values = member.control.hear(10) or ("nothing", None)
+        assert kind == "REFUSE" and "rank 1 of 2 has not joined within 1 s, the aggregator's limit" in values["detail"], values
 
 
 def test_half_of_a_job_goes_at_once():

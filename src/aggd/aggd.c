@@ -242,7 +242,7 @@ static uint32_t find_room(struct sml_aggd *a) {
     free_conn(&a->conns[leaving]);
     return leaving;
   }
-  if (!sml_registry_on_crowded(a->registry)) return a->options.max_connections;
+  if (!sml_registry_on_crowded(a->registry, a->now_ns)) return a->options.max_connections;
   drain_effects(a);
   for (i = 0; i < a->options.max_connections; i++) {
     if (a->conns[i].state == CONN_LINGERING) free_conn(&a->conns[i]);

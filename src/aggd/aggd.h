@@ -41,6 +41,7 @@ struct sml_aggd_options {
   const struct sml_dataplane *dataplane; /* a switch that sums; NULL: the lanes' engines do. Then one lane */
   uint32_t max_jobs;        /* default 256 */
   uint32_t max_connections; /* default 1024; a world can't be larger */
+  uint32_t max_datagram_bytes; /* of a job; default: as long as sockets take */
   uint32_t rx_buffer_bytes; /* default 16 MiB */
   bool no_offload;
   enum sml_poll poll;              /* how engine threads look for frames */
@@ -65,6 +66,7 @@ struct sml_aggd_options {
   uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
   uint32_t max_messages_per_s;       /* of a connection; default 1000 */
+  uint64_t max_lease_ns, max_join_ns; /* as in ctl/registry.h; default: what the protocol has */
   bool is_hosted; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
@@ -84,6 +86,14 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
  * started anew; nothing was changed. */
 int sml_aggd_set_tenants(struct sml_aggd *aggd, const struct sml_key_entry *keys, uint32_t num_keys,
                          const struct sml_tenant *tenants, uint32_t num_tenants);
+/* What the service needs at most, whoever asks for whatever, by its options (aggd/memory.c). It must be started. */
+struct sml_aggd_memory {
+  uint64_t total_bytes;
+  uint64_t slots_bytes;       /* of this: when all slots are lent to the largest jobs */
+  uint64_t connections_bytes; /* ranks and jobs, at all lanes */
+  uint64_t status_bytes;      /* when it is asked for on all connections */
+};
+void sml_aggd_memory(const struct sml_aggd *aggd, struct sml_aggd_memory *memory_out);
 /* Tells the members of all jobs that the aggregator goes, waits at most 300 ms for them to hear it. */
 void sml_aggd_stop(struct sml_aggd *aggd);
 /* The first operation that some rank of a started job, which has not left, has not said to have completed; the most

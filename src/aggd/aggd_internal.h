@@ -48,6 +48,7 @@ struct sml_aggd {
   struct sml_aggd_options options;
   struct sml_lanes *lanes;
   struct sml_registry *registry;
+  struct sml_registry_options registry_options; /* for its size */
   struct conn *conns;
   struct conn_buffers *buffers; /* pages of connections never used stay untouched */
   struct epoll_event *epoll_events;

@@ -125,6 +125,8 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .is_hosted = o->is_hosted,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),
                                          .join_grace_ns = o->join_grace_ns,
+                                         .max_lease_ns = o->max_lease_ns,
+                                         .max_join_ns = o->max_join_ns,
                                          .first_phase = o->first_phase,
                                          .first_chunk = o->first_chunk,
                                          .random = draw_random,
@@ -145,6 +147,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   }
   const struct sml_recorder_options trace = {o->trace_level, o->trace_events};
   const bool has_trace = sml_aggd_trace_open(&a->trace, &trace, o->max_jobs);
+  a->registry_options = options;
   void *mem = calloc(1, sml_registry_memsize(&options));
   a->conns = calloc(o->max_connections, sizeof *a->conns);
   a->buffers = calloc(o->max_connections, sizeof *a->buffers);

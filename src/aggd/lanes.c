@@ -559,7 +559,7 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
   lanes->event_fd = event_fd;
   lanes->multicast = options->multicast;
   lanes->dataplane = options->dataplane;
-  lanes->max_datagram_bytes = UINT16_MAX;
+  lanes->max_datagram_bytes = options->max_datagram_bytes > 0 ? options->max_datagram_bytes : UINT16_MAX;
   pthread_mutex_init(&lanes->events_lock, NULL);
   for (uint32_t l = 0; l < options->num_lanes; l++) {
     sem_init(&lanes->lanes[l].command.done, 0, 0);

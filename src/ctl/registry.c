@@ -173,10 +173,10 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
   sml_registry_forget(r, unwanted);
 }
 
-bool sml_registry_on_crowded(struct sml_registry *r) {
+bool sml_registry_on_crowded(struct sml_registry *r, uint64_t now_ns) {
   sml_registry_begin_input(r);
   uint32_t oldest = find_oldest_waiting(r, NULL);
-  if (oldest == SML_NO_CONN) return false;
+  if (oldest == SML_NO_CONN) return sml_registry_make_room(r, now_ns);
   sml_registry_forget(r, oldest);
   return true;
 }

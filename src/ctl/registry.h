@@ -19,12 +19,14 @@
 #include "ctl/message.h"
 
 #define SML_REGISTRY_MAX_JOBS 1024u
+#define SML_REGISTRY_MAX_RANKS_FACTOR 2u /* started jobs have so many ranks a connection at most, gone ones included */
 #define SML_PEER_BYTES 64u /* "192.0.2.1:48879" with the terminating 0 */
 #define SML_MIN_CHUNK_BYTES 256u
 #define SML_MIN_LEASE_NS (20 * SML_NS_PER_MS)
 #define SML_MAX_LEASE_NS (3600 * SML_NS_PER_S)
 
-/* What a tenant may have at a time, counted over its started jobs; 0: no limit. A tenant is the name of a key; a daemon
+/* What a tenant may have at a time, counted over its started jobs, and jobs and workers once more over those that wait
+ * for their ranks; 0: no limit. A tenant is the name of a key; a daemon
  * without keys has one. */
 #define SML_ONLY_TENANT "default"
 struct sml_quota {
@@ -46,6 +48,8 @@ struct sml_registry_options {
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
   uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
+  uint64_t max_lease_ns;             /* that a JOIN may ask for; 0: SML_MAX_LEASE_NS */
+  uint64_t max_join_ns;              /* that a job waits for its ranks, whatever they ask for; 0: a week */
   uint32_t first_phase, first_chunk; /* of a job's first epoch; 2 and 0 but in tests */
   /* Multicast groups, of jobs 0 .. num_groups - 1: as in WELCOME, job 0's; the others follow in the second word. */
   uint64_t first_group[2];
@@ -57,7 +61,7 @@ struct sml_registry_options {
    * is no such key. */
   bool (*find_key)(void *user, const char *name, struct sml_key *key_out);
   void *find_key_user;
-  /* NULL, or false: the tenant has no quota. Asked when a job is about to start. */
+  /* NULL, or false: the tenant has no quota. Asked when a job is opened, and when it is about to start. */
   bool (*find_quota)(void *user, const char *tenant, struct sml_quota *quota_out);
   void *find_quota_user;
   /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */
@@ -126,9 +130,10 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
 
 /* peer: "host:port" of the other end. */
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns);
-/* No number is free for a new connection: closes the one that has waited longest without joining. False: all have
- * joined. */
-bool sml_registry_on_crowded(struct sml_registry *r);
+/* No number is free for a new connection: closes the one that has waited longest without joining. If all have joined,
+ * the job ends that waits for ranks, has not got one for join_grace_ns, and whose source has the most connections of
+ * such jobs; the oldest of these. False: there is none. */
+bool sml_registry_on_crowded(struct sml_registry *r, uint64_t now_ns);
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause);
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns);

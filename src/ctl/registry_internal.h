@@ -12,6 +12,7 @@
 #include "switchml/switchml.h"
 
 #define SML_NO_CONN UINT32_MAX
+#define SML_CROWD_CELLS 1024u
 #define SML_MAX_CALL_MESSAGES 8u /* different messages and texts that one input can cause */
 
 /* CHALLENGED: its JOIN waits in the table for AUTH, within the grace of UNJOINED. */
@@ -71,6 +72,9 @@ struct sml_job_entry {
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
   uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
   uint64_t since_ns;     /* JOINING: opened; STARTED: started */
+  uint64_t joined_at_ns; /* the last rank */
+  uint64_t source;       /* of the first rank */
+  bool is_capped;        /* deadline_ns is the aggregator's, not a rank's */
   uint64_t submitted;    /* the most of all ranks */
   uint64_t looked_at_ns; /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
@@ -105,6 +109,7 @@ struct sml_registry {
   struct sml_ctl_message messages[SML_MAX_CALL_MESSAGES];
   char texts[SML_MAX_CALL_MESSAGES][SML_DETAIL_BYTES];
   uint32_t num_messages, num_texts;
+  uint32_t crowd[SML_CROWD_CELLS]; /* connections of jobs that wait, by a hash of their source */
   uint64_t told[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* of this call's DEPART */
 };
 
@@ -166,7 +171,13 @@ void sml_registry_offer_group(const struct sml_registry *r, uint16_t job, struct
 /* All ranks have probed: whether results go by multicast, with a note if that was offered and does not work. */
 bool sml_registry_choose_multicast(struct sml_registry *r, const struct sml_job_entry *job);
 
+/* registry_crowd.c */
+/* Ends a job that waits for ranks so that others have its places; see sml_registry_on_crowded(). */
+bool sml_registry_make_room(struct sml_registry *r, uint64_t now_ns);
+
 /* registry_quota.c */
+/* A rank would open a job: NULL, or why its tenant has enough that wait already. */
+const char *sml_registry_find_waiting_limit(struct sml_registry *r, const struct sml_ctl_join *join);
 /* All ranks are in and the slots are chosen: makes a window that nobody asked for as small as the tenant's quota wants.
  * NULL, or why the job cannot be had. */
 const char *sml_registry_meet_quota(struct sml_registry *r, struct sml_job_entry *job);

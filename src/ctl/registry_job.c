@@ -44,6 +44,12 @@ static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl
     return sml_registry_text(r, "a lease of %llu us is not between 20 ms and 1 hour",
                              (unsigned long long)(j->lease_ns / SML_NS_PER_US));
   }
+  if (o->max_lease_ns > 0 && j->lease_ns > o->max_lease_ns) {
+    return sml_registry_text(r,
+                             "a lease of %.1f s is longer than the aggregator's limit of %.1f s: ask for a shorter "
+                             "one, or raise --max-lease there",
+                             (double)j->lease_ns / 1e9, (double)o->max_lease_ns / 1e9);
+  }
   uint32_t overhead_bytes = sml_registry_overhead_bytes(j->key_name[0] != 0, j->features);
   if (j->max_datagram_bytes < SML_MIN_CHUNK_BYTES + overhead_bytes) {
     return sml_registry_text(r, "datagrams of at most %u bytes are asked for, the smallest chunk needs %u",
@@ -230,6 +236,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->heartbeat_at_ns = now_ns + j->lease_ns / 4;
   job->early_at_ns = SML_NEVER;
   job->looked_at_ns = job->since_ns = now_ns;
+  job->source = c->source;
   job->first_member = SML_NO_CONN;
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_OPEN_JOB);
   effect->job = (uint16_t)i;
@@ -308,6 +315,17 @@ static void remember_refusal(struct sml_job_entry *job, const struct sml_conn *c
   snprintf(refusal->text, sizeof refusal->text, "%s", text);
 }
 
+/* The first rank whose patience ends gives the job up, or the aggregator, which lets none wait for longer. */
+static void limit_waiting(const struct sml_registry *r, struct sml_job_entry *job, const struct sml_ctl_join *join,
+                          uint64_t now_ns) {
+  const uint64_t most_ns = r->options.max_join_ns > 0 ? r->options.max_join_ns : MAX_JOIN_TIMEOUT_NS;
+  const uint64_t deadline_ns = now_ns + sml_min_u64(join->join_timeout_ns, most_ns);
+  job->joined_at_ns = now_ns;
+  if (deadline_ns >= job->deadline_ns) return;
+  job->deadline_ns = deadline_ns;
+  job->is_capped = join->join_timeout_ns > most_ns;
+}
+
 void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
@@ -316,18 +334,19 @@ void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_c
   if (job && bad) remember_refusal(job, &r->conns[conn], join->rank, bad, now_ns);
   if (!bad) bad = sml_registry_find_switch_conflict(r, join);
   if (!bad) bad = find_host_limit(r, &r->conns[conn]);
+  if (!bad && !job) bad = sml_registry_find_waiting_limit(r, join);
   if (bad) {
     sml_registry_refuse(r, conn, SML_ERR_REFUSED, bad);
     return;
   }
   if (!job) job = open_job(r, &r->conns[conn], join, now_ns);
+  if (!job && sml_registry_make_room(r, now_ns)) job = open_job(r, &r->conns[conn], join, now_ns);
   if (!job) {
     sml_registry_refuse(r, conn, SML_ERR_REFUSED, "the aggregator's job table is full: wait for a job to end");
     return;
   }
   add_member(r, job, conn, join);
-  job->deadline_ns =
-      sml_min_u64(job->deadline_ns, now_ns + sml_min_u64(join->join_timeout_ns, MAX_JOIN_TIMEOUT_NS));
+  limit_waiting(r, job, join, now_ns);
   welcome(r, job, conn);
   sml_registry_note(r, SML_NOTE_RANK_JOINED, job, join->rank, r->conns[conn].peer);
 }
@@ -370,10 +389,14 @@ void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job
   bool is_probing = job->num_members == job->world_size;
   uint32_t num_ranks = list_ranks(r, job, is_probing, ranks, sizeof ranks);
   const char *have = num_ranks == 1 ? "has" : "have";
+  char capped[96] = "";
+  if (job->is_capped)
+    snprintf(capped, sizeof capped, " within %.0f s, the aggregator's limit: start all at once, or raise %s",
+             (double)r->options.max_join_ns / 1e9, "--max-join-time");
   char *text = is_probing ? sml_registry_text(
                                 r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
                                 ranks, job->world_size, have, job->name)
-                          : sml_registry_text(r, "%s of %u %s not joined", ranks, job->world_size, have);
+                          : sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
   sml_registry_end_job(r, job, sml_registry_farewell(r, false, SML_ERR_TIMEOUT, NULL, 0, text), SML_NO_CONN);
 }
 

@@ -61,15 +61,115 @@ static void test_who_waits_longest_makes_room(void **state) {
     w.now_ns += S / 10;
   }
   join(0, "x", 0, 2);
-  assert_true(sml_registry_on_crowded(w.r));
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
   take_effects();
   EXPECT("c1 close; ");
-  assert_true(sml_registry_on_crowded(w.r));
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
   take_effects();
   EXPECT("c2 close; ");
-  assert_false(sml_registry_on_crowded(w.r)); /* never a member */
+  assert_false(sml_registry_on_crowded(w.r, w.now_ns)); /* never a member */
   take_effects();
   EXPECT("");
+}
+
+/* All places are taken by jobs that wait: they go one by one, first those of who has most, none that may fill up. */
+static void test_jobs_that_wait_make_room(void **state) {
+  (void)state;
+  begin();
+  start_world("runs", 0, 2);
+  opened_from(2, "10.0.0.9:1");
+  join(2, "honest", 0, 2);
+  w.now_ns += S;
+  for (uint32_t c = 3; c < 8; c++) {
+    char name[8];
+    snprintf(name, sizeof name, "s%u", c);
+    opened_from(c, "10.6.6.6:1");
+    join(c, name, 0, 30);
+    w.now_ns += S / 10;
+  }
+  w.now_ns += 4550 * MS;
+  for (uint32_t i = 0; i < 3; i++) heartbeat(i);
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns)); /* s3 is the first to have had 5 s */
+  take_effects();
+  EXPECT("c3<REFUSE -7; c3 close; end j2; ");
+  expect_detail(3, "the aggregator has no place left, and job 's3' has waited longest for 29 of its 30 ranks: start it "
+                   "again when they are there, or raise --max-connections at the aggregator");
+  w.now_ns += S;
+  opened_from(3, "10.6.6.6:1");
+  join(3, "s4", 1, 30); /* has got a rank just now */
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  take_effects();
+  EXPECT("c5<REFUSE -7; c5 close; end j4; ");
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+    take_effects();
+  }
+  assert_true(w.is_open[2] && w.is_open[3] && w.is_open[4] && !w.is_open[6] && !w.is_open[7]);
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  take_effects();
+  EXPECT("c2<REFUSE -7; c2 close; end j1; ");
+  assert_false(sml_registry_on_crowded(w.r, w.now_ns)); /* what runs stays */
+  take_effects();
+  assert_true(w.is_open[0] && w.is_open[1]);
+}
+
+/* A rank that stays keeps a job of many for which engines have places. */
+static void test_ranks_that_have_gone_count(void **state) {
+  (void)state;
+  struct sml_registry_options options = defaults();
+  options.max_jobs = 8;
+  begin_with(options);
+  for (uint32_t j = 0; j < 4; j++) {
+    char name[8];
+    snprintf(name, sizeof name, "n%u", j);
+    start_world(name, j, 20);
+    for (uint32_t c = j + 1; c < j + 20; c++) goodbye(c);
+  }
+  for (uint32_t c = 10; c < 12; c++) {
+    opened(c);
+    join(c, "more", c - 10, 2);
+  }
+  for (uint32_t c = 10; c < 12; c++) probed(c, 8960);
+  expect_detail(10, "the aggregator's jobs would have 82 ranks, gone ones included, and its limit is 80: end jobs "
+                    "whose ranks have gone, or raise --max-connections there");
+  goodbye(0);
+  start_world("more", 10, 2);
+}
+
+static void test_longest_lease_and_wait(void **state) {
+  (void)state;
+  struct sml_registry_options options = defaults();
+  options.max_lease_ns = 10 * S;
+  options.max_join_ns = 30 * S;
+  begin_with(options);
+  opened(0);
+  struct sml_ctl_message m = join_message("x", 0, 2);
+  m.u.join.lease_ns = 10 * S + 1;
+  said(0, &m);
+  expect_detail(0, "a lease of 10.0 s is longer than the aggregator's limit of 10.0 s: ask for a shorter one, or raise "
+                   "--max-lease there");
+  opened(0);
+  m.u.join.lease_ns = 10 * S;
+  m.u.join.join_timeout_ns = 7 * 24 * 3600 * S;
+  said(0, &m);
+  assert_true(w.is_open[0]);
+  opened(1);
+  m = join_message("y", 0, 2);
+  m.u.join.lease_ns = 10 * S;
+  m.u.join.join_timeout_ns = 29 * S;
+  said(1, &m);
+  const uint64_t end_ns = w.now_ns + 30 * S;
+  while (w.is_open[0] || w.is_open[1]) {
+    for (uint32_t c = 0; c < 2; c++)
+      if (w.is_open[c]) heartbeat(c);
+    tick();
+    assert_true(w.now_ns <= end_ns);
+  }
+  assert_int_equal(w.now_ns, end_ns);
+  expect_detail(1, "rank 1 of 2 has not joined");
+  expect_detail(0, "rank 1 of 2 has not joined within 30 s, the aggregator's limit: start all at once, or raise "
+                   "--max-join-time");
+  expect_all_free();
 }
 
 static void test_full_job_table(void **state) {
@@ -162,6 +262,9 @@ int main(void) {
       BOTH(test_new_connections),
       BOTH(test_unjoined_of_an_ipv6_network),
       BOTH(test_who_waits_longest_makes_room),
+      BOTH(test_jobs_that_wait_make_room),
+      BOTH(test_ranks_that_have_gone_count),
+      BOTH(test_longest_lease_and_wait),
       {"test_full_job_table", test_full_job_table, unkeyed_world, NULL, NULL},
       BOTH(test_limit_is_noted_once_a_second),
       BOTH(test_joined_connections_of_a_host),

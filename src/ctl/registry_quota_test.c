@@ -77,11 +77,45 @@ static void test_workers(void **state) {
   quota.max_workers = 6; /* raised while it runs: the next job has it */
   try_job("z", 4, 16);
   expect_window(4, 16, SML_SLOTS_REASON_ASKED);
-  quota.max_workers = 1; /* lowered: what runs goes on */
+  quota.max_workers = 2; /* lowered: what runs goes on */
   try_job("v", 6, 16);
-  expect_refused(6, "3 jobs, 6 of 1 workers and 48 slots a lane; this job has 2 workers and 16 slots");
+  expect_refused(6, "3 jobs, 6 of 2 workers and 48 slots a lane; this job has 2 workers and 16 slots");
   heartbeat(0);
   EXPECT("");
+}
+
+static void expect_waiting_refused(uint32_t conn, const char *use, uint32_t num_workers) {
+  char text[SML_DETAIL_BYTES];
+  snprintf(text, sizeof text,
+           "tenant %s has %s that wait for their ranks; this job has %u workers: wait for those to start, or raise its "
+           "quota at the aggregator",
+           is_keyed ? "a" : "default", use, num_workers);
+  expect_detail(conn, text);
+  assert_false(w.is_open[conn]);
+}
+
+/* Jobs that never start are a tenant's, too: as many may wait as may run, with as many workers. */
+static void test_jobs_that_wait(void **state) {
+  (void)state;
+  begin_with_quota((struct sml_quota){.max_jobs = 2, .max_workers = 5});
+  try_job("run", 0, 16);
+  for (uint32_t j = 0; j < 30; j++) {
+    char name[8];
+    snprintf(name, sizeof name, "n%u", j);
+    opened(2 + j);
+    join(2 + j, name, 0, 2);
+    if (j >= 2) expect_waiting_refused(2 + j, "2 of 2 jobs and 4 of 5 workers", 2);
+  }
+  opened(4);
+  join(4, "n0", 1, 2); /* what is opened fills up */
+  assert_true(w.is_open[4]);
+  goodbye(3);
+  opened(3);
+  join(3, "large", 0, 4);
+  expect_waiting_refused(3, "1 of 2 jobs and 2 of 5 workers", 4);
+  opened(3);
+  join(3, "fits", 0, 3);
+  assert_true(w.is_open[3]);
 }
 
 /* A number is given or refused; what nobody asked for becomes smaller, down to few. */
@@ -180,6 +214,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       BOTH(test_jobs),
       BOTH(test_workers),
+      BOTH(test_jobs_that_wait),
       BOTH(test_slots),
       {"test_other_tenants_do_not_count", test_other_tenants_do_not_count, keyed_world, NULL, NULL},
       BOTH(test_early_jobs_leave_room),

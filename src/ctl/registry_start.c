@@ -190,6 +190,21 @@ static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
   return true;
 }
 
+/* Ranks that have gone keep their places at the engines until their jobs end, and need no connection. */
+static bool has_rank_places(struct sml_registry *r, struct sml_job_entry *job) {
+  uint64_t num_ranks = job->world_size;
+  for (uint32_t i = 0; i < r->jobs_end; i++)
+    if (r->jobs[i].state == SML_JOB_STARTED) num_ranks += r->jobs[i].world_size;
+  if (num_ranks <= (uint64_t)SML_REGISTRY_MAX_RANKS_FACTOR * r->options.max_connections) return true;
+  refuse_job(r, job, SML_ERR_REFUSED,
+             sml_registry_text(r,
+                               "the aggregator's jobs would have %llu ranks, gone ones included, and its limit is %u: "
+                               "end jobs whose ranks have gone, or raise --max-connections there",
+                               (unsigned long long)num_ranks,
+                               SML_REGISTRY_MAX_RANKS_FACTOR * r->options.max_connections));
+  return false;
+}
+
 void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   if (count_started(r) >= r->options.max_jobs) {
     refuse_job(
@@ -200,6 +215,7 @@ void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
                           r->options.max_jobs));
     return;
   }
+  if (!has_rank_places(r, job)) return;
   job->num_lanes = r->options.num_lanes;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     job->num_lanes = sml_min_u32(job->num_lanes, r->conns[c].num_lanes);

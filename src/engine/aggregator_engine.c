@@ -76,6 +76,12 @@ struct sml_aggregator_engine *sml_aggregator_engine_create(
   return e;
 }
 
+struct sml_aggregator_engine_sizes sml_aggregator_engine_sizes(void) {
+  return (struct sml_aggregator_engine_sizes){.engine_bytes = sizeof(struct sml_aggregator_engine),
+                                              .job_bytes = sizeof(struct job),
+                                              .rank_bytes = SML_MEMBERS_SLACK * SML_MEMBER_BYTES};
+}
+
 void sml_aggregator_engine_destroy(struct sml_aggregator_engine *e) {
   for (uint32_t j = 0; j < SML_MAX_JOBS; j++) SML_ASSERT(e->jobs[j] == NULL);
   sml_mailbox_destroy(&e->mailbox);

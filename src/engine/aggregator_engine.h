@@ -115,6 +115,12 @@ struct sml_job_look {
 };
 void sml_aggregator_engine_look(struct sml_aggregator_engine *engine, uint16_t job, struct sml_job_look *look);
 
+/* What an engine has by itself, for each job that is open, and for each of its ranks that has come, at most. */
+struct sml_aggregator_engine_sizes {
+  size_t engine_bytes, job_bytes, rank_bytes;
+};
+struct sml_aggregator_engine_sizes sml_aggregator_engine_sizes(void);
+
 /* NULL, or which invariant of some job's state is broken. For tests. */
 const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *engine);
 /* Sums of the engine's counters; num_drops[SML_NUM_DROPS] by reason. */

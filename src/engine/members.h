@@ -27,6 +27,10 @@ struct sml_members {
   uint32_t num_contributors; /* 0: not seated */
 };
 
+/* There is room for so many times the ranks that have come, at most (and for 4). */
+#define SML_MEMBERS_SLACK 4u
+#define SML_MEMBER_BYTES (sizeof(struct sml_member) + sizeof(uint16_t) + sizeof(struct sml_addr))
+
 /* The rank has come, or comes again with another nonce. False: no memory. */
 bool sml_members_expect(struct sml_members *members, uint32_t rank, uint64_t nonce);
 /* It has gone before the start, and its place with it. */

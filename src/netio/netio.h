@@ -99,6 +99,7 @@ struct sml_udp_options {
 /* 0, or -errno with a sentence in error_out[error_bytes]. */
 int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
                  size_t error_bytes);
+size_t sml_udp_memsize(void); /* of one of them */
 
 /* mem: ports of one in-process hub that carry the same encoded bytes; thread safe. */
 struct sml_mem_hub;

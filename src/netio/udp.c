@@ -191,6 +191,10 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
   return 0;
 }
 
+size_t sml_udp_memsize(void) {
+  return sizeof(struct sml_udp) + SML_UDP_TX_BUFFER_BYTES + (size_t)SML_UDP_BATCH_MESSAGES * SML_UDP_RX_STRIDE_BYTES;
+}
+
 int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
                  size_t error_bytes) {
   *io_out = NULL;

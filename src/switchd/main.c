@@ -99,6 +99,17 @@ static bool start_http(struct daemon *d) {
   return true;
 }
 
+/* What the options let it have; a service manager's limit belongs above it. */
+static void say_memory(const struct daemon *d) {
+  struct sml_aggd_memory m;
+  sml_aggd_memory(d->aggd, &m);
+  const struct sml_log_field fields[] = {{"most_mib", NULL, (m.total_bytes >> 20) + 1},
+                                         {"slots_mib", NULL, m.slots_bytes >> 20},
+                                         {"connections_mib", NULL, m.connections_bytes >> 20},
+                                         {"status_mib", NULL, m.status_bytes >> 20}};
+  sml_log_event(SML_LOG_INFO, "memory", fields, SML_ARRAY_LEN(fields), "");
+}
+
 static void say_ready(const struct daemon *d) {
   char http_text[64];
   const struct sml_settings *s = &d->settings;
@@ -109,6 +120,7 @@ static void say_ready(const struct daemon *d) {
   }
   const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
   if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
+  say_memory(d);
   if (sml_faults_any(&s->aggd.faults))
     sml_log_event(SML_LOG_WARNING, "faults_injected", NULL, 0, getenv("SWITCHML_FAULTS"));
 }

@@ -25,6 +25,9 @@ enum option_key {
   KEY_PORT_FILE,
   KEY_KEY_FILE,
   KEY_MAX_PER_HOST,
+  KEY_MAX_LEASE,
+  KEY_MAX_DATAGRAM,
+  KEY_MAX_JOIN_TIME,
   KEY_POLL,
   KEY_MULTICAST,
   KEY_MULTICAST_INTERFACE,
@@ -42,6 +45,9 @@ enum option_key {
   KEY_CHECK_CONFIG,
 };
 
+#define TEXT_OF(number) #number
+#define DEFAULT_TEXT(number) TEXT_OF(number)
+
 static const struct argp_option option_table[] = {
     {"listen", KEY_LISTEN, "HOST:PORT", 0,
      "Address of the control port; the data ports are opened at the same host. Port 0: any free one. "
@@ -56,6 +62,18 @@ static const struct argp_option option_table[] = {
      "Control connections, one a rank and job: 2 to 65536. Default 1024", 0},
     {"max-connections-per-host", KEY_MAX_PER_HOST, "N", 0,
      "Of these, from one IPv4 address or IPv6 /64: 1 to 65536. Default: no limit", 0},
+    {"max-datagram", KEY_MAX_DATAGRAM, "BYTES", 0,
+     "The longest datagrams that a job gets, whatever its ranks ask for; two chunks of that size are kept for each "
+     "slot: 576 to 65507. Default " DEFAULT_TEXT(SML_DEFAULT_MAX_DATAGRAM),
+     0},
+    {"max-lease", KEY_MAX_LEASE, "SECONDS", 0,
+     "The longest lease that a rank may ask for, so the longest that one keeps its places which has gone without a "
+     "word: 1 to 3600. Default " DEFAULT_TEXT(SML_DEFAULT_MAX_LEASE_S),
+     0},
+    {"max-join-time", KEY_MAX_JOIN_TIME, "SECONDS", 0,
+     "The longest that a job waits for its ranks, whatever they ask for: 1 to 604800. Default " DEFAULT_TEXT(
+         SML_DEFAULT_MAX_JOIN_S),
+     0},
     {"key-file", KEY_KEY_FILE, "FILE", 0,
      "Take ranks only that have a key of this file; their control connections and datagrams are "
      "authenticated. Default: any rank, no authentication",
@@ -238,6 +256,9 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
                 {KEY_MAX_JOBS, 1, SML_AGGD_MAX_JOBS},
                 {KEY_MAX_CONNECTIONS, 2, 65536},
                 {KEY_MAX_PER_HOST, 1, 65536},
+                {KEY_MAX_DATAGRAM, 576, 65507},
+                {KEY_MAX_LEASE, 1, 3600},
+                {KEY_MAX_JOIN_TIME, 1, 604800},
                 {KEY_MULTICAST_TTL, 1, 255},
                 {KEY_SWITCH_FORMAT, 32, 256},
                 {KEY_SWITCH_CPU_PORT, 0, 511},
@@ -252,6 +273,9 @@ static bool take_number(int key, const char *text, struct sml_settings *s, const
   else if (key == KEY_MAX_JOBS) s->aggd.max_jobs = value;
   else if (key == KEY_MAX_CONNECTIONS) s->aggd.max_connections = value;
   else if (key == KEY_MAX_PER_HOST) s->aggd.max_connections_per_host = value;
+  else if (key == KEY_MAX_DATAGRAM) s->aggd.max_datagram_bytes = value;
+  else if (key == KEY_MAX_LEASE) s->aggd.max_lease_ns = value * SML_NS_PER_S;
+  else if (key == KEY_MAX_JOIN_TIME) s->aggd.max_join_ns = value * SML_NS_PER_S;
   else if (key == KEY_SWITCH_CPU_PORT) s->switch_cpu_port = value;
   else if (key == KEY_SWITCH_FORMAT) s->aggd.packet_lanes = value;
   else if (key == KEY_MULTICAST_TTL) s->aggd.multicast.ttl = (uint8_t)value;

@@ -8,6 +8,9 @@
 #include "base/log.h"
 
 #define SML_DEFAULT_LISTEN "0.0.0.0:48879"
+#define SML_DEFAULT_MAX_DATAGRAM 8960
+#define SML_DEFAULT_MAX_LEASE_S 600
+#define SML_DEFAULT_MAX_JOIN_S 3600
 #define SML_MAX_OPTIONS 40u
 
 /* By the option's number. NULL: not given. */

@@ -259,7 +259,12 @@ int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error
   *s = (struct sml_settings){
       .listen = SML_DEFAULT_LISTEN,
       .log_level = SML_LOG_INFO,
-      .aggd = {.num_lanes = 1, .max_connections = 1024, .trace_level = SML_TRACE_NOTABLE}};
+      .aggd = {.num_lanes = 1,
+               .max_connections = 1024,
+               .max_datagram_bytes = SML_DEFAULT_MAX_DATAGRAM,
+               .max_lease_ns = SML_DEFAULT_MAX_LEASE_S * SML_NS_PER_S,
+               .max_join_ns = SML_DEFAULT_MAX_JOIN_S * SML_NS_PER_S,
+               .trace_level = SML_TRACE_NOTABLE}};
   const bool is_read = read_all(&r, argc, argv);
   s->aggd.num_keys = r.num_keys; /* so that they are wiped, too, if it failed */
   return is_read ? 0 : r.status;
