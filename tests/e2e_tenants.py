@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -111,6 +112,43 @@ def test_lease_and_wait_have_an_operators_limit():
         assert kind == "WELCOME", (kind, values)
         kind, values = member.control.hear(10) or ("nothing", None)
         assert kind == "REFUSE" and "rank 1 of 2 has not joined within 1 s, the aggregator's limit" in values["detail"], values
+
+
+def test_networks_that_are_let_in():
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/conf", "allow = 127.0.0.2\nallow = 127.0.1.0/24\n")
+        with e2e.Daemon("--config", f"{folder}/conf") as daemon:
+            for source, is_allowed in (("127.0.0.1", False), ("127.0.0.2", True), ("127.0.1.77", True), ("127.0.2.1", False)):
+                member = peer.Member(daemon.port, 0, 2, job_name=source)
+                member.connect(source)
+                if is_allowed:
+                    member.say_join()
+                kind, values = member.control.hear(10)
+                assert kind == ("WELCOME" if is_allowed else "REFUSE"), (source, kind, values)
+                assert is_allowed or f"takes no connection from {source}:" in values["detail"], values
+                member.close()
+            assert "host_not_allowed" in daemon.text() and "127.0.0.1:" in daemon.text(), daemon.text()
+            write(f"{folder}/conf", "allow = 127.0.2.0/24\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            e2e.wait_until(lambda: "reloaded" in daemon.text(), "the daemon has read its file again")
+            for source, expected in (("127.0.2.1", "WELCOME"), ("127.0.0.2", "REFUSE")):
+                member = peer.Member(daemon.port, 0, 2, job_name=source)
+                member.connect(source)
+                if expected == "WELCOME":
+                    member.say_join()
+                kind, values = member.control.hear(10)
+                assert kind == expected, (source, kind, values)
+                member.close()
+    for allow, said in (("10.0.0.0/33", "'10.0.0.0/33' is no network"), ("10.0.0.0/8,", "'' is no network")):
+        checked = subprocess.run([e2e.SWITCHMLD, "--check-config", "--allow", allow], capture_output=True, text=True, check=False)
+        assert checked.returncode == 2 and said in checked.stderr, checked
+
+
+def test_strangers_are_warned_of():
+    for listen, more, is_warned in (("127.0.0.1:0", (), False), ("0.0.0.0:0", (), True), ("0.0.0.0:0", ("--allow", "127.0.0.0/8"), False)):
+        with e2e.Daemon("--listen", listen, *more) as daemon:
+            e2e.wait_until(lambda: "most_mib" in daemon.text(), "the daemon is ready")
+            assert ("open_to_strangers" in daemon.text()) == is_warned, daemon.text()
 
 
 def test_half_of_a_job_goes_at_once():

@@ -208,12 +208,29 @@ static void report_broken(struct sml_aggd *a) {
 
 /* --- input --- */
 
-static void refuse_at_the_door(int fd) {
+static void refuse_at_the_door(int fd, const char *text) {
   struct sml_ctl_message m = {.kind = SML_CTL_REFUSE, .u.refuse.status = SML_ERR_REFUSED};
   uint8_t frame[SML_CTL_FRAME_BYTES + sizeof m];
-  snprintf(m.u.refuse.detail, sizeof m.u.refuse.detail, "the aggregator has no room for another connection");
+  snprintf(m.u.refuse.detail, sizeof m.u.refuse.detail, "%s", text);
   size_t num_bytes = sml_ctl_encode(&m, frame, sizeof frame);
   if (send(fd, frame, num_bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return; /* it sees the close */
+}
+
+/* It hears its own address, which is all that a stranger is told; the log has one of them a second. */
+static void keep_out(struct sml_aggd *a, int fd, const struct sml_addr *from) {
+  char peer[SML_PEER_BYTES], text[256];
+  sml_addr_format(from, peer, sizeof peer);
+  snprintf(text, sizeof text, "the aggregator takes no connection from %s: ask its operator for --allow", peer);
+  refuse_at_the_door(fd, text);
+  a->num_kept_out++;
+  if (a->kept_out_noted_ns != 0 && a->now_ns - a->kept_out_noted_ns < SML_NS_PER_S) return;
+  snprintf(text, sizeof text, "%s is in no network of --allow; %llu such connections", peer,
+           (unsigned long long)a->num_kept_out);
+  const struct sml_aggd_note note = {
+      .name = "host_not_allowed", .is_warning = true, .job_name = "", .key_name = "", .text = text};
+  if (a->options.on_note) a->options.on_note(a->options.user, &note);
+  a->kept_out_noted_ns = a->now_ns;
+  a->num_kept_out = 0;
 }
 
 static void watch_listener(struct sml_aggd *a, bool is_watched) {
@@ -259,11 +276,18 @@ static bool accept_one(struct sml_aggd *a) {
     if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);
     return error == ECONNABORTED || error == EINTR;
   }
+  struct sml_addr addr = {.num_bytes = (uint8_t)sml_min_u64(from_bytes, sizeof addr.bytes)};
+  memcpy(addr.bytes, &from, addr.num_bytes);
+  if (!sml_tenants_let_in(&a->tenants, &addr)) {
+    keep_out(a, fd, &addr);
+    close(fd);
+    return true;
+  }
   uint32_t i = find_room(a);
   int one = 1;
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
   if (i == a->options.max_connections || epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-    refuse_at_the_door(fd);
+    refuse_at_the_door(fd, "the aggregator has no room for another connection");
     close(fd);
     return true;
   }
@@ -276,8 +300,6 @@ static bool accept_one(struct sml_aggd *a) {
   c->shown = SML_SHOWN_NONE;
   c->in_bytes = c->out_bytes = 0;
   sml_channel_init(&c->buffers->channel, true);
-  struct sml_addr addr = {.num_bytes = (uint8_t)sml_min_u64(from_bytes, sizeof addr.bytes)};
-  memcpy(addr.bytes, &from, addr.num_bytes);
   char peer[SML_PEER_BYTES];
   sml_addr_format(&addr, peer, sizeof peer);
   sml_registry_on_opened(a->registry, i, peer, a->now_ns);

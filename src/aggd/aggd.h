@@ -62,6 +62,9 @@ struct sml_aggd_options {
   /* What they may have at a time; copied. None: all there is. */
   const struct sml_tenant *tenants;
   uint32_t num_tenants;
+  /* From where connections are taken; copied. None: from anywhere. */
+  const struct sml_network *networks;
+  uint32_t num_networks;
   /* Limits of the control port, by source: an IPv4 address or an IPv6 /64. */
   uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
@@ -86,6 +89,8 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
  * started anew; nothing was changed. */
 int sml_aggd_set_tenants(struct sml_aggd *aggd, const struct sml_key_entry *keys, uint32_t num_keys,
                          const struct sml_tenant *tenants, uint32_t num_tenants);
+/* Likewise, other networks; connections that are there stay. 0; -ENOMEM. */
+int sml_aggd_set_networks(struct sml_aggd *aggd, const struct sml_network *networks, uint32_t num_networks);
 /* What the service needs at most, whoever asks for whatever, by its options (aggd/memory.c). It must be started. */
 struct sml_aggd_memory {
   uint64_t total_bytes;

@@ -60,6 +60,7 @@ struct sml_aggd {
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
   uint64_t now_ns, watch_at_ns;
+  uint64_t kept_out_noted_ns, num_kept_out; /* connections from networks that are not allowed, since that */
   struct sml_answers answers;
   pthread_t thread;
   bool is_running;

@@ -153,7 +153,9 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   a->buffers = calloc(o->max_connections, sizeof *a->buffers);
   a->epoll_events = calloc(o->max_connections + 2, sizeof *a->epoll_events);
   const bool has_tenants = sml_tenants_set(&a->tenants, o->keys, o->num_keys, o->tenants, o->num_tenants);
+  const bool has_networks = sml_tenants_set_networks(&a->tenants, o->networks, o->num_networks);
   a->options.keys = NULL; /* the caller's */
+  a->options.networks = NULL;
   a->options.tenants = NULL;
   if (mem) a->registry = sml_registry_init(mem, &options);
   a->answers.options = &a->options;
@@ -162,7 +164,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   a->answers.tenants = &a->tenants;
   a->answers.addr = a->addr;
   a->answers.event_fd = a->event_fd;
-  if (mem && a->conns && a->buffers && a->epoll_events && has_tenants && has_trace) return 0;
+  if (mem && a->conns && a->buffers && a->epoll_events && has_tenants && has_networks && has_trace) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
 }
@@ -228,6 +230,10 @@ int sml_aggd_set_tenants(struct sml_aggd *a, const struct sml_key_entry *keys, u
                          const struct sml_tenant *tenants, uint32_t num_tenants) {
   if ((num_keys > 0) != (a->options.num_keys > 0)) return -EINVAL;
   return sml_tenants_set(&a->tenants, keys, num_keys, tenants, num_tenants) ? 0 : -ENOMEM;
+}
+
+int sml_aggd_set_networks(struct sml_aggd *a, const struct sml_network *networks, uint32_t num_networks) {
+  return sml_tenants_set_networks(&a->tenants, networks, num_networks) ? 0 : -ENOMEM;
 }
 
 void sml_aggd_stop(struct sml_aggd *a) {

@@ -19,6 +19,7 @@ static void free_keys(struct sml_key_entry *keys, uint32_t num_keys) {
 void sml_tenants_destroy(struct sml_tenants *t) {
   free_keys(t->keys, t->num_keys);
   free(t->tenants);
+  free(t->networks);
   pthread_mutex_destroy(&t->lock);
 }
 
@@ -45,6 +46,27 @@ bool sml_tenants_set(struct sml_tenants *t, const struct sml_key_entry *keys, ui
   free_keys(old_keys, num_old_keys);
   free(old_tenants);
   return true;
+}
+
+bool sml_tenants_set_networks(struct sml_tenants *t, const struct sml_network *networks, uint32_t num_networks) {
+  struct sml_network *new_networks = calloc(num_networks + 1u, sizeof *new_networks);
+  if (!new_networks) return false;
+  if (num_networks > 0) memcpy(new_networks, networks, num_networks * sizeof *networks);
+  pthread_mutex_lock(&t->lock);
+  struct sml_network *old_networks = t->networks;
+  t->networks = new_networks;
+  t->num_networks = num_networks;
+  pthread_mutex_unlock(&t->lock);
+  free(old_networks);
+  return true;
+}
+
+bool sml_tenants_let_in(struct sml_tenants *t, const struct sml_addr *from) {
+  pthread_mutex_lock(&t->lock);
+  bool is_let_in = t->num_networks == 0;
+  for (uint32_t i = 0; i < t->num_networks && !is_let_in; i++) is_let_in = sml_network_has(&t->networks[i], from);
+  pthread_mutex_unlock(&t->lock);
+  return is_let_in;
 }
 
 bool sml_tenants_find_key(void *user, const char *name, struct sml_key *key_out) {

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "aggd/network.h"
 #include "ctl/key_file.h"
 #include "ctl/registry.h"
 
@@ -21,6 +22,8 @@ struct sml_tenants {
   struct sml_key_entry *keys;
   struct sml_tenant *tenants;
   uint32_t num_keys, num_tenants;
+  struct sml_network *networks; /* from which connections are taken; none: all */
+  uint32_t num_networks;
 };
 
 void sml_tenants_init(struct sml_tenants *tenants);
@@ -28,6 +31,10 @@ void sml_tenants_destroy(struct sml_tenants *tenants);
 /* Copies both tables in place of the old ones; false: out of memory, and the old ones stay. */
 bool sml_tenants_set(struct sml_tenants *tenants, const struct sml_key_entry *keys, uint32_t num_keys,
                      const struct sml_tenant *entries, uint32_t num_entries);
+
+/* Likewise, of networks. */
+bool sml_tenants_set_networks(struct sml_tenants *tenants, const struct sml_network *networks, uint32_t num_networks);
+bool sml_tenants_let_in(struct sml_tenants *tenants, const struct sml_addr *from);
 
 /* The registry's; user: the tenants. */
 bool sml_tenants_find_key(void *user, const char *name, struct sml_key *key_out);

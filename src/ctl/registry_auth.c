@@ -3,8 +3,13 @@
 #include "ctl/registry_internal.h"
 
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
+  sml_registry_refuse_noting(r, conn, status, text, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, text));
+}
+
+void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_status status, const char *text,
+                                const char *note) {
   sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_JOIN_REFUSED, NULL, 0, text);
+  sml_registry_note(r, SML_NOTE_JOIN_REFUSED, NULL, 0, note);
   sml_registry_forget(r, conn);
 }
 

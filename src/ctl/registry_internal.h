@@ -135,6 +135,9 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
                             uint64_t now_ns);
 void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
+/* Where the log says more than the rank is told. */
+void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_status status, const char *text,
+                                const char *note);
 
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status);
 void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns);

@@ -145,16 +145,31 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
   return NULL;
 }
 
+/* The connection that has joined as the rank already, or SML_NO_CONN. */
+static uint32_t find_twin(const struct sml_registry *r, const struct sml_job_entry *job,
+                          const struct sml_ctl_join *j) {
+  const bool is_there = j->world_size == job->world_size && sml_bit_test(job->present, j->rank);
+  return is_there ? find_member(r, job, j->rank) : SML_NO_CONN;
+}
+
+/* Where a rank is, is told to its own host and to who has the job's key: anybody may ask. */
+static const char *describe_twin(struct sml_registry *r, const struct sml_job_entry *job, const struct sml_ctl_join *j,
+                                 const struct sml_conn *twin, bool may_know) {
+  return sml_registry_text(r,
+                           "rank %u of job '%s' has already joined from %s: give each process its own rank, each run "
+                           "its own job name",
+                           j->rank, job->name,
+                           may_know ? twin->peer : "another host (the aggregator's log says which)");
+}
+
 /* What does not fit between a JOIN and the job it names; NULL: nothing. */
-static const char *find_conflict(struct sml_registry *r, const struct sml_job_entry *job,
+static const char *find_conflict(struct sml_registry *r, const struct sml_job_entry *job, const struct sml_conn *c,
                                  const struct sml_ctl_join *j) {
   uint32_t other_rank = r->conns[job->first_member].rank;
-  if (sml_bit_test(job->present, j->rank) && j->world_size == job->world_size) {
-    return sml_registry_text(
-        r,
-        "rank %u of job '%s' has already joined from %s: give each process its own rank, "
-        "each run its own job name",
-        j->rank, job->name, r->conns[find_member(r, job, j->rank)].peer);
+  const uint32_t twin = find_twin(r, job, j);
+  if (twin != SML_NO_CONN) {
+    const bool may_know = job->key_name[0] || strcmp(r->conns[twin].host, c->host) == 0;
+    return describe_twin(r, job, j, &r->conns[twin], may_know);
   }
   if (job->state == SML_JOB_STARTED) {
     return sml_registry_text(
@@ -315,6 +330,14 @@ static void remember_refusal(struct sml_job_entry *job, const struct sml_conn *c
   snprintf(refusal->text, sizeof refusal->text, "%s", text);
 }
 
+static void refuse_join(struct sml_registry *r, uint32_t conn, const struct sml_job_entry *job,
+                        const struct sml_ctl_join *join, const char *text) {
+  const uint32_t twin = job ? find_twin(r, job, join) : SML_NO_CONN;
+  const char *note = twin != SML_NO_CONN ? describe_twin(r, job, join, &r->conns[twin], true) : text;
+  sml_registry_refuse_noting(r, conn, SML_ERR_REFUSED, text,
+                             sml_registry_text(r, "%s: %.420s", r->conns[conn].host, note));
+}
+
 /* The first rank whose patience ends gives the job up, or the aggregator, which lets none wait for longer. */
 static void limit_waiting(const struct sml_registry *r, struct sml_job_entry *job, const struct sml_ctl_join *join,
                           uint64_t now_ns) {
@@ -330,13 +353,13 @@ void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_c
                        uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
   struct sml_job_entry *job = bad ? NULL : find_job(r, &r->conns[conn], join);
-  if (job) bad = find_conflict(r, job, join);
+  if (job) bad = find_conflict(r, job, &r->conns[conn], join);
   if (job && bad) remember_refusal(job, &r->conns[conn], join->rank, bad, now_ns);
   if (!bad) bad = sml_registry_find_switch_conflict(r, join);
   if (!bad) bad = find_host_limit(r, &r->conns[conn]);
   if (!bad && !job) bad = sml_registry_find_waiting_limit(r, join);
   if (bad) {
-    sml_registry_refuse(r, conn, SML_ERR_REFUSED, bad);
+    refuse_join(r, conn, job, join, bad);
     return;
   }
   if (!job) job = open_job(r, &r->conns[conn], join, now_ns);

@@ -188,6 +188,17 @@ static void test_settings_must_be_equal(void **state) {
   }
 }
 
+/* Where the other one is, is told to who has the key, and to its own host; the log has it in any case. */
+static void expect_twin(uint32_t conn, uint32_t rank, const char *where, bool may_know) {
+  char text[SML_DETAIL_BYTES], note[SML_DETAIL_BYTES];
+  static const char format[] =
+      "rank %u of job 'x' has already joined from %s: give each process its own rank, each run its own job name";
+  snprintf(text, sizeof text, format, rank, may_know ? where : "another host (the aggregator's log says which)");
+  snprintf(note, sizeof note, format, rank, where);
+  expect_detail(conn, text);
+  assert_non_null(strstr(w.notes, note));
+}
+
 static void test_duplicate_rank_is_refused(void **state) {
   (void)state;
   begin();
@@ -196,20 +207,18 @@ static void test_duplicate_rank_is_refused(void **state) {
   opened(4);
   join(4, "x", 1, 2);
   EXPECT("c4<REFUSE -7; c4 close; ");
-  expect_detail(
-      4,
-      "rank 1 of job 'x' has already joined from 10.0.0.3:4242: give each process its own rank, each run "
-      "its own job name");
+  expect_twin(4, 1, "10.0.0.3:4242", is_keyed);
+  opened_from(4, "10.0.0.3:777");
+  join(4, "x", 1, 2);
+  expect_twin(4, 1, "10.0.0.3:4242", true);
   opened(4);
   join(4, "x", 0, 2);
   probed(3, 8960);
   probed(4, 8960);
   opened(5); /* also once it runs */
   join(5, "x", 0, 2);
-  expect_detail(
-      5,
-      "rank 0 of job 'x' has already joined from 10.0.0.4:4244: give each process its own rank, each run "
-      "its own job name");
+  expect_twin(5, 0, "10.0.0.4:4244", is_keyed);
+  assert_non_null(strstr(w.notes, "10.0.0.5: rank 0"));
 }
 
 static void test_running_job_takes_nobody(void **state) {
@@ -234,9 +243,7 @@ static void test_ending_job_frees_its_name(void **state) {
   opened(6);
   join(6, "x", 1, 3);
   EXPECT("c6<REFUSE -7; c6 close; ");
-  expect_detail(6,
-                "rank 1 of job 'x' has already joined from 10.0.0.5:4245: give each process its own rank, each "
-                "run its own job name");
+  expect_twin(6, 1, "10.0.0.5:4245", is_keyed);
   closed(0, SML_CLOSED_RESET);
   for (uint32_t rank = 0; rank < 3; rank += 2) {
     opened(7 + rank);

@@ -110,6 +110,19 @@ static void say_memory(const struct daemon *d) {
   sml_log_event(SML_LOG_INFO, "memory", fields, SML_ARRAY_LEN(fields), "");
 }
 
+/* Without keys whoever reaches the port may join, and be in the way of those who do. */
+static void warn_of_strangers(const struct daemon *d) {
+  const struct sml_aggd_options *o = &d->settings.aggd;
+  const bool is_own = strncmp(d->addr_text, "127.", 4) == 0 || strncmp(d->addr_text, "[::1]:", 6) == 0;
+  const struct sml_log_field address = {"address", d->addr_text, 0};
+  if (o->num_keys > 0 || o->num_networks > 0 || is_own) return;
+  sml_log_event(SML_LOG_WARNING, "open_to_strangers", &address, 1,
+                o->packet_lanes > 0 ? "whoever reaches this address may join, hold and end jobs: name the networks of "
+                                      "the ranks with --allow"
+                                    : "whoever reaches this address may join, hold and end jobs: give --key-file, name "
+                                      "the networks of the ranks with --allow, or listen on 127.0.0.1");
+}
+
 static void say_ready(const struct daemon *d) {
   char http_text[64];
   const struct sml_settings *s = &d->settings;
@@ -120,6 +133,7 @@ static void say_ready(const struct daemon *d) {
   }
   const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
   if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
+  warn_of_strangers(d);
   say_memory(d);
   if (sml_faults_any(&s->aggd.faults))
     sml_log_event(SML_LOG_WARNING, "faults_injected", NULL, 0, getenv("SWITCHML_FAULTS"));
@@ -216,8 +230,9 @@ static bool has_files_to_read(const struct daemon *d) {
 /* Takes of the new settings what can change while jobs run, and names the rest. */
 static void use_settings(struct daemon *d, const struct sml_settings *now) {
   char others[512];
-  const int error =
+  int error =
       sml_aggd_set_tenants(d->aggd, now->keys, now->aggd.num_keys, now->aggd.tenants, now->aggd.num_tenants);
+  if (!error) error = sml_aggd_set_networks(d->aggd, now->networks, now->aggd.num_networks);
   if (error) {
     sml_log_event(SML_LOG_WARNING, "reload_refused", NULL, 0,
                   error == -ENOMEM ? "out of memory"

@@ -24,6 +24,7 @@ enum option_key {
   KEY_HTTP_HOST,
   KEY_PORT_FILE,
   KEY_KEY_FILE,
+  KEY_ALLOW,
   KEY_MAX_PER_HOST,
   KEY_MAX_LEASE,
   KEY_MAX_DATAGRAM,
@@ -77,6 +78,10 @@ static const struct argp_option option_table[] = {
     {"key-file", KEY_KEY_FILE, "FILE", 0,
      "Take ranks only that have a key of this file; their control connections and datagrams are "
      "authenticated. Default: any rank, no authentication",
+     0},
+    {"allow", KEY_ALLOW, "NETWORK", 0,
+     "Take control connections from there only, as in 10.1.0.0/16, 2001:db8::/32 or 192.0.2.7; may stand several "
+     "times. Default: from anywhere",
      0},
     {"no-offload", KEY_NO_OFFLOAD, NULL, 0, "Never use UDP segmentation offload", 0},
     {"poll", KEY_POLL, "HOW", 0,
@@ -143,12 +148,22 @@ _Static_assert(NUM_OPTIONS <= SML_MAX_OPTIONS, "each option has a place");
 
 /* --- the command line --- */
 
+bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts) {
+  if (!sml_option_is_list(number)) return texts->texts[number] = text, true;
+  char *list = NULL;
+  const int num_chars = asprintf(&list, "%s%s%s", texts->list ? texts->list : "", texts->list ? "," : "", text);
+  if (num_chars < 0) return false;
+  free(texts->list);
+  texts->texts[number] = texts->list = list;
+  return true;
+}
+
 static error_t note_option(int key, char *argument, struct argp_state *state) {
   struct sml_option_texts *texts = state->input;
   if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", argument);
   for (uint32_t i = 0; i < NUM_OPTIONS; i++) {
     if (option_table[i].key != key) continue;
-    texts->texts[i] = argument ? argument : "yes";
+    if (!sml_option_note(i, argument ? argument : "yes", texts)) argp_error(state, "out of memory");
     return 0;
   }
   return ARGP_ERR_UNKNOWN;
@@ -180,9 +195,13 @@ bool sml_option_is_of_file(uint32_t number) {
   return option_table[number].key != KEY_CONFIG && option_table[number].key != KEY_CHECK_CONFIG;
 }
 
+bool sml_option_is_list(uint32_t number) {
+  return option_table[number].key == KEY_ALLOW;
+}
+
 bool sml_option_is_live(uint32_t number) {
   const int key = option_table[number].key;
-  return key == KEY_LOG_LEVEL || key == KEY_LOG_FORMAT || key == KEY_KEY_FILE;
+  return key == KEY_LOG_LEVEL || key == KEY_LOG_FORMAT || key == KEY_KEY_FILE || key == KEY_ALLOW;
 }
 
 /* How many characters to insert, leave out or change (Levenshtein). */
@@ -319,6 +338,7 @@ bool sml_option_take(uint32_t number, const char *text, struct sml_settings *s, 
     const char **to;
   } kept[] = {{KEY_LISTEN, &s->listen},
               {KEY_KEY_FILE, &s->key_file},
+              {KEY_ALLOW, &s->allow},
               {KEY_MULTICAST, &s->multicast},
               {KEY_MULTICAST_INTERFACE, &s->multicast_interface},
               {KEY_PCAP, &s->aggd.pcap_path},

@@ -17,6 +17,7 @@
 struct sml_option_texts {
   const char *texts[SML_MAX_OPTIONS];
   uint32_t lines[SML_MAX_OPTIONS]; /* of the configuration file; 0: of the command line */
+  char *list; /* owned: of the option that may stand several times, with commas between them; NULL: not given */
 };
 
 struct sml_settings {
@@ -30,6 +31,8 @@ struct sml_settings {
   struct sml_addr switch_addr;            /* of switch_runtime, if it is an address */
   uint32_t switch_cpu_port;
   bool is_check; /* --check-config */
+  const char *allow;
+  struct sml_network *networks; /* that it names */
   struct sml_addr http_addr;
   struct sml_option_texts texts;
   struct sml_config *config; /* has the texts of the file; NULL: none */
@@ -44,6 +47,10 @@ const char *sml_option_name(uint32_t number);
 /* Whether it may stand in the file; whether a change counts without a restart. */
 bool sml_option_is_of_file(uint32_t number);
 bool sml_option_is_live(uint32_t number);
+/* It may stand several times. */
+bool sml_option_is_list(uint32_t number);
+/* Of the command line or the file. False: out of memory. */
+bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts);
 /* Texts are kept by reference. False: error says what the text is not. */
 bool sml_option_take(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);
 /* The option with this name, or SML_MAX_OPTIONS; *nearest_out: the one that may be meant then, or NULL. */

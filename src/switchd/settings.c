@@ -135,12 +135,11 @@ static bool take_line(struct reading *r, struct sml_option_texts *texts, const s
     return fail(r, STATUS_USAGE, "%s:%u: there is no option '%s'%s%s%s", path, line->number, line->name,
                 nearest ? ": do you mean '" : "; switchmld --help has them all", nearest ? nearest : "",
                 nearest ? "'?" : "");
-  if (texts->texts[i])
+  if (texts->texts[i] && !sml_option_is_list(i))
     return fail(r, STATUS_USAGE, "%s:%u: %s stands in line %u already", path, line->number, line->name,
                 texts->lines[i]);
-  texts->texts[i] = line->value;
   texts->lines[i] = line->number;
-  return true;
+  return sml_option_note(i, line->value, texts) || fail(r, STATUS_USAGE, "out of memory for %s", path);
 }
 
 /* What the command line says stays. */
@@ -151,8 +150,11 @@ static bool take_file(struct reading *r) {
   if (!s->config) return r->status = STATUS_USAGE, false;
   s->tenants = calloc(s->config->num_lines + 1, sizeof *s->tenants);
   if (!s->tenants) return fail(r, STATUS_USAGE, "out of memory for %s", s->config_path);
-  for (size_t i = 0; i < s->config->num_lines; i++)
-    if (!take_line(r, &texts, &s->config->lines[i])) return false;
+  bool is_taken = true;
+  for (size_t i = 0; i < s->config->num_lines && is_taken; i++) is_taken = take_line(r, &texts, &s->config->lines[i]);
+  if (!s->texts.list) s->texts.list = texts.list;
+  else free(texts.list);
+  if (!is_taken) return false;
   for (uint32_t i = 0; i < sml_options_count(); i++) {
     if (s->texts.texts[i]) continue;
     s->texts.texts[i] = texts.texts[i];
@@ -218,13 +220,32 @@ static bool take_switch(struct reading *r) {
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
 
+static bool take_networks(struct reading *r) {
+  char place[4096], text[64];
+  struct sml_settings *s = r->s;
+  uint32_t room = 1;
+  for (const char *c = s->allow ? s->allow : ""; *c; c++) room += *c == ',';
+  s->networks = calloc(room, sizeof *s->networks);
+  if (!s->networks) return fail(r, STATUS_USAGE, "out of memory for %u networks", room);
+  for (const char *at = s->allow; at; at = at[0] == ',' ? at + 1 : NULL) {
+    const size_t num_chars = strcspn(at, ",");
+    snprintf(text, sizeof text, "%.*s", (int)num_chars, at);
+    if (num_chars >= sizeof text || !sml_network_parse(text, &s->networks[s->aggd.num_networks++]))
+      return fail(r, STATUS_USAGE, "%s: '%s' is no network, as in 10.1.0.0/16 or 2001:db8::/32",
+                  place_of(s, "allow", place, sizeof place), text);
+    at += num_chars;
+  }
+  s->aggd.networks = s->networks;
+  return true;
+}
+
 /* What texts mean together. */
 static bool finish(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
   if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
-  if (!take_multicast(r) || !take_switch(r)) return false;
+  if (!take_multicast(r) || !take_switch(r) || !take_networks(r)) return false;
   if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
   if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
@@ -280,6 +301,10 @@ void sml_settings_clear(struct sml_settings *s) {
   sml_settings_drop_keys(s);
   free(s->tenants);
   s->tenants = NULL;
+  free(s->networks);
+  s->networks = NULL;
+  free(s->texts.list);
+  s->texts.list = NULL;
   sml_config_free(s->config);
   s->config = NULL;
 }
