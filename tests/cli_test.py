@@ -51,6 +51,28 @@ def test_keys_are_made():
     assert "cannot write" in run("sh", "-c", f"{SWITCHML} genkey > /dev/full", status=1)[1]
 
 
+def test_daemon_with_keys_leaves_no_core():
+    """The kernel neither dumps it nor lets its own user look into it: what is in /proc of it is root's."""
+    nobody = 65534
+    if os.geteuid() != 0:
+        raise tap.Skip("to run the daemon as another user takes root")
+    if subprocess.run([SWITCHMLD, "--version"], user=nobody, capture_output=True, check=False).returncode != 0:
+        raise tap.Skip("another user cannot run what is built here")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "keys")
+        run(SWITCHML, "genkey", "alice", path)
+        os.chmod(folder, 0o755)
+        os.chown(path, nobody, -1)
+        for arguments, owner in [(["--key-file", path], 0), ([], nobody)]:
+            with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0", *arguments], env=e2e.environment(), user=nobody,
+                                  stderr=subprocess.PIPE, text=True) as daemon:
+                try:
+                    assert "listening" in daemon.stderr.readline()
+                    assert os.stat(f"/proc/{daemon.pid}/mem").st_uid == owner, arguments
+                finally:
+                    daemon.kill()
+
+
 def test_packaged_configuration_is_for_this_machine():
     """Whoever starts the service as it is opens no port to others."""
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "packaging/systemd/switchmld.conf")

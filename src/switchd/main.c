@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -150,6 +151,13 @@ static void tell_manager(const struct daemon *d, const char *state) {
 static void use_log_settings(const struct sml_settings *s) {
   sml_log_set_level(s->log_level);
   sml_log_set_format(s->log_format);
+}
+
+/* A core has the keys, and who may trace the process reads them. By the limit alone it would still go to a collector of
+ * the system's. */
+static void keep_keys_out_of_cores(const struct sml_settings *s) {
+  if (s->aggd.num_keys > 0 && prctl(PR_SET_DUMPABLE, 0) != 0)
+    sml_log_event(SML_LOG_WARNING, "dumpable", NULL, 0, "a core of this process would have the keys");
 }
 
 static bool use_dpdk(struct daemon *d) {
@@ -316,6 +324,7 @@ int main(int argc, char **argv) {
     return status;
   }
   use_log_settings(s);
+  keep_keys_out_of_cores(s);
   s->aggd.on_note = log_note;
   s->aggd.render_status = render_status;
   s->aggd.on_capture_ended = log_capture_ended;
