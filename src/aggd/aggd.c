@@ -23,6 +23,7 @@ static void free_conn(struct conn *c) {
   const int fd = c->fd;
   c->fd = -1; /* first: in the child of a fork the number may be another's already */
   c->state = CONN_FREE;
+  sml_key_wipe(&c->buffers->channel, sizeof c->buffers->channel);
   close(fd); /* leaves the epoll set by itself */
 }
 

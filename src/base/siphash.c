@@ -83,3 +83,7 @@ struct sml_key sml_key_derive(const struct sml_key *key, const char *label, cons
   return (struct sml_key){.k0 = derive_half(key, 0, label, data, num_bytes),
                           .k1 = derive_half(key, 1, label, data, num_bytes)};
 }
+
+void sml_key_wipe(void *memory, size_t num_bytes) {
+  explicit_bzero(memory, num_bytes);
+}

@@ -33,4 +33,7 @@ uint64_t sml_siphash(const struct sml_key *key, const void *data, size_t num_byt
  * learns nothing of the one it came from. */
 struct sml_key sml_key_derive(const struct sml_key *key, const char *label, const void *data, size_t num_bytes);
 
+/* Overwrites keys that are not needed any more, or what has some, also where the compiler sees nobody read it. */
+void sml_key_wipe(void *memory, size_t num_bytes);
+
 #endif

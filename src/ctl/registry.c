@@ -89,7 +89,12 @@ void sml_registry_send(struct sml_registry *r, uint32_t conn, const struct sml_c
 
 void sml_registry_forget(struct sml_registry *r, uint32_t conn) {
   sml_registry_emit(r, SML_EFFECT_CLOSE)->conn = conn;
-  r->conns[conn].state = SML_CONN_FREE;
+  sml_registry_free_conn(&r->conns[conn]);
+}
+
+void sml_registry_free_conn(struct sml_conn *c) {
+  c->state = SML_CONN_FREE;
+  sml_key_wipe(&c->tenant, sizeof c->tenant);
 }
 
 char *sml_registry_text(struct sml_registry *r, const char *format, ...) {
@@ -190,7 +195,7 @@ void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_clos
                         : cause == SML_CLOSED_RESET ? "connection reset without goodbye"
                                                     : "it does not read its control connection");
   }
-  c->state = SML_CONN_FREE;
+  sml_registry_free_conn(c);
 }
 
 /* The peer broke the order of messages: it is told why (or the reason would look like a lost

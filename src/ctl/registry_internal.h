@@ -123,6 +123,8 @@ struct sml_ctl_message *sml_registry_compose(struct sml_registry *r, enum sml_ct
 struct sml_ctl_message *sml_registry_farewell(struct sml_registry *r, bool is_started, sml_status status,
                                               const uint16_t *ranks, uint32_t num_ranks, const char *text);
 void sml_registry_send(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message);
+/* The entry is nobody's any more, and has no key. */
+void sml_registry_free_conn(struct sml_conn *c);
 void sml_registry_forget(struct sml_registry *r, uint32_t conn); /* emits CLOSE, frees the entry */
 /* A text of this call: valid until the next input. */
 char *sml_registry_text(struct sml_registry *r, const char *format, ...)

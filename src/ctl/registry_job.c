@@ -528,7 +528,7 @@ static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uin
   job->num_probed -= c->has_probed;
   job->num_wanting -= c->wants_epoch;
   sml_bit_clear(job->present, c->rank);
-  c->state = SML_CONN_FREE;
+  sml_registry_free_conn(c);
 }
 
 /* Number, name and slots are free from here on. */
@@ -539,6 +539,8 @@ static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sm
   sml_registry_emit(r, SML_EFFECT_CLOSE_JOB)->job = (uint16_t)(job - r->jobs);
   sml_registry_note(r, note, job, 0, text);
   job->state = SML_JOB_FREE;
+  sml_key_wipe(&job->tenant, sizeof job->tenant);
+  sml_key_wipe(&job->data_key, sizeof job->data_key);
   while (r->jobs_end > 0 && r->jobs[r->jobs_end - 1].state == SML_JOB_FREE) r->jobs_end--;
 }
 

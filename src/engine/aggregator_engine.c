@@ -200,6 +200,8 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   SML_ASSERT(!job->is_busy);
   sml_members_free(&job->members);
   sml_fanout_destroy(job->fanout);
+  sml_key_wipe(&job->key, sizeof job->key);
+  sml_key_wipe(&e->tags.key, sizeof e->tags.key);
   free(job);
   e->jobs[number] = NULL;
   record(e, SML_TRACE_JOB_CLOSED, number, (struct sml_record){.value = 0});

@@ -142,6 +142,7 @@ struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
 }
 
 void sml_lane_destroy(struct sml_lane *lane) {
+  sml_key_wipe(&lane->options.key, sizeof lane->options.key);
   free(lane->worker);
   free(lane->ring);
   free(lane);
@@ -254,6 +255,7 @@ void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
     break;
   }
   e->last_lane = NULL;
+  sml_key_wipe(&e->tags.key, sizeof e->tags.key);
   record(lane, SML_TRACE_LANE_CLOSED, 0);
 }
 

@@ -193,6 +193,7 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
   const int failed = sml_aggd_start(&options, &hosted->aggd, error, sizeof error);
   if (failed != 0) hosted->aggd = NULL;
   sml_fork_unlock();
+  sml_key_wipe(&entry, sizeof entry);
   if (failed == 0) {
     *hosted_out = hosted;
     return SML_OK;
@@ -337,7 +338,10 @@ static sml_status arrange(struct sml_job_settings *s, const struct sml_settings 
   uint8_t *offers = gather(s, mine, OFFER_BYTES);
   status = offers != NULL ? take_offers(s, &plan, offers, whos, &interfaces) : SML_ERR_SYSTEM;
   free(offers);
+  sml_key_wipe(whos, (size_t)s->options.world_size * WHO_BYTES);
   free(whos);
+  sml_key_wipe(&plan, sizeof plan);
+  sml_key_wipe(mine, sizeof mine);
   return status;
 }
 

@@ -77,7 +77,6 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
                .num_shards = places->num_shards > 1 ? places->num_shards : 0},
       .no_multicast = s->no_multicast,
       .is_keyed = s->key_name[0] != 0,
-      .key = s->key,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
       /* Grace periods are added to it later. */
       .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
@@ -108,6 +107,7 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
     shard->host_rank = s->places.shards[i].host_rank;
     const struct sml_session_options session = make_session_options(job, s, i);
     sml_session_init(&shard->session, &session);
+    shard->session.options.key = s->key; /* not on the way through here: it would stay on the stack */
   }
   /* Any of them may fail the job, and then all are looked at. */
   for (uint32_t i = 0; i < num_shards; i++)
@@ -191,6 +191,7 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   }
   status = create(context, &s, job_out);
   sml_rendezvous_close(&rendezvous);
+  sml_key_wipe(&s.key, sizeof s.key);
   return status;
 }
 
@@ -246,6 +247,7 @@ void sml_job_destroy(sml_job *job) {
   sml_hosted_stop(job->hosted);
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
+  if (job->shards != NULL) sml_key_wipe(job->shards, job->num_shards * sizeof *job->shards);
   free(job->shards);
   sml_batch_free_all(job);
   pthread_cond_destroy(&job->changed);

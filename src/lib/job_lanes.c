@@ -104,6 +104,7 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   options.is_keyed = sml_session_data_key(session, shard->start.epoch, &options.key);
   sml_addr_set_port(&options.aggregator, session->welcome.data_ports[place->engine]);
   struct lane_call call = {.lane = sml_lane_create(&options)};
+  sml_key_wipe(&options.key, sizeof options.key);
   if (call.lane == NULL) return NULL;
   sml_engines_call(job->engines, place->engine, attach_lane, &call);
   if (call.is_done) return call.lane;
@@ -159,6 +160,7 @@ void sml_job_lanes_restart(struct sml_job *job) {
     if (place->lane == NULL) continue;
     struct lane_call call = {.lane = place->lane, .worker = &worker, .key = is_keyed ? &key : NULL};
     sml_engines_call(job->engines, place->engine, restart_lane, &call);
+    sml_key_wipe(&key, sizeof key);
   }
 }
 

@@ -277,6 +277,7 @@ static void probe(struct sml_session *s, uint64_t now_ns) {
   s->prober.wake = wake_control;
   s->prober.user = s->options.control;
   sml_prober_start(&s->prober, &s->welcome, &options, now_ns);
+  sml_key_wipe(&key, sizeof key);
 }
 
 static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *welcome, uint64_t now_ns) {
