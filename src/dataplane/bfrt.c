@@ -76,8 +76,9 @@ static uint64_t find_number(struct sml_pb_reader in, uint32_t number) {
   return 0;
 }
 
+/* An empty one may have no bytes at all, and to NULL nothing is added. */
 static struct sml_pb_reader read_all(const struct sml_pb *pb) {
-  return (struct sml_pb_reader){pb->bytes, pb->bytes + pb->num_bytes};
+  return (struct sml_pb_reader){pb->bytes, pb->num_bytes == 0 ? pb->bytes : pb->bytes + pb->num_bytes};
 }
 
 /* ---- names ---- */

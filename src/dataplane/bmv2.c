@@ -27,7 +27,9 @@ struct sml_bmv2 {
 /* The result's first number goes to *value_out. */
 static bool call(struct sml_bmv2 *b, int64_t *value_out) {
   const uint64_t deadline_ns = sml_min_u64(sml_clock_ns() + CALL_NS, b->deadline_ns);
-  return sml_thrift_end(&b->thrift, deadline_ns, value_out, value_out != NULL, NULL);
+  uint32_t num_values;
+  if (!sml_thrift_end(&b->thrift, deadline_ns, value_out, value_out != NULL, &num_values)) return false;
+  return value_out == NULL || num_values > 0 || sml_thrift_fail(&b->thrift, "an answer without its number");
 }
 
 static void begin(struct sml_bmv2 *b, const char *method) {

@@ -17,7 +17,7 @@
 #define MAX_FIELDS 8u
 
 enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, REFUSES_PLAINLY, THROWS, NO_THRIFT, TOO_MANY, TOO_DEEP, UNKNOWN_TYPE,
-             ANOTHER_CALL, SILENT, DIES, LENGTHY };
+             ANOTHER_CALL, SILENT, DIES, LENGTHY, NO_NUMBER };
 
 /* ---- the stand-in ---- */
 
@@ -220,6 +220,7 @@ static bool err(struct call *c, struct sml_thrift *reply, uint32_t fault) {
     case LENGTHY:
       for (uint32_t i = 0; i < STAND_IN_LENGTHY_BYTES / 7; i++) sml_thrift_i32(reply, 0, 1);
       break;
+    case NO_NUMBER: break;
     case SILENT: return true;
     case DIES: stand_in_die(); return false;
     default: return false; /* CLOSES */
@@ -441,6 +442,17 @@ static void errors_say_what_happened(void **state) {
   }
 }
 
+/* Then there is no handle, by which what was added could be taken away. */
+static void an_answer_has_its_number(void **state) {
+  (void)state;
+  start();
+  assert_true(stand_in_open_switch());
+  stand_in_plan_fault(NO_NUMBER, 5);
+  assert_false(stand_in_start_job(7, 2, 32));
+  expect_failure("standard:bm_mt_add_entry: an answer without its number");
+  stop();
+}
+
 static void a_silent_switch_is_given_up(void **state) {
   (void)state;
   start();
@@ -537,7 +549,8 @@ int main(void) {
       cmocka_unit_test(the_calls_of_a_start),       cmocka_unit_test(the_calls_of_a_job),
       cmocka_unit_test(a_job_leaves_nothing_but_routes), cmocka_unit_test(who_blocks_is_found),
       cmocka_unit_test(counters_are_read),            cmocka_unit_test(a_switch_that_dies_is_noticed),
-      cmocka_unit_test(errors_say_what_happened),   cmocka_unit_test(a_silent_switch_is_given_up),
+      cmocka_unit_test(an_answer_has_its_number), cmocka_unit_test(errors_say_what_happened),
+      cmocka_unit_test(a_silent_switch_is_given_up),
       cmocka_unit_test(a_dripping_switch_is_given_up),
       cmocka_unit_test(a_program_that_does_not_fit), cmocka_unit_test(ranks_must_be_able_to_reach_us),
       cmocka_unit_test(any_call_may_fail),

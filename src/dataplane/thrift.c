@@ -40,6 +40,10 @@ __attribute__((format(printf, 2, 3))) static bool fail(struct sml_thrift *t, con
   return false;
 }
 
+bool sml_thrift_fail(struct sml_thrift *t, const char *why) {
+  return fail(t, "%s", why);
+}
+
 /* ---- the call ---- */
 
 static void put(struct sml_thrift *t, const void *bytes, uint32_t num_bytes) {

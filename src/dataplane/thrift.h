@@ -53,5 +53,7 @@ void sml_thrift_stop(struct sml_thrift *t);
  * closed. */
 bool sml_thrift_end(struct sml_thrift *t, uint64_t deadline_ns, int64_t *values_out, uint32_t max_values,
                     uint32_t *num_values_out);
+/* What was answered is of no use: t->error says so from here on. Returns false. */
+bool sml_thrift_fail(struct sml_thrift *t, const char *why);
 
 #endif
