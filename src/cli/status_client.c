@@ -95,6 +95,47 @@ static char *take_text(struct sml_exchange *x, const struct sml_status_source *s
   return text;
 }
 
+/* ---- what it says ---- */
+
+/* Bytes of the character at `c` that commands a terminal, or turns the direction of what is written; 0: of none. */
+static size_t command_bytes(const unsigned char *c) {
+  if (c[0] < 0x20 || c[0] == 0x7f) return 1;
+  if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) return 2;
+  if (c[0] != 0xe2) return 0;
+  const bool is_mark = c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xaa && c[2] <= 0xae));
+  return is_mark || (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9) ? 3 : 0;
+}
+
+/* The text with dots in place of such characters, malloc'd; NULL: it has none, or there is no memory. */
+static char *make_plain(const char *text) {
+  char *plain = NULL;
+  for (size_t i = 0; text[i] != 0; i++) {
+    const size_t num_bytes = command_bytes((const unsigned char *)text + i);
+    if (num_bytes > 0 && plain == NULL && (plain = strdup(text)) == NULL) return NULL;
+    for (size_t k = 0; k < num_bytes; k++) plain[i + k] = '.';
+  }
+  return plain;
+}
+
+/* Whoever answers need not be what it says: its texts are words and nothing else, wherever they are shown. */
+static void make_all_plain(json_t *value) {
+  const char *name;
+  json_t *inner;
+  void *next;
+  size_t i;
+  json_object_foreach_safe(value, next, name, inner) {
+    char *plain = make_plain(name);
+    make_all_plain(inner);
+    if (plain != NULL) json_object_set(value, plain, inner);
+    if (plain != NULL) json_object_del(value, name);
+    free(plain);
+  }
+  json_array_foreach(value, i, inner) make_all_plain(inner);
+  char *plain = json_is_string(value) ? make_plain(json_string_value(value)) : NULL;
+  if (plain != NULL) json_string_set(value, plain);
+  free(plain);
+}
+
 json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_source *source, uint64_t patience_ns) {
   json_t *status = NULL;
   char *text = NULL;
@@ -107,6 +148,7 @@ json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_sour
       json_decref(status);
       status = NULL;
     }
+    make_all_plain(status);
     sml_exchange_say(x, &(struct sml_ctl_message){.kind = SML_CTL_GOODBYE});
   }
   sml_exchange_close(x);
