@@ -133,8 +133,107 @@ def trace_seeds():
     yield "lies", dump(num_records=2 ** 32 - 1)
 
 
+def sized(*answers):
+    return b"".join(bytes([255]) + struct.pack(">H", len(a) - 255) + a if len(a) >= 255 else bytes([len(a)]) + a for a in answers)
+
+
+def thrift_seeds():
+    done, number = b"\0", b"\x08\0\0" + struct.pack(">I", 5) + b"\0"
+    refused = b"\x0c\0\1\x08\0\1" + struct.pack(">I", 5) + b"\0\0"
+    port = b"\x08\0\1" + struct.pack(">I", 2) + b"\x0b\0\2\0\0\0\4veth" + b"\x02\0\3\1\0"
+    ports = b"\x0f\0\0\x0c\0\0\0\2" + port * 2 + b"\0"
+    cells = b"\x0f\0\0\x0a\0\0\0\x10" + struct.pack(">16q", *([-(2 ** 31) + 3] * 16)) + b"\0"
+    opened = [done, number, refused, number, ports, number, number, done, number]
+    counter = b"\x0c\0\0\x0a\0\1" + struct.pack(">q", 7) + b"\x0a\0\2" + struct.pack(">q", 8) + b"\0\0"
+    job = [done] * 3 + [number] * 2 + [number, number, done] * 3 + [number] * 9 + [cells] * 2 + [counter] * 8
+    yield "life", b"\1" + sized(*opened, *job)
+    yield "numbers", b"\x71" + sized(*[number] * 90)
+    yield "refused", b"\1" + sized(refused)
+    yield "map", b"\1" + sized(b"\x0d\0\0\x08\x0b\0\0\0\1\0\0\0\7\0\0\0\1x\0")
+    yield "no_thrift", b"\0HTTP/1.0 400 Bad Request\r\n\r\n"
+    yield "old", b"\0\x80\1\0\2\0\0\0\1x\0\0\0\1\0"
+
+
+def dpdk_seeds():
+    opened = b"ok 4 77\nok\nok 0\nerror no such register\nok 0\n"
+    words, counters = b"ok" + b" 2147483651" * 8 + b"\n", b"ok" + b" 5" * 41 + b"\n"
+    job = b"ok\n" + words * 2 + counters + b"ok\n"
+    yield "life", b"\0" + opened + job * 2 + b"ok\n" * 2
+    yield "restarted", b"\3" + opened + b"ok 1 2\n" + b"ok 78\n"
+    yield "errors", b"\0error " + b"x" * 200 + b"\n" + b"ok 0 1\nok 99999999999999999999999\nfoo\n"
+
+
+def grpc_seeds():
+    def field(number, data):
+        return bytes([number << 3 | 2, len(data)]) + data
+    name = field(1, field(5, b"\x18\7"))                             # an object's id is 7
+    key = field(1, field(1, field(2, field(1, b"\x08\1" + field(2, field(1, b"\2"))))
+                           + field(3, field(2, b"\x08\7" + field(2, b"\1\0\0\0")))))
+    answers = [b""] * 7 + [name, b"", key, b"", name] * 12
+    yield "names", b"\1" + b"".join(bytes([(len(a) + 3) // 4]) + a + b"\0" * (-len(a) % 4) for a in answers)
+    yield "empty", b"\1" + b"\0" * 64
+    yield "framed", b"\3" + b"\3\0\0\0\0\2\x18\7xxxxx" * 20
+    yield "no_http2", b"\0HTTP/1.0 400 Bad Request\r\n\r\n"
+    yield "settings", b"\0\0\0\0\4\0\0\0\0\0" + b"\0\0\1\1\5\0\0\0\1\x88"
+
+
+def protobuf_seeds():
+    yield "kinds", b"\x08\x96\1\x12\3abc\x1d\1\2\3\4\x21\1\2\3\4\5\6\7\x08\x2a\4\x0a\2\x08\1"
+    yield "largest", b"\xf8\xff\xff\xff\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\1"
+    yield "cut", b"\x12\x7fabc"
+    yield "endless", b"\x08" + b"\x80" * 12
+
+
+def config_seeds():
+    options = b"listen = 127.0.0.1:0\nlanes = 2\nslots = 4096\n# comment\n; another\nlog-level=info\n\n"
+    tenants = b"[tenant a.b]\njobs = 2\nworkers=8\n slots = 256\n[tenant *]\nworkers = 4\n"
+    yield "whole", options + tenants
+    yield "again", options + tenants + b"\0" + options.replace(b"4096", b"8192") + b"log-format = json\n"
+    yield "switch", b"dataplane = bmv2\nswitch = 10.7.0.3:9090\nswitch-format = 32\nlanes = 1\nlisten = 10.7.0.1:5\n"
+    yield "multicast", b"listen = 0.0.0.0:5\nmulticast = 239.1.2.3/9\nmulticast-interface = lo\nhttp = [::1]:8080\n"
+    for number, text in enumerate([b"lane = 2", b"lanes = 2\nlanes = 3", b"[tenant x", b"[tenant x]\nkey-file = /nowhere",
+                                   b"[other]\n", b"slots = 3", b"\xef\xbb\xbflanes = 2", b"listen = a\n", b"x" * 300,
+                                   b"[tenant " + b"x" * 40 + b"]\n", b"[tenant x]\njobs = 1\njobs = 2\n", b" \t= 5\n"]):
+        yield f"wrong_{number}", text
+
+
+def training_seeds():
+    table = (b"source somewhere\nparameters 131\nbatch 8\nspeed abacus 400 measured # at home\nlayer embed 0 weight=100\n"
+             b"layer hidden 2e4 weight=20 bias=10\nlayer last 1000 weight=1\n")
+    for kind in range(4):
+        yield f"table_{kind}", bytes([kind]) + table
+    for number, text in enumerate([b"layer a\n", b"layer a 1 x=0\n", b"layer a nan x=1\n", b"layer a 1e308 x=1\nlayer b 1e308 y=2\n",
+                                   b"layer a 1 x=1099511627776 y=1\n", b"batch 0\n", b"speed x 1e-300\n", b"parameters -1\n"]):
+        yield f"wrong_{number}", b"\2" + text
+
+
+def status_seeds():
+    rank = (b'{"rank":1,"host":"10.0.0.2","state":"late","since_s":12.5,"heard_s":0.1,"operations_called":7,"packets":9,'
+            b'"operations_completed":6,"slots_missing":2,"bytes":null,"retransmissions":3}')
+    job = (b'{"name":"a","number":3,"key":"k","state":"running","health":"late","present":2,"world_size":3,"lanes":2,"slots":64,'
+           b'"slots_waiting":5,"least_contributions":1,"most_contributions":2,"contributors":3,"operations_called":9,'
+           b'"operations_completed":7,"bytes":1000000,"packets":900,"sums":800,"retransmissions":null,"drops":{"BAD_CRC":3},'
+           b'"ranks":[' + rank + b']}')
+    status = (b'{"version":"0.1.0","uptime_s":%s,"limits":{"slots":4096},"lanes":[{"slots_used":64,"drops":{"STALE_PHASE":1}}],'
+              b'"jobs":[' + job + b'],"tenants":[{"name":"t","jobs":1,"max_jobs":2}],"switch":{"told_s":1.5,"sums":7},'
+              b'"ended":[{"name":"old","failed":true,"ago_s":99999,"text":"rank 3 was lost"}]}')
+    yield "two_looks", b"\1" + status % b"100.5" + b"\0" + status.replace(b"1000000", b"9000000") % b"101.5"
+    yield "no_object", b"\1[1,2]"
+    yield "types", b'\1{"jobs":[1,"x",{"name":5,"ranks":{},"drops":[]}],"lanes":"x","ended":[null]}'
+    yield "terminal", b'\1{"version":"\\u001b]0;x\\u0007","jobs":[{"name":"\\u009b31m","drops":{"\\u001b[2J":1}}]}'
+    yield "deep", b"\1" + b'{"jobs":' + b"[" * 300
+    part = struct.pack(">IIH", 2, 0, 2) + b"{}"
+    yield "parts", b"\x70" + struct.pack(">IHHI", 0x534d4c31, 3, 14, len(part)) + part
+    refusal = struct.pack(">i", -7) + text(b"too busy")
+    yield "refused", b"\0" + struct.pack(">IHHI", 0x534d4c31, 3, 10, len(refusal)) + refusal
+
+
 def programs():
     """The stateful targets: a few bytes repeated are programs that get somewhere."""
+    for wants in (0, 1, 2, 4, 32, 64):
+        yield "session", f"honest_{wants}", bytes([wants])
+    yield "session", "lies", b"\x64" + bytes([230, 1]) * 3 + bytes([0, 1, 250, 9, 0, 0, 16, 250, 3, 2, 2, 64]) * 12
+    yield "session", "ends", b"\0" + bytes(40) + b"\xdc\5\2\x30" + bytes(30) + b"\xec" + bytes(9) + b"\xe2\7"
     yield "aggregator", "rounds", b"\4" + b"".join(bytes([244, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "rounds_twice", b"\x14" + b"".join(bytes([245, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "ranks", b"\0" + b"".join(bytes([0, 0, i % 2, i % 3]) for i in range(60))
@@ -163,7 +262,9 @@ def seeds():
     """(target, name, bytes)"""
     for target, generate in [("wire", wire_seeds), ("conform", conform_seeds), ("control", control_seeds), ("key_file", key_file_seeds),
                              ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
-                             ("record", record_seeds), ("trace", trace_seeds)]:
+                             ("record", record_seeds), ("trace", trace_seeds), ("thrift", thrift_seeds),
+                             ("dpdk", dpdk_seeds), ("grpc", grpc_seeds), ("protobuf", protobuf_seeds),
+                             ("config", config_seeds), ("training", training_seeds), ("status", status_seeds)]:
         for name, data in generate():
             yield target, name, data
     yield from programs()

@@ -22,7 +22,7 @@ import seeds # pylint: disable=wrong-import-position,import-error
 
 BUILD = os.path.join(ROOT, "build-fuzz")
 FINDINGS = os.path.join(ROOT, "fuzz", "findings")
-ENV = {**os.environ, "ASAN_OPTIONS": "abort_on_error=1:detect_stack_use_after_return=1:strict_string_checks=1",
+ENV = {**os.environ, "ASAN_OPTIONS": "abort_on_error=1:handle_abort=1:detect_stack_use_after_return=1:strict_string_checks=1",
        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
 # Long enough for programs that get deep, short enough that mutations hit something.
 MAX_INPUT_BYTES = 1024
@@ -84,7 +84,7 @@ def run_one(target, seconds):
     """(line to print, is it well)"""
     # Without entropic scheduling: of a stateful target with hundreds of inputs it took three quarters of the time.
     command = [program(target), "-entropic=0", f"-max_total_time={seconds}", f"-max_len={MAX_INPUT_BYTES}", "-print_final_stats=1",
-               "-timeout=20", "-rss_limit_mb=4096", f"-artifact_prefix={FINDINGS}/{target}-"] + folders(target)
+               "-timeout=20", "-handle_abrt=0", "-rss_limit_mb=4096", f"-artifact_prefix={FINDINGS}/{target}-"] + folders(target)
     result = subprocess.run(command, env=ENV, text=True, check=False, errors="replace", stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)
     with open(os.path.join(BUILD, f"{target}.log"), "w", encoding="utf-8") as log:
