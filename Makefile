@@ -34,6 +34,7 @@ help:
 	@echo 'make check-clang   build everything with clang, run single layers with its UBSan'
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
+	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
@@ -93,6 +94,10 @@ check-neon:
 	@$(SETUP) build
 	@-$(SETUP) --optional arm64
 	@tools/check.py neon $(ARGS)
+
+check-torch: everything
+	@$(SETUP) torch
+	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_own_test.py --all $(ARGS)
 
 check-torch2: everything
 	@-$(SETUP) --optional torch2

@@ -108,6 +108,8 @@ class SwitchMLGroup(dist.ProcessGroup):
         inner, op = self._gloo(), opts.reduceOp
         is_average = op == ReduceOp.AVG
         if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
+            if self._offload is not None and torch.autograd._profiler_enabled():
+                return self._submit_recorded(tensors, is_average)
             if self._offload is not None:
                 return self._offload.submit(tensors, is_average, is_waited_for)
             self._num_gloo_allreduces += 1
@@ -116,6 +118,14 @@ class SwitchMLGroup(dist.ProcessGroup):
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, op, "all-reduce")
         return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True)
+
+    def _submit_recorded(self, tensors, is_average):
+        """A profiler shows the call from here to its end, under the name that Gloo's would have. It has no shapes: that
+        torch does not offer to Python for what ends on another thread."""
+        with torch.autograd.profiler.record_function(f"{self.getBackendName()}:all_reduce") as record:
+            work = self._offload.submit(tensors, is_average)
+            record._call_end_callbacks_on_future(work.get_future())
+        return work
 
     def _sum_in_float32(self, tensors, is_average):
         """Sums of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
