@@ -3,6 +3,7 @@
  * is read, and every range stands once. */
 #include "ctl/message.h"
 
+#include "base/text.h"
 #include "switchml/switchml.h"
 
 /* The slot field of a datagram has 16 bits; the rest are core/wire.h's bounds, which ctl doesn't see
@@ -75,10 +76,6 @@ static bool is_name_byte(char c) {
          c == ':' || c == '/' || c == '-';
 }
 
-static bool is_control_byte(char c) {
-  return (uint8_t)c < 0x20 || c == 0x7f;
-}
-
 /* A string of at most room_bytes - 1 bytes; `field` is terminated after a valid walk. Returns its
  * length on the wire: a zero byte within would leave bytes that nobody checks. */
 static size_t walk_string(struct walk *w, char *field, size_t room_bytes) {
@@ -103,18 +100,12 @@ static void walk_name(struct walk *w, char *field, size_t room_bytes, bool may_b
   }
 }
 
-/* One line for people: it ends in logs and on terminals, so control characters are not let through.
- * The writer makes them spaces (callers pass on texts of their users), the reader refuses them. */
+/* One line for people: it ends in logs, on terminals and in JSON, so only plain text is let through.
+ * The writer makes it so (callers pass on texts of their users, and cut them), the reader refuses what is not. */
 static void walk_detail(struct walk *w, char *field) {
-  if (w->out) {
-    for (char *c = field; c < field + SML_DETAIL_BYTES && *c; c++) {
-      if (is_control_byte(*c)) *c = ' ';
-    }
-  }
-  size_t num_bytes = walk_string(w, field, SML_DETAIL_BYTES);
-  for (size_t i = 0; i < num_bytes; i++) {
-    if (is_control_byte(field[i])) w->is_valid = false;
-  }
+  if (w->out && memchr(field, 0, SML_DETAIL_BYTES) != NULL) sml_text_make_plain(field);
+  const size_t num_bytes = walk_string(w, field, SML_DETAIL_BYTES);
+  if (!sml_text_is_plain(field, num_bytes)) w->is_valid = false;
 }
 
 static void walk_join(struct walk *w, struct sml_ctl_join *join) {

@@ -202,7 +202,7 @@ struct sml_ctl_message {
 };
 
 /* Bytes written (header and body), or 0 when room_bytes is too small or a field is out of its range.
- * Control characters of a detail are written as spaces. */
+ * A detail is made plain text (base/text.h). */
 size_t sml_ctl_encode(const struct sml_ctl_message *message, uint8_t *out, size_t room_bytes);
 
 enum sml_ctl_decode {

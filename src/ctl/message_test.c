@@ -308,6 +308,25 @@ static void test_control_characters_of_a_detail_become_spaces(void **state) {
   assert_string_equal(out.u.abort.detail, "a b [31mc \xc3\xa9");
 }
 
+/* Controls of one character (C1), what turns the order of a line, and what is no UTF-8, as text that was cut is not. */
+static void test_a_detail_is_plain_text(void **state) {
+  (void)state;
+  struct sml_ctl_message m = sample(SML_CTL_ABORT), out;
+  uint8_t frame[FRAME_ROOM];
+  size_t consumed;
+  strcpy(m.u.abort.detail, "a\xc2\x9b" "31m \xe2\x80\xae" "b caf\xe9 \xe2\x82");
+  const size_t num_bytes = encode(&m, frame);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
+  assert_string_equal(out.u.abort.detail, "a??31m ???b caf? ??");
+  /* Nobody who writes by the protocol sends it. */
+  uint8_t *place = memmem(frame, num_bytes, "a??31m", 6);
+  assert_non_null(place);
+  memcpy(place + 1, "\xc2\x9b", 2);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_MALFORMED);
+  memcpy(place + 1, "\xc3\xa9", 2);
+  assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
+}
+
 static void test_longest_strings_fit(void **state) {
   (void)state;
   struct sml_ctl_message m = sample(SML_CTL_REFUSE), out;
@@ -361,6 +380,7 @@ int main(void) {
       cmocka_unit_test(test_the_largest_world_fits),
       cmocka_unit_test(test_encode_refuses_bad_fields),
       cmocka_unit_test(test_control_characters_of_a_detail_become_spaces),
+      cmocka_unit_test(test_a_detail_is_plain_text),
       cmocka_unit_test(test_longest_strings_fit),
       cmocka_unit_test(test_garbage),
   };

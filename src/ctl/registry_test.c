@@ -513,7 +513,7 @@ static void random_step(struct sml_prng *prng) {
     garbage(conn, (enum sml_ctl_decode)(SML_CTL_BAD_MAGIC + dice % 4));
   } else if (dice < 22) {
     struct sml_ctl_message m = {.kind = (enum sml_ctl_kind)(1 + sml_prng_below(prng, SML_CTL_LAST_KIND))};
-    m.u.abort.status = SML_ERR_ABORTED;
+    if (m.kind == SML_CTL_ABORT) m.u.abort.status = SML_ERR_ABORTED;
     if (m.kind != SML_CTL_JOIN) said(conn, &m);
   } else if (dice < 100 && w.last[conn].kind == SML_CTL_START) {
     want_epoch(conn, w.last[conn].u.start.epoch);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
+
 /* argp looks it up by name from libc. */
 __attribute__((visibility("default"))) const char *argp_program_version = "switchmld " SML_VERSION_TEXT;
 
@@ -204,29 +206,12 @@ bool sml_option_is_live(uint32_t number) {
   return key == KEY_LOG_LEVEL || key == KEY_LOG_FORMAT || key == KEY_KEY_FILE || key == KEY_ALLOW;
 }
 
-/* How many characters to insert, leave out or change (Levenshtein). */
-static uint32_t distance(const char *a, const char *b) {
-  uint32_t row[64];
-  const uint32_t num_b = (uint32_t)sml_min_u64(strlen(b), SML_ARRAY_LEN(row) - 1);
-  for (uint32_t j = 0; j <= num_b; j++) row[j] = j;
-  for (uint32_t i = 0; a[i]; i++) {
-    uint32_t diagonal = row[0];
-    row[0] = i + 1;
-    for (uint32_t j = 0; j < num_b; j++) {
-      const uint32_t changed = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = sml_min_u32(changed, sml_min_u32(diagonal, row[j]) + 1);
-    }
-  }
-  return row[num_b];
-}
-
 uint32_t sml_option_find(const char *name, const char **nearest) {
   uint32_t least = 4; /* further off, nothing is meant */
   *nearest = NULL;
   for (uint32_t i = 0; i < NUM_OPTIONS; i++) {
     if (!sml_option_is_of_file(i)) continue;
-    const uint32_t d = distance(name, option_table[i].name);
+    const uint32_t d = sml_text_distance(name, option_table[i].name);
     if (d == 0) return i;
     if (d >= least) continue;
     least = d;

@@ -2,8 +2,11 @@
 #include "switchd/status_json.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "base/text.h"
 
 static const char *const happening_names[SML_NUM_HAPPENINGS] = {
     [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
@@ -22,8 +25,12 @@ static void put_known(json_t *object, const char *name, bool is_known, uint64_t 
   json_object_set_new(object, name, is_known ? json_integer((json_int_t)value) : json_null());
 }
 
+/* Whole characters only, whatever was cut and by whom: JSON has no others, and the text would be missing. */
 static void put_text(json_t *object, const char *name, const char *text) {
-  json_object_set_new(object, name, json_string(text));
+  char plain[SML_DETAIL_BYTES + 64];
+  snprintf(plain, sizeof plain, "%s", text);
+  sml_text_make_plain(plain);
+  json_object_set_new(object, name, json_string(plain));
 }
 
 /* Seconds from `then` to the snapshot; null: never. */

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/text.h"
+
+static bool is_shown(uint32_t c) {
+  const bool is_control = c < 0x20 || (c >= 0x7f && c < 0xa0), is_surrogate = c >= 0xd800 && c < 0xe000;
+  const bool turns_order = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
+                           (c >= 0x2066 && c <= 0x2069);
+  const bool ends_line = c == 0x2028 || c == 0x2029;
+  return !is_control && !is_surrogate && !turns_order && !ends_line && c <= 0x10ffff;
+}
+
+/* Bytes of the character that text begins with; 0: it is not plain. */
+static size_t plain_bytes(const char *text, size_t num_bytes) {
+  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by bytes: a longer form is not well-formed */
+  const uint8_t first = (uint8_t)text[0];
+  const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if ((first >= 0x80 && first < 0xc0) || first >= 0xf8 || length > num_bytes) return 0;
+  uint32_t c = length == 1 ? first : first & (0x7fu >> length);
+  for (size_t i = 1; i < length; i++) {
+    const uint8_t next = (uint8_t)text[i];
+    if ((next & 0xc0) != 0x80) return 0;
+    c = c << 6 | (next & 0x3fu);
+  }
+  return c >= least[length] && is_shown(c) ? length : 0;
+}
+
+bool sml_text_is_plain(const char *text, size_t num_bytes) {
+  for (size_t at = 0; at < num_bytes;) {
+    const size_t length = plain_bytes(text + at, num_bytes - at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+void sml_text_make_plain(char *text) {
+  const size_t num_bytes = strlen(text);
+  for (size_t at = 0; at < num_bytes;) {
+    const size_t length = plain_bytes(text + at, num_bytes - at);
+    if (length == 0) text[at] = (uint8_t)text[at] < 0x80 ? ' ' : '?';
+    at += length > 0 ? length : 1;
+  }
+}
+
+uint32_t sml_text_distance(const char *a, const char *b) {
+  uint32_t row[64];
+  const uint32_t num_b = (uint32_t)sml_min_u64(strlen(b), SML_ARRAY_LEN(row) - 1);
+  for (uint32_t j = 0; j <= num_b; j++) row[j] = j;
+  for (uint32_t i = 0; a[i]; i++) {
+    uint32_t diagonal = row[0];
+    row[0] = i + 1;
+    for (uint32_t j = 0; j < num_b; j++) {
+      const uint32_t changed = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = sml_min_u32(changed, sml_min_u32(diagonal, row[j]) + 1);
+    }
+  }
+  return row[num_b];
+}
