@@ -282,7 +282,7 @@ def completions(*words):
 
 
 def options_of(*command):
-    return set(re.findall(r"--[a-z][a-z-]*=?", run(*command, "--help")))
+    return set(re.findall(r"--[a-z][a-z0-9-]*=?", run(*command, "--help")))
 
 
 def test_bash_completes():
@@ -290,6 +290,8 @@ def test_bash_completes():
     assert completions(SWITCHMLD, "--pol") == {"--poll="}
     assert completions(SWITCHMLD, "--poll", "=", "b") == {"busy", "block"}
     assert completions(SWITCHMLD, "--poll", "=") == {"auto", "busy", "block"}
+    assert "--float64-bits=" in completions(SWITCHML, "bench", "--fl")
+    assert not completions(SWITCHML, "bench", "--fl") & {"--float", "--float="}
     assert completions(SWITCHMLD, "--") >= options_of(SWITCHMLD)
     assert completions(SWITCHML, "bench", "--") >= options_of(SWITCHML, "bench")
     assert completions(SWITCHML, "bench", "tr") == {"training"}

@@ -7,7 +7,7 @@ _switchml_commands() {
 }
 
 _switchml_options() {
-    "$@" --help 2>/dev/null | grep -o -- '--[a-z][a-z-]*=\{0,1\}' | sort -u
+    "$@" --help 2>/dev/null | grep -o -- '--[a-z][a-z0-9-]*=\{0,1\}' | sort -u
 }
 
 _switchml() {

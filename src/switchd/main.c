@@ -3,10 +3,12 @@
  * status: 0 stopped by a signal, 1 could not start, 2 wrong usage. */
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "aggd/snapshot.h"
@@ -35,6 +37,36 @@ struct daemon {
   struct sml_tofino *tofino;
   char addr_text[64];
 };
+
+static enum sml_log_format log_format;
+
+static void use_log_settings(const struct sml_settings *s) {
+  log_format = s->log_format;
+  sml_log_set_level(s->log_level);
+  sml_log_set_format(s->log_format);
+}
+
+/* Why it does not start: the last line, in the form that lines are wanted in. */
+__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...) {
+  char text[ERROR_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_ERROR, "cannot_start", NULL, 0, text);
+  for (char *rest = text, *line; log_format == SML_LOG_TEXT && (line = strsep(&rest, "\n"));)
+    fprintf(stderr, "switchmld: %s\n", line);
+}
+
+/* It would be missed when a job has failed. */
+static bool check_trace_folder(const struct sml_settings *s) {
+  struct stat st;
+  if (!s->trace_folder) return true;
+  if (stat(s->trace_folder, &st) == 0 && !S_ISDIR(st.st_mode)) errno = ENOTDIR;
+  else if (errno = 0, access(s->trace_folder, W_OK | X_OK) == 0) return true;
+  complain("cannot write traces to %s: %s", s->trace_folder, strerror(errno));
+  return false;
+}
 
 static void log_capture_ended(void *user, const char *text) {
   (void)user;
@@ -84,7 +116,7 @@ static bool write_port_file(const char *path, const char *addr_text) {
   bool is_written = file && fprintf(file, "%s\n", addr_text) > 0;
   if (file && fclose(file) != 0) is_written = false;
   if (is_written && rename(temporary, path) == 0) return true;
-  fprintf(stderr, "switchmld: cannot write the port file %s: %s\n", path, strerror(errno));
+  complain("cannot write the port file %s: %s", path, strerror(errno));
   if (file) unlink(temporary);
   return false;
 }
@@ -93,7 +125,7 @@ static bool start_http(struct daemon *d) {
   char error[ERROR_BYTES];
   struct sml_settings *s = &d->settings;
   if (sml_http_start(&s->http_addr, s->http_host, d->aggd, &d->http, error, sizeof error) != 0) {
-    fprintf(stderr, "switchmld: --http: %s\n", error);
+    complain("--http: %s", error);
     return false;
   }
   sml_addr_set_port(&s->http_addr, sml_http_port(d->http));
@@ -127,10 +159,14 @@ static void warn_of_strangers(const struct daemon *d) {
 static void say_ready(const struct daemon *d) {
   char http_text[64];
   const struct sml_settings *s = &d->settings;
-  fprintf(stderr, "switchmld: listening on %s, %u lanes\n", d->addr_text, s->aggd.num_lanes);
+  const struct sml_log_field place[] = {{"address", d->addr_text, 0}, {"lanes", NULL, s->aggd.num_lanes}};
+  if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_INFO, "listening", place, SML_ARRAY_LEN(place), "");
+  else fprintf(stderr, "switchmld: listening on %s, %u lanes\n", d->addr_text, s->aggd.num_lanes);
   if (s->http) {
     sml_addr_format(&s->http_addr, http_text, sizeof http_text);
-    fprintf(stderr, "switchmld: status at http://%s/\n", http_text);
+    const struct sml_log_field http = {"address", http_text, 0};
+    if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_INFO, "http", &http, 1, "");
+    else fprintf(stderr, "switchmld: status at http://%s/\n", http_text);
   }
   const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
   if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
@@ -148,11 +184,6 @@ static void tell_manager(const struct daemon *d, const char *state) {
     sml_log_event(SML_LOG_WARNING, "service_manager_deaf", NULL, 0, getenv("NOTIFY_SOCKET"));
 }
 
-static void use_log_settings(const struct sml_settings *s) {
-  sml_log_set_level(s->log_level);
-  sml_log_set_format(s->log_format);
-}
-
 /* A core has the keys, and who may trace the process reads them. By the limit alone it would still go to a collector of
  * the system's. */
 static void keep_keys_out_of_cores(const struct sml_settings *s) {
@@ -167,7 +198,7 @@ static bool use_dpdk(struct daemon *d) {
                                            .pool_slots = s->aggd.pool_slots,
                                            .cpu_port = (uint16_t)s->switch_cpu_port};
   d->dpdk = sml_dpdk_create(&options);
-  if (!d->dpdk) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  if (!d->dpdk) return complain("out of memory"), false;
   s->aggd.dataplane = sml_dpdk_dataplane(d->dpdk);
   return true;
 }
@@ -180,7 +211,7 @@ static bool use_tofino(struct daemon *d) {
                                              .pool_slots = s->aggd.pool_slots,
                                              .cpu_port = (uint16_t)s->switch_cpu_port};
   d->tofino = sml_tofino_create(&options);
-  if (!d->tofino) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  if (!d->tofino) return complain("out of memory"), false;
   s->aggd.dataplane = sml_tofino_dataplane(d->tofino);
   return true;
 }
@@ -195,7 +226,7 @@ static bool use_switch(struct daemon *d) {
                                            .pool_slots = s->aggd.pool_slots,
                                            .cpu_port = (uint16_t)s->switch_cpu_port};
   d->bmv2 = sml_bmv2_create(&options);
-  if (!d->bmv2) return fprintf(stderr, "switchmld: out of memory\n"), false;
+  if (!d->bmv2) return complain("out of memory"), false;
   s->aggd.dataplane = sml_bmv2_dataplane(d->bmv2);
   return true;
 }
@@ -207,7 +238,7 @@ static bool start(struct daemon *d) {
   struct sml_addr addr;
   if (s->dataplane && !use_switch(d)) return false;
   if (sml_aggd_start(&s->aggd, &d->aggd, error, sizeof error) != 0) {
-    fprintf(stderr, "switchmld: %s\n", error);
+    complain("%s", error);
     return false;
   }
   sml_settings_warn(s);
@@ -317,13 +348,14 @@ int main(int argc, char **argv) {
   struct sml_settings *s = &d.settings;
   char error[ERROR_BYTES];
   int status = sml_settings_read(argc, argv, s, error, sizeof error);
-  if (status != 0) fprintf(stderr, "switchmld: %s\n", error);
+  use_log_settings(s);
+  if (status != 0) complain("%s", error);
+  else if (!check_trace_folder(s)) status = 1;
   if (status == 0 && s->is_check) status = say_checked(s);
   if (status != 0 || s->is_check) {
     sml_settings_clear(s);
     return status;
   }
-  use_log_settings(s);
   keep_keys_out_of_cores(s);
   s->aggd.on_note = log_note;
   s->aggd.render_status = render_status;

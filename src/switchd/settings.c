@@ -21,14 +21,18 @@ struct reading {
   uint32_t num_tenants, num_keys;
   int status;
   char *error;
-  size_t error_bytes;
+  size_t error_bytes, used_bytes; /* of it */
 };
+
+/* What is wrong is told all at once, a line each, as far as there is room. */
 
 __attribute__((format(printf, 3, 4))) static bool fail(struct reading *r, int status, const char *format, ...) {
   va_list args;
+  if (r->used_bytes > 0 && r->used_bytes + 1 < r->error_bytes) r->error[r->used_bytes++] = '\n';
   va_start(args, format);
-  vsnprintf(r->error, r->error_bytes, format, args);
+  const int num_bytes = vsnprintf(r->error + r->used_bytes, r->error_bytes - r->used_bytes, format, args);
   va_end(args);
+  r->used_bytes = sml_min_u64(r->used_bytes + (size_t)num_bytes, r->error_bytes - 1);
   r->status = status;
   return false;
 }
@@ -147,20 +151,24 @@ static bool take_file(struct reading *r) {
   struct sml_settings *s = r->s;
   struct sml_option_texts texts = {0};
   s->config = sml_config_read(s->config_path, r->error, r->error_bytes);
-  if (!s->config) return r->status = STATUS_USAGE, false;
+  if (!s->config) {
+    r->used_bytes = strlen(r->error);
+    r->status = STATUS_USAGE;
+    return false;
+  }
   s->tenants = calloc(s->config->num_lines + 1, sizeof *s->tenants);
   if (!s->tenants) return fail(r, STATUS_USAGE, "out of memory for %s", s->config_path);
   bool is_taken = true;
-  for (size_t i = 0; i < s->config->num_lines && is_taken; i++) is_taken = take_line(r, &texts, &s->config->lines[i]);
+  for (size_t i = 0; i < s->config->num_lines; i++)
+    if (!take_line(r, &texts, &s->config->lines[i])) is_taken = false;
   if (!s->texts.list) s->texts.list = texts.list;
   else free(texts.list);
-  if (!is_taken) return false;
   for (uint32_t i = 0; i < sml_options_count(); i++) {
     if (s->texts.texts[i]) continue;
     s->texts.texts[i] = texts.texts[i];
     s->texts.lines[i] = texts.lines[i];
   }
-  return true;
+  return is_taken;
 }
 
 /* --- all --- */
@@ -177,11 +185,12 @@ static const char *place_of(const struct sml_settings *s, const char *name, char
 
 static bool take_options(struct reading *r) {
   char reason[256], place[4096];
+  bool are_taken = true;
   for (uint32_t i = 0; i < sml_options_count(); i++) {
     if (!r->s->texts.texts[i] || sml_option_take(i, r->s->texts.texts[i], r->s, reason, sizeof reason)) continue;
-    return fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_option_name(i), place, sizeof place), reason);
+    are_taken = fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_option_name(i), place, sizeof place), reason);
   }
-  return true;
+  return are_taken;
 }
 
 static bool take_multicast(struct reading *r) {
@@ -272,7 +281,8 @@ static bool read_all(struct reading *r, int argc, char **argv) {
     return fail(r, STATUS_USAGE, "SWITCHML_CPUS: '%s' is no list of processors, as in 0-3,8", cpus);
   if (!take_options(r)) return false; /* --config among them */
   if (!s->config_path) return finish(r);
-  return take_file(r) && take_options(r) && finish(r);
+  const bool is_file_taken = take_file(r);
+  return take_options(r) && is_file_taken && finish(r);
 }
 
 int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error, size_t error_bytes) {
