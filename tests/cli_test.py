@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What the commands say and take: help, names that are nearly right, exit statuses, keys that they make."""
+import json
 import os
 import re
 import stat
@@ -71,6 +72,71 @@ def test_daemon_with_keys_leaves_no_core():
                     assert os.stat(f"/proc/{daemon.pid}/mem").st_uid == owner, arguments
                 finally:
                     daemon.kill()
+
+
+def test_help_is_a_command_and_names_the_command():
+    assert run(SWITCHML, "help") == run(SWITCHML, "--help")
+    for command in ("bench", "conform", "doctor", "genkey", "status", "top", "trace"):
+        text = run(SWITCHML, "help", command)[0]
+        assert text == run(SWITCHML, command, "--help")[0]
+        assert text.startswith(f"Usage: switchml {command} "), text.splitlines()[0]
+    assert "no command 'fly'; there are: bench" in run(SWITCHML, "help", "fly", status=2)[1]
+
+
+def test_a_command_that_is_nearly_right():
+    for typed, meant in (("benhc", "bench"), ("stats", "status"), ("doktor", "doctor"), ("tpo", "top")):
+        assert f"no command '{typed}': do you mean '{meant}'?" in run(SWITCHML, typed, status=2)[1]
+    assert "do you mean" not in run(SWITCHML, "frobnicate", status=2)[1]
+
+
+def test_sizes_of_nothing_are_refused():
+    for sizes in ("0", "4,0", "0K"):
+        assert "nothing to sum of 0 bytes" in run(SWITCHML, "bench", "--local", "2", "--sizes", sizes, status=2)[1]
+
+
+def test_an_address_that_is_none_is_wrong_usage():
+    for command in ("status", "top", "conform"):
+        assert "HOST:PORT" in run(SWITCHML, command, status=2)[1]
+        run(SWITCHML, command, "127.0.0.1:x", status=2)
+    run(SWITCHML, "status", "127.0.0.1:1", status=1) # one that does not answer
+
+
+def test_a_folder_for_traces_is_there_from_the_start():
+    with tempfile.TemporaryDirectory() as folder:
+        missing, file = os.path.join(folder, "missing"), os.path.join(folder, "file")
+        os.mkfifo(file)
+        for path, why in ((missing, "No such file or directory"), (file, "Not a directory")):
+            for more in ([], ["--check-config"]):
+                said = run(SWITCHMLD, "--listen", "127.0.0.1:0", "--trace-dir", path, *more, status=1)[1]
+                assert f"cannot write traces to {path}: {why}" in said, said
+        run(SWITCHMLD, "--trace-dir", folder, "--check-config")
+
+
+def test_everything_wrong_with_a_configuration_is_told_at_once():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "conf")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("lans = 2\nslots = many\npoll = often\n[tenant a]\njobs = 0\nusers = 2\n[room b]\n")
+        said = run(SWITCHMLD, "--config", path, "--check-config", status=2)[1].splitlines()
+        for number, line in enumerate((1, 5, 6, 7, 2, 3)): # what stands there, then what it means
+            assert said[number].startswith(f"switchmld: {path}:{line}: "), (number, said)
+        assert len(said) == 6, said
+
+
+def test_each_line_of_a_log_in_json_is_an_object():
+    with tempfile.TemporaryDirectory() as folder:
+        with e2e.Daemon("--log-format", "json", "--http", "127.0.0.1:0") as daemon:
+            e2e.bench_json("--sizes", "4", env=e2e.environment(SWITCHML_AGGREGATOR=daemon.address, RANK=0, WORLD_SIZE=1))
+            daemon.process.terminate()
+            daemon.process.wait(20 * e2e.PATIENCE)
+            events = [json.loads(line) for line in daemon.text().splitlines()]
+        assert [event["event"] for event in events[:2]] == ["listening", "http"], events
+        assert events[0]["address"] == daemon.address and events[-1]["event"] == "stopping", events
+        path = os.path.join(folder, "conf")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("[room]\n")
+        failed = run(SWITCHMLD, "--log-format", "json", "--config", path, status=2)[1].splitlines()
+        assert json.loads(failed[0])["event"] == "cannot_start" and len(failed) == 1, failed
 
 
 def test_packaged_configuration_is_for_this_machine():

@@ -123,6 +123,7 @@ const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *op
       if (value > max_bytes / unit_of(*text)) return "a size must be at most 1024G";
       value *= unit_of(*text++);
     }
+    if (value == 0) return "there is nothing to sum of 0 bytes";
     if (options->num_sizes == SML_BENCH_MAX_SIZES) return "there may be at most 256 sizes";
     options->size_bytes[options->num_sizes++] = value < 4 ? 4 : value & ~UINT64_C(3);
     if (*text == '\0') return NULL;

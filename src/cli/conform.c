@@ -253,7 +253,10 @@ static bool is_loopback(const struct sml_addr *addr) {
 
 static int run_at(struct run *run) {
   char error[512];
-  if (!sml_status_source_open(&run->source, run->options.address, error, sizeof error)) return fail("%s", error);
+  if (!sml_status_source_open(&run->source, run->options.address, error, sizeof error)) {
+    fail("%s", error);
+    return SML_CONFORM_EXIT_USAGE;
+  }
   const struct sml_conform_live_options live = {.source = &run->source,
                                                 .patience_ns = (uint64_t)(run->options.timeout_s * 1e9),
                                                 .chunk_bytes = run->options.chunk_bytes,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "cli/bench.h"
 #include "cli/conform.h"
 #include "cli/doctor.h"
@@ -32,6 +33,7 @@ static const struct command {
                 {"status", sml_status_run},
                 {"top", sml_top_run},
                 {"trace", sml_trace_main}};
+static char help_option[] = "--help";
 #define COMMAND_NAMES "bench, conform, doctor, genkey, status, top, trace"
 
 struct command_line {
@@ -50,18 +52,46 @@ static const char doc[] =
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"
     "  trace    show what flight recorders have kept\n\n"
-    "`switchml COMMAND --help` says more. The aggregator is a command of its own, switchmld(1).";
+    "`switchml help COMMAND` says more. The aggregator is a command of its own, switchmld(1).";
+
+static const struct command *find_command(const char *name, struct argp_state *state) {
+  uint32_t least = 3; /* further off, nothing is meant */
+  const char *nearest = NULL;
+  for (size_t i = 0; i < SML_ARRAY_LEN(commands); i++) {
+    const uint32_t distance = sml_text_distance(name, commands[i].name);
+    if (distance == 0) return &commands[i];
+    if (distance >= least) continue;
+    least = distance;
+    nearest = commands[i].name;
+  }
+  if (nearest) argp_error(state, "there is no command '%s': do you mean '%s'?", name, nearest);
+  else argp_error(state, "there is no command '%s'; there are: " COMMAND_NAMES, name);
+  return NULL;
+}
+
+/* `help` is --help, and `help COMMAND` is `COMMAND --help`. */
+static void take_command(struct command_line *line, const char *name, struct argp_state *state) {
+  static char *help[3];
+  line->argc = state->argc - state->next + 1;
+  line->argv = &state->argv[state->next - 1];
+  state->next = state->argc; /* the rest is the subcommand's */
+  if (strcmp(name, "help") != 0) {
+    line->command = find_command(name, state);
+    return;
+  }
+  if (line->argc == 1) argp_state_help(state, stdout, ARGP_HELP_STD_HELP); /* ends here */
+  line->command = find_command(line->argv[1], state);
+  help[0] = line->argv[1];
+  help[1] = help_option;
+  line->argc = 2;
+  line->argv = help;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct command_line *line = state->input;
   switch (key) {
     case ARGP_KEY_ARG:
-      for (size_t i = 0; i < SML_ARRAY_LEN(commands); i++)
-        if (strcmp(text, commands[i].name) == 0) line->command = &commands[i];
-      if (!line->command) argp_error(state, "there is no command '%s'; there are: " COMMAND_NAMES, text);
-      line->argc = state->argc - state->next + 1;
-      line->argv = &state->argv[state->next - 1];
-      state->next = state->argc; /* the rest is the subcommand's */
+      take_command(line, text, state);
       return 0;
     case ARGP_KEY_NO_ARGS:
       argp_error(state, "no command; there are: " COMMAND_NAMES);
@@ -79,8 +109,11 @@ static void print_version(FILE *stream, struct argp_state *state) {
 int main(int argc, char **argv) {
   static const struct argp parser = {.parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
   struct command_line line = {0};
+  static char name[64];
   argp_program_version_hook = print_version;
   argp_err_exit_status = SML_BENCH_USAGE;
   if (argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &line) != 0) return SML_BENCH_USAGE;
+  snprintf(name, sizeof name, "switchml %s", line.command->name);
+  line.argv[0] = name; /* for its "Usage:" */
   return line.command->run(line.argc, line.argv);
 }

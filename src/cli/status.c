@@ -67,7 +67,10 @@ int sml_status_run(int argc, char **argv) {
   char error[512];
   argp_err_exit_status = SML_STATUS_USAGE;
   if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return SML_STATUS_USAGE;
-  if (!sml_status_source_open(&source, options.common.address, error, sizeof error)) return fail(error);
+  if (!sml_status_source_open(&source, options.common.address, error, sizeof error)) {
+    fail(error);
+    return SML_STATUS_USAGE;
+  }
   json_t *status = fetch(&source, options.common.interval_s, error, sizeof error);
   if (!status) return fail(error);
   int result = SML_STATUS_HEALTHY;

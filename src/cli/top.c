@@ -225,12 +225,12 @@ int sml_top_run(int argc, char **argv) {
   char error[512] = "";
   argp_err_exit_status = SML_STATUS_USAGE;
   if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return SML_STATUS_USAGE;
-  int result = SML_STATUS_NO_ANSWER;
+  int result = SML_STATUS_USAGE;
   if (sml_status_source_open(&source, options.common.address, error, sizeof error)) {
     const bool is_screen = begin_screen();
     result = watch(&source, &options, is_screen, error, sizeof error);
     if (is_screen) leave_screen();
   }
-  if (result == SML_STATUS_NO_ANSWER) fprintf(stderr, "switchml: top: %s\n", error);
+  if (result != SML_STATUS_HEALTHY) fprintf(stderr, "switchml: top: %s\n", error);
   return result;
 }
