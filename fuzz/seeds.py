@@ -228,6 +228,25 @@ def status_seeds():
     yield "refused", b"\0" + struct.pack(">IHHI", 0x534d4c31, 3, 10, len(refusal)) + refusal
 
 
+def rendezvous_seeds():
+    for how in (0, 1):
+        yield f"honest_{how}", bytes([how, 0, 128])
+        yield f"news_{how}", bytes([how, 3, 3, 0, 128])
+        yield f"occupied_{how}", bytes([how | 0x70, 3, 4, 0, 0])
+    for kind in range(7):
+        yield f"answer_{kind}", bytes([2, kind, 0, 128])
+    yield "answer_changed", bytes([4, 5, 1, 0, 128])
+    yield "untagged", bytes([0, 32, 0, 128])
+
+
+def hosting_seeds():
+    for size in range(5):
+        yield f"honest_{size}", bytes([size, 0b11100100, 0, 0])
+    yield "who_changed", bytes([2, 0b11100100, 2, 0, 4, 7, 0, 24, 9])
+    yield "another_offers", bytes.fromhex("22e4ac00ac52e400e402fffff5ff0407ffff")
+    yield "failed", bytes([1, 0, 0, 5, 0, 4, 255, 0, 5, 255, 0, 6, 255, 0, 7, 253, 1, 0, 65])
+
+
 def programs():
     """The stateful targets: a few bytes repeated are programs that get somewhere."""
     for wants in (0, 1, 2, 4, 32, 64):
@@ -264,7 +283,8 @@ def seeds():
                              ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
                              ("record", record_seeds), ("trace", trace_seeds), ("thrift", thrift_seeds),
                              ("dpdk", dpdk_seeds), ("grpc", grpc_seeds), ("protobuf", protobuf_seeds),
-                             ("config", config_seeds), ("training", training_seeds), ("status", status_seeds)]:
+                             ("config", config_seeds), ("training", training_seeds), ("status", status_seeds),
+                             ("rendezvous", rendezvous_seeds), ("hosting", hosting_seeds)]:
         for name, data in generate():
             yield target, name, data
     yield from programs()

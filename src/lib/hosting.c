@@ -274,6 +274,8 @@ static sml_status take_offers(struct sml_job_settings *s, const struct plan *pla
     struct who who;
     read_who(whos + (size_t)rank * WHO_BYTES, &who);
     read_offer(offers + (size_t)rank * OFFER_BYTES, &offer);
+    if (offer.num_addrs == 0)
+      return sml_fail(SML_ERR_PROTOCOL, "rank %u should offer a shard, and another one does", rank);
     *place = (struct sml_shard_place){.host_rank = rank};
     snprintf(place->text, sizeof place->text, "rank %u", rank);
     order_addresses(&offer, interfaces, is_same(who.place, plan->own.place), place);
