@@ -59,6 +59,8 @@ def run_rank():
     import torch.distributed as dist  # pylint: disable=import-outside-toplevel
     import switchml.torch  # pylint: disable=import-outside-toplevel
     torch.set_num_threads(1)
+    if "SET_LEASE_S" in os.environ:
+        switchml.torch.set_lease(float(os.environ["SET_LEASE_S"]))
     dist.init_process_group("switchml")
     try:
         digest = train(torch, dist, dist.get_rank(), dist.get_world_size())
@@ -128,14 +130,14 @@ def training(address, size, num_steps, **more):
 
 # ---- episodes ------------------------------------------------------------------------------------------
 
-def killed_rank(draw, size=3):
-    """Seconds until each survivor had its error, which names the one that was killed."""
-    with e2e.Daemon() as daemon, training(daemon.address, size, WITHOUT_END) as ranks:
+def lost_rank(draw, size=3, number=signal.SIGKILL, **more):
+    """Seconds until each survivor had its error, which names the one that was killed, or stopped for its lease."""
+    with e2e.Daemon() as daemon, training(daemon.address, size, WITHOUT_END, **more) as ranks:
         for rank in ranks:
             rank.wait_for("step")
         victim = draw.randrange(size)
         time.sleep(draw.random())
-        ranks[victim].process.kill()
+        ranks[victim].process.send_signal(number)
         start, took = time.monotonic(), []
         for rank in ranks:
             if rank.number == victim:
@@ -146,6 +148,18 @@ def killed_rank(draw, size=3):
             rank.finish(3)
         assert max(took) <= (LEASE_S + GRACE_S) * e2e.PATIENCE, took
         return took
+
+
+def paused_rank(draw, expected, size=2):
+    """A rank is stopped for 3 s, as by a debugger or with its machine: the weights are those of a training without."""
+    with e2e.Daemon() as daemon, training(daemon.address, size, NUM_STEPS) as ranks:
+        victim = ranks[draw.randrange(size)]
+        victim.wait_for("step")
+        victim.process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        assert not any(rank.find("digest") for rank in ranks), "the training ended before a rank was stopped"
+        victim.process.send_signal(signal.SIGCONT)
+        assert digest_of(ranks) == expected
 
 
 def digest_of(ranks):
@@ -195,7 +209,15 @@ DRAW = random.Random(int(os.environ.get("SWITCHML_TEST_SEED", "1")))
 
 
 def test_killed_rank():
-    killed_rank(DRAW)
+    lost_rank(DRAW)
+
+
+def test_rank_stopped_for_a_lease_that_python_set():
+    lost_rank(DRAW, number=signal.SIGSTOP, SET_LEASE_S=1)
+
+
+def test_paused_rank_changes_no_weight():
+    paused_rank(DRAW, undisturbed())
 
 
 def test_killed_aggregator_changes_no_weight():

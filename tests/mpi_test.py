@@ -118,6 +118,20 @@ def test_types_of_openmpi():
                          SWITCHML_FLOAT64_BITS=0), 2, 0)
 
 
+def test_lease():
+    """By the parameter, by the variable, and rank 0's where they differ; a bad one is told, and the default stays."""
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    asked = ["--mca", "coll_switchml_lease", 300]
+    differs = ["-n", 1, "env", "SWITCHML_LEASE=8", client, ":", "-n", 1, "env", "SWITCHML_LEASE=9", client]
+    for words, variable, expected in ((asked + ["-n", 2, client], "", 300), (["-n", 2, client], "7.5", 7.5),
+                                      (differs, "", 8), (["-n", 2, client], "1e9", 60)):
+        out, taken = run("mpirun.openmpi", *words, SWITCHML_DEBUG="INFO", SWITCHML_LEASE=variable)
+        assert "done" in out and taken[0] > 0, out
+        assert f"; lease {expected} s, " in out, out
+        assert ("SWITCHML_LEASE=1e9: set seconds from 0.02 to 3600; 60 is used" in out) == (variable == "1e9"), out
+
+
 def test_component_can_be_left_out():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")

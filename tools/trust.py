@@ -85,7 +85,7 @@ def part_training(options, tallies):
     draw = random.Random(options.seed)
     tally = Tally("kill -9 of a rank of a PyTorch training", "(error within lease 2 s + 1 s)")
     for _ in range(options.runs or 50):
-        tally.run(lambda: {"error after": e2e_training.killed_rank(draw)})
+        tally.run(lambda: {"error after": e2e_training.lost_rank(draw)})
     tallies.append(tally)
 
 

@@ -25,6 +25,7 @@
 static struct {
   int priority;
   unsigned long min_count, timeout_s, join_timeout_s;
+  double lease_s;
   char *types;
   bool is_required, is_verbose;
 } parameters;
@@ -236,6 +237,7 @@ static int open_component(void) {
   settings.min_count = parameters.min_count;
   settings.timeout_s = parameters.timeout_s;
   settings.join_timeout_s = parameters.join_timeout_s;
+  settings.lease_s = parameters.lease_s;
   settings.is_required = parameters.is_required;
   settings.is_verbose = parameters.is_verbose;
   if (sml_mpi_types_of(parameters.types, &settings.types)) return OMPI_SUCCESS;
@@ -275,6 +277,7 @@ static int register_parameters(void) {
   parameters.min_count = s.min_count;
   parameters.timeout_s = s.timeout_s;
   parameters.join_timeout_s = s.join_timeout_s;
+  parameters.lease_s = s.lease_s;
   parameters.is_required = s.is_required;
   parameters.is_verbose = s.is_verbose;
   sml_mpi_types_list(s.types, default_types);
@@ -292,6 +295,9 @@ static int register_parameters(void) {
   if (rc == OMPI_SUCCESS)
     rc = add("join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
              &parameters.join_timeout_s);
+  if (rc == OMPI_SUCCESS)
+    rc = add("lease", "Seconds of silence after which a rank counts as lost",
+             MCA_BASE_VAR_TYPE_DOUBLE, &parameters.lease_s);
   if (rc == OMPI_SUCCESS)
     rc = add("require", "Whether a sum that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
              &parameters.is_required);

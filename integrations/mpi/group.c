@@ -23,7 +23,10 @@
 /* Who asks for doubles here wants as many digits as there are. */
 #define USUAL_FLOAT64_BITS 96u
 
-#define GATHERED_WORDS 5u
+#define GATHERED_WORDS 6u
+#define DEFAULT_LEASE_S 60.0 /* the library's, too */
+#define LEAST_LEASE_S 0.02
+#define MOST_LEASE_S 3600.0
 
 enum state { UNDECIDED, AGREED, JOINED, WITHOUT, BROKEN };
 
@@ -33,6 +36,7 @@ struct sml_mpi_group {
   enum state state;
   bool has_context;
   struct sml_mpi_settings settings; /* rank 0's, once it is AGREED */
+  uint64_t lease_ns;                /* likewise */
   sml_allgather_fn allgather;
   int (*progress)(void *user);
   void *user;
@@ -99,6 +103,16 @@ static void read_number(const char *name, uint64_t min, uint64_t *value) {
         (unsigned long long)*value);
 }
 
+static void read_lease(double *seconds) {
+  const char *text = getenv("SWITCHML_LEASE");
+  if (text == NULL || text[0] == 0) return;
+  char *end;
+  const double number = strtod(text, &end);
+  if (*end == 0 && number >= LEAST_LEASE_S && number <= MOST_LEASE_S) *seconds = number;
+  else say(NULL, "SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S,
+           *seconds);
+}
+
 static bool is_on(const char *name) {
   const char *text = getenv(name);
   return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
@@ -106,11 +120,12 @@ static bool is_on(const char *name) {
 
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
-                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S};
+                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S};
   s.types = DEFAULT_TYPES;
   read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
   read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
   read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
+  read_lease(&s.lease_s);
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
     say(NULL, "SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
@@ -190,13 +205,14 @@ static bool gather(struct sml_mpi_group *g, const uint64_t words[GATHERED_WORDS]
 
 static void agree(struct sml_mpi_group *g) {
   const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count, g->settings.timeout_s, g->settings.types,
-                                         g->settings.is_required, g->settings.join_timeout_s};
+                                         g->settings.is_required, g->settings.join_timeout_s,
+                                         (uint64_t)(g->settings.lease_s * NS_PER_S)};
   if (!gather(g, mine)) return;
   g->state = AGREED;
   for (uint32_t r = 1; r < g->size; r++) {
     if (memcmp(g->gathered[r], g->gathered[0], sizeof mine) == 0) continue;
     if (g->rank == 0)
-      say(g, "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_REQUIRE, SWITCHML_DISABLE or coll_switchml_*); "
+      say(g, "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_LEASE, _REQUIRE, _DISABLE or coll_switchml_*); "
              "all use those of rank 0", r);
     break;
   }
@@ -205,6 +221,7 @@ static void agree(struct sml_mpi_group *g) {
   g->settings.types = (uint32_t)g->gathered[0][2];
   g->settings.is_required = (uint32_t)g->gathered[0][3];
   g->settings.join_timeout_s = g->gathered[0][4];
+  g->lease_ns = g->gathered[0][5];
 }
 
 /* Whether all ranks are ready to join, and under which name. */
@@ -238,6 +255,7 @@ static void join(struct sml_mpi_group *g) {
     o.allgather_user = g->user;
     o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
     o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
+    o.lease_ns = g->lease_ns;
     const char *float64_bits = getenv("SWITCHML_FLOAT64_BITS");
     if ((g->settings.types >> SML_FLOAT64 & 1) != 0 && (float64_bits == NULL || float64_bits[0] == 0))
       o.float64_bits = USUAL_FLOAT64_BITS;

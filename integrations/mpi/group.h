@@ -17,12 +17,14 @@ struct sml_mpi_settings {
   uint64_t min_count;   /* elements; shorter sums stay with MPI */
   uint64_t timeout_s;   /* of an operation: how long a rank may be late */
   uint64_t join_timeout_s; /* of a join: how long an aggregator is waited for */
+  double lease_s;       /* a rank that is silent for so long is lost */
   uint32_t types;       /* bit t: sml_type t is taken */
   uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
   uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
 };
 /* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _TYPES ("float32,int64", "none"), _VERBOSE,
- * SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the default. */
+ * SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the
+ * default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
 #define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64 and none"
 #define SML_MPI_TYPES_BYTES 64u

@@ -37,7 +37,7 @@ struct sml_bench_options {
   const char *job_name;
   const char *key_file; /* NULL: as the environment says, and the next two likewise */
   bool is_checked;
-  uint64_t retry_ns;
+  uint64_t retry_ns, lease_ns;
 };
 
 /* Parses `switchml bench` and its arguments; ends the process with status 2 and a sentence when they

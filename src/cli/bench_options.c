@@ -19,6 +19,7 @@ enum option_key {
   KEY_IN_PLACE,
   KEY_CHECK,
   KEY_RETRY,
+  KEY_LEASE,
   KEY_CALLS,
   KEY_BATCH,
   KEY_WORKER,
@@ -38,6 +39,8 @@ static const struct argp_option option_table[] = {
     {"loss", KEY_LOSS, "F", 0, "Lose this share (0 to 1) of the packets at each receiver", 4},
     {"seed", KEY_SEED, "N", 0, "Decides the inputs, and which packets are lost (default 1)", 4},
     {"check", KEY_CHECK, NULL, 0, "Check words on every sum, as SWITCHML_CHECK=1", 5},
+    {"lease", KEY_LEASE, "S", 0, "A rank or an aggregator that is silent for S seconds is lost, as SWITCHML_LEASE "
+     "(default 60)", 5},
     {"retry", KEY_RETRY, "S", 0, "Wait S seconds for a lost aggregator's successor, as SWITCHML_RETRY", 5},
     {"local-worker", KEY_WORKER, NULL, OPTION_HIDDEN, NULL, 6},
     {0}};
@@ -169,6 +172,9 @@ static error_t parse_choice(const struct argp_state *state, int key, const char 
       return 0;
     case KEY_CHECK:
       o->is_checked = true;
+      return 0;
+    case KEY_LEASE:
+      o->lease_ns = (uint64_t)(sml_option_real(state, "lease", text, 0.02, 3600) * (double)SML_NS_PER_S);
       return 0;
     case KEY_RETRY:
       o->retry_ns = (uint64_t)(sml_option_real(state, "retry", text, 0.001, 604800) * (double)SML_NS_PER_S);

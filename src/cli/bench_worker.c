@@ -394,6 +394,7 @@ bool sml_bench_join(const struct sml_bench_options *o, uint32_t rank, uint32_t w
   job_options.check = o->is_checked ? 1 : 0;
   job_options.key_file = o->key_file;
   job_options.retry_ns = o->retry_ns;
+  job_options.lease_ns = o->lease_ns;
   job_options.float_bits = o->float_bits;
   job_options.float64_bits = sml_bench_formats(o).float64_bits;
   if (o->is_local_worker) job_options.join_timeout_ns = sml_min_u64(o->timeout_ns, 20 * SML_NS_PER_S);

@@ -83,6 +83,7 @@ def agree(exchange):
         problem = str(load_error)
     mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
             "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
+            "lease": os.environ.get("SWITCHML_LEASE", ""),
             "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
@@ -105,6 +106,7 @@ def _why_off(ranks):
         if rank["problem"]:
             return f"on rank {number} {rank['problem']}"
     for name, setting in (("SWITCHML_AGGREGATOR", lambda rank: rank["aggregator"]),
+                          ("SWITCHML_LEASE", lambda rank: rank["lease"]),
                           ("SWITCHML_FLOAT_BITS", lambda rank: rank["bits"][0]),
                           ("SWITCHML_FLOAT64_BITS", lambda rank: rank["bits"][1])):
         if len({setting(rank) for rank in ranks}) > 1:

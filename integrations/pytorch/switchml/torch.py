@@ -16,7 +16,7 @@ Environment
   SWITCHML_REQUIRE=1   an eligible call that cannot go through SwitchML is an error, never Gloo
   SWITCHML_DISABLE=1   everything goes through Gloo
   SWITCHML_LIBRARY     path of libswitchml.so, if it is not where the build or the system puts it;
-                       SWITCHML_RETRY, _CHECK, _KEY_FILE, _KEY_NAME, _SHARED_MEMORY: see README.md
+                       SWITCHML_LEASE, _RETRY, _CHECK, _KEY_FILE, _KEY_NAME, _SHARED_MEMORY: see README.md
 
 A group joins its job at its first eligible call. Submission returns at once. A collective that goes through Gloo
 begins when the calls before it have ended. Callbacks added to a call's future may wait for later calls.
@@ -265,6 +265,14 @@ def stats(group=None):
 def error(group=None):
     """The SwitchMLError that a group failed with (status, ranks, operation), or None."""
     return getattr(_group_of(group)._offload, "error", None)
+
+
+def set_lease(seconds):
+    """After so many seconds of silence a rank, or the aggregator, counts as lost, in groups made from here on. Instead of
+    SWITCHML_LEASE in the environment; the same on all ranks."""
+    if not 0.02 <= seconds <= 3600:
+        raise ValueError(f"a lease has 0.02 to 3600 seconds, not {seconds}")
+    os.environ["SWITCHML_LEASE"] = f"{seconds:.9g}"
 
 
 def dump_trace(path):
