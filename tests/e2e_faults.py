@@ -63,7 +63,7 @@ def test_killed_worker_is_named():
 
 
 def test_stopped_worker_is_named():
-    with e2e.Daemon() as daemon, e2e.workers(daemon.address, 3, *LONG) as ranks:
+    with e2e.Daemon() as daemon, e2e.workers(daemon.address, 3, *LONG, "--lease", "2") as ranks:
         daemon.wait_busy()
         ranks[1].process.send_signal(signal.SIGSTOP)
         for rank in [0, 2]:
@@ -269,7 +269,7 @@ def test_killed_daemon_ends_the_workers():
 
 def test_stopped_daemon_ends_the_workers():
     daemon = e2e.Daemon()
-    with e2e.workers(daemon.address, 2, *LONG) as ranks:
+    with e2e.workers(daemon.address, 2, *LONG, "--lease", "2") as ranks:
         daemon.wait_busy()
         daemon.process.send_signal(signal.SIGSTOP)
         for worker in ranks:

@@ -81,7 +81,7 @@ def lose_host(bed, ranks, lost, is_cut_off):
 def test_a_lost_host_is_named():
     for lost, is_cut_off in ((2, False), (1, True)):
         with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
-            lose_host(bed, start_job(bed, "--sizes", str(SIZE), "--iters", "10000"), lost, is_cut_off)
+            lose_host(bed, start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--lease", "2"), lost, is_cut_off)
 
 
 if __name__ == "__main__":

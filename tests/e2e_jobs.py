@@ -130,13 +130,14 @@ def test_quotas_are_told_once_and_shown():
 
 def leases_under_load(seconds, load=10):
     """Nobody is lost for want of a processor: jobs of four ranks, idle, busy and in between, beside as many spinning
-    processes as make that load, with the default lease. Returns the longest silences that were seen, in leases."""
+    processes as make that load, with a lease as long as makes a rank late. Returns the longest silences, in leases."""
     with e2e.Daemon() as daemon, contextlib.ExitStack() as stack:
         for _ in range(load):
             spinner = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"], env=e2e.environment()))
             stack.callback(spinner.kill)
         jobs = [stack.enter_context(real.job(daemon.address, 4, MEMBER_JOB=name, MEMBER_PAUSE_US=pause_us,
-                                             MEMBER_ELEMENTS=100_000, MEMBER_JOIN_TIMEOUT_S=120))
+                                             MEMBER_ELEMENTS=100_000, MEMBER_JOIN_TIMEOUT_S=120,
+                                             MEMBER_LEASE_MS=2000))
                 for name, pause_us in [("idle", int(seconds * 2e6)), ("now-and-then", 100_000), ("busy", 0)]]
         members = [member for members in jobs for member in members]
         for member in members:

@@ -24,7 +24,8 @@ def daemon(*arguments):
 
 
 def shape(draw, lease_s):
-    """A job unlike the last one: how many ranks, how much they sum, with what pauses, over how many lanes."""
+    """A job unlike the last one: how many ranks, how much they sum, with what pauses, over how many lanes. lease_s 0: as
+    the library has it."""
     return draw.randint(2, 4), {"MEMBER_SLOTS": POOL_SLOTS, "MEMBER_LEASE_MS": int(lease_s * 1000),
                                 "MEMBER_ELEMENTS": draw.choice([100, 30_000, 1_000_000]),
                                 "MEMBER_PAUSE_US": draw.choice([0, 0, 3000, 30_000]),
@@ -115,7 +116,8 @@ def paused(draw, pid_of, stop_s=1.0, lease_s=2.0):
             time.sleep(stop_s)
         finally:
             os.kill(pid, signal.SIGCONT)
-    
+        for member in members:
+            member.expect_done()
 
 def aggregator_errors(members, since, lease_s):
     took = []
@@ -216,6 +218,20 @@ def test_killed_worker():
 
 def test_worker_stopped_for_less_than_its_lease():
     paused(DRAW, lambda _, members: members[-1].process.pid)
+
+
+def test_worker_stopped_for_5_s_by_default():
+    paused(DRAW, lambda _, members: members[-1].process.pid, stop_s=5, lease_s=0)
+
+
+def test_aggregator_stopped_for_5_s_by_default():
+    paused(DRAW, lambda aggregator, _: aggregator.process.pid, stop_s=5, lease_s=0)
+
+
+def test_killed_worker_and_aggregator_by_default():
+    """However long the lease, a process that dies is noticed at once."""
+    killed_worker(DRAW, lease_s=0)
+    killed_aggregator(DRAW, lease_s=0)
 
 
 def test_worker_stopped_for_longer():

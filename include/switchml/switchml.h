@@ -119,7 +119,12 @@ typedef struct sml_job_options {
   void *allgather_user;
   uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
   uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
-  uint64_t lease_ns;       /* silence after which a rank counts as lost; default 2 s */
+  /* Silence after which a rank, or the aggregator, counts as lost, which ends the job; 20 ms to 1 h, equal on all
+   * ranks. 0: SWITCHML_LEASE in seconds, else 60 s, which a breakpoint, a moved machine and a link that comes back
+   * survive. Who is silent for 2 s is late: the status, the logs and errors name it, and nothing ends. Any datagram is
+   * a sign of life. A process that ends, however, closes its connection and is lost at once; and an operation still
+   * ends at its own deadline. A lease below 2 s holds for ranks; the aggregator is believed in for 2 s. */
+  uint64_t lease_ns;
   /* Slots a lane, that is chunks in flight: a power of two, equal on all ranks. 0: SWITCHML_SLOTS, else the aggregator
    * chooses by round trip, chunk and lanes (PROTOCOL.md, "Slots"). */
   uint32_t num_slots;

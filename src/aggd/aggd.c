@@ -24,7 +24,8 @@ static void free_conn(struct conn *c) {
   c->fd = -1; /* first: in the child of a fork the number may be another's already */
   c->state = CONN_FREE;
   sml_key_wipe(&c->buffers->channel, sizeof c->buffers->channel);
-  close(fd); /* leaves the epoll set by itself */
+  sml_tcp_outlast(fd, 0); /* what the peer does not take any more is soon given up */
+  close(fd);              /* leaves the epoll set by itself */
 }
 
 static void break_conn(struct conn *c, enum sml_close_cause cause) {
@@ -64,6 +65,8 @@ static void flush_conn(struct sml_aggd *a, uint32_t i) {
 static void send_message(struct sml_aggd *a, uint32_t i, const struct sml_ctl_message *message) {
   struct conn *c = &a->conns[i];
   if (c->state != CONN_OPEN || c->is_broken) return;
+  /* A rank that is stopped for long reads nothing: it needs no second heartbeat, and no full buffer ends it. */
+  if (message->kind == SML_CTL_HEARTBEAT && c->out_bytes > 0) return;
   size_t num_bytes = sml_channel_encode(&c->buffers->channel, message, c->buffers->out + c->out_bytes,
                                         OUT_BYTES - c->out_bytes);
   if (num_bytes == 0) {
@@ -72,6 +75,7 @@ static void send_message(struct sml_aggd *a, uint32_t i, const struct sml_ctl_me
   }
   c->out_bytes += num_bytes;
   c->has_spoken = true;
+  if (message->kind == SML_CTL_WELCOME) sml_tcp_outlast(c->fd, SML_MAX_LEASE_NS); /* a member's */
   flush_conn(a, i);
 }
 

@@ -29,6 +29,11 @@ static int seed_random(struct sml_aggd *a, char *error_out, size_t error_bytes) 
   return -error;
 }
 
+static uint64_t count_packets(void *user, uint16_t job, uint32_t rank) {
+  const struct sml_aggd *a = user;
+  return sml_lanes_packets(a->lanes, job, rank);
+}
+
 static void set_defaults(struct sml_aggd *a) {
   struct sml_aggd_options *o = &a->options;
   if (o->num_lanes == 0) o->num_lanes = 1;
@@ -133,6 +138,8 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .random_user = a,
                                          .find_key = o->num_keys > 0 ? sml_tenants_find_key : NULL,
                                          .find_key_user = &a->tenants,
+                                         .count_packets = count_packets,
+                                         .count_packets_user = a,
                                          .find_quota = sml_tenants_find_quota,
                                          .find_quota_user = &a->tenants,
                                          .max_connections_per_host = o->max_connections_per_host,

@@ -43,6 +43,8 @@ void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 uint32_t sml_lanes_count(const struct sml_lanes *lanes);
 /* For people who ask: adds every lane's figures of a job to the look. */
 void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look);
+/* UPDATEs and PROBEs that came from the rank so far, on all lanes; 0 where a switch takes them. Asks no engine. */
+uint64_t sml_lanes_packets(const struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 /* Of a job that a switch sums: what is known of its slots, at most 5 s old. Asks the switch again after 1 s. */
 void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t now_ns, struct sml_job_look *look);
 /* What the switch has counted, [SML_NUM_AT_SWITCH], and when it said so, 0: never; likewise. NULL: there is none. */

@@ -204,8 +204,9 @@ static bool find_late(struct sml_doctor *d, const json_t *job) {
     has_any = true;
     sml_doctor_find(d, SML_DOCTOR_SETTINGS, "job", SML_FINDING_WARNING, NULL,
                     "look at that process: 'switchml status --job' says what the others wait for",
-                    "rank %ld (%s) is %s for %.1f s", number_of(rank, "rank"), text_of(rank, "host"), state,
-                    json_number_value(json_object_get(rank, "since_s")));
+                    "rank %ld (%s) is %s for %.1f s%s", number_of(rank, "rank"), text_of(rank, "host"), state,
+                    json_number_value(json_object_get(rank, "since_s")),
+                    json_is_true(json_object_get(rank, "silent")) ? " (silent: stopped, or cut off)" : "");
   }
   return has_any;
 }

@@ -238,7 +238,8 @@ static void print_trouble(FILE *stream, const json_t *job) {
       fprintf(stream, "was lost %s ago\n", since);
       continue;
     }
-    fprintf(stream, "is late for %s: it has called %llu operations, others %llu", since,
+    fprintf(stream, "is late for %s: %sit has called %llu operations, others %llu", since,
+            json_is_true(json_object_get(rank, "silent")) ? "it is silent (stopped, or cut off); " : "",
             (unsigned long long)number_of(rank, "operations_called"),
             (unsigned long long)number_of(job, "operations_called"));
     if (number_of(job, "slots_waiting") > 0)

@@ -9,7 +9,7 @@
  *         worker  sends HELLOs on every lane's data port, padded, until they come back
  *         worker  PROBED     largest datagram that came back on all lanes
  *         daemon  START      when every rank has probed: one answer a job, same for all (or REFUSE)
- *         both    HEARTBEAT  every lease/4
+ *         both    HEARTBEAT  four times before their sender's silence counts as late
  *         worker  EPOCH      at an operation boundary: this rank wants a new epoch
  *         daemon  START      again, with the new epoch, once every rank asked
  *         worker  ABORT      this rank's operation failed: tell everybody
@@ -49,6 +49,16 @@
 #define SML_MIN_PACKET_LANES 32u /* switch format: of a packet; powers of two */
 #define SML_MAX_PACKET_LANES 256u
 
+/* Who has said nothing for so long is *late*: people are told, and nothing ends. After the job's lease it is *lost*.
+ * Heartbeats come four times in that time. */
+#define SML_CTL_LATE_NS (2 * SML_NS_PER_S)
+static inline uint64_t sml_ctl_late_ns(uint64_t lease_ns) {
+  return sml_min_u64(lease_ns, SML_CTL_LATE_NS);
+}
+static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
+  return sml_ctl_late_ns(lease_ns) / 4;
+}
+
 /* What a job does besides summing; equal on all its ranks. */
 #define SML_FEATURE_CHECK 1u /* every int32 chunk carries a check word */
 #define SML_FEATURE_RETRY 2u /* ranks keep inputs until all have the result, to survive a lost aggregator */
@@ -83,7 +93,7 @@ struct sml_ctl_join {
   uint32_t num_lanes;          /* offered; the job gets the minimum over members and the daemon */
   uint32_t num_slots;          /* asked for a lane, 0: the aggregator chooses; must be equal on all ranks */
   uint32_t max_datagram_bytes; /* upper limit asked for */
-  uint64_t lease_ns;           /* must be equal on all ranks */
+  uint64_t lease_ns;           /* who is silent for so long is lost; must be equal on all ranks */
   uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
   uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks, but for those OF_RANKS */
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed. Jobs of different keys never meet */

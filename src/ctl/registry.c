@@ -270,7 +270,7 @@ static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t comple
   c->completed = completed;
   if (job->state != SML_JOB_STARTED || !(job->features & SML_FEATURE_RETRY)) return;
   job->early_at_ns =
-      sml_min_u64(job->early_at_ns, sml_max_u64(now_ns, job->looked_at_ns + job->lease_ns / 16));
+      sml_min_u64(job->early_at_ns, sml_max_u64(now_ns, job->looked_at_ns + sml_ctl_heartbeat_ns(job->lease_ns) / 4));
 }
 
 static void ask(struct sml_registry *r, uint32_t conn) {
@@ -464,6 +464,7 @@ void sml_registry_forgive(struct sml_registry *r, uint64_t late_ns, uint64_t now
 static void expire_conn(struct sml_registry *r, uint32_t conn) {
   struct sml_conn *c = &r->conns[conn];
   if (c->state == SML_CONN_MEMBER) {
+    if (sml_registry_listen(r, c, r->latest_ns)) return;
     uint64_t lease_ms = r->jobs[c->job].lease_ns / SML_NS_PER_MS;
     char *why =
         sml_registry_text(r, "silent for longer than its lease of %llu ms", (unsigned long long)lease_ms);
@@ -485,7 +486,7 @@ static void send_heartbeats(struct sml_registry *r, struct sml_job_entry *job, u
   m->u.heartbeat.operations_completed = confirmed;
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) sml_registry_send(r, c, m);
   if (job->heartbeat_at_ns <= now_ns) sml_registry_watch_lateness(r, job, now_ns);
-  job->heartbeat_at_ns = now_ns + job->lease_ns / 4;
+  job->heartbeat_at_ns = now_ns + sml_ctl_heartbeat_ns(job->lease_ns);
 }
 
 void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns) {

@@ -64,6 +64,10 @@ struct sml_registry_options {
   /* NULL, or false: the tenant has no quota. Asked when a job is opened, and when it is about to start. */
   bool (*find_quota)(void *user, const char *tenant, struct sml_quota *quota_out);
   void *find_quota_user;
+  /* How many datagrams of a started job's rank have come on the data path: one that sends is alive, whatever has become
+   * of its control connection. NULL, or always 0: nobody knows. */
+  uint64_t (*count_packets)(void *user, uint16_t job, uint32_t rank);
+  void *count_packets_user;
   /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */
   uint32_t max_connections_per_host;  /* joined ones of one source */
   uint32_t new_connections_per_s;     /* of one source, on average; as many as in 4 s may come at once */
@@ -94,8 +98,8 @@ enum sml_note {
   SML_NOTE_JOB_REFUSED,
   SML_NOTE_JOB_ABORTED,
   SML_NOTE_JOB_ENDED,
-  SML_NOTE_RANK_LATE,    /* a rank has not called an operation for a while that others have */
-  SML_NOTE_RANK_CALLED,  /* such a rank did at last */
+  SML_NOTE_RANK_LATE,    /* a rank has not called an operation for a while that others have, or says nothing */
+  SML_NOTE_RANK_CALLED,  /* such a rank did at last, or is heard again */
   SML_NOTE_EPOCH_RENEWED,
   SML_NOTE_STATUS_REFUSED,
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
@@ -173,6 +177,7 @@ struct sml_member_look {
   char host[SML_PEER_BYTES];
   bool is_gone, is_lost; /* gone: left, or lost */
   bool has_probed, is_lead, is_late;
+  bool is_silent;    /* late, because nothing is heard of it */
   uint64_t since_ns; /* late, gone: since then */
   uint64_t heard_ns; /* present: its last message */
   uint64_t submitted, completed; /* operations, as of its last heartbeat */

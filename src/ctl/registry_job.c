@@ -248,7 +248,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->num_shards = j->num_shards;
   job->lease_ns = j->lease_ns;
   job->deadline_ns = SML_NEVER;
-  job->heartbeat_at_ns = now_ns + j->lease_ns / 4;
+  job->heartbeat_at_ns = now_ns + sml_ctl_heartbeat_ns(j->lease_ns);
   job->early_at_ns = SML_NEVER;
   job->looked_at_ns = job->since_ns = now_ns;
   job->source = c->source;

@@ -6,10 +6,27 @@
 
 #include "ctl/registry_internal.h"
 
-/* Heartbeats of two ranks that are equally far can be a quarter of a lease apart, and one can be overdue. */
+static bool is_silent(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns) {
+  return now_ns >= c->heard_at_ns + sml_ctl_late_ns(job->lease_ns);
+}
+
+/* Heartbeats of two ranks that are equally far can come one after the other, and one can be overdue. */
+static bool is_behind(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns) {
+  return c->behind_since_ns != 0 && now_ns - c->behind_since_ns >= 2 * sml_ctl_heartbeat_ns(job->lease_ns);
+}
+
 bool sml_registry_is_late(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns) {
-  return job->state == SML_JOB_STARTED && c->behind_since_ns != 0 &&
-         now_ns - c->behind_since_ns >= job->lease_ns / 2;
+  return job->state == SML_JOB_STARTED && (is_behind(job, c, now_ns) || is_silent(job, c, now_ns));
+}
+
+bool sml_registry_listen(struct sml_registry *r, struct sml_conn *c, uint64_t now_ns) {
+  const struct sml_registry_options *o = &r->options;
+  if (!o->count_packets || r->jobs[c->job].state != SML_JOB_STARTED) return false;
+  const uint64_t num_packets = o->count_packets(o->count_packets_user, c->job, c->rank);
+  if (num_packets == c->num_packets) return false;
+  c->num_packets = num_packets;
+  c->heard_at_ns = now_ns;
+  return true;
 }
 
 void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64_t submitted,
@@ -27,14 +44,52 @@ void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64
   job->submitted = sml_max_u64(job->submitted, submitted);
 }
 
+/* Of ranks that have fallen silent, or are heard again, one note a look: the lowest rank is named, others counted. */
+static void watch_silence(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns) {
+  const struct sml_conn *first_silent = NULL, *first_back = NULL;
+  uint64_t back_since_ns = 0;
+  uint32_t num_silent = 0, num_back = 0;
+  for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
+    struct sml_conn *c = &r->conns[i];
+    sml_registry_listen(r, c, now_ns);
+    if (is_silent(job, c, now_ns) && c->silent_since_ns == 0) {
+      c->silent_since_ns = c->heard_at_ns;
+      if (num_silent++ == 0 || c->rank < first_silent->rank) first_silent = c;
+    } else if (!is_silent(job, c, now_ns) && c->silent_since_ns != 0) {
+      if (num_back++ == 0 || c->rank < first_back->rank) {
+        first_back = c;
+        back_since_ns = c->silent_since_ns;
+      }
+      c->silent_since_ns = 0;
+    }
+  }
+  char others[32] = "";
+  if (num_silent > 1) snprintf(others, sizeof others, " (and %u more)", num_silent - 1);
+  if (first_silent)
+    sml_registry_note(r, SML_NOTE_RANK_LATE, job, first_silent->rank,
+                      sml_registry_text(r,
+                                        "rank %u (%s)%s has been silent for %.1f s: it is stopped or cut off, and "
+                                        "is lost after %.4g s (its lease)",
+                                        first_silent->rank, first_silent->host, others,
+                                        (double)(now_ns - first_silent->heard_at_ns) / 1e9,
+                                        (double)job->lease_ns / 1e9));
+  others[0] = 0;
+  if (num_back > 1) snprintf(others, sizeof others, " (and %u more)", num_back - 1);
+  if (first_back)
+    sml_registry_note(r, SML_NOTE_RANK_CALLED, job, first_back->rank,
+                      sml_registry_text(r, "rank %u (%s)%s is heard again after %.1f s", first_back->rank,
+                                        first_back->host, others, (double)(now_ns - back_since_ns) / 1e9));
+}
+
 void sml_registry_watch_lateness(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns) {
   const struct sml_conn *first = NULL;
+  if (job->state == SML_JOB_STARTED) watch_silence(r, job, now_ns);
   uint32_t num_new = 0;
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     struct sml_conn *c = &r->conns[i];
     if (c->submitted >= job->submitted) continue;
     if (c->behind_since_ns == 0) c->behind_since_ns = now_ns;
-    const bool is_new = !c->is_noted_late && sml_registry_is_late(job, c, now_ns) &&
+    const bool is_new = !c->is_noted_late && c->silent_since_ns == 0 && is_behind(job, c, now_ns) &&
                         now_ns - c->behind_since_ns >= r->options.late_note_ns;
     if (!is_new) continue;
     c->is_noted_late = true;
@@ -101,7 +156,8 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
                                   .num_lanes = c->num_lanes,
                                   .max_datagram_bytes = c->max_datagram_bytes,
                                   .probed_bytes = c->probed_bytes};
-    if (m->is_late) m->since_ns = c->behind_since_ns;
+    m->is_silent = m->is_late && is_silent(entry, c, now_ns);
+    if (m->is_late) m->since_ns = m->is_silent ? c->heard_at_ns : c->behind_since_ns;
     memcpy(m->host, c->host, sizeof m->host);
   }
   for (uint32_t i = 0; i < sml_min_u32(entry->num_departed, SML_MAX_DEPARTURES) && num_members < room; i++) {
@@ -131,19 +187,29 @@ __attribute__((format(printf, 2, 3))) static void add(struct sentence *s, const 
   va_end(args);
 }
 
-/* Ranks that others wait for, of whatever lateness: who asks has waited long enough. The first is named with
- * its host and time, the others by number. */
+/* Since when others wait for a rank: it is silent, or behind them, however shortly: who asks has waited long enough.
+ * 0: nobody does. */
+static uint64_t absent_since(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns) {
+  return is_silent(job, c, now_ns) ? c->heard_at_ns : c->behind_since_ns;
+}
+
+/* Ranks that others wait for. The one that they have waited for longest is named with its host and time, the others by
+ * number. */
 static void add_absent(const struct sml_registry *r, const struct sml_job_entry *job, uint64_t now_ns,
                        struct sml_ctl_report *report, struct sentence *s) {
   const struct sml_conn *first = NULL;
+  uint64_t first_since_ns = 0;
   uint32_t num_absent = 0, num_even = 0;
   for (uint32_t i = job->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     const struct sml_conn *c = &r->conns[i];
+    const uint64_t since_ns = absent_since(job, c, now_ns);
     num_even += c->submitted == job->submitted;
-    if (c->behind_since_ns == 0) continue;
+    if (since_ns == 0) continue;
     num_absent++;
     if (report->num_ranks < SML_CTL_MAX_RANKS) report->ranks[report->num_ranks++] = (uint16_t)c->rank;
-    if (!first || c->behind_since_ns < first->behind_since_ns) first = c;
+    if (first && since_ns >= first_since_ns) continue;
+    first = c;
+    first_since_ns = since_ns;
   }
   for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
     const struct sml_departure *d = &job->departures[i];
@@ -155,9 +221,11 @@ static void add_absent(const struct sml_registry *r, const struct sml_job_entry 
     if (num_even == job->world_size) add(s, "every rank has called what the others have, ");
     return;
   }
-  add(s, "rank %u (%s) has not called for %.1f s", first->rank, first->host,
-      (double)(now_ns - first->behind_since_ns) / 1e9);
-  if (num_absent > 1) add(s, ", nor %u more", num_absent - 1);
+  const double since_s = (double)(now_ns - first_since_ns) / 1e9;
+  const bool is_mute = is_silent(job, first, now_ns);
+  add(s, is_mute ? "rank %u (%s) has been silent for %.1f s" : "rank %u (%s) has not called for %.1f s", first->rank,
+      first->host, since_s);
+  if (num_absent > 1) add(s, is_mute ? ", and %u more are late" : ", nor %u more", num_absent - 1);
   add(s, ", ");
 }
 

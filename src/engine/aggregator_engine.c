@@ -360,10 +360,13 @@ static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h
 
 /* ---- receiving ---- */
 
+static void count_up(_Atomic uint64_t *counter) {
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
 /* h: NULL if nothing of the packet can be believed. */
 static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, const struct sml_header *h) {
-  const uint64_t n = atomic_load_explicit(&e->num_drops[drop], memory_order_relaxed);
-  atomic_store_explicit(&e->num_drops[drop], n + 1, memory_order_relaxed);
+  count_up(&e->num_drops[drop]);
   struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
   if (job != NULL && job->epoch == h->epoch) job->num_drops[drop]++; /* as it says */
   sml_record_drop(e->recorder, e->now_ns, h, job != NULL ? slot_base_of(job) : 0, drop);
@@ -676,7 +679,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   else {
     if (!job->is_busy) e->busy[e->num_busy++] = h.job;
     job->is_busy = true;
-    member->traffic.num_packets++;
+    count_up(&member->num_packets);
     member->traffic.num_bytes += frame->num_bytes;
     if (h.flags & SML_FLAG_RETRANSMISSION) member->traffic.num_retransmissions++;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
@@ -733,7 +736,7 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   for (uint32_t i = 0; i < job->members.num; i++) {
     const struct sml_traffic *from = &job->members.all[i].traffic;
     struct sml_traffic *to = &look->ranks[job->members.all[i].rank].traffic;
-    to->num_packets += from->num_packets;
+    to->num_packets += atomic_load_explicit(&job->members.all[i].num_packets, memory_order_relaxed);
     to->num_bytes += from->num_bytes;
     to->num_retransmissions += from->num_retransmissions;
     to->num_repeats += from->num_repeats;
@@ -744,6 +747,10 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   look->num_results += job->num_results;
   look->progress_ns = sml_max_u64(look->progress_ns, job->progress_ns);
   if (job->aggregator != NULL) look_at_slots(e, job, look);
+}
+
+uint64_t sml_aggregator_engine_packets(const struct sml_aggregator_engine *e, uint16_t job, uint32_t rank) {
+  return atomic_load_explicit(&sml_members_find(&e->jobs[job]->members, rank)->num_packets, memory_order_relaxed);
 }
 
 /* As long as each job of the pass can do without. */

@@ -705,5 +705,6 @@ int main(void) {
       cmocka_unit_test(joins_that_do_not_fit_are_refused),
       cmocka_unit_test(random_failures_end_every_rank),
   };
+  setenv("SWITCHML_LEASE", "2", 1); /* also of the ranks in other processes */
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ struct sml_job {
   /* retry */
   struct sml_retained_inputs retained;
   uint64_t confirmed_operation; /* all ranks have completed those before; so none of them is kept */
-  uint64_t rejoining_since_ns;  /* REJOINING: when the aggregator was lost */
+  uint64_t rejoining_since_ns;  /* REJOINING, or JOINING anew: when the aggregator was lost; else 0 before the start */
+  uint64_t silent_since_ns;     /* the aggregator is late: deadlines stand still from then on; 0: it is heard */
   uint64_t first_refused_ns;    /* REJOINING: since when it is refused; SML_NEVER: it was not */
   uint64_t num_rejoins;
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */

@@ -282,6 +282,41 @@ static void on_reported(void *user, const struct sml_ctl_report *report) {
   pthread_mutex_unlock(&job->lock);
 }
 
+static void on_silent(void *user, uint64_t since_ns) {
+  const struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
+  const struct sml_session *session = &shard->session;
+  char text[96] = "nothing", own[32] = "";
+  pthread_mutex_lock(&job->lock);
+  sml_rejoin_note_silent_locked(job, since_ns);
+  if (job->oldest != NULL) sml_operation_describe(job->oldest, text, sizeof text);
+  pthread_mutex_unlock(&job->lock);
+  if (shard->host_rank != SML_NO_HOST_RANK) snprintf(own, sizeof own, " with rank %u", shard->host_rank);
+  sml_job_log(job, SML_LIB_LOG_WARN,
+              "the aggregator at %s is late: silent for %.1f s, it is stopped or cut off, and is lost%s after %.4g s "
+              "(the lease); %s waits for it",
+              session->options.aggregator_text,
+              (double)(sml_clock_ns() - since_ns) / 1e9, own, (double)session->options.join.lease_ns / 1e9, text);
+}
+
+static void on_heard(void *user, uint64_t since_ns) {
+  const struct sml_job_shard *shard = user;
+  const uint64_t now_ns = sml_clock_ns();
+  pthread_mutex_lock(&shard->job->lock);
+  sml_rejoin_note_heard_locked(shard->job, now_ns);
+  pthread_mutex_unlock(&shard->job->lock);
+  sml_job_log(shard->job, SML_LIB_LOG_WARN, "the aggregator at %s is heard again after %.1f s",
+              shard->session.options.aggregator_text, (double)(now_ns - since_ns) / 1e9);
+}
+
+static uint64_t count_packets(void *user) {
+  const struct sml_job_shard *shard = user;
+  pthread_mutex_lock(&shard->job->lock);
+  const uint64_t num_packets = sml_job_lanes_count_packets_locked(shard->job, shard->index);
+  pthread_mutex_unlock(&shard->job->lock);
+  return num_packets;
+}
+
 /* ---- deadlines ---- */
 
 static void time_out(struct sml_job *job, const struct sml_operation *op, uint64_t deadline_ns, uint64_t now_ns) {
@@ -323,12 +358,12 @@ static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
   return s.has_error_reply && now_ns >= s.error_reply_ns + ERROR_REPLY_GRACE_NS;
 }
 
-/* While the job rejoins, deadlines stand still: they are moved afterwards. */
+/* While there is no aggregator, in a job with retry, deadlines stand still: they are moved afterwards. */
 static uint64_t deadline_of(const struct sml_job *job, const struct sml_operation *op) {
   if (job->host != NULL && sml_job_host_waits_for_locked(job) == SML_JOB_HOST_LEAD)
     /* It is late itself, and knows for whom. */
     return op->deadline_ns + sml_min_u64(LEAD_GRACE_NS, SML_NEVER - 1 - op->deadline_ns);
-  return job->state == SML_JOB_REJOINING ? op->last_deadline_ns : op->deadline_ns;
+  return job->state == SML_JOB_REJOINING || job->silent_since_ns != 0 ? op->last_deadline_ns : op->deadline_ns;
 }
 
 /* Returns when to look again. */
@@ -431,5 +466,8 @@ const struct sml_session_events sml_job_events = {.started = on_started,
                                                   .fill_heartbeat = fill_heartbeat,
                                                   .heartbeat = on_heartbeat,
                                                   .reported = on_reported,
+                                                  .silent = on_silent,
+                                                  .heard = on_heard,
+                                                  .count_packets = count_packets,
                                                   .tick = on_tick,
                                                   .closed = on_closed};

@@ -248,6 +248,17 @@ void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats)
   stats->rto_ns = s.rto_ns;
 }
 
+uint64_t sml_job_lanes_count_packets_locked(const struct sml_job *job, uint32_t shard) {
+  uint64_t num_packets = 0;
+  for (uint32_t l = 0; l < job->num_lanes; l++) {
+    struct sml_lane_snapshot s;
+    if (job->lanes[l].lane == NULL || job->lanes[l].shard != shard) continue;
+    sml_lane_snapshot(job->lanes[l].lane, &s);
+    num_packets += s.rx_packets - sml_min_u64(s.dropped_packets, s.rx_packets);
+  }
+  return num_packets;
+}
+
 bool sml_job_lanes_find_waiting_locked(const struct sml_job *job, uint32_t *lane_out,
                                        struct sml_lane_snapshot *out) {
   bool is_found = false;

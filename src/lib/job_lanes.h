@@ -18,6 +18,8 @@ void sml_job_lanes_fail_locked(struct sml_job *job);
 /* With job->lock held: adds the lanes' figures. */
 void sml_job_lanes_add_stats_locked(const struct sml_job *job, sml_stats *stats);
 /* With job->lock held: the lane that has waited longest, and whom for. */
+/* Packets from the shard's aggregator that were acted upon; with job->lock held, like the next. */
+uint64_t sml_job_lanes_count_packets_locked(const struct sml_job *job, uint32_t shard);
 bool sml_job_lanes_find_waiting_locked(const struct sml_job *job, uint32_t *lane_out,
                                        struct sml_lane_snapshot *snapshot_out);
 

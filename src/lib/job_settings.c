@@ -16,6 +16,7 @@
 #define MAX_WORLD_SIZE SML_CTL_MAX_WORLD_SIZE
 #define MIN_LEASE_NS (20 * SML_NS_PER_MS)
 #define MAX_LEASE_NS (3600 * SML_NS_PER_S)
+#define DEFAULT_LEASE_NS (60 * SML_NS_PER_S) /* a breakpoint, a moved machine, a link that comes back */
 #define MAX_SLOTS 32768u
 #define MIN_CHUNK_BYTES 256u /* that an aggregator takes */
 #define MAX_RETRY_NS (7 * 24 * 3600 * SML_NS_PER_S)
@@ -44,7 +45,6 @@ sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_
   if (o->name == NULL) o->name = "default";
   if (o->join_timeout_ns == 0) o->join_timeout_ns = 60 * SML_NS_PER_S;
   if (o->operation_timeout_ns == 0) o->operation_timeout_ns = 60 * SML_NS_PER_S;
-  if (o->lease_ns == 0) o->lease_ns = 2 * SML_NS_PER_S;
   snprintf(s->name, sizeof s->name, "%s", o->name);
   return SML_OK;
 }
@@ -89,18 +89,31 @@ static sml_status read_check(struct sml_job_settings *s) {
   return SML_OK;
 }
 
-static sml_status read_retry(struct sml_job_settings *s) {
-  const double max_s = (double)(MAX_RETRY_NS / SML_NS_PER_S);
+/* Seconds of the environment for an option that was left open. */
+static sml_status read_seconds(const char *name, uint64_t min_ns, uint64_t max_ns, uint64_t *option) {
+  const char *text = sml_settings_environment(name);
+  if (text == NULL || *option != 0) return SML_OK;
+  const double min_s = (double)min_ns / (double)SML_NS_PER_S, max_s = (double)max_ns / (double)SML_NS_PER_S;
+  char *end;
+  const double seconds = strtod(text, &end);
+  if (((text[0] < '0' || text[0] > '9') && text[0] != '.') || *end != 0 || !(seconds >= min_s && seconds <= max_s))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is '%.64s': set seconds, as in 30 or 2.5, from %g to %.0f", name,
+                    text, min_s, max_s);
+  *option = (uint64_t)(seconds * (double)SML_NS_PER_S);
+  return SML_OK;
+}
+
+static sml_status read_lease(struct sml_job_settings *s) {
   sml_job_options *o = &s->options;
-  const char *text = sml_settings_environment("SWITCHML_RETRY");
-  if (o->retry_ns == 0 && text != NULL) {
-    char *end;
-    const double seconds = strtod(text, &end);
-    if (((text[0] < '0' || text[0] > '9') && text[0] != '.') || *end != 0 || !(seconds <= max_s))
-      return sml_fail(SML_ERR_INVALID_ARGUMENT,
-                      "SWITCHML_RETRY is '%.64s': set seconds, as in 30 or 2.5, at most %.0f", text, max_s);
-    o->retry_ns = (uint64_t)(seconds * (double)SML_NS_PER_S);
-  }
+  const sml_status status = read_seconds("SWITCHML_LEASE", MIN_LEASE_NS, MAX_LEASE_NS, &o->lease_ns);
+  if (o->lease_ns == 0) o->lease_ns = DEFAULT_LEASE_NS;
+  return status;
+}
+
+static sml_status read_retry(struct sml_job_settings *s) {
+  sml_job_options *o = &s->options;
+  const sml_status status = read_seconds("SWITCHML_RETRY", 0, MAX_RETRY_NS, &o->retry_ns);
+  if (status != SML_OK) return status;
   if (o->retry_ns > MAX_RETRY_NS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "retry_ns is %llu: at most 7 days",
                     (unsigned long long)o->retry_ns);
@@ -168,6 +181,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
   sml_status status = read_sizes(s);
   if (status == SML_OK) status = read_check(s);
+  if (status == SML_OK) status = read_lease(s);
   if (status == SML_OK) status = read_retry(s);
   if (status == SML_OK) status = sml_types_read(&s->options, &s->features);
   if (status == SML_OK) status = read_shared_memory(s);

@@ -99,7 +99,7 @@ static void info_says_what_was_decided_and_why(void **state) {
   check_says("[-] SWITCHML INFO environment: ");
   check_says(" SWITCHML_SLOTS=64");
   check_says("[-] SWITCHML INFO 1 engine thread");
-  check_says("[0] SWITCHML INFO job 'talk': rank 0 of 2, 1 aggregator; lease 2 s, an operation has 30 s");
+  check_says("[0] SWITCHML INFO job 'talk': rank 0 of 2, 1 aggregator; lease 60 s, an operation has 30 s");
   check_says("[1] SWITCHML INFO job 'talk': aggregator 0 is 127.0.0.1:");
   check_says("1 lanes of 64 slots (as num_slots or SWITCHML_SLOTS asks), chunks of ");
   check_says("no shared memory: it is turned off here");

@@ -135,12 +135,21 @@ static const char *find_fault(const struct sml_job *job, const struct sml_ctl_st
   return NULL;
 }
 
-/* Deadlines stood still since the loss, but never beyond what an operation has in all. */
-static void shift_deadlines(struct sml_job *job, uint64_t now_ns) {
+/* Deadlines stood still since then, but never beyond what an operation has in all. */
+static void shift_deadlines(struct sml_job *job, uint64_t stood_ns, uint64_t now_ns) {
   for (struct sml_operation *op = job->oldest; op; op = op->next) {
-    const uint64_t since_ns = sml_min_u64(now_ns, sml_max_u64(op->submitted_ns, job->rejoining_since_ns));
+    const uint64_t since_ns = sml_min_u64(now_ns, sml_max_u64(op->submitted_ns, stood_ns));
     op->deadline_ns += sml_min_u64(now_ns - since_ns, op->last_deadline_ns - op->deadline_ns);
   }
+}
+
+void sml_rejoin_note_silent_locked(struct sml_job *job, uint64_t since_ns) {
+  if (job->retry_ns != 0 && job->silent_since_ns == 0) job->silent_since_ns = since_ns;
+}
+
+void sml_rejoin_note_heard_locked(struct sml_job *job, uint64_t now_ns) {
+  if (job->silent_since_ns != 0) shift_deadlines(job, job->silent_since_ns, now_ns);
+  job->silent_since_ns = 0;
 }
 
 static void go_on_locked(struct sml_job *job, const struct sml_ctl_start *start, uint64_t now_ns) {
@@ -149,7 +158,8 @@ static void go_on_locked(struct sml_job *job, const struct sml_ctl_start *start,
   job->start.first_chunk = start->first_chunk;
   job->confirmed_operation = sml_max_u64(job->confirmed_operation, start->first_operation);
   sml_retained_drop_confirmed(job);
-  shift_deadlines(job, now_ns);
+  shift_deadlines(job, job->silent_since_ns != 0 ? job->silent_since_ns : job->rejoining_since_ns, now_ns);
+  job->silent_since_ns = 0;
   if (!sml_job_add_replays_locked(job, now_ns)) {
     const struct sml_ctl_abort failure =
         sml_job_failure(SML_ERR_NO_MEMORY, "rank %u has no memory to do operations again", job->rank);

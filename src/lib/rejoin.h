@@ -12,6 +12,10 @@
  * if so, that is done. Else the job has
  * to fail with *failure, which then says that it was rejoining. Without job->lock. */
 bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t now_ns);
+/* With job->lock held, in a job with retry: the aggregator is late; it is heard again. Deadlines stand still in
+ * between, as they do while the job rejoins. */
+void sml_rejoin_note_silent_locked(struct sml_job *job, uint64_t since_ns);
+void sml_rejoin_note_heard_locked(struct sml_job *job, uint64_t now_ns);
 /* START came while REJOINING: the job runs again, or fails. Without job->lock. */
 void sml_rejoin_finish(struct sml_job *job, const struct sml_ctl_start *start, uint64_t now_ns);
 

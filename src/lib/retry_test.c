@@ -381,6 +381,7 @@ static void a_stopped_aggregator_may_be_its_own_successor(void **state) {
   (void)state;
   struct world w;
   begin_world(&w, 3, 1, false, 20000);
+  w.job_options.lease_ns = 2 * SML_NS_PER_S;
   pthread_barrier_init(&barrier, NULL, 3);
   start_world(&w);
   world_run(&w, be_stopped);

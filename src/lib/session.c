@@ -22,7 +22,6 @@
 /* The aggregator gives up at the deadline too, and knows who is missing: let its answer come first. */
 #define ANSWER_GRACE_NS (1 * SML_NS_PER_S)
 #define LEAVE_NS (1 * SML_NS_PER_S)
-#define MIN_SILENCE_NS (2 * SML_NS_PER_S)
 
 void sml_session_init(struct sml_session *s, const struct sml_session_options *options) {
   memset(s, 0, sizeof *s);
@@ -187,6 +186,7 @@ static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
   }
   const int one = 1;
   setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  sml_tcp_outlast(s->fd, s->options.join.lease_ns);
   s->has_eof = s->was_challenged = s->was_welcomed = s->wants_report = false;
   s->num_asked = 0;
   s->rx_bytes = s->tx_bytes = 0;
@@ -461,14 +461,37 @@ static void receive(struct sml_session *s, uint64_t now_ns) {
 
 /* ---- time ---- */
 
-static uint64_t silence_ns(const struct sml_session *s) {
-  return sml_max_u64(s->options.join.lease_ns, MIN_SILENCE_NS);
+/* However short the lease: an aggregator has more to do than one rank. */
+static uint64_t lost_ns(const struct sml_session *s) {
+  return sml_max_u64(s->options.join.lease_ns, SML_CTL_LATE_NS);
+}
+
+/* Datagrams of the aggregator's are signs of life as good as its messages. */
+static void listen_to_data(struct sml_session *s, uint64_t now_ns) {
+  if (s->state != SML_SESSION_RUNNING) return;
+  const uint64_t num_packets = s->options.events->count_packets(s->options.user);
+  if (num_packets == s->num_packets) return;
+  s->num_packets = num_packets;
+  s->last_heard_ns = now_ns;
+}
+
+static void watch_silence(struct sml_session *s, uint64_t now_ns) {
+  const bool is_silent = s->state == SML_SESSION_RUNNING && now_ns >= s->last_heard_ns + SML_CTL_LATE_NS;
+  if (is_silent && s->silent_since_ns == 0) {
+    s->silent_since_ns = s->last_heard_ns;
+    s->options.events->silent(s->options.user, s->silent_since_ns);
+  } else if (!is_silent && s->silent_since_ns != 0) {
+    const uint64_t since_ns = s->silent_since_ns;
+    s->silent_since_ns = 0;
+    if (s->state == SML_SESSION_RUNNING) s->options.events->heard(s->options.user, since_ns);
+  }
 }
 
 static void beat(struct sml_session *s, uint64_t now_ns) {
   if (s->fd < 0 || s->state < SML_SESSION_PROBING || s->state > SML_SESSION_OVER) return;
   if (now_ns < s->next_heartbeat_ns) return;
-  s->next_heartbeat_ns = now_ns + s->options.join.lease_ns / 4;
+  s->next_heartbeat_ns = now_ns + sml_ctl_heartbeat_ns(s->options.join.lease_ns);
+  listen_to_data(s, now_ns);
   if (s->tx_bytes > 0) return; /* the connection is stuck: more of the same does not help */
   struct sml_ctl_message m = {.kind = SML_CTL_HEARTBEAT};
   s->options.events->fill_heartbeat(s->options.user, &m.u.heartbeat);
@@ -514,7 +537,9 @@ static void check_deadlines(struct sml_session *s, uint64_t now_ns) {
         "not all %u ranks of job '%s' joined in time: start the missing ones, or raise "
         "join_timeout_ns",
         s->options.join.world_size, s->options.join.job_name);
-  } else if (s->state == SML_SESSION_RUNNING && now_ns >= s->last_heard_ns + silence_ns(s)) {
+  } else if (s->state == SML_SESSION_RUNNING && now_ns >= s->last_heard_ns + lost_ns(s)) {
+    listen_to_data(s, now_ns);
+    if (s->last_heard_ns == now_ns) return;
     end(s, SML_ERR_AGGREGATOR_LOST,
         "the aggregator at %s has been silent for %.1f s: it is stopped or cut off",
         s->options.aggregator_text, (double)(now_ns - s->last_heard_ns) / 1e9);
@@ -548,7 +573,7 @@ static uint64_t next_deadline(const struct sml_session *s) {
   if (s->fd >= 0 && s->state <= SML_SESSION_OVER) deadline_ns = s->next_heartbeat_ns;
   if (s->state < SML_SESSION_RUNNING)
     return sml_min_u64(deadline_ns, s->options.deadline_ns + ANSWER_GRACE_NS);
-  if (s->state == SML_SESSION_RUNNING) return sml_min_u64(deadline_ns, s->last_heard_ns + silence_ns(s));
+  if (s->state == SML_SESSION_RUNNING) return sml_min_u64(deadline_ns, s->last_heard_ns + lost_ns(s));
   return deadline_ns; /* OVER and CLOSING wait for others, who wake */
 }
 
@@ -567,6 +592,7 @@ uint64_t sml_session_service(struct sml_session *s, uint64_t now_ns) {
   flush(s);
   if (s->state >= SML_SESSION_JOINING) receive(s, now_ns); /* before silence is judged */
   check_deadlines(s, now_ns);
+  watch_silence(s, now_ns);
   poll_prober(s, now_ns);
   ask(s, now_ns);
   beat(s, now_ns);

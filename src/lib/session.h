@@ -20,6 +20,12 @@ struct sml_session_events {
   void (*fill_heartbeat)(void *user, struct sml_ctl_heartbeat *heartbeat);
   void (*heartbeat)(void *user, const struct sml_ctl_heartbeat *heartbeat); /* the aggregator's */
   void (*reported)(void *user, const struct sml_ctl_report *report);        /* after sml_session_ask() */
+  /* The running job's aggregator is late: nothing has been heard of it since then; it is heard again. */
+  void (*silent)(void *user, uint64_t since_ns);
+  void (*heard)(void *user, uint64_t since_ns);
+  /* Datagrams that have come from the aggregator so far: one that sends is alive, whatever has become of the control
+   * connection. */
+  uint64_t (*count_packets)(void *user);
   /* Before each pass: may send and leave. Returns when to come again at the latest. */
   uint64_t (*tick)(void *user, uint64_t now_ns);
   void (*closed)(void *user); /* after sml_session_leave(); the last call */
@@ -68,6 +74,8 @@ struct sml_session {
   uint32_t num_attempts;
   uint64_t leave_deadline_ns;
   uint64_t last_heard_ns, next_heartbeat_ns;
+  uint64_t silent_since_ns;  /* `silent` was said; 0: it was not, or `heard` was */
+  uint64_t num_packets;      /* that had come when it was looked last */
   uint64_t told_operation;   /* operations_completed of the last heartbeat */
   bool wants_report;         /* the next pass asks */
   uint32_t num_asked;        /* of this connection: without an answer yet */

@@ -242,6 +242,7 @@ static void lose_one_of_two(int number) {
   keeper_start(&keeper, &options);
   world_init(&w, 2);
   w.job_options.no_shared_memory = 1;
+  w.job_options.lease_ns = 2 * SML_NS_PER_S;
   world_start_aggd(&w);
   strcat(strcat(w.address, ","), keeper.address);
   world_join(&w);

@@ -94,7 +94,7 @@ static void *run(void *argument) {
     pthread_mutex_lock(&g->lock);
     const bool is_over = g->should_stop;
     if (!is_over && (fds[0].revents & POLLIN)) take_conn(g);
-    for (uint32_t i = 0; i < GATE_CONNS && !is_over; i++)
+    for (uint32_t i = 0; i < GATE_CONNS && !is_over && !g->is_frozen; i++)
       if (g->conns[i].fds[0] >= 0) serve_conn(g, &g->conns[i]);
     pthread_mutex_unlock(&g->lock);
     if (is_over) return NULL;
@@ -163,6 +163,12 @@ void gate_shut(struct gate *g) {
   pthread_mutex_lock(&g->lock);
   g->is_shut = true;
   end_conns(g);
+  pthread_mutex_unlock(&g->lock);
+}
+
+void gate_freeze(struct gate *g, bool is_frozen) {
+  pthread_mutex_lock(&g->lock);
+  g->is_frozen = is_frozen;
   pthread_mutex_unlock(&g->lock);
 }
 

@@ -30,7 +30,7 @@ struct gate {
   int listen_fd;
   pthread_t thread;
   pthread_mutex_t lock; /* all below */
-  bool should_stop, is_shut;
+  bool should_stop, is_shut, is_frozen;
   uint32_t limits[MAX_RANKS]; /* messages but heartbeats */
   struct gate_conn conns[GATE_CONNS];
 };
@@ -44,6 +44,8 @@ void gate_limit(struct gate *g, uint32_t rank, uint32_t num_messages);
 bool gate_await(struct gate *g, uint32_t num_ranks);
 /* Ends all connections, and new ones at once. */
 void gate_shut(struct gate *g);
+/* Nothing goes through, heartbeats neither, and nobody notices but by that. */
+void gate_freeze(struct gate *g, bool is_frozen);
 /* No limits any more. */
 void gate_open(struct gate *g);
 

@@ -147,7 +147,7 @@ static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct 
 #define JOB_FAMILIES(F)                                                                                          \
   F("job_world_size", "gauge", "Ranks that the job has when all are in.", job->is.world_size)                    \
   F("job_ranks_present", "gauge", "Ranks with a control connection.", job->is.num_present)                       \
-  F("job_ranks_late", "gauge", "Ranks that are alive but have not called what others have.", job->is.num_late)   \
+  F("job_ranks_late", "gauge", "Ranks that have not called what others have, or are silent.", job->is.num_late)   \
   F("job_ranks_departed", "gauge", "Ranks that left or were lost.", job->is.num_departed)                        \
   F("job_operations_called_total", "counter", "Operations that the rank that is ahead has called.",              \
     job->is.submitted)                                                                                           \
@@ -237,7 +237,7 @@ static void put_tenants(const struct writer *w) {
 /* --- ranks --- */
 
 #define RANK_FAMILIES(F)                                                                                       \
-  F("rank_late_seconds", "gauge", "How long others have waited for the rank to call; 0: it is not late.",      \
+  F("rank_late_seconds", "gauge", "How long others have waited for the rank, or it was silent; 0: it is not late.",    \
     rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)                                                \
   F("rank_operations_called_total", "counter", "Operations that the rank has called.", rank->member.submitted) \
   F("rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",  \

@@ -70,6 +70,7 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   put_text(object, "state", sml_rank_state(job, m));
   put_age(object, "since_s", s, m->since_ns);
   if (m->is_gone) return object;
+  json_object_set_new(object, "silent", json_boolean(m->is_silent));
   put_age(object, "heard_s", s, m->heard_ns);
   put(object, "operations_called", m->submitted);
   put(object, "operations_completed", m->completed);
