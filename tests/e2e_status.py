@@ -192,6 +192,23 @@ def test_late_and_lost_ranks():
             assert re.search(r"^job thin: rank 1 \(127.0.0.1\) was lost [\d.]+ s ago$", out, re.MULTILINE), (code, out, err)
 
 
+def test_silent_ranks():
+    """Nothing is heard of a rank, and its lease is long: late, and said to be silent, in the log, too."""
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, "mute", 2, lease_s=60) as members:
+        with beating([members[0]], [0]):
+            e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 3, "a rank is late")
+            code, out, err = run("status", daemon.address, "--interval", "0")
+            rank = status_json(daemon.address, expected=3)["jobs"][0]["ranks"][1]
+            e2e.wait_until(lambda: "rank 1 (127.0.0.1) has been silent for" in daemon.text(), "the log says it")
+        assert rank["state"] == "late" and rank["silent"] and rank["heard_s"] >= 2 and rank["since_s"] >= 2, rank
+        assert re.search(r"^job mute: rank 1 \(127.0.0.1\) is late for [\d.]+ s: it is silent \(stopped, or cut off\); it has "
+                         r"called 0 operations, others 0$", out, re.MULTILINE), (code, out, err)
+        assert "rank_late" in daemon.text(), daemon.text()
+        with beating(members, [0, 0]):
+            e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 0, "nobody is late")
+            e2e.wait_until(lambda: "rank 1 (127.0.0.1) is heard again after" in daemon.text(), "it is heard")
+
+
 def test_tenants_see_their_own():
     with tempfile.TemporaryDirectory() as folder:
         files = {}
