@@ -175,10 +175,9 @@ static void test_longest_lease_and_wait(void **state) {
 static void test_full_job_table(void **state) {
   (void)state;
   begin();
-  free(w.r);
   struct sml_registry_options options = w.options;
   options.max_connections = SML_REGISTRY_MAX_JOBS + 1;
-  void *mem = calloc(1, sml_registry_memsize(&options));
+  void *mem = take_zeros(sml_registry_memsize(&options));
   assert_non_null(mem);
   w.r = sml_registry_init(mem, &options);
   for (uint32_t c = 0; c <= SML_REGISTRY_MAX_JOBS; c++) {

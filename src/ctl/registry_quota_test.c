@@ -193,10 +193,9 @@ static void test_key_changed_while_joining(void **state) {
   (void)state;
   struct sml_registry_options options = defaults();
   begin_with(options);
-  free(w.r);
   options = w.options;
   options.find_key = find_changed_key;
-  w.r = sml_registry_init(calloc(1, sml_registry_memsize(&options)), &options);
+  w.r = sml_registry_init(take_zeros(sml_registry_memsize(&options)), &options);
   changed_key = w.worker_key = key_a;
   opened(0);
   join(0, "x", 0, 2);
