@@ -11,6 +11,7 @@ import time
 
 import e2e
 import peer
+import real
 import tap
 
 IS_SANITIZED = e2e.PATIENCE > 1  # whose memory says nothing
@@ -149,6 +150,54 @@ def test_strangers_are_warned_of():
         with e2e.Daemon("--listen", listen, *more) as daemon:
             e2e.wait_until(lambda: "most_mib" in daemon.text(), "the daemon is ready")
             assert ("open_to_strangers" in daemon.text()) == is_warned, daemon.text()
+
+
+def evict(*arguments, **env):
+    done = subprocess.run([e2e.SWITCHML, "evict", *arguments], capture_output=True, text=True, check=False,
+                          env=e2e.environment(**env), timeout=30 * e2e.PATIENCE)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_job_is_ended_by_hand():
+    with e2e.Daemon() as daemon, real.job(daemon.address, 2, MEMBER_JOB="stuck", MEMBER_PAUSE_US=5000) as members:
+        for member in members:
+            member.wait_for("working")
+        status, said = evict("other", daemon.address)
+        assert status == 4 and "there is no job 'other'" in said, (status, said)
+        status, said = evict("stuck", daemon.address, "--reason", "it holds all slots")
+        assert status == 0 and "ended 1 job 'stuck' of 2 ranks" in said, (status, said)
+        for member in members:
+            _, code, _, detail = member.error()
+            assert code == -14 and detail.startswith(
+                "job 'stuck' was ended by hand at the aggregator, from 127.0.0.1: it holds all slots"), detail
+        assert "job_aborted" in daemon.text(), daemon.text()
+        assert evict()[0] == 2 and evict("stuck")[0] == 1 and evict("stuck", "127.0.0.1:1")[0] == 1
+
+
+def test_with_keys_a_job_is_ended_by_its_key():
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/keys", "".join(f"{name} {key.hex()}\n" for name, key in KEYS.items()))
+        write(f"{folder}/conf", f"key-file = {folder}/keys\nend-withdrawn = yes\n")
+        red = {"SWITCHML_KEY_FILE": f"{folder}/keys", "SWITCHML_KEY_NAME": "red"}
+        with e2e.Daemon("--config", f"{folder}/conf") as daemon:
+            with real.job(daemon.address, 2, MEMBER_JOB="job", MEMBER_PAUSE_US=5000, **red) as members:
+                for member in members:
+                    member.wait_for("working")
+                assert evict("job", daemon.address)[0] == 1 # on its own machine, but without a key
+                assert evict("job", daemon.address, **{**red, "SWITCHML_KEY_NAME": "blue"})[0] == 4
+                assert evict("job", daemon.address, **red)[0] == 0
+                for member in members:
+                    assert member.error()[1] == -14
+            write(f"{folder}/mine", f"red {KEYS['red'].hex()}\n")
+            red["SWITCHML_KEY_FILE"] = f"{folder}/mine"
+            with real.job(daemon.address, 2, MEMBER_JOB="job", MEMBER_PAUSE_US=5000, **red) as members:
+                for member in members:
+                    member.wait_for("working")
+                write(f"{folder}/keys", f"blue {KEYS['blue'].hex()}\n")
+                daemon.process.send_signal(signal.SIGHUP)
+                for member in members:
+                    _, code, _, detail = member.error()
+                    assert code == -19 and detail.startswith("key 'red' of job 'job' was withdrawn"), (code, detail)
 
 
 def test_half_of_a_job_goes_at_once():

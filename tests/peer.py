@@ -16,7 +16,8 @@ CTL_VERSION = 3
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4, "NARROW": 128}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
-            "GOODBYE": 9, "REFUSE": 10, "CHALLENGE": 11, "AUTH": 12, "STATUS": 13, "STATUS_PART": 14, "ASK": 15, "REPORT": 16}
+            "GOODBYE": 9, "REFUSE": 10, "CHALLENGE": 11, "AUTH": 12, "STATUS": 13, "STATUS_PART": 14, "ASK": 15, "REPORT": 16,
+            "EVICT": 17, "EVICTED": 18}
 STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST": -11, "AGGREGATOR_LOST": -12,
             "MISMATCH": -13, "ABORTED": -14, "PROTOCOL": -17, "INTEGRITY": -18, "KEY": -19}
 # H, I, Q: unsigned of 16, 32, 64 bits; i: signed; s: string; H* and H+: as many as the field before says
@@ -39,6 +40,8 @@ BODIES = {
     "STATUS_PART": "total_bytes:I offset_bytes:I text:s",
     "ASK": "",
     "REPORT": "num_ranks:I ranks:H* detail:s",
+    "EVICT": "job_name:s detail:s",
+    "EVICTED": "num_jobs:I num_ranks:I",
 }
 
 

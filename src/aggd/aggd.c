@@ -105,6 +105,7 @@ static const struct {
     [SML_NOTE_HOST_LIMITED] = {"host_limited", true}, [SML_NOTE_STATUS_REFUSED] = {"status_refused", true},
     [SML_NOTE_RANK_LATE] = {"rank_late", true},       [SML_NOTE_RANK_CALLED] = {"rank_called", true},
     [SML_NOTE_EPOCH_RENEWED] = {"epoch_renewed", false}, [SML_NOTE_NO_MULTICAST] = {"no_multicast", true},
+    [SML_NOTE_EVICT_REFUSED] = {"evict_refused", true},
     [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},   [SML_NOTE_JOB_ENDED] = {"job_ended", false},
 };
 
@@ -466,11 +467,19 @@ static void say_goodbye(struct sml_aggd *a) {
   }
 }
 
+static void end_withdrawn(struct sml_aggd *a) {
+  /* Pairs with sml_aggd_end_withdrawn. */
+  if (!atomic_exchange_explicit(&a->should_end_withdrawn, false, memory_order_acquire)) return;
+  while (sml_registry_on_withdrawn(a->registry)) drain_effects(a);
+  report_broken(a);
+}
+
 void *sml_aggd_run(void *argument) {
   struct sml_aggd *a = argument;
   while (!atomic_load_explicit(&a->should_stop, memory_order_acquire)) { /* pairs with sml_aggd_stop */
     take_input(a, next_deadline(a));
     run_timers(a);
+    end_withdrawn(a);
     if (!a->options.is_hosted) continue;
     atomic_store_explicit(&a->lowest_completed, sml_registry_lowest_completed(a->registry), memory_order_relaxed);
   }

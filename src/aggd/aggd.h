@@ -89,6 +89,8 @@ int sml_aggd_start(const struct sml_aggd_options *options, struct sml_aggd **agg
  * started anew; nothing was changed. */
 int sml_aggd_set_tenants(struct sml_aggd *aggd, const struct sml_key_entry *keys, uint32_t num_keys,
                          const struct sml_tenant *tenants, uint32_t num_tenants);
+/* Ends jobs whose keys are not there any more, soon. Any thread. */
+void sml_aggd_end_withdrawn(struct sml_aggd *aggd);
 /* Likewise, other networks; connections that are there stay. 0; -ENOMEM. */
 int sml_aggd_set_networks(struct sml_aggd *aggd, const struct sml_network *networks, uint32_t num_networks);
 /* What the service needs at most, whoever asks for whatever, by its options (aggd/memory.c). It must be started. */
@@ -113,7 +115,8 @@ uint16_t sml_aggd_data_port(const struct sml_aggd *aggd, uint32_t lane);
 bool sml_aggd_collect_trace(struct sml_aggd *aggd, struct sml_trace_dump *dump);
 /* "STALE_PHASE=3 BAD_CRC=1": dropped packets by reason, "" if none. Any thread. */
 void sml_aggd_describe_drops(const struct sml_aggd *aggd, char *text, size_t text_bytes);
-/* What it does now (aggd/snapshot.h), at most 100 ms old; to be released. Any thread; NULL: out of memory, or no answer
+/* What it does now (aggd/snapshot.h), at most 100 ms old, or ten times what it takes
+ * to make; to be released. Any thread; NULL: out of memory, or no answer
  * within a second. */
 struct sml_snapshot *sml_aggd_snapshot(struct sml_aggd *aggd);
 

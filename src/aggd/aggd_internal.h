@@ -64,7 +64,7 @@ struct sml_aggd {
   struct sml_answers answers;
   pthread_t thread;
   bool is_running;
-  _Atomic bool should_stop;
+  _Atomic bool should_stop, should_end_withdrawn;
   _Atomic uint64_t lowest_completed;
 };
 

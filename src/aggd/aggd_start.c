@@ -239,6 +239,12 @@ int sml_aggd_set_tenants(struct sml_aggd *a, const struct sml_key_entry *keys, u
   return sml_tenants_set(&a->tenants, keys, num_keys, tenants, num_tenants) ? 0 : -ENOMEM;
 }
 
+void sml_aggd_end_withdrawn(struct sml_aggd *a) {
+  const uint64_t one = 1;
+  atomic_store_explicit(&a->should_end_withdrawn, true, memory_order_release); /* pairs with sml_aggd_run */
+  while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
+}
+
 int sml_aggd_set_networks(struct sml_aggd *a, const struct sml_network *networks, uint32_t num_networks) {
   return sml_tenants_set_networks(&a->tenants, networks, num_networks) ? 0 : -ENOMEM;
 }

@@ -152,6 +152,7 @@ static enum sml_happening happening_of(enum sml_note note) {
     case SML_NOTE_RANK_CALLED:
     case SML_NOTE_EPOCH_RENEWED:
     case SML_NOTE_STATUS_REFUSED:
+    case SML_NOTE_EVICT_REFUSED:
     case SML_NOTE_HOST_LIMITED:
     case SML_NOTE_NO_MULTICAST:
       break;

@@ -27,6 +27,7 @@ void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note
       [SML_NOTE_JOB_ENDED] = SML_TRACE_JOB_ENDED,       [SML_NOTE_RANK_LATE] = SML_TRACE_RANK_DELAYED,
       [SML_NOTE_RANK_CALLED] = SML_TRACE_RANK_CALLED,   [SML_NOTE_EPOCH_RENEWED] = SML_TRACE_EPOCH_RENEWED,
       [SML_NOTE_STATUS_REFUSED] = SML_TRACE_STATUS_REFUSED,
+      [SML_NOTE_EVICT_REFUSED] = SML_TRACE_STATUS_REFUSED, /* who asked is no operator, either */
       [SML_NOTE_NO_MULTICAST] = SML_TRACE_MULTICAST_REFUSED};
   _Static_assert(SML_ARRAY_LEN(events) == SML_NUM_NOTES, "each note has its event");
   const bool has_job = note->job_name != NULL && note->job_name[0] != 0;

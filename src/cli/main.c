@@ -8,6 +8,7 @@
 #include "cli/bench.h"
 #include "cli/conform.h"
 #include "cli/doctor.h"
+#include "cli/evict.h"
 #include "cli/genkey.h"
 #include "cli/status.h"
 #include "cli/trace.h"
@@ -29,12 +30,13 @@ static const struct command {
 } commands[] = {{"bench", run_bench},
                 {"conform", sml_conform_run},
                 {"doctor", sml_doctor_run},
+                {"evict", sml_evict_run},
                 {"genkey", sml_genkey_run},
                 {"status", sml_status_run},
                 {"top", sml_top_run},
                 {"trace", sml_trace_main}};
 static char help_option[] = "--help";
-#define COMMAND_NAMES "bench, conform, doctor, genkey, status, top, trace"
+#define COMMAND_NAMES "bench, conform, doctor, evict, genkey, status, top, trace"
 
 struct command_line {
   const struct command *command;
@@ -48,6 +50,7 @@ static const char doc[] =
     "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks\n"
     "  conform  does an aggregator answer each packet as the protocol says?\n"
     "  doctor   what keeps this host from summing, or makes it slow\n"
+    "  evict    end a job by hand\n"
     "  genkey   make a key, for a key file\n"
     "  status   what an aggregator does, and who is late or lost\n"
     "  top      the same, again each second\n"

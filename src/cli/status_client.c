@@ -54,16 +54,19 @@ static bool ask(struct sml_exchange *x, const struct sml_status_source *source, 
   return sml_exchange_say(x, &m);
 }
 
+bool sml_status_prove(struct sml_exchange *x, const struct sml_status_source *source) {
+  uint64_t nonce[2];
+  if (getrandom(nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce)
+    return sml_exchange_fail(x, SML_TROUBLE_SYSTEM, "cannot draw random numbers");
+  return ask(x, source, 0, nonce) && sml_exchange_hear(x, source->key_name) &&
+         sml_exchange_prove(x, &source->key, source->key_name, nonce);
+}
+
 /* To the first STATUS_PART, past the challenge if there is a key. */
 static bool begin(struct sml_exchange *x, const struct sml_status_source *source) {
-  uint64_t nonce[2] = {0};
-  const char *key_name = source->key_name;
-  if (key_name[0] && getrandom(nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce)
-    return sml_exchange_fail(x, SML_TROUBLE_SYSTEM, "cannot draw random numbers");
-  if (!ask(x, source, 0, nonce) || !sml_exchange_hear(x, key_name)) return false;
-  if (!key_name[0]) return true;
-  return sml_exchange_prove(x, &source->key, key_name, nonce) && ask(x, source, 0, nonce) &&
-         sml_exchange_hear(x, key_name);
+  const uint64_t nonce[2] = {0};
+  if (source->key_name[0] && !sml_status_prove(x, source)) return false;
+  return ask(x, source, 0, nonce) && sml_exchange_hear(x, source->key_name);
 }
 
 /* The whole text, malloc'd and terminated. */

@@ -20,6 +20,8 @@ bool sml_status_source_open(struct sml_status_source *source, const char *addres
                             size_t error_bytes);
 /* The key alone; true: it is set, or none is named. */
 bool sml_status_read_key(struct sml_status_source *source, char *error, size_t error_bytes);
+/* On an open exchange, first: proves the source's key. */
+bool sml_status_prove(struct sml_exchange *x, const struct sml_status_source *source);
 /* NULL: x says what the trouble is. Takes at most patience_ns. */
 json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_source *source, uint64_t patience_ns);
 /* NULL: error has a sentence. Takes at most 5 s. */

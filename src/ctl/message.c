@@ -270,6 +270,14 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
     case SML_CTL_REPORT:
       walk_report(w, &m->u.report);
       break;
+    case SML_CTL_EVICT:
+      walk_name(w, m->u.evict.job_name, SML_JOB_NAME_BYTES, false);
+      walk_detail(w, m->u.evict.detail);
+      break;
+    case SML_CTL_EVICTED:
+      walk_u32(w, &m->u.evicted.num_jobs, 1, UINT32_MAX);
+      walk_u32(w, &m->u.evicted.num_ranks, 0, UINT32_MAX);
+      break;
     case SML_CTL_REFUSE:
       walk_status(w, &m->u.refuse.status);
       walk_detail(w, m->u.refuse.detail);

@@ -21,6 +21,9 @@
  * In place of all that, who only wants to know what the daemon does:
  *         anybody STATUS     first, or after AUTH; with a key's name it is challenged as a JOIN is
  *         daemon  STATUS_PART  a part of the status, from the byte that STATUS names
+ * and whoever may end jobs that are not his own:
+ *         operator EVICT     first, from the daemon's own machine, or after STATUS and AUTH, as who has the job's key
+ *         daemon  EVICTED    it is ended (or REFUSE); the daemon closes
  * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
  * big-endian, fields in the order of the structs below, strings as length:16 + bytes. The header, and
  * all of REFUSE, are the same in every version, so that a refusal can be read across versions. */
@@ -83,8 +86,9 @@ enum sml_ctl_kind {
   SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
   SML_CTL_EPOCH, SML_CTL_ABORT, SML_CTL_RANK_GONE, SML_CTL_GOODBYE, SML_CTL_REFUSE,
   SML_CTL_CHALLENGE, SML_CTL_AUTH, SML_CTL_STATUS, SML_CTL_STATUS_PART, SML_CTL_ASK, SML_CTL_REPORT,
+  SML_CTL_EVICT, SML_CTL_EVICTED,
 };
-#define SML_CTL_LAST_KIND SML_CTL_REPORT
+#define SML_CTL_LAST_KIND SML_CTL_EVICTED
 #define SML_STATUS_PART_BYTES 8192u
 
 struct sml_ctl_join {
@@ -192,6 +196,12 @@ struct sml_ctl_report {
   char detail[SML_DETAIL_BYTES]; /* who, since when, and what the slots hold */
 };
 
+struct sml_ctl_evict {
+  char job_name[SML_JOB_NAME_BYTES];
+  char detail[SML_DETAIL_BYTES]; /* why, for its ranks; may be empty */
+};
+struct sml_ctl_evicted { uint32_t num_jobs, num_ranks; };
+
 struct sml_ctl_message {
   enum sml_ctl_kind kind;
   union {
@@ -208,6 +218,8 @@ struct sml_ctl_message {
     struct sml_ctl_status status;
     struct sml_ctl_status_part status_part;
     struct sml_ctl_report report;
+    struct sml_ctl_evict evict;
+    struct sml_ctl_evicted evicted;
   } u;
 };
 

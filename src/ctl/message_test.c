@@ -21,6 +21,10 @@ static struct sml_ctl_message sample_of_questions(enum sml_ctl_kind kind) {
   } else if (kind == SML_CTL_STATUS_PART) {
     m.u.status_part = (struct sml_ctl_status_part){
         .total_bytes = 70000, .offset_bytes = 69000, .num_bytes = 7, .text = {'{', '"', 0, '"', ':', '\n', '}'}};
+  } else if (kind == SML_CTL_EVICT) {
+    m.u.evict = (struct sml_ctl_evict){"job", "it holds all slots"};
+  } else if (kind == SML_CTL_EVICTED) {
+    m.u.evicted = (struct sml_ctl_evicted){1, 0};
   } else {
     m.u.report = (struct sml_ctl_report){.num_ranks = 2, .ranks = {0, 4095}, .detail = "rank 0 has not called"};
   }
@@ -84,9 +88,7 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
     case SML_CTL_AUTH:
     case SML_CTL_ASK:
       break;
-    case SML_CTL_STATUS:
-    case SML_CTL_STATUS_PART:
-    case SML_CTL_REPORT:
+    default:
       return sample_of_questions(kind);
     case SML_CTL_REFUSE:
       m.u.refuse = (struct sml_ctl_refuse){SML_ERR_KEY, "no"};

@@ -260,7 +260,8 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
 
 static const char *const kind_names[] = {"",      "JOIN",  "WELCOME",   "PROBED",  "START", "HEARTBEAT",
                                          "EPOCH", "ABORT", "RANK_GONE", "GOODBYE", "REFUSE",
-                                         "CHALLENGE", "AUTH", "STATUS", "STATUS_PART", "ASK", "REPORT"};
+                                         "CHALLENGE", "AUTH", "STATUS", "STATUS_PART", "ASK", "REPORT",
+                                         "EVICT", "EVICTED"};
 
 /* Ranks that keep inputs learn soon that they need not any more, but not of each operation. */
 static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t completed, uint64_t now_ns) {
@@ -342,6 +343,8 @@ void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct
     sml_registry_challenge(r, conn, &message->u.join, now_ns);
   } else if (message->kind == SML_CTL_STATUS && c->state != SML_CONN_CHALLENGED) {
     sml_registry_show(r, conn, &message->u.status);
+  } else if (message->kind == SML_CTL_EVICT && c->state != SML_CONN_CHALLENGED) {
+    sml_registry_evict(r, conn, &message->u.evict);
   } else if (c->state == SML_CONN_CHALLENGED && message->kind == SML_CTL_AUTH) {
     sml_registry_take_auth(r, conn, now_ns);
   } else {

@@ -103,6 +103,7 @@ enum sml_note {
   SML_NOTE_EPOCH_RENEWED,
   SML_NOTE_STATUS_REFUSED,
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
+  SML_NOTE_EVICT_REFUSED,
   SML_NOTE_NO_MULTICAST, /* of a job that could have had it: who does not hear, at its start or later */
 };
 #define SML_NUM_NOTES (SML_NOTE_NO_MULTICAST + 1)
@@ -152,6 +153,9 @@ void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, 
 void sml_registry_on_deaf(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 /* OPEN_JOB, EXPECT_HELLO or START_JOB could not be carried out: no memory, or (not NULL) as a switch says. */
 void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch, const char *why);
+/* Keys may have been withdrawn: ends a job whose key is not there any more, or another one under its name; or closes a
+ * connection that was challenged for it. False: there is none; call again until then. */
+bool sml_registry_on_withdrawn(struct sml_registry *r);
 /* Ends everything: the daemon goes. */
 void sml_registry_on_stop(struct sml_registry *r);
 

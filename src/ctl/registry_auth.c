@@ -65,7 +65,7 @@ static void refuse_status(struct sml_registry *r, uint32_t conn, const char *tex
   sml_registry_forget(r, conn);
 }
 
-static bool is_loopback(const char *host) {
+bool sml_registry_is_loopback(const char *host) {
   return strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0 || strncmp(host, "[::ffff:127.", 12) == 0;
 }
 
@@ -85,7 +85,7 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
     challenge(r, conn, status->key_name, status->nonce);
     return;
   }
-  if (c->state == SML_CONN_UNJOINED && is_keyed && !is_loopback(c->host)) {
+  if (c->state == SML_CONN_UNJOINED && is_keyed && !sml_registry_is_loopback(c->host)) {
     refuse_status(r, conn, "the aggregator shows its status to who has a key of its --key-file only: name yours with "
                            "SWITCHML_KEY_FILE");
     return;

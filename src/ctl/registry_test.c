@@ -380,6 +380,8 @@ static void test_messages_out_of_place(void **state) {
       EXPECT(is_keyed ? "c0<REFUSE -19; c0 close; " : "c0 show '' from 0; ");
     } else if (kind == SML_CTL_GOODBYE) {
       EXPECT("c0 close; ");
+    } else if (kind == SML_CTL_EVICT) { /* registry_evict_test.c */
+      EXPECT(is_keyed ? "c0<REFUSE -19; c0 close; " : "c0<REFUSE -7; c0 close; ");
     } else {
       EXPECT("c0<REFUSE -17; c0 close; ");
     }

@@ -199,6 +199,9 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
     case SML_CTL_CHALLENGE:
       LINE("c%u<CHALLENGE; ", conn);
       break;
+    case SML_CTL_EVICTED:
+      LINE("c%u<EVICTED %u %u; ", conn, m->u.evicted.num_jobs, m->u.evicted.num_ranks);
+      break;
     case SML_CTL_REFUSE:
       LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status);
       break;

@@ -278,6 +278,7 @@ static void use_settings(struct daemon *d, const struct sml_settings *now) {
                                    : "keys in place of none, or none in place of keys, need a restart");
     return;
   }
+  if (now->ends_withdrawn) sml_aggd_end_withdrawn(d->aggd);
   use_log_settings(now);
   sml_settings_warn(now);
   sml_settings_compare(&d->settings, now, others, sizeof others);

@@ -27,6 +27,7 @@ enum option_key {
   KEY_PORT_FILE,
   KEY_KEY_FILE,
   KEY_ALLOW,
+  KEY_END_WITHDRAWN,
   KEY_MAX_PER_HOST,
   KEY_MAX_LEASE,
   KEY_MAX_DATAGRAM,
@@ -80,6 +81,9 @@ static const struct argp_option option_table[] = {
     {"key-file", KEY_KEY_FILE, "FILE", 0,
      "Take ranks only that have a key of this file; their control connections and datagrams are "
      "authenticated. Default: any rank, no authentication",
+     0},
+    {"end-withdrawn", KEY_END_WITHDRAWN, NULL, 0,
+     "When SIGHUP finds a key gone, or another one under its name, end the jobs that run with it. Default: they go on",
      0},
     {"allow", KEY_ALLOW, "NETWORK", 0,
      "Take control connections from there only, as in 10.1.0.0/16, 2001:db8::/32 or 192.0.2.7; may stand several "
@@ -203,7 +207,8 @@ bool sml_option_is_list(uint32_t number) {
 
 bool sml_option_is_live(uint32_t number) {
   const int key = option_table[number].key;
-  return key == KEY_LOG_LEVEL || key == KEY_LOG_FORMAT || key == KEY_KEY_FILE || key == KEY_ALLOW;
+  return key == KEY_LOG_LEVEL || key == KEY_LOG_FORMAT || key == KEY_KEY_FILE || key == KEY_ALLOW ||
+         key == KEY_END_WITHDRAWN;
 }
 
 uint32_t sml_option_find(const char *name, const char **nearest) {
@@ -298,6 +303,9 @@ static bool take_text(int key, const char *text, struct sml_settings *s, const s
     case KEY_NO_OFFLOAD:
       s->aggd.no_offload = strcmp(text, "yes") == 0;
       return expect(s->aggd.no_offload || strcmp(text, "no") == 0, text, no_yes, why);
+    case KEY_END_WITHDRAWN:
+      s->ends_withdrawn = strcmp(text, "yes") == 0;
+      return expect(s->ends_withdrawn || strcmp(text, "no") == 0, text, no_yes, why);
     case KEY_POLL:
       return expect(sml_poll_parse(text, &s->aggd.poll), text, "not auto, busy or block", why);
     case KEY_CPUS:

@@ -31,6 +31,7 @@ struct sml_settings {
   struct sml_addr switch_addr;            /* of switch_runtime, if it is an address */
   uint32_t switch_cpu_port;
   bool is_check; /* --check-config */
+  bool ends_withdrawn;
   const char *allow;
   struct sml_network *networks; /* that it names */
   struct sml_addr http_addr;

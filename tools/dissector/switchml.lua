@@ -200,7 +200,8 @@ local MAX_BODY_BYTES = 65536
 local message_kinds = {
   [1] = "JOIN", [2] = "WELCOME", [3] = "PROBED", [4] = "START", [5] = "HEARTBEAT", [6] = "EPOCH", [7] = "ABORT",
   [8] = "RANK_GONE", [9] = "GOODBYE", [10] = "REFUSE", [11] = "CHALLENGE", [12] = "AUTH", [13] = "STATUS",
-  [14] = "STATUS_PART", [15] = "ASK", [16] = "REPORT"
+  [14] = "STATUS_PART", [15] = "ASK", [16] = "REPORT",
+  [17] = "EVICT", [18] = "EVICTED"
 }
 
 local c = Proto("switchml_control", "SwitchML control")
@@ -257,6 +258,10 @@ local bodies = {
   [15] = {},
   -- REPORT
   [16] = {{"ranks", 32}, {"rank", 16, "ranks"}, {"detail", "text"}},
+  -- EVICT
+  [17] = {{"job", "text"}, {"detail", "text"}},
+  -- EVICTED
+  [18] = {{"jobs", 32}, {"ranks", 32}},
 }
 
 local function add_field(tree, body, at, name, bits)
