@@ -9,6 +9,7 @@
 #include "switchml/switchml.h"
 
 #define FRESH_NS (100 * SML_NS_PER_MS)
+#define FRESH_TIMES 10u /* what it took to make */
 #define ANSWER_NS (1 * SML_NS_PER_S)
 
 void sml_answers_init(struct sml_answers *a) {
@@ -31,7 +32,8 @@ void sml_answers_destroy(struct sml_answers *a) {
 
 static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_ns) {
   struct sml_snapshot *s = a->snapshot;
-  if (s && now_ns - s->taken_ns < FRESH_NS) return s;
+  if (s && now_ns - s->taken_ns < a->fresh_ns) return s;
+  const uint64_t begin_ns = sml_clock_ns();
   sml_snapshot_release(s);
   s = a->snapshot = sml_snapshot_take(a->registry, a->lanes, &a->history, now_ns);
   if (!s) return NULL;
@@ -39,6 +41,7 @@ static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_
     sml_snapshot_release(s);
     return a->snapshot = NULL;
   }
+  a->fresh_ns = sml_max_u64(FRESH_NS, FRESH_TIMES * (sml_clock_ns() - begin_ns));
   s->started_ns = a->started_ns;
   sml_addr_format(&a->addr, s->address, sizeof s->address);
   s->is_keyed = a->options->num_keys > 0;

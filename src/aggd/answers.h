@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the service tells people about itself: the status as a text for connections that ask for it, a report
  * for ranks that wait, snapshots for other threads of the process. Nothing is made more often than each 100
- * ms. */
+ * ms, and what takes long less often, so that who asks costs the others a tenth of the thread at most. */
 #ifndef SML_AGGD_ANSWERS_H
 #define SML_AGGD_ANSWERS_H
 
@@ -24,6 +24,7 @@ struct sml_answers {
   struct sml_history history;
   struct sml_shown shown;
   struct sml_snapshot *snapshot; /* the latest; NULL: none yet */
+  uint64_t fresh_ns;             /* how long it is fresh: longer if it took long to make */
   struct sml_ctl_message report; /* the latest */
   uint16_t report_job;           /* of this, and its epoch */
   uint32_t report_epoch;

@@ -46,8 +46,9 @@ struct lane_command {
   struct sml_aggregator *aggregator; /* START, CLOSE: the old one, out */
   void *memory;                      /* START: of the new one */
   struct sml_aggregator_options options;
-  struct sml_job_look *look;     /* LOOK at a job, or else */
-  struct sml_netio_stats *stats; /* LOOK at the port; the caller's, like look */
+  const struct sml_lane_look *looks; /* LOOK at jobs, or (num_looks 0) */
+  uint32_t num_looks, lane;
+  struct sml_netio_stats *stats; /* LOOK at the port; the caller's, like looks */
   const struct sml_netio *io;
   struct sml_place *places; /* START_ELSEWHERE, out */
   bool is_done_well;
@@ -156,8 +157,11 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->aggregator = sml_aggregator_engine_close_job(engine, c->job);
       break;
     case VERB_LOOK:
-      if (c->look) sml_aggregator_engine_look(engine, c->job, c->look);
-      else *c->stats = c->io->stats;
+      for (uint32_t i = 0; i < c->num_looks; i++) {
+        c->looks[i].look->lane = c->lane;
+        sml_aggregator_engine_look(engine, c->looks[i].job, c->looks[i].look);
+      }
+      if (c->num_looks == 0) *c->stats = c->io->stats;
       break;
   }
   sem_post(&c->done);
@@ -315,15 +319,14 @@ void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job) {
   }
 }
 
-/* One lane after the other: they add to the same look. */
-void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look) {
+/* One lane after the other: they add to the same looks. */
+void sml_lanes_look(struct sml_lanes *lanes, const struct sml_lane_look *looks, uint32_t num_looks) {
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
     struct lane *lane = &lanes->lanes[l];
-    if (!sml_bit_test(lane->open_jobs, job)) continue;
     lane->command.verb = VERB_LOOK;
-    lane->command.job = job;
-    lane->command.look = look;
-    look->lane = l;
+    lane->command.looks = looks;
+    lane->command.num_looks = num_looks;
+    lane->command.lane = l;
     post(lane);
     await(lane);
   }
@@ -392,7 +395,7 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_
   sml_aggregator_engine_drops(lane->engine, num_drops);
   for (uint32_t d = 0; lanes->dataplane && d < SML_NUM_DROPS; d++) num_drops[d] += lanes->counts[d];
   lane->command.verb = VERB_LOOK;
-  lane->command.look = NULL;
+  lane->command.num_looks = 0;
   lane->command.stats = stats_out;
   lane->command.io = lane->io;
   post(lane);

@@ -41,8 +41,12 @@ void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, const uint64_t *ran
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 
 uint32_t sml_lanes_count(const struct sml_lanes *lanes);
-/* For people who ask: adds every lane's figures of a job to the look. */
-void sml_lanes_look(struct sml_lanes *lanes, uint16_t job, struct sml_job_look *look);
+/* For people who ask: adds every lane's figures of jobs to the looks, in one command a lane. */
+struct sml_lane_look {
+  uint16_t job;
+  struct sml_job_look *look;
+};
+void sml_lanes_look(struct sml_lanes *lanes, const struct sml_lane_look *looks, uint32_t num_looks);
 /* UPDATEs and PROBEs that came from the rank so far, on all lanes; 0 where a switch takes them. Asks no engine. */
 uint64_t sml_lanes_packets(const struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 /* Of a job that a switch sums: what is known of its slots, at most 5 s old. Asks the switch again after 1 s. */

@@ -6,6 +6,9 @@
 
 #include "aggd/lanes.h"
 
+#define MAX_BATCH 64u
+#define BATCH_RANKS 16384u
+
 static struct sml_snapshot *make(uint32_t num_jobs, uint32_t num_ranks) {
   struct sml_snapshot *s = calloc(1, sizeof *s);
   if (!s) return NULL;
@@ -27,17 +30,14 @@ void sml_snapshot_release(struct sml_snapshot *s) {
 
 /* --- one job --- */
 
-/* All lanes' figures; ranks: zeroed here. */
-static void look_at_lanes(struct sml_lanes *lanes, uint16_t number, const struct sml_registry_look *is,
-                          struct sml_rank_look *ranks, struct sml_job_look *does) {
+static struct sml_job_look begin_look(const struct sml_registry_look *is, struct sml_rank_look *ranks) {
   memset(ranks, 0, is->world_size * sizeof *ranks);
-  *does = (struct sml_job_look){
+  return (struct sml_job_look){
       .world_size = is->world_size, .num_lanes = sml_max_u32(is->num_lanes, 1), .ranks = ranks};
-  sml_lanes_look(lanes, number, does);
 }
 
-static void take_job(struct sml_snapshot *s, const struct sml_registry *registry, struct sml_lanes *lanes,
-                     uint16_t number, struct sml_rank_look *scratch, uint32_t max_ranks) {
+/* What the registry knows of it. */
+static void take_job(struct sml_snapshot *s, const struct sml_registry *registry, uint16_t number, uint32_t max_ranks) {
   struct sml_job_snapshot *job = &s->jobs[s->num_jobs];
   if (!sml_registry_look(registry, number, s->taken_ns, &job->is)) return;
   struct sml_member_look members[64];
@@ -47,18 +47,43 @@ static void take_job(struct sml_snapshot *s, const struct sml_registry *registry
   job->number = number;
   job->first_rank = s->num_ranks;
   job->num_ranks = sml_registry_look_at_members(registry, number, s->taken_ns, all, room);
-  look_at_lanes(lanes, number, &job->is, scratch, &job->does);
-  sml_lanes_look_at_switch(lanes, number, s->taken_ns, &job->does);
-  job->does.ranks = NULL;
-  for (uint32_t i = 0; i < job->num_ranks; i++) {
-    struct sml_rank_snapshot *rank = &s->ranks[s->num_ranks++];
-    rank->member = all[i];
-    rank->look = scratch[all[i].rank];
-  }
+  for (uint32_t i = 0; i < job->num_ranks; i++) s->ranks[s->num_ranks++].member = all[i];
   for (uint32_t lane = 0; job->is.is_started && lane < job->is.num_lanes; lane++)
     s->lanes[lane].slots_used += job->is.num_slots;
   s->num_jobs++;
   if (all != members) free(all);
+}
+
+/* A command costs a lane's engine a wake-up. A job that runs is looked at by itself, so that no engine is kept for
+ * long; of those that wait many are looked at together: they have no slots, and strangers can have many. */
+static uint32_t count_batch(const struct sml_snapshot *s, uint32_t first, uint32_t room) {
+  uint32_t num = 1, num_ranks = s->jobs[first].is.world_size;
+  if (s->jobs[first].is.is_started) return 1;
+  for (; first + num < s->num_jobs && num < MAX_BATCH; num++) {
+    num_ranks += s->jobs[first + num].is.world_size;
+    if (s->jobs[first + num].is.is_started || num_ranks > room) break;
+  }
+  return num;
+}
+
+/* What lanes, or a switch, know of jobs; scratch: [room] ranks. */
+static void look_at_jobs(struct sml_snapshot *s, struct sml_lanes *lanes, uint32_t first, uint32_t num,
+                         struct sml_rank_look *scratch) {
+  struct sml_lane_look looks[MAX_BATCH];
+  for (uint32_t i = 0; i < num; i++) {
+    struct sml_job_snapshot *job = &s->jobs[first + i];
+    job->does = begin_look(&job->is, scratch);
+    scratch += job->is.world_size;
+    looks[i] = (struct sml_lane_look){job->number, &job->does};
+  }
+  sml_lanes_look(lanes, looks, num);
+  for (uint32_t i = 0; i < num; i++) {
+    struct sml_job_snapshot *job = &s->jobs[first + i];
+    struct sml_rank_snapshot *ranks = &s->ranks[job->first_rank];
+    sml_lanes_look_at_switch(lanes, job->number, s->taken_ns, &job->does);
+    for (uint32_t k = 0; k < job->num_ranks; k++) ranks[k].look = job->does.ranks[ranks[k].member.rank];
+    job->does.ranks = NULL;
+  }
 }
 
 /* --- all --- */
@@ -81,7 +106,8 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
     largest_world = sml_max_u32(largest_world, is.world_size);
   }
   struct sml_snapshot *s = make(num_jobs, num_ranks);
-  struct sml_rank_look *scratch = calloc(largest_world, sizeof *scratch);
+  const uint32_t room = sml_max_u32(largest_world, BATCH_RANKS);
+  struct sml_rank_look *scratch = calloc(room, sizeof *scratch);
   if (!s || !scratch) {
     sml_snapshot_release(s);
     free(scratch);
@@ -97,7 +123,11 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
   for (uint32_t l = 0; l < s->num_lanes; l++)
     sml_lanes_look_at_port(lanes, l, &s->lanes[l].port, &s->lanes[l].io, s->lanes[l].num_drops);
   for (uint32_t j = 0; s->num_jobs < num_jobs && j < SML_REGISTRY_MAX_JOBS; j++)
-    take_job(s, registry, lanes, (uint16_t)j, scratch, num_ranks);
+    take_job(s, registry, (uint16_t)j, num_ranks);
+  for (uint32_t j = 0, num; j < s->num_jobs; j += num) {
+    num = count_batch(s, j, room);
+    look_at_jobs(s, lanes, j, num, scratch);
+  }
   free(scratch);
   return s;
 }
@@ -109,7 +139,8 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
   if (!sml_registry_look(registry, job, now_ns, &is)) return false;
   struct sml_rank_look *scratch = calloc(is.world_size, sizeof *scratch);
   if (!scratch) return false;
-  look_at_lanes(lanes, job, &is, scratch, &does);
+  does = begin_look(&is, scratch);
+  sml_lanes_look(lanes, &(struct sml_lane_look){job, &does}, 1);
   struct sml_waiting_slots slots = {.num_waiting = does.slots_waiting,
                                     .num_contributors = is.num_contributors,
                                     .least_contributions = does.least_contributions,
