@@ -303,6 +303,7 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   pthread_mutex_lock(&job->lock);
+  sml_job_await_dump_locked(job);
   const sml_error error = job->error;
   pthread_mutex_unlock(&job->lock);
   if (error_out != NULL) {

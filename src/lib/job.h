@@ -66,6 +66,7 @@ struct sml_job {
   struct sml_recorder *recorder;
   _Atomic uint16_t trace_numbers[SML_MAX_SHARDS]; /* the aggregators' numbers of the job; the control thread's */
   char *dump_path;          /* the control thread is to write the job's trace there; NULL: no */
+  bool is_dump_due;         /* and is not done with it */
   size_t told_detail_bytes; /* of the error's detail, for the others: without where the trace is */
   enum sml_job_state state;
   sml_error error; /* of the first failure; constant once FAILED */
@@ -117,7 +118,7 @@ struct sml_ctl_abort sml_job_gone_failure(const struct sml_job *job);
 __attribute__((format(printf, 2, 3))) struct sml_ctl_abort sml_job_failure(sml_status status,
                                                                            const char *format, ...);
 /* With job->lock held: the failure as the calling thread's detail. */
-sml_status sml_job_report_locked(const struct sml_job *job);
+sml_status sml_job_report_locked(struct sml_job *job);
 
 /* Lanes of the running job; 0 for world size 1. */
 uint32_t sml_job_num_lanes(const struct sml_job *job);

@@ -28,7 +28,8 @@ struct sml_ctl_abort sml_job_failure(sml_status status, const char *format, ...)
   return failure;
 }
 
-sml_status sml_job_report_locked(const struct sml_job *job) {
+sml_status sml_job_report_locked(struct sml_job *job) {
+  sml_job_await_dump_locked(job);
   return sml_fail(job->error.status, "%s", job->error.detail);
 }
 

@@ -523,9 +523,14 @@ static sml_status load_status(const struct sml_operation *op) {
   return (sml_status)atomic_load_explicit(&op->status, memory_order_acquire); /* pairs with its end */
 }
 
-/* An operation only ever fails with its job, whose error is constant by then. */
+/* An operation only ever fails with its job, whose error is constant by then, but for where the trace is. */
 static sml_status report(const struct sml_operation *op, sml_status status) {
-  return status < 0 ? sml_fail(status, "%s", op->job->error.detail) : status;
+  if (status >= 0) return status;
+  pthread_mutex_lock(&op->job->lock);
+  sml_job_await_dump_locked(op->job);
+  sml_fail(status, "%s", op->job->error.detail);
+  pthread_mutex_unlock(&op->job->lock);
+  return status;
 }
 
 static bool has_ended(const void *operation) {
@@ -577,8 +582,10 @@ sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
   const sml_status status = sml_operation_test(operation);
   if (error_out == NULL || operation == NULL || status == SML_ERR_FORKED) return status;
   const sml_error none = SML_ERROR_INIT;
-  const sml_status copied =
-      sml_error_copy(error_out, status < 0 ? &operation->job->error : &none);
+  pthread_mutex_lock(&operation->job->lock);
+  const sml_error of_job = operation->job->error;
+  pthread_mutex_unlock(&operation->job->lock);
+  const sml_status copied = sml_error_copy(error_out, status < 0 ? &of_job : &none);
   return copied != SML_OK ? copied : status;
 }
 

@@ -11,6 +11,7 @@
 /* Of a process, unasked: jobs that fail over and over must not fill a disk. */
 #define MAX_DUMPS 32u
 #define JOB_EVENTS 4096u
+#define AWAIT_DUMP_NS (1 * SML_NS_PER_S) /* a disk that takes longer: the error comes without where the trace is */
 
 static _Atomic uint32_t num_dumps;
 
@@ -125,10 +126,25 @@ void sml_job_want_dump_locked(struct sml_job *job) {
     job->dump_path = NULL;
     return;
   }
+  job->is_dump_due = true;
+}
+
+void sml_job_await_dump_locked(struct sml_job *job) {
+  const uint64_t deadline_ns = sml_clock_ns() + AWAIT_DUMP_NS;
+  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
+                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  int error = 0;
+  while (job->is_dump_due && error == 0) error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+}
+
+/* What is said is there. */
+static void say_where(struct sml_job *job, const char *path) {
   char note[SML_TRACE_PATH_BYTES + 16];
-  const int note_bytes = snprintf(note, sizeof note, " (trace: %s)", job->dump_path);
+  const int note_bytes = snprintf(note, sizeof note, " (trace: %s)", path);
+  pthread_mutex_lock(&job->lock);
   if (job->told_detail_bytes + (size_t)note_bytes < sizeof job->error.detail)
     memcpy(job->error.detail + job->told_detail_bytes, note, (size_t)note_bytes + 1);
+  pthread_mutex_unlock(&job->lock);
 }
 
 void sml_job_dump_if_wanted(struct sml_job *job) {
@@ -140,11 +156,17 @@ void sml_job_dump_if_wanted(struct sml_job *job) {
   if (path == NULL) return;
   char reason[128];
   snprintf(reason, sizeof reason, "job %s failed: %s", job->name, sml_status_string(status));
-  if (dump_context(job->context, path, reason) == SML_OK)
+  if (dump_context(job->context, path, reason) == SML_OK) {
+    say_where(job, path);
     sml_job_log(job, SML_LIB_LOG_INFO, "trace in %s", path);
-  else
+  } else {
     sml_job_log(job, SML_LIB_LOG_WARN, "no trace: %s", sml_error_detail());
+  }
   free(path);
+  pthread_mutex_lock(&job->lock);
+  job->is_dump_due = false;
+  pthread_cond_broadcast(&job->changed);
+  pthread_mutex_unlock(&job->lock);
 }
 
 sml_status sml_context_dump_trace(sml_context *context, const char *path) {

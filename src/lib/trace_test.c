@@ -277,6 +277,33 @@ static void a_failed_job_leaves_a_trace_where_it_was_told_to(void **state) {
   }
 }
 
+/* While nobody can have written it, the error does not name it; whoever reads the error can open what it names. */
+static void fail_and_look(struct rank *r) {
+  sml_error error = SML_ERROR_INIT;
+  char path[600];
+  const struct sml_ctl_abort failure = sml_job_failure(SML_ERR_ABORTED, "enough");
+  pthread_mutex_lock(&r->job->lock);
+  sml_job_fail_locked(r->job, &failure, true);
+  const bool is_named_early = strstr(r->job->error.detail, "(trace: ") != NULL;
+  pthread_mutex_unlock(&r->job->lock);
+  CHECK(r, !is_named_early);
+  CHECK(r, sml_job_error(r->job, &error) == SML_ERR_ABORTED);
+  const char *note = strstr(error.detail, " (trace: ");
+  CHECK(r, note != NULL, "'%s'", error.detail);
+  snprintf(path, sizeof path, "%.*s", (int)(strlen(note) - 10), note + 9);
+  CHECK(r, access(path, R_OK) == 0, "%s", path);
+}
+
+static void a_trace_is_there_when_the_error_names_it(void **state) {
+  (void)state;
+  struct world w;
+  setenv("SWITCHML_TRACE_DIR", folder, 1);
+  world_init(&w, 2);
+  world_start(&w);
+  world_run(&w, fail_and_look);
+  world_stop(&w);
+}
+
 static void nothing_is_written_unasked(void **state) {
   (void)state;
   struct world w;
@@ -352,6 +379,7 @@ int main(void) {
       cmocka_unit_test_teardown(off_means_none, empty_folder),
       cmocka_unit_test_teardown(both_ends_name_the_late_rank, empty_folder),
       cmocka_unit_test_teardown(a_failed_job_leaves_a_trace_where_it_was_told_to, empty_folder),
+      cmocka_unit_test_teardown(a_trace_is_there_when_the_error_names_it, empty_folder),
       cmocka_unit_test_teardown(nothing_is_written_unasked, empty_folder),
       cmocka_unit_test_teardown(a_trace_that_cannot_be_written_does_no_harm, empty_folder),
       cmocka_unit_test_teardown(an_idle_rank_writes_what_it_captured, empty_folder),
