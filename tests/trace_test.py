@@ -130,6 +130,27 @@ def check_broken(folder, whole):
     trace("--perfetto", odd)
 
 
+def test_a_number_used_again_keeps_its_events_apart():
+    """Each of two jobs, one after the other, has the aggregator's first number."""
+    with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \
+            e2e.Daemon("--trace-dir", folder, "--trace", "all") as daemon:
+        for name in ("idle-carol", "tr"):
+            with real.job(daemon.address, 2, MEMBER_JOB=name, MEMBER_OPERATIONS=3, MEMBER_ELEMENTS=1000) as members:
+                for member in members:
+                    member.wait_for("done")
+            e2e.wait_until(lambda job=name: re.search(rf"job_ended job={job} ", daemon.text()), "the job has ended")
+        daemon.process.send_signal(signal.SIGUSR1)
+        e2e.wait_until(lambda: glob.glob(f"{folder}/switchmld-*.trace"), "the daemon wrote a trace")
+        every = events(*glob.glob(f"{folder}/switchmld-*.trace"))
+        of = {name: events("--job", name, *glob.glob(f"{folder}/switchmld-*.trace")) for name in ("idle-carol", "tr")}
+        for name, mine in of.items():
+            kinds = [e["event"] for e in mine]
+            assert {"job_opened", "rank_joined", "slot_completed", "job_ended"} <= set(kinds), (name, kinds)
+            assert kinds.count("job_opened") == 1 and kinds.count("rank_joined") == 2, (name, kinds)
+        assert of["idle-carol"][-1]["time_ns"] <= of["tr"][0]["time_ns"]
+        assert len(of["idle-carol"]) + len(of["tr"]) == len([e for e in every if "job" in e]), len(every)
+
+
 def test_wrong_usage():
     assert "no file" in trace(status=2)
     assert "no event" in trace("--event", "slot_compleated", "x", status=2)

@@ -13,6 +13,10 @@ struct sml_aggd_trace {
   pthread_mutex_t lock;          /* jobs */
   uint32_t max_jobs;
   struct sml_trace_job *jobs; /* by number: the last one of it, name "" if none */
+  struct sml_trace_job *before; /* that had a number before, the last max_before of them: a ring */
+  bool *has_ended; /* by number; the control thread's */
+  uint32_t max_before;
+  uint64_t num_before; /* ever */
 };
 
 bool sml_aggd_trace_open(struct sml_aggd_trace *trace, const struct sml_recorder_options *options, uint32_t max_jobs);

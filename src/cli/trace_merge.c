@@ -79,13 +79,6 @@ bool sml_trace_merge_range(const struct sml_trace_merge *m, uint64_t *first_ns_o
   return m->first_ns != UINT64_MAX;
 }
 
-/* Numbers are used again: the table's last one of that number. */
-static const struct sml_trace_file_job *find_job(const struct sml_trace_file *file, uint16_t number) {
-  for (uint32_t j = file->num_jobs; j-- > 0;)
-    if (file->jobs[j].number == number) return &file->jobs[j];
-  return NULL;
-}
-
 static bool passes(const struct sml_trace_filter *f, const struct sml_trace_item *item) {
   const struct sml_trace_file_event *e = item->event;
   const bool has_slot = e != NULL && e->slot.num_bytes > 0 && sml_trace_text_is(e->slot, "slot");
@@ -121,7 +114,7 @@ bool sml_trace_merge_next(struct sml_trace_merge *m, const struct sml_trace_filt
                                     .time_ns = c->time_ns};
     sml_trace_read(file, item->origin, c->next, &item->record);
     item->event = item->record.event < file->num_events ? &file->events[item->record.event] : NULL;
-    item->job = find_job(file, item->record.job);
+    item->job = sml_trace_find_job(file, &item->record);
     if (++c->next < item->origin->num_records) c->time_ns = time_at(m, c, c->next);
     else m->heap[0] = m->heap[--m->num_cursors];
     sink(m, 0);

@@ -148,6 +148,7 @@ static void put_header(struct output *o, const struct sml_trace_dump *d, const s
     put(o, d->sources[i].num_records, 4);
     put_text(o, d->sources[i].name);
   }
+  for (uint32_t i = 0; i < d->num_jobs; i++) put(o, d->jobs[i].since_ns, 8);
 }
 
 static void put_record(struct output *o, const struct sml_record *r) {

@@ -7,6 +7,7 @@
  *   num_drops:16    of each reason: its name
  *   num_jobs:16     of each: number:16 epoch:32 rank:32 (of this process; 2^32 - 1: it is the aggregator)  name
  *   num_sources:16  of each: lane:32 (2^32 - 1: none) num_lost:64 num_records:32  name
+ *   of each job: since_ns:64 (monotonic), from when on the number is its: numbers are used again, later jobs come later
  *   the records of the first source, oldest first, then those of the next:
  *   time_ns:64 (monotonic) event:16 job:16 slot:16 rank:16 phase:32 chunk:32 value:64, and perhaps more
  *
@@ -24,7 +25,8 @@
 
 struct sml_trace_job {
   uint16_t number;
-  uint32_t epoch, rank;
+  uint32_t epoch, rank; /* epoch: its first */
+  uint64_t since_ns;
   char name[SML_TRACE_NAME_BYTES];
 };
 

@@ -112,6 +112,45 @@ static void test_what_was_written_is_read(void **state) {
   sml_trace_close(&f);
 }
 
+static const char *name_at(const struct sml_trace_file *f, uint16_t number, uint64_t time_ns, uint64_t epoch) {
+  static char name[32];
+  const struct sml_record r = {
+      .time_ns = time_ns, .job = number, .value = epoch,
+      .event = epoch ? SML_TRACE_JOB_OPENED : SML_TRACE_PENDING_SENT};
+  const struct sml_trace_file_job *job = sml_trace_find_job(f, &r);
+  snprintf(name, sizeof name, "%.*s", job != NULL ? (int)job->name.num_bytes : 1, job != NULL ? job->name.bytes : "-");
+  return name;
+}
+
+/* An event is of the job that had the number at that time, whatever came later. */
+static void test_numbers_are_used_again(void **state) {
+  struct written *w = *state;
+  static uint8_t bytes[65536];
+  char path[128], error[256] = "";
+  struct sml_trace_dump dump = {.program = "dump_test", .reason = "again"};
+  struct sml_trace_file f;
+  const struct sml_trace_job jobs[] = {{.number = 7, .epoch = 11, .since_ns = 1000, .name = "idle-carol"},
+                                       {.number = 8, .epoch = 12, .since_ns = 1500, .name = "other"},
+                                       {.number = 7, .epoch = 13, .since_ns = 3000, .name = "tr"}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(jobs); i++) assert_true(sml_trace_add_job(&dump, &jobs[i]));
+  snprintf(path, sizeof path, "%s/again.trace", w->folder);
+  assert_int_equal(sml_trace_write(&dump, path, error, sizeof error), 0);
+  sml_trace_clear(&dump);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t num_bytes = read(fd, bytes, sizeof bytes);
+  close(fd);
+  unlink(path);
+  assert_true(sml_trace_open(&f, bytes, (size_t)num_bytes, error, sizeof error));
+  assert_string_equal(name_at(&f, 7, 2000, 0), "idle-carol");
+  assert_string_equal(name_at(&f, 7, 2999, 0), "idle-carol");
+  assert_string_equal(name_at(&f, 7, 3000, 0), "tr");
+  assert_string_equal(name_at(&f, 7, 2990, 13), "tr"); /* its engine was ahead of the note */
+  assert_string_equal(name_at(&f, 8, 5000, 0), "other");
+  assert_string_equal(name_at(&f, 7, 999, 0), "-"); /* of one before that, whose name is gone */
+  assert_string_equal(name_at(&f, 9, 5000, 0), "-");
+  sml_trace_close(&f);
+}
+
 /* Cut off anywhere: the header must be whole, and of the records those are there that are. */
 static void test_cut_off(void **state) {
   struct written *w = *state;
@@ -209,6 +248,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_what_was_written_is_read, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_cut_off, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_numbers_are_used_again, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_garbage_and_other_versions, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_what_a_newer_writer_adds_is_skipped, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_a_file_that_cannot_be_written, set_up, tear_down),

@@ -132,6 +132,8 @@ bool sml_trace_open(struct sml_trace_file *f, const uint8_t *bytes, size_t num_b
   take_events(f, &in);
   take_jobs(f, &in);
   take_sources(f, &in);
+  /* What later releases wrote behind, earlier ones did not. */
+  for (uint32_t i = 0; i < f->num_jobs && in.end - in.at >= 8; i++) f->jobs[i].since_ns = take(&in, 8);
   if (in.is_cut || f->record_bytes < SML_RECORD_BYTES)
     return refuse(f, error_out, error_bytes, "its header is broken");
   find_records(f, bytes + header_bytes, bytes + num_bytes);
@@ -158,6 +160,21 @@ void sml_trace_read(const struct sml_trace_file *f, const struct sml_trace_file_
                            .phase = sml_load_be32(bytes + 16),
                            .chunk = sml_load_be32(bytes + 20),
                            .value = sml_load_be64(bytes + 24)};
+}
+
+static bool has_epoch(const struct sml_trace_file *f, const struct sml_record *r) {
+  const struct sml_trace_text value = r->event < f->num_events ? f->events[r->event].value : (struct sml_trace_text){0};
+  return value.num_bytes == 5 && memcmp(value.bytes, "epoch", 5) == 0;
+}
+
+/* An engine opens a job a moment before or after the control thread notes it: there its epoch says it, which no two
+ * jobs have in common. */
+const struct sml_trace_file_job *sml_trace_find_job(const struct sml_trace_file *f, const struct sml_record *r) {
+  for (uint32_t j = f->num_jobs; j-- > 0 && has_epoch(f, r);)
+    if (f->jobs[j].number == r->job && f->jobs[j].epoch != 0 && f->jobs[j].epoch == r->value) return &f->jobs[j];
+  for (uint32_t j = f->num_jobs; j-- > 0;)
+    if (f->jobs[j].number == r->job && f->jobs[j].since_ns <= r->time_ns) return &f->jobs[j];
+  return NULL;
 }
 
 uint64_t sml_trace_realtime_ns(const struct sml_trace_file *f, uint64_t time_ns) {

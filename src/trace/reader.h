@@ -18,6 +18,7 @@ struct sml_trace_file_event {
 struct sml_trace_file_job {
   uint16_t number;
   uint32_t epoch, rank;
+  uint64_t since_ns; /* 0: the file does not say */
   struct sml_trace_text name;
 };
 struct sml_trace_file_source {
@@ -47,6 +48,8 @@ void sml_trace_close(struct sml_trace_file *file);
 /* Record i of a source, i < num_records. */
 void sml_trace_read(const struct sml_trace_file *file, const struct sml_trace_file_source *source, uint32_t i,
                     struct sml_record *record_out);
+/* Whose event this is; NULL: of none that the file names. */
+const struct sml_trace_file_job *sml_trace_find_job(const struct sml_trace_file *file, const struct sml_record *record);
 /* CLOCK_REALTIME of a record; what cannot be is 0. */
 uint64_t sml_trace_realtime_ns(const struct sml_trace_file *file, uint64_t time_ns);
 
