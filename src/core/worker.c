@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/worker_internal.h"
 
-#define QUIET_PROBES 32u
 #define ORDERS_PER_SLOT 4u
-#define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
-#define CHUNKS_PER_QUESTION 256u
 
 struct layout {
   size_t slots, ring, gaps, orders, fresh, early, updates, probes, idle, total_bytes;
@@ -86,21 +83,21 @@ static void dequeue(struct queue *q, uint32_t num_slots) {
   q->count--;
 }
 
-static void want_update(struct sml_worker *w, uint32_t s) {
+void sml_worker_want_update(struct sml_worker *w, uint32_t s) {
   w->slots[s].wants_update = true;
   if (w->slots[s].is_in_updates) return;
   w->slots[s].is_in_updates = true;
   enqueue(&w->updates, w->options.num_slots, s);
 }
 
-static void want_probe(struct sml_worker *w, uint32_t s) {
+void sml_worker_want_probe(struct sml_worker *w, uint32_t s) {
   w->slots[s].wants_probe = true;
   if (w->slots[s].is_in_probes) return;
   w->slots[s].is_in_probes = true;
   enqueue(&w->probes, w->options.num_slots, s);
 }
 
-static void list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns) {
+void sml_worker_list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns) {
   struct list *l = &w->levels[level];
   struct slot *slot = &w->slots[s];
   slot->level = (uint8_t)level;
@@ -112,7 +109,7 @@ static void list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64
   l->tail = s;
 }
 
-static void list_remove(struct sml_worker *w, uint32_t s) {
+void sml_worker_list_remove(struct sml_worker *w, uint32_t s) {
   struct slot *slot = &w->slots[s];
   struct list *l = &w->levels[slot->level];
   if (slot->prev == NONE) l->head = slot->next;
@@ -298,7 +295,7 @@ static uint32_t update_bytes_of(const struct sml_worker *w, const struct slot *s
   return goes_narrow(w, slot) ? sml_narrow_bytes(num_bytes) : num_bytes;
 }
 
-static bool is_window_full(const struct sml_worker *w) {
+bool sml_worker_is_window_full(const struct sml_worker *w) {
   return sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion);
 }
 
@@ -307,7 +304,7 @@ static uint32_t find_update(struct sml_worker *w) {
   if (w->updates.count > 0) return w->updates.slots[w->updates.head];
   const uint32_t s = first_fresh(w);
   if (s == NONE || w->congestion.is_fixed) return s;
-  if (is_window_full(w)) {
+  if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
     return NONE;
   }
@@ -381,7 +378,7 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   }
   dequeue(&w->probes, w->options.num_slots);
   slot->wants_probe = slot->is_in_probes = false;
-  list_append(w, s, slot->level, now_ns);
+  sml_worker_list_append(w, s, slot->level, now_ns);
 }
 
 static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struct sml_send *out) {
@@ -407,7 +404,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = false;
     slot->probe_copies = 0;
-    list_append(w, s, 0, now_ns);
+    sml_worker_list_append(w, s, 0, now_ns);
     return;
   }
   dequeue(&w->updates, w->options.num_slots);
@@ -417,8 +414,8 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   slot->was_resent = true;
   w->view.retransmissions++;
   if (slot->wants_probe) slot->wants_probe = false;
-  else list_remove(w, s);
-  list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
+  else sml_worker_list_remove(w, s);
+  sml_worker_list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
 }
 
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -446,12 +443,11 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
     slot->level = 1;
     return;
   }
-  list_remove(w, s);
-  list_append(w, s, 1, now_ns);
+  sml_worker_list_remove(w, s);
+  sml_worker_list_append(w, s, 1, now_ns);
 }
 
-/* Not many take longer. */
-static uint64_t round_trip(const struct sml_worker *w) {
+uint64_t sml_worker_round_trip(const struct sml_worker *w) {
   return w->rto.srtt_ns + w->rto.srtt_ns / 4;
 }
 
@@ -465,7 +461,7 @@ static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
 static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
   /* Where nothing comes later, at the end of an operation, time has to tell. */
-  if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > round_trip(w)) return false;
+  if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > sml_worker_round_trip(w)) return false;
   return order_of(w, h->chunk) <= w->slots[s].order;
 }
 
@@ -495,7 +491,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   }
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
-    want_update(w, s);
+    sml_worker_want_update(w, s);
     note_loss(w, w->slots[s].order, now_ns);
   }
 }
@@ -507,7 +503,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
 static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
   if (slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns) return true;
   if (!sml_worker_has_crowd(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;
-  return slot->level == 0 || now_ns - slot->sent_ns <= round_trip(w);
+  return slot->level == 0 || now_ns - slot->sent_ns <= sml_worker_round_trip(w);
 }
 
 /* Feeds the clocks of loss detection with a completed slot. */
@@ -537,7 +533,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
-  else list_remove(w, s);
+  else sml_worker_list_remove(w, s);
   slot->wants_update = false;
   slot->phase++;
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
@@ -620,152 +616,13 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) 
   if (slot->was_refused) return true;
   slot->was_refused = true;
   if (!slot->wants_probe) {
-    list_remove(w, s);
-    want_probe(w, s);
+    sml_worker_list_remove(w, s);
+    sml_worker_want_probe(w, s);
   }
   return false;
 }
 
-/* ---- time ---- */
-
-/* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
- * for a part of the round trip. */
-static bool is_full(const struct sml_worker *w) {
-  const uint32_t n = sml_congestion_window(&w->congestion);
-  return w->view.num_outstanding >= n - n / 4;
-}
-
-static uint64_t quiet_time(const struct sml_worker *w) {
-  if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
-  uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
-  if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
-  return sml_min_u64(quiet_ns, w->rto.rto_ns);
-}
-
-/* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
- * that no later chunk can show what is lost, since then, whatever still trickles in. */
-static uint64_t quiet_since(const struct sml_worker *w) {
-  return sml_min_u64(w->progress_ns, w->last_update_ns + round_trip(w));
-}
-
-/* Questions because a timeout is over are at most a 256th of the chunks that completed, and some to begin with. */
-static bool has_question_left(const struct sml_worker *w) {
-  return w->num_clock_questions < QUIET_PROBES + w->view.chunks_completed / CHUNKS_PER_QUESTION;
-}
-
-/* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
- * is monotone in it, so the head is always first. */
-static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
-  const uint32_t head = w->levels[level].head;
-  if (head == NONE) return SML_NEVER;
-  const uint64_t sent_ns = w->slots[head].sent_ns;
-  if (sml_worker_is_paper(w)) return sent_ns + w->options.paper_timeout_ns;
-#ifdef SML_BENCH_WITHOUT_TIMERS /* never in a product: `bench/run --scenario checks` measures what they cost */
-  return sent_ns + 3600 * SML_NS_PER_S; /* that something is outstanding the engine sees by this */
-#endif
-  const bool is_late = sml_worker_is_overtaken(w, sent_ns), has_crowd = sml_worker_has_crowd(w);
-  if (is_late && level == 0 && !has_crowd) return sent_ns;
-  /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
-   * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
-  if (has_crowd && !has_question_left(w)) return sent_ns + SML_RTO_CEILING_NS;
-  /* While the lane makes progress there is no reason to ask ever more rarely. */
-  const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (has_crowd ? CLOCK_PATIENCE : 0);
-  return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
-}
-
-/* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
-static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
-  const uint32_t head = w->levels[level].head;
-  if (head == NONE || !sml_worker_has_crowd(w)) return SML_NEVER;
-  const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
-  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << level, SML_RTO_CEILING_NS);
-  return sml_max_u64(deadline_ns, w->quiet_until_ns);
-}
-
-/* When the window is full and nothing shows that what is under way has arrived: other ranks may have to send first,
- * or it was lost. Either way an answer about the update that was sent last says that none is under way any more, and
- * the window moves on by its whole length. */
-static uint64_t full_deadline_of(const struct sml_worker *w) {
-  if (w->congestion.is_fixed || !is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
-  if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
-  const uint64_t since_ns = sml_max_u64(w->arrived_ns, sml_max_u64(w->last_update_ns, w->full_asked_ns));
-  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, SML_RTO_CEILING_NS);
-}
-
-uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
-  uint64_t deadline = full_deadline_of(w);
-  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
-    deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
-  return deadline;
-}
-
-static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
-  uint32_t num_asked = 0;
-  /* The last few slots are asked about with more and more copies: they may have to outlast a burst of loss. */
-  const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1);
-  const bool is_few = num_outstanding <= QUIET_PROBES / 2;
-  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
-    while (num_asked < QUIET_PROBES && quiet_deadline_of(w, k) <= now_ns) {
-      const uint32_t s = w->levels[k].head;
-      list_remove(w, s);
-      w->slots[s].level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
-      w->slots[s].probe_copies = (uint8_t)(sml_min_u32(1u << k, QUIET_PROBES / 2 / num_outstanding) - is_few);
-      want_probe(w, s);
-      num_asked++;
-    }
-  }
-  if (num_asked == 0) return;
-  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, SML_RTO_CEILING_NS);
-  w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
-  w->view.timeouts++;
-}
-
-static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
-  if (full_deadline_of(w) > now_ns) return;
-  w->full_asked_ns = now_ns;
-  w->full_level = sml_min_u32(w->full_level + 1, SML_RTO_LEVELS - 1);
-  list_remove(w, w->last_sent);
-  want_probe(w, w->last_sent);
-}
-
-static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
-  while (deadline_of(w, 0) <= now_ns) {
-    const uint32_t s = w->levels[0].head;
-    list_remove(w, s);
-    list_append(w, s, 0, now_ns);
-    want_update(w, s);
-    w->view.timeouts++;
-  }
-}
-
-void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
-#ifdef SML_BENCH_WITHOUT_TIMERS /* as above */
-  return;
-#endif
-  if (sml_worker_is_paper(w)) {
-    repeat_as_paper(w, now_ns);
-    return;
-  }
-  sml_worker_find_due_gaps(w, now_ns);
-  ask_in_silence(w, now_ns);
-  ask_for_last_sent(w, now_ns);
-  bool has_fired = false;
-  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
-    while (deadline_of(w, k) <= now_ns) {
-      const uint32_t s = w->levels[k].head;
-      struct slot *slot = &w->slots[s];
-      list_remove(w, s);
-      w->num_clock_questions++;
-      if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
-        w->view.timeouts++;
-        slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
-      }
-      want_probe(w, s);
-      has_fired = true;
-    }
-  }
-  if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
-}
+/* ---- for people who ask ---- */
 
 /* The list whose head was sent or asked about longest ago, or NONE. */
 static uint32_t oldest_level(const struct sml_worker *w) {

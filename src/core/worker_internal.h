@@ -134,6 +134,15 @@ static inline uint64_t sml_worker_num_under_way(const struct sml_worker *w) {
   return w->last_order - w->arrived_order;
 }
 
+/* worker.c, for worker_clock.c. A slot is in the list of its level while it is OUTSTANDING, unless it wants a probe. */
+void sml_worker_list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns);
+void sml_worker_list_remove(struct sml_worker *w, uint32_t s);
+void sml_worker_want_update(struct sml_worker *w, uint32_t s);
+void sml_worker_want_probe(struct sml_worker *w, uint32_t s);
+bool sml_worker_is_window_full(const struct sml_worker *w);
+/* Not many take longer. */
+uint64_t sml_worker_round_trip(const struct sml_worker *w);
+
 /* worker_fresh.c */
 void sml_worker_add_early(struct sml_worker *w, uint32_t s);
 void sml_worker_take_early(struct sml_worker *w);

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * When the worker asks because nothing shows what became of a chunk: because a timeout is over, because nothing comes
+ * at all, because the window is full. What the order of packets shows is in worker_gaps.c. */
+#include "core/worker_internal.h"
+
+#define QUIET_PROBES 32u
+#define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
+#define CHUNKS_PER_QUESTION 256u
+
+/* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
+ * for a part of the round trip. */
+static bool is_full(const struct sml_worker *w) {
+  const uint32_t n = sml_congestion_window(&w->congestion);
+  return w->view.num_outstanding >= n - n / 4;
+}
+
+static uint64_t quiet_time(const struct sml_worker *w) {
+  if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
+  uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
+  if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
+  return sml_min_u64(quiet_ns, w->rto.rto_ns);
+}
+
+/* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
+ * that no later chunk can show what is lost, since then, whatever still trickles in. */
+static uint64_t quiet_since(const struct sml_worker *w) {
+  return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
+}
+
+/* Questions because a timeout is over are at most a 256th of the chunks that completed, and some to begin with. */
+static bool has_question_left(const struct sml_worker *w) {
+  return w->num_clock_questions < QUIET_PROBES + w->view.chunks_completed / CHUNKS_PER_QUESTION;
+}
+
+/* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
+ * is monotone in it, so the head is always first. */
+static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
+  const uint32_t head = w->levels[level].head;
+  if (head == NONE) return SML_NEVER;
+  const uint64_t sent_ns = w->slots[head].sent_ns;
+  if (sml_worker_is_paper(w)) return sent_ns + w->options.paper_timeout_ns;
+#ifdef SML_BENCH_WITHOUT_TIMERS /* never in a product: `bench/run --scenario checks` measures what they cost */
+  return sent_ns + 3600 * SML_NS_PER_S; /* that something is outstanding the engine sees by this */
+#endif
+  const bool is_late = sml_worker_is_overtaken(w, sent_ns), has_crowd = sml_worker_has_crowd(w);
+  if (is_late && level == 0 && !has_crowd) return sent_ns;
+  /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
+   * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
+  if (has_crowd && !has_question_left(w)) return sent_ns + SML_RTO_CEILING_NS;
+  /* While the lane makes progress there is no reason to ask ever more rarely. */
+  const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (has_crowd ? CLOCK_PATIENCE : 0);
+  return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
+}
+
+/* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
+static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
+  const uint32_t head = w->levels[level].head;
+  if (head == NONE || !sml_worker_has_crowd(w)) return SML_NEVER;
+  const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
+  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << level, SML_RTO_CEILING_NS);
+  return sml_max_u64(deadline_ns, w->quiet_until_ns);
+}
+
+/* When the window is full and nothing shows that what is under way has arrived: other ranks may have to send first,
+ * or it was lost. Either way an answer about the update that was sent last says that none is under way any more, and
+ * the window moves on by its whole length. */
+static uint64_t full_deadline_of(const struct sml_worker *w) {
+  if (w->congestion.is_fixed || !sml_worker_is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
+  if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
+  const uint64_t since_ns = sml_max_u64(w->arrived_ns, sml_max_u64(w->last_update_ns, w->full_asked_ns));
+  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, SML_RTO_CEILING_NS);
+}
+
+uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
+  uint64_t deadline = full_deadline_of(w);
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
+    deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
+  return deadline;
+}
+
+static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
+  uint32_t num_asked = 0;
+  /* The last few slots are asked about with more and more copies: they may have to outlast a burst of loss. */
+  const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1);
+  const bool is_few = num_outstanding <= QUIET_PROBES / 2;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    while (num_asked < QUIET_PROBES && quiet_deadline_of(w, k) <= now_ns) {
+      const uint32_t s = w->levels[k].head;
+      sml_worker_list_remove(w, s);
+      w->slots[s].level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      w->slots[s].probe_copies = (uint8_t)(sml_min_u32(1u << k, QUIET_PROBES / 2 / num_outstanding) - is_few);
+      sml_worker_want_probe(w, s);
+      num_asked++;
+    }
+  }
+  if (num_asked == 0) return;
+  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, SML_RTO_CEILING_NS);
+  w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
+  w->view.timeouts++;
+}
+
+static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
+  if (full_deadline_of(w) > now_ns) return;
+  w->full_asked_ns = now_ns;
+  w->full_level = sml_min_u32(w->full_level + 1, SML_RTO_LEVELS - 1);
+  sml_worker_list_remove(w, w->last_sent);
+  sml_worker_want_probe(w, w->last_sent);
+}
+
+static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
+  while (deadline_of(w, 0) <= now_ns) {
+    const uint32_t s = w->levels[0].head;
+    sml_worker_list_remove(w, s);
+    sml_worker_list_append(w, s, 0, now_ns);
+    sml_worker_want_update(w, s);
+    w->view.timeouts++;
+  }
+}
+
+void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
+#ifdef SML_BENCH_WITHOUT_TIMERS /* as above */
+  return;
+#endif
+  if (sml_worker_is_paper(w)) {
+    repeat_as_paper(w, now_ns);
+    return;
+  }
+  sml_worker_find_due_gaps(w, now_ns);
+  ask_in_silence(w, now_ns);
+  ask_for_last_sent(w, now_ns);
+  bool has_fired = false;
+  for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
+    while (deadline_of(w, k) <= now_ns) {
+      const uint32_t s = w->levels[k].head;
+      struct slot *slot = &w->slots[s];
+      sml_worker_list_remove(w, s);
+      w->num_clock_questions++;
+      if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
+        w->view.timeouts++;
+        slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
+      }
+      sml_worker_want_probe(w, s);
+      has_fired = true;
+    }
+  }
+  if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
+}
