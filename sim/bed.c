@@ -10,7 +10,9 @@
 #define PASS_NS (5 * SML_NS_PER_US) /* between two passes of an engine: a wake-up and some work */
 /* With processors that are shared: what passes cost on the machine of the network bed. */
 #define CPU_PASS_NS (15 * SML_NS_PER_US)
-#define CPU_FRAME_NS UINT64_C(500)
+/* What Linux counts for a datagram in a socket: its buffer, a power of two with headers and bookkeeping, and an skb. */
+#define SKB_BYTES 256u
+#define SKB_HEAD_BYTES 362u
 
 static void *must(void *memory) {
   if (memory != NULL) return memory;
@@ -88,7 +90,23 @@ static struct bed_node *node_of(struct sml_netio *io) {
 static void take_back(struct bed_link *link) {
   link->head = (link->head + link->num_lent) % RING_PACKETS;
   link->count -= link->num_lent;
+  link->num_arrived -= sml_min_u32(link->num_arrived, link->num_lent);
   link->num_lent = 0;
+}
+
+static uint32_t room_of(const struct bed_packet *packet) {
+  return SKB_BYTES + (1u << sml_ceil_log2(packet->num_bytes + SKB_HEAD_BYTES));
+}
+
+/* What came since the last time, while nobody took anything out of the socket: the first ones have room. */
+static void fill_socket(const struct bed *bed, struct bed_link *link) {
+  for (; link->num_arrived < link->count; link->num_arrived++) {
+    struct bed_packet *packet = &link->packets[(link->head + link->num_arrived) % RING_PACKETS];
+    if (packet->at_ns > bed->now_ns) return;
+    packet->has_no_room = link->socket_bytes + room_of(packet) > bed->options.socket_bytes;
+    if (packet->has_no_room) link->num_without_room++;
+    else link->socket_bytes += room_of(packet);
+  }
 }
 
 /* The link to a node whose next packet arrives first, or NULL. */
@@ -110,9 +128,16 @@ static size_t rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t
     for (uint32_t r = 0; r < bed->options.num_ranks; r++) take_back(&bed->up[r]);
   size_t num_frames = 0;
   struct bed_link *link;
+  const bool has_limit = node->number > 0 && bed->options.socket_bytes > 0;
+  if (has_limit) fill_socket(bed, &bed->down[node->number - 1]);
   while (num_frames < max && (link = first_link(bed, node->number)) != NULL) {
     const struct bed_packet *packet = next_packet(link);
     if (packet->at_ns > bed->now_ns) break;
+    if (packet->has_no_room) {
+      link->num_lent++;
+      continue;
+    }
+    if (has_limit) link->socket_bytes -= room_of(packet);
     const uint32_t place = (link->head + link->num_lent++) % RING_PACKETS;
     const uint8_t *data = link->bytes + (size_t)place * bed->options.max_frame_bytes;
     frames[num_frames++] = (struct sml_rx_frame){.data = data,
@@ -204,6 +229,19 @@ void bed_free(struct bed *bed) {
 
 /* ---- time ---- */
 
+/* When a node has a processor: a starved one for a part of the time only. */
+static uint64_t next_turn(const struct bed *bed, const struct bed_node *node, uint64_t wake_ns) {
+  const struct bed_options *o = &bed->options;
+  const bool are_all = o->starved_rank == BED_ALL_NODES;
+  if (o->starved_period_ns == 0 || (!are_all && node->number != o->starved_rank + 1)) return wake_ns;
+  wake_ns = sml_max_u64(wake_ns, node->busy_until_ns);
+  const uint64_t shift_ns = are_all ? o->starved_period_ns / (o->num_ranks + 1) * node->number : 0;
+  const uint64_t passed_ns = (wake_ns + shift_ns) % o->starved_period_ns;
+  return wake_ns >= SML_NEVER - o->starved_period_ns || passed_ns < o->starved_run_ns
+             ? wake_ns
+             : wake_ns - passed_ns + o->starved_period_ns;
+}
+
 /* When the engine looks again: at its deadline, or at the first frame, but not before what it gathers. */
 static uint64_t wake_time(struct bed *bed, struct bed_node *node) {
   uint64_t wake_ns = node->deadline_ns;
@@ -213,7 +251,7 @@ static uint64_t wake_time(struct bed *bed, struct bed_node *node) {
     const struct bed_link *link = first_link(bed, node->number);
     if (link != NULL) wake_ns = sml_min_u64(wake_ns, next_packet(link)->at_ns);
   }
-  return sml_max_u64(wake_ns, node->last_run_ns + PASS_NS);
+  return next_turn(bed, node, sml_max_u64(wake_ns, node->last_run_ns + PASS_NS));
 }
 
 static uint64_t *first_free_cpu(struct bed *bed) {
@@ -247,7 +285,7 @@ bool bed_step(struct bed *bed, uint64_t until_ns) {
   const uint64_t num_frames = num_frames_of(next);
   next->last_run_ns = bed->now_ns;
   next->deadline_ns = next->run_once(next->engine, bed->now_ns);
-  if (bed->options.num_cpus > 0)
-    *cpu = bed->now_ns + CPU_PASS_NS + (num_frames_of(next) - num_frames) * CPU_FRAME_NS;
+  next->busy_until_ns = bed->now_ns + CPU_PASS_NS + (num_frames_of(next) - num_frames) * bed->options.frame_ns;
+  if (bed->options.num_cpus > 0) *cpu = next->busy_until_ns;
   return true;
 }

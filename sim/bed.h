@@ -31,14 +31,23 @@ struct bed_options {
   /* Processors that all engines share, so that they wait for each other; 0: each has one. A pass takes one for a fixed
    * time, and some for each frame (sim/bed.c). */
   uint32_t num_cpus;
+  uint64_t frame_ns; /* the latter */
+  /* A rank that lacks processor time: it runs for the first run_ns of each period_ns only (0: always), and then a pass
+   * takes it as long as with shared processors. ALL_NODES: all do, and the aggregator, but at different times. */
+  uint32_t starved_rank;
+  uint64_t starved_run_ns, starved_period_ns;
+  /* What a rank's socket holds, with the system's part of each datagram; what comes beyond is lost. 0: any number. */
+  uint64_t socket_bytes;
 };
 #define BED_MAX_CPUS 64u
+#define BED_ALL_NODES UINT32_MAX
 
 struct bed_packet {
   uint64_t at_ns; /* when it arrives */
   uint32_t num_bytes;
   uint16_t from;
   bool is_marked;
+  bool has_no_room; /* it came to a full socket */
 };
 
 /* Packets on their way, oldest first: a ring of cells. The first num_lent are in the hands of the receiver. */
@@ -48,9 +57,11 @@ struct bed_link {
   struct bed_packet *packets;
   uint8_t *bytes;
   uint32_t head, count, num_lent, burst_left;
+  uint32_t num_arrived; /* of count: came to the socket, or to a full one */
+  uint64_t socket_bytes; /* that these take there, less those that were lent */
   bool is_lossy;
   struct sml_prng prng;
-  uint64_t num_packets, num_bytes, num_lost, num_overflowed, num_marked;
+  uint64_t num_packets, num_bytes, num_lost, num_overflowed, num_marked, num_without_room;
 };
 
 struct bed_node {
@@ -63,6 +74,7 @@ struct bed_node {
   void *engine;
   uint64_t (*run_once)(void *engine, uint64_t now_ns);
   uint64_t last_run_ns, deadline_ns;
+  uint64_t busy_until_ns; /* of a starved rank */
 };
 
 struct bed {

@@ -12,20 +12,22 @@
 
 #define EPOCH 77u
 #define NONCE 99u
-#define LIMIT_NS (120 * SML_NS_PER_S)
 
 struct settings {
   struct bed_options bed;
-  uint64_t num_bytes;
+  uint64_t num_bytes, limit_ns;
   uint32_t chunk_bytes, num_slots, num_rounds;
   uint64_t paper_timeout_ns; /* 0: ours */
   double at_most; /* times the time without loss; 0: any */
+  double most_packets; /* that come to the aggregator for each sum; 0: any number */
   bool is_json;
 };
 
 struct outcome {
   uint64_t time_ns; /* of the last rank, from the call */
-  uint64_t up_packets, down_packets, num_lost, num_overflowed, wire_bytes; /* wire: of the busiest link */
+  uint64_t aggregator_packets; /* that came to it */
+  uint64_t wire_bytes; /* of the busiest link */
+  uint64_t up_packets, down_packets, num_lost, num_overflowed, num_without_room;
   uint64_t retransmissions, probes, timeouts;
   uint64_t spurious_updates, spurious_results, num_pending, num_probes;
   uint64_t slot_max;
@@ -57,6 +59,7 @@ static void *must(void *memory) {
 static void count_received(void *user, uint32_t to, const uint8_t *data, uint32_t num_bytes) {
   struct world *w = user;
   struct sml_header h;
+  w->outcome->aggregator_packets += to == 0;
   if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.slot >= w->settings->num_slots) return;
   w->outcome->num_pending += h.type == SML_PACKET_PENDING;
   w->outcome->num_probes += h.type == SML_PACKET_PROBE;
@@ -183,6 +186,7 @@ static void sum_up(struct world *w, uint64_t begin_ns) {
     o->down_packets += down->num_packets;
     o->num_lost += up->num_lost + down->num_lost;
     o->num_overflowed += up->num_overflowed + down->num_overflowed;
+    o->num_without_room += down->num_without_room;
     o->wire_bytes = sml_max_u64(o->wire_bytes, sml_max_u64(up->num_bytes, down->num_bytes));
   }
   uint64_t sum = 0;
@@ -230,7 +234,7 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
   w->bed.user = w;
   const uint64_t begin_ns = w->bed.now_ns;
   push_operations(w);
-  while (w->num_ended < s->bed.num_ranks && bed_step(&w->bed, begin_ns + LIMIT_NS)) continue;
+  while (w->num_ended < s->bed.num_ranks && bed_step(&w->bed, begin_ns + s->limit_ns)) continue;
   sum_up(w, begin_ns);
   take_down(w);
   return outcome;
@@ -239,6 +243,10 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
 /* ---- the report ---- */
 
 static const char *const loss_names[BED_NUM_LOSSES] = {"uniform", "burst", "one-receiver", "segmented"};
+
+static double packets_a_sum(const struct settings *s, const struct outcome *o) {
+  return (double)o->aggregator_packets / (o->slot_mean * s->num_slots);
+}
 
 static double floor_of(const struct settings *s) {
   const double link_bytes = (double)s->num_bytes / s->chunk_bytes * (s->chunk_bytes + SML_HEADER_BYTES + 42.0);
@@ -257,30 +265,44 @@ static void print_json(const struct settings *s, double loss, const struct outco
          (unsigned long long)(o->up_packets + o->down_packets), (unsigned long long)o->num_lost,
          (unsigned long long)o->num_overflowed);
   printf("\"retransmissions\": %llu, \"spurious_updates\": %llu, \"spurious_results\": %llu, \"probes\": %llu, "
-         "\"pending\": %llu, \"timeouts\": %llu, \"slot_max\": %llu, \"slot_mean\": %.2f, \"right\": %s}\n",
+         "\"pending\": %llu, \"timeouts\": %llu, \"without_room\": %llu, \"packets_a_sum\": %.3f, \"slot_max\": %llu, "
+         "\"slot_mean\": %.2f, \"right\": %s}\n",
          (unsigned long long)o->retransmissions, (unsigned long long)o->spurious_updates,
          (unsigned long long)o->spurious_results, (unsigned long long)o->num_probes,
-         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->slot_max,
-         o->slot_mean, o->is_right ? "true" : "false");
+         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room,
+         packets_a_sum(s, o), (unsigned long long)o->slot_max, o->slot_mean, o->is_right ? "true" : "false");
 }
 
 static void print_row(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
   const double packets = (double)(o->up_packets + o->down_packets);
-  printf("%-13s%7.3f%%%11.3f%9.4f%9.4f%9llu%9llu%10.4f%%%9llu%9llu%9llu%10.2f%s\n", loss_names[s->bed.loss_kind],
-         loss * 100, (double)o->time_ns / 1e6, (double)o->time_ns / free_ns, (double)o->time_ns / floor_of(s),
-         (unsigned long long)o->num_lost, (unsigned long long)o->retransmissions,
+  printf("%-13s%7.3f%%%11.3f%9.4f%9.4f%9llu%9llu%10.4f%%%9llu%9llu%9llu%9llu%9.3f%10.2f%s\n",
+         loss_names[s->bed.loss_kind], loss * 100, (double)o->time_ns / 1e6, (double)o->time_ns / free_ns,
+         (double)o->time_ns / floor_of(s), (unsigned long long)o->num_lost, (unsigned long long)o->retransmissions,
          (double)(o->spurious_updates + o->spurious_results) / packets * 100, (unsigned long long)o->num_probes,
-         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts,
-         (double)o->slot_max / (o->slot_mean > 0 ? o->slot_mean : 1), o->is_right ? "" : "  WRONG");
+         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room,
+         packets_a_sum(s, o), (double)o->slot_max / (o->slot_mean > 0 ? o->slot_mean : 1),
+         o->is_right ? "" : "  WRONG");
 }
 
 static const char usage[] =
     "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
     "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
-    "            [--paper MS] [--cpus N] [--rounds N] [--seed S] [--at-most X] [--json]\n"
+    "            [--paper MS] [--cpus N] [--starve RANK|all:MS:MS] [--socket BYTES] [--rounds N] [--seed S]\n"
+    "            [--at-most X] [--most-packets X] [--limit S] [--frame US] [--json]\n"
     "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
     "data again after that time, in place of ours. --cpus: processors that all nodes share, as one machine's do.\n"
-    "--at-most: fails where loss makes it take longer than so many times.\n";
+    "--starve: the rank has a processor for the first part of each period only (run, period); all: each node, the\n"
+    "aggregator too, in turns. --frame: the processor time of a frame. --socket: what a rank's receive buffer holds.\n"
+    "--at-most: fails where loss makes it take longer than so many times; --most-packets: where more come to the\n"
+    "aggregator for each sum. --limit: gives up after so many seconds of virtual time.\n";
+
+static void parse_starved(struct settings *s, char *text) {
+  char *end = NULL;
+  s->bed.starved_rank = strncmp(text, "all:", 4) == 0 ? BED_ALL_NODES : (uint32_t)strtoul(text, &end, 10);
+  if (s->bed.starved_rank == BED_ALL_NODES) end = strchr(text, ':');
+  s->bed.starved_run_ns = *end == ':' ? (uint64_t)(strtod(end + 1, &end) * 1e6) : 0;
+  s->bed.starved_period_ns = *end == ':' ? (uint64_t)(strtod(end + 1, NULL) * 1e6) : 0;
+}
 
 static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
   static const struct option options[] = {
@@ -288,7 +310,8 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       {"queue", 1, NULL, 'q'},   {"mark", 1, NULL, 'm'},  {"chunk", 1, NULL, 'c'}, {"slots", 1, NULL, 'w'},
       {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
       {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},
-      {"cpus", 1, NULL, 'u'},      {"at-most", 1, NULL, 'a'}, {NULL, 0, NULL, 0}};
+      {"cpus", 1, NULL, 'u'},    {"at-most", 1, NULL, 'a'}, {"starve", 1, NULL, 'v'}, {"socket", 1, NULL, 'b'},
+      {"most-packets", 1, NULL, 'o'}, {"limit", 1, NULL, 'i'}, {"frame", 1, NULL, 'f'}, {NULL, 0, NULL, 0}};
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
     const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
@@ -307,6 +330,11 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       case 'y': s->num_rounds = (uint32_t)value; break;
       case 'a': s->at_most = value; break;
       case 'j': s->is_json = true; break;
+      case 'f': s->bed.frame_ns = (uint64_t)(value * 1e3); break;
+      case 'b': s->bed.socket_bytes = (uint64_t)value; break;
+      case 'o': s->most_packets = value; break;
+      case 'i': s->limit_ns = (uint64_t)(value * 1e9); break;
+      case 'v': parse_starved(s, optarg); break;
       case 'k':
         while (s->bed.loss_kind < BED_NUM_LOSSES && strcmp(optarg, loss_names[s->bed.loss_kind]) != 0)
           s->bed.loss_kind++;
@@ -320,15 +348,23 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
   }
   return s->bed.num_ranks >= 2 && s->bed.num_ranks < BED_MAX_NODES && s->num_bytes > 0 && s->bed.rate_bps > 0 &&
          s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 8192 &&
-         s->bed.num_cpus <= BED_MAX_CPUS && s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0;
+         s->bed.num_cpus <= BED_MAX_CPUS && s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0 &&
+         (s->bed.starved_rank < s->bed.num_ranks || s->bed.starved_rank == BED_ALL_NODES) &&
+         (s->bed.starved_period_ns == 0 || s->bed.starved_run_ns > 0);
 }
 
 int main(int argc, char **argv) {
-  struct settings s = {.bed = {.num_ranks = 8, .rate_bps = 1e9, .delay_ns = 20000, .queue_bytes = 12500000, .seed = 1},
+  struct settings s = {.bed = {.num_ranks = 8,
+                               .rate_bps = 1e9,
+                               .delay_ns = 20000,
+                               .queue_bytes = 12500000,
+                               .frame_ns = 500,
+                               .seed = 1},
                        .num_bytes = 16 << 20,
                        .chunk_bytes = 1440,
                        .num_slots = 512,
-                       .num_rounds = 1};
+                       .num_rounds = 1,
+                       .limit_ns = 120 * SML_NS_PER_S};
   double losses[16];
   uint32_t num_losses = 0;
   if (!parse(argc, argv, &s, losses, &num_losses)) {
@@ -340,11 +376,12 @@ int main(int argc, char **argv) {
   for (uint64_t i = 0; i < s.num_bytes / 4; i++) in[i] = (float)(i % 1021) - 510;
   if (!s.is_json)
     printf("# n %u  %llu bytes  %g Gbit/s  delay %g us  slots %u x %u  queue %llu  %s %g ms\n%-13s%8s%11s%9s%9s%9s%9s"
-           "%11s%9s%9s%9s%10s\n",
+           "%11s%9s%9s%9s%9s%9s%10s\n",
            s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
            s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes,
            s.paper_timeout_ns > 0 ? "paper" : "ours", (double)s.paper_timeout_ns / 1e6, "kind", "loss", "ms", "/free",
-           "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "slots m/m");
+           "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "no room", "in/sum",
+           "slots m/m");
   bool are_right = true;
   double free_ns = 0;
   for (uint32_t i = 0; i <= num_losses; i++) {
@@ -356,6 +393,7 @@ int main(int argc, char **argv) {
       if (i == 0) free_ns = (double)outcome.time_ns;
       (s.is_json ? print_json : print_row)(&each, loss, &outcome, free_ns);
       are_right = are_right && outcome.is_right;
+      if (s.most_packets > 0 && packets_a_sum(&s, &outcome) > s.most_packets) are_right = false;
       if (s.at_most > 0 && (double)outcome.time_ns > s.at_most * free_ns) are_right = false;
     }
   }
