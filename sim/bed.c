@@ -204,7 +204,9 @@ void bed_init(struct bed *bed, const struct bed_options *o) {
   *bed = (struct bed){.options = *o, .now_ns = SML_NS_PER_S};
   for (uint32_t n = 0; n <= o->num_ranks; n++) {
     struct bed_node *node = &bed->nodes[n];
-    *node = (struct bed_node){.io = {.ops = &ops, .max_frame_bytes = o->max_frame_bytes},
+    *node = (struct bed_node){.io = {.ops = &ops,
+                                     .max_frame_bytes = o->max_frame_bytes,
+                                     .rx_buffer_bytes = n > 0 ? o->socket_bytes : 0},
                               .bed = bed,
                               .number = n,
                               .addr = {.bytes = {(uint8_t)n}, .num_bytes = 1}};

@@ -34,7 +34,14 @@ struct progress {
   uint32_t next;   /* the first that has not been looked at for it */
   uint32_t run;    /* from here to the latest they came in order: there is nothing to look at */
   uint64_t answer_ns; /* how long it takes for what it was asked for to come, about */
+  uint32_t budget;    /* of questions to it */
 };
+
+/* The budget of questions to a rank is counted in its contributions: what a question costs, what a repeat earns that
+ * was needed (so was the question, and so may be others), and how much there may be. */
+#define SML_UNASKED_COSTS 4u
+#define SML_REPEAT_EARNS (3 * SML_UNASKED_COSTS)
+#define SML_MOST_UNASKED (64 * SML_UNASKED_COSTS)
 
 struct sml_aggregator {
   struct sml_aggregator_options options;
@@ -79,6 +86,7 @@ void sml_aggregator_note_needless(struct sml_aggregator *a);
 static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
   struct progress *p = &a->progress[rank];
   const uint32_t chunk = a->live[slot].chunk;
+  p->budget = sml_min_u32(p->budget + (is_repeat ? SML_REPEAT_EARNS : 1), SML_MOST_UNASKED);
   if (is_repeat) return;
   if (chunk == p->next && chunk == p->latest + 1) p->latest = p->next++;
   else sml_aggregator_look_for_gap(a, rank, chunk);

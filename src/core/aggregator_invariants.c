@@ -91,6 +91,7 @@ static const char *find_trouble_violation(const struct sml_aggregator *a) {
     const struct progress *p = &a->progress[r];
     if ((int32_t)(p->latest + 1 - p->next) < 0 || (int32_t)(p->latest + 1 - p->run) < 0)
       return "a rank was looked at beyond its latest chunk";
+    if (p->budget > SML_MOST_UNASKED) return "a rank's budget has more questions than it may hold";
     if ((int32_t)(a->cursor - p->latest) <= 0) return "a rank's latest chunk was not granted yet";
   }
   return NULL;

@@ -5,6 +5,7 @@
  * aggregator asks that rank alone: no timer, and nobody else's packets. A rank that was asked is asked
  * again when it contributes to chunks that were granted after the question was sent: those overtook the answer; or,
  * as with many slots that is long after, when twice the time is over that its answers take.
+ * Questions to a rank are paid out of what came from it: to one that is late, or has no processor, they end.
  * Hints only: they decide nothing, and every rank's own timers work without them. */
 #include "core/aggregator_internal.h"
 
@@ -33,14 +34,16 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
   for (uint32_t r = 0; r < a->options.world_size; r++)
     a->progress[r] = (struct progress){
         .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk,
-        .answer_ns = FIRST_ANSWER_NS};
+        .answer_ns = FIRST_ANSWER_NS, .budget = SML_MOST_UNASKED};
 }
 
-/* What a rank was asked for has come. With more than one question nobody knows which one it answers. */
+/* What a rank was asked for has come. With more than one question nobody knows which one it answers, but the last one
+ * has taken so long at least. */
 static void note_answers(struct sml_aggregator *a, const struct live *l, uint32_t word, uint64_t ranks) {
-  if (l->num_asked != 1) return;
+  if (l->num_asked == 0) return;
   for (; ranks != 0; ranks &= ranks - 1) {
     struct progress *p = &a->progress[word * 64 + (uint32_t)__builtin_ctzll(ranks)];
+    if (l->num_asked > 1 && a->now_ns - l->asked_ns <= p->answer_ns) continue;
     p->answer_ns = p->answer_ns - p->answer_ns / 4 + (a->now_ns - l->asked_ns) / 4;
     p->answer_ns = sml_max_u64(p->answer_ns, LEAST_ANSWER_NS);
   }
@@ -153,6 +156,17 @@ void sml_aggregator_note_needless(struct sml_aggregator *a) {
   a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, most));
 }
 
+/* Of these ranks those that may be asked, which pay for it. */
+static uint64_t pay(struct sml_aggregator *a, uint32_t word, uint64_t ranks) {
+  for (uint64_t left = ranks; left != 0; left &= left - 1) {
+    const uint32_t bit = (uint32_t)__builtin_ctzll(left);
+    struct progress *p = &a->progress[word * 64 + bit];
+    if (p->budget < SML_UNASKED_COSTS) ranks &= ~(UINT64_C(1) << bit);
+    else p->budget -= SML_UNASKED_COSTS;
+  }
+  return ranks;
+}
+
 /* Who is to be asked about a slot now, and counts as asked from now on: into a->due. Whether it stays in trouble. */
 static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, bool *is_any_due) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
@@ -172,6 +186,7 @@ static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, boo
       if (is_beyond(a->progress[rank].latest, l->asked_at, a->threshold) || is_answer_late(a, l, rank))
         a->due[w] |= UINT64_C(1) << bit;
     }
+    a->due[w] = pay(a, w, a->due[w]);
     asked[w] |= a->due[w];
     suspects[w] &= missing & ~asked[w];
     *is_any_due = *is_any_due || a->due[w] != 0;

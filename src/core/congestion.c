@@ -10,7 +10,6 @@
 #define DEEPEST_KEPT_NS (30 * SML_NS_PER_S)
 #define SHORT_QUEUE_NS (250 * SML_NS_PER_US)
 #define DEEP_SHARE 4u
-#define USUAL_BYTES (5u << 18)
 #define PATH_BYTES_PER_US 1250u /* 10 Gbit/s: nobody knows the rate */
 #define MAX_GROWING_MS 100000
 #define MAX_FORGIVEN 32u /* round trips */
@@ -77,7 +76,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
 static void note_min_rtt(struct sml_congestion *c, uint64_t rtt_ns) {
   c->min_rtt_ns = rtt_ns;
   if (c->max_chunks <= SML_CONGESTION_USUAL_SLOTS || c->is_fixed) return;
-  const uint64_t path_bytes = sml_max_u64(rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, USUAL_BYTES);
+  const uint64_t path_bytes = sml_max_u64(rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, SML_CONGESTION_USUAL_BYTES);
   c->path_chunks = (uint32_t)sml_min_u64(c->max_chunks, sml_max_u64(path_bytes / c->chunk_bytes, c->initial_chunks));
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }

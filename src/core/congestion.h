@@ -28,6 +28,7 @@
 #define SML_CONGESTION_MIN_CHUNKS 4u
 #define SML_CONGESTION_MIN_SLOTS 16u /* fewer are a small window as they are */
 
+#define SML_CONGESTION_USUAL_BYTES (5u << 18)
 #define SML_CONGESTION_USUAL_SLOTS 1024u /* more are there for a long path */
 
 struct sml_congestion {

@@ -65,8 +65,10 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes,
                       o->has_fixed_window || sml_worker_is_paper(w));
   sml_worker_gaps_init(w);
+  w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
   w->prng.state = o->seed;
   w->room_chunks = UINT32_MAX;
+  w->buffer_chunks = w->stalled_chunks = o->num_slots;
   return w;
 }
 
@@ -299,11 +301,19 @@ bool sml_worker_is_window_full(const struct sml_worker *w) {
   return sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion);
 }
 
+/* Only a chunk beyond all data that were sent waits for this, and in a silence a few go all the same: else two ranks
+ * could each be full of what the other one holds back. */
+static bool is_held_back(const struct sml_worker *w, uint32_t s) {
+  return w->slots[s].chunk >= w->first_unsent &&
+         w->view.num_outstanding >= sml_worker_most_outstanding(w) + w->quiet_level;
+}
+
 /* The slot of the next update: repairs first, and new chunks as far as the window goes. NONE: none may be sent. */
 static uint32_t find_update(struct sml_worker *w) {
   if (w->updates.count > 0) return w->updates.slots[w->updates.head];
   const uint32_t s = first_fresh(w);
-  if (s == NONE || w->congestion.is_fixed) return s;
+  if (s == NONE || is_held_back(w, s)) return NONE;
+  if (w->congestion.is_fixed) return s;
   if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
     return NONE;
@@ -320,6 +330,10 @@ uint32_t sml_worker_num_ready(const struct sml_worker *w) {
 void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks) {
   w->room_chunks = num_chunks;
   w->view.is_out_of_room = false;
+}
+
+void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks) {
+  w->buffer_chunks = sml_min_u32(sml_max_u32(num_chunks, SML_LEAST_CHUNKS), w->options.num_slots);
 }
 
 bool sml_worker_has_fixed_window(const struct sml_worker *w) {
@@ -397,6 +411,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     take_fresh(w, s);
     if (w->view.num_outstanding == 0 && now_ns - w->progress_ns > w->rto.rto_ns) sml_congestion_on_idle(&w->congestion);
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
+    if (!slot->what.is_exponent) w->first_unsent = sml_max_u64(w->first_unsent, slot->chunk + 1);
     slot->state = OUTSTANDING;
     w->view.num_outstanding++;
     w->room_chunks--;
@@ -476,6 +491,16 @@ static void note_loss(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
   sml_congestion_on_loss(&w->congestion, &w->rto, order, w->last_order, now_ns);
 }
 
+static void earn(uint32_t *budget, uint32_t num) {
+  *budget = sml_min_u32(*budget + num, SML_MOST_BUDGET);
+}
+
+/* A loss was shown. */
+static void earn_by_loss(struct sml_worker *w, uint32_t s) {
+  earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS);
+  w->slots[s].num_charged = 0;
+}
+
 static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
                            const uint8_t *payload, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
@@ -492,6 +517,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
     sml_worker_want_update(w, s);
+    if ((h->flags & SML_FLAG_UNASKED) == 0) earn_by_loss(w, s);
     note_loss(w, w->slots[s].order, now_ns);
   }
 }
@@ -532,6 +558,11 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   const struct sml_chunk what = slot->what;
   note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
+  w->stalled_chunks = sml_min_u32(w->stalled_chunks + 1, w->options.num_slots);
+  earn(&w->clock_budget, 1);
+  earn(&w->silence_budget, 1);
+  if (h->flags & SML_FLAG_RETRANSMISSION) earn_by_loss(w, s);
+  slot->num_charged = 0;
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else sml_worker_list_remove(w, s);
   slot->wants_update = false;
@@ -642,7 +673,7 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   if (w->view.num_missing == 0) view_out->waiting_slot = level == NONE ? 0 : w->levels[level].head;
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
-  view_out->window_chunks = sml_congestion_window(&w->congestion);
+  view_out->window_chunks = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   view_out->num_reductions = w->congestion.num_reductions;
   view_out->is_waiting = w->ring_head != w->ring_tail;
 }

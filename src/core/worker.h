@@ -66,6 +66,9 @@ uint32_t sml_worker_num_ready(const struct sml_worker *w);
 /* From now on at most so many of them may be sent, whatever the window; UINT32_MAX: any number, as at the start. No
  * limit to a worker whose window is fixed, which does not heed other traffic. */
 void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks);
+/* From now on at most so many chunks may be outstanding: as many as results find room in this host's receive buffer,
+ * should all come while it does not look. At the start as many as slots. */
+void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks);
 bool sml_worker_has_fixed_window(const struct sml_worker *w);
 /* Bytes of chunks that are under way, headers included. */
 uint64_t sml_worker_under_way_bytes(const struct sml_worker *w);

@@ -4,13 +4,25 @@
 #include "core/worker_internal.h"
 
 #define QUIET_PROBES 32u
+#define LEAST_QUESTIONS 8u /* in a silence, whatever there was before: a lane lives by them */
 #define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
-#define CHUNKS_PER_QUESTION 256u
+
+/* Questions are paid out of what has completed, and a loss that was shown pays for more: so however many slots wait,
+ * for however long, those that were not needed are a small share of all packets. */
+static uint32_t num_affordable(uint32_t budget) {
+  return budget / SML_QUESTION_COSTS;
+}
+
+static uint32_t charge(uint32_t *budget, uint32_t num) {
+  num = sml_min_u32(num, num_affordable(*budget));
+  *budget -= num * SML_QUESTION_COSTS;
+  return num;
+}
 
 /* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
  * for a part of the round trip. */
 static bool is_full(const struct sml_worker *w) {
-  const uint32_t n = sml_congestion_window(&w->congestion);
+  const uint32_t n = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   return w->view.num_outstanding >= n - n / 4;
 }
 
@@ -22,14 +34,10 @@ static uint64_t quiet_time(const struct sml_worker *w) {
 }
 
 /* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
- * that no later chunk can show what is lost, since then, whatever still trickles in. */
+ * that no later chunk can show what is lost, since then, whatever still trickles in: that takes a budget. */
 static uint64_t quiet_since(const struct sml_worker *w) {
+  if (num_affordable(w->silence_budget) == 0) return w->progress_ns;
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
-}
-
-/* Questions because a timeout is over are at most a 256th of the chunks that completed, and some to begin with. */
-static bool has_question_left(const struct sml_worker *w) {
-  return w->num_clock_questions < QUIET_PROBES + w->view.chunks_completed / CHUNKS_PER_QUESTION;
 }
 
 /* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
@@ -46,7 +54,7 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   if (is_late && level == 0 && !has_crowd) return sent_ns;
   /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
    * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
-  if (has_crowd && !has_question_left(w)) return sent_ns + SML_RTO_CEILING_NS;
+  if (has_crowd && num_affordable(w->clock_budget) == 0) return SML_NEVER;
   /* While the lane makes progress there is no reason to ask ever more rarely. */
   const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (has_crowd ? CLOCK_PATIENCE : 0);
   return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
@@ -78,22 +86,37 @@ uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
   return deadline;
 }
 
+/* More slots than usual are there for a long path, which always brings something. */
+static uint32_t usual_chunks(const struct sml_worker *w) {
+  return sml_min_u32(sml_max_u32(SML_CONGESTION_USUAL_BYTES / w->options.chunk_bytes, SML_LEAST_CHUNKS),
+                     w->options.num_slots);
+}
+
+/* So many copies as they are asked about in vain: they may have to outlast a burst of loss. Few slots only. */
+static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
+  struct slot *slot = &w->slots[s];
+  const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1), few = QUIET_PROBES / 2;
+  const uint32_t num = sml_max_u32(sml_min_u32(1u << level, few / num_outstanding), 1);
+  const uint32_t num_paid = charge(&w->silence_budget, num);
+  slot->level = (uint8_t)sml_min_u32(level + 1, SML_RTO_LEVELS - 1);
+  slot->probe_copies = (uint8_t)(sml_max_u32(num_paid, 1) - 1);
+  slot->num_charged = (uint8_t)sml_min_u32(slot->num_charged + num_paid, SML_MOST_QUESTIONS);
+  sml_worker_want_probe(w, s);
+}
+
 static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   uint32_t num_asked = 0;
-  /* The last few slots are asked about with more and more copies: they may have to outlast a burst of loss. */
-  const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1);
-  const bool is_few = num_outstanding <= QUIET_PROBES / 2;
+  const uint32_t most = sml_max_u32(sml_min_u32(QUIET_PROBES, num_affordable(w->silence_budget)), LEAST_QUESTIONS);
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
-    while (num_asked < QUIET_PROBES && quiet_deadline_of(w, k) <= now_ns) {
+    while (num_asked < most && quiet_deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
       sml_worker_list_remove(w, s);
-      w->slots[s].level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
-      w->slots[s].probe_copies = (uint8_t)(sml_min_u32(1u << k, QUIET_PROBES / 2 / num_outstanding) - is_few);
-      sml_worker_want_probe(w, s);
+      ask_about(w, s, k);
       num_asked++;
     }
   }
   if (num_asked == 0) return;
+  if (w->quiet_level > 0) w->stalled_chunks = sml_max_u32(w->stalled_chunks / 2, usual_chunks(w));
   w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, SML_RTO_CEILING_NS);
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
   w->view.timeouts++;
@@ -134,7 +157,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
       sml_worker_list_remove(w, s);
-      w->num_clock_questions++;
+      if (sml_worker_has_crowd(w)) (void)charge(&w->clock_budget, 1);
       if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
         w->view.timeouts++;
         slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);

@@ -25,6 +25,7 @@ struct slot {
   enum slot_state state;
   uint8_t level;       /* how often the aggregator was asked about it */
   uint8_t probe_copies; /* how many more of the next probe */
+  uint8_t num_charged;  /* questions about it that were paid for; at most SML_MOST_QUESTIONS */
   bool wants_update;   /* to be sent again: in the update queue, or stale there if false */
   bool wants_probe;    /* likewise for the probe queue */
   bool is_in_updates, is_in_probes; /* physically in the queue */
@@ -95,13 +96,16 @@ struct sml_worker {
   uint64_t next_grant;    /* behind the greatest that arrived */
   uint64_t progress_ns;    /* when the last result came, or a chunk was sent for the first time */
   uint64_t last_update_ns; /* the latter alone */
-  uint64_t num_clock_questions; /* asked because a timeout was over */
+  uint32_t clock_budget, silence_budget; /* of questions: by timeouts; in a silence */
   uint64_t quiet_until_ns; /* when slots may be asked about again because nothing comes */
   uint32_t quiet_level;    /* how often that was in a row */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   struct sml_congestion congestion;
   uint32_t room_chunks; /* how many more may be sent for the first time, by their sender's own queue */
+  /* That may be outstanding, by what this host can receive while it does not look, and by what was summed of late. */
+  uint32_t buffer_chunks, stalled_chunks;
+  uint64_t first_unsent; /* behind the last data chunk of the stream that was sent */
   uint32_t packet_bytes; /* payload of each UPDATE and RESULT in switch format; 0: ordinary format */
   uint8_t code_wire;     /* enum sml_wire_type of exponents */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
@@ -110,8 +114,22 @@ struct sml_worker {
   struct sml_worker_view view;
 };
 
+/* Budgets of questions are counted in chunks that completed: what a question costs, what a loss earns that was shown
+ * (so may others be), and how much there may be. */
+#define SML_QUESTION_COSTS 256u
+#define SML_LOSS_EARNS (2 * SML_QUESTION_COSTS)
+#define SML_MOST_QUESTIONS 32u
+#define SML_MOST_BUDGET (SML_MOST_QUESTIONS * SML_QUESTION_COSTS)
+
+#define SML_LEAST_CHUNKS 32u /* that may be outstanding, whatever else limits them */
+
 static inline bool sml_worker_is_paper(const struct sml_worker *w) {
   return w->options.paper_timeout_ns > 0;
+}
+
+/* Chunks that may be outstanding. */
+static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
+  return sml_min_u32(w->buffer_chunks, w->stalled_chunks);
 }
 
 /* Are there so many slots that the order of what comes shows what was lost? */

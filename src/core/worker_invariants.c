@@ -10,6 +10,7 @@ static const char *find_slot_violation(const struct sml_worker *w, uint32_t s) {
   if (slot->wants_probe && !slot->is_in_probes) return "a slot wants to be asked about, but is not queued";
   if (slot->wants_probe && slot->state != OUTSTANDING) return "a slot is to be asked about that was not sent";
   if (slot->wants_update && slot->state != OUTSTANDING) return "an update is to be sent again that was not sent";
+  if (slot->num_charged > SML_MOST_QUESTIONS) return "more was paid for a slot's questions than there can be";
   if (slot->level >= SML_RTO_LEVELS) return "a slot's level is too high";
   if (slot->state == IDLE && slot->chunk < w->end_chunk) return "I9: the chunk of an idle slot is submitted";
   if (slot->state == IDLE && w->idle[slot->chunk & mask] != s) return "I9: the table of idle slots lost one";
@@ -61,6 +62,11 @@ static const char *find_window_violation(const struct sml_worker *w) {
   if (w->arrived_order > w->last_order) return "an update arrived that was not sent";
   if (window > w->options.num_slots) return "the window has more chunks than there are slots";
   if (window < sml_min_u32(SML_CONGESTION_MIN_CHUNKS, w->options.num_slots)) return "the window is too small";
+  if (sml_worker_most_outstanding(w) > w->options.num_slots) return "more may be outstanding than there are slots";
+  if (sml_worker_most_outstanding(w) < sml_min_u32(SML_LEAST_CHUNKS, w->options.num_slots))
+    return "too few may be outstanding";
+  if (w->clock_budget > SML_MOST_BUDGET || w->silence_budget > SML_MOST_BUDGET)
+    return "a budget has more questions than it may hold";
   return NULL;
 }
 

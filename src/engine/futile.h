@@ -12,10 +12,10 @@ struct sml_futile {
   uint32_t num_questions, num_data; /* bursts without a sum; both are set to 0 with each */
 };
 
-/* Counts a burst of repeats. True: it shall go apart, as the fourth without a sum does, and one in 16 after that:
- * datagrams by themselves are dear, and what is overloaded repeats much. A single frame is one anyway. */
+/* Counts a burst of repeats. True: it shall go apart, as one in four without a sum does: datagrams by themselves are
+ * expensive, and what is overloaded may repeat much. A single frame is one anyway. */
 static inline bool sml_is_futile(uint32_t *num_bursts, uint32_t num_frames) {
-  return num_frames > 1 && ++*num_bursts % 16 == 4;
+  return num_frames > 1 && ++*num_bursts % 4 == 0;
 }
 
 #endif

@@ -517,6 +517,14 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   return sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
+/* What may come while the thread has no processor must find room, in a socket that the lanes share. The system counts
+ * half as much again, about, for what is around a frame. */
+static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
+  const uint64_t num_bytes = e->options.io->rx_buffer_bytes / e->num_lanes;
+  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / (frame_bytes + frame_bytes / 2), UINT32_MAX);
+}
+
 /* h: NULL if nothing of the packet can be believed. */
 static void count_drop(struct sml_lane *lane, enum sml_drop drop, const struct sml_header *h) {
   _Atomic uint64_t *count = &lane->published.num_drops[drop];
@@ -767,6 +775,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     admit(lane, now_ns);
     if (lane->failed_status == SML_OK) {
       sml_worker_on_timer(lane->worker, now_ns);
+      sml_worker_set_buffer(lane->worker, find_buffer(e, lane));
       sml_worker_set_room(lane->worker, find_room(e, lane));
       transmit(e, lane, now_ns);
       deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));

@@ -57,6 +57,7 @@ static uint8_t *bytes_of(struct faults *f, const struct cell *cell) {
 static void share_stats(struct faults *f) {
   f->io.stats = f->inner->stats;
   f->io.has_segmentation_offload = f->inner->has_segmentation_offload;
+  f->io.rx_buffer_bytes = f->inner->rx_buffer_bytes;
 }
 
 static void faults_close(struct sml_netio *io) {

@@ -49,6 +49,7 @@ struct sml_netio {
   uint64_t gather_ns;
   uint32_t max_frame_bytes;     /* largest frame that may be reserved */
   bool has_segmentation_offload;
+  uint64_t rx_buffer_bytes; /* frames, and what is around each, that may wait before more are lost; 0: not known */
 };
 
 struct sml_netio_ops {

@@ -277,6 +277,7 @@ static void pcap_close(struct sml_netio *io) {
 static void share_stats(struct pcap *p) {
   p->io.stats = p->inner->stats;
   p->io.has_segmentation_offload = p->inner->has_segmentation_offload;
+  p->io.rx_buffer_bytes = p->inner->rx_buffer_bytes;
 }
 
 static void pcap_local_addr(struct sml_netio *io, struct sml_addr *addr_out) {

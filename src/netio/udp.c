@@ -89,6 +89,13 @@ void sml_udp_set_rx_buffer(int fd, uint32_t num_bytes) {
   if (num_bytes > 0) set_buffer_bytes(fd, SO_RCVBUFFORCE, SO_RCVBUF, num_bytes);
 }
 
+/* As the kernel counts: what is around a datagram included. */
+static uint64_t rx_buffer_bytes_of(int fd) {
+  int value = 0;
+  socklen_t value_bytes = sizeof value;
+  return getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &value_bytes) == 0 && value > 0 ? (uint64_t)value : 0;
+}
+
 /* More than the system's own setting needs CAP_NET_ADMIN. Without it packets come as they would have. */
 static void set_busy_poll(int fd) {
   const int busy_poll_us = 50, on = 1;
@@ -218,6 +225,7 @@ int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_ou
     return rc;
   }
   u->io.has_segmentation_offload = u->is_segmenting;
+  u->io.rx_buffer_bytes = rx_buffer_bytes_of(u->socket_fd);
   *io_out = &u->io;
   return 0;
 }

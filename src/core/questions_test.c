@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Questions are a small share of what is sent, however many slots wait and for however long; those that are needed are
+ * asked. And how many chunks may be outstanding. */
+#include "core/aggregator.h"
+#include "core/worker.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define CHUNK_BYTES 1440u
+#define USUAL_CHUNKS ((5u << 18) / CHUNK_BYTES)
+#define MAX_SLOTS 4096u
+#define OWN 1u
+#define MS SML_NS_PER_MS
+#define RTT_NS (100 * SML_NS_PER_US)
+
+static void *room(size_t num_bytes) {
+  void *mem = aligned_alloc(64, sml_align_up(num_bytes, 64));
+  assert_non_null(mem);
+  memset(mem, 0xa5, num_bytes);
+  return mem;
+}
+
+/* ---- a worker: rank 1 of three ---- */
+
+struct lane {
+  struct sml_worker *w;
+  uint32_t num_slots, num_probes, num_repeats;
+  uint64_t now_ns;
+  struct sml_header sent[MAX_SLOTS]; /* the last update of each slot */
+};
+
+static bool send_update(struct lane *lane) {
+  struct sml_send send;
+  sml_worker_next_send(lane->w, lane->now_ns, &send);
+  assert_true(send.kind != SML_SEND_PROBE);
+  if (send.kind == SML_SEND_NONE) return false;
+  lane->sent[send.header.slot] = send.header;
+  return true;
+}
+
+/* In the middle of an operation, whatever its window would be: each slot's chunk is sent. */
+static struct lane *make_lane(uint32_t num_slots) {
+  const struct sml_worker_options o = {.rank = OWN, .world_size = 3, .num_lanes = 1, .num_slots = num_slots,
+                                       .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
+                                       .num_operations = 4, .seed = 1, .has_fixed_window = true};
+  struct lane *lane = calloc(1, sizeof *lane);
+  assert_non_null(lane);
+  *lane = (struct lane){
+      .w = sml_worker_init(room(sml_worker_memsize(&o)), &o), .num_slots = num_slots, .now_ns = MS};
+  const struct sml_operation_plan plan = {.num_elems = 4 * num_slots * CHUNK_BYTES / 4, .type = 1};
+  assert_true(sml_worker_submit(lane->w, &plan, NULL, NULL, lane->now_ns));
+  for (uint32_t s = 0; s < num_slots; s++) assert_true(send_update(lane));
+  return lane;
+}
+
+static void free_lane(struct lane *lane) {
+  free(lane->w);
+  free(lane);
+}
+
+static void give_result(struct lane *lane, uint32_t slot, uint32_t grant, uint16_t flags) {
+  struct sml_header h = lane->sent[slot];
+  h.type = SML_PACKET_RESULT;
+  h.flags = flags;
+  h.chunk = grant;
+  assert_int_equal(sml_worker_on_packet(lane->w, &h, NULL, lane->now_ns).kind, SML_ACCEPT_RESULT);
+}
+
+/* Until then: whatever the lane asks, a round trip later it hears that these ranks are missing, once for each repeat of
+ * its own at most. */
+static void wait_until(struct lane *lane, uint64_t until_ns, uint8_t missing) {
+  while (lane->now_ns < until_ns && lane->num_repeats < lane->num_slots) {
+    struct sml_send send;
+    sml_worker_on_timer(lane->w, lane->now_ns);
+    for (;;) {
+      sml_worker_next_send(lane->w, lane->now_ns, &send);
+      if (send.kind == SML_SEND_NONE) break;
+      struct sml_header h = send.header;
+      if (send.kind == SML_SEND_UPDATE) lane->num_repeats++;
+      if (send.kind == SML_SEND_UPDATE) lane->sent[h.slot] = h;
+      if (send.kind == SML_SEND_UPDATE) continue;
+      lane->num_probes++;
+      const bool has_come = (lane->sent[h.slot].flags & SML_FLAG_RETRANSMISSION) != 0;
+      const uint8_t bits = has_come ? 1 << 2 : missing;
+      h.type = SML_PACKET_PENDING;
+      h.payload_bytes = 1;
+      (void)sml_worker_on_packet(lane->w, &h, &bits, lane->now_ns + RTT_NS);
+    }
+    assert_null(sml_worker_find_violation(lane->w));
+    lane->now_ns = sml_max_u64(sml_worker_next_deadline(lane->w), lane->now_ns + RTT_NS);
+  }
+}
+
+/* Rank 2 is late for 20 s: timeouts and silence have 32 questions each, and a silence 8 each time that it is twice as
+ * long, or another 128 ms. */
+static void a_late_rank_is_asked_about_rarely(void **state) {
+  (void)state;
+  for (uint32_t num_slots = 256; num_slots <= MAX_SLOTS; num_slots *= 4) {
+    struct lane *lane = make_lane(num_slots);
+    wait_until(lane, 20 * SML_NS_PER_S, 1 << 2);
+    assert_int_equal(lane->num_repeats, 0);
+    assert_in_range(lane->num_probes, 8 * 20, 32 + 32 + 8 * (8 + 20 * 1000 / 128));
+    free_lane(lane);
+  }
+}
+
+/* A sum every 100 us: the lane is not silent, but nothing new goes, as the window has narrowed. 256 sums pay for a
+ * question by timeouts, and for another one because nothing goes. */
+static void sums_pay_for_questions(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(4096);
+  wait_until(lane, 10 * SML_NS_PER_S, 1 << 2); /* the budget is gone */
+  lane->num_probes = 0;
+  for (uint32_t i = 0; i < 4096; i++) {
+    give_result(lane, i, 4096 + i, 0);
+    while (send_update(lane)) continue;
+    wait_until(lane, lane->now_ns + RTT_NS, 1 << 2);
+  }
+  assert_in_range(lane->num_probes, 1, 2 * 4096 / 256);
+  free_lane(lane);
+}
+
+/* All updates of a window were lost: each question shows one, so none lacks the next one. */
+static void losses_pay_for_questions(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(256);
+  wait_until(lane, 60 * SML_NS_PER_S, 1 << OWN | 1 << 2);
+  assert_int_equal(lane->num_repeats, 256);
+  assert_true(lane->now_ns < SML_NS_PER_S);
+  free_lane(lane);
+}
+
+static uint32_t window_of(const struct lane *lane) {
+  struct sml_worker_view view;
+  sml_worker_view(lane->w, &view);
+  return view.window_chunks;
+}
+
+static void the_window_narrows_while_nothing_is_summed(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(4096);
+  assert_int_equal(window_of(lane), 4096);
+  wait_until(lane, 10 * SML_NS_PER_S, 1 << 2);
+  assert_int_equal(window_of(lane), USUAL_CHUNKS);
+  for (uint32_t i = 0; i < 4096 - USUAL_CHUNKS; i++) {
+    assert_int_equal(window_of(lane), USUAL_CHUNKS + i);
+    give_result(lane, i, 4096 + i, 0);
+    assert_int_equal(send_update(lane), USUAL_CHUNKS + i + 1 > 4095 - i);
+  }
+  assert_int_equal(window_of(lane), 4096);
+  free_lane(lane);
+}
+
+/* What results of all outstanding chunks would take must fit the socket. But a chunk goes that is before others which
+ * were sent: ranks could be full of what the others hold back. */
+static void a_small_buffer_holds_new_chunks_back(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(128);
+  give_result(lane, 1, 129, 0);
+  assert_true(send_update(lane));
+  sml_worker_set_buffer(lane->w, 40);
+  assert_int_equal(window_of(lane), 40);
+  give_result(lane, 2, 130, 0);
+  assert_false(send_update(lane));
+  give_result(lane, 0, 128, SML_FLAG_RETRANSMISSION);
+  assert_true(send_update(lane));
+  assert_int_equal(lane->sent[0].chunk, 128);
+  for (uint32_t s = 3; s < 128; s++) {
+    give_result(lane, s, 128 + s, 0);
+    assert_int_equal(send_update(lane), s >= 128 - 40 + 2);
+  }
+  sml_worker_set_buffer(lane->w, 1); /* never fewer than 32 */
+  assert_int_equal(window_of(lane), 32);
+  free_lane(lane);
+}
+
+/* ---- an aggregator of three ranks ---- */
+
+static enum sml_verdict update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, uint16_t flags) {
+  const struct sml_header h = {.type = SML_PACKET_UPDATE, .rank = (uint16_t)rank, .payload_bytes = CHUNK_BYTES,
+                               .slot = (uint16_t)slot, .phase = SML_FIRST_PHASE, .tag = slot + 100, .flags = flags};
+  return sml_aggregator_decide(a, &h).verdict;
+}
+
+/* Rank 1 has contributed to the second half of the window only. Returns how many questions it got in 10 s. */
+static uint32_t ask_for_a_half(uint32_t num_slots, bool answers) {
+  const struct sml_aggregator_options o = {.world_size = 3, .num_slots = num_slots, .chunk_bytes = CHUNK_BYTES,
+                                           .first_phase = SML_FIRST_PHASE};
+  struct sml_aggregator *a = sml_aggregator_init(room(sml_aggregator_memsize(&o)), &o);
+  uint32_t num_asked = 0;
+  for (uint32_t s = 0; s < num_slots; s++) {
+    update(a, 0, s, 0);
+    update(a, 2, s, 0);
+    if (s >= num_slots / 2) update(a, 1, s, 0);
+  }
+  for (uint64_t now_ns = MS; now_ns < 10 * SML_NS_PER_S; now_ns += MS) {
+    struct sml_header h;
+    const uint64_t *ranks;
+    uint32_t num_now = 0;
+    static uint16_t slots[MAX_SLOTS];
+    for (sml_aggregator_begin_solicit(a, now_ns); sml_aggregator_next_solicit(a, &h, &ranks); num_now++) {
+      assert_int_equal(ranks[0], 1 << 1);
+      slots[num_now] = h.slot;
+    }
+    for (uint32_t i = 0; i < num_now && answers; i++)
+      assert_int_equal(update(a, 1, slots[i], SML_FLAG_RETRANSMISSION), SML_VERDICT_COMPLETE);
+    num_asked += num_now;
+    assert_null(sml_aggregator_find_violation(a));
+  }
+  free(a);
+  return num_asked;
+}
+
+static void a_rank_that_does_not_answer_is_not_asked(void **state) {
+  (void)state;
+  for (uint32_t num_slots = 256; num_slots <= MAX_SLOTS; num_slots *= 4)
+    assert_in_range(ask_for_a_half(num_slots, false), 1, 64 + num_slots / 2 / 4);
+}
+
+static void a_rank_that_answers_is_asked_for_all(void **state) {
+  (void)state;
+  for (uint32_t num_slots = 256; num_slots <= MAX_SLOTS; num_slots *= 4)
+    assert_in_range(ask_for_a_half(num_slots, true), num_slots / 2 - 3, num_slots / 2);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_late_rank_is_asked_about_rarely),
+      cmocka_unit_test(sums_pay_for_questions),
+      cmocka_unit_test(losses_pay_for_questions),
+      cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
+      cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
+      cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),
+      cmocka_unit_test(a_rank_that_answers_is_asked_for_all),
+  };
+  return cmocka_run_group_tests_name("questions", tests, NULL, NULL);
+}
