@@ -13,7 +13,7 @@ enum { WHO_BITS = 4, WHO_HOST = 24, OFFER_STATUS = 4, OFFER_NUM_ADDRS = 8, OFFER
 
 static struct {
   uint32_t world_size;
-  uint8_t hosts; /* two bits a rank */
+  uint32_t hosts; /* two bits a rank */
   struct fuzz_input changes;
 } w;
 
@@ -28,7 +28,7 @@ int __wrap_sml_aggd_start(const struct sml_aggd_options *options, struct sml_agg
 }
 
 static uint32_t host_of(uint32_t rank) {
-  return rank + 1 == w.world_size ? 1u : 1u + (w.hosts >> 2 * (rank % 4) & 3u); /* rank 0 may be on the last one's */
+  return rank + 1 == w.world_size ? 1 : 1 + (w.hosts >> 2 * (rank % 4) & 3); /* rank 0 may be on the last one's */
 }
 
 static bool is_lowest(uint32_t rank) {
