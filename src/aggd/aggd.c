@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "aggd/aggd_internal.h"
+#include "base/fd.h"
 #include "switchml/switchml.h"
 
 #define LINGER_NS (1 * SML_NS_PER_S) /* for the peer to read its last message and close */
@@ -276,7 +277,7 @@ static uint32_t find_room(struct sml_aggd *a) {
 static bool accept_one(struct sml_aggd *a) {
   struct sockaddr_storage from = {0};
   socklen_t from_bytes = sizeof from;
-  int fd = accept4(a->listen_fd, (struct sockaddr *)&from, &from_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  int fd = sml_fd_raise(accept4(a->listen_fd, (struct sockaddr *)&from, &from_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd < 0) {
     int error = errno;
     if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);

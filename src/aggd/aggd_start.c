@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "aggd/aggd_internal.h"
+#include "base/fd.h"
 #include "switchml/switchml.h"
 
 #define MAX_UNJOINED_PER_HOST 64u
@@ -85,7 +86,7 @@ static int open_listener(struct sml_aggd *a, char *error_out, size_t error_bytes
   struct sockaddr_storage local = {0};
   socklen_t local_bytes = sizeof local;
   int one = 1;
-  a->listen_fd = socket(sockaddr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  a->listen_fd = sml_fd_raise(socket(sockaddr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   /* Connections of a daemon that just went are still fading out; they must not keep its successor off. */
   if (a->listen_fd < 0 || setsockopt(a->listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
       bind(a->listen_fd, sockaddr, addr->num_bytes) != 0 || listen(a->listen_fd, 1024) != 0 ||
@@ -105,8 +106,8 @@ static int open_listener(struct sml_aggd *a, char *error_out, size_t error_bytes
 }
 
 static int open_epoll(struct sml_aggd *a, char *error_out, size_t error_bytes) {
-  a->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  a->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  a->epoll_fd = sml_fd_raise(epoll_create1(EPOLL_CLOEXEC));
+  a->event_fd = sml_fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   struct epoll_event on_listen = {.events = EPOLLIN, .data.u32 = TAG_LISTEN};
   struct epoll_event on_event = {.events = EPOLLIN, .data.u32 = TAG_EVENT};
   if (a->epoll_fd >= 0 && a->event_fd >= 0 &&

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+
 /* False: errno says why. A file that grows meanwhile is cut at the room. */
 static bool read_all(int fd, char *text, size_t room_bytes, size_t *num_bytes_out) {
   *num_bytes_out = 0;
@@ -54,7 +56,7 @@ static struct sml_key_entry *parse(const char *path, int fd, char *text, uint32_
 
 struct sml_key_entry *sml_keys_read(const char *path, uint32_t *num_keys_out, char *error, size_t error_bytes) {
   struct stat st;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not hold us up */
+  int fd = sml_fd_raise(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)); /* a fifo must not hold us up */
   if (fd < 0 || fstat(fd, &st) != 0) {
     snprintf(error, error_bytes, "cannot read key file %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);

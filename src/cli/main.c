@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/fd.h"
 #include "base/text.h"
 #include "cli/bench.h"
 #include "cli/conform.h"
@@ -110,6 +111,7 @@ static void print_version(FILE *stream, struct argp_state *state) {
 }
 
 int main(int argc, char **argv) {
+  sml_fd_fill_standard();
   static const struct argp parser = {.parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
   struct command_line line = {0};
   static char name[64];

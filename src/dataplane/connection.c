@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "engine/engine.h"
 
 static int await(int fd, short events, uint64_t deadline_ns) {
@@ -36,7 +37,7 @@ static int complete(int fd, uint64_t deadline_ns) {
 }
 
 int sml_connection_open(const struct sockaddr *addr, socklen_t addr_bytes, uint64_t deadline_ns, int *fd_out) {
-  const int one = 1, fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int one = 1, fd = sml_fd_raise(socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   *fd_out = fd;
   if (fd < 0) return -errno;
   if (addr->sa_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/siphash.h"
+#include "base/fd.h"
 #include "host/host_segment.h"
 
 /* Abstract sockets belong to a network name space, user numbers to a user name space. */
@@ -14,7 +15,7 @@ static const char *const name_spaces[] = {"/proc/self/ns/net", "/proc/self/ns/us
 
 static bool add_boot(struct sml_siphash *hash) {
   char boot[64];
-  const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  const int fd = sml_fd_raise(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   if (fd < 0) return false;
   const ssize_t num_bytes = read(fd, boot, sizeof boot);
   close(fd);
@@ -33,13 +34,14 @@ static bool add_name_spaces(struct sml_siphash *hash) {
   return true;
 }
 
-/* A sandbox may forbid either. */
+/* A sandbox may forbid any of it. */
 static bool has_what_it_takes(void) {
-  const int memory = memfd_create("switchml-try", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  const int peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  const int memory = sml_fd_raise(memfd_create("switchml-try", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int peer = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const bool has_all = memory >= 0 && peer >= 0 && sml_fd_allocate_quietly(memory, 1) == 0;
   if (memory >= 0) close(memory);
   if (peer >= 0) close(peer);
-  return memory >= 0 && peer >= 0;
+  return has_all;
 }
 
 bool sml_host_identity(uint8_t *id_out) {

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/siphash.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -146,7 +147,7 @@ static enum sml_host_met serve_all(int listener, int memory_fd, const struct sml
     const enum sml_host_met state = look_around(m);
     if (state != SML_HOST_MET) return state;
     if (!await(listener, POLLIN, STEP_MS)) continue;
-    const int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    const int peer = sml_fd_raise(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
     if (peer < 0) continue;
     serve_one(peer, memory_fd, &mine, served);
     close(peer);
@@ -160,7 +161,7 @@ static enum sml_host_met listen_and_serve(int memory_fd, const struct sml_host_m
   uint64_t *served = calloc(SML_BITMAP_WORDS(m->num_ranks), sizeof *served);
   if (served == NULL) return fail(error, "allocating memory");
   enum sml_host_met met;
-  const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int listener = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0)
     met = fail(error, "opening a local socket");
   else if (bind(listener, (struct sockaddr *)(void *)&name, name_bytes) != 0 ||
@@ -179,7 +180,7 @@ enum sml_host_met sml_host_segment_offer(struct sml_host_segment *s, size_t num_
   enum sml_host_met met;
   s->memory = NULL;
   *missing_out = 0;
-  const int fd = memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int fd = sml_fd_raise(memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return fail(error_out, "memfd_create");
   if (ftruncate(fd, (off_t)num_bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
     met = fail(error_out, "sizing a shared segment");
@@ -210,7 +211,7 @@ static int receive_descriptor(int from) {
     return -1;
   int fd;
   memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  return fd;
+  return sml_fd_raise(fd);
 }
 
 /* A segment that could still shrink would be a way to kill this process. */
@@ -252,7 +253,7 @@ enum sml_host_met sml_host_segment_obtain(struct sml_host_segment *s, size_t num
   for (;;) {
     const enum sml_host_met state = look_around(m);
     if (state != SML_HOST_MET) return state;
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int fd = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0) return fail(error_out, "opening a local socket");
     const enum sml_host_met met = ask_once(fd, s, num_bytes, m, error_out);
     close(fd);

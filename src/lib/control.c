@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "engine/engine.h"
 #include "lib/fork.h"
 #include "lib/session.h"
@@ -68,8 +69,8 @@ static void *run_thread(void *argument) {
 
 static sml_status open_descriptors(struct sml_control *c) {
   struct epoll_event event = {.events = EPOLLIN};
-  c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  c->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  c->epoll_fd = sml_fd_raise(epoll_create1(EPOLL_CLOEXEC));
+  c->event_fd = sml_fd_raise(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (c->epoll_fd >= 0 && c->event_fd >= 0 && epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, c->event_fd, &event) == 0)
     return SML_OK;
   const int error = errno;

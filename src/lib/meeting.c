@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "engine/engine.h"
 #include "lib/fork.h"
 #include "lib/interfaces.h"
@@ -109,7 +110,7 @@ __attribute__((format(printf, 3, 4))) static void note(struct sml_meeting *m, co
 
 static bool open_socket(int *fd_out, int family) {
   sml_fork_lock();
-  *fd_out = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  *fd_out = sml_fd_raise(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sml_fork_unlock();
   return *fd_out >= 0;
 }
@@ -324,8 +325,8 @@ static void accept_guests(struct sml_meeting *m, uint64_t now_ns) {
     struct sml_addr addr = {.num_bytes = sizeof addr.bytes};
     socklen_t addr_bytes = sizeof addr.bytes;
     sml_fork_lock();
-    const int fd = accept4(m->listen_fd, (struct sockaddr *)(void *)addr.bytes, &addr_bytes,
-                           SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = sml_fd_raise(accept4(m->listen_fd, (struct sockaddr *)(void *)addr.bytes, &addr_bytes,
+                                        SOCK_NONBLOCK | SOCK_CLOEXEC));
     sml_fork_unlock();
     addr.num_bytes = (uint8_t)addr_bytes;
     if (fd >= 0) {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "lib/fork.h"
 
 #define IPV4_UDP_BYTES 28u
@@ -24,7 +25,7 @@ enum verdict { PROBE_ASKING, PROBE_ECHOED, PROBE_SILENT };
 static uint32_t ask_kernel(const struct sml_addr *to) {
   const struct sockaddr *addr = (const struct sockaddr *)(const void *)to->bytes;
   const bool is_v6 = addr->sa_family == AF_INET6;
-  const int fd = socket(addr->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd = sml_fd_raise(socket(addr->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (fd < 0) return UINT32_MAX;
   int mtu = 0;
   socklen_t mtu_bytes = sizeof mtu;

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "engine/engine.h"
 #include "lib/fork.h"
 #include "lib/rendezvous_message.h"
@@ -81,7 +82,7 @@ static bool open_connection(struct sml_rendezvous *r, const struct sml_addr *add
   socklen_t error_bytes = sizeof error;
   const int one = 1;
   sml_fork_lock();
-  r->fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  r->fd = sml_fd_raise(socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sml_fork_unlock();
   if (r->fd < 0) return false;
   setsockopt(r->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

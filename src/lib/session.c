@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "core/wire.h"
 #include "ctl/contributors.h"
 #include "lib/fork.h"
@@ -178,7 +179,7 @@ static void begin_attempt(struct sml_session *s, uint64_t now_ns) {
   s->num_attempts++;
   const struct sockaddr *addr = (const struct sockaddr *)(const void *)s->options.aggregator.bytes;
   sml_fork_lock();
-  s->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  s->fd = sml_fd_raise(socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sml_fork_unlock();
   if (s->fd < 0) {
     retry(s, now_ns, "opening a socket failed: %s", strerror(errno));

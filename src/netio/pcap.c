@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "netio/addr.h"
 #include "netio/netio.h"
 
@@ -76,7 +77,7 @@ static void end_capture(struct pcap *p, const char *why) {
 static void flush(struct pcap *p) {
   size_t done = 0;
   while (p->fd >= 0 && done < p->used) {
-    const ssize_t n = write(p->fd, p->buffer + done, p->used - done);
+    const ssize_t n = sml_fd_write_quietly(p->fd, p->buffer + done, p->used - done);
     if (n > 0) {
       done += (size_t)n;
     } else if (n < 0 && errno != EINTR) {
@@ -217,7 +218,7 @@ static bool is_any(const struct sml_addr *addr) {
 static struct sml_addr ask_route(const struct pcap *p, const struct sml_addr *peer) {
   struct sml_addr local = p->local;
   socklen_t num_bytes = sizeof local.bytes;
-  const int fd = socket(sml_addr_family(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd = sml_fd_raise(socket(sml_addr_family(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (fd < 0) return local;
   if (connect(fd, (const struct sockaddr *)(const void *)peer->bytes, peer->num_bytes) == 0 &&
       getsockname(fd, (struct sockaddr *)(void *)local.bytes, &num_bytes) == 0)
@@ -390,7 +391,7 @@ static int open_new(struct pcap *p) {
   struct stat st;
   if (lstat(p->path, &st) == 0 && !S_ISREG(st.st_mode)) return S_ISLNK(st.st_mode) ? -ELOOP : -EEXIST;
   if (unlink(p->path) != 0 && errno != ENOENT) return -errno;
-  p->fd = open(p->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  p->fd = sml_fd_raise(open(p->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   return p->fd >= 0 ? 0 : -errno;
 }
 
@@ -408,7 +409,7 @@ static int open_file(struct pcap *p, const struct sml_pcap_options *o) {
     const int used = snprintf(part, sizeof part, "%ld", (long)getpid());
     if (k > 0) snprintf(part + used, sizeof part - (size_t)used, "-%u", k);
     put_name(p->path, path_bytes, o->path, part);
-    p->fd = open(p->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    p->fd = sml_fd_raise(open(p->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (p->fd >= 0 || errno != EEXIST) break;
   }
   return p->fd >= 0 ? 0 : -errno;

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "netio/addr.h"
 
 static void udp_close(struct sml_netio *io) {
@@ -170,9 +171,9 @@ static int open_socket(struct sml_udp *u, const struct sml_udp_options *options,
     errno = EAFNOSUPPORT;
     return describe_failure("neither IPv4 nor IPv6", addr, error_out, error_bytes);
   }
-  u->socket_fd = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
+  u->socket_fd = sml_fd_raise(socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP));
   if (u->socket_fd < 0) return describe_failure("cannot open", addr, error_out, error_bytes);
-  u->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  u->event_fd = sml_fd_raise(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (u->event_fd < 0) return describe_failure("cannot open its event", addr, error_out, error_bytes);
   if (set_dont_fragment(u->socket_fd, family) != 0)
     return describe_failure("cannot set don't-fragment", addr, error_out, error_bytes);

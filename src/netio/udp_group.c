@@ -8,6 +8,7 @@
 #include <net/if.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "netio/addr.h"
 
 static bool has_host(const struct sockaddr *a, const struct sockaddr *b) {
@@ -57,7 +58,7 @@ void sml_udp_set_multicast(int fd, uint16_t family, const struct sml_udp_options
 
 /* The interface by which packets to `via` leave, and so its come in. 0: let the system choose. */
 static uint32_t interface_towards(const struct sml_addr *via) {
-  const int fd = socket(sml_addr_family(via), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd = sml_fd_raise(socket(sml_addr_family(via), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   struct sockaddr_storage local = {0};
   socklen_t local_bytes = sizeof local;
   struct sml_addr addr = {.num_bytes = via->num_bytes};
@@ -99,7 +100,7 @@ int sml_udp_join_group(struct sml_netio *io, const struct sml_addr *group, const
   const int on = 1;
   if (!sml_multicast_is_group(group) || sml_addr_family(group) != sml_addr_family(via)) return -EAFNOSUPPORT;
   if (u->num_groups == SML_NETIO_MAX_GROUPS) return -ENOBUFS;
-  const int fd = socket(sml_addr_family(group), SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP);
+  const int fd = sml_fd_raise(socket(sml_addr_family(group), SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP));
   if (fd < 0) return -errno;
   const uint32_t index = interface_towards(via);
   const struct sockaddr_storage local = bind_address(group, index);

@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+#include "base/writer.h"
 #include "pipeline/host.h"
 
 #define MAX_CLIENTS 4u
@@ -209,7 +211,7 @@ static void serve(struct sml_control *c, struct client *client) {
 }
 
 static void admit(struct sml_control *c) {
-  const int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+  const int fd = sml_fd_raise(accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC));
   if (fd < 0) return;
   for (uint32_t i = 0; i < MAX_CLIENTS; i++) {
     struct client *client = &c->clients[i];
@@ -236,7 +238,7 @@ bool sml_control_serve(struct sml_control *c, uint64_t wait_ns) {
 /* ---- the socket ---- */
 
 static bool is_abandoned(const struct sockaddr_un *addr) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = sml_fd_raise(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool is_so = fd >= 0 && connect(fd, (const struct sockaddr *)addr, sizeof *addr) != 0 && errno == ECONNREFUSED;
   if (fd >= 0) close(fd);
   return is_so;
@@ -247,7 +249,7 @@ static bool listen_at(struct sml_control *c, const char *path) {
   if (strlen(path) >= sizeof addr.sun_path) return errno = ENAMETOOLONG, false;
   strcpy(addr.sun_path, path);
   if (is_abandoned(&addr)) unlink(path);
-  c->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  c->listen_fd = sml_fd_raise(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (c->listen_fd < 0) return false;
   const mode_t mask = umask(0177);
   const bool is_bound = bind(c->listen_fd, (const struct sockaddr *)&addr, sizeof addr) == 0;

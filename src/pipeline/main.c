@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
+#include "base/fd.h"
+#include "base/writer.h"
 #include "pipeline/control.h"
 #include "pipeline/host.h"
 
@@ -117,6 +119,7 @@ static bool run(const struct options *o, struct sml_host *host, struct sml_contr
 }
 
 int main(int argc, char **argv) {
+  sml_fd_fill_standard();
   struct options o = {.control = DEFAULT_CONTROL, .idle_us = DEFAULT_IDLE_US};
   const int status = parse(argc, argv, &o);
   if (status >= 0) return status;

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+
 #define MAX_LINES 20000u
 
 struct reader {
@@ -87,7 +89,7 @@ static int take_line(void *user, const char *section, const char *name, const ch
 static FILE *open_file(const char *path, char *error, size_t error_bytes) {
   struct stat st;
   FILE *file = NULL;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = sml_fd_raise(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd >= 0 && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
     const char *what = S_ISDIR(st.st_mode) ? "a folder" : "no regular file";
     snprintf(error, error_bytes, "cannot read %s: it is %s", path, what);

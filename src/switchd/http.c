@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "switchd/http_host.h"
 #include "switchd/metrics.h"
 #include "switchd/page.h"
@@ -234,7 +235,7 @@ static void release(struct sml_http *http) {
 static int start(struct sml_http *http, const struct sml_addr *listen) {
   struct sockaddr_storage addr = {0};
   memcpy(&addr, listen->bytes, listen->num_bytes);
-  http->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  http->stop_fd = sml_fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (http->stop_fd < 0) return errno;
   errno = 0;
   http->daemon = MHD_start_daemon(MHD_USE_EPOLL | (addr.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0),

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "aggd/snapshot.h"
+#include "base/fd.h"
+#include "base/writer.h"
 #include "dataplane/bmv2.h"
 #include "dataplane/dpdk.h"
 #include "dataplane/tofino.h"
@@ -345,6 +347,7 @@ static int say_checked(const struct sml_settings *s) {
 }
 
 int main(int argc, char **argv) {
+  sml_fd_fill_standard();
   struct daemon d = {.argc = argc, .argv = argv};
   struct sml_settings *s = &d.settings;
   char error[ERROR_BYTES];
@@ -364,6 +367,7 @@ int main(int argc, char **argv) {
   s->aggd.user = &d;
   d.trace_files.folder = s->trace_folder;
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its writer */
   sigset_t awaited_signals;
   sigemptyset(&awaited_signals);
   sigaddset(&awaited_signals, SIGTERM);

@@ -8,6 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+
 bool sml_notify(const char *text) {
   const char *path = getenv("NOTIFY_SOCKET");
   if (path == NULL || path[0] == 0) return true;
@@ -16,7 +18,7 @@ bool sml_notify(const char *text) {
   if ((path[0] != '/' && path[0] != '@') || path_bytes >= sizeof address.sun_path) return false;
   memcpy(address.sun_path, path, path_bytes);
   if (path[0] == '@') address.sun_path[0] = 0;
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = sml_fd_raise(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return false;
   /* A path ends with its 0; an abstract name is as long as it is said to be. */
   const socklen_t address_bytes =

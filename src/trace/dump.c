@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "core/drop.h"
 
 #define BUFFER_BYTES 65536u
@@ -71,7 +72,7 @@ struct output {
 static void flush(struct output *o) {
   size_t done = 0;
   while (done < o->used && o->error == 0) {
-    const ssize_t n = write(o->fd, o->buffer + done, o->used - done);
+    const ssize_t n = sml_fd_write_quietly(o->fd, o->buffer + done, o->used - done);
     if (n < 0 && errno != EINTR) o->error = errno;
     if (n > 0) done += (size_t)n;
   }
@@ -188,7 +189,8 @@ int sml_trace_write(const struct sml_trace_dump *d, const char *path, char *erro
   if ((size_t)path_bytes >= sizeof temporary) error = -ENAMETOOLONG;
   if (error == 0) (void)unlink(temporary); /* of a process of this number that was killed at it */
   /* Not through a link that somebody put there; and it tells addresses and names of jobs, which are nobody else's. */
-  if (error == 0 && (fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0) error = -errno;
+  if (error == 0) fd = sml_fd_raise(open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (error == 0 && fd < 0) error = -errno;
   if (error == 0) error = write_all(fd, d);
   if (fd >= 0 && close(fd) != 0 && error == 0) error = -errno;
   if (error == 0 && rename(temporary, path) != 0) error = -errno;
