@@ -6,7 +6,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/writer.h"
 
 #define LINES_PER_S 200u
 #define LINE_BYTES 1024u
@@ -106,9 +108,8 @@ static void add_field(struct line *line, const struct sml_log_field *field) {
   if (is_quoted) add(line, "\"");
 }
 
-static void write_line(struct line *line) {
+static void end_line(struct line *line) {
   line->text[line->num_bytes++] = '\n';
-  if (write(STDERR_FILENO, line->text, line->num_bytes) < 0) return; /* nowhere left to say so */
 }
 
 static void end_event(struct line *line, const struct sml_log_field *fields, size_t num_fields,
@@ -121,7 +122,34 @@ static void end_event(struct line *line, const struct sml_log_field *fields, siz
     line->text[line->num_bytes++] = '"'; /* of the end's room */
   }
   if (line->is_json) line->text[line->num_bytes++] = '}';
-  write_line(line);
+  end_line(line);
+}
+
+static void make_left_out(struct line *line, const struct timespec *now, uint64_t num_lines, const char *why) {
+  const struct sml_log_field count = {.name = "count", .number = num_lines};
+  begin_line(line, now, SML_LOG_WARNING);
+  add(line, "log_lines_left_out");
+  end_event(line, &count, 1, why);
+}
+
+/* --- the writer's thread --- */
+
+static void write_line(const char *text, size_t num_bytes) {
+  (void)sml_fd_write_stderr(text, num_bytes); /* nowhere left to say that it failed */
+}
+
+static void write_left_out(uint64_t num_lines) {
+  struct line line;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  make_left_out(&line, &now, num_lines, "nobody read what was written before");
+  write_line(line.text, line.num_bytes);
+}
+
+static const struct sml_outlet outlet = {.write = write_line, .write_left_out = write_left_out};
+
+static void put_line(const struct line *line) {
+  (void)sml_writer_put(&outlet, line->text, line->num_bytes);
 }
 
 /* --- how many --- */
@@ -131,10 +159,8 @@ static bool may_write(enum sml_log_level level, const struct timespec *now) {
   if (log_state.second != now->tv_sec) {
     if (log_state.num_left_out > 0) {
       struct line line;
-      const struct sml_log_field count = {.name = "count", .number = log_state.num_left_out};
-      begin_line(&line, now, SML_LOG_WARNING);
-      add(&line, "log_lines_left_out");
-      end_event(&line, &count, 1, "");
+      make_left_out(&line, now, log_state.num_left_out, "");
+      put_line(&line);
     }
     log_state.second = now->tv_sec;
     log_state.num_lines = log_state.num_left_out = 0;
@@ -156,6 +182,7 @@ void sml_log_event(enum sml_log_level level, const char *event, const struct sml
     begin_line(&line, &now, level);
     add_value(&line, event);
     end_event(&line, fields, num_fields, sentence);
+    put_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);
 }
@@ -179,7 +206,8 @@ void sml_log(enum sml_log_level level, const char *format, ...) {
     } else {
       add_bytes(&line, text, sml_min_u64(strlen(text), LINE_BYTES - END_BYTES - line.num_bytes));
     }
-    write_line(&line);
+    end_line(&line);
+    put_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);
 }

@@ -10,6 +10,9 @@
 
 #include <cmocka.h>
 
+#include "base/fd.h"
+#include "base/writer.h"
+
 static char captured[1 << 20];
 
 /* Runs body with stderr in a file and reads it back. */
@@ -19,8 +22,11 @@ static void capture(void (*body)(void)) {
   assert_true(file >= 0 && saved >= 0);
   unlink(path);
   dup2(file, STDERR_FILENO);
+  sml_fd_take_stderr();
   body();
+  assert_true(sml_writer_flush(60 * SML_NS_PER_S));
   dup2(saved, STDERR_FILENO);
+  sml_fd_take_stderr();
   close(saved);
   ssize_t n = pread(file, captured, sizeof captured - 1, 0);
   close(file);

@@ -89,7 +89,7 @@ static bool take_locked(struct head *head, char *message) {
 static void *run(void *argument) {
   (void)argument;
   struct head head;
-  static char message[SML_WRITER_MAX_BYTES]; /* there is one such thread */
+  char message[SML_WRITER_MAX_BYTES];
   pthread_mutex_lock(&writer.lock);
   for (;;) {
     while (!writer.should_stop && writer.begin == writer.end && writer.num_pending == 0)
@@ -102,6 +102,7 @@ static void *run(void *argument) {
     writer.begin += sizeof head + head.num_bytes;
     pthread_cond_broadcast(&writer.written);
   }
+  writer.has_thread = false; /* what is put from here on starts another one */
   pthread_mutex_unlock(&writer.lock);
   return NULL;
 }
@@ -158,18 +159,21 @@ static bool flush_locked(uint64_t timeout_ns) {
   return is_written_locked(end);
 }
 
-/* A reader that stands still does not keep the process. */
-static void end_at_exit(void) {
+bool sml_writer_end(uint64_t timeout_ns) {
   pthread_mutex_lock(&writer.lock);
-  const bool ends = flush_locked(EXIT_NS) && writer.has_thread;
-  writer.should_stop = ends;
+  const bool is_written = flush_locked(timeout_ns);
+  const bool ends = is_written && writer.has_thread && !writer.should_stop; /* else another thread joins it */
+  const pthread_t thread = writer.thread;
+  if (ends) writer.should_stop = true;
   pthread_cond_signal(&writer.put);
   pthread_mutex_unlock(&writer.lock);
-  if (!ends) return;
-  pthread_join(writer.thread, NULL);
-  pthread_mutex_lock(&writer.lock);
-  writer.has_thread = false; /* another thread may still have something to say */
-  pthread_mutex_unlock(&writer.lock);
+  if (ends) pthread_join(thread, NULL);
+  return is_written;
+}
+
+/* A reader that stands still does not keep the process. */
+static void end_at_exit(void) {
+  (void)sml_writer_end(EXIT_NS);
 }
 
 static void register_handlers(void) {
@@ -201,6 +205,7 @@ void sml_writer_say(const char *format, ...) {
   va_start(arguments, format);
   const int length = vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  if (length >= (int)sizeof text) text[sizeof text - 2] = '\n'; /* cut off */
   if (length > 0) (void)sml_writer_put(&outlet, text, sml_min_u64((uint64_t)length, sizeof text - 1));
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 
-#define SML_WRITER_MAX_BYTES 2048u /* of a message */
+#define SML_WRITER_MAX_BYTES 5120u /* of a message */
 
 /* What becomes of messages. Called on the writer's thread, without locks and with all signals blocked: may block. */
 struct sml_outlet {
@@ -25,6 +25,8 @@ bool sml_writer_put(const struct sml_outlet *outlet, const char *message, size_t
 __attribute__((format(printf, 1, 2))) void sml_writer_say(const char *format, ...);
 /* Waits until what was put before is written, for timeout_ns at most. Whether it is. */
 bool sml_writer_flush(uint64_t timeout_ns);
+/* The same, and ends the thread then; the next message starts one. */
+bool sml_writer_end(uint64_t timeout_ns);
 /* Of this process, since it began. */
 uint64_t sml_writer_num_left_out(void);
 

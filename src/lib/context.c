@@ -57,9 +57,11 @@ void sml_context_destroy(sml_context *context) {
   sml_operations_destroy(context);
   pthread_mutex_destroy(&context->lock);
   free(context);
+  sml_lib_log_rest(); /* the process may end next in ways that wait for nothing */
 }
 
 sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
+  sml_lib_log_flush(); /* a process may end next in ways that wait for nothing */
                                struct sml_engines **engines_out) {
   const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
   struct sml_engines *engines = &context->engines[a->sa_family == AF_INET6 ? 1 : 0];

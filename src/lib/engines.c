@@ -45,7 +45,7 @@ static sml_status add_faults(struct sml_engine_unit *unit, const struct sml_sett
 
 static void warn_of_capture(void *user, const char *text) {
   (void)user;
-  fprintf(stderr, "switchml: warning: %s\n", text);
+  sml_lib_log_line(SML_LIB_LOG_WARN, SML_LIB_LOG_NO_RANK, text);
 }
 
 static sml_status open_io(struct sml_engine_unit *unit, const struct sml_settings *settings, int family,

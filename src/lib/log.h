@@ -15,8 +15,12 @@ bool sml_lib_log_parse_level(const char *text, enum sml_lib_log_level *level_out
 /* Where lines of the whole process go from now on: a file to append to, with %h (host), %p (process) and %% in its
  * name; NULL: standard error, as for a file that cannot be opened, which is said once. */
 void sml_lib_log_open(const char *pattern);
-/* One line in one write, any thread. Should the file not take it, standard error does, from then on. */
+/* One line in one write, any thread; it waits for nobody, as the writer (base/writer.h) writes it. Should the file not
+ * take it, standard error does, from then on. */
 void sml_lib_log_line(enum sml_lib_log_level level, uint32_t rank, const char *text);
+/* Waits until lines are written that were said before, but not long: whoever should read them may stand still. Else no
+ * thread is left. */
+void sml_lib_log_rest(void);
 /* INFO: what SWITCHML_... is set to. No secret is in one: keys are in files. */
 void sml_lib_log_environment(void);
 

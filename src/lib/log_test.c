@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
+#include "base/writer.h"
 #include "lib/log.h"
 #include "lib/test_world.h"
 
@@ -30,8 +32,11 @@ static void capture(void (*body)(void)) {
   assert_true(file >= 0 && saved >= 0);
   unlink(path);
   dup2(file, STDERR_FILENO);
+  sml_fd_take_stderr();
   body();
+  assert_true(sml_writer_flush(60 * SML_NS_PER_S));
   dup2(saved, STDERR_FILENO);
+  sml_fd_take_stderr();
   close(saved);
   read_back(file);
   close(file);
@@ -221,6 +226,7 @@ static void a_pipe_without_a_reader_is_no_trap(void **state) {
   assert_int_equal(mkfifo(path, 0600), 0);
   sml_lib_log_open(path);
   sml_lib_log_open(NULL);
+  assert_true(sml_writer_flush(60 * SML_NS_PER_S)); /* it is the writer that opens */
   unlink(path);
 }
 

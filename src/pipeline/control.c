@@ -108,7 +108,7 @@ static bool reset(struct sml_control *c, const uint64_t *numbers) {
   (void)numbers;
   if (sml_host_reset(c->host)) return true;
   c->is_dead = true;
-  fprintf(stderr, "switchml-pipeline: %s\n", c->host->program.error);
+  sml_writer_say("switchml-pipeline: %s\n", c->host->program.error);
   return refuse(c, c->host->program.error);
 }
 
@@ -261,14 +261,14 @@ static bool listen_at(struct sml_control *c, const char *path) {
 
 struct sml_control *sml_control_open(const char *path, struct sml_host *host) {
   struct sml_control *c = calloc(1, sizeof *c);
-  if (!c) return fprintf(stderr, "switchml-pipeline: out of memory\n"), NULL;
+  if (!c) return sml_writer_say("switchml-pipeline: out of memory\n"), NULL;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   c->host = host;
   c->born_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
   for (uint32_t i = 0; i < MAX_CLIENTS; i++) c->clients[i].fd = -1;
   if (listen_at(c, path)) return c;
-  fprintf(stderr, "switchml-pipeline: %s: %s\n", path, strerror(errno));
+  sml_writer_say("switchml-pipeline: %s: %s\n", path, strerror(errno));
   sml_control_close(c);
   return NULL;
 }

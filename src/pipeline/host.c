@@ -2,7 +2,8 @@
 #include "pipeline/host.h"
 
 #include <rte_ethdev.h>
-#include <stdio.h>
+
+#include "base/writer.h"
 
 /* A switch's answer to a question is longer than the question by the lanes, which a pipeline writes before the packet's
  * first byte. */
@@ -16,12 +17,12 @@ static bool open_device(struct sml_host *h, const char *name, struct sml_device 
   const struct rte_eth_conf conf = {.rxmode = {.mq_mode = RTE_ETH_MQ_RX_NONE}};
   const int socket = rte_socket_id() == (unsigned)SOCKET_ID_ANY ? 0 : (int)rte_socket_id();
   if (rte_eth_dev_get_port_by_name(name, &d->number) != 0 || d->number >= SML_ARRAY_LEN(h->device_of))
-    return fprintf(stderr, "switchml-pipeline: no interface and no device of DPDK is named %s\n", name), false;
+    return sml_writer_say("switchml-pipeline: no interface and no device of DPDK is named %s\n", name), false;
   if (rte_eth_dev_configure(d->number, 1, 1, &conf) != 0 ||
       rte_eth_rx_queue_setup(d->number, 0, QUEUE_PACKETS, (unsigned)socket, NULL, h->pool) != 0 ||
       rte_eth_tx_queue_setup(d->number, 0, QUEUE_PACKETS, (unsigned)socket, NULL) != 0 ||
       rte_eth_dev_start(d->number) != 0)
-    return fprintf(stderr, "switchml-pipeline: %s does not start\n", name), false;
+    return sml_writer_say("switchml-pipeline: %s does not start\n", name), false;
   rte_eth_promiscuous_enable(d->number);
   return true;
 }
@@ -31,14 +32,14 @@ bool sml_host_open(struct sml_host *h, const char *library, const char *const *d
   h->cpu_device = UINT32_MAX;
   h->pool = rte_pktmbuf_pool_create("FRAMES", NUM_BUFFERS, 0, 0, RTE_PKTMBUF_HEADROOM + FRAME_BYTES + GROWTH_BYTES,
                                     SOCKET_ID_ANY);
-  if (!h->pool) return fprintf(stderr, "switchml-pipeline: no memory for frames: %s\n", rte_strerror(rte_errno)), false;
+  if (!h->pool) return sml_writer_say("switchml-pipeline: no memory for frames: %s\n", rte_strerror(rte_errno)), false;
   for (; h->num_devices < num_devices; h->num_devices++) {
     struct sml_device *d = &h->devices[h->num_devices];
     if (!open_device(h, device_names[h->num_devices], d)) return false;
     h->device_of[d->number] = (uint8_t)h->num_devices;
   }
   if (sml_program_open(&h->program, library, num_devices + 2)) return true;
-  return fprintf(stderr, "switchml-pipeline: %s\n", h->program.error), false;
+  return sml_writer_say("switchml-pipeline: %s\n", h->program.error), false;
 }
 
 void sml_host_close(struct sml_host *h) {

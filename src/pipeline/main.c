@@ -133,13 +133,13 @@ int main(int argc, char **argv) {
   bool is_well = host && sml_host_open(host, o.library, o.ports, o.num_ports) &&
                  (control = sml_control_open(o.control, host)) != NULL;
   if (is_well) {
-    fprintf(stderr, "switchml-pipeline: %u ports, control at %s\n", o.num_ports, o.control);
+    sml_writer_say("switchml-pipeline: %u ports, control at %s\n", o.num_ports, o.control);
     is_well = run(&o, host, control);
-    fprintf(stderr,
-            "switchml-pipeline: %llu frames in, %llu out; %llu broken, %llu refused by a port, %llu lost inside\n",
-            (unsigned long long)host->num_received, (unsigned long long)host->num_sent,
-            (unsigned long long)host->num_broken, (unsigned long long)host->num_refused,
-            (unsigned long long)host->program.num_lost);
+    sml_writer_say(
+        "switchml-pipeline: %llu frames in, %llu out; %llu broken, %llu refused by a port, %llu lost inside\n",
+        (unsigned long long)host->num_received, (unsigned long long)host->num_sent,
+        (unsigned long long)host->num_broken, (unsigned long long)host->num_refused,
+        (unsigned long long)host->program.num_lost);
   }
   sml_control_close(control);
   if (host) sml_host_close(host);

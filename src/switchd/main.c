@@ -57,7 +57,7 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
   va_end(arguments);
   if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_ERROR, "cannot_start", NULL, 0, text);
   for (char *rest = text, *line; log_format == SML_LOG_TEXT && (line = strsep(&rest, "\n"));)
-    fprintf(stderr, "switchmld: %s\n", line);
+    sml_writer_say("switchmld: %s\n", line);
 }
 
 /* It would be missed when a job has failed. */
@@ -163,12 +163,12 @@ static void say_ready(const struct daemon *d) {
   const struct sml_settings *s = &d->settings;
   const struct sml_log_field place[] = {{"address", d->addr_text, 0}, {"lanes", NULL, s->aggd.num_lanes}};
   if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_INFO, "listening", place, SML_ARRAY_LEN(place), "");
-  else fprintf(stderr, "switchmld: listening on %s, %u lanes\n", d->addr_text, s->aggd.num_lanes);
+  else sml_writer_say("switchmld: listening on %s, %u lanes\n", d->addr_text, s->aggd.num_lanes);
   if (s->http) {
     sml_addr_format(&s->http_addr, http_text, sizeof http_text);
     const struct sml_log_field http = {"address", http_text, 0};
     if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_INFO, "http", &http, 1, "");
-    else fprintf(stderr, "switchmld: status at http://%s/\n", http_text);
+    else sml_writer_say("switchmld: status at http://%s/\n", http_text);
   }
   const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
   if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
