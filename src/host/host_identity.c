@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,6 +43,11 @@ static bool has_what_it_takes(void) {
   if (memory >= 0) close(memory);
   if (peer >= 0) close(peer);
   return has_all;
+}
+
+uint64_t sml_host_limit_bytes(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : UINT64_MAX;
 }
 
 bool sml_host_identity(uint8_t *id_out) {

@@ -39,6 +39,14 @@ static enum sml_host_met fail(char *error, const char *what) {
   return SML_HOST_FAILED;
 }
 
+static enum sml_host_met fail_to_allocate(char *text, size_t num_bytes, int error) {
+  const bool is_limit = error == EFBIG;
+  snprintf(text, SML_HOST_ERROR_BYTES, "allocating %zu bytes of shared memory failed: %s%s", num_bytes,
+           is_limit ? "the limit of file sizes (ulimit -f) is lower" : strerror(error),
+           is_limit ? "" : "; SWITCHML_SHARED_MEMORY=0 does without");
+  return SML_HOST_FAILED;
+}
+
 /* The name tells nothing of the secret, as names can be read by everybody. */
 static socklen_t make_name(const struct sml_host_meeting *m, struct sockaddr_un *name) {
   const struct sml_key key = {.k0 = m->secret[0], .k1 = m->secret[1]};
@@ -182,8 +190,11 @@ enum sml_host_met sml_host_segment_offer(struct sml_host_segment *s, size_t num_
   *missing_out = 0;
   const int fd = sml_fd_raise(memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return fail(error_out, "memfd_create");
-  if (ftruncate(fd, (off_t)num_bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)
-    met = fail(error_out, "sizing a shared segment");
+  const int error = sml_fd_allocate_quietly(fd, num_bytes);
+  if (error != 0)
+    met = fail_to_allocate(error_out, num_bytes, error);
+  else if (fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+    met = fail(error_out, "sealing a shared segment");
   else
     met = map(s, fd, num_bytes, error_out);
   if (met == SML_HOST_MET) met = listen_and_serve(fd, m, num_bytes, missing_out, error_out);

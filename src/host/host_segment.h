@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Memory that processes of one host share, and how its descriptor gets from one to another. The memory is
- * a memfd: it has no name in any file system, and its size is sealed, so that no process can make another
- * fail by shrinking it. The descriptor travels over a socket of the abstract name space, whose peers must
- * run under this process's effective user; a secret keeps jobs apart. No descriptor is left open when a
- * call returns. */
+ * a memfd: it has no name in any file system; it is allocated before it is shared; and its size is sealed, so
+ * that no process can make another fail by shrinking it. The descriptor travels over a socket of the abstract
+ * name space, whose peers must run under this process's effective user; a secret keeps jobs apart. No
+ * descriptor is left open when a call returns. */
 #ifndef SML_HOST_HOST_SEGMENT_H
 #define SML_HOST_HOST_SEGMENT_H
 
@@ -15,6 +15,9 @@
  * and user name spaces and effective user are the same. id_out: 16 bytes. False, and zeros: shared
  * memory does not work here. */
 bool sml_host_identity(uint8_t *id_out);
+
+/* The limit of file sizes, which counts for segments, too. */
+uint64_t sml_host_limit_bytes(void);
 
 struct sml_host_segment {
   void *memory; /* NULL: none */
@@ -37,7 +40,8 @@ enum sml_host_met {
   SML_HOST_FAILED,   /* a system call failed; error_out says which */
 };
 
-/* Index 0: makes a segment of zeros and gives it to all others. */
+/* Index 0: makes a segment of zeros and gives it to all others. All of it is allocated before: if memory is short, that
+ * is an error, and no SIGBUS of a rank that writes there. */
 enum sml_host_met sml_host_segment_offer(struct sml_host_segment *segment, size_t num_bytes,
                                          const struct sml_host_meeting *meeting, uint32_t *missing_out,
                                          char error_out[SML_HOST_ERROR_BYTES]);

@@ -9,7 +9,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -106,6 +108,50 @@ static void test_missing_is_named(void **state) {
   assert_int_equal(obtains.missing, 0);
 }
 
+/* Beyond the limit of file sizes, which would raise SIGXFSZ. */
+static void test_a_limit_is_an_error(void **state) {
+  (void)state;
+  struct party p = {.meeting = make_meeting(4, 2, 0, 20000), .num_bytes = NUM_BYTES};
+  struct rlimit before, limit;
+  const int num_open = count_descriptors();
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  limit = (struct rlimit){NUM_BYTES - 1, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  meet(&p);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_int_equal(p.met, SML_HOST_FAILED);
+  assert_null(p.segment.memory);
+  assert_string_equal(p.error,
+                      "allocating 65536 bytes of shared memory failed: the limit of file sizes (ulimit -f) is lower");
+  assert_int_equal(count_descriptors(), num_open);
+}
+
+/* Looks at the segment while it is offered, and ends that. */
+static bool look_at_blocks(void *user) {
+  char path[64], name[64];
+  struct stat segment;
+  for (int fd = 0; fd < 256; fd++) {
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const ssize_t length = readlink(path, name, sizeof name - 1);
+    name[length < 0 ? 0 : length] = 0;
+    if (strncmp(name, "/memfd:switchml ", 16) == 0 && fstat(fd, &segment) == 0)
+      *(uint64_t *)user = (uint64_t)segment.st_blocks * 512;
+  }
+  return true;
+}
+
+/* All of it is there before anybody writes: pages that are only touched later might lack memory then. */
+static void test_memory_is_allocated(void **state) {
+  (void)state;
+  uint64_t allocated_bytes = 0;
+  struct party p = {.meeting = make_meeting(5, 2, 0, 20000), .num_bytes = NUM_BYTES};
+  p.meeting.should_stop = look_at_blocks;
+  p.meeting.user = &allocated_bytes;
+  meet(&p);
+  assert_int_equal(p.met, SML_HOST_STOPPED);
+  assert_int_equal(allocated_bytes, NUM_BYTES);
+}
+
 /* Another secret has another name; another size or number of ranks under the same one gets nothing. */
 static void test_strangers_get_nothing(void **state) {
   (void)state;
@@ -190,6 +236,7 @@ int main(void) {
       cmocka_unit_test(test_identity),         cmocka_unit_test(test_all_see_the_same_memory),
       cmocka_unit_test(test_missing_is_named), cmocka_unit_test(test_strangers_get_nothing),
       cmocka_unit_test(test_stops_when_told),  cmocka_unit_test(test_unsealed_memory_is_not_taken),
+      cmocka_unit_test(test_a_limit_is_an_error), cmocka_unit_test(test_memory_is_allocated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

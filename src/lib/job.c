@@ -82,7 +82,7 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
       .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
       .events = &sml_job_events,
       .user = &job->shards[index]};
-  session.join.is_combining = (session.join.host[0] | session.join.host[1]) != 0 && o->retry_ns == 0;
+  session.join.is_combining = (s->host[0] | s->host[1]) != 0 && o->retry_ns == 0 && !s->no_combining;
   snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", place->text);
   if (place->host_rank != SML_NO_HOST_RANK) {
     memcpy(session.addrs, place->addrs, sizeof session.addrs);

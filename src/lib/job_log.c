@@ -87,7 +87,8 @@ static void log_memory(const struct sml_job *job) {
          sml_contributors_count(start, job->world_size), text, sml_contributor_lead(start, contributor));
   } else {
     INFO(job, "no shared memory: %s",
-         (join->host[0] | join->host[1]) == 0 ? "it is turned off here, or faults are made, or the host has no identity"
+         (join->host[0] | join->host[1]) == 0
+             ? "it is turned off here, or faults are made, or this process may not share any"
          : job->retry_ns != 0                 ? "retry is on"
                                               : "no two ranks on one host, or another rank has turned it off");
   }

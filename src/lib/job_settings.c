@@ -7,8 +7,10 @@
 
 #include "core/wire.h"
 #include "engine/engine.h"
-#include "host/host_segment.h"
+#include "host/host_group.h"
+#include "lib/job_pieces.h"
 #include "lib/key.h"
+#include "lib/log.h"
 #include "lib/rendezvous.h"
 #include "lib/settings.h"
 #include "lib/types.h"
@@ -132,6 +134,27 @@ static sml_status read_key(struct sml_job_settings *s) {
                   name);
 }
 
+/* As batch systems set it (ulimit -f); it counts for memory that is shared, too. Which rank of a host will allocate it,
+ * and how much, shows when all have joined: too late to do without. */
+static void heed_file_limit(struct sml_job_settings *s) {
+  const uint32_t num_ranks = s->options.world_size;
+  const uint32_t block_bytes = sml_min_u32(s->options.max_datagram_bytes, MAX_DATAGRAM_BYTES);
+  const uint64_t group_bytes = sml_host_segment_bytes(num_ranks, block_bytes);
+  const uint64_t relay_bytes = sml_job_most_relay_bytes(num_ranks, block_bytes);
+  const uint64_t limit_bytes = sml_host_limit_bytes();
+  const bool is_too_low = limit_bytes < group_bytes;
+  char text[256];
+  if (limit_bytes >= sml_max_u64(group_bytes, relay_bytes)) return;
+  s->no_combining = true;
+  if (is_too_low) memset(s->host, 0, sizeof s->host);
+  snprintf(text, sizeof text,
+           "job '%.64s': no memory is shared%s: the limit of file sizes (ulimit -f, RLIMIT_FSIZE) is %llu bytes, and "
+           "ranks of one host may need %llu",
+           s->options.name, is_too_low ? "" : " if there are several hosts", (unsigned long long)limit_bytes,
+           (unsigned long long)(is_too_low ? group_bytes : relay_bytes));
+  sml_lib_log_line(SML_LIB_LOG_WARN, s->options.rank, text);
+}
+
 /* A job with retry keeps inputs and replays operations over the network: it does not share memory. */
 static sml_status read_shared_memory(struct sml_job_settings *s) {
   const char *text = sml_settings_environment("SWITCHML_SHARED_MEMORY");
@@ -142,7 +165,9 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
   if (no != 0 || (text != NULL && text[0] == '0') || (s->features & SML_FEATURE_RETRY) != 0) return SML_OK;
   uint8_t host[16];
   if (s->options.world_size > 1 && sml_host_identity(host)) memcpy(s->host, host, sizeof s->host);
-  if ((s->host[0] | s->host[1]) != 0) s->host[1] ^= sml_test_host;
+  if ((s->host[0] | s->host[1]) == 0) return SML_OK;
+  s->host[1] ^= sml_test_host;
+  heed_file_limit(s);
   return SML_OK;
 }
 

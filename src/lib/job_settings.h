@@ -17,6 +17,7 @@ struct sml_job_settings {
   uint32_t features;                 /* SML_FEATURE_* */
   bool no_multicast;
   uint64_t host[2];                  /* who can share memory with this process; 0: nobody */
+  bool no_combining;                 /* memory is shared only if all ranks are on one host */
   char key_name[SML_KEY_NAME_BYTES]; /* "": not keyed */
   struct sml_key key;
 };

@@ -189,6 +189,7 @@ WRAP(unsigned, if_nametoindex, (const char *name), (name), 0, ENODEV)
 WRAP(int, stat64, (const char *path, struct stat64 *out), (path, out), -1, EACCES)
 WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1, EMFILE)
 WRAP(int, ftruncate64, (int fd, off64_t bytes), (fd, bytes), -1, ENOSPC)
+WRAP(int, fallocate64, (int fd, int mode, off64_t from, off64_t bytes), (fd, mode, from, bytes), -1, ENOSPC)
 WRAP(int, fcntl64, (int fd, int command, long value), (fd, command, value), -1, EPERM)
 WRAP(void *, mmap64, (void *where, size_t bytes, int protection, int flags, int fd, off64_t offset),
      (where, bytes, protection, flags, fd, offset), MAP_FAILED, ENOMEM)
