@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "lib/operation.h"
+#include "lib/uncancelled.h"
 
 #define KEY_START UINT64_C(0x6261746368310001) /* any constant; part of wire version 1 */
 
@@ -239,6 +240,7 @@ static sml_status check_job(const struct sml_job *job) {
 }
 
 sml_status sml_batch_begin(sml_job *job) {
+  SML_UNCANCELLED;
   const sml_status status = check_job(job);
   if (status != SML_OK) return status;
   pthread_mutex_lock(&job->lock);
@@ -248,6 +250,7 @@ sml_status sml_batch_begin(sml_job *job) {
 }
 
 sml_status sml_batch_end(sml_job *job) {
+  SML_UNCANCELLED;
   sml_status status = check_job(job);
   if (status != SML_OK) return status;
   struct sml_batch_buffer *b = NULL;

@@ -6,6 +6,7 @@
 
 #include "lib/job.h"
 #include "lib/operation.h"
+#include "lib/uncancelled.h"
 
 static void die_in_child(struct sml_fork_watch *watch) {
   struct sml_context *context = (struct sml_context *)watch;
@@ -21,6 +22,7 @@ sml_status sml_context_fail_forked(void) {
 }
 
 sml_status sml_context_create(const sml_context_options *options, sml_context **context_out) {
+  SML_UNCANCELLED;
   if (context_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context_out is NULL");
   *context_out = NULL;
   struct sml_settings settings;
@@ -46,6 +48,7 @@ sml_status sml_context_create(const sml_context_options *options, sml_context **
 }
 
 void sml_context_destroy(sml_context *context) {
+  SML_UNCANCELLED;
   /* A child has a copy of the memory, of locks in any state and of no thread: it lets all of it be. */
   if (context == NULL || sml_context_is_forked(context)) return;
   while (context->jobs) sml_job_destroy(context->jobs);
@@ -61,7 +64,6 @@ void sml_context_destroy(sml_context *context) {
 }
 
 sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
-  sml_lib_log_flush(); /* a process may end next in ways that wait for nothing */
                                struct sml_engines **engines_out) {
   const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
   struct sml_engines *engines = &context->engines[a->sa_family == AF_INET6 ? 1 : 0];

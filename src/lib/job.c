@@ -14,6 +14,7 @@
 #include "lib/operation.h"
 #include "lib/rendezvous.h"
 #include "lib/types.h"
+#include "lib/uncancelled.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
@@ -168,6 +169,7 @@ static sml_status create(struct sml_context *context, struct sml_job_settings *s
 }
 
 sml_status sml_job_create(sml_context *context, const sml_job_options *options, sml_job **job_out) {
+  SML_UNCANCELLED;
   if (job_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job_out is NULL");
   *job_out = NULL;
   if (context == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "context is NULL");
@@ -241,6 +243,7 @@ static void leave(struct sml_job *job) {
 }
 
 void sml_job_destroy(sml_job *job) {
+  SML_UNCANCELLED;
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
   sml_job_host_close(job);
@@ -285,6 +288,7 @@ static void add_outstanding(struct sml_job *job, struct sml_ctl_abort *failure) 
 }
 
 sml_status sml_job_abort(sml_job *job, const char *why) {
+  SML_UNCANCELLED;
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   struct sml_ctl_abort failure =
@@ -300,6 +304,7 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
 }
 
 sml_status sml_job_error(sml_job *job, sml_error *error_out) {
+  SML_UNCANCELLED;
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   pthread_mutex_lock(&job->lock);
@@ -322,6 +327,7 @@ bool sml_job_runs_small(const struct sml_job *job) {
 }
 
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
+  SML_UNCANCELLED;
   if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_stats stats = SML_STATS_INIT;

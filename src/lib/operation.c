@@ -11,6 +11,7 @@
 #include "lib/job_pieces.h"
 #include "lib/lateness.h"
 #include "lib/types.h"
+#include "lib/uncancelled.h"
 
 /* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -484,6 +485,7 @@ sml_status sml_operation_submit(struct sml_operation *op) {
 sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
                          sml_reduction reduction, const sml_operation_options *options,
                          sml_operation **operation_out) {
+  SML_UNCANCELLED;
   if (operation_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation_out is NULL");
   *operation_out = NULL;
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
@@ -538,6 +540,7 @@ static bool has_ended(const void *operation) {
 }
 
 sml_status sml_operation_test(sml_operation *operation) {
+  SML_UNCANCELLED;
   if (operation == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation is NULL");
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   struct sml_job *job = operation->job;
@@ -551,6 +554,7 @@ sml_status sml_operation_test(sml_operation *operation) {
 }
 
 sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
+  SML_UNCANCELLED;
   if (operation == NULL || timeout_ns == 0 || has_ended(operation)) return sml_operation_test(operation);
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   sml_status status;
@@ -579,6 +583,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
 }
 
 sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
+  SML_UNCANCELLED;
   const sml_status status = sml_operation_test(operation);
   if (error_out == NULL || operation == NULL || status == SML_ERR_FORKED) return status;
   const sml_error none = SML_ERROR_INIT;
@@ -590,6 +595,7 @@ sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
 }
 
 void sml_operation_release(sml_operation *operation) {
+  SML_UNCANCELLED;
   if (operation == NULL || sml_context_is_forked(operation->context)) return;
   struct sml_job *job = operation->job;
   pthread_mutex_lock(&job->lock);

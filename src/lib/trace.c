@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "lib/job_log.h"
+#include "lib/uncancelled.h"
 #include "trace/dump.h"
 
 /* Of a process, unasked: jobs that fail over and over must not fill a disk. */
@@ -170,6 +171,7 @@ void sml_job_dump_if_wanted(struct sml_job *job) {
 }
 
 sml_status sml_context_dump_trace(sml_context *context, const char *path) {
+  SML_UNCANCELLED;
   if (context == NULL || path == NULL || path[0] == 0)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "context or path is NULL or empty");
   if (sml_context_is_forked(context)) return sml_context_fail_forked();
