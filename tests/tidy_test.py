@@ -82,6 +82,22 @@ def test_words():
     expect_broken({"docs/a.md": "see /wor" + "k/main\n"}, "outside the repository")
 
 
+def test_descriptors():
+    expect_broken({"src/lib/a.c": SPDX + "int f(void) {\n  return socket(1, 2, 3);\n}\n"}, "a.c:3: 'socket('")
+    expect_broken({"src/netio/a.c": SPDX + "int f(void) {\n  return open(\"x\", 0);\n}\n"}, "'open('")
+    expect_broken({"src/lib/a.c": SPDX + "void f(void) {\n  fputs(\"x\", stderr);\n}\n"}, "standard error by itself")
+    expect_clean({"src/lib/a.c": SPDX + "/* open() of stderr */\nint f(void) {\n  return sml_fd_raise(socket(1, 2, 3));\n"
+                                        "}\n\nint g(struct x *x) {\n  return x->open(1);\n}\n",
+                  "src/lib/a_test.c": SPDX + "int f(void) {\n  return socket(1, 2, 3);\n}\n"})
+
+
+def test_cancellation():
+    exported = {"src/lib/switchml.map": "  global:\n    sml_wait;\n    sml_version;\n"}
+    expect_broken({**exported, "src/lib/a.c": SPDX + "int sml_wait(int x) {\n  return x;\n}\n"}, "sml_wait() without")
+    expect_clean({**exported, "src/lib/a.c": SPDX + "int sml_wait(int x) {\n  SML_UNCANCELLED;\n  return x;\n}\n\n"
+                                                    "int sml_version(void) {\n  return 1;\n}\n"})
+
+
 def test_drop_reasons():
     header = {"src/core/drop.h": SPDX + '#define SML_DROP_LIST(X) \\\n  X(STALE, "old") \\\n  X(FUTURE, "new")\n'}
     used = SPDX + "int x = SML_DROP_STALE + SML_DROP_FUTURE_NOT;\n"

@@ -175,6 +175,36 @@ def check_words(tree):
                     yield f"{path}:{number}: '{pattern.search(line).group(0)}': {why}"
 
 
+def check_descriptors(tree):
+    """What the library and the daemons open goes above 2, and they say nothing to standard error but by the writer."""
+    opens = re.compile(r"(?<![\w>.])(?:socket|accept4?|open(?:at)?|eventfd|epoll_create1?|memfd_create|timerfd_create|"
+                       r"signalfd|inotify_init1?|pipe2?|socketpair|dup)\(")
+    says = re.compile(r"\b(?:stderr|STDERR_FILENO|perror)\b|\bwrite\(2\b")
+    for path, text in tree.c_files():
+        if not path.startswith("src/") or re.search(r"^src/(cli|pipeline/(main|program))|^src/base/fd\.c|[/_]test", path):
+            continue
+        for number, line in enumerate(re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text,
+                                             flags=re.DOTALL).splitlines(), 1):
+            found = opens.search(re.sub(r"sml_fd_raise\(\w+\(", "", line))
+            if found and path.endswith(".c"):
+                yield f"{path}:{number}: '{found.group(0)}' without sml_fd_raise() around it (base/fd.h)"
+            if path != "src/switchd/main.c" and says.search(line):
+                yield f"{path}:{number}: writes to standard error by itself: let base/writer.h do it"
+
+
+def check_cancellation(tree):
+    """Each public function that may wait or take a lock holds pthread_cancel() off."""
+    names = set(re.findall(r"^ +(sml_\w+);", tree.files.get("src/lib/switchml.map", ""), re.MULTILINE))
+    names -= {"sml_version", "sml_status_string", "sml_error_detail", "sml_supported", "sml_rank_from_environment"}
+    for path, text in tree.c_files():
+        if not path.startswith("src/lib/"):
+            continue
+        lines = text.splitlines()
+        for name, line, num_lines in c_functions(text):
+            if name in names and "  SML_UNCANCELLED;" not in lines[line - 1:line - 1 + num_lines]:
+                yield f"{path}:{line}: {name}() without SML_UNCANCELLED (lib/uncancelled.h)"
+
+
 def check_drops(tree):
     """Each reason to drop a packet has a test that makes it fire."""
     declared = tree.files.get("src/core/drop.h", "")
@@ -232,7 +262,7 @@ def check_purity(tree):
 
 
 RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
-         check_drops, check_switch_numbers, check_documents, check_purity]
+         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_purity]
 
 
 def main():
