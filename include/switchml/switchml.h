@@ -6,10 +6,12 @@
  * ranks that sum tensors together; an *operation* is one collective call. Every function that can
  * fail returns an sml_status; sml_error_detail() then has one sentence for people, for the calling
  * thread. No function aborts the process, installs a signal handler or writes to stdout. No wait is
- * unbounded.
+ * unbounded, and none is for a reader of stderr. What the library opens leaves descriptors 0, 1 and 2 alone,
+ * also where they are closed; its threads block all signals, and nothing that it writes raises SIGPIPE or SIGXFSZ.
  *
  * Threads: any function may be called from any thread, but for a *_destroy or _release, which must
- * be the last use of its handle. Operations submitted by several threads on one job run in the
+ * be the last use of its handle. pthread_cancel() takes effect when a call has returned, never inside: each holds
+ * it off, in callbacks too. Operations submitted by several threads on one job run in the
  * order in which sml_allreduce() returned; that order must be the same on every rank.
  */
 #ifndef SWITCHML_SWITCHML_H
@@ -145,11 +147,12 @@ typedef struct sml_job_options {
    * was needed at most stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY
    * in seconds, else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
-  /* Ranks of one host add up in memory that they share (a few MiB, fixed when the job starts) in place of the
+  /* Ranks of one host add up in memory that they share (a few MiB, allocated when the job starts) in place of the
    * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network
-   * and user name spaces, and retry is off. Then there is no check word. In a job over several hosts those of each
-   * host combine in such memory (8 MiB a rank), and the lowest of them sends and receives for all. 1: this rank does
-   * neither, nor does a job on one host then; 0: as SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
+   * and user name spaces, no limit of file sizes (ulimit -f) is below it, and retry is off. Then there is no check
+   * word. In a job over several hosts those of each host combine in such memory (8 MiB a rank), and the lowest of
+   * them sends and receives for all. 1: this rank does neither, nor does a job on one host then; 0: as
+   * SWITCHML_SHARED_MEMORY=1 or 0 says, else it does. */
   uint32_t no_shared_memory;
   /* An aggregator may send the sums to all ranks at once by IP multicast (switchmld --multicast). That is tried when
    * the job is joined, and used if every rank that receives from it hears it. 1: not here, and so not in this job; 0:

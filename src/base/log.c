@@ -20,6 +20,7 @@ static struct {
   pthread_mutex_t lock;
   time_t second; /* the counts are of this one */
   uint32_t num_lines, num_left_out;
+  _Atomic uint64_t all_left_out; /* of all seconds */
 } log_state = {.level = SML_LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool sml_log_parse_level(const char *text, enum sml_log_level *level_out) {
@@ -168,6 +169,7 @@ static bool may_write(enum sml_log_level level, const struct timespec *now) {
   const bool is_written = level == SML_LOG_ERROR || log_state.num_lines < LINES_PER_S;
   log_state.num_lines += is_written;
   log_state.num_left_out += !is_written;
+  if (!is_written) atomic_fetch_add_explicit(&log_state.all_left_out, 1, memory_order_relaxed); /* a figure */
   return is_written;
 }
 
@@ -210,4 +212,8 @@ void sml_log(enum sml_log_level level, const char *format, ...) {
     put_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);
+}
+
+uint64_t sml_log_num_left_out(void) {
+  return atomic_load_explicit(&log_state.all_left_out, memory_order_relaxed) + sml_writer_num_left_out();
 }

@@ -25,6 +25,9 @@ struct sml_log_field {
 void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
                    const char *sentence);
 
+/* Lines that were left out since the process began, for either reason. */
+uint64_t sml_log_num_left_out(void);
+
 /* One line in one write, any thread, in the order of the calls; the writer (base/writer.h) writes it, so that nobody
  * waits for whoever reads. At most 200 lines a second: what others can cause must not fill a disk. Errors are not
  * counted. How many lines were left out, and how many found no room at the writer's, is said afterwards. */

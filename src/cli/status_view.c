@@ -287,6 +287,9 @@ static void print_heading(FILE *stream, const json_t *status) {
     fprintf(stream, "lane %zu dropped: %s\n", i, drops);
   }
   print_switch(stream, json_object_get(status, "switch"));
+  const unsigned long long left_out = (unsigned long long)number_of(status, "log_lines_left_out");
+  if (left_out > 0)
+    fprintf(stream, "log: %llu lines left out: too many a second, or nobody reads them\n", left_out);
 }
 
 /* One line about each tenant that has a quota. */

@@ -25,6 +25,7 @@
 
 #define SWITCH_SLOTS 2048u /* unless asked for: those of p4/ */
 #define IDLE_NS (3600 * SML_NS_PER_S) /* between looks that nobody wants */
+#define START_FLUSH_NS (2 * SML_NS_PER_S) /* for a reader that stands still at the start */
 #define ERROR_BYTES 4608u /* a path and a sentence */
 
 struct daemon {
@@ -249,6 +250,7 @@ static bool start(struct daemon *d) {
   sml_addr_format(&addr, d->addr_text, sizeof d->addr_text);
   if (s->http && !start_http(d)) return false;
   say_ready(d);
+  (void)sml_writer_flush(START_FLUSH_NS);
   /* Last: who waits for the file finds everything there, HTTP and what was said about it too. */
   return !s->port_file || write_port_file(s->port_file, d->addr_text);
 }

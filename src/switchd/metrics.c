@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
+
 struct writer {
   FILE *stream;
   const struct sml_snapshot *s;
@@ -63,6 +65,8 @@ static void put_service(const struct writer *w) {
   fprintf(w->stream,
           "switchml_connections{state=\"joined\"} %u\nswitchml_connections{state=\"waiting\"} %u\n",
           s->counts.connections - s->counts.unjoined, s->counts.unjoined);
+  put_one(w, "log_lines_left_out_total", "counter", "Lines of the log that were too many, or that nobody read.",
+          (double)sml_log_num_left_out());
   put_one(w, "connections_limit", "gauge", "Most control connections.", s->max_connections);
   begin(w, "jobs", "gauge", "Jobs that are joined, and jobs that run.");
   fprintf(w->stream, "switchml_jobs{state=\"joining\"} %u\nswitchml_jobs{state=\"running\"} %u\n",

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "base/text.h"
 
 static const char *const happening_names[SML_NUM_HAPPENINGS] = {
@@ -286,6 +287,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
   put_text(root, "address", s->address);
   put(root, "connections", s->counts.connections);
   put(root, "connections_waiting", s->counts.unjoined);
+  put(root, "log_lines_left_out", sml_log_num_left_out());
   json_t *events = json_object();
   for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++) put(events, happening_names[i], s->num_happened[i]);
   json_object_set_new(root, "events", events);
