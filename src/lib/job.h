@@ -34,6 +34,7 @@ struct sml_job_shard {
   bool has_told_last;           /* lingering: it was told at once that all has ended here; guarded by job->lock */
   bool is_asked, has_reported;  /* whom it waits for; what it said: report. Guarded by job->lock */
   struct sml_ctl_report report;
+  uint64_t silent_since_ns;     /* it is late, says the session; 0: it is not. Guarded by job->lock */
   struct sml_session session;   /* the control thread's */
 };
 

@@ -159,6 +159,7 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
   struct sml_job *job = shard->job;
   pthread_mutex_lock(&job->lock);
   const enum sml_job_state state = job->state;
+  shard->silent_since_ns = 0;
   pthread_mutex_unlock(&job->lock);
   const bool is_due = state == SML_JOB_JOINING ||
                       (state == SML_JOB_RENEWING && is_same_shape(&shard->start, start));
@@ -284,11 +285,12 @@ static void on_reported(void *user, const struct sml_ctl_report *report) {
 }
 
 static void on_silent(void *user, uint64_t since_ns) {
-  const struct sml_job_shard *shard = user;
+  struct sml_job_shard *shard = user;
   struct sml_job *job = shard->job;
   const struct sml_session *session = &shard->session;
   char text[96] = "nothing", own[32] = "";
   pthread_mutex_lock(&job->lock);
+  shard->silent_since_ns = since_ns;
   sml_rejoin_note_silent_locked(job, since_ns);
   if (job->oldest != NULL) sml_operation_describe(job->oldest, text, sizeof text);
   pthread_mutex_unlock(&job->lock);
@@ -301,9 +303,10 @@ static void on_silent(void *user, uint64_t since_ns) {
 }
 
 static void on_heard(void *user, uint64_t since_ns) {
-  const struct sml_job_shard *shard = user;
+  struct sml_job_shard *shard = user;
   const uint64_t now_ns = sml_clock_ns();
   pthread_mutex_lock(&shard->job->lock);
+  shard->silent_since_ns = 0;
   sml_rejoin_note_heard_locked(shard->job, now_ns);
   pthread_mutex_unlock(&shard->job->lock);
   sml_job_log(shard->job, SML_LIB_LOG_WARN, "the aggregator at %s is heard again after %.1f s",

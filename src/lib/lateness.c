@@ -73,7 +73,13 @@ static void add_own_view(const struct sml_job *job, uint64_t now_ns, struct sml_
 
 /* ---- as the aggregators say ---- */
 
-static void add_reports(const struct sml_job *job, struct sml_ctl_abort *failure) {
+static void add_report(const struct sml_job_shard *shard, uint64_t now_ns, struct sml_ctl_abort *failure) {
+  if (shard->has_reported) add(failure, "%s", shard->report.detail);
+  else if (shard->silent_since_ns == 0) add(failure, "no answer when it was asked");
+  else add(failure, "it has been silent for %.3g s", (double)(now_ns - shard->silent_since_ns) / 1e9);
+}
+
+static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
   const bool names_ranks = failure->num_ranks == 0;
   uint32_t num_left_out = 0;
   for (uint32_t i = 0; i < job->num_shards; i++) {
@@ -88,16 +94,15 @@ static void add_reports(const struct sml_job *job, struct sml_ctl_abort *failure
     num_left_out += strlen(failure->detail) >= MANY_BYTES;
     if (strlen(failure->detail) >= MANY_BYTES) continue;
     const bool is_one = job->num_shards == 1 && shard->host_rank == SML_NO_HOST_RANK;
-    add(failure, "; the aggregator%s%s: %s", is_one ? "" : " at ",
-        is_one ? "" : shard->session.options.aggregator_text,
-        shard->has_reported ? report->detail : "no answer when it was asked");
+    add(failure, "; the aggregator%s%s: ", is_one ? "" : " at ", is_one ? "" : shard->session.options.aggregator_text);
+    add_report(shard, now_ns, failure);
   }
   if (num_left_out > 0) add(failure, "; and %u more aggregators", num_left_out);
 }
 
 void sml_job_add_lateness_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
   add_own_view(job, now_ns, failure);
-  add_reports(job, failure);
+  add_reports(job, now_ns, failure);
 }
 
 /* ---- asking ---- */

@@ -134,6 +134,40 @@ static void deadlines_stand_still_while_it_is_silent(void **state) {
   pthread_barrier_destroy(&barrier);
 }
 
+/* Without retry it runs: the error says since when nothing was heard. */
+static void time_out_before_it_is_lost(struct rank *r) {
+  sum_once(r);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) keeper_signal(&keeper, SIGSTOP);
+  pthread_barrier_wait(&barrier);
+  sml_operation *op;
+  sml_error error = SML_ERROR_INIT;
+  int32_t x = 1;
+  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &op) == SML_OK);
+  const sml_status status = sml_operation_wait(op, 60 * SML_NS_PER_S);
+  (void)sml_operation_error(op, &error);
+  sml_operation_release(op);
+  CHECK(r, status == SML_ERR_TIMEOUT, "%d %s", status, error.detail);
+  CHECK(r, strstr(error.detail, "no answer from the aggregator on lane 0 slot") != NULL, "%s", error.detail);
+  CHECK(r, strstr(error.detail, "; the aggregator: it has been silent for ") != NULL, "%s", error.detail);
+}
+
+static void an_error_says_since_when_it_is_silent(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  w.job_options.operation_timeout_ns = TIMEOUT_NS;
+  w.job_options.no_shared_memory = 1;
+  keeper_start(&keeper, &w.aggd_options);
+  memcpy(w.address, keeper.address, sizeof w.address);
+  pthread_barrier_init(&barrier, NULL, 2);
+  world_join(&w);
+  world_run(&w, time_out_before_it_is_lost);
+  keeper_signal(&keeper, SIGCONT);
+  world_stop(&w);
+  keeper_stop(&keeper);
+  pthread_barrier_destroy(&barrier);
+}
+
 /* ---- where it is set ---- */
 
 static void the_environment_sets_it(void **state) {
@@ -167,6 +201,7 @@ static void the_environment_sets_it(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(deadlines_stand_still_while_it_is_silent), /* it forks: before there are threads */
+      cmocka_unit_test(an_error_says_since_when_it_is_silent),
       cmocka_unit_test(data_is_a_sign_of_life),
       cmocka_unit_test(silence_without_data_is_loss),
       cmocka_unit_test(the_environment_sets_it),
