@@ -7,6 +7,7 @@ Debian 12 (torch 1.13 on Python 3.11) fails unless it is called as `torchrun -r 
 import contextlib
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -26,6 +28,8 @@ BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 DAEMON, LIBRARY = os.path.join(BUILD, "src/switchd/switchmld"), os.path.join(BUILD, "src/lib/libswitchml.so")
 NAMES = {"switchml": "SwitchML", "gloo": "Gloo"}
 START_TIMEOUT_S = 20
+QUIET_S = 10  # of the workers, after which somebody who looks on hears that they are still at it
+SILENT_S = 600  # after which they are not
 RESULTS_GROUP = "239.77.0.1"
 # Else glibc gives the memory of large gradients back to the kernel, to get it anew, page by page, in the next step.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -179,11 +183,36 @@ def start_workers(processes, bed, num_workers, aggregator, program, arguments):
     return workers
 
 
-def run_workers(processes, bed, num_workers, aggregator, program, arguments, on_progress):
+def lines_of(stream, on_quiet):
+    """The lines that come. on_quiet(seconds since the last one) is called each QUIET_S without any."""
+    lines, last = queue.Queue(), time.monotonic()
+
+    def read():
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=QUIET_S)
+        except queue.Empty:
+            quiet_s = time.monotonic() - last
+            if quiet_s > SILENT_S:
+                return
+            on_quiet(quiet_s)
+            continue
+        if line is None:
+            return
+        last = time.monotonic()
+        yield line
+
+
+def run_workers(processes, bed, num_workers, aggregator, program, arguments, on_progress, on_quiet=lambda _: None):
     """Runs them to their end. Returns the object with "ranks" that rank 0 printed; what it printed before goes to
     on_progress(state)."""
     workers, result = start_workers(processes, bed, num_workers, aggregator, program, arguments), None
-    for line in workers[0].stdout:
+    for line in lines_of(workers[0].stdout, on_quiet):
         if not line.startswith("{"):
             continue
         state = json.loads(line)

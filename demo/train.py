@@ -18,6 +18,7 @@ import fashion
 
 WIDTH = 2816  # 10.2 M parameters: 41 MB of gradients a step
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
+TRIAL_STEPS, FEWEST_STEPS = 2, 4  # how long a step takes the first ones show
 
 
 def make_model():
@@ -36,10 +37,20 @@ def time_alone(num_runs, function):
     return (time.monotonic() - start) / num_runs
 
 
-def train(ddp, optimizer, batches, rank):
-    """Seconds of the steps, and of the optimizer in them."""
-    optimizer_s, start = 0.0, time.monotonic()
+def agree_on_steps(num_steps, budget_s, step_s, rank):
+    """As many as rank 0 has time for: a sum to which the others add nothing."""
+    fitting = max(FEWEST_STEPS, min(num_steps, int(budget_s / step_s))) if budget_s > 0 else num_steps
+    total = torch.tensor([fitting if rank == 0 else 0], dtype=torch.int32)
+    dist.all_reduce(total)
+    return min(num_steps, int(total.item()))
+
+
+def train(ddp, optimizer, batches, rank, budget_s):
+    """Seconds of the steps, of the optimizer in them, and how many there were."""
+    num_steps, optimizer_s, start = len(batches), 0.0, time.monotonic()
     for number, (images, labels) in enumerate(batches, 1):
+        if number > num_steps:
+            break
         optimizer.zero_grad(set_to_none=False)
         loss = cross_entropy(ddp(images), labels)
         loss.backward()
@@ -47,9 +58,12 @@ def train(ddp, optimizer, batches, rank):
         optimizer.step()
         optimizer_s += time.monotonic() - before
         if rank == 0:
-            print(json.dumps({"step": number, "loss": loss.item(), "elapsed_s": time.monotonic() - start}), flush=True)
+            print(json.dumps({"step": number, "steps": num_steps, "loss": loss.item(),
+                              "elapsed_s": time.monotonic() - start}), flush=True)
+        if number == TRIAL_STEPS:
+            num_steps = agree_on_steps(num_steps, budget_s, (time.monotonic() - start) / TRIAL_STEPS, rank)
     dist.barrier()
-    return time.monotonic() - start, optimizer_s
+    return time.monotonic() - start, optimizer_s, num_steps
 
 
 def accuracy(model):
@@ -63,6 +77,7 @@ def main():
     parser.add_argument("--backend", choices=("switchml", "gloo"), required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--budget", type=float, default=0, help="seconds for the steps; 0: as long as they take")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.backend == "switchml":
@@ -90,15 +105,16 @@ def main():
     compute_s = time_alone(4, compute)
     communication_s = time_alone(3, lambda: dist.all_reduce(gradients))
     counters = fashion.Counters(arguments.backend, os.environ["GLOO_SOCKET_IFNAME"])
-    total_s, optimizer_s = train(ddp, optimizer, [batch(step) for step in range(arguments.steps)], rank)
+    total_s, optimizer_s, num_steps = train(ddp, optimizer, [batch(step) for step in range(arguments.steps)], rank,
+                                            arguments.budget)
 
-    mine = {**counters.since_start(), "total_s": total_s, "compute_s": compute_s + optimizer_s / arguments.steps,
+    mine = {**counters.since_start(), "total_s": total_s, "compute_s": compute_s + optimizer_s / num_steps,
             "communication_s": communication_s, "digest": fashion.digest(model)}
     everyone = [None] * size
     dist.all_gather_object(everyone, mine)
     if rank == 0:
-        print(json.dumps({"accuracy": accuracy(model), "gradient_bytes": gradients.numel() * 4, "ranks": everyone}),
-              flush=True)
+        print(json.dumps({"accuracy": accuracy(model), "gradient_bytes": gradients.numel() * 4, "steps": num_steps,
+                          "ranks": everyone}), flush=True)
     dist.barrier()
     fashion.leave(arguments.backend)
 
