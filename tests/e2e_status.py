@@ -192,6 +192,26 @@ def test_late_and_lost_ranks():
             assert re.search(r"^job thin: rank 1 \(127.0.0.1\) was lost [\d.]+ s ago$", out, re.MULTILINE), (code, out, err)
 
 
+def test_slow_jobs():
+    """Everybody has called the operation, and rank 1 has no processor to send with."""
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, "tired", 2) as members:
+        with beating(members, [1, 1]):
+            for slot in range(5):
+                members[0].send({"slot": members[0].start["slot_base"][0] + slot, "phase": 2, "tag": 7, "chunk": slot},
+                                bytes(64))
+            e2e.wait_until(lambda: status_json(daemon.address)["jobs"][0]["health"] == "slow", "the job is slow")
+            job, = status_json(daemon.address)["jobs"]
+            assert re.fullmatch(r"nothing was summed for [\d.]+ s: 5 of 5 slots that wait lack rank 1 \(127.0.0.1\)",
+                                job["why"]), job
+            code, out, err = run("status", daemon.address, "--interval", "0")
+            assert code == 0 and "job tired is slow: nothing was summed" in out, (code, out, err)
+            for slot in range(5):
+                members[1].send({"slot": members[1].start["slot_base"][0] + slot, "phase": 2, "tag": 7, "chunk": slot},
+                                bytes(64))
+            e2e.wait_until(lambda: status_json(daemon.address)["jobs"][0]["health"] == "healthy", "it goes on")
+            assert status_json(daemon.address)["jobs"][0]["why"] == ""
+
+
 def test_silent_ranks():
     """Nothing is heard of a rank, and its lease is long: late, and said to be silent, in the log, too."""
     with e2e.Daemon() as daemon, scripted_job(daemon.port, "mute", 2, lease_s=60) as members:

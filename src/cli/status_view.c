@@ -222,9 +222,11 @@ static bool print_ranks(FILE *stream, const json_t *job) {
 
 /* --- sentences --- */
 
-/* One line about each late or lost rank: who, since when, and what its job's slots hold. */
+/* Why a job is slow, and one line about each late or lost rank: who, since when, and what its job's slots hold. */
 static void print_trouble(FILE *stream, const json_t *job) {
   size_t i;
+  if (strcmp(text_of(job, "health"), "slow") == 0)
+    fprintf(stream, "job %s is slow: %s\n", text_of(job, "name"), text_of(job, "why"));
   const json_t *rank;
   json_array_foreach(json_object_get(job, "ranks"), i, rank) {
     const char *state = text_of(rank, "state");

@@ -9,6 +9,9 @@
 #include "base/log.h"
 #include "base/text.h"
 
+#define SLOW_NS (100 * SML_NS_PER_MS) /* without a sum, where slots wait */
+#define SLOW_LEAST_SUMS 1000u /* before their traffic says something */
+
 static const char *const happening_names[SML_NUM_HAPPENINGS] = {
     [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
     [SML_HAPPENED_RANK_LOST] = "rank_lost",       [SML_HAPPENED_RANK_LATE] = "rank_late",
@@ -55,11 +58,48 @@ const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_
   return member->has_probed || job->is.is_started ? "joined" : "probing";
 }
 
-const char *sml_job_health(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+/* Slots wait, and nothing is summed: for whom most of them do, and since when. */
+static bool find_waited_for(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
+                            size_t why_bytes) {
+  const uint64_t since_ns = sml_max_u64(job->does.progress_ns, job->is.since_ns);
+  if (job->does.slots_waiting == 0 || s->taken_ns < since_ns + SLOW_NS) return false;
+  const struct sml_rank_snapshot *slowest = NULL;
+  for (uint32_t i = 0; i < job->num_ranks; i++) {
+    const struct sml_rank_snapshot *rank = &s->ranks[job->first_rank + i];
+    if (slowest == NULL || rank->look.slots_missing > slowest->look.slots_missing) slowest = rank;
+  }
+  if (slowest == NULL || slowest->look.slots_missing == 0) return false;
+  snprintf(why, why_bytes, "nothing was summed for %.1f s: %u of %u slots that wait lack rank %u (%s)",
+           (double)(s->taken_ns - since_ns) / 1e9, slowest->look.slots_missing, job->does.slots_waiting,
+           slowest->member.rank, slowest->member.host);
+  return true;
+}
+
+/* So many packets come for what is summed that most are repeats and questions. */
+static bool has_much_traffic(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
+                             size_t why_bytes) {
+  uint64_t num_packets = 0;
+  const uint64_t num_sums = job->does.num_results;
+  for (uint32_t i = 0; i < job->num_ranks; i++)
+    num_packets += s->ranks[job->first_rank + i].look.traffic.num_packets;
+  if (num_sums < SLOW_LEAST_SUMS || 2 * num_packets < 3 * num_sums * job->is.num_contributors) return false;
+  snprintf(why, why_bytes,
+           "%.1f packets came for each sum, where %u are needed (%llu repeats were needless): ranks lack processor "
+           "time, or packets are lost",
+           (double)num_packets / (double)num_sums, job->is.num_contributors,
+           (unsigned long long)job->does.num_drops[SML_DROP_NEEDLESS]);
+  return true;
+}
+
+const char *sml_job_health(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
+                           size_t why_bytes) {
+  why[0] = 0;
   if (!job->is.is_started) return "joining";
   for (uint32_t i = 0; i < job->num_ranks; i++)
     if (s->ranks[job->first_rank + i].member.is_lost) return "lost";
-  return job->is.num_late > 0 ? "late" : "healthy";
+  if (job->is.num_late > 0) return "late";
+  if (job->does.is_at_switch) return "healthy"; /* nobody knows what it counts for this job */
+  return find_waited_for(s, job, why, why_bytes) || has_much_traffic(s, job, why, why_bytes) ? "slow" : "healthy";
 }
 
 static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snapshot *job,
@@ -163,12 +203,14 @@ static void put_slots(json_t *object, const struct sml_snapshot *s, const struct
 }
 
 static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  char why[SML_DETAIL_BYTES];
   json_t *object = json_object();
   put_text(object, "name", job->is.name);
   put_text(object, "key", job->is.key_name);
   put(object, "number", job->number);
   put_text(object, "state", job->is.is_started ? "running" : "joining");
-  put_text(object, "health", sml_job_health(s, job));
+  put_text(object, "health", sml_job_health(s, job, why, sizeof why));
+  put_text(object, "why", why);
   put(object, "world_size", job->is.world_size);
   put(object, "present", job->is.num_present);
   put(object, "late", job->is.num_late);

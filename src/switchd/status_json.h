@@ -10,7 +10,9 @@
 char *sml_status_json(const struct sml_snapshot *snapshot, const char *key_name);
 
 /* "lost", "late", "healthy" or (not started) "joining". */
-const char *sml_job_health(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job);
+/* why: a sentence where it is slow, else "". */
+const char *sml_job_health(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job, char *why,
+                           size_t why_bytes);
 /* "joined", "probing", "late", "lost" or "left". */
 const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member);
 
