@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A whole aggregator engine over the in-process back end: frames that are almost right, from members and strangers,
- * while jobs open, start, change their epoch, lose ranks and close. Job 0 has no key; job 1 has a key and check words.
+ * while jobs open, start, change their epoch, lose ranks and close. Job 0 has a mask; job 1 has a key and check words.
  * A member's payload is a function of its header, that of all others is not: so whatever RESULT comes out must be
  * the sum of what the members say. */
 #include "engine/aggregator_engine.h"
@@ -41,8 +41,9 @@ struct world {
 
 /* ---- what is right ---- */
 
-static struct sml_key key_of_epoch(uint32_t epoch) {
-  return (struct sml_key){epoch, UINT64_C(0x5eed)};
+static struct sml_seal seal_of(uint32_t epoch, bool is_keyed) {
+  const struct sml_key key = {epoch, UINT64_C(0x5eed)};
+  return sml_seal_of(is_keyed ? &key : NULL, (const uint64_t[2]){sml_mix64(epoch), 0});
 }
 
 static uint64_t nonce_of(uint32_t job, uint32_t rank) {
@@ -105,9 +106,9 @@ static void check_answer(struct world *w, const struct sml_rx_frame *frame) {
   }
   CHECK(h.job < NUM_JOBS, "job %u", h.job);
   struct job *job = &w->jobs[h.job];
-  const struct sml_key key = key_of_epoch(job->epoch);
+  const struct sml_seal seal = seal_of(job->epoch, h.job == 1);
   CHECK(job->is_open && h.epoch == job->epoch, "job %u epoch %u", h.job, h.epoch);
-  CHECK(sml_wire_is_authentic(frame->data, &h, h.job == 1 ? &key : NULL), "job %u", h.job);
+  CHECK(sml_wire_is_authentic(frame->data, &h, &seal), "job %u", h.job);
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   if (h.type == SML_PACKET_RESULT) check_result(job, h.job, &h, payload);
   else if (h.type == SML_PACKET_PENDING)
@@ -144,12 +145,12 @@ static void seal_and_send(struct world *w, uint32_t port, const struct sml_heade
   const struct job *job = &w->jobs[h->job % NUM_JOBS];
   /* An epoch to come may have come when the frame is looked at. */
   const bool is_member = port < NUM_RANKS && port == h->rank && !job->is_departed[port] && h->epoch >= job->epoch &&
-                         (kind & 14) == 0 && ((kind & 1) == 0 || h->job != 1);
+                         (kind & 15) == 0;
   for (uint32_t k = 0; h->type != SML_PACKET_HELLO && !is_member && k < h->payload_bytes; k++) payload[k] ^= 0x5a;
-  const struct sml_key key = key_of_epoch(h->epoch + (kind & 1)); /* 1: that of another epoch */
   const bool is_keyed = (h->job == 1) != ((kind & 2) != 0);
+  const struct sml_seal seal = seal_of(h->epoch + (kind & 1), is_keyed); /* 1: that of another epoch */
   memcpy(frame + sml_head_bytes(is_keyed), payload, h->payload_bytes);
-  sml_wire_seal(frame, h, is_keyed ? &key : NULL);
+  sml_wire_seal(frame, h, &seal);
   uint32_t num_bytes = sml_head_bytes(is_keyed) + h->payload_bytes;
   if (kind & 4) frame[fuzz_u8(trouble) % num_bytes] ^= (uint8_t)(1 + fuzz_u8(trouble) % 255);
   if (kind & 8) num_bytes = (num_bytes + 1 + fuzz_u8(trouble) % (MAX_FRAME_BYTES - 1)) % MAX_FRAME_BYTES; /* another */
@@ -251,8 +252,8 @@ static void open_job(struct world *w, uint32_t number) {
   struct job *job = &w->jobs[number];
   memset(job, 0, sizeof *job);
   job->epoch = w->next_epoch++;
-  const struct sml_key key = key_of_epoch(job->epoch);
-  CHECK(sml_aggregator_engine_open_job(w->engine, (uint16_t)number, job->epoch, NUM_RANKS, number == 1 ? &key : NULL),
+  const struct sml_seal seal = seal_of(job->epoch, number == 1);
+  CHECK(sml_aggregator_engine_open_job(w->engine, (uint16_t)number, job->epoch, NUM_RANKS, &seal),
         "no memory");
   for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
     sml_aggregator_engine_expect_hello(w->engine, (uint16_t)number, rank, nonce_of(number, rank));
@@ -263,7 +264,7 @@ static void open_job(struct world *w, uint32_t number) {
 static void start_job(struct world *w, uint32_t number) {
   struct job *job = &w->jobs[number];
   if (job->is_started) job->epoch = w->next_epoch++;
-  const struct sml_key key = key_of_epoch(job->epoch);
+  const struct sml_seal seal = seal_of(job->epoch, number == 1);
   job->options = (struct sml_aggregator_options){.world_size = NUM_RANKS, .num_slots = NUM_SLOTS,
                                                  .slot_base = (uint16_t)(number * NUM_SLOTS), .is_checked = number == 1,
                                                  .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE};
@@ -272,7 +273,7 @@ static void start_job(struct world *w, uint32_t number) {
   CHECK(memory != NULL, "no memory");
   free(sml_aggregator_engine_start_job(w->engine, (uint16_t)number, job->epoch,
                                        sml_aggregator_init(memory, &job->options), NULL,
-                                       number == 1 ? &key : NULL));
+                                       &seal));
   job->is_started = true;
   for (uint32_t s = 0; s < NUM_SLOTS; s++) job->next_phase[s] = SML_FIRST_PHASE;
 }

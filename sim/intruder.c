@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Somebody who listens: sends old datagrams once more, byte for byte, whenever; and near-valid ones, with the
- * checksum right, from a port that is not a rank's. Neither may change anything. */
+ * Somebody who listens: sends old datagrams once more, byte for byte, whenever; and near-valid ones, with all right but
+ * the port they come from, or but the mask of the checksum. Neither may change anything. */
 #include <stdlib.h>
 
 #include "sim/world.h"
@@ -32,15 +32,19 @@ static void replay(struct sim_intruder *n, const struct kept *k) {
   n->num_replays++;
 }
 
-/* One field is another, or the payload is; or it comes without the tag that it had. Where there are keys it comes
- * from the rank's own address; without them, that would be believed, as would be a HELLO's nonce, overheard. */
+/* One field is another, or the payload is; or it comes without the tag that it had. It comes from the rank's own
+ * address, with another mask where there are no keys. Or with the right one, from elsewhere: who reads the path of a
+ * job without keys would be believed at the right place, as would be a HELLO's nonce. */
 static void forge(struct sim_intruder *n, const struct kept *k) {
   static const uint8_t fields[] = {0, 1, 2, 7, 9, 13, 15, 19, 23, 27, 40};
   uint8_t frame[MAX_KEPT_BYTES];
   uint32_t num_bytes = k->num_bytes;
   memcpy(frame, k->data, num_bytes);
   const bool is_keyed = (frame[15] & FLAG_KEYED) != 0;
-  if (!is_keyed && (frame[0] & 15) == TYPE_HELLO) return;
+  const bool knows_mask = !is_keyed && sml_prng_chance(&n->prng, 0.5);
+  const uint32_t mask = sim_frame_crc(frame, num_bytes) ^ sml_load_be32(frame + 28);
+  const uint32_t guess = knows_mask ? mask : mask + 1 + (uint32_t)sml_prng_below(&n->prng, UINT32_MAX);
+  if (knows_mask && (frame[0] & 15) == TYPE_HELLO) return;
   const uint32_t at = fields[sml_prng_below(&n->prng, SML_ARRAY_LEN(fields))];
   if (at < num_bytes) frame[at] = (uint8_t)(frame[at] + 1 + sml_prng_below(&n->prng, 3));
   if (is_keyed && sml_prng_chance(&n->prng, 0.3)) {
@@ -48,8 +52,9 @@ static void forge(struct sim_intruder *n, const struct kept *k) {
     num_bytes -= KEYED_BYTES;
     memmove(frame + 32, frame + 32 + KEYED_BYTES, num_bytes - 32);
   }
-  const uint16_t from_port = is_keyed ? k->from_port : (uint16_t)(k->from_port ^ 1);
-  if ((frame[15] & FLAG_KEYED) == 0) sml_store_be32(frame + 28, sim_frame_crc(frame, num_bytes));
+  const uint16_t from_port = knows_mask ? (uint16_t)(k->from_port ^ 1) : k->from_port;
+  if ((frame[15] & FLAG_KEYED) == 0)
+    sml_store_be32(frame + 28, sim_frame_crc(frame, num_bytes) ^ (is_keyed ? 0 : guess));
   sim_inject(k->from_ipv4, from_port, k->to_ipv4, k->to_port, frame, num_bytes);
   n->num_forgeries++;
 }

@@ -16,6 +16,7 @@
 #define GRANT_WINDOW 4096u
 #define CRC_SHARE 61u /* each so many-th frame's is computed */
 #define BUCKETS 4096u
+#define MAX_MASKS 8192u /* more epochs than a world has */
 
 enum type { UPDATE = 1, RESULT = 2, PENDING = 3, ERROR = 4, HELLO = 5, PROBE = 7 };
 
@@ -68,7 +69,14 @@ struct lane {
   uint64_t granted[GRANT_WINDOW / 64]; /* bit 0 of a ring at next_grant % GRANT_WINDOW */
 };
 
+/* That the checksums of an epoch without a key have, known from its first datagram. */
+struct mask {
+  bool is_known;
+  uint32_t epoch, mask;
+};
+
 struct sim_wire {
+  struct mask masks[MAX_MASKS];
   struct sim_wire_options options;
   struct sim_wire_counts counts;
   struct lane *buckets[BUCKETS];
@@ -158,9 +166,28 @@ static bool parse(const struct sim_datagram *d, struct frame *f) {
   return d->num_bytes == head_bytes + f->payload_bytes && (f->wire == f->reducer && f->wire <= 1);
 }
 
-/* Tagged ones have none, and pass. */
-static bool has_right_crc(const struct sim_datagram *d, const struct frame *f) {
-  return (f->flags & FLAG_KEYED) || sim_frame_crc(d->data, d->num_bytes) == sml_load_be32(d->data + CHECKSUM_OFFSET);
+/* The place of an epoch's, or where it would be. */
+static struct mask *find_mask(struct sim_wire *w, uint32_t epoch) {
+  uint32_t i = epoch % MAX_MASKS;
+  while (w->masks[i].is_known && w->masks[i].epoch != epoch) i = (i + 1) % MAX_MASKS;
+  return &w->masks[i];
+}
+
+static uint32_t mask_of(const struct sim_datagram *d) {
+  return sim_frame_crc(d->data, d->num_bytes) ^ sml_load_be32(d->data + CHECKSUM_OFFSET);
+}
+
+/* Tagged ones have none, and pass; so do ERRORs, which have the mask of what they answer. */
+static bool has_right_crc(struct sim_wire *w, const struct sim_datagram *d, const struct frame *f) {
+  if ((f->flags & FLAG_KEYED) || f->type == ERROR) return true;
+  const struct mask *m = find_mask(w, f->epoch);
+  return m->is_known && m->mask == mask_of(d);
+}
+
+static void note_mask(struct sim_wire *w, const struct sim_datagram *d, const struct frame *f) {
+  if ((f->flags & FLAG_KEYED) || f->type == ERROR) return;
+  struct mask *m = find_mask(w, f->epoch);
+  if (!m->is_known) *m = (struct mask){.is_known = true, .epoch = f->epoch, .mask = mask_of(d)};
 }
 
 static struct lanes_hash hash_payload(const struct sim_wire *w, const struct frame *f) {
@@ -376,7 +403,7 @@ void sim_wire_on_delivered(struct sim_wire *w, const struct sim_datagram *d) {
   if (d->to_ipv4 != w->options.daemon_ipv4 || !sim_ipv4_is_worker(d->from_ipv4)) return;
   if (!parse(d, &f) || f.type != UPDATE || f.rank != (d->from_ipv4 & 0xff)) return;
   /* Two flips of one bit leave it as it was. */
-  if (d->is_altered && !has_right_crc(d, &f)) return;
+  if ((d->is_altered || d->is_forged) && !has_right_crc(w, d, &f)) return;
   struct lane *lane = find_lane(w, f.epoch, d->to_port);
   if (lane == NULL || lane->job != f.job || lane->ports[f.rank] != d->from_port) return;
   const uint32_t slot = (uint32_t)f.slot - lane->slot_base;
@@ -468,7 +495,8 @@ void sim_wire_on_sent(struct sim_wire *w, const struct sim_datagram *d) {
     sim_fail("wire", "a malformed datagram of %u bytes is sent", d->num_bytes);
     return;
   }
-  if (w->num_frames++ % CRC_SHARE == 0 && !has_right_crc(d, &f))
+  note_mask(w, d, &f);
+  if (w->num_frames++ % CRC_SHARE == 0 && !has_right_crc(w, d, &f))
     sim_fail("wire", "a datagram is sent with a wrong checksum");
   if (d->from_ipv4 == w->options.daemon_ipv4)
     watch_daemon(w, d, &f);

@@ -73,7 +73,7 @@ class Flood:
     """The generator, until it is stopped."""
 
     def __init__(self, port, rate, kind, live, from_port=None):
-        fields = [] if kind == "random" else [str(live[name]) for name in ("job", "epoch", "rank", "slot", "phase")]
+        fields = [] if kind == "random" else [str(live[name]) for name in ("job", "epoch", "rank", "slot", "phase", "mask")]
         if from_port:
             fields += ["1", str(from_port)]
         self.process = subprocess.Popen([FLOOD, str(port), str(rate), "600", kind, *fields], env=e2e.environment(),
@@ -96,7 +96,7 @@ def run_flooded(daemon, end, kind, rate, num_iters, port, is_forged=False, **env
         e2e.wait_until(lambda: all(e2e.Daemon.udp_ports(each) for each in ends), "all have their ports")
         welcome, start = reader.await_start()
         live = {"job": welcome["job"], "epoch": start["epoch"], "rank": 0, "slot": start["slot_base"][0],
-                "phase": start["first_phase"]}
+                "phase": start["first_phase"], "mask": start["secret0"] >> 32}
         ports = [e2e.Daemon.udp_ports(each)[0] for each in ends]
         target, forged_source = (0, 1) if end == "aggregator" else (1, 0)
         flood = Flood(port or ports[target], rate, kind, live, ports[forged_source] if is_forged else None)
@@ -173,8 +173,8 @@ def test_random_bytes_at_the_aggregator():
 
 def test_near_valid_packets_at_the_aggregator():
     """Each field, wrong, was found out; those that are right in all but their address too."""
-    check("aggregator", "fields", "BAD_VERSION", "BAD_TYPE", "UNKNOWN_JOB", "WRONG_EPOCH", "BAD_RANK", "TRUNCATED",
-          "BAD_CRC", "WRONG_SOURCE", "BAD_NONCE")
+    check("aggregator", "fields", "BAD_VERSION", "BAD_TYPE", "UNKNOWN_JOB", "BAD_RANK", "TRUNCATED", "BAD_CRC", "BAD_KEY",
+          "WRONG_SOURCE", "BAD_NONCE")
 
 
 def test_random_bytes_at_a_worker():
@@ -186,7 +186,7 @@ def test_near_valid_packets_at_a_worker():
 
 
 def test_forged_packets_at_the_aggregator_of_a_keyed_job():
-    check_forged("aggregator", "BAD_VERSION", "BAD_TYPE", "UNKNOWN_JOB", "WRONG_EPOCH", "TRUNCATED", "BAD_CRC", "BAD_KEY")
+    check_forged("aggregator", "BAD_VERSION", "BAD_TYPE", "UNKNOWN_JOB", "WRONG_EPOCH", "TRUNCATED", "BAD_KEY")
 
 
 def test_forged_packets_at_a_worker_of_a_keyed_job():

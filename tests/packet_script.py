@@ -13,7 +13,8 @@ A script is read line by line; `#` begins a comment. WHO is a member's name, or 
   WHO connect                     only that
   WHO > TYPE [FIELD=VALUE...]     sends a datagram. Fields of the header, as they should be unless said. A value that
                                   begins with + is added to the right one; slot counts from the job's window.
-                                  Payload: lanes=1,2 (int32; flags=NARROW: 28 bits each), codes=1,2 (bytes), zeros=N. Spoilt: crc=wrong, cut=N,
+                                  Payload: lanes=1,2 (int32; flags=NARROW: 28 bits each), codes=1,2 (bytes), zeros=N.
+                                  Spoilt: crc=wrong, mask=wrong, cut=N,
                                   extra=N (bytes), mac=wrong, key=none. via=NAME: from that member's socket
   WHO < TYPE [FIELD=VALUE...]     the next datagram that comes is this; fields not named are free, flags are not.
                                   missing=0,1: the ranks of a PENDING
@@ -221,6 +222,8 @@ class Script:
             fields = {"wire": 1, "reducer": 1, **fields}
         via = self.members[rest["via"]].data if "via" in rest else None
         spoilt = {"key": None} if rest.get("key") == "none" else {}
+        if "mask" in rest:
+            spoilt.update(mask=member.mask() ^ 1)
         if "mac" in rest:
             spoilt.update(spoil_mac=int(rest.get("mac") == "wrong"))
         member.send(fields, self.payload_of(rest, member, fields.get("flags", 0)), 0xbad if rest.get("crc") == "wrong" else None, via,
@@ -311,8 +314,7 @@ class Script:
             member.welcome = values
             self.data_port = values["ports"][0]
         if kind == "START":
-            member.start = values
-            member.welcome["epoch"] = values["epoch"]
+            member.take_start(values)
 
 
 def numbers_signed(text):

@@ -73,9 +73,9 @@ FIELDS = ("version", "type", "wire", "reducer", "job", "epoch", "rank", "payload
           "chunk")
 
 
-def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0):
+def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0, mask=0):
     """fields: a dictionary of header fields; what is left out is 0, but for version, type and the length. With a key
-    the packet is tagged; spoil_mac is added to its tag."""
+    the packet is tagged; spoil_mac is added to its tag. Without one its checksum has the mask."""
     f = {name: 0 for name in FIELDS}
     f.update({"version": 1, "type": PACKETS["UPDATE"], "payload_bytes": len(payload)})
     f.update(fields)
@@ -88,13 +88,18 @@ def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0):
     if key:
         return head + struct.pack(">Q", peer_keys.mac(key, head, payload) + spoil_mac & 2**64 - 1) + payload
     if crc is None:
-        crc = crc32c(head + bytes(4) + payload)
+        crc = crc32c(head + bytes(4) + payload) ^ mask
     return head + struct.pack(">I", crc) + payload
 
 
-def unpack_datagram(data, key=None):
-    """(fields, payload) of a datagram that must be well-formed, and with a key authentic: the daemon sends no other.
-    The KEYED flag is taken out."""
+def mask_of(data):
+    """What the checksum of a datagram was masked with, if all else is right."""
+    return struct.unpack(">I", data[28:32])[0] ^ crc32c(data[:28] + bytes(4) + data[32:])
+
+
+def unpack_datagram(data, key=None, mask=0):
+    """(fields, payload) of a datagram that must be well-formed and authentic: the daemon sends no other. The KEYED flag
+    is taken out."""
     assert len(data) >= HEADER_BYTES, data
     first, second, *rest = struct.unpack(">BBHIHHHHIII", data[:28])
     f = dict(zip(FIELDS, [first >> 4, first & 15, second >> 4, second & 15] + rest))
@@ -104,7 +109,7 @@ def unpack_datagram(data, key=None):
         assert struct.unpack(">Q", data[28:36])[0] == peer_keys.mac(key, data[:28], payload), f"tag of {f}"
         f["flags"] &= ~FLAGS["KEYED"]
     else:
-        assert struct.unpack(">I", data[28:32])[0] == crc32c(data[:28] + bytes(4) + payload), f"checksum of {f}"
+        assert mask_of(data) == mask, f"checksum of {f}"
     assert f["version"] == 1 and f["payload_bytes"] == len(payload), f
     return f, payload
 
@@ -286,6 +291,10 @@ class Member:
         return peer_keys.data_key(struct.unpack("<QQ", self.key), self.join["job_name"], w["job"], w["epoch"],
                                   (w["salt0"], w["salt1"]))
 
+    def mask(self):
+        """Of the checksums of the epoch that it is in, without a key."""
+        return self.welcome["secret0"] >> 32
+
     def hello(self, num_bytes=1472):
         """Registers the data address; the echo must come back in its size."""
         head_bytes = HEADER_BYTES + (KEYED_BYTES if self.key else 0)
@@ -298,9 +307,13 @@ class Member:
         self.control.say("PROBED", datagram_bytes=num_bytes, rtt_ns=0, hearing=hearing)
 
     def hear_start(self):
-        kind, self.start = self.control.hear() or ("nothing", None)
-        assert kind == "START", (kind, self.start)
-        self.welcome["epoch"] = self.start["epoch"]
+        kind, values = self.control.hear() or ("nothing", None)
+        assert kind == "START", (kind, values)
+        self.take_start(values)
+
+    def take_start(self, values):
+        self.start = values
+        self.welcome.update({name: self.start[name] for name in ("epoch", "secret0", "secret1")})
 
     def address(self, lane=0):
         return "127.0.0.1", self.welcome["ports"][lane]
@@ -309,6 +322,7 @@ class Member:
         """A datagram of this rank, with what it knows filled in; extra and cut spoil its length."""
         known = {"job": self.welcome["job"], "epoch": self.welcome["epoch"], "rank": self.rank}
         spoilt.setdefault("key", self.data_key())
+        spoilt.setdefault("mask", self.mask())
         datagram = pack_datagram({**known, **fields}, payload, crc, **spoilt) + extra
         (via or self.data).sendto(datagram[:len(datagram) - cut], self.address())
 
@@ -318,7 +332,7 @@ class Member:
             return None
         data = self.data.recv(65536)
         is_keyed = len(data) >= HEADER_BYTES and data[15] & FLAGS["KEYED"]
-        return unpack_datagram(data, self.data_key() if is_keyed else None)
+        return unpack_datagram(data, self.data_key() if is_keyed else None, self.mask())
 
     def close(self):
         if self.control:

@@ -140,6 +140,17 @@ static void report(struct sml_aggd *a, const struct sml_effect *e) {
 }
 
 /* False: an engine lacks memory for the effect's job. */
+/* That of the HELLOs, or one of data. */
+static bool begin_epoch(struct sml_aggd *a, const struct sml_effect *e) {
+  struct sml_seal seal;
+  sml_seal_set(&seal, e->key, e->secret);
+  const bool has_begun = e->kind == SML_EFFECT_OPEN_JOB
+                             ? sml_lanes_open_job(a->lanes, e->job, e->epoch, e->world_size, &seal)
+                             : sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start, &seal);
+  sml_key_wipe(&seal, sizeof seal);
+  return has_begun;
+}
+
 static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
   switch (e->kind) {
     case SML_EFFECT_SEND:
@@ -152,14 +163,14 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
       sml_channel_set_key(&a->conns[e->conn].buffers->channel, e->key, e->worker_nonce, e->daemon_nonce);
       break;
     case SML_EFFECT_OPEN_JOB:
-      return sml_lanes_open_job(a->lanes, e->job, e->epoch, e->world_size, e->key);
+      return begin_epoch(a, e);
     case SML_EFFECT_EXPECT_HELLO:
       return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
     case SML_EFFECT_FORGET_RANK:
       sml_lanes_forget_rank(a->lanes, e->job, e->rank);
       break;
     case SML_EFFECT_START_JOB:
-      return sml_lanes_start_job(a->lanes, e->job, e->world_size, &e->message->u.start, e->key);
+      return begin_epoch(a, e);
     case SML_EFFECT_DEPART:
       sml_lanes_depart(a->lanes, e->job, e->ranks, e->world_size);
       break;

@@ -31,7 +31,7 @@ static void take_welcome(struct rank *r, const char *name, const struct sml_key 
   r->is_keyed = true;
   r->key = *key;
   r->job_name = name;
-  enter_epoch(r, r->welcome.epoch);
+  enter_epoch(r, r->welcome.epoch, r->welcome.secret);
 }
 
 static void start_keyed(const char *name, struct rank *first, const struct sml_key_entry *entry) {
@@ -43,7 +43,7 @@ static void start_keyed(const char *name, struct rank *first, const struct sml_k
   for (uint32_t i = 0; i < 2; i++) {
     hear(&first[i], SML_CTL_START);
     first[i].start = first[i].last.u.start;
-    enter_epoch(&first[i], first[i].start.epoch);
+    enter_epoch(&first[i], first[i].start.epoch, first[i].start.secret);
   }
 }
 
@@ -68,7 +68,7 @@ static void test_keyed_job(void **state) {
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    enter_epoch(&ranks[i], ranks[i].start.epoch);
+    enter_epoch(&ranks[i], ranks[i].start.epoch, ranks[i].start.secret);
   }
   expect_sum(ranks, 1); /* under the new epoch's key */
   for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
@@ -95,8 +95,8 @@ static void test_forged_datagrams(void **state) {
     struct sml_header h;
     uint8_t frame[9000];
     struct rank forger = ranks[0];
-    forger.is_keyed = round == 1;
-    forger.data_key.k0 ^= 1;
+    forger.is_keyed = forger.seal.is_keyed = round == 1;
+    forger.seal.key.k0 ^= 1;
     update(&forger, 0, 0, 7, 666, &h, frame, false);
   }
   expect_sum(ranks, 0);

@@ -306,7 +306,7 @@ static void test_new_epoch(void **state) {
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    enter_epoch(&ranks[i], ranks[i].start.epoch);
+    enter_epoch(&ranks[i], ranks[i].start.epoch, ranks[i].start.secret);
     assert_int_not_equal(ranks[i].start.epoch, first.epoch);
     assert_memory_not_equal(ranks[i].start.secret, first.secret, sizeof first.secret);
     assert_int_equal(ranks[i].start.first_phase, 2);

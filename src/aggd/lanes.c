@@ -38,7 +38,7 @@ struct lane_command {
   uint16_t job;
   uint32_t epoch, rank, world_size;
   uint64_t nonce;
-  const struct sml_key *key;         /* OPEN, START; the caller's, who waits */
+  const struct sml_seal *seal;       /* OPEN, START; the caller's, who waits */
   const uint16_t *contributors;      /* START; likewise */
   const uint64_t *ranks;             /* DEPART; likewise: a bitmap */
   struct sml_addr group;             /* OPEN: num_bytes 0: the job has none */
@@ -131,7 +131,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
   struct lane_command *c = (struct lane_command *)base; /* its first member */
   switch (c->verb) {
     case VERB_OPEN:
-      c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->key);
+      c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->seal);
       if (c->is_done_well) sml_aggregator_engine_offer_group(engine, c->job, &c->group);
       break;
     case VERB_EXPECT:
@@ -144,7 +144,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       /* Here, so that its pages are of this thread's node. */
       c->aggregator = sml_aggregator_init(c->memory, &c->options);
       c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors,
-                                                      c->key);
+                                                      c->seal);
       c->fanout = sml_aggregator_engine_use_group(engine, c->job, c->fanout);
       break;
     case VERB_START_ELSEWHERE:
@@ -190,7 +190,7 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     lane->command.ranks = command->ranks;
     lane->command.world_size = command->world_size;
     lane->command.nonce = command->nonce;
-    lane->command.key = command->key;
+    lane->command.seal = command->seal;
     lane->command.aggregator = NULL;
     lane->command.group.num_bytes = 0;
     if (command->verb == VERB_OPEN) (void)sml_multicast_group(&lanes->multicast, command->job, l, &lane->command.group);
@@ -203,9 +203,9 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
 }
 
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
-                        const struct sml_key *key) {
+                        const struct sml_seal *seal) {
   struct lane_command command = {
-      .verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size, .key = key};
+      .verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size, .seal = seal};
   bool is_open = true;
   command_all(lanes, &command);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
@@ -457,7 +457,7 @@ static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_
 }
 
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start, const struct sml_key *key) {
+                         const struct sml_ctl_start *start, const struct sml_seal *seal) {
   if (lanes->dataplane) return start_outside(lanes, job, world_size, start);
   void *memory[SML_MAX_LANES] = {NULL};
   struct sml_fanout *fanouts[SML_MAX_LANES] = {NULL};
@@ -490,7 +490,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     lane->command.job = job;
     lane->command.epoch = start->epoch;
     lane->command.contributors = start->num_ranks != 0 ? start->contributors : NULL;
-    lane->command.key = key;
+    lane->command.seal = seal;
     lane->command.memory = memory[l];
     lane->command.fanout = fanouts[l];
     post(lane);

@@ -22,11 +22,11 @@ void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops); /* [SM
 /* Adds the lanes' flight recorders; any thread. False: out of memory. */
 bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dump *dump);
 
-/* key: of the epoch's datagrams; NULL: unkeyed. False: out of memory; the job is to be closed. */
+/* seal: of the epoch's datagrams. False: out of memory; the job is to be closed. */
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
-                        const struct sml_key *key);
+                        const struct sml_seal *seal);
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start, const struct sml_key *key);
+                         const struct sml_ctl_start *start, const struct sml_seal *seal);
 /* Of a switch: a sentence about the last failure, "" without one. */
 const char *sml_lanes_failure(const struct sml_lanes *lanes);
 /* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event, and whether

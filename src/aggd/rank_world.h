@@ -32,8 +32,9 @@ struct rank {
   uint32_t rank;
   struct sml_channel channel;
   bool is_keyed;
-  struct sml_key key, data_key; /* the tenant's; the epoch's */
-  const char *job_name;         /* keyed */
+  struct sml_key key; /* the tenant's */
+  struct sml_seal seal; /* the epoch's */
+  const char *job_name; /* keyed */
   size_t in_bytes;
   uint8_t in[16384];
   struct sml_ctl_message last;
@@ -109,9 +110,11 @@ static inline void say(struct rank *r, const struct sml_ctl_message *m) {
 }
 
 /* That of its WELCOME, later that of its START. */
-static inline void enter_epoch(struct rank *r, uint32_t epoch) {
+static inline void enter_epoch(struct rank *r, uint32_t epoch, const uint64_t secret[2]) {
   r->welcome.epoch = epoch;
-  if (r->is_keyed) r->data_key = sml_ctl_data_key(&r->key, r->job_name, r->welcome.job, epoch, r->welcome.salt);
+  const struct sml_key key =
+      sml_ctl_data_key(&r->key, r->is_keyed ? r->job_name : "", r->welcome.job, epoch, r->welcome.salt);
+  r->seal = sml_seal_of(r->is_keyed ? &key : NULL, secret);
 }
 
 /* The next message, or 0 at the end of the connection. */
@@ -162,6 +165,7 @@ static inline void join(struct rank *r, const char *name, uint32_t rank, uint32_
   say(r, &m);
   hear(r, SML_CTL_WELCOME);
   r->welcome = r->last.u.welcome;
+  enter_epoch(r, r->welcome.epoch, r->welcome.secret);
 }
 
 static inline void hang_up(struct rank *r) {
@@ -177,8 +181,7 @@ static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h,
   sml_addr_set_port(&addr, r->welcome.data_ports[lane]);
   if (r->udp < 0) r->udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   assert_true(r->udp >= 0);
-  const struct sml_key *key = r->is_keyed ? &r->data_key : NULL;
-  sml_wire_seal(frame, h, key);
+  sml_wire_seal(frame, h, &r->seal);
   size_t num_bytes = sml_head_bytes(r->is_keyed) + h->payload_bytes;
   assert_int_equal(sendto(r->udp, frame, num_bytes, 0, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes),
                    num_bytes);
@@ -186,7 +189,7 @@ static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h,
   struct pollfd p = {.fd = r->udp, .events = POLLIN};
   if (poll(&p, 1, WAIT_MS) <= 0) return false;
   ssize_t n = recv(r->udp, frame, 9000, 0);
-  return n > 0 && sml_wire_open(frame, (size_t)n, h) == SML_WIRE_OK && sml_wire_is_authentic(frame, h, key);
+  return n > 0 && sml_wire_open(frame, (size_t)n, h) == SML_WIRE_OK && sml_wire_is_authentic(frame, h, &r->seal);
 }
 
 static inline struct sml_header header_of(const struct rank *r, enum sml_packet_type type, uint32_t payload_bytes) {
@@ -215,7 +218,7 @@ static inline void start_world(const char *name, uint32_t world_size) {
   for (uint32_t i = 0; i < world_size; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;
-    enter_epoch(&ranks[i], ranks[i].start.epoch);
+    enter_epoch(&ranks[i], ranks[i].start.epoch, ranks[i].start.secret);
   }
 }
 

@@ -69,8 +69,8 @@ struct sml_conform_binding {
   uint32_t epoch, first_phase, first_chunk;
   uint32_t world_size, num_slots, chunk_bytes;
   uint16_t slot_base;
-  bool is_checked, is_keyed, is_switch;
-  struct sml_key key;
+  bool is_checked, is_switch;
+  struct sml_seal seal;
   uint64_t nonces[SML_CONFORM_MAX_RANKS];
 };
 

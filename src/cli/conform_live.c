@@ -109,8 +109,7 @@ static uint32_t datagram_bytes(const struct live *t, uint32_t job) {
 static void say_hello(struct live *t, uint32_t job, uint32_t rank, uint32_t num_bytes) {
   uint8_t frame[SML_CONFORM_MAX_FRAME_BYTES] = {0};
   const struct sml_conform_binding *b = &t->bindings[job];
-  const struct sml_key *key = b->is_keyed ? &b->key : NULL;
-  const uint32_t head_bytes = sml_head_bytes(key != NULL);
+  const uint32_t head_bytes = sml_head_bytes(b->seal.is_keyed);
   const struct sml_header h = {.type = SML_PACKET_HELLO,
                                .job = b->job,
                                .epoch = b->epoch,
@@ -118,14 +117,14 @@ static void say_hello(struct live *t, uint32_t job, uint32_t rank, uint32_t num_
                                .payload_bytes = (uint16_t)(num_bytes - head_bytes)};
   sml_store_be64(frame + head_bytes, t->members[job][rank].nonce);
   sml_store_be64(frame + head_bytes + 8, t->fence);
-  sml_wire_seal(frame, &h, key);
+  sml_wire_seal(frame, &h, &b->seal);
   (void)send(t->members[job][rank].fd, frame, num_bytes, 0); /* what is lost is sent again */
 }
 
 /* The number of a fence's HELLO; 0: it is none. */
 static uint64_t fence_of(const struct live *t, uint32_t job, uint32_t rank, const uint8_t *frame,
                          uint32_t num_bytes) {
-  const uint32_t head_bytes = sml_head_bytes(t->bindings[job].is_keyed);
+  const uint32_t head_bytes = sml_head_bytes(t->bindings[job].seal.is_keyed);
   if (num_bytes < head_bytes + 16 || (frame[0] & 15) != SML_PACKET_HELLO) return 0;
   if (sml_load_be16(frame + 2) != t->bindings[job].job || sml_load_be16(frame + 8) != rank) return 0;
   if (sml_load_be64(frame + head_bytes) != t->members[job][rank].nonce) return 0;
@@ -203,7 +202,7 @@ static nfds_t list_waiting(struct live *t, bool only_first, bool asks, struct po
   for (struct member *m; (m = next_member(t, &job, &rank)) != NULL;) {
     if (!m->x || m->fd < 0) continue;
     if (m->echoed != t->fence) {
-      if (asks) say_hello(t, job, rank - 1, sml_head_bytes(t->bindings[job].is_keyed) + 16);
+      if (asks) say_hello(t, job, rank - 1, sml_head_bytes(t->bindings[job].seal.is_keyed) + 16);
       fds[num_fds++] = (struct pollfd){.fd = m->fd, .events = POLLIN};
     }
     if (only_first) break;
@@ -243,23 +242,22 @@ static bool settle(struct sml_conform_stage *base, bool ends_job) {
 
 /* ---- open and close ---- */
 
-static void enter_epoch(struct live *t, uint32_t job, uint32_t epoch) {
+static void enter_epoch(struct live *t, uint32_t job, uint32_t epoch, const uint64_t secret[2]) {
   struct sml_conform_binding *b = &t->bindings[job];
-  const struct sml_key *key = &t->options.source->key;
+  const struct sml_status_source *source = t->options.source;
+  const struct sml_key key = sml_ctl_data_key(&source->key, t->names[job], b->job, epoch, t->salts[job]);
   b->epoch = epoch;
-  if (b->is_keyed) b->key = sml_ctl_data_key(key, t->names[job], b->job, epoch, t->salts[job]);
+  b->seal = sml_seal_of(source->key_name[0] ? &key : NULL, secret);
 }
 
 static void bind_job(struct live *t, uint32_t job, const struct sml_ctl_welcome *welcome) {
   struct sml_conform_binding *b = &t->bindings[job];
-  const struct sml_status_source *source = t->options.source;
   b->job = welcome->job;
   b->world_size = t->vector->jobs[job].num_ranks;
   b->is_checked = t->vector->jobs[job].is_checked;
-  b->is_keyed = source->key_name[0] != 0;
   memcpy(t->salts[job], welcome->salt, sizeof t->salts[job]);
-  enter_epoch(t, job, welcome->epoch);
-  t->to = source->addr;
+  enter_epoch(t, job, welcome->epoch, welcome->secret);
+  t->to = t->options.source->addr;
   sml_addr_set_port(&t->to, welcome->data_ports[0]);
 }
 
@@ -301,7 +299,7 @@ static bool hear_start(struct live *t, uint32_t job, uint32_t rank) {
     if (!sml_exchange_hear(x, t->options.source->key_name)) return fail(t, "%s", x->error);
   while (x->message.kind == SML_CTL_HEARTBEAT);
   if (x->message.kind != SML_CTL_START) return fail(t, "%s answered with something else than START", x->text);
-  if (rank == 0) enter_epoch(t, job, start->epoch);
+  if (rank == 0) enter_epoch(t, job, start->epoch, start->secret);
   b->first_phase = start->first_phase;
   b->first_chunk = start->first_chunk;
   b->num_slots = start->num_slots;

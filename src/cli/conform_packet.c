@@ -98,7 +98,7 @@ static uint32_t crc_of(const uint8_t *frame, uint32_t num_bytes) {
 static uint32_t right_crc(const struct sml_conform_binding *b, const uint8_t *frame, uint32_t num_bytes) {
   const uint8_t type = frame[0] & 15;
   const bool is_switch = b->is_switch && type != SML_PACKET_HELLO && type != SML_PACKET_ERROR;
-  return is_switch ? 0 : crc_of(frame, num_bytes);
+  return is_switch ? 0 : crc_of(frame, num_bytes) ^ b->seal.mask;
 }
 
 static void spoil(const struct sml_conform_packet *p, const struct sml_conform_binding *b, uint8_t *frame,
@@ -113,12 +113,12 @@ static void spoil(const struct sml_conform_packet *p, const struct sml_conform_b
 }
 
 uint32_t sml_conform_pack(const struct sml_conform_packet *p, const struct sml_conform_binding *b, uint8_t *frame) {
-  static const struct sml_key other_key = {0x6f74686572206b65, 0x7920f00d};
+  static const struct sml_seal none = {.mask = 0};
+  static const struct sml_seal other = {.is_keyed = true, .key = {0x6f74686572206b65, 0x7920f00d}};
   const uint32_t wire = number_of(p, SML_FIELD_WIRE, b);
   const uint32_t payload_bytes = payload_bytes_of(p, b, wire);
-  const struct sml_key *key = b->is_keyed && !p->is_key_missing ? &b->key : NULL;
-  if (p->is_key_other) key = &other_key;
-  const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + payload_bytes;
+  const struct sml_seal *seal = p->is_key_other ? &other : b->seal.is_keyed && p->is_key_missing ? &none : &b->seal;
+  const uint32_t head_bytes = sml_head_bytes(seal->is_keyed), frame_bytes = head_bytes + payload_bytes;
   if (payload_bytes > SML_CONFORM_MAX_FRAME_BYTES) return 0;
   if (frame_bytes > SML_CONFORM_MAX_FRAME_BYTES - p->extra_bytes || p->cut_bytes > frame_bytes) return 0;
   memset(frame, 0, frame_bytes + p->extra_bytes);
@@ -138,7 +138,7 @@ uint32_t sml_conform_pack(const struct sml_conform_packet *p, const struct sml_c
                                .phase = number_of(p, SML_FIELD_PHASE, b),
                                .tag = number_of(p, SML_FIELD_TAG, b),
                                .chunk = number_of(p, SML_FIELD_CHUNK, b)};
-  sml_wire_seal(frame, &h, key);
+  sml_wire_seal(frame, &h, seal);
   spoil(p, b, frame, frame_bytes);
   return frame_bytes + p->extra_bytes - p->cut_bytes;
 }
@@ -185,14 +185,14 @@ static const char *check_seal(const struct sml_conform_packet *e, const struct s
                               const uint8_t *frame, uint32_t num_bytes) {
   if (num_bytes < SML_HEADER_BYTES) return "is shorter than a header";
   const bool is_keyed = is_keyed_frame(frame);
-  const bool is_due = b->is_keyed && e->fields[SML_FIELD_TYPE].number != SML_PACKET_ERROR;
+  const bool is_due = b->seal.is_keyed && e->fields[SML_FIELD_TYPE].number != SML_PACKET_ERROR;
   if (num_bytes != sml_head_bytes(is_keyed) + sml_load_be16(frame + 10)) return "is not as long as its header says";
   const uint32_t crc = sml_load_be32(frame + CRC_OFFSET);
   if (is_keyed != is_due) return is_keyed ? "is KEYED" : "is not KEYED";
   if (!is_keyed && crc != right_crc(b, frame, num_bytes)) return "has a wrong checksum";
   const struct sml_header h = {.flags = SML_FLAG_KEYED,
                                .payload_bytes = (uint16_t)header_number(frame, SML_FIELD_PAYLOAD_BYTES)};
-  if (is_keyed && !sml_wire_is_authentic(frame, &h, &b->key)) return "has a wrong mac";
+  if (is_keyed && !sml_wire_is_authentic(frame, &h, &b->seal)) return "has a wrong mac";
   return NULL;
 }
 

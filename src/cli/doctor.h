@@ -9,6 +9,7 @@
 
 #include "cli/exchange.h"
 #include "cli/status_client.h"
+#include "core/wire.h"
 
 int sml_doctor_run(int argc, char **argv); /* `switchml doctor` */
 
@@ -61,7 +62,7 @@ struct sml_doctor_target {
   char job_name[SML_JOB_NAME_BYTES];
   struct sml_exchange *member; /* joined as rank 0 of that job; NULL: not */
   struct sml_ctl_welcome welcome;
-  struct sml_key data_key;
+  struct sml_seal seal; /* of HELLOs */
   struct sml_link link; /* of this host, that leads there; mtu 0: not known */
   int sockets[SML_MAX_LANES];
   uint32_t num_sockets;

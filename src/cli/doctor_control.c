@@ -297,8 +297,9 @@ static bool join(struct sml_exchange *x, struct sml_doctor_target *t) {
     return sml_exchange_fail(x, SML_TROUBLE_STRANGER, "%s answered the join with a message (%d) out of place",
                              t->text, (int)x->message.kind);
   t->welcome = x->message.u.welcome;
-  if (key_name[0])
-    t->data_key = sml_ctl_data_key(&t->source.key, t->job_name, t->welcome.job, t->welcome.epoch, t->welcome.salt);
+  const struct sml_key key =
+      sml_ctl_data_key(&t->source.key, t->job_name, t->welcome.job, t->welcome.epoch, t->welcome.salt);
+  t->seal = sml_seal_of(key_name[0] ? &key : NULL, t->welcome.secret);
   return true;
 }
 

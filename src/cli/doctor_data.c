@@ -61,8 +61,7 @@ static bool open_sockets(struct sml_doctor_target *t) {
 
 static void send_hello(const struct sml_doctor_target *t, uint32_t l, uint32_t num_bytes, struct lane *lane) {
   static uint8_t frame[UINT16_MAX];
-  const struct sml_key *key = is_keyed(t) ? &t->data_key : NULL;
-  const uint32_t head_bytes = sml_head_bytes(key != NULL);
+  const uint32_t head_bytes = sml_head_bytes(t->seal.is_keyed);
   const struct sml_header header = {.version = SML_WIRE_VERSION,
                                     .type = SML_PACKET_HELLO,
                                     .job = t->welcome.job,
@@ -71,7 +70,7 @@ static void send_hello(const struct sml_doctor_target *t, uint32_t l, uint32_t n
   memset(frame, 0, num_bytes);
   sml_store_be64(frame + head_bytes, t->welcome.nonce);
   sml_store_be64(frame + head_bytes + 8, sml_exchange_clock_ns());
-  sml_wire_seal(frame, &header, key);
+  sml_wire_seal(frame, &header, &t->seal);
   lane->num_sent++;
   if (send(t->sockets[l], frame, num_bytes, 0) < 0 && errno != EAGAIN && errno != EINTR) lane->error = errno;
 }
@@ -86,6 +85,7 @@ static void take_echoes(const struct sml_doctor_target *t, uint32_t l, uint32_t 
     if (n < 0 && errno != EAGAIN) lane->error = errno; /* reported once, and taken so */
     if (n < 0) return;
     if ((num_bytes != 0 && (uint32_t)n != num_bytes) || sml_wire_open(frame, (size_t)n, &h) != SML_WIRE_OK) continue;
+    if (!sml_wire_is_authentic(frame, &h, &t->seal)) continue;
     if (h.type != SML_PACKET_HELLO || h.job != t->welcome.job || h.epoch != t->welcome.epoch) continue;
     const uint8_t *payload = frame + sml_head_bytes_of(&h);
     if (h.payload_bytes < 16 || sml_load_be64(payload) != t->welcome.nonce) continue;

@@ -23,8 +23,7 @@ enum sml_drop sml_drop_of_wire(enum sml_wire_error error) {
   static const enum sml_drop drop_of[] = {[SML_WIRE_TRUNCATED] = SML_DROP_TRUNCATED,
                                           [SML_WIRE_OVERLONG] = SML_DROP_OVERLONG,
                                           [SML_WIRE_BAD_VERSION] = SML_DROP_BAD_VERSION,
-                                          [SML_WIRE_BAD_TYPE] = SML_DROP_BAD_TYPE,
-                                          [SML_WIRE_BAD_CRC] = SML_DROP_BAD_CRC};
+                                          [SML_WIRE_BAD_TYPE] = SML_DROP_BAD_TYPE};
   SML_ASSERT(error > SML_WIRE_OK && (size_t)error < SML_ARRAY_LEN(drop_of));
   return drop_of[error];
 }

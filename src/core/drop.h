@@ -10,7 +10,7 @@
   X(OVERLONG, "longer than its header says")                                                    \
   X(BAD_VERSION, "another wire version")                                                        \
   X(BAD_TYPE, "type, wire type, reducer or flags unknown or out of place")                      \
-  X(BAD_CRC, "checksum wrong")                                                                  \
+  X(BAD_CRC, "checksum wrong: damaged, of another epoch, or no member's")                       \
   X(UNKNOWN_JOB, "no such job here")                                                            \
   X(WRONG_EPOCH, "another epoch of the job")                                                    \
   X(BAD_KEY, "tag missing, wrong, or not wanted")                                               \

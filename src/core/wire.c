@@ -58,20 +58,28 @@ static inline void write_header(uint8_t *frame, const struct sml_header *h, bool
   sml_store_be32(frame + 24, h->chunk);
 }
 
-void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
-  write_header(frame, h, key != NULL);
-  if (key != NULL) sml_store_be64(frame + CRC_OFFSET, frame_mac(frame, h->payload_bytes, key));
-  else sml_store_be32(frame + CRC_OFFSET, frame_crc(frame, h->payload_bytes));
+static inline bool is_keyed(const struct sml_seal *seal) {
+  return seal != NULL && seal->is_keyed;
 }
 
-void sml_wire_seal_first(uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
-  if (key == NULL) sml_wire_seal(frame, h, NULL);
-  else write_header(frame, h, true);
+static inline uint32_t mask_of(const struct sml_seal *seal) {
+  return seal != NULL ? seal->mask : 0;
+}
+
+void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
+  write_header(frame, h, is_keyed(seal));
+  if (is_keyed(seal)) sml_store_be64(frame + CRC_OFFSET, frame_mac(frame, h->payload_bytes, &seal->key));
+  else sml_store_be32(frame + CRC_OFFSET, frame_crc(frame, h->payload_bytes) ^ mask_of(seal));
+}
+
+void sml_wire_seal_first(uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
+  if (is_keyed(seal)) write_header(frame, h, true);
+  else sml_wire_seal(frame, h, seal);
 }
 
 void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
-                         const struct sml_key *key) {
-  if (key == NULL) return;
+                         const struct sml_seal *seal) {
+  if (!is_keyed(seal)) return;
   for (uint32_t next = 0; next < num_frames;) {
     const uint8_t *group[SML_SIPHASH_MANY] = {NULL};
     uint64_t macs[SML_SIPHASH_MANY];
@@ -80,7 +88,7 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
       if (next > first && next + 1 == num_frames && last_bytes != num_bytes) break;
       group[next - first] = frames + (size_t)next * frame_bytes;
     }
-    sml_wire_macs(group, next - first, num_bytes, key, macs);
+    sml_wire_macs(group, next - first, num_bytes, &seal->key, macs);
     for (uint32_t i = first; i < next; i++)
       sml_store_be64(frames + (size_t)i * frame_bytes + CRC_OFFSET, macs[i - first]);
   }
@@ -120,8 +128,6 @@ enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct
   const size_t frame_bytes = sml_head_bytes_of(h) + (size_t)h->payload_bytes;
   if (num_bytes < frame_bytes) return SML_WIRE_TRUNCATED;
   if (num_bytes > frame_bytes) return SML_WIRE_OVERLONG;
-  if ((h->flags & SML_FLAG_KEYED) == 0 && frame_crc(frame, h->payload_bytes) != sml_load_be32(frame + CRC_OFFSET))
-    return SML_WIRE_BAD_CRC;
   return is_known(h) ? SML_WIRE_OK : SML_WIRE_BAD_TYPE;
 }
 
@@ -138,8 +144,12 @@ bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {
   return sml_load_be64(frame + CRC_OFFSET) == mac;
 }
 
-bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *h, const struct sml_key *key) {
-  const bool is_keyed = (h->flags & SML_FLAG_KEYED) != 0;
-  if (key == NULL || !is_keyed) return key == NULL && !is_keyed;
-  return sml_wire_has_mac(frame, frame_mac(frame, h->payload_bytes, key));
+uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *h) {
+  return frame_crc(frame, h->payload_bytes) ^ sml_load_be32(frame + CRC_OFFSET);
+}
+
+bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
+  if (((h->flags & SML_FLAG_KEYED) != 0) != is_keyed(seal)) return false;
+  if (is_keyed(seal)) return sml_wire_has_mac(frame, frame_mac(frame, h->payload_bytes, &seal->key));
+  return sml_wire_mask(frame, h) == mask_of(seal);
 }

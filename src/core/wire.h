@@ -9,7 +9,7 @@
  * 16  phase:32
  * 20  tag:32
  * 24  chunk:32      UPDATE: index in the lane's stream mod 2^32. RESULT: the chunk granted next.
- * 28  crc32c:32     over header (this word zero) and payload
+ * 28  crc32c:32     over header (this word zero) and payload, XORed with the epoch's mask
  *
  * A KEYED packet has a longer word in place of the last one, so its header has four bytes more:
  *
@@ -87,8 +87,29 @@ enum sml_wire_error {
   SML_WIRE_OVERLONG,    /* longer than the header says */
   SML_WIRE_BAD_VERSION,
   SML_WIRE_BAD_TYPE,    /* type, wire type, reducer or flags that version 1 does not have */
-  SML_WIRE_BAD_CRC, /* of packets that are not KEYED */
 };
+
+/* What shows that a datagram is one of a job's epoch: the key of its MAC, or the word that its CRC is masked with.
+ * Nobody knows it but the members and the aggregator; a reader of the path can tell the mask. NULL: a CRC with none. */
+struct sml_seal {
+  bool is_keyed;
+  uint32_t mask;      /* not keyed */
+  struct sml_key key; /* keyed */
+};
+/* key: the epoch's, NULL: there is none; secret: the epoch's, as WELCOME and START have it. The other one returns it,
+ * and may leave a copy of the key on the stack. */
+static inline void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]) {
+  *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = key != NULL ? 0 : (uint32_t)(secret[0] >> 32)};
+  if (key != NULL) seal->key = *key;
+}
+static inline struct sml_seal sml_seal_of(const struct sml_key *key, const uint64_t secret[2]) {
+  struct sml_seal seal;
+  sml_seal_set(&seal, key, secret);
+  return seal;
+}
+static inline struct sml_seal sml_seal_of_key(const struct sml_key *key) {
+  return sml_seal_of(key, (const uint64_t[2]){0, 0});
+}
 
 /* Where the payload begins. */
 static inline uint32_t sml_head_bytes(bool is_keyed) {
@@ -116,25 +137,27 @@ static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payloa
   return payload_bytes > SML_HELLO_GROUP_OFFSET && payload[SML_HELLO_GROUP_OFFSET] == 1;
 }
 
-/* Writes header and CRC or MAC before the payload that already stands at frame + sml_head_bytes(key != NULL). The
- * KEYED flag is as the key says, whatever the header has. */
-void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+/* Writes header and CRC or MAC before the payload that already stands at frame + sml_head_bytes(seal->is_keyed). The
+ * KEYED flag is as the seal says, whatever the header has. */
+void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
 /* The same in two steps, for bursts: tags of many frames are made together, at a third of the time. First each frame,
  * then all of them, as they lie behind each other: frame_bytes each, and last_bytes. */
-void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
 void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
-                         const struct sml_key *key);
-/* Checks length, version, known values and CRC before anything is believed; of KEYED frames nothing is to be believed
- * before sml_wire_is_authentic says so. The payload is at frame + sml_head_bytes_of(header_out). */
+                         const struct sml_seal *seal);
+/* Checks length, version and known values. Nothing is to be believed before sml_wire_is_authentic says so. The payload
+ * is at frame + sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
 
 /* Jobs in switch format: UPDATE, PROBE, RESULT and PENDING have 0 for a CRC, and nobody looks at it. */
 void sml_wire_seal_for_switch(uint8_t *frame, const struct sml_header *header);
-/* For a frame that sml_wire_open refused for its CRC, if the job that it names is in switch format: may it be
- * taken nevertheless? */
+/* Is an opened frame of such a job one that has none? */
 bool sml_wire_is_without_crc(const struct sml_header *header);
-/* For an opened frame: KEYED with the right tag; without a key (NULL): not KEYED. */
-bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_key *key);
+/* For an opened frame: KEYED with the right MAC, or not KEYED with the right CRC under the mask, as the seal says. */
+bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
+/* The mask that an opened frame, not KEYED, was sealed with, if nothing has damaged it: who does not know its job can
+ * answer so that the sender, and nobody else, takes the answer for one to this frame. */
+uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *header);
 /* That in two steps, for frames that came together: tags that KEYED frames of one length (sml_head_bytes(true) or more;
  * at most SML_SIPHASH_MANY) should have, and whether one has it. Frames need not be opened yet. */
 void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,

@@ -541,6 +541,7 @@ static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sm
   job->state = SML_JOB_FREE;
   sml_key_wipe(&job->tenant, sizeof job->tenant);
   sml_key_wipe(&job->data_key, sizeof job->data_key);
+  sml_key_wipe(job->secret, sizeof job->secret);
   while (r->jobs_end > 0 && r->jobs[r->jobs_end - 1].state == SML_JOB_FREE) r->jobs_end--;
 }
 

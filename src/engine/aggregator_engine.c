@@ -25,8 +25,7 @@ struct job {
   bool is_busy; /* packets of this pass were for it */
   struct sml_bulk bulk;
   struct sml_futile futile;
-  bool is_keyed;
-  struct sml_key key;
+  struct sml_seal seal;
   struct sml_aggregator *aggregator; /* NULL until started */
   uint64_t num_results;      /* complete sums; each goes to all */
   uint64_t seen_results;     /* of them, by the end of the last pass with packets */
@@ -120,22 +119,18 @@ static uint32_t slot_base_of(const struct job *job) {
 
 /* ---- jobs ---- */
 
-static void set_key(struct job *job, const struct sml_key *key) {
-  job->is_keyed = key != NULL;
-  if (key != NULL) job->key = *key;
-}
-
-static const struct sml_key *key_of(const struct job *job) {
-  return job->is_keyed ? &job->key : NULL;
+static void set_seal(struct job *job, const struct sml_seal *seal) {
+  if (seal != NULL) job->seal = *seal;
+  else memset(&job->seal, 0, sizeof job->seal);
 }
 
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
-                                    uint32_t world_size, const struct sml_key *key) {
+                                    uint32_t world_size, const struct sml_seal *seal) {
   SML_ASSERT(number < SML_MAX_JOBS && e->jobs[number] == NULL && world_size <= SML_MAX_WORLD_SIZE);
   struct job *job = calloc(1, sizeof *job);
   if (job == NULL) return false;
   *job = (struct job){.epoch = epoch, .members = {.world_size = world_size}};
-  set_key(job, key);
+  set_seal(job, seal);
   e->jobs[number] = job;
   record(e, SML_TRACE_JOB_OPENED, number, (struct sml_record){.chunk = world_size, .value = epoch});
   return true;
@@ -157,17 +152,17 @@ void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *e, uint16_t
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *e, uint16_t number,
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
                                                        const uint16_t *contributors,
-                                                       const struct sml_key *key) {
+                                                       const struct sml_seal *seal) {
   struct job *job = e->jobs[number];
   const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
   SML_ASSERT(job != NULL && o->world_size == job->members.world_size);
   sml_members_seat(&job->members, contributors);
   SML_ASSERT(o->num_contributors == job->members.num_contributors);
   SML_ASSERT(o->is_switch_format == e->options.is_switch_format);
-  SML_ASSERT(sml_head_bytes(key != NULL) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
+  set_seal(job, seal);
+  SML_ASSERT(sml_head_bytes(job->seal.is_keyed) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
-  set_key(job, key);
   job->aggregator = aggregator;
   job->is_reported = job->is_blocked_reported = false;
   record(e, SML_TRACE_EPOCH_STARTED, number,
@@ -200,7 +195,7 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   SML_ASSERT(!job->is_busy);
   sml_members_free(&job->members);
   sml_fanout_destroy(job->fanout);
-  sml_key_wipe(&job->key, sizeof job->key);
+  sml_key_wipe(&job->seal, sizeof job->seal);
   sml_key_wipe(&e->tags.key, sizeof e->tags.key);
   free(job);
   e->jobs[number] = NULL;
@@ -279,18 +274,18 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   h.epoch = job->epoch;
   h.flags |= flags;
   const void *values = sml_aggregator_values(job->aggregator, out->cell);
-  uint8_t *payload = frame + sml_head_bytes(job->is_keyed);
+  uint8_t *payload = frame + sml_head_bytes(job->seal.is_keyed);
   if (h.wire == SML_LANES_UINT8) memcpy(payload, values, h.payload_bytes);
   else e->options.kernels->pack_int32(payload, values, h.payload_bytes / 4u);
   if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &h);
-  else sml_wire_seal_first(frame, &h, key_of(job));
+  else sml_wire_seal_first(frame, &h, &job->seal);
 }
 
 static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
   const struct job *job = e->jobs[out->job];
   struct sml_header h;
   sml_aggregator_result(job->aggregator, out->cell, &h);
-  return sml_head_bytes(job->is_keyed) + h.payload_bytes;
+  return sml_head_bytes(job->seal.is_keyed) + h.payload_bytes;
 }
 
 /* Between a verdict and the end of its pass the cell may start over: a late packet of phase p asked for the
@@ -329,7 +324,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       num_frames++;
       i++;
     }
-    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(job));
+    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &job->seal);
     const struct sml_fanout *fanout = job->fanout;
     burst.goes_apart = is_repeat && sml_is_futile(&job->futile.num_data, num_frames);
     if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->members.peers[first->rank], 1);
@@ -348,13 +343,13 @@ static void flush_all(struct sml_aggregator_engine *e) {
 }
 
 static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
-                     const struct sml_key *key, const struct sml_addr *to) {
+                     const struct sml_seal *seal, const struct sml_addr *to) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
-  const uint32_t head_bytes = sml_head_bytes(key != NULL), frame_bytes = head_bytes + h->payload_bytes;
+  const uint32_t head_bytes = sml_head_bytes(seal->is_keyed), frame_bytes = head_bytes + h->payload_bytes;
   io->ops->tx_reserve(io, frame_bytes, &burst);
   if (h->payload_bytes > 0) memcpy(burst.data + head_bytes, payload, h->payload_bytes);
-  sml_wire_seal(burst.data, h, key);
+  sml_wire_seal(burst.data, h, seal);
   io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
 }
 
@@ -368,13 +363,14 @@ static void count_up(_Atomic uint64_t *counter) {
 static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, const struct sml_header *h) {
   count_up(&e->num_drops[drop]);
   struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
-  if (job != NULL && job->epoch == h->epoch) job->num_drops[drop]++; /* as it says */
+  if (job != NULL) job->num_drops[drop]++; /* as it says; of any epoch, or this would tell who guesses it */
   sml_record_drop(e->recorder, e->now_ns, h, job != NULL ? slot_base_of(job) : 0, drop);
 }
 
 /* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
- * than the packet that asks, and never an answer to an ERROR. Without a tag: there is no key of such a job. */
-static void send_error(struct sml_aggregator_engine *e, const struct sml_header *h,
+ * than the packet that asks, and never an answer to an ERROR. There is no key of such a job; but the answer has the
+ * mask of what it answers, which nobody knows but the sender of that. */
+static void send_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
                        const struct sml_addr *to, uint64_t now_ns) {
   if (h->type != SML_PACKET_UPDATE && h->type != SML_PACKET_PROBE) return;
   const uint64_t cost_ns = SML_NS_PER_S / ERRORS_PER_S;
@@ -382,11 +378,13 @@ static void send_error(struct sml_aggregator_engine *e, const struct sml_header 
   e->error_tokens_ns = sml_max_u64(e->error_tokens_ns, oldest_ns);
   if (e->error_tokens_ns + cost_ns > now_ns) return;
   e->error_tokens_ns += cost_ns;
+  const bool has_mask = (h->flags & SML_FLAG_KEYED) == 0 && !e->options.is_switch_format;
+  const struct sml_seal seal = {.mask = has_mask ? sml_wire_mask(frame, h) : 0};
   struct sml_header answer = *h;
   answer.type = SML_PACKET_ERROR;
   answer.payload_bytes = 0;
   answer.flags = 0;
-  send_one(e, &answer, NULL, NULL, to);
+  send_one(e, &answer, NULL, &seal, to);
   sml_record_packet(e->recorder, SML_TRACE_ERROR_SENT, now_ns, h, 0, h->epoch);
 }
 
@@ -419,16 +417,16 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   answer.payload_bytes = (uint16_t)bitmap_bytes_of(e, job);
   record_pending(e, h, flags, answer.payload_bytes);
   /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
-  memcpy(frame + sml_head_bytes(job->is_keyed), e->missing, answer.payload_bytes);
+  memcpy(frame + sml_head_bytes(job->seal.is_keyed), e->missing, answer.payload_bytes);
   if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &answer);
-  else sml_wire_seal(frame, &answer, key_of(job));
+  else sml_wire_seal(frame, &answer, &job->seal);
 }
 
 /* To one contributor, each as long as the others: then the kernel takes them as one. */
 static void send_pendings(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
   struct sml_netio *io = e->options.io;
   struct job *job = e->jobs[h->job];
-  const uint32_t frame_bytes = sml_head_bytes(job->is_keyed) + bitmap_bytes_of(e, job);
+  const uint32_t frame_bytes = sml_head_bytes(job->seal.is_keyed) + bitmap_bytes_of(e, job);
   while (num > 0) {
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);
@@ -457,7 +455,7 @@ static void tell_marks(struct sml_aggregator_engine *e) {
     h.type = SML_PACKET_PENDING;
     h.flags = SML_FLAG_MARKED;
     h.payload_bytes = 0;
-    send_one(e, &h, NULL, key_of(job), &job->members.peers[h.rank]);
+    send_one(e, &h, NULL, &job->seal, &job->members.peers[h.rank]);
   }
   e->num_marks = 0;
 }
@@ -623,7 +621,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   const bool is_seated = job->members.num_contributors > 0;
   if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
-  send_one(e, h, payload, key_of(job), is_to_group ? &job->group : from);
+  send_one(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }
 
 /* HELLOs are ranks', all else is contributors', once these are known. NULL: there is no such one. */
@@ -634,11 +632,28 @@ static struct sml_member *find_sender(const struct job *job, const struct sml_he
   return h->rank < m->num_contributors ? &m->all[m->leads[h->rank]] : NULL;
 }
 
-/* A HELLO that came through a switch was written into. */
-static bool may_lack_crc(const struct sml_aggregator_engine *e, const struct sml_header *h) {
-  if (sml_wire_is_without_crc(h)) return true;
+/* From a switch, or written into by it on the way. */
+static bool is_through_switch(const struct sml_aggregator_engine *e, const struct sml_header *h) {
   return e->options.is_beside_switch && h->flags == 0 &&
          (h->type == SML_PACKET_HELLO || h->type == SML_PACKET_SWITCH_REPORT);
+}
+
+/* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the
+ * epoch's: nothing, no counter and no answer, may tell one half right from both wrong, or they would be guessed one
+ * after the other. */
+static enum sml_drop reason_of_forgery(const struct sml_aggregator_engine *e, const struct job *job,
+                                       const struct sml_header *h) {
+  const bool has_secret = !job->seal.is_keyed && !e->options.is_switch_format;
+  if (job->epoch != h->epoch && !has_secret) return SML_DROP_WRONG_EPOCH;
+  return job->seal.is_keyed || (h->flags & SML_FLAG_KEYED) != 0 ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC;
+}
+
+static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, const struct sml_rx_frame *frame,
+                        const struct sml_header *h) {
+  if (job->epoch != h->epoch) return false;
+  const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
+                       (sml_wire_is_without_crc(h) || is_through_switch(e, h));
+  return is_bare || sml_tags_check(&e->tags, frame, e->frames_end, h, &job->seal);
 }
 
 /* A contributor's packet came to a slot of another operation, the switch says. */
@@ -653,21 +668,21 @@ static void take_switch_report(struct sml_aggregator_engine *e, const struct sml
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
   struct sml_header h;
   enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
-  if (error == SML_WIRE_BAD_CRC && e->options.is_switch_format && may_lack_crc(e, &h)) error = SML_WIRE_OK;
+  if (error == SML_WIRE_BAD_TYPE && h.type == SML_PACKET_SWITCH_REPORT && is_through_switch(e, &h)) error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {
     count_drop(e, sml_drop_of_wire(error), NULL);
     return;
   }
   struct job *job = h.job < SML_MAX_JOBS ? e->jobs[h.job] : NULL;
-  if (job == NULL || job->epoch != h.epoch) {
-    count_drop(e, job == NULL ? SML_DROP_UNKNOWN_JOB : SML_DROP_WRONG_EPOCH, &h);
-    send_error(e, &h, frame->from, now_ns);
+  if (job == NULL) {
+    count_drop(e, SML_DROP_UNKNOWN_JOB, &h);
+    send_error(e, frame->data, &h, frame->from, now_ns);
     return;
   }
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
   struct sml_member *member;
-  if (!sml_tags_check(&e->tags, frame, e->frames_end, &h, key_of(job))) drop = SML_DROP_BAD_KEY;
+  if (!is_of_epoch(e, job, frame, &h)) drop = reason_of_forgery(e, job, &h);
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);

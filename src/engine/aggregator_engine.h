@@ -45,12 +45,12 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
 
 /* A job's life in an engine: open (HELLOs are answered), start (updates are summed), maybe start again
  * with a new epoch, close. `aggregator` memory is the caller's, given back by close or by a second start
- * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. key: the
- * epoch's, copied, or NULL for a job whose packets carry no tag. contributors: of each rank, copied, numbered by
+ * (returned: free it). job numbers are the caller's choice, < SML_MAX_JOBS, one use at a time. seal: the
+ * epoch's, copied. contributors: of each rank, copied, numbered by
  * their lowest ranks, which send for them; NULL: each rank for itself. HELLOs are ranks' and come before. */
 #define SML_MAX_JOBS 1024u
 bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
-                                    uint32_t world_size, const struct sml_key *key); /* false: no memory */
+                                    uint32_t world_size, const struct sml_seal *seal); /* false: no memory */
 /* Memory grows with ranks that have come. False: there is none. */
 bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
                                         uint64_t nonce);
@@ -59,7 +59,7 @@ void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *engine, uin
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,
                                                        uint32_t epoch, struct sml_aggregator *aggregator,
                                                        const uint16_t *contributors,
-                                                       const struct sml_key *key);
+                                                       const struct sml_seal *seal);
 /* The start of a job that a switch sums: the places of its contributors' lowest ranks, as their HELLOs came by
  * ([num_contributors], out). False: one has sent none. */
 struct sml_place {

@@ -193,7 +193,7 @@ static void answer(struct liar *liar, const struct sml_header *h, const uint8_t 
   const uint32_t head_bytes = world_head_bytes(liar->w);
   uint8_t frame[MAX_FRAME_BYTES] = {0};
   memcpy(frame + head_bytes, payload, h->payload_bytes);
-  sml_wire_seal(frame, h, world_key(liar->w, h->job));
+  sml_wire_seal(frame, h, world_seal(liar->w, h->job));
   if (liar->num_kept < SML_ARRAY_LEN(liar->kept) && sml_prng_below(&liar->prng, 6) == 0) {
     memcpy(liar->kept[liar->num_kept++], frame, sizeof frame);
     return;

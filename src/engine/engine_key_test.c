@@ -17,7 +17,7 @@
 #define PAYLOAD_BYTES (CHUNK_BYTES + SML_CHECK_BYTES)
 #define MAX_FRAME_BYTES (SML_HEADER_BYTES + SML_KEYED_BYTES + PAYLOAD_BYTES)
 
-static const struct sml_key OTHER_KEY = {1, 2};
+static const struct sml_seal OTHER_KEY = {.is_keyed = true, .key = {1, 2}}, OTHER_MASK = {.mask = 0x12345678};
 
 /* An operation that waits for rank 1, whose update of slot 0 is kept; and what the aggregator last sent to
  * rank 0. */
@@ -93,12 +93,12 @@ static void expect_drop(struct bench *b, const uint8_t *frame, uint32_t num_byte
   else assert_int_equal(w->aggregator_ports[0].io->stats.tx_frames, answers);
 }
 
-/* A frame with all that can be known of it right, sealed under `key`. */
-static uint32_t forge(uint8_t *frame, const struct bench *b, uint8_t type, const struct sml_key *key) {
+/* A frame with all that can be known of it right, sealed so. */
+static uint32_t forge(uint8_t *frame, const struct bench *b, uint8_t type, const struct sml_seal *seal) {
   struct sml_header h;
   assert_int_equal(sml_wire_open(b->update, b->update_bytes, &h), SML_WIRE_OK);
   h.type = type;
-  const uint32_t head_bytes = sml_head_bytes(key != NULL);
+  const uint32_t head_bytes = sml_head_bytes(seal != NULL && seal->is_keyed);
   memset(frame, 0, MAX_FRAME_BYTES);
   if (type == SML_PACKET_UPDATE || type == SML_PACKET_RESULT) frame[head_bytes] = 7;
   else {
@@ -107,7 +107,7 @@ static uint32_t forge(uint8_t *frame, const struct bench *b, uint8_t type, const
     if (type == SML_PACKET_HELLO) sml_store_be64(frame + head_bytes, b->w->jobs[0].nonces[1][0]);
     if (type == SML_PACKET_PENDING) frame[head_bytes] = 1;
   }
-  sml_wire_seal(frame, &h, key);
+  sml_wire_seal(frame, &h, seal);
   return head_bytes + h.payload_bytes;
 }
 
@@ -118,10 +118,44 @@ static void without_the_key_nothing_reaches_the_aggregators_state(void **state) 
     uint8_t frame[MAX_FRAME_BYTES];
     for (uint8_t type = SML_PACKET_UPDATE; type <= SML_PACKET_PROBE; type++) {
       expect_drop(b, frame, forge(frame, b, type, &OTHER_KEY), SML_DROP_BAD_KEY);
-      if (!is_unkeyed) expect_drop(b, frame, forge(frame, b, type, NULL), SML_DROP_BAD_KEY);
+      expect_drop(b, frame, forge(frame, b, type, NULL), is_unkeyed ? SML_DROP_BAD_CRC : SML_DROP_BAD_KEY);
+      expect_drop(b, frame, forge(frame, b, type, &OTHER_MASK), is_unkeyed ? SML_DROP_BAD_CRC : SML_DROP_BAD_KEY);
     }
     tear_down(b);
   }
+}
+
+/* Who guesses the epoch, the mask, or the right kind of packet, learns nothing of having been right: of a job without a
+ * key all is dropped for one reason and without an answer, until all is right at once. */
+static void no_half_of_the_secret_shows_by_itself(void **state) {
+  (void)state;
+  struct bench *b = set_up(true);
+  const struct sml_seal *right = world_seal(b->w, 0);
+  uint8_t frame[MAX_FRAME_BYTES];
+  for (uint8_t type = SML_PACKET_UPDATE; type <= SML_PACKET_PROBE; type++) {
+    for (uint32_t guess = 0; guess < 6; guess++) {
+      const bool is_right_epoch = guess % 2 == 0;
+      const struct sml_seal *seal = guess < 2 ? right : guess < 4 ? &OTHER_MASK : &OTHER_KEY;
+      if (is_right_epoch && seal == right) continue;
+      const uint32_t num_bytes = forge(frame, b, type, seal);
+      struct sml_header h;
+      assert_int_equal(sml_wire_open(frame, num_bytes, &h), SML_WIRE_OK);
+      if (!is_right_epoch) h.epoch ^= 0x10000;
+      sml_wire_seal(frame, &h, seal);
+      const uint64_t num_sent = b->w->aggregator_ports[0].io->stats.tx_frames;
+      const enum sml_drop drop = seal->is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC;
+      struct sml_job_look before = {.world_size = NUM_RANKS, .num_lanes = 1}, after = before;
+      struct sml_rank_look ranks[2][NUM_RANKS] = {{{.slots_missing = 0}}};
+      before.ranks = ranks[0], after.ranks = ranks[1];
+      sml_aggregator_engine_look(b->w->aggregators[0], b->w->jobs[0].number, &before);
+      expect_drop(b, frame, num_bytes, drop);
+      sml_aggregator_engine_look(b->w->aggregators[0], b->w->jobs[0].number, &after);
+      assert_int_equal(b->w->aggregator_ports[0].io->stats.tx_frames, num_sent);
+      assert_int_equal(after.num_drops[drop], before.num_drops[drop] + 1); /* the status shows these */
+      assert_memory_equal(ranks[0], ranks[1], sizeof ranks[0]);
+    }
+  }
+  tear_down(b);
 }
 
 /* Each bit of a frame, changed by somebody on the way. */
@@ -148,13 +182,13 @@ static uint64_t drops_of_rank_0(const struct bench *b, enum sml_drop drop) {
   return s.num_drops[drop];
 }
 
-static void expect_refused(struct bench *b, const uint8_t *frame, uint32_t num_bytes) {
+static void expect_refused(struct bench *b, const uint8_t *frame, uint32_t num_bytes, enum sml_drop drop) {
   struct sml_lane_snapshot before, after;
   sml_lane_snapshot(b->w->jobs[0].lanes[0][0], &before);
   world_send_raw(&b->w->aggregator_ports[0], frame, num_bytes, &b->w->worker_ports[0][0].addr);
   (void)sml_worker_engine_run_once(b->w->workers[0][0], b->w->now_ns);
   sml_lane_snapshot(b->w->jobs[0].lanes[0][0], &after);
-  assert_int_equal(after.num_drops[SML_DROP_BAD_KEY], before.num_drops[SML_DROP_BAD_KEY] + 1);
+  assert_int_equal(after.num_drops[drop], before.num_drops[drop] + 1);
   assert_int_equal(after.dropped_packets, before.dropped_packets + 1);
   assert_int_equal(after.chunks_completed, before.chunks_completed);
   assert_int_equal(after.num_missing, before.num_missing);
@@ -168,11 +202,13 @@ static void without_the_key_nothing_reaches_a_ranks_state(void **state) {
     struct bench *b = set_up(is_unkeyed);
     uint8_t frame[MAX_FRAME_BYTES];
     for (size_t i = 0; i < SML_ARRAY_LEN(types); i++) {
-      expect_refused(b, frame, forge(frame, b, types[i], &OTHER_KEY));
-      if (!is_unkeyed) expect_refused(b, frame, forge(frame, b, types[i], NULL));
+      const enum sml_drop drop = is_unkeyed ? SML_DROP_BAD_CRC : SML_DROP_BAD_KEY;
+      expect_refused(b, frame, forge(frame, b, types[i], &OTHER_KEY), SML_DROP_BAD_KEY);
+      expect_refused(b, frame, forge(frame, b, types[i], NULL), drop);
+      expect_refused(b, frame, forge(frame, b, types[i], &OTHER_MASK), drop);
     }
     /* With the key, the aggregator may say that it does not know the job. */
-    const uint32_t num_bytes = forge(frame, b, SML_PACKET_ERROR, world_key(b->w, 0));
+    const uint32_t num_bytes = forge(frame, b, SML_PACKET_ERROR, world_seal(b->w, 0));
     world_send_raw(&b->w->aggregator_ports[0], frame, num_bytes, &b->w->worker_ports[0][0].addr);
     (void)sml_worker_engine_run_once(b->w->workers[0][0], b->w->now_ns);
     struct sml_lane_snapshot s;
@@ -180,6 +216,25 @@ static void without_the_key_nothing_reaches_a_ranks_state(void **state) {
     assert_true(s.has_error_reply);
     tear_down(b);
   }
+}
+
+/* An ERROR is believed of who has seen a packet of this rank, and of nobody else. */
+static void an_error_answers_a_packet(void **state) {
+  (void)state;
+  struct bench *b = set_up(true);
+  uint8_t frame[MAX_FRAME_BYTES], answer[SML_HEADER_BYTES];
+  memcpy(frame, b->update, b->update_bytes);
+  struct sml_header h;
+  assert_int_equal(sml_wire_open(frame, b->update_bytes, &h), SML_WIRE_OK);
+  h.type = SML_PACKET_ERROR;
+  h.payload_bytes = 0;
+  h.flags = 0;
+  const struct sml_seal overheard = {.mask = sml_wire_mask(frame, &h) ^ 1}, none = {.mask = 0};
+  sml_wire_seal(answer, &h, &overheard);
+  expect_refused(b, answer, sizeof answer, SML_DROP_BAD_CRC);
+  sml_wire_seal(answer, &h, &none);
+  expect_refused(b, answer, sizeof answer, SML_DROP_BAD_CRC);
+  tear_down(b);
 }
 
 /* The payload of a real result, changed on the way; then the real one counts. */
@@ -197,7 +252,7 @@ static void a_changed_result_is_refused(void **state) {
     uint8_t frame[MAX_FRAME_BYTES];
     memcpy(frame, b->result, sizeof frame);
     frame[bit / 8] ^= (uint8_t)(0x80u >> bit % 8);
-    expect_refused(b, frame, b->result_bytes);
+    expect_refused(b, frame, b->result_bytes, SML_DROP_BAD_KEY);
   }
   const uint64_t before = drops_of_rank_0(b, SML_DROP_BAD_KEY);
   world_send_raw(&b->w->aggregator_ports[0], b->result, b->result_bytes, &b->w->worker_ports[0][0].addr);
@@ -260,15 +315,14 @@ static void note_hello(struct sml_hello *hello, bool is_echoed) {
 }
 
 /* Exchanges a HELLO of rank 0 in a job that is open; returns whether the echo came. */
-static bool say_hello(struct world *w, bool is_keyed, const struct sml_key *key) {
+static bool say_hello(struct world *w, const struct sml_seal *seal) {
   int is_echoed = -1;
   struct sml_hello hello = {.job = w->jobs[0].number,
                             .epoch = w->jobs[0].epoch,
                             .nonce = w->jobs[0].nonces[0][0],
                             .to = w->aggregator_ports[0].addr,
                             .datagram_bytes = 100,
-                            .is_keyed = is_keyed,
-                            .key = is_keyed ? *key : (struct sml_key){0, 0},
+                            .seal = *seal,
                             .interval_ns = SML_NS_PER_MS,
                             .deadline_ns = w->now_ns + 20 * SML_NS_PER_MS,
                             .done = note_hello,
@@ -290,13 +344,13 @@ static void a_hello_needs_the_key_too(void **state) {
                                           .seed = 1};
     struct world *w = world_create(&options);
     world_open_job(w, 0, 77);
-    const struct sml_key *key = world_key(w, 0);
-    assert_false(say_hello(w, true, &OTHER_KEY));
+    assert_false(say_hello(w, &OTHER_KEY));
     const uint64_t num_refused = world_drops(w, SML_DROP_BAD_KEY);
     assert_true(num_refused >= 19);
-    if (!is_unkeyed) assert_false(say_hello(w, false, NULL));
+    assert_false(say_hello(w, &OTHER_MASK));
     assert_int_equal(world_drops(w, SML_DROP_BAD_KEY) > num_refused, !is_unkeyed);
-    assert_true(say_hello(w, !is_unkeyed, key));
+    assert_int_equal(world_drops(w, SML_DROP_BAD_CRC) > 0, is_unkeyed);
+    assert_true(say_hello(w, world_seal(w, 0)));
     world_destroy(w);
   }
 }
@@ -328,13 +382,15 @@ static void an_echo_needs_the_key_too(void **state) {
                                         .user = &w};
   w = world_create(&options);
   world_open_job(w, 0, 77);
-  assert_false(say_hello(w, true, world_key(w, 0)));
+  assert_false(say_hello(w, world_seal(w, 0)));
   world_destroy(w);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(without_the_key_nothing_reaches_the_aggregators_state),
+      cmocka_unit_test(no_half_of_the_secret_shows_by_itself),
+      cmocka_unit_test(an_error_answers_a_packet),
       cmocka_unit_test(no_bit_of_a_keyed_frame_can_be_changed),
       cmocka_unit_test(without_the_key_nothing_reaches_a_ranks_state),
       cmocka_unit_test(a_changed_result_is_refused),

@@ -46,7 +46,7 @@ static void test_slots_that_wait(void **state) {
   assert_int_equal(look.progress_ns, 0);
   for (uint32_t r = 0; r < 3; r++) { /* of both lanes, before the job started */
     assert_in_range(ranks[r].traffic.num_hellos, 2, 100);
-    assert_int_equal(ranks[r].traffic.hello_bytes, sml_head_bytes(w->jobs[0].is_keyed) + 4 * CHUNK_ELEMS);
+    assert_int_equal(ranks[r].traffic.hello_bytes, sml_head_bytes(w->jobs[0].seal.is_keyed) + 4 * CHUNK_ELEMS);
   }
   struct world_call *call = make_call(w, 12 * CHUNK_ELEMS); /* 6 chunks a lane */
   world_call_submit(call, 0);

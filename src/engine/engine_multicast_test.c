@@ -211,8 +211,7 @@ static bool greet(struct world *w, uint32_t rank, const struct sml_addr *from) {
                                  .to = w->aggregator_ports[0].addr,
                                  .from = *from,
                                  .datagram_bytes = world_head_bytes(w) + 32,
-                                 .is_keyed = job->is_keyed,
-                                 .key = job->key,
+                                 .seal = job->seal,
                                  .is_to_group = true,
                                  .interval_ns = 5 * SML_NS_PER_MS,
                                  .deadline_ns = w->now_ns + 100 * SML_NS_PER_MS,
@@ -290,7 +289,7 @@ static void test_strangers_in_the_group(void **state) {
   struct sml_header h;
   assert_int_equal(sml_wire_open(o.frame, o.num_bytes, &h), SML_WIRE_OK);
   const uint8_t *payload = o.frame + world_head_bytes(w);
-  const struct sml_key *key = world_key(w, h.job), other_key = {7, 7};
+  const struct sml_seal *seal = world_seal(w, h.job), other_key = {.is_keyed = true, .key = {7, 7}};
 #define SEALED(field, value, with_key)                                \
   do {                                                                \
     struct sml_header changed = h;                                    \
@@ -304,17 +303,16 @@ static void test_strangers_in_the_group(void **state) {
   expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_BAD_VERSION);
   memcpy(frame, o.frame, o.num_bytes);
   frame[o.num_bytes - 1] ^= 1;
-  /* Of a keyed one the tag says it, behind the source. */
-  expect_drop(w, rank_1, frame, o.num_bytes, key == NULL ? SML_DROP_BAD_CRC : SML_DROP_WRONG_SOURCE);
-  if (key != NULL) expect_drop(w, aggregator, frame, o.num_bytes, SML_DROP_BAD_KEY);
+  expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_WRONG_SOURCE);
+  expect_drop(w, aggregator, frame, o.num_bytes, seal->is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC);
   expect_drop(w, rank_1, o.frame, o.num_bytes, SML_DROP_WRONG_SOURCE);
-  SEALED(job, 77, key);
+  SEALED(job, 77, seal);
   expect_drop(w, rank_1, frame, o.num_bytes, SML_DROP_UNKNOWN_JOB);
   expect_drop(w, aggregator, frame, o.num_bytes, SML_DROP_UNKNOWN_JOB);
-  SEALED(epoch, h.epoch - 1, key);
+  SEALED(epoch, h.epoch - 1, seal);
   expect_drop(w, aggregator, frame, o.num_bytes, SML_DROP_WRONG_EPOCH);
   expect_drop(w, aggregator, o.frame, o.num_bytes, SML_DROP_STALE_PHASE); /* a replay */
-  if (key != NULL) { /* even from what looks like the aggregator's address */
+  if (seal->is_keyed) { /* even from what looks like the aggregator's address */
     SEALED(phase, h.phase + 2, &other_key);
     expect_drop(w, aggregator, frame, o.num_bytes, SML_DROP_BAD_KEY);
   }

@@ -47,7 +47,7 @@ static void checked_and_keyed_frames(void **state) {
   static const uint32_t keyed[13] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030006, 0x00000005, 0x77b30d07,
                                      0x0000004d, 0x1bbf6b0c, 0x13ae6047,
                                      0x08000000, 0xfc000000, 0x000624dd, 0x106825d5};
-  const struct sml_key key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+  const struct sml_seal key = {.is_keyed = true, .key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)}};
   const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, 127);
   const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
                                .rank = 2, .payload_bytes = 16, .slot = 259, .flags = SML_FLAG_CHECKED,
@@ -58,6 +58,9 @@ static void checked_and_keyed_frames(void **state) {
   memcpy(frame + 32, lanes, sizeof lanes);
   sml_wire_seal(frame, &h, NULL);
   for (uint32_t i = 0; i < 12; i++) assert_int_equal(sml_load_be32(frame + 4 * i), checked[i]);
+  const struct sml_seal masked = {.mask = 0x5ec2e7d1};
+  sml_wire_seal(frame, &h, &masked);
+  assert_int_equal(sml_load_be32(frame + 28), 0xf25309da);
   memcpy(frame + 36, lanes, sizeof lanes);
   sml_wire_seal(frame, &h, &key);
   for (uint32_t i = 0; i < 13; i++) assert_int_equal(sml_load_be32(frame + 4 * i), keyed[i]);

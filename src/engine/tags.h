@@ -28,10 +28,9 @@ bool sml_tags_check_keyed(struct sml_tags *tags, const struct sml_rx_frame *fram
 /* Is the opened frame authentic? */
 static inline bool sml_tags_check(struct sml_tags *tags, const struct sml_rx_frame *frame,
                                   const struct sml_rx_frame *end, const struct sml_header *header,
-                                  const struct sml_key *key) {
-  const bool is_keyed = (header->flags & SML_FLAG_KEYED) != 0;
-  if (key == NULL || !is_keyed) return key == NULL && !is_keyed;
-  return sml_tags_check_keyed(tags, frame, end, key);
+                                  const struct sml_seal *seal) {
+  if (seal == NULL || !seal->is_keyed) return sml_wire_is_authentic(frame->data, header, seal);
+  return (header->flags & SML_FLAG_KEYED) != 0 && sml_tags_check_keyed(tags, frame, end, &seal->key);
 }
 
 #endif

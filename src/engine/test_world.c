@@ -115,15 +115,13 @@ uint32_t world_lead(const struct world *w, uint32_t rank) {
   return lead;
 }
 
-static const struct sml_key *key_of(const struct world_job *job) {
-  return job->is_keyed ? &job->key : NULL;
-}
-
-/* Each epoch of a job has a key of its own. */
-static void set_epoch(struct world_job *job, uint32_t epoch, bool is_keyed) {
+/* Each epoch of a job has a key or a mask of its own; in switch format there is nothing. */
+static void set_epoch(const struct world *w, struct world_job *job, uint32_t epoch) {
+  const bool has_seal = !w->options.is_switch_format, is_keyed = has_seal && !w->options.is_unkeyed;
+  const struct sml_key key = {sml_mix64(epoch), job->number};
   job->epoch = job->worker.epoch = epoch;
-  job->is_keyed = is_keyed;
-  job->key = (struct sml_key){sml_mix64(epoch), job->number};
+  const uint64_t secret[2] = {has_seal ? sml_mix64(epoch + job->number) : 0, 0};
+  job->seal = sml_seal_of(is_keyed ? &key : NULL, secret);
 }
 
 static void note_integrity(void *user, uint32_t slot) {
@@ -173,10 +171,10 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
                                             .first_phase = o->first_phase,
                                             .first_chunk = o->first_chunk,
                                             .num_operations = o->num_operations};
-  set_epoch(job, epoch, !o->is_unkeyed && !o->is_switch_format);
+  set_epoch(w, job, epoch);
   for (uint32_t l = 0; l < o->num_lanes; l++) {
     SML_ASSERT(sml_aggregator_engine_open_job(w->aggregators[l], job->number, epoch, o->world_size,
-                                              key_of(job)));
+                                              &job->seal));
     for (uint32_t r = 0; r < o->world_size; r++) {
       job->nonces[r][l] = sml_prng_next(&w->prng);
       sml_aggregator_engine_expect_hello(w->aggregators[l], job->number, r, job->nonces[r][l]);
@@ -210,9 +208,8 @@ bool world_exchange_hellos(struct world *w, uint32_t j) {
                                          .nonce = job->nonces[r][l],
                                          .to = w->aggregator_ports[l].addr,
                                          .datagram_bytes =
-                                             sml_head_bytes(job->is_keyed) + sml_max_u32(o->chunk_bytes, 16),
-                                         .is_keyed = job->is_keyed,
-                                         .key = job->key,
+                                             sml_head_bytes(job->seal.is_keyed) + sml_max_u32(o->chunk_bytes, 16),
+                                         .seal = job->seal,
                                          .interval_ns = 5 * SML_NS_PER_MS,
                                          .deadline_ns = w->now_ns + 5 * SML_NS_PER_S,
                                          .done = note_hello};
@@ -244,7 +241,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
     memset(mem, 0xee, sml_aggregator_memsize(&options));
     job->states[l] = sml_aggregator_init(mem, &options);
     free(sml_aggregator_engine_start_job(w->aggregators[l], job->number, job->epoch, job->states[l], contributors_of(w),
-                                         key_of(job)));
+                                         &job->seal));
     if (w->options.is_multicast) use_group(w, job, l);
   }
 }
@@ -271,8 +268,7 @@ void world_start_job(struct world *w, uint32_t j) {
                                                           .is_multicast = w->options.is_multicast,
                                                           .lane = l,
                                                           .num_operations = w->options.num_operations,
-                                                          .is_keyed = job->is_keyed,
-                                                          .key = job->key,
+                                                          .seal = job->seal,
                                                           .on_integrity = note_integrity,
                                                           .user = &job->num_integrity[r]}));
       SML_ASSERT(sml_lane_attach(w->workers[r][l], job->lanes[r][l]));
@@ -282,7 +278,7 @@ void world_start_job(struct world *w, uint32_t j) {
 
 void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   struct world_job *job = &w->jobs[j];
-  set_epoch(job, epoch, job->is_keyed);
+  set_epoch(w, job, epoch);
   job->worker.first_phase = SML_FIRST_PHASE;
   job->worker.first_chunk = 0;
   start_aggregators(w, job);
@@ -290,7 +286,7 @@ void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
       if (job->lanes[r][l] == NULL) continue;
       const struct sml_worker_options o = worker_options(w, job, r, l);
-      sml_lane_restart(job->lanes[r][l], &o, key_of(job));
+      sml_lane_restart(job->lanes[r][l], &o, &job->seal);
     }
   }
 }
@@ -412,9 +408,9 @@ void world_send_raw(const struct world_port *from, const void *frame, uint32_t n
   from->io->ops->tx_flush(from->io);
 }
 
-const struct sml_key *world_key(const struct world *w, uint16_t number) {
+const struct sml_seal *world_seal(const struct world *w, uint16_t number) {
   for (uint32_t j = 0; j < WORLD_MAX_JOBS; j++)
-    if (w->jobs[j].is_open && w->jobs[j].number == number) return key_of(&w->jobs[j]);
+    if (w->jobs[j].is_open && w->jobs[j].number == number) return &w->jobs[j].seal;
   return NULL;
 }
 
@@ -425,11 +421,11 @@ uint32_t world_head_bytes(const struct world *w) {
 void world_send(const struct world_port *from, const struct sml_header *h, const void *payload,
                 const struct sml_addr *to) {
   uint8_t frame[SML_HEADER_BYTES + SML_KEYED_BYTES + SML_MAX_DATAGRAM_BYTES];
-  const struct sml_key *key = world_key(from->world, h->job);
-  const uint32_t head_bytes = sml_head_bytes(key != NULL);
+  const struct sml_seal *seal = world_seal(from->world, h->job);
+  const uint32_t head_bytes = sml_head_bytes(seal != NULL && seal->is_keyed);
   SML_ASSERT(h->payload_bytes <= SML_MAX_DATAGRAM_BYTES);
   if (h->payload_bytes > 0) memcpy(frame + head_bytes, payload, h->payload_bytes);
-  sml_wire_seal(frame, h, key);
+  sml_wire_seal(frame, h, seal);
   world_send_raw(from, frame, head_bytes + h->payload_bytes, to);
 }
 

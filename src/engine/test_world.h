@@ -59,8 +59,7 @@ struct world_job {
   uint64_t num_calls;
   uint64_t nonces[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_worker_options worker; /* what all ranks have in common */
-  bool is_keyed;
-  struct sml_key key; /* of this epoch */
+  struct sml_seal seal; /* of this epoch */
   struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_aggregator *states[WORLD_MAX_LANES]; /* the aggregators', to look into and to break */
   uint32_t num_integrity[WORLD_MAX_RANKS];        /* calls of on_integrity */
@@ -157,8 +156,8 @@ const char *world_call_check_failed(const struct world_call *call, uint32_t rank
 const char *world_call_check_guards(const struct world_call *call, uint32_t rank);
 void world_call_free(struct world_call *call);
 
-/* The key of the job with this number, or NULL: it has none, or there is no such job. */
-const struct sml_key *world_key(const struct world *w, uint16_t number);
+/* The seal of the job with this number, or NULL: there is no such job. */
+const struct sml_seal *world_seal(const struct world *w, uint16_t number);
 /* Bytes ahead of the payload, of the jobs that are open. */
 uint32_t world_head_bytes(const struct world *w);
 /* A frame from a port, sealed from its header under the job's key, or as it is. */

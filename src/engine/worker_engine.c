@@ -109,10 +109,6 @@ bool sml_worker_engine_has_offload(const struct sml_worker_engine *e) {
 
 /* ---- lanes ---- */
 
-static const struct sml_key *key_of(const struct sml_lane *lane) {
-  return lane->options.is_keyed ? &lane->options.key : NULL;
-}
-
 static void init_worker(struct sml_lane *lane, void *mem) {
   struct sml_worker_options *o = &lane->options.worker;
   o->num_operations = lane->options.num_operations;
@@ -142,7 +138,7 @@ struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
 }
 
 void sml_lane_destroy(struct sml_lane *lane) {
-  sml_key_wipe(&lane->options.key, sizeof lane->options.key);
+  sml_key_wipe(&lane->options.seal, sizeof lane->options.seal);
   free(lane->worker);
   free(lane->ring);
   free(lane);
@@ -209,7 +205,7 @@ void sml_lane_fail(struct sml_lane *lane, int32_t status) {
   while ((operation = pop(lane)) != NULL) end_part(lane, operation, lane->failed_status);
 }
 
-void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_key *key) {
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_seal *seal) {
   SML_ASSERT(sml_worker_take_unfinished(lane->worker) == NULL);
   SML_ASSERT(worker->num_slots == lane->options.worker.num_slots);
   struct sml_worker_view v;
@@ -222,8 +218,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   lane->before.num_reductions += v.num_reductions;
   lane->before.num_marks += v.num_marks;
   lane->options.worker = *worker;
-  lane->options.is_keyed = key != NULL;
-  if (key != NULL) lane->options.key = *key;
+  lane->options.seal = *seal;
   lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
   init_worker(lane, lane->worker);
   record_epoch(lane);
@@ -405,7 +400,7 @@ static bool is_right_sum(const struct sml_worker_engine *e, const struct sml_lan
 
 static void seal(const struct sml_lane *lane, const struct sml_header *h, uint8_t *frame) {
   if (lane->options.worker.packet_lanes != 0) sml_wire_seal_for_switch(frame, h);
-  else sml_wire_seal_first(frame, h, key_of(lane));
+  else sml_wire_seal_first(frame, h, &lane->options.seal);
 }
 
 static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane, const struct sml_send *send,
@@ -413,7 +408,7 @@ static void fill_update(struct sml_worker_engine *e, const struct sml_lane *lane
   const struct sml_quant_kernels *k = e->options.kernels;
   const struct sml_engine_operation *op = send->cookie;
   const struct sml_chunk *c = &send->chunk;
-  uint8_t *payload = frame + sml_head_bytes(lane->options.is_keyed);
+  uint8_t *payload = frame + sml_head_bytes(lane->options.seal.is_keyed);
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
@@ -468,7 +463,7 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
 
 static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
-  const uint32_t head_bytes = sml_head_bytes(lane->options.is_keyed);
+  const uint32_t head_bytes = sml_head_bytes(lane->options.seal.is_keyed);
   const bool takes_all = sml_recorder_takes_all(e->recorder);
   uint32_t payload_bytes;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
@@ -495,7 +490,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       lane->tx_bytes += last_bytes;
       e->sent_bytes += last_bytes;
     }
-    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, key_of(lane));
+    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &lane->options.seal);
     lane->tx_packets += num_frames;
     uint32_t *num_bursts = payload_bytes == 0 ? &lane->futile.num_questions : &lane->futile.num_data;
     burst.goes_apart = has_repeats && sml_is_futile(num_bursts, num_frames);
@@ -508,7 +503,7 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   struct sml_netio *io = e->options.io;
   struct sml_host_queue *q = &e->host_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
-  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
   const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
   const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_HOST_QUEUE_FEW_CHUNKS : 0;
@@ -521,7 +516,7 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
  * half as much again, about, for what is around a frame. */
 static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
   const uint64_t num_bytes = e->options.io->rx_buffer_bytes / e->num_lanes;
-  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.is_keyed);
+  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
   return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / (frame_bytes + frame_bytes / 2), UINT32_MAX);
 }
 
@@ -553,10 +548,6 @@ static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_
   return stale; /* its counters show the drop */
 }
 
-static const struct sml_key *hello_key(const struct sml_hello *hello) {
-  return hello->is_keyed ? &hello->key : NULL;
-}
-
 static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
   sml_recorder_put(e->recorder, (struct sml_record){.time_ns = e->now_ns,
                                                     .event = (uint16_t)event,
@@ -572,7 +563,7 @@ static void take_hello(struct sml_worker_engine *e, const struct sml_header *h, 
     struct sml_hello *hello = *link;
     if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
     if (f->num_bytes != hello->datagram_bytes) continue;
-    if (!sml_wire_is_authentic(f->data, h, hello_key(hello))) continue;
+    if (!sml_wire_is_authentic(f->data, h, &hello->seal)) continue;
     const uint8_t *payload = f->data + sml_head_bytes_of(h);
     if (sml_load_be64(payload) != hello->nonce) continue;
     if (sml_hello_is_to_group(payload, h->payload_bytes) != hello->is_to_group) continue;
@@ -640,16 +631,9 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   end_part(lane, a.cookie, SML_OK);
 }
 
-/* A frame with a wrong CRC: may it be of a lane in switch format? */
-static bool is_from_switch(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_addr *from) {
-  const struct sml_lane *lane = sml_wire_is_without_crc(h) ? find_lane(e, h, from) : NULL;
-  return lane != NULL && lane->options.worker.packet_lanes != 0;
-}
-
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
   struct sml_header h;
-  enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
-  if (error == SML_WIRE_BAD_CRC && is_from_switch(e, &h, f->from)) error = SML_WIRE_OK;
+  const enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
   if (error != SML_WIRE_OK) {
     /* Nothing in it can be believed, its job included: counted where the traffic is, if anywhere. */
     if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error), NULL);
@@ -671,8 +655,10 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     count_drop(lane, SML_DROP_WRONG_EPOCH, &h);
     return;
   }
-  if (!sml_tags_check(&e->tags, f, e->frames_end, &h, key_of(lane))) {
-    count_drop(lane, SML_DROP_BAD_KEY, &h);
+  const bool is_keyed = (h.flags & SML_FLAG_KEYED) != 0;
+  const bool has_proof = lane->options.worker.packet_lanes == 0 || is_keyed || !sml_wire_is_without_crc(&h);
+  if (has_proof && !sml_tags_check(&e->tags, f, e->frames_end, &h, &lane->options.seal)) {
+    count_drop(lane, is_keyed || lane->options.seal.is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC, &h);
     return;
   }
   if (h.type == SML_PACKET_ERROR) {
@@ -690,7 +676,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
 static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
-  const uint32_t head_bytes = sml_head_bytes(hello->is_keyed);
+  const uint32_t head_bytes = sml_head_bytes(hello->seal.is_keyed);
   const struct sml_header h = {.version = SML_WIRE_VERSION,
                                .type = SML_PACKET_HELLO,
                                .job = hello->job,
@@ -702,12 +688,12 @@ static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hell
   sml_store_be64(burst.data + head_bytes, hello->nonce);
   sml_store_be64(burst.data + head_bytes + 8, now_ns);
   if (hello->is_to_group) burst.data[head_bytes + SML_HELLO_GROUP_OFFSET] = 1;
-  sml_wire_seal(burst.data, &h, hello_key(hello));
+  sml_wire_seal(burst.data, &h, &hello->seal);
   io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
 }
 
 void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
-  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->is_keyed) + HELLO_BYTES + hello->is_to_group);
+  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->seal.is_keyed) + HELLO_BYTES + hello->is_to_group);
   hello->next_send_ns = hello->rtt_ns = 0;
   hello->num_echoes = 0;
   hello->next = e->hellos;

@@ -59,8 +59,7 @@ struct sml_lane_options {
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
   uint32_t num_windows;             /* that may wait in this host's queue (host_queue.h); 0: 1 */
-  bool is_keyed;                    /* packets carry a tag under the epoch's key, and must */
-  struct sml_key key;
+  struct sml_seal seal;             /* the epoch's */
   /* Called once on the engine's thread, must not block: the aggregator gave a wrong sum for this slot (relative)
    * twice, and the lane fails with SML_ERR_INTEGRITY after it. May be NULL. */
   void (*on_integrity)(void *user, uint32_t slot);
@@ -76,8 +75,8 @@ void sml_lane_detach(struct sml_worker_engine *engine, struct sml_lane *lane); /
 void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation);
 /* Ends every outstanding and later pushed operation of the lane with status; the lane sends no more. */
 void sml_lane_fail(struct sml_lane *lane, int32_t status);
-/* New epoch at an operation boundary: nothing may be outstanding. key: the epoch's, or NULL. */
-void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_key *key);
+/* New epoch at an operation boundary: nothing may be outstanding. */
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_seal *seal);
 /* NULL, or which invariant of the worker's state is broken; of a lane that failed, NULL. For tests. */
 const char *sml_lane_find_violation(const struct sml_lane *lane);
 
@@ -90,9 +89,8 @@ struct sml_hello {
   uint16_t rank;
   uint64_t nonce;
   struct sml_addr to;
-  uint32_t datagram_bytes; /* at least sml_head_bytes(is_keyed) + 8 */
-  bool is_keyed;
-  struct sml_key key;
+  uint32_t datagram_bytes; /* at least sml_head_bytes(seal.is_keyed) + 8 */
+  struct sml_seal seal;
   bool is_to_group; /* the echo is to come by the job's multicast group, from where the last one came (`from`) */
   uint64_t interval_ns, deadline_ns; /* deadline absolute, sml_clock_ns() */
   void (*done)(struct sml_hello *hello, bool is_echoed);

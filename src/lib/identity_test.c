@@ -224,10 +224,11 @@ static void sum_keyed(struct rank *r) {
   CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK && x == 2, "%s", sml_error_detail());
   sml_stats stats = SML_STATS_INIT;
   CHECK(r, sml_job_stats(r->job, &stats) == SML_OK && stats.key_failures == 0);
-  struct sml_key a, b;
-  CHECK(r, sml_session_data_key(&r->job->shards[0].session, r->job->start.epoch, &a));
-  CHECK(r, sml_session_data_key(&r->job->shards[0].session, r->job->start.epoch + 1, &b));
-  CHECK(r, a.k0 != b.k0 && a.k1 != b.k1);
+  const struct sml_session *session = &r->job->shards[0].session;
+  struct sml_seal a, b;
+  sml_session_seal(session, r->job->start.epoch, r->job->start.secret, &a);
+  sml_session_seal(session, r->job->start.epoch + 1, r->job->start.secret, &b);
+  CHECK(r, a.is_keyed && b.is_keyed && a.key.k0 != b.key.k0 && a.key.k1 != b.key.k1);
 }
 
 static void packets_of_each_epoch_have_a_key_of_their_own(void **state) {

@@ -103,9 +103,10 @@ static void pass_down(const struct leg *leg) {
   if (n <= 0) return;
   if (sml_wire_open(frame, (size_t)n, &h) == SML_WIRE_OK && h.type == SML_PACKET_RESULT &&
       h.wire == SML_LANES_INT32 && relay.num_lies_left > 0 && leg == &relay.legs[0]) {
+    const struct sml_seal seal = {.mask = sml_wire_mask(frame, &h)};
     relay.num_lies_left--;
     frame[SML_HEADER_BYTES + 3] ^= 1;
-    sml_wire_seal(frame, &h, NULL);
+    sml_wire_seal(frame, &h, &seal);
   }
   sendto(relay.data_fd, frame, (size_t)n, 0, (const struct sockaddr *)&leg->worker, sizeof leg->worker);
 }

@@ -64,7 +64,7 @@ static void fail_for_wrong_sum(void *user, uint32_t slot) {
 struct lane_call {
   struct sml_lane *lane;
   const struct sml_worker_options *worker;
-  const struct sml_key *key;
+  const struct sml_seal *seal;
   bool is_done;
 };
 
@@ -81,7 +81,7 @@ static void detach_lane(struct sml_worker_engine *engine, void *argument) {
 static void restart_lane(struct sml_worker_engine *engine, void *argument) {
   (void)engine;
   struct lane_call *call = argument;
-  sml_lane_restart(call->lane, call->worker, call->key);
+  sml_lane_restart(call->lane, call->worker, call->seal);
 }
 
 /* ---- life ---- */
@@ -101,10 +101,10 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
                                      .num_windows = is_hosted ? SML_TUNING_HOSTED_WINDOWS : 1,
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = &job->lanes[l]};
-  options.is_keyed = sml_session_data_key(session, shard->start.epoch, &options.key);
+  sml_session_seal(session, shard->start.epoch, shard->start.secret, &options.seal);
   sml_addr_set_port(&options.aggregator, session->welcome.data_ports[place->engine]);
   struct lane_call call = {.lane = sml_lane_create(&options)};
-  sml_key_wipe(&options.key, sizeof options.key);
+  sml_key_wipe(&options.seal, sizeof options.seal);
   if (call.lane == NULL) return NULL;
   sml_engines_call(job->engines, place->engine, attach_lane, &call);
   if (call.is_done) return call.lane;
@@ -154,13 +154,13 @@ void sml_job_lanes_restart(struct sml_job *job) {
   for (uint32_t l = 0; l < job->num_lanes; l++) {
     const struct sml_job_lane *place = &job->lanes[l];
     const struct sml_job_shard *shard = &job->shards[place->shard];
-    struct sml_key key;
-    const bool is_keyed = sml_session_data_key(&shard->session, shard->start.epoch, &key);
+    struct sml_seal seal;
+    sml_session_seal(&shard->session, shard->start.epoch, shard->start.secret, &seal);
     const struct sml_worker_options worker = make_worker_options(job, l);
     if (place->lane == NULL) continue;
-    struct lane_call call = {.lane = place->lane, .worker = &worker, .key = is_keyed ? &key : NULL};
+    struct lane_call call = {.lane = place->lane, .worker = &worker, .seal = &seal};
     sml_engines_call(job->engines, place->engine, restart_lane, &call);
-    sml_key_wipe(&key, sizeof key);
+    sml_key_wipe(&seal, sizeof seal);
   }
 }
 

@@ -90,12 +90,13 @@ static void sum_keyed(struct rank *r) {
 static void note_keys(struct world *w) {
   for (uint32_t i = 0; i < RANKS; i++) {
     const struct sml_session *s = &w->ranks[i].job->shards[0].session;
-    struct sml_key key;
-    assert_true(sml_session_data_key(s, w->ranks[i].job->start.epoch, &key));
-    remember("the key of the job's data", &key);
+    struct sml_seal seal;
+    sml_session_seal(s, w->ranks[i].job->start.epoch, w->ranks[i].job->start.secret, &seal);
+    assert_true(seal.is_keyed);
+    remember("the key of the job's data", &seal.key);
     remember("a key of a connection", &s->channel.tx_key);
     remember("a key of a connection", &s->channel.rx_key);
-    sml_key_wipe(&key, sizeof key);
+    sml_key_wipe(&seal, sizeof seal);
   }
 }
 

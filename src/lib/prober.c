@@ -99,8 +99,7 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
                                      .rank = (uint16_t)options->rank,
                                      .nonce = welcome->nonce,
                                      .to = to,
-                                     .is_keyed = options->key != NULL,
-                                     .key = options->key != NULL ? *options->key : (struct sml_key){0},
+                                     .seal = *options->seal,
                                      .done = take_verdict,
                                      .user = lane};
     ask(p, l, now_ns);

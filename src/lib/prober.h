@@ -41,7 +41,7 @@ struct sml_prober_options {
   const struct sml_addr *aggregator; /* of the control connection; the lanes' ports come from the welcome */
   uint32_t max_datagram_bytes;
   bool is_only_size;         /* max_datagram_bytes or nothing */
-  const struct sml_key *key; /* of the welcome's epoch; NULL: none */
+  const struct sml_seal *seal; /* of the welcome's epoch */
   bool no_multicast;         /* do not try the welcome's group */
 };
 /* engines, wake and user are set by the caller before. */

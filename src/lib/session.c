@@ -250,11 +250,12 @@ static const struct sml_session *find_twin(const struct sml_session *s,
   return NULL;
 }
 
-bool sml_session_data_key(const struct sml_session *s, uint32_t epoch, struct sml_key *key_out) {
-  if (!s->options.is_keyed) return false;
-  *key_out =
-      sml_ctl_data_key(&s->options.key, s->options.join.job_name, s->welcome.job, epoch, s->welcome.salt);
-  return true;
+void sml_session_seal(const struct sml_session *s, uint32_t epoch, const uint64_t secret[2],
+                      struct sml_seal *seal_out) {
+  sml_seal_set(seal_out, NULL, secret);
+  if (!s->options.is_keyed) return;
+  seal_out->is_keyed = true;
+  seal_out->key = sml_ctl_data_key(&s->options.key, s->options.join.job_name, s->welcome.job, epoch, s->welcome.salt);
 }
 
 static void take_challenge(struct sml_session *s, const struct sml_ctl_challenge *challenge) {
@@ -264,21 +265,21 @@ static void take_challenge(struct sml_session *s, const struct sml_ctl_challenge
 }
 
 static void probe(struct sml_session *s, uint64_t now_ns) {
-  struct sml_key key;
-  const bool is_keyed = sml_session_data_key(s, s->welcome.epoch, &key);
+  struct sml_seal seal;
+  sml_session_seal(s, s->welcome.epoch, s->welcome.secret, &seal);
   const uint32_t only_bytes = s->only_datagram_bytes;
   const struct sml_prober_options options = {
       .rank = s->options.join.rank,
       .aggregator = &s->options.aggregator,
       .max_datagram_bytes = only_bytes != 0 ? only_bytes : s->options.join.max_datagram_bytes,
       .is_only_size = only_bytes != 0,
-      .key = is_keyed ? &key : NULL,
+      .seal = &seal,
       .no_multicast = s->options.no_multicast};
   s->prober.engines = s->options.engines;
   s->prober.wake = wake_control;
   s->prober.user = s->options.control;
   sml_prober_start(&s->prober, &s->welcome, &options, now_ns);
-  sml_key_wipe(&key, sizeof key);
+  sml_key_wipe(&seal, sizeof seal);
 }
 
 static void take_welcome(struct sml_session *s, const struct sml_ctl_welcome *welcome, uint64_t now_ns) {

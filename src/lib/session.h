@@ -119,8 +119,9 @@ void sml_session_give_up(struct sml_session *session);
 void sml_session_hasten_heartbeat(struct sml_session *session);
 /* The next pass asks the aggregator whom it waits for, if the job is started; wake the control thread. */
 void sml_session_ask(struct sml_session *session);
-/* The key of the epoch's packets; false: they carry none. */
-bool sml_session_data_key(const struct sml_session *session, uint32_t epoch, struct sml_key *key_out);
+/* Of an epoch's packets, as WELCOME or START have epoch and secret. */
+void sml_session_seal(const struct sml_session *session, uint32_t epoch, const uint64_t secret[2],
+                      struct sml_seal *seal_out);
 bool sml_session_is_closed(const struct sml_session *session);
 
 #endif

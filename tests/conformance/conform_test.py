@@ -44,6 +44,8 @@ class Proxy:
     """Between conform and a switchmld: changes datagrams up and down, and control frames down, by functions that give
     what goes on in place of one: a list."""
 
+    masks = {}  # of checksums, by epoch
+
     def __init__(self, daemon, up=None, down=None, control=None):
         self.daemon, self.change_up, self.change_down, self.change_control = daemon, up, down, control
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -121,6 +123,9 @@ class Proxy:
                 break
             frame, self.buffers[far] = self.buffers[far][:12 + body_bytes], self.buffers[far][12 + body_bytes:]
             kind = next(name for name, value in peer.MESSAGES.items() if value == number)
+            if kind in ("WELCOME", "START"):
+                values = peer.unpack_body(kind, frame[12:])
+                Proxy.masks[struct.pack(">I", values["epoch"])] = values["secret0"] >> 32
             if kind == "WELCOME":
                 values = peer.unpack_body(kind, frame[12:])
                 self.aggregator = ("127.0.0.1", values["ports"][0])
@@ -139,8 +144,9 @@ def of_type(number, change):
     def changed(datagram):
         if len(datagram) < 32 or datagram[0] != 0x10 | number:
             return [datagram]
-        fields, payload = peer.unpack_datagram(datagram)
-        return [peer.pack_datagram(*each) for each in change(fields, payload)]
+        mask = peer.mask_of(datagram)
+        fields, payload = peer.unpack_datagram(datagram, mask=mask)
+        return [peer.pack_datagram(*each, mask=mask) for each in change(fields, payload)]
     return changed
 
 
@@ -239,8 +245,8 @@ def test_garbage_that_counts_is_found():
     def mend(datagram):
         if len(datagram) < 32 or datagram[0] != 0x11:
             return [datagram]
-        body = datagram[:28] + bytes(4) + datagram[32:]
-        return [datagram[:28] + struct.pack(">I", peer.crc32c(body)) + datagram[32:]]
+        body, mask = datagram[:28] + bytes(4) + datagram[32:], Proxy.masks.get(datagram[4:8], 0)
+        return [datagram[:28] + struct.pack(">I", peer.crc32c(body) ^ mask) + datagram[32:]]
     expect_found(["checksums"], ["sum_of_2", "flags", "update_lost", "truncated", "lossy_world_1"], up=mend)
 
 

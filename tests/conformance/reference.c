@@ -56,9 +56,8 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
                                               .chunk_bytes = options.chunk_bytes,
                                               .slot_base = options.slot_base,
                                               .is_checked = options.is_checked,
-                                              .is_keyed = (v->needs & SML_NEED_KEY) != 0,
-                                              .is_switch = v->is_switch,
-                                              .key = {11 + index, 13}};
+                                              .is_switch = v->is_switch};
+  if (v->needs & SML_NEED_KEY) job->binding.seal = sml_seal_of_key(&(struct sml_key){11 + index, 13});
   for (uint32_t rank = 0; rank < SML_CONFORM_MAX_RANKS; rank++)
     job->binding.nonces[rank] = 7777 * (rank + 1) + index;
   const size_t num_bytes = sml_align_up(sml_aggregator_memsize(&options), 64);
@@ -257,7 +256,7 @@ static void take_hello(struct taken *t) {
   }
 }
 
-/* Who asks about a job or epoch that is not there may be told so: at most so many a second are. */
+/* Who asks about a job that is not there may be told so: at most so many a second are. */
 static void add_error(struct taken *t) {
   const struct sml_conform_packet *in = &t->step->packet;
   if (t->h.type != SML_PACKET_UPDATE && t->h.type != SML_PACKET_PROBE) return;
@@ -278,15 +277,20 @@ static struct job *find_job(struct reference *r, const struct sml_header *h) {
 static void judge(struct reference *r, struct taken *t, const uint8_t *frame) {
   const struct sml_conform_packet *in = &t->step->packet;
   t->job = find_job(r, &t->h);
-  if (!t->job || t->job->binding.epoch != t->h.epoch) {
-    drop(t, t->job ? SML_DROP_WRONG_EPOCH : SML_DROP_UNKNOWN_JOB);
+  if (!t->job) {
+    drop(t, SML_DROP_UNKNOWN_JOB);
     add_error(t);
     return;
   }
   const struct sml_conform_binding *b = &t->job->binding;
+  const bool is_keyed = (t->h.flags & SML_FLAG_KEYED) != 0;
   t->payload = frame + sml_head_bytes_of(&t->h);
-  if (!sml_wire_is_authentic(frame, &t->h, b->is_keyed ? &b->key : NULL))
+  if (b->epoch != t->h.epoch)
+    drop(t, SML_DROP_WRONG_EPOCH);
+  else if (is_keyed != b->seal.is_keyed)
     drop(t, SML_DROP_BAD_KEY);
+  else if (!(r->is_switch && sml_wire_is_without_crc(&t->h)) && !sml_wire_is_authentic(frame, &t->h, &b->seal))
+    drop(t, is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC);
   else if (t->h.rank >= b->world_size)
     drop(t, SML_DROP_BAD_RANK);
   else if (t->job->is_departed[t->h.rank])
@@ -307,8 +311,7 @@ void reference_take(struct reference *r, struct sml_conform_step *step) {
   const uint32_t num_bytes = sml_conform_pack(&step->packet, &r->jobs[step->packet.job].binding, frame);
   step->num_out = step->report = 0;
   SML_ASSERT(num_bytes > 0 || step->packet.cut_bytes > 0);
-  enum sml_wire_error error = sml_wire_open(frame, num_bytes, &t.h);
-  if (error == SML_WIRE_BAD_CRC && r->is_switch && sml_wire_is_without_crc(&t.h)) error = SML_WIRE_OK;
+  const enum sml_wire_error error = sml_wire_open(frame, num_bytes, &t.h);
   if (error != SML_WIRE_OK)
     drop(&t, sml_drop_of_wire(error));
   else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Floods a UDP port with datagrams that must change nothing, one by one (no segmentation offload), at a rate:
  *   flood PORT RATE SECONDS random [SEED]
- *   flood PORT RATE SECONDS fields JOB EPOCH RANK SLOT PHASE [SEED [FROM_PORT]]
+ *   flood PORT RATE SECONDS fields JOB EPOCH RANK SLOT PHASE MASK [SEED [FROM_PORT]]
  * random: bytes of every length up to 1500. fields: packets of a live job with one header field wrong in each, in
  * turn, or the length, or the tag of a key, or nothing but the address it comes from; the checksum is right but for
  * those where it is the wrong field. With FROM_PORT they come from that port, which is another's (needs root).
@@ -57,7 +57,7 @@ enum wrong {
 };
 
 /* A live packet with one thing wrong. */
-static void make_near_valid(struct sml_prng *draw, const struct sml_header *live, enum wrong wrong,
+static void make_near_valid(struct sml_prng *draw, const struct sml_header *live, uint32_t mask, enum wrong wrong,
                             struct datagram *d) {
   static const uint8_t types[] = {SML_PACKET_UPDATE, SML_PACKET_RESULT, SML_PACKET_PENDING, SML_PACKET_PROBE,
                                   SML_PACKET_ERROR, SML_PACKET_HELLO};
@@ -68,9 +68,9 @@ static void make_near_valid(struct sml_prng *draw, const struct sml_header *live
   h.phase = live->phase + (uint32_t)sml_prng_below(draw, 64);
   h.tag = other;
   h.payload_bytes = h.type == SML_PACKET_UPDATE || h.type == SML_PACKET_RESULT ? PAYLOAD_BYTES : 8;
-  const struct sml_key guess = {.k0 = other, .k1 = 1};
-  const struct sml_key *key = wrong == WRONG_TAG_OF_KEY ? &guess : NULL;
-  d->num_bytes = (uint16_t)(sml_head_bytes(key != NULL) + h.payload_bytes);
+  const struct sml_seal guess = {.is_keyed = true, .key = {.k0 = other, .k1 = 1}};
+  const struct sml_seal right = {.mask = mask}, *seal = wrong == WRONG_TAG_OF_KEY ? &guess : &right;
+  d->num_bytes = (uint16_t)(sml_head_bytes(seal->is_keyed) + h.payload_bytes);
   fill_random(draw, d->bytes + SML_HEADER_BYTES, d->num_bytes - SML_HEADER_BYTES);
   if (wrong == WRONG_TYPE) h.type = (uint8_t)(8 + other % 8);
   if (wrong == WRONG_WIRE) h.wire = (uint8_t)(2 + other % 14);
@@ -82,7 +82,7 @@ static void make_near_valid(struct sml_prng *draw, const struct sml_header *live
   if (wrong == WRONG_FLAGS) h.flags = (uint16_t)(8 | (other & 0xfff8));
   if (wrong == WRONG_PHASE) h.phase += other;
   if (wrong == WRONG_CHUNK) h.chunk = other;
-  sml_wire_seal(d->bytes, &h, key);
+  sml_wire_seal(d->bytes, &h, seal);
   if (wrong == WRONG_LENGTH) sml_store_be16(d->bytes + 10, (uint16_t)(h.payload_bytes + 1 + other % 1000));
   if (wrong == WRONG_VERSION) d->bytes[0] = (uint8_t)((2 + other % 14) << 4 | h.type);
   if (wrong == WRONG_CRC) d->bytes[28 + other % 4] ^= (uint8_t)(1u << (other >> 8) % 8);
@@ -95,21 +95,23 @@ static uint32_t number(const char *text) {
 
 static bool make_datagrams(int argc, char **argv) {
   const bool is_random = argc >= 5 && strcmp(argv[4], "random") == 0;
-  const bool is_near_valid = argc >= 10 && strcmp(argv[4], "fields") == 0;
-  const int seed_at = is_random ? 5 : 10;
+  const bool is_near_valid = argc >= 11 && strcmp(argv[4], "fields") == 0;
+  const int seed_at = is_random ? 5 : 11;
   if (!is_random && !is_near_valid) return false;
   struct sml_prng draw = {.state = argc > seed_at ? number(argv[seed_at]) : 1};
   struct sml_header live = {.version = SML_WIRE_VERSION};
+  uint32_t mask = 0;
   if (is_near_valid) {
     live.job = (uint16_t)number(argv[5]);
     live.epoch = number(argv[6]);
     live.rank = (uint16_t)number(argv[7]);
     live.slot = (uint16_t)number(argv[8]);
     live.phase = number(argv[9]);
+    mask = number(argv[10]);
   }
   for (uint32_t i = 0; i < NUM_DATAGRAMS; i++) {
     if (is_random) make_random(&draw, &datagrams[i]);
-    else make_near_valid(&draw, &live, (enum wrong)(i % NUM_WRONG), &datagrams[i]);
+    else make_near_valid(&draw, &live, mask, (enum wrong)(i % NUM_WRONG), &datagrams[i]);
   }
   return true;
 }
@@ -162,7 +164,7 @@ static uint64_t send_all(int fd, uint64_t rate, uint64_t end_ns) {
 
 int main(int argc, char **argv) {
   if (argc < 5 || number(argv[2]) == 0 || !make_datagrams(argc, argv)) {
-    fprintf(stderr, "usage: flood PORT RATE SECONDS random [SEED] | fields JOB EPOCH RANK SLOT PHASE [SEED "
+    fprintf(stderr, "usage: flood PORT RATE SECONDS random [SEED] | fields JOB EPOCH RANK SLOT PHASE MASK [SEED "
                     "[FROM_PORT]]\n");
     return 2;
   }
