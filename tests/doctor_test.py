@@ -275,6 +275,15 @@ def test_jobs_that_do_not_start():
                daemon.address, "--job", "nobody")
 
 
+def test_a_limit_of_file_sizes():
+    with e2e.Daemon() as daemon:
+        prefix = ["bash", "-c", 'ulimit -f 1000; exec "$@"', "-"]
+        _, found = findings(daemon.address, prefix=prefix)
+        assert found["memory"]["verdict"] == "WARNING", found["memory"]
+        assert "limit of file sizes is too low" in found["memory"]["seen"], found["memory"]
+        assert "ulimit -f unlimited" in found["memory"]["advice"], found["memory"]
+
+
 def test_environment():
     expect(33, "environment", "SWITCHML_SLOT is set, but nothing reads it", "did you mean SWITCHML_SLOTS", SWITCHML_SLOT=3)
     expect(13, "environment", "SWITCHML_POLL is 'never'", "correct it", SWITCHML_POLL="never")

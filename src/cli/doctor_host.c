@@ -12,9 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "cli/doctor.h"
 #include "quant/quant.h"
 
+#define WANTED_SHARED_BYTES ((size_t)8 << 20) /* of eight ranks of a host, and some more */
 #define WANTED_BUFFER_BYTES (8u << 20) /* the library's default */
 #define WANTED_FILES 256u
 #define SLOW_CLOCK_NS 300.0
@@ -180,16 +182,17 @@ static void check_files(struct sml_doctor *d) {
                   (unsigned long long)limit.rlim_cur);
 }
 
-/* Ranks of one host share a memfd, which no size of /dev/shm bounds. */
+/* Ranks of one host share a memfd, which no size of /dev/shm bounds, but a limit of file sizes does. */
 static void check_shared_memory(struct sml_doctor *d) {
   const int fd = memfd_create("switchml-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  void *memory = MAP_FAILED;
-  if (fd >= 0 && ftruncate(fd, 1 << 20) == 0) memory = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const bool is_ok = memory != MAP_FAILED;
-  sml_doctor_find(d, SML_DOCTOR_HOST, "memory", is_ok ? SML_FINDING_OK : SML_FINDING_WARNING, NULL,
-                  is_ok ? "" : "let the sandbox allow memfd_create: ranks of one host use the network meanwhile",
-                  is_ok ? "ranks of this host can share memory%.0s" : "no memory can be shared: %s", strerror(errno));
-  if (is_ok) munmap(memory, 1 << 20);
+  const int error = fd < 0 ? errno : sml_fd_allocate_quietly(fd, WANTED_SHARED_BYTES);
+  const bool is_limit = error == EFBIG;
+  sml_doctor_find(d, SML_DOCTOR_HOST, "memory", error == 0 ? SML_FINDING_OK : SML_FINDING_WARNING, NULL,
+                  error == 0 ? ""
+                  : is_limit ? "ulimit -f unlimited (LimitFSIZE= of a service): ranks of a host use the network now"
+                             : "let the sandbox allow memfd_create: ranks of one host use the network meanwhile",
+                  error == 0 ? "ranks of this host can share memory%.0s" : "no memory can be shared: %s",
+                  is_limit ? "the limit of file sizes is too low" : strerror(error));
   if (fd >= 0) close(fd);
 }
 
