@@ -247,6 +247,16 @@ def hosting_seeds():
     yield "failed", bytes([1, 0, 0, 5, 0, 4, 255, 0, 5, 255, 0, 6, 255, 0, 7, 253, 1, 0, 65])
 
 
+def greeting_seeds():
+    yield "all_come", bytes([0, 1, 0, 0, 2, 0, 0])
+    yield "one_again", bytes([0]) + bytes([1, 0, 0]) * 4
+    yield "changed", bytes([0]) + b"".join(bytes([1, 1, at, 5, 0]) for at in (0, 9, 25, 33, 37))
+    yield "cut_and_long", bytes([0, 1, 2, 39, 0, 1, 2, 41, 0, 1, 4, 0, 2, 0, 0])
+    for kind in (0, 1, 3, 4, 8):
+        yield f"descriptor_{kind}", bytes([1, 0, kind, 0, kind])
+    yield "another_user", bytes([1, 255, 0, 255, 0, 0, 0])
+
+
 def programs():
     """The stateful targets: a few bytes repeated are programs that get somewhere."""
     for wants in (0, 1, 2, 4, 32, 64):
@@ -284,7 +294,7 @@ def seeds():
                              ("record", record_seeds), ("trace", trace_seeds), ("thrift", thrift_seeds),
                              ("dpdk", dpdk_seeds), ("grpc", grpc_seeds), ("protobuf", protobuf_seeds),
                              ("config", config_seeds), ("training", training_seeds), ("status", status_seeds),
-                             ("rendezvous", rendezvous_seeds), ("hosting", hosting_seeds)]:
+                             ("rendezvous", rendezvous_seeds), ("hosting", hosting_seeds), ("greeting", greeting_seeds)]:
         for name, data in generate():
             yield target, name, data
     yield from programs()
