@@ -11,6 +11,7 @@ Parts (all, if none is named):
   control     abuse of the control port, for as long as a connection may stay unjoined and longer
   flood       100,000 datagrams/s for 30 s at either end, against the same flood of another port
   lease       ten spinning processes beside three jobs of four ranks for --seconds (600): nobody is taken for lost
+  starve      a rank that is stopped for 300 of every 320 ms, 15 s with each of four windows: at most 6 packets a sum
 Exit status: 0 if every promise was kept."""
 import argparse
 import os
@@ -129,8 +130,17 @@ def part_lease(options, tallies):
     tallies.append(tally)
 
 
+def part_starve(options, tallies):
+    import e2e_starved
+    tally = Tally("a rank with 6 % of a processor", "(of four ranks: 4 packets a sum are needed, at most 6 come)")
+    for _ in range(options.runs or 1):
+        for num_slots in (256, 1024, 4096, 8192):
+            tally.run(e2e_starved.packets_a_sum, num_slots, 15)
+    tallies.append(tally)
+
+
 PARTS = {"kill": part_kill, "stop": part_stop, "training": part_training, "retry": part_retry, "control": part_control,
-         "flood": part_flood, "lease": part_lease}
+         "flood": part_flood, "lease": part_lease, "starve": part_starve}
 
 
 def main():
