@@ -89,10 +89,9 @@ static bool find_now_key(void *user, const char *name, struct sml_key *key_out) 
 static void begin_with_changing_keys(void) {
   struct sml_registry_options options = defaults();
   begin_with(options);
-  free(w.r);
   options = w.options;
   options.find_key = find_now_key;
-  w.r = sml_registry_init(calloc(1, sml_registry_memsize(&options)), &options);
+  w.r = sml_registry_init(take_zeros(sml_registry_memsize(&options)), &options);
   now_key = w.worker_key = key_a;
   has_key = true;
 }
