@@ -200,6 +200,23 @@ def test_with_keys_a_job_is_ended_by_its_key():
                     assert code == -19 and detail.startswith("key 'red' of job 'job' was withdrawn"), (code, detail)
 
 
+def test_wrong_keys_are_logged_with_their_source():
+    with tempfile.TemporaryDirectory() as folder:
+        write(f"{folder}/keys", f"red {KEYS['red'].hex()}\n")
+        with e2e.Daemon("--key-file", f"{folder}/keys") as daemon:
+            member = peer.Member(daemon.port, 0, 2, job_name="target", **keyed("red"))
+            kind, member.welcome = answer(member)
+            assert kind == "WELCOME", member.welcome
+            for _ in range(200):
+                member.send({"type": peer.PACKETS["HELLO"]}, bytes(64), spoil_mac=1)
+            source = "127.0.0.1:%d" % member.data.getsockname()[1]
+            e2e.wait_until(lambda: "bad_key" in daemon.text(), "the forged datagrams are logged")
+            lines = [line for line in daemon.text().splitlines() if "bad_key" in line]
+            assert "job=target" in lines[0] and f"the last from {source}" in lines[0], lines
+            assert len(lines) <= 2, lines # again after 10 s, on a machine that slow
+            member.close()
+
+
 def test_half_of_a_job_goes_at_once():
     """Each of the others hears of all of them, in as many messages as there were pauses of 10 ms."""
     size = 200

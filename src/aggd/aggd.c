@@ -373,6 +373,24 @@ static void serve_conn(struct sml_aggd *a, uint32_t i, uint32_t events) {
   if (c->state != CONN_FREE && !c->is_broken) read_conn(a, i);
 }
 
+static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e) {
+  struct sml_registry_look is;
+  char source[SML_PEER_BYTES], text[256];
+  if (!a->options.on_note || !sml_registry_look(a->registry, e->job, a->now_ns, &is) || is.epoch != e->epoch) return;
+  sml_addr_format(&e->source, source, sizeof source);
+  snprintf(text, sizeof text, "%llu datagrams came with a wrong tag, the last from %s: somebody without its key sends",
+           (unsigned long long)e->num_packets, source);
+  const struct sml_aggd_note note = {.name = "bad_key",
+                                     .is_warning = true,
+                                     .job_name = is.name,
+                                     .key_name = is.key_name,
+                                     .job = e->job,
+                                     .epoch = e->epoch,
+                                     .world_size = is.world_size,
+                                     .text = text};
+  a->options.on_note(a->options.user, &note);
+}
+
 static void take_engine_events(struct sml_aggd *a) {
   uint64_t count;
   struct sml_aggregator_event e;
@@ -388,6 +406,9 @@ static void take_engine_events(struct sml_aggd *a) {
         break;
       case SML_EVENT_JUMP:
         sml_registry_on_jump(a->registry, e.job, e.epoch, e.rank_a);
+        break;
+      case SML_EVENT_FORGED:
+        note_forged(a, &e);
         break;
       case SML_EVENT_DEAF:
         sml_registry_on_deaf(a->registry, e.job, e.epoch, e.rank_a);

@@ -20,7 +20,7 @@ _Static_assert(SML_CTL_SWITCH_MAX_CONTRIBUTORS == SML_SWITCH_MAX_CONTRIBUTORS, "
 _Static_assert(SML_AGGD_MAX_JOBS == SML_MAX_JOBS, "aggd and engine agree on the number of jobs");
 _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the number of lanes");
 
-#define NUM_EVENT_KINDS 4u
+#define NUM_EVENT_KINDS 5u
 
 #define WATCH_NS (100 * SML_NS_PER_MS)
 /* A switch is asked for figures so often at most; what has not been asked for so long after that has to wait for the

@@ -5,6 +5,7 @@
 
 #include "engine/bulk.h"
 #include "engine/fanout.h"
+#include "engine/forged.h"
 #include "engine/futile.h"
 #include "engine/members.h"
 #include "engine/records.h"
@@ -57,6 +58,7 @@ struct sml_aggregator_engine {
   uint32_t num_questions;
   uint16_t busy[SML_MAX_JOBS]; /* jobs that this pass brought packets of */
   uint32_t num_busy;
+  struct sml_forged forged;
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
   uint64_t missing[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)];
   _Atomic uint64_t num_drops[SML_NUM_DROPS]; /* one writer; relaxed: counters only */
@@ -702,6 +704,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     if (frame->is_marked && h.type == SML_PACKET_UPDATE && !e->options.is_switch_format) note_mark(e, &h);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
+  if (drop == SML_DROP_BAD_KEY) sml_forged_note(&e->forged, &e->options, h.job, job->epoch, frame->from, now_ns);
 }
 
 /* ---- for people who ask ---- */

@@ -17,6 +17,7 @@ enum sml_aggregator_event_kind {
   SML_EVENT_MISMATCH, /* ranks a and b, or those they contribute for, put different operations into one slot */
   SML_EVENT_BLOCKED,  /* an operation waits for departed rank a (seen when rank b contributed, or at depart) */
   SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
+  SML_EVENT_FORGED,   /* packets came with a wrong tag: num_packets since the last of these, the latest from source */
   SML_EVENT_DEAF,     /* rank a does not hear the job's group: results go to it by unicast from now on */
 };
 struct sml_aggregator_event {
@@ -25,6 +26,8 @@ struct sml_aggregator_event {
   uint32_t epoch;
   uint32_t rank_a, rank_b; /* ranks, not contributors: those that lead, or the one that departed */
   uint32_t slot; /* relative to the job's window */
+  uint64_t num_packets;   /* FORGED */
+  struct sml_addr source; /* FORGED; it may be forged itself */
 };
 
 struct sml_aggregator_engine_options {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Somebody without the key sends into a job: the first packet is reported at once, then how many there were. */
+#ifndef SML_ENGINE_FORGED_H
+#define SML_ENGINE_FORGED_H
+
+#include "engine/aggregator_engine.h"
+
+#define SML_FORGED_NS (10 * SML_NS_PER_S) /* between two reports of an engine */
+
+struct sml_forged {
+  uint64_t noted_ns, num; /* last reported, 0: never; and since */
+};
+
+static inline void sml_forged_note(struct sml_forged *f, const struct sml_aggregator_engine_options *o, uint16_t job,
+                                   uint32_t epoch, const struct sml_addr *from, uint64_t now_ns) {
+  f->num++;
+  if (f->noted_ns != 0 && now_ns - f->noted_ns < SML_FORGED_NS) return;
+  const struct sml_aggregator_event event = {
+      .kind = SML_EVENT_FORGED, .job = job, .epoch = epoch, .num_packets = f->num, .source = *from};
+  *f = (struct sml_forged){.noted_ns = now_ns};
+  o->on_event(o->user, &event);
+}
+
+#endif
