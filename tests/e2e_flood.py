@@ -16,6 +16,7 @@ import threading
 import time
 
 import e2e
+import peer
 import relay
 import tap
 
@@ -87,8 +88,20 @@ class Flood:
         return int(number) / float(seconds)
 
 
-def run_flooded(daemon, end, kind, rate, num_iters, port, is_forged=False, **env):
+def scout(daemon):
+    """(a member that keeps job 0, so that the next one is job 1, what is to be known of that from outside): job numbers
+    are given in order, the first window begins at slot 0, and the epoch is guessed from one's own."""
+    member = peer.Member(daemon.port, 0, 2, job_name="scout", timeout_ns=600 * 10**9, lease_ns=600 * 10**9)
+    member.connect()
+    member.say_join()
+    member.hear_welcome()
+    return member, {"job": member.welcome["job"] + 1, "epoch": (member.welcome["epoch"] + 1) % 2**32, "rank": 0, "slot": 0,
+                    "phase": 2, "mask": 0}
+
+
+def run_flooded(daemon, end, kind, rate, num_iters, port, is_forged=False, is_outside=False, **env):
     """(what each rank of the bench ended with, datagrams/s of the flood, KiB that a process grew by)"""
+    member, guess = scout(daemon) if is_outside else (None, None)
     reader = relay.Relay(daemon.port)
     with e2e.workers(reader.address, 2, "--sizes", str(SIZE_BYTES), "--iters", str(num_iters), "--json", **env) as ranks:
         memory = Memory([daemon.process] + [worker.process for worker in ranks])
@@ -97,12 +110,16 @@ def run_flooded(daemon, end, kind, rate, num_iters, port, is_forged=False, **env
         welcome, start = reader.await_start()
         live = {"job": welcome["job"], "epoch": start["epoch"], "rank": 0, "slot": start["slot_base"][0],
                 "phase": start["first_phase"], "mask": start["secret0"] >> 32}
+        assert not is_outside or (guess["job"], guess["slot"]) == (live["job"], live["slot"]), (guess, live)
+        live = guess or live
         ports = [e2e.Daemon.udp_ports(each)[0] for each in ends]
         target, forged_source = (0, 1) if end == "aggregator" else (1, 0)
         flood = Flood(port or ports[target], rate, kind, live, ports[forged_source] if is_forged else None)
         outcomes = [worker.finish(20 + num_iters) for worker in ranks]
         sent, growth = flood.stop(), memory.growth_kib()
     reader.close()
+    if member:
+        member.close()
     return outcomes, sent, growth
 
 
@@ -165,6 +182,34 @@ def check_forged(end, *reasons):
         file.flush()
         check(end, "fields", *reasons, is_forged=True, arguments=["--key-file", file.name],
               SWITCHML_KEY_FILE=file.name, SWITCHML_CHECK=1)
+
+
+def check_outside(end, *reasons):
+    """From the address of the right sender, with all that can be known or guessed of a job without a key from outside:
+    nothing gets in."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP).close()
+    except PermissionError:
+        raise tap.Skip("forged source addresses need root") from None
+    check(end, "fields", *reasons, is_forged=True, is_outside=True)
+
+
+def outside_forger(end, num_datagrams):
+    """The long form: at least so many, in runs of the bench that must all be right."""
+    num_sent = 0
+    while num_sent < num_datagrams:
+        begin = time.monotonic()
+        _, rate, growth, drops = flooded(end, "fields", 200_000, 3000, is_forged=True, is_outside=True)
+        num_sent += int(rate * (time.monotonic() - begin))
+        print(f"# {end}: {num_sent} datagrams, {growth} KiB more; dropped {drops}", flush=True)
+
+
+def test_an_outside_forger_at_the_aggregator():
+    check_outside("aggregator", "BAD_CRC", "BAD_KEY")
+
+
+def test_an_outside_forger_at_a_worker():
+    check_outside("worker")
 
 
 def test_random_bytes_at_the_aggregator():

@@ -10,6 +10,7 @@ Parts (all, if none is named):
   retry       kill -9 of switchmld in a PyTorch training that tries again, 20 times: the same weights
   control     abuse of the control port, for as long as a connection may stay unjoined and longer
   flood       100,000 datagrams/s for 30 s at either end, against the same flood of another port
+  forger      10^7 datagrams with forged source addresses at either end of jobs without a key: none changes or ends one
   lease       ten spinning processes beside three jobs of four ranks for --seconds (600): nobody is taken for lost
   starve      a rank that is stopped for 300 of every 320 ms, 15 s with each of four windows: at most 6 packets a sum
 Exit status: 0 if every promise was kept."""
@@ -122,6 +123,14 @@ def part_flood(options, tallies):
             tallies.append(tally)
 
 
+def part_forger(options, tallies):
+    import e2e_flood
+    for end in ("aggregator", "worker"):
+        tally = Tally(f"an outside forger at the {end}, 10^7 datagrams", "(no key; bits exact, no job ends)")
+        tally.run(lambda end=end: {"none": [e2e_flood.outside_forger(end, 10**7) or 0]})
+        tallies.append(tally)
+
+
 def part_lease(options, tallies):
     import e2e_jobs
     tally = Tally(f"leases under load for {options.seconds} s", "(no rank lost)")
@@ -140,7 +149,7 @@ def part_starve(options, tallies):
 
 
 PARTS = {"kill": part_kill, "stop": part_stop, "training": part_training, "retry": part_retry, "control": part_control,
-         "flood": part_flood, "lease": part_lease, "starve": part_starve}
+         "flood": part_flood, "forger": part_forger, "lease": part_lease, "starve": part_starve}
 
 
 def main():
