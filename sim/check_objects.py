@@ -19,8 +19,9 @@ OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|lib)
 # What the kernel is in place of: the packet back end of real sockets, fork's lock and list, the daemon's log.
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
-# The daemon's command alone looks at links, for people: netio/link.c is not asked for.
-REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
+# The daemon's command alone looks at links, and says how much memory it may need: netio/link.c and aggd/memory.c are not
+# asked for.
+REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_host_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace or a capture. Their library's lines go where the simulator's do, and

@@ -13,7 +13,7 @@
 static void sizes_are_bytes_of_whole_elements(void **state) {
   (void)state;
   struct sml_bench_options o;
-  assert_null(sml_bench_parse_sizes("4,1000,1M,16M,7,0,2k,3G", &o));
+  assert_null(sml_bench_parse_sizes("4,1000,1M,16M,7,1,2k,3G", &o));
   const uint64_t expected[] = {4, 1000, 1 << 20, 16 << 20, 4, 4, 2048, UINT64_C(3) << 30};
   assert_int_equal(o.num_sizes, SML_ARRAY_LEN(expected));
   assert_memory_equal(o.size_bytes, expected, sizeof expected);
@@ -23,6 +23,8 @@ static void wrong_sizes_are_refused(void **state) {
   (void)state;
   struct sml_bench_options o;
   static const char *const wrong[] = {"",
+                                      "0",
+                                      "4,0K",
                                       ",",
                                       "4,",
                                       ",4",

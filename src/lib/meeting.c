@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -375,19 +374,19 @@ static bool send_all(struct guest *g, const struct all *all) {
   uint8_t tag[SML_FRAME_TAG_BYTES];
   const size_t end_bytes = sizeof all->head + all->num_bytes + sizeof tag;
   memcpy(tag, g->in, sizeof tag); /* see begin_all() */
-  const struct iovec parts[] = {
-      {(void *)(uintptr_t)all->head, sizeof all->head}, {all->bytes, all->num_bytes}, {tag, sizeof tag}};
-  struct iovec left[3];
-  struct msghdr message = {.msg_iov = left};
-  size_t at = 0;
-  for (uint32_t i = 0; i < 3; at += parts[i++].iov_len) {
-    const size_t skip = sml_min_u64(parts[i].iov_len, g->sent_bytes > at ? g->sent_bytes - at : 0);
-    if (skip == parts[i].iov_len) continue;
-    left[message.msg_iovlen++] = (struct iovec){(uint8_t *)parts[i].iov_base + skip, parts[i].iov_len - skip};
+  const struct {
+    const uint8_t *bytes;
+    size_t num_bytes;
+  } parts[] = {{all->head, sizeof all->head}, {all->bytes, all->num_bytes}, {tag, sizeof tag}};
+  for (size_t i = 0, begin = 0; i < SML_ARRAY_LEN(parts); begin += parts[i++].num_bytes) {
+    const size_t end = begin + parts[i].num_bytes;
+    while (g->sent_bytes < end) {
+      const ssize_t n = send(g->fd, parts[i].bytes + (g->sent_bytes - begin), end - g->sent_bytes,
+                             MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0) return errno == EINTR || errno == EAGAIN;
+      g->sent_bytes += (size_t)n;
+    }
   }
-  const ssize_t n = sendmsg(g->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n < 0) return errno == EINTR || errno == EAGAIN;
-  g->sent_bytes += (size_t)n;
   if (g->sent_bytes == end_bytes) g->stage = HAS_ALL;
   return true;
 }
