@@ -24,6 +24,7 @@
 
 #include "aggd/aggd.h"
 #include "aggd/key_reader.h"
+#include "base/writer.h"
 #include "engine/engine.h"
 #include "intercept.h"
 #include "lib/job_settings.h"
@@ -315,6 +316,8 @@ static void run_in_child(const struct run *run) {
   /* Who waits for a rank that could not come need not wait long. */
   run_story(run->ending, run->caller == 0 ? 10 * SML_NS_PER_S : SML_NS_PER_S / 2, failure, failure_bytes);
   result->has_failed = intercept_end();
+  /* The last context gave the writer of messages 0.1 s, which a busy machine may not have. */
+  (void)sml_writer_end(20 * SML_NS_PER_S);
   /* A thread that was joined may still be on its way out of the kernel's list. */
   for (uint32_t i = 0; i < 200 && count_entries("/proc/self/task") != num_threads; i++) usleep(1000);
   if (failure[0] == 0 && intercept_num_blocks() != num_blocks)
