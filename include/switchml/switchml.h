@@ -199,7 +199,9 @@ typedef enum sml_slots_reason {
   SML_SLOTS_REASON_PATH = 3,     /* more: the round trip is long */
   SML_SLOTS_REASON_LOOPBACK = 4, /* fewer: all on one host, where what is in flight should stay in the caches */
   SML_SLOTS_REASON_POOL = 5,     /* fewer: the aggregator had no more to spare */
-  SML_SLOTS_REASON_QUOTA = 6     /* fewer: the tenant's quota at the aggregator has no more */
+  SML_SLOTS_REASON_QUOTA = 6,    /* fewer: the tenant's quota at the aggregator has no more */
+  SML_SLOTS_REASON_FEWER = 7     /* fewer than num_slots or SWITCHML_SLOTS asks for: several aggregators share them, or
+                                  * chunks are so long that more than 16 MiB a lane would be on the way */
 } sml_slots_reason;
 
 typedef struct sml_stats {

@@ -36,7 +36,7 @@ static const char *why_slots(const struct sml_bench_report *report) {
   static const char *const names[] = {
       [SML_SLOTS_REASON_NONE] = "none",   [SML_SLOTS_REASON_ASKED] = "asked",       [SML_SLOTS_REASON_USUAL] = "usual",
       [SML_SLOTS_REASON_PATH] = "path",   [SML_SLOTS_REASON_LOOPBACK] = "loopback", [SML_SLOTS_REASON_POOL] = "pool",
-      [SML_SLOTS_REASON_QUOTA] = "quota"};
+      [SML_SLOTS_REASON_QUOTA] = "quota", [SML_SLOTS_REASON_FEWER] = "fewer"};
   return report->slots_why < SML_ARRAY_LEN(names) ? names[report->slots_why] : "unknown";
 }
 

@@ -8,6 +8,7 @@
 #include "lib/hosting.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
+#include "lib/job_log.h"
 #include "lib/job_pieces.h"
 #include "lib/job_settings.h"
 #include "lib/lateness.h"
@@ -45,6 +46,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->rank = s->options.rank;
   job->world_size = s->options.world_size;
   job->operation_timeout_ns = s->options.operation_timeout_ns;
+  job->num_slots_asked = s->options.num_slots;
   job->retry_ns = s->options.retry_ns;
   job->formats = sml_types_of_features(s->features);
   snprintf(job->name, sizeof job->name, "%s", s->name);
@@ -346,7 +348,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.chunk_bytes = job->start.chunk_bytes;
   stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_max_u32(sml_job_block_chunks(&job->start), 1);
   stats.join_rtt_ns = job->start.rtt_ns;
-  stats.slots_why = job->start.slots_why;
+  stats.slots_why = (uint32_t)sml_job_why_slots(job);
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
     stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
   if (job->engines != NULL)

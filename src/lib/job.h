@@ -59,6 +59,7 @@ struct sml_job {
   uint64_t operation_timeout_ns;
   struct sml_format_options formats; /* equal on all ranks: features of the join */
   uint64_t retry_ns;           /* 0: a lost aggregator is the end */
+  uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */
   struct sml_job_host *host;   /* NULL: it does not add up in shared memory (job_host.h) */
 

@@ -43,10 +43,25 @@ static void log_places(const struct sml_job *job) {
   }
 }
 
-static const char *why_slots(const struct sml_job *job) {
-  switch ((sml_slots_reason)job->start.slots_why) {
+sml_slots_reason sml_job_why_slots(const struct sml_job *job) {
+  const sml_slots_reason why = (sml_slots_reason)job->start.slots_why;
+  return why == SML_SLOTS_REASON_ASKED && job->start.num_slots < job->num_slots_asked ? SML_SLOTS_REASON_FEWER : why;
+}
+
+static const char *why_slots(const struct sml_job *job, char *text, size_t text_bytes) {
+  const uint32_t share = job->shards[0].session.options.join.num_slots;
+  switch (sml_job_why_slots(job)) {
     case SML_SLOTS_REASON_ASKED:
       return "as num_slots or SWITCHML_SLOTS asks";
+    case SML_SLOTS_REASON_FEWER:
+      if (job->start.num_slots < share)
+        snprintf(text, text_bytes,
+                 "fewer than the %u that num_slots or SWITCHML_SLOTS asks for, as chunks are long: "
+                 "at most 16 MiB a lane are on the way", job->num_slots_asked);
+      else
+        snprintf(text, text_bytes, "%u aggregators share the %u that num_slots or SWITCHML_SLOTS asks for",
+                 job->num_shards, job->num_slots_asked);
+      return text;
     case SML_SLOTS_REASON_USUAL:
       return "the usual number";
     case SML_SLOTS_REASON_PATH:
@@ -66,10 +81,11 @@ static const char *why_slots(const struct sml_job *job) {
 static void log_shape(const struct sml_job *job) {
   const struct sml_ctl_start *start = &job->start;
   const struct sml_session *session = &job->shards[0].session;
+  char why[160];
   INFO(job,
        "%u lanes of %u slots (%s), chunks of %u bytes (the smallest datagram that came back to every rank; here it had "
        "%u of at most %u), so at most %.4g KiB on the way",
-       job->num_lanes, start->num_slots, why_slots(job), start->chunk_bytes, session->datagram_bytes,
+       job->num_lanes, start->num_slots, why_slots(job, why, sizeof why), start->chunk_bytes, session->datagram_bytes,
        session->options.join.max_datagram_bytes,
        (double)job->num_lanes * start->num_slots * start->chunk_bytes / 1024);
 }

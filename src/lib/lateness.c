@@ -43,6 +43,11 @@ static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *f
     add(failure, "it was not begun");
     return;
   }
+  if (num_absent == 0) {
+    add(failure, "waiting for rank %u, this one, in shared memory: all others have done their part", job->rank);
+    failure->ranks[failure->num_ranks++] = (uint16_t)job->rank;
+    return;
+  }
   add(failure, "waiting for rank%s", num_absent > 1 ? "s" : "");
   for (uint32_t i = 0; i < sml_min_u32(num_absent, SML_CTL_MAX_RANKS); i++) {
     add(failure, "%s %u", i > 0 ? "," : "", ranks[i]);

@@ -112,6 +112,47 @@ static void one_in_a_rank_is_asked(void **state) {
   world_stop(&w);
 }
 
+/* ---- shared memory ---- */
+
+#define MANY_ELEMS (1u << 24)
+static float *many;
+
+static void call_much_on_all(struct rank *r) {
+  sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
+  sml_operation *op = NULL;
+  float *data = many + (size_t)r->rank * MANY_ELEMS;
+  o.timeout_ns = 2 * SML_NS_PER_MS;
+  (void)sml_allreduce(r->job, data, data, MANY_ELEMS, SML_FLOAT32, SML_SUM, &o, &op); /* the other may have failed it */
+  await_failure(r);
+  sml_operation_release(op);
+}
+
+/* The deadline passes in the middle of a sum to which all have come: whoever says that somebody is waited for says who,
+ * itself if it is itself. Whose turn it is then is chance. */
+static void whoever_is_waited_for_has_a_number(void **state) {
+  (void)state;
+  setenv("SWITCHML_SHARED_MEMORY", "1", 1);
+  many = calloc(2 * MANY_ELEMS, sizeof *many);
+  for (uint32_t round = 0; round < 12; round++) {
+    struct world w;
+    world_begin(&w, 2);
+    w.job_options.no_shared_memory = 0;
+    world_start(&w);
+    world_run(&w, call_much_on_all);
+    for (uint32_t i = 0; i < 2; i++) {
+      const char *waiting = strstr(details[i], "waiting for rank");
+      if (waiting == NULL) continue;
+      waiting += strlen("waiting for rank");
+      waiting += *waiting == 's';
+      if (waiting[0] != ' ' || waiting[1] < '0' || waiting[1] > '9') fail_msg("%s", details[i]);
+      assert_true(errors[i].num_ranks > 0);
+    }
+    world_stop(&w);
+  }
+  free(many);
+  unsetenv("SWITCHML_SHARED_MEMORY"); /* the others turn it off by themselves */
+}
+
 /* ---- packets do not come ---- */
 
 /* Datagrams of rank 1 do not reach the aggregator any more. */
@@ -215,6 +256,7 @@ int main(void) {
       cmocka_unit_test(a_silent_aggregator_keeps_nobody_waiting), /* it forks: before there are threads */
       cmocka_unit_test(a_late_rank_is_named_by_the_aggregator_too),
       cmocka_unit_test(each_of_several_aggregators_is_asked),
+      cmocka_unit_test(whoever_is_waited_for_has_a_number),
       cmocka_unit_test(one_in_a_rank_is_asked),
       cmocka_unit_test(lost_packets_are_told_from_a_late_rank),
       cmocka_unit_test(an_abort_says_what_was_outstanding),

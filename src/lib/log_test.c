@@ -112,6 +112,37 @@ static void info_says_what_was_decided_and_why(void **state) {
   check_says("no key: packets are not authenticated");
 }
 
+static uint32_t num_aggds = 1;
+static sml_slots_reason why_slots;
+
+static void run_job_of_many_slots(void) {
+  struct world w;
+  world_init(&w, 2);
+  w.job_options.no_shared_memory = 1;
+  w.num_aggds = num_aggds;
+  world_start(&w);
+  why_slots = (sml_slots_reason)stats_of(&w.ranks[0]).slots_why;
+  world_stop(&w);
+}
+
+/* What was asked for and is not given is not said to be given. */
+static void fewer_slots_than_asked_for_are_said(void **state) {
+  (void)state;
+  setenv("SWITCHML_DEBUG", "INFO", 1);
+  setenv("SWITCHML_SLOTS", "4096", 1);
+  num_aggds = 1;
+  capture(run_job_of_many_slots);
+  check_says("1 lanes of 1024 slots (fewer than the 4096 that num_slots or SWITCHML_SLOTS asks for, as chunks are "
+             "long: at most 16 MiB a lane are on the way), chunks of ");
+  assert_int_equal(why_slots, SML_SLOTS_REASON_FEWER);
+  setenv("SWITCHML_SLOTS", "64", 1);
+  num_aggds = 2;
+  capture(run_job_of_many_slots);
+  unsetenv("SWITCHML_SLOTS");
+  check_says("2 lanes of 32 slots (2 aggregators share the 64 that num_slots or SWITCHML_SLOTS asks for), chunks of ");
+  assert_int_equal(why_slots, SML_SLOTS_REASON_FEWER);
+}
+
 static void a_level_that_is_none_is_said(void **state) {
   (void)state;
   setenv("SWITCHML_DEBUG", "LOUD", 1);
@@ -249,6 +280,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(each_level_adds_lines, clear_environment),
       cmocka_unit_test_teardown(info_says_what_was_decided_and_why, clear_environment),
+      cmocka_unit_test_teardown(fewer_slots_than_asked_for_are_said, clear_environment),
       cmocka_unit_test_teardown(a_level_that_is_none_is_said, clear_environment),
       cmocka_unit_test(lines_go_to_the_file),
       cmocka_unit_test(a_file_that_cannot_be_opened_is_said_once),
