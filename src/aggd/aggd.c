@@ -285,6 +285,26 @@ static uint32_t find_room(struct sml_aggd *a) {
   return find_free(a);
 }
 
+static bool is_loopback(const struct sml_addr *addr) {
+  static const uint8_t v6[16] = {[15] = 1};
+  struct sockaddr_in6 in6;
+  struct sockaddr_in in;
+  memcpy(&in, addr->bytes, sizeof in);
+  memcpy(&in6, addr->bytes, sizeof in6);
+  if (in.sin_family == AF_INET) return (ntohl(in.sin_addr.s_addr) >> 24) == 127;
+  return in.sin_family == AF_INET6 && memcmp(&in6.sin6_addr, v6, sizeof v6) == 0;
+}
+
+/* As the other ranks know it. */
+static void name_peer(const struct sml_aggd *a, const struct sml_addr *addr, char peer[SML_PEER_BYTES]) {
+  struct sml_addr shown = *addr;
+  if (a->options.seen_at.num_bytes > 0 && is_loopback(addr)) {
+    shown = a->options.seen_at;
+    sml_addr_set_port(&shown, sml_addr_port(addr));
+  }
+  sml_addr_format(&shown, peer, SML_PEER_BYTES);
+}
+
 static bool accept_one(struct sml_aggd *a) {
   struct sockaddr_storage from = {0};
   socklen_t from_bytes = sizeof from;
@@ -319,7 +339,7 @@ static bool accept_one(struct sml_aggd *a) {
   c->in_bytes = c->out_bytes = 0;
   sml_channel_init(&c->buffers->channel, true);
   char peer[SML_PEER_BYTES];
-  sml_addr_format(&addr, peer, sizeof peer);
+  name_peer(a, &addr, peer);
   sml_registry_on_opened(a->registry, i, peer, a->now_ns);
   drain_effects(a);
   return true;

@@ -71,6 +71,8 @@ struct sml_aggd_options {
   uint32_t max_messages_per_s;       /* of a connection; default 1000 */
   uint64_t max_lease_ns, max_join_ns; /* as in ctl/registry.h; default: what the protocol has */
   bool is_hosted; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
+  struct sml_addr seen_at; /* is_hosted: where other hosts find this one, whose own ranks come over loopback; empty: it
+                            * is the only one */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */

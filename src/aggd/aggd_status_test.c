@@ -137,6 +137,27 @@ static void test_a_rank_asks_whom_it_waits_for(void **state) {
   end();
 }
 
+/* A service in a rank's process: that host's ranks come over loopback, which is no name for the others. */
+static void test_ranks_of_this_host_have_its_address(void **state) {
+  (void)state;
+  char error[64];
+  for (uint32_t is_v6 = 0; is_v6 < 2; is_v6++) {
+    const char *expected = is_v6 ? "2001:db8::7" : "192.0.2.7";
+    struct sml_aggd_options options = loopback();
+    options.is_hosted = true;
+    assert_true(sml_addr_parse(is_v6 ? "[2001:db8::7]:0" : "192.0.2.7:0", 0, &options.seen_at, error, sizeof error));
+    begin_with(options);
+    start_world("x", 2);
+    usleep(110000); /* what was asked for before is no answer */
+    struct sml_snapshot *s = sml_aggd_snapshot(aggd);
+    assert_non_null(s);
+    for (uint32_t i = 0; i < 2; i++) assert_non_null(strstr(s->ranks[i].member.host, expected));
+    sml_snapshot_release(s);
+    for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+    end();
+  }
+}
+
 static void test_snapshots(void **state) {
   (void)state;
   struct sml_aggd_options options = loopback();
@@ -210,6 +231,7 @@ int main(void) {
       cmocka_unit_test(test_a_service_without_text),
       cmocka_unit_test(test_a_rank_asks_whom_it_waits_for),
       cmocka_unit_test(test_snapshots),
+      cmocka_unit_test(test_ranks_of_this_host_have_its_address),
       cmocka_unit_test(test_many_threads_ask),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -167,7 +167,7 @@ static void close_in_child(struct sml_fork_watch *watch) {
 }
 
 static sml_status start(const struct sml_job_settings *s, const struct sml_settings *c, const struct plan *plan,
-                        struct sml_hosted **hosted_out) {
+                        const struct sml_addr *seen_at, struct sml_hosted **hosted_out) {
   struct sml_hosted *hosted = calloc(1, sizeof *hosted);
   if (hosted == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a shard");
   const uint32_t world_size = s->options.world_size;
@@ -185,7 +185,8 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
       .poll = c->poll,
       .keys = &entry,
       .num_keys = 1,
-      .is_hosted = true};
+      .is_hosted = true,
+      .seen_at = *seen_at};
   char error[SML_ERROR_DETAIL_BYTES / 2];
   hosted->watch.in_child = close_in_child;
   sml_fork_watch(&hosted->watch);
@@ -309,7 +310,10 @@ static void prepare(struct sml_job_settings *s, const struct sml_settings *c, co
     s->key = plan->key;
     snprintf(s->key_name, sizeof s->key_name, KEY_NAME);
   }
-  if (status == SML_OK && plan->mine != SML_MAX_SHARDS) status = start(s, c, plan, hosted_out);
+  list_addresses(interfaces, plan, 0, offer);
+  const struct sml_addr seen_at = plan->is_one_place ? (struct sml_addr){.num_bytes = 0} : offer->addrs[0];
+  if (status == SML_OK && plan->mine != SML_MAX_SHARDS) status = start(s, c, plan, &seen_at, hosted_out);
+  offer->num_addrs = 0;
   offer->status = status;
   if (status != SML_OK) {
     snprintf(offer->detail, sizeof offer->detail, "%s", sml_error_detail());
