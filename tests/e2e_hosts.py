@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Three hosts, in network namespaces, that aggregate for each other: what their links carry, also where queues are
-short, and who is named when one of them is lost with all it had. Needs root."""
+short, and who and what is named when one of them is lost with all it had, or cannot send. Needs root."""
 import json
 import os
 import subprocess
@@ -82,6 +82,21 @@ def test_a_lost_host_is_named():
     for lost, is_cut_off in ((2, False), (1, True)):
         with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
             lose_host(bed, start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--lease", "2"), lost, is_cut_off)
+
+
+def test_a_lowered_mtu_is_named():
+    """The kernel refuses what was probed when the job was joined; hosts are named as the others know them."""
+    with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
+        ranks = start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--timeout", "4")
+        deadline, before = time.monotonic() + 20 * PATIENCE, bed.sent_bytes(bed.worker(1))
+        while bed.sent_bytes(bed.worker(1)) < before + SIZE:
+            assert time.monotonic() < deadline, "nothing is summed"
+            time.sleep(0.02)
+        subprocess.run(["ip", "-n", bed.worker(1), "link", "set", "eth0", "mtu", "1000"], check=True)
+        errors = [process.communicate(timeout=40 * PATIENCE)[1] for process in ranks]
+        assert all(process.returncode == 1 for process in ranks), errors
+        assert "rank 1's host did not send " in errors[1] and "Message too long (the MTU is smaller" in errors[1], errors
+        assert not any("127.0.0.1" in error for error in errors), errors
 
 
 if __name__ == "__main__":

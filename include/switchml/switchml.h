@@ -237,6 +237,9 @@ typedef struct sml_stats {
   uint64_t lost_results; /* that came only when they were sent again; lost updates are in retransmissions */
   uint32_t block_chunks; /* chunks of floats that share an exponent: 1, more where a programmable switch sums; 0 before
                           * the job has an aggregator */
+  uint64_t unsent_packets; /* that this host's system would not take (too long, a firewall, no route, a full queue), of
+                            * the engine threads of this job's context, since its creation; they are sent again */
+  uint32_t unsent_errno;   /* of the last of them; 0: it took all */
 } sml_stats;
 #define SML_STATS_INIT SML_INIT(sml_stats)
 

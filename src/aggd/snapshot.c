@@ -8,6 +8,7 @@
 
 #define MAX_BATCH 64u
 #define BATCH_RANKS 16384u
+#define UNSENT_NS (10 * SML_NS_PER_S) /* what the system did not take so long ago is no news */
 
 static struct sml_snapshot *make(uint32_t num_jobs, uint32_t num_ranks) {
   struct sml_snapshot *s = calloc(1, sizeof *s);
@@ -132,6 +133,42 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
   return s;
 }
 
+/* Whether the address is that of a member of the job: others' are none of its business. */
+static bool is_of_job(const struct sml_registry *registry, uint16_t job, uint64_t now_ns, const char *host,
+                      uint32_t world_size, uint32_t *rank_out) {
+  struct sml_member_look *members = calloc(world_size, sizeof *members);
+  const uint32_t num = members ? sml_registry_look_at_members(registry, job, now_ns, members, world_size) : 0;
+  bool is_member = false;
+  for (uint32_t i = 0; i < num && !is_member; i++) {
+    is_member = strcmp(members[i].host, host) == 0;
+    *rank_out = members[i].rank;
+  }
+  free(members);
+  return is_member;
+}
+
+/* "; it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted", if that is news. */
+static void add_unsent(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
+                       uint32_t world_size, uint64_t now_ns, struct sml_ctl_report *report) {
+  for (uint32_t l = 0; l < sml_lanes_count(lanes); l++) {
+    struct sml_netio_stats io;
+    uint64_t num_drops[SML_NUM_DROPS];
+    char host[SML_PEER_BYTES];
+    uint16_t port;
+    uint32_t rank;
+    sml_lanes_look_at_port(lanes, l, &port, &io, num_drops);
+    if (io.tx_error == 0 || io.tx_error_ns + UNSENT_NS < now_ns) continue;
+    sml_addr_format(&io.tx_error_to, host, sizeof host);
+    *strrchr(host, ':') = 0;
+    if (!is_of_job(registry, job, now_ns, host, world_size, &rank)) continue;
+    const size_t used = strlen(report->detail);
+    snprintf(report->detail + used, sizeof report->detail - used,
+             "; it did not send %llu packets, the last one to rank %u (%s): %s",
+             (unsigned long long)io.tx_lost_frames, rank, host, strerror(io.tx_error));
+    return;
+  }
+}
+
 bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
                          uint64_t now_ns, struct sml_ctl_report *report) {
   struct sml_registry_look is;
@@ -155,7 +192,9 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
     slots.num_missing++;
   }
   free(scratch);
-  return sml_registry_report(registry, job, &slots, now_ns, report);
+  if (!sml_registry_report(registry, job, &slots, now_ns, report)) return false;
+  add_unsent(registry, lanes, job, is.world_size, now_ns, report);
+  return true;
 }
 
 /* --- history --- */

@@ -250,6 +250,24 @@ static void find_loss(struct sml_doctor *d, const struct run *run) {
       down * 100, (unsigned long long)num_asked, (unsigned long long)num_dropped);
 }
 
+/* The system's own word, before anything is guessed from what was lost. */
+static void find_unsent(struct sml_doctor *d, const struct run *run) {
+  uint64_t num_packets = 0, num_sent = 0;
+  int error = 0;
+  for (uint32_t r = 0; r < NUM_RANKS; r++) {
+    num_packets += run->ranks[r].stats.unsent_packets;
+    num_sent += run->ranks[r].stats.tx_packets;
+    if (run->ranks[r].stats.unsent_errno != 0) error = (int)run->ranks[r].stats.unsent_errno;
+  }
+  if (num_packets == 0) return;
+  sml_doctor_find(d, SML_DOCTOR_SUM, "sending", SML_FINDING_WARNING,
+                  json_pack("{s:I, s:I, s:s}", "unsent", (json_int_t)num_packets, "packets", (json_int_t)num_sent,
+                            "error", strerror(error)),
+                  "look at this host's firewall (outgoing), routes, MTU, and its queue (tc -s qdisc)",
+                  "this host's system did not take %llu packets, for the last one: %s",
+                  (unsigned long long)num_packets, strerror(error));
+}
+
 static void find_rate(struct sml_doctor *d, const struct sml_doctor_target *t, const struct run *run) {
   const sml_stats *stats = &run->ranks[0].stats;
   if (run->bulk_s <= 0) return;
@@ -287,6 +305,7 @@ static void find_all(struct sml_doctor *d, const struct sml_doctor_target *t, st
                     "a job of 2 ranks, %s, summed %u integers and %u floats right",
                     t ? "both here" : "hosted and run by this process over loopback", EXACT_ELEMENTS, run->num_small);
     find_latency(d, run);
+    find_unsent(d, run);
     find_loss(d, run);
     find_rate(d, t, run);
   }

@@ -269,6 +269,15 @@ static void print_switch(FILE *stream, const json_t *of) {
           (unsigned long long)number_of(of, "pending"), (unsigned long long)number_of(of, "forwarded"));
 }
 
+static void print_send_error(FILE *stream, size_t number, const json_t *lane) {
+  char ago[32];
+  const json_t *error = json_object_get(lane, "tx_error");
+  if (!json_is_object(error)) return;
+  fprintf(stream, "lane %zu did not send %llu packets, the last one to %s %s ago: %s\n", number,
+          (unsigned long long)number_of(lane, "tx_lost_packets"), text_of(error, "to"),
+          describe_age(ago, sizeof ago, real_of(error, "ago_s")), text_of(error, "text"));
+}
+
 static void print_heading(FILE *stream, const json_t *status) {
   char up[32], drops[512];
   size_t i;
@@ -284,6 +293,7 @@ static void print_heading(FILE *stream, const json_t *status) {
   }
   fprintf(stream, "\n");
   json_array_foreach(lanes, i, lane) {
+    print_send_error(stream, i, lane);
     if (json_object_size(json_object_get(lane, "drops")) == 0) continue;
     describe_drops(drops, sizeof drops, lane);
     fprintf(stream, "lane %zu dropped: %s\n", i, drops);

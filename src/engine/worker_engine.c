@@ -5,6 +5,7 @@
 
 #include "engine/futile.h"
 #include "engine/host_queue.h"
+#include "engine/io_figures.h"
 #include "engine/records.h"
 #include "engine/switch_format.h"
 #include "engine/tags.h"
@@ -62,8 +63,7 @@ struct sml_worker_engine {
   uint32_t num_lanes, max_lanes;
   struct sml_lane *last_lane; /* packets come in runs of one lane */
   struct sml_hello *hellos;
-  _Atomic uint64_t system_calls; /* published as the lanes' figures are */
-  _Atomic bool has_offload;      /* likewise */
+  struct sml_io_figures io_figures;
   bool has_results; /* this pass brought some */
   bool awaits_frames; /* something was outstanding after the last pass */
   uint64_t sent_bytes; /* in this pass */
@@ -82,7 +82,7 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   if (e == NULL) return NULL;
   e->options = *options;
   e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
-  atomic_init(&e->has_offload, options->io->has_segmentation_offload);
+  atomic_init(&e->io_figures.has_offload, options->io->has_segmentation_offload);
   e->tags.is_per_source = true; /* aggregators number their jobs alike */
   sml_mailbox_init(&e->mailbox);
   return e;
@@ -99,12 +99,8 @@ struct sml_mailbox *sml_worker_engine_mailbox(struct sml_worker_engine *e) {
   return &e->mailbox;
 }
 
-uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *e) {
-  return atomic_load_explicit(&e->system_calls, memory_order_relaxed);
-}
-
-bool sml_worker_engine_has_offload(const struct sml_worker_engine *e) {
-  return atomic_load_explicit(&e->has_offload, memory_order_relaxed);
+const struct sml_io_figures *sml_worker_engine_io_figures(const struct sml_worker_engine *e) {
+  return &e->io_figures;
 }
 
 /* ---- lanes ---- */
@@ -778,8 +774,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   io->ops->tx_flush(io);
   sml_host_queue_end_pass(&e->host_queue, e->sent_bytes);
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
-  atomic_store_explicit(&e->system_calls, io->stats.system_calls, memory_order_relaxed);
-  atomic_store_explicit(&e->has_offload, io->has_segmentation_offload, memory_order_relaxed);
+  sml_io_figures_publish(&e->io_figures, io);
   e->awaits_frames = deadline != SML_NEVER;
   return num_frames == RX_FRAMES ? 0 : deadline;
 }

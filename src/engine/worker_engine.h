@@ -125,6 +125,12 @@ struct sml_lane_snapshot {
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
 /* System calls of the engine's netio so far; any thread. */
 uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *engine);
+/* Frames that the system would not take, and why it did not take the last of them, when; any thread. */
+struct sml_unsent {
+  uint64_t num_packets, at_ns;
+  int32_t error; /* an errno; 0: it took all */
+};
+void sml_worker_engine_unsent(const struct sml_worker_engine *engine, struct sml_unsent *unsent_out);
 /* Whether bursts go out by segmentation offload; a kernel that refuses one turns it off. Any thread. */
 bool sml_worker_engine_has_offload(const struct sml_worker_engine *engine);
 

@@ -328,6 +328,16 @@ bool sml_job_runs_small(const struct sml_job *job) {
   return job->host == NULL && job->num_engines == 1;
 }
 
+static void add_engine(const struct sml_worker_engine *engine, sml_stats *stats, uint64_t *last_unsent_ns) {
+  struct sml_unsent unsent;
+  sml_worker_engine_unsent(engine, &unsent);
+  stats->system_calls += sml_worker_engine_system_calls(engine);
+  stats->unsent_packets += unsent.num_packets;
+  if (unsent.error == 0 || unsent.at_ns < *last_unsent_ns) return;
+  *last_unsent_ns = unsent.at_ns;
+  stats->unsent_errno = (uint32_t)unsent.error;
+}
+
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   SML_UNCANCELLED;
   if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
@@ -349,8 +359,9 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_max_u32(sml_job_block_chunks(&job->start), 1);
   stats.join_rtt_ns = job->start.rtt_ns;
   stats.slots_why = (uint32_t)sml_job_why_slots(job);
+  uint64_t last_unsent_ns = 0;
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
-    stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
+    add_engine(job->engines->units[e].engine, &stats, &last_unsent_ns);
   if (job->engines != NULL)
     stats.has_segmentation_offload = sml_worker_engine_has_offload(job->engines->units[0].engine);
   return sml_result_copy(stats_out, &stats, sizeof stats, "sml_stats");

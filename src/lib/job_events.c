@@ -240,7 +240,11 @@ static void on_ended(void *user, const struct sml_ctl_abort *cause) {
     lose_host(shard, failure.detail);
     return;
   }
-  if (!sml_rejoin_try(shard->job, &failure, sml_clock_ns())) fail(shard->job, &failure, shard->job->num_shards > 1);
+  if (sml_rejoin_try(shard->job, &failure, sml_clock_ns())) return;
+  pthread_mutex_lock(&shard->job->lock);
+  sml_job_add_unsent_locked(shard->job, sml_clock_ns(), &failure); /* what others blame this rank for may be that */
+  sml_job_fail_locked(shard->job, &failure, shard->job->num_shards > 1);
+  pthread_mutex_unlock(&shard->job->lock);
 }
 
 static void on_closed(void *user) {

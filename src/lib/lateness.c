@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/lateness.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "ctl/contributors.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
+#include "lib/operation.h"
 
+#define JOIN_NS (10 * SML_NS_PER_S) /* what failed before is no reason for a join to fail */
 #define MANY_BYTES 360u /* of a detail: no further aggregator's report begins behind it */
 
 __attribute__((format(printf, 2, 3))) static void add(struct sml_ctl_abort *failure, const char *format, ...) {
@@ -76,6 +79,38 @@ static void add_own_view(const struct sml_job *job, uint64_t now_ns, struct sml_
   }
 }
 
+/* ---- as this host's system says ---- */
+
+static const char *what_it_means(int error) {
+  switch (error) {
+    case EMSGSIZE: return " (the MTU is smaller than when the job was joined)";
+    case EPERM: return " (a firewall of this host)";
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN: return " (a route or an interface is gone)";
+    case EAGAIN:
+    case ENOBUFS: return " (more than its interface takes)";
+    default: return "";
+  }
+}
+
+void sml_job_add_unsent_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
+  const uint64_t joining_ns = job->state == SML_JOB_JOINING ? now_ns - sml_min_u64(now_ns, JOIN_NS) : SML_NEVER;
+  const uint64_t since_ns = job->oldest != NULL ? job->oldest->submitted_ns : joining_ns;
+  struct sml_unsent last = {.error = 0};
+  uint64_t num_packets = 0;
+  for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++) {
+    struct sml_unsent unsent;
+    sml_worker_engine_unsent(job->engines->units[e].engine, &unsent);
+    num_packets += unsent.num_packets;
+    if (unsent.error != 0 && unsent.at_ns >= last.at_ns) last = unsent;
+  }
+  if (last.error == 0 || last.at_ns < since_ns) return;
+  add(failure, "; rank %u's host did not send %llu packets, the last one %.3g s ago: %s%s", job->rank,
+      (unsigned long long)num_packets, now_ns > last.at_ns ? (double)(now_ns - last.at_ns) / 1e9 : 0.0,
+      strerror(last.error), what_it_means(last.error));
+}
+
 /* ---- as the aggregators say ---- */
 
 static void add_report(const struct sml_job_shard *shard, uint64_t now_ns, struct sml_ctl_abort *failure) {
@@ -98,8 +133,10 @@ static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_c
     }
     num_left_out += strlen(failure->detail) >= MANY_BYTES;
     if (strlen(failure->detail) >= MANY_BYTES) continue;
-    const bool is_one = job->num_shards == 1 && shard->host_rank == SML_NO_HOST_RANK;
-    add(failure, "; the aggregator%s%s: ", is_one ? "" : " at ", is_one ? "" : shard->session.options.aggregator_text);
+    /* Of one in a rank the address is loopback's for that host's ranks, and no name for the others. */
+    if (shard->host_rank != SML_NO_HOST_RANK) add(failure, "; the aggregator (in rank %u): ", shard->host_rank);
+    else if (job->num_shards == 1) add(failure, "; the aggregator: ");
+    else add(failure, "; the aggregator at %s: ", shard->session.options.aggregator_text);
     add_report(shard, now_ns, failure);
   }
   if (num_left_out > 0) add(failure, "; and %u more aggregators", num_left_out);
@@ -107,6 +144,7 @@ static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_c
 
 void sml_job_add_lateness_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
   add_own_view(job, now_ns, failure);
+  sml_job_add_unsent_locked(job, now_ns, failure);
   add_reports(job, now_ns, failure);
 }
 

@@ -10,9 +10,12 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <linux/filter.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "lib/test_keeper.h"
@@ -190,6 +193,73 @@ static void lost_packets_are_told_from_a_late_rank(void **state) {
   world_stop(&w);
 }
 
+/* ---- the system does not take packets ---- */
+
+static _Atomic uint16_t refused_port; /* packets that go there, or (if it is_from) all others; 0: none */
+static _Atomic bool is_from;
+static _Atomic int refusal;
+
+/* It takes the place of libc's. */
+int sendmmsg(int fd, struct mmsghdr *messages, unsigned int num, int flags) {
+  struct sockaddr_in to;
+  memcpy(&to, messages[0].msg_hdr.msg_name, sizeof to);
+  if (refused_port == 0 || (ntohs(to.sin_port) == refused_port) == is_from)
+    return (int)syscall(SYS_sendmmsg, fd, messages, num, flags);
+  errno = refusal;
+  return -1;
+}
+
+static void refuse_packets(const struct world *w, bool is_of_aggregator, int error) {
+  refusal = error;
+  is_from = is_of_aggregator;
+  refused_port = w->ranks[0].job->shards[0].session.welcome.data_ports[0];
+}
+
+static void what_the_system_says_is_said(void **state) {
+  (void)state;
+  struct world w;
+  for (uint32_t round = 0; round < 2; round++) {
+    world_begin(&w, 2);
+    world_start(&w);
+    assert_int_equal(stats_of(&w.ranks[0]).unsent_packets, 0);
+    refuse_packets(&w, false, round == 0 ? EMSGSIZE : EPERM);
+    world_run(&w, call_on_all);
+    refused_port = 0;
+    check_all_time_out(&w);
+    for (uint32_t i = 0; i < 2; i++) {
+      char needle[64];
+      snprintf(needle, sizeof needle, "; rank %u's host did not send ", i);
+      check_says(i, ": no answer from the aggregator on lane 0 slot ");
+      check_says(i, needle);
+      check_says(i, round == 0 ? " s ago: Message too long (the MTU is smaller than when the job was joined)"
+                               : " s ago: Operation not permitted (a firewall of this host)");
+      assert_true(stats_of(&w.ranks[i]).unsent_packets > 0);
+      assert_int_equal(stats_of(&w.ranks[i]).unsent_errno, round == 0 ? EMSGSIZE : EPERM);
+    }
+    world_stop(&w);
+  }
+}
+
+static void what_the_aggregators_system_says_is_said(void **state) {
+  (void)state;
+  struct world w;
+  world_begin(&w, 2);
+  world_start(&w);
+  refuse_packets(&w, true, ENETUNREACH);
+  world_run(&w, call_on_all);
+  refused_port = 0;
+  check_all_time_out(&w);
+  for (uint32_t i = 0; i < 2; i++) {
+    check_says(i, "; the aggregator: every rank has called what the others have, ");
+    check_says(i, "; it did not send ");
+    check_says(i, " packets, the last one to rank ");
+    check_says(i, " (127.0.0.1): Network is unreachable");
+    assert_null(strstr(details[i], "'s host did not send "));
+    assert_int_equal(stats_of(&w.ranks[i]).unsent_packets, 0);
+  }
+  world_stop(&w);
+}
+
 /* ---- the aggregator does not answer ---- */
 
 static struct keeper keeper;
@@ -259,6 +329,8 @@ int main(void) {
       cmocka_unit_test(whoever_is_waited_for_has_a_number),
       cmocka_unit_test(one_in_a_rank_is_asked),
       cmocka_unit_test(lost_packets_are_told_from_a_late_rank),
+      cmocka_unit_test(what_the_system_says_is_said),
+      cmocka_unit_test(what_the_aggregators_system_says_is_said),
       cmocka_unit_test(an_abort_says_what_was_outstanding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,6 +37,9 @@ struct sml_tx_burst {
 struct sml_netio_stats {
   uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes; /* datagram payload bytes */
   uint64_t tx_lost_frames;                           /* the system would not take them */
+  int32_t tx_error; /* why it would not take the last of them: an errno; 0: it took all. Where to, and when: */
+  struct sml_addr tx_error_to;
+  uint64_t tx_error_ns; /* CLOCK_MONOTONIC */
   uint64_t rx_truncated_frames;
   uint64_t system_calls;                             /* of this back end's data path, waits included */
 };

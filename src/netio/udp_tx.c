@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <time.h>
 
 #define FULL_QUEUE_POLL_MS 1
 
@@ -91,16 +92,22 @@ static int send_some(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t n
   return 0;
 }
 
-static void lose_messages(struct sml_udp *u, struct sml_udp_burst *b, size_t num) {
-  u->io.stats.tx_lost_frames += (uint64_t)num * frames_of_message(b);
+static void lose_messages(struct sml_udp *u, struct sml_udp_burst *b, size_t num, int error) {
+  struct sml_netio_stats *stats = &u->io.stats;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  stats->tx_lost_frames += (uint64_t)num * frames_of_message(b);
+  stats->tx_error = error;
+  stats->tx_error_to = b->peers[b->is_segmented ? b->next : b->next / b->num_frames];
+  stats->tx_error_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
   b->next += num;
 }
 
 /* The socket's send buffer is full. Waiting once a burst, shortly, is worth it: a burst is much work to
  * repeat. After that all the rest of it is lost, since the buffer is one for all peers. */
-static void handle_full_queue(struct sml_udp *u, struct sml_udp_burst *b) {
+static void handle_full_queue(struct sml_udp *u, struct sml_udp_burst *b, int error) {
   if (b->has_polled) {
-    lose_messages(u, b, num_messages_of(b) - b->next);
+    lose_messages(u, b, num_messages_of(b) - b->next, error);
     return;
   }
   b->has_polled = true;
@@ -121,11 +128,11 @@ static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t n
     const int error = send_some(u, b, num_bursts - *num_done);
     if (error == 0) continue;
     if (error == EAGAIN || error == ENOBUFS)
-      handle_full_queue(u, b);
+      handle_full_queue(u, b, error);
     else if (b->is_segmented && (error == EIO || error == EINVAL))
       return false;
     else
-      lose_messages(u, b, 1); /* this peer or this size only (EMSGSIZE, ENETUNREACH, EPERM, ...) */
+      lose_messages(u, b, 1, error); /* this peer or this size only (EMSGSIZE, ENETUNREACH, EPERM, ...) */
   }
   return true;
 }

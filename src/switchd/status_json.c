@@ -231,7 +231,19 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
 
 /* --- all --- */
 
-static json_t *make_lane(const struct sml_port_snapshot *lane, bool is_for_tenant) {
+/* null: the system took all that was to be sent. */
+static json_t *make_send_error(const struct sml_snapshot *s, const struct sml_netio_stats *io) {
+  char to[64];
+  if (io->tx_error == 0) return json_null();
+  json_t *object = json_object();
+  sml_addr_format(&io->tx_error_to, to, sizeof to);
+  json_object_set_new(object, "text", json_string(strerror(io->tx_error)));
+  json_object_set_new(object, "to", json_string(to));
+  put_age(object, "ago_s", s, io->tx_error_ns);
+  return object;
+}
+
+static json_t *make_lane(const struct sml_snapshot *s, const struct sml_port_snapshot *lane, bool is_for_tenant) {
   json_t *object = json_object();
   put(object, "slots_used", lane->slots_used);
   if (is_for_tenant) return object;
@@ -241,6 +253,7 @@ static json_t *make_lane(const struct sml_port_snapshot *lane, bool is_for_tenan
   put(object, "tx_packets", lane->io.tx_frames);
   put(object, "tx_bytes", lane->io.tx_bytes);
   put(object, "tx_lost_packets", lane->io.tx_lost_frames);
+  json_object_set_new(object, "tx_error", make_send_error(s, &lane->io));
   put(object, "system_calls", lane->io.system_calls);
   put_drops(object, lane->num_drops);
   return object;
@@ -321,7 +334,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
                                 (json_int_t)s->max_connections, "slots", (json_int_t)s->pool_slots));
   json_t *lanes = json_array();
   for (uint32_t l = 0; l < s->num_lanes; l++)
-    json_array_append_new(lanes, make_lane(&s->lanes[l], is_for_tenant));
+    json_array_append_new(lanes, make_lane(s, &s->lanes[l], is_for_tenant));
   json_object_set_new(root, "lanes", lanes);
   if (!is_for_tenant) json_object_set_new(root, "switch", make_switch(s));
   json_object_set_new(root, "links", make_links());

@@ -46,7 +46,8 @@ class Stats(ctypes.Structure):
                 + [(name, ctypes.c_uint32) for name in ("slots_why", "window_chunks")]
                 + [(name, ctypes.c_uint64) for name in ("window_reductions", "ecn_marks", "needless_repeats")]
                 + [("busiest_slot_chunks", ctypes.c_uint32), ("lost_results", ctypes.c_uint64)]
-                + [("block_chunks", ctypes.c_uint32)])
+                + [("block_chunks", ctypes.c_uint32), ("unsent_packets", ctypes.c_uint64),
+                   ("unsent_errno", ctypes.c_uint32)])
 
 
 def sized(struct_type):
