@@ -85,15 +85,15 @@ def kill_marked_processes():
 
 
 class Daemon:
-    """A switchmld on a port of its choice."""
+    """A switchmld on a port of its choice. stderr: where its log goes instead of to the file that text() reads."""
 
-    def __init__(self, *arguments, env=None):
+    def __init__(self, *arguments, env=None, stderr=None):
         self.directory = tempfile.TemporaryDirectory(prefix="switchml-e2e-")
         self.port_file = os.path.join(self.directory.name, "port")
         self.log = open(os.path.join(self.directory.name, "log"), "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [SWITCHMLD, "--listen", "127.0.0.1:0", "--port-file", self.port_file, *arguments],
-            env=env or environment(), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+            env=env or environment(), stdin=subprocess.DEVNULL, stdout=self.log, stderr=stderr or self.log)
         wait_until(self.read_address, "switchmld wrote its address")
         self.address = self.read_address()
         self.port = int(self.address.rsplit(":", 1)[1])

@@ -17,14 +17,14 @@ RANK_LOST, AGGREGATOR_LOST = -11, -12
 
 
 class Member:
-    """One rank, a process."""
+    """One rank, a process. stderr: where the library's log goes instead of to what text() reads."""
 
-    def __init__(self, address, rank, world_size, **env):
+    def __init__(self, address, rank, world_size, stderr=None, **env):
         self.rank = rank
         self.output = tempfile.TemporaryFile("w+", prefix="switchml-member-")
         variables = {"RANK": rank, "WORLD_SIZE": world_size, "SWITCHML_AGGREGATOR": address, **env}
         self.process = subprocess.Popen([MEMBER], env=e2e.environment(**variables), stdin=subprocess.DEVNULL,
-                                        stdout=self.output, stderr=self.output)
+                                        stdout=self.output, stderr=stderr or self.output)
 
     def text(self):
         # not seek and read: the file position is the process's as well
@@ -89,7 +89,7 @@ def join_seconds(address, world_size=2, patience_s=20, **env):
     aggregator without room refuses, then it is tried again."""
     start = time.monotonic()
     while True:
-        with job(address, world_size, MEMBER_OPERATIONS=1, MEMBER_ELEMENTS=1000, **env) as members:
+        with job(address, world_size, **{"MEMBER_OPERATIONS": 1, "MEMBER_ELEMENTS": 1000, **env}) as members:
             if all([member.finish(patience_s) == 0 for member in members]):
                 return time.monotonic() - start
             text = members[0].text()

@@ -11,6 +11,7 @@ Parts (all, if none is named):
   control     abuse of the control port, for as long as a connection may stay unjoined and longer
   flood       100,000 datagrams/s for 30 s at either end, against the same flood of another port
   forger      10^7 datagrams with forged source addresses at either end of jobs without a key: none changes or ends one
+  soak        jobs that nobody attacks beside killed ranks, floods, squatters, stalled logs, .. for --seconds (1,800)
   lease       ten spinning processes beside three jobs of four ranks for --seconds (600): nobody is taken for lost
   starve      a rank that is stopped for 300 of every 320 ms, 15 s with each of four windows: at most 6 packets a sum
 Exit status: 0 if every promise was kept."""
@@ -133,9 +134,23 @@ def part_forger(options, tallies):
 
 def part_lease(options, tallies):
     import e2e_jobs
-    tally = Tally(f"leases under load for {options.seconds} s", "(no rank lost)")
+    seconds = options.seconds or 600
+    tally = Tally(f"leases under load for {seconds} s", "(no rank lost)")
     for _ in range(options.runs or 1):
-        tally.run(lambda: {"silence in leases": e2e_jobs.leases_under_load(options.seconds)})
+        tally.run(lambda: {"silence in leases": e2e_jobs.leases_under_load(seconds)})
+    tallies.append(tally)
+
+
+def part_soak(options, tallies):
+    import e2e_soak
+    seconds = options.seconds or 1800
+    tally = Tally(f"soak of {seconds} s", "(no job ends that nobody attacked, no wrong sum)")
+
+    def soak():
+        for what, number in sorted(e2e_soak.soaked(seconds, options.seed).items()):
+            print(f"    {what}: {number}", flush=True)
+    for _ in range(options.runs or 1):
+        tally.run(soak)
     tallies.append(tally)
 
 
@@ -149,14 +164,15 @@ def part_starve(options, tallies):
 
 
 PARTS = {"kill": part_kill, "stop": part_stop, "training": part_training, "retry": part_retry, "control": part_control,
-         "flood": part_flood, "forger": part_forger, "lease": part_lease, "starve": part_starve}
+         "flood": part_flood, "forger": part_forger, "lease": part_lease, "starve": part_starve,
+         "soak": part_soak}
 
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--runs", type=int)
-    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--seconds", type=int)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--build", default=os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build")))
     options = parser.parse_args()
