@@ -336,7 +336,7 @@ uint64_t sml_lanes_packets(const struct sml_lanes *lanes, uint16_t job, uint32_t
   uint64_t num_packets = 0;
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
     if (!sml_bit_test(lanes->lanes[l].open_jobs, job)) continue;
-    num_packets += sml_aggregator_engine_packets(lanes->lanes[l].engine, job, rank);
+    num_packets += sml_aggregator_engine_contributions(lanes->lanes[l].engine, job, rank);
   }
   return num_packets;
 }

@@ -47,7 +47,7 @@ struct sml_lane_look {
   struct sml_job_look *look;
 };
 void sml_lanes_look(struct sml_lanes *lanes, const struct sml_lane_look *looks, uint32_t num_looks);
-/* UPDATEs and PROBEs that came from the rank so far, on all lanes; 0 where a switch takes them. Asks no engine. */
+/* UPDATEs of the rank that were added so far, on all lanes; 0 where a switch does that. Asks no engine. */
 uint64_t sml_lanes_packets(const struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 /* Of a job that a switch sums: what is known of its slots, at most 5 s old. Asks the switch again after 1 s. */
 void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t now_ns, struct sml_job_look *look);

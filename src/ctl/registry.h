@@ -64,8 +64,8 @@ struct sml_registry_options {
   /* NULL, or false: the tenant has no quota. Asked when a job is opened, and when it is about to start. */
   bool (*find_quota)(void *user, const char *tenant, struct sml_quota *quota_out);
   void *find_quota_user;
-  /* How many datagrams of a started job's rank have come on the data path: one that sends is alive, whatever has become
-   * of its control connection. NULL, or always 0: nobody knows. */
+  /* How many datagrams of a started job's rank have been added to sums: one that contributes is alive, whatever has
+   * become of its control connection. NULL, or always 0: nobody knows. */
   uint64_t (*count_packets)(void *user, uint16_t job, uint32_t rank);
   void *count_packets_user;
   /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */

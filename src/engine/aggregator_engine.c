@@ -641,8 +641,7 @@ static bool is_through_switch(const struct sml_aggregator_engine *e, const struc
 }
 
 /* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the
- * epoch's: nothing, no counter and no answer, may tell one half right from both wrong, or they would be guessed one
- * after the other. */
+ * epoch's: no counter and no answer may tell one half right from both wrong, or they are guessed one by one. */
 static enum sml_drop reason_of_forgery(const struct sml_aggregator_engine *e, const struct job *job,
                                        const struct sml_header *h) {
   const bool has_secret = !job->seal.is_keyed && !e->options.is_switch_format;
@@ -696,11 +695,12 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   else {
     if (!job->is_busy) e->busy[e->num_busy++] = h.job;
     job->is_busy = true;
-    count_up(&member->num_packets);
+    member->traffic.num_packets++;
     member->traffic.num_bytes += frame->num_bytes;
     if (h.flags & SML_FLAG_RETRANSMISSION) member->traffic.num_retransmissions++;
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
+    if (d.verdict >= SML_VERDICT_FIRST && d.verdict <= SML_VERDICT_COMPLETE) count_up(&member->num_contributions);
     if (frame->is_marked && h.type == SML_PACKET_UPDATE && !e->options.is_switch_format) note_mark(e, &h);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
@@ -754,7 +754,7 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   for (uint32_t i = 0; i < job->members.num; i++) {
     const struct sml_traffic *from = &job->members.all[i].traffic;
     struct sml_traffic *to = &look->ranks[job->members.all[i].rank].traffic;
-    to->num_packets += atomic_load_explicit(&job->members.all[i].num_packets, memory_order_relaxed);
+    to->num_packets += from->num_packets;
     to->num_bytes += from->num_bytes;
     to->num_retransmissions += from->num_retransmissions;
     to->num_repeats += from->num_repeats;
@@ -767,8 +767,8 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   if (job->aggregator != NULL) look_at_slots(e, job, look);
 }
 
-uint64_t sml_aggregator_engine_packets(const struct sml_aggregator_engine *e, uint16_t job, uint32_t rank) {
-  return atomic_load_explicit(&sml_members_find(&e->jobs[job]->members, rank)->num_packets, memory_order_relaxed);
+uint64_t sml_aggregator_engine_contributions(const struct sml_aggregator_engine *e, uint16_t job, uint32_t rank) {
+  return atomic_load_explicit(&sml_members_find(&e->jobs[job]->members, rank)->num_contributions, memory_order_relaxed);
 }
 
 /* As long as each job of the pass can do without. */

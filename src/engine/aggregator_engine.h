@@ -117,8 +117,9 @@ struct sml_job_look {
   uint8_t cells[SML_LOOK_CELLS]; /* a map of the slots; where there are more, a cell shows the emptiest waiting one */
 };
 void sml_aggregator_engine_look(struct sml_aggregator_engine *engine, uint16_t job, struct sml_job_look *look);
-/* The rank's num_packets as of now, of an open job; on the thread that opens and closes jobs, without a command. */
-uint64_t sml_aggregator_engine_packets(const struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
+/* Packets of the rank that were added to a sum, of an open job: what somebody sends again is not among them. On the
+ * thread that opens and closes jobs, without a command. */
+uint64_t sml_aggregator_engine_contributions(const struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 
 /* What an engine has by itself, for each job that is open, and for each of its ranks that has come, at most. */
 struct sml_aggregator_engine_sizes {

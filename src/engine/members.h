@@ -13,8 +13,8 @@ struct sml_member {
   uint16_t rank;
   uint16_t contributor; /* that it is, or belongs to; seated */
   bool has_nonce, is_registered, is_departed;
-  struct sml_traffic traffic; /* but num_packets */
-  _Atomic uint64_t num_packets; /* one writer; relaxed: the control thread only looks whether it grows */
+  struct sml_traffic traffic;
+  _Atomic uint64_t num_contributions; /* one writer; relaxed: the control thread only looks whether it grows */
   uint64_t mac; /* beside a switch: as it wrote them into the HELLO */
   uint16_t port;
   uint16_t mark; /* of a lead: 1 + index in the engine's marks; 0: none in this pass */
