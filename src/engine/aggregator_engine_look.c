@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an engine shows to people who ask. */
+#include "engine/aggregator_engine_internal.h"
+
+static void look_at_waiting(const struct job *job, uint32_t slot, const struct sml_slot_look *is, uint64_t *missing,
+                            struct sml_job_look *look) {
+  if (look->slots_waiting == 0 || is->count < look->least_contributions) {
+    look->least_contributions = is->count;
+    look->waiting_lane = look->lane;
+    look->waiting_slot = slot;
+    look->waiting_phase = is->phase;
+  }
+  look->most_contributions = sml_max_u32(look->most_contributions, is->count);
+  look->slots_waiting++;
+  sml_aggregator_missing(job->aggregator, slot, is->phase, missing);
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
+    for (uint64_t left = missing[w]; left != 0; left &= left - 1)
+      look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
+}
+
+/* Cells of the map are filled lane by lane; one stands for many slots where there are more of these. */
+static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job, struct sml_job_look *look) {
+  const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
+  const uint32_t first_cell = look->num_cells, room = (uint32_t)sizeof look->cells / look->num_lanes;
+  const uint32_t slots_per_cell = (uint32_t)sml_div_ceil(num_slots, room);
+  for (uint32_t slot = 0; slot < num_slots; slot++) {
+    const struct sml_slot_look is = sml_aggregator_look(job->aggregator, slot);
+    uint8_t value = SML_CELL_UNUSED;
+    if (is.state == SML_SLOT_COMPLETE) value = SML_CELL_COMPLETE;
+    if (is.state == SML_SLOT_WAITING) {
+      value = (uint8_t)sml_max_u32(1, is.count * SML_CELL_MOST_WAITING / job->members.num_contributors);
+      look_at_waiting(job, slot, &is, e->missing, look);
+    }
+    uint8_t *cell = &look->cells[first_cell + slot / slots_per_cell];
+    /* A waiting slot is what is looked for, the emptiest most of all. */
+    const bool is_waiting = value != SML_CELL_UNUSED && value != SML_CELL_COMPLETE;
+    const bool was_waiting = *cell != SML_CELL_UNUSED && *cell != SML_CELL_COMPLETE;
+    const bool is_worse = is_waiting ? !was_waiting || value < *cell : !was_waiting && value > *cell;
+    if (slot % slots_per_cell == 0 || is_worse) *cell = value;
+  }
+  look->num_cells = first_cell + (uint32_t)sml_div_ceil(num_slots, slots_per_cell);
+}
+
+void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number, struct sml_job_look *look) {
+  const struct job *job = number < SML_MAX_JOBS ? e->jobs[number] : NULL;
+  if (job == NULL || job->members.world_size != look->world_size) return;
+  for (uint32_t i = 0; i < job->members.num; i++) {
+    const struct sml_traffic *from = &job->members.all[i].traffic;
+    struct sml_traffic *to = &look->ranks[job->members.all[i].rank].traffic;
+    to->num_packets += from->num_packets;
+    to->num_bytes += from->num_bytes;
+    to->num_retransmissions += from->num_retransmissions;
+    to->num_repeats += from->num_repeats;
+    to->num_hellos += from->num_hellos;
+    to->hello_bytes = sml_max_u32(to->hello_bytes, from->hello_bytes);
+  }
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) look->num_drops[d] += job->num_drops[d];
+  look->num_results += job->num_results;
+  look->progress_ns = sml_max_u64(look->progress_ns, job->progress_ns);
+  if (job->aggregator != NULL) look_at_slots(e, job, look);
+}
+
+uint64_t sml_aggregator_engine_contributions(const struct sml_aggregator_engine *e, uint16_t job, uint32_t rank) {
+  return atomic_load_explicit(&sml_members_find(&e->jobs[job]->members, rank)->num_contributions, memory_order_relaxed);
+}
