@@ -151,6 +151,25 @@ def test_a_number_used_again_keeps_its_events_apart():
         assert len(of["idle-carol"]) + len(of["tr"]) == len([e for e in every if "job" in e]), len(every)
 
 
+def test_a_busy_job_leaves_the_events_of_others():
+    """Many times what the recorders hold is written for one job, between two looks at another."""
+    with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \
+            e2e.Daemon("--trace-dir", folder, "--trace", "all", "--trace-events", "1024") as daemon, \
+            real.job(daemon.address, 2, MEMBER_JOB="quiet", MEMBER_OPERATIONS=10, MEMBER_PAUSE_US=3000000,
+                     MEMBER_ELEMENTS=100) as quiet:
+        for member in quiet:
+            member.wait_for("working")
+        with real.job(daemon.address, 2, MEMBER_JOB="busy", MEMBER_OPERATIONS=2000, MEMBER_ELEMENTS=1000) as busy:
+            for member in busy:
+                member.expect_done()
+        daemon.process.send_signal(signal.SIGUSR1)
+        e2e.wait_until(lambda: glob.glob(f"{folder}/switchmld-*.trace"), "the daemon wrote a trace")
+        files = glob.glob(f"{folder}/switchmld-*.trace")
+        assert len(events("--job", "busy", "--event", "update_received", *files)) >= 100
+        kept = [e["event"] for e in events("--job", "quiet", *files)]
+        assert "epoch_started" in kept and kept.count("update_received") >= 2, kept
+
+
 def test_wrong_usage():
     assert "no file" in trace(status=2)
     assert "no event" in trace("--event", "slot_compleated", "x", status=2)

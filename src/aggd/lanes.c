@@ -58,7 +58,8 @@ struct lane_command {
 struct lane {
   struct sml_netio *io;
   struct sml_aggregator_engine *engine;
-  struct sml_recorder *recorder;
+  struct sml_recorder *recorder; /* of what is of no job */
+  struct sml_recorder_set job_recorders;
   struct sml_engine_thread thread;
   bool is_running;
   struct lane_command command;
@@ -534,12 +535,15 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   lane->recorder =
       sml_recorder_create(&(struct sml_recorder_options){options->trace_level, options->trace_events});
   if (!lane->recorder) return -ENOMEM;
+  const struct sml_recorder_options of_job = {options->trace_level, options->trace_events / SML_AGGD_TRACE_SHARE};
+  if (!sml_recorder_set_open(&lane->job_recorders, &of_job, SML_MAX_JOBS, options->max_jobs)) return -ENOMEM;
   struct sml_aggregator_engine_options engine = {.io = lane->io,
                                                  .kernels = sml_quant_select(NULL),
                                                  .lane = l,
                                                  .is_switch_format = options->packet_lanes != 0,
                                                  .is_beside_switch = options->dataplane != NULL,
                                                  .recorder = lane->recorder,
+                                                 .job_recorders = &lane->job_recorders,
                                                  .on_event = take_event,
                                                  .user = lanes};
   lane->engine = sml_aggregator_engine_create(&engine);
@@ -600,6 +604,7 @@ void sml_lanes_close(struct sml_lanes *lanes) {
     if (lane->engine) sml_aggregator_engine_destroy(lane->engine);
     if (lane->io) lane->io->ops->close(lane->io);
     sml_recorder_destroy(lane->recorder);
+    sml_recorder_set_close(&lane->job_recorders);
     sem_destroy(&lane->command.done);
   }
   pthread_mutex_destroy(&lanes->events_lock);
@@ -633,6 +638,7 @@ void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops) {
 bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dump *dump) {
   bool is_added = true;
   for (uint32_t l = 0; l < lanes->num_lanes && is_added; l++)
-    is_added = sml_trace_add_source(dump, lanes->lanes[l].recorder, l, "lane %u", l);
+    is_added = sml_trace_add_source(dump, lanes->lanes[l].recorder, l, "lane %u", l) &&
+               sml_recorder_set_add(&lanes->lanes[l].job_recorders, l, dump);
   return is_added;
 }

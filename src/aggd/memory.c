@@ -54,7 +54,8 @@ static uint64_t count_status(const struct sml_aggd_options *o) {
 void sml_aggd_memory(const struct sml_aggd *a, struct sml_aggd_memory *m) {
   const struct sml_aggd_options *o = &a->options;
   const uint64_t lane_bytes = sml_aggregator_engine_sizes().engine_bytes + sml_udp_memsize() + THREAD_BYTES +
-                              (uint64_t)o->trace_events * SML_RECORD_BYTES;
+                              (uint64_t)o->trace_events * SML_RECORD_BYTES +
+                              (uint64_t)o->max_jobs * (o->trace_events / SML_AGGD_TRACE_SHARE) * SML_RECORD_BYTES;
   *m = (struct sml_aggd_memory){.slots_bytes = count_slots(a),
                                 .connections_bytes = count_connections(a),
                                 .status_bytes = count_status(o)};

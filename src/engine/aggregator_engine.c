@@ -52,11 +52,13 @@ void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t
 
 /* ---- the flight recorder ---- */
 
+static struct sml_recorder *recorder_of(const struct sml_aggregator_engine *e, uint16_t job) {
+  if (job >= SML_MAX_JOBS || e->jobs[job] == NULL) return e->recorder;
+  return sml_recorder_set_pick(e->options.job_recorders, job, e->recorder);
+}
+
 static void record(struct sml_aggregator_engine *e, enum sml_trace_event event, uint16_t job, struct sml_record r) {
-  r.time_ns = e->now_ns;
-  r.event = (uint16_t)event;
-  r.job = job;
-  sml_recorder_put(e->recorder, r);
+  sml_record_event(recorder_of(e, job), event, e->now_ns, job, r);
 }
 
 static uint32_t slot_base_of(const struct job *job) {
@@ -110,6 +112,7 @@ struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_eng
   struct sml_aggregator *old = job->aggregator;
   job->epoch = epoch;
   job->aggregator = aggregator;
+  sml_recorder_set_use(e->options.job_recorders, number);
   job->is_reported = job->is_blocked_reported = false;
   record(e, SML_TRACE_EPOCH_STARTED, number,
          (struct sml_record){.phase = o->first_phase, .chunk = o->first_chunk, .value = epoch});
@@ -310,7 +313,7 @@ static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, cons
   count_up(&e->num_drops[drop]);
   struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
   if (job != NULL) job->num_drops[drop]++; /* as it says; of any epoch, or this would tell who guesses it */
-  sml_record_drop(e->recorder, e->now_ns, h, job != NULL ? slot_base_of(job) : 0, drop);
+  sml_record_drop(recorder_of(e, h != NULL ? h->job : UINT16_MAX), e->now_ns, h, job ? slot_base_of(job) : 0, drop);
 }
 
 /* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
@@ -340,11 +343,11 @@ static void record_pending(struct sml_aggregator_engine *e, const struct sml_hea
   struct sml_header about = *h;
   uint32_t first;
   if (flags & SML_FLAG_UNASKED) {
-    sml_record_packet(e->recorder, SML_TRACE_UPDATE_SOLICITED, e->now_ns, h, slot_base, 0);
+    sml_record_packet(recorder_of(e, h->job), SML_TRACE_UPDATE_SOLICITED, e->now_ns, h, slot_base, 0);
     return;
   }
   about.chunk = sml_record_count_bits((const uint8_t *)e->missing, num_bytes, &first);
-  sml_record_packet(e->recorder, SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
+  sml_record_packet(recorder_of(e, h->job), SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
 }
 
 static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const struct job *job) {
@@ -481,9 +484,9 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
 static void record_update(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
   const uint32_t slot_base = slot_base_of(e->jobs[h->job]);
   if (h->type == SML_PACKET_UPDATE)
-    sml_record_packet(e->recorder, SML_TRACE_UPDATE_RECEIVED, e->now_ns, h, slot_base, 0);
+    sml_record_packet(recorder_of(e, h->job), SML_TRACE_UPDATE_RECEIVED, e->now_ns, h, slot_base, 0);
   if (d->verdict == SML_VERDICT_COMPLETE)
-    sml_record_packet(e->recorder, SML_TRACE_SLOT_COMPLETED, e->now_ns, h, slot_base, 0);
+    sml_record_packet(recorder_of(e, h->job), SML_TRACE_SLOT_COMPLETED, e->now_ns, h, slot_base, 0);
 }
 
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,

@@ -8,7 +8,7 @@
 #include "core/aggregator.h"
 #include "engine/engine.h"
 #include "quant/quant.h"
-#include "trace/recorder.h"
+#include "trace/recorder_set.h"
 
 struct sml_aggregator_engine;
 struct sml_fanout;
@@ -37,6 +37,7 @@ struct sml_aggregator_engine_options {
   bool is_switch_format; /* of all its jobs: docs/PROTOCOL.md "Switch format" */
   bool is_beside_switch; /* a switch sums; HELLOs come through it, and what it cannot do itself */
   struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
+  struct sml_recorder_set *job_recorders; /* the caller's: events of jobs go there; NULL: to the former */
   /* Called on the engine's thread; must not block. */
   void (*on_event)(void *user, const struct sml_aggregator_event *event);
   void *user;

@@ -43,3 +43,11 @@ void sml_record_drop(struct sml_recorder *recorder, uint64_t now_ns, const struc
   sml_record_packet(recorder, SML_TRACE_PACKET_DROPPED, now_ns, h != NULL ? h : &unknown, h != NULL ? slot_base : 0,
                     (uint64_t)reason);
 }
+
+void sml_record_event(struct sml_recorder *recorder, enum sml_trace_event event, uint64_t now_ns, uint16_t job,
+                      struct sml_record record) {
+  record.time_ns = now_ns;
+  record.event = (uint16_t)event;
+  record.job = job;
+  sml_recorder_put(recorder, record);
+}

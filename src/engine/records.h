@@ -32,6 +32,8 @@ void sml_record_send(struct sml_recorder *recorder, uint64_t now_ns, const struc
 void sml_record_accept(struct sml_recorder *recorder, uint64_t now_ns, const struct sml_header *h,
                        const struct sml_accept *accept, const uint8_t *payload, uint32_t slot_base,
                        uint64_t waited_ns);
+void sml_record_event(struct sml_recorder *recorder, enum sml_trace_event event, uint64_t now_ns, uint16_t job,
+                      struct sml_record record);
 /* h: NULL if nothing of the packet can be believed. */
 void sml_record_drop(struct sml_recorder *recorder, uint64_t now_ns, const struct sml_header *h, uint32_t slot_base,
                      enum sml_drop reason);

@@ -112,7 +112,8 @@ static const struct argp_option option_table[] = {
      "What the flight recorder keeps: notable (what is rare), all (every packet too) or off. Default notable", 0},
     {"trace-dir", KEY_TRACE_DIR, "DIR", 0,
      "Write it to files there, for `switchml trace`: on SIGUSR1, and when a job is aborted. Default: never", 0},
-    {"trace-events", KEY_TRACE_EVENTS, "N", 0, "Events that it keeps a lane: 1 to 16777216. Default 16384", 0},
+    {"trace-events", KEY_TRACE_EVENTS, "N", 0,
+     "Events that it keeps a lane, and a quarter of that for each job: 1 to 16777216. Default 16384", 0},
     {"switch-format", KEY_SWITCH_FORMAT, "LANES", 0,
      "Run all jobs as a programmable switch would: 32, 64, 128 or 256 lanes a packet, at most 30 ranks, without keys "
      "and retry. Default: never",
