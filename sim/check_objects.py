@@ -29,7 +29,7 @@ REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\
 UNREACHED = re.compile(r"^(lib/(.*_)?lib_log\.c\.o$|lib/log\.c\.o$|base/(.*_)?(fd|writer)\.c\.o$|host/|trace/.*dump\.c\.o$|netio/.*pcap\.c\.o$)")
 # Functions that depend on nothing but their arguments, or that the simulated system leaves as they are.
 HARMLESS = re.compile(
-    r"^(mem\w+|str(c|n|l|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"
+    r"^(mem\w+|str(c|n|l|r|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"
     r"|sig(fill|empty|add)set|pthread_(cond|mutex)?attr_\w+|pthread_(once|atfork|setcancelstate)"
     r"|qsort|geteuid|getaddrinfo|freeaddrinfo|gai_strerror|inet_ntop|inet_pton"
     r"|stderr|__errno_location|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__cpu_\w+"
