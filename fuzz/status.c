@@ -41,11 +41,11 @@ static json_t *fetch(const struct sml_status_source *source) {
 }
 
 /* What goes to a terminal has lines and words, and no commands to it. */
-static void check_print(const json_t *status, bool has_ranks) {
+static void check_print(const json_t *status, bool has_ranks, uint32_t columns) {
   char *out = NULL;
   size_t num_bytes = 0;
   FILE *stream = open_memstream(&out, &num_bytes);
-  CHECK(stream != NULL && sml_status_print(stream, status, has_ranks) && fclose(stream) == 0, "not printed");
+  CHECK(stream != NULL && sml_status_print(stream, status, has_ranks, columns) && fclose(stream) == 0, "not printed");
   for (size_t i = 0; i < num_bytes; i++)
     CHECK(out[i] == '\n' || ((uint8_t)out[i] >= 0x20 && out[i] != 0x7f), "byte %02x at %zu", (uint8_t)out[i], i);
   free(out);
@@ -62,10 +62,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     sml_status_add_rates(now, before);
     const enum sml_status_exit result = sml_status_judge(now);
     CHECK(result == SML_STATUS_HEALTHY || result == SML_STATUS_TROUBLE, "%d", (int)result);
-    check_print(now, true);
-    if (sml_status_keep_job(now, "a")) check_print(now, false);
+    check_print(now, true, how >> 1);
+    if (sml_status_keep_job(now, "a")) check_print(now, false, 0);
   } else if (before != NULL) {
-    check_print(before, true);
+    check_print(before, true, 0);
   }
   json_decref(before);
   json_decref(now);

@@ -300,7 +300,7 @@ def test_top_on_a_terminal():
         for rows, columns in (3, 40), (2, 5), (1, 1), (0, 0): # 0: it does not say how large it is
             top.resize(rows, columns)
             rows, columns = rows or 24, columns or 80
-            top.read_until(r"\033\[H(\033\[K[^\n\033]{0,%d}\n){%d}\033\[K%s\033\[J" % (
+            top.read_until(r"\033\[H(\033\[K[^\n\033]{0,%d}\n){%d}\033\[K%s[^\n\033]*\033\[J" % (
                 columns + 1, rows - 1, re.escape("q: end"[:columns])))  # and a carriage return
         os.kill(top.pid, signal.SIGTSTP)
         top.read_until(r"\033\[\?1049l") # the shell gets its screen
@@ -314,6 +314,57 @@ def test_top_on_a_terminal():
         top.read_until("q: end")
         os.kill(top.pid, signal.SIGINT)
         top.read_until(r"\033\[\?1049l") # the screen is given back
+        assert top.finish() == 0
+
+
+def read_screen(top, is_wanted):
+    """The lines of the next screen of that kind, without the last one."""
+    end = time.monotonic() + 15 * e2e.PATIENCE
+    while time.monotonic() < end:
+        drawn = top.read_until(r"(?s)\033\[H(.*?)\033\[J")
+        for screen in re.findall(r"(?s)\033\[H(.*?)\033\[J", drawn):
+            lines = [line.strip("\r") for line in screen.replace("\033[K", "").split("\n")[:-1]]
+            if is_wanted(lines):
+                return lines
+    raise AssertionError(f"never shown, but {drawn!r}")
+
+
+def test_top_on_a_narrow_terminal():
+    """Reasons go on in further lines; rows of tables are cut with a mark, and arrows show the rest below its head."""
+    name = "narrow-" + 30 * "x"
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, name, 2, lease_s=60) as members, beating([members[0]], [0]):
+        e2e.wait_until(lambda: run("status", daemon.address, "--interval", "0")[0] == 3, "a rank is late")
+        for columns in 80, 40:
+            top = Terminal(daemon.address, rows=40, columns=columns)
+            lines = read_screen(top, lambda lines, columns=columns: max(map(len, lines)) == columns)
+            assert re.search(rf"job {name}: rank 1 \(127.0.0.1\) is late for [\d.]+ s: it is silent \(stopped, or cut off\); "
+                             rf"it has called 0 operations, others 0 job narrow-", " ".join(" ".join(lines).split())), lines
+            number = next(number for number, line in enumerate(lines) if line.startswith("job "))
+            assert lines[number].endswith(">") and lines[number + 1].endswith(">"), lines
+            for _ in range(12): # to the last columns
+                top.type("\033[C")
+            lines = read_screen(top, lambda lines: any(re.match("<.*retrans dropped$", line) for line in lines))
+            number = next(number for number, line in enumerate(lines) if line.endswith("dropped"))
+            ends = [[match.end() for match in re.finditer(r"\S+", line)] for line in lines[number:number + 2]]
+            assert lines[number + 1].startswith("<") and ends[0][-2:] == ends[1][-2:], lines # below its heads
+            top.type("q")
+            top.read_until(r"\033\[\?1049l")
+            assert top.finish() == 0
+
+
+def test_top_shows_what_is_below():
+    with e2e.Daemon() as daemon, scripted_job(daemon.port, "long", 2, lease_s=60):
+        top = Terminal(daemon.address, rows=4, columns=120)
+        lines = read_screen(top, lambda lines: len(lines) == 3)
+        assert lines[0].startswith("switchmld"), lines
+        top.read_until("q: end; arrows: [0-9]+ more lines")
+        top.type("\033[B" * 20)
+        lines = read_screen(top, lambda lines: not lines[0].startswith("switchmld"))
+        assert re.match(r"1 +127.0.0.1 ", lines[-1]), lines
+        top.type("\033[A" * 20)
+        read_screen(top, lambda lines: lines[0].startswith("switchmld"))
+        top.type("q")
+        top.read_until(r"\033\[\?1049l")
         assert top.finish() == 0
 
 

@@ -83,7 +83,7 @@ int sml_status_run(int argc, char **argv) {
   } else if (result == SML_STATUS_NO_JOB) {
     fprintf(stderr, "switchml: status: no job '%s' at %s\n", options.job, source.text);
   } else {
-    is_ok = sml_status_print(stdout, status, options.job != NULL);
+    is_ok = sml_status_print(stdout, status, options.job != NULL, 0);
   }
   json_decref(status);
   return is_ok ? result : fail("standard output could not be written");

@@ -34,7 +34,8 @@ void sml_status_add_rates(json_t *now, const json_t *before);
 /* Only the jobs of that name stay; false: there is none. */
 bool sml_status_keep_job(json_t *status, const char *name);
 enum sml_status_exit sml_status_judge(const json_t *status);
-/* For people. has_ranks: a table of each job's ranks too. False: out of memory or not written. */
-bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks);
+/* For people. has_ranks: a table of each job's ranks too. columns: sentences longer than that go on in further lines,
+ * tables do not; 0: nothing does. False: out of memory or not written. */
+bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks, uint32_t columns);
 
 #endif

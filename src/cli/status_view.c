@@ -3,9 +3,11 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "cli/screen.h"
 #include "cli/status.h"
 
 #define NUM_RATES 4u
+#define TEXT_BYTES 1024u /* all reasons to drop, each with its number */
 static const char *const rate_names[NUM_RATES] = {"bytes", "packets", "sums", "retransmissions"};
 
 /* --- JSON --- */
@@ -79,7 +81,7 @@ enum sml_status_exit sml_status_judge(const json_t *status) {
 
 __attribute__((format(printf, 3, 4))) static void put(struct libscols_line *line, size_t column,
                                                       const char *format, ...) {
-  char text[160];
+  char text[TEXT_BYTES];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
@@ -151,7 +153,7 @@ static bool end_table(struct libscols_table *table) {
 }
 
 static void put_job(struct libscols_line *line, const json_t *job) {
-  char drops[160];
+  char drops[TEXT_BYTES];
   const bool is_running = strcmp(text_of(job, "state"), "running") == 0;
   describe_drops(drops, sizeof drops, job);
   const char *key = text_of(job, "key");
@@ -279,7 +281,7 @@ static void print_send_error(FILE *stream, size_t number, const json_t *lane) {
 }
 
 static void print_heading(FILE *stream, const json_t *status) {
-  char up[32], drops[512];
+  char up[32], drops[TEXT_BYTES];
   size_t i;
   const json_t *lane, *lanes = json_object_get(status, "lanes");
   fprintf(stream, "switchmld %s, up %s, %zu job%s", text_of(status, "version"),
@@ -334,14 +336,25 @@ static void print_ended(FILE *stream, const json_t *status) {
   }
 }
 
-bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks) {
+static bool print_sentences(FILE *stream, uint32_t columns, void (*print)(FILE *, const json_t *), const json_t *of) {
+  char *text = NULL;
+  size_t num_bytes;
+  FILE *memory = open_memstream(&text, &num_bytes);
+  if (memory) print(memory, of);
+  const bool is_ok = memory && fclose(memory) == 0;
+  if (is_ok) sml_screen_wrap(stream, text, columns);
+  free(text);
+  return is_ok;
+}
+
+bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks, uint32_t columns) {
   size_t i;
   const json_t *job, *jobs = json_object_get(status, "jobs");
-  print_heading(stream, status);
-  bool is_ok = json_array_size(jobs) == 0 || print_jobs(stream, status);
-  print_tenants(stream, status);
-  json_array_foreach(jobs, i, job) print_trouble(stream, job);
+  bool is_ok = print_sentences(stream, columns, print_heading, status);
+  is_ok = (json_array_size(jobs) == 0 || print_jobs(stream, status)) && is_ok;
+  is_ok = print_sentences(stream, columns, print_tenants, status) && is_ok;
+  json_array_foreach(jobs, i, job) is_ok = print_sentences(stream, columns, print_trouble, job) && is_ok;
   json_array_foreach(jobs, i, job) is_ok = (!has_ranks || print_ranks(stream, job)) && is_ok;
-  print_ended(stream, status);
+  is_ok = print_sentences(stream, columns, print_ended, status) && is_ok;
   return is_ok && fflush(stream) == 0;
 }

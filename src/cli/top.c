@@ -8,7 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/screen.h"
 #include "cli/status.h"
+
+#define COLUMN_STEP 8u
 
 struct options {
   struct sml_status_options common;
@@ -22,6 +25,7 @@ static const struct argp_option option_table[] = {
 
 static struct termios saved_terminal;
 static volatile sig_atomic_t should_end, should_pause, has_resized;
+static uint32_t first_row, first_column; /* of the text that are on the screen: as the arrows say */
 
 static void end_on_signal(int number) {
   (void)number;
@@ -111,39 +115,64 @@ static void pause_screen(void) {
   (void)enter_screen();
 }
 
+static struct winsize window(void) {
+  struct winsize size = {0};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0) return size;
+  return (struct winsize){.ws_row = 24, .ws_col = 80};
+}
+
+/* Keys, and what they would show. Keeps the arrows within the text. */
+static void make_help(const char *text, uint32_t rows, uint32_t columns, char *help, size_t help_bytes) {
+  uint32_t num_lines = 0, width = 0;
+  for (const char *at = text; *at; num_lines++) {
+    const size_t num_bytes = strcspn(at, "\n");
+    width = sml_max_u32(width, sml_screen_width(at, num_bytes));
+    at += num_bytes + (at[num_bytes] != 0);
+  }
+  first_row = sml_min_u32(first_row, num_lines > rows ? num_lines - rows : 0);
+  first_column = sml_min_u32(first_column, width > columns ? width - columns : 0);
+  int used = snprintf(help, help_bytes, "q: end");
+  if (num_lines > rows)
+    used += snprintf(help + used, help_bytes - (size_t)used, "; arrows: %u more lines", num_lines - rows);
+  if (width > columns)
+    snprintf(help + used, help_bytes - (size_t)used, "%s %u more columns", num_lines > rows ? "," : "; arrows:",
+             width - columns);
+}
+
 /* As many lines and columns as fit; the rest of the screen is cleared. Each line is cleared before it is written:
  * behind one that fills it the cursor still stands on its last column. */
 static void draw(const char *text) {
-  static const char help[] = "q: end";
-  struct winsize size = {0};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0)
-    size = (struct winsize){.ws_row = 24, .ws_col = 80};
+  char help[128];
+  const struct winsize size = window();
+  make_help(text, size.ws_row - 1u, size.ws_col, help, sizeof help);
+  for (uint32_t row = 0; row < first_row; row++) text += strcspn(text, "\n") + 1;
   fputs("\033[H", stdout);
   for (uint32_t row = 0; row + 1u < size.ws_row; row++) {
     const size_t num_bytes = strcspn(text, "\n");
-    printf("\033[K%.*s\n", (int)sml_min_u64(num_bytes, size.ws_col), text);
+    fputs("\033[K", stdout);
+    sml_screen_cut(stdout, text, num_bytes, first_column, size.ws_col);
+    putchar('\n');
     text += num_bytes + (text[num_bytes] != 0);
   }
   printf("\033[K%.*s\033[J", (int)sml_min_u64(strlen(help), size.ws_col), help);
   fflush(stdout);
 }
 
-/* False: the user wants to go. Draws the text again when the window has changed. */
-static bool wait_for_user(double seconds, const char *text, bool is_screen) {
-  if (!is_screen) return usleep((useconds_t)(seconds * 1e6)) == 0 || !should_end;
-  const uint64_t until_ns = clock_ns() + (uint64_t)(seconds * 1e9);
-  for (;;) {
-    const uint64_t now_ns = clock_ns();
-    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
-    char key = 0;
-    if (should_end) return false;
-    if (should_pause) pause_screen();
-    else if (!has_resized && now_ns >= until_ns) return true;
-    if (has_resized && text) draw(text);
-    has_resized = 0;
-    const int n = poll(&p, 1, now_ns < until_ns ? (int)((until_ns - now_ns) / 1000000 + 1) : 0);
-    if (n > 0 && (read(STDIN_FILENO, &key, 1) <= 0 || key == 'q' || key == 'Q' || key == 3)) return false;
+/* False: the user wants to go. */
+static bool take_keys(void) {
+  char keys[32];
+  const ssize_t num_keys = read(STDIN_FILENO, keys, sizeof keys);
+  for (ssize_t i = 0; i < num_keys; i++) {
+    if (keys[i] == 'q' || keys[i] == 'Q' || keys[i] == 3) return false;
+    if (keys[i] != '\033' || i + 2 >= num_keys || keys[i + 1] != '[') continue;
+    const char arrow = keys[i += 2];
+    if (arrow == 'A') first_row -= first_row > 0;
+    else if (arrow == 'B') first_row++;
+    else if (arrow == 'C') first_column += COLUMN_STEP;
+    else if (arrow == 'D') first_column -= sml_min_u32(first_column, COLUMN_STEP);
+    has_resized = 1;
   }
+  return num_keys > 0;
 }
 
 /* --- what is shown --- */
@@ -171,19 +200,37 @@ static void sort_jobs(json_t *status) {
   free(order);
 }
 
-/* *text_out: what stands on the screen, the caller's. */
-static bool show(json_t *status, bool is_screen, char **text_out) {
+static bool show(const json_t *status, bool is_screen) {
   size_t num_bytes;
-  free(*text_out);
-  *text_out = NULL;
+  char *text = NULL;
   if (!is_screen)
-    return sml_status_print(stdout, status, false) && putchar('\n') != EOF && fflush(stdout) == 0;
-  FILE *memory = open_memstream(text_out, &num_bytes);
-  const bool is_ok =
-      memory && sml_status_print(memory, status, json_array_size(json_object_get(status, "jobs")) == 1);
-  if (memory) fclose(memory);
-  if (is_ok) draw(*text_out);
+    return sml_status_print(stdout, status, false, 0) && putchar('\n') != EOF && fflush(stdout) == 0;
+  FILE *memory = open_memstream(&text, &num_bytes);
+  bool is_ok = memory && sml_status_print(memory, status, json_array_size(json_object_get(status, "jobs")) == 1,
+                                          window().ws_col);
+  if (memory) is_ok = fclose(memory) == 0 && is_ok;
+  if (is_ok) draw(text);
+  free(text);
   return is_ok;
+}
+
+/* False: the user wants to go. Draws again what is shown when the window has changed. */
+static bool wait_for_user(double seconds, const json_t *shown, bool is_screen) {
+  if (!is_screen) return usleep((useconds_t)(seconds * 1e6)) == 0 || !should_end;
+  const uint64_t until_ns = clock_ns() + (uint64_t)(seconds * 1e9);
+  for (;;) {
+    const uint64_t now_ns = clock_ns();
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (should_end) return false;
+    if (should_pause) pause_screen();
+    else if (!has_resized && now_ns >= until_ns) return true;
+    if (has_resized) {
+      has_resized = 0; /* before: it may again, meanwhile */
+      if (shown) (void)show(shown, true);
+    }
+    const int n = poll(&p, 1, now_ns < until_ns ? (int)((until_ns - now_ns) / 1000000 + 1) : 0);
+    if (n > 0 && !take_keys()) return false;
+  }
 }
 
 /* Until the user goes, or the aggregator does not answer any more. */
@@ -192,9 +239,8 @@ static int watch(const struct sml_status_source *source, const struct options *o
   json_t *before = sml_status_fetch(source, error, error_bytes);
   int result = before ? SML_STATUS_HEALTHY : SML_STATUS_NO_ANSWER;
   double wait_s = 0.3; /* the first table comes soon */
-  char *text = NULL;
   for (unsigned long n = 0; before && (options->count == 0 || n < options->count); n++) {
-    if (!wait_for_user(wait_s, text, is_screen)) break;
+    if (!wait_for_user(wait_s, n > 0 ? before : NULL, is_screen)) break;
     wait_s = options->common.interval_s;
     json_t *status = sml_status_fetch(source, error, error_bytes);
     if (!status) result = SML_STATUS_NO_ANSWER;
@@ -203,10 +249,9 @@ static int watch(const struct sml_status_source *source, const struct options *o
     sort_jobs(status);
     json_decref(before);
     before = status;
-    if (!show(status, is_screen, &text)) break;
+    if (!show(status, is_screen)) break;
   }
   json_decref(before);
-  free(text);
   return result;
 }
 
@@ -218,7 +263,8 @@ int sml_top_run(int argc, char **argv) {
                                      .doc =
                                          "An aggregator's jobs, the busiest first, again each second."
                                          "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. q ends "
-                                         "it. On something that is no terminal each "
+                                         "it, arrows show what is beyond the screen. On "
+                                         "something that is no terminal each "
                                          "table follows the one before."};
   struct options options = {.common = {.interval_s = 1, .max_interval_s = 3600}};
   struct sml_status_source source;
