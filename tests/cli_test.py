@@ -123,6 +123,27 @@ def test_everything_wrong_with_a_configuration_is_told_at_once():
         assert len(said) == 6, said
 
 
+def test_lines_that_are_none_do_not_hide_others():
+    """What a line is, and what it means, by line; what is in a section without a name says nothing more."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "conf")
+
+        def check(text):
+            with open(path, "wb") as file:
+                file.write(text)
+            return run(SWITCHMLD, "--config", path, "--check-config", status=2)[1].splitlines()
+
+        said = check(b"\xef\xbb\xbfslots\nlans = 2\nno = \0\n  # slots\n\n" + 300 * b"a" + b"\n[tenant x ; no end]\njobs = 0\n"
+                     b"[tenant a]\njobs = 0\n\tjobs")
+        assert [line[len(f"switchmld: {path}:"):].split(":")[0] for line in said] == ["1", "2", "3", "3", "6", "7", "10", "11"], said
+        said = check(b"slots\n" * 20)
+        assert len(said) == 20 and "more" not in said[-1], said
+        said = check(b"slots\n" * 2000)
+        assert len(said) == 21 and said[-1].endswith("and more") and f"{path}:20: " in said[-2], said
+        said = check(b"listen = nowhere\nallow = x\nhttp = y\ndataplane = bmv2\n") # what they mean together
+        assert len(said) == 4, said
+
+
 def test_each_line_of_a_log_in_json_is_an_object():
     with tempfile.TemporaryDirectory() as folder:
         with e2e.Daemon("--log-format", "json", "--http", "127.0.0.1:0") as daemon:

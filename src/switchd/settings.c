@@ -22,18 +22,29 @@ struct reading {
   int status;
   char *error;
   size_t error_bytes, used_bytes; /* of it */
+  uint32_t num_told;
 };
 
-/* What is wrong is told all at once, a line each, as far as there is room. */
+#define MAX_TOLD 20u
+
+/* What is wrong is told all at once, a line each; if there is too much of it, that is said. */
 
 __attribute__((format(printf, 3, 4))) static bool fail(struct reading *r, int status, const char *format, ...) {
+  static const char more[] = "\nand more";
+  const size_t room = r->error_bytes - sizeof more, start = r->used_bytes;
   va_list args;
-  if (r->used_bytes > 0 && r->used_bytes + 1 < r->error_bytes) r->error[r->used_bytes++] = '\n';
-  va_start(args, format);
-  const int num_bytes = vsnprintf(r->error + r->used_bytes, r->error_bytes - r->used_bytes, format, args);
-  va_end(args);
-  r->used_bytes = sml_min_u64(r->used_bytes + (size_t)num_bytes, r->error_bytes - 1);
   r->status = status;
+  if (r->num_told > MAX_TOLD) return false;
+  r->num_told++;
+  if (start > 0 && start < room) r->error[r->used_bytes++] = '\n';
+  va_start(args, format);
+  const int num_bytes = vsnprintf(r->error + r->used_bytes, room - r->used_bytes, format, args);
+  va_end(args);
+  r->used_bytes += (size_t)num_bytes;
+  if (start == 0) r->used_bytes = sml_min_u64(r->used_bytes, room - 1);
+  if (r->num_told <= MAX_TOLD && r->used_bytes < room) return false;
+  r->num_told = MAX_TOLD + 1;
+  memcpy(r->error + start, more, sizeof more);
   return false;
 }
 
@@ -146,21 +157,33 @@ static bool take_line(struct reading *r, struct sml_option_texts *texts, const s
   return sml_option_note(i, line->value, texts) || fail(r, STATUS_USAGE, "out of memory for %s", path);
 }
 
+/* By line: of each what it means, or that it is none. */
+static bool take_lines(struct reading *r, struct sml_option_texts *texts) {
+  const struct sml_config *c = r->s->config;
+  bool are_taken = true;
+  uint32_t p = 0;
+  for (size_t i = 0; i < c->num_lines || p < c->num_problems;) {
+    const struct sml_config_problem *problem = &c->problems[p];
+    if (p == c->num_problems || (i < c->num_lines && c->lines[i].number <= problem->number)) {
+      if (!take_line(r, texts, &c->lines[i++])) are_taken = false;
+    } else {
+      are_taken = fail(r, STATUS_USAGE, "%s:%u: %s", r->s->config_path, problem->number, problem->text);
+      p++;
+    }
+  }
+  return are_taken;
+}
+
 /* What the command line says stays. */
 static bool take_file(struct reading *r) {
+  char error[512];
   struct sml_settings *s = r->s;
   struct sml_option_texts texts = {0};
-  s->config = sml_config_read(s->config_path, r->error, r->error_bytes);
-  if (!s->config) {
-    r->used_bytes = strlen(r->error);
-    r->status = STATUS_USAGE;
-    return false;
-  }
+  s->config = sml_config_read(s->config_path, error, sizeof error);
+  if (!s->config) return fail(r, STATUS_USAGE, "%s", error);
   s->tenants = calloc(s->config->num_lines + 1, sizeof *s->tenants);
   if (!s->tenants) return fail(r, STATUS_USAGE, "out of memory for %s", s->config_path);
-  bool is_taken = true;
-  for (size_t i = 0; i < s->config->num_lines; i++)
-    if (!take_line(r, &texts, &s->config->lines[i])) is_taken = false;
+  const bool is_taken = take_lines(r, &texts);
   if (!s->texts.list) s->texts.list = texts.list;
   else free(texts.list);
   for (uint32_t i = 0; i < sml_options_count(); i++) {
@@ -252,25 +275,29 @@ static bool take_networks(struct reading *r) {
 static bool finish(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
-  if (!sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason))
-    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
-  if (!take_multicast(r) || !take_switch(r) || !take_networks(r)) return false;
+  bool is_fine = sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason);
+  if (!is_fine)
+    fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
+  is_fine = (!is_fine || take_multicast(r)) && is_fine;
+  is_fine = take_switch(r) && is_fine;
+  is_fine = take_networks(r) && is_fine;
   if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
-    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
+    is_fine = fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
   if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
-    return fail(r, STATUS_USAGE, "%s: names of hosts with commas between them, without ports, as in agg,agg.example",
+    is_fine = fail(r, STATUS_USAGE, "%s: names of hosts with commas between them, without ports, as in agg,agg.example",
                 place_of(s, "http-host", place, sizeof place));
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535)
-    return fail(r, STATUS_USAGE, "%s: %u lanes from port %u on don't end at 65535",
+    is_fine = fail(r, STATUS_USAGE, "%s: %u lanes from port %u on don't end at 65535",
                 place_of(s, "data-port", place, sizeof place), s->aggd.num_lanes, s->aggd.first_data_port);
   if (!sml_faults_parse(getenv("SWITCHML_FAULTS"), &s->aggd.faults, reason, sizeof reason))
-    return fail(r, STATUS_USAGE, "SWITCHML_FAULTS: %s", reason);
-  if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place))) return false;
+    is_fine = fail(r, STATUS_USAGE, "SWITCHML_FAULTS: %s", reason);
+  if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place)))
+    is_fine = false;
   s->aggd.keys = s->keys;
   s->aggd.num_keys = r->num_keys;
   s->aggd.tenants = s->tenants;
   s->aggd.num_tenants = r->num_tenants;
-  return true;
+  return is_fine;
 }
 
 static bool read_all(struct reading *r, int argc, char **argv) {
