@@ -15,7 +15,7 @@
 #define SML_AGGD_MAX_LANES 16u
 #define SML_AGGD_MAX_JOBS 1024u
 #define SML_AGGD_MAX_SLOTS 65536u
-#define SML_AGGD_TRACE_SHARE 4u /* a job's recorder has so many fewer events than its lane's */
+#define SML_AGGD_TRACE_SHARE 4u /* a job's recorder has so many fewer events than its lane's, or the control thread's */
 
 struct sml_snapshot;
 struct sml_dataplane;

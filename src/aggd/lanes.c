@@ -637,8 +637,11 @@ void sml_lanes_drops(const struct sml_lanes *lanes, uint64_t *num_drops) {
 
 bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dump *dump) {
   bool is_added = true;
-  for (uint32_t l = 0; l < lanes->num_lanes && is_added; l++)
-    is_added = sml_trace_add_source(dump, lanes->lanes[l].recorder, l, "lane %u", l) &&
-               sml_recorder_set_add(&lanes->lanes[l].job_recorders, l, dump);
+  for (uint32_t l = 0; l < lanes->num_lanes && is_added; l++) {
+    char name[16];
+    snprintf(name, sizeof name, "lane %u", l);
+    is_added = sml_trace_add_source(dump, lanes->lanes[l].recorder, l, "%s", name) &&
+               sml_recorder_set_add(&lanes->lanes[l].job_recorders, l, name, dump);
+  }
   return is_added;
 }

@@ -4,21 +4,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "aggd/aggd.h"
+
 #define BEFORE_PER_JOB 4u /* names that are kept of jobs that were, by the number of those there may be */
 
 bool sml_aggd_trace_open(struct sml_aggd_trace *t, const struct sml_recorder_options *options, uint32_t max_jobs) {
   pthread_mutex_init(&t->lock, NULL);
   t->max_jobs = max_jobs;
+  const struct sml_recorder_options of_job = {options->level, options->num_events / SML_AGGD_TRACE_SHARE};
+  const bool has_set = sml_recorder_set_open(&t->job_recorders, &of_job, max_jobs, max_jobs);
   t->recorder = sml_recorder_create(options);
   t->max_before = BEFORE_PER_JOB * max_jobs;
   t->jobs = calloc(max_jobs, sizeof *t->jobs);
   t->before = calloc(t->max_before, sizeof *t->before);
   t->has_ended = calloc(max_jobs, sizeof *t->has_ended);
-  return t->recorder != NULL && t->jobs != NULL && t->before != NULL && t->has_ended != NULL;
+  return has_set && t->recorder != NULL && t->jobs != NULL && t->before != NULL && t->has_ended != NULL;
 }
 
 void sml_aggd_trace_close(struct sml_aggd_trace *t) {
   sml_recorder_destroy(t->recorder);
+  sml_recorder_set_close(&t->job_recorders);
   free(t->jobs);
   free(t->before);
   free(t->has_ended);
@@ -49,12 +54,15 @@ void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note
       [SML_NOTE_NO_MULTICAST] = SML_TRACE_MULTICAST_REFUSED};
   _Static_assert(SML_ARRAY_LEN(events) == SML_NUM_NOTES, "each note has its event");
   const bool has_job = note->job_name != NULL && note->job_name[0] != 0;
-  sml_recorder_put(t->recorder, (struct sml_record){.time_ns = now_ns,
-                                                    .event = (uint16_t)events[note->note],
-                                                    .job = has_job ? note->job : UINT16_MAX,
-                                                    .rank = (uint16_t)note->rank,
-                                                    .chunk = note->world_size,
-                                                    .value = note->epoch});
+  if (has_job && note->note == SML_NOTE_JOB_STARTED) sml_recorder_set_use(&t->job_recorders, note->job);
+  const uint16_t job = has_job ? note->job : UINT16_MAX;
+  sml_recorder_put(sml_recorder_set_pick(&t->job_recorders, job, t->recorder),
+                   (struct sml_record){.time_ns = now_ns,
+                                       .event = (uint16_t)events[note->note],
+                                       .job = job,
+                                       .rank = (uint16_t)note->rank,
+                                       .chunk = note->world_size,
+                                       .value = note->epoch});
   if (!has_job || note->job >= t->max_jobs) return;
   if (note->note == SML_NOTE_JOB_ENDED || note->note == SML_NOTE_JOB_ABORTED || note->note == SML_NOTE_JOB_REFUSED)
     t->has_ended[note->job] = true;
@@ -65,7 +73,8 @@ void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note
 }
 
 bool sml_aggd_trace_add(struct sml_aggd_trace *t, struct sml_trace_dump *dump) {
-  bool is_added = sml_trace_add_source(dump, t->recorder, SML_TRACE_NONE, "control");
+  bool is_added = sml_trace_add_source(dump, t->recorder, SML_TRACE_NONE, "control") &&
+                  sml_recorder_set_add(&t->job_recorders, SML_TRACE_NONE, "control", dump);
   pthread_mutex_lock(&t->lock);
   for (uint64_t k = t->num_before - sml_min_u64(t->num_before, t->max_before); k < t->num_before && is_added; k++)
     is_added = sml_trace_add_job(dump, &t->before[k % t->max_before]);

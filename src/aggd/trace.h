@@ -6,10 +6,11 @@
 #include <pthread.h>
 
 #include "ctl/registry.h"
-#include "trace/dump.h"
+#include "trace/recorder_set.h"
 
 struct sml_aggd_trace {
-  struct sml_recorder *recorder; /* the control thread's; NULL before _open */
+  struct sml_recorder *recorder; /* the control thread's, for what is of no started job; NULL before _open */
+  struct sml_recorder_set job_recorders;
   pthread_mutex_t lock;          /* jobs */
   uint32_t max_jobs;
   struct sml_trace_job *jobs; /* by number: the last one of it, name "" if none */

@@ -85,7 +85,7 @@ void sml_trace_print_line(FILE *out, const struct sml_trace_item *item) {
   put_who(item, who, sizeof who);
   put_text(where, sizeof where, item->origin->name);
   sml_trace_job_text(item, job);
-  fprintf(out, "%s %-11s %-8s ", when, who, where);
+  fprintf(out, "%s %-11s %-13s ", when, who, where);
   if (item->event == NULL) {
     fprintf(out, "event %u of a later release\n", item->record.event);
     return;

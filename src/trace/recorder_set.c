@@ -28,10 +28,11 @@ void sml_recorder_set_use(struct sml_recorder_set *set, uint16_t number) {
   atomic_store_explicit(&set->all[number], made, memory_order_release);
 }
 
-bool sml_recorder_set_add(const struct sml_recorder_set *set, uint32_t lane, struct sml_trace_dump *dump) {
+bool sml_recorder_set_add(const struct sml_recorder_set *set, uint32_t lane, const char *whose,
+                          struct sml_trace_dump *dump) {
   for (uint32_t i = 0; i < set->num_numbers; i++) {
     const struct sml_recorder *recorder = sml_recorder_set_find(set, (uint16_t)i);
-    if (recorder != NULL && !sml_trace_add_source(dump, recorder, lane, "lane %u job %u", lane, i)) return false;
+    if (recorder != NULL && !sml_trace_add_source(dump, recorder, lane, "%s job %u", whose, i)) return false;
   }
   return true;
 }
