@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Links that go down and come back, between hosts in network namespaces, with the default lease: the job goes on with
-right sums, and who was silent for 2 s is named. Needs root."""
+right sums, and who was silent for 2 s is named. And a path that a third host calls narrow. Needs root."""
 import contextlib
 import os
 import re
@@ -19,6 +19,23 @@ import netbed  # pylint: disable=wrong-import-position
 
 NUM_HOSTS, PORT = 3, 48879
 NUM_OPERATIONS, PAUSE_US = 500, 5000  # 2.5 s without the flap: not over before the link is down
+
+
+# "Fragmentation needed", as if `destination` or the way to it had said so of an echo that `victim` sent it.
+FORGE = """
+import socket, struct, sys
+victim, destination = sys.argv[1:]
+def checksum(data):
+    total = sum(struct.unpack(">%dH" % (len(data) // 2), data))
+    return 0xffff - (total % 0xffff or 0xffff)
+inner = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 28, 1, 0x4000, 64, 1, 0, socket.inet_aton(victim), socket.inet_aton(destination))
+inner = inner[:10] + struct.pack(">H", checksum(inner)) + inner[12:] + bytes(8)
+message = struct.pack(">BBHHH", 3, 4, 0, 0, 600) + inner
+message = message[:2] + struct.pack(">H", checksum(message)) + message[4:]
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+for _ in range(20):
+    raw.sendto(message, (victim, 0))
+"""
 
 
 class Member(real.Member):
@@ -111,6 +128,27 @@ def test_a_short_lease_is_kept():
             at, status, ranks, detail = members[rank].error()
             assert status == real.RANK_LOST and ranks == [1], (status, ranks, detail)
             assert at - start < 4 * e2e.PATIENCE, at - start
+
+
+def forge_narrow_path(bed, namespace, victim, destination):
+    """Rank 2's host says to another that its path is narrow; that one believes it."""
+    subprocess.run(bed.command(bed.worker(2), [sys.executable, "-c", FORGE, victim, destination]), check=True)
+    route = subprocess.run(["ip", "-n", namespace, "route", "get", destination], check=True, text=True, capture_output=True)
+    if " mtu " not in route.stdout:
+        raise tap.Skip(f"this kernel does not believe it: {route.stdout.strip()}")
+
+
+def test_a_forged_word_of_a_narrow_path_stalls_nothing():
+    """Neither at a rank nor at the aggregator: sizes are those that the join has tried."""
+    with running_job() as (bed, said, members):
+        address = bed.worker_address(1)
+        forge_narrow_path(bed, bed.worker(1), address, bed.aggregator_address)
+        forge_narrow_path(bed, bed.aggregator, bed.aggregator_address, address)
+        assert not any(member.has_said("done") for member in members), "the words came too late"
+        for member in members:
+            member.expect_done()
+            assert "too long" not in member.text(), member.text()
+        assert "rank_late" not in said(), said()
 
 
 if __name__ == "__main__":

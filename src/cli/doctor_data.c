@@ -34,10 +34,10 @@ static uint32_t udp_overhead_bytes(const struct sml_doctor_target *t) {
   return t->source.addr.num_bytes == sizeof(struct sockaddr_in6) ? 48 : 28;
 }
 
-/* Not fragmented on its way, and errors of the way come back to us. */
+/* Not fragmented on its way, as a rank's (netio/udp.c), and errors of the way come back to us. */
 static int open_socket(const struct sml_addr *to) {
   const struct sockaddr *addr = (const struct sockaddr *)(const void *)to->bytes;
-  const int v4 = IP_PMTUDISC_DO, v6 = IPV6_PMTUDISC_DO, buffer_bytes = 1 << 20;
+  const int v4 = IP_PMTUDISC_PROBE, v6 = IPV6_PMTUDISC_PROBE, buffer_bytes = 1 << 20;
   const int fd = socket(addr->sa_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);

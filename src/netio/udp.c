@@ -115,8 +115,10 @@ static bool probe_offload(int fd) {
   return setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
 }
 
+/* Longer than the device takes is refused, as ever. What the system believes of the path is not asked: anybody can
+ * forge the ICMP message that makes it believe in a narrow one, and the join has tried the size. */
 static int set_dont_fragment(int fd, uint16_t family) {
-  const int v4 = IP_PMTUDISC_DO, v6 = IPV6_PMTUDISC_DO;
+  const int v4 = IP_PMTUDISC_PROBE, v6 = IPV6_PMTUDISC_PROBE;
   const int rc = setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &v4, sizeof v4);
   /* On an IPv6 socket the IPv4 option is for mapped peers and may be missing. */
   if (family == AF_INET) return rc;

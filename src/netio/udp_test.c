@@ -234,7 +234,7 @@ static void test_ipv6(void **state) {
   socklen_t num_bytes = sizeof value;
   assert_int_equal(getsockopt(sml_udp_of(a)->socket_fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, &num_bytes),
                    0);
-  assert_int_equal(value, IPV6_PMTUDISC_DO);
+  assert_int_equal(value, IPV6_PMTUDISC_PROBE);
   test_send(a, 0, 1452, 45, 700, &to, 1);
   expect_frames(b, 0, 45, 1452, 700, &from, MAX_FRAMES);
   test_send(a, 9, 65000, 1, 65000, &to, 1);
@@ -268,7 +268,7 @@ static void test_open_failures(void **state) {
   int value = -1;
   socklen_t num_bytes = sizeof value;
   assert_int_equal(getsockopt(sml_udp_of(io)->socket_fd, IPPROTO_IP, IP_MTU_DISCOVER, &value, &num_bytes), 0);
-  assert_int_equal(value, IP_PMTUDISC_DO);
+  assert_int_equal(value, IP_PMTUDISC_PROBE);
   io->ops->close(io);
 }
 
