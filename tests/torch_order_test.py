@@ -118,7 +118,7 @@ def case_powersgd():
     for state, hook in ((powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2),
                          powerSGD_hook.powerSGD_hook), (None, default_hooks.fp16_compress_hook)):
         model = small_model(torch, rank)
-        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+        ddp = torch.nn.parallel.DistributedDataParallel(model)  # of one bucket: see case_callbacks
         ddp.register_comm_hook(state, hook)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
         losses = [step(torch, ddp, optimizer, torch.randn(64, 20, generator=data)) for _ in range(12)]
@@ -143,10 +143,23 @@ def case_callbacks():
             return summed(tensor).then(again(depth - 1)).wait()
         return callback
 
+    # One after the other: when a callback runs, among the calls that the script makes meanwhile, differs from rank to rank.
     for number in range(3):
-        futures = [summed(torch.full((100,), 1.0)).then(again(depth)) for depth in range(4)]
-        for depth, future in enumerate(futures):
+        for depth in range(4):
+            future = summed(torch.full((100,), 1.0)).then(again(depth))
             assert future.wait()[0].item() == float(size) ** (depth + 2), (number, depth)
+    # Callbacks run in the order of their calls.
+    seen = []
+    futures = [summed(torch.full((10,), float(number))).then(lambda _, number=number: seen.append(number))
+               for number in range(300)]
+    for future in futures:
+        future.wait()
+    assert seen == list(range(300)), seen
+    # A callback that waits for the future of a call that was made before it ran
+    later = []
+    first = summed(torch.ones(100_000)).then(lambda done: later[0].wait()[0])
+    later.append(summed(torch.full((10,), 3.0)))
+    assert first.wait()[0].item() == 3.0 * size
     report(rank=rank)
     dist.destroy_process_group()
 

@@ -31,6 +31,7 @@ _NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 _BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
 _TICK_S = 0.05        # so long a call is left to whoever may still wait for it
+_PATIENCE_S = 2       # with a callback, before later promises end without it
 
 
 def is_eligible(tensors, is_sum, is_average, has_float64):
@@ -42,7 +43,7 @@ def is_eligible(tensors, is_sum, is_average, has_float64):
                     and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
 
 
-_of_group = threading.local()  # is_me: the Offload that this thread is of
+_thread = threading.local()  # attends: the Offload that it is of; runs: the one of whose callbacks it runs one now
 
 
 class _Part:
@@ -73,7 +74,7 @@ class _Part:
 class _Call:
     """One all-reduce call: one tensor, or a coalesced list of them."""
     __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
-                 "error", "is_ended", "promise")
+                 "error", "is_ended", "promise", "is_of_callback")
 
     def __init__(self, offload, tensors, is_average, result):
         self.offload, self.is_average, self.result = offload, is_average, result
@@ -83,6 +84,7 @@ class _Call:
         self.num_waited = 0     # of them, that have ended
         self.uses_gloo, self.is_ended = False, False
         self.error, self.promise = None, None
+        self.is_of_callback = getattr(_thread, "runs", None) is offload
 
     def devices(self):
         return {part.tensor.device for part in self.parts if part.tensor.device.type != "cpu"}
@@ -99,7 +101,7 @@ class _Call:
 
 class _Step:
     """A collective that Gloo does, behind calls that have not ended."""
-    num_called = 0
+    num_called, is_of_callback = 0, True
 
     def __init__(self, begin, finisher, promise):
         self.begin, self.finisher, self.promise = begin, finisher, promise
@@ -127,6 +129,7 @@ class Offload(Thread):
 
     def __init__(self, store, rank, size, timeout, is_required):
         super().__init__()
+        self.ended, self.callback_since = collections.deque(), None  # calls whose promises are due; since when one ends
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.is_required = is_required
         self.exchange = Exchange(_c10d.PrefixStore("job", store), rank, size, timeout.total_seconds())
@@ -347,7 +350,7 @@ class Offload(Thread):
             self.wait_for(self.calls[-1])
 
     def _run(self):
-        _of_group.is_me = self
+        _thread.attends = self
         self._join()
         with self.changed:
             self.has_joined = True
@@ -358,28 +361,30 @@ class Offload(Thread):
         self._leave()
 
     def _stand_in(self):
-        """A callback runs on the thread that completed its call, and may wait for a later one: so another thread attends
-        meanwhile, which stays. With self.changed held."""
-        if self.has_joined and self.num_attending == 0 and self.calls:
+        """A callback runs on the thread that completed its call, and may wait for a later one: another thread attends
+        meanwhile, and stays. With self.changed held."""
+        if self.has_joined and self.num_attending == 0 and (self.calls or self.ended):
             self.num_attending += 1
             self.stand_ins.append(threading.Thread(target=self._attend_too, name="switchml", daemon=True))
             self.stand_ins[-1].start()
 
     def _attend_too(self):
-        _of_group.is_me = self
+        _thread.attends = self
         while self._attend():
             pass
 
     def _attend(self):
         """Completes the oldest call if that is this thread's to do. False: it is time to end."""
+        if self.ended:
+            self._end_promises()
         with self.changed:
             oldest = self.calls[0] if self.calls else None
-            if oldest is None and self.is_closing:
+            if oldest is None and self.is_closing and not self.ended:
                 return False
             if oldest is None or self.is_completing or not (
                     self.num_promises or self.is_closing or self.unsubmitted or oldest is self.seen):
                 # Only after a tick without any call does it sleep until it is woken: waking it costs more than a call.
-                self.is_asleep = oldest is None and self.num_seen == self.num_calls
+                self.is_asleep = oldest is None and self.num_seen == self.num_calls and not self.ended
                 self.seen, self.num_seen = oldest, self.num_calls
                 self.changed.wait(None if self.is_asleep else _TICK_S)
                 self.is_asleep = False
@@ -404,18 +409,37 @@ class Offload(Thread):
                     self._forget(call)
                 if self.num_waiters or self.num_promises or self.is_closing:
                     self.changed.notify_all()
-        if has_ended and call.promise is not None:
-            self._end_promise(call)
+            if has_ended and call.promise is not None and not call.is_of_callback:
+                self.ended.append(call)
+        if has_ended and call.promise is not None and call.is_of_callback:
+            self._end_promise(call)  # the callback may wait for it
+        self._end_promises()
+
+    def _end_promises(self):
+        """What was added to the futures of calls runs one at a time, in the order of the calls, and may take its time. But
+        not for ever: it may wait for a future whose turn comes after it."""
+        while True:
+            with self.changed:
+                if not self.ended or (self.callback_since is not None
+                                      and time.monotonic() < self.callback_since + _PATIENCE_S):
+                    return
+                call, self.callback_since = self.ended.popleft(), time.monotonic()
+            try:
+                self._end_promise(call)
+            finally:
+                with self.changed:
+                    self.callback_since = None
 
     def _end_promise(self, call):
-        """What was added to the future runs now, and may take its time."""
-        is_attendant = getattr(_of_group, "is_me", None) is self
+        is_attendant = getattr(_thread, "attends", None) is self
         with self.changed:
             self.num_attending -= is_attendant
             self._stand_in()
+        outer, _thread.runs = getattr(_thread, "runs", None), self
         try:
             call.end_promise()
         finally:
+            _thread.runs = outer
             with self.changed:
                 self.num_attending += is_attendant
 

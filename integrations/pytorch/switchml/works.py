@@ -46,7 +46,8 @@ def _wait_and_raise(work, timeout=None):
     if promise.wait_for is not None:
         timeout_s = timeout.total_seconds() if timeout is not None else 0
         promise.wait_for(timeout_s if timeout_s > 0 else None)
-    result = _torch_wait(work)
+    # It may have ended while its callbacks stand behind the one that waits here.
+    result = True if promise.has_ended else _torch_wait(work)
     promise.outcome()
     return result
 
