@@ -166,9 +166,9 @@ def main():
     report(totals, digest, options.seeds, seconds)
     failures = []
     for finding in findings[:5]:
-        cuts = shrink(binary, finding, options.max_ops)
+        least = shrink(binary, finding, options.max_ops)
         failures.append(f"seed {finding.seed}: {finding.text}\n"
-                        f"#   {binary} --seed {finding.seed} {cuts} --verbose")
+                        f"#   {binary} --seed {finding.seed} {least} --verbose")
     failures += [f"seed {finding.seed}: {finding.text}" for finding in findings[5:]]
     if options.seeds >= SEEDS_FOR_ALL_KINDS:
         failures += [f"no {kind} ever came: the draw or the network is broken" for kind in find_missing_kinds(totals)]

@@ -284,7 +284,7 @@ def test_what_cannot_be_done_is_said():
     for arguments, expected, text in [([f"127.0.0.1:{port}"], 3, "switchmld running"),
                                       (["--tries", "0"], 2, "--tries"), (["--chunk", "258"], 2, "--chunk"),
                                       (["--timeout", "x"], 2, "--timeout"), (["a:1", "b:1"], 2, "one HOST:PORT"),
-                                      ([], 3, "SWITCHML_AGGREGATOR"),
+                                      ([], 2, "SWITCHML_AGGREGATOR"),
                                       (["--vectors", "/nonexistent", "127.0.0.1:1"], 3, "/nonexistent")]:
         status, out, err = conform(*arguments)
         assert status == expected and text in err, f"{arguments}: {status}\n{out}{err}"
