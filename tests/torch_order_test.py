@@ -156,9 +156,8 @@ def case_callbacks():
         future.wait()
     assert seen == list(range(300)), seen
     # A callback that waits for the future of a call that was made before it ran
-    later = []
-    first = summed(torch.ones(100_000)).then(lambda done: later[0].wait()[0])
-    later.append(summed(torch.full((10,), 3.0)))
+    first, second = summed(torch.ones(100_000)), summed(torch.full((10,), 3.0))
+    first = first.then(lambda _: second.wait()[0])
     assert first.wait()[0].item() == 3.0 * size
     report(rank=rank)
     dist.destroy_process_group()
