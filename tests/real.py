@@ -17,14 +17,20 @@ RANK_LOST, AGGREGATOR_LOST = -11, -12
 
 
 class Member:
-    """One rank, a process. stderr: where the library's log goes instead of to what text() reads."""
+    """One rank, a process. stderr: where the library's log goes instead of to what text() reads. With MEMBER_WAIT it sums
+    nothing before go()."""
 
     def __init__(self, address, rank, world_size, stderr=None, **env):
         self.rank = rank
         self.output = tempfile.TemporaryFile("w+", prefix="switchml-member-")
         variables = {"RANK": rank, "WORLD_SIZE": world_size, "SWITCHML_AGGREGATOR": address, **env}
-        self.process = subprocess.Popen([MEMBER], env=e2e.environment(**variables), stdin=subprocess.DEVNULL,
-                                        stdout=self.output, stderr=stderr or self.output)
+        self.process = subprocess.Popen([MEMBER], env=e2e.environment(**variables), stdout=self.output,
+                                        stdin=subprocess.PIPE if "MEMBER_WAIT" in env else subprocess.DEVNULL,
+                                        stderr=stderr or self.output)
+
+    def go(self):
+        self.process.stdin.write(b"\n")
+        self.process.stdin.close()
 
     def text(self):
         # not seek and read: the file position is the process's as well
@@ -70,6 +76,8 @@ class Member:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin:
+            self.process.stdin.close()
         self.output.close()
 
 

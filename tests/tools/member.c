@@ -3,6 +3,8 @@
  * result, and says what happened with the time of CLOCK_MONOTONIC in front, so that other processes can compare:
  *   NS joined TOOK_NS        NS working           NS done OPERATIONS
  *   NS error STATUS RANKS OPERATION "DETAIL"      (RANKS: 1,2 or - ; the status by its number)
+ *   NS wrong operation OPERATION element INDEX: SUM
+ * MEMBER_ONES: every sum is of int32, rank + 1 in all places. MEMBER_WAIT: it begins when standard input has a line.
  * RANK, WORLD_SIZE (or a launcher's) and the variables of the library are taken from the environment. Exit status:
  * 0 done, 3 an error of the library, 1 a wrong result. */
 #include <inttypes.h>
@@ -21,6 +23,7 @@ enum { EXIT_WRONG = 1, EXIT_ERROR = 3 };
 
 struct member {
   bool is_launched; /* no RANK: a launcher says who this is, and the library finds it */
+  bool has_ones;
   uint32_t rank, world_size;
   uint64_t num_operations, pause_ns; /* 0: without end */
   size_t num_elems;
@@ -51,18 +54,19 @@ static int say_error(const sml_error *error, sml_status status) {
 }
 
 /* Whole numbers that float32 holds and block fixed point keeps, in either type. */
-static int32_t input_of(uint32_t rank, uint64_t operation, size_t i) {
+static int32_t input_of(const struct member *m, uint32_t rank, uint64_t operation, size_t i) {
+  if (m->has_ones) return (int32_t)rank + 1;
   return (int32_t)((rank * 131u + operation * 31u + i * 7u) % 4099u) - 2049;
 }
 
-static sml_type type_of(uint64_t operation) {
-  return operation % 2 == 0 ? SML_FLOAT32 : SML_INT32;
+static sml_type type_of(const struct member *m, uint64_t operation) {
+  return operation % 2 == 0 && !m->has_ones ? SML_FLOAT32 : SML_INT32;
 }
 
 static void fill(const struct member *m, uint64_t operation, void *buffer) {
   for (size_t i = 0; i < m->num_elems; i++) {
-    const int32_t value = input_of(m->rank, operation, i);
-    if (type_of(operation) == SML_INT32) ((int32_t *)buffer)[i] = value;
+    const int32_t value = input_of(m, m->rank, operation, i);
+    if (type_of(m, operation) == SML_INT32) ((int32_t *)buffer)[i] = value;
     else ((float *)buffer)[i] = (float)value;
   }
 }
@@ -70,11 +74,11 @@ static void fill(const struct member *m, uint64_t operation, void *buffer) {
 static bool is_right(const struct member *m, uint64_t operation, const void *buffer) {
   for (size_t i = 0; i < m->num_elems; i++) {
     int32_t sum = 0;
-    for (uint32_t rank = 0; rank < m->world_size; rank++) sum += input_of(rank, operation, i);
-    const bool is_equal = type_of(operation) == SML_INT32 ? ((const int32_t *)buffer)[i] == sum
-                                                          : ((const float *)buffer)[i] == (float)sum;
-    if (is_equal) continue;
-    printf("%" PRIu64 " wrong operation %" PRIu64 " element %zu\n", now_ns(), operation, i);
+    for (uint32_t rank = 0; rank < m->world_size; rank++) sum += input_of(m, rank, operation, i);
+    const bool is_int = type_of(m, operation) == SML_INT32;
+    const double is = is_int ? (double)((const int32_t *)buffer)[i] : (double)((const float *)buffer)[i];
+    if (is == sum) continue;
+    printf("%" PRIu64 " wrong operation %" PRIu64 " element %zu: %g\n", now_ns(), operation, i, is);
     return false;
   }
   return true;
@@ -83,7 +87,7 @@ static bool is_right(const struct member *m, uint64_t operation, const void *buf
 static int submit(const struct member *m, uint64_t operation, void *buffer, sml_operation **handle_out) {
   sml_error error = SML_ERROR_INIT;
   fill(m, operation, buffer);
-  const sml_status status = sml_allreduce(m->job, buffer, buffer, m->num_elems, type_of(operation), SML_SUM, NULL,
+  const sml_status status = sml_allreduce(m->job, buffer, buffer, m->num_elems, type_of(m, operation), SML_SUM, NULL,
                                           handle_out);
   if (status == SML_OK) return 0;
   (void)sml_job_error(m->job, &error);
@@ -169,7 +173,8 @@ int main(void) {
                      .world_size = (uint32_t)number_from("WORLD_SIZE", 1),
                      .num_operations = number_from("MEMBER_OPERATIONS", 0),
                      .pause_ns = number_from("MEMBER_PAUSE_US", 0) * 1000,
-                     .num_elems = number_from("MEMBER_ELEMENTS", 100000)};
+                     .num_elems = number_from("MEMBER_ELEMENTS", 100000),
+                     .has_ones = number_from("MEMBER_ONES", 0) != 0};
   m.is_launched = getenv("RANK") == NULL;
   if (m.is_launched && sml_rank_from_environment(&m.rank, &m.world_size, NULL) != SML_OK)
     return say_error(&(sml_error)SML_ERROR_INIT, SML_ERR_NOT_CONFIGURED);
@@ -179,6 +184,8 @@ int main(void) {
     if (!buffers[i]) return EXIT_WRONG;
   }
   int failed = join(&m);
+  if (failed == 0 && number_from("MEMBER_WAIT", 0) != 0)
+    for (int c = getchar(); c != '\n' && c != EOF;) c = getchar();
   if (failed == 0) failed = work(&m, buffers);
   if (failed == 0 && number_from("MEMBER_STATS", 0) != 0) say_stats(&m);
   fflush(stdout);
