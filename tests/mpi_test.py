@@ -23,6 +23,10 @@ PYTHON = "/usr/bin/python3"
 OPENMPI = {**openmpi.variables(FOLDER.name), "OMPI_MCA_mca_base_component_path": "SYS_DEFAULT:" + MODULES}
 
 
+TYPES = "float32,int32,int64,float16" # what most clients here sum: the defaults have no floats
+ALL_TYPES = TYPES + ",float64"
+
+
 def compiled(compiler, source):
     """The program, compiled once; a skip if it cannot be here."""
     if not shutil.which(compiler):
@@ -42,7 +46,9 @@ def need(*files):
 
 def run(launcher, *words, expect=0, **variables):
     """What it wrote, and how many sums each rank says it took in MPI_COMM_WORLD, and all in "other" communicators."""
-    environment = {"SWITCHML_MPI_VERBOSE": 1, **(OPENMPI if "openmpi" in launcher else {}), **variables}
+    environment = {"SWITCHML_MPI_VERBOSE": 1, "SWITCHML_MPI_TYPES": TYPES, **(OPENMPI if "openmpi" in launcher else {}),
+                   **variables}
+    environment = {name: value for name, value in environment.items() if value is not None}
     result = subprocess.run([launcher, *map(str, words)], env=e2e.environment(**environment), text=True, timeout=100,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
                             check=False)
@@ -55,7 +61,6 @@ def run(launcher, *words, expect=0, **variables):
     return result.stdout, taken
 
 
-ALL_TYPES = "float32,int32,int64,float16,float64"
 NUM_SUMS_OF_LAMMPS = 40  # of doubles, beside 10 and more of int32: how many atoms, bonds, ghosts there are
 
 
@@ -116,6 +121,28 @@ def test_types_of_openmpi():
         # Offered to nobody, as the variable has the last word.
         check_types(*run("mpirun.openmpi", "-n", 2, client, "types", **over_it, SWITCHML_MPI_TYPES=ALL_TYPES,
                          SWITCHML_FLOAT64_BITS=0), 2, 0)
+
+
+def check_defaults(launcher, *words, **variables):
+    """Whole numbers are taken, of each rank one sum, and floats beside a fill value keep what MPI gives them."""
+    out, taken = run(launcher, "-n", 2, *words, "fill", SWITCHML_MPI_TYPES=None, **variables)
+    check_client(out, taken, 2, 1)
+    assert "20000 of 20000 floats are MPI's" in out, out
+    # What the documents say of floats that are asked for.
+    out, taken = run(launcher, "-n", 2, *words, "fill", SWITCHML_MPI_TYPES="float32,int32", **variables)
+    check_client(out, taken, 2, 2)
+    assert re.search(r"^\d{1,4} of 20000 floats are MPI's", out, re.MULTILINE), out
+
+
+def test_floats_are_left_to_mpi_by_default():
+    need(COMPONENT)
+    check_defaults("mpirun.openmpi", compiled("mpicc.openmpi", "mpi_client.c"))
+
+
+def test_floats_are_left_to_mpich_by_default():
+    library = os.path.join(MODULES, "libswitchml_pmpi_mpich.so")
+    need(library)
+    check_defaults("mpirun.mpich", "-env", "LD_PRELOAD", library, compiled("mpicc.mpich", "mpi_client.c"))
 
 
 def test_lease():

@@ -145,6 +145,19 @@ static void all_types(void) {
 #endif
 }
 
+/* Temperatures, and a fill value in every 500th place: how many sums are those of MPI. */
+static void fill_values(void) {
+  enum { NUM = 20000 };
+  static float in[NUM], out[NUM], own[NUM];
+  int num_equal = 0;
+  for (int i = 0; i < NUM; i++) in[i] = i % 500 == 0 ? 1e20f : (float)(280 + i % 30);
+  MPI_Reduce(in, own, NUM, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+  MPI_Allreduce(in, out, NUM, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  for (int i = 0; i < NUM; i++) num_equal += out[i] >= own[i] && out[i] <= own[i];
+  if (rank == 0) printf("%d of %d floats are MPI's\n", num_equal, NUM);
+  sum_ints(NUM);
+}
+
 /* 40 at once, of both ways, ended in any order. */
 static void many_at_once(void) {
   enum { NUM = 40, COUNT = 5000 };
@@ -254,8 +267,9 @@ int main(int argc, char **argv) {
     sleep(2); /* the others are about to say so, too: an abort would end them before */
     MPI_Abort(MPI_COMM_WORLD, 5);
   }
-  if (strcmp(what, "types") == 0) {
-    all_types();
+  if (strcmp(what, "types") == 0 || strcmp(what, "fill") == 0) {
+    if (what[0] == 't') all_types();
+    else fill_values();
     if (rank == 0) printf("done\n");
     MPI_Finalize();
     return 0;
