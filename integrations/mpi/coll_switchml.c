@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Open MPI's component coll/switchml (4.1): all-reduce and non-blocking all-reduce of every communicator, below the
- * bindings of all languages. What it does not take goes to the component that had the call before. */
+ * bindings of all languages. What it does not take goes to the component that had the call before. Barriers and
+ * broadcasts only pass through: what blocks is where ranks may meet. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -24,31 +25,60 @@
 
 static struct {
   int priority;
-  unsigned long min_count, timeout_s, join_timeout_s;
+  unsigned long min_count, timeout_s, join_timeout_s, max_jobs;
   double lease_s;
   char *types;
   bool is_required, is_verbose;
 } parameters;
 static struct sml_mpi_settings settings;
 
+/* A non-blocking sum: waiting for room, then outstanding, then complete. */
+typedef struct switchml_request {
+  ompi_request_t super;
+  struct switchml_module *module; /* lives as long as the communicator, which this request retains */
+  const void *in;
+  void *out;
+  size_t count;
+  sml_type type;
+  sml_operation *operation;
+  struct switchml_request *next;
+} switchml_request;
+OBJ_CLASS_DECLARATION(switchml_request);
+OBJ_CLASS_INSTANCE(switchml_request, ompi_request_t, NULL, NULL);
+
 typedef struct {
+  switchml_request *first, **end; /* end: the last one's `next`, if there is one */
+} request_list;
+
+typedef struct switchml_module {
   mca_coll_base_module_t super;
   struct sml_mpi_group *group;
   ompi_communicator_t *comm;
+  /* Guarded by requests_mutex. */
+  request_list waiting; /* for room, in the order of their calls */
+  struct switchml_module *next_waiting;
   /* Who had these calls before. */
   mca_coll_base_module_allreduce_fn_t allreduce;
   mca_coll_base_module_iallreduce_fn_t iallreduce;
-  mca_coll_base_module_t *allreduce_module, *iallreduce_module;
+  mca_coll_base_module_barrier_fn_t barrier;
+  mca_coll_base_module_bcast_fn_t bcast;
+  mca_coll_base_module_t *allreduce_module, *iallreduce_module, *barrier_module, *bcast_module;
 } switchml_module;
 
 static void construct_module(switchml_module *m) {
   memset((char *)m + sizeof m->super, 0, sizeof *m - sizeof m->super); /* subclasses are not zeroed */
 }
 
+static void release(mca_coll_base_module_t *module) {
+  if (module != NULL) OBJ_RELEASE(module);
+}
+
 static void destruct_module(switchml_module *m) {
   sml_mpi_group_destroy(m->group);
-  if (m->allreduce_module != NULL) OBJ_RELEASE(m->allreduce_module);
-  if (m->iallreduce_module != NULL) OBJ_RELEASE(m->iallreduce_module);
+  release(m->allreduce_module);
+  release(m->iallreduce_module);
+  release(m->barrier_module);
+  release(m->bcast_module);
 }
 
 OBJ_CLASS_DECLARATION(switchml_module);
@@ -61,68 +91,84 @@ static const void *input_of(const void *in, void *out) {
   return in == MPI_IN_PLACE ? out : in;
 }
 
-static enum sml_mpi_way way_of(switchml_module *m, int count, MPI_Datatype datatype, MPI_Op op,
+static enum sml_mpi_way way_of(switchml_module *m, int count, MPI_Datatype datatype, MPI_Op op, bool is_blocking,
                                sml_type *type_out) {
-  if (op != MPI_SUM || count <= 0 || !sml_mpi_type_of(datatype, type_out)) return SML_MPI_PASSED;
-  return sml_mpi_group_way(m->group, *type_out, (size_t)count);
+  if (op == MPI_SUM && count > 0 && sml_mpi_type_of(datatype, type_out))
+    return sml_mpi_group_way(m->group, *type_out, (size_t)count, is_blocking);
+  if (is_blocking) sml_mpi_group_meet(m->group);
+  return SML_MPI_PASSED;
 }
 
-/* ---- the two calls ---- */
+/* ---- requests ---- */
 
-static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
-                     ompi_communicator_t *comm, mca_coll_base_module_t *module) {
-  switchml_module *m = (switchml_module *)module;
-  sml_type type;
-  sml_operation *operation;
-  switch (way_of(m, count, datatype, op, &type)) {
-  case SML_MPI_PASSED: return m->allreduce(in, out, count, datatype, op, comm, m->allreduce_module);
-  case SML_MPI_FAILED: return OMPI_ERROR;
-  case SML_MPI_TAKEN: break;
-  }
-  return sml_mpi_group_submit(m->group, input_of(in, out), out, (size_t)count, type, &operation) &&
-                 sml_mpi_group_wait(m->group, operation)
-             ? OMPI_SUCCESS
-             : OMPI_ERROR;
-}
-
-typedef struct switchml_request {
-  ompi_request_t super;
-  struct sml_mpi_group *group;
-  sml_operation *operation;
-  struct switchml_request *next;
-} switchml_request;
-OBJ_CLASS_DECLARATION(switchml_request);
-OBJ_CLASS_INSTANCE(switchml_request, ompi_request_t, NULL, NULL);
-
-static pthread_mutex_t outstanding_mutex = PTHREAD_MUTEX_INITIALIZER;
-static switchml_request *outstanding;
-static atomic_uint num_outstanding; /* so that MPI's progress pays one load while there is none */
+static pthread_mutex_t requests_mutex = PTHREAD_MUTEX_INITIALIZER;
+static request_list outstanding;
+static switchml_module *waiting_modules; /* those whose requests wait for room */
+static atomic_uint num_requests; /* waiting or outstanding: so that MPI's progress pays one load while there is none */
 static bool is_registered;
+
+static void append(request_list *list, switchml_request *request) {
+  if (list->first == NULL) list->end = &list->first;
+  request->next = NULL;
+  *list->end = request;
+  list->end = &request->next;
+}
+
+static switchml_request *take_first(request_list *list) {
+  switchml_request *request = list->first;
+  list->first = request->next;
+  return request;
+}
+
+static enum sml_mpi_start start(switchml_request *r) {
+  return sml_mpi_group_start(r->module->group, r->in, r->out, r->count, r->type, &r->operation);
+}
+
+static void end_locked(switchml_request *request, bool is_good, request_list *ended) {
+  request->super.req_status.MPI_ERROR = is_good ? MPI_SUCCESS : MPI_ERR_OTHER;
+  append(ended, request);
+}
+
+static void test_outstanding_locked(request_list *ended) {
+  request_list rest = {0};
+  while (outstanding.first != NULL) {
+    switchml_request *request = take_first(&outstanding);
+    bool is_good;
+    if (sml_mpi_group_test(request->module->group, request->operation, &is_good)) end_locked(request, is_good, ended);
+    else append(&rest, request);
+  }
+  outstanding = rest;
+}
+
+/* Those of each communicator in their order: behind one that finds no room the others wait, too. */
+static void start_waiting_locked(request_list *ended) {
+  for (switchml_module **at = &waiting_modules; *at != NULL;) {
+    switchml_module *m = *at;
+    while (m->waiting.first != NULL) {
+      const enum sml_mpi_start started = start(m->waiting.first);
+      if (started == SML_MPI_NO_ROOM) break;
+      switchml_request *request = take_first(&m->waiting);
+      if (started == SML_MPI_STARTED) append(&outstanding, request);
+      else end_locked(request, false, ended);
+    }
+    if (m->waiting.first == NULL) *at = m->next_waiting;
+    else at = &m->next_waiting;
+  }
+}
 
 /* Called by whatever MPI call waits for something. Returns how many requests it completed. */
 static int complete_requests(void) {
   int num_completed = 0;
-  switchml_request *ended = NULL;
-  if (atomic_load_explicit(&num_outstanding, memory_order_relaxed) == 0) return 0;
-  if (pthread_mutex_trylock(&outstanding_mutex) != 0) return 0; /* another thread is at it, or this one, from within */
-  for (switchml_request **at = &outstanding; *at != NULL;) {
-    switchml_request *request = *at;
-    bool is_good;
-    if (!sml_mpi_group_test(request->group, request->operation, &is_good)) {
-      at = &request->next;
-      continue;
-    }
-    *at = request->next;
-    request->super.req_status.MPI_ERROR = is_good ? MPI_SUCCESS : MPI_ERR_OTHER;
-    request->next = ended;
-    ended = request;
-  }
-  pthread_mutex_unlock(&outstanding_mutex);
-  while (ended != NULL) {
-    switchml_request *next = ended->next; /* once complete, it may be freed at any time */
-    atomic_fetch_sub_explicit(&num_outstanding, 1, memory_order_relaxed);
-    ompi_request_complete(&ended->super, true);
-    ended = next;
+  request_list ended = {0};
+  if (atomic_load_explicit(&num_requests, memory_order_relaxed) == 0) return 0;
+  if (pthread_mutex_trylock(&requests_mutex) != 0) return 0; /* another thread is at it, or this one, from within */
+  test_outstanding_locked(&ended);
+  start_waiting_locked(&ended);
+  pthread_mutex_unlock(&requests_mutex);
+  while (ended.first != NULL) {
+    switchml_request *request = take_first(&ended); /* once complete, it may be freed at any time */
+    atomic_fetch_sub_explicit(&num_requests, 1, memory_order_relaxed);
+    ompi_request_complete(&request->super, true);
     num_completed++;
   }
   return num_completed;
@@ -137,47 +183,109 @@ static int free_request(ompi_request_t **request) {
   return OMPI_SUCCESS;
 }
 
-static void remember(switchml_request *request) {
-  pthread_mutex_lock(&outstanding_mutex);
-  switchml_request **end = &outstanding; /* in order: most often the first ends first */
-  while (*end != NULL) end = &(*end)->next;
-  *end = request;
-  atomic_fetch_add_explicit(&num_outstanding, 1, memory_order_relaxed);
-  const bool is_first = !is_registered;
-  is_registered = true;
-  pthread_mutex_unlock(&outstanding_mutex);
-  if (is_first) opal_progress_register(complete_requests);
+static switchml_request *new_request(switchml_module *m) {
+  switchml_request *request = OBJ_NEW(switchml_request);
+  if (request == NULL) return NULL;
+  OMPI_REQUEST_INIT(&request->super, false);
+  request->super.req_type = OMPI_REQUEST_COLL;
+  request->super.req_state = OMPI_REQUEST_ACTIVE;
+  request->super.req_free = free_request;
+  request->super.req_mpi_object.comm = m->comm;
+  OBJ_RETAIN(m->comm); /* MPI_Comm_free() does not end what is under way */
+  request->super.req_status = (ompi_status_public_t){.MPI_SOURCE = MPI_ANY_SOURCE, .MPI_TAG = MPI_ANY_TAG};
+  request->super.req_status.MPI_ERROR = MPI_SUCCESS;
+  request->module = m;
+  return request;
+}
+
+/* False: an error, and nothing has changed. */
+static bool start_or_wait(switchml_request *request) {
+  switchml_module *m = request->module;
+  pthread_mutex_lock(&requests_mutex);
+  const bool is_first = m->waiting.first == NULL;
+  const enum sml_mpi_start started = is_first ? start(request) : SML_MPI_NO_ROOM;
+  if (started == SML_MPI_STARTED) append(&outstanding, request);
+  if (started == SML_MPI_NO_ROOM) {
+    append(&m->waiting, request);
+    if (is_first) {
+      m->next_waiting = waiting_modules;
+      waiting_modules = m;
+    }
+  }
+  const bool is_to_register = started != SML_MPI_BAD && !is_registered;
+  if (started != SML_MPI_BAD) {
+    is_registered = true;
+    atomic_fetch_add_explicit(&num_requests, 1, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&requests_mutex);
+  if (is_to_register) opal_progress_register(complete_requests);
+  return started != SML_MPI_BAD;
+}
+
+/* ---- the calls ---- */
+
+static bool has_waiting(switchml_module *m) {
+  pthread_mutex_lock(&requests_mutex);
+  const bool has_some = m->waiting.first != NULL;
+  pthread_mutex_unlock(&requests_mutex);
+  return has_some;
+}
+
+/* A sum that blocks, behind those that wait for room. */
+static int sum(switchml_module *m, const void *in, void *out, size_t count, sml_type type) {
+  sml_operation *operation;
+  enum sml_mpi_start started;
+  while (has_waiting(m)) opal_progress();
+  while ((started = sml_mpi_group_start(m->group, in, out, count, type, &operation)) == SML_MPI_NO_ROOM)
+    opal_progress();
+  return started == SML_MPI_STARTED && sml_mpi_group_wait(m->group, operation) ? OMPI_SUCCESS : OMPI_ERROR;
+}
+
+static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
+                     ompi_communicator_t *comm, mca_coll_base_module_t *module) {
+  switchml_module *m = (switchml_module *)module;
+  sml_type type;
+  switch (way_of(m, count, datatype, op, true, &type)) {
+  case SML_MPI_PASSED: return m->allreduce(in, out, count, datatype, op, comm, m->allreduce_module);
+  case SML_MPI_FAILED: return OMPI_ERROR;
+  case SML_MPI_TAKEN: break;
+  }
+  return sum(m, input_of(in, out), out, (size_t)count, type);
 }
 
 static int iallreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
                       ompi_communicator_t *comm, ompi_request_t **request_out, mca_coll_base_module_t *module) {
   switchml_module *m = (switchml_module *)module;
   sml_type type;
-  switch (way_of(m, count, datatype, op, &type)) {
+  switch (way_of(m, count, datatype, op, false, &type)) {
   case SML_MPI_PASSED:
     return m->iallreduce(in, out, count, datatype, op, comm, request_out, m->iallreduce_module);
   case SML_MPI_FAILED: return OMPI_ERROR;
   case SML_MPI_TAKEN: break;
   }
-  switchml_request *request = OBJ_NEW(switchml_request);
+  switchml_request *request = new_request(m);
   if (request == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
-  OMPI_REQUEST_INIT(&request->super, false);
-  request->super.req_type = OMPI_REQUEST_COLL;
-  request->super.req_state = OMPI_REQUEST_ACTIVE;
-  request->super.req_free = free_request;
-  request->super.req_mpi_object.comm = comm;
-  OBJ_RETAIN(comm); /* MPI_Comm_free() does not end what is under way */
-  request->super.req_status.MPI_ERROR = MPI_SUCCESS;
-  request->group = m->group;
-  request->next = NULL;
-  if (!sml_mpi_group_submit(m->group, input_of(in, out), out, (size_t)count, type, &request->operation)) {
-    ompi_request_t *failed = &request->super;
-    free_request(&failed);
-    return OMPI_ERROR;
-  }
-  remember(request);
+  request->in = input_of(in, out);
+  request->out = out;
+  request->count = (size_t)count;
+  request->type = type;
   *request_out = &request->super;
-  return OMPI_SUCCESS;
+  if (start_or_wait(request)) return OMPI_SUCCESS;
+  free_request(request_out);
+  return OMPI_ERROR;
+}
+
+static int barrier(ompi_communicator_t *comm, mca_coll_base_module_t *module) {
+  switchml_module *m = (switchml_module *)module;
+  sml_mpi_group_meet(m->group);
+  return m->barrier(comm, m->barrier_module);
+}
+
+static int bcast(void *buffer, int count, MPI_Datatype datatype, int root, ompi_communicator_t *comm,
+                 mca_coll_base_module_t *module) {
+  switchml_module *m = (switchml_module *)module;
+  sml_mpi_group_meet(m->group);
+  return m->bcast(buffer, count, datatype, root, comm, m->bcast_module);
 }
 
 /* ---- what the group borrows ---- */
@@ -200,17 +308,22 @@ static int let_mpi_go_on(void *user) {
 static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
   switchml_module *m = (switchml_module *)module;
   mca_coll_base_comm_coll_t *before = comm->c_coll;
-  if (before->coll_allreduce == NULL || before->coll_iallreduce == NULL) return OMPI_ERR_NOT_FOUND;
+  if (before->coll_allreduce == NULL || before->coll_iallreduce == NULL || before->coll_barrier == NULL ||
+      before->coll_bcast == NULL)
+    return OMPI_ERR_NOT_FOUND;
   m->comm = comm;
   m->group = sml_mpi_group_create(comm->c_name, (uint32_t)ompi_comm_rank(comm), (uint32_t)ompi_comm_size(comm),
                                   &settings, gather, let_mpi_go_on, m);
   if (m->group == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
-  m->allreduce = before->coll_allreduce;
-  m->allreduce_module = before->coll_allreduce_module;
-  OBJ_RETAIN(m->allreduce_module);
-  m->iallreduce = before->coll_iallreduce;
-  m->iallreduce_module = before->coll_iallreduce_module;
-  OBJ_RETAIN(m->iallreduce_module);
+#define KEEP(call) \
+  m->call = before->coll_##call; \
+  m->call##_module = before->coll_##call##_module; \
+  OBJ_RETAIN(m->call##_module)
+  KEEP(allreduce);
+  KEEP(iallreduce);
+  KEEP(barrier);
+  KEEP(bcast);
+#undef KEEP
   return OMPI_SUCCESS;
 }
 
@@ -221,6 +334,8 @@ static mca_coll_base_module_t *query(ompi_communicator_t *comm, int *priority_ou
   m->super.coll_module_enable = enable;
   m->super.coll_allreduce = allreduce;
   m->super.coll_iallreduce = iallreduce;
+  m->super.coll_barrier = barrier;
+  m->super.coll_bcast = bcast;
   *priority_out = parameters.priority;
   return &m->super;
 }
@@ -237,6 +352,7 @@ static int open_component(void) {
   settings.min_count = parameters.min_count;
   settings.timeout_s = parameters.timeout_s;
   settings.join_timeout_s = parameters.join_timeout_s;
+  settings.max_jobs = parameters.max_jobs;
   settings.lease_s = parameters.lease_s;
   settings.is_required = parameters.is_required;
   settings.is_verbose = parameters.is_verbose;
@@ -277,6 +393,7 @@ static int register_parameters(void) {
   parameters.min_count = s.min_count;
   parameters.timeout_s = s.timeout_s;
   parameters.join_timeout_s = s.join_timeout_s;
+  parameters.max_jobs = s.max_jobs;
   parameters.lease_s = s.lease_s;
   parameters.is_required = s.is_required;
   parameters.is_verbose = s.is_verbose;
@@ -295,6 +412,9 @@ static int register_parameters(void) {
   if (rc == OMPI_SUCCESS)
     rc = add("join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
              &parameters.join_timeout_s);
+  if (rc == OMPI_SUCCESS)
+    rc = add("max_jobs", "Communicators of a process with a job; sums of further ones stay with the other components",
+             MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &parameters.max_jobs);
   if (rc == OMPI_SUCCESS)
     rc = add("lease", "Seconds of silence after which a rank counts as lost",
              MCA_BASE_VAR_TYPE_DOUBLE, &parameters.lease_s);

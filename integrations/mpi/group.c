@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_US UINT64_C(1000)
@@ -24,7 +26,19 @@
 /* Who asks for doubles here wants as many digits as there are. */
 #define USUAL_FLOAT64_BITS 96u
 
+/* Each costs the rank that hosts its aggregation three threads and the descriptors below. */
+#define DEFAULT_MAX_JOBS 16u
+#define MOST_JOBS 512u
+/* What a job opens at most, beside one connection a rank; and the part of a process's descriptors for all after the
+ * first. The rest is the program's. */
+#define DESCRIPTORS_OF_JOB 8u
+#define PART_OF_DESCRIPTORS 4u
+/* Sums of one communicator under way. The context has as many handles for each job: no communicator's sums wait for
+ * those of another, which ranks may call in another order. */
+#define MAX_OUTSTANDING 128u
+
 #define GATHERED_WORDS 6u
+#define NUM_TYPES 6u
 #define DEFAULT_LEASE_S 60.0 /* the library's, too */
 #define LEAST_LEASE_S 0.02
 #define MOST_LEASE_S 3600.0
@@ -35,14 +49,17 @@ struct sml_mpi_group {
   const char *name;
   uint32_t rank, size;
   enum state state;
-  bool has_context;
+  bool has_place; /* one of the process's jobs */
+  bool is_meeting;
   struct sml_mpi_settings settings; /* rank 0's, once it is AGREED */
   uint64_t lease_ns;                /* likewise */
   sml_allgather_fn allgather;
   int (*progress)(void *user);
   void *user;
   uint64_t (*gathered)[GATHERED_WORDS]; /* of each rank; there from the start: who lacked it would keep all waiting */
+  size_t longest[NUM_TYPES]; /* sum of each type that was seen; equal on all ranks in each blocking call */
   sml_job *job;
+  atomic_uint num_outstanding;
   uint64_t num_passed;
 };
 
@@ -121,11 +138,13 @@ static bool is_on(const char *name) {
 
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
-                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S};
+                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S,
+                               .max_jobs = DEFAULT_MAX_JOBS};
   s.types = DEFAULT_TYPES;
   read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
   read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
   read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
+  read_number("SWITCHML_MPI_MAX_JOBS", 0, &s.max_jobs);
   read_lease(&s.lease_s);
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
@@ -136,28 +155,73 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   return s;
 }
 
-/* ---- the context: one for all communicators of the process ---- */
+/* ---- places: the jobs of this process, which share a context ---- */
 
-static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER;
+enum lack { LACKS_NOTHING, LACKS_CONTEXT, LACKS_JOBS, LACKS_DESCRIPTORS };
+
+static pthread_mutex_t places_mutex = PTHREAD_MUTEX_INITIALIZER;
 static sml_context *context;
-static uint32_t num_users;
+static uint64_t num_places, num_descriptors; /* taken; what they may have open */
 static bool has_failed; /* a join, so that not every communicator waits in vain; told the others before each join */
+static atomic_bool has_said_lack;
 
-static sml_context *get_context(void) {
-  pthread_mutex_lock(&context_mutex);
-  if (context == NULL && sml_context_create(NULL, &context) != SML_OK) context = NULL;
-  if (context != NULL) num_users++;
-  sml_context *got = context;
-  pthread_mutex_unlock(&context_mutex);
-  return got;
+static uint64_t descriptors_of(const struct sml_mpi_group *g) {
+  return DESCRIPTORS_OF_JOB + g->size;
 }
 
-static void put_context(void) {
-  pthread_mutex_lock(&context_mutex);
-  sml_context *last = --num_users == 0 ? context : NULL;
+static uint64_t most_jobs(const struct sml_mpi_group *g) {
+  return g->settings.max_jobs < MOST_JOBS ? g->settings.max_jobs : MOST_JOBS;
+}
+
+static bool has_descriptors(const struct sml_mpi_group *g) {
+  struct rlimit limit;
+  if (num_places == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
+  return num_descriptors + descriptors_of(g) <= limit.rlim_cur / PART_OF_DESCRIPTORS;
+}
+
+static enum lack take_place_locked(struct sml_mpi_group *g) {
+  if (num_places >= most_jobs(g)) return LACKS_JOBS;
+  if (!has_descriptors(g)) return LACKS_DESCRIPTORS;
+  if (context == NULL) {
+    sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
+    o.num_operations = (uint32_t)most_jobs(g) * MAX_OUTSTANDING;
+    if (sml_context_create(&o, &context) != SML_OK) {
+      say(g, "cannot start: %s", sml_error_detail());
+      context = NULL;
+      return LACKS_CONTEXT;
+    }
+  }
+  num_places++;
+  num_descriptors += descriptors_of(g);
+  g->has_place = true;
+  return LACKS_NOTHING;
+}
+
+static enum lack take_place(struct sml_mpi_group *g) {
+  pthread_mutex_lock(&places_mutex);
+  const enum lack lack = take_place_locked(g);
+  pthread_mutex_unlock(&places_mutex);
+  return lack;
+}
+
+static void leave_place(struct sml_mpi_group *g) {
+  if (!g->has_place) return;
+  g->has_place = false;
+  pthread_mutex_lock(&places_mutex);
+  num_descriptors -= descriptors_of(g);
+  sml_context *last = --num_places == 0 ? context : NULL;
   if (last != NULL) context = NULL;
-  pthread_mutex_unlock(&context_mutex);
+  pthread_mutex_unlock(&places_mutex);
   sml_context_destroy(last);
+}
+
+/* Once a process: communicators may be many. */
+static void say_lack(const struct sml_mpi_group *g, uint32_t rank, enum lack lack) {
+  if (g->rank != 0 || atomic_exchange(&has_said_lack, true)) return;
+  say(g, "no job: rank %u %s; %s, here and in later communicators", rank,
+      lack == LACKS_JOBS ? "has as many jobs as it may (SWITCHML_MPI_MAX_JOBS or coll_switchml_max_jobs)"
+                         : "keeps the rest of its descriptors for the program (ulimit -n)",
+      g->settings.is_required ? "sums are errors, as SWITCHML_REQUIRE=1 wants it" : "MPI does the sums");
 }
 
 /* ---- agreeing, joining ---- */
@@ -192,7 +256,7 @@ void sml_mpi_group_destroy(struct sml_mpi_group *g) {
         (unsigned long long)g->num_passed, (unsigned long long)stats.chunks_completed,
         (unsigned long long)stats.tx_packets);
   sml_job_destroy(g->job);
-  if (g->has_context) put_context();
+  leave_place(g);
   free(g->gathered);
   free(g);
 }
@@ -229,64 +293,84 @@ static void agree(struct sml_mpi_group *g) {
 static bool is_ready(struct sml_mpi_group *g, uint64_t *name_out) {
   uint64_t mine[GATHERED_WORDS] = {0};
   if (!has_failed) {
-    g->has_context = get_context() != NULL;
-    if (!g->has_context) say(g, "cannot start: %s", sml_error_detail());
+    const enum lack lack = take_place(g);
     const bool has_name = getrandom(&mine[1], sizeof mine[1], 0) == (ssize_t)sizeof mine[1];
     if (!has_name) say(g, "no random numbers: %s", strerror(errno));
-    mine[0] = g->has_context && has_name;
+    mine[0] = lack == LACKS_NOTHING && has_name;
+    mine[2] = lack;
   }
   if (!gather(g, mine)) return false;
   *name_out = g->gathered[0][1]; /* rank 0's */
-  for (uint32_t r = 0; r < g->size; r++)
-    if (g->gathered[r][0] == 0) return false;
+  for (uint32_t r = 0; r < g->size; r++) {
+    if (g->gathered[r][0] != 0) continue;
+    const enum lack lack = (enum lack)g->gathered[r][2];
+    if (lack == LACKS_JOBS || lack == LACKS_DESCRIPTORS) say_lack(g, r, lack);
+    else has_failed = true;
+    return false;
+  }
   return true;
+}
+
+/* The job of all ranks, who are ready; or none, on all of them alike. */
+static void create_job(struct sml_mpi_group *g, uint64_t name) {
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  char text[32];
+  snprintf(text, sizeof text, "mpi-%016llx", (unsigned long long)name);
+  o.name = text;
+  o.rank = g->rank;
+  o.world_size = g->size;
+  o.allgather = g->allgather;
+  o.allgather_user = g->user;
+  o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
+  o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
+  o.lease_ns = g->lease_ns;
+  const char *float64_bits = getenv("SWITCHML_FLOAT64_BITS");
+  if ((g->settings.types >> SML_FLOAT64 & 1) != 0 && (float64_bits == NULL || float64_bits[0] == 0))
+    o.float64_bits = USUAL_FLOAT64_BITS;
+  if (sml_job_create(context, &o, &g->job) == SML_OK) {
+    if (g->settings.is_verbose && g->rank == 0)
+      say(g, "job %s of %u ranks takes sums of at least %llu elements", text, g->size,
+          (unsigned long long)g->settings.min_count);
+    return;
+  }
+  g->job = NULL;
+  has_failed = true;
+  if (g->rank == 0)
+    say(g, "no job: %s%s", sml_error_detail(),
+        g->settings.is_required ? "" : "; MPI does the sums (SWITCHML_REQUIRE=1 makes that an error)");
 }
 
 static void join(struct sml_mpi_group *g) {
   uint64_t name;
-  char text[32] = "";
-  sml_status status = SML_ERR_SYSTEM;
-  if (is_ready(g, &name)) {
-    sml_job_options o = SML_JOB_OPTIONS_INIT;
-    snprintf(text, sizeof text, "mpi-%016llx", (unsigned long long)name);
-    o.name = text;
-    o.rank = g->rank;
-    o.world_size = g->size;
-    o.allgather = g->allgather;
-    o.allgather_user = g->user;
-    o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
-    o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
-    o.lease_ns = g->lease_ns;
-    const char *float64_bits = getenv("SWITCHML_FLOAT64_BITS");
-    if ((g->settings.types >> SML_FLOAT64 & 1) != 0 && (float64_bits == NULL || float64_bits[0] == 0))
-      o.float64_bits = USUAL_FLOAT64_BITS;
-    status = sml_job_create(context, &o, &g->job); /* the same on every rank */
-    if (status != SML_OK && g->rank == 0)
-      say(g, "no job: %s%s", sml_error_detail(),
-          g->settings.is_required ? "" : "; MPI does the sums (SWITCHML_REQUIRE=1 makes that an error)");
-  }
-  if (g->state == BROKEN) return;
-  if (status != SML_OK) has_failed = true;
-  g->state = status == SML_OK ? JOINED : WITHOUT;
-  if (g->settings.is_verbose && status == SML_OK && g->rank == 0)
-    say(g, "job %s of %u ranks takes sums of at least %llu elements", text, g->size,
-        (unsigned long long)g->settings.min_count);
+  if (is_ready(g, &name)) create_job(g, name);
+  if (g->job == NULL) leave_place(g);
+  if (g->state != BROKEN) g->state = g->job != NULL ? JOINED : WITHOUT;
 }
 
-enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count) {
-  if (g->state == UNDECIDED) agree(g);
+static bool has_seen(const struct sml_mpi_group *g, uint32_t types, size_t min_count) {
+  for (uint32_t t = 0; t < NUM_TYPES; t++)
+    if ((types >> t & 1) != 0 && g->longest[t] > 0 && g->longest[t] >= min_count) return true;
+  return false;
+}
+
+void sml_mpi_group_meet(struct sml_mpi_group *g) {
+  if ((g->state != UNDECIDED && g->state != AGREED) || g->is_meeting) return;
+  g->is_meeting = true; /* MPI's all-gather may be made of other blocking calls */
+  if (g->state == UNDECIDED && has_seen(g, UINT32_MAX, 0)) agree(g);
+  if (g->state == AGREED && has_seen(g, g->settings.types, g->settings.min_count)) join(g);
+  g->is_meeting = false;
+}
+
+enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count, bool is_blocking) {
+  if (count > g->longest[type]) g->longest[type] = count;
+  if (is_blocking) sml_mpi_group_meet(g);
   if (g->state == BROKEN) return SML_MPI_FAILED;
-  if (!(g->settings.types >> type & 1) || count == 0 || count < g->settings.min_count) {
-    g->num_passed++;
-    return SML_MPI_PASSED;
-  }
-  if (g->state == AGREED) join(g);
-  if (g->state == BROKEN || (g->state == WITHOUT && g->settings.is_required)) return SML_MPI_FAILED;
-  if (g->state == WITHOUT || !sml_supported(g->job, type, SML_SUM, count)) {
-    g->num_passed++;
-    return SML_MPI_PASSED;
-  }
-  return SML_MPI_TAKEN;
+  const bool is_wanted = g->state != UNDECIDED && (g->settings.types >> type & 1) != 0 && count > 0 &&
+                         count >= g->settings.min_count;
+  if (is_wanted && g->state == WITHOUT && g->settings.is_required) return SML_MPI_FAILED;
+  if (is_wanted && g->state == JOINED && sml_supported(g->job, type, SML_SUM, count)) return SML_MPI_TAKEN;
+  g->num_passed++;
+  return SML_MPI_PASSED;
 }
 
 /* ---- operations ---- */
@@ -298,20 +382,21 @@ static bool has_ended(struct sml_mpi_group *g, sml_operation *op, sml_status sta
     say(g, "all-reduce failed: %s", error.detail[0] != 0 ? error.detail : sml_status_string(status));
   }
   sml_operation_release(op);
+  atomic_fetch_sub_explicit(&g->num_outstanding, 1, memory_order_relaxed);
   return status == SML_OK;
 }
 
-bool sml_mpi_group_submit(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
-                          sml_operation **op_out) {
-  sml_status status;
-  /* All handles in use: those before this one end, whoever waits for them. */
-  while ((status = sml_allreduce(g->job, in, out, count, type, SML_SUM, NULL, op_out)) == SML_ERR_BUSY)
-    if (g->progress != NULL) g->progress(g->user);
+enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
+                                       sml_operation **op_out) {
+  if (atomic_load_explicit(&g->num_outstanding, memory_order_relaxed) >= MAX_OUTSTANDING) return SML_MPI_NO_ROOM;
+  const sml_status status = sml_allreduce(g->job, in, out, count, type, SML_SUM, NULL, op_out);
+  if (status == SML_ERR_BUSY) return SML_MPI_NO_ROOM;
   if (status != SML_OK) {
     say(g, "all-reduce failed: %s", sml_error_detail());
-    return false;
+    return SML_MPI_BAD;
   }
-  return true;
+  atomic_fetch_add_explicit(&g->num_outstanding, 1, memory_order_relaxed);
+  return SML_MPI_STARTED;
 }
 
 bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out) {

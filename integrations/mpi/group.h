@@ -3,8 +3,10 @@
  * ranks agree on that. It knows nothing of MPI: whoever uses it lends it an all-gather and a way to let MPI go on.
  *
  * Ranks must decide alike, or some wait in the job and some in MPI. So a decision uses only what is equal by MPI's own
- * rules (reduction, type, count) and settings that the ranks told each other, at the communicator's first sum of a
- * type that could be taken. Rank 0's settings count. */
+ * rules (reduction, type, count, the order of a communicator's collective calls) and settings that the ranks told each
+ * other. Rank 0's settings count. They tell them, and join, in a *blocking* collective call: there any rank may wait
+ * for all others. A call that does not block looks, and waits for nobody; until the ranks have met, its sums are MPI's.
+ */
 #ifndef SML_MPI_GROUP_H
 #define SML_MPI_GROUP_H
 
@@ -17,13 +19,14 @@ struct sml_mpi_settings {
   uint64_t min_count;   /* elements; shorter sums stay with MPI */
   uint64_t timeout_s;   /* of an operation: how long a rank may be late */
   uint64_t join_timeout_s; /* of a join: how long an aggregator is waited for */
+  uint64_t max_jobs;    /* of this process: further communicators stay with MPI */
   double lease_s;       /* a rank that is silent for so long is lost */
   uint32_t types;       /* bit t: sml_type t is taken */
   uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
   uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
 };
-/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _TYPES ("float32,int64", "none"), _VERBOSE,
- * SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the
+/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _MAX_JOBS, _TYPES ("float32,int64", "none"),
+ * _VERBOSE, SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the
  * default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
 #define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64 and none"
@@ -49,11 +52,20 @@ enum sml_mpi_way {
   SML_MPI_PASSED, /* MPI shall do it; so on every rank */
   SML_MPI_FAILED  /* an error, on every rank; stderr says why */
 };
-/* Which way this sum goes. Collective in MPI's order; may join the job. */
-enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count);
-/* What was TAKEN: submits it. False: an error; stderr says why. */
-bool sml_mpi_group_submit(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
-                          sml_operation **op_out);
+/* Within a blocking collective call of the communicator, of any kind, before what it does: tells settings and joins the
+ * job if a sum so far, or this one, wants that. Most often returns at once. */
+void sml_mpi_group_meet(struct sml_mpi_group *g);
+/* Which way this sum goes. In MPI's order. Only a call that blocks may say so; what does not never waits here. */
+enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count, bool is_blocking);
+
+enum sml_mpi_start {
+  SML_MPI_STARTED,
+  SML_MPI_NO_ROOM, /* as many are outstanding as may be; once one has ended, try again, in the same order */
+  SML_MPI_BAD      /* an error; stderr says why */
+};
+/* What was TAKEN: submits it. Never blocks. */
+enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
+                                       sml_operation **op_out);
 /* Whether it has ended; then *is_good_out says how, and it is released. Never blocks. */
 bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out);
 /* Waits for it, and lets MPI go on meanwhile: a rank that is late may wait for a message of this one. Releases it. */

@@ -14,7 +14,7 @@
 
 struct communicator {
   struct sml_mpi_group *group; /* NULL: not ours */
-  MPI_Comm own;                /* a copy, for what is ours: apart from the user's messages */
+  MPI_Comm comm;               /* the program's: a copy would run its attributes' callbacks */
   char name[MPI_MAX_OBJECT_NAME];
   struct communicator *next;
 };
@@ -28,21 +28,20 @@ static int keyval = MPI_KEYVAL_INVALID;
 static int gather(void *user, const void *in, void *out, size_t bytes) {
   struct communicator *c = user;
   if (bytes > INT32_MAX) return 1;
-  return PMPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, c->own) == MPI_SUCCESS ? 0 : 1;
+  return PMPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, c->comm) == MPI_SUCCESS ? 0 : 1;
 }
 
-/* Looking for a message that never comes makes MPI look at all others. */
+/* Looking for a message, and leaving it where it is, makes MPI look at all. */
 static int let_mpi_go_on(void *user) {
   struct communicator *c = user;
   int is_there;
-  return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, c->own, &is_there, MPI_STATUS_IGNORE);
+  return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, c->comm, &is_there, MPI_STATUS_IGNORE);
 }
 
 /* ---- communicators ---- */
 
 static void end(struct communicator *c) {
   sml_mpi_group_destroy(c->group);
-  if (c->own != MPI_COMM_NULL) PMPI_Comm_free(&c->own);
   free(c);
 }
 
@@ -62,7 +61,7 @@ static int forget(MPI_Comm comm, int key, void *value, void *extra) {
   return MPI_SUCCESS;
 }
 
-/* Collective over comm, the first time. NULL: no memory, or an error of MPI's. */
+/* NULL: no memory, or an error of MPI's. */
 static struct communicator *communicator_of(MPI_Comm comm) {
   struct communicator *c = NULL;
   int is_there = 0, is_inter = 0, rank, size;
@@ -78,16 +77,15 @@ static struct communicator *communicator_of(MPI_Comm comm) {
     return NULL;
   c = calloc(1, sizeof *c);
   if (c == NULL) return NULL;
-  c->own = MPI_COMM_NULL;
+  c->comm = comm;
   if (!is_inter && size > 1) {
     const struct sml_mpi_settings settings = sml_mpi_settings_of_environment();
     int length;
     if (PMPI_Comm_get_name(comm, c->name, &length) != MPI_SUCCESS || c->name[0] == 0)
       snprintf(c->name, sizeof c->name, "a communicator of %d", size);
-    if (PMPI_Comm_dup(comm, &c->own) == MPI_SUCCESS)
-      c->group = sml_mpi_group_create(c->name, (uint32_t)rank, (uint32_t)size, &settings, gather, let_mpi_go_on, c);
+    c->group = sml_mpi_group_create(c->name, (uint32_t)rank, (uint32_t)size, &settings, gather, let_mpi_go_on, c);
     if (c->group == NULL) {
-      end(c);
+      free(c);
       return NULL;
     }
   }
@@ -107,25 +105,36 @@ static int failed(MPI_Comm comm) {
   return MPI_ERR_OTHER;
 }
 
+/* Whether MPI would find fault with these buffers, or may: then it shall, with its own words. */
+static bool are_suspect(const void *in, const void *out) {
+  return in == NULL || out == NULL || in == out || out == MPI_IN_PLACE;
+}
+
+static int sum(struct communicator *c, const void *in, void *out, size_t count, sml_type type) {
+  sml_operation *operation;
+  enum sml_mpi_start started;
+  while ((started = sml_mpi_group_start(c->group, in, out, count, type, &operation)) == SML_MPI_NO_ROOM)
+    let_mpi_go_on(c);
+  if (started == SML_MPI_STARTED && sml_mpi_group_wait(c->group, operation)) return MPI_SUCCESS;
+  return failed(c->comm);
+}
+
 /* ---- what is put in place of MPI's ---- */
 
 EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
   sml_type type;
-  sml_operation *operation;
-  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || !sml_mpi_type_of(datatype, &type))
+  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || are_suspect(in, out) ||
+      !sml_mpi_type_of(datatype, &type))
     return PMPI_Allreduce(in, out, count, datatype, op, comm);
   struct communicator *c = communicator_of(comm);
   if (c == NULL) return failed(comm);
   if (c->group == NULL) return PMPI_Allreduce(in, out, count, datatype, op, comm);
-  switch (sml_mpi_group_way(c->group, type, (size_t)count)) {
+  switch (sml_mpi_group_way(c->group, type, (size_t)count, true)) {
   case SML_MPI_PASSED: return PMPI_Allreduce(in, out, count, datatype, op, comm);
   case SML_MPI_FAILED: return failed(comm);
   case SML_MPI_TAKEN: break;
   }
-  if (sml_mpi_group_submit(c->group, in == MPI_IN_PLACE ? out : in, out, (size_t)count, type, &operation) &&
-      sml_mpi_group_wait(c->group, operation))
-    return MPI_SUCCESS;
-  return failed(comm);
+  return sum(c, in == MPI_IN_PLACE ? out : in, out, (size_t)count, type);
 }
 
 /* Communicators that nobody frees, MPI_COMM_WORLD for one, end before MPI does. */

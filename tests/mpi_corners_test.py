@@ -1,0 +1,105 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What MPI allows and promises beside plain sums (tools/mpi_corners.c): first sums that do not block, thousands of them
+outstanding, statuses, attributes, wrong arguments, many communicators, pauses. Through the component of Open MPI and
+through the libraries to preload, each with the ranks' own aggregation."""
+import os
+import re
+import resource
+
+import mpi_test as mpi
+import tap
+
+
+def run(name, num_ranks, part, preload=False, **variables):
+    """Of "openmpi" or "mpich": what it wrote, and how many sums each rank took in MPI_COMM_WORLD, and all in others."""
+    library = os.path.join(mpi.MODULES, f"libswitchml_pmpi_{name}.so")
+    words = []
+    if name == "mpich":
+        words = ["-env", "LD_PRELOAD", library]
+    elif preload:
+        words = ["--mca", "coll", "^switchml", "-x", "LD_PRELOAD=" + library]
+    else:
+        library = mpi.COMPONENT
+    mpi.need(library)
+    program = mpi.compiled("mpicc." + name, "mpi_corners.c")
+    out, taken = mpi.run("mpirun." + name, "-n", num_ranks, *words, program, part,
+                         **{"SWITCHML_MPI_TYPES": None, "SWITCHML_MPI_JOIN_TIMEOUT": 60, **variables})
+    assert "done" in out, out
+    return out, taken
+
+
+def test_first_sums_do_not_block():
+    """Neither those that MPI keeps nor, once the ranks have met in what blocks, those that are taken."""
+    for num_ranks in (2, 3):
+        _, taken = run("openmpi", num_ranks, "first")
+        assert taken == {"other": num_ranks * 3}, taken
+        run("openmpi", num_ranks, "first", preload=True)
+        run("mpich", num_ranks, "first")
+
+
+def test_thousands_outstanding():
+    """More than there are handles: they wait for room, and hold up no other communicator."""
+    _, taken = run("openmpi", 2, "many", SWITCHML_MPI_MIN_COUNT=1)
+    assert taken == {0: 22003, 1: 22003, "other": 2 * 2}, taken
+
+
+def test_statuses_are_empty():
+    _, taken = run("openmpi", 2, "statuses", MALLOC_PERTURB_=165)
+    assert taken == {0: 101, 1: 101}, taken
+
+
+def test_attributes_are_not_copied():
+    for name, preload in (("openmpi", False), ("openmpi", True), ("mpich", False)):
+        _, taken = run(name, 2, "attributes", preload)
+        assert taken == {0: 1, 1: 1}, taken
+
+
+def test_wrong_arguments_are_errors():
+    for name, preload in (("openmpi", False), ("openmpi", True), ("mpich", False)):
+        _, taken = run(name, 2, "arguments", preload)
+        assert taken == {0: 1, 1: 1}, taken
+
+
+def check_many(taken_communicators, *arguments, **variables):
+    """Sums of 100 communicators, twice: those that are taken, on every rank, and what the process has open then."""
+    out, taken = run(*arguments, "communicators", **variables)
+    assert taken == {"other": 2 * 2 * taken_communicators}, (taken, out[:2000])
+    said = re.findall(r"no job: rank \d .*", out)
+    assert len(said) == 1 and "MPI does the sums, here and in later communicators" in said[0], said
+    descriptors, threads = map(max, zip(*(map(int, line) for line in
+                                          re.findall(r"(\d+) descriptors, (\d+) threads", out))))
+    return descriptors, threads, said[0]
+
+
+def test_a_hundred_communicators():
+    """A bound on the jobs of a process; when communicators are freed, later ones are taken."""
+    for name in ("openmpi", "mpich"):
+        descriptors, threads, said = check_many(16, name, 2)
+        assert descriptors < 256 and threads < 80 and "SWITCHML_MPI_MAX_JOBS" in said, (descriptors, threads, said)
+        check_many(3, name, 2, SWITCHML_MPI_MAX_JOBS=3)
+
+
+def test_few_descriptors():
+    """A quarter of a process's descriptors at most, whatever the bound: 10 for each job of 2 ranks."""
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, old[1]))
+    try:
+        descriptors, _, said = check_many(6, "mpich", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+    assert descriptors < 128 and "ulimit -n" in said, (descriptors, said)
+
+
+def test_a_pause_ends_nothing():
+    """Of 3 s, where a rank counts as late after 2."""
+    for name in ("openmpi", "mpich"):
+        _, taken = run(name, 2, "paused")
+        assert taken == {0: 3, 1: 3}, taken
+
+
+if __name__ == "__main__":
+    try:
+        tap.main(globals())
+    finally:
+        mpi.FOLDER.cleanup()
