@@ -263,6 +263,8 @@ def programs():
         yield "session", f"honest_{wants}", bytes([wants])
     yield "session", "lies", b"\x64" + bytes([230, 1]) * 3 + bytes([0, 1, 250, 9, 0, 0, 16, 250, 3, 2, 2, 64]) * 12
     yield "session", "ends", b"\0" + bytes(40) + b"\xdc\5\2\x30" + bytes(30) + b"\xec" + bytes(9) + b"\xe2\7"
+    yield "session", "one_host_unasked", (bytes(19) + b"\x13\0" + b"\x19" * 7 + b"\xff" + b"\x19" * 42
+                                          + bytes.fromhex("120004f52b2bee1e"))
     yield "aggregator", "rounds", b"\4" + b"".join(bytes([244, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "rounds_twice", b"\x14" + b"".join(bytes([245, slot % 2, 0, 0]) for slot in range(40))
     yield "aggregator", "ranks", b"\0" + b"".join(bytes([0, 0, i % 2, i % 3]) for i in range(60))

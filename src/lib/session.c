@@ -314,8 +314,10 @@ static bool is_lead(const struct sml_session *s, const struct sml_ctl_start *sta
   return sml_contributor_lead(start, sml_contributor_of(start, rank)) == rank;
 }
 
-/* The table is that of this job, and lets nobody contribute for a rank that has not asked for it. */
+/* The table is that of this job, and lets nobody contribute for a rank that has not asked for it, nor add up in memory
+ * that this rank has not offered. */
 static bool has_agreed_contributors(const struct sml_ctl_join *join, const struct sml_ctl_start *start) {
+  if (start->is_one_host && (join->host[0] | join->host[1]) == 0) return false;
   if (start->num_ranks == 0) return true;
   if (start->num_ranks != join->world_size) return false;
   return join->is_combining || sml_contributor_ranks(start, start->contributors[join->rank], NULL, 0) == 1;
