@@ -4,9 +4,11 @@
  * every call returns within its time, and nothing is left behind. Input: what the program wants, then what the
  * aggregator says and does; where it says nothing, it answers as an honest one would that sums what one rank sends. */
 #include <errno.h>
+#include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/wire.h"
@@ -41,6 +43,27 @@ static struct {
   size_t rx_bytes;
   uint32_t next_grant[NUM_LANES];
 } w;
+
+/* ---- shared memory ---- */
+
+int __wrap_memfd_create(const char *name, unsigned flags);
+long __wrap_syscall(long number, void *word, int verb, int value, const struct timespec *timeout);
+
+/* A segment would be the real system's: the simulator would take its descriptor for one of its own. fuzz/greeting.c
+ * has it. */
+int __wrap_memfd_create(const char *name, unsigned flags) {
+  (void)name, (void)flags;
+  errno = ENOSYS;
+  return -1;
+}
+
+/* FUTEX_WAIT of a rank that is alone on its host, in simulated time: it looks again. And FUTEX_WAKE. */
+long __wrap_syscall(long number, void *word, int verb, int value, const struct timespec *timeout) {
+  (void)word, (void)value;
+  CHECK(number == SYS_futex, "system call %ld", number);
+  if (verb == FUTEX_WAIT) sim_sleep_ns(sml_min_u64((uint64_t)timeout->tv_nsec, SML_NS_PER_MS));
+  return 0;
+}
 
 /* ---- the rank ---- */
 
@@ -330,9 +353,7 @@ static bool is_over(void *user) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   const struct sim_link link = {.delay_ns = 20 * SML_NS_PER_US};
   struct sim_host_options host = {.name = "rank", .ipv4 = 0x0a000002, .up = link, .down = link, .mtu_bytes = 9000};
-  /* A segment would be the real system's, whose descriptors the simulator takes for its own; fuzz/greeting.c has it. */
-  const char *const environment[] = {"SWITCHML_AGGREGATOR=10.0.0.1:48879", "SWITCHML_DEBUG=NONE",
-                                     "SWITCHML_SHARED_MEMORY=0", NULL};
+  const char *const environment[] = {"SWITCHML_AGGREGATOR=10.0.0.1:48879", "SWITCHML_DEBUG=NONE", NULL};
   struct sim_usage leaks;
   memset(&w, 0, sizeof w);
   w.in = (struct fuzz_input){data, data + num_bytes};
