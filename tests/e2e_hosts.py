@@ -84,6 +84,21 @@ def test_a_lost_host_is_named():
             lose_host(bed, start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--lease", "2"), lost, is_cut_off)
 
 
+def test_a_lowered_mtu_is_named():
+    """The kernel refuses what was probed when the job was joined; hosts are named as the others know them."""
+    with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
+        ranks = start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--timeout", "4")
+        deadline, before = time.monotonic() + 20 * PATIENCE, bed.sent_bytes(bed.worker(1))
+        while bed.sent_bytes(bed.worker(1)) < before + SIZE:
+            assert time.monotonic() < deadline, "nothing is summed"
+            time.sleep(0.02)
+        subprocess.run(["ip", "-n", bed.worker(1), "link", "set", "eth0", "mtu", "1000"], check=True)
+        errors = [process.communicate(timeout=40 * PATIENCE)[1] for process in ranks]
+        assert all(process.returncode == 1 for process in ranks), errors
+        assert "rank 1's host did not send " in errors[1] and "Message too long (the MTU is smaller" in errors[1], errors
+        assert not any("127.0.0.1" in error for error in errors), errors
+
+
 if __name__ == "__main__":
     UNAVAILABLE = netbed.why_unavailable()
     if UNAVAILABLE:

@@ -94,6 +94,13 @@ static const char *what_it_means(int error) {
   }
 }
 
+/* At the end of the detail, whose own end goes for it; between two characters. */
+static void make_room(struct sml_ctl_abort *failure, size_t num_bytes) {
+  size_t used = sml_min_u64(strlen(failure->detail), sizeof failure->detail - 1 - num_bytes);
+  while (used > 0 && ((uint8_t)failure->detail[used] & 0xc0) == 0x80) used--;
+  failure->detail[used] = 0;
+}
+
 void sml_job_add_unsent_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
   const uint64_t joining_ns = job->state == SML_JOB_JOINING ? now_ns - sml_min_u64(now_ns, JOIN_NS) : SML_NEVER;
   const uint64_t since_ns = job->oldest != NULL ? job->oldest->submitted_ns : joining_ns;
@@ -106,9 +113,12 @@ void sml_job_add_unsent_locked(const struct sml_job *job, uint64_t now_ns, struc
     if (unsent.error != 0 && unsent.at_ns >= last.at_ns) last = unsent;
   }
   if (last.error == 0 || last.at_ns < since_ns) return;
-  add(failure, "; rank %u's host did not send %llu packets, the last one %.3g s ago: %s%s", job->rank,
-      (unsigned long long)num_packets, now_ns > last.at_ns ? (double)(now_ns - last.at_ns) / 1e9 : 0.0,
-      strerror(last.error), what_it_means(last.error));
+  char text[SML_DETAIL_BYTES];
+  const uint64_t ago_ns = now_ns - sml_min_u64(now_ns, last.at_ns);
+  snprintf(text, sizeof text, "; rank %u's host did not send %llu packets, the last one %.3g s ago: %s%s", job->rank,
+           (unsigned long long)num_packets, (double)ago_ns / 1e9, strerror(last.error), what_it_means(last.error));
+  make_room(failure, strlen(text));
+  add(failure, "%s", text);
 }
 
 /* ---- as the aggregators say ---- */

@@ -12,8 +12,8 @@
 /* All with job->lock held. "waiting for ranks 1, 3 on lane 0 slot 12 for 59.9 s; the aggregator: ..." into the end of
  * the failure's detail; the ranks too. */
 void sml_job_add_lateness_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure);
-/* "; this host did not send 12 packets: ..., Message too long" to the end of the failure's detail, if its system would
- * not take packets while the oldest operation waited, or the job was being joined. */
+/* "; rank 1's host did not send 12 packets, ...: Message too long" to the end of the failure's detail, which is cut for
+ * it, if its system would not take packets while the oldest operation waited, or the job was being joined. */
 void sml_job_add_unsent_locked(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure);
 /* Asks each aggregator that the job runs with; what they said before is forgotten. On the control thread. */
 void sml_job_ask_locked(struct sml_job *job, uint64_t now_ns);

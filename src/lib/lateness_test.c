@@ -321,6 +321,38 @@ static void an_abort_says_what_was_outstanding(void **state) {
   world_stop(&w);
 }
 
+static void abort_at_length(struct rank *r) {
+  static float data[MAX_RANKS][9000];
+  sml_operation *op = NULL;
+  char why[sizeof details[0]];
+  memset(why, 'w', sizeof why - 1);
+  why[sizeof why - 1] = 0;
+  if (r->rank == 0)
+    CHECK(r, sml_allreduce(r->job, data[0], data[0], 9000, SML_FLOAT32, SML_SUM, NULL, &op) == SML_OK);
+  for (uint32_t i = 0; r->rank == 0 && i < 1000 && stats_of(r).unsent_packets == 0; i++) usleep(10 * 1000);
+  pthread_barrier_wait(&barrier);
+  if (r->rank == 1) CHECK(r, sml_job_abort(r->job, why) == SML_OK);
+  await_failure(r);
+  sml_operation_release(op);
+}
+
+/* What another rank says of this one may be as long as a detail can be. */
+static void what_the_system_says_is_not_cut_off(void **state) {
+  (void)state;
+  struct world w;
+  world_begin(&w, 2);
+  w.job_options.operation_timeout_ns = 30 * SML_NS_PER_S;
+  world_start(&w);
+  pthread_barrier_init(&barrier, NULL, 2);
+  refuse_packets(&w, false, EMSGSIZE);
+  world_run(&w, abort_at_length);
+  refused_port = 0;
+  pthread_barrier_destroy(&barrier);
+  check_says(0, "wwww; rank 0's host did not send ");
+  check_says(0, " s ago: Message too long (the MTU is smaller than when the job was joined)");
+  world_stop(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_silent_aggregator_keeps_nobody_waiting), /* it forks: before there are threads */
@@ -332,6 +364,7 @@ int main(void) {
       cmocka_unit_test(what_the_system_says_is_said),
       cmocka_unit_test(what_the_aggregators_system_says_is_said),
       cmocka_unit_test(an_abort_says_what_was_outstanding),
+      cmocka_unit_test(what_the_system_says_is_not_cut_off),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
