@@ -28,6 +28,7 @@ KEYS = "tenant 0f0e0d0c0b0a09080706050403020100\n"
 FLOOD_RATE = 5000  # a second: strangers, not a lack of processors, is what this is about
 SHARED = {"SWITCHML_SHARED_MEMORY": 1}
 PAUSE_S = 4.0  # late, not lost
+PATIENCE_S = 300  # a machine that is starved ends nothing, and proves nothing: what takes longer than this hangs
 
 
 def short_pipe():
@@ -104,7 +105,7 @@ class Soak:
 
 def come_and_go(soak, draw, address, env):
     """A job that joins, sums and leaves. A join may be refused for want of room, then it is tried again."""
-    real.join_seconds(address, draw.randint(2, 4), patience_s=60, MEMBER_JOB="comes-and-goes", MEMBER_OPERATIONS=draw.choice([1, 50, 500]),
+    real.join_seconds(address, draw.randint(2, 4), patience_s=PATIENCE_S, MEMBER_JOB="comes-and-goes", MEMBER_OPERATIONS=draw.choice([1, 50, 500]),
                       MEMBER_ELEMENTS=draw.choice([10, 1000, 200_000]), **draw.choice([SHARED, {}]), **env)
     soak.count("jobs came and went")
 
@@ -146,7 +147,7 @@ def meet(soak, draw):
                                MEMBER_JOIN_TIMEOUT_S=60) for rank in range(3)]
         try:
             for member in members:
-                member.expect_done(90)
+                member.expect_done(PATIENCE_S)
         finally:
             for member in members:
                 member.close()
@@ -170,7 +171,7 @@ def outlive(soak, draw, keys, arguments):
                 time.sleep(draw.random())
                 aggregator = e2e.Daemon("--listen", address, *arguments)
             for member in members:
-                member.expect_done(120)
+                member.expect_done(PATIENCE_S)
     finally:
         aggregator.stop()
     soak.count("aggregators outlived", 2)
