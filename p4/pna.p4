@@ -27,15 +27,17 @@ control State(inout headers_t hdr, inout meta_t m) {
   apply {
     m.old = cell_phase.read(m.index);
     m.y = cell_map.read(m.index); /* the word, until the last line: else x, y and s are made of it anew each time */
+    m.x = hdr.sml.phase & 0xfffffffe; /* the phase, until then; bit 0 is the version, which the index has */
+    m.s = m.x - 2;
     bit<32> next = m.y | m.me;
-    if (hdr.sml.phase < m.old) {
-      m.y = 0;
-    } else if (hdr.sml.phase > m.old) {
+    if (m.s == m.old && m.x != 0) {
       m.y = (m.me ^ WORD_TURN) & ~WORD_RANKS;
       next = m.me;
+    } else if (m.x != m.old) {
+      m.y = 0;
     }
     if (m.kind == KIND_UPDATE && m.y != 0) {
-      cell_phase.write(m.index, hdr.sml.phase);
+      cell_phase.write(m.index, m.x);
       cell_map.write(m.index, next);
     }
     m.x = m.y ^ m.last;
@@ -59,7 +61,6 @@ control Tag(inout headers_t hdr, inout meta_t m) {
       if (m.old != hdr.sml.tag || m.kind == KIND_UPDATE && wire != hdr.sml.wire_reducer) {
         m.first = cell_first.read(m.index);
       }
-      if (m.kind == KIND_PROBE && m.verdict == REPEATED) hdr.sml.wire_reducer = wire;
     }
   }
 }

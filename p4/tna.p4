@@ -2,13 +2,14 @@
  * The SwitchML aggregator for Tofino (-D__TARGET_TOFINO__=2 for Tofino 2). Of 32 lanes, one a stateful ALU, all in one
  * pass.
  *
- * Phase and word of a cell are one register of two halves and one RegisterAction: newer starts over, equal adds a bit,
- * and the old word comes out unless the packet is stale. So a cell that was never used needs a valid word: the
- * register is made with one, and the control plane writes (0, WORD_VALID), not zeros, when it gives out slots. A
- * packet that is newer by 4 phases looks like one of the same phase; no member can be there. Rules are tables of
+ * Phase and word of a cell are one register of two halves and one RegisterAction: the next phase starts over, the same
+ * adds a bit, and the old word comes out unless the packet is of neither. So a cell that was never used needs a valid
+ * word, and the phase before its first one: the control plane writes (cell & 1, WORD_VALID), not zeros, when it gives
+ * out slots, whose first phases are 2 and 3; phases below are stale by themselves (`access`). Rules are tables of
  * constants here: a gateway compares too little. The control is this target's own, in the order of its stages; tables,
- * rules and outcomes are those of common/aggregate.p4.
- * One wire a cell is not remembered: a PROBE carries that of its chunk, and tags tell operations apart. */
+ * rules and outcomes are those of common/aggregate.p4, but that the wire of a cell is not remembered: a mismatch is one
+ * of tags.
+ * Metadata begin as what an earlier packet left, so the parser writes each of them. */
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
@@ -301,13 +302,13 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     size = 4096;
   }
 
-  /* The cell: newer starts over, equal adds a bit; the old word comes out, 0 if the packet is stale. */
+  /* The cell: its next phase starts over, the same adds a bit; the old word comes out, 0 for any other phase. */
   @name(".cells") Register<cell_t, bit<16>>(CELLS, {0, WORD_VALID}) cells;
   RegisterAction<cell_t, bit<16>, bit<32>>(cells) contribute = {
     void apply(inout cell_t cell, out bit<32> word) {
       word = 0;
-      if (hdr.sml.phase > cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
-      if (hdr.sml.phase > cell.phase) {
+      if (hdr.sml.phase - 2 == cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
+      if (hdr.sml.phase - 2 == cell.phase) {
         cell.word = m.me;
         cell.phase = hdr.sml.phase;
       } else if (hdr.sml.phase == cell.phase) {
@@ -318,7 +319,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
   RegisterAction<cell_t, bit<16>, bit<32>>(cells) look = {
     void apply(inout cell_t cell, out bit<32> word) {
       word = 0;
-      if (hdr.sml.phase >= cell.phase) word = cell.word;
+      if (hdr.sml.phase - 2 == cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
     }
   };
   action take() {
@@ -340,14 +341,18 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     m.verdict = verdict;
   }
 #define UPDATE_OF(wire) \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _): is_other(PUNTED); \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _): is_other(BAD_SLOT);
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _, _): is_other(PUNTED); \
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _, _): is_other(BAD_SLOT);
+#define TAKE(wire, flags, is) \
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, 0 &&& 0xfffffffe): is_other(STALE_PHASE); \
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, _): take();
 #define PROBE_OF(wire) \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _): is_other(PUNTED); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _): is_other(BAD_SLOT); \
-      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _): ask(); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _): is_other(BAD_LENGTH);
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _, _): is_other(PUNTED); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _, _): is_other(BAD_SLOT); \
+      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, 0 &&& 0xfffffffe): is_other(STALE_PHASE); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, _): ask(); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _, _): is_other(BAD_LENGTH);
   table access {
     key = {
       m.is_ours: ternary;
@@ -358,28 +363,29 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       m.is_member: ternary;
       m.is_inside: ternary;
       m.is_checked: ternary;
+      hdr.sml.phase: ternary;
     }
     actions = { take; ask; is_hello; is_other; }
     const default_action = is_other(FORWARDED);
     const entries = {
-      (0, _, _, _, _, _, _, _): is_other(FORWARDED);
-      (_, HEAD_HELLO, _, _, _, _, _, _): is_hello();
-      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _): is_other(BAD_KEY);
+      (0, _, _, _, _, _, _, _, _): is_other(FORWARDED);
+      (_, HEAD_HELLO, _, _, _, _, _, _, _): is_hello();
+      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _): is_other(BAD_KEY);
       UPDATE_OF(WIRE_SUM)
-      (_, HEAD_UPDATE, 0 &&& 0xfffe, WIRE_SUM, PAYLOAD_FULL, _, _, 0): take();
-      (_, HEAD_UPDATE, FLAG_CHECKED &&& 0xfffe, WIRE_SUM, PAYLOAD_FULL, _, _, 1): take();
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _): is_other(BAD_LENGTH);
+      TAKE(WIRE_SUM, 0, 0)
+      TAKE(WIRE_SUM, FLAG_CHECKED, 1)
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _, _): is_other(BAD_LENGTH);
       UPDATE_OF(WIRE_MAX)
-      (_, HEAD_UPDATE, 0 &&& 0xfffe, WIRE_MAX, PAYLOAD_FULL, _, _, _): take();
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _): is_other(BAD_LENGTH);
+      TAKE(WIRE_MAX, 0, _)
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _, _): is_other(BAD_LENGTH);
       PROBE_OF(WIRE_SUM)
       PROBE_OF(WIRE_MAX)
-      (_, 0x10 &&& 0xf0, _, _, _, _, _, _): is_other(BAD_TYPE);
-      (_, _, _, _, _, _, _, _): is_other(BAD_VERSION);
+      (_, 0x10 &&& 0xf0, _, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, _, _, _, _, _, _, _, _): is_other(BAD_VERSION);
     }
-    size = 32;
+    size = 40;
   }
 
   action is_verdict(bit<8> verdict, bit<8> op, bit<8> at_tag) {
@@ -541,6 +547,28 @@ parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out i
   state start {
     packet.extract(intrinsic);
     packet.advance(PORT_METADATA_SIZE);
+    m.payload = 0;
+    m.is_ours = 0;
+    m.is_member = 0;
+    m.is_inside = 0;
+    m.is_checked = 0;
+    m.cpu_port = 0;
+    m.me = 0;
+    m.full = 0;
+    m.last = 0;
+    m.cursor = 0;
+    m.group = 0;
+    m.port = 0;
+    m.index = 0;
+    m.y = 0;
+    m.x = 0;
+    m.s = 0;
+    m.op = OP_NONE;
+    m.at_tag = 0;
+    m.first = 0;
+    m.verdict = FORWARDED;
+    m.way = WAY_DROP;
+    m.is_rewritten = 0;
     packet.extract(hdr.ethernet);
     transition select(hdr.ethernet.type) {
       ETHERTYPE_IPV4: parse_ipv4;

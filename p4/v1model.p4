@@ -3,7 +3,7 @@
  * adding and writing a register is then one step. How to build, run and fill it: docs/p4.md.
  *
  * Registers, all CELLS long but `cursor` (index of a cell: slot * 2 + (phase & 1)):
- *   cell_phase, cell_map   phase, and word (WORD_*): zero-filled is older than anything
+ *   cell_phase, cell_map   phase without bit 0, and word (WORD_*); before the first one both are 0
  *   cell_tag, cell_wire, cell_first   tag, wire and reducer, 1 + rank of the first contribution
  *   cell_grant             the chunk that was granted when the cell was complete
  *   value_B_I              lane 32 B + I
@@ -19,15 +19,16 @@ control State(inout headers_t hdr, inout meta_t m) {
   apply {
     cell_phase.read(m.old, m.index);
     cell_map.read(m.word, m.index);
+    bit<32> at = hdr.sml.phase & 0xfffffffe; /* bit 0 is the version, which the index has */
     bit<32> next = m.word | m.me;
-    if (hdr.sml.phase < m.old) {
-      m.word = 0;
-    } else if (hdr.sml.phase > m.old) {
+    if (at - 2 == m.old && at != 0) {
       m.word = (m.me ^ WORD_TURN) & ~WORD_RANKS;
       next = m.me;
+    } else if (at != m.old) {
+      m.word = 0;
     }
     if (m.kind == KIND_UPDATE && m.word != 0) {
-      cell_phase.write(m.index, hdr.sml.phase);
+      cell_phase.write(m.index, at);
       cell_map.write(m.index, next);
     }
     m.y = m.word ^ m.full;
@@ -52,7 +53,6 @@ control Tag(inout headers_t hdr, inout meta_t m) {
       if (m.old != hdr.sml.tag || m.kind == KIND_UPDATE && wire != hdr.sml.wire_reducer) {
         cell_first.read(m.first, m.index);
       }
-      if (m.kind == KIND_PROBE && m.verdict == REPEATED) hdr.sml.wire_reducer = wire;
     }
   }
 }

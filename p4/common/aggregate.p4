@@ -4,8 +4,7 @@
  *   Kind    kind, or why not (verdict)
  *   State   the cell's word: UPDATE puts its bit in, PROBE only looks
  *   Decide  verdict, op, missing
- *   Tag     FIRST stores tag, wire and rank; others of the same phase compare (m.first); a PROBE that is answered with
- *           the result takes the cell's wire
+ *   Tag     FIRST stores tag, wire and rank; others of the same phase compare (m.first)
  *   Grant   COMPLETED draws and stores, REPEATED reads into the packet
  *   Sum     op on all lanes
  *   Missing m.missing as the payload of PENDING

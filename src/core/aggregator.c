@@ -131,7 +131,14 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
   return contribute(a, h, cell, true);
 }
 
+/* A switch looks at one cell only: what stands in the other one is not asked. */
+static bool is_next_at_switch(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
+  const uint32_t at = a->cells[cell].phase;
+  return at == 0 ? phase == a->options.first_phase + cell % 2 : phase - at == 2;
+}
+
 static struct sml_decision decide_newer(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
+  if (a->options.is_switch_format && !is_next_at_switch(a, cell, h->phase)) return drop(SML_DROP_STALE_PHASE);
   if (!a->options.is_switch_format && !is_next_phase(a, cell, h->phase)) {
     struct sml_decision d = verdict(SML_VERDICT_JUMP, cell);
     d.drop = SML_DROP_FUTURE_PHASE;
@@ -149,8 +156,9 @@ static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
 
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
 static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
+  if (a->options.is_switch_format && h->wire == SML_LANES_UINT8) return SML_DROP_BAD_TYPE;
   if (h->type != SML_PACKET_UPDATE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
-  if (h->wire == (a->options.is_switch_format ? SML_LANES_UINT8 : SML_LANES_WIDE_UINT8)) return SML_DROP_BAD_TYPE;
+  if (!a->options.is_switch_format && h->wire == SML_LANES_WIDE_UINT8) return SML_DROP_BAD_TYPE;
   const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
   if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
   if ((h->flags & SML_FLAG_NARROW) && (!a->options.is_narrow || a->options.is_switch_format)) return SML_DROP_BAD_TYPE;
@@ -204,6 +212,15 @@ uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell) {
 
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   return a->cells[cell].phase == phase && sml_aggregator_is_complete(a, &a->cells[cell]);
+}
+
+void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, uint8_t wire, uint8_t reducer,
+                               struct sml_header *h) {
+  sml_aggregator_result(a, cell, h);
+  if (!a->options.is_switch_format) return;
+  h->wire = wire;
+  h->reducer = reducer;
+  h->flags = a->options.is_checked && wire == SML_LANES_INT32 ? SML_FLAG_CHECKED : 0;
 }
 
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *h) {

@@ -73,6 +73,9 @@ uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell);
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
 /* Header of a completed cell's RESULT, but for job and epoch. */
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *header_out);
+/* The same, as it answers an UPDATE or PROBE: in switch format with the wire and reducer of that. */
+void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, uint8_t wire, uint8_t reducer,
+                               struct sml_header *header_out);
 /* Contributors missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words_out);
@@ -98,7 +101,8 @@ struct sml_slot_look {
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot);
 
 /* NULL, or which invariant is broken, whatever arrived: what tests ask after every step, in time proportional
- * to the slots. In switch format a phase is believed, so there it takes honest members to keep I1, I2 and I9. */
+ * to the slots. In switch format the slot's other cell is not asked, so there it takes honest members to keep I1, I2
+ * and I9. */
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a);
 
 #endif

@@ -497,7 +497,7 @@ static void check_words_are_due_or_not(void **state) {
   free(a);
 }
 
-/* What a switch can: it believes a phase, finds no grants, and takes packets of one length only. */
+/* What a switch can: it takes the next phase of a cell only, finds no grants, and takes packets of one length. */
 static void switch_format(void **state) {
   (void)state;
   const struct sml_aggregator_options options = {
@@ -532,13 +532,22 @@ static void switch_format(void **state) {
   assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
   assert_null(sml_aggregator_find_violation(a));
   /* From here on no honest rank. */
-  h = update(a, 1, 1, 200);
-  h.flags = SML_FLAG_CHECKED;
-  h.payload_bytes += SML_CHECK_BYTES;
-  expect(a, probe(a, 1, 1, 200), SML_VERDICT_PENDING);
-  expect(a, h, SML_VERDICT_FIRST);
-  h.phase = 2;
-  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+  static const uint32_t wrong[] = {0, 1, 5, 6, 8, 200, UINT32_MAX}; /* phase 2 of the slot is complete, 3 was never */
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(wrong); i++) {
+    h = update(a, 1, 1, wrong[i]);
+    h.flags = SML_FLAG_CHECKED;
+    h.payload_bytes += SML_CHECK_BYTES;
+    assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+    h = probe(a, 1, 1, wrong[i]);
+    assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_STALE_PHASE);
+  }
+  h.wire = SML_LANES_UINT8;
+  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
+  expect(a, probe(a, 1, 1, 4), SML_VERDICT_PENDING);
+  expect(a, probe(a, 1, 1, 3), SML_VERDICT_PENDING);
+  sml_aggregator_result_for(a, 2, SML_LANES_INT32, SML_REDUCE_SUM, &result); /* as it is asked for */
+  assert_int_equal(result.wire, SML_LANES_INT32);
+  assert_int_equal(result.flags, SML_FLAG_CHECKED);
   free(a);
 }
 

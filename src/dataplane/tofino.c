@@ -152,7 +152,7 @@ static bool preset_cells(struct sml_bfrt *b, uint32_t first, uint32_t end) {
     sml_bfrt_entry(b, SML_BFRT_MODIFY, CELLS, "");
     sml_bfrt_key(b, "$REGISTER_INDEX", cell, 32, 0);
     sml_bfrt_data(b);
-    sml_bfrt_value(b, "cells.phase", 0, 32);
+    sml_bfrt_value(b, "cells.phase", cell & 1, 32); /* the one before its first */
     sml_bfrt_value(b, "cells.word", WORD_VALID, 32);
     sml_bfrt_end_entry(b);
   }

@@ -59,7 +59,8 @@ static void the_calls_of_a_start(void **state) {
   stop();
 }
 
-#define CELL(index) "MODIFY pipe.cells $REGISTER_INDEX=000000" index " : cells.phase=00000000 cells.word=80000000\n"
+#define CELL(index, phase) \
+  "MODIFY pipe.cells $REGISTER_INDEX=000000" index " : cells.phase=0000000" phase " cells.word=80000000\n"
 #define IN_GROUP(node) \
   "$pre.mgid $MGID=0013 : $MULTICAST_NODE_ID=[" node "] $MULTICAST_NODE_L1_XID_VALID=[00] $MULTICAST_NODE_L1_XID=[00]\n"
 #define NODE(rid, port) \
@@ -74,7 +75,7 @@ static void the_calls_of_a_job(void **state) {
   assert_true(stand_in_open_switch());
   stand_in_forget();
   assert_true(stand_in_start_job(7, 2, 2));
-  stand_in_expect(CELL("80") CELL("81") CELL("82") CELL("83")
+  stand_in_expect(CELL("80", "0") CELL("81", "1") CELL("82", "0") CELL("83", "1")
                "MODIFY pipe.cursors $REGISTER_INDEX=00000003 : cursors.f1=0000000b\n"
                "INSERT $pre.mgid $MGID=0013\n"
                "INSERT pipe.window job=0003 slot=0040/fffe $MATCH_PRIORITY=00000000 : is_inside\n"

@@ -218,7 +218,7 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
                         uint16_t flags) {
   struct job *job = e->jobs[out->job];
   struct sml_header h;
-  sml_aggregator_result(job->aggregator, out->cell, &h);
+  sml_aggregator_result_for(job->aggregator, out->cell, out->wire, out->reducer, &h);
   h.job = out->job;
   h.epoch = job->epoch;
   h.flags |= flags;
@@ -492,8 +492,12 @@ static void record_update(struct sml_aggregator_engine *e, const struct sml_head
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                     const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
-  const struct outgoing out = {
-      .job = h->job, .rank = h->rank, .cell = d->cell, .phase = sml_aggregator_phase(job->aggregator, d->cell)};
+  const struct outgoing out = {.job = h->job,
+                               .rank = h->rank,
+                               .cell = d->cell,
+                               .phase = sml_aggregator_phase(job->aggregator, d->cell),
+                               .wire = h->wire,
+                               .reducer = h->reducer};
   if (sml_recorder_takes_all(e->recorder)) record_update(e, h, d);
   switch (d->verdict) {
     case SML_VERDICT_DROP:

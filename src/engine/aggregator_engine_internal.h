@@ -36,6 +36,7 @@ struct outgoing {
   uint16_t job;
   uint16_t rank;
   uint32_t cell, phase;
+  uint8_t wire, reducer; /* of the packet that it answers */
 };
 
 struct sml_aggregator_engine {

@@ -92,6 +92,8 @@ class Aggregator:
         cell = cells.setdefault((slot, phase & 1), Cell())
         if phase < job.first_phase or phase < cell.phase:
             return [], None
+        if phase > cell.phase and self.is_switch and phase != (cell.phase + 2 if cell.phase else job.first_phase + phase % 2):
+            return [], None  # a switch takes the next one only, and looks at no other cell
         if phase > cell.phase:
             if not self.is_switch and not self.is_next(job, cells, slot, phase):
                 return [], ("JUMP", {fields["rank"]})
@@ -109,7 +111,8 @@ class Aggregator:
         if cell.tag != fields["tag"] or (not is_probe and chunk != (cell.pair, cell.payload_bytes)):
             return [], ("MISMATCH", {rank, cell.first_rank})
         if cell.grant is not None:
-            return [((index, rank), self.result(index, slot, cell, RETRANSMISSION))], None
+            pair = chunk[0] if self.is_switch else cell.pair
+            return [((index, rank), self.result(index, slot, cell, RETRANSMISSION, pair))], None
         if is_probe:
             return self.pending(index, cell, fields), None
         if rank not in cell.seen:
@@ -154,12 +157,13 @@ class Aggregator:
                 return [((index, fields["rank"]), self.result(index, slot, cell, RETRANSMISSION))]
         return []
 
-    def result(self, index, slot, cell, flags):
-        job = self.jobs[index]
+    def result(self, index, slot, cell, flags, pair=None):
+        """pair: that of the packet which is answered; else the cell's."""
+        job, pair = self.jobs[index], pair or cell.pair
         form = ">%dB" if cell.pair[0] == 1 else ">%dI"
-        if job.is_checked and cell.pair[0] == 0:
+        if job.is_checked and pair[0] == 0:
             flags |= CHECKED
-        return self.seal({"type": RESULT, "wire": cell.pair[0], "reducer": cell.pair[1], "job": job.number, "epoch": job.epoch,
+        return self.seal({"type": RESULT, "wire": pair[0], "reducer": pair[1], "job": job.number, "epoch": job.epoch,
                           "slot": job.slot_base + slot, "flags": flags, "phase": cell.phase, "tag": cell.tag, "chunk": cell.grant},
                          struct.pack(form % len(cell.values), *cell.values))
 

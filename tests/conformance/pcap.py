@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vectors as pcap files, for switches that read and write such (simple_switch --use-files) or for tcpreplay.
 
-  pcap.py make DIR [--lanes N] [--family switch|ordinary]   portN_in.pcap, and plan.json: what the control plane must set
+  pcap.py make DIR [--lanes N] [--family switch|ordinary] [--cannot NEED]   portN_in.pcap, and plan.json: what the control plane must set
   pcap.py compare DIR          reads portN_out.pcap, compares; a line a vector (TAP), exit status 1 if one failed
   pcap.py stand-in DIR         what a right switch would do (aggregator.py): writes portN_out.pcap
 
@@ -38,13 +38,13 @@ def job_of(entry):
                        entry["first_chunk"], entry["is_switch"])
 
 
-def make_plan(family, lanes):
+def make_plan(family, lanes, cannot=()):
     """For each vector that applies the jobs with everything a control plane sets; and the vectors that do not."""
     plan = {"family": family, "lanes": lanes, "aggregator": {"ip": AGGREGATOR_IP, "mac": AGGREGATOR_MAC, "udp_port": AGGREGATOR_PORT},
             "stranger": member(STRANGER, 0), "cpu_port": CPU, "vectors": [], "skipped": []}
     number, slot_base = 1, 0
     for vector in vectors.read(family):
-        missing = CANNOT & set(vector["needs"])
+        missing = (CANNOT | set(cannot)) & set(vector["needs"])
         if missing or max(job["ranks"] for job in vector["jobs"]) > STRANGER:
             plan["skipped"].append({"vector": vector["vector"], "why": ", ".join(sorted(missing)) or "ranks"})
             continue
@@ -140,8 +140,8 @@ def steps_of(plan):
 
 # ---- make, compare, stand in -------------------------------------------------------------------------------
 
-def make(folder, family, lanes):
-    plan = make_plan(family, lanes)
+def make(folder, family, lanes, cannot=()):
+    plan = make_plan(family, lanes, cannot)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "plan.json"), "w", encoding="utf-8") as out:
         json.dump(plan, out, indent=1)
@@ -261,10 +261,11 @@ def main():
     parser.add_argument("folder", metavar="DIR")
     parser.add_argument("--lanes", type=int, default=32, help="32-bit elements of a packet, check word included (make)")
     parser.add_argument("--family", choices=["switch", "ordinary"], default="switch", help="(make)")
+    parser.add_argument("--cannot", metavar="NEED", action="append", default=[], help="leave out vectors that need it (make)")
     parser.add_argument("--no-reports", action="store_true", help="do not look for reports at the CPU port (compare)")
     options = parser.parse_args()
     if options.act == "make":
-        plan = make(options.folder, options.family, options.lanes)
+        plan = make(options.folder, options.family, options.lanes, options.cannot)
         print(f"{len(plan['vectors'])} vectors, {plan['num_jobs'] - 1} jobs, {plan['num_slots']} slots; {len(plan['skipped'])} left out")
     elif options.act == "stand-in":
         stand_in(options.folder)

@@ -184,7 +184,7 @@ static void sum(struct taken *t, uint32_t cell, bool is_first) {
 static void add_stored(struct taken *t, uint32_t cell, uint32_t socket, uint16_t flags) {
   static uint8_t payload[REFERENCE_CHUNK_BYTES];
   struct sml_header h;
-  sml_aggregator_result(t->job->aggregator, cell, &h);
+  sml_aggregator_result_for(t->job->aggregator, cell, t->h.wire, t->h.reducer, &h);
   const void *values = sml_aggregator_values(t->job->aggregator, cell);
   if (h.wire == SML_LANES_UINT8)
     memcpy(payload, values, h.payload_bytes);

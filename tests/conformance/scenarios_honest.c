@@ -142,7 +142,10 @@ void make_sums(struct scenario *s) {
   put_all(s, 0, 0, 0);
   put(s, probe(s, 1, 0, 0));
   for (uint32_t rank = 0; rank < 3; rank++) put(s, codes(s, rank, 0, 1));
-  put(s, probe(s, 2, 0, 1));
+  struct sml_conform_packet about_codes = probe(s, 2, 0, 1);
+  if (s->is_switch) about_codes = with(with(about_codes, SML_FIELD_WIRE, SML_LANES_WIDE_UINT8), SML_FIELD_REDUCER, 1);
+  put(s, about_codes);
+  if (s->is_switch) put(s, probe(s, 1, 0, 1)); /* no honest one: the answer has the wire of the question */
   if (!s->is_switch)
     for (uint32_t rank = 0; rank < 3; rank++) put(s, with(update(s, rank, 0, 2), SML_FIELD_BYTES, 8));
   end(s);

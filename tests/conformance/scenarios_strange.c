@@ -13,29 +13,33 @@ static void put_jump(struct scenario *s, const char *name, const char *about, ui
   begin(s, "phases", name, about, (struct shape){.num_ranks = 2});
   for (uint32_t p = 0; p < num_before; p++) put_all(s, 0, 0, p);
   put(s, is_probe ? probe(s, 1, 0, phase) : update(s, 1, 0, phase));
-  if (s->is_switch) put(s, is_probe ? update(s, 0, 0, num_before) : update(s, 0, 0, phase));
+  if (s->is_switch && num_before > 0) put(s, probe(s, 0, 0, num_before - 1)); /* as if nothing had been */
+  for (uint32_t p = num_before; s->is_switch && p < num_before + 2; p++) put_all(s, 0, 0, p);
   end(s);
 }
 
 static void make_jumps(struct scenario *s) {
   static const char reported[] = "A phase that no honest member can be in is reported, and ends the job",
-                    restarts[] = "A phase beyond the next one starts the cell over: a switch does not report it";
-  const char *about = s->is_switch ? restarts : reported;
-  put_jump(s, "jump_by_two", about, 1, 2, false);
+                    dropped[] = "A phase beyond the cell's next one is dropped: a switch does not report it";
+  const char *about = s->is_switch ? dropped : reported;
+  if (!s->is_switch) put_jump(s, "jump_by_two", about, 1, 2, false);
   put_jump(s, "jump_by_three", about, 1, 3, false);
-  put_jump(s, "jump_from_an_unused_slot", about, 0, 1, false);
+  if (s->is_switch) put_jump(s, "jump_by_four", about, 1, 4, false);
+  put_jump(s, "jump_from_an_unused_slot", about, 0, s->is_switch ? 3 : 1, false);
+  if (s->is_switch) put_jump(s, "jump_in_an_unused_cell", about, 0, 2, false);
   put_jump(s, "jump_over_half_of_all", "Phases are compared as unsigned numbers, in full: 2^31 further is later", 1,
            INT64_C(1) << 31, false);
   put_jump(s, "jump_by_probe",
-           s->is_switch ? "A PROBE of a phase beyond the next one is answered: nobody has sent" : about, 1, 3,
-           true);
+           s->is_switch ? "A PROBE of a phase beyond the cell's next one is dropped, too" : about, 1, 3, true);
   begin(s, "phases", "jump_to_the_last", about, (struct shape){.num_ranks = 2});
   put_all(s, 0, 0, 0);
   put(s, with_symbol(update(s, 1, 0, 1), SML_FIELD_PHASE, SML_SYMBOL_MAX, 0));
-  if (s->is_switch) put(s, with_symbol(update(s, 0, 0, 1), SML_FIELD_PHASE, SML_SYMBOL_MAX, 0));
+  if (s->is_switch) put_all(s, 0, 0, 1);
   end(s);
 
-  begin(s, "phases", "jump_over_an_open_phase", about, (struct shape){.num_ranks = 2});
+  begin(s, "phases", "jump_over_an_open_phase",
+        s->is_switch ? "A switch looks at the phase's own cell only: the phase between them may be open" : about,
+        (struct shape){.num_ranks = 2});
   put_all(s, 0, 0, 0);
   put(s, update(s, 0, 0, 1));
   put(s, update(s, 0, 0, 2));
@@ -73,7 +77,7 @@ void make_phases(struct scenario *s) {
         "An older phase than the cell's is dropped, whoever sends it, and whatever asks",
         (struct shape){.num_ranks = 2});
   for (uint32_t phase = 0; phase < 4; phase++) put_all(s, 0, 0, phase);
-  for (int64_t phase = s->is_switch ? 0 : -2; phase < 2; phase++) {
+  for (int64_t phase = -2; phase < 2; phase++) {
     put(s, update(s, 0, 0, phase));
     put(s, flagged(update(s, 1, 0, phase), AGAIN));
     put(s, probe(s, 0, 0, phase));
@@ -81,13 +85,15 @@ void make_phases(struct scenario *s) {
   put(s, with(update(s, 0, 0, 0), SML_FIELD_TAG, 1)); /* stale before it is another's */
   put_all(s, 0, 0, 4);
   end(s);
-  if (s->is_switch) return; /* what is below the first phase it may treat as it likes */
   begin(s, "phases", "phases_before_the_first",
         "Zero-filled state is older than anything: phases 0 and 1 are stale in a fresh slot, too",
         (struct shape){.num_ranks = 2});
   put(s, update(s, 0, 0, -2));
   put(s, update(s, 0, 0, -1));
+  put(s, update(s, 1, 0, -2));
+  put(s, update(s, 1, 0, -1));
   put(s, probe(s, 0, 1, -2));
+  put(s, probe(s, 1, 0, -1));
   put_all(s, 0, 0, 0);
   end(s);
 }

@@ -24,7 +24,7 @@ DUPLICATE, NEEDLESS, FIRST, ADDED, COMPLETED, REPEATED, ASKED, REPORTED, GREETED
 
 
 def plan():
-    jobs = [{"number": number, "epoch": EPOCH, "slot_base": base, "num_slots": SLOTS, "first_chunk": FIRST_CHUNK,
+    jobs = [{"number": number, "epoch": EPOCH, "slot_base": base, "num_slots": SLOTS, "first_phase": 2, "first_chunk": FIRST_CHUNK,
              "is_checked": is_checked,
              "members": [{"rank": rank, "port": rank, "mac": host.mac, "ip": host.ip, "udp_port": host.udp}
                          for rank, host in enumerate(MEMBERS)]}
@@ -36,10 +36,11 @@ def plan():
 class Steps:
     """Packets in and out, in order, and how often each verdict is due.
 
-    is_pna: results go to a group, and what has not the length of an update or a probe is not looked at."""
+    is_pna: results go to a group, and what has not the length of an update or a probe is not looked at. is_tna: any
+    wrong length is counted as BAD_LENGTH, and members disagree by their tags alone."""
 
-    def __init__(self, num_lanes, is_pna=False):
-        self.num_lanes, self.is_pna = num_lanes, is_pna
+    def __init__(self, num_lanes, is_pna=False, is_tna=False):
+        self.num_lanes, self.is_pna, self.is_tna = num_lanes, is_pna, is_tna
         self.sent = []                              # (port, frame)
         self.due = [[] for _ in range(NUM_PORTS)]   # frames, or (source, target, head, payload)
         self.verdicts = {}
@@ -99,12 +100,13 @@ def add_cells(s):
         s.ask(a, probe._replace(rank=a, flags=BY_GRANT), STALE_PHASE)
         if turn >= 2:
             s.ask(b, head._replace(rank=b, phase=phase - 2), STALE_PHASE)
-    far = Head(UPDATE, slot=BASE + 6, phase=40, tag=9)
-    s.ask(0, far._replace(rank=0), FIRST)
-    s.ask(1, far._replace(rank=1), ADDED)
-    far = far._replace(phase=400) # far ahead: the cell starts over
-    s.ask(1, far._replace(rank=1), FIRST)
-    s.ask(0, far._replace(rank=0, type=PROBE), ASKED, s.pending(0, far, [0, 2]))
+    head = Head(UPDATE, slot=BASE + 6, phase=2, tag=9)
+    s.ask(0, head._replace(rank=0), FIRST)
+    s.ask(1, head._replace(rank=1), ADDED)
+    for far in (head._replace(phase=phase) for phase in (0, 1, 5, 6, 8, 400, 0xffffffff)): # none is a cell's next one
+        s.ask(1, far._replace(rank=1), STALE_PHASE)
+        s.ask(0, far._replace(rank=0, type=PROBE), STALE_PHASE)
+    s.ask(0, head._replace(rank=0, type=PROBE), ASKED, s.pending(0, head, [2]))
 
 
 def add_checked(s):
@@ -127,8 +129,8 @@ def add_refusals(s):
                            (head._replace(type=REPORT), BAD_TYPE), (head._replace(type=14), BAD_TYPE),
                            (head._replace(wire=0x11), BAD_TYPE), (head._replace(flags=DEAF), BAD_TYPE),
                            (head._replace(flags=32), BAD_TYPE), (head._replace(flags=KEYED), BAD_KEY),
-                           (head._replace(payload_bytes=len(whole) + 4), TRUNCATED),
-                           (head._replace(payload_bytes=len(whole) - 4), OVERLONG),
+                           (head._replace(payload_bytes=len(whole) + 4), BAD_LENGTH if s.is_tna else TRUNCATED),
+                           (head._replace(payload_bytes=len(whole) - 4), BAD_LENGTH if s.is_tna else OVERLONG),
                            (head._replace(slot=BASE - 1), BAD_SLOT), (head._replace(slot=BASE + SLOTS), BAD_SLOT),
                            (head._replace(slot=2 * BASE), BAD_SLOT), (head._replace(slot=0xffff), BAD_SLOT)]:
         s.ask(0, wrong, verdict, payload=whole)
@@ -146,8 +148,8 @@ def add_refusals(s):
 
 def add_mismatches(s):
     """Another tag; another reduction."""
-    for slot, change in ((7, {"tag": 0x4321}), (8, {"wire": MAX})):
-        head = Head(UPDATE, slot=BASE + slot, phase=8)
+    for slot, change in ((7, {"tag": 0x4321}), (8, {"wire": MAX}))[:1 if s.is_tna else 2]:
+        head = Head(UPDATE, slot=BASE + slot)
         s.ask(2, head._replace(rank=2), FIRST)
         wrong = head._replace(rank=1, **change)
         report = wrong._replace(type=REPORT, payload_bytes=0, chunk=2)
@@ -178,8 +180,8 @@ def add_switching(s):
     s.send(0, bytes(fragment), FORWARDED, (CPU, bytes(fragment)))
 
 
-def steps(num_lanes, is_pna=False):
-    s = Steps(num_lanes, is_pna)
+def steps(num_lanes, is_pna=False, is_tna=False):
+    s = Steps(num_lanes, is_pna, is_tna)
     if not is_pna:
         add_switching(s)
     for add in (add_refusals, add_cells, add_checked, add_mismatches):

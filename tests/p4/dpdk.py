@@ -7,10 +7,10 @@ import subprocess
 
 import frames
 from frames import Host
-from plan import FIRST_RESULT_GROUP, FLOOD_GROUP, NUM_VERDICTS, words, wrong_counts
+from plan import FIRST_RESULT_GROUP, FLOOD_GROUP, NUM_VERDICTS, cells_to_write, words, wrong_counts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CURSOR, VERDICTS = "aggregate_grant_cursor", "verdicts_0"
+CURSOR, PHASE, VERDICTS = "aggregate_grant_cursor", "aggregate_state_cell_phase", "verdicts_0"
 GROUP = Host(0x01005e010203, frames.ip("239.1.2.3"), 7000) # where results go: there is no egress
 
 
@@ -55,6 +55,8 @@ def fill_job(plan, job, cursor, copies):
     number, group, aggregator = job["number"], FIRST_RESULT_GROUP + job["number"], plan["aggregator"]
     mask = 0xffff & ~(job["num_slots"] - 1)
     yield f"register {CURSOR} {cursor} {job['first_chunk'] + job['num_slots']}"
+    for cell in cells_to_write(job):
+        yield f"register {PHASE} {cell} {job['first_phase'] - 2}"
     yield f"entry _window match {number:#x} {job['slot_base']:#x}/{mask:#x} priority 1 action _is_inside_0"
     yield f"entry copies match {group:#x} action {copies}"
     for member in job["members"]:

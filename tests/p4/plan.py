@@ -2,7 +2,7 @@
 """Fills the tables of p4/v1model.p4 for the jobs of a plan, as docs/p4.md says.
 
 A plan is {"aggregator": {"mac", "ip", "udp_port"}, "cpu_port": number, "num_ports": number, "jobs": [...]}; a job has
-"number", "epoch", "slot_base", "num_slots", "first_chunk", "is_checked" and "members", each of which has "rank",
+"number", "epoch", "slot_base", "num_slots", "first_phase", "first_chunk", "is_checked" and "members", each of which has "rank",
 "port", "mac", "ip" and "udp_port". MACs and addresses are numbers."""
 import json
 import os
@@ -22,10 +22,17 @@ def words(rank, num_ranks, turn):
     return marks | 1 << rank, full, full ^ 1 << rank
 
 
+def cells_to_write(job):
+    """Zeros are the phase before the first one, if that is 2."""
+    return range(2 * job["slot_base"], 2 * (job["slot_base"] + job["num_slots"])) if job["first_phase"] != 2 else []
+
+
 def fill_job(control, plan, job, cursor):
     aggregator, members = plan["aggregator"], job["members"]
     number, group = job["number"], FIRST_RESULT_GROUP + job["number"]
     control.write("cursor", cursor, job["first_chunk"] + job["num_slots"])
+    for cell in cells_to_write(job):
+        control.write("cell_phase", cell, job["first_phase"] - 2)
     control.add("window", [(number, 16), (job["slot_base"], 16, 0xffff & ~(job["num_slots"] - 1))], "is_inside")
     nodes = []
     for member in members:
@@ -51,7 +58,7 @@ def of_vectors(folder):
     """The plan that tests/conformance/pcap.py wrote there."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
-    jobs = [{**{name: job[name] for name in ("epoch", "slot_base", "num_slots", "first_chunk", "is_checked")},
+    jobs = [{**{name: job[name] for name in ("epoch", "slot_base", "num_slots", "first_phase", "first_chunk", "is_checked")},
              "number": job["job"], "members": [{"rank": rank, "port": member["port"], **host(member)}
                                                for rank, member in enumerate(job["members"])]}
             for vector in plan["vectors"] for job in vector["jobs"]]
