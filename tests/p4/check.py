@@ -152,10 +152,11 @@ def play_vectors(simple_switch, json, folder, jobs):
     return plan.wrong_counts(folder, play(simple_switch, json, folder, jobs))
 
 
-def run_vectors(folder, lanes, player, *switch):
+def run_vectors(folder, lanes, player, *switch, cannot=()):
     """Sentences about which conformance vectors a switch fails. player(*switch, folder, plan) runs those of a folder
-    and returns what went wrong (with the counters, too), or None."""
-    status, said = conformance("make", folder, "--lanes", str(lanes))
+    and returns what went wrong (with the counters, too), or None. cannot: needs that it does not have."""
+    needs = [word for need in cannot for word in ("--cannot", need)]
+    status, said = conformance("make", folder, "--lanes", str(lanes), *needs)
     if status != 0:
         yield said
         return

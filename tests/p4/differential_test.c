@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Each switch program of p4/, translated to C, against src/core's aggregator: random packets of members that are
+ * honest, broken or hostile, and of strangers, one after the other. What comes out has to be what the core decides,
+ * bit for bit, at the right ports. Jobs end by mismatches, and begin again on what they left behind.
+ *
+ * differential_test [PACKETS [SEED]]: for each program; it prints the seed. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "core/aggregator.h"
+#include "quant/quant.h"
+#include "switch_bed.h"
+
+#define NUM_JOBS 2u
+#define NUM_SLOTS 4u
+#define BYSTANDER 8u /* the host behind a port where no member is */
+#define PAYLOAD_BYTES (4 * BED_LANES)
+#define DATAGRAM_BYTES (SML_HEADER_BYTES + PAYLOAD_BYTES)
+
+struct job {
+  struct sml_dataplane_job is;
+  uint32_t first_host; /* of its rank 0; the others follow */
+  struct sml_aggregator *core;
+  uint32_t phases[SML_SWITCH_MAX_CONTRIBUTORS][NUM_SLOTS]; /* that the rank is in */
+};
+
+struct world {
+  struct bed bed;
+  struct sml_prng prng;
+  struct job jobs[NUM_JOBS];
+  uint32_t num_packets, num_epochs;
+  uint64_t counts[64]; /* what the switch should have counted, where the core's reasons are its own, too */
+  const char *problem;
+};
+
+/* One packet: who sends what by which port, and whether the switch has to take it for its member's. */
+struct question {
+  struct job *job;
+  struct sml_header h;
+  uint32_t host, port; /* whose addresses it bears; where it came in */
+  uint8_t datagram[DATAGRAM_BYTES + 8];
+  uint32_t num_bytes;
+};
+
+static uint32_t below(struct world *w, uint32_t bound) {
+  return (uint32_t)sml_prng_below(&w->prng, bound);
+}
+
+/* ---- jobs ---- */
+
+static void start_job(struct world *w, struct job *job) {
+  job->is.epoch = 0x51000000u + ++w->num_epochs;
+  const struct sml_aggregator_options options = {.world_size = job->is.num_contributors,
+                                                 .num_slots = NUM_SLOTS,
+                                                 .slot_base = (uint16_t)job->is.slot_base,
+                                                 .chunk_bytes = PAYLOAD_BYTES - (job->is.is_checked ? 4 : 0),
+                                                 .is_checked = job->is.is_checked,
+                                                 .first_phase = SML_FIRST_PHASE,
+                                                 .first_chunk = job->is.first_chunk,
+                                                 .is_switch_format = true};
+  free(job->core);
+  void *memory = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64));
+  SML_ASSERT(memory != NULL);
+  job->core = sml_aggregator_init(memory, &options);
+  for (uint32_t rank = 0; rank < job->is.num_contributors; rank++)
+    for (uint32_t slot = 0; slot < NUM_SLOTS; slot++) job->phases[rank][slot] = SML_FIRST_PHASE;
+  bed_start_job(&w->bed, &job->is);
+}
+
+static void open_world(struct world *w, enum bed_kind kind, uint64_t seed) {
+  memset(w, 0, sizeof *w);
+  w->prng.state = seed;
+  bed_open(&w->bed, kind, seed);
+  for (uint32_t j = 0; j < NUM_JOBS; j++) {
+    struct job *job = &w->jobs[j];
+    job->first_host = j == 0 ? 0 : 3;
+    job->is = (struct sml_dataplane_job){.number = (uint16_t)(3 + j),
+                                         .num_contributors = j == 0 ? 3 : 2,
+                                         .num_slots = NUM_SLOTS,
+                                         .slot_base = 64 + NUM_SLOTS * j,
+                                         .first_chunk = 1000 * j,
+                                         .is_checked = j == 1};
+    for (uint32_t rank = 0; rank < job->is.num_contributors; rank++)
+      job->is.places[rank] = bed_place(job->first_host + rank);
+    start_job(w, job);
+  }
+}
+
+static void close_world(struct world *w) {
+  for (uint32_t j = 0; j < NUM_JOBS; j++) free(w->jobs[j].core);
+  bed_close(&w->bed);
+}
+
+/* ---- questions ---- */
+
+static void fill_lanes(struct world *w, struct question *q, bool is_max) {
+  for (uint32_t i = 0; i < BED_LANES; i++) {
+    const uint32_t value = (uint32_t)sml_prng_next(&w->prng);
+    sml_store_be32(q->datagram + SML_HEADER_BYTES + 4 * i, is_max ? value >> (24 * below(w, 2)) : value);
+  }
+}
+
+/* An honest member's next packet for a slot, or a repeat of it, or a question about it. */
+static void ask_honestly(struct world *w, struct question *q) {
+  struct job *job = q->job;
+  const uint32_t rank = below(w, job->is.num_contributors), slot = below(w, NUM_SLOTS);
+  const uint32_t phase = job->phases[rank][slot];
+  const bool is_max = (slot + phase) % 5 == 0, is_probe = below(w, 4) == 0;
+  q->host = q->port = job->first_host + rank;
+  q->h = (struct sml_header){.version = SML_WIRE_VERSION,
+                             .type = is_probe ? SML_PACKET_PROBE : SML_PACKET_UPDATE,
+                             .wire = is_max ? SML_LANES_WIDE_UINT8 : SML_LANES_INT32,
+                             .reducer = is_max ? SML_REDUCE_MAX : SML_REDUCE_SUM,
+                             .job = job->is.number,
+                             .epoch = job->is.epoch,
+                             .rank = (uint16_t)rank,
+                             .payload_bytes = is_probe ? 0 : PAYLOAD_BYTES,
+                             .slot = (uint16_t)(job->is.slot_base + slot),
+                             .flags = below(w, 3) == 0 ? SML_FLAG_RETRANSMISSION : 0,
+                             .phase = phase,
+                             .tag = 0x1000 * slot + phase,
+                             .chunk = (uint32_t)sml_prng_next(&w->prng)};
+  if (job->is.is_checked && !is_max && !is_probe) q->h.flags |= SML_FLAG_CHECKED;
+  if (is_probe && below(w, 4) == 0) q->h.flags |= SML_FLAG_DEAF;
+  fill_lanes(w, q, is_max);
+}
+
+/* What a broken member, or one who means ill, makes of it. */
+static void spoil(struct world *w, struct question *q) {
+  struct sml_header *h = &q->h;
+  static const uint16_t flags[] = {SML_FLAG_KEYED, SML_FLAG_CHECKED, SML_FLAG_BY_GRANT, SML_FLAG_NARROW, 0x8000, 0x20};
+  static const int64_t phases[] = {-4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 64};
+  static const uint8_t types[] = {SML_PACKET_RESULT, SML_PACKET_PENDING, SML_PACKET_ERROR, 0, 6, 9, 14, 15};
+  switch (below(w, 16)) {
+    case 0: h->phase = below(w, 4); break;
+    case 1: h->phase = (uint32_t)sml_prng_next(&w->prng); break;
+    case 2: case 3: case 4: h->phase += (uint32_t)phases[below(w, SML_ARRAY_LEN(phases))]; break;
+    case 5: h->flags ^= flags[below(w, SML_ARRAY_LEN(flags))]; break;
+    case 6: h->type = types[below(w, SML_ARRAY_LEN(types))]; break;
+    case 7: h->slot = (uint16_t)(below(w, 2) ? h->slot ^ NUM_SLOTS : below(w, 0x10000)); break;
+    case 8: h->rank = (uint16_t)below(w, 40); break;
+    case 9: h->job = (uint16_t)(below(w, 2) ? 7u - h->job : below(w, 0x10000)); break;
+    case 10: h->epoch -= 1 + below(w, 2); break;
+    case 11: h->payload_bytes = (uint16_t)(h->payload_bytes + 4 * (int)below(w, 3) - 4); break;
+    case 12: h->version = (uint8_t)below(w, 16); break;
+    case 13: /* another wire */
+      h->wire = (uint8_t)below(w, 4);
+      h->reducer = (uint8_t)below(w, 3);
+      break;
+    case 14: q->host = below(w, BYSTANDER + 1); break;
+    default: /* members that do not agree */
+      if (below(w, 8) == 0) h->tag ^= 1u << below(w, 32);
+      if (below(w, 4) != 0 || q->job->is.is_checked) break;
+      h->wire ^= SML_LANES_WIDE_UINT8;
+      h->reducer ^= SML_REDUCE_MAX;
+  }
+}
+
+static void write_question(struct world *w, struct question *q) {
+  sml_wire_seal_for_switch(q->datagram, &q->h);
+  const bool is_other = q->h.type != SML_PACKET_UPDATE && q->h.type != SML_PACKET_PROBE;
+  const uint32_t payload_bytes = is_other ? q->h.payload_bytes : q->h.type == SML_PACKET_UPDATE ? PAYLOAD_BYTES : 0;
+  q->num_bytes = SML_HEADER_BYTES + payload_bytes;
+  if (below(w, 400) == 0) q->num_bytes -= below(w, 8);
+}
+
+static struct question make_question(struct world *w) {
+  struct question q = {.job = &w->jobs[below(w, NUM_JOBS)]};
+  ask_honestly(w, &q);
+  const uint8_t wire = q.h.wire;
+  if (below(w, 5) == 0) spoil(w, &q);
+  if (w->bed.kind == BED_TNA && q.h.wire != wire) q.h.tag ^= 0x80000000u; /* it knows a mismatch by the tag alone */
+  write_question(w, &q);
+  return q;
+}
+
+/* ---- what is due ---- */
+
+struct due {
+  uint32_t num;
+  struct p4_out frames[SML_SWITCH_MAX_CONTRIBUTORS];
+  bool is_free; /* nothing is promised of it */
+  bool ends_job;
+};
+
+static void answer(struct due *d, const struct job *job, uint32_t rank, const uint8_t *datagram, uint32_t num_bytes) {
+  const struct sml_place *to = &job->is.places[rank];
+  struct sml_place from = {.addr = bed_place(99).addr, .mac = BED_AGGREGATOR_MAC};
+  struct p4_out *out = &d->frames[d->num++];
+  out->port = to->port;
+  out->num_bytes = bed_wrap(out->bytes, &from, to->mac, sml_switch_ip(&to->addr), sml_addr_port(&to->addr), datagram,
+                            num_bytes);
+}
+
+static void sum(struct question *q, uint32_t cell, bool is_first) {
+  uint32_t *values = sml_aggregator_values(q->job->core, cell);
+  for (uint32_t i = 0; i < BED_LANES; i++) {
+    const uint32_t lane = sml_load_be32(q->datagram + SML_HEADER_BYTES + 4 * i);
+    values[i] = is_first ? lane : q->h.reducer == SML_REDUCE_MAX ? sml_max_u32(values[i], lane) : values[i] + lane;
+  }
+}
+
+static void add_result(struct due *d, struct question *q, uint32_t cell, uint32_t rank, uint16_t flags) {
+  uint8_t datagram[DATAGRAM_BYTES];
+  struct sml_header h;
+  const uint32_t *values = sml_aggregator_values(q->job->core, cell);
+  sml_aggregator_result_for(q->job->core, cell, q->h.wire, q->h.reducer, &h);
+  h.job = q->job->is.number;
+  h.epoch = q->job->is.epoch;
+  h.flags |= flags;
+  for (uint32_t i = 0; i < BED_LANES; i++) sml_store_be32(datagram + SML_HEADER_BYTES + 4 * i, values[i]);
+  sml_wire_seal_for_switch(datagram, &h);
+  answer(d, q->job, rank, datagram, sizeof datagram);
+}
+
+static void add_pending(struct due *d, struct question *q) {
+  uint8_t datagram[SML_HEADER_BYTES + 4];
+  uint64_t missing = 0;
+  struct sml_header h = q->h;
+  sml_aggregator_missing(q->job->core, h.slot - q->job->is.slot_base, h.phase, &missing);
+  h.type = SML_PACKET_PENDING;
+  h.flags = 0;
+  h.payload_bytes = 4;
+  for (uint32_t i = 0; i < 4; i++) datagram[SML_HEADER_BYTES + i] = (uint8_t)(missing >> (8 * i));
+  sml_wire_seal_for_switch(datagram, &h);
+  answer(d, q->job, h.rank, datagram, sizeof datagram);
+}
+
+static void add_report(struct due *d, const struct question *q, uint32_t first_rank) {
+  uint8_t datagram[SML_HEADER_BYTES];
+  const struct sml_place from = bed_place(q->host);
+  struct sml_header h = q->h;
+  h.type = SML_PACKET_SWITCH_REPORT;
+  h.payload_bytes = 0;
+  h.chunk = first_rank;
+  sml_wire_seal_for_switch(datagram, &h);
+  d->frames[0].port = BED_CPU_PORT;
+  d->frames[0].num_bytes = bed_wrap(d->frames[0].bytes, &from, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP,
+                                    BED_AGGREGATOR_PORT, datagram, sizeof datagram);
+  d->num = 1;
+  d->ends_job = true;
+}
+
+static void count(struct world *w, uint32_t verdict) {
+  w->counts[verdict]++;
+}
+
+static void decide(struct world *w, struct question *q, struct due *d) {
+  const struct sml_decision s = sml_aggregator_decide(q->job->core, &q->h);
+  const bool is_update = q->h.type == SML_PACKET_UPDATE;
+  switch (s.verdict) {
+    case SML_VERDICT_DROP:
+      count(w, s.drop);
+      break;
+    case SML_VERDICT_FIRST:
+    case SML_VERDICT_ADD:
+      count(w, s.verdict == SML_VERDICT_FIRST ? SML_AT_SWITCH_FIRST : SML_AT_SWITCH_ADDED);
+      sum(q, s.cell, s.verdict == SML_VERDICT_FIRST);
+      break;
+    case SML_VERDICT_COMPLETE:
+      count(w, SML_AT_SWITCH_COMPLETED);
+      sum(q, s.cell, false);
+      for (uint32_t rank = 0; rank < q->job->is.num_contributors; rank++) add_result(d, q, s.cell, rank, 0);
+      break;
+    case SML_VERDICT_REPEAT:
+      count(w, SML_AT_SWITCH_REPEATED);
+      add_result(d, q, s.cell, q->h.rank, SML_FLAG_RETRANSMISSION);
+      break;
+    case SML_VERDICT_PENDING:
+      count(w, is_update ? (uint32_t)SML_DROP_NEEDLESS : SML_AT_SWITCH_PENDING);
+      add_pending(d, q);
+      break;
+    case SML_VERDICT_MISMATCH:
+      count(w, SML_AT_SWITCH_REPORTED);
+      add_report(d, q, s.first_rank);
+      break;
+    case SML_VERDICT_JUMP:
+      abort();
+  }
+}
+
+/* Flags that a switch's parser lets pass; what is wrong before that is dropped, whatever it is counted as. */
+static bool is_well_formed(const struct question *q, struct sml_header *h) {
+  if (sml_wire_open(q->datagram, q->num_bytes, h) != SML_WIRE_OK) return false;
+  return (h->flags & (SML_FLAG_KEYED | SML_FLAG_NARROW)) == 0 && h->wire != SML_LANES_UINT8 &&
+         (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_PROBE);
+}
+
+/* Has the packet a length that this target's parser looks at? */
+static bool is_looked_at(const struct world *w, const struct question *q) {
+  return w->bed.kind != BED_PNA || q->num_bytes == SML_HEADER_BYTES || q->num_bytes == DATAGRAM_BYTES;
+}
+
+static void pass_on(struct due *d, const uint8_t *frame, uint32_t num_bytes) {
+  d->num = 1;
+  d->frames[0].port = BED_CPU_PORT;
+  d->frames[0].num_bytes = num_bytes;
+  memcpy(d->frames[0].bytes, frame, num_bytes);
+}
+
+static struct due make_due(struct world *w, struct question *q, const uint8_t *frame, uint32_t num_bytes) {
+  struct due d = {.num = 0};
+  struct job *job = NULL;
+  if (q->num_bytes < SML_HEADER_BYTES || !is_looked_at(w, q)) {
+    d.is_free = true; /* forwarded: nothing of ours */
+    return d;
+  }
+  if (!is_well_formed(q, &q->h)) return d;
+  for (uint32_t j = 0; j < NUM_JOBS; j++)
+    if (w->jobs[j].is.number == q->h.job && w->jobs[j].is.epoch == q->h.epoch) job = &w->jobs[j];
+  const bool has_length = q->h.payload_bytes == (q->h.type == SML_PACKET_UPDATE ? PAYLOAD_BYTES : 0);
+  if (!has_length) return d;
+  if (job == NULL || q->h.rank >= job->is.num_contributors || q->host != job->first_host + q->h.rank ||
+      q->port != job->is.places[q->h.rank].port) {
+    pass_on(&d, frame, num_bytes);
+    return d;
+  }
+  q->job = job;
+  decide(w, q, &d);
+  return d;
+}
+
+/* ---- comparing ---- */
+
+static bool is_same_frame(const struct p4_out *due, const struct p4_out *got) {
+  uint8_t bytes[P4_MAX_FRAME_BYTES];
+  if (due->port != got->port || due->num_bytes != got->num_bytes) return false;
+  if (bed_ip_checksum(got->bytes + 14) != 0) return false;
+  memcpy(bytes, got->bytes, got->num_bytes);
+  if (due->port == BED_CPU_PORT) return memcmp(bytes + 42, due->bytes + 42, got->num_bytes - 42) == 0;
+  memcpy(bytes + 18, due->bytes + 18, 8);   /* id, flags, time to live, protocol, checksum: looked at above */
+  memcpy(bytes + 26, due->bytes + 26, 4);   /* the aggregator's address: checked by its port below */
+  memcpy(bytes + 34, due->bytes + 34, 2);
+  return sml_load_be32(got->bytes + 26) == BED_AGGREGATOR_IP && sml_load_be16(got->bytes + 34) == BED_AGGREGATOR_PORT &&
+         memcmp(bytes, due->bytes, got->num_bytes) == 0;
+}
+
+static void describe(const char *what, const struct p4_out *out) {
+  printf("#   %s at port %u, %u bytes:", what, out->port, out->num_bytes);
+  for (uint32_t i = 42; i < sml_min_u32(out->num_bytes, 90); i++)
+    printf("%s%02x", i % 4 == 2 ? " " : "", out->bytes[i]);
+  printf("\n");
+}
+
+static bool compare(const struct due *due, const struct bed_out *got) {
+  if (due->is_free) return true;
+  bool is_same = due->num == got->num;
+  for (uint32_t i = 0; is_same && i < due->num; i++) {
+    bool is_there = false; /* copies come in any order */
+    for (uint32_t k = 0; k < got->num; k++) is_there = is_there || is_same_frame(&due->frames[i], &got->frames[k]);
+    is_same = is_there;
+  }
+  return is_same;
+}
+
+static void explain(const struct world *w, const struct question *q, const struct due *due, const struct bed_out *got) {
+  printf("# packet %u: type %u wire %u:%u job %u rank %u slot %u flags %#x phase %u tag %#x from host %u at port %u\n",
+         w->num_packets, q->h.type, q->h.wire, q->h.reducer, q->h.job, q->h.rank, q->h.slot, q->h.flags, q->h.phase,
+         q->h.tag, q->host, q->port);
+  for (uint32_t i = 0; i < due->num; i++) describe("due", &due->frames[i]);
+  for (uint32_t i = 0; i < got->num; i++) describe("got", &got->frames[i]);
+  if (due->num == 0) printf("#   nothing is due\n");
+}
+
+/* Members that hear a result go on; now and then one does not hear it. */
+static void hear(struct world *w, const struct question *q, const struct due *due) {
+  struct job *job = q->job;
+  const uint32_t slot = q->h.slot - job->is.slot_base;
+  if (due->num == 0 || due->frames[0].bytes[42] != (SML_WIRE_VERSION << 4 | SML_PACKET_RESULT)) return;
+  for (uint32_t rank = 0; rank < job->is.num_contributors; rank++) {
+    const bool is_told = due->num > 1 || q->h.rank == rank;
+    if (is_told && job->phases[rank][slot] == q->h.phase && below(w, 8) != 0) job->phases[rank][slot]++;
+  }
+}
+
+static bool play_one(struct world *w) {
+  static struct bed_out got;
+  static struct due due;
+  uint8_t frame[BED_MAX_FRAME_BYTES];
+  struct question q = make_question(w);
+  const struct sml_place from = bed_place(q.host);
+  const uint32_t num_bytes = bed_wrap(frame, &from, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP, BED_AGGREGATOR_PORT,
+                                      q.datagram, q.num_bytes);
+  w->num_packets++;
+  due = make_due(w, &q, frame, num_bytes);
+  bed_take(&w->bed, q.port, frame, num_bytes, &got);
+  if (!compare(&due, &got)) {
+    explain(w, &q, &due, &got);
+    return false;
+  }
+  if (due.ends_job) start_job(w, q.job);
+  else if (!due.is_free) hear(w, &q, &due);
+  return true;
+}
+
+static bool counts_agree(const struct world *w) {
+  static const uint32_t verdicts[] = {SML_DROP_DUPLICATE,      SML_DROP_NEEDLESS,     SML_AT_SWITCH_FIRST,
+                                      SML_AT_SWITCH_ADDED,     SML_AT_SWITCH_COMPLETED, SML_AT_SWITCH_REPEATED,
+                                      SML_AT_SWITCH_PENDING,   SML_AT_SWITCH_REPORTED, SML_DROP_BAD_SLOT,
+                                      SML_DROP_STALE_PHASE};
+  bool is_same = true;
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(verdicts); i++) {
+    const uint32_t v = verdicts[i];
+    if (bed_count(&w->bed, v) == w->counts[v]) continue;
+    printf("# verdict %u: counted %" PRIu64 " times in place of %" PRIu64 "\n", v, bed_count(&w->bed, v), w->counts[v]);
+    is_same = false;
+  }
+  return is_same;
+}
+
+static bool play(enum bed_kind kind, uint32_t num_packets, uint64_t seed) {
+  static struct world w;
+  bool is_right = true;
+  open_world(&w, kind, seed);
+  while (is_right && w.num_packets < num_packets) is_right = play_one(&w);
+  is_right = is_right && counts_agree(&w);
+  printf("# %u packets, %u epochs, %" PRIu64 " results\n", w.num_packets, w.num_epochs,
+         w.counts[SML_AT_SWITCH_COMPLETED]);
+  close_world(&w);
+  return is_right;
+}
+
+int main(int argc, char **argv) {
+  const uint32_t num_packets = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 30000;
+  const uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
+  bool is_right = true;
+  printf("1..%d\n# seed %" PRIu64 "\n", BED_NUM_KINDS, seed);
+  for (int kind = 0; kind < BED_NUM_KINDS; kind++) {
+    const bool is_ok = play(kind, num_packets, seed);
+    printf("%sok %d - %s does with random packets what the core does\n", is_ok ? "" : "not ", kind + 1,
+           bed_names[kind]);
+    is_right = is_right && is_ok;
+  }
+  return is_right ? 0 : 1;
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""translated_test.py LIBRARY: the conformance vectors, and the steps of behaviour.py, on the switch programs as C that
+translate.py made of them. No tool of P4 is needed."""
+import os
+import sys
+import tempfile
+
+import behaviour
+import check
+import frames
+import plan
+from translated import Switch
+
+CANNOT = {"tna": ["first_phase"]} # a Tofino's first phases are 2 and 3
+
+
+def fill(switch, jobs):
+    plan.fill(switch, jobs)
+    return {job["number"]: job["members"] for job in jobs["jobs"]}
+
+
+def run_steps(library, target):
+    """Sentences about what the program did otherwise than behaviour.py says."""
+    steps = behaviour.steps(32, is_pna=target == "pna", is_tna=target == "tna")
+    switch = Switch(library, target, behaviour.NUM_PORTS, is_group=True)
+    members, out = fill(switch, behaviour.plan()), {port: [] for port in range(behaviour.NUM_PORTS)}
+    for port, frame in steps.sent:
+        for to, each in switch.take(port, frame, members):
+            out[to].append(each)
+    counted = switch.counts(plan.NUM_VERDICTS)
+    if counted != steps.verdicts:
+        yield f"verdicts {counted} in place of {steps.verdicts}"
+    for port, due in enumerate(steps.due):
+        for problem in behaviour.differences(due, out[port]):
+            yield f"port {port}: {problem}"
+
+
+def play_vectors(library, target, folder, jobs):
+    """Runs the packets of a folder of vectors."""
+    switch = Switch(library, target, jobs["num_ports"])
+    members, out = fill(switch, jobs), {port: [] for port in range(jobs["num_ports"])}
+    sent = sorted((time_us, port, frame) for port in range(jobs["num_ports"])
+                  for time_us, frame in frames.read_timed(os.path.join(folder, f"port{port}_in.pcap")))
+    for time_us, port, frame in sent:
+        for to, each in switch.take(port, frame, members):
+            out[to].append((time_us, each))
+    for port, each in out.items():
+        frames.write_pcap(os.path.join(folder, f"port{port}_out.pcap"), each)
+    return plan.wrong_counts(folder, switch.counts(plan.NUM_VERDICTS))
+
+
+def main():
+    library, tap = os.path.abspath(sys.argv[1]), check.Tap()
+    for target in ("v1model", "pna", "tna"):
+        tap.problems(f"{target}.p4, translated, does what it should", run_steps(library, target))
+        with tempfile.TemporaryDirectory(prefix="switchml-p4-") as folder:
+            tap.problems(f"{target}.p4, translated, passes the conformance vectors",
+                         check.run_vectors(folder, 32, play_vectors, library, target, cannot=CANNOT.get(target, ())))
+    print(f"1..{tap.count}")
+    return 1 if tap.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
