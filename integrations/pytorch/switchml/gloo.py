@@ -101,6 +101,13 @@ def tensors_in(value):
             yield from tensors_in(item)
 
 
+def future_value(outputs):
+    """What the future of a collective with these outputs has."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    return list(outputs[0]) if len(outputs) == 1 and isinstance(outputs[0], (list, tuple)) else list(outputs)
+
+
 def contiguous(value, copies):
     """The same nested lists with strided tensors replaced by copies, noted in `copies`: Gloo takes any
     tensor for a dense one and writes over what lies between its elements."""
@@ -111,6 +118,20 @@ def contiguous(value, copies):
         copies.append((value, copy))
         return copy
     return value
+
+
+def check_written(tensors, what):
+    """Tensors whose elements share memory (those of expand()) can't take a result."""
+    for tensor in tensors:
+        if tensor.layout == torch.strided and not tensor.is_contiguous() and any(
+                stride == 0 and count > 1 for stride, count in zip(tensor.stride(), tensor.shape)):
+            raise RuntimeError(f"switchml: {what} cannot write to an expanded tensor, of which more than one element is at "
+                               "the same place in memory; clone() it first")
+
+
+def keep_for_ever(group):
+    """A group with a call that will not end: its destructor would wait for that."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 _takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.uint8,
@@ -129,12 +150,12 @@ def takes(dtype):
     return _takes[dtype]
 
 
-def sum_in_place(group, tensor, divisor):
+def sum_in_place(group, tensor, divisor, watched):
     """The sum, or the average, of a dense tensor of a type that SwitchML takes. What this Gloo does not take (bfloat16
     on torch 1.13) is summed in float32 and rounded once: asking Gloo for it would break the group."""
     buffer = tensor if takes(tensor.dtype) else tensor.float()
     remember([buffer])
-    group.allreduce([buffer]).wait()
+    watched(group.allreduce([buffer])).wait()
     if divisor > 1:
         buffer.div_(divisor)
     if buffer is not tensor:
@@ -145,7 +166,7 @@ def check_type(dtype, what):
     """Gloo finds out about a type that it does not take only on its own thread, after some ranks have sent,
     which breaks the group: so it is refused here, on all ranks, before anything is sent."""
     if not takes(dtype):
-        raise TypeError(f"switchml: {what} of {dtype} is not offered: neither SwitchML nor the Gloo of torch "
+        raise RuntimeError(f"switchml: {what} of {dtype} is not offered: neither SwitchML nor the Gloo of torch "
                         f"{torch.__version__} takes this type; convert the tensor first")
 
 
@@ -153,10 +174,10 @@ def check_reduction(dtype, op, what):
     """Refuses what Gloo would refuse half way, from facts that are equal on all ranks."""
     is_inexact = dtype.is_floating_point or dtype.is_complex
     if op == ReduceOp.AVG and not is_inexact:
-        raise TypeError(f"switchml: {what} AVG of {dtype} is not offered: the average of integers is no integer; "
+        raise RuntimeError(f"switchml: {what} AVG of {dtype} is not offered: the average of integers is no integer; "
                         "use SUM and divide")
     if is_inexact and any(op == bitwise for bitwise in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)):
-        raise TypeError(f"switchml: {what} with a bitwise reduction takes integers only, not {dtype}")
+        raise RuntimeError(f"switchml: {what} with a bitwise reduction takes integers only, not {dtype}")
     if op == ReduceOp.PREMUL_SUM:
-        raise TypeError(f"switchml: {what} does not offer this reduction")
+        raise RuntimeError(f"switchml: {what} does not offer this reduction")
     check_type(dtype, what)

@@ -21,7 +21,7 @@ from . import gloo, staging
 from .library import Error, JobOptions, Stats, SwitchMLError, described_error, sized, thread_error
 from .process import Process, Thread
 from .settings import Exchange
-from .works import CallWork, Promise
+from .works import CallWork, Promise, watch_wait
 
 SML_TYPE = {torch.float32: 0, torch.int32: 1, torch.float16: 2, torch.bfloat16: 3, torch.float64: 4, torch.int64: 5}
 _WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
@@ -74,10 +74,10 @@ class _Part:
 class _Call:
     """One all-reduce call: one tensor, or a coalesced list of them."""
     __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
-                 "error", "is_ended", "promise", "is_of_callback")
+                 "error", "is_ended", "promise", "is_of_callback", "called")
 
-    def __init__(self, offload, tensors, is_average, result):
-        self.offload, self.is_average, self.result = offload, is_average, result
+    def __init__(self, offload, tensors, is_average, result, called):
+        self.offload, self.is_average, self.result, self.called = offload, is_average, result, called
         self.parts = [_Part(tensor) for tensor in tensors]
         self.num_called = 0     # parts handed to the library, in order
         self.num_submitted = 0  # of them, that no open batch holds
@@ -103,8 +103,8 @@ class _Step:
     """A collective that Gloo does, behind calls that have not ended."""
     num_called, is_of_callback = 0, True
 
-    def __init__(self, begin, finisher, promise):
-        self.begin, self.finisher, self.promise = begin, finisher, promise
+    def __init__(self, begin, finisher, promise, called):
+        self.begin, self.finisher, self.promise, self.called = begin, finisher, promise, called
         self.error, self.is_ended, self.uses_gloo = None, False, True
 
     def take(self):
@@ -127,8 +127,9 @@ class _Edge:
 class Offload(Thread):
     """One group's job, made by its first call."""
 
-    def __init__(self, store, rank, size, timeout, is_required):
+    def __init__(self, store, rank, size, timeout, is_required, numbered=None):
         super().__init__()
+        self.numbered = numbered  # the group's Calls, where it has any
         self.ended, self.callback_since = collections.deque(), None  # calls whose promises are due; since when one ends
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.is_required = is_required
@@ -150,9 +151,9 @@ class Offload(Thread):
         self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
         self.last_stats = {}
 
-    def submit(self, tensors, is_average, is_waited_for=False):
+    def submit(self, tensors, is_average, called, is_waited_for=False):
         """A call on tensors of one type. is_waited_for: at once, by torch's Python code."""
-        call = self._call(tensors, is_average, is_waited_for, tensors)
+        call = self._call(tensors, is_average, is_waited_for, tensors, called)
         if is_waited_for:
             return CallWork(call)
 
@@ -165,27 +166,36 @@ class Offload(Thread):
         """The future alone, which has `result` in the end."""
         return self._call(tensors, is_average, False, result).promise.future
 
-    def put_behind(self, begin, result, finisher):
+    def submit_recorded(self, tensors, is_average, called, record):
+        """A call that no thread completes but one of the group, as a profiler wants it."""
+        return self._call(tensors, is_average, False, tensors, called, record).promise.work()
+
+    def put_behind(self, begin, result, finisher, called):
         """A collective that Gloo does: begin() is called when the calls so far have ended, and returns Gloo's Work and
         what the finisher does after it."""
-        step = _Step(begin, finisher, Promise(result))
+        step = _Step(begin, finisher, Promise(result), called)
         with self.changed:
             self.raise_if_failed()
             self.calls.append(step)
+            self.numbered.is_queued()
             self.num_promises += 1
             self._stand_in()
             self.changed.notify_all()
         return step.promise.work()
 
-    def _call(self, tensors, is_average, is_waited_for, result):
-        call = _Call(self, tensors, is_average, result)
+    def _call(self, tensors, is_average, is_waited_for, result, called=None, record=None):
+        call = _Call(self, tensors, is_average, result, called)
         if not is_waited_for:
             call.promise = Promise(call.result, call.devices())
+            if record is not None:
+                call.promise.end_record(record)
         with self.changed:
             self.raise_if_failed()
             if self.is_closing:
                 raise SwitchMLError("the process group has been destroyed")
             self.calls.append(call)
+            if self.numbered is not None:
+                self.numbered.is_queued()
             self.num_calls += 1
             self.unsubmitted.append(call)
             if self.job is not None:
@@ -232,6 +242,28 @@ class Offload(Thread):
         if self.error is not None:
             raise SwitchMLError(f"the group failed before: {self.error}", self.error.status, self.error.ranks,
                                 self.error.operation)
+
+    def oldest_called(self):
+        try:
+            return self.calls[0].called
+        except IndexError:
+            return None
+
+    def fail(self, error):
+        """For a reason from outside: on all ranks. Ends what is outstanding."""
+        with self.changed:
+            self.error = self.error or error
+            self.exchange.is_cancelled = True
+            if self.gloo is not None:
+                gloo.keep_for_ever(self.gloo)
+            if self.job is not None:
+                self.library.sml_job_abort(self.job, str(error).encode())
+            self.changed.notify_all()
+
+    def job_error(self):
+        """Why the job has ended, or None."""
+        with self.changed:
+            return self.error or (self._job_error() if self.job is not None else None)
 
     def abandon(self):
         """At exit: what is still outstanding is over, here and on the other ranks."""
@@ -519,7 +551,7 @@ class Offload(Thread):
             if status != 0 and call.error is None:
                 error = sized(Error)
                 library.sml_operation_error(part.handle, ctypes.byref(error))
-                call.error = described_error(library, error)
+                call.error = self.error or self._reason_for(described_error(library, error))
             library.sml_operation_release(part.handle)
             part.handle = None
             call.num_waited += 1
@@ -551,7 +583,16 @@ class Offload(Thread):
         for part in call.parts:
             if part.staged is not None:
                 part.staged.wait_until_ready()
-            gloo.sum_in_place(self.gloo, part.buffer.detach(), self.size if call.is_average else 1)
+            gloo.sum_in_place(self.gloo, part.buffer.detach(), self.size if call.is_average else 1, self._watched)
+
+    def _reason_for(self, error):
+        """The group's reason, if it has one already."""
+        return self.numbered.why(error) if self.numbered is not None else error
+
+    def _watched(self, work):
+        if self.numbered is not None:
+            watch_wait(work, self.numbered)
+        return work
 
     # ---- The job ------------------------------------------------------------------------------------------
 
@@ -560,7 +601,7 @@ class Offload(Thread):
         try:
             error = self._create_job()
         except Exception as problem:  # pylint: disable=broad-except  # the store, mostly: this rank alone
-            self.error = problem if isinstance(problem, SwitchMLError) else SwitchMLError(str(problem))
+            self.error = self.error or (problem if isinstance(problem, SwitchMLError) else SwitchMLError(str(problem)))
             return
         if error is not None and self.is_required:
             self.exchange.settle()

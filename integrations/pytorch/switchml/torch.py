@@ -23,6 +23,7 @@ begins when the calls before it have ended. Callbacks added to a call's future m
 
 For DistributedDataParallel over another backend: DDPHookState, ddp_hook.
 """
+import functools
 import inspect
 import os
 import sys
@@ -34,13 +35,13 @@ import torch.distributed as dist
 if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
-from . import gloo  # noqa: E402
+from . import gloo, works  # noqa: E402
+from .calls import Calls, check_detail  # noqa: E402
 from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
 from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload, is_eligible  # noqa: E402
 from .process import Process  # noqa: E402
 from .settings import Exchange, agree  # noqa: E402
-from .works import Finisher, Promise  # noqa: E402
 
 ReduceOp = dist.ReduceOp
 
@@ -65,11 +66,17 @@ class SwitchMLGroup(dist.ProcessGroup):
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, size, timeout.total_seconds())
         why_off, is_required, self._has_float64, addresses = agree(exchange)
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
-        self._offload, self._finisher, self._num_gloo_allreduces = None, Finisher(), 0
+        self._calls = Calls(_c10d.PrefixStore("calls", store), rank, size, self._inner)
+        self._checker = None
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            self._checker = gloo.make_group(_c10d.PrefixStore("checker", store), rank, size, timeout, addresses)
+        self._timeout = timeout
+        self._offload, self._finisher, self._num_gloo_allreduces = None, works.Finisher(), 0
+        self._range = None  # works of the calls within start_coalescing() and end_coalescing()
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
-            self._offload = Offload(store, rank, size, timeout, is_required)
+            self._offload = self._calls.offload = Offload(store, rank, size, timeout, is_required, self._calls)
             weakref.finalize(self, self._offload.close).atexit = False
 
     def getBackendName(self):  # pylint: disable=invalid-name  # torch's name for it
@@ -88,7 +95,21 @@ class SwitchMLGroup(dist.ProcessGroup):
             raise SwitchMLError("this process group belongs to the parent of this forked process", "forked")
         if self._offload is not None:
             self._offload.raise_if_failed()
+        self._calls.raise_if_failed()
         return self._inner
+
+    def _number(self, name, tensors=(), reduction=None, root=None):
+        """A collective begins; what it is, for the other ranks."""
+        called = self._calls.next(name, tensors, reduction, root)
+        if self._checker is not None:  # TORCH_DISTRIBUTED_DEBUG=DETAIL
+            check_detail(self._checker, called, self._timeout)
+        return called
+
+    def _get_sequence_number_for_group(self):
+        return self._calls.number
+
+    def _set_sequence_number_for_group(self):
+        """It begins with 0 on all ranks."""
 
     def allreduce(self, tensors, opts=None, op=None):
         if isinstance(tensors, torch.Tensor):
@@ -108,41 +129,47 @@ class SwitchMLGroup(dist.ProcessGroup):
         inner, op = self._gloo(), opts.reduceOp
         is_average = op == ReduceOp.AVG
         if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
+            gloo.check_written(tensors, "all-reduce")
+            called = self._number("all_reduce", tensors, op)
             if self._offload is not None and torch.autograd._profiler_enabled():
-                return self._submit_recorded(tensors, is_average)
+                return self._in_range(self._submit_recorded(tensors, is_average, called))
             if self._offload is not None:
-                return self._offload.submit(tensors, is_average, is_waited_for)
+                work = self._offload.submit(tensors, is_average, called, is_waited_for)
+                return work if is_waited_for else self._in_range(work)
             self._num_gloo_allreduces += 1
             if not gloo.takes(tensors[0].dtype):
-                return self._sum_in_float32(tensors, is_average)
-        for tensor in tensors:
-            gloo.check_reduction(tensor.dtype, op, "all-reduce")
-        return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True)
+                return self._sum_in_float32(tensors, is_average, called)
+        else:
+            for tensor in tensors:
+                gloo.check_reduction(tensor.dtype, op, "all-reduce")
+            gloo.check_written(tensors, "all-reduce")
+            called = self._number("all_reduce", tensors, op)
+        return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True, called)
 
-    def _submit_recorded(self, tensors, is_average):
-        """A profiler shows the call from here to its end, under the name that Gloo's would have. It has no shapes: that
-        torch does not offer to Python for what ends on another thread."""
-        with torch.autograd.profiler.record_function(f"{self.getBackendName()}:all_reduce") as record:
-            work = self._offload.submit(tensors, is_average)
-            record._call_end_callbacks_on_future(work.get_future())
-        return work
+    def _submit_recorded(self, tensors, is_average, called):
+        """A profiler shows the call from here to its end, under the name that Gloo's would have, with its tensors' shapes.
+        It ends on another thread than this one, as Gloo's does."""
+        record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:all_reduce", *tensors)
+        return self._offload.submit_recorded(tensors, is_average, called, record)
 
-    def _sum_in_float32(self, tensors, is_average):
+    def _sum_in_float32(self, tensors, is_average, called):
         """Sums of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
         def begin():
             copies = [(tensor, tensor.detach().float()) for tensor in tensors]
             dense = [copy for _, copy in copies]
             work = self._inner.allreduce_coalesced(dense, _c10d.AllreduceCoalescedOptions())
             return work, copies, dense, self.size() if is_average else 1
-        return self._by_gloo(begin, tensors)
+        return self._by_gloo(begin, tensors, tensors, called)
 
     def reduce(self, tensors, opts):
         inner = self._gloo()
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
-        return self._reduce_by_gloo(inner.reduce, list(tensors), opts, opts.rootRank == self.rank())
+        gloo.check_written(tensors, "reduce")
+        called = self._number("reduce", tensors, opts.reduceOp, opts.rootRank)
+        return self._reduce_by_gloo(inner.reduce, list(tensors), opts, opts.rootRank == self.rank(), called)
 
-    def _reduce_by_gloo(self, method, tensors, opts, is_result_here):
+    def _reduce_by_gloo(self, method, tensors, opts, is_result_here, called):
         divisor = 1
         if opts.reduceOp == ReduceOp.AVG:  # Gloo has no average
             opts.reduceOp, divisor = ReduceOp.SUM, self.size() if is_result_here else 1
@@ -151,14 +178,17 @@ class SwitchMLGroup(dist.ProcessGroup):
             copies = []
             dense = gloo.contiguous(tensors, copies)
             return method(dense, opts), copies, dense if divisor > 1 else (), divisor
-        return self._by_gloo(begin, tensors)
+        return self._by_gloo(begin, tensors, tensors, called)
 
-    def _by_gloo(self, begin, result):
+    def _by_gloo(self, begin, result, tensors, called):
         """A collective that Gloo does, after all that was called before it. begin() calls Gloo, and returns its Work and
-        what is left to do when that has ended: copies to put back in place, sums to divide into averages, by what."""
+        what is left to do when that has ended: copies to put back in place, sums to divide into averages, by what. result:
+        what a future of it has; tensors: all that it reads or writes."""
         def begin_and_remember():
             work, copies, divided, divisor = begin()
-            gloo.remember([*result, *divided, *(copy for _, copy in copies)])
+            works.watch_wait(work, self._calls)
+            self._calls.is_with_gloo(called, work)
+            gloo.remember([*tensors, *divided, *(copy for _, copy in copies)])
 
             def finish(work):
                 for tensor in divided:
@@ -170,17 +200,42 @@ class SwitchMLGroup(dist.ProcessGroup):
             return work, finish, bool(copies or divided)
 
         if self._offload is not None and self._offload.calls:
-            return self._offload.put_behind(begin_and_remember, result, self._finisher)
+            return self._in_range(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
         work, finish, has_more_to_do = begin_and_remember()
-        if not has_more_to_do:
-            return work
-        promise = Promise(result)
-        self._finisher.add(work, finish, promise)
-        return promise.work()
+        if has_more_to_do:
+            promise = works.Promise(result)
+            self._finisher.add(work, finish, promise)
+            work = promise.work()
+        return self._in_range(work)
 
     def barrier(self, opts=None):
+        inner, called = self._gloo(), self._number("barrier")
+        return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), (), (), called)
+
+    def monitored_barrier(self, *arguments, **keywords):
         inner = self._gloo()
-        return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), ())
+        if self._offload is not None:
+            self._offload.wait_for_all()
+        return inner.monitored_barrier(*arguments, **keywords)  # which returns when it has ended
+
+    def alltoall(self, outputs, inputs, opts=None):
+        """By the one all-to-all that Gloo has, of two long tensors."""
+        inner = self._gloo()
+        for tensor in [*outputs, *inputs]:
+            gloo.check_type(tensor.dtype, "alltoall")
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            raise RuntimeError("switchml: alltoall takes one tensor for each rank, and one from each")
+        gloo.check_written(outputs, "alltoall")
+        called = self._number("all_to_all")
+
+        def begin():
+            dense = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
+            received = dense.new_empty(sum(tensor.numel() for tensor in outputs))
+            parts = received.split([tensor.numel() for tensor in outputs])
+            work = inner.alltoall_base(received, dense, [tensor.numel() for tensor in outputs],
+                                       [tensor.numel() for tensor in inputs], opts or _c10d.AllToAllOptions())
+            return work, [(tensor, part.view(tensor.shape)) for tensor, part in zip(outputs, parts)], (), 1
+        return self._by_gloo(begin, list(outputs), [*outputs, *inputs], called)
 
     # Ranges of calls that torch brackets (_coalescing_manager): small all-reduces in one share packets.
     def _coalesce(self, is_begin):
@@ -190,23 +245,40 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     def _start_coalescing(self, *_device):
         self._coalesce(True)
+        self._range = []
 
     def _end_coalescing(self, *_works):
+        """A Work for all calls of the range."""
         self._coalesce(False)
+        ended, self._range = self._range or [], None
+        return ended[0] if len(ended) == 1 else works.all_of(ended, self._finisher)
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing  # the names from torch 2.14 on
+
+    def _in_range(self, work):
+        if self._range is not None:
+            self._range.append(work)
+        return work
 
 
-def _pass_to_gloo(method):
+def _pass_to_gloo(method, name, gloos):
+    """name: what the other ranks may call it, too, and it still is the same; gloos: Gloo's names for the method."""
     def call(self, *arguments, **keywords):
         inner, tensors = self._gloo(), list(gloo.tensors_in([arguments, list(keywords.values())]))
         for tensor in tensors:
             gloo.check_type(tensor.dtype, method.strip("_"))
+        outputs = arguments[0] if arguments else next(iter(keywords.values()))
+        gloo.check_written(gloo.tensors_in(outputs), method.strip("_"))
+        root = next((value.rootRank for value in [*arguments, *keywords.values()] if hasattr(value, "rootRank")), None)
+        called = self._number(name, root=root)
 
         def begin():
             copies = []
-            dense = gloo.contiguous(arguments, copies)
-            named = {name: gloo.contiguous(value, copies) for name, value in keywords.items()}
-            return getattr(inner, method)(*dense, **named), copies, (), 1
-        return self._by_gloo(begin, tensors)
+            dense = [gloo.contiguous(value, copies if value is outputs else []) for value in arguments]
+            named = {key: gloo.contiguous(value, copies if value is outputs else []) for key, value in keywords.items()}
+            own = next(each for each in gloos if hasattr(inner, each))
+            return getattr(inner, own)(*dense, **named), copies, (), 1
+        return self._by_gloo(begin, gloo.future_value(outputs), tensors, called)
     call.__name__ = method
     return call
 
@@ -223,25 +295,33 @@ def _pass_messages_to_gloo(method):
     return call
 
 
-def _pass_on(method):
-    def call(self, *arguments, **keywords):
-        inner = self._gloo()
-        if self._offload is not None and method == "monitored_barrier":  # which returns when it has ended
-            self._offload.wait_for_all()
-        return getattr(inner, method)(*arguments, **keywords)
-    call.__name__ = method
-    return call
-
-
-for _pass, _methods in (
-        (_pass_to_gloo, ("broadcast", "allgather", "_allgather_base", "allgather_coalesced",
-                         "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
-                         "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base")),
-        (_pass_messages_to_gloo, ("send", "recv", "recv_anysource")),
-        (_pass_on, ("monitored_barrier", "_set_sequence_number_for_group", "_get_sequence_number_for_group"))):
+# Torch's names of one thing, older and newer.
+for _name, _methods in (
+        ("broadcast", ("broadcast",)), ("gather", ("gather",)), ("scatter", ("scatter",)),
+        ("all_gather", ("allgather",)), ("all_gather", ("_allgather_base", "all_gather_single")),
+        ("all_gather", ("allgather_coalesced",)),
+        ("all_gather", ("allgather_into_tensor_coalesced", "all_gather_single_coalesced")),
+        ("reduce_scatter", ("reduce_scatter",)), ("reduce_scatter", ("_reduce_scatter_base", "reduce_scatter_single")),
+        ("reduce_scatter", ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")),
+        ("all_to_all", ("alltoall_base", "all_to_all_single"))):
     for _method in _methods:
-        if hasattr(_c10d.ProcessGroupGloo, _method):
-            setattr(SwitchMLGroup, _method, _pass(_method))
+        if any(hasattr(_c10d.ProcessGroupGloo, each) for each in _methods):
+            setattr(SwitchMLGroup, _method, _pass_to_gloo(_method, _name, _methods))
+for _method in "send", "recv", "recv_anysource":
+    setattr(SwitchMLGroup, _method, _pass_messages_to_gloo(_method))
+
+
+def _monitored_barrier(group=dist.group.WORLD, timeout=None, wait_all_ranks=False):
+    """torch's own, which asks for the name of the backend first."""
+    ours = group if group is not None else dist.distributed_c10d._get_default_group()
+    if not isinstance(ours, SwitchMLGroup):
+        return _torch_monitored_barrier(group, timeout, wait_all_ranks)
+    return ours.monitored_barrier(ours._timeout if timeout is None else timeout, wait_all_ranks=wait_all_ranks)
+
+
+_torch_monitored_barrier = dist.monitored_barrier
+dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = functools.wraps(dist.monitored_barrier)(
+    _monitored_barrier)
 
 
 def _group_of(group):
@@ -264,7 +344,8 @@ def stats(group=None):
 
 def error(group=None):
     """The SwitchMLError that a group failed with (status, ranks, operation), or None."""
-    return getattr(_group_of(group)._offload, "error", None)
+    group = _group_of(group)
+    return getattr(group._offload, "error", None) or group._calls.error
 
 
 def set_lease(seconds):

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles of calls: what torch waits for, and gets the reason of a failure from."""
 import collections
+import datetime
+import time
 import weakref
 
 import torch
 from torch._C import _distributed_c10d as _c10d
 
+from .library import SwitchMLError
 from .process import Thread
 
 
@@ -16,7 +19,7 @@ class Promise:
 
     def __init__(self, result, devices=()):
         self.result, self.error, self.has_ended = result, None, False
-        self.wait_for = None
+        self.wait_for, self.is_recorded = None, False
         self.ended = torch.futures.Future(devices=list(devices)) if devices else torch.futures.Future()
         # An exception only becomes the future's own error, for C++ (DDP) too, by leaving a callback.
         self.future = self.ended.then(self.outcome)
@@ -30,6 +33,19 @@ class Promise:
         self.error, self.has_ended = error, True
         self.ended.set_result(None)
 
+    def end_record(self, record):
+        """The future ends when a profiler's record of it has."""
+        self.is_recorded = True
+        self.future = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(record, self.future)
+
+    def wait_until_ended(self, timeout_s):
+        deadline, pause_s = time.monotonic() + timeout_s, 0.0002
+        while not self.has_ended:
+            if time.monotonic() >= deadline:
+                raise SwitchMLError(f"the call has not ended within the {timeout_s:g} s of this wait", "timed out")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.005)
+
     def work(self, wait_for=None):
         """wait_for(timeout_s): what a wait of Python code does first; it raises after timeout_s, if that is not None."""
         work = _c10d._create_work_from_future(self.future)
@@ -38,16 +54,52 @@ class Promise:
         return work
 
 
+_SLICE_S = 0.05
+_calls_of = weakref.WeakKeyDictionary()  # of Gloo's works: the Calls of their group
+
+
+def watch_wait(work, calls):
+    """Gloo's work is waited for as long as its group has not failed."""
+    _calls_of[work] = calls
+
+
+def _wait_for_gloo(work, calls, timeout):
+    timeout_s = timeout.total_seconds() if timeout is not None else 0
+    deadline = time.monotonic() + timeout_s if timeout_s > 0 else None
+    while True:
+        limit_s = _SLICE_S if deadline is None else min(_SLICE_S, max(deadline - time.monotonic(), 0.001))
+        try:
+            return _torch_wait(work, datetime.timedelta(seconds=limit_s))
+        except RuntimeError:
+            if not work.is_completed():
+                calls.raise_if_failed()
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+                continue
+        try:  # it ended as the slice did, or failed
+            return _torch_wait(work)
+        except RuntimeError as error:
+            reason = calls.why(error)
+            if reason is error:
+                raise
+        raise reason
+
+
 def _wait_and_raise(work, timeout=None):
     """Work.wait() for works made of futures: torch's own forgets to raise the future's error, and knows no time limit."""
     promise = Promise.of_work.get(work)
     if promise is None:
+        calls = _calls_of.get(work)
+        if calls is not None:
+            return _wait_for_gloo(work, calls, timeout)
         return _torch_wait(work) if timeout is None else _torch_wait(work, timeout)
+    timeout_s = timeout.total_seconds() if timeout is not None else 0
     if promise.wait_for is not None:
-        timeout_s = timeout.total_seconds() if timeout is not None else 0
         promise.wait_for(timeout_s if timeout_s > 0 else None)
+    elif timeout_s > 0:
+        promise.wait_until_ended(timeout_s)
     # It may have ended while its callbacks stand behind the one that waits here.
-    result = True if promise.has_ended else _torch_wait(work)
+    result = True if promise.has_ended and not promise.is_recorded else _torch_wait(work)
     promise.outcome()
     return result
 
@@ -56,7 +108,9 @@ def _result(work):
     promise = Promise.of_work.get(work)
     if promise is None:
         return _torch_result(work)
-    work.wait()
+    if not promise.has_ended:  # as Gloo has it
+        raise RuntimeError("Work needs to be completed before calling result(). Should call wait() before result().")
+    promise.outcome()
     return promise.result
 
 
@@ -111,6 +165,22 @@ class Finisher(Thread):
                     problem = error
                 promise.end(problem)
                 del work, function, promise, problem
+
+
+def all_of(works, finisher):
+    """A Work that ends when all of these have."""
+    def wait_for(timeout_s):
+        for work in works:
+            work.wait(*(() if timeout_s is None else (datetime.timedelta(seconds=timeout_s),)))
+
+    class All:
+        """What a finisher wants of a work."""
+        @staticmethod
+        def wait():
+            wait_for(None)
+    promise = Promise([])
+    finisher.add(All, lambda _: [], promise)
+    return promise.work(wait_for)
 
 
 class CallWork(_c10d.Work):

@@ -1,0 +1,265 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend answers as Gloo does: each case runs on Gloo first, then on ours. And ranks that call different
+things, or a rank that fails, are named on all ranks, whichever way the calls went."""
+import datetime
+import os
+import time
+
+import torch_ranks
+from torch_ranks import Daemon, Ranks, error_text, report, run_ranks
+
+NAMED_WITHIN_S = 20  # of a timeout of 60: on a loaded machine; alone it is 0.1
+
+
+def start(timeout_s=60):
+    import torch  # pylint: disable=import-outside-toplevel  # only ranks need it
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch  # pylint: disable=import-outside-toplevel
+    torch.set_num_threads(1)
+    dist.set_debug_level_from_env()  # torch was there before this rank's environment
+    dist.init_process_group(os.environ["CASE_BACKEND"], timeout=datetime.timedelta(seconds=timeout_s))
+    return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def default_group(dist):
+    return dist.distributed_c10d._get_default_group()
+
+
+def case_sequence_numbers():
+    torch, dist, _, _, size = start()
+    group = default_group(dist)
+    if hasattr(group, "_set_sequence_number_for_group"):
+        group._set_sequence_number_for_group()
+    numbers = [group._get_sequence_number_for_group()]
+    tensor = torch.ones(4)
+    for call in (lambda: dist.all_reduce(tensor), lambda: dist.broadcast(tensor, 0), dist.barrier,
+                 lambda: dist.all_reduce(tensor, async_op=True).wait(),
+                 lambda: dist.all_gather([torch.empty(4) for _ in range(size)], tensor),
+                 lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX)):
+        call()
+        numbers.append(group._get_sequence_number_for_group())
+    report(steps=[later - first for first, later in zip(numbers, numbers[1:])])
+    dist.destroy_process_group()
+
+
+def case_works():
+    """Waits with a limit, and results before the end."""
+    torch, dist, _, rank, size = start()
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    if rank == 0:
+        works = [dist.all_reduce(tensor, async_op=True), dist.broadcast(torch.ones(3), 1, async_op=True)]
+        texts = [error_text(work.result).partition("\n")[0] for work in works]
+        limits = [bool(error_text(work.wait, datetime.timedelta(milliseconds=30))) for work in works]
+        dist.distributed_c10d._get_default_store().set("go", "1")
+        waits = [work.wait(datetime.timedelta(seconds=50)) for work in works]
+    else:
+        dist.distributed_c10d._get_default_store().wait(["go"])
+        works = [dist.all_reduce(tensor, async_op=True), dist.broadcast(torch.ones(3), 1, async_op=True)]
+        texts, limits, waits = [], [], [work.wait() for work in works]
+    assert tensor[0].item() == size * size
+    report(texts=texts, limits=limits, waits=waits, results=[work.result()[0].shape[0] for work in works[:1]])
+    dist.destroy_process_group()
+
+
+def case_futures():
+    """What the futures of collectives have in them, strided tensors, too, and behind calls that have not ended."""
+    torch, dist, _, rank, size = start()
+    group, found = default_group(dist), []
+
+    def shape(value):
+        return [shape(item) for item in value] if isinstance(value, (list, tuple)) else list(value.shape)
+
+    for is_behind in (False, True):
+        if is_behind:
+            dist.all_reduce(torch.ones(300_000), async_op=True)
+        gathered = [torch.empty(2) for _ in range(size)]
+        works = [dist.all_gather(gathered, torch.full((2,), float(rank)), async_op=True),
+                 dist.all_reduce_coalesced([torch.ones(3), torch.ones(4)], async_op=True),
+                 dist.broadcast(torch.ones(5), 0, async_op=True),
+                 dist.gather(torch.ones(2), [torch.empty(2) for _ in range(size)] if rank == 0 else None, 0, async_op=True),
+                 dist.scatter(torch.empty(2), [torch.ones(2) for _ in range(size)] if rank == 0 else None, 0, async_op=True),
+                 dist.reduce(torch.ones(6), 0, async_op=True),
+                 dist.all_to_all_single(torch.empty(size), torch.ones(size), async_op=True)]
+        found += [shape((work.get_future() if hasattr(work, "get_future") else work).wait()) for work in works]
+        columns = torch.zeros(size, 3, 2)
+        work = dist.all_gather([columns[index, :, 0] for index in range(size)], torch.full((3,), float(rank)), async_op=True)
+        value = work.get_future().wait()
+        assert dist.get_backend() == "gloo" or value[0].data_ptr() == columns.data_ptr()
+        assert len(value) == size and group.size() == size
+    report(found=found)
+    dist.destroy_process_group()
+
+
+def case_refusals():
+    """What both refuse is the same kind of error, before anything is sent."""
+    torch, dist, _, _, _ = start()
+    op = dist.ReduceOp
+    cases = [(torch.ones(2, dtype=torch.int32), op.AVG), (torch.ones(2), op.BAND), (torch.ones(2, dtype=torch.int16), op.SUM),
+             (torch.ones(1).expand(5), op.SUM), (torch.ones(3, 1).expand(3, 400), op.SUM)]
+    kinds = []
+    for tensor, reduction in cases if dist.get_backend() != "gloo" else cases[:3]:
+        try:
+            dist.all_reduce(tensor, op=reduction)
+            kinds.append("")
+        except Exception as error:  # pylint: disable=broad-except
+            kinds.append(type(error).__mro__[-4].__name__)
+    tensor = torch.ones(1)
+    if dist.get_backend() != "gloo":
+        dist.all_reduce(tensor)
+        assert tensor.item() == dist.get_world_size()  # the refused sums were never begun
+        # An expanded tensor is no fault where it is only read.
+        gathered = [torch.empty(4) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, torch.ones(1).expand(4))
+        assert all(each.sum() == 4 for each in gathered)
+    report(kinds=kinds)
+    if dist.get_backend() != "gloo":
+        dist.destroy_process_group()
+    else:
+        os._exit(0)  # its group is broken
+
+
+def case_functional():
+    """Collectives of autograd."""
+    torch, dist, _, rank, size = start()
+    from torch.distributed.nn import functional  # pylint: disable=import-outside-toplevel
+    own = torch.full((3,), rank + 1.0, requires_grad=True)
+    gathered = functional.all_gather(own)
+    sum((index + 1) * each.sum() for index, each in enumerate(gathered)).backward()
+    parts = [torch.full((2,), float(10 * rank + index), requires_grad=True) for index in range(size)]
+    received = functional.all_to_all([torch.empty(2) for _ in range(size)], parts)
+    sum((rank + 1) * each.sum() for each in received).backward()
+    report(gradients=[own.grad.tolist(), [part.grad.tolist() for part in parts]],
+           received=[each.tolist() for each in received])
+    dist.destroy_process_group()
+
+
+def case_monitored_barrier():
+    torch, dist, _, rank, _ = start()
+    dist.all_reduce(torch.ones(3), async_op=True)
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=30))
+    text = ""
+    if rank != 1:
+        text = error_text(dist.monitored_barrier, timeout=datetime.timedelta(seconds=1), wait_all_ranks=True)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["over0"])
+    store.set(f"over{rank}", "1")
+    if rank == 0:  # which has the store
+        store.wait(["over1", "over2"])
+    report(is_named=rank != 0 or "1" in text, is_error=bool(text))
+    os._exit(0)
+
+
+def case_debug_detail():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: what differs is named before it is sent."""
+    torch, dist, _, rank, size = start()
+    tensor = torch.full((9,), float(rank))
+    dist.all_reduce(tensor)
+    dist.barrier()
+    assert tensor[0].item() == sum(range(size))
+    text = error_text(lambda: dist.broadcast(torch.ones(8), 0) if rank == 1 else dist.all_reduce(torch.ones(8)))
+    report(is_named="Detected mismatch between collectives on ranks" in text)
+    os._exit(0)
+
+
+# ---- Across the border of the offload ----------------------------------------------------------------------
+
+def case_border():
+    """Rank 1 calls something else, all others a float32 sum."""
+    torch, dist, sml, rank, _ = start()
+    if os.environ.get("CASE_IS_FIRST") != "1":
+        dist.all_reduce(torch.ones(5))
+        dist.barrier()
+    other = {"float64": lambda: dist.all_reduce(torch.ones(1000, dtype=torch.float64)),
+             "max": lambda: dist.all_reduce(torch.ones(1000), op=dist.ReduceOp.MAX),
+             "broadcast": lambda: dist.broadcast(torch.ones(1000), 0),
+             "barrier": dist.barrier}[os.environ["CASE_OTHER"]]
+    began = time.monotonic()
+    text = error_text(other if rank == 1 else lambda: dist.all_reduce(torch.ones(1000)))
+    took_s = time.monotonic() - began
+    later = error_text(dist.barrier)
+    report(text=text, took_s=took_s, later=later, ranks=list(getattr(sml.error(), "ranks", ())))
+
+
+def case_same_reason():
+    """Rank 2 dies, and the others are in Gloo's hands."""
+    torch, dist, _, rank, _ = start()
+    dist.all_reduce(torch.ones(5))
+    dist.barrier()
+    if rank == 2:
+        os._exit(7)
+    report(text=error_text(dist.barrier))
+
+
+# ---- The tests -----------------------------------------------------------------------------------------
+
+def on_both(case, num_ranks, **environment):
+    theirs = run_ranks(case, num_ranks, CASE_BACKEND="gloo", **environment)
+    with Daemon() as daemon:
+        ours = run_ranks(case, num_ranks, daemon.address, CASE_BACKEND="switchml", SWITCHML_REQUIRE="1", **environment)
+    for rank, (gloos, result) in enumerate(zip(theirs, ours)):
+        for each in gloos, result:
+            del each["stderr"]
+        yield rank, gloos, result
+
+
+def test_sequence_numbers():
+    for _, gloos, ours in on_both("sequence_numbers", 2):
+        assert ours == gloos and len(ours["steps"]) == 6, (gloos, ours)
+
+
+def test_works_wait_with_a_limit_and_have_no_result_before_the_end():
+    for rank, gloos, ours in on_both("works", 2):
+        assert ours == gloos and (rank or (all(ours["limits"]) and all(ours["texts"]))), (gloos, ours)
+
+
+def test_futures_have_the_outputs():
+    for _, gloos, ours in on_both("futures", 3):
+        assert ours == gloos and len(ours["found"]) == 14, (gloos, ours)
+
+
+def test_refusals_are_runtime_errors_before_the_sum():
+    for _, gloos, ours in on_both("refusals", 2):
+        assert set(gloos["kinds"]) == {"RuntimeError"} == set(ours["kinds"]) and len(ours["kinds"]) == 5, (gloos, ours)
+
+
+def test_functional_collectives_have_gradients():
+    for _, gloos, ours in on_both("functional", 3):
+        assert ours == gloos, (gloos, ours)
+
+
+def test_monitored_barrier_names_who_is_missing():
+    for _, gloos, ours in on_both("monitored_barrier", 3):
+        assert ours == gloos and ours["is_named"], (gloos, ours)
+
+
+def test_debug_detail_names_a_mismatch():
+    for _, gloos, ours in on_both("debug_detail", 2, TORCH_DISTRIBUTED_DEBUG="DETAIL"):
+        assert ours == gloos and ours["is_named"], (gloos, ours)
+
+
+def test_mismatch_across_the_border_is_named():
+    with Daemon() as daemon:
+        for other, words in (("float64", "all_reduce(SUM) of float64[1000]"), ("max", "all_reduce(MAX) of float32[1000]"),
+                             ("broadcast", "broadcast of rank 0"), ("barrier", "barrier")):
+            for is_first in "01":
+                results = run_ranks("border", 3, daemon.address, CASE_BACKEND="switchml", CASE_OTHER=other,
+                                    CASE_IS_FIRST=is_first)
+                for result in results:
+                    assert result["text"] == results[0]["text"] and result["ranks"] == [1], results
+                    assert f"ranks 0, 2: all_reduce(SUM) of float32[1000]; rank 1: {words}" in result["text"], results
+                    assert result["took_s"] < NAMED_WITHIN_S and result["later"], results
+                print(f"# {other}: named after {max(result['took_s'] for result in results):.2f} s", flush=True)
+
+
+def test_a_lost_rank_is_the_reason_on_all():
+    with Daemon() as daemon:
+        results = Ranks("same_reason", 4, daemon.address, CASE_BACKEND="switchml").wait(but=(2,))
+        for rank in (0, 1, 3):
+            assert "rank 2" in results[rank]["text"], results
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())
