@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
-  check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
+  check-mpi check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
 
 all: configured
 	ninja -C $(BUILD) installed
@@ -36,6 +36,7 @@ help:
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
+	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help"
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
@@ -98,6 +99,10 @@ check-neon:
 check-torch: everything
 	@$(SETUP) torch
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_own_test.py --all $(ARGS)
+
+check-mpi: everything
+	@$(SETUP) mpi
+	@tools/mpitests $(BUILD) $(ARGS)
 
 check-torch2: everything
 	@-$(SETUP) --optional torch2

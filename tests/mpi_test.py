@@ -4,6 +4,7 @@
 themselves, and that their sums went through SwitchML is read from the library's counters, which each rank tells at the
 end of a communicator.
 Compiled here by each MPI's own compilers."""
+import glob
 import os
 import re
 import shutil
@@ -61,6 +62,8 @@ def run(launcher, *words, expect=0, **variables):
     return result.stdout, taken
 
 
+PETSC = glob.glob("/usr/lib/petscdir/petsc*/*-real/lib/python3/dist-packages")
+NUM_SUMS_OF_PETSC = 300 # three in each of 112 iterations
 NUM_SUMS_OF_LAMMPS = 40  # of doubles, beside 10 and more of int32: how many atoms, bonds, ghosts there are
 
 
@@ -242,6 +245,28 @@ def test_lammps():
     for ours, theirs in zip(rows, expected, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert abs(a - b) <= 1e-9 * abs(b), (ours, theirs)
+
+
+def solution(*words, **variables):
+    """What PETSc's solver says: iterations, residual, sum and norm. And the sums that each rank took."""
+    out, taken = run("mpirun.openmpi", "-n", 3, *words, PYTHON, os.path.join(HERE, "tools/petsc_cg.py"),
+                     PYTHONPATH=os.pathsep.join(PETSC), **variables)
+    return re.search("^solved: (.*)$", out, re.MULTILINE).group(1).split(), taken
+
+
+def test_petsc():
+    """Its sums are doubles, one at a time: at the defaults they are MPI's. Asked for, they are close to MPI's."""
+    need(COMPONENT)
+    if not PETSC:
+        raise tap.Skip("petsc4py is not installed (Debian: python3-petsc4py-real)")
+    expected, taken = solution("--mca", "coll", "^switchml")
+    assert not taken, taken
+    found, taken = solution(SWITCHML_MPI_TYPES=None)
+    assert found == expected and set(taken.values()) == {0}, (found, expected, taken)
+    found, taken = solution(SWITCHML_MPI_MIN_COUNT=1, SWITCHML_MPI_TYPES=ALL_TYPES)
+    assert found[0] == expected[0] and taken["other"] >= 3 * NUM_SUMS_OF_PETSC, (found, expected, taken)
+    for ours, theirs in zip(found[2:], expected[2:]):
+        assert abs(float(ours) - float(theirs)) <= 1e-12 * float(theirs), (found, expected)
 
 
 # MPI_Iallreduce stays with MPI.
