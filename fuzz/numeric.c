@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * In place of the resolver (linked with --wrap=getaddrinfo): numeric addresses only, so that no fuzzer asks a
+ * Instead of the resolver (linked with --wrap=getaddrinfo): numeric addresses only, so that no fuzzer asks a
  * name server. */
 #include <netdb.h>
 #include <stddef.h>

@@ -16,7 +16,7 @@ import tempfile
 
 # An object of the product: libsml_core.a.p/..., src/lib/libsml_lib.a.p/...
 OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|lib)\.a(?:\.p/|\()([\w.+-]+\.o)\)?$")
-# What the kernel is in place of: the packet back end of real sockets, fork's lock and list, the daemon's log.
+# What the kernel replaces: the packet back end of real sockets, fork's lock and list, the daemon's log.
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
 # The daemon's command alone looks at links, and says how much memory it may need: netio/link.c and aggd/memory.c are not

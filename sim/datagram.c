@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The packet back end that engines get here in place of UDP sockets. Frames are never copied: a burst is
+ * The packet back end that engines get here instead of UDP sockets. Frames are never copied: a burst is
  * filled in the buffer in which it travels and is received. */
 #include <arpa/inet.h>
 #include <errno.h>

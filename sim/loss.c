@@ -290,7 +290,7 @@ static const char usage[] =
     "            [--paper MS] [--cpus N] [--starve RANK|all:MS:MS] [--socket BYTES] [--rounds N] [--seed S]\n"
     "            [--at-most X] [--most-packets X] [--limit S] [--frame US] [--json]\n"
     "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
-    "data again after that time, in place of ours. --cpus: processors that all nodes share, as one machine's do.\n"
+    "data again after that time, instead of ours. --cpus: processors that all nodes share, as one machine's do.\n"
     "--starve: the rank has a processor for the first part of each period only (run, period); all: each node, the\n"
     "aggregator too, in turns. --frame: the processor time of a frame. --socket: what a rank's receive buffer holds.\n"
     "--at-most: fails where loss makes it take longer than so many times; --most-packets: where more come to the\n"

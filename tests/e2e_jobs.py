@@ -232,7 +232,7 @@ def test_reload():
         write(config, f"key-file = {all_keys}\nslots = 51x\n")
         assert f"{config}:2: slots: '51x' is not a number" in reload("reload_refused")
         write(config, "slots = 512\n") # no keys at all
-        assert "need a restart" in reload("none in place of keys")
+        assert "need a restart" in reload("none instead of keys")
         write_keys(all_keys, "blue")
         write(config, f"key-file = {all_keys}\nslots = 256\nlog-level = info\n[tenant blue]\njobs = 1\n")
         said = reload("reloaded")

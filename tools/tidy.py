@@ -17,7 +17,7 @@ MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120
 
 # Which folder of src/ may include which, besides itself and base (docs/ARCHITECTURE.md has the reasons).
-# A file in place of a folder: only that header. "api" is the public header.
+# A file instead of a folder: only that header. "api" is the public header.
 LAYERS = {
     "base": [],
     "core": [],

@@ -147,7 +147,7 @@ typedef struct sml_job_options {
    * was needed at most stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY
    * in seconds, else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
-  /* Ranks of one host add up in memory that they share (a few MiB, allocated when the job starts) in place of the
+  /* Ranks of one host add up in memory that they share (a few MiB, allocated when the job starts) instead of the
    * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network
    * and user name spaces, no limit of file sizes (ulimit -f) is below it, and retry is off. Then there is no check
    * word. In a job over several hosts those of each host combine in such memory (8 MiB a rank), and the lowest of

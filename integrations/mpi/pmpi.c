@@ -119,7 +119,7 @@ static int sum(struct communicator *c, const void *in, void *out, size_t count, 
   return failed(c->comm);
 }
 
-/* ---- what is put in place of MPI's ---- */
+/* ---- what replaces MPI's ---- */
 
 EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
   sml_type type;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A switch that sums in place of the lanes' engines (docs/PROTOCOL.md "Switch format"). HELLOs still come to the
+ * A switch that sums instead of the lanes' engines (docs/PROTOCOL.md "Switch format"). HELLOs still come to the
  * engines, and so do the packets that no entry of the switch fits. */
 #ifndef SML_AGGD_DATAPLANE_H
 #define SML_AGGD_DATAPLANE_H

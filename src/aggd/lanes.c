@@ -88,7 +88,7 @@ struct sml_lanes {
   struct sml_multicast multicast;
   int event_fd;
   struct lane lanes[SML_MAX_LANES];
-  /* One cell a job and kind in place of a queue: it can't fill, and one report of a kind is enough to end
+  /* One cell a job and kind instead of a queue: it can't fill, and one report of a kind is enough to end
    * a job. A newer epoch takes the cell of an older one. */
   pthread_mutex_t events_lock;
   uint64_t pending[SML_BITMAP_WORDS(SML_MAX_JOBS * NUM_EVENT_KINDS)];

@@ -26,7 +26,7 @@ struct sml_port_snapshot { /* one lane */
   uint64_t num_drops[SML_NUM_DROPS];
   struct sml_netio_stats io;
 };
-struct sml_switch_snapshot { /* that sums in place of the lanes' engines */
+struct sml_switch_snapshot { /* that sums instead of the lanes' engines */
   bool is_there;
   uint64_t read_ns; /* when it last told all of its counters; 0: never */
   uint64_t counts[SML_NUM_AT_SWITCH];

@@ -28,7 +28,7 @@ struct sml_tenants {
 
 void sml_tenants_init(struct sml_tenants *tenants);
 void sml_tenants_destroy(struct sml_tenants *tenants);
-/* Copies both tables in place of the old ones; false: out of memory, and the old ones stay. */
+/* Copies both tables instead of the old ones; false: out of memory, and the old ones stay. */
 bool sml_tenants_set(struct sml_tenants *tenants, const struct sml_key_entry *keys, uint32_t num_keys,
                      const struct sml_tenant *entries, uint32_t num_entries);
 

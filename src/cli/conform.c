@@ -28,11 +28,11 @@ struct run {
 };
 
 static const struct argp_option option_table[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object in place of the table", 0},
+    {"json", 'j', NULL, 0, "Print one JSON object instead of the table", 0},
     {"quiet", 'q', NULL, 0, "Of the table only what failed, and the last line", 0},
     {"list", 'l', NULL, 0, "Print what vectors there are, and play none", 0},
     {"only", 'o', "NAME,...", 0, "Only vectors, or topics, of these names", 0},
-    {"vectors", 'f', "FILE", 0, "Vectors of a file, in place of those built in", 0},
+    {"vectors", 'f', "FILE", 0, "Vectors of a file, instead of those built in", 0},
     {"tries", 't', "N", 0,
      "How often a vector is tried until it passes, 1 to 100; on a network that loses packets. Default: 3", 0},
     {"chunk", 'c', "BYTES", 0, "Size of the chunks to ask for, a multiple of 4 from 256 to 8192. Default: 256", 0},

@@ -7,7 +7,7 @@
 #include "switchml/switchml.h"
 
 static const struct argp_option option_table[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object in place of the lines", 0},
+    {"json", 'j', NULL, 0, "Print one JSON object instead of the lines", 0},
     {"job", 'n', "NAME", 0, "Look at that job, too: who is missing, whose settings differ", 0},
     {"seconds", 's', "S", 0, "Sum 4 MiB again and again for so long, 0 to 60, for rate and loss. Default 1", 0},
     {"timeout", 't', "S", 0, "Begin nothing new after so many seconds, 1 to 3600. Default 60", 0},

@@ -20,7 +20,7 @@
 #define WAIT_NS (10 * SML_NS_PER_S) /* an operation's own deadline comes first */
 #define NOTEWORTHY_LOSS 1e-3
 
-/* What rank 0 hands to rank 1 and back, in place of a framework's store, where no aggregator is named. */
+/* What rank 0 hands to rank 1 and back, instead of a framework's store, where no aggregator is named. */
 struct exchange_place {
   pthread_barrier_t barrier;
   const void *in[NUM_RANKS];

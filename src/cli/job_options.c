@@ -32,7 +32,7 @@ static const struct argp_option option_table[] = {
     {"timeout", KEY_TIMEOUT, "S", 0, "Seconds until joining or an all-reduce counts as failed (default 60)", 5},
     {"key-file", KEY_KEY_FILE, "FILE", 0, "Keys, as SWITCHML_KEY_FILE; with --local also the aggregator's", 5},
     {"job", KEY_JOB, "NAME", 0, "Name of the job at the aggregator (default bench, or training)", 5},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object in place of the table", 6},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 6},
     {0}};
 
 bool sml_option_parse(const char *text, uint64_t max, uint64_t *value_out, const char **end_out) {

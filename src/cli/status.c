@@ -11,7 +11,7 @@ struct options {
 };
 
 static const struct argp_option option_table[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object in place of the tables", 0},
+    {"json", 'j', NULL, 0, "Print one JSON object instead of the tables", 0},
     {"job", 'n', "NAME", 0, "Only the jobs of that name, with their ranks", 0},
     {0},
 };

@@ -109,7 +109,7 @@ static size_t command_bytes(const unsigned char *c) {
   return is_mark || (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9) ? 3 : 0;
 }
 
-/* The text with dots in place of such characters, malloc'd; NULL: it has none, or there is no memory. */
+/* The text with dots instead of such characters, malloc'd; NULL: it has none, or there is no memory. */
 static char *make_plain(const char *text) {
   char *plain = NULL;
   for (size_t i = 0; text[i] != 0; i++) {

@@ -35,7 +35,7 @@ static const struct argp_option option_table[] = {
     {"list", KEY_LIST, NULL, 0, "Print the built-in tables, their sizes and GPUs", 1},
     {"gpu", KEY_GPU, "NAME", 0,
      "Whose computing times: p100 (default), v100, a100, or one of the table's own", 1},
-    {"samples-per-second", KEY_SAMPLES, "X", 0, "What one GPU trains alone, in place of the table's figure",
+    {"samples-per-second", KEY_SAMPLES, "X", 0, "What one GPU trains alone, instead of the table's figure",
      1},
     {"batch", KEY_BATCH, "N", 0, "Samples of a rank and iteration (default: the table's)", 1},
     {"bucket", KEY_BUCKET, "MIB", 0,
@@ -61,7 +61,7 @@ static const struct argp_option option_table[] = {
      "Computing takes K times as long, the links have rate/K, and the times that are "
      "printed are those over K (default 1)",
      4},
-    {"csv", KEY_CSV, NULL, 0, "Print comma-separated values in place of the table", 6},
+    {"csv", KEY_CSV, NULL, 0, "Print comma-separated values instead of the table", 6},
     {"plan", KEY_PLAN, NULL, 0,
      "Print what would be replayed, for the programs that do so with other libraries", 6},
     {0}};

@@ -62,7 +62,7 @@ static void each_processor_gets_what_it_has(void **state) {
     processor.ecx_1 = rows[i].ecx_1;
     processor.ebx_7 = rows[i].ebx_7;
     processor.ecx_7 = rows[i].ecx_7;
-    if (find_best() != rows[i].expected) fail_msg("row %zu: %d in place of %d", i, find_best(), rows[i].expected);
+    if (find_best() != rows[i].expected) fail_msg("row %zu: %d instead of %d", i, find_best(), rows[i].expected);
   }
 }
 

@@ -14,7 +14,7 @@
 
 static void expect(const char *problem, const char *expected) {
   if (problem == NULL) fail_msg("nothing found: %s", expected);
-  else if (strcmp(problem, expected) != 0) fail_msg("\"%s\" found in place of \"%s\"", problem, expected);
+  else if (strcmp(problem, expected) != 0) fail_msg("\"%s\" found instead of \"%s\"", problem, expected);
 }
 
 /* ---- the aggregator ---- */

@@ -11,7 +11,7 @@
  * 24  chunk:32      UPDATE: index in the lane's stream mod 2^32. RESULT: the chunk granted next.
  * 28  crc32c:32     over header (this word zero) and payload, XORed with the epoch's mask
  *
- * A KEYED packet has a longer word in place of the last one, so its header has four bytes more:
+ * A KEYED packet has a longer word instead of the last one, so its header has four bytes more:
  *
  * 28  mac:64        SipHash-2-4 over the 28 bytes before it, four zero ones and the payload */
 #ifndef SML_CORE_WIRE_H
@@ -59,7 +59,7 @@ enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
 
 enum sml_packet_flags {
   SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */
-  SML_FLAG_KEYED = 1u << 1,          /* the header ends with the MAC in place of the checksum */
+  SML_FLAG_KEYED = 1u << 1,          /* the header ends with the MAC instead of the checksum */
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
   SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
   SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */

@@ -18,7 +18,7 @@
  *         worker  GOODBYE    orderly leave; the daemon closes
  *         worker  ASK        an operation is about to time out: whom does the daemon wait for?
  *         daemon  REPORT     the answer
- * In place of all that, who only wants to know what the daemon does:
+ * Instead of all that, who only wants to know what the daemon does:
  *         anybody STATUS     first, or after AUTH; with a key's name it is challenged as a JOIN is
  *         daemon  STATUS_PART  a part of the status, from the byte that STATUS names
  * and whoever may end jobs that are not his own:

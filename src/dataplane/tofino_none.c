@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * In place of tofino.c where libnghttp2 is not there to build with. */
+ * Instead of tofino.c where libnghttp2 is not there to build with. */
 #include "dataplane/tofino.h"
 
 bool sml_tofino_is_built(void) {

@@ -141,7 +141,7 @@ static uint64_t yield(struct sml_engine_thread *t, uint64_t now_ns) {
   return after_ns;
 }
 
-/* Whether the next sleep for a frame should come in place of a yield. */
+/* Whether the next sleep for a frame should come instead of a yield. */
 static bool should_settle(struct sml_engine_thread *t, uint64_t now_ns) {
   if (!t->is_sharing || now_ns - t->settled_ns < SETTLE_NS) return false;
   t->is_sharing = false;

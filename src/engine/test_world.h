@@ -47,7 +47,7 @@ struct world_options {
   /* Sees every frame that a port receives, ahead of the engine; true drops it. Then faults.loss is not
    * used. */
   bool (*on_frame)(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes);
-  /* If set, gives a port its back end, which the world closes, in place of mem and without faults. */
+  /* If set, gives a port its back end, which the world closes, instead of mem and without faults. */
   struct sml_netio *(*open_io)(void *user, uint32_t queue_frames, uint32_t max_frame_bytes);
   void *user;
 };

@@ -92,7 +92,7 @@ struct sml_udp_options {
   /* Asked for with SO_RCVBUFFORCE, then SO_RCVBUF, and as much for sending. 0: the system's default. */
   uint32_t rx_buffer_bytes;
   bool no_offload; /* force the plain-datagram path */
-  bool no_ecn;     /* datagrams do not say that they may be marked in place of lost: nobody would react */
+  bool no_ecn;     /* datagrams do not say that they may be marked instead of lost: nobody would react */
   /* A wait polls the network device for a while before it sleeps (SO_BUSY_POLL), where driver and system let it. */
   bool polls_device;
   /* For those who send to groups: 1 + how many routers a datagram may pass (0: this one does not), and the

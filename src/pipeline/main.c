@@ -47,7 +47,7 @@ static int usage(FILE *to) {
         "  --control PATH     Socket for switchmld. Default " DEFAULT_CONTROL "\n"
         "  --idle-us N        Sleep so long when nothing has come; 0: never, a processor is its own. Default 20\n"
         "  --port NAME        A network interface, or a device of DPDK by its name\n"
-        "  EAL                Options of DPDK in place of: no huge pages, no PCI, any processor\n",
+        "  EAL                Options of DPDK instead of: no huge pages, no PCI, any processor\n",
         to);
   return to == stdout ? 0 : 2;
 }

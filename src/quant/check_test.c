@@ -22,7 +22,7 @@ static const struct sml_quant_kernels *best;
 /* Lengths around the width of a vector, no alignment; the memory is exact, so that a sanitizer sees a read beyond. */
 static void kernels_agree(void **state) {
   (void)state;
-  static const char *const names[] = {"avx512", "avx2", "neon"}; /* or the best, in place of those that are not there */
+  static const char *const names[] = {"avx512", "avx2", "neon"}; /* or the best, instead of those that are not there */
   struct sml_prng prng = {1};
   for (size_t num_elems = 0; num_elems < 300; num_elems++) {
     for (size_t shift = 0; shift < 4; shift++) {
@@ -155,7 +155,7 @@ static void no_other_multiset_of_ranks_is_accepted(void **state) {
   }
 }
 
-/* Of many ranks: one twice in place of another, whichever two. */
+/* Of many ranks: one twice instead of another, whichever two. */
 static void no_two_ranks_have_the_same_hash(void **state) {
   (void)state;
   enum { NUM_RANKS = 4096 };

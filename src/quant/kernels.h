@@ -57,7 +57,7 @@ static inline uint32_t sml_quant_unscaled_bits(uint8_t code) {
   return code == SML_CODE_NONFINITE ? UINT32_C(0x7fc00000) : 0;
 }
 
-/* Two elements a lane: the same with 15 bits in place of 30, and one value less, so that sums fit 16 bits with sign. */
+/* Two elements a lane: the same with 15 bits instead of 30, and one value less, so that sums fit 16 bits with sign. */
 static inline int32_t sml_packed_shift(uint8_t code, uint32_t world_size) {
   return sml_quant_shift(code, world_size) - 15;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * In place of http.c where there is no libmicrohttpd. */
+ * Instead of http.c where there is no libmicrohttpd. */
 #include <errno.h>
 #include <stdio.h>
 

@@ -279,7 +279,7 @@ static void use_settings(struct daemon *d, const struct sml_settings *now) {
   if (error) {
     sml_log_event(SML_LOG_WARNING, "reload_refused", NULL, 0,
                   error == -ENOMEM ? "out of memory"
-                                   : "keys in place of none, or none in place of keys, need a restart");
+                                   : "keys instead of none, or none instead of keys, need a restart");
     return;
   }
   if (now->ends_withdrawn) sml_aggd_end_withdrawn(d->aggd);

@@ -42,7 +42,7 @@ def results(found, result):
 
 class Proxy:
     """Between conform and a switchmld: changes datagrams up and down, and control frames down, by functions that give
-    what goes on in place of one: a list."""
+    what goes on instead of one: a list."""
 
     masks = {}  # of checksums, by epoch
 

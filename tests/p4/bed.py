@@ -117,7 +117,7 @@ class Bed:
                               timeout=60 * PATIENCE).stdout
 
     def plug(self):
-        """The switch's ports in place of the bridge's; BMv2's runtime on a link that no packet of the ranks can take.
+        """The switch's ports instead of the bridge's; BMv2's runtime on a link that no packet of the ranks can take.
         Returns the switch's interfaces."""
         bed, ports = self.bed, ["agg"] + [f"w{rank}" for rank in range(self.bed.num_workers)]
         for port in ports:

@@ -194,10 +194,10 @@ def differences(due, got):
     for number, (want, frame) in enumerate(zip(due, got)):
         if isinstance(want, bytes):
             if want != frame:
-                yield f"packet {number}: {frame.hex()} in place of {want.hex()}"
+                yield f"packet {number}: {frame.hex()} instead of {want.hex()}"
             continue
         source, target, head, payload, is_sound = frames.parse(frame)
         if (source, target, head, payload) != want or not is_sound:
             yield f"packet {number}: {source} {target} {head} {payload.hex()}, IPv4 checksum {is_sound}; due: {want}"
     if len(due) != len(got):
-        yield f"{len(got)} packets in place of {len(due)}"
+        yield f"{len(got)} packets instead of {len(due)}"

@@ -138,7 +138,7 @@ def run_steps(simple_switch, json, folder, lanes):
                           [(1000 * at, frame) for at, (out, frame) in enumerate(steps.sent) if out == port])
     counted = play(simple_switch, json, folder, behaviour.plan())
     if counted != steps.verdicts:
-        yield f"verdicts {counted} in place of {steps.verdicts}"
+        yield f"verdicts {counted} instead of {steps.verdicts}"
     yield from compare_ports(steps, folder)
 
 
@@ -203,7 +203,7 @@ def run_pipeline(folder, spec, headers, lanes):
         return
     counted = dpdk.counts(said)
     if counted != steps.verdicts:
-        yield f"verdicts {counted} in place of {steps.verdicts}"
+        yield f"verdicts {counted} instead of {steps.verdicts}"
     yield from compare_ports(steps, folder)
 
 

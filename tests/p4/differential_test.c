@@ -405,7 +405,7 @@ static bool counts_agree(const struct world *w) {
   for (uint32_t i = 0; i < SML_ARRAY_LEN(verdicts); i++) {
     const uint32_t v = verdicts[i];
     if (bed_count(&w->bed, v) == w->counts[v]) continue;
-    printf("# verdict %u: counted %" PRIu64 " times in place of %" PRIu64 "\n", v, bed_count(&w->bed, v), w->counts[v]);
+    printf("# verdict %u: counted %" PRIu64 " times instead of %" PRIu64 "\n", v, bed_count(&w->bed, v), w->counts[v]);
     is_same = false;
   }
   return is_same;

@@ -69,7 +69,7 @@ class Reader:
     def take(self, *wanted):
         token = self.tokens[self.at]
         if wanted and token not in wanted:
-            raise SyntaxError(f"{token!r} in place of {wanted}: {' '.join(self.tokens[self.at - 12:self.at + 4])}")
+            raise SyntaxError(f"{token!r} instead of {wanted}: {' '.join(self.tokens[self.at - 12:self.at + 4])}")
         self.at += 1
         return token
 

@@ -30,7 +30,7 @@ def run_steps(library, target):
             out[to].append(each)
     counted = switch.counts(plan.NUM_VERDICTS)
     if counted != steps.verdicts:
-        yield f"verdicts {counted} in place of {steps.verdicts}"
+        yield f"verdicts {counted} instead of {steps.verdicts}"
     for port, due in enumerate(steps.due):
         for problem in behaviour.differences(due, out[port]):
             yield f"port {port}: {problem}"

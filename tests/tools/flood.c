@@ -116,7 +116,7 @@ static bool make_datagrams(int argc, char **argv) {
   return true;
 }
 
-/* A raw socket's datagrams begin with the UDP header; 0 in place of its checksum: none. */
+/* A raw socket's datagrams begin with the UDP header; 0 instead of its checksum: none. */
 static void put_udp_header(struct datagram *d, uint16_t from_port, uint16_t to_port) {
   const uint16_t num_bytes = (uint16_t)sml_min_u32(d->num_bytes, MAX_BYTES - UDP_BYTES);
   memmove(d->bytes + UDP_BYTES, d->bytes, num_bytes);

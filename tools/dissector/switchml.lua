@@ -332,7 +332,7 @@ local function dissect_message(buffer, pinfo, root)
   return buffer:len()
 end
 
--- By hand in place of dissect_tcp_pdus(), which a heuristic may not use for its first segment.
+-- By hand instead of dissect_tcp_pdus(), which a heuristic may not use for its first segment.
 function c.dissector(buffer, pinfo, root)
   local at = 0
   while at < buffer:len() do
