@@ -87,7 +87,7 @@ static void run_add(const struct sml_quant_kernels *k, const struct buffers *b) 
   k->add_int32((int32_t *)(void *)b->to, b->from, b->num_elems);
 }
 
-/* Of 16-bit types two elements fill an element's place, of packed lanes one lane. */
+/* Two elements of a 16-bit type fill the place of one, and two of packed lanes one lane. */
 static void run_block_code_16(const struct sml_quant_kernels *k, const struct buffers *b) {
   sink += k->block_code_16(b->from, 2 * b->num_elems, SML_ELEM_FLOAT16);
 }

@@ -38,7 +38,7 @@ static uint32_t lane_of(const struct sml_header *h, uint32_t k) {
   return (uint32_t)sml_mix64((uint64_t)h->rank << 40 ^ (uint64_t)h->slot << 32 ^ h->phase ^ (uint64_t)k << 56);
 }
 
-/* Of a narrow update, 28 bytes for 32 of lanes. */
+/* A narrow update has 28 bytes for 32 of lanes. */
 static uint32_t lanes_bytes_of(const struct sml_header *h) {
   return (h->flags & SML_FLAG_NARROW) != 0 ? h->payload_bytes * 8u / 7u : h->payload_bytes;
 }

@@ -231,7 +231,7 @@ static int collect(const struct epoll_set *set, struct epoll_event *events, int 
   return num_events;
 }
 
-/* Of a time-out of the process's clock; negative: none. */
+/* When a time-out of the process's clock is over; negative: none. */
 static uint64_t deadline_after_ms(int timeout_ms) {
   if (timeout_ms < 0) return SML_NEVER;
   const struct sim_process *p = sim.fiber->process;

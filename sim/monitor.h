@@ -40,7 +40,7 @@ const struct sim_wire_counts *sim_wire_counts(const struct sim_wire *wire);
 
 /* CRC-32C written for the simulator: bit by bit from the polynomial. */
 uint32_t sim_crc32c(const uint8_t *bytes, size_t num_bytes);
-/* Of a frame, whose own field counts as zero. */
+/* The CRC of a frame, whose own field counts as zero. */
 uint32_t sim_frame_crc(const uint8_t *frame, size_t num_bytes);
 
 #endif

@@ -266,7 +266,7 @@ static uint32_t round_bits(const uint8_t *bits, bool has_rest, bool is_negative,
   return of_parts(f, is_negative, kept, last + UNIT);
 }
 
-/* Of element i. */
+/* The sum of element i. */
 static uint32_t sum_exactly(const uint32_t *ranks, uint32_t world_size, uint64_t stride, uint64_t i, enum sim_elem elem,
                             uint32_t divisor) {
   const struct floats *f = floats_of(elem);

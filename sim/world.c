@@ -22,7 +22,7 @@ struct sim_trouble *sim_world_add_trouble(struct sim_world *w, enum sim_kind kin
   return t;
 }
 
-/* Of a process; the same whenever the seed is. */
+/* A process's clock: the same whenever the seed is. */
 static void set_clock(const struct sim_world *w, struct sim_process *process, uint64_t number) {
   struct sml_prng p = {w->scenario->seed ^ number << 32};
   if (!sim_has(w->scenario, SIM_KIND_CLOCK)) return;

@@ -15,7 +15,7 @@ TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, TOOLS)
 import check # pylint: disable=wrong-import-position
 
-# Of each program: what it prints and how it ends, the first time and from then on.
+# What each program prints and how it ends, the first time and from then on.
 GOOD = ("ok 1 - good", 0)
 BAD = ("# it is late\nnot ok 1 - bad", 1)
 RACE = ("WARNING: ThreadSanitizer: data race\nnot ok 1 - race", 1)

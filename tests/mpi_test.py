@@ -97,7 +97,7 @@ def test_component_with_a_daemon():
     check_client(out, taken, 4, NUM_IN_WORLD, 8 * NUM_IN_OTHERS + 4 * NUM_IN_FREED)
 
 
-# Of each rank: int64 under five names, unsigned, and where the types say so float64; what MPIX_C_FLOAT16 is in an MPI
+# Each rank has int64 under five names, unsigned, and where the types say so float64; what MPIX_C_FLOAT16 is in an MPI
 # that has it. Not: short, long double.
 NUM_WHOLE, NUM_OF_TYPE = 6, 5003
 

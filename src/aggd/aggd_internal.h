@@ -14,7 +14,7 @@
 #include "ctl/registry.h"
 
 #define OUT_BYTES 12288u /* unsent messages of a connection: START of the largest world and a dozen others */
-/* Of the epoll set, beside connections' numbers. */
+/* Numbers in the epoll set, beside connections' numbers. */
 #define TAG_LISTEN UINT32_MAX
 #define TAG_EVENT (UINT32_MAX - 1)
 

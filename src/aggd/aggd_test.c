@@ -157,7 +157,7 @@ static bool read_counters(void *user, uint64_t *counts) {
   return true;
 }
 
-/* Of slot 2 both ranks have contributed, of slot 5 rank 1. */
+/* Both ranks have contributed to slot 2, rank 1 to slot 5. */
 static bool read_words(void *user, uint16_t job, uint32_t *words) {
   (void)user, (void)job;
   if (is_switch_silent) return false;

@@ -66,7 +66,7 @@ struct lane {
   uint64_t open_jobs[SML_BITMAP_WORDS(SML_MAX_JOBS)];
 };
 
-/* Of a job at a switch. */
+/* What is kept for a job at a switch. */
 struct outside {
   uint32_t epoch, num_departed; /* num_departed: contributors, until one is reported to block */
   uint32_t departed[SML_SWITCH_MAX_CONTRIBUTORS]; /* 1 + the rank that went, by contributor; 0: none */
@@ -403,7 +403,7 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t l, uint16_t *port_
   await(lane);
 }
 
-/* Of a job whose ranks hear its groups. False: no memory. */
+/* For a job whose ranks hear its groups. False: no memory. */
 static bool make_fanout(const struct sml_lanes *lanes, uint16_t job, uint32_t l, const struct sml_ctl_start *start,
                         struct sml_fanout **fanout_out) {
   const struct sml_aggregator_options *options = &lanes->lanes[l].command.options;

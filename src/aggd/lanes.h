@@ -27,7 +27,7 @@ bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, u
                         const struct sml_seal *seal);
 bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
                          const struct sml_ctl_start *start, const struct sml_seal *seal);
-/* Of a switch: a sentence about the last failure, "" without one. */
+/* A sentence about the switch's last failure, "" without one. */
 const char *sml_lanes_failure(const struct sml_lanes *lanes);
 /* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event, and whether
  * the switch is still there: when next, or SML_NEVER. */

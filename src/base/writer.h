@@ -27,7 +27,7 @@ __attribute__((format(printf, 1, 2))) void sml_writer_say(const char *format, ..
 bool sml_writer_flush(uint64_t timeout_ns);
 /* The same, and ends the thread then; the next message starts one. */
 bool sml_writer_end(uint64_t timeout_ns);
-/* Of this process, since it began. */
+/* How many lines this process has left out since it began. */
 uint64_t sml_writer_num_left_out(void);
 
 #endif

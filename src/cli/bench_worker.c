@@ -301,7 +301,7 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   r->cpu_s_per_gb = r->cpu_s / num_bytes * 1e9;
 }
 
-/* Of this rank. */
+/* The spread of this rank's slots. */
 static double find_slot_spread(const struct worker *w) {
   sml_stats s = SML_STATS_INIT;
   if (sml_job_stats(w->job, &s) != SML_OK || s.chunks_completed == 0) return 0;

@@ -87,7 +87,7 @@ static bool is_keyed_frame(const uint8_t *frame) {
   return (sml_load_be16(frame + 14) & SML_FLAG_KEYED) != 0;
 }
 
-/* Of a frame whatever its header says. */
+/* The CRC of a frame, whatever its header says. */
 static uint32_t crc_of(const uint8_t *frame, uint32_t num_bytes) {
   uint8_t header[SML_HEADER_BYTES] = {0};
   memcpy(header, frame, CRC_OFFSET);

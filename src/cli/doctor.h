@@ -89,7 +89,7 @@ int sml_doctor_end_report(struct sml_doctor *d);
 uint64_t sml_doctor_patience(const struct sml_doctor *d, uint64_t wanted_ns);
 /* The status that a finding makes: 0 for OK and SKIPPED. */
 int sml_doctor_status_of(enum sml_doctor_class class, enum sml_verdict verdict);
-/* Of two statuses the one that decides. */
+/* The one of two statuses that decides. */
 int sml_doctor_worse(int one, int other);
 
 /* --- checks of one aggregator: false, the rest cannot be looked at --- */
@@ -109,7 +109,7 @@ void sml_doctor_leave(struct sml_doctor_target *t);
 
 /* The status as of now, with our own job in it; NULL: there is none to see. To be given back with json_decref(). */
 json_t *sml_doctor_fetch_status(struct sml_doctor *d, const struct sml_doctor_target *t);
-/* Of the running status: the job of that name; NULL: none. */
+/* The job of that name in the running status; NULL: none. */
 const json_t *sml_doctor_find_job(const json_t *status, const char *name);
 
 /* --- checks of this host --- */

@@ -53,7 +53,7 @@ static bool evict(struct sml_exchange *x, const struct sml_status_source *source
          sml_exchange_fail(x, SML_TROUBLE_STRANGER, "the answer of %s makes no sense", x->text);
 }
 
-/* Of one aggregator of a list: a job that they share is at each of them. */
+/* Asks one aggregator of a list: a job that they share is at each of them. */
 static int evict_at(const char *address, const struct options *o) {
   struct sml_status_source source;
   char error[512];

@@ -13,7 +13,7 @@ struct sml_trace_perfetto {
   uint32_t *num_outstanding;
 };
 
-/* Of a text of a file only what needs no escape. */
+/* Writes only those characters of a file's text that need no escape. */
 static void put(FILE *out, struct sml_trace_text text) {
   for (uint32_t i = 0; i < text.num_bytes; i++) {
     const char c = text.bytes[i];

@@ -95,7 +95,7 @@ static bool order_by_priority(struct sml_training_plan *p, const struct sml_trai
   return is_ok;
 }
 
-/* Of the sends in their order, as many as hold all of a layer's gradient. */
+/* A layer needs as many sends, in their order, as hold all of its gradient. */
 static void set_needs(struct sml_training_plan *p, bool has_priority) {
   for (uint32_t i = 0; i < p->num_layers; i++) p->num_needed[i] = has_priority ? 0 : p->num_sends;
   for (uint32_t i = 0; has_priority && i < p->num_sends; i++) p->num_needed[p->sends[i].first_layer] = i + 1;

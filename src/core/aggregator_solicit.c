@@ -156,7 +156,7 @@ void sml_aggregator_note_needless(struct sml_aggregator *a) {
   a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, most));
 }
 
-/* Of these ranks those that may be asked, which pay for it. */
+/* Those of these ranks that may be asked. They pay for it. */
 static uint64_t pay(struct sml_aggregator *a, uint32_t word, uint64_t ranks) {
   for (uint64_t left = ranks; left != 0; left &= left - 1) {
     const uint32_t bit = (uint32_t)__builtin_ctzll(left);

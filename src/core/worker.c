@@ -281,7 +281,7 @@ static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
   return w->options.is_checked && !slot->what.is_exponent;
 }
 
-/* Of an update that is not narrow, and of its result. */
+/* The payload of an update that is not narrow, and of its result. */
 static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *slot) {
   if (w->packet_bytes != 0) return w->packet_bytes;
   return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
@@ -466,7 +466,7 @@ uint64_t sml_worker_round_trip(const struct sml_worker *w) {
   return w->rto.srtt_ns + w->rto.srtt_ns / 4;
 }
 
-/* Of the first update of a chunk of late. */
+/* The place of a late chunk's first update in the order of sending. */
 static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
   return w->orders[chunk & (w->num_orders - 1)];
 }

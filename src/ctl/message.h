@@ -153,7 +153,7 @@ struct sml_ctl_start {
   uint32_t num_ranks;
   uint16_t contributors[SML_CTL_MAX_WORLD_SIZE];
 };
-/* Of a job in switch format: the lanes of each of its packets; else 0. */
+/* The lanes of each packet of a job in switch format; of another job 0. */
 static inline uint32_t sml_ctl_packet_lanes(const struct sml_ctl_start *start) {
   const uint32_t check_bytes = (start->features & SML_FEATURE_CHECK) != 0 ? SML_CTL_CHECK_BYTES : 0;
   return (start->features & SML_FEATURE_SWITCH) != 0 ? (start->chunk_bytes + check_bytes) / 4 : 0;

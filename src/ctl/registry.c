@@ -131,7 +131,7 @@ static bool is_waiting(const struct sml_conn *c) {
   return c->state != SML_CONN_FREE && c->state != SML_CONN_MEMBER;
 }
 
-/* Of those that have not joined, of one source or (NULL) of all, the one that has said nothing for longest. */
+/* The connection of one source, or (NULL) of all, that has not joined and has said nothing for longest. */
 static uint32_t find_oldest_waiting(const struct sml_registry *r, const uint64_t *source) {
   uint32_t oldest = SML_NO_CONN;
   for (uint32_t i = 0; i < r->conns_end; i++) {

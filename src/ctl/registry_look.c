@@ -44,7 +44,7 @@ void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64
   job->submitted = sml_max_u64(job->submitted, submitted);
 }
 
-/* Of ranks that have fallen silent, or are heard again, one note a look: the lowest rank is named, others counted. */
+/* One note a look about ranks that have fallen silent or are heard again: it names the lowest and counts the others. */
 static void watch_silence(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns) {
   const struct sml_conn *first_silent = NULL, *first_back = NULL;
   uint64_t back_since_ns = 0;

@@ -4,7 +4,7 @@
 
 static struct sml_quota quota;
 
-/* Of the tenants of both worlds (the keyed one's ranks have key a). */
+/* The quota of the tenants of both worlds (the keyed one's ranks have key a). */
 static bool find_quota(void *user, const char *tenant, struct sml_quota *quota_out) {
   (void)user;
   assert_true(strcmp(tenant, is_keyed ? "a" : "default") == 0 || strcmp(tenant, "b") == 0);

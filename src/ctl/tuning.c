@@ -31,7 +31,7 @@ uint32_t sml_tuning_reserve(uint32_t pool_slots, uint32_t max_jobs, uint32_t num
   return num_sure > num_running + 1 ? (num_sure - num_running - 1) * SML_TUNING_FEW_SLOTS : 0;
 }
 
-/* Of the path alone: the queue of others is not what a window has to cover, but what it would add to. */
+/* The round trip of the path alone: a window need not cover the queue of others; it would only add to it. */
 static uint64_t path_rtt(const struct sml_tuning *t) {
   const uint64_t others_ns = sml_min_u64(t->others_bytes, UINT64_MAX / OTHERS_NS_PER_BYTE) * OTHERS_NS_PER_BYTE;
   return t->rtt_ns > others_ns ? t->rtt_ns - others_ns : 0;

@@ -67,7 +67,7 @@ void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
 /* For the driver's open. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
 
-/* Of an IPv4 address, in host byte order. */
+/* The 32 bits of an IPv4 address, in host byte order. */
 uint32_t sml_switch_ip(const struct sml_addr *addr);
 
 /* The value's bytes as P4 counts them, the highest first. Returns how many: bits, rounded up. */

@@ -225,7 +225,7 @@ static bool read_keys(struct sml_bfrt *b, const char *table, uint32_t *keys, uin
   return true;
 }
 
-/* Of its own tables the driver cannot take all entries away at once, as of the program's. */
+/* The driver cannot empty its own tables at once, as it can the program's. */
 static bool delete_each(struct sml_bfrt *b, const char *table, const char *key, uint32_t bits) {
   uint32_t keys[BATCH], num_keys;
   for (;;) {
@@ -320,7 +320,7 @@ static bool open_switch(void *user, char *error, size_t error_bytes) {
   return true;
 }
 
-/* Of all pipes. Nobody sets them to 0: they count since the program was loaded. */
+/* The counters of all pipes. Nobody sets them to 0: they count since the program was loaded. */
 static bool read_counters(void *user, uint64_t *counts) {
   struct sml_tofino *t = user;
   uint64_t verdict, values[MAX_PIPES];

@@ -327,7 +327,7 @@ static void a_job_that_ends_does_not_touch_the_others(void **state) {
   }
 }
 
-/* Of a few operations of job 1, all exact. */
+/* The time that a few operations of job 1 take, all exact. */
 static uint64_t time_of_job_1(struct world *w) {
   const uint64_t start_ns = w->now_ns;
   for (uint32_t i = 0; i < 4; i++) {

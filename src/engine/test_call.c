@@ -172,7 +172,7 @@ static void end_part(struct world_part *part) {
   part->hash_at_end = hash_output(part);
 }
 
-/* Of the rank that leads; the others of its contributor get what it has got. */
+/* The leading rank's operation ended; the others of its contributor get what it has got. */
 static void note_ended(struct sml_engine_operation *operation) {
   struct world_part *lead = (struct world_part *)(void *)operation;
   struct world_call *call = lead->call;

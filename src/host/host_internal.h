@@ -5,7 +5,7 @@
 #include "host/host_group.h"
 
 #define LINE_BYTES 128u /* two cache lines: they are fetched in pairs */
-/* Of one rank's inputs: enough that a step costs more than its synchronization, little enough that two areas
+/* The piece of one rank's inputs: enough that a step costs more than its synchronization, little enough that two areas
  * of eight ranks stay in a cache. */
 #define PIECE_BYTES (256u << 10)
 #define MAX_AREAS_BYTES (UINT64_C(64) << 20)

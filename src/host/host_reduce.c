@@ -32,7 +32,7 @@ static struct span share_span(const struct sml_host_group *g, const struct span 
 
 /* ---- adding up ---- */
 
-/* Of all ranks' inputs, which g->inputs points to, and which are used up. */
+/* Adds up all ranks' inputs. g->inputs points to them, and moves past what is added. */
 static void add_up(const struct sml_host_group *g, uint8_t *out, size_t num_bytes) {
   const struct sml_format *f = g->format;
   const bool average = g->operation.plan.is_average != 0;

@@ -196,7 +196,7 @@ static void end_unsubmitted(struct sml_job *job, struct sml_operation *op, sml_s
   pthread_mutex_unlock(&job->lock);
 }
 
-/* Of one operation only it goes as if there were no batch. */
+/* A batch of one operation goes as if there were no batch. */
 static sml_status submit(struct sml_job *job, struct sml_batch_buffer *b) {
   struct sml_operation *op = b->operation.members;
   if (b->operation.num_members > 1) {

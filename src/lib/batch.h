@@ -36,7 +36,7 @@ void sml_batch_give_back_locked(struct sml_job *job, struct sml_operation *opera
 uint32_t sml_batch_number_locked(struct sml_operation *operation, uint64_t number, bool *is_awaited_out);
 /* The job has failed: ends what is noted. */
 void sml_batch_fail_locked(struct sml_job *job, sml_status status);
-/* Of what is noted, or of the members of an operation: the one with the earliest deadline. NULL: there is none. */
+/* The operation with the earliest deadline, of an operation's members or of what is noted. NULL: there is none. */
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members);
 const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_job *job);
 

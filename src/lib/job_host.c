@@ -375,7 +375,7 @@ static bool find_ranks(struct sml_job_host *h) {
   return true;
 }
 
-/* Of four bytes each: what an area has room for. A block's elements are twice their lanes at most. */
+/* How many elements of four bytes an area has room for. A block's elements are twice their lanes at most. */
 static uint64_t piece_elems(const struct sml_job_host *h) {
   return sml_max_u64(h->piece_bytes, 2 * (uint64_t)h->block_chunks * h->job->start.chunk_bytes) / 4;
 }

@@ -20,7 +20,7 @@ static const char *const level_names[] = {
     [SML_LIB_LOG_WARN] = "WARN", [SML_LIB_LOG_VERSION] = "VERSION",
     [SML_LIB_LOG_INFO] = "INFO", [SML_LIB_LOG_TRACE] = "TRACE"};
 
-/* Of the writer's thread alone. */
+/* Only the writer's thread uses it. */
 static int file_fd = -1; /* lines go there; -1: standard error */
 /* Under sml_fork_lock(): the file that was asked for last; "": none. */
 static char wanted_path[512];

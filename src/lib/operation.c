@@ -13,7 +13,7 @@
 #include "lib/types.h"
 #include "lib/uncancelled.h"
 
-/* Of one lane and operation. Far beyond any tensor, far below what an epoch holds. */
+/* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
 /* Up to here an operation is over sooner than a thread wakes up: the caller runs the engine. */
 #define SMALL_BYTES (64u << 10)

@@ -147,7 +147,7 @@ static bool say_hello(int fd, uint32_t rank, uint32_t world_size, bool is_keyed,
   return sml_rendezvous_answer_read(heard, &answer) && answer.kind == SML_ANSWER_GO_ON;
 }
 
-/* Of 256 bytes, as jobs' first records are. */
+/* A record has 256 bytes, as jobs' first records do. */
 static bool say_record(int fd, const struct sml_key *key) {
   uint8_t frame[SML_FRAME_HEAD_BYTES + 256 + SML_FRAME_TAG_BYTES] = {0};
   uint8_t *body = frame + SML_FRAME_HEAD_BYTES;

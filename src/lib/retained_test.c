@@ -10,7 +10,7 @@
 
 #include "lib/job.h"
 
-/* Of a job only what these functions look at. */
+/* Makes only that part of a job which these functions look at. */
 static int begin(void **state) {
   struct sml_job *job = calloc(1, sizeof *job);
   assert_non_null(job);

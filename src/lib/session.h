@@ -119,7 +119,7 @@ void sml_session_give_up(struct sml_session *session);
 void sml_session_hasten_heartbeat(struct sml_session *session);
 /* The next pass asks the aggregator whom it waits for, if the job is started; wake the control thread. */
 void sml_session_ask(struct sml_session *session);
-/* Of an epoch's packets, as WELCOME or START have epoch and secret. */
+/* The seal of an epoch's packets, as WELCOME or START have epoch and secret. */
 void sml_session_seal(const struct sml_session *session, uint32_t epoch, const uint64_t secret[2],
                       struct sml_seal *seal_out);
 bool sml_session_is_closed(const struct sml_session *session);

@@ -9,7 +9,7 @@
 #include "lib/uncancelled.h"
 #include "trace/dump.h"
 
-/* Of a process, unasked: jobs that fail over and over must not fill a disk. */
+/* A process writes so many unasked: jobs that fail over and over must not fill a disk. */
 #define MAX_DUMPS 32u
 #define JOB_EVENTS 4096u
 #define AWAIT_DUMP_NS (1 * SML_NS_PER_S) /* a disk that takes longer: the error comes without where the trace is */

@@ -197,10 +197,10 @@ bool sml_multicast_group(const struct sml_multicast *multicast, uint32_t job, ui
 
 /* The index of an interface by its name or an address it has. */
 bool sml_multicast_find_interface(const char *text, uint32_t *index_out);
-/* Of the interface that has the address; 0: none. */
+/* The index of the interface that has the address; 0: none. */
 uint32_t sml_multicast_interface_of(const struct sml_addr *addr);
 
-/* Of a control connection: the kernel must not give it up before its lease is over; by itself it does after some 15
+/* For a control connection: the kernel must not give it up before its lease is over; by itself it does after some 15
  * minutes without an answer. And while little is under way it repeats soon: a link that is back is used at once, not
  * when a pause is over that doubled while it was down. lease_ns 0: as any other connection. */
 void sml_tcp_outlast(int fd, uint64_t lease_ns);

@@ -316,7 +316,7 @@ static void overflow_of_any_rank_is_seen(void **state) {
   }
 }
 
-/* Of float16 all are kept; of the others those of a block that is not below 2^-100 (2^-999) are below half a unit. */
+/* float16 keeps all; those of other types, in a block that is not below 2^-100 (2^-999), are below half a unit. */
 static void denormals_are_summed(void **state) {
   (void)state;
   static uint8_t out[8 * MAX_ELEMS + 8];

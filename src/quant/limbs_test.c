@@ -100,7 +100,7 @@ static void equal_values_average_to_themselves(void **state) {
   }
 }
 
-/* Of an integer times 2^exponent / divisor; divisor < 2^13. */
+/* Rounds an integer times 2^exponent / divisor once; divisor < 2^13. */
 static float round_exact(int128 sum, int32_t exponent, uint32_t divisor) {
   const bool is_negative = sum < 0;
   if (is_negative) sum = -sum;

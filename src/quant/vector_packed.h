@@ -37,7 +37,7 @@ static ALWAYS_INLINE vint load_elems_upto(const uint8_t *from, size_t rest, enum
   return elem == SML_ELEM_FLOAT16 ? widened_float16(half) : shift_left_16(widened_bits(half));
 }
 
-/* Of floats that have no more digits than float32, or were rounded to odd. A carry out of a mantissa raises the
+/* Takes floats that have no more digits than float32, or were rounded to odd. A carry out of a mantissa raises the
  * exponent, up to infinity's. */
 static ALWAYS_INLINE vhalf narrowed(vint bits, enum sml_elem elem) {
   if (elem == SML_ELEM_FLOAT16) return narrowed_float16(float_of(bits));
@@ -154,7 +154,7 @@ static VECTOR void pack_add(void *lanes, const void *in, size_t num_elems, enum 
 #undef PACK_ADD
 }
 
-/* Of sums that a float holds: up to 2^24. */
+/* Takes sums that a float holds: up to 2^24. */
 static ALWAYS_INLINE vint unscaled_to(vint sums, const struct unscaling *u, enum sml_elem elem) {
   if (u->is_quotient && elem != SML_ELEM_FLOAT32) return averaged_to_odd(sums, &u->divisor);
   return unscaled(sums, u);

@@ -297,7 +297,7 @@ static bool is_switch(const char *text) {
   return strcmp(text, "bmv2") == 0 || strcmp(text, "dpdk-p4") == 0 || strcmp(text, "tofino") == 0;
 }
 
-/* Of a file, of a word of a few, of what is parsed later. */
+/* Takes names of files, a word of a few, and what is parsed later. */
 static bool take_text(int key, const char *text, struct sml_settings *s, const struct reason *why) {
   static const char no_yes[] = "not yes or no";
   switch (key) {

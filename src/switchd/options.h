@@ -50,7 +50,7 @@ bool sml_option_is_of_file(uint32_t number);
 bool sml_option_is_live(uint32_t number);
 /* It may stand several times. */
 bool sml_option_is_list(uint32_t number);
-/* Of the command line or the file. False: out of memory. */
+/* Notes an option of the command line or the file. False: out of memory. */
 bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts);
 /* Texts are kept by reference. False: error says what the text is not. */
 bool sml_option_take(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);

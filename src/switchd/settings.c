@@ -62,7 +62,7 @@ static bool grow_keys(struct reading *r, uint32_t num_more) {
   return true;
 }
 
-/* Of a file the keys that `only` names (NULL: all of them); where: who names the file. */
+/* Adds those keys of a file that `only` names (NULL: all of them); where: who names the file. */
 static bool add_keys(struct reading *r, const char *path, const char *only, const char *where) {
   char error[512];
   uint32_t num_read = 0, num_added = 0;

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 
-/* Of files that nobody asked for: jobs that fail over and over must not fill a disk. */
+/* Limits on files that nobody asked for: jobs that fail over and over must not fill a disk. */
 #define UNASKED_NS (10 * SML_NS_PER_S)
 #define MAX_UNASKED 64u
 #define PATH_BYTES 4096u

@@ -115,7 +115,7 @@ static void sum_doubles(MPI_Datatype type) {
 }
 
 #ifdef MPIX_C_FLOAT16
-/* Of whole numbers up to 32, 16 bits lose nothing. MPICH 4.0 knows the type but ends in an assertion of its own when it
+/* 16 bits lose nothing of whole numbers up to 32. MPICH 4.0 knows the type but ends in an assertion of its own when it
  * shall sum it. */
 static void sum_halves(void) {
   static _Float16 in[NUM_OF_TYPE], out[NUM_OF_TYPE];

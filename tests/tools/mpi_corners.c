@@ -62,7 +62,7 @@ static void opposite_order(MPI_Comm a, MPI_Comm b, int count) {
   check_sum(x[1], count, "sum of the second");
 }
 
-/* Of new communicators; then again, where the ranks have met in a call that blocks. */
+/* The first use of new communicators; then again, where the ranks have met in a call that blocks. */
 static void first_use(void) {
   MPI_Comm a, b, c;
   MPI_Comm_dup(MPI_COMM_WORLD, &a);

@@ -319,7 +319,7 @@ local function dissect_message(buffer, pinfo, root)
   tree:add(g.body_bytes, buffer(8, 4))
   local is_tagged = bit.band(buffer(6, 2):uint(), CONTROL_TAGGED) ~= 0
   if bytes <= MAX_BODY_BYTES and buffer:len() >= CONTROL_HEADER_BYTES + bytes then
-    -- Of another version only what every version has is known: the header, and all of REFUSE.
+    -- Only what every version has is known of another one: the header, and all of REFUSE.
     local is_known = buffer(4, 2):uint() == CONTROL_VERSION or kind == 10
     if bytes > 0 and not is_known then tree:add(g.rest, buffer(CONTROL_HEADER_BYTES, bytes))
     elseif bytes > 0 and add_body(tree, kind, buffer(CONTROL_HEADER_BYTES, bytes):tvb()) == nil then
