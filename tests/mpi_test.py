@@ -231,12 +231,15 @@ def thermodynamics(*words, **variables):
 
 
 def test_lammps():
-    """Its sums are few and short, so the threshold goes down to one element, and doubles are asked for."""
+    """Its sums are few and short: at the defaults they are MPI's. Then the threshold goes down to one element, and doubles
+    are asked for."""
     need(COMPONENT)
     if not shutil.which("lmp"):
         raise tap.Skip("LAMMPS is not installed (Debian: lammps)")
     expected, _, taken = thermodynamics(OMPI_MCA_coll="^switchml")
     assert len(expected) == 5 and not taken, (expected, taken)
+    rows, _, taken = thermodynamics(SWITCHML_MPI_TYPES=None)
+    assert rows == expected and set(taken.values()) == {0}, (rows, expected, taken)
     with e2e.Daemon() as daemon:
         rows, out, taken = thermodynamics(SWITCHML_AGGREGATOR=daemon.address, SWITCHML_SHARED_MEMORY=0,
                                           SWITCHML_REQUIRE=1, SWITCHML_MPI_MIN_COUNT=1, SWITCHML_MPI_TYPES=ALL_TYPES)
