@@ -384,9 +384,10 @@ def case_one_call():
 
 
 def case_one_call_apart():
-    """Rank 1 has an aggregator, the others none."""
+    """Rank 1 has a setting that the others have not: CASE_SETTING, or an aggregator."""
     if os.environ["RANK"] == "1":
-        os.environ["SWITCHML_AGGREGATOR"] = "127.0.0.1:9"
+        name, _, value = os.environ.get("CASE_SETTING", "SWITCHML_AGGREGATOR=127.0.0.1:9").partition("=")
+        os.environ[name] = value
     case_one_call()
 
 
@@ -558,9 +559,11 @@ def test_different_aggregators_fall_back_with_one_warning():
     assert len(told) == 1 and "SWITCHML_AGGREGATOR" in told[0], told
 
 
-def test_different_aggregators_are_an_error_when_required():
+def test_settings_that_differ_are_an_error_when_required():
     for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1"):
         assert "SWITCHML_REQUIRE=1, but SWITCHML_AGGREGATOR is not what it is on rank 0 on rank 1" in result["error"], result
+    for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1", CASE_SETTING="SWITCHML_LEASE=7"):
+        assert "SWITCHML_REQUIRE=1, but SWITCHML_LEASE is not what it is on rank 0 on rank 1" in result["error"], result
 
 
 def test_no_aggregator_is_needed():

@@ -107,6 +107,10 @@ static void test_withdrawn_keys_end_their_jobs(void **state) {
     struct sml_ctl_message m = join_message("late", 0, 2);
     m.u.join.key_name[0] = 'a';
     said_once(4, &m); /* challenged */
+    opened(5);
+    m = (struct sml_ctl_message){.kind = SML_CTL_STATUS, .u.status = {.key_name = "a", .nonce = {7, 8}}};
+    said_once(5, &m);
+    said_once(5, &(struct sml_ctl_message){.kind = SML_CTL_AUTH}); /* reads the status */
     assert_false(sml_registry_on_withdrawn(w.r));
     take_effects();
     if (is_changed) now_key = key_b;
@@ -121,6 +125,9 @@ static void test_withdrawn_keys_end_their_jobs(void **state) {
     assert_true(sml_registry_on_withdrawn(w.r));
     take_effects();
     EXPECT("c4 close; ");
+    assert_true(sml_registry_on_withdrawn(w.r));
+    take_effects();
+    EXPECT("c5 close; ");
     assert_false(sml_registry_on_withdrawn(w.r));
     take_effects();
     expect_all_free();

@@ -113,6 +113,47 @@ static void test_jobs_that_wait_make_room(void **state) {
   assert_true(w.is_open[0] && w.is_open[1]);
 }
 
+/* All of its ranks are there: it is about to start, however long they try their paths. */
+static void test_complete_jobs_keep_their_room(void **state) {
+  (void)state;
+  begin();
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    opened_from(rank, "10.6.6.6:1");
+    join(rank, "complete", rank, 2);
+  }
+  for (uint32_t s = 0; s < 6; s++) {
+    w.now_ns += S;
+    for (uint32_t rank = 0; rank < 2; rank++) heartbeat(rank);
+  }
+  assert_false(sml_registry_on_crowded(w.r, w.now_ns));
+  take_effects();
+  assert_true(w.is_open[0] && w.is_open[1]);
+}
+
+/* Ranks of jobs that run are no crowd: who has many of them, and one job that waits, is not who squats. */
+static void test_who_works_is_no_crowd(void **state) {
+  (void)state;
+  begin();
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    opened_from(rank, "10.0.0.9:1");
+    join(rank, "runs", rank, 4);
+  }
+  for (uint32_t rank = 0; rank < 4; rank++) probed(rank, 8960);
+  opened_from(4, "10.0.0.9:1");
+  join(4, "waits", 0, 2);
+  for (uint32_t c = 5; c < 7; c++) {
+    opened_from(c, "10.6.6.6:1");
+    join(c, c == 5 ? "s5" : "s6", 0, 30);
+  }
+  for (uint32_t s = 0; s < 6; s++) {
+    w.now_ns += S;
+    for (uint32_t c = 0; c < 7; c++) heartbeat(c);
+  }
+  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  take_effects();
+  EXPECT("c5<REFUSE -7; c5 close; end j2; ");
+}
+
 /* A rank that stays keeps a job of many for which engines have places. */
 static void test_ranks_that_have_gone_count(void **state) {
   (void)state;
@@ -262,6 +303,8 @@ int main(void) {
       BOTH(test_unjoined_of_an_ipv6_network),
       BOTH(test_who_waits_longest_makes_room),
       BOTH(test_jobs_that_wait_make_room),
+      BOTH(test_complete_jobs_keep_their_room),
+      BOTH(test_who_works_is_no_crowd),
       BOTH(test_ranks_that_have_gone_count),
       BOTH(test_longest_lease_and_wait),
       {"test_full_job_table", test_full_job_table, unkeyed_world, NULL, NULL},

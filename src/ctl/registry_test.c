@@ -334,6 +334,30 @@ static void test_who_left_before_the_start_knows_nothing(void **state) {
   }
 }
 
+/* How many words of the registry's memory have this value. */
+static uint32_t count_words(uint64_t value) {
+  uint32_t num_words = 0;
+  const uint8_t *bytes = (const uint8_t *)w.r;
+  const size_t num_bytes = sml_registry_memsize(&w.options);
+  for (size_t at = 0; at + sizeof value <= num_bytes; at += sizeof value)
+    num_words += memcmp(bytes + at, &value, sizeof value) == 0;
+  return num_words;
+}
+
+/* Neither the key of its last epoch nor, without a key, its secret. A START that went out lies there until another one
+ * does. */
+static void test_a_job_that_is_no_more_leaves_no_secret(void **state) {
+  (void)state;
+  begin();
+  start_world("x", 0, 2);
+  const uint64_t secret = is_keyed ? w.jobs[0].key.k0 : w.last[0].u.start.secret[1];
+  const uint32_t num_before = count_words(secret);
+  assert_true(secret != 0 && num_before > 0);
+  start_world("y", 4, 2);
+  for (uint32_t rank = 0; rank < 2; rank++) goodbye(rank);
+  if (count_words(secret) != 0) fail_msg("%u of %u copies are there", count_words(secret), num_before);
+}
+
 /* --- strangers and rule breakers --- */
 
 static void test_unjoined_connections_are_closed(void **state) {
@@ -574,6 +598,7 @@ int main(void) {
       BOTH(test_epochs_are_drawn),
       BOTH(test_an_epoch_is_not_the_last_one_again),
       BOTH(test_who_left_before_the_start_knows_nothing),
+      BOTH(test_a_job_that_is_no_more_leaves_no_secret),
       BOTH(test_unjoined_connections_are_closed),
       BOTH(test_unjoined_cap_per_host),
       BOTH(test_messages_out_of_place),
