@@ -55,6 +55,7 @@ struct tna_meta_t {
   bit<8> is_member;
   bit<8> is_inside;
   bit<8> is_checked;
+  bool is_damaged;  /* its IPv4 checksum is wrong */
   bit<16> cpu_port;
   bit<32> me;
   bit<32> full;
@@ -265,6 +266,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       hdr.ipv4.src: exact @name("src");
       hdr.udp.src_port: exact @name("src_port");
       hdr.udp.dst_port: exact @name("dst_port");
+      intrinsic.ingress_port: exact @name("ingress");
     }
     actions = { is_member; NoAction; }
     default_action = NoAction();
@@ -278,6 +280,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     key = {
       hdr.sml.job: exact @name("job");
       hdr.sml.slot: ternary @name("slot");
+      hdr.udp.dst_port: exact @name("dst_port");
     }
     actions = { is_inside; NoAction; }
     default_action = NoAction();
@@ -341,18 +344,18 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     m.verdict = verdict;
   }
 #define UPDATE_OF(wire) \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _, _): is_other(PUNTED); \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _, _): is_other(BAD_SLOT);
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _, _, _): is_other(PUNTED); \
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _, _, _): is_other(BAD_SLOT);
 #define TAKE(wire, flags, is) \
-      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, 0 &&& 0xfffffffe): is_other(STALE_PHASE); \
-      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, _): take();
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, 0 &&& 0xfffffffe, _): is_other(STALE_PHASE); \
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, _, _): take();
 #define PROBE_OF(wire) \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _, _): is_other(PUNTED); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _, _): is_other(BAD_SLOT); \
-      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, 0 &&& 0xfffffffe): is_other(STALE_PHASE); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, _): ask(); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _, _): is_other(BAD_LENGTH);
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _, _, _): is_other(PUNTED); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _, _, _): is_other(BAD_SLOT); \
+      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, 0 &&& 0xfffffffe, _): is_other(STALE_PHASE); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, _, _): ask(); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _, _, _): is_other(BAD_LENGTH);
   table access {
     key = {
       m.is_ours: ternary;
@@ -364,26 +367,28 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       m.is_inside: ternary;
       m.is_checked: ternary;
       hdr.sml.phase: ternary;
+      m.is_damaged: ternary;
     }
     actions = { take; ask; is_hello; is_other; }
     const default_action = is_other(FORWARDED);
     const entries = {
-      (0, _, _, _, _, _, _, _, _): is_other(FORWARDED);
-      (_, HEAD_HELLO, _, _, _, _, _, _, _): is_hello();
-      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _): is_other(BAD_KEY);
+      (0, _, _, _, _, _, _, _, _, _): is_other(FORWARDED);
+      (_, _, _, _, _, _, _, _, _, true): is_other(TRUNCATED);
+      (_, HEAD_HELLO, _, _, _, _, _, _, _, _): is_hello();
+      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _, _): is_other(BAD_KEY);
       UPDATE_OF(WIRE_SUM)
       TAKE(WIRE_SUM, 0, 0)
       TAKE(WIRE_SUM, FLAG_CHECKED, 1)
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _, _): is_other(BAD_LENGTH);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _, _, _): is_other(BAD_LENGTH);
       UPDATE_OF(WIRE_MAX)
       TAKE(WIRE_MAX, 0, _)
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _, _): is_other(BAD_LENGTH);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _, _, _): is_other(BAD_LENGTH);
       PROBE_OF(WIRE_SUM)
       PROBE_OF(WIRE_MAX)
-      (_, 0x10 &&& 0xf0, _, _, _, _, _, _, _): is_other(BAD_TYPE);
-      (_, _, _, _, _, _, _, _, _): is_other(BAD_VERSION);
+      (_, 0x10 &&& 0xf0, _, _, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, _, _, _, _, _, _, _, _, _): is_other(BAD_VERSION);
     }
     size = 40;
   }
@@ -544,6 +549,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
 #define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
 
 parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out ingress_intrinsic_metadata_t intrinsic) {
+  Checksum() head;
   state start {
     packet.extract(intrinsic);
     packet.advance(PORT_METADATA_SIZE);
@@ -552,6 +558,7 @@ parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out i
     m.is_member = 0;
     m.is_inside = 0;
     m.is_checked = 0;
+    m.is_damaged = false;
     m.cpu_port = 0;
     m.me = 0;
     m.full = 0;
@@ -577,12 +584,14 @@ parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out i
   }
   state parse_ipv4 {
     packet.extract(hdr.ipv4);
+    head.add(hdr.ipv4);
     transition select(hdr.ipv4.version_ihl, hdr.ipv4.flags_offset, hdr.ipv4.protocol) {
       (IPV4_PLAIN, 0 &&& 0x3fff, PROTOCOL_UDP): parse_udp;
       default: accept;
     }
   }
   state parse_udp {
+    m.is_damaged = head.verify();
     packet.extract(hdr.udp);
     transition select(hdr.udp.num_bytes, hdr.ipv4.total_bytes) {
       (UDP_FULL, IPV4_FULL): parse_full;

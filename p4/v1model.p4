@@ -141,7 +141,8 @@ parser Parse(packet_in packet, out headers_t hdr, inout meta_t m, inout standard
   }
 }
 
-/* With a wrong IPv4 checksum a packet is nobody's: it goes on as it is, and its receiver drops it. */
+/* A packet with a wrong IPv4 checksum is dropped (SwitchIn), whoever it is for, and counted as TRUNCATED: its head may
+ * be anything. */
 control VerifyHead(inout headers_t hdr, inout meta_t m) {
   apply {
     verify_checksum(hdr.ipv4.isValid() && hdr.ipv4.version_ihl == IPV4_PLAIN,

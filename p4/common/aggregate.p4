@@ -13,8 +13,8 @@
  *
  * Tables that the control plane fills (docs/p4.md says with what):
  *   aggregator  which address and port is the aggregator's, and behind which port its software is
- *   member      who may send, and its words, twice: for phases with bit 1 clear and set
- *   window      which slots are a job's
+ *   member      who may send, by which port, and its words, twice: for phases with bit 1 clear and set
+ *   window      which slots are a job's lane's
  *   l2          where the others live */
 control Aggregate(inout headers_t hdr, inout meta_t m) {
   Kind() kind;
@@ -57,6 +57,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
       hdr.ipv4.src: exact @name("src");
       hdr.udp.src_port: exact @name("src_port");
       hdr.udp.dst_port: exact @name("dst_port");
+      m.ingress: exact @name("ingress");
     }
     actions = { is_member; NoAction; }
     default_action = NoAction();
@@ -68,6 +69,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
     key = {
       hdr.sml.job: exact @name("job");
       hdr.sml.slot: ternary @name("slot");
+      hdr.udp.dst_port: exact @name("dst_port");
     }
     actions = { is_inside; NoAction; }
     default_action = NoAction();

@@ -315,9 +315,9 @@ static void the_calls_of_a_start(void **state) {
   stop();
 }
 
-#define MEMBER(rank, turn, ip, port) \
+#define MEMBER(rank, turn, ip, port, ingress) \
   ADD "member 3=[{1=0 2={1=0003}} {1=0 2={1=00000007}} {1=0 2={1=" rank "}} {1=0 2={1=" turn "}} {1=0 2={1=" ip \
-      "}} {1=0 2={1=" port "}} {1=0 2={1=beef}}] 4=is_member 5="
+      "}} {1=0 2={1=" port "}} {1=0 2={1=beef}} {1=0 2={1=" ingress "}}] 4=is_member 5="
 
 static void the_calls_of_a_job(void **state) {
   (void)state;
@@ -332,7 +332,7 @@ static void the_calls_of_a_job(void **state) {
                "standard:bm_register_write_range 1=0 2=cell_map 3=128 4=192 5=0L\n"
                "standard:bm_register_write_range 1=0 2=cursor 3=3 4=4 5=41L\n"
                PRE "mgrp_create 1=0 2=19\n"
-               ADD "window 3=[{1=0 2={1=0003}} {1=2 4={1=0040 2=ffe0}}] 4=is_inside 5=[] 6={1=1}\n"
+               ADD "window 3=[{1=0 2={1=0003}} {1=2 4={1=0040 2=ffe0}} {1=0 2={1=beef}}] 4=is_inside 5=[] 6={1=1}\n"
                ADD "replica 3=[{1=0 2={1=beef}} {1=0 2={1=0061}}] 4=to_member 5=[020000000010 0a070064 9c40] 6={}\n"
                PRE "node_create 1=0 2=97 3=10 4=\n"
                PRE "node_associate 1=0 2=3 3=6\n"
@@ -341,23 +341,45 @@ static void the_calls_of_a_job(void **state) {
                PRE "node_associate 1=0 2=3 3=8\n"
                ADD "l2 3=[{1=0 2={1=020000000010}}] 4=forward 5=[0001] 6={}\n"
                ADD "l2 3=[{1=0 2={1=020000000011}}] 4=forward 5=[0002] 6={}\n"
-               MEMBER("0000", "00", "0a070064", "9c40") "[80000001 80000003 80000002 0003 0013 0001 01] 6={}\n"
-               MEMBER("0000", "01", "0a070064", "9c40") "[c0000001 c0000003 c0000002 0003 0013 0001 01] 6={}\n"
-               MEMBER("0001", "00", "0a070065", "9c41") "[80000002 80000003 80000001 0003 0013 0002 01] 6={}\n"
-               MEMBER("0001", "01", "0a070065", "9c41") "[c0000002 c0000003 c0000001 0003 0013 0002 01] 6={}\n");
+               MEMBER("0000", "00", "0a070064", "9c40", "0001") "[80000001 80000003 80000002 0003 0013 0001 01] 6={}\n"
+               MEMBER("0000", "01", "0a070064", "9c40", "0001") "[c0000001 c0000003 c0000002 0003 0013 0001 01] 6={}\n"
+               MEMBER("0001", "00", "0a070065", "9c41", "0002") "[80000002 80000003 80000001 0003 0013 0002 01] 6={}\n"
+               MEMBER("0001", "01", "0a070065", "9c41", "0002")
+               "[c0000002 c0000003 c0000001 0003 0013 0002 01] 6={}\n");
   stand_in.plane->depart(stand_in.plane->user, JOB, 1);
   stand_in_expect(DELETE "member 3=13\n" DELETE "member 3=14\n");
   stand_in_close_job();
   stand_in_expect(DELETE "member 3=11\n" DELETE "member 3=12\n" DELETE "window 3=4\n"
-               DELETE "replica 3=5\n" PRE "node_destroy 1=0 2=6\n"
-               DELETE "replica 3=7\n" PRE "node_destroy 1=0 2=8\n"
+               DELETE "replica 3=5\n" PRE "node_destroy 1=0 2=6\n" DELETE "l2 3=9\n"
+               DELETE "replica 3=7\n" PRE "node_destroy 1=0 2=8\n" DELETE "l2 3=10\n"
                PRE "mgrp_destroy 1=0 2=3\n");
   stand_in_close_job(); /* that it no longer has */
   stand_in_expect("");
   stop();
 }
 
-static void a_job_leaves_nothing_but_routes(void **state) {
+/* Hosts of several jobs have one entry each, until the last of them ends; one that has moved gets another. */
+static void routes_follow_the_latest_hello(void **state) {
+  (void)state;
+  start();
+  assert_true(stand_in_open_switch());
+  assert_true(stand_in_start_job_of(JOB, 7, 2, 32, 1));
+  assert_true(stand_in_start_job_of(JOB + 1, 8, 2, 32, 1));
+  assert_int_equal(count_live("l2"), 2);
+  stand_in_forget();
+  assert_true(stand_in_start_job_of(JOB + 2, 9, 2, 32, 5)); /* the same hosts, at ports 5 and 6 */
+  pthread_mutex_lock(&stand_in.lock);
+  assert_non_null(strstr(stand_in.log, ADD "l2 3=[{1=0 2={1=020000000010}}] 4=forward 5=[0005] 6={}\n"));
+  pthread_mutex_unlock(&stand_in.lock);
+  assert_int_equal(count_live("l2"), 2);
+  for (uint32_t job = JOB; job < JOB + 2; job++) stand_in.plane->close_job(stand_in.plane->user, (uint16_t)job);
+  assert_int_equal(count_live("l2"), 2);
+  stand_in.plane->close_job(stand_in.plane->user, JOB + 2);
+  assert_int_equal(count_live("l2"), 0);
+  stop();
+}
+
+static void a_job_leaves_nothing(void **state) {
   (void)state;
   start();
   assert_true(stand_in_open_switch());
@@ -370,7 +392,7 @@ static void a_job_leaves_nothing_but_routes(void **state) {
   assert_int_equal(count_live("node"), 1 + 3);
   assert_int_equal(count_live("group"), 2);
   stand_in_close_job();
-  assert_int_equal(count_live(NULL), num_before + count_live("l2"));
+  assert_int_equal(count_live(NULL), num_before);
   assert_true(stand_in_start_job(9, 3, 32)); /* of a daemon that was killed */
   assert_true(stand_in_open_switch());
   assert_int_equal(count_live(NULL), num_before);
@@ -547,7 +569,8 @@ static void any_call_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_calls_of_a_start),       cmocka_unit_test(the_calls_of_a_job),
-      cmocka_unit_test(a_job_leaves_nothing_but_routes), cmocka_unit_test(who_blocks_is_found),
+      cmocka_unit_test(a_job_leaves_nothing), cmocka_unit_test(routes_follow_the_latest_hello),
+      cmocka_unit_test(who_blocks_is_found),
       cmocka_unit_test(counters_are_read),            cmocka_unit_test(a_switch_that_dies_is_noticed),
       cmocka_unit_test(an_answer_has_its_number), cmocka_unit_test(errors_say_what_happened),
       cmocka_unit_test(a_silent_switch_is_given_up),

@@ -142,8 +142,8 @@ static void what_a_start_asks(void **state) {
   stop();
 }
 
-#define MEMBER(verb, rank, turn, ip, port) \
-  verb " _member match 0x3 0x7 " rank " " turn " " ip " " port " 0xbeef"
+#define MEMBER(verb, rank, turn, ip, port, ingress) \
+  verb " _member match 0x3 0x7 " rank " " turn " " ip " " port " 0xbeef " ingress
 
 static void what_a_job_asks(void **state) {
   (void)state;
@@ -157,28 +157,29 @@ static void what_a_job_asks(void **state) {
   stand_in_expect("write aggregate_state_cell_phase 128 160 0\nwrite aggregate_state_cell_map 128 160 0\n"
                   "write aggregate_grant_cursor 3 4 25\n"
                   "nobody 3\nadd copies match 0x13 action copy_1 port 0x3\n"
-                  "add _window match 0x3 0x40/0xfff0 priority 1 action _is_inside_0\n"
+                  "add _window match 0x3 0x40/0xfff0 0xbeef priority 1 action _is_inside_0\n"
                   "member 3 1 2199023255568 168231012 40000\n"
                   "member 3 2 2199023255569 168231013 40001\n"
                   "add _l2 match 0x20000000010 action _forward_0 port 0x1\n"
                   "add _l2 match 0x20000000011 action _forward_0 port 0x2\n"
-                  MEMBER("add", "0x0", "0x0", "0xa070064", "0x9c40") " action _is_member_0 me 0x80000001 full "
+                  MEMBER("add", "0x0", "0x0", "0xa070064", "0x9c40", "0x1") " action _is_member_0 me 0x80000001 full "
                   "0x80000003 last 0x80000002 cursor 0x3 group 0x13 port 0x1 is_checked 0x1\n"
-                  MEMBER("add", "0x0", "0x1", "0xa070064", "0x9c40") " action _is_member_0 me 0xc0000001 full "
+                  MEMBER("add", "0x0", "0x1", "0xa070064", "0x9c40", "0x1") " action _is_member_0 me 0xc0000001 full "
                   "0xc0000003 last 0xc0000002 cursor 0x3 group 0x13 port 0x1 is_checked 0x1\n"
-                  MEMBER("add", "0x1", "0x0", "0xa070065", "0x9c41") " action _is_member_0 me 0x80000002 full "
+                  MEMBER("add", "0x1", "0x0", "0xa070065", "0x9c41", "0x2") " action _is_member_0 me 0x80000002 full "
                   "0x80000003 last 0x80000001 cursor 0x3 group 0x13 port 0x2 is_checked 0x1\n"
-                  MEMBER("add", "0x1", "0x1", "0xa070065", "0x9c41") " action _is_member_0 me 0xc0000002 full "
+                  MEMBER("add", "0x1", "0x1", "0xa070065", "0x9c41", "0x2") " action _is_member_0 me 0xc0000002 full "
                   "0xc0000003 last 0xc0000001 cursor 0x3 group 0x13 port 0x2 is_checked 0x1\n.\n");
   stand_in.plane->depart(stand_in.plane->user, JOB, 1);
-  stand_in_expect(MEMBER("remove", "0x1", "0x0", "0xa070065", "0x9c41") "\n"
-                  MEMBER("remove", "0x1", "0x1", "0xa070065", "0x9c41") "\n.\n");
+  stand_in_expect(MEMBER("remove", "0x1", "0x0", "0xa070065", "0x9c41", "0x2") "\n"
+                  MEMBER("remove", "0x1", "0x1", "0xa070065", "0x9c41", "0x2") "\n.\n");
   stand_in.plane->depart(stand_in.plane->user, JOB, 1); /* again */
   stand_in_expect("");
   stand_in.plane->close_job(stand_in.plane->user, JOB);
-  stand_in_expect(MEMBER("remove", "0x0", "0x0", "0xa070064", "0x9c40") "\n"
-                  MEMBER("remove", "0x0", "0x1", "0xa070064", "0x9c40") "\n"
-                  "remove _window match 0x3 0x40/0xfff0 priority 1\n"
+  stand_in_expect(MEMBER("remove", "0x0", "0x0", "0xa070064", "0x9c40", "0x1") "\n"
+                  MEMBER("remove", "0x0", "0x1", "0xa070064", "0x9c40", "0x1") "\n"
+                  "remove _window match 0x3 0x40/0xfff0 0xbeef priority 1\n"
+                  "remove _l2 match 0x20000000010\nremove _l2 match 0x20000000011\n"
                   "remove copies match 0x13\nnobody 3\n.\n");
   stand_in.plane->close_job(stand_in.plane->user, JOB); /* that it no longer has */
   stand_in.plane->depart(stand_in.plane->user, JOB, 0);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dataplane/jobs.h"
 
+#include <ifaddrs.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,6 +18,7 @@
 
 struct member {
   int64_t entries[NUM_TURNS], replica, copy;
+  struct sml_switch_route *route;
 };
 
 struct sml_switch_job {
@@ -39,33 +42,75 @@ uint32_t sml_switch_ip(const struct sml_addr *addr) {
 
 /* ---- entries ---- */
 
+static struct sml_switch_entry route_entry(uint64_t mac, uint16_t port) {
+  return (struct sml_switch_entry){"l2", "forward", 1, 1, {{"dst", mac, 48, 0}}, {{"port", port, 16, 0}}};
+}
+
+static struct sml_switch_route *find_route(struct sml_switch_jobs *jobs, uint64_t mac) {
+  struct sml_switch_route *unused = NULL;
+  for (uint32_t i = 0; i < jobs->num_routes; i++) {
+    struct sml_switch_route *r = &jobs->routes[i];
+    if (r->num_users > 0 && r->mac == mac) return r;
+    if (r->num_users == 0) unused = r;
+  }
+  if (unused == NULL && jobs->num_routes < SML_SWITCH_MAX_ROUTES) unused = &jobs->routes[jobs->num_routes++];
+  if (unused != NULL) *unused = (struct sml_switch_route){.mac = mac, .handle = NONE};
+  return unused;
+}
+
+/* Frames to the host need not be flooded, and nobody else gets them. A host of several ranks has one entry; its latest
+ * HELLO says where it is. NULL: there is no room, so they are. */
+static struct sml_switch_route *use_route(struct sml_switch_jobs *jobs, uint64_t mac, uint16_t port) {
+  struct sml_switch_route *r = find_route(jobs, mac);
+  if (r == NULL) return NULL;
+  if (r->handle != NONE && r->port != port) {
+    const struct sml_switch_entry old = route_entry(mac, r->port);
+    jobs->driver->delete_entry(jobs->user, &old, r->handle);
+    r->handle = NONE;
+  }
+  r->port = port;
+  const struct sml_switch_entry entry = route_entry(mac, port);
+  if (r->handle == NONE && !jobs->driver->add_entry(jobs->user, &entry, &r->handle)) r->handle = NONE;
+  r->num_users++;
+  return r;
+}
+
+static void leave_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
+  if (r == NULL || --r->num_users > 0 || r->handle == NONE) return;
+  const struct sml_switch_entry entry = route_entry(r->mac, r->port);
+  jobs->driver->delete_entry(jobs->user, &entry, r->handle);
+}
+
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port) {
   int64_t handle;
+  if (jobs->mac != 0) (void)use_route(jobs, jobs->mac, cpu_port);
   const struct sml_switch_entry entry = {"aggregator", "is_ours", 2, 1,
                                          {{"dst", jobs->ip, 32, 0}, {"dst_port", jobs->port, 16, 0}},
                                          {{"cpu_port", cpu_port, 16, 0}}};
   return jobs->driver->add_entry(jobs->user, &entry, &handle);
 }
 
-static struct sml_switch_entry window_entry(const struct sml_dataplane_job *is) {
-  return (struct sml_switch_entry){
-      "window", "is_inside", 2, 0,
-      {{"job", is->number, 16, 0}, {"slot", is->slot_base, 16, 0xffff & ~(uint64_t)(is->num_slots - 1)}},
-      {{NULL, 0, 0, 0}}};
+static struct sml_switch_entry window_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is) {
+  return (struct sml_switch_entry){"window", "is_inside", 3, 0,
+                                   {{"job", is->number, 16, 0},
+                                    {"slot", is->slot_base, 16, 0xffff & ~(uint64_t)(is->num_slots - 1)},
+                                    {"dst_port", jobs->port, 16, 0}},
+                                   {{NULL, 0, 0, 0}}};
 }
 
 static struct sml_switch_entry member_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is,
                                             uint32_t c, uint32_t turn) {
   const struct sml_place *place = &is->places[c];
   const uint32_t base = WORD_VALID | turn << 30, full = base | ((UINT32_C(1) << is->num_contributors) - 1);
-  return (struct sml_switch_entry){"member", "is_member", 7, 7,
+  return (struct sml_switch_entry){"member", "is_member", 8, 7,
                                    {{"job", is->number, 16, 0},
                                     {"epoch", is->epoch, 32, 0},
                                     {"rank", c, 16, 0},
                                     {"turn", turn, 8, 0},
                                     {"src", sml_switch_ip(&place->addr), 32, 0},
                                     {"src_port", sml_addr_port(&place->addr), 16, 0},
-                                    {"dst_port", jobs->port, 16, 0}},
+                                    {"dst_port", jobs->port, 16, 0},
+                                    {"ingress", place->port, 16, 0}},
                                    {{"me", base | UINT32_C(1) << c, 32, 0},
                                     {"full", full, 32, 0},
                                     {"last", full ^ UINT32_C(1) << c, 32, 0},
@@ -88,14 +133,6 @@ static struct sml_switch_entry replica_entry(const struct sml_switch_jobs *jobs,
       {{"mac", place->mac, 48, 0},
        {"ip", sml_switch_ip(&place->addr), 32, 0},
        {"port", sml_addr_port(&place->addr), 16, 0}}};
-}
-
-/* That frames to the member need not be flooded; a second entry for a host is refused, which is fine. */
-static void add_route(struct sml_switch_jobs *jobs, const struct sml_place *place) {
-  int64_t handle;
-  const struct sml_switch_entry entry = {
-      "l2", "forward", 1, 1, {{"dst", place->mac, 48, 0}}, {{"port", place->port, 16, 0}}};
-  (void)jobs->driver->add_entry(jobs->user, &entry, &handle);
 }
 
 static void delete_entry(struct sml_switch_jobs *jobs, struct sml_switch_entry entry, int64_t *handle) {
@@ -123,7 +160,7 @@ static bool add_member(struct sml_switch_jobs *jobs, struct sml_switch_job *job,
 /* Registers first, and who may use them last. */
 static bool fill(struct sml_switch_jobs *jobs, struct sml_switch_job *job) {
   const struct sml_dataplane_job *is = &job->is;
-  const struct sml_switch_entry window = window_entry(is);
+  const struct sml_switch_entry window = window_entry(jobs, is);
   if (!jobs->driver->preset(jobs->user, 2 * is->slot_base, 2 * (is->slot_base + is->num_slots), is->number,
                             is->first_chunk + is->num_slots) ||
       !jobs->driver->make_group(jobs->user, SML_SWITCH_FIRST_JOB_GROUP + is->number, &job->group) ||
@@ -131,7 +168,8 @@ static bool fill(struct sml_switch_jobs *jobs, struct sml_switch_job *job) {
     return false;
   for (uint32_t c = 0; c < is->num_contributors; c++)
     if (!add_replica(jobs, job, c)) return false;
-  for (uint32_t c = 0; c < is->num_contributors; c++) add_route(jobs, &is->places[c]);
+  for (uint32_t c = 0; c < is->num_contributors; c++)
+    job->members[c].route = use_route(jobs, is->places[c].mac, is->places[c].port);
   for (uint32_t c = 0; c < is->num_contributors; c++)
     if (!add_member(jobs, job, c)) return false;
   return true;
@@ -154,11 +192,12 @@ static void close_job(void *user, uint16_t number) {
   if (job == NULL) return;
   driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
   for (uint32_t c = 0; c < job->is.num_contributors; c++) remove_member(jobs, job, c);
-  delete_entry(jobs, window_entry(&job->is), &job->window);
+  delete_entry(jobs, window_entry(jobs, &job->is), &job->window);
   for (uint32_t c = 0; c < job->is.num_contributors; c++) {
     struct member *m = &job->members[c];
     delete_entry(jobs, replica_entry(jobs, &job->is, c), &m->replica);
     if (m->copy != NONE) driver->delete_copy(jobs->user, group, rid_of(&job->is, c), m->copy);
+    leave_route(jobs, m->route);
   }
   if (job->group != NONE) driver->delete_group(jobs->user, group, job->group);
   (void)finish(jobs);
@@ -169,12 +208,13 @@ static void close_job(void *user, uint16_t number) {
 static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
   struct sml_switch_jobs *jobs = user;
   close_job(jobs, is->number); /* an earlier epoch */
+  if (jobs->driver->has_reach != NULL && !jobs->driver->has_reach(is, error, error_bytes)) return false;
   struct sml_switch_job *job = calloc(1, sizeof *job + 2 * is->num_slots * sizeof job->words[0]);
   if (job == NULL) return snprintf(error, error_bytes, "out of memory"), false;
   job->is = *is;
   job->window = job->group = NONE;
   for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++)
-    job->members[c] = (struct member){{NONE, NONE}, NONE, NONE};
+    job->members[c] = (struct member){{NONE, NONE}, NONE, NONE, NULL};
   jobs->jobs[is->number] = job;
   jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
   if (fill(jobs, job) && finish(jobs)) return true;
@@ -216,6 +256,40 @@ static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
 
 /* ---- the switch ---- */
 
+/* The switch is emptied. */
+static void forget_routes(struct sml_switch_jobs *jobs) {
+  jobs->num_routes = 0;
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++)
+    for (uint32_t c = 0; jobs->jobs[j] != NULL && c < jobs->jobs[j]->is.num_contributors; c++)
+      jobs->jobs[j]->members[c].route = NULL;
+}
+
+static uint64_t mac_of_interface(const struct ifaddrs *all, const char *name) {
+  for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+    struct sockaddr_ll ll;
+    uint64_t mac = 0;
+    if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_PACKET || strcmp(i->ifa_name, name) != 0) continue;
+    memcpy(&ll, i->ifa_addr, sizeof ll);
+    for (uint32_t b = 0; b < 6; b++) mac = mac << 8 | ll.sll_addr[b];
+    return mac;
+  }
+  return 0;
+}
+
+static uint64_t mac_of_address(uint32_t ip) {
+  struct ifaddrs *all;
+  uint64_t mac = 0;
+  if (getifaddrs(&all) != 0) return 0;
+  for (const struct ifaddrs *i = all; i != NULL && mac == 0; i = i->ifa_next) {
+    struct sockaddr_in in;
+    if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET) continue;
+    memcpy(&in, i->ifa_addr, sizeof in);
+    if (ntohl(in.sin_addr.s_addr) == ip) mac = mac_of_interface(all, i->ifa_name);
+  }
+  freeifaddrs(all);
+  return mac;
+}
+
 static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
   struct sml_switch_jobs *jobs = user;
   struct sockaddr_in in;
@@ -226,6 +300,8 @@ static bool open_switch(void *user, const struct sml_addr *data_addr, char *erro
   }
   jobs->ip = ntohl(in.sin_addr.s_addr);
   jobs->port = sml_addr_port(data_addr);
+  if (jobs->mac == 0) jobs->mac = mac_of_address(jobs->ip);
+  forget_routes(jobs);
   return jobs->driver->open(jobs->user, error, error_bytes);
 }
 

@@ -31,6 +31,8 @@ struct sml_switch_driver {
   /* The program's tables empty, but for floods and the aggregator's entry (sml_switch_jobs_add_aggregator). False:
    * error_out has a sentence. */
   bool (*open)(void *user, char *error_out, size_t error_bytes);
+  /* Can the switch sum for contributors at these places? False: error_out has a sentence. NULL: any. */
+  bool (*has_reach)(const struct sml_dataplane_job *job, char *error_out, size_t error_bytes);
   void (*begin)(void *user, uint64_t deadline_ns); /* of all the calls until the next one */
   bool (*add_entry)(void *user, const struct sml_switch_entry *entry, int64_t *handle_out);
   void (*delete_entry)(void *user, const struct sml_switch_entry *entry, int64_t handle);
@@ -52,19 +54,31 @@ struct sml_switch_driver {
   bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
 };
 
+/* Where frames to a host go while a job needs it, or always: an entry of "l2". */
+#define SML_SWITCH_MAX_ROUTES 2048u
+struct sml_switch_route {
+  uint64_t mac;
+  int64_t handle;
+  uint16_t port;
+  uint16_t num_users; /* 0: free */
+};
+
 struct sml_switch_jobs {
   struct sml_dataplane dataplane; /* what switchmld calls */
   const struct sml_switch_driver *driver;
   void *user; /* of the driver */
   uint32_t ip; /* the aggregator's, as ranks know it; host byte order */
   uint16_t port;
+  uint64_t mac; /* of the interface that has the address; 0: none has it */
+  uint32_t num_routes;
+  struct sml_switch_route routes[SML_SWITCH_MAX_ROUTES];
   struct sml_switch_job *jobs[SML_MAX_JOBS];
 };
 
 /* jobs: stays where it is until it is cleared. */
 void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user);
 void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
-/* For the driver's open. */
+/* For the driver's open: what is for the aggregator goes to that port, and no other. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
 
 /* The 32 bits of an IPv4 address, in host byte order. */

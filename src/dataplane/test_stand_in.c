@@ -153,14 +153,19 @@ bool stand_in_open_switch(void) {
   return open_at(0x0a070001);
 }
 
-bool stand_in_start_job(uint32_t epoch, uint32_t num_contributors, uint32_t num_slots) {
-  struct sml_dataplane_job job = {.number = JOB, .epoch = epoch, .num_contributors = num_contributors,
+bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contributors, uint32_t num_slots,
+                           uint32_t first_port) {
+  struct sml_dataplane_job job = {.number = number, .epoch = epoch, .num_contributors = num_contributors,
                                   .num_slots = num_slots, .slot_base = SLOT_BASE, .first_chunk = 9,
                                   .is_checked = true};
   for (uint32_t c = 0; c < num_contributors; c++)
     job.places[c] = (struct sml_place){stand_in_make_addr(0x0a070064 + c, (uint16_t)(0x9c40 + c)), 0x020000000010 + c,
-                                       (uint16_t)(1 + c)};
+                                       (uint16_t)(first_port + c)};
   return stand_in.plane->start_job(stand_in.plane->user, &job, stand_in.error, sizeof stand_in.error);
+}
+
+bool stand_in_start_job(uint32_t epoch, uint32_t num_contributors, uint32_t num_slots) {
+  return stand_in_start_job_of(JOB, epoch, num_contributors, num_slots, 1);
 }
 
 void stand_in_close_job(void) {

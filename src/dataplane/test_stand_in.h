@@ -58,6 +58,9 @@ struct sml_addr stand_in_make_addr(uint32_t ip, uint16_t port);
  * 10.7.0.(100 + c):(0x9c40 + c) with MAC 02:00:00:00:00:(10 + c) at port 1 + c. */
 bool stand_in_open_switch(void);
 bool stand_in_start_job(uint32_t epoch, uint32_t num_contributors, uint32_t num_slots);
+/* The same of another job, whose contributor c is at port first_port + c. */
+bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contributors, uint32_t num_slots,
+                           uint32_t first_port);
 void stand_in_close_job(void);
 
 /* What any switch must do, one of which nothing was asked yet. why: what it says when the connection has gone. */

@@ -11,6 +11,7 @@
 #define OPEN_NS (10 * SML_NS_PER_S)
 #define BATCH 256u                    /* entries a call */
 #define MAX_PIPES 8u
+#define PIPE_SHIFT 7u /* a port's number is that of its pipe and 7 bits */
 #define MAX_PORTS 512u
 #define MAX_XIDS 288u      /* entries of $pre.prune: ports from there on would get their own floods back */
 #define FLOOD_NODE 0x10000u /* above every rid */
@@ -142,6 +143,20 @@ static void delete_copy(void *user, uint32_t group, uint32_t rid, int64_t handle
   (void)handle;
   (void)write_group(user, SML_BFRT_TAKE_FROM, group, &rid);
   (void)write_node(user, SML_BFRT_DELETE, rid, rid, NULL, 0);
+}
+
+/* Each pipe has registers of its own, so updates that come in by different ones would never meet. */
+static bool has_reach(const struct sml_dataplane_job *job, char *error, size_t error_bytes) {
+  for (uint32_t c = 1; c < job->num_contributors; c++) {
+    const uint32_t first = job->places[0].port, port = job->places[c].port;
+    if (port >> PIPE_SHIFT == first >> PIPE_SHIFT) continue;
+    snprintf(error, error_bytes,
+             "contributors 0 and %u are at ports %u and %u of the switch, which are of pipes %u and %u, and a pipe "
+             "sums by itself: attach all hosts of a job to ports of one pipe",
+             c, first, port, first >> PIPE_SHIFT, port >> PIPE_SHIFT);
+    return false;
+  }
+  return true;
 }
 
 /* ---- registers ---- */
@@ -351,6 +366,7 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
 }
 
 static const struct sml_switch_driver driver = {.open = open_switch,
+                                                .has_reach = has_reach,
                                                 .begin = begin_work,
                                                 .add_entry = add_entry,
                                                 .delete_entry = delete_entry,

@@ -66,8 +66,9 @@ static void the_calls_of_a_start(void **state) {
 #define NODE(rid, port) \
   "INSERT $pre.node $MULTICAST_NODE_ID=0000" rid " : $MULTICAST_RID=" rid " $MULTICAST_LAG_ID=[] $DEV_PORT=[" port \
   "]\n"
-#define MEMBER(rank, turn, ip, port) \
-  " pipe.member job=0003 epoch=00000007 rank=" rank " turn=" turn " src=" ip " src_port=" port " dst_port=beef"
+#define MEMBER(rank, turn, ip, port, ingress) \
+  " pipe.member job=0003 epoch=00000007 rank=" rank " turn=" turn " src=" ip " src_port=" port \
+  " dst_port=beef ingress=" ingress
 
 static void the_calls_of_a_job(void **state) {
   (void)state;
@@ -78,39 +79,55 @@ static void the_calls_of_a_job(void **state) {
   stand_in_expect(CELL("80", "0") CELL("81", "1") CELL("82", "0") CELL("83", "1")
                "MODIFY pipe.cursors $REGISTER_INDEX=00000003 : cursors.f1=0000000b\n"
                "INSERT $pre.mgid $MGID=0013\n"
-               "INSERT pipe.window job=0003 slot=0040/fffe $MATCH_PRIORITY=00000000 : is_inside\n"
+               "INSERT pipe.window job=0003 slot=0040/fffe dst_port=beef $MATCH_PRIORITY=00000000 : is_inside\n"
                "INSERT pipe.replica src_port=beef rid=0061 : to_member mac=020000000010 ip=0a070064 port=9c40\n"
                NODE("0061", "01") "ADD " IN_GROUP("61")
                "INSERT pipe.replica src_port=beef rid=0062 : to_member mac=020000000011 ip=0a070065 port=9c41\n"
                NODE("0062", "02") "ADD " IN_GROUP("62")
                "INSERT pipe.l2 dst=020000000010 : forward port=0001\n"
                "INSERT pipe.l2 dst=020000000011 : forward port=0002\n"
-               "INSERT" MEMBER("0000", "00", "0a070064", "9c40") " : is_member me=80000001 full=80000003 "
+               "INSERT" MEMBER("0000", "00", "0a070064", "9c40", "0001") " : is_member me=80000001 full=80000003 "
                "last=80000002 cursor=0003 group=0013 port=0001 is_checked=01\n"
-               "INSERT" MEMBER("0000", "01", "0a070064", "9c40") " : is_member me=c0000001 full=c0000003 "
+               "INSERT" MEMBER("0000", "01", "0a070064", "9c40", "0001") " : is_member me=c0000001 full=c0000003 "
                "last=c0000002 cursor=0003 group=0013 port=0001 is_checked=01\n"
-               "INSERT" MEMBER("0001", "00", "0a070065", "9c41") " : is_member me=80000002 full=80000003 "
+               "INSERT" MEMBER("0001", "00", "0a070065", "9c41", "0002") " : is_member me=80000002 full=80000003 "
                "last=80000001 cursor=0003 group=0013 port=0002 is_checked=01\n"
-               "INSERT" MEMBER("0001", "01", "0a070065", "9c41") " : is_member me=c0000002 full=c0000003 "
+               "INSERT" MEMBER("0001", "01", "0a070065", "9c41", "0002") " : is_member me=c0000002 full=c0000003 "
                "last=c0000001 cursor=0003 group=0013 port=0002 is_checked=01\n");
   stand_in.plane->depart(stand_in.plane->user, JOB, 1);
-  stand_in_expect("DELETE" MEMBER("0001", "00", "0a070065", "9c41") "\n"
-               "DELETE" MEMBER("0001", "01", "0a070065", "9c41") "\n");
+  stand_in_expect("DELETE" MEMBER("0001", "00", "0a070065", "9c41", "0002") "\n"
+               "DELETE" MEMBER("0001", "01", "0a070065", "9c41", "0002") "\n");
   stand_in_close_job();
-  stand_in_expect("DELETE" MEMBER("0000", "00", "0a070064", "9c40") "\n"
-               "DELETE" MEMBER("0000", "01", "0a070064", "9c40") "\n"
-               "DELETE pipe.window job=0003 slot=0040/fffe $MATCH_PRIORITY=00000000\n"
+  stand_in_expect("DELETE" MEMBER("0000", "00", "0a070064", "9c40", "0001") "\n"
+               "DELETE" MEMBER("0000", "01", "0a070064", "9c40", "0001") "\n"
+               "DELETE pipe.window job=0003 slot=0040/fffe dst_port=beef $MATCH_PRIORITY=00000000\n"
                "DELETE pipe.replica src_port=beef rid=0061\n"
                "TAKE " IN_GROUP("61") "DELETE $pre.node $MULTICAST_NODE_ID=00000061\n"
+               "DELETE pipe.l2 dst=020000000010\n"
                "DELETE pipe.replica src_port=beef rid=0062\n"
                "TAKE " IN_GROUP("62") "DELETE $pre.node $MULTICAST_NODE_ID=00000062\n"
+               "DELETE pipe.l2 dst=020000000011\n"
                "DELETE $pre.mgid $MGID=0013\n");
   stand_in_close_job(); /* that it no longer has */
   stand_in_expect("");
   stop();
 }
 
-static void a_job_leaves_nothing_but_routes(void **state) {
+static void hosts_at_two_pipes_are_refused(void **state) {
+  (void)state;
+  start();
+  assert_true(stand_in_open_switch());
+  stand_in_forget();
+  assert_false(stand_in_start_job_of(JOB, 7, 4, 64, 126));
+  assert_non_null(strstr(stand_in.error, "contributors 0 and 2 are at ports 126 and 128 of the switch, which are of "
+                                         "pipes 0 and 1, and a pipe sums by itself: attach"));
+  stand_in_expect("");
+  assert_true(stand_in_start_job_of(JOB, 7, 4, 64, 128));
+  stand_in_close_job();
+  stop();
+}
+
+static void a_job_leaves_nothing(void **state) {
   (void)state;
   start();
   assert_true(stand_in_open_switch());
@@ -121,7 +138,7 @@ static void a_job_leaves_nothing_but_routes(void **state) {
   assert_int_equal(server_count_live("pipe.member"), 6);
   assert_int_equal(server_count_live("$pre.node"), 1 + 3);
   stand_in_close_job();
-  assert_int_equal(server_count_live(""), num_before + server_count_live("pipe.l2"));
+  assert_int_equal(server_count_live(""), num_before);
   assert_true(stand_in_start_job(9, 3, 64)); /* of a daemon that was killed */
   assert_true(stand_in_open_switch());
   assert_int_equal(server_count_live(""), num_before);
@@ -307,7 +324,8 @@ static void garbage_is_read_to_its_end(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_calls_of_a_start), cmocka_unit_test(the_calls_of_a_job),
-      cmocka_unit_test(a_job_leaves_nothing_but_routes), cmocka_unit_test(who_blocks_is_found),
+      cmocka_unit_test(a_job_leaves_nothing), cmocka_unit_test(hosts_at_two_pipes_are_refused),
+      cmocka_unit_test(who_blocks_is_found),
       cmocka_unit_test(ranks_must_reach_us), cmocka_unit_test(counters_are_read),
       cmocka_unit_test(a_switch_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),

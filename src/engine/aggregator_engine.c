@@ -585,10 +585,11 @@ static struct sml_member *find_sender(const struct job *job, const struct sml_he
   return h->rank < m->num_contributors ? &m->all[m->leads[h->rank]] : NULL;
 }
 
-/* From a switch, or written into by it on the way. */
+/* From a switch, or written into by it on the way. A report has no payload: with one, a switch that knows packets by
+ * their length may have passed on what a host sent. */
 static bool is_through_switch(const struct sml_aggregator_engine *e, const struct sml_header *h) {
-  return e->options.is_beside_switch && h->flags == 0 &&
-         (h->type == SML_PACKET_HELLO || h->type == SML_PACKET_SWITCH_REPORT);
+  if (!e->options.is_beside_switch || h->flags != 0) return false;
+  return h->type == SML_PACKET_HELLO || (h->type == SML_PACKET_SWITCH_REPORT && h->payload_bytes == 0);
 }
 
 /* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Each switch program of p4/, translated to C, against src/core's aggregator: random packets of members that are
  * honest, broken or hostile, and of strangers, one after the other. What comes out has to be what the core decides,
- * bit for bit, at the right ports. Jobs end by mismatches, and begin again on what they left behind.
+ * bit for bit, at the right ports. Jobs end by mismatches, and begin again on what they left behind. Then a host that
+ * is no member, but knows all that members send: it hears nothing, and changes nothing.
  *
  * differential_test [PACKETS [SEED]]: for each program; it prints the seed. */
 #include <inttypes.h>
@@ -150,7 +151,10 @@ static void spoil(struct world *w, struct question *q) {
       h->wire = (uint8_t)below(w, 4);
       h->reducer = (uint8_t)below(w, 3);
       break;
-    case 14: q->host = below(w, BYSTANDER + 1); break;
+    case 14:
+      if (below(w, 2) == 0) q->host = below(w, BYSTANDER + 1);
+      else q->port = below(w, BYSTANDER + 1);
+      break;
     default: /* members that do not agree */
       if (below(w, 8) == 0) h->tag ^= 1u << below(w, 32);
       if (below(w, 4) != 0 || q->job->is.is_checked) break;
@@ -172,7 +176,7 @@ static struct question make_question(struct world *w) {
   ask_honestly(w, &q);
   const uint8_t wire = q.h.wire;
   if (below(w, 5) == 0) spoil(w, &q);
-  if (w->bed.kind == BED_TNA && q.h.wire != wire) q.h.tag ^= 0x80000000u; /* it knows a mismatch by the tag alone */
+  if (w->bed.kind == BED_TNA && q.h.wire != wire) q.h.tag ^= 0x5a000000u; /* it knows a mismatch by the tag alone */
   write_question(w, &q);
   return q;
 }
@@ -396,6 +400,80 @@ static bool play_one(struct world *w) {
   return true;
 }
 
+/* ---- the bystander ---- */
+
+static bool is_for_members(const struct bed_out *out) {
+  for (uint32_t i = 0; i < out->num; i++)
+    if (out->frames[i].port != BED_CPU_PORT && out->frames[i].port != BYSTANDER) return true;
+  return false;
+}
+
+static bool is_heard_by_bystander(const struct bed_out *out) {
+  for (uint32_t i = 0; i < out->num; i++)
+    if (out->frames[i].port == BYSTANDER) return true;
+  return false;
+}
+
+/* Would switchmld take it for the switch's word? */
+static bool is_report(const struct bed_out *out) {
+  for (uint32_t i = 0; i < out->num; i++)
+    if (out->frames[i].port == BED_CPU_PORT && out->frames[i].num_bytes >= 74 &&
+        out->frames[i].bytes[42] == (SML_WIRE_VERSION << 4 | SML_PACKET_SWITCH_REPORT) &&
+        sml_load_be16(out->frames[i].bytes + 52) == 0)
+      return true;
+  return false;
+}
+
+/* Of whatever a member could send next, with its addresses, or the bystander's own MAC. */
+static bool play_forgery(struct world *w) {
+  static struct bed_out got;
+  uint8_t frame[BED_MAX_FRAME_BYTES];
+  struct question q = make_question(w);
+  const bool is_own = q.host > 4 && q.port > 4;
+  struct sml_place from = bed_place(is_own ? 0 : q.host);
+  if (below(w, 2) == 0) from.mac = bed_place(BYSTANDER).mac;
+  const uint32_t num_bytes = bed_wrap(frame, &from, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP, BED_AGGREGATOR_PORT,
+                                      q.datagram, q.num_bytes);
+  bed_take(&w->bed, BYSTANDER, frame, num_bytes, &got);
+  if (!is_for_members(&got) && !is_heard_by_bystander(&got) && !is_report(&got)) return true;
+  const struct due nothing = {.num = 0};
+  printf("# from the bystander's port:\n");
+  explain(w, &q, &nothing, &got);
+  return false;
+}
+
+/* Control traffic between a member's host and the aggregator. */
+static bool play_control(struct world *w) {
+  static struct bed_out got;
+  static const uint8_t segment[60];
+  uint8_t frame[BED_MAX_FRAME_BYTES];
+  const struct job *job = &w->jobs[below(w, NUM_JOBS)];
+  const struct sml_place *member = &job->is.places[below(w, job->is.num_contributors)];
+  const struct sml_place aggregator = {.addr = bed_place(99).addr, .mac = BED_AGGREGATOR_MAC, .port = BED_CPU_PORT};
+  const bool is_up = below(w, 2) == 0;
+  const uint32_t num_bytes =
+      is_up ? bed_wrap(frame, member, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP, 7, segment, sizeof segment)
+            : bed_wrap(frame, &aggregator, member->mac, sml_switch_ip(&member->addr), 7, segment, sizeof segment);
+  bed_take(&w->bed, is_up ? member->port : aggregator.port, frame, num_bytes, &got);
+  if (got.num == 1 && got.frames[0].port == (is_up ? aggregator.port : member->port)) return true;
+  printf("# a frame %s the aggregator came out %u times, first at port %u\n", is_up ? "to" : "of", got.num,
+         got.frames[0].port);
+  return false;
+}
+
+/* Members' packets, of which the core knows what is due, among forgeries, of which it knows nothing. */
+static bool play_bystander(enum bed_kind kind, uint32_t num_packets, uint64_t seed) {
+  static struct world w;
+  bool is_right = true;
+  open_world(&w, kind, seed);
+  while (is_right && w.num_packets < num_packets / 4) {
+    for (uint32_t i = below(&w, 8); is_right && i > 0; i--) is_right = play_forgery(&w);
+    is_right = is_right && play_control(&w) && play_one(&w);
+  }
+  close_world(&w);
+  return is_right;
+}
+
 static bool counts_agree(const struct world *w) {
   static const uint32_t verdicts[] = {SML_DROP_DUPLICATE,      SML_DROP_NEEDLESS,     SML_AT_SWITCH_FIRST,
                                       SML_AT_SWITCH_ADDED,     SML_AT_SWITCH_COMPLETED, SML_AT_SWITCH_REPEATED,
@@ -427,11 +505,17 @@ int main(int argc, char **argv) {
   const uint32_t num_packets = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 30000;
   const uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : (uint64_t)time(NULL);
   bool is_right = true;
-  printf("1..%d\n# seed %" PRIu64 "\n", BED_NUM_KINDS, seed);
+  printf("1..%d\n# seed %" PRIu64 "\n", 2 * BED_NUM_KINDS, seed);
   for (int kind = 0; kind < BED_NUM_KINDS; kind++) {
     const bool is_ok = play(kind, num_packets, seed);
     printf("%sok %d - %s does with random packets what the core does\n", is_ok ? "" : "not ", kind + 1,
            bed_names[kind]);
+    is_right = is_right && is_ok;
+  }
+  for (int kind = 0; kind < BED_NUM_KINDS; kind++) {
+    const bool is_ok = play_bystander(kind, num_packets, seed);
+    printf("%sok %d - %s: a bystander hears nothing, and changes nothing\n", is_ok ? "" : "not ",
+           BED_NUM_KINDS + kind + 1, bed_names[kind]);
     is_right = is_right && is_ok;
   }
   return is_right ? 0 : 1;

@@ -57,13 +57,14 @@ def fill_job(plan, job, cursor, copies):
     yield f"register {CURSOR} {cursor} {job['first_chunk'] + job['num_slots']}"
     for cell in cells_to_write(job):
         yield f"register {PHASE} {cell} {job['first_phase'] - 2}"
-    yield f"entry _window match {number:#x} {job['slot_base']:#x}/{mask:#x} priority 1 action _is_inside_0"
+    yield (f"entry _window match {number:#x} {job['slot_base']:#x}/{mask:#x} {aggregator['udp_port']:#x} priority 1 "
+           "action _is_inside_0")
     yield f"entry copies match {group:#x} action {copies}"
     for member in job["members"]:
         for turn in (0, 1):
             me, full, last = words(member["rank"], len(job["members"]), turn)
             yield (f"entry _member match {number:#x} {job['epoch']:#x} {member['rank']:#x} {turn:#x} {member['ip']:#x} "
-                   f"{member['udp_port']:#x} {aggregator['udp_port']:#x} "
+                   f"{member['udp_port']:#x} {aggregator['udp_port']:#x} {member['port']:#x} "
                    f"action _is_member_0 me {me:#x} full {full:#x} last {last:#x} cursor {cursor:#x} "
                    f"group {group:#x} port {member['port']:#x} is_checked {int(job['is_checked']):#x}")
 

@@ -30,7 +30,7 @@ Transition = namedtuple("Transition", "keys cases")     # cases: (patterns or No
 Constant = namedtuple("Constant", "name width value")
 Fields = namedtuple("Fields", "kind name fields")       # kind: header or struct; fields: (name, width or type's name)
 Control = namedtuple("Control", "name parameters locals apply")
-Parser = namedtuple("Parser", "name parameters states")
+Parser = namedtuple("Parser", "name parameters locals states")
 Action = namedtuple("Action", "name parameters body")   # parameters: (name, width or type's name)
 Table = namedtuple("Table", "name shown keys actions default entries") # keys: (expression, kind, name)
 Instance = namedtuple("Instance", "name shown type types arguments body") # body: of a RegisterAction's apply, or None
@@ -115,7 +115,7 @@ class Reader:
             width = int(self.take())
             self.close_angle()
             return width
-        return self.types.get(name, name)
+        return 1 if name == "bool" else self.types.get(name, name)
 
     def close_angle(self):
         if self.peek() == ">>":
@@ -339,13 +339,15 @@ class Reader:
         return Control(name, parameters, inner, apply)
 
     def parser(self):
-        name, parameters, states = self.take(), self.parameters(), {}
+        name, parameters, inner, states = self.take(), self.parameters(), [], {}
         self.take("{")
         while not self.has("}"):
-            self.take("state")
+            if not self.has("state"):
+                inner.append(self.instance(None))
+                continue
             state = self.take()
             states[state] = self.block()
-        return Parser(name, parameters, states)
+        return Parser(name, parameters, inner, states)
 
     def fields(self, kind):
         name, fields = self.take(), []

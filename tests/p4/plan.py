@@ -33,7 +33,8 @@ def fill_job(control, plan, job, cursor):
     control.write("cursor", cursor, job["first_chunk"] + job["num_slots"])
     for cell in cells_to_write(job):
         control.write("cell_phase", cell, job["first_phase"] - 2)
-    control.add("window", [(number, 16), (job["slot_base"], 16, 0xffff & ~(job["num_slots"] - 1))], "is_inside")
+    control.add("window", [(number, 16), (job["slot_base"], 16, 0xffff & ~(job["num_slots"] - 1)),
+                           (aggregator["udp_port"], 16)], "is_inside")
     nodes = []
     for member in members:
         rank, port = member["rank"], member["port"]
@@ -44,7 +45,7 @@ def fill_job(control, plan, job, cursor):
         for turn in (0, 1):
             me, full, last = words(rank, len(members), turn)
             control.add("member", [(number, 16), (job["epoch"], 32), (rank, 16), (turn, 8), (member["ip"], 32),
-                                   (member["udp_port"], 16), (aggregator["udp_port"], 16)],
+                                   (member["udp_port"], 16), (aggregator["udp_port"], 16), (port, 16)],
                         "is_member", (me, 32), (full, 32), (last, 32), (cursor, 16), (group, 16), (port, 16),
                         (int(job["is_checked"]), 8))
     control.group(group, nodes)

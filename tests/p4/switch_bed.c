@@ -160,6 +160,7 @@ void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed) {
   *bed = (struct bed){.kind = kind, .machine = machines[kind]};
   bed->machine->reset(seed);
   sml_switch_jobs_init(&bed->jobs, &driver, bed);
+  bed->jobs.mac = BED_AGGREGATOR_MAC;
   SML_ASSERT(bed->jobs.dataplane.open(bed->jobs.dataplane.user, &addr, error, sizeof error));
 }
 

@@ -167,10 +167,13 @@ class Entity:
         self.text, self.of, self.node = text, of, node
 
 
+TRUTHS = {"true": Entity("1", 1), "false": Entity("0", 1)}
+
+
 class Program:
     def __init__(self, declarations, target, name):
         self.target, self.name = target, name
-        self.constants, self.types, self.blocks, self.code = {}, {}, {}, []
+        self.constants, self.types, self.blocks, self.code = dict(TRUTHS), {}, {}, []
         self.tables, self.registers = [], []
         for fields in [Fields("struct", of, each) for of, each in FOREIGN[target].items()] + declarations:
             if isinstance(fields, Fields):
@@ -296,10 +299,11 @@ class Program:
         if method == "get":
             return f"checksum_end(&{found.text})", 16
         if method == "verify":
-            return f"({found.text}_is_wrong)", "bool"
+            return f"(checksum_end(&{found.text}) != 0)", "bool"
         text, of = self.expression(arguments[0], scope)
         adds = [f"checksum_add(&{found.text}, {width}, {text}.{name});" for name, width in self.types[of].fields]
-        return f"({{ {' '.join(adds)} }})", None
+        fresh = f"{found.text} = (struct checksum){{0, 0}}; " if self.target == "tna" else "" # a parser's, of one header
+        return f"({{ {fresh}{' '.join(adds)} }})", None
 
     def call_packet(self, _, method, arguments, scope):
         if method == "advance":
@@ -498,6 +502,7 @@ class Program:
 
     def parser(self, parser, bound, path):
         scope = {name: Entity(text, of) for (name, _), (text, of) in zip(parser.parameters, bound)}
+        scope.update({each.name: self.instance(each, scope, path) for each in parser.locals})
         lines = ["  goto start;"]
         for state, body in parser.states.items():
             lines += [f"{state}: {{", *self.statements(body, scope), "}"]
