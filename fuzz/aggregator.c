@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Packets into a live table of slots, beside a model that keeps the whole history of every slot and follows
- * docs/PROTOCOL.md section 3 word by word. Input: a byte of options, then operations of some bytes each. */
+ * docs/PROTOCOL.md rules R14 to R30 word by word. Input: a byte of options, then operations of some bytes each. */
 #include "core/aggregator.h"
 
 #include "fuzz/fuzz.h"

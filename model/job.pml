@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A job as decided (docs/PROTOCOL.md): slots with grants, operations that follow each other, exponent
+ * A job as decided (docs/PROTOCOL.md rules R14 to R43): slots with grants, operations that follow each other, exponent
  * chunks, probes, epochs, departures, aborts, restarts. README.md says what is shown and which C function
  * does what is done here.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Looks at every datagram on the wire, as sent and as delivered, and knows what may stand there from
- * docs/PROTOCOL.md alone: invariants I1, I5, I8, I9, that a result is the sum of what all ranks sent, once each,
+ * docs/PROTOCOL.md alone: its invariants I1, I5, I8, I9, that a result is the sum of what all ranks sent, once each,
  * and that epochs do not repeat. It changes nothing. */
 #ifndef SIM_MONITOR_H
 #define SIM_MONITOR_H

@@ -29,7 +29,7 @@ def mix(value):
 
 
 def tag_of(operation, lanes, chunk_bytes):
-    """Of the only chunk of an operation (PROTOCOL.md, section 7)."""
+    """The tag of an operation's only chunk (PROTOCOL.md rule R79)."""
     tag = 0x53774d4c76310001
     for field in (operation, NUM_ELEMS, INT32_SUM, lanes << 32 | chunk_bytes, 0):
         tag = mix(tag ^ field) + 0x9e3779b97f4a7c15 & 2**64 - 1

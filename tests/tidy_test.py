@@ -111,6 +111,13 @@ def test_documents():
     expect_clean({"docs/A.md": "`sml_f` does it\n", "src/core/a.h": SPDX + "int sml_f(void);\n"})
 
 
+def test_rules():
+    rules = {"docs/PROTOCOL.md": "**R1** One.\n\n- **R2** Two.\n\n```\nR3   three\n```\n"}
+    expect_broken({"docs/PROTOCOL.md": "**R1** One.\n- **R1** Two.\n"}, "R1 is the number of two rules")
+    expect_broken({**rules, "src/core/a.h": SPDX + "/* rules R1 to R4 */\n"}, "no rule R4")
+    expect_clean({**rules, "src/core/a.h": SPDX + "/* Rules R1, R2 and R3. */\n"})
+
+
 def test_purity():
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:

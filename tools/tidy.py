@@ -236,6 +236,20 @@ def check_documents(tree):
                     yield f"{path}:{number}: {name} is nowhere in the code"
 
 
+def check_rules(tree):
+    """PROTOCOL.md gives each rule one number, and the rules that others cite ("rules R15 to R24") are there."""
+    defined = re.findall(r"^(?:- )?(?:\*\*)?R(\d+)(?:\*\*)? ", tree.files.get("docs/PROTOCOL.md", ""), re.MULTILINE)
+    for number in sorted(set(defined), key=int):
+        if defined.count(number) > 1:
+            yield f"docs/PROTOCOL.md:1: R{number} is the number of two rules"
+    for path, text in tree.files.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            for cited in re.findall(r"\b[Rr]ules? (R\d+(?:(?:, | and | to )R\d+)*)", line):
+                for name in re.findall(r"\d+", cited):
+                    if name not in defined:
+                        yield f"{path}:{number}: docs/PROTOCOL.md has no rule R{name}"
+
+
 def objects_of(tree, folder):
     for parent in [tree.build, os.path.join(tree.build, "src", folder)]:
         directory = os.path.join(parent, f"libsml_{folder}.a.p")
@@ -262,7 +276,7 @@ def check_purity(tree):
 
 
 RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
-         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_purity]
+         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules, check_purity]
 
 
 def main():

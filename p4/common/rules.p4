@@ -56,7 +56,7 @@ control Missing(inout headers_t hdr, inout meta_t m) {
   }
 }
 
-/* The rules of the cell (docs/PROTOCOL.md section 3), from its word as it was. */
+/* The cell (docs/PROTOCOL.md rules R16 to R25, and R172), from its word as it was. */
 control Decide(inout headers_t hdr, inout meta_t m) {
   apply {
     m.op = OP_NONE;

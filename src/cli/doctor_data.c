@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The data ports: HELLOs there and back, and how large they may be (docs/PROTOCOL.md "Control connection"). */
+ * The data ports: HELLOs there and back, and how large they may be (docs/PROTOCOL.md rules R89 to R91). */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Asks an aggregator for its status over its control port (docs/PROTOCOL.md "Status"). */
+ * Asks an aggregator for its status over its control port (docs/PROTOCOL.md rules R145 to R148). */
 #ifndef SML_CLI_STATUS_CLIENT_H
 #define SML_CLI_STATUS_CLIENT_H
 

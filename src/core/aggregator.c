@@ -84,8 +84,8 @@ static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
   return UINT32_MAX;
 }
 
-/* Can an honest member be in `phase` of this cell, when the cell is older? Only if it holds the result
- * of phase - 1, which the other version must then still store (I1, I2). */
+/* PROTOCOL.md rule R26. Can an honest member be in `phase` of this cell, when the cell is older? Only if it holds the
+ * result of phase - 1, which the other version must then still store (I1, I2). */
 static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
   const uint32_t first = a->options.first_phase;
@@ -131,7 +131,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
   return contribute(a, h, cell, true);
 }
 
-/* A switch looks at one cell only: what stands in the other one is not asked. */
+/* PROTOCOL.md rule R173. A switch looks at one cell only: what stands in the other one is not asked. */
 static bool is_next_at_switch(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   const uint32_t at = a->cells[cell].phase;
   return at == 0 ? phase == a->options.first_phase + cell % 2 : phase - at == 2;
@@ -172,7 +172,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   return is_narrow && h->payload_bytes % SML_NARROW_UNIT_BYTES != 0 ? SML_DROP_BAD_LENGTH : SML_NUM_DROPS;
 }
 
-/* A question about the result that came with a grant: the worker does not know which slot's it was. */
+/* PROTOCOL.md rule R28. A question about the result that came with a grant: the worker does not know its slot. */
 static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struct sml_header *h) {
   const uint32_t cell = sml_aggregator_find_grant(a, h->chunk);
   if (cell == UINT32_MAX) return drop(SML_DROP_STALE_PHASE);
@@ -180,6 +180,7 @@ static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struc
   return verdict(SML_VERDICT_REPEAT, cell);
 }
 
+/* PROTOCOL.md rules R15 to R24, in their order. */
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
   SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;

@@ -5,7 +5,7 @@
  * Where this says rank, it is a contributor's index (docs/PROTOCOL.md "Contributors"), which is the rank itself
  * unless ranks of one host contribute as one.
  *
- * Invariants (docs/PROTOCOL.md): I3 a seen bit is set exactly while the rank's contribution to the
+ * Invariants (docs/PROTOCOL.md "Invariants"): I3 a seen bit is set exactly while the rank's contribution to the
  * live phase is in the sum; I4 count = number of seen bits, complete means count = n; the grant is
  * drawn once, at completion, and stored with the result. */
 #ifndef SML_CORE_AGGREGATOR_H

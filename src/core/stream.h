@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How an operation becomes chunks: a pure function of (operation, lanes, chunk size), equal on every
- * rank (docs/PROTOCOL.md "Stream"). Each lane gets one contiguous range of the tensor. For floats the
+ * rank (docs/PROTOCOL.md rules R50 to R55). Each lane gets one contiguous range of the tensor. For floats the
  * range's chunks come in groups, each preceded, one group ahead, by an exponent chunk:
  *     E0 E1 D(0) E2 D(1) E3 D(2) ... D(last)
  * where Eg carries one exponent code a data chunk of group g. Integers and exact sums have data chunks only. */

@@ -590,6 +590,7 @@ static bool is_repeated_result(const struct sml_header *h) {
   return h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) != 0;
 }
 
+/* PROTOCOL.md rules R35 and R40. */
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *h) {
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return drop(SML_DROP_BAD_TYPE);
@@ -640,6 +641,7 @@ void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint
   sml_congestion_on_mark(&w->congestion, order, w->last_order, now_ns);
 }
 
+/* PROTOCOL.md rule R36. */
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
   SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;

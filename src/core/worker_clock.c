@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When the worker asks because nothing shows what became of a chunk: because a timeout is over, because nothing comes
- * at all, because the window is full. What the order of packets shows is in worker_gaps.c. */
+ * When the worker asks (PROTOCOL.md rule R41, docs/heuristics.md) because nothing shows what became of a chunk: a
+ * timeout is over, nothing comes at all, or the window is full. What the order of packets shows is in worker_gaps.c. */
 #include "core/worker_internal.h"
 
 #define QUIET_PROBES 32u

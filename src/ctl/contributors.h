@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Contributors: who sends in the data plane. A rank by itself, or the ranks of one host, which sum among themselves
- * and let the lowest of them send for all (docs/PROTOCOL.md "Contributors"). They are numbered 0, 1 .. in the
+ * and let the lowest of them send for all (docs/PROTOCOL.md rules R116 to R122). They are numbered 0, 1 .. in the
  * order of their lowest ranks, and that number stands where data packets, seen bitmaps and PENDING have a rank. Pure.
  *
  * START has the table; these read it. world_size and ranks are those of the job the START is for. */

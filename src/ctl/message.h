@@ -73,7 +73,7 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 #define SML_FEATURE_FLOAT_BITS_32 16u
 #define SML_FEATURE_FLOAT64_BITS_64 32u
 #define SML_FEATURE_FLOAT64_BITS_96 64u
-/* Ranks may send narrow updates (docs/PROTOCOL.md section 6), and chunks have a size at which whole ones can be. */
+/* Ranks may send narrow updates (PROTOCOL.md rules R66 to R69), and chunks have a size at which whole ones can be. */
 #define SML_FEATURE_NARROW 128u
 #define SML_CTL_NARROW_UNIT 32u /* core's too */
 /* JOIN of a rank that resumes: it has the result of no operation yet. */

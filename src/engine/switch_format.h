@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Payloads of jobs in switch format (docs/PROTOCOL.md): all of one length, exponent codes in lanes of 32 bits. */
+ * Payloads of jobs in switch format (docs/PROTOCOL.md rules R168 to R171): all of one length, exponent codes in lanes
+ * of 32 bits. */
 #ifndef SML_ENGINE_SWITCH_FORMAT_H
 #define SML_ENGINE_SWITCH_FORMAT_H
 

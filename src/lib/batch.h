@@ -3,7 +3,7 @@
  * packets. Each becomes int32 lanes, as it is sent anyway (itself, or the limbs of an exact sum); the lanes stand one
  * operation after the other in a buffer, and an int32 SUM over that buffer is what the engines, shared memory, retry
  * and check words see. So a batch changes no bit of a result. What is in which buffer is a pure function of the
- * calls, and the tag covers it (docs/PROTOCOL.md "Batches"). */
+ * calls, and the tag covers it (docs/PROTOCOL.md rules R80 to R83). */
 #ifndef SML_LIB_BATCH_H
 #define SML_LIB_BATCH_H
 

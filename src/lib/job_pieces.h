@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A job in which ranks of one host contribute as one (START has a table) cuts its operations into pieces, on all
- * ranks equally, and each piece is an operation of its own for the engines (docs/PROTOCOL.md "Pieces"). What a piece
- * is, how many chunks an operation takes so, and the pieces that a lead has under way. */
+ * ranks equally, and each piece is an operation of its own for the engines (PROTOCOL.md rules R123 to R125). What a
+ * piece is, how many chunks an operation takes so, and the pieces that a lead has under way. */
 #ifndef SML_LIB_JOB_PIECES_H
 #define SML_LIB_JOB_PIECES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is said at a rendezvous, as docs/PROTOCOL.md has it. Pure. Big-endian.
+ * What is said at a rendezvous, as docs/PROTOCOL.md has it (rules R133 to R140). Pure. Big-endian.
  *
  *   rank r to rank 0   HELLO    who it is, and a nonce
  *   rank 0 to rank r   ANSWER   "go on" or why not; a nonce, and a tag

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which types a job sums, and with how many bits on the wire: what its options and environment say, agreed on by all
- * ranks at the join (docs/PROTOCOL.md "Features"). */
+ * ranks at the join (docs/PROTOCOL.md rules R62 and R104). */
 #ifndef SML_LIB_TYPES_H
 #define SML_LIB_TYPES_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The check word: one more int32 lane, with which a worker sees whether a sum is that of one contribution of each
- * rank (docs/PROTOCOL.md "Check word"). Rank w sends
+ * rank (docs/PROTOCOL.md rules R77 and R78). Rank w sends
  *   c_w = sum_k r_k * x_wk + a + b * h(w)   (mod 2^32)
  * which the aggregator sums like any lane, and the result must have sum_k r_k * X_k + n * a + b * H(n), where
  * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; m, a and b depend on epoch, tag and exponent code; h is a

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * float64 in block fixed point of two or three lanes an element (docs/PROTOCOL.md "float64"). Its exponents have 11
+ * float64 in block fixed point of two or three lanes an element (PROTOCOL.md rules R71 to R73). Its exponents have 11
  * bits, codes 8: code c (1 .. 253) is that of blocks whose largest |x| is below 2^e, e = 8 c - 999, and not below
  * 2^(e - 8); 0: below 2^-999, which is flushed; 255: an Inf or NaN. With P lanes of b = 31 - ceil(log2 n) bits,
  *   q = round_to_nearest_even(x * 2^(P b - e)), |q| < 2^(P b)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The exact format of small float32 operations (docs/PROTOCOL.md "Exact sums"): every float is a fixed-point number
+ * The exact format of small float32 operations (docs/PROTOCOL.md rules R74 to R76): every float is a fixed-point number
  * of 277 bits, cut into limbs of 31 - ceil(log2 n) bits, each an int32 lane with the float's sign. n of them are
  * added without overflow, by an aggregator that knows of no limbs, and the exact sum is rounded once. One round
  * instead of two, for 11 to 16 lanes an element. One more lane counts what has no fixed point: its low half +Inf, its

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Updates of 28 bits a lane (docs/PROTOCOL.md "Narrow updates"). From 5 ranks on a rank's share of a float sum in
+ * Updates of 28 bits a lane (docs/PROTOCOL.md rules R66 to R69). From 5 ranks on a rank's share of a float sum in
  * 32-bit lanes is below 2^27, so of each lane's upper five bits four say nothing. Of eight equal rows of lanes the last
  * one's 28 bits take these places in the other seven, and the row itself is left out. Rows, and not neighbours, so that
  * plain vector code does many columns at once. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Floats in 16-bit fixed point, two of them an int32 lane (docs/PROTOCOL.md "Two elements a lane"). With
+ * Floats in 16-bit fixed point, two of them an int32 lane (docs/PROTOCOL.md rules R63 to R65). With
  * k = 15 - ceil(log2 n) - e every |q| is below 2^15 / n' (n' = n rounded up to a power of two), so a sum of n of them
  * fits 16 bits. A lane is 2^16 * q(element i) + q(element i + h) modulo 2^32, h being half of the chunk's elements,
  * rounded up; the last lane of an odd chunk has one element only. Lanes are added modulo 2^32 as any: the low half of

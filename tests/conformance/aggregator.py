@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data path of docs/PROTOCOL.md, section 3, a second time: for vectors to be played on, and as the stand-in for a
+"""The data path (PROTOCOL.md rules R14 to R30) a second time: for vectors to be played on, and as the stand-in for a
 switch where none is. One job's cells, and what comes before them. Written from the text, not from the C."""
 import struct
 

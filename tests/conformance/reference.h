@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an aggregator does with one datagram, made of the pure core and the scalar kernels alone: the vectors' verdicts
- * and packets out come from here. The rest of docs/PROTOCOL.md section 2 and 3 (job, epoch, key, rank, source) stands
- * here a second time, in the order in which it is written there. */
+ * and packets out come from here. What comes before the core (docs/PROTOCOL.md rules R3 to R13: job, epoch, key, rank,
+ * source) stands here a second time, in the order in which it is written there. */
 #ifndef SML_TESTS_CONFORMANCE_REFERENCE_H
 #define SML_TESTS_CONFORMANCE_REFERENCE_H
 

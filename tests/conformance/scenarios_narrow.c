@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Updates of 28 bits a lane (docs/PROTOCOL.md "Narrow updates"). Their values are the payload's words as they
+ * Updates of 28 bits a lane (docs/PROTOCOL.md rules R66 to R69). Their values are the payload's words as they
  * travel, so that who plays them need not pack any. */
 #include "quant/narrow.h"
 #include "scenario.h"
