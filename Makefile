@@ -99,6 +99,7 @@ check-neon:
 check-torch: everything
 	@$(SETUP) torch
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_own_test.py --all $(ARGS)
+	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_train_test.py --all
 
 check-mpi: everything
 	@$(SETUP) mpi

@@ -4,6 +4,7 @@
 things, or a rank that fails, are named on all ranks, whichever way the calls went."""
 import datetime
 import os
+import sys
 import time
 
 import torch_ranks
@@ -20,6 +21,14 @@ def start(timeout_s=60):
     dist.set_debug_level_from_env()  # torch was there before this rank's environment
     dist.init_process_group(os.environ["CASE_BACKEND"], timeout=datetime.timedelta(seconds=timeout_s))
     return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
+
+
+def end(dist):
+    """On Gloo, whose threads may abort a process that ends, without an end."""
+    if os.environ["CASE_BACKEND"] == "gloo":
+        sys.stdout.flush()
+        os._exit(0)
+    dist.destroy_process_group()
 
 
 def default_group(dist):
@@ -40,7 +49,7 @@ def case_sequence_numbers():
         call()
         numbers.append(group._get_sequence_number_for_group())
     report(steps=[later - first for first, later in zip(numbers, numbers[1:])])
-    dist.destroy_process_group()
+    end(dist)
 
 
 def case_works():
@@ -60,7 +69,7 @@ def case_works():
         texts, limits, waits = [], [], [work.wait() for work in works]
     assert tensor[0].item() == size * size
     report(texts=texts, limits=limits, waits=waits, results=[work.result()[0].shape[0] for work in works[:1]])
-    dist.destroy_process_group()
+    end(dist)
 
 
 def case_futures():
@@ -89,7 +98,7 @@ def case_futures():
         assert dist.get_backend() == "gloo" or value[0].data_ptr() == columns.data_ptr()
         assert len(value) == size and group.size() == size
     report(found=found)
-    dist.destroy_process_group()
+    end(dist)
 
 
 def case_refusals():
@@ -114,10 +123,7 @@ def case_refusals():
         dist.all_gather(gathered, torch.ones(1).expand(4))
         assert all(each.sum() == 4 for each in gathered)
     report(kinds=kinds)
-    if dist.get_backend() != "gloo":
-        dist.destroy_process_group()
-    else:
-        os._exit(0)  # its group is broken
+    end(dist)
 
 
 def case_functional():
@@ -132,7 +138,7 @@ def case_functional():
     sum((rank + 1) * each.sum() for each in received).backward()
     report(gradients=[own.grad.tolist(), [part.grad.tolist() for part in parts]],
            received=[each.tolist() for each in received])
-    dist.destroy_process_group()
+    end(dist)
 
 
 def case_monitored_barrier():

@@ -35,7 +35,7 @@ import torch.distributed as dist
 if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
-from . import gloo, works  # noqa: E402
+from . import devices, gloo, works  # noqa: E402
 from .calls import Calls, check_detail  # noqa: E402
 from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
 from .library import SwitchMLError, thread_error  # noqa: E402
@@ -44,6 +44,7 @@ from .process import Process  # noqa: E402
 from .settings import Exchange, agree  # noqa: E402
 
 ReduceOp = dist.ReduceOp
+_IS_TORCH_2 = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
 
 
 # torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
@@ -59,19 +60,24 @@ def _is_waited_for(frame):
 class SwitchMLGroup(dist.ProcessGroup):
     """A torch.distributed process group: all-reduce through SwitchML, everything else through Gloo."""
 
-    def __init__(self, store, rank, size, timeout):
+    def __init__(self, store, rank, size, timeout, others=None):
         super().__init__(rank, size)
+        self.others = others or {}  # by kind of device: the backend that has its tensors, and that one's name
         self._pid = os.getpid()
         store = _c10d.PrefixStore("switchml", store)
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, size, timeout.total_seconds())
         why_off, is_required, self._has_float64, addresses = agree(exchange)
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
         self._calls = Calls(_c10d.PrefixStore("calls", store), rank, size, self._inner)
+        if _IS_TORCH_2:
+            devices.register(self, self._inner, self.others)
         self._checker = None
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:
             self._checker = gloo.make_group(_c10d.PrefixStore("checker", store), rank, size, timeout, addresses)
         self._timeout = timeout
         self._offload, self._finisher, self._num_gloo_allreduces = None, works.Finisher(), 0
+        self._range_finisher = works.Finisher()  # of its own: it waits for what the other one ends
+        weakref.finalize(self, self._range_finisher.close).atexit = False
         self._range = None  # works of the calls within start_coalescing() and end_coalescing()
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
@@ -84,7 +90,8 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     name = getBackendName
 
-    def _set_group_name(self, name):  # torch 2 would keep it in C++ backends, of which there are none
+    def _set_group_name(self, name):
+        super()._set_group_name(name)  # where C++ finds it
         self.group_name = name
 
     group_name = ""
@@ -251,7 +258,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         """A Work for all calls of the range."""
         self._coalesce(False)
         ended, self._range = self._range or [], None
-        return ended[0] if len(ended) == 1 else works.all_of(ended, self._finisher)
+        return ended[0] if len(ended) == 1 else works.all_of(ended, self._range_finisher)
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing  # the names from torch 2.14 on
 
@@ -296,6 +303,7 @@ def _pass_messages_to_gloo(method):
 
 
 # Torch's names of one thing, older and newer.
+_COLLECTIVES = set()
 for _name, _methods in (
         ("broadcast", ("broadcast",)), ("gather", ("gather",)), ("scatter", ("scatter",)),
         ("all_gather", ("allgather",)), ("all_gather", ("_allgather_base", "all_gather_single")),
@@ -307,6 +315,7 @@ for _name, _methods in (
     for _method in _methods:
         if any(hasattr(_c10d.ProcessGroupGloo, each) for each in _methods):
             setattr(SwitchMLGroup, _method, _pass_to_gloo(_method, _name, _methods))
+            _COLLECTIVES.add(_method)
 for _method in "send", "recv", "recv_anysource":
     setattr(SwitchMLGroup, _method, _pass_messages_to_gloo(_method))
 
@@ -366,5 +375,14 @@ def dump_trace(path):
         raise thread_error(Process.library, status)
 
 
-dist.Backend.register_backend("switchml", SwitchMLGroup,
-                              **({"devices": ["cpu"]} if int(torch.__version__.split(".")[0]) >= 2 else {}))
+_GroupOfDevices = devices.dispatching(SwitchMLGroup, [name for name in vars(SwitchMLGroup) if name in {
+    "allreduce", "allreduce_coalesced", "reduce", "send", "recv", "recv_anysource", "alltoall", "_start_coalescing",
+    "_end_coalescing", "start_coalescing", "end_coalescing"} | set(_COLLECTIVES)])
+
+
+def _make_group(store, rank, size, timeout):
+    others = devices.make_others("switchml", store, rank, size, timeout) if _IS_TORCH_2 else {}
+    return (_GroupOfDevices if others else SwitchMLGroup)(store, rank, size, timeout, others)
+
+
+dist.Backend.register_backend("switchml", _make_group, **({"devices": ["cpu", "cuda"]} if _IS_TORCH_2 else {}))

@@ -1,0 +1,113 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training over the PyTorch backend: a convolutional network on pictures as large as Fashion-MNIST's, and a small
+transformer, by themselves and with the hooks that compress gradients. Ranks have the same bits in the end, and a second
+run has them, too.
+
+    torch_train_test.py [--all]
+
+--all (`make check-torch`): 100 steps on 4 ranks, with a switchmld and without, over the network and in one host's memory.
+Without it 6 steps on 2, in the first of these ways."""
+import hashlib
+import os
+import sys
+
+import torch_ranks
+from torch_ranks import Daemon, report, run_ranks, start
+
+KINDS = [("pictures", ""), ("pictures", "powersgd"), ("pictures", "fp16"), ("text", ""), ("text", "fp16")]
+WAYS = [(True, "0"), (True, "1"), (False, "0"), (False, "1")]
+NUM_CLASSES, NUM_WORDS, NUM_IN_TEXT = 10, 50, 12
+
+
+def pictures(torch, generator):
+    """A picture of each class is its own noise with the class's pattern in it."""
+    labels = torch.randint(NUM_CLASSES, (16,), generator=generator)
+    patterns = torch.randn(NUM_CLASSES, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    return patterns[labels] + torch.randn(16, 1, 28, 28, generator=generator), labels
+
+
+def network_for_pictures(torch):
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(1, 8, 5, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2),
+                         nn.ReLU(), nn.Flatten(), nn.Linear(16 * 5 * 5, 64), nn.ReLU(), nn.Linear(64, NUM_CLASSES))
+
+
+def text(torch, generator):
+    """The class is that of a text's first word."""
+    words = torch.randint(NUM_WORDS, (16, NUM_IN_TEXT), generator=generator)
+    return words, words[:, 0] % NUM_CLASSES
+
+
+def network_for_text(torch):
+    nn = torch.nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(NUM_WORDS, 32)
+            self.places = nn.Parameter(torch.randn(NUM_IN_TEXT, 32) * 0.1)
+            layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+            self.layers, self.classes = nn.TransformerEncoder(layer, 2), nn.Linear(32, NUM_CLASSES)
+
+        def forward(self, words):
+            return self.classes(self.layers(self.words(words) + self.places)[:, 0])
+    return Network()
+
+
+def case_train():
+    torch, dist, sml, rank, size = start()
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
+    kind, hook = os.environ["CASE_KIND"], os.environ["CASE_HOOK"]
+    torch.manual_seed(5)
+    network = {"pictures": network_for_pictures, "text": network_for_text}[kind](torch)
+    ddp = torch.nn.parallel.DistributedDataParallel(network)
+    torch.manual_seed(100 + rank)  # dropout differs on each rank
+    if hook == "powersgd":
+        ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
+                               powerSGD_hook.powerSGD_hook)
+    elif hook == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=0.003)
+    data, losses = torch.Generator().manual_seed(50 + rank), []
+    for _ in range(int(os.environ["CASE_STEPS"])):
+        inputs, labels = {"pictures": pictures, "text": text}[kind](torch, data)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(ddp(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    bits = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in ddp.parameters())).hexdigest()
+    report(bits=bits, losses=losses, stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook):
+    """The bits that all ranks have in the end."""
+    environment = {"SWITCHML_SHARED_MEMORY": shared_memory, "CASE_KIND": kind, "CASE_HOOK": hook,
+                   "CASE_STEPS": str(num_steps), "SWITCHML_REQUIRE": "1"}
+    if has_daemon:
+        with Daemon() as daemon:
+            results = run_ranks("train", num_ranks, daemon.address, **environment)
+    else:
+        results = run_ranks("train", num_ranks, **environment)
+    assert len({result["bits"] for result in results}) == 1, "ranks hold different parameters"
+    for result in results:
+        losses, stats = result["losses"], result["stats"]
+        assert stats["offloaded_calls"] >= num_steps and stats["fallback_calls"] == 0, stats
+        assert num_steps < 50 or sum(losses[-10:]) < 0.7 * sum(losses[:10]), losses
+    return results[0]["bits"]
+
+
+def test_ranks_have_the_same_bits_and_a_second_run_too():
+    num_ranks, num_steps, ways = (4, 100, WAYS) if "--all" in sys.argv else (2, 6, WAYS[:1])
+    for kind, hook in KINDS:
+        for has_daemon, shared_memory in ways:
+            first, second = (trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook) for _ in range(2))
+            assert first == second, (kind, hook, has_daemon, shared_memory)
+            print(f"# {kind} {hook or 'no hook'}, {'a daemon' if has_daemon else 'no daemon'}, shared memory "
+                  f"{shared_memory}: {first[:16]} on {num_ranks} ranks after {num_steps} steps, twice", flush=True)
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())

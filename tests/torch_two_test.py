@@ -1,0 +1,160 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend under what PyTorch 2 builds on groups: functional collectives, distributed tensors, checkpoints in
+the background, ranges of calls, and groups of several backends. Skipped on PyTorch 1."""
+import os
+import subprocess
+import tempfile
+
+import tap
+import torch_ranks
+from torch_ranks import Daemon, report, run_ranks, start
+
+NUM_IN_RANGE = 8
+
+
+def case_functional():
+    torch, dist, sml, rank, size = start()
+    from torch.distributed import _functional_collectives as functional  # pylint: disable=import-outside-toplevel
+    group = dist.group.WORLD
+    assert torch.device("cpu") in group._device_types, group._device_types
+    own = torch.full((1000,), rank + 1.0)
+    total = functional.all_reduce(own, "sum", group)
+    assert torch.equal(functional.wait_tensor(total), torch.full_like(own, size * (size + 1) / 2)), total
+    gathered = functional.all_gather_tensor(own[:2], 0, group)
+    assert gathered.tolist() == [rank + 1.0 for rank in range(size) for _ in range(2)], gathered
+    part = functional.reduce_scatter_tensor(torch.arange(2.0 * size), "sum", 0, group)
+    assert part.tolist() == [2.0 * rank * size, (2.0 * rank + 1) * size], part
+    swapped = functional.all_to_all_single(torch.full((size,), float(rank)), None, None, group)
+    assert swapped.tolist() == list(range(size)), swapped
+    several = functional.all_reduce_coalesced([torch.ones(3), torch.ones(5)], "sum", group)
+    assert all(each.sum().item() == size * each.numel() for each in several)
+    assert torch.equal(functional.broadcast(own, 0, group), torch.ones(1000))
+    report(stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def case_dtensor():
+    torch, dist, sml, rank, size = start()
+    from torch.distributed.device_mesh import init_device_mesh  # pylint: disable=import-outside-toplevel
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor  # pylint: disable=import-outside-toplevel
+    mesh = init_device_mesh("cpu", (size,))
+    torch.manual_seed(1)
+    left, right = torch.randn(40, 60), torch.randn(60, 30)
+    product = distribute_tensor(left, mesh, [Shard(1)]) @ distribute_tensor(right, mesh, [Shard(0)])
+    whole = product.redistribute(mesh, [Replicate()]).to_local()
+    assert torch.allclose(whole, left @ right, atol=1e-4)
+    assert torch.equal(distribute_tensor(left, mesh, [Shard(0)]).full_tensor(), left)
+    report(stats=sml.stats(), rank=rank)
+    dist.destroy_process_group()
+
+
+def case_async_save():
+    torch, dist, sml, rank, size = start()
+    import torch.distributed.checkpoint as dcp  # pylint: disable=import-outside-toplevel
+    folder, state = os.environ["CASE_FOLDER"], {"weights": torch.arange(1000.0)}
+    saved = dcp.async_save(state, checkpoint_id=folder)
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor)
+    saved.result()
+    dist.barrier()
+    loaded = {"weights": torch.zeros(1000)}
+    dcp.load(loaded, checkpoint_id=folder)
+    assert torch.equal(loaded["weights"], state["weights"]) and tensor[0].item() == size
+    report(stats=sml.stats(), rank=rank)
+    dist.destroy_process_group()
+
+
+def case_ranges():
+    torch, dist, sml, rank, size = start()
+    manager = dist.distributed_c10d._coalescing_manager
+    for arguments in ({"device": torch.device("cpu")}, {}):
+        for is_async in (False, True):
+            tensors = [torch.full((10,), float(rank + number)) for number in range(NUM_IN_RANGE)]
+            with manager(async_ops=is_async, **arguments) as range_of_calls:
+                for tensor in tensors:
+                    dist.all_reduce(tensor)
+            if is_async:
+                assert range_of_calls.works
+                range_of_calls.wait()
+            for number, tensor in enumerate(tensors):
+                assert tensor[0].item() == sum(range(size)) + number * size, (arguments, is_async, number, tensor)
+    # Calls that torch does not put together; the names that torch 2.14 calls the range by; and Gloo's calls within.
+    group = dist.group.WORLD
+    group.start_coalescing(torch.device("cpu"))
+    tensors = [torch.full((10 + number,), 1.0) for number in range(NUM_IN_RANGE)]
+    for tensor in tensors:
+        group.allreduce([tensor])
+    gathered = torch.empty(2 * size)
+    group.all_gather_single(gathered, torch.full((2,), float(rank)))
+    work = group.end_coalescing(torch.device("cpu"))
+    work.wait()
+    assert all(tensor.sum().item() == size * tensor.numel() for tensor in tensors)
+    assert gathered.tolist() == [float(rank) for rank in range(size) for _ in range(2)]
+    part = torch.empty(2)
+    group.reduce_scatter_single(part, torch.arange(2.0 * size)).wait()
+    assert part.tolist() == [2.0 * rank * size, (2.0 * rank + 1) * size]
+    report(stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def case_devices():
+    """A backend for another kind of device beside ours: torch's `meta`, whose tensors any machine has."""
+    import torch  # pylint: disable=import-outside-toplevel
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch as sml  # pylint: disable=import-outside-toplevel
+    made = []
+
+    def make(store, rank, size, timeout):
+        made.append(dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
+        return made[-1]
+
+    dist.Backend.register_backend("others", make, devices=["cuda"])
+    dist.init_process_group(os.environ["CASE_NAME"])
+    group, rank, size = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
+    assert len(made) == 1 and group._get_backend(torch.device("cuda")) is made[0], made
+    assert {device.type for device in group._device_types} == {"cpu", "cuda"}
+    calls = []
+    group.others["meta"] = (type("Other", (), {"allreduce": lambda self, *given: calls.append(given)})(), "others")
+    group.allreduce([torch.empty(3, device="meta")])
+    tensor = torch.full((500,), rank + 1.0)
+    dist.all_reduce(tensor)
+    assert len(calls) == 1 and tensor[0].item() == size * (size + 1) / 2 and sml.stats()["offloaded_calls"] == 1
+    dist.destroy_process_group()
+    report(is_done=True)
+
+
+def on_torch_2(case, num_ranks, min_offloaded, **environment):
+    version = subprocess.run([torch_ranks.PYTHON, "-c", "import torch; print(torch.__version__)"], check=True, text=True,
+                             stdout=subprocess.PIPE).stdout
+    if int(version.split(".", maxsplit=1)[0]) < 2:
+        raise tap.Skip("this PyTorch is " + version.strip())
+    with Daemon() as daemon:
+        for result in run_ranks(case, num_ranks, daemon.address, SWITCHML_REQUIRE="1", **environment):
+            assert min_offloaded == 0 or result["stats"]["offloaded_calls"] >= min_offloaded, result
+
+
+def test_functional_collectives():
+    on_torch_2("functional", 3, 2)
+
+
+def test_distributed_tensors():
+    on_torch_2("dtensor", 2, 1)
+
+
+def test_checkpoints_in_the_background():
+    with tempfile.TemporaryDirectory() as folder:
+        on_torch_2("async_save", 2, 1, CASE_FOLDER=folder)
+
+
+def test_ranges_of_calls_have_a_work():
+    on_torch_2("ranges", 2, 5)
+
+
+def test_backends_of_other_devices_are_made():
+    for name in "cpu:switchml,cuda:others", "cuda:others,cpu:switchml":
+        on_torch_2("devices", 2, 0, CASE_NAME=name)
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())
