@@ -144,6 +144,16 @@ def test_lines_that_are_none_do_not_hide_others():
         assert len(said) == 4, said
 
 
+def test_a_tofino_is_said_to_be_untried():
+    """By --help, and by a daemon that starts with one, whether the switch answers or not."""
+    assert "a Tofino (never run on one)" in " ".join(run(SWITCHMLD, "--help")[0].split())
+    done = subprocess.run([SWITCHMLD, "--listen", "127.0.0.1:0", "--dataplane", "tofino", "--switch", "127.0.0.1:1",
+                           "--switch-format", "32"], text=True, capture_output=True, check=False, timeout=60 * e2e.PATIENCE)
+    if "was built without" in done.stderr:
+        raise tap.Skip("built without --dataplane tofino")
+    assert done.returncode != 0 and "has never run on a Tofino" in done.stderr.splitlines()[0], done
+
+
 def test_each_line_of_a_log_in_json_is_an_object():
     with tempfile.TemporaryDirectory() as folder:
         with e2e.Daemon("--log-format", "json", "--http", "127.0.0.1:0") as daemon:

@@ -234,11 +234,19 @@ static bool use_switch(struct daemon *d) {
   return true;
 }
 
+/* Before it is tried: whoever reads why it failed should know that nobody has seen it work. */
+static void warn_of_untried(const struct sml_settings *s) {
+  if (s->dataplane && strcmp(s->dataplane, "tofino") == 0)
+    sml_log_event(SML_LOG_WARNING, "untried_switch", NULL, 0,
+                  "--dataplane tofino has never run on a Tofino: see docs/tofino.md, and check sums (switchml bench)");
+}
+
 /* Service, HTTP, port file. False: something was said on stderr. */
 static bool start(struct daemon *d) {
   char error[ERROR_BYTES];
   struct sml_settings *s = &d->settings;
   struct sml_addr addr;
+  warn_of_untried(s);
   if (s->dataplane && !use_switch(d)) return false;
   if (sml_aggd_start(&s->aggd, &d->aggd, error, sizeof error) != 0) {
     complain("%s", error);
