@@ -69,7 +69,7 @@ check-asan check-tsan check-clang: check-%:
 
 .PHONY: check-p4
 check-p4: everything
-	@status=0; tests/p4/check.py $(ARGS) || status=1; tests/p4/e2e_switches.py || status=1; exit $$status
+	@status=0; tests/p4/e2e_switches.py || status=1; tests/p4/check.py $(ARGS) || status=1; exit $$status
 
 SEEDS ?= 1000
 sim: everything

@@ -40,7 +40,7 @@ MAX_STRUCT_BYTES = 256 # DPDK 22.11: the offset of a field is 8 bits wide
 
 class Tap:
     def __init__(self):
-        self.count, self.failed = 0, 0
+        self.count, self.failed, self.skipped = 0, 0, 0
 
     def line(self, is_ok, name, note=""):
         self.count += 1
@@ -48,6 +48,7 @@ class Tap:
         print(f"{'ok' if is_ok else 'not ok'} {self.count} - {name}{note}", flush=True)
 
     def skip(self, name, why):
+        self.skipped += 1
         self.line(True, name, f" # SKIP {why}")
 
     def problems(self, name, problems):
@@ -313,6 +314,8 @@ def main():
         else:
             shutil.rmtree(folder)
     print(f"1..{tap.count}")
+    done = tap.count - tap.skipped
+    print(f"# P4: {done} of {tap.count} checks done, {tap.failed} failed" if done else "# P4: not compiled, not run")
     return 1 if tap.failed else 0
 
 
