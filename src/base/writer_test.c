@@ -160,6 +160,27 @@ static void stall_and_go_on(void) {
   CHECK(put_number(num) && read_number(in, &num_left_out) == num);
 }
 
+/* More is put as soon as there is room: before it comes how many are missing, long before the ring is empty. */
+static void go_on_at_once(void) {
+  int expected = 0, number = fill_all(0);
+  uint64_t num_left_out = 0;
+  bool is_put = false;
+  FILE *in = fdopen(ends[0], "r");
+  while (expected < number || !is_put) {
+    const uint64_t before = num_left_out;
+    const int is = read_number(in, &num_left_out);
+    CHECK(is == -1 || is == expected);
+    expected += is == -1 ? (int)(num_left_out - before) : 1;
+    if (!is_put) is_put = put_number(number++);
+  }
+  CHECK(num_left_out == sml_writer_num_left_out());
+}
+
+static void what_is_missing_is_said_in_its_place(void **state) {
+  (void)state;
+  check_ended_well(run_in_child(go_on_at_once, false));
+}
+
 static void a_stalled_reader_stops_nobody(void **state) {
   (void)state;
   check_ended_well(run_in_child(stall_and_go_on, false));
@@ -249,6 +270,7 @@ int main(void) {
       cmocka_unit_test(what_was_said_is_written_at_exit),
       cmocka_unit_test(lines_of_a_thread_keep_their_order),
       cmocka_unit_test(a_stalled_reader_stops_nobody),
+      cmocka_unit_test(what_is_missing_is_said_in_its_place),
       cmocka_unit_test(a_stalled_reader_does_not_keep_a_process),
       cmocka_unit_test(a_child_begins_anew),
       cmocka_unit_test(signals_are_the_programs),

@@ -177,6 +177,25 @@ static void test_senders_on_many_threads(void **state) {
   sml_mem_hub_destroy(hub);
 }
 
+/* Wherever it stands among the members of all groups. */
+static void test_a_closed_port_is_in_no_group(void **state) {
+  (void)state;
+  struct sml_mem_hub *hub = sml_mem_hub_create();
+  struct sml_netio *stays = sml_mem_open(hub, 8, FRAME_BYTES);
+  const struct sml_addr via = test_addr_of(stays);
+  struct sml_addr group;
+  sml_mem_group(0, &group);
+  for (uint32_t i = 0; i < 1000; i++) { /* more than a hub has members */
+    struct sml_netio *goes = sml_mem_open(hub, 8, FRAME_BYTES);
+    assert_int_equal(goes->ops->join_group(goes, &group, &via), 0);
+    assert_int_equal(stays->ops->join_group(stays, &group, &via), 0);
+    goes->ops->close(goes);
+    stays->ops->leave_group(stays, &group);
+  }
+  stays->ops->close(stays);
+  sml_mem_hub_destroy(hub);
+}
+
 static void test_groups(void **state) {
   (void)state;
   struct sml_mem_hub *hub = sml_mem_hub_create();
@@ -219,6 +238,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bursts_arrive_whole), cmocka_unit_test(test_overflow_is_lost_and_counted),
       cmocka_unit_test(test_what_cannot_be_delivered), cmocka_unit_test(test_wait_and_wake),
-      cmocka_unit_test(test_groups), cmocka_unit_test(test_senders_on_many_threads)};
+      cmocka_unit_test(test_groups), cmocka_unit_test(test_a_closed_port_is_in_no_group),
+      cmocka_unit_test(test_senders_on_many_threads)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
