@@ -353,7 +353,7 @@ static void a_full_window_is_asked_about_at_its_end(void **state) {
   assert_true(sml_worker_submit(d.w, &plan, NULL, &d, MS));
   struct sml_send send, last = {0};
   for (uint32_t round = 0; round < 4; round++) { /* 64 of 256: one segmented send */
-    const uint64_t now_ns = (1 + 10 * round) * MS;
+    const uint64_t now_ns = (1 + 8 * round) * MS;
     for (uint32_t i = 0; i < 64; i++) {
       last = next(&d, now_ns);
       assert_int_equal(last.kind, SML_SEND_UPDATE);

@@ -134,6 +134,33 @@ static void losses_pay_for_questions(void **state) {
   free_lane(lane);
 }
 
+/* Where much is lost, round trips are mostly others' repairs: a sixth of a second here. What answers take tells when to
+ * ask: a window of losses is found as fast as on any path of that length. */
+static void repairs_of_others_make_no_lane_slow(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(256);
+  lane->now_ns += 160 * MS;
+  for (uint32_t s = 0; s < 8; s++) give_result(lane, s, 256 + s, 0);
+  for (uint32_t s = 0; s < 8; s++) assert_true(send_update(lane));
+  const uint64_t lost_ns = lane->now_ns;
+  wait_until(lane, 60 * SML_NS_PER_S, 1 << OWN | 1 << 2);
+  assert_int_equal(lane->num_repeats, 256);
+  assert_true(lane->now_ns - lost_ns < 500 * MS);
+  free_lane(lane);
+}
+
+/* Losses show while a window is sent, and its last ones have to be asked for: what the others earned is there still. */
+static void what_losses_earn_is_kept(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(256);
+  wait_until(lane, 60 * SML_NS_PER_S, 1 << OWN | 1 << 2);
+  assert_int_equal(lane->num_repeats, 256);
+  lane->num_repeats = lane->num_probes = 0;
+  wait_until(lane, lane->now_ns + SML_NS_PER_S, 1 << 2);
+  assert_in_range(lane->num_probes, 200, 256 + 32 + 8 * (8 + 1000 / 128));
+  free_lane(lane);
+}
+
 static uint32_t window_of(const struct lane *lane) {
   struct sml_worker_view view;
   sml_worker_view(lane->w, &view);
@@ -232,6 +259,8 @@ int main(void) {
       cmocka_unit_test(a_late_rank_is_asked_about_rarely),
       cmocka_unit_test(sums_pay_for_questions),
       cmocka_unit_test(losses_pay_for_questions),
+      cmocka_unit_test(repairs_of_others_make_no_lane_slow),
+      cmocka_unit_test(what_losses_earn_is_kept),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
       cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),

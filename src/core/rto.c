@@ -21,6 +21,11 @@ void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns) {
   rto->rto_ns = sml_min_u64(sml_max_u64(rto_ns, SML_RTO_FLOOR_NS), SML_RTO_CEILING_NS);
 }
 
+void sml_rto_answer(struct sml_rto *rto, uint64_t rtt_ns) {
+  rtt_ns = sml_max_u64(sml_min_u64(rtt_ns, SML_RTO_CEILING_NS), 1);
+  rto->answer_ns = rto->answer_ns == 0 ? rtt_ns : rto->answer_ns - rto->answer_ns / 4 + rtt_ns / 4;
+}
+
 uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level) {
   SML_ASSERT(level < SML_RTO_LEVELS);
   return sml_min_u64(rto->rto_ns << level, SML_RTO_CEILING_NS);

@@ -14,9 +14,12 @@
 struct sml_rto {
   uint64_t srtt_ns, rttvar_ns, rto_ns;
   uint64_t min_ns; /* the smallest sample; follows larger ones slowly */
+  uint64_t answer_ns; /* how long questions take, which wait for nobody; 0: none was answered yet */
 };
 void sml_rto_init(struct sml_rto *rto);
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
+/* A question was answered. Many samples wait for repairs where much is lost; this is the path alone. */
+void sml_rto_answer(struct sml_rto *rto, uint64_t rtt_ns);
 /* Timeout of a slot that was asked about `level` times: doubled each time, up to the ceiling. */
 uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level);
 /* How much later than a chunk another one must have been sent, and be complete, for the first to count

@@ -68,6 +68,21 @@ static void random_samples_stay_in_bounds(void **state) {
   }
 }
 
+static void answers_are_a_measure_of_their_own(void **state) {
+  (void)state;
+  struct sml_rto rto;
+  sml_rto_init(&rto);
+  for (int k = 0; k < 20; k++) sml_rto_sample(&rto, 150 * SML_NS_PER_MS); /* they waited for repairs */
+  assert_int_equal(rto.answer_ns, 0);
+  sml_rto_answer(&rto, 80 * SML_NS_PER_US);
+  assert_int_equal(rto.answer_ns, 80 * SML_NS_PER_US);
+  assert_int_equal(rto.srtt_ns, 150 * SML_NS_PER_MS);
+  for (int k = 0; k < 50; k++) sml_rto_answer(&rto, 40 * SML_NS_PER_US);
+  assert_in_range(rto.answer_ns, 40 * SML_NS_PER_US, 41 * SML_NS_PER_US);
+  sml_rto_answer(&rto, UINT64_MAX);
+  assert_in_range(rto.answer_ns, 1, SML_RTO_CEILING_NS);
+}
+
 static void backoff_doubles_up_to_the_ceiling(void **state) {
   (void)state;
   struct sml_rto rto;
@@ -93,6 +108,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(first_sample_replaces_the_guess), cmocka_unit_test(steady_samples_converge),
       cmocka_unit_test(floor_and_ceiling_hold),          cmocka_unit_test(random_samples_stay_in_bounds),
+      cmocka_unit_test(answers_are_a_measure_of_their_own),
       cmocka_unit_test(backoff_doubles_up_to_the_ceiling), cmocka_unit_test(reorder_window_has_a_floor),
   };
   return cmocka_run_group_tests_name("rto", tests, NULL, NULL);

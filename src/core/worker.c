@@ -386,6 +386,7 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   out->kind = SML_SEND_PROBE;
   out->header = make_header(w, s, SML_PACKET_PROBE);
   w->view.probes++;
+  slot->num_unanswered = (uint8_t)sml_min_u32(slot->num_unanswered + 1u, 2);
   if (slot->probe_copies > 0) {
     slot->probe_copies--;
     return;
@@ -406,6 +407,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   if (goes_narrow(w, slot)) out->header.flags = SML_FLAG_NARROW;
   slot->order = ++w->last_order;
   slot->update_ns = now_ns;
+  slot->num_unanswered = 0;
   w->last_sent = s;
   if (slot->state == READY) {
     take_fresh(w, s);
@@ -460,6 +462,7 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   }
   sml_worker_list_remove(w, s);
   sml_worker_list_append(w, s, 1, now_ns);
+  slot->num_unanswered = 2;
 }
 
 uint64_t sml_worker_round_trip(const struct sml_worker *w) {
@@ -491,14 +494,21 @@ static void note_loss(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
   sml_congestion_on_loss(&w->congestion, &w->rto, order, w->last_order, now_ns);
 }
 
-static void earn(uint32_t *budget, uint32_t num) {
-  *budget = sml_min_u32(*budget + num, SML_MOST_BUDGET);
+static void earn(uint32_t *budget, uint32_t num, uint32_t most) {
+  *budget = sml_max_u32(*budget, sml_min_u32(*budget + num, most));
 }
 
-/* A loss was shown. */
+/* A loss was shown. What it earns is kept: others show when the window is sent, and are asked about at its end. */
 static void earn_by_loss(struct sml_worker *w, uint32_t s) {
-  earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS);
+  earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS, SML_MOST_BY_LOSSES);
   w->slots[s].num_charged = 0;
+}
+
+/* Of several questions nobody knows which one this answers. */
+static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns) {
+  if (slot->num_unanswered != 1) return;
+  slot->num_unanswered = 0;
+  sml_rto_answer(&w->rto, now_ns - slot->sent_ns);
 }
 
 static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
@@ -508,6 +518,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   v->num_missing = 0;
   v->waiting_slot = s;
   note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
+  if ((h->flags & SML_FLAG_UNASKED) == 0) note_answer(w, &w->slots[s], now_ns);
   bool is_mine_missing = false;
   for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
@@ -559,8 +570,8 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
   w->stalled_chunks = sml_min_u32(w->stalled_chunks + 1, w->options.num_slots);
-  earn(&w->clock_budget, 1);
-  earn(&w->silence_budget, 1);
+  earn(&w->clock_budget, 1, SML_MOST_BUDGET);
+  earn(&w->silence_budget, 1, SML_MOST_BUDGET);
   if (h->flags & SML_FLAG_RETRANSMISSION) earn_by_loss(w, s);
   slot->num_charged = 0;
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */

@@ -5,6 +5,7 @@
 
 #define QUIET_PROBES 32u
 #define LEAST_QUESTIONS 8u /* in a silence, whatever there was before: a lane lives by them */
+#define MOST_PAID_LEVEL 4u  /* a slot's own patience does not grow beyond this while losses pay for questions */
 #define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
 
 /* Questions are paid out of what has completed, and a loss that was shown pays for more: so however many slots wait,
@@ -19,14 +20,17 @@ static uint32_t charge(uint32_t *budget, uint32_t num) {
   return num;
 }
 
-/* How long a silence means that nothing is under way any more. While all slots are out, results gather at somebody
- * for a part of the round trip. */
+/* How long a silence means that nothing is under way any more: twice what answers take. Before the first answer round
+ * trips have to tell, and while all slots are out, results gather at somebody for a part of one. Where much is lost,
+ * most round trips have waited for somebody's repairs, so they say little. */
 static bool is_full(const struct sml_worker *w) {
   const uint32_t n = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   return w->view.num_outstanding >= n - n / 4;
 }
 
 static uint64_t quiet_time(const struct sml_worker *w) {
+  if (w->rto.answer_ns != 0)
+    return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
   if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
   uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
   if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
@@ -65,7 +69,8 @@ static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE || !sml_worker_has_crowd(w)) return SML_NEVER;
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
-  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << level, SML_RTO_CEILING_NS);
+  const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
+  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, SML_RTO_CEILING_NS);
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
 }
 

@@ -26,6 +26,7 @@ struct slot {
   uint8_t level;       /* how often the aggregator was asked about it */
   uint8_t probe_copies; /* how many more of the next probe */
   uint8_t num_charged;  /* questions about it that were paid for; at most SML_MOST_QUESTIONS */
+  uint8_t num_unanswered; /* questions since its last update; 1: that was at sent_ns; 2: or more */
   bool wants_update;   /* to be sent again: in the update queue, or stale there if false */
   bool wants_probe;    /* likewise for the probe queue */
   bool is_in_updates, is_in_probes; /* physically in the queue */
@@ -115,11 +116,12 @@ struct sml_worker {
 };
 
 /* Budgets of questions are counted in chunks that completed: what a question costs, what a loss earns that was shown
- * (so may others be), and how much there may be. */
+ * (so may others be), how much chunks may fill a budget with, and how much losses. */
 #define SML_QUESTION_COSTS 256u
 #define SML_LOSS_EARNS (2 * SML_QUESTION_COSTS)
 #define SML_MOST_QUESTIONS 32u
 #define SML_MOST_BUDGET (SML_MOST_QUESTIONS * SML_QUESTION_COSTS)
+#define SML_MOST_BY_LOSSES (8 * SML_MOST_BUDGET)
 
 #define SML_LEAST_CHUNKS 32u /* that may be outstanding, whatever else limits them */
 
