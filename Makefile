@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
-  check-mpi check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
+  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
 
 all: configured
 	ninja -C $(BUILD) installed
@@ -37,6 +37,7 @@ help:
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
 	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help"
+	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once)'
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
@@ -104,6 +105,10 @@ check-torch: everything
 check-mpi: everything
 	@$(SETUP) mpi
 	@tools/mpitests $(BUILD) $(ARGS)
+
+check-mpi5: configured
+	@-$(SETUP) --optional torch2
+	@tools/mpi5 $(BUILD) $(ARGS)
 
 check-torch2: everything
 	@-$(SETUP) --optional torch2

@@ -11,11 +11,21 @@ import mpi_test as mpi
 import tap
 
 
+def ways():
+    """(MPI, whether the library is preloaded) of those that are built here."""
+    files = {("openmpi", False): mpi.COMPONENT, ("openmpi", True): "libswitchml_pmpi_openmpi.so",
+             ("mpich", True): "libswitchml_pmpi_mpich.so"}
+    found = [way for way, file in files.items() if os.path.exists(os.path.join(mpi.MODULES, file))]
+    if not found:
+        raise tap.Skip("neither Open MPI nor MPICH was installed when this was built")
+    return found
+
+
 def run(name, num_ranks, part, preload=False, **variables):
     """Of "openmpi" or "mpich": what it wrote, and how many sums each rank took in MPI_COMM_WORLD, and all in others."""
     library = os.path.join(mpi.MODULES, f"libswitchml_pmpi_{name}.so")
     words = []
-    if name == "mpich":
+    if name == "mpich": # which has no component
         words = ["-env", "LD_PRELOAD", library]
     elif preload:
         words = ["--mca", "coll", "^switchml", "-x", "LD_PRELOAD=" + library]
@@ -32,10 +42,9 @@ def run(name, num_ranks, part, preload=False, **variables):
 def test_first_sums_do_not_block():
     """Neither those that MPI keeps nor, once the ranks have met in what blocks, those that are taken."""
     for num_ranks in (2, 3):
-        _, taken = run("openmpi", num_ranks, "first")
-        assert taken == {"other": num_ranks * 3}, taken
-        run("openmpi", num_ranks, "first", preload=True)
-        run("mpich", num_ranks, "first")
+        for name, preload in ways():
+            _, taken = run(name, num_ranks, "first", preload)
+            assert preload or taken == {"other": num_ranks * 3}, taken
 
 
 def test_thousands_outstanding():
@@ -50,20 +59,20 @@ def test_statuses_are_empty():
 
 
 def test_attributes_are_not_copied():
-    for name, preload in (("openmpi", False), ("openmpi", True), ("mpich", False)):
+    for name, preload in ways():
         _, taken = run(name, 2, "attributes", preload)
         assert taken == {0: 1, 1: 1}, taken
 
 
 def test_wrong_arguments_are_errors():
-    for name, preload in (("openmpi", False), ("openmpi", True), ("mpich", False)):
+    for name, preload in ways():
         _, taken = run(name, 2, "arguments", preload)
         assert taken == {0: 1, 1: 1}, taken
 
 
-def check_many(taken_communicators, *arguments, **variables):
+def check_many(taken_communicators, name, preload, **variables):
     """Sums of 100 communicators, twice: those that are taken, on every rank, and what the process has open then."""
-    out, taken = run(*arguments, "communicators", **variables)
+    out, taken = run(name, 2, "communicators", preload, **variables)
     assert taken == {"other": 2 * 2 * taken_communicators}, (taken, out[:2000])
     said = re.findall(r"no job: rank \d .*", out)
     assert len(said) == 1 and "MPI does the sums, here and in later communicators" in said[0], said
@@ -74,10 +83,10 @@ def check_many(taken_communicators, *arguments, **variables):
 
 def test_a_hundred_communicators():
     """A bound on the jobs of a process; when communicators are freed, later ones are taken."""
-    for name in ("openmpi", "mpich"):
-        descriptors, threads, said = check_many(16, name, 2)
+    for name, preload in ways():
+        descriptors, threads, said = check_many(16, name, preload)
         assert descriptors < 256 and threads < 80 and "SWITCHML_MPI_MAX_JOBS" in said, (descriptors, threads, said)
-        check_many(3, name, 2, SWITCHML_MPI_MAX_JOBS=3)
+        check_many(3, name, preload, SWITCHML_MPI_MAX_JOBS=3)
 
 
 def test_few_descriptors():
@@ -85,7 +94,7 @@ def test_few_descriptors():
     old = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, old[1]))
     try:
-        descriptors, _, said = check_many(6, "mpich", 2)
+        descriptors, _, said = check_many(6, "mpich", True)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, old)
     assert descriptors < 128 and "ulimit -n" in said, (descriptors, said)
@@ -93,8 +102,8 @@ def test_few_descriptors():
 
 def test_a_pause_ends_nothing():
     """Of 3 s, where a rank counts as late after 2."""
-    for name in ("openmpi", "mpich"):
-        _, taken = run(name, 2, "paused")
+    for name, preload in ways():
+        _, taken = run(name, 2, "paused", preload)
         assert taken == {0: 3, 1: 3}, taken
 
 
