@@ -35,9 +35,12 @@ def put_ours_in_place_of_gloo():
     from torch.distributed import distributed_c10d  # pylint: disable=import-outside-toplevel
 
     class Ours(switchml.torch.SwitchMLGroup):
+        def __init__(self, store, rank, size, timeout):
+            super().__init__(store, rank, size, timeout)
+
         def getBackendName(self):  # pylint: disable=invalid-name
             return "gloo"
-    distributed_c10d.ProcessGroupGloo = lambda store, rank, size, timeout: Ours(store, rank, size, timeout)
+    distributed_c10d.ProcessGroupGloo = Ours
     # Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch wraps its own groups, and no others.
     distributed_c10d._create_process_group_wrapper = lambda wrapped_pg, **_: wrapped_pg
 

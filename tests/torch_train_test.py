@@ -17,6 +17,7 @@ from torch_ranks import Daemon, report, run_ranks, start
 
 KINDS = [("pictures", ""), ("pictures", "powersgd"), ("pictures", "fp16"), ("text", ""), ("text", "fp16")]
 WAYS = [(True, "0"), (True, "1"), (False, "0"), (False, "1")]
+IS_ALL = "--all" in sys.argv
 NUM_CLASSES, NUM_WORDS, NUM_IN_TEXT = 10, 50, 12
 
 
@@ -100,7 +101,7 @@ def trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook):
 
 
 def test_ranks_have_the_same_bits_and_a_second_run_too():
-    num_ranks, num_steps, ways = (4, 100, WAYS) if "--all" in sys.argv else (2, 6, WAYS[:1])
+    num_ranks, num_steps, ways = (4, 100, WAYS) if IS_ALL else (2, 6, WAYS[:1])
     for kind, hook in KINDS:
         for has_daemon, shared_memory in ways:
             first, second = (trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook) for _ in range(2))
@@ -110,4 +111,5 @@ def test_ranks_have_the_same_bits_and_a_second_run_too():
 
 
 if __name__ == "__main__":
+    sys.argv = [argument for argument in sys.argv if argument != "--all"]
     torch_ranks.main(globals())
