@@ -358,7 +358,9 @@ def case_mismatch():
     torch, dist, sml, rank, _ = start(timeout_s=20)
     dist.all_reduce(torch.ones(100))
     dist.barrier()  # through Gloo: the others' error must not come before this rank has looked at its sum
-    first = error_text(dist.all_reduce, torch.ones(1000 if rank == 1 else 2000))
+    # Rank 2 has a handle, whose wait says why. The others wait in the call.
+    tensor = torch.ones(1000 if rank == 1 else 2000)
+    first = error_text(lambda: dist.all_reduce(tensor, async_op=True).wait() if rank == 2 else dist.all_reduce(tensor))
     later = error_text(dist.all_reduce, torch.ones(10))
     other = error_text(dist.broadcast, torch.ones(10), 0)
     report(first=first, later=later, other=other, status=sml.error().status, ranks=sml.error().ranks)
