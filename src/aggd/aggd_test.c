@@ -217,6 +217,49 @@ static void test_lost_switch_ends_jobs(void **state) {
   assert_int_equal(num_closed, 4);
 }
 
+/* Rank 0 contributes to one slot after the other. */
+static atomic_bool is_rank_0_stopped;
+static bool read_moving_words(void *user, uint16_t job, uint32_t *words) {
+  static uint32_t num_looks;
+  (void)user, (void)job;
+  if (!is_rank_0_stopped) num_looks++;
+  words[0] = 0x80000001u | (num_looks & 1) << 30;
+  words[2] = 0x80000002u; /* rank 1 does not */
+  return true;
+}
+
+/* Heartbeats may wait behind data; the cells of the switch show who is alive. */
+static void test_data_at_a_switch_is_a_sign_of_life(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
+                                     .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_moving_words};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  is_rank_0_stopped = false;
+  begin_with(options);
+  for (uint32_t i = 0; i < 2; i++) {
+    struct sml_ctl_message m = join_message("x", i, 2);
+    m.u.join.features = SML_FEATURE_SWITCH;
+    m.u.join.num_lanes = 1;
+    m.u.join.lease_ns = 1500 * SML_NS_PER_MS;
+    ranks[i] = (struct rank){.rank = i, .tcp = connect_tcp(), .udp = -1};
+    say(&ranks[i], &m);
+    hear(&ranks[i], SML_CTL_WELCOME);
+    ranks[i].welcome = ranks[i].last.u.welcome;
+  }
+  for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
+  for (uint32_t i = 0; i < 2; i++) hear(&ranks[i], SML_CTL_START);
+  hear(&ranks[0], SML_CTL_RANK_GONE); /* both are silent since, but rank 0's updates are counted */
+  assert_int_equal(ranks[0].last.u.rank_gone.ranks[0], 1);
+  is_rank_0_stopped = true;
+  await_note("rank_lost(x)");
+  for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+  end();
+}
+
 /* What it counts and what its cells hold is told, and asked for once a second; of one that does not answer nothing but
  * what it told before. */
 static void test_figures_of_a_switch(void **state) {
@@ -581,6 +624,7 @@ int main(void) {
       cmocka_unit_test(test_abort_reaches_the_others),
       cmocka_unit_test(test_lost_switch_ends_jobs),
       cmocka_unit_test(test_figures_of_a_switch),
+      cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
       cmocka_unit_test(test_silent_rank_is_lost),
       cmocka_unit_test(test_join_timeout_names_the_missing),
       cmocka_unit_test(test_new_epoch),

@@ -26,6 +26,7 @@ _Static_assert(SML_AGGD_MAX_LANES == SML_MAX_LANES, "aggd and ctl agree on the n
 /* A switch is asked for figures so often at most; what has not been asked for so long after that has to wait for the
  * next time, and what was told so long ago says nothing. */
 #define LOOK_NS (1 * SML_NS_PER_S)
+#define SIGNS_NS (250 * SML_NS_PER_MS) /* a switch's cells are read for signs of life */
 #define LOOK_LONGEST_NS (100 * SML_NS_PER_MS)
 #define LOOK_OLDEST_NS (5 * SML_NS_PER_S)
 
@@ -73,7 +74,9 @@ struct outside {
   uint16_t *contributors; /* [world_size] of each rank; NULL: the job is not started */
   bool is_lost;           /* its switch has gone, and nobody was told yet */
   uint32_t num_slots, num_contributors;
-  uint32_t *words;             /* [2 * num_slots] of its cells */
+  uint32_t *words;             /* [2 * num_slots] of its cells; behind them those of the last look for signs of life */
+  uint64_t signs_ns;           /* of that */
+  uint32_t num_signs[SML_SWITCH_MAX_CONTRIBUTORS]; /* contributions seen in cells that had not them before */
   uint64_t asked_ns, words_ns; /* for them, and when they came; 0: never */
 };
 
@@ -333,8 +336,31 @@ void sml_lanes_look(struct sml_lanes *lanes, const struct sml_lane_look *looks, 
   }
 }
 
-uint64_t sml_lanes_packets(const struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
+/* A heartbeat waits behind data in a switch's queues, and here data is not seen: its cells show who contributes. */
+static uint64_t count_signs(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
+  const struct sml_dataplane *d = lanes->dataplane;
+  struct outside *o = &lanes->outside[job];
+  const uint64_t now_ns = sml_clock_ns();
+  if (o->contributors == NULL) return 0;
+  const uint16_t contributor = o->contributors[rank];
+  uint32_t *old = o->words + 2 * (size_t)o->num_slots;
+  if (now_ns - o->signs_ns < SIGNS_NS) return o->num_signs[contributor];
+  const bool is_told = d->read_words(d->user, job, o->words);
+  o->signs_ns = sml_clock_ns(); /* of one that does not answer, too: it has had its time */
+  if (!is_told) return o->num_signs[contributor];
+  o->words_ns = o->asked_ns = now_ns;
+  for (uint32_t cell = 0; cell < 2 * o->num_slots; cell++) {
+    const uint32_t word = o->words[cell], is_other_phase = (word ^ old[cell]) >> SML_SWITCH_TURN_SHIFT;
+    const uint32_t fresh = is_other_phase ? word : word & ~old[cell];
+    for (uint32_t c = 0; c < o->num_contributors; c++) o->num_signs[c] += fresh >> c & 1;
+    old[cell] = word;
+  }
+  return o->num_signs[contributor];
+}
+
+uint64_t sml_lanes_packets(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
   uint64_t num_packets = 0;
+  if (lanes->dataplane) return count_signs(lanes, job, rank);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
     if (!sml_bit_test(lanes->lanes[l].open_jobs, job)) continue;
     num_packets += sml_aggregator_engine_contributions(lanes->lanes[l].engine, job, rank);
@@ -433,7 +459,7 @@ static bool start_outside(struct sml_lanes *lanes, uint16_t job, uint32_t world_
   }
   lanes->failure[0] = 0;
   uint16_t *contributors = calloc(world_size, sizeof *contributors);
-  uint32_t *words = calloc(2 * (size_t)is.num_slots, sizeof *words);
+  uint32_t *words = calloc(4 * (size_t)is.num_slots, sizeof *words);
   if (!contributors || !words) {
     free(contributors);
     free(words);
