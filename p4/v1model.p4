@@ -152,8 +152,56 @@ control VerifyHead(inout headers_t hdr, inout meta_t m) {
   }
 }
 
+#define HOSTS 1024
+#define STAYS_US 1000000    /* a host that was heard by one port less than a second ago is not at another one */
+#define FORGETS_US 300000000
+
+/* Ordinary traffic learns where hosts are: what has no entry in l2 goes to the port by which its receiver was heard
+ * within five minutes, else to all. A host moves by being heard at another port, after a second of silence. Before that
+ * what would be flooded is dropped: it has gone round, over two links to one switch. State of this target alone, and
+ * touched twice by a packet; what has an entry in l2, as the hosts of running jobs do, does not depend on it. */
+control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standard) {
+  @name(".host_mac") register<bit<48>>(HOSTS) host_mac;
+  @name(".host_port") register<bit<16>>(HOSTS) host_port;
+  @name(".host_heard") register<bit<48>>(HOSTS) host_heard;
+  apply {
+    bit<32> at = 0;
+    bit<48> mac = 0;
+    bit<16> port = 0;
+    bit<48> heard = 0;
+    bit<8> is_round = 0;
+    hash(at, HashAlgorithm.crc16, 32w0, {hdr.ethernet.src}, 32w1024);
+    host_mac.read(mac, at);
+    host_port.read(port, at);
+    host_heard.read(heard, at);
+    heard = standard.ingress_global_timestamp - heard;
+    if (mac == hdr.ethernet.src && port != m.ingress && heard < STAYS_US) {
+      is_round = 1;
+    } else if (hdr.ethernet.src[40:40] == 0 && (mac == hdr.ethernet.src || mac == 0 || heard > FORGETS_US)) {
+      host_mac.write(at, hdr.ethernet.src);
+      host_port.write(at, m.ingress);
+      host_heard.write(at, standard.ingress_global_timestamp);
+    }
+    if (m.way == WAY_GROUP) {
+      hash(at, HashAlgorithm.crc16, 32w0, {hdr.ethernet.dst}, 32w1024);
+      host_mac.read(mac, at);
+      host_port.read(port, at);
+      host_heard.read(heard, at);
+      heard = standard.ingress_global_timestamp - heard;
+      if (is_round == 1) {
+        m.way = WAY_DROP;
+        m.verdict = WRONG_SOURCE;
+      } else if (mac == hdr.ethernet.dst && heard <= FORGETS_US) {
+        m.way = WAY_PORT;
+        m.port = port;
+      }
+    }
+  }
+}
+
 control SwitchIn(inout headers_t hdr, inout meta_t m, inout standard_metadata_t standard) {
   Aggregate() aggregate;
+  Learn() learn;
   @name(".verdicts") counter(NUM_VERDICTS, CounterType.packets_and_bytes) verdicts;
   apply {
     m.ingress = (bit<16>)standard.ingress_port;
@@ -162,6 +210,7 @@ control SwitchIn(inout headers_t hdr, inout meta_t m, inout standard_metadata_t 
       verdicts.count((bit<32>)TRUNCATED);
     } else {
       aggregate.apply(hdr, m);
+      if (m.verdict == FORWARDED) learn.apply(hdr, m, standard);
       verdicts.count((bit<32>)m.verdict);
       if (m.way == WAY_PORT) {
         standard.egress_spec = (bit<9>)m.port;

@@ -94,8 +94,19 @@ static void send_results(struct sml_host *h, struct rte_mbuf *packet) {
 }
 
 static void flood(struct sml_host *h, struct rte_mbuf *packet) {
-  for (uint32_t device = 0; device < h->num_devices; device++)
-    if (h->devices[device].number != packet->port) send_copy(h, device, packet, NULL);
+  const uint8_t *frame = rte_pktmbuf_mtod(packet, const uint8_t *);
+  const uint32_t came_by = h->device_of[packet->port & 0xff];
+  const uint32_t from = sml_stations_find(&h->stations, sml_stations_source(frame), h->now_ns);
+  const uint32_t to = sml_stations_find(&h->stations, sml_stations_target(frame), h->now_ns);
+  if (from != SML_NO_STATION && from != came_by) {
+    h->num_round++;
+  } else if (to == SML_NO_STATION) {
+    for (uint32_t device = 0; device < h->num_devices; device++)
+      if (device != came_by) send_copy(h, device, packet, NULL);
+  } else if (to != came_by) {
+    send_by(h, to, packet);
+    return;
+  }
   rte_pktmbuf_free(packet);
 }
 
@@ -117,6 +128,7 @@ static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
     rte_pktmbuf_free(packet);
     return false;
   }
+  (void)sml_stations_hear(&h->stations, sml_stations_source(frame), h->device_of[packet->port & 0xff], h->now_ns);
   if (num_bytes <= SHORT_BYTES && rte_pktmbuf_tailroom(packet) >= GROWTH_BYTES) {
     memmove(frame + GROWTH_BYTES, frame, num_bytes);
     packet->data_off = (uint16_t)(packet->data_off + GROWTH_BYTES);
@@ -127,6 +139,9 @@ static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
 uint32_t sml_host_pass(struct sml_host *h) {
   struct rte_mbuf *packets[SML_PROGRAM_BATCH];
   uint32_t num_packets = 0, num_received = 0;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  h->now_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
   for (uint32_t i = 0; i < h->num_devices && num_packets + SML_HOST_BURST <= SML_PROGRAM_BATCH; i++) {
     const uint32_t first = num_packets;
     const uint32_t n = rte_eth_rx_burst(h->devices[i].number, 0, packets + first, SML_HOST_BURST);

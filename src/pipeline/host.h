@@ -3,7 +3,8 @@
  * A packet goes from a device through the program to one of these ports of the program:
  *   0 .. num_devices - 1   that device
  *   num_devices            results: a copy for each receiver of the packet's job, with the receiver's addresses
- *   num_devices + 1        flood: every device but that it came by
+ *   num_devices + 1        flood: the device where its receiver was heard (stations.h), else every one but that it came
+ *                          by; none, if it has gone round
  * One thread does all. */
 #ifndef SML_PIPELINE_HOST_H
 #define SML_PIPELINE_HOST_H
@@ -12,6 +13,7 @@
 
 #include "pipeline/frames.h"
 #include "pipeline/program.h"
+#include "pipeline/stations.h"
 
 #define SML_HOST_MAX_DEVICES (SML_PROGRAM_MAX_PORTS - 2)
 #define SML_HOST_MAX_JOBS 1024u
@@ -36,7 +38,10 @@ struct sml_host {
   } jobs[SML_HOST_MAX_JOBS];
   uint32_t cpu_device; /* UINT32_MAX: none yet */
   struct sml_greeting greeting;
+  struct sml_stations stations;
+  uint64_t now_ns; /* of the pass */
   uint64_t num_received, num_sent, num_broken, num_refused; /* broken: shorter than it says; refused: by a device */
+  uint64_t num_round; /* floods that came back by another device */
 };
 
 /* After rte_eal_init(): device_names are DPDK's. The host is large: not for the stack. False: a sentence on stderr. */

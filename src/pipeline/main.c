@@ -136,10 +136,11 @@ int main(int argc, char **argv) {
     sml_writer_say("switchml-pipeline: %u ports, control at %s\n", o.num_ports, o.control);
     is_well = run(&o, host, control);
     sml_writer_say(
-        "switchml-pipeline: %llu frames in, %llu out; %llu broken, %llu refused by a port, %llu lost inside\n",
+        "switchml-pipeline: %llu frames in, %llu out; %llu broken, %llu gone round, %llu refused by a port, "
+        "%llu lost inside\n",
         (unsigned long long)host->num_received, (unsigned long long)host->num_sent,
-        (unsigned long long)host->num_broken, (unsigned long long)host->num_refused,
-        (unsigned long long)host->program.num_lost);
+        (unsigned long long)host->num_broken, (unsigned long long)host->num_round,
+        (unsigned long long)host->num_refused, (unsigned long long)host->program.num_lost);
   }
   sml_control_close(control);
   if (host) sml_host_close(host);

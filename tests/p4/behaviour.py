@@ -167,7 +167,10 @@ def add_switching(s):
     short = frames.udp_frame(MEMBERS[0], AGGREGATOR, b"1234567")
     s.send(0, short, FORWARDED, (CPU, short))
     back = frames.udp_frame(AGGREGATOR, MEMBERS[0], b"x" * 600)
-    s.send(CPU, back, FORWARDED, *[(port, back) for port in range(NUM_PORTS) if port != CPU]) # no entry for it: flooded
+    heard = range(NUM_PORTS) if s.is_tna else [0] # who was heard is known, but to a Tofino
+    s.send(CPU, back, FORWARDED, *[(port, back) for port in heard if port != CPU])
+    unheard = frames.udp_frame(AGGREGATOR, STRANGER, b"x" * 600)
+    s.send(CPU, unheard, FORWARDED, *[(port, unheard) for port in range(NUM_PORTS) if port != CPU])
     arp = BROADCAST.to_bytes(6, "big") + MEMBERS[2].mac.to_bytes(6, "big") + b"\x08\x06" + bytes(range(46))
     s.send(2, arp, FORWARDED, *[(port, arp) for port in range(NUM_PORTS) if port != 2])
     head = Head(UPDATE, slot=BASE + 9)

@@ -31,6 +31,7 @@ struct p4_machine {
   void (*group)(uint32_t number, uint32_t num, const uint32_t *rids, const uint32_t *ports); /* replaces it */
   /* One packet in. Returns how many came out. */
   uint32_t (*take)(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, struct p4_out *out);
+  void (*set_time)(uint64_t now_us);
 };
 
 #ifdef P4_PROGRAM
@@ -68,7 +69,7 @@ struct group {
   uint32_t number, num, rids[MAX_COPIES], ports[MAX_COPIES];
 };
 
-static uint64_t random_state = 1, num_packets;
+static uint64_t random_state = 1, num_packets, now_us = UINT64_C(1) << 40;
 static struct group groups[MAX_GROUPS];
 static uint32_t num_groups;
 static const uint8_t *in_bytes;
@@ -142,6 +143,15 @@ __attribute__((unused)) static uint64_t at(const struct cells *r, uint64_t index
     r->touched[0] = num_packets;
   }
   return index;
+}
+
+static void set_time(uint64_t time_us) {
+  now_us = time_us;
+}
+
+/* Some hash: no program may depend on which. */
+__attribute__((unused)) static uint64_t mix(uint64_t value) {
+  return (value * UINT64_C(0x9e3779b97f4a7c15)) >> 33;
 }
 
 __attribute__((unused)) static const struct group *find_group(uint64_t number) {

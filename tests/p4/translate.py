@@ -18,6 +18,7 @@ from p4_source import (ANY, Action, Assign, Binary, Call, Cast, Choice, Constant
 # What the compilers' own headers define, as far as p4/ uses it.
 FOREIGN = {
     "v1model": {"standard_metadata_t": [("ingress_port", 9), ("egress_spec", 9), ("egress_port", 9), ("mcast_grp", 16),
+                                        ("ingress_global_timestamp", 48),
                                         ("egress_rid", 16), ("checksum_error", 1), ("parser_error", 8)]},
     "pna": {"pna_main_input_metadata_t": [("input_port", 32)], "pna_main_parser_input_metadata_t": [("input_port", 32)],
             "pna_main_output_metadata_t": [("port", 32), ("is_dropped", 8)]},
@@ -58,6 +59,7 @@ static uint32_t take(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, st
   memset(&M, 0, sizeof M); /* as BMv2 does */
   memset(&S, 0, sizeof S);
   S.ingress_port = port;
+  S.ingress_global_timestamp = now_us;
   S.parser_error = !part_0();
   part_1();
   part_2();
@@ -270,6 +272,9 @@ class Program:
             return "(O.is_dropped = 1)", None
         if name == "mirror_packet":
             return "(void)0", None
+        if name == "hash":
+            fields = ", ".join(self.text(part, scope) for part in arguments[3].parts)
+            return f"({self.text(arguments[0], scope)} = mix({fields}) % {self.text(arguments[4], scope)})", None
         if name in ("verify_checksum", "update_checksum"):
             return self.call_head_checksum(name, arguments, scope)
         return f"{scope[name].text}({', '.join(self.text(each, scope) for each in arguments)})", None
@@ -590,7 +595,7 @@ static void reset(uint64_t seed) {{
 }}
 
 extern __attribute__((visibility("default"))) const struct p4_machine p4_{self.name};
-const struct p4_machine p4_{self.name} = {{"{self.name}", reset, add, remove_entry, write_cell, read_cell, set_group, take}};
+const struct p4_machine p4_{self.name} = {{"{self.name}", reset, add, remove_entry, write_cell, read_cell, set_group, take, set_time}};
 """)
 
 
