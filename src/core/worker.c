@@ -533,10 +533,10 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   }
 }
 
-/* One that others overtook waited for a repair, mine or another rank's: that says nothing of the path, and would make
- * the next repair slower still. So did what comes long after the last new update, once it is known what long is: on a
- * path that is longer than the timeout to begin with everything comes so. Where it was asked about and a round trip was
- * not enough for the answer, the path has become longer. */
+/* Do not sample a result that later ones overtook: it waited for somebody's repair, which says nothing about the path,
+ * and would make the next repair slower still. The same goes for one that comes more than a timeout after the last new
+ * update, once there is an estimate (before that, a long path makes every result late). But if it was asked about, and
+ * a round trip was not enough for the answer, the path has become longer: then sample it. */
 static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
   if (slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns) return true;
   if (!sml_worker_has_crowd(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;

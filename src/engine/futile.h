@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Repeats that nothing came of. A queue or a policer shorter than a segmented send drops it whole, and so each time
- * that it is repeated as one: after some bursts of repeats without a sum one leaves as plain datagrams. */
+ * Counts bursts of repeats that brought nothing. A queue or a policer that is shorter than a segmented send drops all
+ * of it, and every retransmission with it. So some bursts of repeats without a sum leave as single datagrams. */
 #ifndef SML_ENGINE_FUTILE_H
 #define SML_ENGINE_FUTILE_H
 
 #include "base/base.h"
 
-/* By what the bursts consist of: else, where a question and what it asks for take turns, it could always be the
- * question's turn. */
+/* Probes and data are counted separately. With one counter, probe and data bursts that alternate could split only the
+ * probes, every time. */
 struct sml_futile {
   uint32_t num_questions, num_data; /* bursts without a sum; both are set to 0 with each */
 };

@@ -50,8 +50,8 @@ void sml_job_host_set_gone_locked(struct sml_job *job, uint32_t rank);
 void sml_job_host_resume_locked(struct sml_job *job);
 /* An engine has ended a piece of the lead's. */
 void sml_job_host_piece_ended_locked(struct sml_job *job, uint32_t slot, sml_status status);
-/* Who the operation that was begun waits for: ranks of the host (its lead waits for other hosts, and knows which, if
- * it is none but the lead); or other hosts, if this rank leads. */
+/* What the current operation waits for. RANKS: ranks of this host. LEAD: only the lead, which itself waits for other
+ * hosts and knows which. NETWORK: other hosts (this rank is the lead). */
 enum sml_job_host_wait { SML_JOB_HOST_IDLE, SML_JOB_HOST_RANKS, SML_JOB_HOST_LEAD, SML_JOB_HOST_NETWORK };
 enum sml_job_host_wait sml_job_host_waits_for_locked(const struct sml_job *job);
 /* Ranks that the operation which was begun waits for; false: none was. */
