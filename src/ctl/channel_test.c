@@ -77,6 +77,16 @@ static void test_both_ways(void **state) {
   }
 }
 
+/* By what they say: bytes that only pad a struct are nobody's. */
+static void assert_same(const struct sml_ctl_message *m, const struct sml_ctl_message *other) {
+  static uint8_t frame[SML_CHANNEL_MAX_FRAME_BYTES], again[SML_CHANNEL_MAX_FRAME_BYTES];
+  const size_t num_bytes = sml_ctl_encode(m, frame, sizeof frame);
+  assert_true(num_bytes > 0);
+  assert_int_equal(m->kind, other->kind);
+  assert_int_equal(sml_ctl_encode(other, again, sizeof again), num_bytes);
+  assert_memory_equal(frame, again, num_bytes);
+}
+
 static void test_unkeyed_is_the_plain_codec(void **state) {
   (void)state;
   struct sml_ctl_message m = join_message();
@@ -89,7 +99,7 @@ static void test_unkeyed_is_the_plain_codec(void **state) {
     assert_int_equal(f.num_bytes, num_bytes);
     assert_memory_equal(f.bytes, plain, num_bytes);
     assert_int_equal(decode(&daemon_end, &f), SML_CTL_DECODED);
-    assert_memory_equal(&out, &m, sizeof m);
+    assert_same(&out, &m);
   }
 }
 
@@ -208,7 +218,7 @@ static void test_refusal_across_keys(void **state) {
   shake(&other_key);
   struct frame f = encode(&daemon_end, &refuse);
   assert_int_equal(decode(&worker, &f), SML_CTL_DECODED);
-  assert_memory_equal(&out, &refuse, sizeof out);
+  assert_same(&out, &refuse);
 
   shake(&key);
   struct frame auth = encode(&worker, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
@@ -231,7 +241,7 @@ static void test_refusal_across_versions(void **state) {
   sml_store_be16(f.bytes + 4, SML_CTL_VERSION);
   sml_channel_init(&worker, false);
   assert_int_equal(decode(&worker, &f), SML_CTL_DECODED);
-  assert_memory_equal(&out, &refuse, sizeof out);
+  assert_same(&out, &refuse);
 }
 
 static void test_every_split(void **state) {

@@ -114,6 +114,15 @@ static enum sml_ctl_decode decode(const uint8_t *in, size_t num_bytes) {
   return verdict;
 }
 
+/* By what they say: bytes that only pad a struct are nobody's. */
+static void assert_same(const struct sml_ctl_message *m, const struct sml_ctl_message *other) {
+  static uint8_t frame[FRAME_ROOM], again[FRAME_ROOM];
+  const size_t num_bytes = encode(m, frame);
+  assert_int_equal(m->kind, other->kind);
+  assert_int_equal(encode(other, again), num_bytes);
+  assert_memory_equal(frame, again, num_bytes);
+}
+
 static void test_round_trip(void **state) {
   (void)state;
   for (uint32_t kind = 1; kind <= NUM_SAMPLES; kind++) {
@@ -123,7 +132,7 @@ static void test_round_trip(void **state) {
     frame[num_bytes] = 0xff; /* the next message's first byte is not ours */
     assert_int_equal(sml_ctl_decode(frame, num_bytes + 1, &out, &consumed), SML_CTL_DECODED);
     assert_int_equal(consumed, num_bytes);
-    assert_memory_equal(&in, &out, sizeof in);
+    assert_same(&in, &out);
   }
 }
 
@@ -267,7 +276,7 @@ static void test_the_largest_world_fits(void **state) {
   m.u.start.num_ranks = SML_CTL_MAX_WORLD_SIZE;
   for (uint32_t rank = 0; rank < SML_CTL_MAX_WORLD_SIZE; rank++) m.u.start.contributors[rank] = (uint16_t)(rank / 2);
   assert_int_equal(sml_ctl_decode(frame, encode(&m, frame), &again, &consumed), SML_CTL_DECODED);
-  assert_memory_equal(&m, &again, sizeof m);
+  assert_same(&m, &again);
 }
 
 static void test_encode_refuses_bad_fields(void **state) {
@@ -337,7 +346,7 @@ static void test_longest_strings_fit(void **state) {
   memset(m.u.refuse.detail, 'd', SML_DETAIL_BYTES - 1);
   size_t num_bytes = encode(&m, frame);
   assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
-  assert_memory_equal(&m, &out, sizeof m);
+  assert_same(&m, &out);
   m.u.refuse.detail[SML_DETAIL_BYTES - 1] = 'd';
   assert_int_equal(sml_ctl_encode(&m, frame, sizeof frame), 0);
 }
