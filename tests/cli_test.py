@@ -154,6 +154,18 @@ def test_a_tofino_is_said_to_be_untried():
     assert done.returncode != 0 and "has never run on a Tofino" in done.stderr.splitlines()[0], done
 
 
+def test_the_pipeline_warns_of_long_frames():
+    """Loopback's MTU is 64 KiB, which its rings do not take. It then fails: there is no such program."""
+    pipeline = os.path.join(os.path.dirname(SWITCHMLD), "../pipeline/switchml-pipeline")
+    if not os.path.exists(pipeline):
+        raise tap.Skip("no switchml-pipeline: libdpdk-dev was not there when this was built")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([pipeline, "--control", os.path.join(folder, "c"), "--port", "lo", "/nowhere.so"], text=True,
+                              capture_output=True, check=False, timeout=60 * e2e.PATIENCE, cwd=folder)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and re.search(r"lo has an MTU of \d+: frames of more than 1900 bytes may be lost", said), done
+
+
 def test_each_line_of_a_log_in_json_is_an_object():
     with tempfile.TemporaryDirectory() as folder:
         with e2e.Daemon("--log-format", "json", "--http", "127.0.0.1:0") as daemon:

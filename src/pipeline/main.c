@@ -9,7 +9,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/writer.h"
@@ -22,6 +25,7 @@
 #define PASSES_A_LOOK 64u /* that are busy, until the control socket is looked at */
 #define MAX_EAL_ARGUMENTS 128u
 #define NAME_BYTES 128u
+#define MAX_MTU 1900 /* a place in AF_PACKET's ring is 2,048 bytes, with what the kernel writes before a frame */
 
 struct options {
   const char *control, *library;
@@ -87,6 +91,18 @@ static int parse(int argc, char **argv, struct options *o) {
   return -1;
 }
 
+/* Frames that AF_PACKET's ring has no room for would vanish without a word. */
+static void warn_of_long_frames(const char *interface) {
+  struct ifreq request = {.ifr_mtu = 0};
+  const int fd = sml_fd_raise(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+  if (fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 && request.ifr_mtu > MAX_MTU)
+    sml_writer_say("switchml-pipeline: %s has an MTU of %d: frames of more than %d bytes may be lost. Set the MTU "
+                   "of it, and of the hosts' interfaces, to 1500\n",
+                   interface, request.ifr_mtu, MAX_MTU);
+  if (fd >= 0) close(fd);
+}
+
 /* Interfaces become devices of DPDK's AF_PACKET driver. */
 static bool start_dpdk(char *program, struct options *o) {
   static char lcores[32], vdevs[SML_HOST_MAX_DEVICES][NAME_BYTES], names[SML_HOST_MAX_DEVICES][32];
@@ -99,6 +115,7 @@ static bool start_dpdk(char *program, struct options *o) {
   for (uint32_t i = 0; i < num_given; i++) arguments[num++] = o->num_eal > 0 ? o->eal[i] : usual[i];
   for (uint32_t i = 0; i < o->num_ports; i++) {
     if (if_nametoindex(o->ports[i]) == 0) continue;
+    warn_of_long_frames(o->ports[i]);
     snprintf(names[i], sizeof names[i], "net_af_packet%u", i);
     snprintf(vdevs[i], sizeof vdevs[i], "--vdev=%.31s,iface=%.15s,framecnt=1024", names[i], o->ports[i]);
     o->ports[i] = names[i];
