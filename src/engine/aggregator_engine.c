@@ -432,6 +432,8 @@ static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
     job->is_busy = false;
     if (job->num_results != job->seen_results) job->progress_ns = now_ns;
     job->seen_results = job->num_results;
+    if (job->bulk.num_open > 0 && !job->was_open) job->opened_ns = now_ns;
+    job->was_open = job->bulk.num_open > 0;
     sml_aggregator_begin_solicit(job->aggregator, now_ns);
     while (sml_aggregator_next_solicit(job->aggregator, &h, &ranks)) {
       h.job = e->busy[i];

@@ -112,6 +112,7 @@ struct sml_job_look {
   uint64_t num_results;           /* slots completed */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns; /* when a slot was completed last; 0: never */
+  uint64_t opened_ns;   /* when slots last began to wait in a lane where none did; 0: never */
   uint32_t slots_waiting, least_contributions, most_contributions; /* the latter of those that wait */
   uint32_t waiting_lane, waiting_slot, waiting_phase; /* of those with the least contributions the first */
   uint32_t num_cells;

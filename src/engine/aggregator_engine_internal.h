@@ -27,6 +27,8 @@ struct job {
   uint64_t seen_results;     /* of them, by the end of the last pass with packets */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
+  uint64_t opened_ns;     /* the last pass in which slots began to wait where none did before */
+  bool was_open;
   struct sml_addr group;  /* that HELLOs may ask for; num_bytes 0: none is offered */
   struct sml_fanout *fanout; /* NULL: results go to each peer by itself */
 };

@@ -57,6 +57,7 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++) look->num_drops[d] += job->num_drops[d];
   look->num_results += job->num_results;
   look->progress_ns = sml_max_u64(look->progress_ns, job->progress_ns);
+  look->opened_ns = sml_max_u64(look->opened_ns, job->opened_ns);
   if (job->aggregator != NULL) look_at_slots(e, job, look);
 }
 

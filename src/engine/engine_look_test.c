@@ -76,6 +76,29 @@ static void test_slots_that_wait(void **state) {
   world_destroy(w);
 }
 
+/* Who computes for a minute between two operations makes no slot wait. */
+static void test_slots_wait_since_the_first_update(void **state) {
+  (void)state;
+  struct world *w = make_world(1, 8);
+  struct world_call *call = make_call(w, 12 * CHUNK_ELEMS);
+  for (uint32_t r = 0; r < 3; r++) world_call_submit(call, r);
+  assert_true(world_call_run(call, LIMIT_NS));
+  struct sml_job_look look = look_at(w);
+  assert_true(look.opened_ns <= look.progress_ns);
+  w->now_ns += 60 * SML_NS_PER_S;
+  const uint64_t begin_ns = w->now_ns;
+  struct world_call *next = make_call(w, 4 * CHUNK_ELEMS);
+  world_call_submit(next, 1);
+  for (int i = 0; i < 10; i++) world_pass(w);
+  look = look_at(w);
+  assert_int_equal(look.slots_waiting, 4);
+  assert_true(look.progress_ns < begin_ns);
+  assert_in_range(look.opened_ns, begin_ns, w->now_ns);
+  world_call_free(call);
+  world_call_free(next);
+  world_destroy(w);
+}
+
 /* More slots than cells: one shows the emptiest of those that it stands for. */
 static void test_many_slots_share_cells(void **state) {
   (void)state;
@@ -153,6 +176,7 @@ static void test_other_jobs_are_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_slots_that_wait),
+      cmocka_unit_test(test_slots_wait_since_the_first_update),
       cmocka_unit_test(test_many_slots_share_cells),
       cmocka_unit_test(test_drops_and_repeats_count_for_their_job),
       cmocka_unit_test(test_other_jobs_are_nothing),

@@ -61,7 +61,9 @@ const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_
 /* Slots wait, and nothing is summed: for whom most of them do, and since when. */
 static bool find_waited_for(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
                             size_t why_bytes) {
-  const uint64_t since_ns = sml_max_u64(job->does.progress_ns, job->is.since_ns);
+  /* What nobody had called yet, nobody waited for. */
+  const uint64_t begin_ns = sml_max_u64(job->is.since_ns, job->does.opened_ns);
+  const uint64_t since_ns = sml_max_u64(job->does.progress_ns, begin_ns);
   if (job->does.slots_waiting == 0 || s->taken_ns < since_ns + SLOW_NS) return false;
   const struct sml_rank_snapshot *slowest = NULL;
   for (uint32_t i = 0; i < job->num_ranks; i++) {
