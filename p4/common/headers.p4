@@ -45,7 +45,6 @@ const bit<8> OVERLONG = 1;
 const bit<8> BAD_VERSION = 2;
 const bit<8> BAD_TYPE = 3;
 const bit<8> BAD_KEY = 7;
-const bit<8> WRONG_SOURCE = 9;
 const bit<8> BAD_SLOT = 12;
 const bit<8> BAD_LENGTH = 13;
 const bit<8> STALE_PHASE = 14;
