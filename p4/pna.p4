@@ -233,7 +233,7 @@ control Main(inout headers_t hdr, inout meta_t m, in pna_main_input_metadata_t s
   InternetChecksum() checksum;
 
   apply {
-    m.ingress = (bit<16>)standard.input_port;
+    m.ingress = (bit<16>)(bit<32>)standard.input_port;
     aggregate.apply(hdr, m);
     verdicts.count((bit<32>)m.verdict);
     if (m.verdict == COMPLETED) replica.apply();
