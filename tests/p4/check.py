@@ -198,7 +198,7 @@ def run_pipeline(folder, spec, headers, lanes):
         return
     steps = behaviour.steps(lanes, is_pna=True)
     text = dpdk.script(behaviour.plan(), "copy_3 port 0x0")
-    status, said = dpdk.play(folder, [frame for _, frame in steps.sent], behaviour.NUM_PORTS, text)
+    status, said = dpdk.play(folder, steps.sent, behaviour.NUM_PORTS, text)
     if status != 0:
         yield f"exit status {status}: {said[:2000]}"
         return

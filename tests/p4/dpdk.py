@@ -93,10 +93,12 @@ def counts(said):
 
 
 def play(folder, sent, num_ports, text):
-    """Runs the packets, built in this folder. Returns (exit status, what it said)."""
-    frames.write_pcap(os.path.join(folder, "in.pcap"), list(enumerate(sent)))
+    """Runs the packets, pairs of (port, frame), built in this folder. Returns (exit status, what it said)."""
+    frames.write_pcap(os.path.join(folder, "in.pcap"), sent) # the time is the port
+    num_in = 1 << (num_ports - 1).bit_length() # what a pipeline takes
     with open(os.path.join(folder, "io"), "w", encoding="ascii") as file:
-        file.write("mirroring slots 4 sessions 64\nport in 0 ring IN bsz 1\n")
+        file.write("mirroring slots 4 sessions 64\n")
+        file.writelines(f"port in {port} ring IN{port} bsz 1\n" for port in range(num_in))
         file.writelines(f"port out {port} sink file port{port}_out.pcap\n" for port in range(num_ports))
         file.write(f"port out {num_ports} sink file none\n") # the last one takes what is dropped
     with open(os.path.join(folder, "script"), "w", encoding="ascii") as file:
@@ -116,9 +118,9 @@ def play_vectors(folder, vectors, plan):
     """Runs the packets of a folder of vectors. The network's part is done here: what is sent to GROUP reaches each
     member of the job, at its port. Returns what went wrong, or None."""
     ports, group_port = range(plan["num_ports"]), plan["num_ports"]
-    sent = sorted(each for port in ports
-                  for each in frames.read_timed(os.path.join(vectors, f"port{port}_in.pcap")))
-    status, said = play(folder, [frame for _, frame in sent], group_port + 1, script(plan, f"copy_1 port {group_port:#x}"))
+    sent = sorted((time_us, port, frame) for port in ports
+                  for time_us, frame in frames.read_timed(os.path.join(vectors, f"port{port}_in.pcap")))
+    status, said = play(folder, [each[1:] for each in sent], group_port + 1, script(plan, f"copy_1 port {group_port:#x}"))
     if status != 0:
         return f"exit status {status}: {said[:2000]}"
     out = {port: frames.read_timed(os.path.join(folder, f"port{port}_out.pcap")) for port in [*ports, group_port]}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * pipeline --code SPEC CODE: makes C of a program of p4c-dpdk, to be compiled to a shared object.
- * pipeline LIBRARY IO SCRIPT PACKETS: runs that over the packets of a file of frames.py, which come in by the ring IN
- * and go out as IO says. One packet is through before the next comes: the pipeline works on several at a time, and
- * one that needs fewer tables would overtake.
+ * pipeline LIBRARY IO SCRIPT PACKETS: runs that over the packets of a file of frames.py, whose microseconds are the
+ * port that each comes in by: the ring IN0, IN1, .. They go out as IO says. One packet is through before the next
+ * comes: the pipeline works on several at a time, and one that needs fewer tables would overtake.
  * SCRIPT has a line for each thing that a control plane does first:
  *   entry TABLE match ... action ...     a table entry, in the words of DPDK's table files
  *   default TABLE action ...             what a miss does
@@ -21,6 +21,7 @@
 
 #define INSTRUCTIONS_A_PACKET 20000 /* a few hundred times what one needs, all threads of the pipeline counted */
 #define FILE_HEAD_BYTES 24
+#define MAX_PORTS 256
 #define GROWTH_BYTES 1024 /* an answer with lanes is written before the first byte of the question, which has none */
 
 static void fail(const char *what, const char *of) {
@@ -78,17 +79,17 @@ static int make_code(const char *spec_path, const char *code_path) {
   return fclose(code) == 0 ? 0 : 1;
 }
 
-static void run_packets(struct rte_swx_pipeline *pipeline, struct rte_mempool *pool, struct rte_ring *in,
+static void run_packets(struct rte_swx_pipeline *pipeline, struct rte_mempool *pool, struct rte_ring **in,
                         const char *path) {
   FILE *file = fopen(path, "rb");
-  uint32_t head[4]; /* seconds, microseconds, bytes that are here, bytes that it had */
+  uint32_t head[4]; /* seconds, port, bytes that are here, bytes that it had */
   if (file == NULL || fseek(file, FILE_HEAD_BYTES, SEEK_SET) != 0) fail("cannot read", path);
   while (fread(head, sizeof(head), 1, file) == 1) {
     struct rte_mbuf *packet = rte_pktmbuf_alloc(pool);
     if (packet == NULL || head[2] + GROWTH_BYTES > rte_pktmbuf_tailroom(packet)) fail("no room for a packet", path);
     packet->data_off = (uint16_t)(packet->data_off + GROWTH_BYTES);
     if (fread(rte_pktmbuf_append(packet, (uint16_t)head[2]), head[2], 1, file) != 1) fail("cut short", path);
-    if (rte_ring_enqueue(in, packet) != 0) fail("ring", "full");
+    if (head[1] >= MAX_PORTS || rte_ring_enqueue(in[head[1]], packet) != 0) fail("ring", "full");
     rte_swx_pipeline_run(pipeline, INSTRUCTIONS_A_PACKET);
     rte_swx_pipeline_flush(pipeline);
   }
@@ -103,8 +104,14 @@ int main(int argc, char **argv) {
   if (rte_eal_init((int)(sizeof(eal) / sizeof(eal[0])), eal) < 0) fail("DPDK", "does not start");
   if (makes_code) return make_code(argv[2], argv[3]);
   struct rte_mempool *pool = rte_pktmbuf_pool_create("POOL", 4095, 0, 0, 2176 + GROWTH_BYTES, 0);
-  struct rte_ring *in = rte_ring_create("IN", 64, 0, RING_F_SP_ENQ | RING_F_SC_DEQ);
-  if (pool == NULL || in == NULL) fail("pool or ring", "no memory");
+  struct rte_ring *in[MAX_PORTS];
+  for (unsigned port = 0; port < MAX_PORTS; port++) {
+    char name[8];
+    snprintf(name, sizeof(name), "IN%u", port);
+    in[port] = rte_ring_create(name, 4, 0, RING_F_SP_ENQ | RING_F_SC_DEQ);
+    if (in[port] == NULL) fail("ring", "no memory");
+  }
+  if (pool == NULL) fail("pool", "no memory");
 
   FILE *io = fopen(argv[2], "r"), *script = fopen(argv[3], "r");
   if (io == NULL || script == NULL) fail("cannot read", argv[2]);
