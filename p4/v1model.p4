@@ -13,8 +13,6 @@
 #include "common/headers.p4"
 #include "common/rules.p4"
 
-const bit<8> WRONG_SOURCE = 9; /* a verdict of this program alone */
-
 control State(inout headers_t hdr, inout meta_t m) {
   @name(".cell_phase") register<bit<32>>(CELLS) cell_phase;
   @name(".cell_map") register<bit<32>>(CELLS) cell_map;
