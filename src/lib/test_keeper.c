@@ -62,6 +62,7 @@ __attribute__((noreturn)) static void keep(struct sml_aggd_options *options, int
       if (read(up[0], text, sizeof text) != sizeof text) _exit(1);
     } else if (pid > 0) {
       kill(pid, command);
+      if (command == SIGSTOP) waitpid(pid, NULL, WUNTRACED); /* it might answer once more before it stands still */
       if (command == SIGKILL || command == SIGTERM) {
         waitpid(pid, NULL, 0);
         pid = 0;
