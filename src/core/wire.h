@@ -99,7 +99,7 @@ struct sml_seal {
 /* key: the epoch's, NULL: there is none; secret: the epoch's, as WELCOME and START have it. The other one returns it,
  * and may leave a copy of the key on the stack. */
 static inline void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]) {
-  *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = (uint32_t)(secret[0] >> 32)};
+  *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = key != NULL ? 0 : (uint32_t)(secret[0] >> 32)};
   if (key != NULL) seal->key = *key;
 }
 static inline struct sml_seal sml_seal_of(const struct sml_key *key, const uint64_t secret[2]) {
