@@ -94,6 +94,9 @@ static void test_slots_wait_since_the_first_update(void **state) {
   assert_int_equal(look.slots_waiting, 4);
   assert_true(look.progress_ns < begin_ns);
   assert_in_range(look.opened_ns, begin_ns, w->now_ns);
+  world_call_submit(next, 0);
+  world_call_submit(next, 2);
+  assert_true(world_call_run(next, LIMIT_NS));
   world_call_free(call);
   world_call_free(next);
   world_destroy(w);
