@@ -20,6 +20,8 @@
 #define MIN_RETRY_MS 20
 #define MAX_RETRY_MS 320
 #define ANSWER_NS (2 * SML_NS_PER_S) /* whoever listens there and says nothing is tried anew */
+/* Rank 0 gives up at the deadline too, and says who is missing: it must not miss the ranks that are there. */
+#define GRACE_NS (1 * SML_NS_PER_S)
 
 void sml_rendezvous_init(struct sml_rendezvous *r, const struct sml_job_settings *settings, uint64_t deadline_ns) {
   *r = (struct sml_rendezvous){.settings = settings, .deadline_ns = deadline_ns, .fd = -1};
@@ -161,17 +163,17 @@ static void take_news(struct sml_rendezvous *r, const uint8_t *body) {
 /* Until the records of all ranks are there. */
 static bool hear_all(struct sml_rendezvous *r, uint8_t *out, size_t num_bytes) {
   uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES], small[4 * (1 + SML_MAX_NEWS)];
+  const uint64_t deadline_ns = r->deadline_ns > SML_NEVER - GRACE_NS ? SML_NEVER : r->deadline_ns + GRACE_NS;
   for (;;) {
     struct sml_frame_head h;
-    const bool has_head = receive_all(r->fd, head, sizeof head, r->deadline_ns);
+    const bool has_head = receive_all(r->fd, head, sizeof head, deadline_ns);
     if (!has_head) return put_off(r, "rank 0 does not go on: %s", strerror(errno));
     const bool is_head = sml_frame_head_read(head, &h) && h.round == r->round;
     const bool is_all = is_head && h.kind == SML_FRAME_ALL && h.num_bytes == num_bytes;
     const bool is_small = is_head && h.kind != SML_FRAME_ALL && h.num_bytes <= sizeof small;
     if (!is_all && !is_small) return put_off(r, "rank 0 runs another version of libswitchml");
     uint8_t *body = is_all ? out : small;
-    if (!receive_all(r->fd, body, h.num_bytes, r->deadline_ns) ||
-        !receive_all(r->fd, tag, sizeof tag, r->deadline_ns))
+    if (!receive_all(r->fd, body, h.num_bytes, deadline_ns) || !receive_all(r->fd, tag, sizeof tag, deadline_ns))
       return put_off(r, "rank 0 does not go on: %s", strerror(errno));
     if (!sml_frame_is_tagged(tag, &r->key, head, body, h.num_bytes))
       return put_off(r, "somebody changes what rank 0 says");
