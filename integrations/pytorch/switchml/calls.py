@@ -28,6 +28,7 @@ _SAY_S = 1.0         # so long the finder waits for what the others are in,
 _SAY_TICKS = 50      # and so many looks, which take long on a busy machine
 _REASON_S = 30.0     # so long the others wait for what the finder writes
 _SLOW_AFTER_S = 1.0  # a call that is older than this is looked at every fifth tick only
+_STORE_S = 1.0       # so long whoever waits for a reason waits for an answer of the store
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
@@ -61,6 +62,8 @@ class Calls:
         self.finding, self.failing_since, self.has_said = None, None, False
         self.written = None                 # the number under which this rank has written what it called
         self.has_written_reason = False
+        self.asking, self.broken = [], None  # Called, of threads that want a reason; what Gloo said when a call broke off
+        self.num_looks = 0                  # into the store, since somebody asks
         if size > 1:
             Watch.add(self)
 
@@ -78,7 +81,7 @@ class Calls:
             Watch.wake()
 
     def is_busy(self):
-        return self.finding is not None or (self.error is None and self.oldest() is not None)
+        return self.finding is not None or (self.error is None and (bool(self.asking) or self.oldest() is not None))
 
     def _drop_ended(self):
         while True:
@@ -112,9 +115,12 @@ class Calls:
         failed = getattr(self.offload, "error", None)
         if failed is not None:
             self._write_reason(failed)
-        if self.finding is not None:
+        asked, is_finder = next(iter(list(self.asking)), None), self.finding is not None
+        if is_finder:
             self._ask(*self.finding)
-        elif called is None or self.error is not None:
+        if asked is not None:
+            self._answer(asked if called is None else called)
+        if not is_finder and (called is None or self.error is not None):
             return
         self.num_ticks += 1
         if self.failing_since is None and (now < self.seen_at + _TICK_S / 2
@@ -129,6 +135,13 @@ class Calls:
             elif first.partition(" ")[2] != called.text():
                 self._find(called.number)
         self._look_for_reason(called)
+
+    def _answer(self, called):
+        """Threads ask for a reason; this one may wait for the store."""
+        broken, self.broken = self.broken, None
+        if not self._look_for_reason(called) and broken is not None:
+            self._find(self.number, broken)
+        self.num_looks += 1
 
     def _write_once(self, key, value):
         """What the first rank wrote there."""
@@ -212,22 +225,23 @@ class Calls:
 
     def why(self, problem):
         """A call broke off: the library's, or Gloo's, most often because a connection did. If the group has a reason for
-        that: that. If not, and a connection broke off: which ranks are silent. Otherwise what was heard of it here."""
+        that: that. If not, and a connection broke off: which ranks are silent. Otherwise what was heard of it here.
+
+        The watch asks the store, whose host may be the one that is stopped or gone: then it does not answer."""
         is_of_job = isinstance(problem, SwitchMLError)
-        is_lost = not is_of_job and "Connection" in str(problem)
         called = self.seen or Called(self.number, "a call that broke off", None, (), None)
-        while self.error is None:
-            error = None if is_of_job or self.offload is None else self.offload.job_error()
-            try:
-                is_failing = self._look_for_reason(called)
-                if is_lost and not is_failing and error is None:
-                    self._find(self.number, str(problem))
-                    continue
-            except (RuntimeError, ValueError):
-                break  # the store is gone
-            if not is_failing:
+        if not is_of_job and "Connection" in str(problem) and (self.offload is None or self.offload.job_error() is None):
+            self.broken = str(problem)
+        first, last, last_at = self.num_looks, self.num_looks, time.monotonic()
+        self.asking.append(called)
+        self.is_queued()
+        while self.error is None and time.monotonic() < last_at + _STORE_S:
+            if self.num_looks != last:
+                last, last_at = self.num_looks, time.monotonic()
+            if last > first + 1 and self.failing_since is None:
                 break
             time.sleep(0.002)
+        self.asking.remove(called)
         if self.error is None and not is_of_job:
             self.fail(self.offload and self.offload.job_error() or SwitchMLError(str(problem), ""))
             return problem if self.error.status == "" else self.error
@@ -292,7 +306,8 @@ class Watch(Thread):
             groups = self.all_groups()
             for calls in groups:
                 self._look(calls)
-            self.is_failing = any(calls.failing_since is not None and calls.error is None for calls in groups)
+            self.is_failing = any((calls.failing_since is not None or calls.asking) and calls.error is None
+                                  for calls in groups)
             if self.is_closing:
                 return
             with self.changed:
@@ -313,6 +328,7 @@ class Watch(Thread):
             calls.look()
         except (RuntimeError, ValueError):  # the store is gone, and what it would have said
             calls.seen = None
+            calls.num_looks += 1
 
 
 os.register_at_fork(after_in_child=Watch.forked)
