@@ -507,13 +507,13 @@ int main(int argc, char **argv) {
   bool is_right = true;
   printf("1..%d\n# seed %" PRIu64 "\n", 2 * BED_NUM_KINDS, seed);
   for (int kind = 0; kind < BED_NUM_KINDS; kind++) {
-    const bool is_ok = play(kind, num_packets, seed);
+    const bool is_ok = play((enum bed_kind)kind, num_packets, seed);
     printf("%sok %d - %s does with random packets what the core does\n", is_ok ? "" : "not ", kind + 1,
            bed_names[kind]);
     is_right = is_right && is_ok;
   }
   for (int kind = 0; kind < BED_NUM_KINDS; kind++) {
-    const bool is_ok = play_bystander(kind, num_packets, seed);
+    const bool is_ok = play_bystander((enum bed_kind)kind, num_packets, seed);
     printf("%sok %d - %s: a bystander hears nothing, and changes nothing\n", is_ok ? "" : "not ",
            BED_NUM_KINDS + kind + 1, bed_names[kind]);
     is_right = is_right && is_ok;
