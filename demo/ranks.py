@@ -135,7 +135,8 @@ def start_in(processes, place, command, **keywords):
 
 def prepare():
     """Installs and builds what is missing; make has done so already."""
-    probe = subprocess.run([PYTHON, "-c", "import torch, numpy"], capture_output=True, check=False)
+    find = "import importlib.util as u; raise SystemExit(not (u.find_spec('torch') and u.find_spec('numpy')))"
+    probe = subprocess.run([PYTHON, "-c", find], capture_output=True, check=False)
     if probe.returncode != 0 or not os.path.isdir("/usr/share/datasets/fashion-mnist"):
         if subprocess.run([os.path.join(ROOT, "tools/setup"), "build", "torch"], check=False).returncode != 0:
             raise TrainingError("PyTorch or Fashion-MNIST is missing (Debian: python3-torch dataset-fashion-mnist)")
