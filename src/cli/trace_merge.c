@@ -23,7 +23,7 @@ static uint64_t time_at(const struct sml_trace_merge *m, const struct cursor *c,
   return sml_trace_realtime_ns(file, record.time_ns);
 }
 
-/* Of equal times the file that was named first comes first, so that an order is always the same. */
+/* Where times are equal, the file that was named first comes first: the order is always the same. */
 static bool is_before(const struct cursor *a, const struct cursor *b) {
   if (a->time_ns != b->time_ns) return a->time_ns < b->time_ns;
   return a->input != b->input ? a->input < b->input : a->source < b->source;

@@ -504,7 +504,7 @@ static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   w->slots[s].num_charged = 0;
 }
 
-/* Of several questions nobody knows which one this answers. */
+/* After several questions nobody knows which one this answers. */
 static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns) {
   if (slot->num_unanswered != 1) return;
   slot->num_unanswered = 0;

@@ -130,7 +130,7 @@ static void test_complete_jobs_keep_their_room(void **state) {
   assert_true(w.is_open[0] && w.is_open[1]);
 }
 
-/* Ranks of jobs that run are no crowd: who has many of them, and one job that waits, is not who squats. */
+/* Ranks of jobs that run are no crowd: whoever has many of them, and one job that waits, does not squat. */
 static void test_who_works_is_no_crowd(void **state) {
   (void)state;
   begin();

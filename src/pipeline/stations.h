@@ -21,7 +21,7 @@ struct sml_stations {
   struct sml_station all[SML_NUM_STATIONS];
 };
 
-/* Of a frame of 14 bytes at least. */
+/* The frame has 14 bytes at least. */
 uint64_t sml_stations_source(const uint8_t *frame);
 uint64_t sml_stations_target(const uint8_t *frame);
 /* A frame from there came by the device. False: what is to be flooded of it has gone round. */

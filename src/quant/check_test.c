@@ -155,7 +155,7 @@ static void no_other_multiset_of_ranks_is_accepted(void **state) {
   }
 }
 
-/* Of many ranks: one twice instead of another, whichever two. */
+/* Among many ranks, one comes twice instead of another, whichever two. */
 static void no_two_ranks_have_the_same_hash(void **state) {
   (void)state;
   enum { NUM_RANKS = 4096 };

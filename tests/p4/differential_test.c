@@ -424,7 +424,7 @@ static bool is_report(const struct bed_out *out) {
   return false;
 }
 
-/* Of whatever a member could send next, with its addresses, or the bystander's own MAC. */
+/* It draws from whatever a member could send next, with its addresses, or the bystander's own MAC. */
 static bool play_forgery(struct world *w) {
   static struct bed_out got;
   uint8_t frame[BED_MAX_FRAME_BYTES];
