@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Texts of conformance vectors, and what is made of those that can be read: each packet is bound to a job's numbers,
  * and compared with the bytes of the text itself. */
-#include "cli/conform.h"
+#include "cli/conform/conform.h"
 
 #include "fuzz/fuzz.h"
 

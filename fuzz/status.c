@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What `switchml status` and `top` make of an aggregator's answer. Input: a byte of how, then the answers: control
  * messages as they come, or (bit 0) texts of JSON, which then come in messages that are right, each to a question. */
-#include "cli/status.h"
+#include "cli/status/status.h"
 #include "ctl/message.h"
 #include "fuzz/peer.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Layer tables of `switchml bench training`, and the plans that are made of them. Input: a byte of the plan's shape,
  * then the table. */
-#include "cli/training.h"
+#include "cli/training/training.h"
 
 #include "fuzz/fuzz.h"
 

@@ -6,7 +6,7 @@ import sys
 
 
 def main():
-    lines = ["/* Made by bench/models/embed.py. */", '#include "cli/training.h"', ""]
+    lines = ["/* Made by bench/models/embed.py. */", '#include "cli/training/training.h"', ""]
     names = []
     for path in sys.argv[2:]:
         name = os.path.basename(path)[:-len(".txt")]

@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define REPLAY_OFFSETS 64u /* as in src/cli/training_replay.c: values, and where the input of a send begins */
+#define REPLAY_OFFSETS 64u /* as in src/cli/training/replay.c: values, and where the input of a send begins */
 #define REPLAY_VALUES 1000u
 
 struct replay_section { /* of the forward pass: waits for so many of the sends */

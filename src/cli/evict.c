@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cli/status_client.h"
+#include "cli/ask/status_client.h"
 
 #define PATIENCE_NS (5 * SML_NS_PER_S)
 #define MAX_REASON_BYTES 256u

@@ -6,14 +6,14 @@
 
 #include "base/fd.h"
 #include "base/text.h"
-#include "cli/bench.h"
-#include "cli/conform.h"
-#include "cli/doctor.h"
+#include "cli/bench/bench.h"
+#include "cli/conform/conform.h"
+#include "cli/doctor/doctor.h"
 #include "cli/evict.h"
 #include "cli/genkey.h"
-#include "cli/status.h"
-#include "cli/trace.h"
-#include "cli/training.h"
+#include "cli/status/status.h"
+#include "cli/trace/trace.h"
+#include "cli/training/training.h"
 
 static int run_bench(int argc, char **argv) {
   static struct sml_bench_options options;

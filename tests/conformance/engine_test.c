@@ -3,7 +3,7 @@
  * an aggregator may choose: where its slots, phases, chunks and epochs begin, how long chunks are, keyed or not. */
 #include <stdlib.h>
 
-#include "cli/conform.h"
+#include "cli/conform/conform.h"
 #include "engine/aggregator_engine.h"
 
 #define QUEUE_FRAMES 256u

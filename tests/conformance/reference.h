@@ -5,7 +5,7 @@
 #ifndef SML_TESTS_CONFORMANCE_REFERENCE_H
 #define SML_TESTS_CONFORMANCE_REFERENCE_H
 
-#include "cli/conform.h"
+#include "cli/conform/conform.h"
 
 #define REFERENCE_CHUNK_BYTES 1024u /* larger than anything that repeats in a payload */
 

@@ -4,7 +4,7 @@
 #ifndef SML_TESTS_CONFORMANCE_SCENARIO_H
 #define SML_TESTS_CONFORMANCE_SCENARIO_H
 
-#include "cli/conform.h"
+#include "cli/conform/conform.h"
 #include "reference.h"
 
 struct scenario {

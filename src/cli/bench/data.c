@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The inputs of a run, and the check of its results. The check makes each block again from all ranks'
+ * inputs with the scalar kernels, so memory stays one block whatever the tensor's size. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/bench/bench.h"
+#include "core/stream.h"
+#include "quant/quant.h"
+
+#define NUM_BINADES 60u
+#define FLOAT16_BINADES 20u
+#define WINDOW_ELEMS 1024u   /* shares an upper end of its exponents */
+#define ZERO_RUN_ELEMS 8192u /* holds several whole chunks */
+#define MAX_BLOCK_BYTES 65536u /* in memory, and on the wire */
+#define MAX_BLOCK_ELEMS (MAX_BLOCK_BYTES / 2)
+
+static uint64_t hash_of(uint64_t seed, uint64_t what, uint64_t index) {
+  return sml_mix64(sml_mix64(seed + what * UINT64_C(0x9e3779b97f4a7c15)) +
+                   index * UINT64_C(0xd1342543de82ef95));
+}
+
+enum hash_use { USE_ALL_ZERO = 1, USE_SPREAD = 2, USE_RANK = 16 };
+
+static bool is_zero_run(uint64_t seed, uint32_t rank, uint64_t run) {
+  if (run == 0) return false; /* small tensors have something to sum */
+  if (hash_of(seed, USE_ALL_ZERO, run) % 8 == 0) return true;
+  return hash_of(seed, USE_RANK + rank, ~run) % 16 == 0;
+}
+
+/* One of num_binades up to 2^30. */
+static uint32_t make_float(uint64_t random, uint32_t num_binades) {
+  const uint32_t exponent = 127 - NUM_BINADES / 2 + (uint32_t)((random >> 32) * num_binades >> 32);
+  return (uint32_t)(random & 0x807fffffu) | exponent << 23;
+}
+
+/* Fields 0, denormals, to 19: below 2^5, as sums of many ranks have to stay below 2^16. */
+static uint16_t make_float16(uint64_t random, uint32_t num_binades) {
+  const uint32_t num_fields = sml_min_u32(num_binades, FLOAT16_BINADES);
+  const uint32_t field = FLOAT16_BINADES - 1 - (uint32_t)((random >> 32) * num_fields >> 32);
+  return (uint16_t)((random & 0x83ffu) | field << 10);
+}
+
+static uint64_t make_float64(uint64_t random, uint32_t num_binades) {
+  const uint64_t exponent = 1023 - NUM_BINADES / 2 + (uint32_t)((random >> 32) * num_binades >> 32);
+  return (sml_mix64(random) & UINT64_C(0x800fffffffffffff)) | exponent << 52;
+}
+
+static void put_elem(uint8_t *at, sml_type type, uint64_t random, uint32_t num_binades) {
+  const uint32_t bits = make_float(random, num_binades);
+  const uint16_t half = type == SML_FLOAT16 ? make_float16(random, num_binades) : (uint16_t)(bits >> 16);
+  const uint64_t wide = type == SML_FLOAT64 ? make_float64(random, num_binades) : random;
+  const uint32_t low = (uint32_t)random;
+  switch (type) {
+    case SML_FLOAT32:
+      memcpy(at, &bits, sizeof bits);
+      break;
+    case SML_INT32:
+      memcpy(at, &low, sizeof low);
+      break;
+    case SML_FLOAT16:
+    case SML_BFLOAT16:
+      memcpy(at, &half, sizeof half);
+      break;
+    case SML_FLOAT64:
+    case SML_INT64:
+      memcpy(at, &wide, sizeof wide);
+      break;
+  }
+}
+
+void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem,
+                    size_t num_elems) {
+  const uint64_t base = hash_of(seed, USE_RANK + rank, 0);
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
+  const bool is_float = sml_format_is_float((uint32_t)type);
+  uint8_t *at = out;
+  uint32_t num_binades = 1;
+  bool is_zero = false;
+  for (size_t i = 0; i < num_elems; i++, at += elem_bytes) {
+    const uint64_t index = first_elem + i;
+    if (is_float && (i == 0 || index % WINDOW_ELEMS == 0)) {
+      num_binades = 1 + (uint32_t)(hash_of(seed, USE_SPREAD, index / WINDOW_ELEMS) % NUM_BINADES);
+      is_zero = is_zero_run(seed, rank, index / ZERO_RUN_ELEMS);
+    }
+    if (is_zero) memset(at, 0, elem_bytes);
+    else put_elem(at, type, sml_mix64(base + index * UINT64_C(0x9e3779b97f4a7c15)), num_binades);
+  }
+}
+
+/* One block while it is made again. */
+struct block {
+  uint8_t in[MAX_BLOCK_BYTES], reference[MAX_BLOCK_BYTES];
+  uint8_t lanes[MAX_BLOCK_BYTES];
+  long double sum[MAX_BLOCK_ELEMS], magnitude[MAX_BLOCK_ELEMS];
+  uint64_t whole_sum[MAX_BLOCK_ELEMS];
+};
+
+/* How the job sums it, and with which code a block. */
+struct way {
+  const struct sml_format *format;
+  struct sml_format_shape shape;
+  size_t elem_bytes;
+  bool is_float;
+};
+
+static struct way way_of(const struct sml_bench_shape *shape) {
+  const struct sml_format_shape chosen =
+      sml_format_choose((uint32_t)shape->type, shape->num_elems, shape->world_size, shape->formats);
+  return (struct way){.format = sml_format_find((uint32_t)shape->type, chosen),
+                      .shape = chosen,
+                      .elem_bytes = sml_format_elem_bytes((uint32_t)shape->type),
+                      .is_float = sml_format_is_float((uint32_t)shape->type)};
+}
+
+static struct sml_operation_plan make_plan(const struct sml_bench_shape *shape, const struct way *way) {
+  return (struct sml_operation_plan){
+      .num_elems = shape->num_elems,
+      .type = (uint8_t)shape->type,
+      .reduction = (uint8_t)shape->reduction,
+      .has_exponents = way->shape.has_exponents,
+      .block_chunks = way->shape.has_exponents && shape->block_chunks > 1 ? (uint16_t)shape->block_chunks : 0,
+      .elem_lanes = way->shape.elem_lanes,
+      .lane_elems = way->shape.lane_elems};
+}
+
+static long double value_of(const uint8_t *at, sml_type type) {
+  double value;
+  float narrow;
+  if (type == SML_FLOAT64) {
+    memcpy(&value, at, sizeof value);
+    return value;
+  }
+  if (type == SML_FLOAT32) memcpy(&narrow, at, sizeof narrow);
+  else sml_quant_scalar.widen(&narrow, at, 1, type == SML_FLOAT16 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16);
+  return narrow;
+}
+
+static uint64_t whole_of(const uint8_t *at, sml_type type) {
+  uint64_t value = 0;
+  int32_t narrow;
+  if (type == SML_INT64) {
+    memcpy(&value, at, sizeof value);
+    return value;
+  }
+  memcpy(&narrow, at, sizeof narrow);
+  return (uint64_t)(int64_t)narrow;
+}
+
+/* The sums to compare with, and the code. */
+static uint8_t sum_up(struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint64_t first_elem,
+                      size_t num_elems) {
+  uint8_t code = 0;
+  memset(b->sum, 0, num_elems * sizeof b->sum[0]);
+  memset(b->magnitude, 0, num_elems * sizeof b->magnitude[0]);
+  memset(b->whole_sum, 0, num_elems * sizeof b->whole_sum[0]);
+  for (uint32_t rank = 0; rank < shape->world_size; rank++) {
+    sml_bench_fill(b->in, shape->type, shape->seed, rank, first_elem, num_elems);
+    if (way->shape.has_exponents)
+      code = (uint8_t)sml_max_u32(code, way->format->block_code(&sml_quant_scalar, b->in, num_elems));
+    for (size_t i = 0; i < num_elems; i++) {
+      const uint8_t *at = b->in + way->elem_bytes * i;
+      if (!way->is_float) {
+        b->whole_sum[i] += whole_of(at, shape->type);
+        continue;
+      }
+      b->sum[i] += value_of(at, shape->type);
+      b->magnitude[i] += fabsl(value_of(at, shape->type));
+    }
+  }
+  return code;
+}
+
+static void make_reference(struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint8_t code,
+                           uint64_t first_elem, size_t num_elems) {
+  const struct sml_quant_kernels *k = &sml_quant_scalar;
+  for (uint32_t rank = 0; rank < shape->world_size; rank++) {
+    sml_bench_fill(b->in, shape->type, shape->seed, rank, first_elem, num_elems);
+    if (rank == 0) way->format->put(k, b->lanes, b->in, num_elems, code, shape->world_size);
+    else way->format->add(k, b->lanes, b->in, num_elems, code, shape->world_size);
+  }
+  way->format->get(k, b->reference, b->lanes, num_elems, code, shape->world_size, shape->reduction == SML_AVG);
+}
+
+/* |result - sum| of one element, and how large it may be: the long double sum's own rounding is part of it. */
+static double error_of(const struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint8_t code,
+                       size_t i, const uint8_t *result, double *bound_out) {
+  *bound_out = 0;
+  if (!way->is_float) {
+    const uint64_t off = whole_of(result, shape->type) - b->whole_sum[i];
+    return fabs((double)(shape->type == SML_INT32 ? (int32_t)(uint32_t)off : (int64_t)off));
+  }
+  const bool average = shape->reduction == SML_AVG;
+  const long double value = value_of(result, shape->type);
+  const double reference = (double)value_of(b->reference + way->elem_bytes * i, shape->type);
+  if (shape->world_size > 1)
+    *bound_out =
+        sml_format_error_bound((uint32_t)shape->type, way->shape, code, shape->world_size, average, reference) +
+        shape->world_size * 0x1p-63 * (double)b->magnitude[i];
+  return (double)fabsl(value - b->sum[i] / (average ? shape->world_size : 1));
+}
+
+static void check_block(struct block *b, const struct sml_bench_shape *shape, const struct way *way,
+                        const void *result, uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
+  const uint8_t *at = (const uint8_t *)result + first_elem * way->elem_bytes;
+  const uint8_t code = sum_up(b, shape, way, first_elem, num_elems);
+  if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * way->elem_bytes);
+  else make_reference(b, shape, way, code, first_elem, num_elems);
+  for (size_t i = 0; i < num_elems; i++, at += way->elem_bytes) {
+    double bound;
+    const double error = error_of(b, shape, way, code, i, at, &bound);
+    const bool is_same = memcmp(at, b->reference + way->elem_bytes * i, way->elem_bytes) == 0;
+    if (!is_same || !(error <= bound)) check->num_wrong++;
+    if (!(error <= check->max_error)) {
+      check->max_error = isfinite(error) ? error : INFINITY;
+      check->max_error_bound = bound;
+    }
+  }
+}
+
+bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice,
+                      uint32_t num_slices, struct sml_bench_check *check) {
+  struct block *b = malloc(sizeof *b);
+  if (!b) return false;
+  const struct way way = way_of(shape);
+  const struct sml_operation_plan plan = make_plan(shape, &way);
+  uint64_t block_idx = 0;
+  for (uint32_t lane = 0; lane < shape->num_lanes; lane++) {
+    struct sml_range range;
+    sml_range_make(&range, &plan, lane, shape->num_lanes, shape->chunk_bytes, shape->num_slots);
+    const uint32_t block_elems = range.chunk_elems * range.block_chunks;
+    SML_ASSERT(range.num_elems == 0 ||
+               block_elems * sml_max_u64(way.elem_bytes, range.elem_bytes) <= MAX_BLOCK_BYTES);
+    for (uint64_t done = 0; done < range.num_elems; done += block_elems, block_idx++) {
+      size_t num_elems = (size_t)sml_min_u64(block_elems, range.num_elems - done);
+      if (block_idx % num_slices == slice)
+        check_block(b, shape, &way, result, range.first_elem + done, num_elems, check);
+    }
+  }
+  free(b);
+  return true;
+}
+
+uint64_t sml_bench_hash(const void *data, size_t num_bytes) {
+  const uint8_t *at = data;
+  uint64_t h[4] = {1, 2, 3, 4};
+  size_t i = 0;
+  for (; i + 32 <= num_bytes; i += 32) {
+    for (size_t j = 0; j < 4; j++) {
+      uint64_t word;
+      memcpy(&word, at + i + 8 * j, sizeof word);
+      h[j] = (h[j] ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+      h[j] ^= h[j] >> 29;
+    }
+  }
+  for (; i < num_bytes; i++) h[i % 4] = (h[i % 4] ^ at[i]) * UINT64_C(0x100000001b3);
+  return sml_mix64(sml_mix64(sml_mix64(h[0]) + h[1]) + h[2]) + h[3] + num_bytes;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/doctor/doctor.h"
+
+#include <argp.h>
+#include <stdlib.h>
+
+#include "switchml/switchml.h"
+
+static const struct argp_option option_table[] = {
+    {"json", 'j', NULL, 0, "Print one JSON object instead of the lines", 0},
+    {"job", 'n', "NAME", 0, "Look at that job, too: who is missing, whose settings differ", 0},
+    {"seconds", 's', "S", 0, "Sum 4 MiB again and again for so long, 0 to 60, for rate and loss. Default 1", 0},
+    {"timeout", 't', "S", 0, "Begin nothing new after so many seconds, 1 to 3600. Default 60", 0},
+    {"world-size", 'w', "N", 0,
+     "Workers (hosts) of the job that is meant, to judge the aggregator's link by. Default: "
+     "WORLD_SIZE",
+     0},
+    {0},
+};
+
+static double parse_seconds(const char *text, double min, double max, struct argp_state *state, const char *name) {
+  char *end;
+  const double value = strtod(text, &end);
+  if (end == text || *end || !(value >= min && value <= max))
+    argp_error(state, "--%s: '%s' is not a number of seconds from %g to %g", name, text, min, max);
+  return value;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  struct sml_doctor_options *options = state->input;
+  char *end;
+  switch (key) {
+    case 'j':
+      options->is_json = true;
+      return 0;
+    case 'n':
+      options->job = text;
+      return 0;
+    case 's':
+      options->seconds = parse_seconds(text, 0, 60, state, "seconds");
+      return 0;
+    case 't':
+      options->timeout_s = parse_seconds(text, 1, 3600, state, "timeout");
+      return 0;
+    case 'w':
+      options->world_size = (uint32_t)strtoul(text, &end, 10);
+      if (text[0] < '0' || text[0] > '9' || *end || options->world_size < 2 || options->world_size > 4096)
+        argp_error(state, "--world-size: '%s' is not a number from 2 to 4096", text);
+      return 0;
+    case ARGP_KEY_ARG:
+      if (options->addresses) argp_error(state, "one HOST:PORT[,HOST:PORT...] only");
+      options->addresses = text;
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp parser = {
+    .options = option_table,
+    .parser = parse_option,
+    .args_doc = "[HOST:PORT[,HOST:PORT...]]",
+    .doc =
+        "What keeps ranks on this host from summing at an aggregator, or makes it slow, and what to change."
+        "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. Without either, this host is looked at alone, with "
+        "a job over its own loopback.\n\n"
+        "Exit status: 0 all is well, 1 doctor could not work, 2 wrong usage. The worst finding decides: one that "
+        "FAILED before a WARNING, then the first of: 4 name, 5 control port, 6 version, 7 key, 8 room, 9 data port, "
+        "10 MTU, 11 sum, 12 link, 13 settings, 14 host. Of a WARNING it is 20 more: 24 to 34."};
+
+/* --- the order --- */
+
+/* From the name to a sum: what fails makes the rest pointless. */
+static void look_at_path(struct sml_doctor *d, struct sml_doctor_target *t) {
+  if (!sml_doctor_check_name(d, t)) return;
+  if (!sml_doctor_check_control(d, t)) return;
+  if (!sml_doctor_check_version(d, t)) return;
+  sml_doctor_check_room(d, t);
+  const bool is_path_open = sml_doctor_check_key(d, t) && sml_doctor_check_data(d, t) && sml_doctor_check_mtu(d, t);
+  if (is_path_open) sml_doctor_check_sum(d, t);
+  sml_doctor_check_link(d, t);
+  sml_doctor_check_job(d, t);
+}
+
+static void look_at_aggregator(struct sml_doctor *d, const char *address) {
+  static struct sml_doctor_target target;
+  target = (struct sml_doctor_target){.text = address};
+  sml_doctor_about(d, address);
+  look_at_path(d, &target);
+  sml_doctor_leave(&target);
+}
+
+static void look_at_host(struct sml_doctor *d) {
+  sml_doctor_about(d, NULL);
+  sml_doctor_check_environment(d);
+  sml_doctor_check_host(d);
+  if (d->num_aggregators == 0) sml_doctor_check_sum(d, NULL);
+}
+
+int sml_doctor_run(int argc, char **argv) {
+  static struct sml_doctor d;
+  d.options = (struct sml_doctor_options){.seconds = 1, .timeout_s = 60};
+  uint32_t rank;
+  argp_err_exit_status = SML_DOCTOR_USAGE;
+  (void)sml_rank_from_environment(&rank, &d.options.world_size, NULL); /* else 0; what is wrong is found below */
+  if (argp_parse(&parser, argc, argv, 0, NULL, &d.options) != 0) return SML_DOCTOR_USAGE;
+  if (!d.options.addresses) d.options.addresses = getenv("SWITCHML_AGGREGATOR");
+  char *list = strdup(d.options.addresses ? d.options.addresses : "");
+  if (!list || !sml_doctor_begin_report(&d)) {
+    free(list);
+    return SML_DOCTOR_BROKEN;
+  }
+  sml_doctor_sanitize(list);
+  d.deadline_ns = sml_exchange_clock_ns() + (uint64_t)(d.options.timeout_s * 1e9);
+  d.num_aggregators = *list != 0;
+  for (const char *c = list; *c; c++) d.num_aggregators += *c == ',';
+  char *rest = list;
+  look_at_host(&d);
+  for (uint32_t i = 0; i < d.num_aggregators; i++) look_at_aggregator(&d, strsep(&rest, ","));
+  free(list);
+  return sml_doctor_end_report(&d);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `switchml status` and `switchml top`: what they share. options.c reads, ask/status_client.c fetches, view.c makes
+ * tables. */
+#ifndef SML_CLI_STATUS_STATUS_H
+#define SML_CLI_STATUS_STATUS_H
+
+#include <argp.h>
+#include <stdio.h>
+
+#include "cli/ask/status_client.h"
+
+/* 0 and 3 are answers, the others are none. */
+enum sml_status_exit {
+  SML_STATUS_HEALTHY = 0,
+  SML_STATUS_NO_ANSWER = 1,
+  SML_STATUS_USAGE = 2,
+  SML_STATUS_TROUBLE = 3, /* a rank is late or lost */
+  SML_STATUS_NO_JOB = 4,  /* --job: there is none of that name */
+};
+
+/* HOST:PORT and --interval, as both have them: the children of their parsers, which give them this on ARGP_KEY_INIT. */
+struct sml_status_options {
+  const char *address; /* NULL: SWITCHML_AGGREGATOR */
+  double interval_s, max_interval_s;
+  bool may_be_zero; /* --interval: no second look */
+};
+extern const struct argp_child sml_status_children[];
+
+int sml_status_run(int argc, char **argv); /* `switchml status`; argv[0] is the subcommand's name */
+int sml_top_run(int argc, char **argv);
+
+/* Adds "rates" to each job of `now`: per second, since `before`. Jobs that were not there then get none. */
+void sml_status_add_rates(json_t *now, const json_t *before);
+/* Only the jobs of that name stay; false: there is none. */
+bool sml_status_keep_job(json_t *status, const char *name);
+enum sml_status_exit sml_status_judge(const json_t *status);
+/* For people. has_ranks: a table of each job's ranks too. columns: sentences longer than that go on in further lines,
+ * tables do not; 0: nothing does. False: out of memory or not written. */
+bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks, uint32_t columns);
+
+#endif
