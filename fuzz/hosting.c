@@ -3,7 +3,7 @@
  * hosts, then changes to the honest records of both rounds. The last rank looks; no aggregator can start here. */
 #include "aggd/aggd.h"
 #include "fuzz/fuzz.h"
-#include "lib/hosting.h"
+#include "meet/hosting.h"
 
 #define MAX_RANKS 6u
 #define WHO_BYTES 56u

@@ -2,7 +2,7 @@
  * The records that ranks exchange over the caller's all-gather. Input: the world size, who looks, then changes to the
  * honest records. Whatever they say, all ranks come to the same verdict, which is a success only for honest ones. */
 #include "fuzz/fuzz.h"
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
 
 #define MAX_RANKS 6u
 #define RECORD_BYTES 256u

@@ -4,8 +4,8 @@
  * of how, and its body. Tags are right unless the frame says otherwise. Time is the target's: a millisecond for each
  * look at the clock. */
 #include "fuzz/peer.h"
-#include "lib/rendezvous.h"
-#include "lib/rendezvous_message.h"
+#include "meet/rendezvous.h"
+#include "meet/rendezvous_message.h"
 
 #define WORLD_SIZE 3u
 #define RECORD_BYTES 24u

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "fuzz/fuzz.h"
-#include "lib/job_settings.h"
-#include "lib/settings.h"
+#include "meet/job_settings.h"
+#include "process/settings.h"
 
 static const struct {
   char letter;

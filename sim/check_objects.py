@@ -15,18 +15,18 @@ import sys
 import tempfile
 
 # An object of the product: libsml_core.a.p/..., src/lib/libsml_lib.a.p/...
-OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|lib)\.a(?:\.p/|\()([\w.+-]+\.o)\)?$")
+OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|process|meet|lib)\.a(?:\.p/|\()([\w.+-]+\.o)\)?$")
 # What the kernel replaces: the packet back end of real sockets, fork's lock and list, the daemon's log.
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
 # The daemon's command alone looks at links, and says how much memory it may need: netio/link.c and aggd/memory.c are not
 # asked for.
-REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|lib/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
+REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|process/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_host_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace or a capture. Their library's lines go where the simulator's do, and
 # simulated descriptors begin at 3: none has to be moved up.
-UNREACHED = re.compile(r"^(lib/(.*_)?lib_log\.c\.o$|lib/log\.c\.o$|base/(.*_)?(fd|writer)\.c\.o$|host/|trace/.*dump\.c\.o$|netio/.*pcap\.c\.o$)")
+UNREACHED = re.compile(r"^(process/(.*_)?log\.c\.o$|base/(.*_)?(fd|writer)\.c\.o$|host/|trace/.*dump\.c\.o$|netio/.*pcap\.c\.o$)")
 # Functions that depend on nothing but their arguments, or that the simulated system leaves as they are.
 HARMLESS = re.compile(
     r"^(mem\w+|str(c|n|l|r|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"
@@ -34,7 +34,7 @@ HARMLESS = re.compile(
     r"|qsort|geteuid|getaddrinfo|freeaddrinfo|gai_strerror|inet_ntop|inet_pton"
     r"|stderr|__errno_location|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__cpu_\w+"
     r"|__(asan|ubsan|tsan|sanitizer|gcov|llvm)_\w+|mangle_path|sml_\w+|sim_\w+)$")
-MEMBERS_OF_EACH = ("core", "quant", "ctl", "engine", "aggd", "lib")
+MEMBERS_OF_EACH = ("core", "quant", "ctl", "engine", "aggd", "process", "meet", "lib")
 
 
 def link_command(build, target):

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "lib/status.h"
+#include "process/status.h"
 #include "sim/kernel.h"
 
 /* ---- the real functions (the linker's names for what --wrap hides) ---- */

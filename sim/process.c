@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdarg.h>
 
-#include "lib/log.h"
+#include "process/log.h"
 
 #define DEFAULT_CLOCK_NS (1000 * SML_NS_PER_S)
 #define NS_PER_S_SIGNED INT64_C(1000000000)

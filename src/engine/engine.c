@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <time.h>
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -44,12 +43,6 @@ void sml_mailbox_drain(struct sml_mailbox *box, void *engine, uint64_t now_ns) {
     command->run(command, engine, now_ns);
     command = next;
   }
-}
-
-uint64_t sml_clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
 /* A thread inherits its creator's floating point mode, and frameworks set flush-to-zero. */

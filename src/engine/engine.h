@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "netio/netio.h"
 
 /* A command is memory of the sender, lent until run() returns on the engine's thread. run() may free
@@ -29,9 +30,6 @@ void sml_mailbox_destroy(struct sml_mailbox *box);
 /* Any thread. Also wakes io when the engine may be asleep. */
 void sml_mailbox_post(struct sml_mailbox *box, struct sml_engine_command *command, struct sml_netio *io);
 void sml_mailbox_drain(struct sml_mailbox *box, void *engine, uint64_t now_ns);
-
-/* CLOCK_MONOTONIC. */
-uint64_t sml_clock_ns(void);
 
 /* How long frames are looked for before a thread sleeps for them. AUTO: for some tens of microseconds after the
  * last ones, and not where only one processor is; other threads go first. BUSY: always. BLOCK: never. */

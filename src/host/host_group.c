@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "host/host_internal.h"
 
 /* Looks before the first yield, some 20 ns each. Who looks in vain looks half as long the next time: the others
@@ -19,12 +20,6 @@
 #define MAX_SPINS 1024u
 #define YIELD_NS (60 * SML_NS_PER_US)
 #define SLEEP_NS (20 * SML_NS_PER_MS) /* at most: an abort's wake may come just before the sleep */
-
-static uint64_t clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
-}
 
 /* ---- layout ---- */
 
@@ -155,7 +150,7 @@ static bool yield_for(const struct sml_host_group *g, uint64_t begin_ns) {
   do {
     sched_yield();
     if (sml_host_is_open(g)) return true;
-  } while (clock_ns() - begin_ns < YIELD_NS);
+  } while (sml_clock_ns() - begin_ns < YIELD_NS);
   return false;
 }
 
@@ -174,7 +169,7 @@ enum sml_host_wait sml_host_group_await(struct sml_host_group *g, uint64_t deadl
   bool has_yielded = false;
   if (look(g)) return SML_HOST_READY;
   for (;;) {
-    const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     if (atomic_load_explicit(&g->is_aborted, memory_order_acquire)) return SML_HOST_ABORTED;
     if (sml_host_is_open(g)) return SML_HOST_READY;
     uint32_t unused;

@@ -10,9 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 #define LINE_BYTES 128u
 #define LANE_BYTES 4u
 #define DEPTH SML_HOST_RELAY_DEPTH
+/* About what a group of exponents is for: a piece begins with a round of exponents, which must not show. */
+#define PIECE_BYTES (UINT64_C(2) << 20)
+#define MAX_AREAS_BYTES (UINT64_C(64) << 20) /* of the largest host */
 #define YIELD_NS (60 * SML_NS_PER_US)
 #define SLEEP_NS (20 * SML_NS_PER_MS) /* at most: between looks at who is gone */
 
@@ -56,12 +61,6 @@ struct sml_host_relay {
   _Atomic uint8_t *is_gone;
 };
 
-static uint64_t clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
-}
-
 /* ---- life ---- */
 
 static size_t head_bytes(uint32_t num_ranks) {
@@ -75,6 +74,19 @@ static size_t area_bytes(uint64_t piece_elems) {
 size_t sml_host_relay_bytes(uint32_t num_ranks, uint64_t piece_elems) {
   const size_t num_areas = num_ranks > 1 ? (size_t)DEPTH * num_ranks : 0;
   return sml_align_up(head_bytes(num_ranks) + num_areas * area_bytes(piece_elems), 4096);
+}
+
+uint64_t sml_host_relay_piece_bytes(uint32_t num_ranks_of_largest_host) {
+  return sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / DEPTH / num_ranks_of_largest_host);
+}
+
+uint64_t sml_host_relay_most_bytes(uint32_t world_size, uint32_t max_block_bytes) {
+  uint64_t most = 0;
+  for (uint32_t n = 2; n < world_size; n++) { /* one rank at least is on another host */
+    const uint64_t piece_bytes = sml_max_u64(sml_host_relay_piece_bytes(n), 2 * (uint64_t)max_block_bytes);
+    most = sml_max_u64(most, sml_host_relay_bytes(n, piece_bytes / 4));
+  }
+  return most;
 }
 
 static enum sml_host_met meet(struct sml_host_relay *r, uint32_t *missing_out, char *error_out) {
@@ -296,10 +308,10 @@ static void sleep_until(struct sml_host_relay *r, uint32_t num_events, uint64_t 
 }
 
 enum sml_host_wait sml_host_relay_await(struct sml_host_relay *r, uint64_t deadline_ns) {
-  const uint64_t begin_ns = clock_ns();
+  const uint64_t begin_ns = sml_clock_ns();
   for (;;) {
     const uint32_t num_events = atomic_load(&r->header->num_events);
-    const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     uint32_t unused;
     if (atomic_load_explicit(&r->is_aborted, memory_order_acquire)) return SML_HOST_ABORTED;
     if (can_advance(r)) return SML_HOST_READY;

@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/siphash.h"
 
@@ -27,12 +27,6 @@ struct greeting {
   uint64_t num_bytes;
   uint32_t num_ranks, index;
 };
-
-static uint64_t clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
-}
 
 static enum sml_host_met fail(char *error, const char *what) {
   snprintf(error, SML_HOST_ERROR_BYTES, "%s failed: %s", what, strerror(errno));
@@ -67,10 +61,10 @@ static bool is_own_user(int fd) {
 
 /* The caller's signals come here too, and must not make one side believe what the other does not. */
 static bool await(int fd, short events, uint64_t timeout_ms) {
-  const uint64_t deadline_ns = clock_ns() + timeout_ms * SML_NS_PER_MS;
+  const uint64_t deadline_ns = sml_clock_ns() + timeout_ms * SML_NS_PER_MS;
   for (;;) {
     struct pollfd p = {.fd = fd, .events = events};
-    const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     const uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     const int num_ready = poll(&p, 1, (int)sml_div_ceil(left_ns, SML_NS_PER_MS));
     if (num_ready >= 0 || errno != EINTR) return num_ready > 0;
@@ -79,7 +73,7 @@ static bool await(int fd, short events, uint64_t timeout_ms) {
 
 static enum sml_host_met look_around(const struct sml_host_meeting *m) {
   if (m->should_stop != NULL && m->should_stop(m->user)) return SML_HOST_STOPPED;
-  return clock_ns() >= m->deadline_ns ? SML_HOST_TOO_LATE : SML_HOST_MET;
+  return sml_clock_ns() >= m->deadline_ns ? SML_HOST_TOO_LATE : SML_HOST_MET;
 }
 
 static struct greeting make_greeting(const struct sml_host_meeting *m, size_t num_bytes) {

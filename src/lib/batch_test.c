@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "lib/job_host.h"
-#include "lib/job_settings.h"
 #include "lib/test_world.h"
+#include "meet/job_settings.h"
 
 #define WAIT_NS (30 * SML_NS_PER_S)
 

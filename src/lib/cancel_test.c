@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "lib/job_settings.h"
 #include "lib/test_world.h"
+#include "meet/job_settings.h"
 
 #define LARGE_ELEMS 300000u
 

@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "lib/job_host.h"
-#include "lib/job_settings.h"
 #include "lib/test_calls.h"
+#include "meet/job_settings.h"
 
 static void start_hosts(struct world *w, const char *hosts) {
   w->hosts = hosts;

@@ -5,7 +5,7 @@
 
 #include "lib/control.h"
 #include "lib/engines.h"
-#include "lib/fork.h"
+#include "process/fork.h"
 
 struct sml_context {
   struct sml_fork_watch fork_watch; /* first: the handler gets its address */

@@ -9,8 +9,8 @@
 
 #include "base/fd.h"
 #include "engine/engine.h"
-#include "lib/fork.h"
 #include "lib/session.h"
+#include "process/fork.h"
 
 static void drain_wakes(struct sml_control *c) {
   uint64_t count;

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "lib/status.h"
+#include "process/status.h"
 
 struct sml_session;
 

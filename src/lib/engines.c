@@ -99,7 +99,7 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
 sml_status sml_engines_start(struct sml_engines *engines, const struct sml_settings *settings, int family) {
   for (uint32_t i = 0; i < settings->num_threads; i++) {
     if (engines->recorders[i] == NULL)
-      engines->recorders[i] = sml_trace_make_recorder(settings, SML_TRACE_MAX_EVENTS);
+      engines->recorders[i] = sml_settings_make_recorder(settings, SML_TRACE_MAX_EVENTS);
     const sml_status status = engines->recorders[i] == NULL
                                   ? sml_fail(SML_ERR_NO_MEMORY, "no memory for a flight recorder")
                                   : start_unit(&engines->units[i], settings, family, i, engines->recorders[i]);

@@ -5,7 +5,7 @@
 #define SML_LIB_ENGINES_H
 
 #include "engine/worker_engine.h"
-#include "lib/settings.h"
+#include "process/settings.h"
 
 #define SML_MAX_ENGINES 16u
 

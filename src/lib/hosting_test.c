@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "lib/hosting.h"
-#include "lib/interfaces.h"
 #include "lib/test_world.h"
+#include "meet/hosting.h"
+#include "meet/interfaces.h"
 #include "quant/narrow.h"
 
 static struct sml_addr addr_of(const char *text) {

@@ -5,17 +5,18 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "lib/hosting.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/job_log.h"
 #include "lib/job_pieces.h"
-#include "lib/job_settings.h"
 #include "lib/lateness.h"
 #include "lib/operation.h"
-#include "lib/rendezvous.h"
-#include "lib/types.h"
+#include "lib/trace.h"
 #include "lib/uncancelled.h"
+#include "meet/hosting.h"
+#include "meet/job_settings.h"
+#include "meet/rendezvous.h"
+#include "meet/types.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
@@ -36,7 +37,7 @@ static void init_locks(struct sml_job *job) {
 static struct sml_job *make_job(struct sml_context *context, const struct sml_job_settings *s) {
   struct sml_job *job = calloc(1, sizeof *job);
   if (job == NULL) return NULL;
-  job->recorder = sml_trace_make_recorder(&context->settings, 0);
+  job->recorder = sml_settings_make_recorder(&context->settings, 0);
   if (job->recorder == NULL) {
     free(job);
     return NULL;
@@ -192,6 +193,7 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
   if (rendezvous.address != NULL && o->allgather == NULL && o->aggregator[0] == 0) {
     o->allgather = sml_rendezvous_gather;
     o->allgather_user = &rendezvous;
+    s.has_rendezvous = true;
   }
   status = create(context, &s, job_out);
   sml_rendezvous_close(&rendezvous);

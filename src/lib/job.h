@@ -9,7 +9,7 @@
 #include "lib/context.h"
 #include "lib/retained.h"
 #include "lib/session.h"
-#include "lib/shards.h"
+#include "meet/shards.h"
 
 #define SML_MAX_JOB_LANES SML_ENGINE_MAX_JOB_LANES /* of all shards together */
 
@@ -75,8 +75,8 @@ struct sml_job {
   bool has_gone_rank;
   struct sml_ctl_rank_gone gone;
 
-  /* What all shards' starts say together (lib/shards.h). The shape (lanes, slots, chunk size) stays when the epoch
-   * changes. Epoch, slots and slot bases are of the first shard. */
+  /* What all shards' starts say together (ctl/member_start.h). The shape (lanes, slots, chunk size) stays when the
+   * epoch changes. */
   struct sml_ctl_start start;
   /* Of all shards together; engines that have any. Written under the lock, at the start and when a successor has other
    * ones; read without it. */

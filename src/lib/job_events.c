@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ctl/member_start.h"
 #include "lib/job_host.h"
 #include "lib/job_lanes.h"
 #include "lib/job_log.h"
 #include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/rejoin.h"
+#include "lib/trace.h"
 
 #define WARN_NS (10 * SML_NS_PER_S)
 /* An abort comes on the control connection at about the same time as the data port's ERROR: it knows why. */
@@ -147,7 +149,9 @@ static bool have_all_started(const struct sml_job *job) {
 /* The last shard has started: the job begins, or goes on. */
 static void start_all(struct sml_job *job, enum sml_job_state state) {
   struct sml_ctl_start start;
-  const char *fault = sml_shards_combine(job, &start);
+  const struct sml_ctl_start *starts[SML_MAX_SHARDS];
+  for (uint32_t s = 0; s < job->num_shards; s++) starts[s] = &job->shards[s].start;
+  const char *fault = sml_member_combine_starts(starts, job->num_shards, &start);
   for (uint32_t s = 0; s < job->num_shards; s++) job->shards[s].is_started = false;
   if (fault != NULL) fail_start(job, fault);
   else if (state == SML_JOB_JOINING) start_first(job, &start);

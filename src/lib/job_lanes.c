@@ -6,7 +6,7 @@
 #include "ctl/contributors.h"
 #include "ctl/tuning.h"
 #include "lib/job_pieces.h"
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
 
 /* SWITCHML_PAPER_TIMEOUT_US: for benchmarks that compare with NSDI'21's way of repeating (worker.h). */
 static uint64_t paper_timeout_ns(void) {

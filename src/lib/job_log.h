@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a job says of itself in the library's log (lib/log.h): INFO, when it starts, is what was decided, and why. */
+ * What a job says of itself in the library's log (process/log.h): INFO, when it starts, is what was decided,
+ * and why. */
 #ifndef SML_LIB_JOB_LOG_H
 #define SML_LIB_JOB_LOG_H
 

@@ -6,10 +6,7 @@
 #include "lib/job_host.h"
 #include "lib/operation.h"
 
-/* About what a group of exponents is for: a piece begins with a round of exponents, which must not show. */
-#define PIECE_BYTES (UINT64_C(2) << 20)
 #define SMALL_LANES (UINT64_C(16) << 10)
-#define MAX_AREAS_BYTES (UINT64_C(64) << 20) /* of the largest host */
 
 /* ---- what a piece is ---- */
 
@@ -18,24 +15,13 @@ uint16_t sml_job_block_chunks(const struct sml_ctl_start *start) {
   return packet_lanes == 0 ? 0 : (uint16_t)sml_switch_block_chunks(packet_lanes);
 }
 
-static uint64_t piece_bytes(uint32_t num_ranks_of_largest_host) {
-  return sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / SML_HOST_RELAY_DEPTH / num_ranks_of_largest_host);
-}
-
 uint64_t sml_job_piece_bytes(const struct sml_ctl_start *start, uint32_t world_size) {
   const uint32_t count = sml_contributors_count(start, world_size);
   uint32_t num_ranks[SML_CTL_MAX_WORLD_SIZE] = {0}, most = 1;
   SML_ASSERT(start->num_ranks <= SML_CTL_MAX_WORLD_SIZE && count <= SML_CTL_MAX_WORLD_SIZE);
   for (uint32_t rank = 0; rank < start->num_ranks; rank++)
     most = sml_max_u32(most, ++num_ranks[sml_contributor_of(start, rank)]);
-  return piece_bytes(most);
-}
-
-uint64_t sml_job_most_relay_bytes(uint32_t world_size, uint32_t max_block_bytes) {
-  uint64_t most = 0;
-  for (uint32_t n = 2; n < world_size; n++) /* one rank at least is on another host */
-    most = sml_max_u64(most, sml_host_relay_bytes(n, sml_max_u64(piece_bytes(n), 2 * (uint64_t)max_block_bytes) / 4));
-  return most;
+  return sml_host_relay_piece_bytes(most);
 }
 
 uint64_t sml_job_piece_elems(const struct sml_job *job, const struct sml_operation_plan *plan) {

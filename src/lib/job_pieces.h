@@ -16,11 +16,8 @@ static inline bool sml_job_cuts(const struct sml_ctl_start *start) {
 /* Data chunks of the job that share a code, as a plan has it. */
 uint16_t sml_job_block_chunks(const struct sml_ctl_start *start);
 
-/* Of a tensor, at most: about 2 MiB, less where hosts have so many ranks that their shared memory would be large. But a
- * piece has a block at least. */
+/* Of a tensor, at most (sml_host_relay_piece_bytes()). But a piece has a block at least. */
 uint64_t sml_job_piece_bytes(const struct sml_ctl_start *start, uint32_t world_size);
-/* That ranks of one host share at most, in a job of this size over several hosts. */
-uint64_t sml_job_most_relay_bytes(uint32_t world_size, uint32_t max_block_bytes);
 /* Elements of the operation's full pieces: whole blocks. */
 uint64_t sml_job_piece_elems(const struct sml_job *job, const struct sml_operation_plan *plan);
 /* The piece that begins at first_elem, as an operation. */

@@ -11,10 +11,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "lib/job_settings.h"
 #include "lib/test_gate.h"
 #include "lib/test_keeper.h"
 #include "lib/test_world.h"
+#include "meet/job_settings.h"
 
 #define LEASE_NS (3 * SML_NS_PER_S)
 #define COUNT 2000u

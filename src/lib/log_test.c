@@ -14,8 +14,8 @@
 
 #include "base/fd.h"
 #include "base/writer.h"
-#include "lib/log.h"
 #include "lib/test_world.h"
+#include "process/log.h"
 
 static char captured[1 << 16];
 

@@ -10,8 +10,9 @@
 #include "lib/job_log.h"
 #include "lib/job_pieces.h"
 #include "lib/lateness.h"
-#include "lib/types.h"
+#include "lib/trace.h"
 #include "lib/uncancelled.h"
+#include "meet/types.h"
 
 /* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -302,7 +303,7 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
 
 static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
                              size_t count) {
-  const sml_status status = sml_type_check(job, type, reduction);
+  const sml_status status = sml_type_check(&job->formats, type, reduction);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);

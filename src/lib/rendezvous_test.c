@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "lib/rendezvous_message.h"
 #include "lib/test_world.h"
+#include "meet/rendezvous_message.h"
 
 #define NUM_SILENT 300u /* more than rank 0 listens to at a time */
 

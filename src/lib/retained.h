@@ -7,7 +7,7 @@
 #define SML_LIB_RETAINED_H
 
 #include "core/stream.h"
-#include "lib/status.h"
+#include "process/status.h"
 
 #define SML_RETAINED_ROOMS 64u /* one for each power of two of a size_t */
 

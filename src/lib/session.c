@@ -14,8 +14,8 @@
 #include "base/fd.h"
 #include "core/wire.h"
 #include "ctl/contributors.h"
-#include "lib/fork.h"
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
+#include "process/fork.h"
 
 #define RETRY_NS (100 * SML_NS_PER_MS)
 #define ATTEMPT_NS (3 * SML_NS_PER_S)

@@ -8,7 +8,7 @@
 #include "ctl/channel.h"
 #include "lib/control.h"
 #include "lib/prober.h"
-#include "lib/shards.h"
+#include "meet/shards.h"
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {

@@ -12,9 +12,10 @@
 #include <cmocka.h>
 
 #include "core/wire.h"
-#include "lib/job_settings.h"
+#include "ctl/member_start.h"
 #include "lib/test_keeper.h"
 #include "lib/test_world.h"
+#include "meet/job_settings.h"
 
 static pthread_barrier_t barrier;
 
@@ -388,17 +389,15 @@ static void retry_wants_one_aggregator(void **state) {
 /* What several aggregators chose. */
 static void starts_are_put_together(void **state) {
   (void)state;
-  struct sml_job_shard *shards = calloc(2, sizeof *shards);
-  struct sml_job job = {.num_shards = 2, .shards = shards};
-  struct sml_ctl_start start;
-  shards[0].start = (struct sml_ctl_start){.epoch = 7, .chunk_bytes = 8928, .num_slots = 128, .first_phase = 2};
-  shards[1].start = (struct sml_ctl_start){.epoch = 9, .chunk_bytes = 1440, .num_slots = 64, .first_phase = 4};
-  assert_null(sml_shards_combine(&job, &start));
+  struct sml_ctl_start shards[2], start;
+  const struct sml_ctl_start *const starts[] = {&shards[0], &shards[1]};
+  shards[0] = (struct sml_ctl_start){.epoch = 7, .chunk_bytes = 8928, .num_slots = 128, .first_phase = 2};
+  shards[1] = (struct sml_ctl_start){.epoch = 9, .chunk_bytes = 1440, .num_slots = 64, .first_phase = 4};
+  assert_null(sml_member_combine_starts(starts, 2, &start));
   assert_int_equal(start.chunk_bytes, 1440);
   assert_int_equal(start.first_phase, 4);
-  shards[1].start.is_one_host = 1;
-  assert_non_null(sml_shards_combine(&job, &start));
-  free(shards);
+  shards[1].is_one_host = 1;
+  assert_non_null(sml_member_combine_starts(starts, 2, &start));
   assert_int_equal(sml_shards_num_slots(256, 1), 256);
   assert_int_equal(sml_shards_num_slots(256, 3), 64);
   assert_int_equal(sml_shards_num_slots(256, 64), 16);

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "lib/job_settings.h"
 #include "lib/test_calls.h"
+#include "meet/job_settings.h"
 
 static uint64_t hashes[MAX_RANKS];
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
 
 #define WAIT_NS (30 * SML_NS_PER_S)
 

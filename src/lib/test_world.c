@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
 
 void note_failure(struct rank *r, int line, const char *claim, const char *format, ...) {
   const int used =

@@ -11,50 +11,9 @@
 
 /* A process writes so many unasked: jobs that fail over and over must not fill a disk. */
 #define MAX_DUMPS 32u
-#define JOB_EVENTS 4096u
 #define AWAIT_DUMP_NS (1 * SML_NS_PER_S) /* a disk that takes longer: the error comes without where the trace is */
 
 static _Atomic uint32_t num_dumps;
-
-/* ---- settings ---- */
-
-sml_status sml_trace_settings_read(struct sml_settings *s) {
-  static const char *const names[] = {
-      [SML_TRACE_OFF] = "off", [SML_TRACE_NOTABLE] = "notable", [SML_TRACE_ALL] = "all"};
-  const char *level = sml_settings_environment("SWITCHML_TRACE");
-  const char *events = sml_settings_environment("SWITCHML_TRACE_EVENTS");
-  const char *folder = sml_settings_environment("SWITCHML_TRACE_DIR");
-  const char *pcap = sml_settings_environment("SWITCHML_PCAP");
-  s->trace_level = SML_TRACE_NOTABLE;
-  s->trace_events = SML_TRACE_DEFAULT_EVENTS;
-  size_t i = 0;
-  while (level != NULL && i < SML_ARRAY_LEN(names) && strcmp(level, names[i]) != 0) i++;
-  if (i == SML_ARRAY_LEN(names))
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE is '%.64s': set off, notable or all", level);
-  if (level != NULL) s->trace_level = (enum sml_trace_level)i;
-  if (events != NULL) {
-    char *end;
-    const unsigned long value = strtoul(events, &end, 10);
-    if (events[0] < '0' || events[0] > '9' || *end != 0 || value > SML_TRACE_MAX_EVENTS)
-      return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_EVENTS is '%.64s': set a number up to %u", events,
-                      SML_TRACE_MAX_EVENTS);
-    s->trace_events = (uint32_t)value;
-  }
-  if (pcap != NULL && strlen(pcap) > sizeof s->pcap_path - 1)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_PCAP has more than %zu bytes", sizeof s->pcap_path - 1);
-  if (pcap != NULL) memcpy(s->pcap_path, pcap, strlen(pcap) + 1);
-  if (folder == NULL) return SML_OK;
-  if (strlen(folder) > sizeof s->trace_folder - 1)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes",
-                    sizeof s->trace_folder - 1);
-  memcpy(s->trace_folder, folder, strlen(folder) + 1);
-  return SML_OK;
-}
-
-struct sml_recorder *sml_trace_make_recorder(const struct sml_settings *s, uint32_t max_events) {
-  return sml_recorder_create(&(struct sml_recorder_options){
-      .level = s->trace_level, .num_events = sml_min_u32(s->trace_events, max_events != 0 ? max_events : JOB_EVENTS)});
-}
 
 void sml_job_record_locked(const struct sml_job *job, struct sml_record record, uint64_t now_ns) {
   record.time_ns = now_ns;

@@ -4,18 +4,12 @@
 #ifndef SML_LIB_TRACE_H
 #define SML_LIB_TRACE_H
 
-#include "lib/status.h"
+#include "process/status.h"
 #include "trace/recorder.h"
 
 struct sml_job;
-struct sml_settings;
 
 #define SML_TRACE_PATH_BYTES 1024u
-
-/* SWITCHML_TRACE, SWITCHML_TRACE_EVENTS and SWITCHML_TRACE_DIR. */
-sml_status sml_trace_settings_read(struct sml_settings *settings);
-/* NULL: out of memory. */
-struct sml_recorder *sml_trace_make_recorder(const struct sml_settings *settings, uint32_t max_events);
 
 /* With job->lock held, which orders the job's records. */
 void sml_job_record_locked(const struct sml_job *job, struct sml_record record, uint64_t now_ns);

@@ -27,7 +27,7 @@
 #include "base/writer.h"
 #include "engine/engine.h"
 #include "intercept.h"
-#include "lib/job_settings.h"
+#include "meet/job_settings.h"
 #include "switchml/switchml.h"
 
 #define NUM_RANKS 3u /* the third in END_COMBINING only, beside the first; it adds zeros */

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What threads ask the system for: the time, and bits that nobody foresees. Pure modules are given both. */
+#ifndef SML_BASE_CLOCK_H
+#define SML_BASE_CLOCK_H
+
+#include "base/base.h"
+
+/* CLOCK_MONOTONIC. */
+uint64_t sml_clock_ns(void);
+/* For nonces and seeds: they have to differ. No secret is made of them. */
+uint64_t sml_random_bits(void);
+
+#endif
