@@ -118,6 +118,21 @@ def test_rules():
     expect_clean({**rules, "src/core/a.h": SPDX + "/* Rules R1, R2 and R3. */\n"})
 
 
+AVOIDED = "in place of, dear, keepalive, shadow copy, resend, scaling factor"
+
+
+def test_glossary():
+    glossary = {"docs/GLOSSARY.md": f"| word | what | avoid |\n|---|---|---|\n| sum | all of them | {AVOIDED} |\n"}
+    expect_clean(glossary)
+    expect_broken({**glossary, "docs/a.md": "bytes in place of words\n"}, "docs/a.md:1: 'in place of'")
+    expect_broken({**glossary, "src/core/a.h": SPDX + "\n/* One\n * that Resends. */\n"}, "src/core/a.h:4: 'Resends'")
+    expect_broken({**glossary, "p4/a.p4": SPDX + "int x; // a dear one\n"}, "p4/a.p4:2: 'dear'")
+    expect_broken({**glossary, "tests/a.py": f"x = 1  {chr(35)} a keepalive\n# SPDX-License-Identifier: Apache-2.0\n"}, "a.py:1")
+    expect_clean({**glossary, "docs/a.md": "endearing presents\n",
+                  "src/core/a.c": SPDX + 'const char *dear = "a \\" /* dear one */ resend";\n'})
+    expect_broken({"docs/GLOSSARY.md": "| word | what | avoid |\n|---|---|---|\n"}, "looks for 'dear'")
+
+
 def test_purity():
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:

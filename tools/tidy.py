@@ -252,6 +252,42 @@ def check_rules(tree):
                         yield f"{path}:{number}: docs/PROTOCOL.md has no rule R{name}"
 
 
+# Words of the glossary's right columns that mean nothing else here, so that a program can look for them. The others
+# (client, session, token ...) are the right words for things that are not ours.
+AVOIDED = ["in place of", "dear", "keepalive", "shadow copy", "resend", "scaling factor"]
+
+
+def comments_of(path, text):
+    """(line number, text) of each line of a document, and of each line of a program that is in a comment."""
+    lines = text.splitlines()
+    if path.endswith((".md", ".1", ".3", ".8")):
+        return enumerate(lines, 1)
+    if path.endswith((".c", ".h", ".p4")):
+        spans = [(m.start(), m.end()) for m in re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', text, re.DOTALL)
+                 if m.group(0)[0] == "/"]
+        return [(text.count("\n", 0, start) + index, line)
+                for start, end in spans for index, line in enumerate(text[start:end].split("\n"), 1)]
+    return [(number, line[line.index("#"):]) for number, line in enumerate(lines, 1) if "#" in line]
+
+
+def check_glossary(tree):
+    """Documents and comments have no word that docs/GLOSSARY.md tells to avoid, as far as a program can see it."""
+    rows = re.findall(r"^\|.*\|(.*)\|$", tree.files.get("docs/GLOSSARY.md", ""), re.MULTILINE)
+    if not rows:
+        return
+    for word in AVOIDED:
+        if not re.search(rf"\b{word}\b", " ".join(rows)):
+            yield f"docs/GLOSSARY.md:1: tidy.py looks for '{word}', which no right column has"
+    words = re.compile(rf"\b(?:{'|'.join(AVOIDED)})s?\b", re.IGNORECASE)
+    for path, text in tree.files.items():
+        if path == "docs/GLOSSARY.md" or not (path.endswith(".md") or CODE.search(path)):
+            continue
+        for number, line in comments_of(path, text):
+            found = words.search(line)
+            if found:
+                yield f"{path}:{number}: '{found.group(0)}': docs/GLOSSARY.md has another word"
+
+
 def objects_of(tree, folder):
     for parent in [tree.build, os.path.join(tree.build, "src", folder)]:
         directory = os.path.join(parent, f"libsml_{folder}.a.p")
@@ -278,7 +314,8 @@ def check_purity(tree):
 
 
 RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
-         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules, check_purity]
+         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules,
+         check_glossary, check_purity]
 
 
 def main():
