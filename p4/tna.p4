@@ -310,8 +310,8 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
   RegisterAction<cell_t, bit<16>, bit<32>>(cells) contribute = {
     void apply(inout cell_t cell, out bit<32> word) {
       word = 0;
-      if (hdr.sml.phase - 2 == cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
-      if (hdr.sml.phase - 2 == cell.phase) {
+      if (hdr.sml.phase == cell.phase + 2 || hdr.sml.phase == cell.phase) word = cell.word;
+      if (hdr.sml.phase == cell.phase + 2) {
         cell.word = m.me;
         cell.phase = hdr.sml.phase;
       } else if (hdr.sml.phase == cell.phase) {
@@ -322,7 +322,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
   RegisterAction<cell_t, bit<16>, bit<32>>(cells) look = {
     void apply(inout cell_t cell, out bit<32> word) {
       word = 0;
-      if (hdr.sml.phase - 2 == cell.phase || hdr.sml.phase == cell.phase) word = cell.word;
+      if (hdr.sml.phase == cell.phase + 2 || hdr.sml.phase == cell.phase) word = cell.word;
     }
   };
   action take() {
