@@ -219,11 +219,11 @@ def check_drops(tree):
 def check_switch_numbers(tree):
     """The switch programs count drops under the numbers that drop.h gives the reasons."""
     reasons = re.findall(r"^\s*X\((\w+),", tree.files.get("src/core/drop.h", ""), re.MULTILINE)
-    path = "p4/common/headers.p4"
-    numbers = re.findall(r"^const bit<8> (\w+) = (\d+);", tree.files.get(path, ""), re.MULTILINE)
-    for name, value in numbers:
-        if name in reasons and reasons.index(name) != int(value):
-            yield f"{path}:1: {name} is {value}, in src/core/drop.h {reasons.index(name)}"
+    for path in ("p4/common/headers.p4", "p4/common/rules.p4"):
+        numbers = re.findall(r"^const bit<8> (\w+) = (\d+);", tree.files.get(path, ""), re.MULTILINE)
+        for name, value in numbers:
+            if name in reasons and reasons.index(name) != int(value):
+                yield f"{path}:1: {name} is {value}, in src/core/drop.h {reasons.index(name)}"
 
 
 def check_documents(tree):

@@ -30,8 +30,6 @@ const bit<8> WIRE_MAX = 0x21; /* codes in 32-bit lanes, MAX */
 const bit<16> FLAG_RETRANSMISSION = 1;
 const bit<16> FLAG_KEYED = 2;
 const bit<16> FLAG_CHECKED = 4;
-const bit<16> FLAG_BY_GRANT = 8;
-const bit<16> FLAG_DEAF = 64;
 
 /* A cell's word: valid, bit 1 of its phase, the ranks that have contributed. */
 #define WORD_VALID 32w0x80000000
@@ -41,7 +39,6 @@ const bit<16> FLAG_DEAF = 64;
 /* What a packet turned out to be: indices of the counter `verdicts`. Below 32: the reasons of src/core/drop.h in their
  * order. */
 const bit<8> TRUNCATED = 0;
-const bit<8> OVERLONG = 1;
 const bit<8> BAD_VERSION = 2;
 const bit<8> BAD_TYPE = 3;
 const bit<8> BAD_KEY = 7;
@@ -67,12 +64,6 @@ const bit<8> OP_WRITE = 1;
 const bit<8> OP_ADD = 2;
 const bit<8> OP_MAX = 3;
 const bit<8> OP_READ = 4;
-
-/* What is asked of the aggregator. */
-const bit<8> KIND_NONE = 0;
-const bit<8> KIND_UPDATE = 1;
-const bit<8> KIND_PROBE = 2;
-const bit<8> KIND_HELLO = 3;
 
 /* Where the packet goes. */
 const bit<8> WAY_DROP = 0;

@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The rules as conditions, for targets that compare freely (v1model, PNA). On TNA they are tables (tna.p4). */
 
+const bit<16> FLAG_BY_GRANT = 8;
+const bit<16> FLAG_DEAF = 64;
+const bit<8> OVERLONG = 1; /* a verdict, as those of headers.p4 */
+
+/* What is asked of the aggregator. */
+const bit<8> KIND_NONE = 0;
+const bit<8> KIND_UPDATE = 1;
+const bit<8> KIND_PROBE = 2;
+const bit<8> KIND_HELLO = 3;
+
 /* What is asked: everything that can be seen without the job. */
 control Kind(inout headers_t hdr, inout meta_t m) {
   apply {
