@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The SwitchML aggregator for Tofino (-D__TARGET_TOFINO__=2 for Tofino 2). Of 32 lanes, one a stateful ALU, all in one
- * pass.
+ * pass; or of 64 (-DLANES=64), two a stateful ALU, where results pass twice (tna_lanes.p4).
  *
  * Phase and word of a cell are one register of two halves and one RegisterAction: the next phase starts over, the same
  * adds a bit, and the old word comes out unless the packet is of neither. So a cell that was never used needs a valid
@@ -20,8 +20,48 @@
 
 #define PAYLOAD_FULL 1 /* meta_t.payload */
 #define PAYLOAD_BARE 2
+#define PAYLOAD_AGAIN 3
 #define TAG_STORE 1 /* meta_t.at_tag */
 #define TAG_COMPARE 2
+
+/* With 64 lanes a result comes in again by its pipe's own port for that, whose lower 7 bits these are; nobody else's
+ * packet does. It says by which port the packet came in first, so that all that was asked of it is asked again. */
+#if LANES > 32
+#define TWICE(...) __VA_ARGS__
+#define INGRESS m.ingress
+#define OP_LOWER OP_ADD /* zeros */
+#define RESULT(flags, way) half(flags)
+#ifndef AGAIN_PORT
+#if __TARGET_TOFINO__ == 2
+#define AGAIN_PORT 6
+#else
+#define AGAIN_PORT 68
+#endif
+#endif
+const bit<7> AGAIN = AGAIN_PORT;
+const bit<8> HEAD_AGAIN = 0x1e; /* the switch's own, to itself: a result that has had its first pass */
+const bit<8> RETURNED = 41;     /* verdict of the second pass; the first one counted the packet, too */
+const bit<8> WAY_AGAIN = 3;
+#else
+#define TWICE(...)
+#define INGRESS intrinsic.ingress_port
+#define OP_LOWER OP_READ
+#define RESULT(flags, way) result(flags, way)
+#endif
+
+header again_h {
+  bit<7> zero;
+  bit<9> ingress;
+}
+struct tna_headers_t {
+  TWICE(again_h again;)
+  ethernet_h ethernet;
+  ipv4_h ipv4;
+  udp_h udp;
+  sml_h sml;
+  missing_h missing;
+  EACH_BLOCK(BLOCK_FIELD)
+}
 
 struct cell_t {
   bit<32> phase;
@@ -57,6 +97,7 @@ struct tna_meta_t {
   bit<8> is_checked;
   bool is_damaged;  /* its IPv4 checksum is wrong */
   bit<16> cpu_port;
+  TWICE(bit<9> ingress;)
   bit<32> me;
   bit<32> full;
   bit<32> last;
@@ -75,7 +116,7 @@ struct tna_meta_t {
   bit<1> is_rewritten;
 }
 
-control Tag(inout headers_t hdr, inout tna_meta_t m) {
+control Tag(inout tna_headers_t hdr, inout tna_meta_t m) {
   Register<tag_t, bit<16>>(CELLS) tags;
   RegisterAction<tag_t, bit<16>, bit<32>>(tags) store = {
     void apply(inout tag_t cell) {
@@ -110,7 +151,7 @@ control Tag(inout headers_t hdr, inout tna_meta_t m) {
   }
 }
 
-control Draw(inout headers_t hdr, inout tna_meta_t m) {
+control Draw(inout tna_headers_t hdr, inout tna_meta_t m) {
   @name(".cursors") Register<bit<32>, bit<16>>(CURSORS) cursors;
   RegisterAction<bit<32>, bit<16>, bit<32>>(cursors) draw = {
     void apply(inout bit<32> cursor, out bit<32> grant) {
@@ -123,7 +164,7 @@ control Draw(inout headers_t hdr, inout tna_meta_t m) {
   }
 }
 
-control Grant(inout headers_t hdr, inout tna_meta_t m) {
+control Grant(inout tna_headers_t hdr, inout tna_meta_t m) {
   Register<bit<32>, bit<16>>(CELLS) grants;
   RegisterAction<bit<32>, bit<16>, bit<32>>(grants) store = {
     void apply(inout bit<32> grant) {
@@ -156,73 +197,11 @@ control Grant(inout headers_t hdr, inout tna_meta_t m) {
   }
 }
 
-control Lane(inout bit<32> value, inout tna_meta_t m) {
-  Register<bit<32>, bit<16>>(CELLS) values;
-  RegisterAction<bit<32>, bit<16>, bit<32>>(values) write = {
-    void apply(inout bit<32> cell) {
-      cell = value;
-    }
-  };
-  RegisterAction<bit<32>, bit<16>, bit<32>>(values) add = {
-    void apply(inout bit<32> cell, out bit<32> sum) {
-      cell = cell + value;
-      sum = cell;
-    }
-  };
-  RegisterAction<bit<32>, bit<16>, bit<32>>(values) largest = {
-    void apply(inout bit<32> cell, out bit<32> sum) {
-      cell = max(cell, value);
-      sum = cell;
-    }
-  };
-  RegisterAction<bit<32>, bit<16>, bit<32>>(values) read = {
-    void apply(inout bit<32> cell, out bit<32> sum) {
-      sum = cell;
-    }
-  };
-  action do_write() {
-    write.execute(m.index);
-  }
-  action do_add() {
-    value = add.execute(m.index);
-  }
-  action do_max() {
-    value = largest.execute(m.index);
-  }
-  action do_read() {
-    value = read.execute(m.index);
-  }
-  table lane {
-    key = { m.op: exact; }
-    actions = { do_write; do_add; do_max; do_read; @defaultonly NoAction; }
-    const default_action = NoAction();
-    const entries = {
-      OP_WRITE: do_write();
-      OP_ADD: do_add();
-      OP_MAX: do_max();
-      OP_READ: do_read();
-    }
-    size = 4;
-  }
-  apply {
-    lane.apply();
-  }
-}
-
-control Sum(inout headers_t hdr, inout tna_meta_t m) {
-#define MAKE_LANE(b, i) Lane() lane_##b##_##i;
-#define APPLY_LANE(b, i) lane_##b##_##i.apply(hdr.lanes_##b.v##i, m);
-#define MAKE_BLOCK(b) EACH_LANE(MAKE_LANE, b)
-#define APPLY_BLOCK(b) EACH_LANE(APPLY_LANE, b)
-  EACH_BLOCK(MAKE_BLOCK)
-  apply {
-    EACH_BLOCK(APPLY_BLOCK)
-  }
-}
+#include "tna_lanes.p4"
 
 /* In the order of the stages. 0: the first three tables and the index; 1: the cell; 2: the rules; 3 .. 11: tag, cursor,
  * grant and lanes, of which none waits for another but the grant; beside them where the packet goes. */
-control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic) {
+control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic) {
   Tag() tag;
   Draw() draw;
   Grant() grant;
@@ -266,7 +245,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       hdr.ipv4.src: exact @name("src");
       hdr.udp.src_port: exact @name("src_port");
       hdr.udp.dst_port: exact @name("dst_port");
-      intrinsic.ingress_port: exact @name("ingress");
+      INGRESS: exact @name("ingress");
     }
     actions = { is_member; NoAction; }
     default_action = NoAction();
@@ -372,7 +351,10 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     actions = { take; ask; is_hello; is_other; }
     const default_action = is_other(FORWARDED);
     const entries = {
+      TWICE((0, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _): is_other(STALE_PHASE);)
       (0, _, _, _, _, _, _, _, _, _): is_other(FORWARDED);
+      TWICE((_, HEAD_AGAIN, _, _, PAYLOAD_AGAIN, 1, 1, _, _, _): ask();)
+      TWICE((_, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _): is_other(STALE_PHASE);) /* its job has ended meanwhile */
       (_, _, _, _, _, _, _, _, _, true): is_other(TRUNCATED);
       (_, HEAD_HELLO, _, _, _, _, _, _, _, _): is_hello();
       (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _, _): is_other(BAD_KEY);
@@ -414,10 +396,12 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     actions = { is_verdict; is_new_to_it; }
     const default_action = is_verdict(DUPLICATE, OP_NONE, TAG_COMPARE);
     const entries = {
+      TWICE((0, _, _, HEAD_AGAIN, _, _): is_verdict(RETURNED, OP_READ, 0);)
+      TWICE((_, _, _, HEAD_AGAIN, _, _): is_verdict(STALE_PHASE, OP_NONE, 0);) /* the cell is another sum's meanwhile */
       (WORD_VALID &&& WORD_VALID, _, _, _, _, _): is_verdict(STALE_PHASE, OP_NONE, 0);
       (WORD_TURN &&& WORD_TURN, _, _, HEAD_UPDATE, _, _): is_verdict(FIRST, OP_WRITE, TAG_STORE);
       (WORD_TURN &&& WORD_TURN, _, _, _, _, _): is_new_to_it();
-      (0, _, _, _, _, _): is_verdict(REPEATED, OP_READ, TAG_COMPARE);
+      (0, _, _, _, _, _): is_verdict(REPEATED, OP_LOWER, TAG_COMPARE);
       (_, _, _, HEAD_PROBE, _, _): is_verdict(ASKED, OP_NONE, TAG_COMPARE);
       (_, 0, _, _, WIRE_SUM, _): is_verdict(COMPLETED, OP_ADD, TAG_COMPARE);
       (_, 0, _, _, _, _): is_verdict(COMPLETED, OP_MAX, TAG_COMPARE);
@@ -427,6 +411,28 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     }
     size = 16;
   }
+
+#if LANES > 32
+  /* What zeros are added to is read. */
+#define ZERO_LANE(b, i) hdr.lanes_##b.v##i = 0;
+#define ZERO_BLOCK(b) hdr.lanes_##b.setValid(); EACH_LANE(ZERO_LANE, b)
+  action zero() {
+    EACH_BLOCK(ZERO_BLOCK)
+  }
+  table clear {
+    key = {
+      m.y: ternary;
+      hdr.sml.version_type: ternary;
+    }
+    actions = { zero; NoAction; }
+    const default_action = NoAction();
+    const entries = {
+      (_, HEAD_AGAIN): NoAction();
+      (0, _): zero();
+    }
+    size = 2;
+  }
+#endif
 
   action punt() {
     m.way = WAY_PORT;
@@ -456,6 +462,30 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
   }
 #define SHOW_BLOCK(b) hdr.lanes_##b.setValid();
 #define HIDE_BLOCK(b) hdr.lanes_##b.setInvalid();
+#if LANES > 32
+  /* The upper lanes are another pass's. Until then it keeps what it has to be asked for again, but says what flags the
+   * result will have. */
+  action half(bit<16> flags) {
+    m.way = WAY_AGAIN;
+    m.is_rewritten = 1;
+    hdr.again.setValid();
+    hdr.again.zero = 0;
+    hdr.again.ingress = m.ingress;
+    hdr.ipv4.total_bytes = IPV4_FULL;
+    hdr.udp.num_bytes = UDP_FULL;
+    hdr.sml.version_type = HEAD_AGAIN;
+    hdr.sml.payload_bytes = LANE_BYTES;
+    hdr.sml.flags = flags;
+    EACH_BLOCK(SHOW_BLOCK)
+  }
+  action finish(bit<8> way) {
+    answer();
+    m.way = way;
+    hdr.again.setInvalid();
+    hdr.sml.version_type = HEAD_RESULT;
+    hdr.sml.rank = 0;
+  }
+#else
   action result(bit<16> flags, bit<8> way) {
     answer();
     m.way = way;
@@ -467,6 +497,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     hdr.sml.flags = flags;
     EACH_BLOCK(SHOW_BLOCK)
   }
+#endif
   action pend() {
     answer();
     m.way = WAY_PORT;
@@ -497,20 +528,32 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       m.first: ternary;
       hdr.sml.wire_reducer: ternary;
       m.is_checked: ternary;
+      TWICE(hdr.sml.flags: ternary;)
     }
-    actions = { result; pend; report; punt; greet; NoAction; }
+    actions = {
+#if LANES > 32
+      half;
+      finish;
+#else
+      result;
+#endif
+      pend; report; punt; greet; NoAction;
+    }
     const default_action = NoAction();
+#define ANY TWICE(, _)
     const entries = {
-      (COMPLETED, 0, WIRE_SUM, 1): result(FLAG_CHECKED, WAY_GROUP);
-      (COMPLETED, 0, _, _): result(0, WAY_GROUP);
-      (REPEATED, 0, WIRE_SUM, 1): result(FLAG_RETRANSMISSION | FLAG_CHECKED, WAY_PORT);
-      (REPEATED, 0, _, _): result(FLAG_RETRANSMISSION, WAY_PORT);
-      (ASKED, 0, _, _): pend();
-      (NEEDLESS, 0, _, _): pend();
-      (PUNTED, _, _, _): punt();
-      (GREETED, _, _, _): greet();
-      (_, 0, _, _): NoAction();
-      (_, _, _, _): report();
+      (COMPLETED, 0, WIRE_SUM, 1 ANY): RESULT(FLAG_CHECKED, WAY_GROUP);
+      (COMPLETED, 0, _, _ ANY): RESULT(0, WAY_GROUP);
+      (REPEATED, 0, WIRE_SUM, 1 ANY): RESULT(FLAG_RETRANSMISSION | FLAG_CHECKED, WAY_PORT);
+      (REPEATED, 0, _, _ ANY): RESULT(FLAG_RETRANSMISSION, WAY_PORT);
+      TWICE((RETURNED, _, _, _, FLAG_RETRANSMISSION &&& FLAG_RETRANSMISSION): finish(WAY_PORT);)
+      TWICE((RETURNED, _, _, _, _): finish(WAY_GROUP);)
+      (ASKED, 0, _, _ ANY): pend();
+      (NEEDLESS, 0, _, _ ANY): pend();
+      (PUNTED, _, _, _ ANY): punt();
+      (GREETED, _, _, _ ANY): greet();
+      (_, 0, _, _ ANY): NoAction();
+      (_, _, _, _ ANY): report();
     }
     size = 16;
   }
@@ -526,6 +569,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
       take:
       ask: {
         rules.apply();
+        TWICE(clear.apply();)
       }
       is_hello: {
         hdr.sml.phase = mac_high.get({hdr.ethernet.src[47:16]});
@@ -537,7 +581,7 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
     sum.apply(hdr, m);
     hdr.missing.ranks = bytes_of.get({m.y[7:0], m.y[15:8], m.y[23:16], m.y[31:24]});
     if (m.is_ours == 0) {
-      l2.apply();
+      TWICE(if (m.payload != PAYLOAD_AGAIN)) l2.apply();
     } else {
       outcome.apply();
     }
@@ -548,7 +592,8 @@ control Aggregate(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_
 #define EXTRACT_BLOCK(b) packet.extract(hdr.lanes_##b);
 #define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
 
-parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out ingress_intrinsic_metadata_t intrinsic) {
+parser IngressParse(packet_in packet, out tna_headers_t hdr, out tna_meta_t m,
+                    out ingress_intrinsic_metadata_t intrinsic) {
   Checksum() head;
   state start {
     packet.extract(intrinsic);
@@ -576,6 +621,26 @@ parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out i
     m.verdict = FORWARDED;
     m.way = WAY_DROP;
     m.is_rewritten = 0;
+#if LANES > 32
+    transition select(intrinsic.ingress_port[6:0]) {
+      AGAIN: parse_again;
+      default: parse_new;
+    }
+  }
+  state parse_again { /* as `half` has made it */
+    packet.extract(hdr.again);
+    m.ingress = hdr.again.ingress;
+    m.payload = PAYLOAD_AGAIN;
+    packet.extract(hdr.ethernet);
+    packet.extract(hdr.ipv4);
+    packet.extract(hdr.udp);
+    packet.extract(hdr.sml);
+    EACH_BLOCK(EXTRACT_BLOCK)
+    transition accept;
+  }
+  state parse_new {
+    m.ingress = intrinsic.ingress_port;
+#endif
     packet.extract(hdr.ethernet);
     transition select(hdr.ethernet.type) {
       ETHERTYPE_IPV4: parse_ipv4;
@@ -630,7 +695,7 @@ parser IngressParse(packet_in packet, out headers_t hdr, out tna_meta_t m, out i
   }
 }
 
-control Ingress(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic,
+control Ingress(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic,
                 in ingress_intrinsic_metadata_from_parser_t from_parser,
                 inout ingress_intrinsic_metadata_for_deparser_t to_deparser,
                 inout ingress_intrinsic_metadata_for_tm_t to_tm) {
@@ -644,13 +709,17 @@ control Ingress(inout headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_me
     } else if (m.way == WAY_GROUP) {
       to_tm.mcast_grp_a = m.group;
       to_tm.level2_exclusion_id = (bit<9>)intrinsic.ingress_port; /* prunes a flood */
+#if LANES > 32
+    } else if (m.way == WAY_AGAIN) {
+      to_tm.ucast_egress_port = intrinsic.ingress_port[8:7] ++ AGAIN;
+#endif
     } else {
       to_deparser.drop_ctl = 1;
     }
   }
 }
 
-control IngressDeparse(packet_out packet, inout headers_t hdr, in tna_meta_t m,
+control IngressDeparse(packet_out packet, inout tna_headers_t hdr, in tna_meta_t m,
                        in ingress_intrinsic_metadata_for_deparser_t to_deparser) {
   Checksum() checksum;
   apply {
@@ -659,6 +728,7 @@ control IngressDeparse(packet_out packet, inout headers_t hdr, in tna_meta_t m,
                                            hdr.ipv4.flags_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src,
                                            hdr.ipv4.dst});
     }
+    TWICE(packet.emit(hdr.again);)
     packet.emit(hdr.ethernet);
     packet.emit(hdr.ipv4);
     packet.emit(hdr.udp);
@@ -668,80 +738,7 @@ control IngressDeparse(packet_out packet, inout headers_t hdr, in tna_meta_t m,
   }
 }
 
-/* Egress needs to know of a copy only to whom it goes. Every packet is parsed: a choice by rid before the first header
- * is one that the compiler loses, without a word. */
-struct egress_headers_t {
-  ethernet_h ethernet;
-  ipv4_h ipv4;
-  udp_h udp;
-}
-struct egress_meta_t {
-  bit<1> is_addressed;
-}
-
-parser EgressParse(packet_in packet, out egress_headers_t hdr, out egress_meta_t m,
-                   out egress_intrinsic_metadata_t intrinsic) {
-  state start {
-    packet.extract(intrinsic);
-    m.is_addressed = 0;
-    packet.extract(hdr.ethernet);
-    transition select(hdr.ethernet.type) {
-      ETHERTYPE_IPV4: parse_ipv4;
-      default: accept;
-    }
-  }
-  state parse_ipv4 {
-    packet.extract(hdr.ipv4);
-    transition select(hdr.ipv4.version_ihl, hdr.ipv4.flags_offset, hdr.ipv4.protocol) {
-      (IPV4_PLAIN, 0 &&& 0x3fff, PROTOCOL_UDP): parse_udp;
-      default: accept;
-    }
-  }
-  state parse_udp {
-    packet.extract(hdr.udp);
-    transition accept;
-  }
-}
-
-control Egress(inout egress_headers_t hdr, inout egress_meta_t m, in egress_intrinsic_metadata_t intrinsic,
-               in egress_intrinsic_metadata_from_parser_t from_parser,
-               inout egress_intrinsic_metadata_for_deparser_t to_deparser,
-               inout egress_intrinsic_metadata_for_output_port_t to_port) {
-  @name(".to_member") action to_member(bit<48> mac, bit<32> ip, bit<16> port) {
-    hdr.ethernet.dst = mac;
-    hdr.ipv4.dst = ip;
-    hdr.udp.dst_port = port;
-    m.is_addressed = 1;
-  }
-  action is_nobodys() {
-    to_deparser.drop_ctl = 1;
-  }
-  @name(".replica") table replica {
-    key = {
-      hdr.udp.src_port: exact @name("src_port");
-      intrinsic.egress_rid: exact @name("rid");
-    }
-    actions = { to_member; is_nobodys; }
-    default_action = is_nobodys();
-    size = 4096;
-  }
-  apply {
-    if (hdr.udp.isValid() && intrinsic.egress_rid != 0) replica.apply();
-  }
-}
-
-control EgressDeparse(packet_out packet, inout egress_headers_t hdr, in egress_meta_t m,
-                      in egress_intrinsic_metadata_for_deparser_t to_deparser) {
-  Checksum() checksum;
-  apply {
-    if (m.is_addressed == 1) {
-      hdr.ipv4.checksum = checksum.update({hdr.ipv4.version_ihl, hdr.ipv4.tos, hdr.ipv4.total_bytes, hdr.ipv4.id,
-                                           hdr.ipv4.flags_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src,
-                                           hdr.ipv4.dst});
-    }
-    packet.emit(hdr);
-  }
-}
+#include "tna_egress.p4"
 
 Pipeline(IngressParse(), Ingress(), IngressDeparse(), EgressParse(), Egress(), EgressDeparse()) pipe;
 Switch(pipe) main;

@@ -12,6 +12,7 @@
 #define P4_MAX_DATA 8
 #define P4_MAX_OUT 72
 #define P4_MAX_FRAME_BYTES 2048
+#define P4_MAX_WAITING 16
 
 struct p4_out {
   uint32_t port, num_bytes;
@@ -32,6 +33,10 @@ struct p4_machine {
   /* One packet in. Returns how many came out. */
   uint32_t (*take)(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, struct p4_out *out);
   void (*set_time)(uint64_t now_us);
+  /* Packets that wait to be taken in again, since the switch sent them to its own port for that. `again` takes one of
+   * them, in any order, or loses it (out: NULL); the others go down by one. */
+  uint32_t (*num_waiting)(void);
+  uint32_t (*again)(uint32_t which, struct p4_out *out);
 };
 
 #ifdef P4_PROGRAM
@@ -42,6 +47,7 @@ struct p4_machine {
 #define MAX_ENTRIES 1024
 #define MAX_GROUPS 256
 #define MAX_COPIES 40
+#define PORTS_PER_PIPE 128u
 
 struct entry {
   uint64_t keys[P4_MAX_KEYS], masks[P4_MAX_KEYS], data[P4_MAX_DATA];
@@ -165,6 +171,37 @@ static void go_out(struct p4_out *out, uint32_t *num_out, uint64_t port) {
   out[*num_out].port = (uint32_t)port;
   out[*num_out].num_bytes = out_end;
   memcpy(out[(*num_out)++].bytes, out_bytes, out_end);
+}
+
+static struct p4_out waiting[P4_MAX_WAITING];
+static uint32_t num_waiting;
+
+static uint32_t count_waiting(void) {
+  return num_waiting;
+}
+
+/* What came out of the port by which it comes in again, of the pipe that it was in, is kept. Returns how many of the
+ * num are left. */
+__attribute__((unused)) static uint32_t keep_waiting(uint32_t port, struct p4_out *out, uint32_t num) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < num; i++) {
+    if (out[i].port % PORTS_PER_PIPE != P4_AGAIN) {
+      if (left++ != i) out[left - 1] = out[i];
+      continue;
+    }
+    if (out[i].port / PORTS_PER_PIPE != port / PORTS_PER_PIPE) fail("sent to another pipe", "a second pass");
+    if (num_waiting == P4_MAX_WAITING) fail("too many", "packets that wait for a second pass");
+    waiting[num_waiting++] = out[i];
+  }
+  return left;
+}
+
+__attribute__((unused)) static struct p4_out leave_waiting(uint32_t which) {
+  if (which >= num_waiting) fail("nothing waits", "again");
+  const struct p4_out in = waiting[which];
+  num_waiting--;
+  memmove(&waiting[which], &waiting[which + 1], (num_waiting - which) * sizeof waiting[0]);
+  return in;
 }
 
 static void set_group(uint32_t number, uint32_t num, const uint32_t *rids, const uint32_t *ports) {

@@ -13,6 +13,7 @@ VECTORS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../conforman
 VALID, TURN = 1 << 31, 1 << 30
 FLOOD_GROUP, FIRST_RESULT_GROUP = 1, 16
 NUM_VERDICTS = 64
+COMPLETED, REPEATED, RETURNED = 34, 35, 41
 
 
 def words(rank, num_ranks, turn):

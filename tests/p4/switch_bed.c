@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "switch_bed.h"
 
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +9,25 @@
 #define RESULTS_PORT BED_NUM_PORTS       /* of PNA: the host makes the copies, as switchml-pipeline does */
 #define FLOODS_PORT (BED_NUM_PORTS + 1u)
 
-extern const struct p4_machine p4_v1model, p4_pna, p4_tna;
-static const struct p4_machine *const machines[BED_NUM_KINDS] = {&p4_v1model, &p4_pna, &p4_tna};
-const char *const bed_names[BED_NUM_KINDS] = {"v1model.p4", "pna.p4", "tna.p4"};
+extern const struct p4_machine p4_v1model, p4_pna, p4_tna, p4_tna64;
+static const struct p4_machine *machines[BED_NUM_KINDS] = {&p4_v1model, &p4_pna, &p4_tna, &p4_tna64};
+const char *const bed_names[BED_NUM_KINDS] = {"v1model.p4", "pna.p4", "tna.p4", "tna.p4 with 64 lanes"};
+
+bool bed_is_tofino(const struct bed *bed) {
+  return bed->kind == BED_TNA || bed->kind == BED_TNA64;
+}
+
+int bed_replace(const char *library) {
+  static const char *const symbols[BED_NUM_KINDS] = {"p4_v1model", "p4_pna", "p4_tna", "p4_tna64"};
+  void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  for (int kind = 0; handle != NULL && kind < BED_NUM_KINDS; kind++) {
+    const struct p4_machine *found = dlsym(handle, symbols[kind]);
+    if (found == NULL) continue;
+    machines[kind] = found;
+    return kind;
+  }
+  return -1;
+}
 
 static struct sml_addr make_addr(uint32_t ip, uint16_t port) {
   struct sml_addr addr = {.num_bytes = sizeof(struct sockaddr_in)};
@@ -27,14 +44,21 @@ struct sml_place bed_place(uint32_t host) {
 
 /* ---- the driver ---- */
 
+static uint64_t value_of(const struct bed *bed, const struct sml_switch_entry *entry,
+                         const struct sml_switch_field *f) {
+  const bool is_port = strcmp(f->name, "ingress") == 0 || strcmp(f->name, "cpu_port") == 0 ||
+                       (strcmp(f->name, "port") == 0 && strcmp(entry->table, "replica") != 0);
+  return f->value + (is_port ? bed->first_port : 0);
+}
+
 static bool add_entry(void *user, const struct sml_switch_entry *entry, int64_t *handle_out) {
   struct bed *bed = user;
   uint64_t keys[P4_MAX_KEYS] = {0}, masks[P4_MAX_KEYS] = {0}, data[P4_MAX_DATA] = {0};
   for (uint32_t i = 0; i < entry->num_keys; i++) {
-    keys[i] = entry->keys[i].value;
+    keys[i] = value_of(bed, entry, &entry->keys[i]);
     masks[i] = entry->keys[i].mask;
   }
-  for (uint32_t i = 0; i < entry->num_data; i++) data[i] = entry->data[i].value;
+  for (uint32_t i = 0; i < entry->num_data; i++) data[i] = value_of(bed, entry, &entry->data[i]);
   *handle_out = 0;
   if (bed->kind == BED_PNA && strcmp(entry->table, "replica") == 0) return true;
   return bed->machine->add(entry->table, entry->action, keys, masks, data) == 0;
@@ -44,7 +68,7 @@ static void delete_entry(void *user, const struct sml_switch_entry *entry, int64
   struct bed *bed = user;
   uint64_t keys[P4_MAX_KEYS] = {0};
   (void)handle;
-  for (uint32_t i = 0; i < entry->num_keys; i++) keys[i] = entry->keys[i].value;
+  for (uint32_t i = 0; i < entry->num_keys; i++) keys[i] = value_of(bed, entry, &entry->keys[i]);
   if (bed->kind != BED_PNA || strcmp(entry->table, "replica") != 0) (void)bed->machine->remove(entry->table, keys);
 }
 
@@ -77,7 +101,7 @@ static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t 
   (void)group_handle;
   *handle_out = rid;
   bed->rids[group][at] = rid;
-  bed->ports[group][at] = place->port;
+  bed->ports[group][at] = bed->first_port + place->port;
   bed->places[group][at] = *place;
   bed->machine->group(group, bed->num_copies[group], bed->rids[group], bed->ports[group]);
   return true;
@@ -98,11 +122,12 @@ static bool preset(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t 
   static const char *const names[BED_NUM_KINDS][3] = {{"cell_phase", "cell_map", "cursor"},
                                                       {"aggregate_state_cell_phase", "aggregate_state_cell_map",
                                                        "aggregate_grant_cursor"},
+                                                      {"cells.phase", "cells.word", "cursors"},
                                                       {"cells.phase", "cells.word", "cursors"}};
   bool is_done = m->write(names[bed->kind][2], cursor, grant) == 0;
   for (uint32_t cell = first_cell; cell < end_cell; cell++)
-    is_done = is_done && m->write(names[bed->kind][0], cell, bed->kind == BED_TNA ? cell & 1 : 0) == 0 &&
-              m->write(names[bed->kind][1], cell, bed->kind == BED_TNA ? 0x80000000u : 0) == 0;
+    is_done = is_done && m->write(names[bed->kind][0], cell, bed_is_tofino(bed) ? cell & 1 : 0) == 0 &&
+              m->write(names[bed->kind][1], cell, bed_is_tofino(bed) ? 0x80000000u : 0) == 0;
   return is_done;
 }
 
@@ -129,7 +154,7 @@ static const char *error_of(void *user) {
 static bool open_switch(void *user, char *error_out, size_t error_bytes) {
   struct bed *bed = user;
   uint32_t rids[BED_NUM_PORTS] = {0}, ports[BED_NUM_PORTS];
-  for (uint32_t port = 0; port < BED_NUM_PORTS; port++) ports[port] = port;
+  for (uint32_t port = 0; port < BED_NUM_PORTS; port++) ports[port] = bed->first_port + port;
   bed->machine->group(SML_SWITCH_FLOOD_GROUP, BED_NUM_PORTS, rids, ports);
   for (uint32_t port = 0; bed->kind == BED_PNA && port < BED_NUM_PORTS + 2; port++)
     add_one(bed, "ports", "send", port, port);
@@ -157,7 +182,8 @@ static const struct sml_switch_driver driver = {.open = open_switch,
 void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed) {
   char error[128];
   const struct sml_addr addr = make_addr(BED_AGGREGATOR_IP, BED_AGGREGATOR_PORT);
-  *bed = (struct bed){.kind = kind, .machine = machines[kind]};
+  *bed = (struct bed){.kind = kind, .machine = machines[kind], .lanes = kind == BED_TNA64 ? 64 : 32};
+  bed->first_port = kind == BED_TNA64 ? 128 : 0; /* pipe 1's */
   bed->machine->reset(seed);
   sml_switch_jobs_init(&bed->jobs, &driver, bed);
   bed->jobs.mac = BED_AGGREGATOR_MAC;
@@ -240,12 +266,26 @@ static void go_by_host(const struct bed *bed, uint32_t port, const struct p4_out
   }
 }
 
+uint32_t bed_num_waiting(const struct bed *bed) {
+  return bed->machine->num_waiting();
+}
+
+void bed_again(struct bed *bed, uint32_t which, struct bed_out *out) {
+  const uint32_t num = bed->machine->again(which, out != NULL ? out->frames : NULL);
+  if (out != NULL) out->num = num;
+  for (uint32_t i = 0; i < num; i++) out->frames[i].port -= bed->first_port;
+}
+
 void bed_take(struct bed *bed, uint32_t port, const uint8_t *frame, uint32_t num_bytes, struct bed_out *out) {
   static struct p4_out raw[P4_MAX_OUT];
-  const uint32_t num = bed->machine->take(port, frame, num_bytes, raw);
+  const uint32_t num = bed->machine->take(bed->first_port + port, frame, num_bytes, raw);
   out->num = 0;
   for (uint32_t i = 0; i < num; i++) {
     if (bed->kind == BED_PNA && raw[i].port >= RESULTS_PORT) go_by_host(bed, port, &raw[i], out);
     else out->frames[out->num++] = raw[i];
+  }
+  for (uint32_t i = 0; i < out->num; i++) {
+    SML_ASSERT(out->frames[i].port >= bed->first_port);
+    out->frames[i].port -= bed->first_port;
   }
 }

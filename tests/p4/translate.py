@@ -131,7 +131,7 @@ static bool enter(uint32_t port, const uint8_t *bytes, uint32_t num_bytes) {
   return D.drop_ctl == 0;
 }
 
-static uint32_t take(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, struct p4_out *out) {
+static uint32_t pass(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, struct p4_out *out) {
   static uint8_t sent[P4_MAX_FRAME_BYTES];
   uint32_t num_out = 0;
   if (!enter(port, bytes, num_bytes)) return 0;
@@ -147,8 +147,24 @@ static uint32_t take(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, st
   }
   return num_out;
 }
+
+static uint32_t take(uint32_t port, const uint8_t *bytes, uint32_t num_bytes, struct p4_out *out) {
+  return keep_waiting(port, out, pass(port, bytes, num_bytes, out));
+}
+
+static uint32_t again(uint32_t which, struct p4_out *out) {
+  const struct p4_out in = leave_waiting(which);
+  return out == NULL ? 0 : keep_waiting(in.port, out, pass(in.port, in.bytes, in.num_bytes, out));
+}
 """,
 }
+for of in ("v1model", "pna"):
+    GLUE[of] += """
+static uint32_t again(uint32_t which, struct p4_out *out) {
+  (void)which, (void)out;
+  fail("no second passes", "again");
+}
+"""
 SIZES = {"v1model": {"S": "standard_metadata_t"},
          "pna": {"S": "pna_main_input_metadata_t", "P": "pna_main_parser_input_metadata_t",
                  "O": "pna_main_output_metadata_t"},
@@ -548,7 +564,9 @@ class Program:
                     ["  num_packets++;", "  in_bytes = bytes;", "  in_at = 0;", "  in_end = num_bytes;", "  noise();"])
         self.code.append(GLUE[self.target].strip("\n") + "\n")
         self.write_driver()
-        return "\n".join(["/* Made by tests/p4/translate.py. */", "#define P4_PROGRAM", '#include "machine.h"', "",
+        again = self.constants.get("AGAIN") # the port by which packets come in again
+        return "\n".join(["/* Made by tests/p4/translate.py. */", "#define P4_PROGRAM",
+                          f"#define P4_AGAIN {again.text if again else 'UINT32_MAX'}", '#include "machine.h"', "",
                           *self.code])
 
     def write_driver(self):
@@ -588,14 +606,14 @@ static int remove_entry(const char *table, const uint64_t *keys) {{
 
 static void reset(uint64_t seed) {{
   random_state = seed * 2 + 1;
-  num_groups = 0;
+  num_groups = num_waiting = 0;
   for (struct table *const *t = tables; *t != NULL; t++) (*t)->num_entries = 0;
   for (size_t i = 0; i < sizeof registers / sizeof registers[0]; i++)
     for (uint32_t c = 0; c < registers[i].num; c++) *cell_of(registers[i].name, c) = registers[i].initial;
 }}
 
 extern __attribute__((visibility("default"))) const struct p4_machine p4_{self.name};
-const struct p4_machine p4_{self.name} = {{"{self.name}", reset, add, remove_entry, write_cell, read_cell, set_group, take, set_time}};
+const struct p4_machine p4_{self.name} = {{"{self.name}", reset, add, remove_entry, write_cell, read_cell, set_group, take, set_time, count_waiting, again}};
 """)
 
 

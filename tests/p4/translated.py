@@ -22,7 +22,9 @@ CALLS = (("reset", None, (ctypes.c_uint64,)), ("add", ctypes.c_int, (TEXT, TEXT,
          ("remove", ctypes.c_int, (TEXT, U64)), ("write", ctypes.c_int, (TEXT, ctypes.c_uint32, ctypes.c_uint64)),
          ("read", ctypes.c_int64, (TEXT, ctypes.c_uint32)),
          ("group", None, (ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(ctypes.c_uint32))),
-         ("take", ctypes.c_uint32, (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.POINTER(Out))))
+         ("take", ctypes.c_uint32, (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.POINTER(Out))),
+         ("set_time", None, (ctypes.c_uint64,)), ("num_waiting", ctypes.c_uint32, ()),
+         ("again", ctypes.c_uint32, (ctypes.c_uint32, ctypes.POINTER(Out))))
 
 
 class Calls(ctypes.Structure):
@@ -30,11 +32,12 @@ class Calls(ctypes.Structure):
 
 
 class Switch:
-    """is_group: of PNA, results go to dpdk.GROUP by the port of the update that completed them, as behaviour.py wants."""
+    """is_group: of PNA, results go to dpdk.GROUP by the port of the update that completed them, as behaviour.py wants.
+    What a Tofino with 64 lanes sends to itself comes in at once."""
 
-    def __init__(self, library, target, num_ports, seed=1, is_group=False):
+    def __init__(self, library, target, num_ports, seed=1, is_group=False, lanes=32):
         self.target, self.num_ports, self.is_group = target, num_ports, is_group
-        self.calls = Calls.in_dll(ctypes.CDLL(library), f"p4_{target}")
+        self.calls = Calls.in_dll(ctypes.CDLL(library), f"p4_{target}{lanes if lanes != 32 else ''}")
         self.calls.reset(seed)
         self.out, self.members = (Out * MAX_OUT)(), {}
         for cell in range(NUM_CELLS if target == "tna" else 0): # what the control plane writes for each job's cells
@@ -70,10 +73,16 @@ class Switch:
         counts = {verdict: self.calls.read(b"verdicts", verdict) for verdict in range(num)}
         return {verdict: count for verdict, count in counts.items() if count}
 
+    def taken(self, num):
+        return [Out.from_buffer_copy(out) for out in self.out[:num]]
+
     def take(self, port, frame, members):
         """[(port, frame)] that come out. members: {job: [member of a plan]}, for the copies that PNA's host makes."""
+        outs = self.taken(self.calls.take(port, frame, len(frame), self.out))
+        while self.calls.num_waiting():
+            outs += self.taken(self.calls.again(0, self.out))
         found = []
-        for out in self.out[:self.calls.take(port, frame, len(frame), self.out)]:
+        for out in outs:
             data = bytes(out.bytes[:out.num_bytes])
             if out.port == FLOODS:
                 found += [(each, data) for each in range(self.num_ports) if each != port]

@@ -20,15 +20,18 @@ def fill(switch, jobs):
     return {job["number"]: job["members"] for job in jobs["jobs"]}
 
 
-def run_steps(library, target):
+def run_steps(library, target, lanes):
     """Sentences about what the program did otherwise than behaviour.py says."""
-    steps = behaviour.steps(32, is_pna=target == "pna", is_tna=target == "tna")
-    switch = Switch(library, target, behaviour.NUM_PORTS, is_group=True)
+    steps = behaviour.steps(lanes, is_pna=target == "pna", is_tna=target == "tna")
+    switch = Switch(library, target, behaviour.NUM_PORTS, is_group=True, lanes=lanes)
     members, out = fill(switch, behaviour.plan()), {port: [] for port in range(behaviour.NUM_PORTS)}
     for port, frame in steps.sent:
         for to, each in switch.take(port, frame, members):
             out[to].append(each)
     counted = switch.counts(plan.NUM_VERDICTS)
+    num_results = sum(counted.get(verdict, 0) for verdict in (plan.COMPLETED, plan.REPEATED))
+    if counted.pop(plan.RETURNED, 0) != (num_results if lanes == 64 else 0):
+        yield "not each result passes twice"
     if counted != steps.verdicts:
         yield f"verdicts {counted} instead of {steps.verdicts}"
     for port, due in enumerate(steps.due):
@@ -36,9 +39,9 @@ def run_steps(library, target):
             yield f"port {port}: {problem}"
 
 
-def play_vectors(library, target, folder, jobs):
+def play_vectors(library, target, lanes, folder, jobs):
     """Runs the packets of a folder of vectors."""
-    switch = Switch(library, target, jobs["num_ports"])
+    switch = Switch(library, target, jobs["num_ports"], lanes=lanes)
     members, out = fill(switch, jobs), {port: [] for port in range(jobs["num_ports"])}
     sent = sorted((time_us, port, frame) for port in range(jobs["num_ports"])
                   for time_us, frame in frames.read_timed(os.path.join(folder, f"port{port}_in.pcap")))
@@ -52,11 +55,13 @@ def play_vectors(library, target, folder, jobs):
 
 def main():
     library, tap = os.path.abspath(sys.argv[1]), check.Tap()
-    for target in ("v1model", "pna", "tna"):
-        tap.problems(f"{target}.p4, translated, does what it should", run_steps(library, target))
+    for target, lanes in (("v1model", 32), ("pna", 32), ("tna", 32), ("tna", 64)):
+        name = f"{target}.p4 with {lanes} lanes, translated,"
+        tap.problems(f"{name} does what it should", run_steps(library, target, lanes))
         with tempfile.TemporaryDirectory(prefix="switchml-p4-") as folder:
-            tap.problems(f"{target}.p4, translated, passes the conformance vectors",
-                         check.run_vectors(folder, 32, play_vectors, library, target, cannot=CANNOT.get(target, ())))
+            tap.problems(f"{name} passes the conformance vectors",
+                         check.run_vectors(folder, lanes, play_vectors, library, target, lanes,
+                                           cannot=CANNOT.get(target, ())))
     print(f"1..{tap.count}")
     return 1 if tap.failed else 0
 
