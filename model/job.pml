@@ -334,8 +334,8 @@ inline aggregate(from) {
   fi
 }
 
-/* Unasked: what the order of packets makes it do (aggregator_solicit.c, worker_gaps.c) it may do at any time. That a
- * worker leaves a question alone which crossed its update is as if the question were lost. */
+/* Unasked: what the order of packets makes it do (aggregator_solicit.c, worker_questions.c) it may do at any time.
+ * That a worker leaves a question alone which crossed its update is as if the question were lost. */
 inline question(to) {
   printf("question %d %d %d %d %d\n", to, c, cell[c].seen == EVERYONE, cell[c].phase, cell[c].tag);
   m = PACKET(0, epoch, c / 2, cell[c].phase, cell[c].tag);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/worker_internal.h"
+#include "core/worker_queue.h"
 
 #define ORDERS_PER_SLOT 4u
 
@@ -72,196 +72,6 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   return w;
 }
 
-
-/* ---- queues and lists ---- */
-
-static void enqueue(struct queue *q, uint32_t num_slots, uint32_t slot) {
-  SML_ASSERT(q->count < num_slots);
-  q->slots[(q->head + q->count++) & (num_slots - 1)] = slot;
-}
-
-static void dequeue(struct queue *q, uint32_t num_slots) {
-  q->head = (q->head + 1) & (num_slots - 1);
-  q->count--;
-}
-
-void sml_worker_want_update(struct sml_worker *w, uint32_t s) {
-  w->slots[s].wants_update = true;
-  if (w->slots[s].is_in_updates) return;
-  w->slots[s].is_in_updates = true;
-  enqueue(&w->updates, w->options.num_slots, s);
-}
-
-void sml_worker_want_probe(struct sml_worker *w, uint32_t s) {
-  w->slots[s].wants_probe = true;
-  if (w->slots[s].is_in_probes) return;
-  w->slots[s].is_in_probes = true;
-  enqueue(&w->probes, w->options.num_slots, s);
-}
-
-void sml_worker_list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns) {
-  struct list *l = &w->levels[level];
-  struct slot *slot = &w->slots[s];
-  slot->level = (uint8_t)level;
-  slot->sent_ns = now_ns;
-  slot->prev = l->tail;
-  slot->next = NONE;
-  if (l->tail == NONE) l->head = s;
-  else w->slots[l->tail].next = s;
-  l->tail = s;
-}
-
-void sml_worker_list_remove(struct sml_worker *w, uint32_t s) {
-  struct slot *slot = &w->slots[s];
-  struct list *l = &w->levels[slot->level];
-  if (slot->prev == NONE) l->head = slot->next;
-  else w->slots[slot->prev].next = slot->next;
-  if (slot->next == NONE) l->tail = slot->prev;
-  else w->slots[slot->next].prev = slot->prev;
-}
-
-/* ---- the stream ---- */
-
-static struct operation *operation_at(const struct sml_worker *w, uint64_t index) {
-  return &w->ring[index & (w->options.num_operations - 1)];
-}
-
-/* Index in the ring of the operation that a submitted chunk belongs to, or NONE when a lying
- * aggregator granted one of the past, or one for the second time. */
-static uint32_t find_operation(const struct sml_worker *w, uint64_t chunk) {
-  uint64_t low = w->ring_head, high = w->ring_tail; /* the answer is in [low, high) */
-  if (low == high || chunk < operation_at(w, low)->first_chunk) return NONE;
-  while (high - low > 1) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (operation_at(w, middle)->first_chunk <= chunk) low = middle;
-    else high = middle;
-  }
-  const uint32_t index = (uint32_t)(low & (w->options.num_operations - 1));
-  return w->ring[index].chunks_unassigned == 0 ? NONE : index;
-}
-
-static void wait_for_exponents(struct sml_worker *w, uint32_t s) {
-  w->slots[s].state = WAITING; /* holds the slot until the exponents are back */
-  w->slots[s].next = NONE;
-  if (w->waiting.tail == NONE) w->waiting.head = s;
-  else w->slots[w->waiting.tail].next = s;
-  w->waiting.tail = s;
-}
-
-static void become_ready(struct sml_worker *w, uint32_t s) {
-  const uint64_t chunk = w->slots[s].chunk;
-  w->slots[s].state = READY;
-  if (w->fresh.count > 0 && chunk < w->last_fresh) {
-    sml_worker_add_early(w, s);
-    return;
-  }
-  w->last_fresh = chunk;
-  enqueue(&w->fresh, w->options.num_slots, s);
-}
-
-/* The READY slot with the first chunk of the stream, or NONE. All ranks send in this order, as far as they can: else
- * windows that are less than the slots could be full of chunks that other ranks' windows keep back, each of others. */
-static uint32_t first_fresh(const struct sml_worker *w) {
-  const uint32_t s = w->fresh.count > 0 ? w->fresh.slots[w->fresh.head] : NONE;
-  if (w->num_early == 0) return s;
-  return s == NONE || w->slots[w->early[0]].chunk < w->slots[s].chunk ? w->early[0] : s;
-}
-
-static void take_fresh(struct sml_worker *w, uint32_t s) {
-  if (w->num_early > 0 && w->early[0] == s) sml_worker_take_early(w);
-  else dequeue(&w->fresh, w->options.num_slots);
-}
-
-/* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
-static void activate(struct sml_worker *w, uint32_t s) {
-  struct slot *slot = &w->slots[s];
-  const uint32_t index = slot->chunk < w->end_chunk ? find_operation(w, slot->chunk) : NONE;
-  if (index == NONE) {
-    w->idle[slot->chunk & (w->options.num_slots - 1)] = s;
-    return;
-  }
-  struct operation *op = &w->ring[index];
-  const uint64_t position = slot->chunk - op->first_chunk;
-  op->chunks_unassigned--;
-  slot->operation = index;
-  sml_range_chunk(&op->range, position, &slot->what);
-  slot->tag = sml_tag(op->tag_base, position);
-  const bool needs_exponents = op->range.num_groups > 0 && !slot->what.is_exponent;
-  if (needs_exponents && !op->ready[slot->what.group]) wait_for_exponents(w, s);
-  else become_ready(w, s);
-}
-
-static void release_group(struct sml_worker *w, uint32_t operation, uint32_t group) {
-  w->ring[operation].ready[group] = 1;
-  uint32_t s = w->waiting.head;
-  w->waiting = (struct list){NONE, NONE};
-  while (s != NONE) {
-    const struct slot *slot = &w->slots[s];
-    const uint32_t next = slot->next;
-    if (slot->operation == operation && slot->what.group == group) become_ready(w, s);
-    else wait_for_exponents(w, s);
-    s = next;
-  }
-}
-
-uint64_t sml_worker_chunks_left(const struct sml_worker *w) {
-  /* A slot's phase grows by one a chunk, so it cannot pass first_phase + chunks of the stream. */
-  const uint64_t room = UINT64_C(0xffffffff) - w->options.first_phase;
-  const uint64_t used = w->end_chunk - w->options.first_chunk;
-  return used >= room ? 0 : room - used;
-}
-
-bool sml_worker_can_submit(const struct sml_worker *w) {
-  return w->ring_tail - w->ring_head < w->options.num_operations;
-}
-
-bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *plan, uint8_t *ready,
-                       void *cookie, uint64_t now_ns) {
-  const struct sml_worker_options *o = &w->options;
-  SML_ASSERT(sml_worker_can_submit(w));
-  struct sml_range range;
-  sml_range_make(&range, plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
-  if (range.num_chunks == 0) return false;
-  SML_ASSERT(range.num_chunks <= sml_worker_chunks_left(w));
-  const uint64_t tag_base = sml_tag_base(plan, o->chunk_bytes, o->num_lanes);
-  const bool is_narrow = plan->is_narrow && !o->is_checked && o->packet_lanes == 0;
-  *operation_at(w, w->ring_tail) = (struct operation){.range = range,
-                                                      .first_chunk = w->end_chunk,
-                                                      .chunks_left = range.num_chunks,
-                                                      .chunks_unassigned = range.num_chunks,
-                                                      .tag_base = tag_base,
-                                                      .ready = ready,
-                                                      .is_narrow = is_narrow,
-                                                      .cookie = cookie};
-  if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
-  w->ring_tail++;
-  const uint64_t first_chunk = w->end_chunk, num_chunks = sml_min_u64(range.num_chunks, o->num_slots);
-  w->end_chunk += range.num_chunks;
-  for (uint64_t chunk = first_chunk; chunk < first_chunk + num_chunks; chunk++) {
-    const uint32_t s = w->idle[chunk & (o->num_slots - 1)];
-    if (w->slots[s].state == IDLE && w->slots[s].chunk == chunk) activate(w, s);
-  }
-  return true;
-}
-
-/* Returns whether the operation has ended in this lane. */
-static bool finish_chunk(struct sml_worker *w, uint32_t index) {
-  struct operation *op = &w->ring[index];
-  w->view.chunks_completed++;
-  if (--op->chunks_left > 0) return false;
-  op->is_done = true;
-  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
-  return true;
-}
-
-void *sml_worker_take_unfinished(struct sml_worker *w) {
-  while (w->ring_head != w->ring_tail) {
-    struct operation *op = operation_at(w, w->ring_head++);
-    if (!op->is_done) return op->cookie;
-  }
-  return NULL;
-}
-
 /* ---- sending ---- */
 
 /* Entries whose reason is gone (the result came meanwhile) are skipped. */
@@ -297,15 +107,24 @@ static uint32_t update_bytes_of(const struct sml_worker *w, const struct slot *s
   return goes_narrow(w, slot) ? sml_narrow_bytes(num_bytes) : num_bytes;
 }
 
-bool sml_worker_is_window_full(const struct sml_worker *w) {
-  return sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion);
-}
-
 /* Only a chunk beyond all data that were sent waits for this, and in a silence a few go all the same: else two ranks
  * could each be full of what the other one holds back. */
 static bool is_held_back(const struct sml_worker *w, uint32_t s) {
   return w->slots[s].chunk >= w->first_unsent &&
          w->view.num_outstanding >= sml_worker_most_outstanding(w) + w->quiet_level;
+}
+
+/* The READY slot with the first chunk of the stream, or NONE. All ranks send in this order, as far as they can: else
+ * windows that are less than the slots could be full of chunks that other ranks' windows keep back, each of others. */
+static uint32_t first_fresh(const struct sml_worker *w) {
+  const uint32_t s = w->fresh.count > 0 ? w->fresh.slots[w->fresh.head] : NONE;
+  if (w->num_early == 0) return s;
+  return s == NONE || w->slots[w->early[0]].chunk < w->slots[s].chunk ? w->early[0] : s;
+}
+
+static void take_fresh(struct sml_worker *w, uint32_t s) {
+  if (w->num_early > 0 && w->early[0] == s) sml_worker_take_early(w);
+  else dequeue(&w->fresh, w->options.num_slots);
 }
 
 /* The slot of the next update: repairs first, and new chunks as far as the window goes. NONE: none may be sent. */
@@ -393,7 +212,7 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   }
   dequeue(&w->probes, w->options.num_slots);
   slot->wants_probe = slot->is_in_probes = false;
-  sml_worker_list_append(w, s, slot->level, now_ns);
+  list_append(w, s, slot->level, now_ns);
 }
 
 static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struct sml_send *out) {
@@ -421,7 +240,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = false;
     slot->probe_copies = 0;
-    sml_worker_list_append(w, s, 0, now_ns);
+    list_append(w, s, 0, now_ns);
     return;
   }
   dequeue(&w->updates, w->options.num_slots);
@@ -431,8 +250,8 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   slot->was_resent = true;
   w->view.retransmissions++;
   if (slot->wants_probe) slot->wants_probe = false;
-  else sml_worker_list_remove(w, s);
-  sml_worker_list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
+  else list_remove(w, s);
+  list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
 }
 
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -460,13 +279,9 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
     slot->level = 1;
     return;
   }
-  sml_worker_list_remove(w, s);
-  sml_worker_list_append(w, s, 1, now_ns);
+  list_remove(w, s);
+  list_append(w, s, 1, now_ns);
   slot->num_unanswered = 2;
-}
-
-uint64_t sml_worker_round_trip(const struct sml_worker *w) {
-  return w->rto.srtt_ns + w->rto.srtt_ns / 4;
 }
 
 /* The place of a late chunk's first update in the order of sending. */
@@ -527,7 +342,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   }
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
-    sml_worker_want_update(w, s);
+    want_update(w, s);
     if ((h->flags & SML_FLAG_UNASKED) == 0) earn_by_loss(w, s);
     note_loss(w, w->slots[s].order, now_ns);
   }
@@ -563,10 +378,18 @@ static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
 }
 
 /* Returns whether the operation has ended in this lane. */
+static bool finish_chunk(struct sml_worker *w, uint32_t index) {
+  struct operation *op = &w->ring[index];
+  w->view.chunks_completed++;
+  if (--op->chunks_left > 0) return false;
+  op->is_done = true;
+  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
+  return true;
+}
+
+/* Returns whether the operation has ended in this lane. */
 static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
-  const uint32_t index = slot->operation;
-  const struct sml_chunk what = slot->what;
   note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
   w->stalled_chunks = sml_min_u32(w->stalled_chunks + 1, w->options.num_slots);
@@ -575,7 +398,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   if (h->flags & SML_FLAG_RETRANSMISSION) earn_by_loss(w, s);
   slot->num_charged = 0;
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
-  else sml_worker_list_remove(w, s);
+  else list_remove(w, s);
   slot->wants_update = false;
   slot->phase++;
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
@@ -590,9 +413,9 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->quiet_level = 0;
   w->quiet_until_ns = 0;
   w->view.num_missing = 0;
-  if (what.is_exponent) release_group(w, index, what.group);
-  const bool is_operation_done = finish_chunk(w, index);
-  activate(w, s);
+  if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
+  const bool is_operation_done = finish_chunk(w, slot->operation);
+  sml_worker_activate(w, s);
   return is_operation_done;
 }
 
@@ -650,20 +473,6 @@ void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint
   else if (s < w->options.num_slots && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING)
     order = w->slots[s].order;
   sml_congestion_on_mark(&w->congestion, order, w->last_order, now_ns);
-}
-
-/* PROTOCOL.md rule R36. */
-bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
-  SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
-  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
-  struct slot *slot = &w->slots[s];
-  if (slot->was_refused) return true;
-  slot->was_refused = true;
-  if (!slot->wants_probe) {
-    sml_worker_list_remove(w, s);
-    sml_worker_want_probe(w, s);
-  }
-  return false;
 }
 
 /* ---- for people who ask ---- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The worker's state, for worker.c, which changes it, and worker_invariants.c, which looks whether it is sound. */
+ * The worker's state. worker.c sends and receives, worker_stream.c has what slots carry, worker_questions.c when to
+ * ask, worker_queue.h what slots stand in; worker_invariants.c looks whether it is sound. */
 #ifndef SML_CORE_WORKER_INTERNAL_H
 #define SML_CORE_WORKER_INTERNAL_H
 
@@ -77,7 +78,7 @@ struct sml_worker {
   uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
   struct list waiting; /* WAITING slots in the order they began to */
   /* READY slots, sent as the window lets them, the first chunk of the stream first: those that became ready in that
-   * order, and (worker_fresh.c) those that others were ready before. */
+   * order, and those that others were ready before. */
   struct queue fresh;
   uint32_t *early, num_early;
   uint64_t last_fresh; /* chunk of the last one in `fresh`, as long as there is one */
@@ -154,23 +155,33 @@ static inline uint64_t sml_worker_num_under_way(const struct sml_worker *w) {
   return w->last_order - w->arrived_order;
 }
 
-/* worker.c, for worker_clock.c. A slot is in the list of its level while it is OUTSTANDING, unless it wants a probe. */
-void sml_worker_list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns);
-void sml_worker_list_remove(struct sml_worker *w, uint32_t s);
-void sml_worker_want_update(struct sml_worker *w, uint32_t s);
-void sml_worker_want_probe(struct sml_worker *w, uint32_t s);
-bool sml_worker_is_window_full(const struct sml_worker *w);
 /* Not many take longer. */
-uint64_t sml_worker_round_trip(const struct sml_worker *w);
+static inline uint64_t sml_worker_round_trip(const struct sml_worker *w) {
+  return w->rto.srtt_ns + w->rto.srtt_ns / 4;
+}
 
-/* worker_fresh.c */
-void sml_worker_add_early(struct sml_worker *w, uint32_t s);
+static inline bool sml_worker_is_window_full(const struct sml_worker *w) {
+  return sml_worker_num_under_way(w) >= sml_congestion_window(&w->congestion);
+}
+
+/* ---- worker_stream.c ---- */
+
+static inline struct operation *operation_at(const struct sml_worker *w, uint64_t index) {
+  return &w->ring[index & (w->options.num_operations - 1)];
+}
+
+/* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
+void sml_worker_activate(struct sml_worker *w, uint32_t s);
+/* The exponents of the group are back: slots that waited for them become ready. */
+void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t group);
+/* Takes the first slot of w->early. */
 void sml_worker_take_early(struct sml_worker *w);
 
-/* worker_gaps.c */
+/* ---- worker_questions.c ---- */
+
 void sml_worker_gaps_init(struct sml_worker *w);
+/* A result came with this grant. */
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);
-void sml_worker_find_due_gaps(struct sml_worker *w, uint64_t now_ns);
 /* Takes the grant of the first gap that is due. */
 uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns);
 

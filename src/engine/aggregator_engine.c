@@ -8,8 +8,6 @@
 #include "quant/narrow.h"
 
 #define NONCE_BYTES 8u
-/* Answers to packets of unknown jobs, so that a flood of them is not reflected. */
-#define ERRORS_PER_S 1000u
 
 struct sml_aggregator_engine *sml_aggregator_engine_create(
     const struct sml_aggregator_engine_options *options) {
@@ -48,168 +46,6 @@ const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_eng
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t *num_drops) {
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
     num_drops[d] = atomic_load_explicit(&e->num_drops[d], memory_order_relaxed);
-}
-
-/* ---- the flight recorder ---- */
-
-static struct sml_recorder *recorder_of(const struct sml_aggregator_engine *e, uint16_t job) {
-  if (job >= SML_MAX_JOBS || e->jobs[job] == NULL) return e->recorder;
-  return sml_recorder_set_pick(e->options.job_recorders, job, e->recorder);
-}
-
-static void record(struct sml_aggregator_engine *e, enum sml_trace_event event, uint16_t job, struct sml_record r) {
-  sml_record_event(recorder_of(e, job), event, e->now_ns, job, r);
-}
-
-static uint32_t slot_base_of(const struct job *job) {
-  return job->aggregator != NULL ? sml_aggregator_options_of(job->aggregator)->slot_base : 0;
-}
-
-/* ---- jobs ---- */
-
-static void set_seal(struct job *job, const struct sml_seal *seal) {
-  if (seal != NULL) job->seal = *seal;
-  else memset(&job->seal, 0, sizeof job->seal);
-}
-
-bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
-                                    uint32_t world_size, const struct sml_seal *seal) {
-  SML_ASSERT(number < SML_MAX_JOBS && e->jobs[number] == NULL && world_size <= SML_MAX_WORLD_SIZE);
-  struct job *job = calloc(1, sizeof *job);
-  if (job == NULL) return false;
-  *job = (struct job){.epoch = epoch, .members = {.world_size = world_size}};
-  set_seal(job, seal);
-  e->jobs[number] = job;
-  record(e, SML_TRACE_JOB_OPENED, number, (struct sml_record){.chunk = world_size, .value = epoch});
-  return true;
-}
-
-bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank,
-                                        uint64_t nonce) {
-  struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL);
-  return sml_members_expect(&job->members, rank, nonce);
-}
-
-void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
-  struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL && rank < job->members.world_size);
-  sml_members_forget(&job->members, rank);
-}
-
-struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *e, uint16_t number,
-                                                       uint32_t epoch, struct sml_aggregator *aggregator,
-                                                       const uint16_t *contributors,
-                                                       const struct sml_seal *seal) {
-  struct job *job = e->jobs[number];
-  const struct sml_aggregator_options *o = sml_aggregator_options_of(aggregator);
-  SML_ASSERT(job != NULL && o->world_size == job->members.world_size);
-  sml_members_seat(&job->members, contributors);
-  SML_ASSERT(o->num_contributors == job->members.num_contributors);
-  SML_ASSERT(o->is_switch_format == e->options.is_switch_format);
-  set_seal(job, seal);
-  SML_ASSERT(sml_head_bytes(job->seal.is_keyed) + sml_aggregator_value_bytes(o) <= e->options.io->max_frame_bytes);
-  struct sml_aggregator *old = job->aggregator;
-  job->epoch = epoch;
-  job->aggregator = aggregator;
-  sml_recorder_set_use(e->options.job_recorders, number);
-  job->is_reported = job->is_blocked_reported = false;
-  record(e, SML_TRACE_EPOCH_STARTED, number,
-         (struct sml_record){.phase = o->first_phase, .chunk = o->first_chunk, .value = epoch});
-  job->bulk = (struct sml_bulk){.num_open = 0};
-  for (uint32_t r = 0; r < job->members.world_size; r++)
-    if (job->members.all[r].is_departed) sml_aggregator_note_departed(aggregator, job->members.all[r].contributor);
-  return old;
-}
-
-bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *e, uint16_t number, uint32_t epoch,
-                                           const uint16_t *contributors, struct sml_place *places) {
-  struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL && job->aggregator == NULL);
-  sml_members_seat(&job->members, contributors);
-  job->epoch = epoch;
-  job->is_reported = job->is_blocked_reported = false;
-  for (uint32_t c = 0; c < job->members.num_contributors; c++) {
-    const struct sml_member *m = &job->members.all[job->members.leads[c]];
-    if (!m->is_registered) return false;
-    places[c] = (struct sml_place){.addr = m->addr, .mac = m->mac, .port = m->port};
-  }
-  return true;
-}
-
-struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *e, uint16_t number) {
-  struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL);
-  struct sml_aggregator *aggregator = job->aggregator;
-  SML_ASSERT(!job->is_busy);
-  sml_members_free(&job->members);
-  sml_fanout_destroy(job->fanout);
-  sml_key_wipe(&job->seal, sizeof job->seal);
-  sml_key_wipe(&e->tags.key, sizeof e->tags.key);
-  free(job);
-  e->jobs[number] = NULL;
-  record(e, SML_TRACE_JOB_CLOSED, number, (struct sml_record){.value = 0});
-  return aggregator;
-}
-
-void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *e, uint16_t number,
-                                       const struct sml_addr *group) {
-  SML_ASSERT(e->jobs[number] != NULL);
-  e->jobs[number]->group = *group;
-}
-
-struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine *e, uint16_t number,
-                                                   struct sml_fanout *fanout) {
-  struct job *job = e->jobs[number];
-  struct sml_fanout *old = job->fanout;
-  SML_ASSERT(fanout == NULL || fanout->num_contributors == job->members.num_contributors);
-  job->fanout = fanout;
-  return old;
-}
-
-static void report(struct sml_aggregator_engine *e, enum sml_aggregator_event_kind kind, uint16_t number,
-                   uint32_t rank_a, uint32_t rank_b, uint32_t slot) {
-  const struct sml_aggregator_event event = {.kind = kind,
-                                             .job = number,
-                                             .epoch = e->jobs[number]->epoch,
-                                             .rank_a = rank_a,
-                                             .rank_b = rank_b,
-                                             .slot = slot};
-  static const enum sml_trace_event names[] = {[SML_EVENT_MISMATCH] = SML_TRACE_OPERATIONS_DIFFERED,
-                                               [SML_EVENT_BLOCKED] = SML_TRACE_OPERATION_BLOCKED,
-                                               [SML_EVENT_JUMP] = SML_TRACE_PHASE_JUMPED,
-                                               [SML_EVENT_DEAF] = SML_TRACE_GROUP_LOST};
-  SML_ASSERT(kind < SML_ARRAY_LEN(names));
-  record(e, names[kind], number,
-         (struct sml_record){.slot = (uint16_t)slot, .rank = (uint16_t)rank_a, .value = rank_b});
-  e->options.on_event(e->options.user, &event);
-}
-
-/* All are noted before the slots are looked through, once. */
-void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *e, uint16_t number, const uint64_t *ranks) {
-  struct job *job = e->jobs[number];
-  SML_ASSERT(job != NULL);
-  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.world_size); w++) {
-    for (uint64_t left = ranks[w]; left != 0; left &= left - 1) {
-      const uint32_t rank = w * 64 + (uint32_t)__builtin_ctzll(left);
-      record(e, SML_TRACE_RANK_DEPARTED, number, (struct sml_record){.rank = (uint16_t)rank});
-      const uint16_t contributor = sml_members_depart(&job->members, rank);
-      if (job->aggregator != NULL) sml_aggregator_note_departed(job->aggregator, contributor);
-    }
-  }
-  if (job->aggregator == NULL || job->is_blocked_reported) return;
-  uint32_t contributor;
-  const uint32_t slot = sml_aggregator_find_blocked(job->aggregator, &contributor);
-  if (slot == UINT32_MAX) return;
-  job->is_blocked_reported = true;
-  const uint32_t rank = sml_members_find_departed(&job->members, contributor);
-  report(e, SML_EVENT_BLOCKED, number, rank, rank, slot);
-}
-
-void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
-  uint64_t ranks[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)] = {0};
-  sml_bit_set(ranks, rank);
-  sml_aggregator_engine_depart_all(e, number, ranks);
 }
 
 /* ---- sending ---- */
@@ -291,17 +127,6 @@ static void flush_all(struct sml_aggregator_engine *e) {
   e->num_results = e->num_repeats = 0;
 }
 
-static void send_one(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
-                     const struct sml_seal *seal, const struct sml_addr *to) {
-  struct sml_netio *io = e->options.io;
-  struct sml_tx_burst burst;
-  const uint32_t head_bytes = sml_head_bytes(seal->is_keyed), frame_bytes = head_bytes + h->payload_bytes;
-  io->ops->tx_reserve(io, frame_bytes, &burst);
-  if (h->payload_bytes > 0) memcpy(burst.data + head_bytes, payload, h->payload_bytes);
-  sml_wire_seal(burst.data, h, seal);
-  io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
-}
-
 /* ---- receiving ---- */
 
 static void count_up(_Atomic uint64_t *counter) {
@@ -314,141 +139,6 @@ static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, cons
   struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
   if (job != NULL) job->num_drops[drop]++; /* as it says; of any epoch, or this would tell who guesses it */
   sml_record_drop(recorder_of(e, h != NULL ? h->job : UINT16_MAX), e->now_ns, h, job ? slot_base_of(job) : 0, drop);
-}
-
-/* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
- * than the packet that asks, and never an answer to an ERROR. There is no key of such a job; but the answer has the
- * mask of what it answers, which nobody knows but the sender of that. */
-static void send_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
-                       const struct sml_addr *to, uint64_t now_ns) {
-  if (h->type != SML_PACKET_UPDATE && h->type != SML_PACKET_PROBE) return;
-  const uint64_t cost_ns = SML_NS_PER_S / ERRORS_PER_S;
-  const uint64_t oldest_ns = now_ns > SML_NS_PER_S / 10 ? now_ns - SML_NS_PER_S / 10 : 0;
-  e->error_tokens_ns = sml_max_u64(e->error_tokens_ns, oldest_ns);
-  if (e->error_tokens_ns + cost_ns > now_ns) return;
-  e->error_tokens_ns += cost_ns;
-  const bool has_mask = (h->flags & SML_FLAG_KEYED) == 0 && !e->options.is_switch_format;
-  const struct sml_seal seal = {.mask = has_mask ? sml_wire_mask(frame, h) : 0};
-  struct sml_header answer = *h;
-  answer.type = SML_PACKET_ERROR;
-  answer.payload_bytes = 0;
-  answer.flags = 0;
-  send_one(e, &answer, NULL, &seal, to);
-  sml_record_packet(e->recorder, SML_TRACE_ERROR_SENT, now_ns, h, 0, h->epoch);
-}
-
-static void record_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags,
-                           uint32_t num_bytes) {
-  const uint32_t slot_base = slot_base_of(e->jobs[h->job]);
-  struct sml_header about = *h;
-  uint32_t first;
-  if (flags & SML_FLAG_UNASKED) {
-    sml_record_packet(recorder_of(e, h->job), SML_TRACE_UPDATE_SOLICITED, e->now_ns, h, slot_base, 0);
-    return;
-  }
-  about.chunk = sml_record_count_bits((const uint8_t *)e->missing, num_bytes, &first);
-  sml_record_packet(recorder_of(e, h->job), SML_TRACE_PENDING_SENT, e->now_ns, &about, slot_base, first);
-}
-
-static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const struct job *job) {
-  if (e->options.is_switch_format) return SML_SWITCH_BITMAP_BYTES;
-  return (uint32_t)sml_div_ceil(job->members.num_contributors, 8);
-}
-
-/* h: slot, phase, tag, rank and what else the answer repeats. frame: head and bitmap of missing contributors. */
-static void fill_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags, uint8_t *frame) {
-  const struct job *job = e->jobs[h->job];
-  const uint32_t slot = (uint32_t)h->slot - slot_base_of(job);
-  sml_aggregator_missing(job->aggregator, slot, h->phase, e->missing);
-  struct sml_header answer = *h;
-  answer.type = SML_PACKET_PENDING;
-  answer.flags = flags;
-  answer.payload_bytes = (uint16_t)bitmap_bytes_of(e, job);
-  record_pending(e, h, flags, answer.payload_bytes);
-  /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
-  memcpy(frame + sml_head_bytes(job->seal.is_keyed), e->missing, answer.payload_bytes);
-  if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &answer);
-  else sml_wire_seal(frame, &answer, &job->seal);
-}
-
-/* To one contributor, each as long as the others: then the kernel takes them as one. */
-static void send_pendings(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
-  struct sml_netio *io = e->options.io;
-  struct job *job = e->jobs[h->job];
-  const uint32_t frame_bytes = sml_head_bytes(job->seal.is_keyed) + bitmap_bytes_of(e, job);
-  while (num > 0) {
-    struct sml_tx_burst burst;
-    io->ops->tx_reserve(io, frame_bytes, &burst);
-    const uint32_t num_frames = sml_min_u32(num, burst.max_frames);
-    burst.goes_apart = sml_is_futile(&job->futile.num_questions, num_frames);
-    for (uint32_t i = 0; i < num_frames; i++) fill_pending(e, &h[i], flags, burst.data + (size_t)i * frame_bytes);
-    io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->members.peers[h->rank], 1);
-    h += num_frames;
-    num -= num_frames;
-  }
-}
-
-/* A contributor's update came through a long queue: it is told, at most once a pass. */
-static void note_mark(struct sml_aggregator_engine *e, const struct sml_header *h) {
-  struct job *job = e->jobs[h->job];
-  struct sml_member *m = &job->members.all[job->members.leads[h->rank]];
-  if (m->mark == 0) m->mark = (uint16_t)++e->num_marks;
-  e->marks[m->mark - 1] = *h;
-}
-
-static void tell_marks(struct sml_aggregator_engine *e) {
-  for (uint32_t i = 0; i < e->num_marks; i++) {
-    struct sml_header h = e->marks[i];
-    const struct job *job = e->jobs[h.job];
-    job->members.all[job->members.leads[h.rank]].mark = 0;
-    h.type = SML_PACKET_PENDING;
-    h.flags = SML_FLAG_MARKED;
-    h.payload_bytes = 0;
-    send_one(e, &h, NULL, &job->seal, &job->members.peers[h.rank]);
-  }
-  e->num_marks = 0;
-}
-
-static int compare_ranks(const void *a, const void *b) {
-  const struct sml_header *x = a, *y = b;
-  return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : (int)x->slot - (int)y->slot;
-}
-
-static void ask(struct sml_aggregator_engine *e) {
-  qsort(e->questions, e->num_questions, sizeof e->questions[0], compare_ranks);
-  for (uint32_t i = 0, end; i < e->num_questions; i = end) {
-    for (end = i + 1; end < e->num_questions && e->questions[end].rank == e->questions[i].rank;) end++;
-    send_pendings(e, &e->questions[i], end - i, SML_FLAG_UNASKED);
-  }
-  e->num_questions = 0;
-}
-
-/* Asks ranks whose updates are overdue, behind the results of the pass: what they send for those comes later. */
-static void solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
-  for (uint32_t i = 0; i < e->num_busy; i++) {
-    struct job *job = e->jobs[e->busy[i]];
-    struct sml_header h;
-    const uint64_t *ranks;
-    job->is_busy = false;
-    if (job->num_results != job->seen_results) job->progress_ns = now_ns;
-    job->seen_results = job->num_results;
-    if (job->bulk.num_open > 0 && !job->was_open) job->opened_ns = now_ns;
-    job->was_open = job->bulk.num_open > 0;
-    sml_aggregator_begin_solicit(job->aggregator, now_ns);
-    while (sml_aggregator_next_solicit(job->aggregator, &h, &ranks)) {
-      h.job = e->busy[i];
-      h.epoch = job->epoch;
-      for (uint32_t r = 0; r < job->members.num_contributors; r++) {
-        if (!sml_bit_test(ranks, r)) continue;
-        h.rank = (uint16_t)r;
-        h.chunk = sml_aggregator_latest_chunk(job->aggregator, r);
-        if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e);
-        e->questions[e->num_questions++] = h;
-      }
-    }
-    ask(e);
-  }
-  e->num_busy = 0;
 }
 
 static void sum(struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h,
@@ -479,7 +169,7 @@ static void report_once(struct sml_aggregator_engine *e, const struct sml_header
   if (job->is_reported) return;
   job->is_reported = true;
   const bool is_mismatch = d->verdict == SML_VERDICT_MISMATCH;
-  report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->members.leads[h->rank],
+  sml_engine_report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->members.leads[h->rank],
          job->members.leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
 }
 
@@ -511,7 +201,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       if (d->verdict == SML_VERDICT_FIRST) sml_bulk_note_open(&job->bulk);
       if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
         job->is_blocked_reported = true;
-        report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
+        sml_engine_report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
                job->members.leads[h->rank], d->cell / 2);
       }
       break;
@@ -530,11 +220,12 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
              (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
       if ((h->flags & SML_FLAG_DEAF) != 0 && job->fanout != NULL &&
           sml_fanout_add_deaf(job->fanout, h->rank, &job->members.peers[h->rank]))
-        report(e, SML_EVENT_DEAF, h->job, job->members.leads[h->rank], job->members.leads[h->rank], d->cell / 2);
+        sml_engine_report(e, SML_EVENT_DEAF, h->job, job->members.leads[h->rank], job->members.leads[h->rank],
+                          d->cell / 2);
       break;
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
-      send_pendings(e, h, 1, 0);
+      sml_answer_pending(e, h, 1, 0);
       break;
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
@@ -576,7 +267,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   const bool is_seated = job->members.num_contributors > 0;
   if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
-  send_one(e, h, payload, &job->seal, is_to_group ? &job->group : from);
+  sml_engine_send(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }
 
 /* HELLOs are ranks', all else is contributors', once these are known. NULL: there is no such one. */
@@ -617,7 +308,7 @@ static void take_switch_report(struct sml_aggregator_engine *e, const struct sml
   count_drop(e, SML_DROP_TAG_MISMATCH, h);
   if (job->is_reported || h->chunk >= job->members.num_contributors) return;
   job->is_reported = true;
-  report(e, SML_EVENT_MISMATCH, h->job, job->members.leads[h->rank], job->members.leads[h->chunk], h->slot);
+  sml_engine_report(e, SML_EVENT_MISMATCH, h->job, job->members.leads[h->rank], job->members.leads[h->chunk], h->slot);
 }
 
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
@@ -631,7 +322,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   struct job *job = h.job < SML_MAX_JOBS ? e->jobs[h.job] : NULL;
   if (job == NULL) {
     count_drop(e, SML_DROP_UNKNOWN_JOB, &h);
-    send_error(e, frame->data, &h, frame->from, now_ns);
+    sml_answer_error(e, frame->data, &h, frame->from, now_ns);
     return;
   }
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
@@ -655,7 +346,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
     const struct sml_decision d = sml_aggregator_decide(job->aggregator, &h);
     execute(e, &h, payload, &d);
     if (d.verdict >= SML_VERDICT_FIRST && d.verdict <= SML_VERDICT_COMPLETE) count_up(&member->num_contributions);
-    if (frame->is_marked && h.type == SML_PACKET_UPDATE && !e->options.is_switch_format) note_mark(e, &h);
+    if (frame->is_marked && h.type == SML_PACKET_UPDATE && !e->options.is_switch_format) sml_answer_note_mark(e, &h);
   }
   if (drop != SML_NUM_DROPS) count_drop(e, drop, &h);
   if (drop == SML_DROP_BAD_KEY) sml_forged_note(&e->forged, &e->options, h.job, job->epoch, frame->from, now_ns);
@@ -683,8 +374,8 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
   io->gather_ns = gather_time(e, now_ns);
-  solicit(e, now_ns);
-  tell_marks(e);
+  sml_answer_solicit(e, now_ns);
+  sml_answer_marks(e);
   io->ops->tx_flush(io);
   return num_frames == RX_FRAMES ? 0 : SML_NEVER; /* the aggregator has no timers: workers ask */
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an aggregator's engine holds. aggregator_engine.c keeps its jobs and runs its passes, aggregator_engine_look.c
- * shows it to people. */
+ * What an aggregator's engine holds. aggregator_engine.c runs its passes, aggregator_jobs.c keeps its jobs,
+ * aggregator_answers.c tells single workers what they ask, aggregator_engine_look.c shows it to people. */
 #ifndef SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
 #define SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
 
@@ -9,6 +9,7 @@
 #include "engine/forged.h"
 #include "engine/futile.h"
 #include "engine/members.h"
+#include "engine/records.h"
 #include "engine/tags.h"
 
 #define RX_FRAMES 1024u
@@ -64,5 +65,37 @@ struct sml_aggregator_engine {
   struct sml_recorder *recorder;
   uint8_t wide[UINT16_MAX + 1]; /* lanes of a narrow update */
 };
+
+static inline struct sml_recorder *recorder_of(const struct sml_aggregator_engine *e, uint16_t job) {
+  if (job >= SML_MAX_JOBS || e->jobs[job] == NULL) return e->recorder;
+  return sml_recorder_set_pick(e->options.job_recorders, job, e->recorder);
+}
+
+static inline void record(struct sml_aggregator_engine *e, enum sml_trace_event event, uint16_t job,
+                          struct sml_record r) {
+  sml_record_event(recorder_of(e, job), event, e->now_ns, job, r);
+}
+
+static inline uint32_t slot_base_of(const struct job *job) {
+  return job->aggregator != NULL ? sml_aggregator_options_of(job->aggregator)->slot_base : 0;
+}
+
+/* ---- aggregator_jobs.c ---- */
+
+/* To the owner: something of the job that ends it, or that it must know. */
+void sml_engine_report(struct sml_aggregator_engine *e, enum sml_aggregator_event_kind kind, uint16_t number,
+                       uint32_t rank_a, uint32_t rank_b, uint32_t slot);
+
+/* ---- aggregator_answers.c ---- */
+
+void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
+                     const struct sml_seal *seal, const struct sml_addr *to);
+void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
+                      const struct sml_addr *to, uint64_t now_ns);
+/* h: num of them, for one contributor. */
+void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
+void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
+void sml_answer_marks(struct sml_aggregator_engine *e);
+void sml_answer_solicit(struct sml_aggregator_engine *e, uint64_t now_ns);
 
 #endif

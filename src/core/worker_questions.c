@@ -1,12 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When the worker asks (PROTOCOL.md rule R41, docs/heuristics.md) because nothing shows what became of a chunk: a
- * timeout is over, nothing comes at all, or the window is full. What the order of packets shows is in worker_gaps.c. */
-#include "core/worker_internal.h"
+ * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). There are five
+ * reasons; order and silence count only in a crowd of slots (sml_worker_has_crowd).
+ *
+ *   reason    when                                                           about
+ *   order     a result is missing, the third grant after it has come (up to   its grant
+ *             the 128th, if the path reorders) and 100 us have passed
+ *   silence   no result came, or nothing new went out, for twice as long as   each slot, 8 to 32 at once
+ *             answers take
+ *   window    the window is full, and for as long nothing has arrived that    the update that was sent last
+ *             was sent
+ *   timer     the slot's timeout is over, with a crowd twice its timeout      the slot
+ *   sum       the check word of a result is wrong                             the slot
+ *
+ * How often: order asks again when a chunk has completed that was sent after the question. Silence, window and timer
+ * wait twice as long after each question in a row. Silence and (with a crowd) the timer also have budgets: 256 chunks
+ * that complete pay for a question, and for silence a loss that was shown pays for two. A wrong sum is asked about
+ * once: the second time the lane fails.
+ *
+ * An answer to any of them is the result, or PENDING: who is missing. The aggregator asks, too: if it lacks this rank's
+ * update though later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
+#include "core/worker_queue.h"
 
 #define QUIET_PROBES 32u
 #define LEAST_QUESTIONS 8u /* in a silence, whatever there was before: a lane lives by them */
 #define MOST_PAID_LEVEL 4u  /* a slot's own patience does not grow beyond this while losses pay for questions */
 #define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
+
+#define FIRST_THRESHOLD 3u
+#define MAX_THRESHOLD 128u
+#define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
+
+/* ---- order ----
+ *
+ * Results that were lost on the way to this worker, by the grants that came with them: the aggregator draws grants in
+ * order and sends results in that order, so one that is missing while several later ones are here was lost. The answer
+ * is one round trip away, and nobody is asked in vain. */
+
+void sml_worker_gaps_init(struct sml_worker *w) {
+  w->next_grant = (uint64_t)w->options.first_chunk + w->options.num_slots;
+  w->gap_threshold = FIRST_THRESHOLD;
+}
+
+static void remove_gap(struct sml_worker *w, uint32_t i) {
+  w->num_due_gaps -= w->gaps[i].is_due;
+  w->num_gaps--;
+  memmove(&w->gaps[i], &w->gaps[i + 1], (w->num_gaps - i) * sizeof w->gaps[0]);
+}
+
+static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
+  for (uint32_t i = 0; i < w->num_gaps; i++) {
+    if (w->gaps[i].grant != grant) continue;
+    /* Late and not lost: packets are overtaken by more than was thought. */
+    if (!is_repeat && w->gaps[i].asked_ns != 0) {
+      const uint32_t most = sml_min_u32(w->options.num_slots / 2, MAX_THRESHOLD);
+      w->gap_threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, most));
+    }
+    remove_gap(w, i);
+    return;
+  }
+}
+
+void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns) {
+  const uint32_t n = w->options.num_slots;
+  if (!sml_worker_has_crowd(w)) return;
+  if (grant < w->next_grant) {
+    close_gap(w, grant, is_repeat);
+    return;
+  }
+  /* Honest grants that are missing belong to slots of this worker that wait for them. */
+  if (grant - w->next_grant <= n - w->num_gaps) {
+    for (uint64_t g = w->next_grant; g < grant; g++)
+      w->gaps[w->num_gaps++] =
+          (struct gap){.grant = g, .noticed_ns = now_ns, .order = w->last_order - w->view.num_outstanding};
+  }
+  w->next_grant = grant + 1;
+}
+
+/* A gap is due when enough grants are beyond it; again, when a chunk that was sent after the question completed. */
+static void find_due_gaps(struct sml_worker *w, uint64_t now_ns) {
+  for (uint32_t i = 0; i < w->num_gaps; i++) {
+    struct gap *gap = &w->gaps[i];
+    if (gap->is_due) continue;
+    const bool is_overtaken =
+        w->next_grant - gap->grant > w->gap_threshold && now_ns - gap->noticed_ns >= REORDER_NS;
+    gap->is_due = gap->asked_ns == 0 ? is_overtaken : gap->asked_ns + w->rto.srtt_ns / 2 < w->latest_acked_ns;
+    w->num_due_gaps += gap->is_due;
+  }
+}
+
+uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
+  uint32_t i = 0;
+  while (!w->gaps[i].is_due) i++;
+  w->gaps[i].is_due = false;
+  w->gaps[i].asked_ns = now_ns;
+  w->num_due_gaps--;
+  sml_congestion_on_loss(&w->congestion, &w->rto, w->gaps[i].order, w->last_order, now_ns);
+  return w->gaps[i].grant;
+}
+
+/* ---- silence, window and timer: when ---- */
 
 /* Questions are paid out of what has completed, and a loss that was shown pays for more: so however many slots wait,
  * for however long, those that were not needed are a small share of all packets. */
@@ -20,14 +112,14 @@ static uint32_t charge(uint32_t *budget, uint32_t num) {
   return num;
 }
 
-/* How long a silence means that nothing is under way any more: twice what answers take. Before the first answer round
- * trips have to tell, and while all slots are out, results gather at somebody for a part of one. Where much is lost,
- * most round trips have waited for somebody's repairs, so they say little. */
 static bool is_full(const struct sml_worker *w) {
   const uint32_t n = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   return w->view.num_outstanding >= n - n / 4;
 }
 
+/* How long a silence means that nothing is under way any more: twice what answers take. Before the first answer round
+ * trips have to tell, and while all slots are out, results gather at somebody for a part of one. Where much is lost,
+ * most round trips have waited for somebody's repairs, so they say little. */
 static uint64_t quiet_time(const struct sml_worker *w) {
   if (w->rto.answer_ns != 0)
     return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
@@ -91,6 +183,8 @@ uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
   return deadline;
 }
 
+/* ---- asking ---- */
+
 /* More slots than usual are there for a long path, which always brings something. */
 static uint32_t usual_chunks(const struct sml_worker *w) {
   return sml_min_u32(sml_max_u32(SML_CONGESTION_USUAL_BYTES / w->options.chunk_bytes, SML_LEAST_CHUNKS),
@@ -106,7 +200,7 @@ static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   slot->level = (uint8_t)sml_min_u32(level + 1, SML_RTO_LEVELS - 1);
   slot->probe_copies = (uint8_t)(sml_max_u32(num_paid, 1) - 1);
   slot->num_charged = (uint8_t)sml_min_u32(slot->num_charged + num_paid, SML_MOST_QUESTIONS);
-  sml_worker_want_probe(w, s);
+  want_probe(w, s);
 }
 
 static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
@@ -115,7 +209,7 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {
     while (num_asked < most && quiet_deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
-      sml_worker_list_remove(w, s);
+      list_remove(w, s);
       ask_about(w, s, k);
       num_asked++;
     }
@@ -131,16 +225,16 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
   if (full_deadline_of(w) > now_ns) return;
   w->full_asked_ns = now_ns;
   w->full_level = sml_min_u32(w->full_level + 1, SML_RTO_LEVELS - 1);
-  sml_worker_list_remove(w, w->last_sent);
-  sml_worker_want_probe(w, w->last_sent);
+  list_remove(w, w->last_sent);
+  want_probe(w, w->last_sent);
 }
 
 static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
   while (deadline_of(w, 0) <= now_ns) {
     const uint32_t s = w->levels[0].head;
-    sml_worker_list_remove(w, s);
-    sml_worker_list_append(w, s, 0, now_ns);
-    sml_worker_want_update(w, s);
+    list_remove(w, s);
+    list_append(w, s, 0, now_ns);
+    want_update(w, s);
     w->view.timeouts++;
   }
 }
@@ -153,7 +247,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
     repeat_as_paper(w, now_ns);
     return;
   }
-  sml_worker_find_due_gaps(w, now_ns);
+  find_due_gaps(w, now_ns);
   ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);
   bool has_fired = false;
@@ -161,15 +255,29 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
     while (deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
-      sml_worker_list_remove(w, s);
+      list_remove(w, s);
       if (sml_worker_has_crowd(w)) (void)charge(&w->clock_budget, 1);
       if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
         w->view.timeouts++;
         slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
       }
-      sml_worker_want_probe(w, s);
+      want_probe(w, s);
       has_fired = true;
     }
   }
   if (has_fired) w->jitter_ns = sml_prng_below(&w->prng, w->rto.rto_ns / 8 + 1);
+}
+
+/* PROTOCOL.md rule R36. */
+bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
+  SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  struct slot *slot = &w->slots[s];
+  if (slot->was_refused) return true;
+  slot->was_refused = true;
+  if (!slot->wants_probe) {
+    list_remove(w, s);
+    want_probe(w, s);
+  }
+  return false;
 }

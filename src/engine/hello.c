@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A worker's HELLOs: do datagrams of the job's size pass both ways, and how long does it take? PROTOCOL.md rule R89. */
+#include "engine/worker_engine_internal.h"
+
+#define HELLO_BYTES 16u /* the nonce, and when it was sent, by the clock of who sent it */
+#define HELLO_ECHOES 4u /* then the round trip is known well enough: one may have waited for a processor */
+
+static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
+  sml_recorder_put(e->recorder, (struct sml_record){.time_ns = e->now_ns,
+                                                    .event = (uint16_t)event,
+                                                    .job = hello->job,
+                                                    .rank = hello->rank,
+                                                    .value = hello->datagram_bytes});
+}
+
+void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f,
+                    uint64_t now_ns) {
+  if (h->payload_bytes < HELLO_BYTES) return;
+  for (struct sml_hello **link = &e->hellos; *link != NULL; link = &(*link)->next) {
+    struct sml_hello *hello = *link;
+    if (hello->job != h->job || hello->epoch != h->epoch || hello->rank != h->rank) continue;
+    if (f->num_bytes != hello->datagram_bytes) continue;
+    if (!sml_wire_is_authentic(f->data, h, &hello->seal)) continue;
+    const uint8_t *payload = f->data + sml_head_bytes_of(h);
+    if (sml_load_be64(payload) != hello->nonce) continue;
+    if (sml_hello_is_to_group(payload, h->payload_bytes) != hello->is_to_group) continue;
+    /* Its results will come as this echo does, and must have the lane's source. */
+    if (hello->is_to_group && !sml_addr_equal(&hello->from, f->from)) continue;
+    const uint64_t rtt_ns = sml_max_u64(now_ns - sml_min_u64(sml_load_be64(payload + 8), now_ns), 1);
+    hello->rtt_ns = hello->num_echoes == 0 ? rtt_ns : sml_min_u64(hello->rtt_ns, rtt_ns);
+    hello->from = *f->from; /* the nonce vouches for it */
+    hello->next_send_ns = now_ns;
+    if (++hello->num_echoes < HELLO_ECHOES && !hello->is_to_group) return;
+    *link = hello->next;
+    record_hello(e, SML_TRACE_HELLO_ANSWERED, hello);
+    hello->done(hello, true);
+    return;
+  }
+}
+
+static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, uint64_t now_ns) {
+  struct sml_netio *io = e->options.io;
+  struct sml_tx_burst burst;
+  const uint32_t head_bytes = sml_head_bytes(hello->seal.is_keyed);
+  const struct sml_header h = {.version = SML_WIRE_VERSION,
+                               .type = SML_PACKET_HELLO,
+                               .job = hello->job,
+                               .epoch = hello->epoch,
+                               .rank = hello->rank,
+                               .payload_bytes = (uint16_t)(hello->datagram_bytes - head_bytes)};
+  io->ops->tx_reserve(io, hello->datagram_bytes, &burst);
+  memset(burst.data + head_bytes, 0, h.payload_bytes);
+  sml_store_be64(burst.data + head_bytes, hello->nonce);
+  sml_store_be64(burst.data + head_bytes + 8, now_ns);
+  if (hello->is_to_group) burst.data[head_bytes + SML_HELLO_GROUP_OFFSET] = 1;
+  sml_wire_seal(burst.data, &h, &hello->seal);
+  io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
+}
+
+void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
+  SML_ASSERT(hello->datagram_bytes >= sml_head_bytes(hello->seal.is_keyed) + HELLO_BYTES + hello->is_to_group);
+  hello->next_send_ns = hello->rtt_ns = 0;
+  hello->num_echoes = 0;
+  hello->next = e->hellos;
+  e->hellos = hello;
+}
+
+uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
+  uint64_t deadline = SML_NEVER;
+  for (struct sml_hello **link = &e->hellos; *link != NULL;) {
+    struct sml_hello *hello = *link;
+    if (now_ns >= hello->deadline_ns) {
+      *link = hello->next;
+      record_hello(e, SML_TRACE_HELLO_EXPIRED, hello);
+      hello->done(hello, hello->num_echoes > 0);
+      continue;
+    }
+    if (now_ns >= hello->next_send_ns) {
+      send_hello(e, hello, now_ns);
+      record_hello(e, SML_TRACE_HELLO_SENT, hello);
+      hello->next_send_ns = now_ns + hello->interval_ns;
+    }
+    deadline = sml_min_u64(deadline, sml_min_u64(hello->next_send_ns, hello->deadline_ns));
+    link = &hello->next;
+  }
+  return deadline;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The life of a lane: its ring of operations, epochs, failure, and what it shows to other threads. */
+#include <stdlib.h>
+
+#include "engine/worker_engine_internal.h"
+#include "quant/check.h"
+#include "switchml/switchml.h"
+
+static void init_worker(struct sml_lane *lane, void *mem) {
+  struct sml_worker_options *o = &lane->options.worker;
+  o->num_operations = lane->options.num_operations;
+  if (o->num_contributors == 0) o->num_contributors = o->world_size;
+  lane->own_check = sml_check_rank(o->rank);
+  lane->all_checks = sml_check_ranks(o->num_contributors);
+  lane->worker = sml_worker_init(mem, o);
+}
+
+struct sml_lane *sml_lane_create(const struct sml_lane_options *options) {
+  SML_ASSERT(sml_is_pow2(options->num_operations));
+  struct sml_lane *lane = calloc(1, sizeof *lane);
+  if (lane == NULL) return NULL;
+  lane->options = *options;
+  lane->options.worker.num_operations = options->num_operations;
+  if (lane->options.source.num_bytes == 0) lane->options.source = options->aggregator;
+  lane->ring = calloc(options->num_operations, sizeof(struct sml_engine_operation *));
+  void *mem = aligned_alloc(64, sml_align_up(sml_worker_memsize(&lane->options.worker), 64));
+  if (lane->ring == NULL || mem == NULL) {
+    free(lane->ring);
+    free(mem);
+    free(lane);
+    return NULL;
+  }
+  init_worker(lane, mem);
+  return lane;
+}
+
+void sml_lane_destroy(struct sml_lane *lane) {
+  sml_key_wipe(&lane->options.seal, sizeof lane->options.seal);
+  free(lane->worker);
+  free(lane->ring);
+  free(lane);
+}
+
+void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation) {
+  const uint32_t tail = atomic_load_explicit(&lane->tail, memory_order_relaxed);
+  SML_ASSERT(tail - atomic_load_explicit(&lane->head, memory_order_acquire) < lane->options.num_operations);
+  lane->ring[tail & (lane->options.num_operations - 1)] = operation;
+  atomic_store_explicit(&lane->tail, tail + 1, memory_order_release);
+}
+
+struct sml_engine_operation *sml_lane_take(struct sml_lane *lane) {
+  const uint32_t head = atomic_load_explicit(&lane->head, memory_order_relaxed);
+  if (head == atomic_load_explicit(&lane->tail, memory_order_acquire)) return NULL;
+  struct sml_engine_operation *operation = lane->ring[head & (lane->options.num_operations - 1)];
+  atomic_store_explicit(&lane->head, head + 1, memory_order_release);
+  return operation;
+}
+
+static void record_epoch(const struct sml_lane *lane) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  sml_recorder_put(lane->engine->recorder, (struct sml_record){.time_ns = lane->engine->now_ns,
+                                                               .event = SML_TRACE_EPOCH_STARTED,
+                                                               .job = o->job,
+                                                               .phase = o->first_phase,
+                                                               .chunk = o->first_chunk,
+                                                               .value = o->epoch});
+}
+
+/* The engine's last touch of the operation and its buffers. */
+void sml_lane_end_part(const struct sml_lane *lane, struct sml_engine_operation *operation, int32_t status) {
+  const enum sml_trace_event event = status == SML_OK ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED;
+  sml_lane_record(lane, event, operation->plan.number);
+  if (status != SML_OK) {
+    int32_t expected = SML_OK;
+    atomic_compare_exchange_strong_explicit(&operation->status, &expected, status, memory_order_relaxed,
+                                            memory_order_relaxed);
+  }
+  /* acq_rel: the engine that ends it sees the others' writes, and passes them on with its release. */
+  if (atomic_fetch_sub_explicit(&operation->lanes_left, 1, memory_order_acq_rel) == 1)
+    operation->on_ended(operation);
+}
+
+void sml_lane_fail(struct sml_lane *lane, int32_t status) {
+  SML_ASSERT(status != SML_OK);
+  if (lane->failed_status == SML_OK) {
+    lane->failed_status = status;
+    sml_lane_record(lane, SML_TRACE_LANE_FAILED, (uint64_t)(int64_t)status);
+  }
+  struct sml_engine_operation *operation;
+  while ((operation = sml_worker_take_unfinished(lane->worker)) != NULL)
+    sml_lane_end_part(lane, operation, lane->failed_status);
+  while ((operation = sml_lane_take(lane)) != NULL) sml_lane_end_part(lane, operation, lane->failed_status);
+}
+
+void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_seal *seal) {
+  SML_ASSERT(sml_worker_take_unfinished(lane->worker) == NULL);
+  SML_ASSERT(worker->num_slots == lane->options.worker.num_slots);
+  struct sml_worker_view v;
+  sml_worker_view(lane->worker, &v);
+  lane->before.chunks_completed += v.chunks_completed;
+  lane->before.retransmissions += v.retransmissions;
+  lane->before.probes += v.probes;
+  lane->before.timeouts += v.timeouts;
+  lane->before.lost_results += v.lost_results;
+  lane->before.num_reductions += v.num_reductions;
+  lane->before.num_marks += v.num_marks;
+  lane->options.worker = *worker;
+  lane->options.seal = *seal;
+  lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
+  init_worker(lane, lane->worker);
+  record_epoch(lane);
+}
+
+const char *sml_lane_find_violation(const struct sml_lane *lane) {
+  return lane->failed_status != SML_OK ? NULL : sml_worker_find_violation(lane->worker);
+}
+
+bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
+  if (e->num_lanes == e->max_lanes) {
+    const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
+    struct sml_lane **lanes = realloc(e->lanes, max_lanes * sizeof(struct sml_lane *));
+    if (lanes == NULL) return false;
+    e->lanes = lanes;
+    e->max_lanes = max_lanes;
+  }
+  e->lanes[e->num_lanes++] = lane;
+  lane->engine = e;
+  record_epoch(lane);
+  return true;
+}
+
+void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
+  sml_lane_fail(lane, SML_ERR_ABORTED);
+  for (uint32_t i = 0; i < e->num_lanes; i++) {
+    if (e->lanes[i] != lane) continue;
+    e->lanes[i] = e->lanes[--e->num_lanes];
+    break;
+  }
+  e->last_lane = NULL;
+  sml_key_wipe(&e->tags.key, sizeof e->tags.key);
+  sml_lane_record(lane, SML_TRACE_LANE_CLOSED, 0);
+}
+
+/* ---- figures ---- */
+
+void sml_lane_publish(struct sml_lane *lane, const struct sml_worker_view *v) {
+  struct published *p = &lane->published;
+#define PUBLISH(field, value) atomic_store_explicit(&p->field, value, memory_order_relaxed)
+  PUBLISH(chunks_completed, lane->before.chunks_completed + v->chunks_completed);
+  PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
+  PUBLISH(probes, lane->before.probes + v->probes);
+  PUBLISH(timeouts, lane->before.timeouts + v->timeouts);
+  PUBLISH(lost_results, lane->before.lost_results + v->lost_results);
+  PUBLISH(num_reductions, lane->before.num_reductions + v->num_reductions);
+  PUBLISH(num_marks, lane->before.num_marks + v->num_marks);
+  PUBLISH(window_chunks, v->window_chunks);
+  PUBLISH(dropped_packets, lane->dropped_packets);
+  PUBLISH(tx_packets, lane->tx_packets);
+  PUBLISH(tx_bytes, lane->tx_bytes);
+  PUBLISH(rx_packets, lane->rx_packets);
+  PUBLISH(rx_bytes, lane->rx_bytes);
+  PUBLISH(srtt_ns, v->srtt_ns);
+  PUBLISH(rto_ns, v->rto_ns);
+  PUBLISH(busiest_slot_chunks, v->busiest_slot_chunks);
+  PUBLISH(is_waiting, v->is_waiting);
+  PUBLISH(waiting_slot, v->waiting_slot);
+  PUBLISH(waiting_since_ns, v->waiting_since_ns);
+  PUBLISH(has_error_reply, lane->has_error_reply);
+  PUBLISH(error_reply_ns, lane->error_reply_ns);
+  for (uint32_t i = 0; i < v->num_missing; i++) PUBLISH(missing[i], v->missing[i]);
+  PUBLISH(num_missing, v->num_missing);
+#undef PUBLISH
+}
+
+void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s) {
+  const struct published *p = &lane->published;
+#define READ(field) s->field = atomic_load_explicit(&p->field, memory_order_relaxed)
+  READ(chunks_completed);
+  READ(retransmissions);
+  READ(probes);
+  READ(timeouts);
+  READ(lost_results);
+  READ(num_reductions);
+  READ(num_marks);
+  READ(window_chunks);
+  READ(dropped_packets);
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d]);
+  READ(tx_packets);
+  READ(tx_bytes);
+  READ(rx_packets);
+  READ(rx_bytes);
+  READ(srtt_ns);
+  READ(rto_ns);
+  READ(busiest_slot_chunks);
+  READ(is_waiting);
+  READ(waiting_slot);
+  READ(waiting_since_ns);
+  READ(has_error_reply);
+  READ(error_reply_ns);
+  READ(num_missing);
+  for (uint32_t i = 0; i < s->num_missing; i++) READ(missing[i]);
+#undef READ
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Tensor <-> payload: where core, quant and frames meet. For worker_engine.c alone, which does this for each chunk. */
+#ifndef SML_ENGINE_PAYLOAD_H
+#define SML_ENGINE_PAYLOAD_H
+
+#include "engine/switch_format.h"
+#include "engine/worker_engine_internal.h"
+#include "quant/check.h"
+#include "quant/narrow.h"
+#include "switchml/switchml.h"
+
+static inline const void *elem_at(const struct sml_format *f, const void *tensor, uint64_t elem) {
+  return (const uint8_t *)tensor + elem * f->elem_bytes;
+}
+
+static inline uint32_t num_inputs_of(const struct sml_engine_operation *op) {
+  return op->num_inputs > 1 ? op->num_inputs : 1;
+}
+
+static inline const void *input_of(const struct sml_engine_operation *op, uint32_t i) {
+  return op->num_inputs > 1 ? op->inputs[i] : op->in;
+}
+
+static inline uint8_t block_code_of(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                                    const struct sml_format *f, uint64_t elem, size_t num_elems) {
+  uint8_t code = f->block_code(k, elem_at(f, input_of(op, 0), elem), num_elems);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++) {
+    const uint8_t other = f->block_code(k, elem_at(f, input_of(op, i), elem), num_elems);
+    if (other > code) code = other;
+  }
+  return code;
+}
+
+static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                              const struct sml_chunk *c, uint8_t code, uint32_t world_size, uint8_t *payload) {
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  f->put(k, payload, elem_at(f, input_of(op, 0), c->first_elem), c->num_elems, code, world_size);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++)
+    f->add(k, payload, elem_at(f, input_of(op, i), c->first_elem), c->num_elems, code, world_size);
+}
+
+/* One exponent code for each data chunk of the group. They are kept where the result's will be: none of those
+ * may be below. */
+static inline void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
+                                  const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  struct sml_range range;
+  sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  const uint64_t end_elem = range.first_elem + range.num_elems;
+  const uint32_t block_elems = range.block_chunks * range.chunk_elems;
+  uint8_t *codes = op->codes[lane->options.lane] + c->block;
+  for (uint32_t i = 0; i < c->num_elems; i++) {
+    const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
+    codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, end_elem - elem));
+  }
+  if (range.code_bytes == 1) memcpy(payload, codes, c->num_elems);
+  else sml_switch_put_codes(payload, codes, c->num_elems);
+}
+
+/* Where the check word of a data chunk stands. */
+static inline uint32_t check_offset(const struct sml_lane *lane, const struct sml_chunk *c) {
+  return lane->options.worker.packet_lanes != 0 ? lane->options.worker.chunk_bytes : c->payload_bytes;
+}
+
+static inline uint8_t code_of(const struct sml_lane *lane, const struct sml_engine_operation *op,
+                              const struct sml_chunk *c) {
+  return op->plan.has_exponents ? op->codes[lane->options.lane][c->block] : 0;
+}
+
+/* The check word of a data chunk's lanes, as this contributor or all of them make it. */
+static inline uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
+                                const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
+                                const uint8_t *lanes, bool is_sum) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  const struct sml_check check = sml_check_make(o->epoch, tag, code_of(lane, op, c));
+  return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
+                        is_sum ? lane->all_checks : lane->own_check);
+}
+
+/* Is this the sum of one contribution of each contributor? Of exponents: is no code below this one's own? */
+static inline bool sml_payload_is_right(const struct sml_worker_engine *e, const struct sml_lane *lane,
+                                        const struct sml_accept *a, uint32_t tag, const uint8_t *payload) {
+  const struct sml_engine_operation *op = a->cookie;
+  const struct sml_chunk *c = &a->chunk;
+  if (!lane->options.worker.is_checked) return true;
+  if (!c->is_exponent)
+    return sml_load_be32(payload + check_offset(lane, c)) == check_of(e, lane, op, c, tag, payload, true);
+  const uint8_t *own = op->codes[lane->options.lane] + c->block;
+  const bool is_wide = lane->options.worker.packet_lanes != 0;
+  for (uint32_t i = 0; i < c->num_elems; i++)
+    if ((is_wide ? sml_load_be32(payload + 4 * (size_t)i) : payload[i]) < own[i]) return false;
+  return true;
+}
+
+static inline void sml_payload_seal(const struct sml_lane *lane, const struct sml_header *h, uint8_t *frame) {
+  if (lane->options.worker.packet_lanes != 0) sml_wire_seal_for_switch(frame, h);
+  else sml_wire_seal_first(frame, h, &lane->options.seal);
+}
+
+static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sml_lane *lane,
+                                    const struct sml_send *send, uint8_t *frame) {
+  const struct sml_quant_kernels *k = e->options.kernels;
+  const struct sml_engine_operation *op = send->cookie;
+  const struct sml_chunk *c = &send->chunk;
+  uint8_t *payload = frame + sml_head_bytes(lane->options.seal.is_keyed);
+  const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
+  uint8_t *lanes = is_narrow ? e->wide : payload;
+  if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
+  else fill_lanes(k, op, c, code_of(lane, op, c), lane->options.worker.world_size, lanes);
+  if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
+  if (lane->options.worker.packet_lanes != 0)
+    memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
+  if (send->header.flags & SML_FLAG_CHECKED)
+    sml_store_be32(payload + check_offset(lane, c), check_of(e, lane, op, c, send->header.tag, payload, false));
+  sml_payload_seal(lane, &send->header, frame);
+}
+
+static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_accept *a,
+                                     const uint8_t *payload) {
+  const struct sml_quant_kernels *k = e->options.kernels;
+  struct sml_engine_operation *op = a->cookie;
+  const struct sml_chunk *c = &a->chunk;
+  if (c->is_exponent) {
+    uint8_t *codes = op->codes[lane->options.lane] + c->block;
+    if (lane->options.worker.packet_lanes == 0) memcpy(codes, payload, c->num_elems);
+    else sml_switch_take_codes(codes, payload, c->num_elems);
+    return;
+  }
+  if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  f->get(k, (uint8_t *)op->out + c->first_elem * f->elem_bytes, payload, c->num_elems, code_of(lane, op, c),
+         lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a worker's engine and its lanes hold. worker_engine.c makes the passes, lane.c keeps the lanes, payload.h turns
+ * elements into payload and back, hello.c sends HELLOs and takes their echoes. */
+#ifndef SML_ENGINE_WORKER_ENGINE_INTERNAL_H
+#define SML_ENGINE_WORKER_ENGINE_INTERNAL_H
+
+#include "engine/futile.h"
+#include "engine/host_queue.h"
+#include "engine/io_figures.h"
+#include "engine/records.h"
+#include "engine/tags.h"
+#include "engine/worker_engine.h"
+
+#define RX_FRAMES 1024u
+
+/* Published by the engine's thread for any other: relaxed, single writer, figures only. */
+struct published {
+  _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
+  _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
+  _Atomic uint64_t lost_results, num_reductions, num_marks, busiest_slot_chunks;
+  _Atomic uint32_t window_chunks, is_waiting, waiting_slot, num_missing, has_error_reply;
+  _Atomic uint16_t missing[16];
+};
+
+struct sml_lane {
+  struct sml_lane_options options;
+  struct sml_worker_engine *engine; /* NULL until attached */
+  struct sml_worker *worker;
+  int32_t failed_status; /* SML_OK while it works; engine's thread */
+  uint32_t own_check, all_checks; /* what contributors add to check words: h(own index), H(how many) */
+  uint64_t dropped_packets;
+  uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
+  bool has_error_reply;
+  uint64_t error_reply_ns;
+  struct sml_futile futile;
+  uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
+  struct sml_worker_view before; /* counts of the worker's earlier epochs */
+  /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
+   * acquire by pop; head: release by pop, acquire by push. */
+  struct sml_engine_operation **ring;
+  _Atomic uint32_t head, tail;
+  struct published published;
+};
+
+struct sml_worker_engine {
+  struct sml_worker_engine_options options;
+  struct sml_mailbox mailbox;
+  struct sml_lane **lanes;
+  uint32_t num_lanes, max_lanes;
+  struct sml_lane *last_lane; /* packets come in runs of one lane */
+  struct sml_hello *hellos;
+  struct sml_io_figures io_figures;
+  bool has_results; /* this pass brought some */
+  bool awaits_frames; /* something was outstanding after the last pass */
+  uint64_t sent_bytes; /* in this pass */
+  struct sml_host_queue host_queue;
+  uint32_t num_passes;
+  uint64_t now_ns;  /* of this pass */
+  struct sml_recorder *recorder;
+  struct sml_rx_frame frames[RX_FRAMES];
+  const struct sml_rx_frame *frames_end; /* of this pass */
+  struct sml_tags tags;
+  uint8_t wide[UINT16_MAX + 1]; /* lanes of an update that becomes narrow */
+};
+
+/* ---- lane.c ---- */
+
+static inline bool sml_lane_has_pushed(const struct sml_lane *lane) { /* a hint; relaxed: _take orders */
+  return atomic_load_explicit(&lane->head, memory_order_relaxed) !=
+         atomic_load_explicit(&lane->tail, memory_order_relaxed);
+}
+
+/* The oldest operation that was pushed and not taken yet, or NULL. */
+struct sml_engine_operation *sml_lane_take(struct sml_lane *lane);
+/* The engine's last touch of the operation and its buffers. */
+void sml_lane_end_part(const struct sml_lane *lane, struct sml_engine_operation *operation, int32_t status);
+/* What sml_lane_snapshot() reads from now on. */
+void sml_lane_publish(struct sml_lane *lane, const struct sml_worker_view *v);
+
+/* About the lane, or one of its operations. */
+static inline void sml_lane_record(const struct sml_lane *lane, enum sml_trace_event event, uint64_t value) {
+  if (lane->engine != NULL)
+    sml_record_value(lane->engine->recorder, event, lane->engine->now_ns, lane->options.worker.job, value);
+}
+
+/* ---- hello.c ---- */
+
+void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f,
+                    uint64_t now_ns);
+/* Sends those whose time has come, and ends those whose time is over. Returns when to call it again. */
+uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns);
+
+#endif
