@@ -1,50 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Every implementation that this processor has against the scalar one, bit for bit: many patterns, short and
- * unaligned buffers that end at a guard page, and every floating point environment of the caller. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdlib.h>
+ * Every implementation that this processor has against the scalar one, bit for bit: many patterns, and short
+ * and unaligned buffers that end at a guard page. */
+#include "quant/vector_patterns.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/test_skip.h"
-#include "quant/kernels.h"
-
-#define BATCH_ELEMS 4096
-#define MOST_SHORT_ELEMS 81 /* five vectors of 16, and one element */
-
-/* Under test. */
-static const struct sml_quant_kernels *tested[4];
-static size_t num_tested;
-
-/* An odd stride visits all 2^32 patterns; this one spreads the first few over all exponents. */
-#define STRIDE UINT32_C(2654435761)
-
-static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 16, 31, 64, 100, 1000, 2048, 2049, 4095, 4096};
-
-#define SKIP_IF_SCALAR_ONLY() \
-  if (num_tested == 0) SKIP_TEST("the scalar kernels are all that this processor has")
-
-static void fill_patterns(uint32_t *words, uint32_t *pattern) {
-  for (size_t i = 0; i < BATCH_ELEMS; i++) {
-    words[i] = *pattern;
-    *pattern += STRIDE;
-  }
-}
-
-/* Exponents within the 40 up to one above the code, where quantize rounds; ties are made common. */
-static void bring_near(uint32_t *words, uint8_t code) {
-  for (size_t i = 0; i < BATCH_ELEMS; i++) {
-    uint64_t r = sml_mix64(words[i]);
-    int field = (int)code + 1 - (int)(r % 40);
-    words[i] = (words[i] & UINT32_C(0x807fffff)) | (uint32_t)(field < 0 ? 0 : field) << 23;
-    if (r & (1 << 20)) words[i] &= UINT32_MAX << ((r >> 32) % 24);
-    if (r & (1 << 21)) words[i] |= (UINT32_C(1) << ((r >> 40) % 24)) - 1;
-  }
-}
 
 static void block_codes_agree(void **state) {
   (void)state;
@@ -109,16 +71,6 @@ static void compare_dequantize(const uint32_t *words, uint8_t code, uint32_t n, 
       fail_msg("%s: sum %d code %u n %u average %d: %a, not %a", tested[k]->name,
                (int32_t)sml_load_be32(words + i), code, n, average, (double)got[i], (double)expected[i]);
     }
-  }
-}
-
-/* Wire lanes of all magnitudes; every other one about a multiple of n (middles of two floats). */
-static void shrink_sums(uint32_t *words, uint32_t n) {
-  for (size_t i = 0; i < BATCH_ELEMS; i++) {
-    uint64_t r = sml_mix64(words[i]);
-    int32_t sum = (int32_t)words[i] >> (r % 32);
-    if (r & 64) sum = (int32_t)((uint32_t)(sum >> 6) * n + (uint32_t)(r >> 60) - 8);
-    sml_store_be32(words + i, (uint32_t)sum);
   }
 }
 
@@ -483,134 +435,8 @@ static void short_and_unaligned_buffers(void **state) {
   }
 }
 
-/* The caller's floating point environment: mode and sticky flags. 32 modes: rounding, results and operands that are
- * denormal flushed (or NaNs made default ones), and every exception masked or trapped; 0 is the usual one. */
-#if defined(__x86_64__)
-static uint64_t get_environment(void) {
-  uint32_t mxcsr;
-  __asm__ volatile("stmxcsr %0" : "=m"(mxcsr) : : "memory");
-  return mxcsr;
-}
-
-static void set_environment(uint64_t environment) {
-  const uint32_t mxcsr = (uint32_t)environment;
-  __asm__ volatile("ldmxcsr %0" : : "m"(mxcsr) : "memory");
-}
-
-static uint64_t environment_of(uint32_t mode, uint32_t flags) {
-  return (mode & 3) << 13 | (mode & 4) << 13 | (mode & 8) << 3 | (mode & 16 ? 0 : 0x1f80) | flags;
-}
-#elif defined(__aarch64__)
-static uint64_t get_environment(void) {
-  uint64_t control, flags;
-  __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(flags) : : "memory");
-  return control | flags << 32;
-}
-
-static void set_environment(uint64_t environment) {
-  const uint64_t control = environment & UINT32_MAX, flags = environment >> 32;
-  __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(control), "r"(flags) : "memory");
-}
-
-static uint64_t environment_of(uint32_t mode, uint32_t flags) {
-  return (mode & 15) << 22 | (mode & 16 ? 0x9f00 : 0) | (uint64_t)((flags & 31) | (flags & 32) << 2) << 32;
-}
-#endif
-
-/* One kernel call under a caller's environment, which must stay as it is. Nothing else happens there: printing may
- * use floating point. */
-enum kernel_under { QUANTIZE, DEQUANTIZE, PACK, UNPACK, REDUCE, DEQUANTIZE_16, WIDEN };
-static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, enum kernel_under which, void *out,
-                      const void *in, uint8_t code, bool average) {
-  const enum sml_elem elem = code % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
-  const void *const inputs[] = {in, (const uint8_t *)in + 2 * BATCH_ELEMS, in};
-  uint64_t own = get_environment();
-  set_environment(environment);
-  uint64_t before = get_environment(); /* a processor need not have every trap */
-  switch (which) { /* with a tail */
-    case QUANTIZE:
-      k->quantize(out, in, BATCH_ELEMS - 1, code, 3);
-      break;
-    case DEQUANTIZE:
-      k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
-      break;
-    case PACK:
-      k->pack(out, in, BATCH_ELEMS - 1, elem, code, 3);
-      break;
-    case UNPACK:
-      k->unpack(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
-      break;
-    case REDUCE:
-      k->reduce_packed(out, inputs, 3, BATCH_ELEMS - 1, elem, average);
-      break;
-    case DEQUANTIZE_16:
-      k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
-      break;
-    case WIDEN:
-      k->widen(out, in, BATCH_ELEMS - 1, elem);
-      break;
-  }
-  uint64_t after = get_environment();
-  set_environment(own);
-  return after == before;
-}
-
-static void check_environment(uint64_t environment, const struct sml_quant_kernels *k, const uint32_t *words) {
-  static const uint8_t codes[] = {0, 27, 28, 29, 30, 31, 32, 33, 40, 127, 200, 253, 254, 255};
-  static const enum kernel_under of_elems[] = {QUANTIZE, PACK, REDUCE, WIDEN};
-  static const enum kernel_under of_lanes[] = {DEQUANTIZE, UNPACK, DEQUANTIZE_16};
-  static float in[BATCH_ELEMS];
-  static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
-  for (size_t c = 0; c < SML_ARRAY_LEN(codes); c++) {
-    uint32_t near[BATCH_ELEMS];
-    memcpy(near, words, sizeof near);
-    if (codes[c] != 0 && codes[c] != 255) bring_near(near, codes[c]);
-    memcpy(in, near, sizeof in);
-    for (size_t which = 0; which < SML_ARRAY_LEN(of_elems); which++) {
-      run_under(environment_of(0, 0), &sml_quant_scalar, of_elems[which], expected, in, codes[c], false);
-      assert_true(run_under(environment, k, of_elems[which], got, in, codes[c], false));
-      assert_memory_equal(got, expected, sizeof got);
-    }
-    memcpy(near, words, sizeof near);
-    shrink_sums(near, 3);
-    for (size_t which = 0; which < 2 * SML_ARRAY_LEN(of_lanes); which++) {
-      const enum kernel_under kernel = of_lanes[which / 2];
-      run_under(environment_of(0, 0), &sml_quant_scalar, kernel, expected, near, codes[c], which % 2 != 0);
-      assert_true(run_under(environment, k, kernel, got, near, codes[c], which % 2 != 0));
-      assert_memory_equal(got, expected, sizeof got);
-    }
-  }
-}
-
-static void every_floating_point_environment(void **state) {
-  (void)state;
-  static uint32_t words[BATCH_ELEMS];
-  uint32_t pattern = 5;
-  for (uint32_t mode = 0; mode < 32; mode++) {
-    fill_patterns(words, &pattern);
-    check_environment(environment_of(mode, 0), &sml_quant_scalar, words);
-    for (size_t k = 0; k < num_tested; k++) check_environment(environment_of(mode, 0), tested[k], words);
-  }
-}
-
-static void sticky_exception_flags_stay(void **state) {
-  (void)state;
-  static uint32_t words[BATCH_ELEMS];
-  uint32_t pattern = 6;
-  fill_patterns(words, &pattern);
-  for (uint32_t flags = 0; flags < 64; flags++) {
-    for (size_t k = 0; k < num_tested; k++) check_environment(environment_of(0, flags), tested[k], words);
-  }
-}
-
 int main(void) {
-  static const char *const names[] = {"avx512", "avx2", "neon"};
-  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
-    const struct sml_quant_kernels *kernels = sml_quant_select(names[i]);
-    if (strcmp(kernels->name, names[i]) != 0) continue;
-    print_message("# tested: %s\n", names[i]);
-    tested[num_tested++] = kernels;
-  }
+  select_kernels();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(block_codes_agree),
       cmocka_unit_test(quantize_agrees),
@@ -624,8 +450,6 @@ int main(void) {
       cmocka_unit_test(dequantizing_to_16_bits_agrees),
       cmocka_unit_test(reductions_of_packed_elements_agree),
       cmocka_unit_test(short_and_unaligned_buffers),
-      cmocka_unit_test(every_floating_point_environment),
-      cmocka_unit_test(sticky_exception_flags_stay),
   };
   return cmocka_run_group_tests_name("quant vectors", tests, NULL, NULL);
 }

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The aggregator service beside a switch: jobs that the switch sums, over real sockets on loopback. */
+#include "aggd/rank_world.h"
+
+#include <stdatomic.h>
+
+#include "aggd/dataplane.h"
+#include "aggd/snapshot.h"
+
+static atomic_bool is_switch_dead, is_switch_silent;
+static atomic_uint num_closed, num_counter_reads;
+
+static bool open_switch(void *user, const struct sml_addr *addr, char *error, size_t error_bytes) {
+  (void)user, (void)addr, (void)error, (void)error_bytes;
+  return true;
+}
+
+static bool start_at_switch(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
+  (void)user, (void)error, (void)error_bytes;
+  return is->num_contributors == 2;
+}
+
+static void depart(void *user, uint16_t job, uint32_t contributor) {
+  (void)user, (void)job, (void)contributor;
+}
+
+static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
+  (void)user, (void)job, (void)contributor;
+  return UINT32_MAX;
+}
+
+static void close_at_switch(void *user, uint16_t job) {
+  (void)user, (void)job;
+  num_closed++;
+}
+
+static bool read_counters(void *user, uint64_t *counts) {
+  (void)user;
+  num_counter_reads++;
+  if (is_switch_silent) return false;
+  for (uint32_t i = 0; i < SML_NUM_AT_SWITCH; i++) counts[i] = i;
+  return true;
+}
+
+/* Both ranks have contributed to slot 2, rank 1 to slot 5. */
+static bool read_words(void *user, uint16_t job, uint32_t *words) {
+  (void)user, (void)job;
+  if (is_switch_silent) return false;
+  words[4] = 0x80000003;
+  words[11] = 0xc0000002;
+  return true;
+}
+
+static bool is_lost(void *user, char *why, size_t why_bytes) {
+  (void)user;
+  snprintf(why, why_bytes, "the switch is gone");
+  return atomic_exchange(&is_switch_dead, false);
+}
+
+static void join_switch(struct rank *r, const char *name, uint32_t rank) {
+  struct sml_ctl_message m = join_message(name, rank, 2);
+  m.u.join.features = SML_FEATURE_SWITCH;
+  m.u.join.num_lanes = 1;
+  *r = (struct rank){.rank = rank, .tcp = connect_tcp(), .udp = -1};
+  say(r, &m);
+  hear(r, SML_CTL_WELCOME);
+  r->welcome = r->last.u.welcome;
+}
+
+/* All of its jobs end, with the reason; others can be started, at another switch for all we know: what has gone before
+ * the first of them ends nothing. */
+static void test_lost_switch_ends_jobs(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
+                                     .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_words, .is_lost = is_lost};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  num_closed = 0;
+  begin_with(options);
+  is_switch_dead = true;
+  for (uint32_t round = 0; round < 2; round++) {
+    for (uint32_t i = 0; i < 4; i++) join_switch(&ranks[i], i < 2 ? "x" : "y", i % 2);
+    for (uint32_t i = 0; i < 4; i++) hello(&ranks[i]);
+    for (uint32_t i = 0; i < 4; i++) hear(&ranks[i], SML_CTL_START);
+    usleep(150000); /* it is looked at every 100 ms */
+    struct sml_snapshot *s = sml_aggd_snapshot(aggd);
+    assert_non_null(s);
+    assert_int_equal(s->num_ended, 2 * round);
+    sml_snapshot_release(s);
+    is_switch_dead = true;
+    for (uint32_t i = 0; i < 4; i++) {
+      hear(&ranks[i], SML_CTL_ABORT);
+      assert_int_equal(ranks[i].last.u.abort.status, SML_ERR_AGGREGATOR_LOST);
+      assert_string_equal(ranks[i].last.u.abort.detail, "the switch is gone");
+      hang_up(&ranks[i]);
+    }
+  }
+  end();
+  assert_int_equal(num_closed, 4);
+}
+
+/* Rank 0 contributes to one slot after the other. */
+static atomic_bool is_rank_0_stopped;
+static bool read_moving_words(void *user, uint16_t job, uint32_t *words) {
+  static uint32_t num_looks;
+  (void)user, (void)job;
+  if (!is_rank_0_stopped) num_looks++;
+  words[0] = 0x80000001u | (num_looks & 1) << 30;
+  words[2] = 0x80000002u; /* rank 1 does not */
+  return true;
+}
+
+/* Heartbeats may wait behind data; the cells of the switch show who is alive. */
+static void test_data_at_a_switch_is_a_sign_of_life(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
+                                     .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_moving_words};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  is_rank_0_stopped = false;
+  begin_with(options);
+  for (uint32_t i = 0; i < 2; i++) {
+    struct sml_ctl_message m = join_message("x", i, 2);
+    m.u.join.features = SML_FEATURE_SWITCH;
+    m.u.join.num_lanes = 1;
+    m.u.join.lease_ns = 1500 * SML_NS_PER_MS;
+    ranks[i] = (struct rank){.rank = i, .tcp = connect_tcp(), .udp = -1};
+    say(&ranks[i], &m);
+    hear(&ranks[i], SML_CTL_WELCOME);
+    ranks[i].welcome = ranks[i].last.u.welcome;
+  }
+  for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
+  for (uint32_t i = 0; i < 2; i++) hear(&ranks[i], SML_CTL_START);
+  hear(&ranks[0], SML_CTL_RANK_GONE); /* both are silent since, but rank 0's updates are counted */
+  assert_int_equal(ranks[0].last.u.rank_gone.ranks[0], 1);
+  is_rank_0_stopped = true;
+  await_note("rank_lost(x)");
+  for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+  end();
+}
+
+/* What it counts and what its cells hold is told, and asked for once a second; of one that does not answer nothing but
+ * what it told before. */
+static void test_figures_of_a_switch(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
+                                     .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_words};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  for (uint32_t round = 0; round < 2; round++) {
+    is_switch_silent = round == 1;
+    num_counter_reads = 0;
+    begin_with(options);
+    for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
+    for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
+    for (uint32_t i = 0; i < 2; i++) hear(&ranks[i], SML_CTL_START);
+    for (uint32_t look = 0; look < 2; look++) {
+      struct sml_snapshot *s = sml_aggd_snapshot(aggd);
+      assert_non_null(s);
+      assert_true(s->at_switch.is_there && s->jobs[0].does.is_at_switch);
+      assert_int_equal(s->at_switch.read_ns != 0, round == 0);
+      assert_int_equal(s->at_switch.counts[SML_AT_SWITCH_COMPLETED], round == 0 ? SML_AT_SWITCH_COMPLETED : 0);
+      assert_int_equal(s->lanes[0].num_drops[SML_DROP_BAD_SLOT], round == 0 ? SML_DROP_BAD_SLOT : 0);
+      assert_int_equal(s->jobs[0].does.has_slots, round == 0);
+      assert_int_equal(s->jobs[0].does.slots_waiting, round == 0);
+      for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(s->ranks[i].look.slots_missing, round == 0 && s->ranks[i].member.rank == 0);
+      sml_snapshot_release(s);
+      usleep(150000); /* until a snapshot is old */
+    }
+    assert_int_equal(num_counter_reads, 1);
+    for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+    end();
+  }
+  is_switch_silent = false;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_lost_switch_ends_jobs),
+      cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
+      cmocka_unit_test(test_figures_of_a_switch),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
