@@ -12,8 +12,19 @@ import re
 import subprocess
 import sys
 
-MAX_FILE_LINES = 800
-MAX_FUNCTION_LINES = 70
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 60
+# Files that are longer, by as much as they may be: the list may only shrink.
+LONG_FILES = {
+    "integrations/pytorch/switchml/offload.py": 653,
+    "p4/tna.p4": 747,
+    "src/lib/failure_test.c": 710,
+    "src/lib/operation.c": 620,
+    "src/lib/session.c": 620,
+    "tests/p4/differential_test.c": 620,
+    "tests/p4/translate.py": 650,
+    "tests/torch_test.py": 676,
+}
 MAX_COLUMNS = 120
 
 # Which folder of src/ may include which, besides itself and base (docs/ARCHITECTURE.md has the reasons).
@@ -115,9 +126,12 @@ def check_layers(tree):
 
 def check_sizes(tree):
     for path, text in tree.code():
-        num_lines = text.count("\n")
-        if num_lines > MAX_FILE_LINES:
-            yield f"{path}:1: {num_lines} lines; split it (at most {MAX_FILE_LINES})"
+        num_lines, most = text.count("\n"), LONG_FILES.get(path, MAX_FILE_LINES)
+        if num_lines > most:
+            yield f"{path}:1: {num_lines} lines; split it (at most {most})"
+    for path in LONG_FILES:
+        if path in tree.files and tree.files[path].count("\n") <= MAX_FILE_LINES:
+            yield f"tools/tidy.py:1: {path} is short enough now: take it out of LONG_FILES"
 
 
 def c_functions(text):

@@ -228,6 +228,12 @@ static void walk_report(struct walk *w, struct sml_ctl_report *report) {
   walk_detail(w, report->detail);
 }
 
+static void walk_probed(struct walk *w, struct sml_ctl_probed *probed) {
+  walk_u32(w, &probed->datagram_bytes, 0, UINT16_MAX); /* 0: nothing came back */
+  walk_u64(w, &probed->rtt_ns, 0);
+  walk_u32(w, &probed->hearing, SML_CTL_NO_GROUP, SML_CTL_HEARS);
+}
+
 static void walk_body(struct walk *w, struct sml_ctl_message *m) {
   switch (m->kind) {
     case SML_CTL_JOIN:
@@ -236,10 +242,8 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
     case SML_CTL_WELCOME:
       walk_welcome(w, &m->u.welcome);
       break;
-    case SML_CTL_PROBED: /* 0: nothing came back */
-      walk_u32(w, &m->u.probed.datagram_bytes, 0, UINT16_MAX);
-      walk_u64(w, &m->u.probed.rtt_ns, 0);
-      walk_u32(w, &m->u.probed.hearing, SML_CTL_NO_GROUP, SML_CTL_HEARS);
+    case SML_CTL_PROBED:
+      walk_probed(w, &m->u.probed);
       break;
     case SML_CTL_START:
       walk_start(w, &m->u.start);

@@ -31,28 +31,30 @@ static struct sml_ctl_message sample_of_questions(enum sml_ctl_kind kind) {
   return m;
 }
 
+static const struct sml_ctl_join JOIN = {.job_name = "run-7/dp:0.a_B",
+                                         .rank = 3,
+                                         .world_size = 4,
+                                         .num_lanes = 2,
+                                         .num_slots = 256,
+                                         .max_datagram_bytes = 8960,
+                                         .lease_ns = 2000000000,
+                                         .join_timeout_ns = 60000000000,
+                                         .features = SML_KNOWN_FEATURES,
+                                         .key_name = "team.a",
+                                         .nonce = {1, UINT64_MAX},
+                                         .resume_operation = UINT64_MAX,
+                                         .oldest_operation = 5,
+                                         .resume_chunk_bytes = 1440,
+                                         .host = {UINT64_MAX, 3},
+                                         .is_combining = 1,
+                                         .shard = 1,
+                                         .num_shards = 3};
+
 static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
   struct sml_ctl_message m = {.kind = kind};
   switch (kind) {
     case SML_CTL_JOIN:
-      m.u.join = (struct sml_ctl_join){.job_name = "run-7/dp:0.a_B",
-                                       .rank = 3,
-                                       .world_size = 4,
-                                       .num_lanes = 2,
-                                       .num_slots = 256,
-                                       .max_datagram_bytes = 8960,
-                                       .lease_ns = 2000000000,
-                                       .join_timeout_ns = 60000000000,
-                                       .features = SML_KNOWN_FEATURES,
-                                       .key_name = "team.a",
-                                       .nonce = {1, UINT64_MAX},
-                                       .resume_operation = UINT64_MAX,
-                                       .oldest_operation = 5,
-                                       .resume_chunk_bytes = 1440,
-                                       .host = {UINT64_MAX, 3},
-                                       .is_combining = 1,
-                                       .shard = 1,
-                                       .num_shards = 3};
+      m.u.join = JOIN;
       break;
     case SML_CTL_WELCOME:
       m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,

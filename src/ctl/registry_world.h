@@ -242,9 +242,67 @@ static inline void show_departed(const struct sml_effect *e) {
   LINE("; ");
 }
 
+static inline void take_effect(const struct sml_effect *e) {
+  uint32_t name;
+  switch (e->kind) {
+    case SML_EFFECT_SEND:
+      show_message(e->conn, e->message);
+      break;
+    case SML_EFFECT_SET_KEY:
+      LINE("c%u key; ", e->conn);
+      sml_channel_set_key(&w.daemon_end[e->conn], e->key, e->worker_nonce, e->daemon_nonce);
+      sml_channel_set_key(&w.worker_end[e->conn], &w.worker_key, e->worker_nonce,
+                          w.last[e->conn].u.challenge.nonce);
+      break;
+    case SML_EFFECT_CLOSE:
+      LINE("c%u close; ", e->conn);
+      w.is_open[e->conn] = false;
+      break;
+    case SML_EFFECT_OPEN_JOB:
+      assert_false(w.jobs[e->job].is_open);
+      w.jobs[e->job].is_open = true;
+      w.jobs_end = sml_max_u32(w.jobs_end, e->job + 1u);
+      w.jobs[e->job].world_size = e->world_size;
+      take_epoch(e);
+      name_epoch(e->epoch, w.next_name++);
+      LINE("open j%u e%u n%u; ", e->job, name_of(e->epoch), e->world_size);
+      break;
+    case SML_EFFECT_EXPECT_HELLO:
+      LINE("expect j%u r%u; ", e->job, e->rank);
+      break;
+    case SML_EFFECT_FORGET_RANK:
+      LINE("forget j%u r%u; ", e->job, e->rank);
+      break;
+    case SML_EFFECT_START_JOB:
+      name = w.jobs[e->job].is_started ? w.next_name++ : name_of(w.jobs[e->job].epoch);
+      take_epoch(e);
+      name_epoch(e->epoch, name);
+      check_start(e->job, &e->message->u.start);
+      w.jobs[e->job].start = e->message->u.start;
+      w.jobs[e->job].is_started = true;
+      LINE("start j%u e%u; ", e->job, name);
+      break;
+    case SML_EFFECT_DEPART:
+      show_departed(e);
+      break;
+    case SML_EFFECT_CLOSE_JOB:
+      memset(&w.jobs[e->job], 0, sizeof w.jobs[e->job]);
+      LINE("end j%u; ", e->job);
+      break;
+    case SML_EFFECT_NOTE:
+      add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text);
+      break;
+    case SML_EFFECT_SHOW:
+      LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes);
+      break;
+    case SML_EFFECT_REPORT:
+      LINE("c%u report j%u e%u; ", e->conn, e->job, name_of(e->epoch));
+      break;
+  }
+}
+
 static inline void take_effects(void) {
   const struct sml_effect *e;
-  uint32_t name;
   w.line[0] = w.notes[0] = 0;
   while ((e = sml_registry_next_effect(w.r))) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
@@ -253,61 +311,7 @@ static inline void take_effects(void) {
     if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_FORGET_RANK) {
       assert_true(e->rank < w.jobs[e->job].world_size);
     }
-    switch (e->kind) {
-      case SML_EFFECT_SEND:
-        show_message(e->conn, e->message);
-        break;
-      case SML_EFFECT_SET_KEY:
-        LINE("c%u key; ", e->conn);
-        sml_channel_set_key(&w.daemon_end[e->conn], e->key, e->worker_nonce, e->daemon_nonce);
-        sml_channel_set_key(&w.worker_end[e->conn], &w.worker_key, e->worker_nonce,
-                            w.last[e->conn].u.challenge.nonce);
-        break;
-      case SML_EFFECT_CLOSE:
-        LINE("c%u close; ", e->conn);
-        w.is_open[e->conn] = false;
-        break;
-      case SML_EFFECT_OPEN_JOB:
-        assert_false(w.jobs[e->job].is_open);
-        w.jobs[e->job].is_open = true;
-        w.jobs_end = sml_max_u32(w.jobs_end, e->job + 1u);
-        w.jobs[e->job].world_size = e->world_size;
-        take_epoch(e);
-        name_epoch(e->epoch, w.next_name++);
-        LINE("open j%u e%u n%u; ", e->job, name_of(e->epoch), e->world_size);
-        break;
-      case SML_EFFECT_EXPECT_HELLO:
-        LINE("expect j%u r%u; ", e->job, e->rank);
-        break;
-      case SML_EFFECT_FORGET_RANK:
-        LINE("forget j%u r%u; ", e->job, e->rank);
-        break;
-      case SML_EFFECT_START_JOB:
-        name = w.jobs[e->job].is_started ? w.next_name++ : name_of(w.jobs[e->job].epoch);
-        take_epoch(e);
-        name_epoch(e->epoch, name);
-        check_start(e->job, &e->message->u.start);
-        w.jobs[e->job].start = e->message->u.start;
-        w.jobs[e->job].is_started = true;
-        LINE("start j%u e%u; ", e->job, name);
-        break;
-      case SML_EFFECT_DEPART:
-        show_departed(e);
-        break;
-      case SML_EFFECT_CLOSE_JOB:
-        memset(&w.jobs[e->job], 0, sizeof w.jobs[e->job]);
-        LINE("end j%u; ", e->job);
-        break;
-      case SML_EFFECT_NOTE:
-        add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text);
-        break;
-      case SML_EFFECT_SHOW:
-        LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes);
-        break;
-      case SML_EFFECT_REPORT:
-        LINE("c%u report j%u e%u; ", e->conn, e->job, name_of(e->epoch));
-        break;
-    }
+    take_effect(e);
   }
   expect_consistent();
 }
