@@ -2,7 +2,6 @@
 #include "quant/doubles.h"
 
 #include "quant/fixed.h"
-#include "quant/wide.h"
 
 #define CODE_OFFSET 16 /* of exponent fields, before they are divided by the fields of a code */
 #define CODE_FIELDS 8
@@ -68,17 +67,20 @@ void sml_doubles_add(void *lanes, const void *in, size_t num_elems, uint32_t num
 }
 
 /* A quotient has 115 bits or more before it is rounded, and a rest. */
-static uint64_t rounded(sml_int128 sum, int32_t unit, uint32_t divisor) {
-  if (sum == 0) return 0;
-  const uint64_t sign = sum < 0 ? UINT64_C(1) << 63 : 0;
-  sml_uint128 value = (sml_uint128)(sum < 0 ? -sum : sum);
+uint64_t sml_doubles_round(sml_uint128 value, int32_t unit, uint32_t divisor, bool has_more) {
   const uint32_t up = sml_wide_leading_zeros(value);
   value <<= up;
   const bool has_rest = divisor != 1 && sml_wide_divide(&value, divisor);
   const uint32_t drop = 65 - sml_wide_leading_zeros(value); /* 63 bits stay */
-  const bool has_more = (value & (((sml_uint128)1 << drop) - 1)) != 0;
+  const bool is_cut = (value & (((sml_uint128)1 << drop) - 1)) != 0;
   const int32_t exponent = unit - (int32_t)up + (int32_t)drop;
-  return sign | sml_float_bits(SML_LAYOUT_FLOAT64, (uint64_t)(value >> drop), exponent, has_rest || has_more);
+  return sml_float_bits(SML_LAYOUT_FLOAT64, (uint64_t)(value >> drop), exponent, has_rest || is_cut || has_more);
+}
+
+static uint64_t rounded(sml_int128 sum, int32_t unit, uint32_t divisor) {
+  if (sum == 0) return 0;
+  const uint64_t sign = sum < 0 ? UINT64_C(1) << 63 : 0;
+  return sign | sml_doubles_round((sml_uint128)(sum < 0 ? -sum : sum), unit, divisor, false);
 }
 
 static void fill(uint8_t *to, size_t num_elems, uint8_t code) {

@@ -9,6 +9,7 @@
 #define SML_QUANT_DOUBLES_H
 
 #include "quant/quant.h"
+#include "quant/wide.h"
 
 uint8_t sml_doubles_block_code(const void *in, size_t num_elems);
 void sml_doubles_add(void *lanes, const void *in, size_t num_elems, uint32_t num_lanes, uint8_t code,
@@ -21,5 +22,9 @@ void sml_doubles_reduce(void *out, const void *const *in, uint32_t num_inputs, s
 /* Bits of q, and the exponent of its unit. */
 uint32_t sml_doubles_bits(uint32_t num_lanes, uint32_t world_size);
 int32_t sml_doubles_unit(uint32_t num_lanes, uint8_t code, uint32_t world_size);
+
+/* The bits, without the sign, of the double nearest to value * 2^unit / divisor, and a little more if has_more; value >
+ * 0. has_more: value has 67 bits or more beside the divisor's. */
+uint64_t sml_doubles_round(sml_uint128 value, int32_t unit, uint32_t divisor, bool has_more);
 
 #endif
