@@ -66,7 +66,7 @@ typedef enum sml_type {
   SML_INT32 = 1,
   SML_FLOAT16 = 2,
   SML_BFLOAT16 = 3,
-  SML_FLOAT64 = 4, /* only where sml_job_options.float64_bits says so */
+  SML_FLOAT64 = 4, /* up to 128 elements; longer only where sml_job_options.float64_bits says so */
   SML_INT64 = 5
 } sml_type;
 typedef enum sml_reduction { SML_SUM = 0, SML_AVG = 1 } sml_reduction;
@@ -163,9 +163,9 @@ typedef struct sml_job_options {
    * else 32 for float32, and for the others 16 in jobs of up to 16 ranks, 32 above. With more than 128 ranks it is 32.
    * Equal on all ranks. */
   uint32_t float_bits;
-  /* 64 or 96: bits on the wire of an element of float64, which has then up to 53 digits, but fewer than it has alone
-   * beside larger elements of its datagram. 0: SWITCHML_FLOAT64_BITS, else float64 is not offered. Equal on all
-   * ranks. */
+  /* 64 or 96: bits on the wire of an element of float64 in operations of more than 128 elements. It has then up to 53
+   * digits, but fewer than it has alone beside larger elements of its datagram. 0: SWITCHML_FLOAT64_BITS, else such
+   * operations are not offered. (Shorter ones are exact sums.) Equal on all ranks. */
   uint32_t float64_bits;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT SML_INIT(sml_job_options)
@@ -283,10 +283,12 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
 /* Submits out[i] = reduction over ranks of in[i], i < count; returns before it is done. `in` and
  * `out` (equal for in place, else disjoint; any alignment) are lent to the library until the
  * operation ends: do not write `in` nor touch `out` before. count 0 completes at once. On failure
- * nothing is sent and *operation_out is NULL. float32, float16 and bfloat16 are summed exactly and rounded once if
- * count is at most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the
- * same bits; a block with an Inf or NaN on any rank is NaN everywhere. int32 and int64 SUM wrap modulo 2^32 and 2^64;
- * their AVG is SML_ERR_UNSUPPORTED, and so is float64 unless the job's float64_bits is set.
+ * nothing is sent and *operation_out is NULL. Floats of all types are summed exactly and rounded once if count is at
+ * most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the same bits; a
+ * block with an Inf or NaN on any rank is NaN everywhere. An exact sum has the Inf or NaN in its element alone, and of
+ * float64 also the sign of a zero, as processors add. int32 and int64 SUM wrap modulo 2^32 and 2^64; their AVG is
+ * SML_ERR_UNSUPPORTED, and so are more than 128 elements of float64 unless the job's float64_bits is set. Where packets
+ * are too short for an exact sum of float64 (a switch's; paths of below 500 bytes) float64_bits is needed for all.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
 SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count,
                                  sml_type type, sml_reduction reduction,
@@ -294,14 +296,14 @@ SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t
                                  sml_operation **operation_out);
 
 /* Batches: small operations called between begin and end share packets, so that k of them cost about one packet's
- * round, not k. Those of at most 16 KiB of int32, 1365 elements of int64, or 128 of float32, float16 or bfloat16, are
- * noted by sml_allreduce() and sent together by sml_batch_end(), or earlier when what is noted has filled 64 KiB of
- * what is sent (a float is 44 to 64 bytes); all others go their own way at once, ahead of what is noted. Nothing waits
- * for later calls: what end has returned for is under way. A batch changes no bit of a result. Each operation keeps
- * its handle, key, status and deadline, which counts from its own call; wait for it after end. A batch not ended by
- * the first deadline in it is a TIMEOUT. All in one must fit num_operations, or the rest is BUSY. Begin, end and the
- * calls between are the same on all ranks, in one order, else the job ends with SML_ERR_MISMATCH. Batches nest: the
- * outermost end counts.
+ * round, not k. Those of at most 16 KiB of int32, 1365 elements of int64, 128 of float32, float16 or bfloat16, or 36 of
+ * float64, are noted by sml_allreduce() and sent together by sml_batch_end(), or earlier when what is noted has filled
+ * 64 KiB of what is sent (a float is 44 to 64 bytes, a double 288 to 452); all others go their own way at once, ahead
+ * of what is noted. Nothing waits for later calls: what end has returned for is under way. A batch changes no bit of a
+ * result. Each operation keeps its handle, key, status and deadline, which counts from its own call; wait for it after
+ * end. A batch not ended by the first deadline in it is a TIMEOUT. All in one must fit num_operations, or the rest is
+ * BUSY. Begin, end and the calls between are the same on all ranks, in one order, else the job ends with
+ * SML_ERR_MISMATCH. Batches nest: the outermost end counts.
  * Errors: INVALID_ARGUMENT, FORKED; of end also the status that the job, and what was noted, has failed with. */
 SML_API sml_status sml_batch_begin(sml_job *job);
 SML_API sml_status sml_batch_end(sml_job *job);

@@ -68,7 +68,7 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 /* JOIN: this rank can run jobs in switch format, if the aggregator wants them so. START: this job is. */
 #define SML_FEATURE_SWITCH 4u
 /* How floats travel, if all ranks want it otherwise than by type (quant/format.h): with 16 or 32 bits; and whether
- * float64 does, with 64 or 96. */
+ * long operations of float64 do, with 64 or 96. */
 #define SML_FEATURE_FLOAT_BITS_16 8u
 #define SML_FEATURE_FLOAT_BITS_32 16u
 #define SML_FEATURE_FLOAT64_BITS_64 32u

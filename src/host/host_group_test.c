@@ -130,7 +130,7 @@ static void expect_block(uint8_t *out, uint64_t seed, uint32_t num_ranks, uint64
                          const struct sml_host_plan *p) {
   const struct sml_quant_kernels *k = &sml_quant_scalar;
   const struct sml_format *f = sml_format_find(p->type, p->shape);
-  uint8_t in[2 * BLOCK_BYTES], lanes[16 * BLOCK_BYTES], sums[16 * BLOCK_BYTES], code = 0;
+  uint8_t in[2 * BLOCK_BYTES], lanes[64 * BLOCK_BYTES], sums[64 * BLOCK_BYTES], code = 0;
   const size_t num_lanes = p->shape.lane_elems > 1 ? (num_elems + 1) / 2 : num_elems * (p->shape.elem_lanes + 1u);
   for (int pass = 0; pass < 2; pass++) {
     for (uint32_t r = 0; r < num_ranks; r++) {

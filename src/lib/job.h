@@ -57,7 +57,7 @@ struct sml_job {
   uint32_t rank, world_size;
   char name[SML_JOB_NAME_BYTES];
   uint64_t operation_timeout_ns;
-  struct sml_format_options formats; /* equal on all ranks: features of the join */
+  struct sml_format_options formats; /* equal on all ranks: features of the join, and START's chunks */
   uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */

@@ -98,6 +98,7 @@ static void record_start_locked(struct sml_job *job) {
 static void start_first(struct sml_job *job, const struct sml_ctl_start *start) {
   pthread_mutex_lock(&job->lock);
   job->start = *start;
+  job->formats.chunk_bytes = start->chunk_bytes;
   pthread_mutex_unlock(&job->lock);
   const bool is_open = sml_job_lanes_open(job, start);
   pthread_mutex_lock(&job->lock);

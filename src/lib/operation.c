@@ -303,7 +303,7 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
 
 static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
                              size_t count) {
-  const sml_status status = sml_type_check(&job->formats, type, reduction);
+  const sml_status status = sml_type_check(&job->formats, type, reduction, count, job->world_size);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);

@@ -5,6 +5,7 @@
 
 #include "ctl/message.h"
 #include "process/settings.h"
+#include "quant/limbs.h"
 
 _Static_assert(SML_FORMAT_FLOAT32 == (int)SML_FLOAT32 && SML_FORMAT_INT32 == (int)SML_INT32, "");
 _Static_assert(SML_FORMAT_FLOAT16 == (int)SML_FLOAT16 && SML_FORMAT_BFLOAT16 == (int)SML_BFLOAT16, "");
@@ -17,17 +18,29 @@ const char *sml_type_name(sml_type type) {
   return names[type];
 }
 
-sml_status sml_type_check(const struct sml_format_options *formats, sml_type type, sml_reduction reduction) {
+/* Why float64 is not offered. */
+static sml_status refuse_doubles(const struct sml_format_options *formats, size_t count, uint32_t world_size) {
+  if (count > SML_LIMBS_MAX_ELEMS)
+    return sml_fail(SML_ERR_UNSUPPORTED,
+                    "%zu elements of float64 are not summed with all of their digits, as up to %u are: float64_bits of "
+                    "sml_job_options, or SWITCHML_FLOAT64_BITS, is 64 or 96 where that will do",
+                    count, SML_LIMBS_MAX_ELEMS);
+  return sml_fail(SML_ERR_UNSUPPORTED,
+                  "the job's packets carry %u bytes of elements, too few for an exact sum of float64 among %u ranks: "
+                  "float64_bits of sml_job_options, or SWITCHML_FLOAT64_BITS, is 64 or 96 where fewer digits will do",
+                  formats->chunk_bytes, world_size);
+}
+
+sml_status sml_type_check(const struct sml_format_options *formats, sml_type type, sml_reduction reduction,
+                          size_t count, uint32_t world_size) {
   if ((unsigned)type >= SML_NUM_FORMAT_TYPES)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "type %d is unknown: see sml_type", (int)type);
   if (reduction != SML_SUM && reduction != SML_AVG)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "reduction %d is unknown: SML_SUM or SML_AVG", (int)reduction);
   if (!sml_format_is_float((uint32_t)type) && reduction == SML_AVG)
     return sml_fail(SML_ERR_UNSUPPORTED, "%s AVG is not offered: sum and divide", names[type]);
-  if (type == SML_FLOAT64 && formats->float64_bits == 0)
-    return sml_fail(SML_ERR_UNSUPPORTED,
-                    "float64 is off, as it is not summed with all of its digits: float64_bits of sml_job_options, or "
-                    "SWITCHML_FLOAT64_BITS, is 64 or 96 where that will do");
+  if (type == SML_FLOAT64 && !sml_format_has_doubles(count, world_size, *formats))
+    return refuse_doubles(formats, count, world_size);
   return SML_OK;
 }
 

@@ -10,7 +10,8 @@
 /* "float32"; of a type that there is. */
 const char *sml_type_name(sml_type type);
 /* SML_OK, or why the job does not reduce this. */
-sml_status sml_type_check(const struct sml_format_options *formats, sml_type type, sml_reduction reduction);
+sml_status sml_type_check(const struct sml_format_options *formats, sml_type type, sml_reduction reduction,
+                          size_t count, uint32_t world_size);
 
 /* float_bits and float64_bits of the options, or of the environment, as features of the join. */
 sml_status sml_types_read(const sml_job_options *options, uint32_t *features);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "quant/format.h"
 
+#include "quant/double_limbs.h"
 #include "quant/doubles.h"
 #include "quant/elem.h"
 #include "quant/limbs.h"
@@ -248,6 +249,30 @@ static uint8_t float64_code(kernels *k, const void *in, size_t num_elems) {
 FLOAT64_FUNCTIONS(float64_two, 2)
 FLOAT64_FUNCTIONS(float64_three, 3)
 
+static void float64_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
+                              uint32_t world_size) {
+  (void)k, (void)code;
+  sml_double_limbs_put(lanes, in, num_elems, world_size);
+}
+
+static void float64_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
+                              uint32_t world_size) {
+  (void)k, (void)code;
+  sml_double_limbs_add(lanes, in, num_elems, world_size);
+}
+
+static void float64_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,
+                              uint32_t world_size, bool average) {
+  (void)k, (void)code;
+  sml_double_limbs_round(out, lanes, num_elems, world_size, average);
+}
+
+static void float64_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                                 bool average) {
+  (void)k;
+  sml_double_limbs_reduce(out, in, num_inputs, num_elems, average);
+}
+
 /* ---- int64: bits 0 .. 15, 16 .. 31 and 32 .. 63. Sums of the first two fit a lane, that of the last wraps ---- */
 
 static uint64_t load_64(const uint8_t *p) {
@@ -310,7 +335,8 @@ const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
     [SML_FORMAT_BFLOAT16] = {[SML_SHAPE_EXACT] = FORMAT(bfloat16_exact, 2, 4, NULL),
                              [SML_SHAPE_WIDE] = FORMAT(bfloat16_wide, 2, 4, bfloat16_code),
                              [SML_SHAPE_PACKED] = FORMAT(bfloat16_packed, 2, 2, bfloat16_code)},
-    [SML_FORMAT_FLOAT64] = {[SML_SHAPE_WIDE] = FORMAT(float64_two, 8, 8, float64_code),
+    [SML_FORMAT_FLOAT64] = {[SML_SHAPE_EXACT] = FORMAT(float64_exact, 8, 8, NULL),
+                            [SML_SHAPE_WIDE] = FORMAT(float64_two, 8, 8, float64_code),
                             [SML_SHAPE_LONG] = FORMAT(float64_three, 8, 12, float64_code)},
     [SML_FORMAT_INT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
 };
@@ -325,13 +351,28 @@ bool sml_format_is_float(uint32_t type) {
   return type != SML_FORMAT_INT32 && type != SML_FORMAT_INT64;
 }
 
+static bool fits_exact_double(uint32_t world_size, struct sml_format_options options) {
+  return options.chunk_bytes == 0 || options.chunk_bytes >= 4 * sml_double_limbs_per_elem(world_size);
+}
+
+bool sml_format_has_doubles(uint64_t num_elems, uint32_t world_size, struct sml_format_options options) {
+  return options.float64_bits != 0 ||
+         (num_elems <= SML_LIMBS_MAX_ELEMS && fits_exact_double(world_size, options));
+}
+
+static struct sml_format_shape choose_float64(uint64_t num_elems, uint32_t world_size,
+                                              struct sml_format_options options) {
+  if (sml_limbs_is_exact(num_elems, world_size) && fits_exact_double(world_size, options))
+    return (struct sml_format_shape){.elem_lanes = (uint8_t)sml_double_limbs_per_elem(world_size)};
+  return (struct sml_format_shape){.has_exponents = true, .elem_lanes = options.float64_bits > 64 ? 3 : 2};
+}
+
 struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
                                           struct sml_format_options options) {
   struct sml_format_shape shape = {.has_exponents = false};
   if (type == SML_FORMAT_INT64) shape.elem_lanes = INT64_LANES;
   if (!sml_format_is_float(type)) return shape;
-  if (type == SML_FORMAT_FLOAT64)
-    return (struct sml_format_shape){.has_exponents = true, .elem_lanes = options.float64_bits > 64 ? 3 : 2};
+  if (type == SML_FORMAT_FLOAT64) return choose_float64(num_elems, world_size, options);
   if (sml_limbs_is_exact(num_elems, world_size)) {
     shape.elem_lanes = (uint8_t)sml_limbs_per_elem(world_size);
     return shape;

@@ -22,7 +22,9 @@ enum sml_format_type {
 /* What a job's ranks have agreed on. */
 struct sml_format_options {
   uint8_t float_bits;   /* of lanes, for float16, bfloat16 and float32: 16, 32, or 0: by type */
-  uint8_t float64_bits; /* 64, 96, or 0: float64 is not offered */
+  uint8_t float64_bits; /* 64, 96, or 0: float64 is offered only where it is summed exactly */
+  /* Of the job's chunks: in a switch's, an element of an exact sum of float64 has no room. 0: in any there is. */
+  uint32_t chunk_bytes;
 };
 
 /* What streams and tags must know of a format. */
@@ -54,7 +56,9 @@ struct sml_format {
 /* Bytes of an element in memory; of a type that there is. */
 uint32_t sml_format_elem_bytes(uint32_t type);
 bool sml_format_is_float(uint32_t type);
-/* The format of an operation. float64: only if float64_bits is not 0. */
+/* Whether an operation of float64 is offered: short ones, which are exact, and others if float64_bits is not 0. */
+bool sml_format_has_doubles(uint64_t num_elems, uint32_t world_size, struct sml_format_options options);
+/* The format of an operation, which is offered. */
 struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
                                           struct sml_format_options options);
 

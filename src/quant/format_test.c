@@ -9,13 +9,14 @@
 #include <math.h>
 #include <cmocka.h>
 
+#include "quant/double_limbs.h"
 #include "quant/elem.h"
 #include "quant/format.h"
 #include "quant/limbs.h"
 
 #define MAX_ELEMS 200u
 #define MAX_RANKS 300u
-#define LANE_BYTES (4u * SML_LIMBS_MAX_PER_ELEM)
+#define LANE_BYTES (4u * SML_DOUBLE_LIMBS_MAX_PER_ELEM)
 
 static const char *const names[SML_NUM_FORMAT_TYPES] = {"float32", "int32", "float16", "bfloat16", "float64", "int64"};
 static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 15, 16, 17, 30, 64, 100, 128, 129, 300};
@@ -148,7 +149,7 @@ static void check_equal(const struct operation *o, const uint8_t *expected) {
   }
 }
 
-static const struct sml_format_options all_options[] = {{0, 64}, {16, 96}, {32, 64}};
+static const struct sml_format_options all_options[] = {{0, 64, 0}, {16, 96, 0}, {32, 64, 0}};
 
 static void bounds_hold(void **state) {
   (void)state;
@@ -389,9 +390,31 @@ static void choice_is_as_documented(void **state) {
     const struct sml_format_shape small = sml_format_choose(rows[i].type, 128, rows[i].world_size, options);
     assert_true(!small.has_exponents && small.elem_lanes == sml_limbs_per_elem(rows[i].world_size));
   }
-  assert_int_equal(sml_format_choose(SML_FORMAT_FLOAT64, 1, 2, all_options[0]).elem_lanes, 2);
-  assert_int_equal(sml_format_choose(SML_FORMAT_FLOAT64, 1, 4096, all_options[1]).elem_lanes, 3);
+  assert_int_equal(sml_format_choose(SML_FORMAT_FLOAT64, 129, 2, all_options[0]).elem_lanes, 2);
+  assert_int_equal(sml_format_choose(SML_FORMAT_FLOAT64, 129, 4096, all_options[1]).elem_lanes, 3);
   assert_int_equal(sml_format_choose(SML_FORMAT_INT64, 1, 4096, all_options[0]).elem_lanes, 3);
+}
+
+/* Short sums of float64 need no setting, but a chunk that holds an element of theirs. */
+static void short_doubles_are_exact_where_they_fit(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t num_elems;
+    uint32_t world_size, chunk_bytes;
+    uint8_t float64_bits, elem_lanes; /* 0: not offered */
+  } rows[] = {{1, 2, 0, 0, 72},     {128, 2, 288, 0, 72},  {1, 2, 284, 0, 0},     {1, 2, 284, 64, 2},
+              {128, 8, 308, 0, 77}, {128, 8, 304, 96, 3},  {128, 4096, 452, 0, 113}, {1, 4096, 448, 0, 0},
+              {129, 2, 1440, 0, 0}, {129, 2, 1440, 96, 3}, {1, 2, 1440, 64, 72},  {1, 3, 256, 96, 3}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const struct sml_format_options o = {.float64_bits = rows[i].float64_bits, .chunk_bytes = rows[i].chunk_bytes};
+    assert_int_equal(sml_format_has_doubles(rows[i].num_elems, rows[i].world_size, o), rows[i].elem_lanes != 0);
+    if (rows[i].elem_lanes == 0) continue;
+    const struct sml_format_shape s = sml_format_choose(SML_FORMAT_FLOAT64, rows[i].num_elems, rows[i].world_size, o);
+    assert_int_equal(s.elem_lanes, rows[i].elem_lanes);
+    assert_int_equal(s.has_exponents, rows[i].elem_lanes <= 3);
+  }
+  assert_true(sml_format_has_doubles(0, 8, (struct sml_format_options){0})); /* nothing is never too much */
+  assert_true(sml_format_has_doubles(128, 1, (struct sml_format_options){0}));
 }
 
 int main(void) {
@@ -405,6 +428,7 @@ int main(void) {
       cmocka_unit_test(exact_sums_are_rounded_once),
       cmocka_unit_test(widening_is_exact),
       cmocka_unit_test(choice_is_as_documented),
+      cmocka_unit_test(short_doubles_are_exact_where_they_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

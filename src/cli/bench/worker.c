@@ -362,6 +362,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
                                       .chunk_bytes = stats.chunk_bytes ? stats.chunk_bytes : 4096,
                                       .num_slots = stats.num_slots ? stats.num_slots : 256,
                                       .block_chunks = stats.block_chunks};
+  w->shape.formats.chunk_bytes = stats.chunk_bytes;
   if (!check_same_options(w)) return false;
   for (uint32_t i = 0; i < o->num_sizes; i++) {
     struct sml_bench_result *r = &report->results[i];
