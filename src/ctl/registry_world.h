@@ -50,6 +50,9 @@ struct world {
   } jobs[SML_REGISTRY_MAX_JOBS];
 };
 static struct world w;
+/* Of a world whose ranks are machines as well (member_world.h): what the daemon sends them, and that it hangs up. */
+static void (*on_sent)(uint32_t conn, const struct sml_ctl_message *message);
+static void (*on_hung_up)(uint32_t conn);
 static bool is_keyed; /* a keyed world: every join() is a handshake, what a test expects stays the same */
 
 static const struct sml_key key_a = {1, 2}, key_b = {3, 4};
@@ -175,6 +178,7 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
   assert_int_equal(sml_channel_decode(&w.worker_end[conn], frame, num_bytes, &again, &consumed), SML_CTL_DECODED);
   assert_memory_equal(m, &again, sizeof again);
   if (m->kind != SML_CTL_HEARTBEAT) w.last[conn] = *m;
+  if (on_sent) on_sent(conn, &again);
   switch (m->kind) {
     case SML_CTL_WELCOME:
       LINE("c%u<WELCOME j%u e%u; ", conn, m->u.welcome.job, name_of(m->u.welcome.epoch));
@@ -201,6 +205,9 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
       break;
     case SML_CTL_EVICTED:
       LINE("c%u<EVICTED %u %u; ", conn, m->u.evicted.num_jobs, m->u.evicted.num_ranks);
+      break;
+    case SML_CTL_REPORT:
+      LINE("c%u<REPORT; ", conn);
       break;
     case SML_CTL_REFUSE:
       LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status);
@@ -242,6 +249,15 @@ static inline void show_departed(const struct sml_effect *e) {
   LINE("; ");
 }
 
+/* What its slots hold nobody knows here. */
+static inline void answer_asker(uint32_t conn, uint16_t job) {
+  const struct sml_waiting_slots slots = {.num_waiting = 0};
+  struct sml_ctl_message m;
+  memset(&m, 0, sizeof m);
+  m.kind = SML_CTL_REPORT;
+  if (sml_registry_report(w.r, job, &slots, w.now_ns, &m.u.report)) show_message(conn, &m);
+}
+
 static inline void take_effect(const struct sml_effect *e) {
   uint32_t name;
   switch (e->kind) {
@@ -257,6 +273,7 @@ static inline void take_effect(const struct sml_effect *e) {
     case SML_EFFECT_CLOSE:
       LINE("c%u close; ", e->conn);
       w.is_open[e->conn] = false;
+      if (on_hung_up) on_hung_up(e->conn);
       break;
     case SML_EFFECT_OPEN_JOB:
       assert_false(w.jobs[e->job].is_open);
@@ -297,6 +314,7 @@ static inline void take_effect(const struct sml_effect *e) {
       break;
     case SML_EFFECT_REPORT:
       LINE("c%u report j%u e%u; ", e->conn, e->job, name_of(e->epoch));
+      if (on_sent) answer_asker(e->conn, e->job);
       break;
   }
 }
@@ -308,9 +326,8 @@ static inline void take_effects(void) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
     if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB)
       assert_true(w.jobs[e->job].is_open);
-    if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_FORGET_RANK) {
+    if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_FORGET_RANK)
       assert_true(e->rank < w.jobs[e->job].world_size);
-    }
     take_effect(e);
   }
   expect_consistent();

@@ -342,7 +342,7 @@ static void go_on_beside_a_failed_job(struct rank *r) {
   o.rank = r->rank;
   o.world_size = r->world->num_ranks;
   CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
-  CHECK(r, r->job->shards[0].session.welcome.job == failed->shards[0].session.welcome.job);
+  CHECK(r, r->job->shards[0].session.member.welcome.job == failed->shards[0].session.member.welcome.job);
   int32_t x = 1;
   CHECK(r, allreduce(r, &x, &x, 1, SML_INT32, SML_SUM) == SML_OK && x == 2, "%s", sml_error_detail());
 }

@@ -60,15 +60,12 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
   return a > SML_NEVER - 1 - b ? SML_NEVER - 1 : a + b;
 }
 
-static struct sml_session_options make_session_options(struct sml_job *job, const struct sml_job_settings *s,
-                                                       uint32_t index) {
+static struct sml_member_options make_member_options(const struct sml_job *job, const struct sml_job_settings *s,
+                                                     uint32_t index) {
   const sml_job_options *o = &s->options;
   const struct sml_shard_places *places = &s->places;
   const struct sml_shard_place *place = &places->shards[index];
-  struct sml_session_options session = {
-      .control = &job->context->control,
-      .engines = job->engines,
-      .aggregator = place->addrs[0],
+  struct sml_member_options member = {
       .join = {.rank = o->rank,
                .world_size = o->world_size,
                .num_lanes = sml_min_u32(job->engines->num_engines, SML_MAX_JOB_LANES / places->num_shards),
@@ -79,23 +76,31 @@ static struct sml_session_options make_session_options(struct sml_job *job, cons
                .host = {s->host[0], s->host[1]},
                .shard = index,
                .num_shards = places->num_shards > 1 ? places->num_shards : 0},
-      .no_multicast = s->no_multicast,
+      .num_addresses = place->num_addrs,
       .is_keyed = s->key_name[0] != 0,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
       /* Grace periods are added to it later. */
-      .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2),
-      .events = &sml_job_events,
-      .user = &job->shards[index]};
-  session.join.is_combining = (s->host[0] | s->host[1]) != 0 && o->retry_ns == 0 && !s->no_combining;
-  snprintf(session.aggregator_text, sizeof session.aggregator_text, "%s", place->text);
-  if (place->host_rank != SML_NO_HOST_RANK) {
-    memcpy(session.addrs, place->addrs, sizeof session.addrs);
-    session.num_addrs = place->num_addrs;
-    session.host_rank = place->host_rank;
-  }
-  memcpy(session.join.job_name, s->name, sizeof session.join.job_name);
-  memcpy(session.join.key_name, s->key_name, sizeof session.join.key_name);
-  return session;
+      .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2)};
+  member.join.is_combining = (s->host[0] | s->host[1]) != 0 && o->retry_ns == 0 && !s->no_combining;
+  snprintf(member.aggregator, sizeof member.aggregator, "%s", place->text);
+  memcpy(member.join.job_name, s->name, sizeof member.join.job_name);
+  memcpy(member.join.key_name, s->key_name, sizeof member.join.key_name);
+  return member;
+}
+
+static void init_session(struct sml_job *job, const struct sml_job_settings *s, uint32_t index) {
+  struct sml_session *session = &job->shards[index].session;
+  const struct sml_shard_place *place = &s->places.shards[index];
+  struct sml_session_options options = {.member = make_member_options(job, s, index),
+                                        .control = &job->context->control,
+                                        .engines = job->engines,
+                                        .host_rank = place->host_rank,
+                                        .no_multicast = s->no_multicast,
+                                        .events = &sml_job_events,
+                                        .user = &job->shards[index]};
+  memcpy(options.addrs, place->addrs, sizeof options.addrs);
+  sml_session_init(session, &options);
+  session->options.key = s->key; /* not on the way through here: it would stay on the stack */
 }
 
 static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, struct sml_engines *engines) {
@@ -109,9 +114,7 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
     shard->job = job;
     shard->index = i;
     shard->host_rank = s->places.shards[i].host_rank;
-    const struct sml_session_options session = make_session_options(job, s, i);
-    sml_session_init(&shard->session, &session);
-    shard->session.options.key = s->key; /* not on the way through here: it would stay on the stack */
+    init_session(job, s, i);
   }
   /* Any of them may fail the job, and then all are looked at. */
   for (uint32_t i = 0; i < num_shards; i++)

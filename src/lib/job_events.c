@@ -84,7 +84,7 @@ static void record(struct sml_job *job, enum sml_trace_event event, uint32_t ran
 static void record_start_locked(struct sml_job *job) {
   const struct sml_ctl_start *start = &job->start;
   for (uint32_t s = 0; s < job->num_shards; s++)
-    atomic_store_explicit(&job->trace_numbers[s], job->shards[s].session.welcome.job, memory_order_relaxed);
+    atomic_store_explicit(&job->trace_numbers[s], job->shards[s].session.member.welcome.job, memory_order_relaxed);
   sml_job_record_locked(job,
                         (struct sml_record){.event = SML_TRACE_JOB_JOINED,
                                             .slot = (uint16_t)start->num_slots,
@@ -113,12 +113,6 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
   }
   pthread_mutex_unlock(&job->lock);
   sml_job_log_start(job);
-}
-
-static bool is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
-  return a->num_lanes == b->num_lanes && a->num_slots == b->num_slots && a->chunk_bytes == b->chunk_bytes &&
-         a->is_multicast == b->is_multicast && a->num_ranks == b->num_ranks &&
-         memcmp(a->contributors, b->contributors, sizeof a->contributors) == 0;
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {
@@ -167,7 +161,7 @@ static void on_started(void *user, const struct sml_ctl_start *start) {
   shard->silent_since_ns = 0;
   pthread_mutex_unlock(&job->lock);
   const bool is_due = state == SML_JOB_JOINING ||
-                      (state == SML_JOB_RENEWING && is_same_shape(&shard->start, start));
+                      (state == SML_JOB_RENEWING && sml_member_is_same_shape(&shard->start, start));
   if (state == SML_JOB_REJOINING) {
     shard->start = *start; /* of a job's only one */
     sml_rejoin_finish(job, start, sml_clock_ns());
@@ -264,11 +258,13 @@ static void on_closed(void *user) {
   pthread_mutex_unlock(&job->lock); /* the job may be gone from here on */
 }
 
-static void fill_heartbeat(void *user, struct sml_ctl_heartbeat *heartbeat) {
-  struct sml_job *job = ((const struct sml_job_shard *)user)->job;
+static void fill_progress(void *user, struct sml_member_progress *progress) {
+  const struct sml_job_shard *shard = user;
+  struct sml_job *job = shard->job;
   pthread_mutex_lock(&job->lock);
-  heartbeat->operations_submitted = job->operations_submitted;
-  heartbeat->operations_completed = sml_job_first_unfinished_locked(job);
+  progress->operations_submitted = job->operations_submitted;
+  progress->operations_completed = sml_job_first_unfinished_locked(job);
+  progress->num_packets = sml_job_lanes_count_packets_locked(job, shard->index);
   pthread_mutex_unlock(&job->lock);
 }
 
@@ -296,7 +292,7 @@ static void on_reported(void *user, const struct sml_ctl_report *report) {
 static void on_silent(void *user, uint64_t since_ns) {
   struct sml_job_shard *shard = user;
   struct sml_job *job = shard->job;
-  const struct sml_session *session = &shard->session;
+  const struct sml_member_options *member = &shard->session.member.options;
   char text[96] = "nothing", own[32] = "";
   pthread_mutex_lock(&job->lock);
   shard->silent_since_ns = since_ns;
@@ -307,8 +303,8 @@ static void on_silent(void *user, uint64_t since_ns) {
   sml_job_log(job, SML_LIB_LOG_WARN,
               "the aggregator at %s is late: silent for %.1f s, it is stopped or cut off, and is lost%s after %.4g s "
               "(the lease); %s waits for it",
-              session->options.aggregator_text,
-              (double)(sml_clock_ns() - since_ns) / 1e9, own, (double)session->options.join.lease_ns / 1e9, text);
+              member->aggregator, (double)(sml_clock_ns() - since_ns) / 1e9, own,
+              (double)member->join.lease_ns / 1e9, text);
 }
 
 static void on_heard(void *user, uint64_t since_ns) {
@@ -319,15 +315,7 @@ static void on_heard(void *user, uint64_t since_ns) {
   sml_rejoin_note_heard_locked(shard->job, now_ns);
   pthread_mutex_unlock(&shard->job->lock);
   sml_job_log(shard->job, SML_LIB_LOG_WARN, "the aggregator at %s is heard again after %.1f s",
-              shard->session.options.aggregator_text, (double)(now_ns - since_ns) / 1e9);
-}
-
-static uint64_t count_packets(void *user) {
-  const struct sml_job_shard *shard = user;
-  pthread_mutex_lock(&shard->job->lock);
-  const uint64_t num_packets = sml_job_lanes_count_packets_locked(shard->job, shard->index);
-  pthread_mutex_unlock(&shard->job->lock);
-  return num_packets;
+              shard->session.member.options.aggregator, (double)(now_ns - since_ns) / 1e9);
 }
 
 /* ---- deadlines ---- */
@@ -414,7 +402,7 @@ static void send_abort(struct sml_job *job) {
   for (uint32_t i = 0; i < job->error.num_ranks; i++) m.u.abort.ranks[i] = (uint16_t)job->error.ranks[i];
   memcpy(m.u.abort.detail, job->error.detail, job->told_detail_bytes);
   for (uint32_t s = 0; s < job->num_shards; s++)
-    if (job->shards[s].session.state >= SML_SESSION_PROBING)
+    if (job->shards[s].session.member.state >= SML_MEMBER_PROBING)
       sml_session_send(&job->shards[s].session, &m); /* else nobody listens yet */
 }
 
@@ -453,7 +441,7 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
   const uint64_t deadline_ns = check_operations(job, now_ns);
   if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) ask_for_epoch(job);
   if (job->is_lingering && !shard->has_told_last) {
-    sml_session_hasten_heartbeat(&shard->session);
+    sml_member_hasten_heartbeat(&shard->session.member);
     shard->has_told_last = true;
   }
   if (job->wants_reports) {
@@ -466,9 +454,9 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
     job->wants_abort = false;
     pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
   }
-  if (job->state == SML_JOB_FAILED && shard->session.state < SML_SESSION_RUNNING)
-    sml_session_give_up(&shard->session);
-  if (job->wants_leave) sml_session_leave(&shard->session, now_ns);
+  if (job->state == SML_JOB_FAILED && shard->session.member.state < SML_MEMBER_RUNNING)
+    sml_member_give_up(&shard->session.member);
+  if (job->wants_leave) sml_member_leave(&shard->session.member, now_ns);
   pthread_mutex_unlock(&job->lock);
   return deadline_ns;
 }
@@ -476,11 +464,10 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
 const struct sml_session_events sml_job_events = {.started = on_started,
                                                   .ended = on_ended,
                                                   .rank_gone = on_rank_gone,
-                                                  .fill_heartbeat = fill_heartbeat,
+                                                  .fill_progress = fill_progress,
                                                   .heartbeat = on_heartbeat,
                                                   .reported = on_reported,
                                                   .silent = on_silent,
                                                   .heard = on_heard,
-                                                  .count_packets = count_packets,
                                                   .tick = on_tick,
                                                   .closed = on_closed};

@@ -326,7 +326,7 @@ static struct sml_ctl_abort describe_failure(const struct sml_job *job, enum sml
 
 /* What only the ranks of this job and epoch know; nothing of it is secret from the user they all run as. */
 static void make_secret(const struct sml_job *job, uint64_t secret_out[2]) {
-  const struct sml_ctl_welcome *w = &job->shards[0].session.welcome;
+  const struct sml_ctl_welcome *w = &job->shards[0].session.member.welcome;
   const struct sml_key salt = {.k0 = w->salt[0], .k1 = w->salt[1]};
   const uint32_t contributor = job->start.is_one_host ? 0 : sml_contributor_of(&job->start, job->rank);
   const uint32_t which[3] = {job->start.epoch, w->job, contributor};

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "ctl/contributors.h"
+#include "ctl/member_start.h"
 #include "ctl/tuning.h"
 #include "lib/job_pieces.h"
 #include "meet/job_settings.h"
@@ -23,7 +24,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job *job, 
   const struct sml_job_lane *l = &job->lanes[lane];
   const struct sml_job_shard *shard = &job->shards[l->shard];
   const struct sml_ctl_start *start = &shard->start;
-  return (struct sml_worker_options){.job = shard->session.welcome.job,
+  return (struct sml_worker_options){.job = shard->session.member.welcome.job,
                                      .epoch = start->epoch,
                                      .rank = (uint16_t)sml_contributor_of(start, job->rank),
                                      .world_size = job->world_size,
@@ -53,7 +54,7 @@ static void fail_for_wrong_sum(void *user, uint32_t slot) {
                       "rank %u got a sum from the aggregator at %s whose check word is wrong, twice: operation "
                       "%llu, lane %u slot %u; "
                       "do not trust that aggregator",
-                      job->rank, job->shards[lane->shard].session.options.aggregator_text,
+                      job->rank, job->shards[lane->shard].session.member.options.aggregator,
                       (unsigned long long)sml_job_first_unfinished_locked(job), (uint32_t)(lane - job->lanes), slot);
   sml_job_fail_locked(job, &failure, true);
   pthread_mutex_unlock(&job->lock);
@@ -93,7 +94,7 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   const struct sml_session *session = &shard->session;
   const bool is_hosted = shard->host_rank != SML_NO_HOST_RANK;
   struct sml_lane_options options = {.worker = make_worker_options(job, l),
-                                     .aggregator = session->options.aggregator,
+                                     .aggregator = session->aggregator,
                                      .source = session->prober.lanes[place->engine].hello.from,
                                      .is_multicast = shard->start.is_multicast != 0,
                                      .lane = l,
@@ -102,7 +103,7 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = &job->lanes[l]};
   sml_session_seal(session, shard->start.epoch, shard->start.secret, &options.seal);
-  sml_addr_set_port(&options.aggregator, session->welcome.data_ports[place->engine]);
+  sml_addr_set_port(&options.aggregator, session->member.welcome.data_ports[place->engine]);
   struct lane_call call = {.lane = sml_lane_create(&options)};
   sml_key_wipe(&options.seal, sizeof options.seal);
   if (call.lane == NULL) return NULL;
@@ -110,11 +111,6 @@ static struct sml_lane *open_lane(struct sml_job *job, const struct sml_ctl_star
   if (call.is_done) return call.lane;
   sml_lane_destroy(call.lane);
   return NULL;
-}
-
-/* Another rank of its host contributes for the others. */
-static bool is_sender(const struct sml_job *job, const struct sml_ctl_start *start) {
-  return sml_contributor_lead(start, sml_contributor_of(start, job->rank)) == job->rank;
 }
 
 /* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
@@ -138,7 +134,7 @@ bool sml_job_lanes_open(struct sml_job *job, const struct sml_ctl_start *start) 
   pthread_mutex_lock(&job->lock);
   place_lanes(job);
   pthread_mutex_unlock(&job->lock);
-  const uint32_t num_lanes = is_sender(job, start) ? job->num_lanes : 0;
+  const uint32_t num_lanes = sml_member_is_lead(start, job->rank) ? job->num_lanes : 0;
   for (uint32_t l = 0; l < num_lanes && is_complete; l++) {
     lanes[l] = open_lane(job, start, l);
     is_complete = lanes[l] != NULL;

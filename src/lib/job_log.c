@@ -26,7 +26,7 @@ static double seconds(uint64_t ns) {
 }
 
 static void log_places(const struct sml_job *job) {
-  const struct sml_ctl_join *join = &job->shards[0].session.options.join;
+  const struct sml_ctl_join *join = &job->shards[0].session.member.options.join;
   const bool is_hosted = job->shards[0].host_rank != SML_NO_HOST_RANK;
   INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->rank,
        job->world_size, job->num_shards,
@@ -38,7 +38,7 @@ static void log_places(const struct sml_job *job) {
   for (uint32_t s = 0; s < sml_min_u32(job->num_shards, MAX_SHARDS_TOLD); s++) {
     const struct sml_job_shard *shard = &job->shards[s];
     INFO(job, "aggregator %u is %s: %u lanes, round trip %.3g us from here, %.3g us from the furthest rank", s,
-         shard->session.options.aggregator_text, shard->start.num_lanes, (double)shard->session.prober.rtt_ns / 1e3,
+         shard->session.member.options.aggregator, shard->start.num_lanes, (double)shard->session.prober.rtt_ns / 1e3,
          (double)shard->start.rtt_ns / 1e3);
   }
 }
@@ -49,7 +49,7 @@ sml_slots_reason sml_job_why_slots(const struct sml_job *job) {
 }
 
 static const char *why_slots(const struct sml_job *job, char *text, size_t text_bytes) {
-  const uint32_t share = job->shards[0].session.options.join.num_slots;
+  const uint32_t share = job->shards[0].session.member.options.join.num_slots;
   switch (sml_job_why_slots(job)) {
     case SML_SLOTS_REASON_ASKED:
       return "as num_slots or SWITCHML_SLOTS asks";
@@ -80,19 +80,19 @@ static const char *why_slots(const struct sml_job *job, char *text, size_t text_
 
 static void log_shape(const struct sml_job *job) {
   const struct sml_ctl_start *start = &job->start;
-  const struct sml_session *session = &job->shards[0].session;
+  const struct sml_member *member = &job->shards[0].session.member;
   char why[160];
   INFO(job,
        "%u lanes of %u slots (%s), chunks of %u bytes (the smallest datagram that came back to every rank; here it had "
        "%u of at most %u), so at most %.4g KiB on the way",
-       job->num_lanes, start->num_slots, why_slots(job, why, sizeof why), start->chunk_bytes, session->datagram_bytes,
-       session->options.join.max_datagram_bytes,
+       job->num_lanes, start->num_slots, why_slots(job, why, sizeof why), start->chunk_bytes,
+       member->probed.datagram_bytes, member->options.join.max_datagram_bytes,
        (double)job->num_lanes * start->num_slots * start->chunk_bytes / 1024);
 }
 
 static void log_memory(const struct sml_job *job) {
   const struct sml_ctl_start *start = &job->start;
-  const struct sml_ctl_join *join = &job->shards[0].session.options.join;
+  const struct sml_ctl_join *join = &job->shards[0].session.member.options.join;
   char text[96];
   if (start->is_one_host) {
     INFO(job, "all ranks are on this host: they add up in shared memory, nothing goes over the network");
@@ -114,22 +114,22 @@ static void log_multicast(const struct sml_job *job) {
   for (uint32_t s = 0; s < job->num_shards; s++) {
     const struct sml_session *session = &job->shards[s].session;
     if (session->prober.group_error != 0)
-      INFO(job, "the multicast group of %s could not be joined: %s", session->options.aggregator_text,
+      INFO(job, "the multicast group of %s could not be joined: %s", session->member.options.aggregator,
            strerror(session->prober.group_error));
     else if (job->shards[s].start.is_multicast)
-      INFO(job, "results of %s come by multicast", session->options.aggregator_text);
+      INFO(job, "results of %s come by multicast", session->member.options.aggregator);
     else if (s == 0)
       INFO(job, "results come by unicast: %s",
            session->options.no_multicast      ? "multicast is turned off here"
            : session->prober.hears_group      ? "another rank does not hear the group"
-           : session->welcome.group[0] != 0 || session->welcome.group[1] != 0
+           : session->member.welcome.group[0] != 0 || session->member.welcome.group[1] != 0
                ? "this rank does not hear the aggregator's multicast group"
                : "the aggregator offers no multicast");
   }
 }
 
 void sml_job_log_start(const struct sml_job *job) {
-  const struct sml_session *session = &job->shards[0].session;
+  const struct sml_member_options *member = &job->shards[0].session.member.options;
   const struct sml_settings *settings = &job->context->settings;
   const bool has_offload = sml_worker_engine_has_offload(job->engines->units[0].engine);
   if (settings->log_level < SML_LIB_LOG_INFO) return;
@@ -138,9 +138,9 @@ void sml_job_log_start(const struct sml_job *job) {
   log_memory(job);
   log_multicast(job);
   INFO(job, "%s%s%s; check word %s; segmentation offload %s; congestion control %s",
-       session->options.is_keyed ? "packets are authenticated with key '" : "no key: packets are not authenticated",
-       session->options.join.key_name, session->options.is_keyed ? "'" : "",
-       (session->options.join.features & SML_FEATURE_CHECK) != 0 ? "on" : "off",
+       member->is_keyed ? "packets are authenticated with key '" : "no key: packets are not authenticated",
+       member->join.key_name, member->is_keyed ? "'" : "",
+       (member->join.features & SML_FEATURE_CHECK) != 0 ? "on" : "off",
        has_offload ? "on" : settings->no_offload ? "off (asked for)" : "off (the system has none)",
        settings->no_congestion_control ? "off (SWITCHML_CONGESTION, no_congestion_control)" : "on");
 }

@@ -146,7 +146,7 @@ static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_c
     /* Of one in a rank the address is loopback's for that host's ranks, and no name for the others. */
     if (shard->host_rank != SML_NO_HOST_RANK) add(failure, "; the aggregator (in rank %u): ", shard->host_rank);
     else if (job->num_shards == 1) add(failure, "; the aggregator: ");
-    else add(failure, "; the aggregator at %s: ", shard->session.options.aggregator_text);
+    else add(failure, "; the aggregator at %s: ", shard->session.member.options.aggregator);
     add_report(shard, now_ns, failure);
   }
   if (num_left_out > 0) add(failure, "; and %u more aggregators", num_left_out);
@@ -164,9 +164,9 @@ void sml_job_ask_locked(struct sml_job *job, uint64_t now_ns) {
   job->asked_ns = now_ns;
   for (uint32_t i = 0; i < job->num_shards; i++) {
     struct sml_job_shard *shard = &job->shards[i];
-    shard->is_asked = shard->session.state == SML_SESSION_RUNNING;
+    shard->is_asked = shard->session.member.state == SML_MEMBER_RUNNING;
     shard->has_reported = false;
-    if (shard->is_asked) sml_session_ask(&shard->session);
+    if (shard->is_asked) sml_member_ask(&shard->session.member);
   }
   sml_control_wake(&job->context->control); /* sessions that this pass has served already */
 }

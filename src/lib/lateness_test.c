@@ -96,7 +96,7 @@ static void each_of_several_aggregators_is_asked(void **state) {
   check_all_time_out(&w);
   char needle[192];
   for (uint32_t i = 0; i < 2; i++) {
-    const char *address = w.ranks[0].job->shards[i].session.options.aggregator_text;
+    const char *address = w.ranks[0].job->shards[i].session.member.options.aggregator;
     snprintf(needle, sizeof needle, "; the aggregator at %s: rank 0 (127.0.0.1) has not called for ", address);
     check_says(0, needle);
   }
@@ -172,7 +172,7 @@ static void cut_off_rank_1(const struct world *w) {
     int type = 0;
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_bytes) != 0 || type != SOCK_DGRAM) continue;
     if (getsockname(fd, (struct sockaddr *)&addr, &addr_bytes) != 0) continue;
-    const struct sml_ctl_welcome *welcome = &w->ranks[0].job->shards[0].session.welcome;
+    const struct sml_ctl_welcome *welcome = &w->ranks[0].job->shards[0].session.member.welcome;
     if (addr.sin_family != AF_INET || ntohs(addr.sin_port) != welcome->data_ports[0]) continue;
     num_cut += setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
   }
@@ -212,7 +212,7 @@ int sendmmsg(int fd, struct mmsghdr *messages, unsigned int num, int flags) {
 static void refuse_packets(const struct world *w, bool is_of_aggregator, int error) {
   refusal = error;
   is_from = is_of_aggregator;
-  refused_port = w->ranks[0].job->shards[0].session.welcome.data_ports[0];
+  refused_port = w->ranks[0].job->shards[0].session.member.welcome.data_ports[0];
 }
 
 static void what_the_system_says_is_said(void **state) {

@@ -34,7 +34,7 @@ static bool is_passing(const struct sml_ctl_abort *failure) {
 
 /* Whether a successor may still come, or let this rank in. */
 static bool is_worth_another_try(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
-  if (failure->status != SML_ERR_REFUSED || job->shards[0].session.was_welcomed) {
+  if (failure->status != SML_ERR_REFUSED || job->shards[0].session.member.was_welcomed) {
     job->first_refused_ns = SML_NEVER; /* it was let in, or nobody was there to refuse it */
     return is_passing(failure);
   }
@@ -51,7 +51,7 @@ static bool may_go_on(struct sml_job *job, const struct sml_ctl_abort *failure, 
  * where nobody answers, and fails where somebody refuses; after a loss it is a join like those of started jobs. */
 static bool may_join_anew(struct sml_job *job, const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (job->state != SML_JOB_JOINING || job->retry_ns == 0) return false;
-  if (now_ns >= job->shards[0].session.options.deadline_ns) return false;
+  if (now_ns >= job->shards[0].session.member.options.deadline_ns) return false;
   if (job->rejoining_since_ns == 0) return failure->status == SML_ERR_AGGREGATOR_LOST;
   return is_worth_another_try(job, failure, now_ns);
 }
@@ -59,14 +59,14 @@ static bool may_join_anew(struct sml_job *job, const struct sml_ctl_abort *failu
 static void join_again(struct sml_job *job, uint64_t now_ns) {
   pthread_mutex_lock(&job->lock);
   const bool is_rejoining = job->state == SML_JOB_REJOINING; /* else a caller aborted it meanwhile */
-  const struct sml_session_resume resume = {.resume_operation = sml_job_first_unfinished_locked(job),
+  const struct sml_member_resume resume = {.resume_operation = sml_job_first_unfinished_locked(job),
                                             .oldest_operation = job->confirmed_operation,
                                             .has_no_result = job->operations_completed == 0,
                                             .chunk_bytes = job->start.chunk_bytes,
                                             .num_slots = job->start.num_slots,
                                             .deadline_ns = job->rejoining_since_ns + job->retry_ns};
   pthread_mutex_unlock(&job->lock);
-  if (is_rejoining) sml_session_rejoin(&job->shards[0].session, &resume, now_ns);
+  if (is_rejoining) sml_member_rejoin(&job->shards[0].session.member, &resume, now_ns);
 }
 
 /* All operations wait again, those of a replay are gone. */
@@ -113,9 +113,9 @@ bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t
   pthread_mutex_unlock(&job->lock);
   if (is_first)
     sml_job_log(job, SML_LIB_LOG_WARN, "%s (trying for %.4g s to join it again)", failure->detail,
-                seconds(is_joining ? job->shards[0].session.options.deadline_ns - now_ns : job->retry_ns));
+                seconds(is_joining ? job->shards[0].session.member.options.deadline_ns - now_ns : job->retry_ns));
   if (is_first && !is_joining) take_back_operations(job);
-  if (is_joining) sml_session_join_anew(&job->shards[0].session, now_ns);
+  if (is_joining) sml_member_join_anew(&job->shards[0].session.member, now_ns);
   else if (is_due) join_again(job, now_ns);
   return is_due;
 }
