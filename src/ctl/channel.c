@@ -31,6 +31,8 @@ void sml_channel_set_key(struct sml_channel *ch, const struct sml_key *key, cons
   ch->tx_key = ch->is_daemon ? down : up;
   ch->rx_key = ch->is_daemon ? up : down;
   ch->is_keyed = true;
+  sml_key_wipe(&up, sizeof up);
+  sml_key_wipe(&down, sizeof down);
 }
 
 static uint64_t tag_of(const struct sml_key *key, uint64_t number, const uint8_t *frame, size_t num_bytes) {
