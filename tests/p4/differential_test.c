@@ -61,8 +61,7 @@ struct world {
   struct job jobs[NUM_JOBS];
   uint32_t num_packets, num_epochs;
   uint64_t counts[64]; /* what the switch should have counted, where the core's reasons are its own, too */
-  uint64_t num_late, num_lost; /* second passes that came too late, or not at all */
-  uint32_t num_halves;
+  uint32_t num_halves, num_late, num_lost; /* second passes to come; that came too late; that never came */
   struct half halves[P4_MAX_WAITING];
 };
 
@@ -448,6 +447,24 @@ static bool play_second_passes(struct world *w) {
   return is_right;
 }
 
+/* A frame whose IPv4 header was changed on the way is nobody's. DPDK's pipeline does not look. */
+static bool play_damaged(struct world *w) {
+  static struct bed_out got;
+  uint8_t frame[BED_MAX_FRAME_BYTES];
+  struct question q = {.job = &w->jobs[below(w, NUM_JOBS)]};
+  if (w->bed.kind == BED_PNA || below(w, 64) != 0) return true;
+  ask_honestly(w, &q);
+  write_question(w, &q);
+  const struct sml_place from = bed_place(q.host);
+  const uint32_t num_bytes = bed_wrap(frame, &from, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP, BED_AGGREGATOR_PORT,
+                                      q.datagram, q.num_bytes);
+  frame[15 + 9 * below(w, 2)] ^= (uint8_t)(1u << below(w, 8)); /* the TOS or the checksum */
+  bed_take(&w->bed, q.port, frame, num_bytes, &got);
+  if (q.num_bytes < SML_HEADER_BYTES || (got.num == 0 && bed_num_waiting(&w->bed) == w->num_halves)) return true;
+  printf("# a damaged IPv4 header was believed\n");
+  return false;
+}
+
 static bool play_one(struct world *w) {
   static struct bed_out got;
   static struct due due;
@@ -564,12 +581,10 @@ static bool play(enum bed_kind kind, uint32_t num_packets, uint64_t seed) {
   static struct world w;
   bool is_right = true;
   open_world(&w, kind, seed);
-  while (is_right && w.num_packets < num_packets) is_right = play_one(&w);
+  while (is_right && w.num_packets < num_packets) is_right = play_damaged(&w) && play_one(&w);
   is_right = is_right && counts_agree(&w);
-  printf("# %u packets, %u epochs, %" PRIu64 " results; second passes: %" PRIu64 ", too late %" PRIu64
-         ", lost %" PRIu64 "\n",
-         w.num_packets, w.num_epochs, w.counts[SML_AT_SWITCH_COMPLETED], w.counts[NUM_RETURNED], w.num_late,
-         w.num_lost);
+  printf("# %u packets, %u epochs, %u results; second passes: %u, late %u, lost %u\n", w.num_packets, w.num_epochs,
+         (uint32_t)w.counts[SML_AT_SWITCH_COMPLETED], (uint32_t)w.counts[NUM_RETURNED], w.num_late, w.num_lost);
   if (kind == BED_TNA64 && num_packets >= 10000) is_right = is_right && w.num_late > 0 && w.num_lost > 0;
   close_world(&w);
   return is_right;
