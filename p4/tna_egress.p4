@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Egress of tna.p4. It needs to know of a copy only to whom it goes. Every packet is parsed: a choice by rid before the
- * first header is one that the compiler loses, without a word. */
+ * Egress of tna.p4. It needs to know of a copy only to whom it goes. Every packet is parsed, and the rid decides before
+ * `replica`. */
 struct egress_headers_t {
   ethernet_h ethernet;
   ipv4_h ipv4;

@@ -253,6 +253,14 @@ static void a_program_that_does_not_fit(void **state) {
   }
 }
 
+/* Its pairs of lanes have the names of their upper ones: the last lane is there as in any program. */
+static void a_program_with_64_lanes(void **state) {
+  (void)state;
+  start_with(64, POOL_SLOTS, true);
+  assert_true(stand_in_open_switch());
+  stop();
+}
+
 static void a_switch_that_dies_is_noticed(void **state) {
   (void)state;
   char address[64], why[128];
@@ -331,7 +339,7 @@ int main(void) {
       cmocka_unit_test(errors_say_what_happened),
       cmocka_unit_test(a_silent_switch_is_given_up),
       cmocka_unit_test(a_dripping_switch_is_given_up),
-      cmocka_unit_test(a_program_that_does_not_fit),
+      cmocka_unit_test(a_program_that_does_not_fit), cmocka_unit_test(a_program_with_64_lanes),
       cmocka_unit_test(any_call_may_fail),
       cmocka_unit_test(garbage_is_read_to_its_end),
   };

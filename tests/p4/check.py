@@ -35,6 +35,8 @@ PNA_LANES = 64 # more take p4c-dpdk minutes
 # A chip's name to people and to the compiler, its architecture, and its stages; lanes that tna.p4 can have.
 TOFINOS = ((1, "tofino", "tna", 12), (2, "tofino2", "t2na", 20))
 TNA_LANES = (32, 64)
+# What bfas says where the compiler has lost a parser's choices, as p4c did before its pull request 5753.
+LOST_SELECT = "Can't match parser state due to previous match"
 # Of a loop that the compiler itself makes, where a packet could be too short.
 ITS_OWN_WARNING = "Parser state min_parse_depth_accept_loop will be unrolled"
 MAX_STRUCT_BYTES = 256 # DPDK 22.11: the offset of a field is 8 bits wide
@@ -294,7 +296,8 @@ def assemble_tna(assembler, target, folder):
     """Sentences about why there is no binary."""
     done = subprocess.run([assembler, "-o", os.path.join(folder, "pipe"), os.path.join(folder, "pipe", "tna.bfa")],
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0 or not os.path.exists(os.path.join(folder, "pipe", f"{target}.bin")):
+    is_parsed = LOST_SELECT not in done.stdout
+    if done.returncode != 0 or not is_parsed or not os.path.exists(os.path.join(folder, "pipe", f"{target}.bin")):
         yield f"exit status {done.returncode}\n{done.stdout[-3000:].strip()}"
 
 
