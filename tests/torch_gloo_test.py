@@ -199,6 +199,25 @@ def case_same_reason():
     report(text=error_text(dist.barrier))
 
 
+def case_cpp_wait():
+    """Rank 0 calls something else, or rank 1 dies; C++ waits on all others: in DDP, for its buffers or what it asks first."""
+    torch, dist, sml, rank, _ = start()
+    own = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model = torch.nn.parallel.DistributedDataParallel(own)
+    for _ in range(2):
+        model(torch.randn(8, 4)).sum().backward()
+    dist.barrier()
+    if os.environ["CASE_OTHER"] == "calls":
+        def forward():
+            model(torch.randn(8, 4))
+        text = error_text((lambda: dist.all_reduce(torch.ones(1000))) if rank == 0 else forward)
+    elif rank == 1:
+        os._exit(7)
+    else:
+        text = error_text(torch.nn.parallel.DistributedDataParallel, own)
+    report(text=text, ranks=list(getattr(sml.error(), "ranks", ())))
+
+
 # ---- The tests -----------------------------------------------------------------------------------------
 
 def on_both(case, num_ranks, **environment):
@@ -265,6 +284,17 @@ def test_a_lost_rank_is_the_reason_on_all():
         results = Ranks("same_reason", 4, daemon.address, CASE_BACKEND="switchml").wait(but=(2,))
         for rank in (0, 1, 3):
             assert "rank 2" in results[rank]["text"], results
+
+
+def test_waits_in_cpp_have_the_same_reason():
+    with Daemon() as daemon:
+        results = run_ranks("cpp_wait", 3, daemon.address, CASE_BACKEND="switchml", CASE_OTHER="calls")
+        for result in results:
+            assert "rank 0: all_reduce(SUM) of float32[1000]; ranks 1, 2: broadcast of rank 0" in result["text"], results
+            assert result["ranks"] == [0], results
+        results = Ranks("cpp_wait", 3, daemon.address, CASE_BACKEND="switchml", CASE_OTHER="dies").wait(but=(1,))
+        for rank in (0, 2):
+            assert "rank 1" in results[rank]["text"], results
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import tempfile
 
 import tap
 import torch_ranks
-from torch_ranks import Daemon, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
 NUM_IN_RANGE = 8
 
@@ -29,6 +29,35 @@ def case_functional():
     several = functional.all_reduce_coalesced([torch.ones(3), torch.ones(5)], "sum", group)
     assert all(each.sum().item() == size * each.numel() for each in several)
     assert torch.equal(functional.broadcast(own, 0, group), torch.ones(1000))
+    report(stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def case_functional_failure():
+    """Rank 1 dies. C++ waits for what functional collectives began, and says why it has not ended."""
+    torch, dist, sml, rank, _ = start()
+    from torch.distributed import _functional_collectives as functional  # pylint: disable=import-outside-toplevel
+    functional.wait_tensor(functional.all_reduce(torch.ones(9), "sum", dist.group.WORLD))
+    dist.barrier()
+    if rank == 1:
+        os._exit(7)
+    texts = [error_text(lambda: functional.wait_tensor(functional.all_reduce(torch.ones(9), "sum", dist.group.WORLD))),
+             error_text(lambda: functional.wait_tensor(functional.broadcast(torch.ones(9), 0, dist.group.WORLD)))]
+    report(texts=texts, ranks=list(sml.error().ranks))
+
+
+def case_behind():
+    """Collectives of Gloo's behind a call that has not ended, those whose Work has no future among them."""
+    torch, dist, sml, rank, size = start()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(100_000), async_op=True)
+        part = torch.empty(2)
+        work = dist.reduce_scatter_tensor(part, torch.arange(2.0 * size), async_op=True)
+        gathered = torch.empty(2 * size)
+        dist.all_gather_into_tensor(gathered, torch.full((2,), float(rank)))
+        work.wait()
+        assert part.tolist() == [2.0 * rank * size, (2.0 * rank + 1) * size], part
+        assert gathered.tolist() == [float(rank) for rank in range(size) for _ in range(2)], gathered
     report(stats=sml.stats())
     dist.destroy_process_group()
 
@@ -123,9 +152,13 @@ def case_devices():
     report(is_done=True)
 
 
-def on_torch_2(case, num_ranks, min_offloaded, **environment):
+def skip_unless_torch_2():
     if torch_ranks.torch_major() < 2:
         raise tap.Skip("this PyTorch is older than 2")
+
+
+def on_torch_2(case, num_ranks, min_offloaded, **environment):
+    skip_unless_torch_2()
     with Daemon() as daemon:
         for result in run_ranks(case, num_ranks, daemon.address, SWITCHML_REQUIRE="1", **environment):
             assert min_offloaded == 0 or result["stats"]["offloaded_calls"] >= min_offloaded, result
@@ -133,6 +166,18 @@ def on_torch_2(case, num_ranks, min_offloaded, **environment):
 
 def test_functional_collectives():
     on_torch_2("functional", 3, 2)
+
+
+def test_functional_collectives_say_why_they_failed():
+    skip_unless_torch_2()
+    with Daemon() as daemon:
+        results = Ranks("functional_failure", 3, daemon.address, SWITCHML_REQUIRE="1").wait(but=(1,))
+    for rank in (0, 2):
+        assert all("rank 1" in text for text in results[rank]["texts"]) and results[rank]["ranks"] == [1], results
+
+
+def test_collectives_of_gloo_behind_calls():
+    on_torch_2("behind", 2, 20)
 
 
 def test_distributed_tensors():

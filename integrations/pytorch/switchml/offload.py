@@ -109,7 +109,7 @@ class _Step:
 
     def take(self):
         """Its turn has come; the finisher ends the promise."""
-        work, finish, _ = self.begin()
+        work, finish = self.begin()
         self.finisher.add(work, finish, self.promise)
 
     def end_promise(self):

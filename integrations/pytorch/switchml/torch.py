@@ -46,15 +46,27 @@ from .settings import Exchange, agree  # noqa: E402
 ReduceOp = dist.ReduceOp
 _IS_TORCH_2 = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
 
-
 # torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
 _WAITING_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
                     for name in ("all_reduce", "all_reduce_coalesced") if hasattr(dist, name)}
 
 
+def _caller():
+    """The frame of whoever called this package; None on a thread of C++'s."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return frame
+
+
 def _is_waited_for(frame):
     """Whether the caller waits for the Work, and gives it to nobody: not to C++ (DDP) above all."""
-    return frame.f_code in _WAITING_CALLERS and not frame.f_locals.get("async_op", True)
+    return frame is not None and frame.f_code in _WAITING_CALLERS and not frame.f_locals.get("async_op", True)
+
+
+def _is_cpp(frame):
+    """Whether the caller may be C++, which then waits without this package's Work.wait()."""
+    return frame is None or frame.f_globals is not vars(dist.distributed_c10d)
 
 
 class SwitchMLGroup(dist.ProcessGroup):
@@ -78,6 +90,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         self._offload, self._finisher, self._num_gloo_allreduces = None, works.Finisher(), 0
         self._range_finisher = works.Finisher()  # of its own: it waits for what the other one ends
         weakref.finalize(self, self._range_finisher.close).atexit = False
+        self._kept = {}     # CppWorks
         self._range = None  # works of the calls within start_coalescing() and end_coalescing()
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
@@ -125,11 +138,11 @@ class SwitchMLGroup(dist.ProcessGroup):
             op, opts = op or opts, _c10d.AllreduceOptions()
             opts.reduceOp = op
         return self._allreduce("allreduce", tensors, opts or _c10d.AllreduceOptions(), len(tensors) == 1,
-                               _is_waited_for(sys._getframe(1)))
+                               _is_waited_for(_caller()))
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self._allreduce("allreduce_coalesced", tensors, opts or _c10d.AllreduceCoalescedOptions(), True,
-                               _is_waited_for(sys._getframe(1)))
+                               _is_waited_for(_caller()))
 
     def _allreduce(self, method, tensors, opts, is_one_each, is_waited_for):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
@@ -139,10 +152,10 @@ class SwitchMLGroup(dist.ProcessGroup):
             gloo.check_written(tensors, "all-reduce")
             called = self._number("all_reduce", tensors, op)
             if self._offload is not None and torch.autograd._profiler_enabled():
-                return self._in_range(self._submit_recorded(tensors, is_average, called))
+                return self._handed_out(self._submit_recorded(tensors, is_average, called))
             if self._offload is not None:
                 work = self._offload.submit(tensors, is_average, called, is_waited_for)
-                return work if is_waited_for else self._in_range(work)
+                return work if is_waited_for else self._handed_out(work)
             self._num_gloo_allreduces += 1
             if not gloo.takes(tensors[0].dtype):
                 return self._sum_in_float32(tensors, is_average, called)
@@ -197,23 +210,22 @@ class SwitchMLGroup(dist.ProcessGroup):
             self._calls.is_with_gloo(called, work)
             gloo.remember([*tensors, *divided, *(copy for _, copy in copies)])
 
-            def finish(work):
+            def finish():
                 for tensor in divided:
                     if divisor > 1:
                         tensor.detach().div_(divisor)
                 for tensor, copy in copies:
                     tensor.detach().copy_(copy)
-                return result if copies or divided else work.get_future().value()
-            return work, finish, bool(copies or divided)
+            return work, finish if copies or divided else None
 
         if self._offload is not None and self._offload.calls:
-            return self._in_range(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
-        work, finish, has_more_to_do = begin_and_remember()
-        if has_more_to_do:
+            return self._handed_out(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
+        work, finish = begin_and_remember()
+        if finish is not None or _is_cpp(_caller()):
             promise = works.Promise(result)
             self._finisher.add(work, finish, promise)
             work = promise.work()
-        return self._in_range(work)
+        return self._handed_out(work)
 
     def barrier(self, opts=None):
         inner, called = self._gloo(), self._number("barrier")
@@ -258,14 +270,15 @@ class SwitchMLGroup(dist.ProcessGroup):
         """A Work for all calls of the range."""
         self._coalesce(False)
         ended, self._range = self._range or [], None
-        return ended[0] if len(ended) == 1 else works.all_of(ended, self._range_finisher)
+        work = ended[0] if len(ended) == 1 else works.all_of(ended, self._range_finisher)
+        return works.CppWork(work, self._kept) if _is_cpp(_caller()) else work
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing  # the names from torch 2.14 on
 
-    def _in_range(self, work):
+    def _handed_out(self, work):
         if self._range is not None:
             self._range.append(work)
-        return work
+        return works.CppWork(work, self._kept) if _is_cpp(_caller()) else work
 
 
 def _pass_to_gloo(method, name, gloos):

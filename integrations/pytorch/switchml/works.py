@@ -140,7 +140,7 @@ class Finisher(Thread):
         self.items = collections.deque()
 
     def add(self, work, function, promise):
-        """When work has ended, function(work) gives the result that the promise ends with."""
+        """When work has ended, function() is called, unless it is None, and the promise ends."""
         with self.changed:
             self.items.append((work, function, promise))
             self.start()
@@ -160,7 +160,8 @@ class Finisher(Thread):
                 problem = None
                 try:
                     work.wait()
-                    promise.result = function(work)
+                    if function is not None:
+                        function()
                 except Exception as error:  # pylint: disable=broad-except  # the future must end
                     problem = error
                 promise.end(problem)
@@ -179,8 +180,53 @@ def all_of(works, finisher):
         def wait():
             wait_for(None)
     promise = Promise([])
-    finisher.add(All, lambda _: [], promise)
+    finisher.add(All, None, promise)
     return promise.work(wait_for)
+
+
+class CppWork(_c10d.Work):
+    """The handle of a call of C++'s (DDP, functional collectives), whose wait raises the group's reason. Torch's own Work
+    of a future waits without a word about its error, as if the sum were there.
+
+    C++ keeps its half of this object alone (torch 2.6 and older), and the other half is what can end a wait. So this one is
+    kept until somebody has waited, or asked for the future, or until many later ones of the group have ended."""
+    _MAX_KEPT = 1024
+
+    def __init__(self, work, kept):
+        super().__init__()
+        self.work, self.kept = work, kept
+        kept[id(self)] = self
+        while len(kept) > self._MAX_KEPT:
+            oldest = next(iter(list(kept.values())), None)
+            if oldest is None or not oldest.is_completed():
+                break
+            oldest.let_go()
+
+    def let_go(self):
+        self.kept.pop(id(self), None)
+
+    def wait(self, timeout=None):
+        try:
+            return self.work.wait() if timeout is None else self.work.wait(timeout)
+        finally:
+            self.let_go()
+
+    def get_future(self):
+        future = self.work.get_future()
+        self.let_go()
+        return future
+
+    def result(self):
+        return self.work.result()
+
+    def exception(self):
+        return self.work.exception()
+
+    def is_completed(self):
+        return self.work.is_completed()
+
+    def is_success(self):
+        return self.work.is_success()
 
 
 class CallWork(_c10d.Work):
