@@ -62,6 +62,18 @@ def case_behind():
     dist.destroy_process_group()
 
 
+def case_stand_in():
+    """What functional collectives return stands for the tensor of a call that may not have ended."""
+    torch, dist, sml, rank, size = start()
+    from torch.distributed import _functional_collectives as functional  # pylint: disable=import-outside-toplevel
+    total = functional.all_reduce(torch.full((500,), rank + 1.0), "sum", dist.group.WORLD)
+    for each in functional.all_gather_tensor(torch.full((2,), rank + 1.0), 0, dist.group.WORLD), total:
+        dist.all_reduce(each)
+    assert torch.equal(total * 1, torch.full((500,), size * size * (size + 1) / 2)), total
+    report(stats=sml.stats())
+    dist.destroy_process_group()
+
+
 def case_dtensor():
     torch, dist, sml, rank, size = start()
     from torch.distributed.device_mesh import init_device_mesh  # pylint: disable=import-outside-toplevel
@@ -178,6 +190,10 @@ def test_functional_collectives_say_why_they_failed():
 
 def test_collectives_of_gloo_behind_calls():
     on_torch_2("behind", 2, 20)
+
+
+def test_tensors_that_stand_for_others():
+    on_torch_2("stand_in", 2, 1)
 
 
 def test_distributed_tensors():

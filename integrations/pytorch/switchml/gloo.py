@@ -101,6 +101,23 @@ def tensors_in(value):
             yield from tensors_in(item)
 
 
+def stands_for_another(tensor):
+    """It has no elements of its own: what functional collectives return, say."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def plain(value):
+    """The same nested lists with the tensors that others stand for."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if not isinstance(value, torch.Tensor) or not stands_for_another(value):
+        return value
+    if not hasattr(value, "trigger_wait"):
+        raise RuntimeError(f"switchml: a {type(value).__name__} has no elements of its own; call the collective for the "
+                           "tensor that it is made of")
+    return value.trigger_wait()
+
+
 def future_value(outputs):
     """What the future of a collective with these outputs has."""
     if isinstance(outputs, torch.Tensor):

@@ -46,6 +46,9 @@ from .settings import Exchange, agree  # noqa: E402
 ReduceOp = dist.ReduceOp
 _IS_TORCH_2 = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
 
+# Torch 1's Gloo group does the same by itself.
+_plain = gloo.plain if _IS_TORCH_2 else lambda value: value
+
 # torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
 _WAITING_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
                     for name in ("all_reduce", "all_reduce_coalesced") if hasattr(dist, name)}
@@ -146,6 +149,10 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     def _allreduce(self, method, tensors, opts, is_one_each, is_waited_for):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
+        if any(map(gloo.stands_for_another, tensors)):
+            if not _IS_TORCH_2:  # it notes the call in a graph, and calls here again with the other
+                return getattr(super(), method)(tensors, opts)
+            tensors = gloo.plain(tensors)
         inner, op = self._gloo(), opts.reduceOp
         is_average = op == ReduceOp.AVG
         if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
@@ -182,7 +189,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         return self._by_gloo(begin, tensors, tensors, called)
 
     def reduce(self, tensors, opts):
-        inner = self._gloo()
+        inner, tensors = self._gloo(), _plain(tensors)
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
         gloo.check_written(tensors, "reduce")
@@ -239,7 +246,7 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs, inputs, opts=None):
         """By the one all-to-all that Gloo has, of two long tensors."""
-        inner = self._gloo()
+        inner, outputs, inputs = self._gloo(), _plain(outputs), _plain(inputs)
         for tensor in [*outputs, *inputs]:
             gloo.check_type(tensor.dtype, "alltoall")
         if len(outputs) != self.size() or len(inputs) != self.size():
@@ -284,6 +291,7 @@ class SwitchMLGroup(dist.ProcessGroup):
 def _pass_to_gloo(method, name, gloos):
     """name: what the other ranks may call it, too, and it still is the same; gloos: Gloo's names for the method."""
     def call(self, *arguments, **keywords):
+        arguments, keywords = _plain(arguments), {key: _plain(value) for key, value in keywords.items()}
         inner, tensors = self._gloo(), list(gloo.tensors_in([arguments, list(keywords.values())]))
         for tensor in tensors:
             gloo.check_type(tensor.dtype, method.strip("_"))
@@ -306,7 +314,7 @@ def _pass_to_gloo(method, name, gloos):
 def _pass_messages_to_gloo(method):
     """Messages between two ranks wait for no collective, which may wait for them. They want contiguous tensors."""
     def call(self, tensors, *arguments):
-        inner = self._gloo()
+        inner, tensors = self._gloo(), _plain(tensors)
         for tensor in tensors:
             gloo.check_type(tensor.dtype, method)
         gloo.remember(tensors)
