@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend with real processes on loopback: training, collectives, failures, ends."""
+import datetime
 import math
 import os
 import shutil
@@ -85,14 +86,22 @@ def sums(torch, dist, rank, size, group=None, ranks=None):
     return num_calls + 1
 
 
+def gloo_alone(dist, tensor):
+    """A Gloo group of this rank sums it."""
+    dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timeout=datetime.timedelta(seconds=10)).allreduce([tensor]).wait()
+
+
 def gloo_calls(torch, dist, rank, size):
     """Everything that is not offloaded gives what Gloo gives."""
     op = dist.ReduceOp
     for dtype in (torch.float64, torch.float16, torch.int64, torch.uint8, torch.int8):
         for reduction, expected in ((op.SUM, sum(range(1, size + 1))), (op.MAX, size), (op.MIN, 1)):
             tensor = torch.full((5,), rank + 1, dtype=dtype)
-            dist.all_reduce(tensor, op=reduction)
-            assert torch.equal(tensor, torch.full_like(tensor, expected)), (dtype, reduction)
+            text = error_text(dist.all_reduce, tensor, op=reduction)
+            if dtype == torch.float16 and reduction != op.SUM and text:  # the Gloo of Debian's torch 2.14 takes none
+                assert "is not offered" in text and "Invalid scalar type" in error_text(gloo_alone, dist, tensor), text
+                continue
+            assert torch.equal(tensor, torch.full_like(tensor, expected)) and not text, (dtype, reduction, text)
     for dtype, reduction, value, expected in (
             (torch.float32, op.MAX, rank, size - 1), (torch.float32, op.PRODUCT, 2, 2 ** size),
             (torch.int32, op.MIN, rank, 0), (torch.int32, op.BOR, 1 << rank, (1 << size) - 1),
@@ -435,7 +444,7 @@ def case_loaders():
     data = torch.utils.data.TensorDataset(torch.arange(64.0))
     seen = 0.0
     for _ in range(2):
-        for (batch,) in torch.utils.data.DataLoader(data, batch_size=8, num_workers=2):
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context="fork"):
             total = batch.sum().reshape(1)
             dist.all_reduce(total)
             seen += total.item()

@@ -134,6 +134,13 @@ def case_ranges():
     part = torch.empty(2)
     group.reduce_scatter_single(part, torch.arange(2.0 * size)).wait()
     assert part.tolist() == [2.0 * rank * size, (2.0 * rank + 1) * size]
+    if hasattr(dist, "gather_single"):  # torch 2.14
+        texts = []
+        for each in dist.new_group(backend="gloo"), group:
+            gathered = torch.zeros(2 * size) if rank == 0 else None
+            texts.append(error_text(dist.gather_single, torch.full((2,), float(rank)), gathered, 0, each))
+            assert rank or texts[-1] or gathered.tolist() == [float(rank) for rank in range(size) for _ in range(2)]
+        assert bool(texts[0]) == bool(texts[1]), texts
     report(stats=sml.stats())
     dist.destroy_process_group()
 

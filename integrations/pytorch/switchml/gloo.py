@@ -151,8 +151,7 @@ def keep_for_ever(group):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-_takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.float16, torch.int8, torch.uint8,
-                                    torch.int32, torch.int64)}
+_takes = {dtype: True for dtype in (torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64)}
 
 
 def takes(dtype):

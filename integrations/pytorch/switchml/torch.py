@@ -326,7 +326,7 @@ def _pass_messages_to_gloo(method):
 # Torch's names of one thing, older and newer.
 _COLLECTIVES = set()
 for _name, _methods in (
-        ("broadcast", ("broadcast",)), ("gather", ("gather",)), ("scatter", ("scatter",)),
+        ("broadcast", ("broadcast",)), ("gather", ("gather",)), ("gather", ("gather_single",)), ("scatter", ("scatter",)),
         ("all_gather", ("allgather",)), ("all_gather", ("_allgather_base", "all_gather_single")),
         ("all_gather", ("allgather_coalesced",)),
         ("all_gather", ("allgather_into_tensor_coalesced", "all_gather_single_coalesced")),
