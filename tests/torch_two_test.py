@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend under what PyTorch 2 builds on groups: functional collectives, distributed tensors, checkpoints in
 the background, ranges of calls, and groups of several backends. Skipped on PyTorch 1."""
+import datetime
 import os
 import tempfile
 
@@ -171,6 +172,42 @@ def case_devices():
     report(is_done=True)
 
 
+def case_nccl():
+    """A stand-in for NCCL, which Debian's PyTorch has not: its class, under which there is a group of Gloo's."""
+    import torch  # pylint: disable=import-outside-toplevel
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch as sml  # pylint: disable=import-outside-toplevel
+    made = []
+
+    class Kind(type):
+        def __instancecheck__(cls, instance):
+            return any(instance is group for _, group in made)
+
+    class Nccl(metaclass=Kind):
+        class Options:
+            global_ranks_in_group = group_name = _timeout = None
+
+        def __new__(cls, store, rank, size, options, **_):
+            made.append((options, dist.ProcessGroupGloo(store, rank, size, timeout=options._timeout)))
+            return made[-1][1]
+
+    dist.ProcessGroupNCCL = dist.distributed_c10d.ProcessGroupNCCL = Nccl
+    dist.distributed_c10d._NCCL_AVAILABLE = True
+    dist.init_process_group(os.environ["CASE_NAME"], timeout=datetime.timedelta(seconds=50))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups = [dist.group.WORLD, dist.new_group([1, 0])]
+    assert len(made) == 2, made
+    for group, (options, nccl) in zip(groups, made):
+        assert group._get_backend(torch.device("cuda")) is nccl
+        assert list(options.global_ranks_in_group) in ([0, 1], []) and options.group_name == group.group_name
+        tensor = torch.full((500,), rank + 1.0)
+        dist.all_reduce(tensor, group=group)
+        assert tensor[0].item() == size * (size + 1) / 2 and sml.stats(group)["offloaded_calls"] == 1
+    dist.distributed_c10d._NCCL_AVAILABLE = False  # or torch ends the groups as NCCL's
+    dist.destroy_process_group()
+    report(is_done=True)
+
+
 def skip_unless_torch_2():
     if torch_ranks.torch_major() < 2:
         raise tap.Skip("this PyTorch is older than 2")
@@ -219,6 +256,11 @@ def test_ranges_of_calls_have_a_work():
 def test_backends_of_other_devices_are_made():
     for name in "cpu:switchml,cuda:others", "cuda:others,cpu:switchml":
         on_torch_2("devices", 2, 0, CASE_NAME=name)
+
+
+def test_nccl_is_made_beside_switchml():
+    for name in "cpu:switchml,cuda:nccl", "cuda:nccl,cpu:switchml":
+        on_torch_2("nccl", 2, 0, CASE_NAME=name)
 
 
 if __name__ == "__main__":
