@@ -35,7 +35,8 @@ help:
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
-	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once)'
+	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once);'
+	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
 	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help"
 	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once)'
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
@@ -100,6 +101,8 @@ check-neon:
 check-torch: everything
 	@$(SETUP) torch
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_own_test.py --all $(ARGS)
+	@source=$$(tools/torchsource $(BUILD)) && [ -z "$$source" ] || SML_BUILD_DIR=$(abspath $(BUILD)) \
+	  python3 -B tests/torch_own_test.py --all --source "$$source" $(ARGS)
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_train_test.py --all
 
 check-mpi: everything

@@ -3,7 +3,7 @@
 torch), a switchmld where they need one, and what the ranks report."""
 import ctypes
 import datetime
-import importlib.metadata
+import functools
 import json
 import os
 import signal
@@ -36,9 +36,12 @@ def library():
     return built("src/lib/libswitchml.so", "lib/libswitchml.so")
 
 
+@functools.cache
 def torch_major():
-    """Of the PyTorch that is installed, without the time to import it."""
-    return int(importlib.metadata.version("torch").split(".")[0])
+    """Of the PyTorch that ranks have, without the time to import it."""
+    version = subprocess.run([PYTHON, "-P", "-c", "import importlib.metadata; print(importlib.metadata.version('torch'))"],
+                             check=True, text=True, stdout=subprocess.PIPE).stdout
+    return int(version.split(".", maxsplit=1)[0])
 
 
 class Daemon:
