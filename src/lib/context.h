@@ -4,8 +4,8 @@
 #define SML_LIB_CONTEXT_H
 
 #include "lib/control.h"
-#include "lib/engines.h"
 #include "process/fork.h"
+#include "reducer/engines.h"
 
 struct sml_context {
   struct sml_fork_watch fork_watch; /* first: the handler gets its address */

@@ -64,7 +64,7 @@ static void run_world(uint32_t num_ranks, bool shares_memory, uint32_t num_shard
     if (num_ranks == 1) continue;
     if (shares_memory && !job->start.is_one_host) continue; /* the tests' surroundings forbid it */
     assert_int_equal(job->num_shards, num_shards);
-    assert_int_equal(job->num_lanes, num_shards * num_threads);
+    assert_int_equal(job->lanes.num_lanes, num_shards * num_threads);
     assert_int_equal(job->hosted != NULL, r < num_shards);
   }
   world_run(&w, check_sums);

@@ -5,10 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "lib/job_host.h"
-#include "lib/job_lanes.h"
 #include "lib/job_log.h"
-#include "lib/job_pieces.h"
 #include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
@@ -17,6 +14,8 @@
 #include "meet/job_settings.h"
 #include "meet/rendezvous.h"
 #include "meet/types.h"
+#include "reducer/combine.h"
+#include "reducer/memory.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
@@ -52,6 +51,9 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->formats = sml_types_of_features(s->features);
   snprintf(job->name, sizeof job->name, "%s", s->name);
   init_locks(job);
+  job->lanes.reducer =
+      (struct sml_reducer){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
+  job->reducer = &job->lanes.reducer;
   sml_context_add_job(context, job);
   return job;
 }
@@ -109,6 +111,7 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
   if (job->shards == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u control connections", num_shards);
   job->num_shards = num_shards;
   job->engines = engines;
+  sml_job_lanes_init(&job->lanes, engines, &job->context->settings, job->rank, job->world_size, num_shards);
   for (uint32_t i = 0; i < num_shards; i++) {
     struct sml_job_shard *shard = &job->shards[i];
     shard->job = job;
@@ -122,6 +125,25 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
   return SML_OK;
 }
 
+/* How it sums, as START says: in memory that ranks share, if they are on one host or some of them are. */
+static sml_status choose_reducer(struct sml_job *job, uint64_t deadline_ns) {
+  const struct sml_driver_options options = {.owner = &job->lanes.reducer,
+                                             .lanes = &job->lanes,
+                                             .start = &job->start,
+                                             .welcome = &job->shards[0].session.member.welcome,
+                                             .kernels = job->context->settings.kernels,
+                                             .deadline_ns = deadline_ns};
+  if (!job->start.is_one_host && job->start.num_ranks == 0) return SML_OK;
+  struct sml_reducer *reducer = job->start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
+  pthread_mutex_lock(&job->lock);
+  if (reducer != NULL) job->reducer = reducer;
+  const sml_status status = job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
+  for (uint32_t i = 0; job->has_gone_rank && i < job->gone.num_ranks; i++)
+    if (job->gone.ranks[i] < job->world_size) job->reducer->ops->set_gone(job->reducer, job->gone.ranks[i]);
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
+
 /* Blocks until the job runs or failed; the sessions' own deadline bounds it. */
 static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   struct sml_engines *engines;
@@ -132,8 +154,8 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
   if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
-  if (status != SML_OK || !(job->start.is_one_host || sml_job_cuts(&job->start))) return status;
-  return sml_job_host_open(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
+  if (status != SML_OK) return status;
+  return choose_reducer(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
 }
 
 static sml_status create_alone(struct sml_context *context, const struct sml_job_settings *s,
@@ -253,7 +275,7 @@ void sml_job_destroy(sml_job *job) {
   SML_UNCANCELLED;
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
-  sml_job_host_close(job);
+  job->reducer->ops->close(job->reducer);
   sml_hosted_stop(job->hosted);
   sml_context_remove_job(job->context, job);
   sml_retained_free_all(job);
@@ -325,14 +347,6 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   return error.status;
 }
 
-uint32_t sml_job_num_lanes(const struct sml_job *job) {
-  return job->num_lanes;
-}
-
-bool sml_job_runs_small(const struct sml_job *job) {
-  return job->host == NULL && job->num_engines == 1;
-}
-
 static void add_engine(const struct sml_worker_engine *engine, sml_stats *stats, uint64_t *last_unsent_ns) {
   struct sml_unsent unsent;
   sml_worker_engine_unsent(engine, &unsent);
@@ -355,13 +369,12 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.tensor_bytes = job->tensor_bytes;
   stats.rejoins = job->num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
-  sml_job_lanes_add_stats_locked(job, &stats);
-  if (job->host != NULL) sml_job_host_add_stats_locked(job, &stats);
+  job->reducer->ops->add_figures(job->reducer, &stats);
   pthread_mutex_unlock(&job->lock);
-  stats.num_lanes = sml_job_num_lanes(job);
+  stats.num_lanes = job->lanes.num_lanes;
   stats.num_slots = job->start.num_slots;
   stats.chunk_bytes = job->start.chunk_bytes;
-  stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_max_u32(sml_job_block_chunks(&job->start), 1);
+  stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_job_lanes_block_chunks(&job->start);
   stats.join_rtt_ns = job->start.rtt_ns;
   stats.slots_why = (uint32_t)sml_job_why_slots(job);
   uint64_t last_unsent_ns = 0;

@@ -10,8 +10,7 @@
 #include "lib/retained.h"
 #include "lib/session.h"
 #include "meet/shards.h"
-
-#define SML_MAX_JOB_LANES SML_ENGINE_MAX_JOB_LANES /* of all shards together */
+#include "reducer/lanes.h"
 
 enum sml_job_state {
   SML_JOB_JOINING, /* not known to the caller yet */
@@ -21,8 +20,6 @@ enum sml_job_state {
   SML_JOB_REJOINING, /* the aggregator was lost: lanes are closed or being closed, its successor is joined */
   SML_JOB_FAILED,    /* for good; error says why */
 };
-
-struct sml_job_host;
 
 /* One of the aggregators that a job shares its lanes among, and how this rank is joined to it. */
 struct sml_job_shard {
@@ -38,17 +35,6 @@ struct sml_job_shard {
   struct sml_session session;   /* the control thread's */
 };
 
-struct sml_job_lane {
-  struct sml_lane *lane;          /* owned; attached to its engine; NULL: none */
-  uint32_t shard, engine;         /* where its aggregator is, and which engine has it: also its number at the shard */
-  uint32_t num_slots;
-  struct sml_engine_command fail; /* posted at most once: a job fails once */
-  struct sml_lane *failing;       /* the command's */
-  bool is_closing;                /* the control thread detaches it: nothing is posted behind that */
-  struct sml_job *job;            /* constant */
-  uint64_t chunks_used;           /* of this epoch: a pure function of the operations, equal on all ranks */
-};
-
 /* What is constant is set before the session is served or, for `start` but its epoch, before RUNNING. */
 struct sml_job {
   struct sml_context *context;
@@ -61,7 +47,6 @@ struct sml_job {
   uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */
-  struct sml_job_host *host;   /* NULL: it does not add up in shared memory (job_host.h) */
 
   pthread_mutex_t lock;
   pthread_cond_t changed; /* CLOCK_MONOTONIC */
@@ -78,15 +63,11 @@ struct sml_job {
   /* What all shards' starts say together (ctl/member_start.h). The shape (lanes, slots, chunk size) stays when the
    * epoch changes. */
   struct sml_ctl_start start;
-  /* Of all shards together; engines that have any. Written under the lock, at the start and when a successor has other
-   * ones; read without it. */
-  _Atomic uint32_t num_lanes, num_engines;
-  struct sml_job_lane lanes[SML_MAX_JOB_LANES];
-  sml_stats closed_lanes;                /* figures of lanes that are no more */
+  struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
+  struct sml_reducer *reducer;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
-  struct sml_operation *first_waiting;   /* of them, that no engine holds: the tail of that list */
-  uint32_t num_pushed;                   /* of them, that engines hold */
-  bool runs_itself;                      /* whoever pushes now makes the pass, and needs to wake nobody */
+  struct sml_operation *first_waiting;   /* of them, that the reducer does not hold: the tail of that list */
+  uint32_t num_pushed;                   /* of them, that the reducer holds */
   struct sml_batch batch;
   uint64_t next_number;
   uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
@@ -111,7 +92,7 @@ struct sml_job {
 
 extern const struct sml_session_events sml_job_events;
 
-/* With job->lock held. The first failure wins; it ends what no engine holds, tells the engines to end
+/* With job->lock held. The first failure wins; it ends what the reducer does not hold, tells the reducer to end
  * the rest and, if asked to, the aggregator to end it on every rank. */
 void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
 /* That ranks are gone: those of the first message about it. */
@@ -122,17 +103,13 @@ __attribute__((format(printf, 2, 3))) struct sml_ctl_abort sml_job_failure(sml_s
 /* With job->lock held: the failure as the calling thread's detail. */
 sml_status sml_job_report_locked(struct sml_job *job);
 
-/* Lanes of the running job; 0 for world size 1. */
-uint32_t sml_job_num_lanes(const struct sml_job *job);
-/* Whether callers of small operations run the engine themselves. */
-bool sml_job_runs_small(const struct sml_job *job);
 /* With job->lock held: SML_OK, or why nothing may be submitted. */
 sml_status sml_job_refuse_locked(struct sml_job *job);
 
-/* With job->lock held: pushes waiting operations as long as the epoch has room, and asks for
- * a new one when it has none (operation.c). */
+/* With job->lock held: hands waiting operations to the reducer as long as it takes them and the epoch has room, and
+ * asks for a new one when it has none (operation.c). */
 void sml_job_push_locked(struct sml_job *job);
-/* With job->lock held: ends the operations that no engine holds. */
+/* With job->lock held: ends the operations that the reducer does not hold. */
 void sml_job_end_waiting_locked(struct sml_job *job, sml_status status);
 /* With job->lock held: the first operation that has not completed here, without a gap before it. */
 uint64_t sml_job_first_unfinished_locked(const struct sml_job *job);

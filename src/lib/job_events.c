@@ -6,8 +6,6 @@
 #include <stdlib.h>
 
 #include "ctl/member_start.h"
-#include "lib/job_host.h"
-#include "lib/job_lanes.h"
 #include "lib/job_log.h"
 #include "lib/lateness.h"
 #include "lib/operation.h"
@@ -55,8 +53,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   job->wants_abort = tells_others;
   sml_job_log(job, SML_LIB_LOG_INFO, "failed: %s", job->error.detail);
   sml_job_end_waiting_locked(job, job->error.status);
-  sml_job_lanes_fail_locked(job);
-  if (job->host != NULL) sml_job_host_fail_locked(job);
+  job->reducer->ops->fail(job->reducer, job->error.status);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
 }
@@ -100,7 +97,7 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
   job->start = *start;
   job->formats.chunk_bytes = start->chunk_bytes;
   pthread_mutex_unlock(&job->lock);
-  const bool is_open = sml_job_lanes_open(job, start);
+  const bool is_open = sml_job_lanes_open(&job->lanes, start);
   pthread_mutex_lock(&job->lock);
   if (!is_open) {
     const struct sml_ctl_abort failure =
@@ -116,16 +113,15 @@ static void start_first(struct sml_job *job, const struct sml_ctl_start *start) 
 }
 
 static void start_again(struct sml_job *job, const struct sml_ctl_start *start) {
-  sml_job_lanes_restart(job);
+  sml_job_lanes_restart(&job->lanes, start);
   pthread_mutex_lock(&job->lock);
   job->start.epoch = start->epoch;
   job->start.first_phase = start->first_phase;
   job->start.first_chunk = start->first_chunk;
-  for (uint32_t l = 0; l < job->num_lanes; l++) job->lanes[l].chunks_used = 0;
   record_start_locked(job);
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
-  if (job->host != NULL && job->state == SML_JOB_RUNNING) sml_job_host_resume_locked(job);
+  if (job->state == SML_JOB_RUNNING) job->reducer->ops->resume(job->reducer);
   pthread_mutex_unlock(&job->lock);
   sml_job_log(job, SML_LIB_LOG_INFO, "goes on in epoch %u", start->epoch);
 }
@@ -199,8 +195,8 @@ static void lose_rank(struct sml_job *job, const struct sml_ctl_rank_gone *gone)
     job->has_gone_rank = true;
     if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   }
-  for (uint32_t i = 0; job->host != NULL && i < gone->num_ranks; i++)
-    if (gone->ranks[i] < job->world_size) sml_job_host_set_gone_locked(job, gone->ranks[i]);
+  for (uint32_t i = 0; i < gone->num_ranks; i++)
+    if (gone->ranks[i] < job->world_size) job->reducer->ops->set_gone(job->reducer, gone->ranks[i]);
   if (job->state == SML_JOB_RENEWING) {
     const struct sml_ctl_abort failure = sml_job_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
@@ -250,7 +246,7 @@ static void on_closed(void *user) {
   const struct sml_job_shard *shard = user;
   struct sml_job *job = shard->job;
   if (++job->num_closed < job->num_shards) return;
-  sml_job_lanes_close(job);
+  sml_job_lanes_close(&job->lanes);
   sml_job_dump_if_wanted(job);
   pthread_mutex_lock(&job->lock);
   job->is_closed = true;
@@ -264,7 +260,7 @@ static void fill_progress(void *user, struct sml_member_progress *progress) {
   pthread_mutex_lock(&job->lock);
   progress->operations_submitted = job->operations_submitted;
   progress->operations_completed = sml_job_first_unfinished_locked(job);
-  progress->num_packets = sml_job_lanes_count_packets_locked(job, shard->index);
+  progress->num_packets = sml_job_lanes_count_packets(&job->lanes, shard->index);
   pthread_mutex_unlock(&job->lock);
 }
 
@@ -355,13 +351,15 @@ static void warn(struct sml_job *job, struct sml_operation *op, uint64_t now_ns)
 static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
   struct sml_lane_snapshot s;
   uint32_t lane;
-  if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) return false;
+  if (!sml_job_lanes_find_waiting(&job->lanes, &lane, &s)) return false;
   return s.has_error_reply && now_ns >= s.error_reply_ns + ERROR_REPLY_GRACE_NS;
 }
 
 /* While there is no aggregator, in a job with retry, deadlines stand still: they are moved afterwards. */
 static uint64_t deadline_of(const struct sml_job *job, const struct sml_operation *op) {
-  if (job->host != NULL && sml_job_host_waits_for_locked(job) == SML_JOB_HOST_LEAD)
+  struct sml_reducer_wait wait;
+  job->reducer->ops->wait(job->reducer, &wait);
+  if (wait.kind == SML_WAIT_LEAD)
     /* It is late itself, and knows for whom. */
     return op->deadline_ns + sml_min_u64(LEAD_GRACE_NS, SML_NEVER - 1 - op->deadline_ns);
   return job->state == SML_JOB_REJOINING || job->silent_since_ns != 0 ? op->last_deadline_ns : op->deadline_ns;

@@ -85,9 +85,9 @@ static void log_shape(const struct sml_job *job) {
   INFO(job,
        "%u lanes of %u slots (%s), chunks of %u bytes (the smallest datagram that came back to every rank; here it had "
        "%u of at most %u), so at most %.4g KiB on the way",
-       job->num_lanes, start->num_slots, why_slots(job, why, sizeof why), start->chunk_bytes,
+       job->lanes.num_lanes, start->num_slots, why_slots(job, why, sizeof why), start->chunk_bytes,
        member->probed.datagram_bytes, member->options.join.max_datagram_bytes,
-       (double)job->num_lanes * start->num_slots * start->chunk_bytes / 1024);
+       (double)job->lanes.num_lanes * start->num_slots * start->chunk_bytes / 1024);
 }
 
 static void log_memory(const struct sml_job *job) {

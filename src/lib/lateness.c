@@ -6,8 +6,6 @@
 #include <stdio.h>
 
 #include "ctl/contributors.h"
-#include "lib/job_host.h"
-#include "lib/job_lanes.h"
 #include "lib/operation.h"
 
 #define JOIN_NS (10 * SML_NS_PER_S) /* what failed before is no reason for a join to fail */
@@ -40,36 +38,34 @@ static void add_missing(const struct sml_job *job, const struct sml_lane_snapsho
 }
 
 /* "waiting for ranks 1, 3 in shared memory", as above. */
-static void add_host_lateness(const struct sml_job *job, struct sml_ctl_abort *failure) {
-  uint32_t ranks[SML_CTL_MAX_RANKS], num_absent;
-  if (!sml_job_host_find_absent_locked(job, ranks, SML_CTL_MAX_RANKS, &num_absent)) {
-    add(failure, "it was not begun");
-    return;
-  }
-  if (num_absent == 0) {
+static void add_absent(const struct sml_job *job, const struct sml_reducer_wait *wait, struct sml_ctl_abort *failure) {
+  if (wait->num_absent == 0) {
     add(failure, "waiting for rank %u, this one, in shared memory: all others have done their part", job->rank);
     failure->ranks[failure->num_ranks++] = (uint16_t)job->rank;
     return;
   }
-  add(failure, "waiting for rank%s", num_absent > 1 ? "s" : "");
-  for (uint32_t i = 0; i < sml_min_u32(num_absent, SML_CTL_MAX_RANKS); i++) {
-    add(failure, "%s %u", i > 0 ? "," : "", ranks[i]);
-    failure->ranks[failure->num_ranks++] = (uint16_t)ranks[i];
+  add(failure, "waiting for rank%s", wait->num_absent > 1 ? "s" : "");
+  for (uint32_t i = 0; i < sml_min_u32(wait->num_absent, SML_CTL_MAX_RANKS); i++) {
+    add(failure, "%s %u", i > 0 ? "," : "", wait->ranks[i]);
+    failure->ranks[failure->num_ranks++] = (uint16_t)wait->ranks[i];
   }
   add(failure, " in shared memory");
 }
 
 static void add_own_view(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
+  struct sml_reducer_wait wait;
   struct sml_lane_snapshot s;
   uint32_t lane;
-  if (job->host != NULL && job->state == SML_JOB_RUNNING &&
-      sml_job_host_waits_for_locked(job) != SML_JOB_HOST_NETWORK) {
-    add_host_lateness(job, failure);
+  job->reducer->ops->wait(job->reducer, &wait);
+  if (job->state == SML_JOB_RUNNING && wait.kind == SML_WAIT_NONE_BEGUN) {
+    add(failure, "it was not begun");
+  } else if (job->state == SML_JOB_RUNNING && wait.kind != SML_WAIT_NETWORK) {
+    add_absent(job, &wait, failure);
   } else if (job->state == SML_JOB_REJOINING) {
     add(failure, "the aggregator was lost and is not back");
   } else if (job->state == SML_JOB_DRAINING || job->state == SML_JOB_RENEWING) {
     add(failure, "waiting for every rank to ask for a new epoch");
-  } else if (!sml_job_lanes_find_waiting_locked(job, &lane, &s)) {
+  } else if (!sml_job_lanes_find_waiting(&job->lanes, &lane, &s)) {
     add(failure, "it was not begun");
   } else {
     if (s.num_missing == 0) add(failure, "no answer from the aggregator");

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "lib/job_host.h"
 #include "lib/job_log.h"
-#include "lib/job_pieces.h"
 #include "lib/lateness.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
@@ -121,12 +119,6 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
 }
 
-bool sml_operation_is_awaited_locked(const struct sml_operation *op) {
-  bool is_awaited = op->num_waiters > 0;
-  for (const struct sml_operation *m = op->members; m && !is_awaited; m = m->next) is_awaited = m->num_waiters > 0;
-  return is_awaited;
-}
-
 static void append(struct sml_job *job, struct sml_operation *op) {
   op->prev = job->newest;
   op->next = NULL;
@@ -183,7 +175,7 @@ static void on_ended(struct sml_engine_operation *engine) {
   struct sml_operation *op = (struct sml_operation *)engine;
   struct sml_job *job = op->job;
   const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
-  if (op->is_batch && status == SML_OK) sml_batch_store(op);
+  if (status == SML_OK) sml_job_owner_ops.summed(engine);
   pthread_mutex_lock(&job->lock);
   sml_operation_end_locked(job, op, status);
   pthread_mutex_unlock(&job->lock);
@@ -209,22 +201,6 @@ uint64_t sml_job_first_unfinished_locked(const struct sml_job *job) {
   return op != NULL ? op->engine.plan.number : job->next_number;
 }
 
-/* Room for each lane's exponent codes. */
-static bool fits_codes(struct sml_operation *op, const struct sml_job *job) {
-  const uint32_t num_lanes = job->host == NULL ? sml_job_num_lanes(job) : 0;
-  for (uint32_t l = 0; l < num_lanes; l++) {
-    struct sml_range range;
-    sml_job_lane_range(job, &op->engine.plan, l, &range);
-    const size_t num_bytes = sml_stream_codes_bytes(&range);
-    if (num_bytes <= op->codes_bytes[l]) continue;
-    uint8_t *codes = realloc(op->engine.codes[l], num_bytes);
-    if (codes == NULL) return false;
-    op->engine.codes[l] = codes;
-    op->codes_bytes[l] = num_bytes;
-  }
-  return true;
-}
-
 /* ---- replays ---- */
 
 static struct sml_operation *make_replay(struct sml_job *job, struct sml_retained *retained,
@@ -241,7 +217,7 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   op->submitted_ns = now_ns;
   op->deadline_ns = op->last_deadline_ns = now_ns + job->operation_timeout_ns;
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
-  if (fits_codes(op, job)) return op;
+  if (job->reducer->ops->fit(job->reducer, &op->engine, op->codes_bytes)) return op;
   sml_operation_give_back(op);
   return NULL;
 }
@@ -294,7 +270,7 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
   plan.has_exponents = shape.has_exponents;
   plan.elem_lanes = shape.elem_lanes;
   plan.lane_elems = shape.lane_elems;
-  if (plan.has_exponents) plan.block_chunks = sml_job_block_chunks(&job->start);
+  if (plan.has_exponents) plan.block_chunks = sml_job_lanes_plan_block_chunks(&job->start);
   /* Ranks that contribute as one have larger lanes. */
   plan.is_narrow = (job->start.features & SML_FEATURE_NARROW) != 0 && job->start.num_ranks == 0 &&
                    sml_format_is_narrow(shape, job->world_size);
@@ -307,11 +283,10 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
-  const uint32_t num_lanes = sml_job_num_lanes(job);
-  if (num_lanes == 0) return SML_OK;
+  if (job->lanes.num_lanes == 0) return SML_OK;
   const struct sml_operation_plan plan = make_plan(job, type, reduction, count, 0);
   struct sml_range range;
-  sml_job_lane_range(job, &plan, 0, &range);
+  sml_job_lanes_range(&job->lanes, &plan, 0, &range);
   if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
   return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
 }
@@ -332,38 +307,11 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
          check_kind(job, type, reduction, count) == SML_OK;
 }
 
-/* Whether the epoch has room for the operation, as sml_worker_chunks_left() counts it. */
-static bool take_chunks(struct sml_job *job, const struct sml_operation *op, bool *is_fresh_out) {
-  const uint32_t num_lanes = sml_job_num_lanes(job);
-  const uint64_t room = UINT64_C(0xffffffff) - job->start.first_phase;
-  uint64_t num_chunks[SML_MAX_JOB_LANES];
-  bool has_room = true;
-  *is_fresh_out = true;
-  for (uint32_t l = 0; l < num_lanes; l++) {
-    num_chunks[l] = sml_job_count_chunks(job, &op->engine.plan, l);
-    has_room = has_room && num_chunks[l] <= room - job->lanes[l].chunks_used;
-    *is_fresh_out = *is_fresh_out && job->lanes[l].chunks_used == 0;
-  }
-  for (uint32_t l = 0; has_room && l < num_lanes; l++) job->lanes[l].chunks_used += num_chunks[l];
-  return has_room;
-}
-
-static void push(struct sml_job *job, struct sml_operation *op) {
-  const uint32_t num_lanes = sml_job_num_lanes(job);
-  atomic_store_explicit(&op->engine.lanes_left, num_lanes, memory_order_relaxed); /* published by the push */
-  atomic_store_explicit(&op->engine.status, SML_OK,
-                        memory_order_relaxed); /* it may have been pushed before */
-  op->is_pushed = true;
-  job->num_pushed++;
-  job->first_waiting = op->next;
-  for (uint32_t l = 0; l < num_lanes; l++) sml_lane_push(job->lanes[l].lane, &op->engine);
-  for (uint32_t e = 0; e < job->num_engines && !job->runs_itself; e++) sml_engines_wake(job->engines, e);
-}
-
-bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *op) {
-  bool is_fresh;
-  if (take_chunks(job, op, &is_fresh)) return true;
-  if (!is_fresh) {
+/* False: the epoch has no room for it, and the state is another. */
+static bool take_room_locked(struct sml_job *job, const struct sml_operation *op) {
+  const enum sml_reducer_room room = job->reducer->ops->take_room(job->reducer, &op->engine.plan);
+  if (room == SML_ROOM_TAKEN) return true;
+  if (room == SML_ROOM_IN_NEXT) {
     job->state = SML_JOB_DRAINING;
     if (job->num_pushed == 0) sml_control_wake(&job->context->control);
   } else {
@@ -375,11 +323,24 @@ bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation 
   return false;
 }
 
+/* True: there was one to push. */
+static bool push_locked(struct sml_job *job, bool caller_runs) {
+  const uint32_t max_begun = job->reducer->ops->max_begun;
+  const uint32_t room = max_begun != 0 ? max_begun : job->context->settings.num_operations; /* of a lane's ring */
+  bool has_pushed = false;
+  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
+    struct sml_operation *op = job->first_waiting;
+    if (!take_room_locked(job, op)) break;
+    op->is_pushed = has_pushed = true;
+    job->num_pushed++;
+    job->first_waiting = op->next;
+    job->reducer->ops->begin(job->reducer, &op->engine, caller_runs);
+  }
+  return has_pushed;
+}
+
 void sml_job_push_locked(struct sml_job *job) {
-  if (job->host != NULL) return; /* it takes them by itself */
-  const uint32_t room = job->context->settings.num_operations; /* of a lane's ring */
-  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room)
-    if (sml_job_take_chunks_locked(job, job->first_waiting)) push(job, job->first_waiting);
+  (void)push_locked(job, false);
 }
 
 sml_status sml_job_refuse_locked(struct sml_job *job) {
@@ -415,30 +376,24 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   /* An empty one needs nobody: those who have left cannot be missing in it. */
   const bool is_empty = engine->plan.num_elems == 0 && job->state != SML_JOB_FAILED;
   const sml_status status = is_empty ? SML_OK : sml_job_refuse_locked(job);
-  const uint32_t num_pushed = job->num_pushed;
+  bool needs_pass = false;
   if (status == SML_OK) {
-    job->runs_itself = !take_number_locked(job, op) && op->is_small;
+    const bool caller_runs = !take_number_locked(job, op) && op->is_small;
     trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->submitted_ns);
-    if (engine->plan.num_elems > 0 && job->engines != NULL) {
+    if (engine->plan.num_elems > 0) {
       if (op->retained != NULL) {
         op->retained->plan = engine->plan;
         sml_retained_append(job, op->retained, op);
       }
       append(job, op);
-      sml_job_push_locked(job);
-      if (job->host != NULL) sml_job_host_submitted_locked(job, op);
+      needs_pass = push_locked(job, caller_runs) && caller_runs;
     } else {
-      /* Alone, a rank's sum and its average are its input's bits. */
-      if (engine->plan.num_elems > 0 && engine->in != engine->out)
-        memcpy(engine->out, engine->in, engine->plan.num_elems * sml_format_elem_bytes(engine->plan.type));
       sml_operation_publish_end_locked(job, op, SML_OK);
     }
   } else if (op->retained != NULL) {
     sml_retained_give_back(job, op->retained);
     op->retained = NULL;
   }
-  const bool needs_pass = job->runs_itself && job->num_pushed != num_pushed;
-  job->runs_itself = false;
   pthread_mutex_unlock(&job->lock);
   if (needs_pass && !sml_engines_try_run(job->engines, 0)) sml_engines_wake(job->engines, 0);
   return status;
@@ -471,8 +426,9 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
 /* What the operation needs beside its place in the pool. */
 static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
-  if (!fits_codes(op, job)) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->retry_ns == 0 || job->engines == NULL || num_bytes == 0) return SML_OK;
+  if (!job->reducer->ops->fit(job->reducer, &op->engine, op->codes_bytes))
+    return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
+  if (job->retry_ns == 0 || job->reducer->ops->is_alone || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
@@ -546,9 +502,9 @@ sml_status sml_operation_test(sml_operation *operation) {
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   struct sml_job *job = operation->job;
   if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(job->engines, 0);
-  if (load_status(operation) == SML_IN_PROGRESS && job->host != NULL) {
+  if (job->reducer->ops->drive != NULL && !has_ended(operation)) {
     pthread_mutex_lock(&job->lock); /* who works does not hold it */
-    if (load_status(operation) == SML_IN_PROGRESS) sml_job_host_drive_locked(job, operation, 0);
+    if (!has_ended(operation)) job->reducer->ops->drive(job->reducer, has_ended, operation, 0);
     pthread_mutex_unlock(&job->lock);
   }
   return report(operation, load_status(operation));
@@ -560,6 +516,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   sml_status status;
   struct sml_job *job = operation->job;
+  bool (*const drive)(struct sml_reducer *, bool (*)(const void *), const void *, uint64_t) = job->reducer->ops->drive;
   const uint64_t deadline_ns = sml_min_u64(deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
   const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
                                     .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
@@ -572,7 +529,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;
   while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0) {
-    if (job->host != NULL && !operation->is_noted && sml_job_host_drive_locked(job, operation, deadline_ns))
+    if (drive != NULL && !operation->is_noted && drive(job->reducer, has_ended, operation, deadline_ns))
       error = sml_clock_ns() >= deadline_ns ? ETIMEDOUT : 0;
     else
       error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);

@@ -17,7 +17,7 @@ struct sml_operation {
   struct sml_operation *prev, *next;
   struct sml_operation *members; /* of a batch: those that it stands for, in the order of their calls */
   uint32_t num_members;
-  bool is_pushed;                    /* engines hold it */
+  bool is_pushed;                    /* the reducer holds it */
   bool is_released, was_warned;
   bool is_small; /* constant: callers run the engine for it */
   bool is_batch; /* constant: memory of a batch, not of the pool */
@@ -41,13 +41,6 @@ bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns);
 /* With job->lock held; no engine holds any. */
 void sml_job_drop_replays_locked(struct sml_job *job);
 
-/* With job->lock held: an operation that is_pushed has ended, and nobody touches its buffers any more. */
-void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
-
-/* With job->lock held, RUNNING: takes the operation's chunks of the epoch. False: it has no room, and the state is
- * another. */
-bool sml_job_take_chunks_locked(struct sml_job *job, const struct sml_operation *operation);
-
 /* The steps of sml_allreduce(), for batch.c. Takes: NULL, if all are in use. */
 struct sml_operation *sml_operation_take(struct sml_context *context);
 void sml_operation_give_back(struct sml_operation *operation);
@@ -56,8 +49,15 @@ void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job,
 sml_status sml_operation_submit(struct sml_operation *operation);
 /* With job->lock held: afterwards the caller may release it. */
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
-/* With job->lock held: whether somebody sleeps until it, or one that it stands for, has ended. */
-bool sml_operation_is_awaited_locked(const struct sml_operation *operation);
+/* Whether callers of small operations run the engine themselves. */
+static inline bool sml_job_runs_small(const struct sml_job *job) {
+  return job->reducer->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
+}
+
+/* What the reducer may ask of the job (owner.c). */
+extern const struct sml_owner_ops sml_job_owner_ops;
+/* With job->lock held: the reducer is done with the operation, and nobody touches its buffers any more. */
+void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
 
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 
-#include "lib/job_lanes.h"
 #include "lib/job_log.h"
 #include "lib/operation.h"
 
@@ -71,7 +70,7 @@ static void join_again(struct sml_job *job, uint64_t now_ns) {
 
 /* All operations wait again, those of a replay are gone. */
 static void take_back_operations(struct sml_job *job) {
-  sml_job_lanes_close(job);
+  sml_job_lanes_close(&job->lanes);
   pthread_mutex_lock(&job->lock);
   SML_ASSERT(job->num_pushed == 0);
   sml_job_drop_replays_locked(job);
@@ -176,7 +175,7 @@ void sml_rejoin_finish(struct sml_job *job, const struct sml_ctl_start *start, u
   pthread_mutex_lock(&job->lock);
   const char *fault = find_fault(job, start);
   pthread_mutex_unlock(&job->lock);
-  const bool is_open = fault == NULL && sml_job_lanes_open(job, start);
+  const bool is_open = fault == NULL && sml_job_lanes_open(&job->lanes, start);
   struct sml_ctl_abort failure;
   if (fault != NULL)
     failure = sml_job_failure(SML_ERR_AGGREGATOR_LOST,

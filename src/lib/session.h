@@ -7,8 +7,8 @@
 #include "ctl/channel.h"
 #include "ctl/member.h"
 #include "lib/control.h"
-#include "lib/prober.h"
 #include "meet/shards.h"
+#include "reducer/prober.h"
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {

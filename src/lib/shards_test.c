@@ -51,7 +51,7 @@ static void check_sum(struct rank *r, size_t count, sml_type type, sml_reduction
 
 /* Fewer chunks than lanes, as many, one more; long ones; in flight together with others. */
 static void check_sums(struct rank *r) {
-  const size_t chunk_elems = r->job->start.chunk_bytes / 4, k = sml_job_num_lanes(r->job);
+  const size_t chunk_elems = r->job->start.chunk_bytes / 4, k = r->job->lanes.num_lanes;
   const size_t counts[] = {0, 1, 2, chunk_elems, chunk_elems + 1, (k - 1) * chunk_elems, k * chunk_elems - 1,
                            k * chunk_elems, k * chunk_elems + 1, 100000, 700001};
   for (size_t i = 0; i < SML_ARRAY_LEN(counts) && r->failure[0] == 0; i++) {
@@ -96,8 +96,8 @@ static void each_aggregator_has_its_share(void **state) {
   for (uint32_t r = 0; r < 2; r++)
     for (uint32_t l = 0; l < 4; l++) {
       struct sml_lane_snapshot s;
-      sml_lane_snapshot(w.ranks[r].job->lanes[l].lane, &s);
-      assert_int_equal(w.ranks[r].job->lanes[l].shard, l);
+      sml_lane_snapshot(w.ranks[r].job->lanes.lanes[l].lane, &s);
+      assert_int_equal(w.ranks[r].job->lanes.lanes[l].shard, l);
       assert_true(s.chunks_completed > 100);
     }
   world_stop(&w);

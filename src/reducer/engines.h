@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine threads of a context for one address family, one a lane: started when the first job
  * needs them, shared by all jobs of the context. */
-#ifndef SML_LIB_ENGINES_H
-#define SML_LIB_ENGINES_H
+#ifndef SML_REDUCER_ENGINES_H
+#define SML_REDUCER_ENGINES_H
 
 #include "engine/worker_engine.h"
 #include "process/settings.h"

@@ -2,11 +2,11 @@
  * Finds, before a job starts, the largest datagram that comes back from the aggregator on every lane:
  * HELLOs padded to candidate sizes, from large to small. The HELLO also registers the lane's address. Then, if the
  * aggregator offers a multicast group, whether datagrams of that size come by it. */
-#ifndef SML_LIB_PROBER_H
-#define SML_LIB_PROBER_H
+#ifndef SML_REDUCER_PROBER_H
+#define SML_REDUCER_PROBER_H
 
 #include "ctl/message.h"
-#include "lib/engines.h"
+#include "reducer/engines.h"
 
 #define SML_PROBER_CANDIDATES 6u
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lib/engines.h"
+#include "reducer/engines.h"
 
 #include <errno.h>
 #include <netinet/in.h>

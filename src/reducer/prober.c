@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lib/prober.h"
+#include "reducer/prober.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
