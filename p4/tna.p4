@@ -568,8 +568,8 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     switch (access.apply().action_run) {
       take:
       ask: {
+        TWICE(clear.apply();) /* before the rules, which write m.y: it has to be in their stage */
         rules.apply();
-        TWICE(clear.apply();)
       }
       is_hello: {
         hdr.sml.phase = mac_high.get({hdr.ethernet.src[47:16]});
