@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import e2e
@@ -17,6 +18,11 @@ import ports
 import tap
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
+# pylint: disable=wrong-import-position
+import contenders
+import netbed
+import places
 MODULES = os.path.join(os.environ["SML_BUILD_DIR"], "integrations/mpi")
 COMPONENT = os.path.join(MODULES, "mca_coll_switchml.so")
 FOLDER = tempfile.TemporaryDirectory(prefix="switchml-mpi-")
@@ -146,6 +152,64 @@ def test_floats_are_left_to_mpich_by_default():
     library = os.path.join(MODULES, "libswitchml_pmpi_mpich.so")
     need(library)
     check_defaults("mpirun.mpich", "-env", "LD_PRELOAD", library, compiled("mpicc.mpich", "mpi_client.c"))
+
+
+def check_few(out, taken, num_ranks, num_taken):
+    """So many of each rank's 24 sums of 1 to 8 doubles are taken, of the longer ones none; and what is taken is exact."""
+    check_client(out, taken, num_ranks, num_taken)
+    assert num_taken < 24 or "24 of 24 are exact" in out, out
+
+
+def test_few_doubles_go_by_hosts():
+    """On one host they are MPI's, unless one is said to be enough; then with the type not named, but not with none."""
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_few.c")
+    check_few(*run("mpirun.openmpi", "-n", 5, client, SWITCHML_MPI_TYPES=None), 5, 0)
+    asked = {"SWITCHML_MPI_TYPES": None, "SWITCHML_MPI_SHORT_HOSTS": 1}
+    check_few(*run("mpirun.openmpi", "-n", 4, client, **asked), 4, 24)
+    check_few(*run("mpirun.openmpi", "--mca", "coll_switchml_short_hosts", 1, "-n", 3, client), 3, 24)
+    check_few(*run("mpirun.openmpi", "-n", 3, client, SWITCHML_MPI_SHORT_HOSTS=2), 3, 0)
+    check_few(*run("mpirun.openmpi", "-n", 3, client, SWITCHML_MPI_SHORT_HOSTS=0), 3, 0)
+    out, taken = run("mpirun.openmpi", "-n", 3, client, SWITCHML_MPI_SHORT_HOSTS=1, SWITCHML_MPI_TYPES="none")
+    assert "done" in out and not any(taken.values()), out
+    with e2e.Daemon() as daemon:
+        check_few(*run("mpirun.openmpi", "-n", 4, client, SWITCHML_AGGREGATOR=daemon.address, SWITCHML_SHARED_MEMORY=0,
+                       SWITCHML_REQUIRE=1, **asked), 4, 24)
+
+
+def test_few_doubles_of_preloaded_programs():
+    """What MPI's messages go by is not seen there: only if it is asked for. MPI_Iallreduce stays with MPI."""
+    for name, option in (("openmpi", ["-x", "LD_PRELOAD={}", "--mca", "coll", "^switchml"]),
+                         ("mpich", ["-env", "LD_PRELOAD", "{}"])):
+        library = os.path.join(MODULES, f"libswitchml_pmpi_{name}.so")
+        need(library)
+        words = [word.format(library) for word in option]
+        client = compiled("mpicc." + name, "mpi_few.c")
+        for hosts, num_taken in ((None, 0), (1, 16)):
+            check_few(*run("mpirun." + name, *words, "-n", 3, client, SWITCHML_MPI_SHORT_HOSTS=hosts), 3, num_taken)
+
+
+def test_few_doubles_of_five_hosts_are_taken():
+    """By default, and of four they are not: each rank in a network namespace of its own."""
+    need(COMPONENT)
+    if netbed.why_unavailable():
+        raise tap.Skip(netbed.why_unavailable())
+    client = compiled("mpicc.openmpi", "mpi_few.c")
+    for num_hosts, num_taken in ((5, 24), (4, 0)):
+        processes = places.Processes()
+        try:
+            with places.bed(num_hosts, rate="none") as place:
+                mpi = contenders.OpenMPI(processes, num_hosts, contenders.Tools(FOLDER.name))
+                mpi.start(place)
+                mpi.settings += ["--mca", "mca_base_component_path", "SYS_DEFAULT:" + MODULES,
+                                 "-x", "SWITCHML_MPI_VERBOSE=1"]
+                status, out, errors = mpi.launch(client)
+        finally:
+            processes.stop()
+        assert status == 0, out + errors
+        told = re.findall(r"switchml: rank \d+ of MPI_COMM_WORLD: (\d+) sums of", errors)
+        assert told == [str(num_taken)] * num_hosts, (told, out, errors)
+        assert num_taken == 0 or "24 of 24 are exact" in out, out
 
 
 def test_lease():

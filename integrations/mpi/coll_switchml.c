@@ -11,7 +11,9 @@
 #include "ompi/communicator/communicator.h"
 #include "ompi/mca/coll/base/base.h"
 #include "ompi/mca/coll/coll.h"
+#include "ompi/mca/pml/base/base.h"
 #include "ompi/request/request.h"
+#include "opal/mca/btl/base/base.h"
 #include "opal/runtime/opal_progress.h"
 
 #include "group.h"
@@ -25,7 +27,7 @@
 
 static struct {
   int priority;
-  unsigned long min_count, timeout_s, join_timeout_s, max_jobs;
+  unsigned long min_count, short_hosts, timeout_s, join_timeout_s, max_jobs;
   double lease_s;
   char *types;
   bool is_required, is_verbose;
@@ -303,6 +305,20 @@ static int let_mpi_go_on(void *user) {
   return 0;
 }
 
+/* Whether messages between hosts go by TCP: on other fabrics MPI's short sums are faster than ours. */
+static bool is_over_tcp(void) {
+  static const char *const usual[] = {"tcp", "self", "vader", "sm"};
+  mca_btl_base_selected_module_t *each;
+  if (strcmp(mca_pml_base_selected_component.pmlm_version.mca_component_name, "ob1") != 0) return false;
+  OPAL_LIST_FOREACH(each, &mca_btl_base_modules_initialized, mca_btl_base_selected_module_t) {
+    bool is_usual = false;
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
+      is_usual = is_usual || strcmp(each->btl_component->btl_version.mca_component_name, usual[i]) == 0;
+    if (!is_usual) return false;
+  }
+  return true;
+}
+
 /* ---- how Open MPI takes it in ---- */
 
 static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
@@ -312,8 +328,10 @@ static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
       before->coll_bcast == NULL)
     return OMPI_ERR_NOT_FOUND;
   m->comm = comm;
-  m->group = sml_mpi_group_create(comm->c_name, (uint32_t)ompi_comm_rank(comm), (uint32_t)ompi_comm_size(comm),
-                                  &settings, gather, let_mpi_go_on, m);
+  struct sml_mpi_settings own = settings;
+  if (!is_over_tcp()) own.short_hosts = 0;
+  m->group = sml_mpi_group_create(comm->c_name, (uint32_t)ompi_comm_rank(comm), (uint32_t)ompi_comm_size(comm), &own,
+                                  gather, let_mpi_go_on, m);
   if (m->group == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
 #define KEEP(call) \
   m->call = before->coll_##call; \
@@ -350,6 +368,7 @@ static int register_parameters(void);
 
 static int open_component(void) {
   settings.min_count = parameters.min_count;
+  settings.short_hosts = parameters.short_hosts;
   settings.timeout_s = parameters.timeout_s;
   settings.join_timeout_s = parameters.join_timeout_s;
   settings.max_jobs = parameters.max_jobs;
@@ -391,6 +410,7 @@ static int register_parameters(void) {
   const struct sml_mpi_settings s = sml_mpi_settings_of_environment();
   parameters.priority = 90; /* above tuned (30) and han (35 at most): who loads it wants it */
   parameters.min_count = s.min_count;
+  parameters.short_hosts = s.short_hosts;
   parameters.timeout_s = s.timeout_s;
   parameters.join_timeout_s = s.join_timeout_s;
   parameters.max_jobs = s.max_jobs;
@@ -403,6 +423,9 @@ static int register_parameters(void) {
   if (rc == OMPI_SUCCESS)
     rc = add("min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
              &parameters.min_count);
+  if (rc == OMPI_SUCCESS)
+    rc = add("short_hosts", "Sums of up to 8 doubles are taken if ranks run on so many hosts, over TCP; 0: never",
+             MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &parameters.short_hosts);
   if (rc == OMPI_SUCCESS)
     rc = add("types", "Which types are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING,
              &parameters.types);

@@ -10,11 +10,12 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_US UINT64_C(1000)
 
-/* Shorter sums are about as fast over MPI, and programs that make them (of energies, of norms) expect their digits. */
+/* Shorter sums are about as fast over MPI, but for the shortest among many hosts. */
 #define DEFAULT_MIN_COUNT 4096u
 /* MPI knows no deadlines: ranks may compute for long while others wait. The library's warnings name the late ones. */
 #define DEFAULT_TIMEOUT_S 3600u
@@ -37,7 +38,7 @@
  * those of another, which ranks may call in another order. */
 #define MAX_OUTSTANDING 128u
 
-#define GATHERED_WORDS 6u
+#define GATHERED_WORDS 8u /* of those agreed on the last one is the host */
 #define NUM_TYPES 6u
 #define DEFAULT_LEASE_S 60.0 /* the library's, too */
 #define LEAST_LEASE_S 0.02
@@ -53,6 +54,8 @@ struct sml_mpi_group {
   bool is_meeting;
   struct sml_mpi_settings settings; /* rank 0's, once it is AGREED */
   uint64_t lease_ns;                /* likewise */
+  uint32_t num_hosts;               /* likewise */
+  bool has_seen_few_doubles;        /* as `longest` */
   sml_allgather_fn allgather;
   int (*progress)(void *user);
   void *user;
@@ -139,8 +142,9 @@ static bool is_on(const char *name) {
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
                                .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S,
-                               .max_jobs = DEFAULT_MAX_JOBS};
+                               .max_jobs = DEFAULT_MAX_JOBS, .short_hosts = SML_MPI_SHORT_HOSTS};
   s.types = DEFAULT_TYPES;
+  read_number("SWITCHML_MPI_SHORT_HOSTS", 0, &s.short_hosts);
   read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
   read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
   read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
@@ -268,14 +272,46 @@ static bool gather(struct sml_mpi_group *g, const uint64_t words[GATHERED_WORDS]
   return false;
 }
 
+/* Equal for ranks that reach each other without a network: one kernel, and one set of interfaces. 0: not known. */
+static uint64_t host_number(void) {
+  struct stat network;
+  char boot[64] = "";
+  FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+  const bool is_read = file != NULL && fgets(boot, sizeof boot, file) != NULL;
+  if (file != NULL) fclose(file);
+  if (!is_read || stat("/proc/self/ns/net", &network) != 0) return 0;
+  uint64_t number = 0xcbf29ce484222325 ^ network.st_ino;
+  for (const char *at = boot; *at != 0; at++) number = (number ^ (uint8_t)*at) * 0x100000001b3;
+  return number;
+}
+
+static int compare_words(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* How many different ones ranks told; 1 if it cannot be said. */
+static uint32_t count_hosts(const struct sml_mpi_group *g) {
+  uint64_t *hosts = calloc(g->size, sizeof *hosts);
+  uint32_t num = 1;
+  if (hosts == NULL) return 1;
+  for (uint32_t r = 0; r < g->size; r++) hosts[r] = g->gathered[r][GATHERED_WORDS - 1];
+  qsort(hosts, g->size, sizeof *hosts, compare_words);
+  for (uint32_t r = 1; r < g->size; r++) num += hosts[r] != hosts[r - 1];
+  if (hosts[0] == 0) num = 1;
+  free(hosts);
+  return num;
+}
+
 static void agree(struct sml_mpi_group *g) {
   const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count, g->settings.timeout_s, g->settings.types,
                                          g->settings.is_required, g->settings.join_timeout_s,
-                                         (uint64_t)(g->settings.lease_s * NS_PER_S)};
+                                         (uint64_t)(g->settings.lease_s * NS_PER_S), g->settings.short_hosts,
+                                         host_number()};
   if (!gather(g, mine)) return;
   g->state = AGREED;
   for (uint32_t r = 1; r < g->size; r++) {
-    if (memcmp(g->gathered[r], g->gathered[0], sizeof mine) == 0) continue;
+    if (memcmp(g->gathered[r], g->gathered[0], sizeof mine - sizeof mine[0]) == 0) continue;
     if (g->rank == 0)
       say(g, "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_LEASE, _REQUIRE, _DISABLE or coll_switchml_*); "
              "all use those of rank 0", r);
@@ -287,6 +323,8 @@ static void agree(struct sml_mpi_group *g) {
   g->settings.is_required = (uint32_t)g->gathered[0][3];
   g->settings.join_timeout_s = g->gathered[0][4];
   g->lease_ns = g->gathered[0][5];
+  g->settings.short_hosts = g->gathered[0][6];
+  g->num_hosts = count_hosts(g);
 }
 
 /* Whether all ranks are ready to join, and under which name. */
@@ -353,20 +391,35 @@ static bool has_seen(const struct sml_mpi_group *g, uint32_t types, size_t min_c
   return false;
 }
 
+/* A rule of what is equal on all ranks: short_hosts is rank 0's. "none" in `types` means these, too. */
+static bool takes_few_doubles(const struct sml_mpi_group *g) {
+  return g->settings.short_hosts > 0 && g->num_hosts >= g->settings.short_hosts && g->settings.types != 0;
+}
+
+static bool are_few_doubles(sml_type type, size_t count) {
+  return type == SML_FLOAT64 && count > 0 && count <= SML_MPI_SHORT_COUNT;
+}
+
+static bool wants_job(const struct sml_mpi_group *g) {
+  return has_seen(g, g->settings.types, g->settings.min_count) || (g->has_seen_few_doubles && takes_few_doubles(g));
+}
+
 void sml_mpi_group_meet(struct sml_mpi_group *g) {
   if ((g->state != UNDECIDED && g->state != AGREED) || g->is_meeting) return;
   g->is_meeting = true; /* MPI's all-gather may be made of other blocking calls */
   if (g->state == UNDECIDED && has_seen(g, UINT32_MAX, 0)) agree(g);
-  if (g->state == AGREED && has_seen(g, g->settings.types, g->settings.min_count)) join(g);
+  if (g->state == AGREED && wants_job(g)) join(g);
   g->is_meeting = false;
 }
 
 enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count, bool is_blocking) {
   if (count > g->longest[type]) g->longest[type] = count;
+  if (are_few_doubles(type, count)) g->has_seen_few_doubles = true;
   if (is_blocking) sml_mpi_group_meet(g);
   if (g->state == BROKEN) return SML_MPI_FAILED;
-  const bool is_wanted = g->state != UNDECIDED && (g->settings.types >> type & 1) != 0 && count > 0 &&
-                         count >= g->settings.min_count;
+  const bool is_asked_for = (g->settings.types >> type & 1) != 0 && count > 0 && count >= g->settings.min_count;
+  const bool is_wanted =
+      g->state != UNDECIDED && (is_asked_for || (are_few_doubles(type, count) && takes_few_doubles(g)));
   if (is_wanted && g->state == WITHOUT && g->settings.is_required) return SML_MPI_FAILED;
   if (is_wanted && g->state == JOINED && sml_supported(g->job, type, SML_SUM, count)) return SML_MPI_TAKEN;
   g->num_passed++;

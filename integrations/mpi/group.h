@@ -16,7 +16,8 @@
 #include "switchml/switchml.h"
 
 struct sml_mpi_settings {
-  uint64_t min_count;   /* elements; shorter sums stay with MPI */
+  uint64_t min_count;   /* elements; shorter sums stay with MPI, but for those of short_hosts */
+  uint64_t short_hosts; /* sums of few doubles are taken if the ranks run on at least so many hosts; 0: none */
   uint64_t timeout_s;   /* of an operation: how long a rank may be late */
   uint64_t join_timeout_s; /* of a join: how long an aggregator is waited for */
   uint64_t max_jobs;    /* of this process: further communicators stay with MPI */
@@ -25,9 +26,13 @@ struct sml_mpi_settings {
   uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
   uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
 };
-/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _TIMEOUT, _JOIN_TIMEOUT, _MAX_JOBS, _TYPES ("float32,int64", "none"),
- * _VERBOSE, SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the
- * default. */
+/* Up to so many doubles are few: then one exchange with an aggregator takes less time than MPI's over TCP, from
+ * SML_MPI_SHORT_HOSTS hosts on (bench/short_sums; README.md has the figures). */
+#define SML_MPI_SHORT_COUNT 8u
+#define SML_MPI_SHORT_HOSTS 5u
+/* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _SHORT_HOSTS, _TIMEOUT, _JOIN_TIMEOUT, _MAX_JOBS, _TYPES
+ * ("float32,int64", "none"), _VERBOSE, SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it
+ * could not read, and keeps the default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
 #define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64 and none"
 #define SML_MPI_TYPES_BYTES 64u

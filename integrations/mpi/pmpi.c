@@ -79,7 +79,10 @@ static struct communicator *communicator_of(MPI_Comm comm) {
   if (c == NULL) return NULL;
   c->comm = comm;
   if (!is_inter && size > 1) {
-    const struct sml_mpi_settings settings = sml_mpi_settings_of_environment();
+    struct sml_mpi_settings settings = sml_mpi_settings_of_environment();
+    const char *short_hosts = getenv("SWITCHML_MPI_SHORT_HOSTS");
+    /* Whether MPI goes by TCP is not to be seen from here, so the rule for few doubles is for whoever asks. */
+    if (short_hosts == NULL || short_hosts[0] == 0) settings.short_hosts = 0;
     int length;
     if (PMPI_Comm_get_name(comm, c->name, &length) != MPI_SUCCESS || c->name[0] == 0)
       snprintf(c->name, sizeof c->name, "a communicator of %d", size);
