@@ -443,7 +443,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     hdr.udp.checksum = 0;
     punt();
   }
-  /* A packet from the aggregator to who sent this one. */
+  /* A packet from the aggregator to the sender of this one. */
   action answer() {
     bit<48> mac = hdr.ethernet.dst;
     bit<32> ip = hdr.ipv4.dst;

@@ -20,7 +20,7 @@
 #define MAX_GATHERS 12u
 #define MAX_RECORD_BYTES 512u
 #define FIRST_IPV4 0x0a000001u
-#define NEWS_NS (12 * SML_NS_PER_S) /* leases, and the time that a shard waits for who lacks a result */
+#define NEWS_NS (12 * SML_NS_PER_S) /* leases, and the time that a shard waits for ranks that lack a result */
 #define TYPE_UPDATE 1u
 #define FLAG_NARROW 128u
 

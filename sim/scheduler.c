@@ -36,7 +36,7 @@ static void run_fiber(struct sim_fiber *f) {
     sim.doomed = NULL;
     sim_reap(doomed, sim.doomed_state);
   } else if (f->is_done) {
-    sim_context_release(&f->context); /* the rest is kept for who joins it */
+    sim_context_release(&f->context); /* the rest is kept for whoever joins it */
   }
 }
 

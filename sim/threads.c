@@ -97,7 +97,7 @@ static void lock(struct mutex *m) {
 static void unlock(struct mutex *m) {
   SML_ASSERT(m->owner == sim.fiber);
   m->owner = NULL;
-  sim_wake_drawn(&m->waiters); /* it competes with who comes by until its turn */
+  sim_wake_drawn(&m->waiters); /* it competes with whoever comes by until its turn */
 }
 
 int __real_pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr);

@@ -220,7 +220,7 @@ def test_examples_fit_the_commands():
             text = file.read()
         for line in text.splitlines():
             if re.search(r"switchmld\b.* --|^#?OPTIONS=", line):
-                # Of another program on the same line are those before the name.
+                # Those before the name belong to another program on the same line.
                 used = set(re.findall(r"--[a-z][a-z-]*", line[max(line.find("switchmld"), 0):]))
                 assert used <= known, (path, used - known)
                 num_uses += 1

@@ -80,8 +80,8 @@ def check_client(out, taken, num_ranks, expected, expected_of_others=0):
         f"{taken}, {others}, not {expected}, {expected_of_others}\n{out}"
 
 
-# Of at least 4,096 elements: two lengths, three times each, and one beside a message; of 40 at once 30. Then three of
-# each rank in a copy of MPI_COMM_WORLD, and three in half of it for who is not alone there. Three in a copy
+# Sums of at least 4,096 elements: two lengths, three times each, and one beside a message; of 40 at once 30. Then three of
+# each rank in a copy of MPI_COMM_WORLD, and three in half of it for ranks not alone there. Three in a copy
 # that is freed while the last two, which do not block, are under way, if that is asked for.
 NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS, NUM_IN_FREED = 2 * 3 + 1, 30, 3, 3
 NUM_IN_WORLD = NUM_BLOCKING + NUM_AT_ONCE
@@ -114,7 +114,7 @@ def check_types(out, taken, num_ranks, num_doubles):
     num_bytes = NUM_OF_TYPE * (5 * 8 + 4 + 8 * num_doubles + 2 * num_halves)
     told = re.findall(r"rank \d+ of MPI_COMM_WORLD: \d+ sums of (\d+) bytes taken, .*; (\d+) chunks, (\d+) packets", out)
     assert len(told) == num_ranks and {int(line[0]) for line in told} == {num_bytes}, out
-    # Of int64 12 bytes an element are sent, of at most 1,500 a packet.
+    # An element of int64 takes 12 bytes, a packet has at most 1,500.
     assert all(min(int(line[1]), int(line[2])) >= NUM_OF_TYPE * 5 * 12 // 1500 for line in told), out
 
 

@@ -118,7 +118,7 @@ def test_rules():
     expect_clean({**rules, "src/core/a.h": SPDX + "/* Rules R1, R2 and R3. */\n"})
 
 
-AVOIDED = "in place of, dear, keepalive, shadow copy, resend, scaling factor"
+AVOIDED = "in place of, dear, to who, keepalive, shadow copy, resend, scaling factor"
 
 
 def test_glossary():
@@ -128,6 +128,9 @@ def test_glossary():
     expect_broken({**glossary, "src/core/a.h": SPDX + "\n/* One\n * that Resends. */\n"}, "src/core/a.h:4: 'Resends'")
     expect_broken({**glossary, "p4/a.p4": SPDX + "int x; // a dear one\n"}, "p4/a.p4:2: 'dear'")
     expect_broken({**glossary, "tests/a.py": f"x = 1  {chr(35)} a keepalive\n# SPDX-License-Identifier: Apache-2.0\n"}, "a.py:1")
+    expect_broken({**glossary, "src/core/a.c": SPDX + "int x;  /* Of a lane. */\n"}, "a.c:2: a comment that begins with 'Of'")
+    expect_broken({**glossary, "docs/a.md": "told to who asks\n"}, "'to who'")
+    expect_clean({**glossary, "docs/a.md": "to whoever asks, for whom it is\nOf all\n"})
     expect_clean({**glossary, "docs/a.md": "endearing presents\n",
                   "src/core/a.c": SPDX + 'const char *dear = "a \\" /* dear one */ resend";\n'})
     expect_broken({"docs/GLOSSARY.md": "| word | what | avoid |\n|---|---|---|\n"}, "looks for 'dear'")

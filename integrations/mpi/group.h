@@ -43,7 +43,7 @@ void sml_mpi_types_list(uint32_t types, char *list_out);
 
 struct sml_mpi_group;
 
-/* Of one communicator. Sends nothing. name: its name, rank, size: this rank in it; for messages, which read the name
+/* Sends nothing. name: the communicator's name, rank, size: this rank in it; for messages, which read the name
  * when they are written. allgather: blocking, collective over the communicator, apart from the user's messages.
  * progress: lets MPI's outstanding messages go on; may be NULL. NULL: no memory. */
 struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint32_t size,

@@ -111,7 +111,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
     punt();
   }
 
-  /* A packet from the aggregator to who sent this one. */
+  /* A packet from the aggregator to the sender of this one. */
   action answer() {
     bit<48> mac = hdr.ethernet.dst;
     bit<32> ip = hdr.ipv4.dst;

@@ -53,7 +53,7 @@ struct sml_aggd_options {
   struct sml_multicast multicast;
   const char *pcap_path; /* packets of lane l are captured there (sml_pcap_wrap); NULL: not */
   void (*on_capture_ended)(void *user, const char *text); /* engine's thread; may be NULL; user below */
-  /* Of the flight recorders, one a lane and one of the control thread; default 16384. OFF: none. */
+  /* Events that each flight recorder keeps, one a lane and one of the control thread; default 16384. OFF: none. */
   uint32_t trace_events;
   enum sml_trace_level trace_level;
   uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */

@@ -50,7 +50,7 @@ void sml_lanes_look(struct sml_lanes *lanes, const struct sml_lane_look *looks, 
 /* UPDATEs of the rank that were added so far, on all lanes; where a switch does that, those that looks at its cells
  * have shown, a few times a second. Asks no engine. */
 uint64_t sml_lanes_packets(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
-/* Of a job that a switch sums: what is known of its slots, at most 5 s old. Asks the switch again after 1 s. */
+/* What is known of the slots of a job that a switch sums, at most 5 s old. Asks the switch again after 1 s. */
 void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t now_ns, struct sml_job_look *look);
 /* What the switch has counted, [SML_NUM_AT_SWITCH], and when it said so, 0: never; likewise. NULL: there is none. */
 const uint64_t *sml_lanes_count_at_switch(struct sml_lanes *lanes, uint64_t now_ns, uint64_t *read_ns_out);

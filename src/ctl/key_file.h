@@ -8,7 +8,7 @@
 #include "base/siphash.h"
 #include "ctl/message.h"
 
-#define SML_KEY_FILE_MAX_BYTES (1u << 20) /* for who reads it */
+#define SML_KEY_FILE_MAX_BYTES (1u << 20) /* for whoever reads it */
 #define SML_KEY_FILE_MAX_KEYS 4096u
 
 struct sml_key_entry {

@@ -113,7 +113,7 @@ void sml_member_init(struct sml_member *m, const struct sml_member_options *opti
 /* The next effect, or NULL. Valid until the next event. */
 const struct sml_member_effect *sml_member_next_effect(struct sml_member *m);
 void sml_member_compose(const struct sml_member *m, enum sml_ctl_kind kind, struct sml_ctl_message *message_out);
-/* Of a datagram: at most, or alone if only_datagram_bytes is set. */
+/* The most bytes of a datagram, or the only number to try if only_datagram_bytes is set. */
 uint32_t sml_member_probe_bytes(const struct sml_member *m);
 
 /* For sentences: where the attempt goes that is being made. */

@@ -101,7 +101,7 @@ static void test_a_rank_is_missing(void **state) {
   }
 }
 
-/* Of an aggregator that may be at several addresses; at one of them is another service. */
+/* The aggregator may be at several addresses; at one of them is another service. */
 static void test_addresses_are_tried_in_turn(void **state) {
   (void)state;
   begin_world(1);
@@ -296,7 +296,7 @@ static void test_who_asks_is_answered(void **state) {
   assert_int_equal(ranks[1].m.num_asked, 0);
 }
 
-/* Of a job that keeps inputs until all have told. */
+/* In a job that keeps inputs until all have told, news hurry. */
 static void test_news_hurry(void **state) {
   (void)state;
   begin_world(2);

@@ -69,8 +69,8 @@ bool sml_registry_is_loopback(const char *host) {
   return strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0 || strncmp(host, "[::ffff:127.", 12) == 0;
 }
 
-/* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to who proves that key, and of
- * all to who is on the daemon's own machine. */
+/* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to whoever proves that key, and
+ * of all jobs to whoever is on the daemon's own machine. */
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status) {
   struct sml_conn *c = &r->conns[conn];
   const bool is_keyed = r->options.find_key != NULL;
@@ -86,7 +86,7 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
     return;
   }
   if (c->state == SML_CONN_UNJOINED && is_keyed && !sml_registry_is_loopback(c->host)) {
-    refuse_status(r, conn, "the aggregator shows its status to who has a key of its --key-file only: name yours with "
+    refuse_status(r, conn, "only those with a key of its --key-file see the aggregator's status: name yours with "
                            "SWITCHML_KEY_FILE");
     return;
   }

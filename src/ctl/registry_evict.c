@@ -9,10 +9,10 @@ static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, con
   sml_registry_forget(r, conn);
 }
 
-/* Who may: with keys, who has proved the job's; without, who is on this machine. NULL: he may. */
+/* With keys, whoever has proved the job's may; without, whoever is on this machine. NULL: no objection. */
 static const char *find_objection(const struct sml_registry *r, const struct sml_conn *c) {
   if (c->state == SML_CONN_VIEWER) return NULL;
-  if (r->options.find_key) return "a job is ended by who has its key: name it with SWITCHML_KEY_FILE";
+  if (r->options.find_key) return "only those who have a job's key may end it: name the key with SWITCHML_KEY_FILE";
   if (sml_registry_is_loopback(c->host)) return NULL;
   return "the aggregator has no keys, so jobs are ended by hand on its own machine only";
 }

@@ -152,7 +152,7 @@ static uint32_t find_twin(const struct sml_registry *r, const struct sml_job_ent
   return is_there ? find_member(r, job, j->rank) : SML_NO_CONN;
 }
 
-/* Where a rank is, is told to its own host and to who has the job's key: anybody may ask. */
+/* Where a rank is, is told to its own host and to whoever has the job's key: anybody may ask. */
 static const char *describe_twin(struct sml_registry *r, const struct sml_job_entry *job, const struct sml_ctl_join *j,
                                  const struct sml_conn *twin, bool may_know) {
   return sml_registry_text(r,

@@ -72,7 +72,7 @@ static void test_who_waits_longest_makes_room(void **state) {
   EXPECT("");
 }
 
-/* All places are taken by jobs that wait: they go one by one, first those of who has most, none that may fill up. */
+/* All places are taken by jobs that wait: they go one by one, first the busiest source's, none that may fill up. */
 static void test_jobs_that_wait_make_room(void **state) {
   (void)state;
   begin();

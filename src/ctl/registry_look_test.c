@@ -28,7 +28,7 @@ static void test_status_without_keys(void **state) {
   EXPECT("c0<REFUSE -19; c0 close; ");
   opened(1);
   ask_status(1, "", 0);
-  tick(); /* who is shown the status stays no longer than who does not join */
+  tick(); /* whoever is shown the status stays no longer than whoever does not join */
   EXPECT("c1 close; ");
   assert_int_equal(w.now_ns, 1005 * S);
 }

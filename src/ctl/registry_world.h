@@ -50,7 +50,7 @@ struct world {
   } jobs[SML_REGISTRY_MAX_JOBS];
 };
 static struct world w;
-/* Of a world whose ranks are machines as well (member_world.h): what the daemon sends them, and that it hangs up. */
+/* Told what the daemon sends, and that it hangs up, if a world's ranks are machines as well (member_world.h). */
 static void (*on_sent)(uint32_t conn, const struct sml_ctl_message *message);
 static void (*on_hung_up)(uint32_t conn);
 static bool is_keyed; /* a keyed world: every join() is a handshake, what a test expects stays the same */

@@ -46,7 +46,7 @@ struct sml_switch_driver {
   bool (*preset)(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t cursor, uint32_t grant);
   /* The words of cells [first, end), [end - first]. False: it did not answer. */
   bool (*read_words)(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words_out);
-  /* Of drivers that gather calls: makes those since begin. NULL: each is made at once. */
+  /* Makes the calls since begin, if the driver gathers calls. NULL: each is made at once. */
   bool (*finish)(void *user);
   const char *(*error)(void *user);
   /* As in aggd/dataplane.h, within SML_SWITCH_LOOK_NS. */

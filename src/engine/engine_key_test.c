@@ -218,7 +218,7 @@ static void without_the_key_nothing_reaches_a_ranks_state(void **state) {
   }
 }
 
-/* An ERROR is believed of who has seen a packet of this rank, and of nobody else. */
+/* An ERROR is believed if its sender has seen a packet of this rank, and otherwise not. */
 static void an_error_answers_a_packet(void **state) {
   (void)state;
   struct bench *b = set_up(true);

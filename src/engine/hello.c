@@ -2,7 +2,7 @@
  * A worker's HELLOs: do datagrams of the job's size pass both ways, and how long does it take? PROTOCOL.md rule R89. */
 #include "engine/worker_engine_internal.h"
 
-#define HELLO_BYTES 16u /* the nonce, and when it was sent, by the clock of who sent it */
+#define HELLO_BYTES 16u /* the nonce, and when it was sent, by its sender's clock */
 #define HELLO_ECHOES 4u /* then the round trip is known well enough: one may have waited for a processor */
 
 static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {

@@ -64,8 +64,8 @@ static void as_alone(void **state) {
   assert_true(num_authentic > 1000 && num_refused > 1000);
 }
 
-/* Of frames of one job and length all tags are made by the first check; where each source has a key of its own, of
- * that source's. */
+/* The first check makes the tags of all frames of one job and length; where each source has a key of its own, those
+ * of that source's frames. */
 static void runs_are_made_at_once(void **state) {
   (void)state;
   struct burst b = {.sources = {{.bytes = {1}, .num_bytes = 4}, {.bytes = {2}, .num_bytes = 4}}};

@@ -20,7 +20,7 @@ struct sml_lane;
  * engines but for the last part. */
 struct sml_engine_operation {
   const void *in;
-  /* Of a contributor that stands for several ranks: their inputs, this rank's among them (`in` is not read then).
+  /* The inputs of a contributor that stands for several ranks, this rank's among them (`in` is not read then).
    * 0 or 1: `in` alone. Like `in` they must not change until the operation ended; one of them may be `out`. */
   uint32_t num_inputs;
   const void *const *inputs;

@@ -39,7 +39,7 @@ struct sml_host_relay *sml_host_relay_open(const struct sml_host_relay_options *
 /* Nothing that was submitted is under way any more. */
 void sml_host_relay_close(struct sml_host_relay *relay);
 size_t sml_host_relay_bytes(uint32_t num_ranks, uint64_t piece_elems);
-/* Of a tensor: about 2 MiB, less where a host has so many ranks that its shared memory would be large. */
+/* Bytes of a tensor: about 2 MiB, less where a host has so many ranks that its shared memory would be large. */
 uint64_t sml_host_relay_piece_bytes(uint32_t num_ranks_of_largest_host);
 /* That ranks of one host share at most, in a job of this size over several hosts. */
 uint64_t sml_host_relay_most_bytes(uint32_t world_size, uint32_t max_block_bytes);

@@ -30,7 +30,7 @@ static uint64_t wanted(uint32_t i, uint32_t e) {
   return e % 11 == 3 ? UINT64_C(1) << 63 : (random & 0x800fffffffffffff) | field << 52;
 }
 
-/* Of four ranks, in an order that changes: the value, a large number and its negative, and -0. */
+/* What one of four ranks contributes, in an order that changes: the value, a large number and its negative, and -0. */
 static double contribution(uint32_t i, uint32_t e, uint32_t rank) {
   const uint64_t want = wanted(i, e);
   const double large = from_bits((sml_mix64(e + 5) & 0xfffffffffffff) | UINT64_C(2046) << 52);

@@ -126,7 +126,7 @@ static void bad_environment_is_an_error(void **state) {
   setenv("SWITCHML_KEY_NAME", "green", 1);
   assert_refused(&o, SML_ERR_KEY, "no key 'green'");
   unsetenv("SWITCHML_KEY_FILE");
-  assert_refused(&o, SML_ERR_UNREACHABLE, "no aggregator"); /* a name alone is for who has a file */
+  assert_refused(&o, SML_ERR_UNREACHABLE, "no aggregator"); /* a name alone is for those who have a file */
   unsetenv("SWITCHML_KEY_NAME");
   static const char *const good[][2] = {{"SWITCHML_CHECK", "0"},
                                         {"SWITCHML_CHECK", "1"},

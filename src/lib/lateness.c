@@ -139,7 +139,7 @@ static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_c
     }
     num_left_out += strlen(failure->detail) >= MANY_BYTES;
     if (strlen(failure->detail) >= MANY_BYTES) continue;
-    /* Of one in a rank the address is loopback's for that host's ranks, and no name for the others. */
+    /* The address of one in a rank is loopback's for that host's ranks, and no name for the others. */
     if (shard->host_rank != SML_NO_HOST_RANK) add(failure, "; the aggregator (in rank %u): ", shard->host_rank);
     else if (job->num_shards == 1) add(failure, "; the aggregator: ");
     else add(failure, "; the aggregator at %s: ", shard->session.member.options.aggregator);

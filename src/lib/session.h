@@ -31,7 +31,7 @@ struct sml_session_options {
   struct sml_member_options member; /* random, find_twin and user are the session's */
   struct sml_control *control;
   struct sml_engines *engines;
-  /* Where the aggregator may be, as many as the member has addresses. Of one in a rank's process the address that is
+  /* Where the aggregator may be, as many as the member has addresses. If it is in a rank's process, the address that is
    * tried is its name. */
   struct sml_addr addrs[SML_MAX_PLACES];
   uint32_t host_rank; /* SML_NO_HOST_RANK: the aggregator is a daemon */

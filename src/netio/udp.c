@@ -34,7 +34,7 @@ static void end_wake(struct sml_udp *u) {
   const ssize_t rc = read(u->event_fd, &count, sizeof count);
   (void)rc; /* EAGAIN cannot be: ppoll said readable and only this thread reads */
   /* Acquire, pairs with the release half of the exchange in udp_wake: what a waker wrote before
-   * wake() is visible to who returns from wait(), also where that wake() found the flag set. */
+   * wake() is visible to whoever returns from wait(), even where that wake() found the flag set. */
   (void)atomic_exchange_explicit(&u->is_wake_pending, false, memory_order_acq_rel);
   u->io.stats.system_calls += 2; /* the read, and the write of the waker, which must not touch stats */
 }

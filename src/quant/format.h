@@ -23,7 +23,7 @@ enum sml_format_type {
 struct sml_format_options {
   uint8_t float_bits;   /* of lanes, for float16, bfloat16 and float32: 16, 32, or 0: by type */
   uint8_t float64_bits; /* 64, 96, or 0: float64 is offered only where it is summed exactly */
-  /* Of the job's chunks: in a switch's, an element of an exact sum of float64 has no room. 0: in any there is. */
+  /* The size of the job's chunks: a switch's have no room for an element of an exact sum of float64. 0: any size. */
   uint32_t chunk_bytes;
 };
 

@@ -44,8 +44,8 @@ struct sml_job_lanes {
   /* guarded by the lock */
   uint32_t chunk_bytes, first_phase; /* of all shards' starts together */
   sml_stats closed;                  /* figures of lanes that are no more */
-  /* Of all shards together; engines that have any. Written under the lock, at the start and when a successor has other
-   * ones; read without it. */
+  /* The lanes of all shards together; the engines that have any. Written under the lock, at the start and when a
+   * successor has other ones; read without it. */
   _Atomic uint32_t num_lanes, num_engines;
   struct sml_job_lane lanes[SML_MAX_JOB_LANES];
 };

@@ -290,7 +290,7 @@ static json_t *make_ended(const struct sml_snapshot *s, const struct sml_ended_s
   return object;
 }
 
-/* What leads to the aggregator, for who wants to know whether it is wide enough. A device that does not say how fast it
+/* What leads to the aggregator, for whoever asks whether it is wide enough. A device that does not say how fast it
  * is (a virtual one): null. */
 static json_t *make_links(void) {
   json_t *array = json_array();

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Of dropped packets: 3,200 a second at most, so that the default ring reaches back seconds in any flood. */
+/* At most 3,200 records of dropped packets a second, so that the default ring reaches back seconds in any flood. */
 #define DROPS_NS (10 * SML_NS_PER_MS)
 #define DROPS_A_TIME 32u
 

@@ -41,7 +41,7 @@ struct sml_recorder_options {
 /* NULL: out of memory. */
 struct sml_recorder *sml_recorder_create(const struct sml_recorder_options *options);
 void sml_recorder_destroy(struct sml_recorder *recorder);
-/* One that records nothing, for who was given none. */
+/* One that records nothing, for whoever was given none. */
 extern struct sml_recorder sml_recorder_none;
 
 static inline bool sml_recorder_takes_all(const struct sml_recorder *r) {

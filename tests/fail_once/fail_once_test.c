@@ -138,7 +138,7 @@ static void abort_job(struct actor *a, sml_job *job) {
   sml_operation *op;
   if (a->rank == 0) {
     if (a->ending == END_BY_ABORT) intercept_begin(failing.caller, failing.nth);
-    /* Of an entry of the pool that had no floats yet: this may be what fails. */
+    /* It takes an entry of the pool that had no floats yet, and this may be what fails. */
     const sml_status status = sml_allreduce(job, lonely, lonely, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op);
     (void)is_ok(a, "aborting", sml_job_abort(job, "by the test"));
     if (status == SML_OK) {

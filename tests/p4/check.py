@@ -37,7 +37,7 @@ TOFINOS = ((1, "tofino", "tna", 12), (2, "tofino2", "t2na", 20))
 TNA_LANES = (32, 64)
 # What bfas says where the compiler has lost a parser's choices, as p4c did before its pull request 5753.
 LOST_SELECT = "Can't match parser state due to previous match"
-# Of a loop that the compiler itself makes, where a packet could be too short.
+# The compiler warns of a loop that it makes itself, where a packet could be too short.
 ITS_OWN_WARNING = "Parser state min_parse_depth_accept_loop will be unrolled"
 MAX_STRUCT_BYTES = 256 # DPDK 22.11: the offset of a field is 8 bits wide
 

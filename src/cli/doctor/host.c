@@ -84,7 +84,7 @@ static void check_governor(struct sml_doctor *d) {
   char governor[40], driver[40];
   if (!read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor)) return;
   if (!read_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", driver, sizeof driver)) driver[0] = 0;
-  /* Of these two drivers "powersave" is the ordinary mode, which speeds up as needed. */
+  /* "powersave" is the ordinary mode of these two drivers, and speeds up as needed. */
   const bool adapts = strncmp(driver, "intel_pstate", 12) == 0 || strncmp(driver, "amd-pstate", 10) == 0;
   if (strcmp(governor, "powersave") != 0 || adapts) return;
   sml_doctor_find(d, SML_DOCTOR_HOST, "governor", SML_FINDING_WARNING, json_pack("{s:s}", "governor", governor),
