@@ -38,7 +38,7 @@ bool sml_host_open(struct sml_host *h, const char *library, const char *const *d
     if (!open_device(h, device_names[h->num_devices], d)) return false;
     h->device_of[d->number] = (uint8_t)h->num_devices;
   }
-  if (sml_program_open(&h->program, library, num_devices + 2)) return true;
+  if (sml_program_open(&h->program, library, num_devices, num_devices + 2)) return true;
   return sml_writer_say("switchml-pipeline: %s\n", h->program.error), false;
 }
 
@@ -137,20 +137,21 @@ static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
 }
 
 uint32_t sml_host_pass(struct sml_host *h) {
-  struct rte_mbuf *packets[SML_PROGRAM_BATCH];
-  uint32_t num_packets = 0, num_received = 0;
+  uint32_t num_received = 0;
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   h->now_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-  for (uint32_t i = 0; i < h->num_devices && num_packets + SML_HOST_BURST <= SML_PROGRAM_BATCH; i++) {
-    const uint32_t first = num_packets;
-    const uint32_t n = rte_eth_rx_burst(h->devices[i].number, 0, packets + first, SML_HOST_BURST);
-    num_received += n;
+  for (uint32_t i = 0; i < h->num_devices && num_received + SML_HOST_BURST <= SML_PROGRAM_BATCH; i++) {
+    struct rte_mbuf *packets[SML_HOST_BURST];
+    uint32_t num_packets = 0;
+    const uint32_t n = rte_eth_rx_burst(h->devices[i].number, 0, packets, SML_HOST_BURST);
     for (uint32_t k = 0; k < n; k++)
-      if (prepare(h, packets[first + k])) packets[num_packets++] = packets[first + k];
+      if (prepare(h, packets[k])) packets[num_packets++] = packets[k];
+    sml_program_put(&h->program, i, packets, num_packets);
+    num_received += n;
   }
   h->num_received += num_received;
-  if (num_packets > 0) sml_program_run(&h->program, packets, num_packets, take, h);
+  if (h->program.num_inside > 0) sml_program_run(&h->program, take, h);
   for (uint32_t i = 0; i < h->num_devices; i++) send_waiting(h, &h->devices[i]);
   return num_received;
 }

@@ -50,7 +50,8 @@ static struct rte_ring *make_ring(const char *what, uint32_t number) {
 static bool build(struct sml_program *p) {
   FILE *io = tmpfile();
   if (!io) return fail(p, "no temporary file");
-  fprintf(io, "mirroring slots 4 sessions 64\nport in 0 ring IN0 bsz %u\n", BURST);
+  fprintf(io, "mirroring slots 4 sessions 64\n");
+  for (uint32_t port = 0; port < p->num_in; port++) fprintf(io, "port in %u ring IN%u bsz %u\n", port, port, BURST);
   for (uint32_t port = 0; port < p->num_ports; port++)
     fprintf(io, "port out %u ring OUT%u bsz %u\n", port, port, BURST);
   rewind(io);
@@ -71,12 +72,16 @@ static void tear_down(struct sml_program *p) {
   p->pipeline = NULL;
 }
 
-bool sml_program_open(struct sml_program *p, const char *library, uint32_t num_ports) {
-  *p = (struct sml_program){.library = library, .num_ports = num_ports};
-  SML_ASSERT(num_ports <= SML_PROGRAM_MAX_PORTS);
-  p->in = make_ring("IN", 0);
-  bool has_rings = p->in != NULL;
-  for (uint32_t port = 0; port < num_ports; port++) {
+bool sml_program_open(struct sml_program *p, const char *library, uint32_t num_in, uint32_t num_out) {
+  bool has_rings = true;
+  *p = (struct sml_program){.library = library, .num_in = 1, .num_ports = num_out};
+  while (p->num_in < num_in) p->num_in *= 2;
+  SML_ASSERT(p->num_in <= SML_PROGRAM_MAX_PORTS && num_out <= SML_PROGRAM_MAX_PORTS);
+  for (uint32_t port = 0; port < p->num_in; port++) {
+    p->in[port] = make_ring("IN", port);
+    has_rings = has_rings && p->in[port];
+  }
+  for (uint32_t port = 0; port < num_out; port++) {
     p->out[port] = make_ring("OUT", port);
     has_rings = has_rings && p->out[port];
   }
@@ -85,7 +90,7 @@ bool sml_program_open(struct sml_program *p, const char *library, uint32_t num_p
 
 void sml_program_close(struct sml_program *p) {
   tear_down(p);
-  rte_ring_free(p->in);
+  for (uint32_t port = 0; port < p->num_in; port++) rte_ring_free(p->in[port]);
   for (uint32_t port = 0; port < p->num_ports; port++) rte_ring_free(p->out[port]);
 }
 
@@ -103,11 +108,18 @@ static uint64_t count_dropped(const struct sml_program *p) {
   return stats.n_pkts_drop;
 }
 
-void sml_program_run(struct sml_program *p, struct rte_mbuf **packets, uint32_t num_packets,
-                     void (*take)(void *user, uint32_t port, struct rte_mbuf *packet), void *user) {
+void sml_program_put(struct sml_program *p, uint32_t port, struct rte_mbuf **packets, uint32_t num_packets) {
+  SML_ASSERT(rte_ring_enqueue_burst(p->in[port], (void **)packets, num_packets, NULL) == num_packets);
+  p->num_inside += num_packets;
+  SML_ASSERT(p->num_inside <= SML_PROGRAM_BATCH);
+}
+
+void sml_program_run(struct sml_program *p, void (*take)(void *user, uint32_t port, struct rte_mbuf *packet),
+                     void *user) {
   const uint64_t num_before = count_dropped(p);
+  const uint32_t num_packets = p->num_inside;
   uint32_t num_out = 0, num_gone = 0;
-  SML_ASSERT(rte_ring_enqueue_burst(p->in, (void **)packets, num_packets, NULL) == num_packets);
+  p->num_inside = 0;
   for (uint32_t look = 0; num_gone < num_packets && look < MAX_LOOKS; look++) {
     rte_swx_pipeline_run(p->pipeline, INSTRUCTIONS_A_PACKET * (num_packets - num_gone));
     rte_swx_pipeline_flush(p->pipeline);
