@@ -23,6 +23,7 @@ struct rank {
   struct sml_ctl_start start;
   uint64_t due_ns; /* when its next pass was to be */
   uint32_t num_in, num_connects;
+  uint32_t num_heard, most_heard; /* messages but heartbeats; what comes behind the last one stays on its way */
   bool is_hung_up;
   struct sml_ctl_message inbox[MAX_INBOX];
   char line[512];
@@ -72,6 +73,7 @@ static inline void begin_rank(uint32_t rank, const struct sml_member_options *op
   memset(k, 0, sizeof *k);
   k->conn = MAX_CONNS;
   k->datagram_bytes = 8960;
+  k->most_heard = UINT32_MAX;
   num_ranks = sml_max_u32(num_ranks, rank + 1);
   sml_member_init(&k->m, options);
 }
@@ -165,9 +167,10 @@ static inline bool carry_out(struct rank *k) {
 /* ---- time ---- */
 
 static inline bool feed(struct rank *k) {
-  if (k->num_in > 0) {
+  if (k->num_in > 0 && k->num_heard < k->most_heard) {
     const struct sml_ctl_message m = k->inbox[0];
     memmove(k->inbox, k->inbox + 1, --k->num_in * sizeof m);
+    k->num_heard += m.kind != SML_CTL_HEARTBEAT;
     sml_member_on_bytes(&k->m, w.now_ns);
     sml_member_on_message(&k->m, &m, w.now_ns);
     carry_out(k);
@@ -218,11 +221,13 @@ static inline void wait_for(uint64_t time_ns) {
 
 /* ---- daemons that go and come ---- */
 
-/* It ends, and with it all connections. */
+/* It ends, and with it all connections, and what was on its way. */
 static inline void lose_daemon(void) {
   is_down = true;
-  for (uint32_t i = 0; i < num_ranks; i++)
+  for (uint32_t i = 0; i < num_ranks; i++) {
+    ranks[i].num_in = 0;
     if (ranks[i].conn < MAX_CONNS && !ranks[i].is_cut_off) ranks[i].is_hung_up = true;
+  }
   for (uint32_t c = 0; c < MAX_CONNS; c++) w.is_open[c] = false;
   settle();
 }

@@ -47,7 +47,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->world_size = s->options.world_size;
   job->operation_timeout_ns = s->options.operation_timeout_ns;
   job->num_slots_asked = s->options.num_slots;
-  job->retry_ns = s->options.retry_ns;
+  job->retry.retry_ns = s->options.retry_ns;
   job->formats = sml_types_of_features(s->features);
   snprintf(job->name, sizeof job->name, "%s", s->name);
   init_locks(job);
@@ -236,7 +236,7 @@ static int await_change(struct sml_job *job, uint64_t deadline_ns) {
 static bool is_needed(const struct sml_job *job) {
   if (job->oldest != NULL) return true;
   if (job->hosted != NULL) return sml_aggd_lowest_completed(job->hosted->aggd) < job->next_number;
-  return job->confirmed_operation < job->next_number && !job->has_gone_rank;
+  return job->retry.confirmed_operation < job->next_number && !job->has_gone_rank;
 }
 
 /* Should the aggregator be lost now, then the others need what is kept here: as long as they may lack a result, and
@@ -256,7 +256,7 @@ static void linger(struct sml_job *job) {
 
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
-  const bool keeps = job->retry_ns != 0 || job->hosted != NULL;
+  const bool keeps = job->retry.retry_ns != 0 || job->hosted != NULL;
   if (keeps && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
   if (job->oldest != NULL || job->batch.open != NULL) {
     /* The aggregator tells the others which rank it was. */
@@ -367,7 +367,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.operations_completed = job->operations_completed;
   stats.operations_failed = job->operations_failed;
   stats.tensor_bytes = job->tensor_bytes;
-  stats.rejoins = job->num_rejoins;
+  stats.rejoins = job->retry.num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
   job->reducer->ops->add_figures(job->reducer, &stats);
   pthread_mutex_unlock(&job->lock);

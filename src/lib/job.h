@@ -5,6 +5,7 @@
 #ifndef SML_LIB_JOB_H
 #define SML_LIB_JOB_H
 
+#include "ctl/member_retry.h"
 #include "lib/batch.h"
 #include "lib/context.h"
 #include "lib/retained.h"
@@ -44,7 +45,6 @@ struct sml_job {
   char name[SML_JOB_NAME_BYTES];
   uint64_t operation_timeout_ns;
   struct sml_format_options formats; /* equal on all ranks: features of the join, and START's chunks */
-  uint64_t retry_ns;           /* 0: a lost aggregator is the end */
   uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */
 
@@ -74,11 +74,7 @@ struct sml_job {
 
   /* retry */
   struct sml_retained_inputs retained;
-  uint64_t confirmed_operation; /* all ranks have completed those before; so none of them is kept */
-  uint64_t rejoining_since_ns;  /* REJOINING, or JOINING anew: when the aggregator was lost; else 0 before the start */
-  uint64_t silent_since_ns;     /* the aggregator is late: deadlines stand still from then on; 0: it is heard */
-  uint64_t first_refused_ns;    /* REJOINING: since when it is refused; SML_NEVER: it was not */
-  uint64_t num_rejoins;
+  struct sml_member_retry retry;
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */
 
   /* to the control thread */

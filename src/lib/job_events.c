@@ -267,9 +267,7 @@ static void fill_progress(void *user, struct sml_member_progress *progress) {
 static void on_heartbeat(void *user, const struct sml_ctl_heartbeat *heartbeat) {
   struct sml_job *job = ((const struct sml_job_shard *)user)->job;
   pthread_mutex_lock(&job->lock);
-  job->confirmed_operation =
-      sml_max_u64(job->confirmed_operation,
-                  sml_min_u64(heartbeat->operations_completed, sml_job_first_unfinished_locked(job)));
+  sml_member_retry_on_confirmed(&job->retry, heartbeat->operations_completed, sml_job_first_unfinished_locked(job));
   sml_retained_drop_confirmed(job);
   if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   pthread_mutex_unlock(&job->lock);
@@ -292,7 +290,7 @@ static void on_silent(void *user, uint64_t since_ns) {
   char text[96] = "nothing", own[32] = "";
   pthread_mutex_lock(&job->lock);
   shard->silent_since_ns = since_ns;
-  sml_rejoin_note_silent_locked(job, since_ns);
+  sml_member_retry_on_silent(&job->retry, since_ns);
   if (job->oldest != NULL) sml_operation_describe(job->oldest, text, sizeof text);
   pthread_mutex_unlock(&job->lock);
   if (shard->host_rank != SML_NO_HOST_RANK) snprintf(own, sizeof own, " with rank %u", shard->host_rank);
@@ -362,7 +360,7 @@ static uint64_t deadline_of(const struct sml_job *job, const struct sml_operatio
   if (wait.kind == SML_WAIT_LEAD)
     /* It is late itself, and knows for whom. */
     return op->deadline_ns + sml_min_u64(LEAD_GRACE_NS, SML_NEVER - 1 - op->deadline_ns);
-  return job->state == SML_JOB_REJOINING || job->silent_since_ns != 0 ? op->last_deadline_ns : op->deadline_ns;
+  return job->state == SML_JOB_REJOINING || job->retry.silent_since_ns != 0 ? op->last_deadline_ns : op->deadline_ns;
 }
 
 /* Returns when to look again. */

@@ -34,7 +34,7 @@ static void log_places(const struct sml_job *job) {
        : job->num_shards > 1 ? "aggregators share it"
                              : "aggregator",
        seconds(join->lease_ns), seconds(job->operation_timeout_ns),
-       job->retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
+       job->retry.retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
   for (uint32_t s = 0; s < sml_min_u32(job->num_shards, MAX_SHARDS_TOLD); s++) {
     const struct sml_job_shard *shard = &job->shards[s];
     INFO(job, "aggregator %u is %s: %u lanes, round trip %.3g us from here, %.3g us from the furthest rank", s,
@@ -105,7 +105,7 @@ static void log_memory(const struct sml_job *job) {
     INFO(job, "no shared memory: %s",
          (join->host[0] | join->host[1]) == 0
              ? "it is turned off here, or faults are made, or this process may not share any"
-         : job->retry_ns != 0                 ? "retry is on"
+         : job->retry.retry_ns != 0                 ? "retry is on"
                                               : "no two ranks on one host, or another rank has turned it off");
   }
 }

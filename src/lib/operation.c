@@ -420,7 +420,7 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->submitted_ns = sml_clock_ns();
   op->deadline_ns =
       deadline_after(op->submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
-  op->last_deadline_ns = deadline_after(op->deadline_ns, job->retry_ns);
+  op->last_deadline_ns = deadline_after(op->deadline_ns, job->retry.retry_ns);
 }
 
 /* What the operation needs beside its place in the pool. */
@@ -428,7 +428,7 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   if (!job->reducer->ops->fit(job->reducer, &op->engine, op->codes_bytes))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->retry_ns == 0 || job->reducer->ops->is_alone || num_bytes == 0) return SML_OK;
+  if (job->retry.retry_ns == 0 || job->reducer->ops->is_alone || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Retry (docs/adr/0007-retry.md): what a job does on the control thread when its aggregator is lost, so that
+ * Retry: what a job does on the control thread when its aggregator is lost, as ctl/member_retry.h decides, so that
  * operations end as if it had not been. Lanes are closed, so that no thread touches a buffer; the session
  * joins a successor; then everything from the first operation that some rank lacks is done again, from the
  * kept inputs. Operations that this rank has completed are done again for the others only. */
@@ -12,9 +12,8 @@
  * if so, that is done. Else the job has
  * to fail with *failure, which then says that it was rejoining. Without job->lock. */
 bool sml_rejoin_try(struct sml_job *job, struct sml_ctl_abort *failure, uint64_t now_ns);
-/* With job->lock held, in a job with retry: the aggregator is late; it is heard again. Deadlines stand still in
- * between, as they do while the job rejoins. */
-void sml_rejoin_note_silent_locked(struct sml_job *job, uint64_t since_ns);
+/* With job->lock held: the aggregator is heard again. In a job with retry deadlines stood still while it was late, as
+ * they do while the job rejoins. */
 void sml_rejoin_note_heard_locked(struct sml_job *job, uint64_t now_ns);
 /* START came while REJOINING: the job runs again, or fails. Without job->lock. */
 void sml_rejoin_finish(struct sml_job *job, const struct sml_ctl_start *start, uint64_t now_ns);

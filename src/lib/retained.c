@@ -97,7 +97,7 @@ void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
 void sml_retained_drop_confirmed(struct sml_job *job) {
   struct sml_retained_inputs *inputs = &job->retained;
   struct sml_retained *r;
-  while ((r = inputs->oldest) != NULL && r->plan.number < job->confirmed_operation && r->user == NULL) {
+  while ((r = inputs->oldest) != NULL && r->plan.number < job->retry.confirmed_operation && r->user == NULL) {
     inputs->oldest = r->next;
     if (inputs->oldest == NULL) inputs->newest = NULL;
     inputs->input_bytes -= input_bytes(r);

@@ -36,7 +36,7 @@ sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_byt
 /* The rest with job->lock held. */
 void sml_retained_append(struct sml_job *job, struct sml_retained *retained, struct sml_operation *user);
 void sml_retained_give_back(struct sml_job *job, struct sml_retained *retained);
-/* Gives back what is older than job->confirmed_operation and has no user. */
+/* Gives back what is older than what the job knows to be confirmed and has no user. */
 void sml_retained_drop_confirmed(struct sml_job *job);
 void sml_retained_free_all(struct sml_job *job);
 

@@ -42,7 +42,7 @@ static struct sml_retained *keep(struct sml_job *job, uint64_t number, size_t nu
 }
 
 static void confirm(struct sml_job *job, uint64_t operation) {
-  job->confirmed_operation = operation;
+  job->retry.confirmed_operation = operation;
   sml_retained_drop_confirmed(job);
 }
 
