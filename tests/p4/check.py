@@ -266,7 +266,7 @@ def place_tna(compiler, include, chip, lanes, folder):
                  os.path.join(P4, "tna.p4")]
     os.makedirs(folder)
     done = subprocess.run(arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    warnings = [line for line in done.stdout.splitlines() if "warning" in line and ITS_OWN_WARNING not in line]
+    warnings = [line for line in done.stdout.splitlines() if "warning:" in line and ITS_OWN_WARNING not in line]
     if done.returncode != 0 or warnings:
         yield f"exit status {done.returncode}\n{done.stdout[-3000:].strip()}"
     if done.returncode != 0:
