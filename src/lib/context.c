@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/context.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 
 #include "lib/job.h"
@@ -14,11 +13,6 @@ static void die_in_child(struct sml_fork_watch *watch) {
   sml_control_close_descriptors(&context->control);
   for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++)
     sml_engines_close_descriptors(&context->engines[i]);
-}
-
-sml_status sml_context_fail_forked(void) {
-  return sml_fail(SML_ERR_FORKED,
-                  "this handle belongs to the parent process: create a context in this process");
 }
 
 sml_status sml_context_create(const sml_context_options *options, sml_context **context_out) {
@@ -61,33 +55,4 @@ void sml_context_destroy(sml_context *context) {
   pthread_mutex_destroy(&context->lock);
   free(context);
   sml_lib_log_rest(); /* the process may end next in ways that wait for nothing */
-}
-
-sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
-                               struct sml_engines **engines_out) {
-  const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
-  struct sml_engines *engines = &context->engines[a->sa_family == AF_INET6 ? 1 : 0];
-  sml_status status = SML_OK;
-  sml_fork_lock();
-  if (engines->num_engines == 0) status = sml_engines_start(engines, &context->settings, a->sa_family);
-  sml_fork_unlock();
-  *engines_out = engines;
-  return status;
-}
-
-void sml_context_add_job(struct sml_context *context, struct sml_job *job) {
-  pthread_mutex_lock(&context->lock);
-  job->next = context->jobs;
-  context->jobs = job;
-  pthread_mutex_unlock(&context->lock);
-}
-
-void sml_context_remove_job(struct sml_context *context, struct sml_job *job) {
-  pthread_mutex_lock(&context->lock);
-  for (struct sml_job **link = &context->jobs; *link; link = &(*link)->next) {
-    if (*link != job) continue;
-    *link = job->next;
-    break;
-  }
-  pthread_mutex_unlock(&context->lock);
 }

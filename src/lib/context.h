@@ -21,12 +21,9 @@ struct sml_context {
 static inline bool sml_context_is_forked(const struct sml_context *context) {
   return atomic_load_explicit(&context->is_forked, memory_order_relaxed);
 }
-sml_status sml_context_fail_forked(void);
-
-/* The engines of the address's family, started if they are not. */
-sml_status sml_context_engines(struct sml_context *context, const struct sml_addr *addr,
-                               struct sml_engines **engines_out);
-void sml_context_add_job(struct sml_context *context, struct sml_job *job);
-void sml_context_remove_job(struct sml_context *context, struct sml_job *job);
+static inline sml_status sml_context_fail_forked(void) {
+  return sml_fail(SML_ERR_FORKED,
+                  "this handle belongs to the parent process: create a context in this process");
+}
 
 #endif

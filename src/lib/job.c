@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/job.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include "meet/job_settings.h"
 #include "meet/rendezvous.h"
 #include "meet/types.h"
+#include "reducer/alone.h"
 #include "reducer/combine.h"
 #include "reducer/memory.h"
 
@@ -31,6 +33,36 @@ static void init_locks(struct sml_job *job) {
   pthread_mutex_init(&job->lock, NULL);
   pthread_cond_init(&job->changed, &attributes);
   pthread_condattr_destroy(&attributes);
+}
+
+/* The engines of the address's family, started if they are not. */
+static sml_status find_engines(struct sml_context *context, const struct sml_addr *addr,
+                               struct sml_engines **engines_out) {
+  const struct sockaddr *a = (const struct sockaddr *)(const void *)addr->bytes;
+  struct sml_engines *engines = &context->engines[a->sa_family == AF_INET6 ? 1 : 0];
+  sml_status status = SML_OK;
+  sml_fork_lock();
+  if (engines->num_engines == 0) status = sml_engines_start(engines, &context->settings, a->sa_family);
+  sml_fork_unlock();
+  *engines_out = engines;
+  return status;
+}
+
+static void add_to_context(struct sml_context *context, struct sml_job *job) {
+  pthread_mutex_lock(&context->lock);
+  job->next = context->jobs;
+  context->jobs = job;
+  pthread_mutex_unlock(&context->lock);
+}
+
+static void remove_from_context(struct sml_context *context, struct sml_job *job) {
+  pthread_mutex_lock(&context->lock);
+  for (struct sml_job **link = &context->jobs; *link; link = &(*link)->next) {
+    if (*link != job) continue;
+    *link = job->next;
+    break;
+  }
+  pthread_mutex_unlock(&context->lock);
 }
 
 static struct sml_job *make_job(struct sml_context *context, const struct sml_job_settings *s) {
@@ -54,7 +86,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->lanes.reducer =
       (struct sml_reducer){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
   job->reducer = &job->lanes.reducer;
-  sml_context_add_job(context, job);
+  add_to_context(context, job);
   return job;
 }
 
@@ -147,7 +179,7 @@ static sml_status choose_reducer(struct sml_job *job, uint64_t deadline_ns) {
 /* Blocks until the job runs or failed; the sessions' own deadline bounds it. */
 static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   struct sml_engines *engines;
-  sml_status status = sml_context_engines(job->context, &s->places.shards[0].addrs[0], &engines);
+  sml_status status = find_engines(job->context, &s->places.shards[0].addrs[0], &engines);
   if (status == SML_OK) status = serve(job, s, engines);
   if (status != SML_OK) return status;
   pthread_mutex_lock(&job->lock);
@@ -277,7 +309,7 @@ void sml_job_destroy(sml_job *job) {
   if (job->engines != NULL) leave(job);
   job->reducer->ops->close(job->reducer);
   sml_hosted_stop(job->hosted);
-  sml_context_remove_job(job->context, job);
+  remove_from_context(job->context, job);
   sml_retained_free_all(job);
   if (job->shards != NULL) sml_key_wipe(job->shards, job->num_shards * sizeof *job->shards);
   free(job->shards);

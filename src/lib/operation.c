@@ -175,7 +175,7 @@ static void on_ended(struct sml_engine_operation *engine) {
   struct sml_operation *op = (struct sml_operation *)engine;
   struct sml_job *job = op->job;
   const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
-  if (status == SML_OK) sml_job_owner_ops.summed(engine);
+  if (status == SML_OK && op->is_batch) sml_batch_store(op);
   pthread_mutex_lock(&job->lock);
   sml_operation_end_locked(job, op, status);
   pthread_mutex_unlock(&job->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reducer/reducer.h"
+#include "reducer/alone.h"
 
 static void begin(struct sml_reducer *r, struct sml_engine_operation *op, bool caller_runs) {
   (void)caller_runs;

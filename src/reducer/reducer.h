@@ -106,7 +106,4 @@ bool sml_reducer_fits(const struct sml_reducer *reducer, struct sml_engine_opera
 void sml_reducer_ignore(struct sml_reducer *reducer);
 void sml_reducer_ignore_gone(struct sml_reducer *reducer, uint32_t rank);
 
-/* One rank: its sum and its average are its input's bits. */
-extern const struct sml_reducer_ops sml_alone;
-
 #endif
