@@ -67,6 +67,17 @@ def test_function_size():
                   + "struct s {\n" + "  int x;\n" * 90 + "};\n"})
 
 
+def test_circles():
+    f, g = SPDX + "void sml_f(void) {\n  sml_g();\n}\n", SPDX + "void sml_g(void) {\n  sml_f();\n}\n"
+    expect_broken({"src/engine/f.c": f, "src/engine/g.c": g}, "2 files use each other in a circle (at most 1): f.c, g.c")
+    expect_broken({"src/engine/f.c": f, "src/engine/g.c": SPDX + "void sml_g(void) {\n  sml_h();\n}\n",
+                   "src/engine/h.c": SPDX + "const struct x sml_h = {sml_f};\n"}, "3 files use each other")
+    expect_broken({"src/lib/f.c": f, "tools/tidy.py": "# SPDX-License-Identifier: Apache-2.0\n"},
+                  "the largest circle in src/lib has fewer")
+    expect_clean({"src/engine/f.c": f, "src/engine/g.c": SPDX + "/* sml_f */\nvoid sml_g(void) {\n}\n",
+                  "src/engine/g_test.c": g})
+
+
 def test_columns():
     expect_broken({"src/core/a.c": SPDX + "/* " + "x" * 120 + " */\n"}, "columns")
     expect_broken({"src/core/a.c": SPDX + "int x; \n"}, "trailing space")

@@ -60,6 +60,17 @@ PURE_SYMBOLS = re.compile(
     r"|__(mem(cpy|set|move)|str\w+)_chk|__cpu_(model|indicator_init)|sml_(?!(clock_ns|random_bits)$)\w+"
     r"|__(asan|ubsan|tsan|sanitizer|gcov)_\w+|__llvm_\w+)$")
 
+# How many files of a folder use each other in a circle, at most; where no number stands, none do. Numbers only fall.
+CIRCLES = {
+    "src/aggd": 2,
+    "src/cli/training": 2,
+    "src/core": 2,
+    "src/ctl": 11, # the registry
+    "src/lib": 4, # what runs under the lock of one job
+    "src/netio": 2,
+    "src/quant": 2,
+}
+
 CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")
 FORBIDDEN = [
@@ -161,6 +172,43 @@ def check_functions(tree):
         for name, line, num_lines in found:
             if num_lines > MAX_FUNCTION_LINES:
                 yield f"{path}:{line}: {name} has {num_lines} lines (at most {MAX_FUNCTION_LINES})"
+
+
+def uses_within(tree, folder):
+    """{file: files of the same folder whose functions or tables it uses}, of a folder's .c files."""
+    texts, owners = {}, {}
+    for path, text in tree.c_files():
+        name = os.path.basename(path)
+        if os.path.dirname(path) != folder or not name.endswith(".c") or re.match(r"test_|.*_test\.c", name):
+            continue
+        texts[name] = re.sub(r"/\*.*?\*/", lambda m: "\n" * m.group().count("\n"), text, flags=re.DOTALL)
+        lines = text.splitlines()
+        owners.update({f: name for f, line, _ in c_functions(text) if not lines[line - 1].startswith("static")})
+        owners.update(dict.fromkeys(re.findall(r"^(?:const )?struct \w+ (sml_\w+) = ", text, re.MULTILINE), name))
+    return {name: {owners[word] for word in set(re.findall(r"\bsml_\w+", text)) if word in owners} - {name}
+            for name, text in texts.items()}
+
+
+def largest_circle(uses):
+    """The most files of which each reaches each other one."""
+    reached = {}
+    for start in uses:
+        reached[start], left = set(), [start]
+        while left:
+            new = uses[left.pop()] - reached[start]
+            reached[start] |= new
+            left += new
+    circles = [sorted({start} | {to for to in reached[start] if start in reached[to]}) for start in uses]
+    return max(circles, key=len, default=[])
+
+
+def check_circles(tree):
+    for folder in sorted({os.path.dirname(path) for path, _ in tree.c_files() if path.startswith("src/")}):
+        circle, most = largest_circle(uses_within(tree, folder)), CIRCLES.get(folder, 1)
+        if len(circle) > most:
+            yield f"{folder}:1: {len(circle)} files use each other in a circle (at most {most}): {', '.join(circle)}"
+        elif max(len(circle), 1) < most and "tools/tidy.py" in tree.files: # a whole tree
+            yield f"tools/tidy.py:1: the largest circle in {folder} has fewer than {most} files now: let CIRCLES say so"
 
 
 def check_columns(tree):
@@ -327,7 +375,7 @@ def check_purity(tree):
                     yield f"{os.path.relpath(path, tree.build)}:1: needs {symbol}, but {folder} is pure"
 
 
-RULES = [check_layers, check_sizes, check_functions, check_columns, check_licence_lines, check_words,
+RULES = [check_layers, check_sizes, check_functions, check_circles, check_columns, check_licence_lines, check_words,
          check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules,
          check_glossary, check_purity]
 
