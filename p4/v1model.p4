@@ -160,7 +160,8 @@ const bit<8> WRONG_SOURCE = 9; /* as headers.p4's: of this target alone */
 /* Ordinary traffic learns where hosts are: what has no entry in l2 goes to the port by which its receiver was heard
  * within five minutes, else to all. A host moves by being heard at another port, after a second of silence. Before that
  * what would be flooded is dropped: it has gone round, over two links to one switch. State of this target alone, and
- * touched twice by a packet; what has an entry in l2, as the hosts of running jobs do, does not depend on it. */
+ * touched twice by a packet; what has an entry in l2, as the hosts of running jobs do, does not depend on it. ARP goes
+ * to all: whoever uses a rank's MAC does not get the answers that the rank waits for. */
 control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standard) {
   @name(".host_mac") register<bit<48>>(HOSTS) host_mac;
   @name(".host_port") register<bit<16>>(HOSTS) host_port;
@@ -192,7 +193,7 @@ control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standa
       if (is_round == 1) {
         m.way = WAY_DROP;
         m.verdict = WRONG_SOURCE;
-      } else if (mac == hdr.ethernet.dst && heard <= FORGETS_US) {
+      } else if (mac == hdr.ethernet.dst && heard <= FORGETS_US && hdr.ethernet.type != ETHERTYPE_ARP) {
         m.way = WAY_PORT;
         m.port = port;
       }

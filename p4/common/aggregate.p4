@@ -213,6 +213,10 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
           }
         }
       }
+    } else if (hdr.ethernet.type == ETHERTYPE_ARP) {
+      m.way = WAY_GROUP; /* not by l2: a host that has moved is told nothing where it was, and must ask before it can
+                          * greet */
+      m.group = GROUP_OF_FLOODS;
     } else {
       l2.apply();
     }

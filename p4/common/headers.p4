@@ -4,6 +4,7 @@
 #include "lanes.p4"
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
+#define ETHERTYPE_ARP 16w0x0806
 const bit<8> IPV4_PLAIN = 0x45; /* version 4, no options */
 const bit<8> PROTOCOL_UDP = 17;
 
@@ -64,6 +65,8 @@ const bit<8> OP_WRITE = 1;
 const bit<8> OP_ADD = 2;
 const bit<8> OP_MAX = 3;
 const bit<8> OP_READ = 4;
+
+#define GROUP_OF_FLOODS 16w1
 
 /* Where the packet goes. */
 const bit<8> WAY_DROP = 0;

@@ -411,6 +411,25 @@ static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e
   a->options.on_note(a->options.user, &note);
 }
 
+static void follow(struct sml_aggd *a, const struct sml_aggregator_event *e) {
+  struct sml_registry_look is;
+  char text[128];
+  if (!sml_lanes_follow(a->lanes, e->job, e->epoch)) {
+    sml_registry_on_job_failed(a->registry, e->job, e->epoch, sml_lanes_failure(a->lanes));
+    return;
+  }
+  if (!a->options.on_note || !sml_registry_look(a->registry, e->job, a->now_ns, &is) || is.epoch != e->epoch) return;
+  snprintf(text, sizeof text, "rank %u's host is at port %u of the switch now", e->rank_a, e->slot);
+  const struct sml_aggd_note note = {.name = "host_moved",
+                                     .job_name = is.name,
+                                     .key_name = is.key_name,
+                                     .job = e->job,
+                                     .epoch = e->epoch,
+                                     .world_size = is.world_size,
+                                     .text = text};
+  a->options.on_note(a->options.user, &note);
+}
+
 static void take_engine_events(struct sml_aggd *a) {
   uint64_t count;
   struct sml_aggregator_event e;
@@ -432,6 +451,9 @@ static void take_engine_events(struct sml_aggd *a) {
         break;
       case SML_EVENT_DEAF:
         sml_registry_on_deaf(a->registry, e.job, e.epoch, e.rank_a);
+        break;
+      case SML_EVENT_MOVED:
+        follow(a, &e);
         break;
     }
     drain_effects(a);

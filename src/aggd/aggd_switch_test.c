@@ -145,6 +145,69 @@ static void test_data_at_a_switch_is_a_sign_of_life(void **state) {
   end();
 }
 
+/* ---- a rank whose host moves to another port of the switch ---- */
+
+static struct sml_place moved_to[2];
+static atomic_uint num_moves;
+
+static bool follow(void *user, uint16_t job, const struct sml_place *places, char *error, size_t error_bytes) {
+  (void)user, (void)job;
+  memcpy(moved_to, places, sizeof moved_to);
+  num_moves++;
+  snprintf(error, error_bytes, "port 9 is of another pipe");
+  return places[1].port != 9;
+}
+
+/* As a switch passes it on: with the port that it came by, and the sender's MAC. */
+static void greet_by(struct rank *r, uint64_t nonce, uint16_t port) {
+  uint8_t frame[9000] = {0};
+  struct sml_header h = header_of(r, SML_PACKET_HELLO, 16);
+  h.epoch = r->start.epoch;
+  h.slot = port;
+  h.phase = 0x02000000;
+  h.tag = r->rank;
+  sml_store_be64(frame + SML_HEADER_BYTES, nonce);
+  assert_false(exchange(r, 0, &h, frame, false));
+}
+
+/* Each HELLO with the rank's nonce says where it is; one with another nonce, as by whoever uses its address, says
+ * nothing. In a running job none is answered: the answer would go to where the rank was. */
+static void test_a_moved_rank_is_followed(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .follow = follow,
+                                     .depart = depart, .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_words};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  num_moves = 0;
+  begin_with(options);
+  for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
+  for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
+  for (uint32_t i = 0; i < 2; i++) {
+    hear(&ranks[i], SML_CTL_START);
+    ranks[i].start = ranks[i].last.u.start;
+  }
+  greet_by(&ranks[1], ranks[1].welcome.nonce ^ 1, 5);
+  greet_by(&ranks[1], ranks[1].welcome.nonce, 6);
+  await_note("host_moved(x)");
+  assert_int_equal(num_moves, 1);
+  assert_int_equal(moved_to[1].port, 6);
+  assert_int_equal(moved_to[1].mac, 0x020000000001);
+  assert_int_equal(moved_to[0].port, 0);
+  greet_by(&ranks[1], ranks[1].welcome.nonce, 6); /* it is there already */
+  greet_by(&ranks[1], ranks[1].welcome.nonce, 9); /* where it cannot be followed */
+  for (uint32_t i = 0; i < 2; i++) {
+    hear(&ranks[i], SML_CTL_ABORT);
+    assert_string_equal(ranks[i].last.u.abort.detail, "port 9 is of another pipe");
+    assert_int_equal(recv(ranks[i].udp, (uint8_t[64]){0}, 64, MSG_DONTWAIT), -1);
+    hang_up(&ranks[i]);
+  }
+  assert_int_equal(num_moves, 2);
+  end();
+}
+
 /* What it counts and what its cells hold is told, and asked for once a second; of one that does not answer nothing but
  * what it told before. */
 static void test_figures_of_a_switch(void **state) {
@@ -188,6 +251,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lost_switch_ends_jobs),
       cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
+      cmocka_unit_test(test_a_moved_rank_is_followed),
       cmocka_unit_test(test_figures_of_a_switch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,9 @@ struct sml_dataplane {
   bool (*open)(void *user, const struct sml_addr *data_addr, char *error_out, size_t error_bytes);
   /* Also for a new epoch of a job that it has. False: error_out has a sentence, and the job is to be closed. */
   bool (*start_job)(void *user, const struct sml_dataplane_job *job, char *error_out, size_t error_bytes);
+  /* The contributors are at these places now, [num_contributors]; the others' packets are not touched by that. False:
+   * as above. */
+  bool (*follow)(void *user, uint16_t job, const struct sml_place *places, char *error_out, size_t error_bytes);
   void (*depart)(void *user, uint16_t job, uint32_t contributor); /* its packets count no more */
   /* A slot (relative) of the job that waits for the contributor, or UINT32_MAX. */
   uint32_t (*find_blocked)(void *user, uint16_t job, uint32_t contributor);

@@ -73,6 +73,9 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
     case VERB_START_ELSEWHERE:
       c->is_done_well = sml_aggregator_engine_start_elsewhere(engine, c->job, c->epoch, c->contributors, c->places);
       break;
+    case VERB_FOLLOW:
+      sml_aggregator_engine_places(engine, c->job, c->places);
+      break;
     case VERB_DEPART:
       sml_aggregator_engine_depart_all(engine, c->job, c->ranks);
       break;

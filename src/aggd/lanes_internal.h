@@ -10,9 +10,19 @@
 #include "aggd/lanes.h"
 #include "engine/fanout.h"
 
-#define NUM_EVENT_KINDS 5u
+#define NUM_EVENT_KINDS 6u
 
-enum verb { VERB_OPEN, VERB_EXPECT, VERB_FORGET, VERB_START, VERB_START_ELSEWHERE, VERB_DEPART, VERB_CLOSE, VERB_LOOK };
+enum verb {
+  VERB_OPEN,
+  VERB_EXPECT,
+  VERB_FORGET,
+  VERB_START,
+  VERB_START_ELSEWHERE,
+  VERB_FOLLOW,
+  VERB_DEPART,
+  VERB_CLOSE,
+  VERB_LOOK
+};
 
 /* One a lane: the control thread waits for it before it posts the next. */
 struct lane_command {
@@ -33,7 +43,7 @@ struct lane_command {
   uint32_t num_looks, lane;
   struct sml_netio_stats *stats; /* LOOK at the port; the caller's, like looks */
   const struct sml_netio *io;
-  struct sml_place *places; /* START_ELSEWHERE, out */
+  struct sml_place *places; /* START_ELSEWHERE, FOLLOW: out */
   bool is_done_well;
   sem_t done;
 };

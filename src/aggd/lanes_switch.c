@@ -126,6 +126,19 @@ bool sml_outside_start(struct sml_lanes *lanes, uint16_t job, uint32_t world_siz
                                                                    sizeof lanes->failure);
 }
 
+bool sml_lanes_follow(struct sml_lanes *lanes, uint16_t job, uint32_t epoch) {
+  struct lane *lane = &lanes->lanes[0];
+  struct sml_place places[SML_SWITCH_MAX_CONTRIBUTORS];
+  const struct outside *o = &lanes->outside[job];
+  if (o->contributors == NULL || o->epoch != epoch) return true; /* it has ended */
+  lane->command.verb = VERB_FOLLOW;
+  lane->command.job = job;
+  lane->command.places = places;
+  sml_lane_post(lane);
+  sml_lane_await(lane);
+  return lanes->dataplane->follow(lanes->dataplane->user, job, places, lanes->failure, sizeof lanes->failure);
+}
+
 /* ---- what a switch tells ---- */
 
 /* A heartbeat waits behind data in a switch's queues, and here data is not seen: its cells show who contributes. */

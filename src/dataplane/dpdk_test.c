@@ -188,6 +188,45 @@ static void what_a_job_asks(void **state) {
   stop();
 }
 
+/* Its entries first go, then come with the new port; so do its frames, and the copies of results with everybody's. */
+static void what_a_move_asks(void **state) {
+  (void)state;
+  start();
+  assert_true(stand_in_open_switch());
+  assert_true(stand_in_start_job(7, 2, NUM_SLOTS));
+  stand_in_forget();
+  assert_true(stand_in_move(JOB, 2, 1, 0, 1)); /* where it is */
+  stand_in_expect("");
+  assert_true(stand_in_move(JOB, 2, 1, 0, 0));
+  stand_in_expect(MEMBER("remove", "0x0", "0x0", "0xa070064", "0x9c40", "0x1") "\n"
+                  MEMBER("remove", "0x0", "0x1", "0xa070064", "0x9c40", "0x1") "\n"
+                  "remove _l2 match 0x20000000010\n"
+                  "remove copies match 0x13\nnobody 3\nnobody 3\nadd copies match 0x13 action copy_1 port 0x3\n"
+                  "member 3 0 2199023255568 168231012 40000\n"
+                  "member 3 2 2199023255569 168231013 40001\n"
+                  "add _l2 match 0x20000000010 action _forward_0 port 0x0\n"
+                  MEMBER("add", "0x0", "0x0", "0xa070064", "0x9c40", "0x0") " action _is_member_0 me 0x80000001 full "
+                  "0x80000003 last 0x80000002 cursor 0x3 group 0x13 port 0x0 is_checked 0x1\n"
+                  MEMBER("add", "0x0", "0x1", "0xa070064", "0x9c40", "0x0") " action _is_member_0 me 0xc0000001 full "
+                  "0xc0000003 last 0xc0000002 cursor 0x3 group 0x13 port 0x0 is_checked 0x1\n.\n");
+  stand_in.plane->depart(stand_in.plane->user, JOB, 0);
+  stand_in_forget();
+  assert_true(stand_in_move(JOB, 2, 1, 0, 2)); /* one that has departed does not come back */
+  pthread_mutex_lock(&stand_in.lock);
+  assert_null(strstr(stand_in.log, "_member"));
+  pthread_mutex_unlock(&stand_in.lock);
+  stand_in_close_job();
+  stand_in_forget();
+  assert_true(stand_in_move(JOB, 2, 1, 0, 1)); /* of a job that has ended */
+  stand_in_expect("");
+  assert_true(stand_in_start_job_of(JOB, 8, SML_SWITCH_MAX_CONTRIBUTORS, NUM_SLOTS, 1));
+  assert_true(stand_in_move(JOB, SML_SWITCH_MAX_CONTRIBUTORS, 31, 0, 30)); /* all of them: the longest request */
+  stand_in_plan_fault(CLOSES, 1);
+  assert_false(stand_in_move(JOB, SML_SWITCH_MAX_CONTRIBUTORS, 1, 0, 1));
+  assert_non_null(strstr(stand_in.error, "connection"));
+  stop();
+}
+
 static void who_blocks_is_found(void **state) {
   (void)state;
   start();
@@ -352,6 +391,7 @@ static void any_request_may_fail(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_start_asks),          cmocka_unit_test(what_a_job_asks),
+      cmocka_unit_test(what_a_move_asks),
       cmocka_unit_test(who_blocks_is_found),        cmocka_unit_test(counters_are_read),
       cmocka_unit_test(a_pipeline_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),   cmocka_unit_test(a_silent_pipeline_is_given_up),

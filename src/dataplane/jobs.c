@@ -58,32 +58,59 @@ static struct sml_switch_route *find_route(struct sml_switch_jobs *jobs, uint64_
   return unused;
 }
 
-/* Frames to the host need not be flooded, and nobody else gets them. A host of several ranks has one entry; its latest
- * HELLO says where it is. NULL: there is no room, so they are. */
-static struct sml_switch_route *use_route(struct sml_switch_jobs *jobs, uint64_t mac, uint16_t port) {
-  struct sml_switch_route *r = find_route(jobs, mac);
-  if (r == NULL) return NULL;
-  if (r->handle != NONE && r->port != port) {
-    const struct sml_switch_entry old = route_entry(mac, r->port);
-    jobs->driver->delete_entry(jobs->user, &old, r->handle);
-    r->handle = NONE;
-  }
-  r->port = port;
-  const struct sml_switch_entry entry = route_entry(mac, port);
-  if (r->handle == NONE && !jobs->driver->add_entry(jobs->user, &entry, &r->handle)) r->handle = NONE;
-  r->num_users++;
-  return r;
+static void remove_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
+  const struct sml_switch_entry entry = route_entry(r->mac, r->port);
+  if (r->handle != NONE) jobs->driver->delete_entry(jobs->user, &entry, r->handle);
+  r->handle = NONE;
 }
 
-static void leave_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
-  if (r == NULL || --r->num_users > 0 || r->handle == NONE) return;
-  const struct sml_switch_entry entry = route_entry(r->mac, r->port);
-  jobs->driver->delete_entry(jobs->user, &entry, r->handle);
+static void set_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r, uint16_t port) {
+  const struct sml_switch_entry entry = route_entry(r->mac, port);
+  remove_route(jobs, r);
+  r->port = port;
+  if (!jobs->driver->add_entry(jobs->user, &entry, &r->handle)) r->handle = NONE;
+}
+
+/* A host is where one of its ranks is, as long as that says so: somebody else who joins a job under its MAC, from
+ * another port, does not get its frames. Only when none is there any more it is where another one is. */
+static void settle_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
+  const struct sml_place *elsewhere = NULL;
+  if (r->mac == jobs->mac) return; /* the daemon's own host */
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) {
+    const struct sml_switch_job *job = jobs->jobs[j];
+    for (uint32_t c = 0; job != NULL && c < job->is.num_contributors; c++) {
+      if (job->members[c].route != r) continue;
+      if (job->is.places[c].port == r->port && r->handle != NONE) return;
+      elsewhere = &job->is.places[c];
+    }
+  }
+  if (elsewhere != NULL) set_route(jobs, r, elsewhere->port);
+}
+
+/* Frames to the host need not be flooded, and nobody else gets them. A host of several ranks has one entry. NULL: there
+ * is no room, so they are. */
+static void use_route(struct sml_switch_jobs *jobs, const struct sml_place *place, struct member *m) {
+  m->route = find_route(jobs, place->mac);
+  if (m->route == NULL) return;
+  m->route->num_users++;
+  settle_route(jobs, m->route);
+}
+
+static void leave_route(struct sml_switch_jobs *jobs, struct member *m) {
+  struct sml_switch_route *r = m->route;
+  m->route = NULL;
+  if (r == NULL) return;
+  if (--r->num_users == 0) remove_route(jobs, r);
+  else settle_route(jobs, r);
 }
 
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port) {
   int64_t handle;
-  if (jobs->mac != 0) (void)use_route(jobs, jobs->mac, cpu_port);
+  struct sml_switch_route *r = jobs->mac != 0 ? find_route(jobs, jobs->mac) : NULL;
+  if (r != NULL) {
+    r->num_users = 1;
+    set_route(jobs, r, cpu_port);
+  }
   const struct sml_switch_entry entry = {"aggregator", "is_ours", 2, 1,
                                          {{"dst", jobs->ip, 32, 0}, {"dst_port", jobs->port, 16, 0}},
                                          {{"cpu_port", cpu_port, 16, 0}}};
@@ -168,8 +195,7 @@ static bool fill(struct sml_switch_jobs *jobs, struct sml_switch_job *job) {
     return false;
   for (uint32_t c = 0; c < is->num_contributors; c++)
     if (!add_replica(jobs, job, c)) return false;
-  for (uint32_t c = 0; c < is->num_contributors; c++)
-    job->members[c].route = use_route(jobs, is->places[c].mac, is->places[c].port);
+  for (uint32_t c = 0; c < is->num_contributors; c++) use_route(jobs, &is->places[c], &job->members[c]);
   for (uint32_t c = 0; c < is->num_contributors; c++)
     if (!add_member(jobs, job, c)) return false;
   return true;
@@ -184,22 +210,27 @@ static void remove_member(struct sml_switch_jobs *jobs, struct sml_switch_job *j
     delete_entry(jobs, member_entry(jobs, &job->is, c, turn), &job->members[c].entries[turn]);
 }
 
+static void remove_replica(struct sml_switch_jobs *jobs, struct sml_switch_job *job, uint32_t c) {
+  struct member *m = &job->members[c];
+  const uint32_t group = SML_SWITCH_FIRST_JOB_GROUP + job->is.number;
+  delete_entry(jobs, replica_entry(jobs, &job->is, c), &m->replica);
+  if (m->copy != NONE) jobs->driver->delete_copy(jobs->user, group, rid_of(&job->is, c), m->copy);
+  m->copy = NONE;
+}
+
 static void close_job(void *user, uint16_t number) {
   struct sml_switch_jobs *jobs = user;
   struct sml_switch_job *job = jobs->jobs[number];
-  const struct sml_switch_driver *driver = jobs->driver;
   const uint32_t group = SML_SWITCH_FIRST_JOB_GROUP + number;
   if (job == NULL) return;
-  driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
+  jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
   for (uint32_t c = 0; c < job->is.num_contributors; c++) remove_member(jobs, job, c);
   delete_entry(jobs, window_entry(jobs, &job->is), &job->window);
   for (uint32_t c = 0; c < job->is.num_contributors; c++) {
-    struct member *m = &job->members[c];
-    delete_entry(jobs, replica_entry(jobs, &job->is, c), &m->replica);
-    if (m->copy != NONE) driver->delete_copy(jobs->user, group, rid_of(&job->is, c), m->copy);
-    leave_route(jobs, m->route);
+    remove_replica(jobs, job, c);
+    leave_route(jobs, &job->members[c]);
   }
-  if (job->group != NONE) driver->delete_group(jobs->user, group, job->group);
+  if (job->group != NONE) jobs->driver->delete_group(jobs->user, group, job->group);
   (void)finish(jobs);
   free(job);
   jobs->jobs[number] = NULL;
@@ -218,6 +249,60 @@ static bool start_job(void *user, const struct sml_dataplane_job *is, char *erro
   jobs->jobs[is->number] = job;
   jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
   if (fill(jobs, job) && finish(jobs)) return true;
+  snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
+  return false;
+}
+
+static bool is_same_place(const struct sml_place *a, const struct sml_place *b) {
+  return a->port == b->port && a->mac == b->mac;
+}
+
+/* The group is made anew: a driver may know no other way to take one copy out of it. What comes meanwhile is lost, as
+ * packets are. */
+static bool renew_group(struct sml_switch_jobs *jobs, struct sml_switch_job *job, const struct sml_place *places) {
+  const uint32_t group = SML_SWITCH_FIRST_JOB_GROUP + job->is.number;
+  for (uint32_t c = 0; c < job->is.num_contributors; c++) remove_replica(jobs, job, c);
+  jobs->driver->delete_group(jobs->user, group, job->group);
+  job->group = NONE;
+  memcpy(job->is.places, places, job->is.num_contributors * sizeof *places);
+  if (!jobs->driver->make_group(jobs->user, group, &job->group)) return false;
+  for (uint32_t c = 0; c < job->is.num_contributors; c++)
+    if (!add_replica(jobs, job, c)) return false;
+  return true;
+}
+
+/* First nobody may send from where it was, last it may from where it is. */
+static bool move_members(struct sml_switch_jobs *jobs, struct sml_switch_job *job, const struct sml_place *places) {
+  bool is_moving[SML_SWITCH_MAX_CONTRIBUTORS], is_here[SML_SWITCH_MAX_CONTRIBUTORS];
+  for (uint32_t c = 0; c < job->is.num_contributors; c++) {
+    is_moving[c] = !is_same_place(&job->is.places[c], &places[c]);
+    is_here[c] = job->members[c].entries[0] != NONE; /* it has not departed */
+    if (!is_moving[c]) continue;
+    remove_member(jobs, job, c);
+    leave_route(jobs, &job->members[c]);
+  }
+  if (!renew_group(jobs, job, places)) return false;
+  for (uint32_t c = 0; c < job->is.num_contributors; c++)
+    if (is_moving[c]) use_route(jobs, &places[c], &job->members[c]);
+  for (uint32_t c = 0; c < job->is.num_contributors; c++)
+    if (is_moving[c] && is_here[c] && !add_member(jobs, job, c)) return false;
+  return true;
+}
+
+static bool follow(void *user, uint16_t number, const struct sml_place *places, char *error, size_t error_bytes) {
+  struct sml_switch_jobs *jobs = user;
+  struct sml_switch_job *job = jobs->jobs[number];
+  if (job == NULL) return true;
+  struct sml_dataplane_job is = job->is;
+  bool has_moved = false;
+  for (uint32_t c = 0; c < is.num_contributors; c++) {
+    has_moved = has_moved || !is_same_place(&is.places[c], &places[c]);
+    is.places[c] = places[c];
+  }
+  if (!has_moved) return true;
+  if (jobs->driver->has_reach != NULL && !jobs->driver->has_reach(&is, error, error_bytes)) return false;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
+  if (move_members(jobs, job, is.places) && finish(jobs)) return true;
   snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
   return false;
 }
@@ -320,6 +405,7 @@ void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_
   jobs->dataplane = (struct sml_dataplane){.user = jobs,
                                            .open = open_switch,
                                            .start_job = start_job,
+                                           .follow = follow,
                                            .depart = depart,
                                            .find_blocked = find_blocked,
                                            .close_job = close_job,

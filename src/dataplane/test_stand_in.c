@@ -153,14 +153,26 @@ bool stand_in_open_switch(void) {
   return open_at(0x0a070001);
 }
 
+static void fill_places(struct sml_place *places, uint32_t num_contributors, uint32_t first_port) {
+  for (uint32_t c = 0; c < num_contributors; c++)
+    places[c] = (struct sml_place){stand_in_make_addr(0x0a070064 + c, (uint16_t)(0x9c40 + c)), 0x020000000010 + c,
+                                   (uint16_t)(first_port + c)};
+}
+
+bool stand_in_move(uint16_t number, uint32_t num_contributors, uint32_t first_port, uint32_t contributor,
+                   uint32_t port) {
+  struct sml_place places[SML_SWITCH_MAX_CONTRIBUTORS];
+  fill_places(places, num_contributors, first_port);
+  places[contributor].port = (uint16_t)port;
+  return stand_in.plane->follow(stand_in.plane->user, number, places, stand_in.error, sizeof stand_in.error);
+}
+
 bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contributors, uint32_t num_slots,
                            uint32_t first_port) {
   struct sml_dataplane_job job = {.number = number, .epoch = epoch, .num_contributors = num_contributors,
                                   .num_slots = num_slots, .slot_base = SLOT_BASE, .first_chunk = 9,
                                   .is_checked = true};
-  for (uint32_t c = 0; c < num_contributors; c++)
-    job.places[c] = (struct sml_place){stand_in_make_addr(0x0a070064 + c, (uint16_t)(0x9c40 + c)), 0x020000000010 + c,
-                                       (uint16_t)(first_port + c)};
+  fill_places(job.places, num_contributors, first_port);
   return stand_in.plane->start_job(stand_in.plane->user, &job, stand_in.error, sizeof stand_in.error);
 }
 

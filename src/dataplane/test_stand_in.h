@@ -61,6 +61,9 @@ bool stand_in_start_job(uint32_t epoch, uint32_t num_contributors, uint32_t num_
 /* The same of another job, whose contributor c is at port first_port + c. */
 bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contributors, uint32_t num_slots,
                            uint32_t first_port);
+/* A contributor of that job of so many, whose first one came by first_port, is at another port now. */
+bool stand_in_move(uint16_t number, uint32_t num_contributors, uint32_t first_port, uint32_t contributor,
+                   uint32_t port);
 void stand_in_close_job(void);
 
 /* What any switch must do, one of which nothing was asked yet. why: what it says when the connection has gone. */

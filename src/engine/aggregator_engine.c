@@ -234,8 +234,21 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
   }
 }
 
+/* Where it came in at the switch; its nonce is right. Nobody else knows that, so none but the rank itself moves it. */
+static void note_place(struct sml_aggregator_engine *e, const struct sml_header *hello, struct sml_member *m) {
+  const struct job *job = e->jobs[hello->job];
+  const uint64_t mac = (uint64_t)hello->phase << 16 | (hello->tag & 0xffff);
+  const bool is_moved = m->port != hello->slot || m->mac != mac;
+  m->port = hello->slot;
+  m->mac = mac;
+  if (is_moved && e->options.is_beside_switch && job->members.num_contributors > 0 &&
+      job->members.leads[m->contributor] == hello->rank)
+    sml_engine_report(e, SML_EVENT_MOVED, hello->job, hello->rank, hello->rank, m->port);
+}
+
 /* A HELLO registers where a rank's packets come from, and comes back in the same size: the path carries
- * such packets both ways. Or by the job's group, if it asks for that. */
+ * such packets both ways. Or by the job's group, if it asks for that. In switch format ranks go on sending them, and
+ * nobody answers: the switch might still send the answer, with the nonce, to where the rank was before. */
 static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *hello, const uint8_t *payload,
                        const struct sml_addr *from) {
   struct sml_header own = *hello;
@@ -261,12 +274,12 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
          (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
-  m->port = hello->slot;
-  m->mac = (uint64_t)hello->phase << 16 | (hello->tag & 0xffff);
+  note_place(e, hello, m);
   m->traffic.num_hellos++;
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   const bool is_seated = job->members.num_contributors > 0;
   if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
+  if (is_seated && e->options.is_switch_format) return;
   sml_engine_send(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }
 

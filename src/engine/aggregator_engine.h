@@ -19,13 +19,14 @@ enum sml_aggregator_event_kind {
   SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
   SML_EVENT_FORGED,   /* packets came with a wrong tag: num_packets since the last of these, the latest from source */
   SML_EVENT_DEAF,     /* rank a does not hear the job's group: results go to it by unicast from now on */
+  SML_EVENT_MOVED,    /* rank a of a job that a switch sums is at another port of it now (slot), or has another MAC */
 };
 struct sml_aggregator_event {
   enum sml_aggregator_event_kind kind;
   uint16_t job;
   uint32_t epoch;
   uint32_t rank_a, rank_b; /* ranks, not contributors: those that lead, or the one that departed */
-  uint32_t slot; /* relative to the job's window */
+  uint32_t slot; /* relative to the job's window; MOVED: the port */
   uint64_t num_packets;   /* FORGED */
   struct sml_addr source; /* FORGED; it may be forged itself */
 };
@@ -73,6 +74,9 @@ struct sml_place {
 };
 bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *engine, uint16_t job, uint32_t epoch,
                                            const uint16_t *contributors, struct sml_place *places_out);
+/* The places of a job that was started so, as the latest HELLOs came by. */
+void sml_aggregator_engine_places(const struct sml_aggregator_engine *engine, uint16_t job,
+                                  struct sml_place *places_out);
 /* The multicast group of an open job's lane: HELLOs that ask for it are echoed there. */
 void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *engine, uint16_t job,
                                        const struct sml_addr *group);

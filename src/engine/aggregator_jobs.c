@@ -67,12 +67,19 @@ bool sml_aggregator_engine_start_elsewhere(struct sml_aggregator_engine *e, uint
   sml_members_seat(&job->members, contributors);
   job->epoch = epoch;
   job->is_reported = job->is_blocked_reported = false;
+  for (uint32_t c = 0; c < job->members.num_contributors; c++)
+    if (!job->members.all[job->members.leads[c]].is_registered) return false;
+  sml_aggregator_engine_places(e, number, places);
+  return true;
+}
+
+void sml_aggregator_engine_places(const struct sml_aggregator_engine *e, uint16_t number, struct sml_place *places) {
+  const struct job *job = e->jobs[number];
+  SML_ASSERT(job != NULL);
   for (uint32_t c = 0; c < job->members.num_contributors; c++) {
     const struct sml_member *m = &job->members.all[job->members.leads[c]];
-    if (!m->is_registered) return false;
     places[c] = (struct sml_place){.addr = m->addr, .mac = m->mac, .port = m->port};
   }
-  return true;
 }
 
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *e, uint16_t number) {
@@ -116,7 +123,8 @@ void sml_engine_report(struct sml_aggregator_engine *e, enum sml_aggregator_even
   static const enum sml_trace_event names[] = {[SML_EVENT_MISMATCH] = SML_TRACE_OPERATIONS_DIFFERED,
                                                [SML_EVENT_BLOCKED] = SML_TRACE_OPERATION_BLOCKED,
                                                [SML_EVENT_JUMP] = SML_TRACE_PHASE_JUMPED,
-                                               [SML_EVENT_DEAF] = SML_TRACE_GROUP_LOST};
+                                               [SML_EVENT_DEAF] = SML_TRACE_GROUP_LOST,
+                                               [SML_EVENT_MOVED] = SML_TRACE_HOST_MOVED};
   SML_ASSERT(kind < SML_ARRAY_LEN(names));
   record(e, names[kind], number,
          (struct sml_record){.slot = (uint16_t)slot, .rank = (uint16_t)rank_a, .value = rank_b});

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A worker's HELLOs: do datagrams of the job's size pass both ways, and how long does it take? PROTOCOL.md rule R89. */
 #include "engine/worker_engine_internal.h"
+#include "switchml/switchml.h"
 
 #define HELLO_BYTES 16u /* the nonce, and when it was sent, by its sender's clock */
+#define GREETING_NS SML_NS_PER_S
 #define HELLO_ECHOES 4u /* then the round trip is known well enough: one may have waited for a processor */
 
 static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
@@ -38,7 +40,9 @@ void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, con
   }
 }
 
-static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, uint64_t now_ns) {
+/* to: is read when the pass ends. */
+static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, const struct sml_addr *to,
+                       uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_tx_burst burst;
   const uint32_t head_bytes = sml_head_bytes(hello->seal.is_keyed);
@@ -54,7 +58,7 @@ static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hell
   sml_store_be64(burst.data + head_bytes + 8, now_ns);
   if (hello->is_to_group) burst.data[head_bytes + SML_HELLO_GROUP_OFFSET] = 1;
   sml_wire_seal(burst.data, &h, &hello->seal);
-  io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, &hello->to, 1);
+  io->ops->tx_commit(io, &burst, 1, hello->datagram_bytes, to, 1);
 }
 
 void sml_worker_engine_hello(struct sml_worker_engine *e, struct sml_hello *hello) {
@@ -76,7 +80,7 @@ uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
       continue;
     }
     if (now_ns >= hello->next_send_ns) {
-      send_hello(e, hello, now_ns);
+      send_hello(e, hello, &hello->to, now_ns);
       record_hello(e, SML_TRACE_HELLO_SENT, hello);
       hello->next_send_ns = now_ns + hello->interval_ns;
     }
@@ -84,4 +88,19 @@ uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
     link = &hello->next;
   }
   return deadline;
+}
+
+/* Nobody answers it (docs/PROTOCOL.md rule R182). */
+uint64_t sml_hello_greet(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
+  const struct sml_lane_options *o = &lane->options;
+  if (!o->greets || lane->failed_status != SML_OK) return SML_NEVER;
+  if (now_ns < lane->greet_at_ns) return lane->greet_at_ns;
+  const struct sml_hello hello = {.job = o->worker.job,
+                                  .epoch = o->worker.epoch,
+                                  .rank = o->rank,
+                                  .nonce = o->nonce,
+                                  .datagram_bytes = SML_HEADER_BYTES + HELLO_BYTES,
+                                  .seal = o->seal};
+  send_hello(e, &hello, &o->aggregator, now_ns);
+  return lane->greet_at_ns = now_ns + GREETING_NS;
 }

@@ -278,7 +278,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->frames_end = e->frames + num_frames;
   sml_tags_begin(&e->tags);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
-  uint64_t deadline = sml_hello_pump(e, now_ns);
+  uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
   /* After a pass without results the first one is waited for: somebody is late. */
   uint64_t gather_ns = !e->has_results || e->hellos != NULL ? 0 : SML_NEVER;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
@@ -298,6 +298,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     if (view.is_out_of_room && lane->failed_status == SML_OK)
       deadline = sml_min_u64(deadline, now_ns + SML_HOST_QUEUE_LOOK_NS);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
+    greeting_ns = sml_min_u64(greeting_ns, sml_hello_greet(e, lane, now_ns));
     sml_lane_publish(lane, &view);
   }
   io->ops->tx_flush(io);
@@ -305,5 +306,5 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   sml_io_figures_publish(&e->io_figures, io);
   e->awaits_frames = deadline != SML_NEVER;
-  return num_frames == RX_FRAMES ? 0 : deadline;
+  return num_frames == RX_FRAMES ? 0 : sml_min_u64(deadline, greeting_ns);
 }

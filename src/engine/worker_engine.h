@@ -60,6 +60,10 @@ struct sml_lane_options {
   uint32_t num_operations;          /* ring capacity; power of two */
   uint32_t num_windows;             /* that may wait in this host's queue (host_queue.h); 0: 1 */
   struct sml_seal seal;             /* the epoch's */
+  /* A switch may sum: HELLO goes out each second, by which its control plane sees where this rank is. */
+  bool greets;
+  uint16_t rank;  /* of this process, not the contributor */
+  uint64_t nonce; /* its */
   /* Called once on the engine's thread, must not block: the aggregator gave a wrong sum for this slot (relative)
    * twice, and the lane fails with SML_ERR_INTEGRITY after it. May be NULL. */
   void (*on_integrity)(void *user, uint32_t slot);

@@ -32,6 +32,7 @@ struct sml_lane {
   uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
   bool has_error_reply;
   uint64_t error_reply_ns;
+  uint64_t greet_at_ns;
   struct sml_futile futile;
   uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
@@ -89,5 +90,7 @@ void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, con
                     uint64_t now_ns);
 /* Sends those whose time has come, and ends those whose time is over. Returns when to call it again. */
 uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns);
+/* Sends the HELLO of a running job, if it is due. Returns when the next one is. */
+uint64_t sml_hello_greet(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns);
 
 #endif

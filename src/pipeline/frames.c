@@ -6,6 +6,7 @@
 #define HEAD_BYTES 32u
 #define PACKET_BYTES (ETHERNET_BYTES + IPV4_BYTES + 8 + HEAD_BYTES)
 #define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_ARP 0x0806
 #define IPV4_PLAIN 0x45
 #define PROTOCOL_UDP 17
 #define VERSION_HELLO 0x15
@@ -30,6 +31,10 @@ bool sml_frame_is_whole(const uint8_t *frame, uint32_t num_bytes) {
   if (sml_load_be16(frame + AT_TYPE) != ETHERTYPE_IPV4) return true;
   return num_bytes >= ETHERNET_BYTES + IPV4_BYTES &&
          sml_load_be16(frame + AT_TOTAL_BYTES) <= num_bytes - ETHERNET_BYTES;
+}
+
+bool sml_frame_is_arp(const uint8_t *frame) {
+  return sml_load_be16(frame + AT_TYPE) == ETHERTYPE_ARP;
 }
 
 static bool is_packet(const uint8_t *frame, uint32_t num_bytes) {

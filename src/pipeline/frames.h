@@ -35,4 +35,7 @@ void sml_frame_readdress(uint8_t *frame, const struct sml_replica *to);
 /* Writes the port into slot, and the source MAC into phase and tag, if it is a HELLO to the greeting's address. */
 void sml_frame_mark_hello(uint8_t *frame, uint32_t num_bytes, const struct sml_greeting *greeting, uint16_t port);
 
+/* For a whole frame. Such go to all: whoever uses a rank's MAC does not get the answers that the rank waits for. */
+bool sml_frame_is_arp(const uint8_t *frame);
+
 #endif

@@ -104,6 +104,9 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
                                      .num_operations = num_operations(lanes, shard.start),
                                      .num_windows = shard.is_hosted ? SML_TUNING_HOSTED_WINDOWS : 1,
                                      .seal = shard.seal,
+                                     .greets = (shard.start->features & SML_FEATURE_SWITCH) != 0,
+                                     .rank = (uint16_t)lanes->rank,
+                                     .nonce = shard.welcome->nonce,
                                      .on_integrity = fail_for_wrong_sum,
                                      .user = place};
   sml_addr_set_port(&options.aggregator, shard.welcome->data_ports[place->engine]);

@@ -50,6 +50,7 @@ enum sml_trace_kind { SML_TRACE_NUMBER, SML_TRACE_NS, SML_TRACE_REASON, SML_TRAC
   X(OPERATIONS_DIFFERED, "operations_differed", NOTABLE, "slot", "rank", "", "", "other_rank", NUMBER)              \
   X(PHASE_JUMPED, "phase_jumped", NOTABLE, "slot", "rank", "", "", "", NUMBER)                                      \
   X(GROUP_LOST, "group_lost", NOTABLE, "slot", "rank", "", "", "", NUMBER)                                          \
+  X(HOST_MOVED, "host_moved", NOTABLE, "port", "rank", "", "", "", NUMBER)                                          \
   /* a job at its rank */                                                                                           \
   X(JOB_JOINED, "job_joined", NOTABLE, "slots", "rank", "chunk_bytes", "ranks", "epoch", NUMBER)                    \
   X(OPERATION_SUBMITTED, "operation_submitted", NOTABLE, "", "", "", "elements", "operation", NUMBER)               \

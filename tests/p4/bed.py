@@ -92,8 +92,10 @@ SWITCHES = (Bmv2, Dpdk)
 class Bed:
     """A network bed whose bridge is such a switch (port 0: the aggregator's host), with switchmld in front of it."""
 
-    def __init__(self, kind, num_workers):
-        self.kind = kind
+    def __init__(self, kind, num_workers, has_spare_link=False):
+        """has_spare_link: the last host's link is the first one's second one, eth1, from before the switch starts: BMv2
+        stops when a link of its goes down."""
+        self.kind, self.has_spare_link = kind, has_spare_link
         self.bed = netbed.Netbed(num_workers, rate="none")
         self.processes, self.logs = [], tempfile.TemporaryDirectory(prefix="switchml-p4-")
 
@@ -127,6 +129,10 @@ class Bed:
             for device in ports if namespace == bed.bridge else ["eth0"]: # whole packets, with checksums
                 self.inside(namespace, "ethtool", "-K", device, "tx", "off", "gso", "off", "tso", "off")
                 self.inside(namespace, "sh", "-c", f"echo 1 > /proc/sys/net/ipv6/conf/{device}/disable_ipv6")
+        if self.has_spare_link:
+            last = bed.worker(bed.num_workers - 1)
+            self.inside(last, "ip", "link", "set", "eth0", "netns", bed.worker(0), "name", "eth1")
+            self.inside(bed.worker(0), "ip", "link", "set", "eth1", "up")
         self.inside(bed.bridge, "ip", "link", "add", "runtime", "type", "veth", "peer", "name", "runtime", "netns",
                     bed.aggregator)
         for namespace, address in ((bed.bridge, RUNTIME), (bed.aggregator, RUNTIME_HOST)):
@@ -175,7 +181,7 @@ class Bed:
                 for rank, host in enumerate(ranks)]
 
     def start_members(self, ranks, of_rank=lambda rank: {}, **variables):
-        return self.start_ranks([MEMBER], ranks, of_rank=of_rank, MEMBER_LEASE_MS=LEASE_S * 1000, **variables)
+        return self.start_ranks([MEMBER], ranks, of_rank=of_rank, **{"MEMBER_LEASE_MS": LEASE_S * 1000, **variables})
 
 
 def why_unavailable():

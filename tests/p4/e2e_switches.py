@@ -223,6 +223,36 @@ def test_a_killed_rank_is_named(kind):
         assert all(status == 0 for status, _, _ in again), again
 
 
+# A host's address and MAC go from one link to another one, which is at another port of the switch. Neighbours are
+# forgotten, as when a cable is pulled: the first thing that is heard at the new port is a question of ARP.
+MOVE = """set -e
+mac=$(cat /sys/class/net/$1/address)
+ethtool -K $2 tx off gso off tso off > /dev/null
+ip addr flush dev $1
+ip link set $1 address 02:00:00:00:99:01
+ip link set $2 address $mac up
+ip addr add $3/24 dev $2"""
+
+
+def test_a_host_that_moves_is_followed(kind):
+    """To another port of the switch, in the middle of a job, and back; the sums are right all the while."""
+    with Bed(kind, 3, has_spare_link=True) as bed:
+        host, address = bed.bed.worker(0), bed.bed.worker_address(0)
+        members = bed.start_members(range(2), MEMBER_ELEMENTS=500, MEMBER_OPERATIONS=150, MEMBER_PAUSE_US=100000,
+                                    MEMBER_LEASE_MS=int(30000 * PATIENCE))
+        for member in members:
+            assert "joined" in member.stdout.readline() and "working" in member.stdout.readline()
+        for times, (old, new, port) in enumerate((("eth0", "eth1", 3), ("eth1", "eth0", 1)), 1):
+            start = time.monotonic()
+            bed.inside(host, "sh", "-c", MOVE, "move", old, new, address)
+            wait_until(lambda times=times: bed.log("daemon").count("host_moved") == times, "the move is seen", 20)
+            print(f"# {kind.name}: followed to port {port} after {time.monotonic() - start:.1f} s", flush=True)
+            assert f"rank 0's host is at port {port} of the switch now" in bed.log("daemon"), bed.log("daemon")
+            time.sleep(1)
+        outputs = finish(members, 90)
+        assert all(status == 0 and "done 150" in out for status, out, _ in outputs), f"{outputs} {bed.log('daemon')}"
+
+
 def test_a_killed_switch_ends_the_job(kind):
     with Bed(kind, 2) as bed:
         members = bed.start_members(range(2), MEMBER_ELEMENTS=5000)
