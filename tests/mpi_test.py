@@ -189,27 +189,48 @@ def test_few_doubles_of_preloaded_programs():
             check_few(*run("mpirun." + name, *words, "-n", 3, client, SWITCHML_MPI_SHORT_HOSTS=hosts), 3, num_taken)
 
 
-def test_few_doubles_of_five_hosts_are_taken():
-    """By default, and of four they are not: each rank in a network namespace of its own."""
+def run_on_hosts(num_hosts, *words, settings=()):
+    """At the defaults, each rank in a network namespace of its own: what it wrote, and how many sums each rank took."""
     need(COMPONENT)
     if netbed.why_unavailable():
         raise tap.Skip(netbed.why_unavailable())
+    processes = places.Processes()
+    try:
+        with places.bed(num_hosts, rate="none") as place:
+            mpi = contenders.OpenMPI(processes, num_hosts, contenders.Tools(FOLDER.name))
+            mpi.start(place)
+            mpi.settings += ["--mca", "mca_base_component_path", "SYS_DEFAULT:" + MODULES, "-x", "SWITCHML_MPI_VERBOSE=1",
+                             *settings]
+            status, out, errors = mpi.launch(*words)
+    finally:
+        processes.stop()
+    assert status == 0, out + errors
+    taken = {}
+    for rank, count in re.findall(r"switchml: rank (\d+) of .*: (\d+) sums of", errors):
+        taken[int(rank)] = taken.get(int(rank), 0) + int(count)
+    return out, taken
+
+
+def test_few_doubles_of_five_hosts_are_taken():
+    """By default, and of four they are not."""
     client = compiled("mpicc.openmpi", "mpi_few.c")
     for num_hosts, num_taken in ((5, 24), (4, 0)):
-        processes = places.Processes()
-        try:
-            with places.bed(num_hosts, rate="none") as place:
-                mpi = contenders.OpenMPI(processes, num_hosts, contenders.Tools(FOLDER.name))
-                mpi.start(place)
-                mpi.settings += ["--mca", "mca_base_component_path", "SYS_DEFAULT:" + MODULES,
-                                 "-x", "SWITCHML_MPI_VERBOSE=1"]
-                status, out, errors = mpi.launch(client)
-        finally:
-            processes.stop()
-        assert status == 0, out + errors
-        told = re.findall(r"switchml: rank \d+ of MPI_COMM_WORLD: (\d+) sums of", errors)
-        assert told == [str(num_taken)] * num_hosts, (told, out, errors)
-        assert num_taken == 0 or "24 of 24 are exact" in out, out
+        check_few(*run_on_hosts(num_hosts, client), num_hosts, num_taken)
+
+
+def test_petsc_of_five_hosts():
+    """Most of its sums are taken by default, and it comes to the same end as with MPI's."""
+    if not PETSC:
+        raise tap.Skip("petsc4py is not installed (Debian: python3-petsc4py-real)")
+    results = []
+    for settings, least in ((["--mca", "coll", "^switchml"], None), ([], NUM_SUMS_OF_PETSC)):
+        out, taken = run_on_hosts(5, PYTHON, os.path.join(HERE, "tools/petsc_cg.py"),
+                                  settings=[*settings, "-x", "PYTHONPATH=" + os.pathsep.join(PETSC)])
+        assert not taken if least is None else set(taken) == set(range(5)) and min(taken.values()) >= least, taken
+        results.append(re.search("^solved: (.*)$", out, re.MULTILINE).group(1).split())
+    assert results[0][0] == results[1][0], results
+    for ours, theirs in zip(results[1][2:], results[0][2:]):
+        assert abs(float(ours) - float(theirs)) <= 1e-12 * float(theirs), results
 
 
 def test_lease():
