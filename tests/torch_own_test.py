@@ -28,7 +28,8 @@ FEW = """all_gather_coalesced_full_group all_gather_object_subgroup all_reduce_c
     reduce_group_sum scatter_full_group send_recv_any_source sparse_all_reduce_sum""".split()
 ROUND_ROBIN = "torch's C++ class that takes groups in turn, gone after 1.13, keeps no hold of a group written in Python"
 EXPECTED = {"GlooProcessGroupWithDispatchedCollectivesTests.all_to_all_single":
-            "it wants tensors refused that are not contiguous, which are taken here"}
+            "it wants tensors refused that are not contiguous, which are taken here",
+            "ProcessGroupGlooTest.set_gloo_pg_timeout": "it sets options of Gloo's own class"}
 EXPECTED_ON_TORCH_1 = {
     "ProcessGroupGlooTest.round_robin": ROUND_ROBIN, "ProcessGroupGlooTest.round_robin_create_destroy": ROUND_ROBIN,
     "ddp_logging_data_cpu": "it asks for the name that DDP's logger was given, which in torch 1 can't be Gloo's"}
