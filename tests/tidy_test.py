@@ -36,6 +36,19 @@ def expect_clean(files, build=None):
     assert status == 0, output
 
 
+def test_python_says_what_the_header_says():
+    root = os.path.dirname(os.path.dirname(TIDY))
+    files = {}
+    for path in ("include/switchml/switchml.h", "integrations/pytorch/switchml/api.py"):
+        with open(os.path.join(root, path), encoding="utf-8") as text:
+            files[path] = text.read()
+    expect_clean(files)
+    header = files["include/switchml/switchml.h"]
+    for old, new in (("SML_FLOAT16 = 2", "SML_FLOAT16 = 9"), ("uint64_t lost_results;", "uint32_t lost_results;")):
+        assert old in header, old
+        expect_broken({**files, "include/switchml/switchml.h": header.replace(old, new)}, "run tools/python_api.py")
+
+
 def test_a_clean_tree_passes():
     expect_clean({"src/core/a.c": SPDX + '#include "base/base.h"\n\nint f(void) {\n  return 0;\n}\n',
                   "tools/x": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\ntrue\n"})

@@ -201,9 +201,9 @@ def case_coalesced():
 def case_structs():
     """The sizes and offsets of the ctypes structs, as the C compiler would print them."""
     import ctypes  # pylint: disable=import-outside-toplevel
-    from switchml import library as lib  # pylint: disable=import-outside-toplevel
+    from switchml import api  # pylint: disable=import-outside-toplevel
     lines = {}
-    for name, struct in (("sml_job_options", lib.JobOptions), ("sml_error", lib.Error), ("sml_stats", lib.Stats)):
+    for name, struct in (("sml_job_options", api.JobOptions), ("sml_error", api.Error), ("sml_stats", api.Stats)):
         lines[name] = [ctypes.sizeof(struct)] + [[field, getattr(struct, field).offset] for field, _ in struct._fields_]
     report(**lines)
 

@@ -12,6 +12,8 @@ import re
 import subprocess
 import sys
 
+import python_api # beside this file
+
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # Files that are longer, by as much as they may be: the list may only shrink.
@@ -350,6 +352,13 @@ def check_glossary(tree):
                 yield f"{path}:{number}: a comment that begins with 'Of': say what the thing is"
 
 
+def check_python_api(tree):
+    """What Python knows of the public header is what stands in it."""
+    if python_api.HEADER in tree.files and tree.files.get(python_api.OUTPUT) != python_api.generate(
+            tree.files[python_api.HEADER]):
+        yield f"{python_api.OUTPUT}:1: is not what {python_api.HEADER} says: run tools/python_api.py"
+
+
 def objects_of(tree, folder):
     for parent in [tree.build, os.path.join(tree.build, "src", folder)]:
         directory = os.path.join(parent, f"libsml_{folder}.a.p")
@@ -377,7 +386,7 @@ def check_purity(tree):
 
 RULES = [check_layers, check_sizes, check_functions, check_circles, check_columns, check_licence_lines, check_words,
          check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules,
-         check_glossary, check_purity]
+         check_glossary, check_python_api, check_purity]
 
 
 def main():

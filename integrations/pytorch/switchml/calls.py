@@ -19,7 +19,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from . import gloo
-from .library import MAX_NAMED_RANKS, SwitchMLError
+from .api import SML_MAX_NAMED_RANKS
+from .library import SwitchMLError
 from .process import Thread
 
 _TICK_S = 0.04       # a call that is older than one is looked at
@@ -169,7 +170,7 @@ class Calls:
             said[rank] = said[rank] or self._read(f"in/{rank}")
         if not all(said) and (next(ticks) < _SAY_TICKS or time.monotonic() < deadline):
             return
-        silent = [rank for rank, what in enumerate(said) if not what][:MAX_NAMED_RANKS]
+        silent = [rank for rank, what in enumerate(said) if not what][:SML_MAX_NAMED_RANKS]
         if broken:
             text = f"{_those(silent)} gave no answer when a connection broke off: {broken}" if silent else broken
             self._write_once("reason", json.dumps([text, "rank lost" if silent else "", silent]))
@@ -183,7 +184,7 @@ class Calls:
         parts = [f"{_those(ranks)}: {text}" for text, ranks in sorted(ranks_of.items(), key=lambda item: item[1])]
         fewest = min(ranks_of.values(), key=len)
         self._write_once("reason", json.dumps(
-            [f"the ranks' call {number} of this group differs: {'; '.join(parts)}", "mismatch", fewest[:MAX_NAMED_RANKS]]))
+            [f"the ranks' call {number} of this group differs: {'; '.join(parts)}", "mismatch", fewest[:SML_MAX_NAMED_RANKS]]))
 
     def _write_reason(self, error):
         if not self.has_written_reason:
@@ -249,7 +250,7 @@ class Calls:
 
 
 def _those(ranks):
-    shown = ", ".join(map(str, ranks[:MAX_NAMED_RANKS])) + (" and others" if len(ranks) > MAX_NAMED_RANKS else "")
+    shown = ", ".join(map(str, ranks[:SML_MAX_NAMED_RANKS])) + (" and others" if len(ranks) > SML_MAX_NAMED_RANKS else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 
 

@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-MAX_NAMED_RANKS = 16
+from .api import SML_MAX_NAMED_RANKS
 
 
 class SwitchMLError(RuntimeError):
@@ -13,41 +13,6 @@ class SwitchMLError(RuntimeError):
     def __init__(self, text, status="", ranks=(), operation=None):
         super().__init__(text)
         self.status, self.ranks, self.operation = status, tuple(ranks), operation
-
-
-class JobOptions(ctypes.Structure):
-    ALLGATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("aggregator", ctypes.c_char_p), ("name", ctypes.c_char_p),
-                ("rank", ctypes.c_uint32), ("world_size", ctypes.c_uint32), ("allgather", ALLGATHER),
-                ("allgather_user", ctypes.c_void_p), ("join_timeout_ns", ctypes.c_uint64),
-                ("operation_timeout_ns", ctypes.c_uint64), ("lease_ns", ctypes.c_uint64),
-                ("num_slots", ctypes.c_uint32), ("max_datagram_bytes", ctypes.c_uint32), ("check", ctypes.c_uint32),
-                ("key_file", ctypes.c_char_p), ("key_name", ctypes.c_char_p), ("retry_ns", ctypes.c_uint64),
-                ("no_shared_memory", ctypes.c_uint32), ("no_multicast", ctypes.c_uint32),
-                ("float_bits", ctypes.c_uint32), ("float64_bits", ctypes.c_uint32)]
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("status", ctypes.c_int), ("num_ranks", ctypes.c_uint32),
-                ("ranks", ctypes.c_uint32 * MAX_NAMED_RANKS), ("operation", ctypes.c_uint64),
-                ("detail", ctypes.c_char * 512)]
-
-
-class Stats(ctypes.Structure):
-    _fields_ = ([("struct_bytes", ctypes.c_size_t)]
-                + [(name, ctypes.c_uint64) for name in (
-                  "operations_submitted", "operations_completed", "operations_failed", "tensor_bytes",
-                  "tx_packets", "tx_bytes", "rx_packets", "rx_bytes", "chunks_completed", "retransmissions",
-                  "probes", "dropped_packets", "system_calls", "srtt_ns", "rto_ns")]
-                + [(name, ctypes.c_uint32) for name in (
-                  "num_lanes", "num_slots", "chunk_bytes", "has_segmentation_offload")]
-                + [(name, ctypes.c_uint64) for name in ("check_failures", "key_failures", "rejoins", "retained_bytes")]
-                + [("num_local_ranks", ctypes.c_uint32), ("join_rtt_ns", ctypes.c_uint64)]
-                + [(name, ctypes.c_uint32) for name in ("slots_why", "window_chunks")]
-                + [(name, ctypes.c_uint64) for name in ("window_reductions", "ecn_marks", "needless_repeats")]
-                + [("busiest_slot_chunks", ctypes.c_uint32), ("lost_results", ctypes.c_uint64)]
-                + [("block_chunks", ctypes.c_uint32), ("unsent_packets", ctypes.c_uint64),
-                   ("unsent_errno", ctypes.c_uint32)])
 
 
 def sized(struct_type):
@@ -97,7 +62,7 @@ def thread_error(library, status):
 
 
 def described_error(library, error):
-    ranks = list(error.ranks[:min(error.num_ranks, MAX_NAMED_RANKS)])
+    ranks = list(error.ranks[:min(error.num_ranks, SML_MAX_NAMED_RANKS)])
     name = library.sml_status_string(error.status).decode()
     text = error.detail.decode(errors="replace") or name
     if ranks:

@@ -18,15 +18,15 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo, staging
-from .library import Error, JobOptions, Stats, SwitchMLError, described_error, sized, thread_error
+from . import api
+from .library import SwitchMLError, described_error, sized, thread_error
 from .process import Process, Thread
 from .settings import Exchange
 from .works import CallWork, Promise, watch_wait
 
-SML_TYPE = {torch.float32: 0, torch.int32: 1, torch.float16: 2, torch.bfloat16: 3, torch.float64: 4, torch.int64: 5}
+SML_TYPE = {torch.float32: api.SML_FLOAT32, torch.int32: api.SML_INT32, torch.float16: api.SML_FLOAT16,
+            torch.bfloat16: api.SML_BFLOAT16, torch.float64: api.SML_FLOAT64, torch.int64: api.SML_INT64}
 _WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
-
-_BUSY, _IN_PROGRESS = -4, 1
 _NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 _BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
@@ -277,10 +277,10 @@ class Offload(Thread):
             return {**self.counters, **self._read_stats()}
 
     def _read_stats(self):
-        stats = sized(Stats)
+        stats = sized(api.Stats)
         if self.job is None or self.library.sml_job_stats(self.job, ctypes.byref(stats)) != 0:
             return self.last_stats
-        return {name: getattr(stats, name) for name, _ in Stats._fields_[1:]}
+        return {name: getattr(stats, name) for name, _ in api.Stats._fields_[1:]}
 
     # ---- Handing calls to the library, with self.changed held and a job there ----------------------------
 
@@ -307,7 +307,7 @@ class Offload(Thread):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
         library, parts = self.library, call.parts
-        reduction, sml_type = int(call.is_average), SML_TYPE[parts[0].buffer.dtype]
+        reduction, sml_type = api.SML_AVG if call.is_average else api.SML_SUM, SML_TYPE[parts[0].buffer.dtype]
         if call.num_called == 0 and not all(
             library.sml_supported(self.job, sml_type, reduction, part.buffer.numel()) for part in parts):
             if self.is_required:
@@ -324,7 +324,7 @@ class Offload(Thread):
             address = part.buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
             status = library.sml_allreduce(self.job, address, address, part.buffer.numel(), sml_type, reduction,
                                            None, ctypes.byref(handle))
-            if status == _BUSY:
+            if status == api.SML_ERR_BUSY:
                 return False
             if status != 0:
                 call.error = self._job_error() or thread_error(library, status)
@@ -352,7 +352,7 @@ class Offload(Thread):
             self.changed.notify_all()
 
     def _job_error(self):
-        error = sized(Error)
+        error = sized(api.Error)
         self.library.sml_job_error(self.job, ctypes.byref(error))
         return described_error(self.library, error) if error.status != 0 else None
 
@@ -541,7 +541,7 @@ class Offload(Thread):
             if self.unsubmitted and self._is_next_staged():
                 limit_ns = min(limit_ns, _NS // 1000)
             status = library.sml_operation_wait(part.handle, limit_ns)
-            if status == _IN_PROGRESS:
+            if status == api.SML_IN_PROGRESS:
                 if self.unsubmitted:
                     with self.changed:
                         self._submit_ready()
@@ -549,7 +549,7 @@ class Offload(Thread):
                     return False
                 continue
             if status != 0 and call.error is None:
-                error = sized(Error)
+                error = sized(api.Error)
                 library.sml_operation_error(part.handle, ctypes.byref(error))
                 call.error = self.error or self._reason_for(described_error(library, error))
             library.sml_operation_release(part.handle)
@@ -626,7 +626,7 @@ class Offload(Thread):
                 return SwitchMLError(f"rank {rank}: {problem}")
         library = Process.library
         master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
-        options, callback, job = sized(JobOptions), self.exchange.callback(), ctypes.c_void_p()
+        options, callback, job = sized(api.JobOptions), self.exchange.callback(), ctypes.c_void_p()
         aggregator = os.environ.get("SWITCHML_AGGREGATOR")
         options.aggregator = aggregator.encode() if aggregator else b""
         options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]

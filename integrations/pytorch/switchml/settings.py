@@ -7,7 +7,8 @@ import time
 import warnings
 
 from . import gloo
-from .library import JobOptions, MAX_NAMED_RANKS, SwitchMLError
+from .api import ALLGATHER, JobOptions, SML_MAX_NAMED_RANKS
+from .library import SwitchMLError
 from .process import Process
 
 _SETTLE_S = 5
@@ -42,7 +43,7 @@ class Exchange:
         return gathered
 
     def _someone_is_missing(self, base):
-        missing = [rank for rank in range(self.size) if self.store.add(f"{base}here{rank}", 0) == 0][:MAX_NAMED_RANKS]
+        missing = [rank for rank in range(self.size) if self.store.add(f"{base}here{rank}", 0) == 0][:SML_MAX_NAMED_RANKS]
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         return SwitchMLError(f"{who} of the group's {self.size} did not make this call within the group's timeout of "
                              f"{self.timeout_s:g} s; do all ranks make the same collective calls?", "timed out",
@@ -70,7 +71,7 @@ class Exchange:
             except Exception as error:  # pylint: disable=broad-except  # must not leave through C
                 self.error = error
                 return 1
-        return JobOptions.ALLGATHER(allgather)
+        return ALLGATHER(allgather)
 
 
 def agree(exchange):
@@ -99,7 +100,7 @@ def agree(exchange):
 def _why_off(ranks):
     def those(test):
         found = [str(number) for number, rank in enumerate(ranks) if test(rank)]
-        return "all ranks" if len(found) == len(ranks) else "rank " + ", ".join(found[:MAX_NAMED_RANKS])
+        return "all ranks" if len(found) == len(ranks) else "rank " + ", ".join(found[:SML_MAX_NAMED_RANKS])
     if any(rank["disable"] for rank in ranks):
         return f"SWITCHML_DISABLE=1 is set on {those(lambda rank: rank['disable'])}"
     for number, rank in enumerate(ranks):
