@@ -467,7 +467,7 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
 
 void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint64_t now_ns) {
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
-  w->view.num_marks++;
+  w->view.ecn_marks++;
   uint64_t order = 0;
   if (h->flags & SML_FLAG_MARKED) order = order_of(w, h->chunk);
   else if (s < w->options.num_slots && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING)
@@ -496,6 +496,6 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
   view_out->window_chunks = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
-  view_out->num_reductions = w->congestion.num_reductions;
+  view_out->window_reductions = w->congestion.num_reductions;
   view_out->is_waiting = w->ring_head != w->ring_tail;
 }

@@ -113,20 +113,36 @@ void *sml_worker_take_unfinished(struct sml_worker *w);
  * still be submitted. A pure function of what was submitted, so equal on all ranks. */
 uint64_t sml_worker_chunks_left(const struct sml_worker *w);
 
+/* What a worker counts; the lines of SML_WORKER_STATS under the names that sml_stats has for them. A new counter is one
+ * line here, and one in sml_stats if people are to see it (tools/python_api.py then tells Python): lanes publish, and
+ * jobs add up, what stands in these lists. */
+#define SML_WORKER_STATS(X)                                                                                           \
+  X(chunks_completed)                                                                                                 \
+  X(retransmissions)                                                                                                  \
+  X(probes)                                                                                                           \
+  X(lost_results)      /* that came only as repeats: the first one was lost on its way */                             \
+  X(window_reductions) /* of the congestion window */                                                                 \
+  X(ecn_marks)         /* packets that were marked or told of one that was */
+#define SML_WORKER_COUNTERS(X) SML_WORKER_STATS(X) X(timeouts)
+/* How it stands now. */
+#define SML_WORKER_STATES(X)                                                                                          \
+  X(uint64_t, srtt_ns)                                                                                                \
+  X(uint64_t, rto_ns)                                                                                                 \
+  X(uint32_t, window_chunks)       /* that may be under way, at most the slots */                                     \
+  X(uint64_t, busiest_slot_chunks) /* results of the slot that had most: how grants go round one that waits */        \
+  X(bool, is_waiting)              /* something is outstanding */                                                     \
+  X(uint32_t, waiting_slot)        /* whose missing ranks are known, else the one waiting longest */                  \
+  X(uint64_t, waiting_since_ns)
+#define SML_COUNTER(name) uint64_t name;
+#define SML_STATE(type, name) type name;
+
 struct sml_worker_view {
-  uint64_t chunks_completed, retransmissions, probes, timeouts;
-  uint64_t lost_results; /* that came only as repeats: the first one was lost on its way */
-  uint64_t srtt_ns, rto_ns;
-  uint32_t window_chunks; /* that may be under way, at most the slots */
-  uint64_t num_reductions, num_marks; /* of the window; packets that were marked or told of one */
-  uint64_t busiest_slot_chunks; /* results of the slot that had most: how granted chunks go round one that waits */
+  SML_WORKER_COUNTERS(SML_COUNTER)
+  SML_WORKER_STATES(SML_STATE)
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
-  bool is_out_of_room;        /* since sml_worker_set_room(): that alone held a chunk back */
-  bool is_waiting;
-  uint32_t waiting_slot; /* the one whose missing ranks are known, else the one waiting longest */
-  uint64_t waiting_since_ns;
-  uint32_t num_missing;
-  uint16_t missing[16]; /* contributors */
+  bool is_out_of_room;      /* since sml_worker_set_room(): that alone held a chunk back */
+  uint32_t num_missing;     /* contributors that the aggregator last said waiting_slot waits for; 0: unknown */
+  uint16_t missing[16];
 };
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out);
 

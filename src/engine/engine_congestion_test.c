@@ -51,7 +51,7 @@ static struct sml_lane_snapshot run(struct world_options o, struct marks_seen *s
   for (uint32_t r = 0; r < NUM_RANKS; r++) {
     struct sml_lane_snapshot s;
     sml_lane_snapshot(w->jobs[0].lanes[r][0], &s);
-    assert_true((s.num_marks > 0) == (s.num_reductions > 0) || o.faults.loss > 0);
+    assert_true((s.ecn_marks > 0) == (s.window_reductions > 0) || o.faults.loss > 0);
     if (s.window_chunks < least.window_chunks) least = s;
   }
   world_close_job(w, 0);
@@ -64,8 +64,8 @@ static void without_marks_the_window_is_all_slots(void **state) {
   struct marks_seen seen;
   const struct sml_lane_snapshot s = run((struct world_options){.seed = 1}, &seen);
   assert_int_equal(s.window_chunks, NUM_SLOTS);
-  assert_int_equal(s.num_reductions, 0);
-  assert_int_equal(s.num_marks, 0);
+  assert_int_equal(s.window_reductions, 0);
+  assert_int_equal(s.ecn_marks, 0);
   assert_int_equal(seen.num_echoes, 0);
 }
 

@@ -97,13 +97,9 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   SML_ASSERT(worker->num_slots == lane->options.worker.num_slots);
   struct sml_worker_view v;
   sml_worker_view(lane->worker, &v);
-  lane->before.chunks_completed += v.chunks_completed;
-  lane->before.retransmissions += v.retransmissions;
-  lane->before.probes += v.probes;
-  lane->before.timeouts += v.timeouts;
-  lane->before.lost_results += v.lost_results;
-  lane->before.num_reductions += v.num_reductions;
-  lane->before.num_marks += v.num_marks;
+#define ADD(name) lane->before.name += v.name;
+  SML_WORKER_COUNTERS(ADD)
+#undef ADD
   lane->options.worker = *worker;
   lane->options.seal = *seal;
   lane->has_error_reply = false; /* a late packet of the old epoch may have caused it */
@@ -145,59 +141,30 @@ void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
 
 void sml_lane_publish(struct sml_lane *lane, const struct sml_worker_view *v) {
   struct published *p = &lane->published;
-#define PUBLISH(field, value) atomic_store_explicit(&p->field, value, memory_order_relaxed)
-  PUBLISH(chunks_completed, lane->before.chunks_completed + v->chunks_completed);
-  PUBLISH(retransmissions, lane->before.retransmissions + v->retransmissions);
-  PUBLISH(probes, lane->before.probes + v->probes);
-  PUBLISH(timeouts, lane->before.timeouts + v->timeouts);
-  PUBLISH(lost_results, lane->before.lost_results + v->lost_results);
-  PUBLISH(num_reductions, lane->before.num_reductions + v->num_reductions);
-  PUBLISH(num_marks, lane->before.num_marks + v->num_marks);
-  PUBLISH(window_chunks, v->window_chunks);
-  PUBLISH(dropped_packets, lane->dropped_packets);
-  PUBLISH(tx_packets, lane->tx_packets);
-  PUBLISH(tx_bytes, lane->tx_bytes);
-  PUBLISH(rx_packets, lane->rx_packets);
-  PUBLISH(rx_bytes, lane->rx_bytes);
-  PUBLISH(srtt_ns, v->srtt_ns);
-  PUBLISH(rto_ns, v->rto_ns);
-  PUBLISH(busiest_slot_chunks, v->busiest_slot_chunks);
-  PUBLISH(is_waiting, v->is_waiting);
-  PUBLISH(waiting_slot, v->waiting_slot);
-  PUBLISH(waiting_since_ns, v->waiting_since_ns);
-  PUBLISH(has_error_reply, lane->has_error_reply);
-  PUBLISH(error_reply_ns, lane->error_reply_ns);
-  for (uint32_t i = 0; i < v->num_missing; i++) PUBLISH(missing[i], v->missing[i]);
-  PUBLISH(num_missing, v->num_missing);
-#undef PUBLISH
+#define PUBLISH(field, value) atomic_store_explicit(&p->field, value, memory_order_relaxed);
+#define COUNTED_BY_WORKER(name) PUBLISH(name, lane->before.name + v->name)
+#define COUNTED_BY_ENGINE(name) PUBLISH(name, lane->name)
+#define STATE(type, name) PUBLISH(name, v->name)
+  SML_WORKER_COUNTERS(COUNTED_BY_WORKER)
+  SML_ENGINE_STATS(COUNTED_BY_ENGINE)
+  SML_WORKER_STATES(STATE)
+  PUBLISH(has_error_reply, lane->has_error_reply)
+  PUBLISH(error_reply_ns, lane->error_reply_ns)
+  for (uint32_t i = 0; i < v->num_missing; i++) PUBLISH(missing[i], v->missing[i])
+  PUBLISH(num_missing, v->num_missing)
+#undef STATE
 }
 
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *s) {
   const struct published *p = &lane->published;
-#define READ(field) s->field = atomic_load_explicit(&p->field, memory_order_relaxed)
-  READ(chunks_completed);
-  READ(retransmissions);
-  READ(probes);
-  READ(timeouts);
-  READ(lost_results);
-  READ(num_reductions);
-  READ(num_marks);
-  READ(window_chunks);
-  READ(dropped_packets);
-  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d]);
-  READ(tx_packets);
-  READ(tx_bytes);
-  READ(rx_packets);
-  READ(rx_bytes);
-  READ(srtt_ns);
-  READ(rto_ns);
-  READ(busiest_slot_chunks);
-  READ(is_waiting);
-  READ(waiting_slot);
-  READ(waiting_since_ns);
-  READ(has_error_reply);
-  READ(error_reply_ns);
-  READ(num_missing);
-  for (uint32_t i = 0; i < s->num_missing; i++) READ(missing[i]);
-#undef READ
+#define READ(field) s->field = atomic_load_explicit(&p->field, memory_order_relaxed);
+#define STATE(type, name) READ(name)
+  SML_WORKER_COUNTERS(READ)
+  SML_ENGINE_STATS(READ)
+  SML_WORKER_STATES(STATE)
+  for (uint32_t d = 0; d < SML_NUM_DROPS; d++) READ(num_drops[d])
+  READ(has_error_reply)
+  READ(error_reply_ns)
+  READ(num_missing)
+  for (uint32_t i = 0; i < s->num_missing; i++) READ(missing[i])
 }

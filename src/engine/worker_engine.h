@@ -108,23 +108,20 @@ struct sml_hello {
 };
 void sml_worker_engine_hello(struct sml_worker_engine *engine, struct sml_hello *hello);
 
+/* What the engine counts of a lane, as SML_WORKER_STATS. */
+#define SML_ENGINE_STATS(X) X(dropped_packets) X(tx_packets) X(tx_bytes) X(rx_packets) X(rx_bytes)
+#define SML_LANE_STATS(X) SML_WORKER_STATS(X) SML_ENGINE_STATS(X)
+
 /* Snapshot of a lane for statistics and error texts: relaxed atomics, any thread. */
 struct sml_lane_snapshot {
-  uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets;
-  uint64_t lost_results;             /* that came only as repeats */
+  SML_WORKER_COUNTERS(SML_COUNTER) /* of all epochs */
+  SML_ENGINE_STATS(SML_COUNTER)
+  SML_WORKER_STATES(SML_STATE)
   uint64_t num_drops[SML_NUM_DROPS]; /* dropped_packets by reason */
-  uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
-  uint64_t srtt_ns, rto_ns;
-  uint32_t window_chunks;              /* that may be under way now */
-  uint64_t num_reductions, num_marks;  /* of the window; packets that were marked (ECN) or told of one that was */
-  uint64_t busiest_slot_chunks;  /* of the epoch */
-  bool is_waiting;               /* something is outstanding */
-  uint32_t waiting_slot;         /* relative; that of missing[], else the one that waits longest */
-  uint64_t waiting_since_ns;
-  uint32_t num_missing;          /* contributors the aggregator last said that slot waits for; 0: unknown */
+  uint32_t num_missing;              /* as the worker's view has it */
   uint16_t missing[16];
-  bool has_error_reply;          /* the aggregator answered that it does not know job or epoch */
-  uint64_t error_reply_ns;       /* when it did so first */
+  bool has_error_reply;    /* the aggregator answered that it does not know job or epoch */
+  uint64_t error_reply_ns; /* when it did so first */
 };
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
 /* System calls of the engine's netio so far; any thread. */

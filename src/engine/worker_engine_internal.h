@@ -14,12 +14,16 @@
 #define RX_FRAMES 1024u
 
 /* Published by the engine's thread for any other: relaxed, single writer, figures only. */
+#define SML_PUBLISHED_COUNTER(name) _Atomic uint64_t name;
+#define SML_PUBLISHED_STATE(type, name) _Atomic type name;
 struct published {
-  _Atomic uint64_t chunks_completed, retransmissions, probes, timeouts, dropped_packets, num_drops[SML_NUM_DROPS];
-  _Atomic uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes, srtt_ns, rto_ns, waiting_since_ns, error_reply_ns;
-  _Atomic uint64_t lost_results, num_reductions, num_marks, busiest_slot_chunks;
-  _Atomic uint32_t window_chunks, is_waiting, waiting_slot, num_missing, has_error_reply;
+  SML_WORKER_COUNTERS(SML_PUBLISHED_COUNTER)
+  SML_ENGINE_STATS(SML_PUBLISHED_COUNTER)
+  SML_WORKER_STATES(SML_PUBLISHED_STATE)
+  _Atomic uint64_t num_drops[SML_NUM_DROPS], error_reply_ns;
+  _Atomic uint32_t num_missing;
   _Atomic uint16_t missing[16];
+  _Atomic bool has_error_reply;
 };
 
 struct sml_lane {
@@ -28,8 +32,7 @@ struct sml_lane {
   struct sml_worker *worker;
   int32_t failed_status; /* SML_OK while it works; engine's thread */
   uint32_t own_check, all_checks; /* what contributors add to check words: h(own index), H(how many) */
-  uint64_t dropped_packets;
-  uint64_t tx_packets, tx_bytes, rx_packets, rx_bytes;
+  SML_ENGINE_STATS(SML_COUNTER)
   bool has_error_reply;
   uint64_t error_reply_ns;
   uint64_t greet_at_ns;

@@ -180,24 +180,18 @@ void sml_job_lanes_restart(struct sml_job_lanes *lanes, const struct sml_ctl_sta
   pthread_mutex_unlock(lanes->reducer.lock);
 }
 
+/* Figures of a lane that are counts of packets dropped for one reason. */
+#define DROP_STATS(X) X(check_failures, BAD_CHECK) X(key_failures, BAD_KEY) X(needless_repeats, NEEDLESS)
+
 static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
   struct sml_lane_snapshot s;
   sml_lane_snapshot(lane, &s);
-  stats->tx_packets += s.tx_packets;
-  stats->tx_bytes += s.tx_bytes;
-  stats->rx_packets += s.rx_packets;
-  stats->rx_bytes += s.rx_bytes;
-  stats->chunks_completed += s.chunks_completed;
-  stats->retransmissions += s.retransmissions;
-  stats->probes += s.probes;
-  stats->dropped_packets += s.dropped_packets;
-  stats->check_failures += s.num_drops[SML_DROP_BAD_CHECK];
-  stats->key_failures += s.num_drops[SML_DROP_BAD_KEY];
+#define ADD(name) stats->name += s.name;
+#define ADD_DROPS(name, drop) stats->name += s.num_drops[SML_DROP_##drop];
+  SML_LANE_STATS(ADD)
+  DROP_STATS(ADD_DROPS)
+#undef ADD
   stats->window_chunks += s.window_chunks;
-  stats->window_reductions += s.num_reductions;
-  stats->ecn_marks += s.num_marks;
-  stats->needless_repeats += s.num_drops[SML_DROP_NEEDLESS];
-  stats->lost_results += s.lost_results;
   stats->busiest_slot_chunks =
       sml_max_u32(stats->busiest_slot_chunks, (uint32_t)sml_min_u64(s.busiest_slot_chunks, UINT32_MAX));
 }
@@ -242,20 +236,10 @@ void sml_job_lanes_fail(struct sml_job_lanes *lanes, sml_status status) {
 
 void sml_job_lanes_add_figures(const struct sml_job_lanes *lanes, sml_stats *stats) {
   const sml_stats *closed = &lanes->closed;
-  stats->tx_packets += closed->tx_packets;
-  stats->tx_bytes += closed->tx_bytes;
-  stats->rx_packets += closed->rx_packets;
-  stats->rx_bytes += closed->rx_bytes;
-  stats->chunks_completed += closed->chunks_completed;
-  stats->retransmissions += closed->retransmissions;
-  stats->probes += closed->probes;
-  stats->dropped_packets += closed->dropped_packets;
-  stats->check_failures += closed->check_failures;
-  stats->key_failures += closed->key_failures;
-  stats->window_reductions += closed->window_reductions;
-  stats->ecn_marks += closed->ecn_marks;
-  stats->needless_repeats += closed->needless_repeats;
-  stats->lost_results += closed->lost_results;
+#define ADD(name, ...) stats->name += closed->name;
+  SML_LANE_STATS(ADD)
+  DROP_STATS(ADD)
+#undef ADD
   stats->busiest_slot_chunks = closed->busiest_slot_chunks;
   for (uint32_t l = 0; l < lanes->num_lanes; l++)
     if (lanes->lanes[l].lane != NULL) add_lane(lanes->lanes[l].lane, stats);
