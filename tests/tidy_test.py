@@ -36,6 +36,15 @@ def expect_clean(files, build=None):
     assert status == 0, output
 
 
+def test_lists_of_layers_agree():
+    row = "| `src/trace` | records | base, `core/drop.h` |\n"
+    layers = "layers = [\n  ['core', []],\n  ['trace', ['core']],\n]\n"
+    expect_clean({"docs/ARCHITECTURE.md": row, "meson.build": "# SPDX-License-Identifier: Apache-2.0\n" + layers})
+    expect_broken({"docs/ARCHITECTURE.md": row.replace("`core/drop.h`", "core")}, "src/trace may include: base, `core/drop.h`")
+    expect_broken({"meson.build": layers.replace("['core', []]", "['core', ['quant']]")}, "quant is linked but not allowed")
+    expect_broken({"meson.build": layers.replace("'trace', ['core']", "'trace', []")}, "core is not linked")
+
+
 def test_python_says_what_the_header_says():
     root = os.path.dirname(os.path.dirname(TIDY))
     files = {}

@@ -25,8 +25,9 @@ LONG_FILES = {
     "tests/p4/translate.py": 650,
 }
 MAX_COLUMNS = 120
+ASSERTS_PER_1000 = 10
 
-# Which folder of src/ may include which, besides itself and base (docs/ARCHITECTURE.md has the reasons).
+# Which folder of src/ may include which, besides itself and base. meson.build and docs/ARCHITECTURE.md say the same.
 # A file instead of a folder: only that header. "api" is the public header.
 LAYERS = {
     "base": [],
@@ -133,6 +134,21 @@ def check_layers(tree):
                 continue
             if used not in allowed and match.group(1) not in allowed:
                 yield f"{path}:{number}: {folder} may not include {match.group(1)}"
+
+
+def check_layer_lists(tree):
+    """meson.build links what LAYERS lets a folder include, and docs/ARCHITECTURE.md's table says the same."""
+    build, page = tree.files.get("meson.build", ""), tree.files.get("docs/ARCHITECTURE.md", "")
+    listed = re.search(r"^layers = \[\n(.*?)^\]", build, re.MULTILINE | re.DOTALL)
+    for folder, used in re.findall(r"\['(\w+)', \[(.*?)\]\]", listed.group(1)) if listed else []:
+        allowed = {name.split("/")[0] for name in LAYERS.get(folder, [])} - {"api"}
+        for name in sorted(set(re.findall(r"\w+", used)) ^ allowed):
+            yield f"meson.build:1: layer {folder}: {name} is {'not linked' if name in allowed else 'linked but not allowed'}"
+    for folder, words in re.findall(r"^\| `src/(\w+)` \|.*\| ([^|]*) \|$", page, re.MULTILINE):
+        names = [f"`{name}`" if "." in name else name for name in LAYERS.get(folder, [])]
+        says = ", ".join(["base"] * (folder != "base") + names).replace("api", "the public API") or "-"
+        if words != says:
+            yield f"docs/ARCHITECTURE.md:1: src/{folder} may include: {says}; not: {words}"
 
 
 def check_sizes(tree):
@@ -269,6 +285,32 @@ def check_cancellation(tree):
                 yield f"{path}:{line}: {name}() without SML_UNCANCELLED (lib/uncancelled.h)"
 
 
+def check_asserts(tree):
+    """The pure core says what it takes for granted: so many assertions in 1,000 lines."""
+    texts = [text for path, text in tree.c_files()
+             if path.startswith("src/core/") and not re.search(r"_(test|calls|world)\.[ch]$", path)]
+    num_lines, num_asserts = (sum(text.count(what) for text in texts) for what in ("\n", "SML_ASSERT("))
+    if 1000 * num_asserts < ASSERTS_PER_1000 * num_lines and num_lines >= 1000:
+        yield f"src/core:1: {num_asserts} assertions in {num_lines} lines (at least {ASSERTS_PER_1000} in 1,000)"
+
+
+def check_memory_orders(tree):
+    """Each acquire and release names its pair: where it stands, or where the variable is declared."""
+    says = re.compile(r"(?i)\bpairs? with\b|(?<!memory_order_)\b(?:acquires?|releases?|acq_rel)\b")
+    files = {path: text.splitlines() for path, text in tree.c_files()
+             if path.startswith("src/") and not re.search(r"_test\.c$|/test_|_calls\.h$", path)}
+    explained = set()
+    for lines in files.values():
+        for index, line in enumerate(lines):
+            if "_Atomic" in line and len(says.findall(" ".join(lines[max(0, index - 11):index + 2]))) >= 2:
+                explained |= set(re.findall(r"\w+", line))
+    for path, lines in files.items():
+        for index, line in enumerate(lines):
+            used = re.search(r"\(\s*(?:[^,;]*?)(\w+)(?:\[[^\]]*\])?,[^;]*?memory_order_(?:acquire|release|acq_rel)", line)
+            if used and used.group(1) not in explained and not says.search("\n".join(lines[max(0, index - 4):index + 1])):
+                yield f"{path}:{index + 1}: {used.group(1)}: with what does this acquire or release pair?"
+
+
 def check_drops(tree):
     """Each reason to drop a packet has a test that makes it fire."""
     declared = tree.files.get("src/core/drop.h", "")
@@ -384,9 +426,9 @@ def check_purity(tree):
                     yield f"{os.path.relpath(path, tree.build)}:1: needs {symbol}, but {folder} is pure"
 
 
-RULES = [check_layers, check_sizes, check_functions, check_circles, check_columns, check_licence_lines, check_words,
-         check_descriptors, check_cancellation, check_drops, check_switch_numbers, check_documents, check_rules,
-         check_glossary, check_python_api, check_purity]
+RULES = [check_layers, check_layer_lists, check_sizes, check_functions, check_circles, check_columns,
+         check_licence_lines, check_words, check_descriptors, check_cancellation, check_asserts, check_memory_orders,
+         check_drops, check_switch_numbers, check_documents, check_rules, check_glossary, check_python_api, check_purity]
 
 
 def main():

@@ -64,7 +64,7 @@ struct sml_aggd {
   struct sml_answers answers;
   pthread_t thread;
   bool is_running;
-  _Atomic bool should_stop, should_end_withdrawn;
+  _Atomic bool should_stop, should_end_withdrawn; /* release: sml_aggd_stop and _end_withdrawn; acquire: the thread */
   _Atomic uint64_t lowest_completed;
 };
 

@@ -66,6 +66,7 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
 }
 
 static void append_troubled(struct sml_aggregator *a, uint32_t slot) {
+  SML_ASSERT(!a->live[slot].is_troubled);
   a->live[slot].next = NONE;
   if (a->last_troubled == NONE) a->first_troubled = slot;
   else a->live[a->last_troubled].next = slot;
@@ -76,6 +77,7 @@ static void append_troubled(struct sml_aggregator *a, uint32_t slot) {
 
 static uint32_t take_troubled(struct sml_aggregator *a) {
   const uint32_t slot = a->first_troubled;
+  SML_ASSERT(slot != NONE && a->num_troubled > 0);
   a->first_troubled = a->live[slot].next;
   if (a->first_troubled == NONE) a->last_troubled = NONE;
   a->live[slot].is_troubled = false;
@@ -206,6 +208,7 @@ void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns) {
 
 bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *h, const uint64_t **ranks_out) {
   while (a->num_to_look_at > 0) {
+    SML_ASSERT(a->num_to_look_at <= a->num_troubled);
     a->num_to_look_at--;
     const uint32_t slot = take_troubled(a), cell = live_cell(a, slot);
     bool is_any_due = false;

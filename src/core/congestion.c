@@ -64,6 +64,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
     c->window += ONE;
   } else {
     const uint64_t num = c->window / ONE;
+    SML_ASSERT(num > 0);
     c->reno += ONE * RENO_PER_MILLE / 1000 / num;
     uint64_t target = sml_max_u64(cubic_window(c, rto->srtt_ns), c->reno);
     target = sml_min_u64(target, c->window + c->window / 2);
@@ -74,6 +75,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
 
 /* The path is no longer than this. */
 static void note_min_rtt(struct sml_congestion *c, uint64_t rtt_ns) {
+  SML_ASSERT(rtt_ns > 0 && c->chunk_bytes > 0);
   c->min_rtt_ns = rtt_ns;
   if (c->max_chunks <= SML_CONGESTION_USUAL_SLOTS || c->is_fixed) return;
   const uint64_t path_bytes = sml_max_u64(rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, SML_CONGESTION_USUAL_BYTES);
@@ -94,6 +96,7 @@ static void note_queue(struct sml_congestion *c, const struct sml_rto *rto, uint
 }
 
 static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
+  SML_ASSERT(last_order >= c->round_order);
   note_queue(c, rto, now_ns - c->round_ns, now_ns);
   c->was_limited = c->is_limited;
   c->is_limited = false;

@@ -42,6 +42,7 @@ void sml_worker_gaps_init(struct sml_worker *w) {
 }
 
 static void remove_gap(struct sml_worker *w, uint32_t i) {
+  SML_ASSERT(i < w->num_gaps);
   w->num_due_gaps -= w->gaps[i].is_due;
   w->num_gaps--;
   memmove(&w->gaps[i], &w->gaps[i + 1], (w->num_gaps - i) * sizeof w->gaps[0]);
@@ -90,6 +91,7 @@ static void find_due_gaps(struct sml_worker *w, uint64_t now_ns) {
 
 uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
   uint32_t i = 0;
+  SML_ASSERT(w->num_due_gaps > 0);
   while (!w->gaps[i].is_due) i++;
   w->gaps[i].is_due = false;
   w->gaps[i].asked_ns = now_ns;
@@ -194,6 +196,7 @@ static uint32_t usual_chunks(const struct sml_worker *w) {
 /* So many copies as they are asked about in vain: they may have to outlast a burst of loss. Few slots only. */
 static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   struct slot *slot = &w->slots[s];
+  SML_ASSERT(slot->state == OUTSTANDING && level < SML_RTO_LEVELS);
   const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1), few = QUIET_PROBES / 2;
   const uint32_t num = sml_max_u32(sml_min_u32(1u << level, few / num_outstanding), 1);
   const uint32_t num_paid = charge(&w->silence_budget, num);

@@ -33,6 +33,7 @@ static inline void want_probe(struct sml_worker *w, uint32_t s) {
 /* ---- OUTSTANDING slots: each in the list of its level, unless it wants a probe ---- */
 
 static inline void list_append(struct sml_worker *w, uint32_t s, uint32_t level, uint64_t now_ns) {
+  SML_ASSERT(level < SML_RTO_LEVELS);
   struct list *l = &w->levels[level];
   struct slot *slot = &w->slots[s];
   slot->level = (uint8_t)level;

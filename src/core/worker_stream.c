@@ -19,6 +19,7 @@ static void add_early(struct sml_worker *w, uint32_t s) {
 }
 
 void sml_worker_take_early(struct sml_worker *w) {
+  SML_ASSERT(w->num_early > 0);
   const uint32_t last = w->early[--w->num_early], n = w->num_early;
   uint32_t i = 0;
   for (uint32_t child; (child = 2 * i + 1) < n; i = child) {

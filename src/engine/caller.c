@@ -102,7 +102,7 @@ bool sml_engine_thread_take_turn(struct sml_engine_thread *t) {
   bool has_turn = false;
   pthread_mutex_lock(&t->lock);
   if (!note_calls(t)) sleep_deep(t);
-  while (!atomic_load_explicit(&t->should_stop, memory_order_acquire)) {
+  while (!atomic_load_explicit(&t->should_stop, memory_order_acquire)) { /* pairs with sml_engine_thread_stop */
     if (atomic_load(&t->is_wanted) && (has_turn = try_take(t, SML_RUNNER_THREAD))) break;
     if (sleep_parked(t) || note_calls(t)) continue;
     if ((has_turn = try_take(t, SML_RUNNER_THREAD))) break;

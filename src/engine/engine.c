@@ -148,7 +148,7 @@ int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) 
 }
 
 void sml_engine_thread_stop(struct sml_engine_thread *thread) {
-  atomic_store_explicit(&thread->should_stop, true, memory_order_release);
+  atomic_store_explicit(&thread->should_stop, true, memory_order_release); /* pairs with the thread's acquire */
   sml_engine_thread_wake(thread);
   pthread_join(thread->thread, NULL);
   pthread_cond_destroy(&thread->changed);

@@ -14,6 +14,8 @@
 
 /* ---- in the segment ---- */
 
+/* A rank's step: it writes its part, then num_steps and num_arrivals (release). Whoever arrives last has acquired all
+ * by num_arrivals, and writes num_open, which the others read (acquire) before they read anybody's part. */
 struct host_header {
   _Alignas(LINE_BYTES) _Atomic uint64_t num_arrivals; /* of all ranks at all steps */
   _Alignas(LINE_BYTES) _Atomic uint32_t num_open;     /* steps that all have arrived at; waited on */
@@ -51,7 +53,7 @@ struct sml_host_group {
   _Atomic uint64_t blocks_done;
   uint32_t mismatch[2];
 
-  _Atomic bool is_aborted, has_gone;
+  _Atomic bool is_aborted, has_gone; /* release: _abort, _set_gone; acquire: whoever waits for a step */
   _Atomic uint8_t *is_gone;
   const void **inputs; /* num_ranks pointers */
 };

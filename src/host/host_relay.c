@@ -23,10 +23,12 @@
 
 /* ---- in the segment ---- */
 
-/* Pieces are counted over all operations, from 0; piece p uses slot p % DEPTH. */
+/* Pieces are counted over all operations, from 0; piece p uses slot p % DEPTH. Each count is stored with release by its
+ * rank after it has touched the piece, and loaded with acquire by whoever touches the piece next: num_in by the lead
+ * that submits it, num_done by ranks that copy the sum out, num_out by whoever uses the slot again. */
 struct relay_header {
   _Alignas(LINE_BYTES) _Atomic uint64_t num_done; /* pieces whose sums are there; the lead's */
-  _Atomic uint32_t mismatch;                      /* 0, or two indices: a << 16 | b, a < b; the lead's */
+  _Atomic uint32_t mismatch; /* 0, or two indices: a << 16 | b, a < b; the lead's; release and acquire likewise */
   _Alignas(LINE_BYTES) _Atomic uint32_t num_events; /* anything of all this changed; waited on */
   _Atomic uint32_t num_sleepers;
 };
@@ -53,11 +55,12 @@ struct sml_host_relay {
   size_t elem_bytes;
   uint64_t first, end; /* its pieces */
   uint64_t next_in;    /* of the lead: the next to submit */
-  /* What this process goes by of its own; the segment has copies, which others might spoil. */
+  /* What this process goes by of its own; the segment has copies, which others might spoil. Release and acquire as
+   * there. */
   _Atomic uint64_t done, out; /* `done`: the lead's */
   bool is_done[DEPTH]; /* the lead's: submitted, and done before an earlier one */
   const void **inputs; /* [DEPTH][num_ranks] */
-  _Atomic bool is_aborted, has_gone;
+  _Atomic bool is_aborted, has_gone; /* release: _abort, _set_gone; acquire: whoever waits for a piece */
   _Atomic uint8_t *is_gone;
 };
 

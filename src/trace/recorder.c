@@ -55,6 +55,7 @@ uint64_t sml_recorder_copy(const struct sml_recorder *r, struct sml_record *reco
   for (uint64_t n = first; n < end; n++) {
     const _Atomic uint64_t *from = r->words + (n & r->mask) * 4;
     uint64_t words[4];
+    /* Acquire, pairs with the release of these words in sml_recorder_put. */
     for (uint32_t i = 0; i < 4; i++) words[i] = atomic_load_explicit(from + i, memory_order_acquire);
     memcpy(&records[n - first], words, sizeof words);
   }
