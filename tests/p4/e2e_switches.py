@@ -102,11 +102,11 @@ def test_large_tensors(kind):
 
 
 def test_lost_packets_are_repaired(kind):
-    """1 % of the results, and updates of one rank whose link is slow and has hardly a queue. Its limit is not below its
+    """5 % of the results, and updates of one rank whose link is slow and has hardly a queue. Its limit is not below its
     burst: updates that the host sends in one buffer would be dropped whole, and again each time they are repeated."""
     with Bed(kind, 4) as bed:
         bed.inside(bed.bed.worker(1), *"tc qdisc add dev eth0 root tbf rate 2mbit burst 1600 limit 2000".split())
-        ranks = bed.start_ranks(bench("float32", "40K", "--warmup", "0"), range(4), SWITCHML_FAULTS="loss=0.01,seed=5")
+        ranks = bed.start_ranks(bench("float32", "40K", "--warmup", "0"), range(4), SWITCHML_FAULTS="loss=0.05,seed=5")
         report = report_of(bed, ranks)
         say_rate(f"{kind.name}, 4 ranks, float32, loss both ways", report)
         result = report["results"][-1]
@@ -251,6 +251,32 @@ def test_a_host_that_moves_is_followed(kind):
             time.sleep(1)
         outputs = finish(members, 90)
         assert all(status == 0 and "done 150" in out for status, out, _ in outputs), f"{outputs} {bed.log('daemon')}"
+
+
+def test_a_bystander_hears_and_changes_nothing(kind):
+    """A third host, in no job. While the other two join it hears nothing but what is for all; while they sum it sends
+    all that an eavesdropper at rank 0's link could make of ten updates (bystander.py), and still hears nothing. The
+    switch is not flooded: what it can take beside the job is counted."""
+    rate, seconds = (1000 if kind.name == "bmv2" else 24000), 45
+    with Bed(kind, 3) as bed:
+        script, path = os.path.join(beds.HERE, "bystander.py"), os.path.join(bed.logs.name, "overheard")
+        eavesdropper = bed.start(bed.bed.worker(0), [sys.executable, script, "eth0", path])
+        bystander = bed.start(bed.bed.worker(2), [sys.executable, script, "eth0", path, str(rate), str(seconds)])
+        assert [process.stdout.readline() for process in (eavesdropper, bystander)] == ["listening\n"] * 2
+        members = bed.start_members(range(2), MEMBER_ELEMENTS=500, MEMBER_OPERATIONS=seconds * 20,
+                                    MEMBER_PAUSE_US=50000, MEMBER_LEASE_MS=int(30000 * PATIENCE))
+        assert bystander.stdout.readline() == "attacks\n", bystander.stderr.read()
+        (status, out, err), *outputs = finish([bystander, *members], 4 * seconds)
+        assert status == 0, err
+        found = json.loads(out)
+        print(f"# {kind.name}: {sum(found['sent'].values())} frames of {len(found['sent'])} kinds (seed "
+              f"{found['seed']}), {found['heard']} for all heard", flush=True)
+        assert not found["foreign"], found
+        assert sum(found["sent"].values()) > 5000 and min(found["sent"].values()) > 10, found
+        assert all(status == 0 and f"done {seconds * 20}" in out for status, out, _ in outputs), (
+            f"{outputs} {found} {bed.log('daemon')}")
+        assert "host_moved" not in bed.log("daemon"), bed.log("daemon")
+        report_of(bed, bed.start_ranks(bench("float32", "20K"), range(2)))
 
 
 def test_a_killed_switch_ends_the_job(kind):
