@@ -238,7 +238,7 @@ def test_lease():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
     asked = ["--mca", "coll_switchml_lease", 300]
-    differs = ["-n", 1, "env", "SWITCHML_LEASE=8", client, ":", "-n", 1, "env", "SWITCHML_LEASE=9", client]
+    differs = ["-n", 2, "sh", "-c", 'SWITCHML_LEASE=$((8 + OMPI_COMM_WORLD_RANK)) exec "$0"', client]
     for words, variable, expected in ((asked + ["-n", 2, client], "", 300), (["-n", 2, client], "7.5", 7.5),
                                       (differs, "", 8), (["-n", 2, client], "1e9", 60)):
         out, taken = run("mpirun.openmpi", *words, SWITCHML_DEBUG="INFO", SWITCHML_LEASE=variable)
@@ -271,7 +271,8 @@ def test_unreachable_aggregator():
 def test_settings_that_differ_are_those_of_rank_0():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
-    out, taken = run("mpirun.openmpi", "-n", 2, client, ":", "-n", 1, "-x", "SWITCHML_MPI_MIN_COUNT=1", client)
+    differs = '[ "$OMPI_COMM_WORLD_RANK" != 2 ] || export SWITCHML_MPI_MIN_COUNT=1; exec "$0"'
+    out, taken = run("mpirun.openmpi", "-n", 3, "sh", "-c", differs, client)
     check_client(out, taken, 3, NUM_IN_WORLD, (3 + 2) * NUM_IN_OTHERS)
     assert "of MPI_COMM_WORLD: rank 2 has other settings" in out, out
     out, _ = run("mpirun.openmpi", "-n", 2, client, SWITCHML_MPI_MIN_COUNT="many", SWITCHML_MPI_TYPES="float80")
