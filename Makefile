@@ -38,7 +38,8 @@ help:
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once);'
 	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
 	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help"
-	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once)'
+	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once);'
+	@echo '                   ARGS="--release testing": on the Open MPI 6 and MPICH 5 of Debian testing'
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'

@@ -7,8 +7,8 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def fetched(package, work, members, num_stripped, release=None):
-    """The folder of those members (a pattern of tar's) of the package's upstream archive, without the first folders of
-    their paths, in `work`; None if apt can't. release: of Debian; unless it is given, this machine's."""
+    """The folder of those members (patterns of tar's, with spaces between) of the package's upstream archive, without the
+    first folders of their paths, in `work`; None if apt can't. release: of Debian; unless it is given, this machine's."""
     source, apt, log = (os.path.join(work, name) for name in ("source", "apt", "apt.log"))
     if os.path.isdir(source):
         return source
@@ -33,6 +33,6 @@ def fetched(package, work, members, num_stripped, release=None):
     archive = next(name for name in os.listdir(apt) if ".orig.tar" in name and not name.endswith(".asc"))
     os.makedirs(source + ".new", exist_ok=True)
     subprocess.run(["tar", "-xf", archive, "-C", source + ".new", f"--strip-components={num_stripped}", "--wildcards",
-                    members], cwd=apt, check=True)
+                    *members.split()], cwd=apt, check=True)
     os.rename(source + ".new", source)
     return source

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Open MPI's component coll/switchml (4.1): all-reduce and non-blocking all-reduce of every communicator, below the
- * bindings of all languages. What it does not take goes to the component that had the call before. Barriers and
+ * Open MPI's component coll/switchml (4.1, 5.0): all-reduce and non-blocking all-reduce of every communicator, below
+ * the bindings of all languages. What it does not take goes to the component that had the call before. Barriers and
  * broadcasts only pass through: what blocks is where ranks may meet. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,8 +19,8 @@
 #include "group.h"
 #include "types.h"
 
-#if OMPI_MAJOR_VERSION != 4
-#error "this component is written for Open MPI 4; MPI programs of other versions can preload libswitchml_pmpi.so"
+#if OMPI_MAJOR_VERSION < 4 || OMPI_MAJOR_VERSION > 5
+#error "this component is written for Open MPI 4 and 5; MPI programs of other versions can preload libswitchml_pmpi.so"
 #endif
 
 /* ---- the component and its parameters ---- */
@@ -386,9 +386,15 @@ static int close_component(void) {
   return OMPI_SUCCESS;
 }
 
-typedef mca_coll_base_component_2_0_0_t component;
+#if OMPI_MAJOR_VERSION == 4
+#define COLL_VERSION MCA_COLL_BASE_VERSION_2_0_0
+#else
+#define COLL_VERSION MCA_COLL_BASE_VERSION_2_4_0
+#endif
+
+typedef mca_coll_base_component_t component;
 __attribute__((visibility("default"))) component mca_coll_switchml_component = {
-    .collm_version = {MCA_COLL_BASE_VERSION_2_0_0,
+    .collm_version = {COLL_VERSION,
                       .mca_component_name = "switchml",
                       MCA_BASE_MAKE_VERSION(component, SML_VERSION_MAJOR, SML_VERSION_MINOR, SML_VERSION_PATCH),
                       .mca_open_component = open_component,
