@@ -37,7 +37,8 @@ help:
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once);'
 	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
-	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help"
+	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help;"
+	@echo '                   ARGS=--mpi4py: those of mpi4py'
 	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once);'
 	@echo '                   ARGS="--release testing": on the Open MPI 6 and MPICH 5 of Debian testing'
 	@echo 'make check-p4      compile the switch programs of p4/, run packets through them, as far as there are tools (docs/p4.md)'
