@@ -29,6 +29,7 @@ _SAY_S = 1.0         # so long the finder waits for what the others are in,
 _SAY_TICKS = 50      # and so many looks, which take long on a busy machine
 _REASON_S = 30.0     # so long the others wait for what the finder writes
 _SLOW_AFTER_S = 1.0  # a call that is older than this is looked at every fifth tick only
+_KEPT_NUMBERS = 16   # calls of which the store keeps what they were
 _STORE_S = 1.0       # so long whoever waits for a reason waits for an answer of the store
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
@@ -61,7 +62,7 @@ class Calls:
         self.by_gloo = collections.deque()  # (Called, Gloo's Work), oldest first; those that have ended are dropped late
         self.seen, self.seen_at, self.num_ticks = None, 0, 0
         self.finding, self.failing_since, self.has_said = None, None, False
-        self.written = None                 # the number under which this rank has written what it called
+        self.written = collections.deque()  # the numbers under which this rank has written what it called
         self.has_written_reason = False
         self.asking, self.broken = [], None  # Called, of threads that want a reason; what Gloo said when a call broke off
         self.num_looks = 0                  # into the store, since somebody asks
@@ -111,7 +112,7 @@ class Calls:
         """One tick."""
         called, now = self.oldest(), time.monotonic()
         if called is not self.seen:
-            self._forget_written()
+            self._forget_oldest()
             self.seen, self.seen_at, self.num_ticks = called, now, 0
         failed = getattr(self.offload, "error", None)
         if failed is not None:
@@ -128,12 +129,12 @@ class Calls:
                                            or now > self.seen_at + _SLOW_AFTER_S and self.num_ticks % 5):
             return
         if called is not None and not called.is_told:
-            called.is_told = True
             mine = f"{self.rank} {called.text()}"
             first = self._write_once(str(called.number), mine)
+            called.is_told = bool(first)
             if first == mine:
-                self.written = called.number
-            elif first.partition(" ")[2] != called.text():
+                self.written.append(called.number)
+            elif first and first.partition(" ")[2] != called.text():
                 self._find(called.number)
         self._look_for_reason(called)
 
@@ -145,18 +146,24 @@ class Calls:
         self.num_looks += 1
 
     def _write_once(self, key, value):
-        """What the first rank wrote there."""
-        return self.store.compare_set(key, "", value).decode()
+        """What the first rank wrote there, or "" while it writes. Torch 1.13's compare_set() would be one question instead
+        of three, but makes its answer without Python's lock, beside whatever other threads do with Python's memory."""
+        if self.store.add(f"{key} begun", 1) > 1:
+            return self._read(key)
+        self.store.set(key, value)
+        self.store.add(f"{key} done", 1)
+        return value
 
     def _read(self, key):
-        """The same, without writing anything. An empty value would take 45 ms in torch 1.13's store."""
-        found = self.store.compare_set(key, "?", "?").decode()
-        return "" if found == "?" else found
+        """The same, without writing anything."""
+        return self.store.get(key).decode() if self.store.add(f"{key} done", 0) > 0 else ""
 
-    def _forget_written(self):
-        if self.written is not None:
-            self.store.delete_key(str(self.written))
-            self.written = None
+    def _forget_oldest(self):
+        """Not the latest: somebody may be about to read it, and the store would let it wait for what is gone."""
+        if len(self.written) > _KEPT_NUMBERS:
+            number = self.written.popleft()
+            for key in (f"{number} done", f"{number} begun", str(number)):
+                self.store.delete_key(key)
 
     def _find(self, number, broken=""):
         """Ranks differ under this number, or Gloo's call broke off. The first to find so asks what each is in."""
