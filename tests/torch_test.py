@@ -360,10 +360,13 @@ def case_loaders():
 
 
 def case_killed():
-    torch, dist, sml, rank, _ = start(timeout_s=60)
-    tensor = torch.ones(1000)
+    torch, dist, sml, rank, size = start(timeout_s=60)
+    tensor, store = torch.ones(1000), dist.distributed_c10d._get_default_store()
     dist.all_reduce(tensor)
+    store.add("first call ended", 1)
     if rank == 2:
+        while store.add("first call ended", 0) < size:  # a death ends calls that others have not ended yet
+            time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     text = error_text(dist.all_reduce, tensor)
