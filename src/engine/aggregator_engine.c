@@ -247,8 +247,8 @@ static void note_place(struct sml_aggregator_engine *e, const struct sml_header 
 }
 
 /* A HELLO registers where a rank's packets come from, and comes back in the same size: the path carries
- * such packets both ways. Or by the job's group, if it asks for that. In switch format ranks go on sending them, and
- * nobody answers: the switch might still send the answer, with the nonce, to where the rank was before. */
+ * such packets both ways. Or by the job's group, if it asks for that. In switch format ranks go on sending them. Beside
+ * a switch nobody answers these: it might still send the answer, with the nonce, to where the rank was before. */
 static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *hello, const uint8_t *payload,
                        const struct sml_addr *from) {
   struct sml_header own = *hello;
@@ -279,7 +279,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
   const bool is_seated = job->members.num_contributors > 0;
   if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
-  if (is_seated && e->options.is_switch_format) return;
+  if (is_seated && e->options.is_beside_switch) return;
   sml_engine_send(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }
 
