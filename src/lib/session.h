@@ -24,7 +24,7 @@ struct sml_session_events {
   void (*fill_progress)(void *user, struct sml_member_progress *progress); /* but is_stuck */
   /* Before each pass: may send and leave. Returns when to come again at the latest. */
   uint64_t (*tick)(void *user, uint64_t now_ns);
-  void (*closed)(void *user); /* after sml_session_leave(); the last call */
+  void (*closed)(void *user); /* after sml_member_leave(); the last call */
 };
 
 struct sml_session_options {
