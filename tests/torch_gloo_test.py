@@ -104,6 +104,7 @@ def case_futures():
 def case_refusals():
     """What both refuse is the same kind of error, before anything is sent."""
     torch, dist, _, _, _ = start()
+    dist.barrier()  # rank 0 has the store: it stays until all have begun
     op = dist.ReduceOp
     cases = [(torch.ones(2, dtype=torch.int32), op.AVG), (torch.ones(2), op.BAND), (torch.ones(2, dtype=torch.int16), op.SUM),
              (torch.ones(1).expand(5), op.SUM), (torch.ones(3, 1).expand(3, 400), op.SUM)]
