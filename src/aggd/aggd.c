@@ -393,15 +393,13 @@ static void serve_conn(struct sml_aggd *a, uint32_t i, uint32_t events) {
   if (c->state != CONN_FREE && !c->is_broken) read_conn(a, i);
 }
 
-static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e) {
+/* For people, about a running job; nothing if it has ended meanwhile. */
+static void note_job(struct sml_aggd *a, const struct sml_aggregator_event *e, const char *name, bool is_warning,
+                     const char *text) {
   struct sml_registry_look is;
-  char source[SML_PEER_BYTES], text[256];
   if (!a->options.on_note || !sml_registry_look(a->registry, e->job, a->now_ns, &is) || is.epoch != e->epoch) return;
-  sml_addr_format(&e->source, source, sizeof source);
-  snprintf(text, sizeof text, "%llu datagrams came with a wrong tag, the last from %s: somebody without its key sends",
-           (unsigned long long)e->num_packets, source);
-  const struct sml_aggd_note note = {.name = "bad_key",
-                                     .is_warning = true,
+  const struct sml_aggd_note note = {.name = name,
+                                     .is_warning = is_warning,
                                      .job_name = is.name,
                                      .key_name = is.key_name,
                                      .job = e->job,
@@ -411,23 +409,22 @@ static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e
   a->options.on_note(a->options.user, &note);
 }
 
+static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e) {
+  char source[SML_PEER_BYTES], text[256];
+  sml_addr_format(&e->source, source, sizeof source);
+  snprintf(text, sizeof text, "%llu datagrams came with a wrong tag, the last from %s: somebody without its key sends",
+           (unsigned long long)e->num_packets, source);
+  note_job(a, e, "bad_key", true, text);
+}
+
 static void follow(struct sml_aggd *a, const struct sml_aggregator_event *e) {
-  struct sml_registry_look is;
   char text[128];
   if (!sml_lanes_follow(a->lanes, e->job, e->epoch)) {
     sml_registry_on_job_failed(a->registry, e->job, e->epoch, sml_lanes_failure(a->lanes));
     return;
   }
-  if (!a->options.on_note || !sml_registry_look(a->registry, e->job, a->now_ns, &is) || is.epoch != e->epoch) return;
   snprintf(text, sizeof text, "rank %u's host is at port %u of the switch now", e->rank_a, e->slot);
-  const struct sml_aggd_note note = {.name = "host_moved",
-                                     .job_name = is.name,
-                                     .key_name = is.key_name,
-                                     .job = e->job,
-                                     .epoch = e->epoch,
-                                     .world_size = is.world_size,
-                                     .text = text};
-  a->options.on_note(a->options.user, &note);
+  note_job(a, e, "host_moved", false, text);
 }
 
 static void take_engine_events(struct sml_aggd *a) {

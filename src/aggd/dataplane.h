@@ -6,7 +6,7 @@
 
 #include "engine/aggregator_engine.h"
 
-#define SML_SWITCH_TURN_SHIFT 30u /* A cell has a word: valid, bit 1 of its phase, and below who has contributed. */
+#define SML_SWITCH_TURN_SHIFT 30u /* A cell's word: valid, bit 1 of its phase; below, who has contributed. */
 
 /* A started job as the switch must know it. */
 struct sml_dataplane_job {

@@ -198,7 +198,7 @@ static void *help(void *argument) {
     if (!d->is_wanted_now) sleep_for(d, tick_ns);
     tick_ns = sml_min_u64(2 * tick_ns, MAX_TICK_NS);
     num_idle = d->current == NULL && num_drives == d->num_drives ? num_idle + 1 : 0;
-    /* Undriven, and for longer than a caller needs who has just submitted. */
+    /* Nobody has driven for longer than a caller needs that has just submitted. */
     if (d->current != NULL && !d->is_driving && (d->is_wanted_now || num_drives == d->num_drives)) {
       tick_ns = GRACE_NS;
       sml_driver_drive(&d->reducer, NULL, NULL, SML_NEVER);
