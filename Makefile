@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
-  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install deb clean
+  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb clean
 
 all: configured
 	ninja -C $(BUILD) installed
@@ -54,6 +54,7 @@ help:
 	@echo 'make bench         measure beside Gloo and Open MPI, write build/bench-report/report.html (root); ARGS=--quick'
 	@echo 'make bench-netbed  of these, the shaped links alone'
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
+	@echo 'make uninstall      remove what make install put there'
 	@echo 'make deb           build the Debian packages in build/deb/, looked at by lintian'
 	@echo 'make clean         remove everything that was built'
 
@@ -154,6 +155,10 @@ install: all
 	@ninja -C $(BUILD) --quiet installed
 	meson install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 	@$(if $(DESTDIR),true,ldconfig 2> /dev/null || echo 'install: as root run ldconfig, or set LD_LIBRARY_PATH=$(abspath $(PREFIX))/lib')
+
+uninstall:
+	@[ -e $(BUILD)/meson-logs/install-log.txt ] || { echo 'uninstall: make install was not run in this tree'; exit 1; }
+	@ninja -C $(BUILD) --quiet uninstall
 
 deb:
 	@$(SETUP) deb

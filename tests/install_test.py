@@ -74,13 +74,10 @@ def test_cmake_finds_the_package():
         def configure(version):
             with open(os.path.join(work, "CMakeLists.txt"), "w", encoding="utf-8") as file:
                 file.write("cmake_minimum_required(VERSION 3.16)\nproject(consumer C)\n"
-                           f"find_package(SwitchML {version} REQUIRED)\nadd_executable(consumer consumer.c)\n"
+                           f"find_package(SwitchML {version} REQUIRED)\nadd_executable(consumer {ROOT}/examples/c/allreduce.c)\n"
                            "target_link_libraries(consumer SwitchML::switchml)\n")
             return subprocess.run(["cmake", "-S", work, "-B", work + "/build", f"-DCMAKE_PREFIX_PATH={tree.prefix}"],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        with open(os.path.join(work, "consumer.c"), "w", encoding="utf-8") as file:
-            file.write("#include <switchml/switchml.h>\n#include <stdio.h>\n"
-                       "int main(void) { return puts(sml_version()) < 0; }\n")
         version = re.search(r"version: '([\d.]+)'", open(ROOT + "/meson.build", encoding="utf-8").read()).group(1)
         major, minor, patch = map(int, version.split("."))
         for other in [f"{major}.{minor + 1}", f"{major}.{minor}.{patch + 1}", f"{major + 1}.{minor}"]:
@@ -89,11 +86,20 @@ def test_cmake_finds_the_package():
         done = configure(version)
         assert done.returncode == 0, done.stdout
         run("cmake", "--build", work + "/build")
-        assert run(work + "/build/consumer", env=tree.env) == version + "\n"
+        said = run(work + "/build/consumer", "127.0.0.1:1", "0", "1", env=tree.env) # one rank needs no aggregator
+        assert said == "rank 0 of 1: 99 on each rank is 99 in all\n", said
         os.unlink(os.path.join(tree.prefix, "include/switchml/switchml.h"))
         shutil.rmtree(work + "/build")
         done = configure(version)
         assert done.returncode != 0 and "SwitchML again" in done.stdout, done.stdout
+
+
+def test_what_was_installed_can_be_removed():
+    with Tree() as tree:
+        assert any(files for _, _, files in os.walk(tree.top))
+        run("ninja", "-C", BUILD, "--quiet", "uninstall")
+        left = [name for _, _, files in os.walk(tree.top) for name in files]
+        assert left == ["switchmld.conf"], left # it is the operator's
 
 
 def test_python_module_finds_its_library():
