@@ -92,9 +92,9 @@ static void attack(struct direction *d, const struct direction *back, struct fuz
     is_changed = true;
   } else if (kind == 5) { /* anything */
     struct sml_prng prng = {fuzz_u32(in)};
-    for (size_t k = 0; k + SML_CHANNEL_TAG_BYTES < num_bytes; k++) frame[k] = fuzz_u8(in);
+    for (size_t k = 0; k + SML_CHANNEL_MAC_BYTES < num_bytes; k++) frame[k] = fuzz_u8(in);
     /* Drawn: a fuzzer sees what is compared, and would find out the right tag. */
-    sml_store_be64(frame + num_bytes - SML_CHANNEL_TAG_BYTES, sml_prng_next(&prng));
+    sml_store_be64(frame + num_bytes - SML_CHANNEL_MAC_BYTES, sml_prng_next(&prng));
     is_changed = true;
   }
   deliver(d, frame, num_bytes, do_agree && !is_changed && i == d->num_accepted && d->num_accepted < d->num_sent);

@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     sml_store_be32(bytes + 8, (uint32_t)(num_bytes - SML_CTL_FRAME_BYTES));
   }
   const enum sml_ctl_decode verdict = sml_ctl_decode(bytes, num_bytes, &message, &consumed);
-  CHECK(verdict != SML_CTL_BAD_TAG, "only a channel knows tags");
+  CHECK(verdict != SML_CTL_BAD_MAC, "only a channel knows tags");
   if (verdict == SML_CTL_DECODED) {
     CHECK(consumed <= num_bytes, "%zu of %zu", consumed, num_bytes);
     check_decoded(bytes, consumed, &message);

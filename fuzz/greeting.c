@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "fuzz/peer.h"
-#include "host/host_segment.h"
+#include "shm/shm_segment.h"
 
 #define NUM_RANKS 3u
 #define SEGMENT_BYTES 4096u
@@ -97,26 +97,26 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags) {
   return 1;
 }
 
-static void offer(const struct sml_host_meeting *m) {
-  struct sml_host_segment s;
+static void offer(const struct sml_shm_meeting *m) {
+  struct sml_shm_segment s;
   uint32_t missing = 0;
-  char error[SML_HOST_ERROR_BYTES] = "";
-  const enum sml_host_met met = sml_host_segment_offer(&s, SEGMENT_BYTES, m, &missing, error);
-  CHECK(met == SML_HOST_MET || met == SML_HOST_TOO_LATE, "met %d: %s", (int)met, error);
-  CHECK(met == SML_HOST_MET ? s.memory != NULL : s.memory == NULL && missing < NUM_RANKS, "met %d", (int)met);
-  for (uint32_t i = 1; met == SML_HOST_MET && i < NUM_RANKS; i++)
+  char error[SML_SHM_ERROR_BYTES] = "";
+  const enum sml_shm_met met = sml_shm_segment_offer(&s, SEGMENT_BYTES, m, &missing, error);
+  CHECK(met == SML_SHM_MET || met == SML_SHM_TOO_LATE, "met %d: %s", (int)met, error);
+  CHECK(met == SML_SHM_MET ? s.memory != NULL : s.memory == NULL && missing < NUM_RANKS, "met %d", (int)met);
+  for (uint32_t i = 1; met == SML_SHM_MET && i < NUM_RANKS; i++)
     CHECK(greeted_well[i], "rank %u was met, and has not greeted", i);
-  sml_host_segment_close(&s);
+  sml_shm_segment_close(&s);
 }
 
-static void obtain(const struct sml_host_meeting *m) {
-  struct sml_host_segment s;
+static void obtain(const struct sml_shm_meeting *m) {
+  struct sml_shm_segment s;
   uint32_t missing;
-  char error[SML_HOST_ERROR_BYTES] = "";
-  const enum sml_host_met met = sml_host_segment_obtain(&s, SEGMENT_BYTES, m, &missing, error);
-  CHECK(met == SML_HOST_MET || met == SML_HOST_TOO_LATE, "met %d: %s", (int)met, error);
-  if (met == SML_HOST_MET) memset(s.memory, 1, SEGMENT_BYTES); /* all of it is there */
-  sml_host_segment_close(&s);
+  char error[SML_SHM_ERROR_BYTES] = "";
+  const enum sml_shm_met met = sml_shm_segment_obtain(&s, SEGMENT_BYTES, m, &missing, error);
+  CHECK(met == SML_SHM_MET || met == SML_SHM_TOO_LATE, "met %d: %s", (int)met, error);
+  if (met == SML_SHM_MET) memset(s.memory, 1, SEGMENT_BYTES); /* all of it is there */
+  sml_shm_segment_close(&s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   now_ns = SML_NS_PER_S;
   memset(greeted_well, 0, sizeof greeted_well);
   const uint8_t how = fuzz_u8(&in);
-  const struct sml_host_meeting m = {.secret = {1, 2}, .num_ranks = NUM_RANKS, .index = how & 1,
+  const struct sml_shm_meeting m = {.secret = {1, 2}, .num_ranks = NUM_RANKS, .index = how & 1,
                                      .deadline_ns = now_ns + WAIT_MS * SML_NS_PER_MS};
   fuzz_peer_begin(NULL, 0);
   if (how & 1) obtain(&m);

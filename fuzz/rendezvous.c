@@ -29,7 +29,7 @@ uint64_t __wrap_sml_random_bits(void) {
 
 /* As rank 0 does that has all records. */
 static void say_frame(void) {
-  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES], body[WORLD_SIZE * RECORD_BYTES];
+  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_MAC_BYTES], body[WORLD_SIZE * RECORD_BYTES];
   const uint8_t kind = fuzz_u8(&in);
   struct sml_frame_head h = {.kind = SML_FRAME_ALL, .round = kind >> 7, .num_bytes = sizeof body};
   if (kind & 1) h.kind = (enum sml_frame_kind)fuzz_below(&in, 6);
@@ -39,7 +39,7 @@ static void say_frame(void) {
   const uint32_t num_bytes = sml_min_u32(h.num_bytes, sizeof body);
   sml_frame_head_write(head, &h);
   if (kind & 16) head[fuzz_u8(&in) % sizeof head] = fuzz_u8(&in);
-  sml_frame_tag(tag, &key, head, body, num_bytes);
+  sml_frame_mac(tag, &key, head, body, num_bytes);
   if (kind & 32) tag[0] ^= 1;
   fuzz_peer_say(head, sizeof head);
   fuzz_peer_say(body, num_bytes);

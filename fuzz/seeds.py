@@ -239,7 +239,7 @@ def rendezvous_seeds():
     yield "untagged", bytes([0, 32, 0, 128])
 
 
-def hosting_seeds():
+def embedded_seeds():
     for size in range(5):
         yield f"honest_{size}", bytes([size, 0b11100100, 0, 0])
     yield "who_changed", bytes([2, 0b11100100, 2, 0, 4, 7, 0, 24, 9])
@@ -296,7 +296,7 @@ def seeds():
                              ("record", record_seeds), ("trace", trace_seeds), ("thrift", thrift_seeds),
                              ("dpdk", dpdk_seeds), ("grpc", grpc_seeds), ("protobuf", protobuf_seeds),
                              ("config", config_seeds), ("training", training_seeds), ("status", status_seeds),
-                             ("rendezvous", rendezvous_seeds), ("hosting", hosting_seeds), ("greeting", greeting_seeds)]:
+                             ("rendezvous", rendezvous_seeds), ("embedded", embedded_seeds), ("greeting", greeting_seeds)]:
         for name, data in generate():
             yield target, name, data
     yield from programs()

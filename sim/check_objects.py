@@ -22,7 +22,7 @@ ONLOOKERS = {"ctl/src_ctl_registry_check.c.o"}
 # The daemon's command alone looks at links, and says how much memory it may need: netio/link.c and aggd/memory.c are not
 # asked for.
 REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|process/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
-# Simulated processes have no host to share memory on: sml_host_identity() is replaced and says so (sim/process.c),
+# Simulated processes have no host to share memory on: sml_shm_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace or a capture. Their library's lines go where the simulator's do, and
 # simulated descriptors begin at 3: none has to be moved up.

@@ -286,8 +286,8 @@ void __wrap_sml_lib_log_open(const char *pattern) {
 
 /* libswitchml's list of contexts for fork() is one a process; nobody forks here, so the lock is all of it. */
 /* Simulated processes share nothing. */
-bool __wrap_sml_host_identity(uint8_t *id_out);
-bool __wrap_sml_host_identity(uint8_t *id_out) {
+bool __wrap_sml_shm_identity(uint8_t *id_out);
+bool __wrap_sml_shm_identity(uint8_t *id_out) {
   memset(id_out, 0, 16);
   return false;
 }

@@ -50,7 +50,7 @@ def test_constants_are_those_of_the_headers():
     assert lua_table("message_kinds") == {name: number for number, name in enumerate(kinds, 1)}, kinds
     assert lua_number("CONTROL_MAGIC") == int(re.search(r"SML_CTL_MAGIC (0x\w+)u", message).group(1), 16)
     assert lua_number("CONTROL_VERSION") == int(re.search(r"SML_CTL_VERSION (\d+)", message).group(1))
-    assert lua_number("CONTROL_TAGGED") == int(re.search(r"SML_CTL_TAGGED (0x\w+)u", message).group(1), 16)
+    assert lua_number("CONTROL_HAS_MAC") == int(re.search(r"SML_CTL_HAS_MAC (0x\w+)u", message).group(1), 16)
 
 
 def tshark(path, *arguments):
@@ -128,11 +128,11 @@ def check_capture(path, member):
 
 
 def check_garbled(path, folder):
-    """A wrong byte is one wrong CRC (where no key has a tag in its place); another version, of a known port, is said to be one."""
+    """A wrong byte is one wrong CRC (where no key has a MAC in its place); another version, of a known port, is said to be one."""
     with open(path, "rb") as file:
         data = bytearray(file.read())
     at = data.rindex(b"\x02\x00\x7f\x00\x00\x01\x08\x00E") - 6 # the last Ethernet header: behind the receiver
-    data[at + 14 + 20 + 8 + 20] ^= 1 # in its tag
+    data[at + 14 + 20 + 8 + 20] ^= 1 # in its MAC
     garbled = os.path.join(folder, "garbled.pcapng")
     with open(garbled, "wb") as file:
         file.write(data)
@@ -163,8 +163,8 @@ def text(value):
     return struct.pack(">H", len(value)) + value
 
 
-def message(kind, body=b"", version=3, tag=b""):
-    return struct.pack(">IHHI", 0x534d4c31, version, kind | (0x8000 if tag else 0), len(body)) + body + tag
+def message(kind, body=b"", version=3, mac=b""):
+    return struct.pack(">IHHI", 0x534d4c31, version, kind | (0x8000 if mac else 0), len(body)) + body + mac
 
 
 def write_stream(path, segments):
@@ -186,18 +186,18 @@ def test_the_control_connection():
     second = 10 ** 9
     join = message(1, text(b"train") + struct.pack(">IIIIIQQI", 3, 4, 2, 256, 8960, 2 * second, 60 * second, 1)
                    + text(b"tenant") + struct.pack(">QQQQIQQIII", 1, 2, 5, 4, 8928, 3, 4, 1, 0, 1))
-    abort = message(7, struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost"), tag=bytes(range(8)))
+    abort = message(7, struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost"), mac=bytes(range(8)))
     refuse = message(10, struct.pack(">i", -8) + text(b"speak version 9"), version=9)
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         path = os.path.join(folder, "control.pcap")
         write_stream(path, [(join[:50], True), (join[50:], True), (message(11, bytes(range(16))), False),
-                            (message(12, tag=bytes(8)) + message(5, bytes(16), tag=bytes(8)), True), (abort, False),
+                            (message(12, mac=bytes(8)) + message(5, bytes(16), mac=bytes(8)), True), (abort, False),
                             (refuse, False), (message(9), True), (message(5, bytes(7)), True)])
         out = tshark(path, "-O", "switchml_control")
         for name in ("JOIN", "CHALLENGE", "AUTH", "HEARTBEAT", "ABORT", "REFUSE", "GOODBYE"):
             assert f"SwitchML control: {name}" in out, (name, out)
         for field in ("job: train", "rank: 3", "world_size: 4", "key_name: tenant", "combining: 1", "rank 1: 3",
-                      "detail: rank 3 was lost", "detail: speak version 9", "Tag: 0x0001020304050607"):
+                      "detail: rank 3 was lost", "detail: speak version 9", "MAC: 0x0001020304050607"):
             assert field in out, (field, out)
         odd = tshark(path, "-Y", "_ws.expert", "-T", "fields", "-e", "_ws.expert.message")
         assert odd.count("does not end where its fields do") == 1 and "Malformed" not in out, odd

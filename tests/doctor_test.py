@@ -166,7 +166,7 @@ def test_healthy():
 
 def test_no_aggregator():
     code, found = findings()
-    assert "name" not in found and found["sum"]["verdict"] == "OK" and "hosted" in found["sum"]["seen"], (code, found)
+    assert "name" not in found and found["sum"]["verdict"] == "OK" and "embedded" in found["sum"]["seen"], (code, found)
 
 
 def test_wrong_usage():

@@ -160,7 +160,7 @@ def many_sources(port):
     return Strangers(port, 600, STRANGERS)
 
 
-def crowd(port):
+def too_many_sources(port):
     """1,500 idle connections of 248 addresses: more than there is room for."""
     return Strangers(port, 1500, STRANGERS)
 
@@ -197,8 +197,8 @@ def version_skew(port):
     return Strangers(port, 50, [STRANGER], speak, 0.05)
 
 
-ABUSES = [slow_senders, half_open, junk, huge_lengths, chatter, connection_flood, many_sources, crowd,
-          neighbours, join_flood, idle_members, version_skew]
+ABUSES = [slow_senders, half_open, junk, huge_lengths, chatter, connection_flood, many_sources,
+          too_many_sources, neighbours, join_flood, idle_members, version_skew]
 
 
 @contextlib.contextmanager

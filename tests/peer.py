@@ -75,7 +75,7 @@ FIELDS = ("version", "type", "wire", "reducer", "job", "epoch", "rank", "payload
 
 def pack_datagram(fields, payload=b"", crc=None, key=None, spoil_mac=0, mask=0):
     """fields: a dictionary of header fields; what is left out is 0, but for version, type and the length. With a key
-    the packet is tagged; spoil_mac is added to its tag. Without one its checksum has the mask."""
+    the packet has a MAC; spoil_mac is added to it. Without one its checksum has the mask."""
     f = {name: 0 for name in FIELDS}
     f.update({"version": 1, "type": PACKETS["UPDATE"], "payload_bytes": len(payload)})
     f.update(fields)
@@ -106,7 +106,7 @@ def unpack_datagram(data, key=None, mask=0):
     assert bool(f["flags"] & FLAGS["KEYED"]) == bool(key), f"keyed or not: {f}"
     payload = data[HEADER_BYTES + (KEYED_BYTES if key else 0):]
     if key:
-        assert struct.unpack(">Q", data[28:36])[0] == peer_keys.mac(key, data[:28], payload), f"tag of {f}"
+        assert struct.unpack(">Q", data[28:36])[0] == peer_keys.mac(key, data[:28], payload), f"MAC of {f}"
         f["flags"] &= ~FLAGS["KEYED"]
     else:
         assert mask_of(data) == mask, f"checksum of {f}"
@@ -190,7 +190,7 @@ class Control:
         self.channel = None
 
     def set_key(self, key, worker_nonce, daemon_nonce):
-        """From here on every frame has a tag."""
+        """From here on every frame has a MAC."""
         self.channel = peer_keys.Channel(key, worker_nonce, daemon_nonce, self.plain)
 
     def say(self, kind, **values):
@@ -232,15 +232,15 @@ class Control:
         if len(self.data) < 12:
             return None
         version, number, body_bytes = struct.unpack(">HHI", self.data[4:12])
-        is_tagged = bool(number & peer_keys.TAGGED)
-        kind = next(name for name, value in MESSAGES.items() if value == number & ~peer_keys.TAGGED)
+        has_mac = bool(number & peer_keys.HAS_MAC)
+        kind = next(name for name, value in MESSAGES.items() if value == number & ~peer_keys.HAS_MAC)
         assert self.data[:4] == b"SML1" and (version == CTL_VERSION or kind == "REFUSE"), self.data[:12]
-        assert is_tagged == bool(self.channel) or kind == "REFUSE", self.data[:12]
-        end = 12 + body_bytes + 8 * is_tagged
+        assert has_mac == bool(self.channel) or kind == "REFUSE", self.data[:12]
+        end = 12 + body_bytes + 8 * has_mac
         if len(self.data) < end:
             return None
         whole, self.data = self.data[:end], self.data[end:]
-        if is_tagged:
+        if has_mac:
             self.channel.check(whole[:-8], whole[-8:])
         else:
             self.plain += whole

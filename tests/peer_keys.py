@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys, for scripted members (docs/PROTOCOL.md): SipHash-2-4, what is derived with it, and the tags of control
+"""Keys, for scripted members (docs/PROTOCOL.md): SipHash-2-4, what is derived with it, and the MACs of control
 frames and datagrams."""
 import struct
 
-TAGGED = 0x8000
+HAS_MAC = 0x8000
 MASK = 2**64 - 1
 
 
@@ -55,16 +55,16 @@ class Channel:
         self.num_sent = self.num_heard = 0
 
     def seal(self, frame):
-        """The frame with its tag behind it."""
+        """The frame with its MAC behind it."""
         kind, = struct.unpack_from(">H", frame, 6)
-        frame = frame[:6] + struct.pack(">H", kind | TAGGED) + frame[8:]
-        tag = siphash(self.up, struct.pack(">Q", self.num_sent) + frame)
+        frame = frame[:6] + struct.pack(">H", kind | HAS_MAC) + frame[8:]
+        mac_value = siphash(self.up, struct.pack(">Q", self.num_sent) + frame)
         self.num_sent += 1
-        return frame + struct.pack(">Q", tag)
+        return frame + struct.pack(">Q", mac_value)
 
-    def check(self, frame, tag):
+    def check(self, frame, mac):
         expected = siphash(self.down, struct.pack(">Q", self.num_heard) + frame)
-        assert struct.pack(">Q", expected) == tag, f"wrong tag on {frame}"
+        assert struct.pack(">Q", expected) == mac, f"wrong MAC on {frame}"
         self.num_heard += 1
 
 
@@ -74,5 +74,5 @@ def data_key(key, job_name, job, epoch, salt):
 
 
 def mac(key, head, payload):
-    """The tag of a datagram whose first 28 bytes are head."""
+    """The MAC of a datagram whose first 28 bytes are head."""
     return siphash(key, head + bytes(4) + payload)

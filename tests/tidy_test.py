@@ -151,7 +151,7 @@ def test_rules():
     expect_clean({**rules, "src/core/a.h": SPDX + "/* Rules R1, R2 and R3. */\n"})
 
 
-AVOIDED = "in place of, dear, to who, keepalive, shadow copy, resend, scaling factor"
+AVOIDED = "in place of, dear, to who, hosted, hosting, keepalive, shadow copy, resend, scaling factor"
 
 
 def test_glossary():
@@ -163,6 +163,7 @@ def test_glossary():
     expect_broken({**glossary, "tests/a.py": f"x = 1  {chr(35)} a keepalive\n# SPDX-License-Identifier: Apache-2.0\n"}, "a.py:1")
     expect_broken({**glossary, "src/core/a.c": SPDX + "int x;  /* Of a lane. */\n"}, "a.c:2: a comment that begins with 'Of'")
     expect_broken({**glossary, "docs/a.md": "told to who asks\n"}, "'to who'")
+    expect_broken({**glossary, "docs/a.md": "a hosted aggregator\n"}, "'hosted'")
     expect_clean({**glossary, "docs/a.md": "to whoever asks, for whom it is\nOf all\n"})
     expect_clean({**glossary, "docs/a.md": "endearing presents\n",
                   "src/core/a.c": SPDX + 'const char *dear = "a \\" /* dear one */ resend";\n'})

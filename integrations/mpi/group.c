@@ -27,7 +27,7 @@
 /* Who asks for doubles here wants as many digits as there are. */
 #define USUAL_FLOAT64_BITS 96u
 
-/* Each costs the rank that hosts its aggregation three threads and the descriptors below. */
+/* Each costs the rank that embeds its aggregator three threads and the descriptors below. */
 #define DEFAULT_MAX_JOBS 16u
 #define MOST_JOBS 512u
 /* What a job opens at most, beside one connection a rank; and the part of a process's descriptors for all after the

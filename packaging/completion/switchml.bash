@@ -34,7 +34,7 @@ _switchml() {
         --op) words=(sum avg) ;;
         --shared-memory) words=(yes no) ;;
         --gpu) words=(p100 v100 a100) ;;
-        --aggregator) words=(network hosted) ;;
+        --aggregator) words=(network embedded) ;;
         --model) mapfile -t words < <("${COMP_WORDS[0]}" bench training --list 2>/dev/null | grep -o '^[a-z][a-z0-9_]*') ;;
     esac
     if ((${#words[@]} == 0)); then

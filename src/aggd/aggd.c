@@ -277,7 +277,7 @@ static uint32_t find_room(struct sml_aggd *a) {
     free_conn(&a->conns[leaving]);
     return leaving;
   }
-  if (!sml_registry_on_crowded(a->registry, a->now_ns)) return a->options.max_connections;
+  if (!sml_registry_on_full(a->registry, a->now_ns)) return a->options.max_connections;
   drain_effects(a);
   for (i = 0; i < a->options.max_connections; i++) {
     if (a->conns[i].state == CONN_LINGERING) free_conn(&a->conns[i]);
@@ -412,7 +412,7 @@ static void note_job(struct sml_aggd *a, const struct sml_aggregator_event *e, c
 static void note_forged(struct sml_aggd *a, const struct sml_aggregator_event *e) {
   char source[SML_PEER_BYTES], text[256];
   sml_addr_format(&e->source, source, sizeof source);
-  snprintf(text, sizeof text, "%llu datagrams came with a wrong tag, the last from %s: somebody without its key sends",
+  snprintf(text, sizeof text, "%llu datagrams came with a wrong MAC, the last from %s: somebody without its key sends",
            (unsigned long long)e->num_packets, source);
   note_job(a, e, "bad_key", true, text);
 }
@@ -552,7 +552,7 @@ void *sml_aggd_run(void *argument) {
     take_input(a, next_deadline(a));
     run_timers(a);
     end_withdrawn(a);
-    if (!a->options.is_hosted) continue;
+    if (!a->options.is_embedded) continue;
     atomic_store_explicit(&a->lowest_completed, sml_registry_lowest_completed(a->registry), memory_order_relaxed);
   }
   say_goodbye(a);

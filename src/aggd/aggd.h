@@ -71,9 +71,9 @@ struct sml_aggd_options {
   uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
   uint32_t max_messages_per_s;       /* of a connection; default 1000 */
   uint64_t max_lease_ns, max_join_ns; /* as in ctl/registry.h; default: what the protocol has */
-  bool is_hosted; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
-  struct sml_addr seen_at; /* is_hosted: where other hosts find this one, whose own ranks come over loopback; empty: it
-                            * is the only one */
+  bool is_embedded; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
+  struct sml_addr seen_at; /* is_embedded: where other hosts find this one, whose own ranks come over loopback; empty:
+                            * it is the only one */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
   uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */
@@ -107,7 +107,7 @@ void sml_aggd_memory(const struct sml_aggd *aggd, struct sml_aggd_memory *memory
 /* Tells the members of all jobs that the aggregator goes, waits at most 300 ms for them to hear it. */
 void sml_aggd_stop(struct sml_aggd *aggd);
 /* The first operation that some rank of a started job, which has not left, has not said to have completed; the most
- * there is, if no rank is there. As of the control thread's last pass; any thread; only where is_hosted. */
+ * there is, if no rank is there. As of the control thread's last pass; any thread; only where is_embedded. */
 uint64_t sml_aggd_lowest_completed(const struct sml_aggd *aggd);
 /* In the child of a fork, where its threads are not: closes what it had open. Nothing else is allowed there. */
 void sml_aggd_close_descriptors(struct sml_aggd *aggd);

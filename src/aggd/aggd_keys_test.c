@@ -86,7 +86,7 @@ static void test_two_tenants_with_one_name(void **state) {
   end();
 }
 
-/* An update without a tag, and one with another key's, from the right address: nothing happens. */
+/* An update without a MAC, and one with another key's, from the right address: nothing happens. */
 static void test_forged_datagrams(void **state) {
   (void)state;
   begin_with(with_keys());
@@ -173,7 +173,7 @@ static void test_tenants_change(void **state) {
   end();
 }
 
-/* A bit of a member's tagged message changes on its way. */
+/* A bit of a member's message with a MAC changes on its way. */
 static void test_changed_message_ends_the_member(void **state) {
   (void)state;
   begin_with(with_keys());

@@ -128,7 +128,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .num_lanes = o->num_lanes,
                                          .pool_slots = o->pool_slots,
                                          .packet_lanes = o->packet_lanes,
-                                         .is_hosted = o->is_hosted,
+                                         .is_embedded = o->is_embedded,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),
                                          .join_grace_ns = o->join_grace_ns,
                                          .max_lease_ns = o->max_lease_ns,

@@ -144,7 +144,7 @@ static void test_ranks_of_this_host_have_its_address(void **state) {
   for (uint32_t is_v6 = 0; is_v6 < 2; is_v6++) {
     const char *expected = is_v6 ? "2001:db8::7" : "192.0.2.7";
     struct sml_aggd_options options = loopback();
-    options.is_hosted = true;
+    options.is_embedded = true;
     assert_true(sml_addr_parse(is_v6 ? "[2001:db8::7]:0" : "192.0.2.7:0", 0, &options.seen_at, error, sizeof error));
     begin_with(options);
     start_world("x", 2);

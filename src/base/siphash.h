@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012): a 64-bit tag that only a holder of the 128-bit key
+ * SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012): a 64-bit MAC that only a holder of the 128-bit key
  * can make. Pure. Messages are authenticated with it and keys are derived with it; it hides nothing. */
 #ifndef SML_BASE_SIPHASH_H
 #define SML_BASE_SIPHASH_H
@@ -11,7 +11,7 @@ struct sml_key {
   uint64_t k0, k1;
 };
 
-/* A message in pieces: any division of the same bytes gives the same tag. */
+/* A message in pieces: any division of the same bytes gives the same MAC. */
 struct sml_siphash {
   uint64_t v0, v1, v2, v3;
   uint64_t rest; /* bytes that are no whole word yet, the first one lowest */
@@ -29,7 +29,7 @@ void sml_siphash_update_many(struct sml_siphash *hashes, const uint8_t *const *d
 
 uint64_t sml_siphash(const struct sml_key *key, const void *data, size_t num_bytes);
 
-/* A key of its own for one purpose: two tags over (a counter byte, label, 0, data). Who has the derived key
+/* A key of its own for one purpose: two MACs over (a counter byte, label, 0, data). Who has the derived key
  * learns nothing of the one it came from. */
 struct sml_key sml_key_derive(const struct sml_key *key, const char *label, const void *data, size_t num_bytes);
 

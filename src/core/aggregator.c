@@ -46,8 +46,8 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   memset(mem, 0, l.values);
   a->options = *o;
   a->options.num_contributors = count_contributors(o);
-  if (o->crowd_slots == 0) a->options.crowd_slots = SML_CROWD_SLOTS;
-  if (o->is_switch_format) a->options.crowd_slots = UINT32_MAX;
+  if (o->order_slots == 0) a->options.order_slots = SML_ORDER_SLOTS;
+  if (o->is_switch_format) a->options.order_slots = UINT32_MAX;
   a->cursor = o->first_chunk + o->num_slots;
   a->seen_words = SML_BITMAP_WORDS(a->options.num_contributors);
   a->value_stride_bytes = sml_align_up(sml_aggregator_value_bytes(o), 64);

@@ -26,7 +26,7 @@ struct sml_aggregator_options {
   bool is_narrow;       /* updates may be narrow; not in switch format */
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
-  uint32_t crowd_slots; /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
+  uint32_t order_slots; /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
   bool is_switch_format; /* it does what a switch can: see docs/PROTOCOL.md "Switch format" */
 };
 

@@ -51,7 +51,7 @@ static void switch_format(void **state) {
   (void)state;
   const struct sml_aggregator_options options = {
       .world_size = 3, .num_slots = 4, .slot_base = 8, .chunk_bytes = CHUNK_BYTES, .first_phase = 2,
-      .is_checked = true, .crowd_slots = 1, .is_switch_format = true};
+      .is_checked = true, .order_slots = 1, .is_switch_format = true};
   struct sml_aggregator *a = init(&options);
   struct sml_header h = update(a, 0, 0, 2);
   h.flags = SML_FLAG_CHECKED;

@@ -118,7 +118,7 @@ static bool has_contributed(const struct sml_aggregator *a, uint32_t slot, uint3
  * rank, when enough are behind it. */
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
   struct progress *p = &a->progress[rank];
-  if (a->options.num_slots < a->options.crowd_slots || !is_beyond(chunk, p->latest, 0)) return;
+  if (a->options.num_slots < a->options.order_slots || !is_beyond(chunk, p->latest, 0)) return;
   if (chunk != p->latest + 1) p->run = chunk;
   p->latest = chunk;
   if (is_beyond(chunk, p->next, a->num_holders)) p->next = chunk - a->num_holders; /* the table forgot them */
@@ -144,7 +144,7 @@ static bool is_answer_late(const struct sml_aggregator *a, const struct live *l,
 /* A rank lacks the result that granted the slot's chunk, and asks for it: before that is there it can send nothing. */
 void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_t chunk, uint32_t rank) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
-  if (a->options.num_slots < a->options.crowd_slots) return;
+  if (a->options.num_slots < a->options.order_slots) return;
   if (a->live[slot].chunk != chunk || has_contributed(a, slot, rank)) return;
   sml_bit_clear(suspects, rank);
   sml_bit_set(asked, rank);

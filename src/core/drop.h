@@ -13,7 +13,7 @@
   X(BAD_CRC, "checksum wrong: damaged, of another epoch, or no member's")                       \
   X(UNKNOWN_JOB, "no such job here")                                                            \
   X(WRONG_EPOCH, "another epoch of the job")                                                    \
-  X(BAD_KEY, "tag missing, wrong, or not wanted")                                               \
+  X(BAD_KEY, "MAC missing, wrong, or not wanted")                                               \
   X(BAD_RANK, "rank not below the world size")                                                  \
   X(WRONG_SOURCE, "not from the registered address")                                            \
   X(DEPARTED_RANK, "from a rank that left or was lost")                                         \

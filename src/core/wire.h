@@ -21,16 +21,16 @@
 
 #define SML_WIRE_VERSION 1
 #define SML_HEADER_BYTES 32u
-#define SML_KEYED_BYTES 4u  /* by which the header of KEYED packets is longer: their tag is in the checksum's place */
+#define SML_KEYED_BYTES 4u  /* by which the header of KEYED packets is longer: their MAC is in the checksum's place */
 #define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
 #define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
 #define SML_MAX_WORLD_SIZE 4096u
-/* With fewer slots no crowd of packets shows what is lost: timers alone do. The default of the options' crowd_slots,
- * which tests set to less so that small worlds ask as large ones do. */
+/* With fewer slots too few packets follow to show what is lost: timers alone do. The default of the options'
+ * order_slots, which tests set to less so that small worlds ask as large ones do. */
 #ifdef SML_BENCH_WITHOUT_TIMERS /* worker.c */
-#define SML_CROWD_SLOTS UINT32_MAX
+#define SML_ORDER_SLOTS UINT32_MAX
 #else
-#define SML_CROWD_SLOTS 16u
+#define SML_ORDER_SLOTS 16u
 #endif
 #define SML_SWITCH_MAX_CONTRIBUTORS 30u /* switch format: a word of a switch has so many bits to spare */
 #define SML_SWITCH_BITMAP_BYTES 4u       /* switch format: PENDING's payload */
@@ -140,7 +140,7 @@ static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payloa
 /* Writes header and CRC or MAC before the payload that already stands at frame + sml_head_bytes(seal->is_keyed). The
  * KEYED flag is as the seal says, whatever the header has. */
 void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
-/* The same in two steps, for bursts: tags of many frames are made together, at a third of the time. First each frame,
+/* The same in two steps, for bursts: MACs of many frames are made together, at a third of the time. First each frame,
  * then all of them, as they lie behind each other: frame_bytes each, and last_bytes. */
 void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
 void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
@@ -158,7 +158,7 @@ bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header
 /* The mask that an opened frame, not KEYED, was sealed with, if nothing has damaged it: who does not know its job can
  * answer so that the sender, and nobody else, takes the answer for one to this frame. */
 uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *header);
-/* That in two steps, for frames that came together: tags that KEYED frames of one length (sml_head_bytes(true) or more;
+/* That in two steps, for frames that came together: MACs that KEYED frames of one length (sml_head_bytes(true) or more;
  * at most SML_SIPHASH_MANY) should have, and whether one has it. Frames need not be opened yet. */
 void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
                    uint64_t *macs_out);

@@ -59,7 +59,7 @@ static bool is_right(const uint8_t *frame, size_t num_bytes) {
   return sml_wire_open(frame, num_bytes, &h) == SML_WIRE_OK && sml_wire_is_authentic(frame, &h, NULL);
 }
 
-/* The same frame with a tag, which has the checksum's place and four bytes more. */
+/* The same frame with a MAC, which has the checksum's place and four bytes more. */
 static void golden_keyed_frame(void **state) {
   (void)state;
   uint8_t frame[40] = {[36] = 0x1b, 0x7e, 0x00, 0xff}, message[36] = {0};
@@ -81,8 +81,8 @@ static void golden_keyed_frame(void **state) {
   assert_int_equal(h.flags, SAMPLE.flags);
 }
 
-/* Whoever has not the key cannot make the tag; nor does a bit that was flipped on the way fit it. */
-static void only_the_key_makes_the_tag(void **state) {
+/* Whoever has not the key cannot make the MAC; nor does a bit that was flipped on the way fit it. */
+static void only_the_key_makes_the_mac(void **state) {
   (void)state;
   enum { HEAD_BYTES = SML_HEADER_BYTES + SML_KEYED_BYTES };
   uint8_t good[HEAD_BYTES + 21] = {0}, frame[sizeof good];
@@ -379,7 +379,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(golden_frame),
       cmocka_unit_test(golden_keyed_frame),
-      cmocka_unit_test(only_the_key_makes_the_tag),
+      cmocka_unit_test(only_the_key_makes_the_mac),
       cmocka_unit_test(a_tag_is_there_exactly_where_it_is_wanted),
       cmocka_unit_test(only_the_mask_makes_the_crc),
       cmocka_unit_test(only_sums_of_lanes_have_a_check_word),

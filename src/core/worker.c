@@ -37,8 +37,8 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   memset(mem, 0, l.total_bytes);
   w->options = *o;
   w->options.num_contributors = num_contributors;
-  if (o->crowd_slots == 0) w->options.crowd_slots = SML_CROWD_SLOTS;
-  if (o->packet_lanes != 0) w->options.crowd_slots = UINT32_MAX; /* a switch neither asks nor finds grants */
+  if (o->order_slots == 0) w->options.order_slots = SML_ORDER_SLOTS;
+  if (o->packet_lanes != 0) w->options.order_slots = UINT32_MAX; /* a switch neither asks nor finds grants */
   w->code_wire = o->packet_lanes != 0 ? SML_LANES_WIDE_UINT8 : SML_LANES_UINT8;
   w->packet_bytes = 4 * o->packet_lanes;
   SML_ASSERT(o->packet_lanes == 0 || w->packet_bytes == o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0));
@@ -354,7 +354,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
  * a round trip was not enough for the answer, the path has become longer: then sample it. */
 static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
   if (slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns) return true;
-  if (!sml_worker_has_crowd(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;
+  if (!sml_worker_uses_order(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;
   return slot->level == 0 || now_ns - slot->sent_ns <= sml_worker_round_trip(w);
 }
 

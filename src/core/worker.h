@@ -28,7 +28,7 @@ struct sml_worker_options {
   bool is_checked;         /* int32 chunks carry a check word: the engine's to make and to check */
   uint32_t packet_lanes;   /* switch format: each UPDATE and RESULT has so many; 0: ordinary format */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
-  uint32_t crowd_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_CROWD_SLOTS */
+  uint32_t order_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
   uint64_t seed;           /* jitter */
   bool has_fixed_window;   /* as many chunks as slots may be under way, whatever is lost or marked */
   /* Benchmarks only: repeat as NSDI'21 does. Slots are static (the next chunk is num_slots further, whatever is

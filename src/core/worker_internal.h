@@ -136,15 +136,15 @@ static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
 }
 
 /* Are there so many slots that the order of what comes shows what was lost? */
-static inline bool sml_worker_has_crowd(const struct sml_worker *w) {
-  return w->options.num_slots >= w->options.crowd_slots && !sml_worker_is_paper(w);
+static inline bool sml_worker_uses_order(const struct sml_worker *w) {
+  return w->options.num_slots >= w->options.order_slots && !sml_worker_is_paper(w);
 }
 
 /* Has a chunk completed that was sent clearly later than at sent_ns? Where that makes the clock patient it must be
  * known before a timeout is over; where it makes the worker ask, a repair that the aggregator began must have time. */
 static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
   const struct sml_rto *rto = &w->rto;
-  const uint64_t window_ns = sml_worker_has_crowd(w) ? sml_rto_reorder_window(rto) : sml_rto_repair_window(rto);
+  const uint64_t window_ns = sml_worker_uses_order(w) ? sml_rto_reorder_window(rto) : sml_rto_repair_window(rto);
   return sent_ns + window_ns < w->latest_acked_ns;
 }
 

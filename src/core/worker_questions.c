@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). There are five
- * reasons; order and silence count only in a crowd of slots (sml_worker_has_crowd).
+ * reasons; order and silence count only from 16 slots on (sml_worker_uses_order).
  *
  *   reason    when                                                           about
  *   order     a result is missing, the third grant after it has come (up to   its grant
@@ -9,13 +9,13 @@
  *             answers take
  *   window    the window is full, and for as long nothing has arrived that    the update that was sent last
  *             was sent
- *   timer     the slot's timeout is over, with a crowd twice its timeout      the slot
+ *   timer     the slot's timeout is over, where order counts twice that       the slot
  *   sum       the check word of a result is wrong                             the slot
  *
  * How often: order asks again when a chunk has completed that was sent after the question. Silence, window and timer
- * wait twice as long after each question in a row. Silence and (with a crowd) the timer also have budgets: 256 chunks
- * that complete pay for a question, and for silence a loss that was shown pays for two. A wrong sum is asked about
- * once: the second time the lane fails.
+ * wait twice as long after each question in a row. Silence and (where order counts) the timer also have budgets: 256
+ * chunks that complete pay for a question, and for silence a loss that was shown pays for two. A wrong sum is asked
+ * about once: the second time the lane fails.
  *
  * An answer to any of them is the result, or PENDING: who is missing. The aggregator asks, too: if it lacks this rank's
  * update though later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
@@ -63,7 +63,7 @@ static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
 
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns) {
   const uint32_t n = w->options.num_slots;
-  if (!sml_worker_has_crowd(w)) return;
+  if (!sml_worker_uses_order(w)) return;
   if (grant < w->next_grant) {
     close_gap(w, grant, is_repeat);
     return;
@@ -148,20 +148,20 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
 #ifdef SML_BENCH_WITHOUT_TIMERS /* never in a product: `bench/run --scenario checks` measures what they cost */
   return sent_ns + 3600 * SML_NS_PER_S; /* that something is outstanding the engine sees by this */
 #endif
-  const bool is_late = sml_worker_is_overtaken(w, sent_ns), has_crowd = sml_worker_has_crowd(w);
-  if (is_late && level == 0 && !has_crowd) return sent_ns;
+  const bool is_late = sml_worker_is_overtaken(w, sent_ns), uses_order = sml_worker_uses_order(w);
+  if (is_late && level == 0 && !uses_order) return sent_ns;
   /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
    * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
-  if (has_crowd && num_affordable(w->clock_budget) == 0) return SML_NEVER;
+  if (uses_order && num_affordable(w->clock_budget) == 0) return SML_NEVER;
   /* While the lane makes progress there is no reason to ask ever more rarely. */
-  const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (has_crowd ? CLOCK_PATIENCE : 0);
+  const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (uses_order ? CLOCK_PATIENCE : 0);
   return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
 }
 
 /* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
-  if (head == NONE || !sml_worker_has_crowd(w)) return SML_NEVER;
+  if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
   const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, SML_RTO_CEILING_NS);
@@ -259,7 +259,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
       list_remove(w, s);
-      if (sml_worker_has_crowd(w)) (void)charge(&w->clock_budget, 1);
+      if (sml_worker_uses_order(w)) (void)charge(&w->clock_budget, 1);
       if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
         w->view.timeouts++;
         slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);

@@ -369,14 +369,14 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
   x->prng.state = o->seed;
   const bool is_checked = o->seed % 3 != 0;
   /* 1: order shows losses however few slots there are. */
-  const uint32_t crowd_slots = (o->world_size + o->num_slots) % 2;
+  const uint32_t order_slots = (o->world_size + o->num_slots) % 2;
   const struct sml_aggregator_options options = {.world_size = o->world_size,
                                                  .num_slots = o->num_slots,
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = is_checked,
                                                  .first_phase = o->first_phase,
                                                  .first_chunk = o->first_chunk,
-                                                 .crowd_slots = crowd_slots};
+                                                 .order_slots = order_slots};
   x->aggregator = sml_aggregator_init(
       aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)), &options);
   for (uint32_t i = 0; i < o->num_operations; i++) {
@@ -396,7 +396,7 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
                                          .first_phase = o->first_phase,
                                          .first_chunk = o->first_chunk,
                                          .num_operations = o->ring,
-                                         .crowd_slots = crowd_slots,
+                                         .order_slots = order_slots,
                                          .seed = o->seed * 100 + rank};
     x->workers[rank] = sml_worker_init(aligned_alloc(64, sml_align_up(sml_worker_memsize(&w), 64)), &w);
     for (uint32_t i = 0; i < o->num_operations; i++) works[rank][i] = (struct work){.operation = i};

@@ -35,7 +35,7 @@ void sml_channel_set_key(struct sml_channel *ch, const struct sml_key *key, cons
   sml_key_wipe(&down, sizeof down);
 }
 
-static uint64_t tag_of(const struct sml_key *key, uint64_t number, const uint8_t *frame, size_t num_bytes) {
+static uint64_t mac_of(const struct sml_key *key, uint64_t number, const uint8_t *frame, size_t num_bytes) {
   struct sml_siphash hash;
   uint8_t prefix[8];
   sml_store_be64(prefix, number);
@@ -48,24 +48,24 @@ static uint64_t tag_of(const struct sml_key *key, uint64_t number, const uint8_t
 size_t sml_channel_encode(struct sml_channel *ch, const struct sml_ctl_message *message, uint8_t *out,
                           size_t room_bytes) {
   bool is_refuse = message->kind == SML_CTL_REFUSE;
-  bool is_tagged = ch->is_keyed && !(is_refuse && !ch->has_accepted);
-  size_t tag_bytes = is_tagged ? SML_CHANNEL_TAG_BYTES : 0;
-  if (room_bytes < tag_bytes) return 0;
-  size_t num_bytes = sml_ctl_encode(message, out, room_bytes - tag_bytes);
+  bool has_mac = ch->is_keyed && !(is_refuse && !ch->has_accepted);
+  size_t mac_bytes = has_mac ? SML_CHANNEL_MAC_BYTES : 0;
+  if (room_bytes < mac_bytes) return 0;
+  size_t num_bytes = sml_ctl_encode(message, out, room_bytes - mac_bytes);
   if (num_bytes == 0) return 0;
   if (is_refuse && ch->peer_version) sml_store_be16(out + 4, ch->peer_version);
-  if (!is_tagged) {
+  if (!has_mac) {
     remember_plain(ch, out, num_bytes);
     return num_bytes;
   }
-  sml_store_be16(out + 6, (uint16_t)((uint32_t)message->kind | SML_CTL_TAGGED));
-  sml_store_be64(out + num_bytes, tag_of(&ch->tx_key, ch->num_sent++, out, num_bytes));
-  return num_bytes + tag_bytes;
+  sml_store_be16(out + 6, (uint16_t)((uint32_t)message->kind | SML_CTL_HAS_MAC));
+  sml_store_be64(out + num_bytes, mac_of(&ch->tx_key, ch->num_sent++, out, num_bytes));
+  return num_bytes + mac_bytes;
 }
 
-/* Whether this end takes a frame of the kind with, or without, a tag. */
+/* Whether this end takes a frame of the kind with, or without, a MAC. */
 static bool is_tag_expected(const struct sml_channel *ch, const struct sml_ctl_frame *frame) {
-  if (frame->kind & SML_CTL_TAGGED) return ch->is_keyed;
+  if (frame->kind & SML_CTL_HAS_MAC) return ch->is_keyed;
   return !ch->is_keyed || (frame->kind == SML_CTL_REFUSE && !ch->has_accepted);
 }
 
@@ -76,21 +76,21 @@ enum sml_ctl_decode sml_channel_decode(struct sml_channel *ch, const uint8_t *in
   enum sml_ctl_decode verdict = sml_ctl_decode_header(in, num_bytes, &frame);
   if (verdict == SML_CTL_BAD_VERSION) ch->peer_version = sml_load_be16(in + 4);
   if (verdict != SML_CTL_DECODED) return verdict;
-  if (!is_tag_expected(ch, &frame)) return SML_CTL_BAD_TAG;
+  if (!is_tag_expected(ch, &frame)) return SML_CTL_BAD_MAC;
 
-  bool is_tagged = (frame.kind & SML_CTL_TAGGED) != 0;
+  bool has_mac = (frame.kind & SML_CTL_HAS_MAC) != 0;
   size_t frame_bytes = SML_CTL_FRAME_BYTES + frame.body_bytes;
-  size_t all_bytes = frame_bytes + (is_tagged ? SML_CHANNEL_TAG_BYTES : 0);
+  size_t all_bytes = frame_bytes + (has_mac ? SML_CHANNEL_MAC_BYTES : 0);
   if (num_bytes < all_bytes) return SML_CTL_NEED_MORE;
-  /* No byte of the body is looked at before its tag is right. */
-  if (is_tagged && sml_load_be64(in + frame_bytes) != tag_of(&ch->rx_key, ch->num_accepted, in, frame_bytes)) {
-    return SML_CTL_BAD_TAG;
+  /* No byte of the body is looked at before its MAC is right. */
+  if (has_mac && sml_load_be64(in + frame_bytes) != mac_of(&ch->rx_key, ch->num_accepted, in, frame_bytes)) {
+    return SML_CTL_BAD_MAC;
   }
-  if (!sml_ctl_decode_body(frame.kind & (uint16_t)~SML_CTL_TAGGED, in + SML_CTL_FRAME_BYTES, frame.body_bytes,
+  if (!sml_ctl_decode_body(frame.kind & (uint16_t)~SML_CTL_HAS_MAC, in + SML_CTL_FRAME_BYTES, frame.body_bytes,
                            message_out)) {
     return SML_CTL_MALFORMED;
   }
-  if (is_tagged) {
+  if (has_mac) {
     ch->num_accepted++;
     ch->has_accepted = true;
   } else {

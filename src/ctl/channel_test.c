@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tagged control frames: whatever is changed, dropped, repeated, moved or sent back is refused. */
+ * Control frames with MACs: whatever is changed, dropped, repeated, moved or sent back is refused. */
 #include "ctl/channel.h"
 
 #include <setjmp.h>
@@ -69,7 +69,7 @@ static void test_both_ways(void **state) {
   shake(&key);
   for (uint64_t i = 0; i < 100; i++) {
     struct frame up = heartbeat(&worker, i), down = heartbeat(&daemon_end, 1000 + i);
-    assert_int_equal(up.num_bytes, SML_CTL_FRAME_BYTES + 16 + SML_CHANNEL_TAG_BYTES);
+    assert_int_equal(up.num_bytes, SML_CTL_FRAME_BYTES + 16 + SML_CHANNEL_MAC_BYTES);
     assert_int_equal(decode(&daemon_end, &up), SML_CTL_DECODED);
     assert_int_equal(out.u.heartbeat.operations_completed, i);
     assert_int_equal(decode(&worker, &down), SML_CTL_DECODED);
@@ -124,12 +124,12 @@ static void test_order_and_number(void **state) {
   shake(&key);
   struct frame first = heartbeat(&worker, 1), second = heartbeat(&worker, 2), third = heartbeat(&worker, 3);
   struct sml_channel fresh = daemon_end, copy = fresh;
-  assert_int_equal(decode(&copy, &second), SML_CTL_BAD_TAG); /* the first was dropped, or overtaken */
+  assert_int_equal(decode(&copy, &second), SML_CTL_BAD_MAC); /* the first was dropped, or overtaken */
   assert_int_equal(decode(&daemon_end, &first), SML_CTL_DECODED);
   copy = daemon_end;
-  assert_int_equal(decode(&copy, &first), SML_CTL_BAD_TAG); /* again */
+  assert_int_equal(decode(&copy, &first), SML_CTL_BAD_MAC); /* again */
   copy = daemon_end;
-  assert_int_equal(decode(&copy, &third), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&copy, &third), SML_CTL_BAD_MAC);
   assert_int_equal(decode(&daemon_end, &second), SML_CTL_DECODED);
   assert_int_equal(decode(&daemon_end, &third), SML_CTL_DECODED);
 }
@@ -138,10 +138,10 @@ static void test_reflected_frame(void **state) {
   (void)state;
   shake(&key);
   struct frame up = heartbeat(&worker, 1), down = heartbeat(&daemon_end, 1);
-  assert_int_equal(decode(&worker, &up), SML_CTL_BAD_TAG);
-  assert_int_equal(decode(&daemon_end, &down), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&worker, &up), SML_CTL_BAD_MAC);
+  assert_int_equal(decode(&daemon_end, &down), SML_CTL_BAD_MAC);
   assert_int_equal(up.num_bytes, down.num_bytes);
-  assert_memory_equal(up.bytes, down.bytes, up.num_bytes - SML_CHANNEL_TAG_BYTES);
+  assert_memory_equal(up.bytes, down.bytes, up.num_bytes - SML_CHANNEL_MAC_BYTES);
   assert_memory_not_equal(up.bytes, down.bytes, up.num_bytes);
 }
 
@@ -149,7 +149,7 @@ static void test_wrong_key_nonce_or_handshake(void **state) {
   (void)state;
   shake(&other_key);
   struct frame f = heartbeat(&worker, 1);
-  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
   for (uint32_t i = 0; i < 4; i++) { /* each word of the nonces counts */
     uint64_t up[2] = {1, 2}, down[2] = {3, 4};
     (i < 2 ? up : down)[i % 2] ^= 1;
@@ -159,7 +159,7 @@ static void test_wrong_key_nonce_or_handshake(void **state) {
     worker.plain_bytes = daemon_end.plain_bytes;
     sml_channel_set_key(&worker, &key, up, down);
     f = heartbeat(&worker, 1);
-    assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_TAG);
+    assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
   }
   shake(&key); /* a byte of the plain JOIN was another one here */
   sml_channel_init(&worker, false);
@@ -168,7 +168,7 @@ static void test_wrong_key_nonce_or_handshake(void **state) {
   worker.plain[20] ^= 1;
   sml_channel_set_key(&worker, &key, up_nonce, down_nonce);
   f = heartbeat(&worker, 1);
-  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
 }
 
 static void test_tag_where_none_is_wanted(void **state) {
@@ -176,24 +176,24 @@ static void test_tag_where_none_is_wanted(void **state) {
   shake(&key);
   struct frame f = heartbeat(&worker, 1);
   sml_channel_init(&daemon_end, true);
-  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
   sml_channel_init(&worker, false); /* nor one under the key that an end without a key happens to hold */
   worker.is_keyed = true;
   f = heartbeat(&worker, 1);
-  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_TAG);
+  assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
 }
 
-/* The tag is right, what it is behind is not: one who has the key can still be wrong. */
+/* The MAC is right, what it is behind is not: one who has the key can still be wrong. */
 static void test_malformed_behind_a_good_tag(void **state) {
   (void)state;
   shake(&key);
   struct frame f = heartbeat(&worker, 1);
-  uint8_t tagged[8 + sizeof f.bytes];
-  size_t frame_bytes = f.num_bytes - SML_CHANNEL_TAG_BYTES;
-  sml_store_be16(f.bytes + 6, SML_CTL_EPOCH | SML_CTL_TAGGED); /* whose body is shorter */
-  sml_store_be64(tagged, 0);
-  memcpy(tagged + 8, f.bytes, frame_bytes);
-  sml_store_be64(f.bytes + frame_bytes, sml_siphash(&worker.tx_key, tagged, 8 + frame_bytes));
+  uint8_t covered[8 + sizeof f.bytes];
+  size_t frame_bytes = f.num_bytes - SML_CHANNEL_MAC_BYTES;
+  sml_store_be16(f.bytes + 6, SML_CTL_EPOCH | SML_CTL_HAS_MAC); /* whose body is shorter */
+  sml_store_be64(covered, 0);
+  memcpy(covered + 8, f.bytes, frame_bytes);
+  sml_store_be64(f.bytes + frame_bytes, sml_siphash(&worker.tx_key, covered, 8 + frame_bytes));
   assert_int_equal(decode(&daemon_end, &f), SML_CTL_MALFORMED);
 }
 
@@ -205,7 +205,7 @@ static void test_no_tag_where_one_is_wanted(void **state) {
     m.u.refuse.status = SML_ERR_REFUSED;
     f.num_bytes = sml_ctl_encode(&m, f.bytes, sizeof f.bytes);
     shake(&key);
-    if (f.num_bytes > 0 && kind != SML_CTL_REFUSE) assert_int_equal(decode(&worker, &f), SML_CTL_BAD_TAG);
+    if (f.num_bytes > 0 && kind != SML_CTL_REFUSE) assert_int_equal(decode(&worker, &f), SML_CTL_BAD_MAC);
   }
 }
 
@@ -223,10 +223,10 @@ static void test_refusal_across_keys(void **state) {
   shake(&key);
   struct frame auth = encode(&worker, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
   assert_int_equal(decode(&daemon_end, &auth), SML_CTL_DECODED);
-  struct frame tagged = encode(&daemon_end, &refuse); /* it knows that the rank has the key */
-  assert_int_equal(tagged.num_bytes, f.num_bytes + SML_CHANNEL_TAG_BYTES);
-  assert_int_equal(decode(&worker, &tagged), SML_CTL_DECODED);
-  assert_int_equal(decode(&worker, &f), SML_CTL_BAD_TAG);
+  struct frame keyed = encode(&daemon_end, &refuse); /* it knows that the rank has the key */
+  assert_int_equal(keyed.num_bytes, f.num_bytes + SML_CHANNEL_MAC_BYTES);
+  assert_int_equal(decode(&worker, &keyed), SML_CTL_DECODED);
+  assert_int_equal(decode(&worker, &f), SML_CTL_BAD_MAC);
 }
 
 static void test_refusal_across_versions(void **state) {

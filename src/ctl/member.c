@@ -270,10 +270,10 @@ void sml_member_on_garbage(struct sml_member *m, enum sml_ctl_decode verdict, ui
         "the aggregator at %s speaks another version of the control protocol than "
         "libswitchml %s: update one of them",
         who, SML_VERSION_TEXT);
-  else if (verdict == SML_CTL_BAD_TAG && m->state == SML_MEMBER_JOINING)
+  else if (verdict == SML_CTL_BAD_MAC && m->state == SML_MEMBER_JOINING)
     end(m, SML_ERR_KEY, "the aggregator at %s has another key '%s' than this rank: compare the key files", who,
         m->options.join.key_name);
-  else if (verdict == SML_CTL_BAD_TAG)
+  else if (verdict == SML_CTL_BAD_MAC)
     end(m, SML_ERR_KEY,
         "a control message that seems to come from the aggregator at %s is not authentic: "
         "somebody else writes into the connection",

@@ -134,7 +134,7 @@ static void test_what_makes_no_sense_is_said(void **state) {
   } rows[] = {{SML_CTL_BAD_MAGIC, SML_ERR_PROTOCOL, "is not a switchmld"},
               {SML_CTL_MALFORMED, SML_ERR_PROTOCOL, "is not a switchmld"},
               {SML_CTL_BAD_VERSION, SML_ERR_VERSION, "speaks another version"},
-              {SML_CTL_BAD_TAG, SML_ERR_KEY, "compare the key files"}};
+              {SML_CTL_BAD_MAC, SML_ERR_KEY, "compare the key files"}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     begin_world(2);
     is_deaf = true;
@@ -146,7 +146,7 @@ static void test_what_makes_no_sense_is_said(void **state) {
     assert_int_equal(ranks[0].conn, MAX_CONNS);
   }
   start_ranks(2);
-  sml_member_on_garbage(&ranks[1].m, SML_CTL_BAD_TAG, w.now_ns);
+  sml_member_on_garbage(&ranks[1].m, SML_CTL_BAD_MAC, w.now_ns);
   carry_out(&ranks[1]);
   expect_failure(1, SML_ERR_KEY, "somebody else writes into the connection");
 }

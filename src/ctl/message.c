@@ -317,7 +317,7 @@ enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, s
   if (num_bytes < SML_CTL_FRAME_BYTES) return SML_CTL_NEED_MORE;
   frame_out->kind = sml_load_be16(in + 6);
   frame_out->body_bytes = sml_load_be32(in + 8);
-  uint16_t kind = frame_out->kind & (uint16_t)~SML_CTL_TAGGED;
+  uint16_t kind = frame_out->kind & (uint16_t)~SML_CTL_HAS_MAC;
   if (kind < SML_CTL_JOIN || kind > SML_CTL_LAST_KIND) return SML_CTL_MALFORMED;
   return frame_out->body_bytes > SML_CTL_MAX_BODY ? SML_CTL_MALFORMED : SML_CTL_DECODED;
 }
@@ -337,7 +337,7 @@ enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct s
   *consumed_out = 0;
   enum sml_ctl_decode verdict = sml_ctl_decode_header(in, num_bytes, &frame);
   if (verdict != SML_CTL_DECODED) return verdict;
-  if (frame.kind & SML_CTL_TAGGED) return SML_CTL_MALFORMED;
+  if (frame.kind & SML_CTL_HAS_MAC) return SML_CTL_MALFORMED;
   if (num_bytes - SML_CTL_FRAME_BYTES < frame.body_bytes) return SML_CTL_NEED_MORE;
   if (!sml_ctl_decode_body(frame.kind, in + SML_CTL_FRAME_BYTES, frame.body_bytes, message_out)) {
     return SML_CTL_MALFORMED;

@@ -3,8 +3,8 @@
  * (docs/PROTOCOL.md "Control connection"). Pure codec: no I/O.
  *
  * Order:  worker  JOIN
- *         daemon  CHALLENGE  if the JOIN names a key: from here on every frame has a tag (ctl/channel.h)
- *         worker  AUTH       the first tagged one: it knows the key
+ *         daemon  CHALLENGE  if the JOIN names a key: from here on every frame has a MAC (ctl/channel.h)
+ *         worker  AUTH       the first with a MAC: it knows the key
  *         daemon  WELCOME    at once: job id, epoch, data ports and the HELLO nonce (or REFUSE)
  *         worker  sends HELLOs on every lane's data port, padded, until they come back
  *         worker  PROBED     largest datagram that came back on all lanes
@@ -233,17 +233,17 @@ enum sml_ctl_decode {
   SML_CTL_BAD_MAGIC,  /* not this protocol: close, say nothing */
   SML_CTL_BAD_VERSION,/* another version: answer REFUSE with SML_ERR_VERSION and close */
   SML_CTL_MALFORMED,  /* over-long, unknown kind, field out of its range: close */
-  SML_CTL_BAD_TAG,    /* only from sml_channel_decode(): tag missing, wrong, or not wanted: close */
+  SML_CTL_BAD_MAC,    /* only from sml_channel_decode(): MAC missing, wrong, or not wanted: close */
 };
 enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
                                    size_t *consumed_out);
 
-/* The two halves of sml_ctl_decode(), for the channel, which puts a tag between them. */
+/* The two halves of sml_ctl_decode(), for the channel, which puts a MAC between them. */
 struct sml_ctl_frame {
-  uint16_t kind; /* SML_CTL_TAGGED may be set */
+  uint16_t kind; /* SML_CTL_HAS_MAC may be set */
   uint32_t body_bytes;
 };
-#define SML_CTL_TAGGED 0x8000u /* in the kind: 8 bytes of tag follow the body, not counted by body_bytes */
+#define SML_CTL_HAS_MAC 0x8000u /* in the kind: 8 bytes of MAC follow the body, not counted by body_bytes */
 /* Judges the header as early as its bytes are there; DECODED: *frame_out is set, the body may be missing. */
 enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, struct sml_ctl_frame *frame_out);
 /* False: malformed. */

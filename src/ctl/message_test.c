@@ -198,7 +198,7 @@ static void test_header_is_judged_early(void **state) {
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
   sml_store_be16(frame + 6, SML_CTL_LAST_KIND + 1);
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
-  sml_store_be16(frame + 6, SML_CTL_JOIN | SML_CTL_TAGGED); /* tags are the channel's business */
+  sml_store_be16(frame + 6, SML_CTL_JOIN | SML_CTL_HAS_MAC); /* MACs are the channel's business */
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
   sml_store_be16(frame + 6, SML_CTL_JOIN);
   sml_store_be32(frame + 8, SML_CTL_MAX_BODY + 1);

@@ -178,7 +178,7 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
   sml_registry_forget(r, unwanted);
 }
 
-bool sml_registry_on_crowded(struct sml_registry *r, uint64_t now_ns) {
+bool sml_registry_on_full(struct sml_registry *r, uint64_t now_ns) {
   sml_registry_begin_input(r);
   uint32_t oldest = find_oldest_waiting(r, NULL);
   if (oldest == SML_NO_CONN) return sml_registry_make_room(r, now_ns);
@@ -223,12 +223,12 @@ void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl
                                 "switchml version on all machines",
                                 SML_CTL_VERSION));
   } else if (c->state == SML_CONN_MEMBER) {
-    bool is_tag = verdict == SML_CTL_BAD_TAG;
-    throw_out(r, conn, is_tag ? SML_ERR_KEY : SML_ERR_PROTOCOL,
-              is_tag ? "a control message came with a wrong tag: somebody changed or repeated it on its way"
+    bool is_mac = verdict == SML_CTL_BAD_MAC;
+    throw_out(r, conn, is_mac ? SML_ERR_KEY : SML_ERR_PROTOCOL,
+              is_mac ? "a control message came with a wrong MAC: somebody changed or repeated it on its way"
                      : "malformed data on the control connection");
-  } else if (verdict == SML_CTL_BAD_TAG && c->state == SML_CONN_CHALLENGED) {
-    sml_registry_bad_tag(r, conn);
+  } else if (verdict == SML_CTL_BAD_MAC && c->state == SML_CONN_CHALLENGED) {
+    sml_registry_bad_mac(r, conn);
   } else { /* not one of ours: nothing to say to it */
     sml_registry_forget(r, conn);
   }

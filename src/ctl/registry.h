@@ -7,7 +7,7 @@
  * closed from either side: by sml_registry_on_closed() or by SML_EFFECT_CLOSE. After each on_*() the
  * owner takes all effects, in order, before the next call.
  *
- * A connection: UNJOINED -> (JOIN with a key: CHALLENGED -> AUTH) -> member of a job. Whether a tag was right
+ * A connection: UNJOINED -> (JOIN with a key: CHALLENGED -> AUTH) -> member of a job. Whether a MAC was right
  * is the owner's channel's business; the registry only sees AUTH if it was.
  *
  * A job: FREE -> JOINING (first JOIN) -> STARTED (all in and probed) -> FREE (aborted, or the last member
@@ -44,7 +44,7 @@ struct sml_registry_options {
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES];
   uint32_t pool_slots;               /* a lane */
-  bool is_hosted;                    /* in a rank's process: larger windows, see tuning.h */
+  bool is_embedded;                    /* in a rank's process: larger windows, see tuning.h */
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
   uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
@@ -138,7 +138,7 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
 /* No number is free for a new connection: closes the one that has waited longest without joining. If all have joined,
  * the job ends that waits for ranks, has not got one for join_grace_ns, and whose source has the most connections of
  * such jobs; the oldest of these. False: there is none. */
-bool sml_registry_on_crowded(struct sml_registry *r, uint64_t now_ns);
+bool sml_registry_on_full(struct sml_registry *r, uint64_t now_ns);
 void sml_registry_on_closed(struct sml_registry *r, uint32_t conn, enum sml_close_cause cause);
 void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *message,
                              uint64_t now_ns);

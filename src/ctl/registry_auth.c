@@ -106,7 +106,7 @@ void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_
   sml_registry_join(r, conn, &join, now_ns);
 }
 
-void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn) {
+void sml_registry_bad_mac(struct sml_registry *r, uint32_t conn) {
   sml_registry_refuse(r, conn, SML_ERR_KEY,
                       sml_registry_text(r,
                                         "the aggregator has no key '%s', or not the same one: SWITCHML_KEY_FILE of "

@@ -174,7 +174,7 @@ static void test_challenged_and_something_else(void **state) {
     }
   }
   static const enum sml_ctl_decode garbages[] = {SML_CTL_BAD_MAGIC, SML_CTL_MALFORMED, SML_CTL_BAD_VERSION,
-                                                 SML_CTL_BAD_TAG};
+                                                 SML_CTL_BAD_MAC};
   static const char *const lines[] = {"c0 close; ", "c0 close; ", "c0<REFUSE -8; c0 close; ",
                                       "c0<REFUSE -19; c0 close; "};
   for (size_t i = 0; i < SML_ARRAY_LEN(lines); i++) {
@@ -187,7 +187,7 @@ static void test_challenged_and_something_else(void **state) {
   }
   begin();
   opened(0);
-  garbage(0, SML_CTL_BAD_TAG); /* a tag before there is a key: a stranger */
+  garbage(0, SML_CTL_BAD_MAC); /* a MAC before there is a key: a stranger */
   EXPECT("c0 close; ");
 }
 
@@ -195,9 +195,9 @@ static void test_members_wrong_tag(void **state) {
   (void)state;
   begin();
   start_world("x", 0, 2);
-  garbage(1, SML_CTL_BAD_TAG);
+  garbage(1, SML_CTL_BAD_MAC);
   EXPECT("c1<ABORT -19; depart j0 r1; c0<GONE r1; c1 close; ");
-  expect_detail(0, "rank 1 (10.0.0.1) was lost: a control message came with a wrong tag: somebody changed or "
+  expect_detail(0, "rank 1 (10.0.0.1) was lost: a control message came with a wrong MAC: somebody changed or "
                    "repeated it on its way");
 }
 
@@ -222,8 +222,8 @@ static void test_replayed_session(void **state) {
   sml_registry_on_message(w.r, 1, &heard, w.now_ns);
   take_effects();
   EXPECT("c1<CHALLENGE; c1 key; ");
-  assert_int_equal(sml_channel_decode(&w.daemon_end[1], auth_frame, auth_bytes, &heard, &consumed), SML_CTL_BAD_TAG);
-  garbage(1, SML_CTL_BAD_TAG);
+  assert_int_equal(sml_channel_decode(&w.daemon_end[1], auth_frame, auth_bytes, &heard, &consumed), SML_CTL_BAD_MAC);
+  garbage(1, SML_CTL_BAD_MAC);
   EXPECT("c1<REFUSE -19; c1 close; ");
 }
 

@@ -12,7 +12,7 @@
 #include "switchml/switchml.h"
 
 #define SML_NO_CONN UINT32_MAX
-#define SML_CROWD_CELLS 1024u
+#define SML_WAITING_CELLS 1024u
 #define SML_MAX_CALL_MESSAGES 8u /* different messages and texts that one input can cause */
 
 /* CHALLENGED: its JOIN waits in the table for AUTH, within the grace of UNJOINED. */
@@ -111,7 +111,7 @@ struct sml_registry {
   struct sml_ctl_message messages[SML_MAX_CALL_MESSAGES];
   char texts[SML_MAX_CALL_MESSAGES][SML_DETAIL_BYTES];
   uint32_t num_messages, num_texts;
-  uint32_t crowd[SML_CROWD_CELLS]; /* connections of jobs that wait, by a hash of their source */
+  uint32_t waiting[SML_WAITING_CELLS]; /* connections of jobs that wait, by a hash of their source */
   uint64_t told[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* of this call's DEPART */
 };
 
@@ -137,7 +137,7 @@ void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct 
 /* registry_auth.c */
 void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
                             uint64_t now_ns);
-void sml_registry_bad_tag(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
+void sml_registry_bad_mac(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
 /* Where the log says more than the rank is told. */
 void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_status status, const char *text,
@@ -185,8 +185,8 @@ void sml_registry_offer_group(const struct sml_registry *r, uint16_t job, struct
 /* All ranks have probed: whether results go by multicast, with a note if that was offered and does not work. */
 bool sml_registry_choose_multicast(struct sml_registry *r, const struct sml_job_entry *job);
 
-/* registry_crowd.c */
-/* Ends a job that waits for ranks so that others have its places; see sml_registry_on_crowded(). */
+/* registry_waiting.c */
+/* Ends a job that waits for ranks so that others have its places; see sml_registry_on_full(). */
 bool sml_registry_make_room(struct sml_registry *r, uint64_t now_ns);
 
 /* registry_quota.c */

@@ -61,13 +61,13 @@ static void test_who_waits_longest_makes_room(void **state) {
     w.now_ns += S / 10;
   }
   join(0, "x", 0, 2);
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_true(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   EXPECT("c1 close; ");
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_true(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   EXPECT("c2 close; ");
-  assert_false(sml_registry_on_crowded(w.r, w.now_ns)); /* never a member */
+  assert_false(sml_registry_on_full(w.r, w.now_ns)); /* never a member */
   take_effects();
   EXPECT("");
 }
@@ -89,7 +89,7 @@ static void test_jobs_that_wait_make_room(void **state) {
   }
   w.now_ns += 4550 * MS;
   for (uint32_t i = 0; i < 3; i++) heartbeat(i);
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns)); /* s3 is the first to have had 5 s */
+  assert_true(sml_registry_on_full(w.r, w.now_ns)); /* s3 is the first to have had 5 s */
   take_effects();
   EXPECT("c3<REFUSE -7; c3 close; end j2; ");
   expect_detail(3, "the aggregator has no place left, and job 's3' has waited longest for 29 of its 30 ranks: start it "
@@ -97,18 +97,18 @@ static void test_jobs_that_wait_make_room(void **state) {
   w.now_ns += S;
   opened_from(3, "10.6.6.6:1");
   join(3, "s4", 1, 30); /* has got a rank just now */
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_true(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   EXPECT("c5<REFUSE -7; c5 close; end j4; ");
   for (uint32_t i = 0; i < 2; i++) {
-    assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+    assert_true(sml_registry_on_full(w.r, w.now_ns));
     take_effects();
   }
   assert_true(w.is_open[2] && w.is_open[3] && w.is_open[4] && !w.is_open[6] && !w.is_open[7]);
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_true(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   EXPECT("c2<REFUSE -7; c2 close; end j1; ");
-  assert_false(sml_registry_on_crowded(w.r, w.now_ns)); /* what runs stays */
+  assert_false(sml_registry_on_full(w.r, w.now_ns)); /* what runs stays */
   take_effects();
   assert_true(w.is_open[0] && w.is_open[1]);
 }
@@ -125,13 +125,13 @@ static void test_complete_jobs_keep_their_room(void **state) {
     w.now_ns += S;
     for (uint32_t rank = 0; rank < 2; rank++) heartbeat(rank);
   }
-  assert_false(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_false(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   assert_true(w.is_open[0] && w.is_open[1]);
 }
 
-/* Ranks of jobs that run are no crowd: whoever has many of them, and one job that waits, does not squat. */
-static void test_who_works_is_no_crowd(void **state) {
+/* Ranks of jobs that run do not count as waiting: whoever has many of them, and one job that waits, does not squat. */
+static void test_who_works_does_not_wait(void **state) {
   (void)state;
   begin();
   for (uint32_t rank = 0; rank < 4; rank++) {
@@ -149,7 +149,7 @@ static void test_who_works_is_no_crowd(void **state) {
     w.now_ns += S;
     for (uint32_t c = 0; c < 7; c++) heartbeat(c);
   }
-  assert_true(sml_registry_on_crowded(w.r, w.now_ns));
+  assert_true(sml_registry_on_full(w.r, w.now_ns));
   take_effects();
   EXPECT("c5<REFUSE -7; c5 close; end j2; ");
 }
@@ -304,7 +304,7 @@ int main(void) {
       BOTH(test_who_waits_longest_makes_room),
       BOTH(test_jobs_that_wait_make_room),
       BOTH(test_complete_jobs_keep_their_room),
-      BOTH(test_who_works_is_no_crowd),
+      BOTH(test_who_works_does_not_wait),
       BOTH(test_ranks_that_have_gone_count),
       BOTH(test_longest_lease_and_wait),
       {"test_full_job_table", test_full_job_table, unkeyed_world, NULL, NULL},

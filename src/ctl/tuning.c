@@ -44,7 +44,7 @@ uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out
   const uint32_t share = share_of(t);
   const uint64_t rtt_ns = path_rtt(t);
   const bool is_near = t->is_loopback && rtt_ns < LOOPBACK_RTT_NS;
-  const uint32_t num_windows = t->is_hosted && !is_near ? SML_TUNING_HOSTED_WINDOWS : 1;
+  const uint32_t num_windows = t->is_embedded && !is_near ? SML_TUNING_EMBEDDED_WINDOWS : 1;
   const uint32_t usual = sml_max_u32(SML_TUNING_FEW_SLOTS, num_windows * USUAL_SLOTS >> sml_ceil_log2(t->num_lanes));
   const uint64_t base_bytes = is_near ? LOOPBACK_BYTES : num_windows * USUAL_BYTES;
   uint32_t num_slots = slots_within(base_bytes / t->num_lanes, t->chunk_bytes, usual);

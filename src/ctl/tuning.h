@@ -12,7 +12,7 @@
 #define SML_TUNING_FEW_SLOTS 32u /* never chosen fewer, but for want of free ones: a burst must hold many chunks */
 /* Where a host has both roles, and a program of its own besides, one waits for the other's turn at a processor: as
  * many windows as usual have to keep the link busy meanwhile. */
-#define SML_TUNING_HOSTED_WINDOWS 4u
+#define SML_TUNING_EMBEDDED_WINDOWS 4u
 
 struct sml_tuning {
   uint32_t num_asked;   /* a lane; power of two, or 0: to be chosen */
@@ -24,7 +24,7 @@ struct sml_tuning {
   /* What other jobs may have waiting in the aggregator's queues: a rank that joins meanwhile measures that, too. */
   uint64_t others_bytes;
   bool is_loopback;     /* all ranks are on the aggregator's host */
-  bool is_hosted;       /* the aggregator is in a rank's process */
+  bool is_embedded;       /* the aggregator is in a rank's process */
 };
 /* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
  * within 16 MiB a lane. */

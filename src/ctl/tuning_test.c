@@ -75,14 +75,14 @@ static const struct row {
 };
 
 /* Hosts that aggregate themselves. */
-static const struct row hosted_rows[] = {
+static const struct row embedded_rows[] = {
     {0, 2, 1424, 8192, 100, false, 512, USUAL, 0},   {0, 8, 1424, 8192, 100, false, 128, USUAL, 0},
     {0, 64, 1424, 8192, 100, false, 32, USUAL, 0},   {0, 8, 8912, 8192, 100, false, 64, USUAL, 0},
     {0, 8, 1424, 8192, 100, true, 32, LOOPBACK, 0},  {0, 8, 1424, 8192, 50000, false, 1024, PATH, 0},
     {16, 8, 1424, 8192, 100, false, 16, ASKED, 0},
 };
 
-static struct sml_tuning tuning_of(const struct row *row, bool is_hosted) {
+static struct sml_tuning tuning_of(const struct row *row, bool is_embedded) {
   return (struct sml_tuning){.num_asked = row->num_asked,
                              .num_lanes = row->num_lanes,
                              .chunk_bytes = row->chunk_bytes,
@@ -90,11 +90,11 @@ static struct sml_tuning tuning_of(const struct row *row, bool is_hosted) {
                              .rtt_ns = row->rtt_us * SML_NS_PER_US,
                              .others_bytes = row->others_bytes,
                              .is_loopback = row->is_loopback,
-                             .is_hosted = is_hosted};
+                             .is_embedded = is_embedded};
 }
 
-static void check(const struct row *row, size_t number, bool is_hosted) {
-  const struct sml_tuning tuning = tuning_of(row, is_hosted);
+static void check(const struct row *row, size_t number, bool is_embedded) {
+  const struct sml_tuning tuning = tuning_of(row, is_embedded);
   sml_slots_reason why;
   const uint32_t num_slots = sml_tuning_choose(&tuning, &why);
   if (num_slots != row->num_slots || (int)why != row->why)
@@ -104,7 +104,7 @@ static void check(const struct row *row, size_t number, bool is_hosted) {
 static void test_slots(void **state) {
   (void)state;
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) check(&rows[i], i, false);
-  for (size_t i = 0; i < SML_ARRAY_LEN(hosted_rows); i++) check(&hosted_rows[i], i, true);
+  for (size_t i = 0; i < SML_ARRAY_LEN(embedded_rows); i++) check(&embedded_rows[i], i, true);
 }
 
 /* Whatever the numbers: a power of two that the pool has, and a longer way never gets fewer. */

@@ -312,7 +312,7 @@ static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, 
   if (job->epoch != h->epoch) return false;
   const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
                        (sml_wire_is_without_crc(h) || is_through_switch(e, h));
-  return is_bare || sml_tags_check(&e->tags, frame, e->frames_end, h, &job->seal);
+  return is_bare || sml_macs_check(&e->macs, frame, e->frames_end, h, &job->seal);
 }
 
 /* A contributor's packet came to a slot of another operation, the switch says. */
@@ -383,7 +383,7 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
   e->frames_end = e->frames + num_frames;
-  sml_tags_begin(&e->tags);
+  sml_macs_begin(&e->macs);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
   io->gather_ns = gather_time(e, now_ns);

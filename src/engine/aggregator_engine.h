@@ -17,7 +17,7 @@ enum sml_aggregator_event_kind {
   SML_EVENT_MISMATCH, /* ranks a and b, or those they contribute for, put different operations into one slot */
   SML_EVENT_BLOCKED,  /* an operation waits for departed rank a (seen when rank b contributed, or at depart) */
   SML_EVENT_JUMP,     /* rank a sent a phase that no honest member can send */
-  SML_EVENT_FORGED,   /* packets came with a wrong tag: num_packets since the last of these, the latest from source */
+  SML_EVENT_FORGED,   /* packets came with a wrong MAC: num_packets since the last of these, the latest from source */
   SML_EVENT_DEAF,     /* rank a does not hear the job's group: results go to it by unicast from now on */
   SML_EVENT_MOVED,    /* rank a of a job that a switch sums is at another port of it now (slot), or has another MAC */
 };

@@ -10,7 +10,7 @@
 #include "engine/futile.h"
 #include "engine/members.h"
 #include "engine/records.h"
-#include "engine/tags.h"
+#include "engine/macs.h"
 
 #define RX_FRAMES 1024u
 
@@ -48,7 +48,7 @@ struct sml_aggregator_engine {
   struct job *jobs[SML_MAX_JOBS];
   struct sml_rx_frame frames[RX_FRAMES];
   const struct sml_rx_frame *frames_end; /* of this pass */
-  struct sml_tags tags;
+  struct sml_macs macs;
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES];
   uint32_t num_results, num_repeats;
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */

@@ -36,9 +36,9 @@ static uint64_t log_uniform(struct sml_prng *prng, uint64_t limit) {
 /* Hosts of any sizes, their ranks in any order; all ranks on one as well. */
 static void draw_contributors(struct world_options *o, uint64_t seed) {
   struct sml_prng prng = {sml_mix64(seed ^ 0x686f737473)};
-  const double crowd = unit(&prng) * 1.2;
+  const double others = unit(&prng) * 1.2;
   for (uint32_t r = 0; r < o->world_size; r++) {
-    const bool is_new = r == 0 || !sml_prng_chance(&prng, crowd);
+    const bool is_new = r == 0 || !sml_prng_chance(&prng, others);
     const uint64_t other = r == 0 ? 0 : sml_prng_below(&prng, o->num_contributors);
     o->contributors[r] = (uint16_t)(is_new ? o->num_contributors++ : other);
   }

@@ -15,7 +15,7 @@
 #define NUM_SLOTS 4u
 #define NUM_RANKS 3u
 #define MAX_FRAME_BYTES (SML_HEADER_BYTES + SML_KEYED_BYTES + CHUNK_BYTES + SML_CHECK_BYTES)
-#define PLAIN ((void *)1) /* a test's state: without check words and tags */
+#define PLAIN ((void *)1) /* a test's state: without check words and MACs */
 
 /* An operation that waits for rank 1: its updates are held, the first is kept. Rank 1's own frames, and all
  * that go to it, can be made at will. */
@@ -238,7 +238,7 @@ static void each_field_wrong_alone(void **state) {
   }
 }
 
-/* The CRC or the tag finds what is not seen without it; before it come those who might know the mask or the key. */
+/* The CRC or the MAC finds what is not seen without it; before it come those who might know the mask or the key. */
 static enum sml_drop drop_of_changed(const struct bench *b, const uint8_t *frame) {
   struct sml_header h;
   const enum sml_wire_error error = sml_wire_open(frame, b->frame_bytes, &h);

@@ -18,7 +18,7 @@
 #define PAYLOAD_BYTES (CHUNK_BYTES + SML_CHECK_BYTES)
 #define MAX_FRAME_BYTES (SML_HEADER_BYTES + SML_KEYED_BYTES + PAYLOAD_BYTES)
 #define NUM_FRAMES 100000u
-#define PLAIN ((void *)1) /* a test's state: without check words and tags */
+#define PLAIN ((void *)1) /* a test's state: without check words and MACs */
 
 static struct world_options small_world(uint64_t seed) {
   return (struct world_options){.world_size = NUM_RANKS,

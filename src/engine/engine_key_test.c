@@ -167,7 +167,7 @@ static void no_bit_of_a_keyed_frame_can_be_changed(void **state) {
     memcpy(frame, b->update, sizeof frame);
     frame[bit / 8] ^= (uint8_t)(0x80u >> bit % 8);
     const bool is_elsewhere = bit / 8 >= 2 && bit / 8 < 8; /* job and epoch: no key to try */
-    const bool is_payload = bit / 8 >= 28; /* or the tag */
+    const bool is_payload = bit / 8 >= 28; /* or the MAC */
     if (is_elsewhere) expect_drop(b, frame, b->update_bytes, bit / 8 < 4 ? SML_DROP_UNKNOWN_JOB : SML_DROP_WRONG_EPOCH);
     else expect_drop(b, frame, b->update_bytes, is_payload ? SML_DROP_BAD_KEY : SML_NUM_DROPS);
   }

@@ -39,7 +39,7 @@ struct trial {
   uint32_t world_size, num_slots;
   uint64_t num_elems;
   uint8_t type;
-  bool is_plain; /* without check words and tags */
+  bool is_plain; /* without check words and MACs */
 };
 
 /* Returns how many frames the operation took. */

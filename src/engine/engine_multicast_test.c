@@ -13,7 +13,7 @@
 #define LIMIT_NS (20 * SML_NS_PER_S)
 #define CHUNK_BYTES 64u
 #define CHUNK_ELEMS (CHUNK_BYTES / 4)
-#define PLAIN ((void *)1) /* a test's state: without check words and tags */
+#define PLAIN ((void *)1) /* a test's state: without check words and MACs */
 
 static struct world_options options_of(void **state, uint32_t world_size, uint32_t num_slots) {
   return (struct world_options){.world_size = world_size,

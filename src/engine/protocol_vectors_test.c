@@ -39,7 +39,7 @@ static void update_frame(void **state) {
   assert_memory_equal(frame, expected, sizeof expected);
 }
 
-/* Rank 2's update again, with a check word, and that with a tag. */
+/* Rank 2's update again, with a check word, and that with a MAC. */
 static void checked_and_keyed_frames(void **state) {
   (void)state;
   static const uint32_t checked[12] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030004, 0x00000005, 0x77b30d07,

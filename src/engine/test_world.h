@@ -30,7 +30,7 @@ struct world_options {
   uint32_t queue_frames;             /* of a port; 0: enough */
   bool is_multicast;                 /* results go to a group that all senders are in */
   bool is_switch_format;             /* not keyed then */
-  bool is_unchecked, is_unkeyed;     /* otherwise chunks carry check words, and packets tags */
+  bool is_unchecked, is_unkeyed;     /* otherwise chunks carry check words, and packets MACs */
   bool is_narrow;                    /* updates of floats, where they can be: 5 ranks, unchecked */
   /* Ranks that contribute as one, and how many then do, numbered by their lowest ranks; 0: each by itself. Only the
    * lowest of each has lanes; calls give it the inputs of all once all have submitted, and its result to all. */

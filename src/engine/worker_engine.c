@@ -24,7 +24,7 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   e->options = *options;
   e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
   atomic_init(&e->io_figures.has_offload, options->io->has_segmentation_offload);
-  e->tags.is_per_source = true; /* aggregators number their jobs alike */
+  e->macs.is_per_source = true; /* aggregators number their jobs alike */
   sml_mailbox_init(&e->mailbox);
   return e;
 }
@@ -104,18 +104,18 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
   }
 }
 
-/* How many new chunks may go to this host's queue now (host_queue.h). */
+/* How many new chunks may go to this host's queue now (send_queue.h). */
 static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane) {
   struct sml_netio *io = e->options.io;
-  struct sml_host_queue *q = &e->host_queue;
+  struct sml_send_queue *q = &e->send_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
   const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
   const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
-  const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_HOST_QUEUE_FEW_CHUNKS : 0;
-  if (sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes, num_windows)) < num_ready)
+  const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_SEND_QUEUE_FEW_CHUNKS : 0;
+  if (sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows)) < num_ready)
     q->most_bytes = io->ops->tx_waiting(io);
-  return sml_max_u32(least, sml_host_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
+  return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
 /* What may come while the thread has no processor must find room, in a socket that the lanes share. The system counts
@@ -230,7 +230,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   }
   const bool is_keyed = (h.flags & SML_FLAG_KEYED) != 0;
   const bool has_proof = lane->options.worker.packet_lanes == 0 || is_keyed || !sml_wire_is_without_crc(&h);
-  if (has_proof && !sml_tags_check(&e->tags, f, e->frames_end, &h, &lane->options.seal)) {
+  if (has_proof && !sml_macs_check(&e->macs, f, e->frames_end, &h, &lane->options.seal)) {
     count_drop(lane, is_keyed || lane->options.seal.is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC, &h);
     return;
   }
@@ -252,7 +252,7 @@ static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker
   const uint32_t num_slots = lane->options.worker.num_slots, most = sml_min_u32(v->window_chunks, num_slots);
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
   /* This host's queue is long enough. */
-  if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, SML_HOST_QUEUE_LOOK_NS);
+  if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, SML_SEND_QUEUE_LOOK_NS);
   if (v->num_outstanding < most - most / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
@@ -276,7 +276,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->num_passes++;
   const size_t num_frames = should_send_first(e) ? 0 : io->ops->rx_burst(io, e->frames, RX_FRAMES);
   e->frames_end = e->frames + num_frames;
-  sml_tags_begin(&e->tags);
+  sml_macs_begin(&e->macs);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
   /* After a pass without results the first one is waited for: somebody is late. */
@@ -293,16 +293,16 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     }
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
-    sml_host_queue_count(&e->host_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
+    sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
                          sml_max_u32(lane->options.num_windows, 1));
     if (view.is_out_of_room && lane->failed_status == SML_OK)
-      deadline = sml_min_u64(deadline, now_ns + SML_HOST_QUEUE_LOOK_NS);
+      deadline = sml_min_u64(deadline, now_ns + SML_SEND_QUEUE_LOOK_NS);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
     greeting_ns = sml_min_u64(greeting_ns, sml_hello_greet(e, lane, now_ns));
     sml_lane_publish(lane, &view);
   }
   io->ops->tx_flush(io);
-  sml_host_queue_end_pass(&e->host_queue, e->sent_bytes);
+  sml_send_queue_end_pass(&e->send_queue, e->sent_bytes);
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   sml_io_figures_publish(&e->io_figures, io);
   e->awaits_frames = deadline != SML_NEVER;

@@ -58,7 +58,7 @@ struct sml_lane_options {
   bool is_multicast;                /* first copies of results come by a group, which io has joined */
   uint32_t lane;
   uint32_t num_operations;          /* ring capacity; power of two */
-  uint32_t num_windows;             /* that may wait in this host's queue (host_queue.h); 0: 1 */
+  uint32_t num_windows;             /* that may wait in this host's queue (send_queue.h); 0: 1 */
   struct sml_seal seal;             /* the epoch's */
   /* A switch may sum: HELLO goes out each second, by which its control plane sees where this rank is. */
   bool greets;

@@ -5,10 +5,10 @@
 #define SML_ENGINE_WORKER_ENGINE_INTERNAL_H
 
 #include "engine/futile.h"
-#include "engine/host_queue.h"
+#include "engine/send_queue.h"
 #include "engine/io_figures.h"
 #include "engine/records.h"
-#include "engine/tags.h"
+#include "engine/macs.h"
 #include "engine/worker_engine.h"
 
 #define RX_FRAMES 1024u
@@ -57,13 +57,13 @@ struct sml_worker_engine {
   bool has_results; /* this pass brought some */
   bool awaits_frames; /* something was outstanding after the last pass */
   uint64_t sent_bytes; /* in this pass */
-  struct sml_host_queue host_queue;
+  struct sml_send_queue send_queue;
   uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
   const struct sml_rx_frame *frames_end; /* of this pass */
-  struct sml_tags tags;
+  struct sml_macs macs;
   uint8_t wide[UINT16_MAX + 1]; /* lanes of an update that becomes narrow */
 };
 

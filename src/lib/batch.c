@@ -215,7 +215,7 @@ sml_status sml_batch_note(struct sml_job *job, struct sml_operation *op, bool *i
   *is_noted_out = false;
   if (atomic_load_explicit(&job->batch.depth, memory_order_relaxed) == 0) return SML_OK;
   const struct sml_operation_plan *plan = &op->engine.plan;
-  if (job->reducer->ops->is_alone || plan->num_elems == 0 || plan->has_exponents) return SML_OK;
+  if (job->method->ops->is_alone || plan->num_elems == 0 || plan->has_exponents) return SML_OK;
   if (lanes_of(op) > SML_BATCH_MEMBER_LANES) return SML_OK;
   struct sml_batch_buffer *full = NULL;
   pthread_mutex_lock(&job->lock);

@@ -54,8 +54,8 @@ static void run_all(struct world *w, void (*body)(struct rank *)) {
 
 static sml_status join(struct rank *r) {
   sml_job_options o = r->world->job_options;
-  o.aggregator = r->world->is_hosted ? "" : r->world->address;
-  o.allgather = r->world->is_hosted ? world_gather : NULL;
+  o.aggregator = r->world->is_embedded ? "" : r->world->address;
+  o.allgather = r->world->is_embedded ? world_gather : NULL;
   o.allgather_user = r;
   o.rank = r->rank;
   o.world_size = r->world->world_size ? r->world->world_size : r->world->num_ranks;
@@ -110,18 +110,18 @@ static void live(struct rank *r) {
   sml_context_destroy(r->context);
 }
 
-static void run_lives(const char *hosts, bool is_hosted, uint32_t no_shared_memory, uint64_t retry_ns) {
+static void run_lives(const char *hosts, bool is_embedded, uint32_t no_shared_memory, uint64_t retry_ns) {
   struct world w;
   world_init(&w, 3);
   w.job_options.lease_ns = PATIENT_LEASE_NS;
   w.hosts = hosts;
-  w.is_hosted = is_hosted;
+  w.is_embedded = is_embedded;
   w.job_options.no_shared_memory = no_shared_memory;
   w.job_options.retry_ns = retry_ns;
-  if (is_hosted) pthread_barrier_init(&w.gathering, NULL, 3);
+  if (is_embedded) pthread_barrier_init(&w.gathering, NULL, 3);
   else world_start_aggd(&w);
   run_all(&w, live);
-  if (is_hosted) pthread_barrier_destroy(&w.gathering);
+  if (is_embedded) pthread_barrier_destroy(&w.gathering);
   else sml_aggd_stop(w.aggd);
 }
 

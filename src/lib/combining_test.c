@@ -14,7 +14,7 @@
 
 #include "lib/test_calls.h"
 #include "meet/job_settings.h"
-#include "reducer/combine.h"
+#include "method/combine.h"
 
 static void start_hosts(struct world *w, const char *hosts) {
   w->hosts = hosts;
@@ -177,7 +177,7 @@ static void different_calls_name_ranks(void **state) {
 static void call_longer(struct rank *r) {
   static float data[MAX_RANKS][3 << 19];
   const struct sml_operation_plan floats = {.type = SML_FLOAT32, .has_exponents = true};
-  const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)sml_combine_piece_elems(r->job->reducer, &floats);
+  const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)sml_combine_piece_elems(r->job->method, &floats);
   CHECK(r, count <= SML_ARRAY_LEN(data[0]));
   const sml_status status = allreduce(r, data[r->rank], data[r->rank], count, SML_FLOAT32, SML_SUM);
   CHECK(r, status == SML_ERR_MISMATCH, "%d %s", status, sml_error_detail());

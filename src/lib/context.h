@@ -5,7 +5,7 @@
 
 #include "lib/control.h"
 #include "process/fork.h"
-#include "reducer/engines.h"
+#include "method/engines.h"
 
 struct sml_context {
   struct sml_fork_watch fork_watch; /* first: the handler gets its address */

@@ -104,7 +104,7 @@ struct way {
   const char *hosts; /* NULL: each rank on its own, without shared memory */
   uint32_t num_lanes, max_datagram_bytes, float64_bits;
   double loss;
-  bool is_checked, is_hosted, is_retried;
+  bool is_checked, is_embedded, is_retried;
 };
 
 static void run_way(const struct way *way) {
@@ -124,8 +124,8 @@ static void run_way(const struct way *way) {
     keeper_start(&keeper, &w.aggd_options);
     memcpy(w.address, keeper.address, sizeof w.address);
     world_join(&w);
-  } else if (way->is_hosted) {
-    w.is_hosted = true;
+  } else if (way->is_embedded) {
+    w.is_embedded = true;
     world_join(&w);
   } else {
     world_start(&w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An aggregator that adds wrong. Between the ranks and an honest one stands a relay that changes sums and
- * seals them again: header, length, CRC, tag and grant are all right, only the number is not. */
+ * seals them again: header, length, CRC, MAC and grant are all right, only the number is not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

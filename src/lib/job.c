@@ -11,18 +11,18 @@
 #include "lib/operation.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
-#include "meet/hosting.h"
+#include "meet/embedded.h"
 #include "meet/job_settings.h"
 #include "meet/rendezvous.h"
 #include "meet/types.h"
-#include "reducer/alone.h"
-#include "reducer/combine.h"
-#include "reducer/memory.h"
+#include "method/alone.h"
+#include "method/combine.h"
+#include "method/memory.h"
 
 #define LINGER_NS (5 * SML_NS_PER_S)
 /* Between heartbeats that tell of completed operations, if inputs are kept until all have told. */
 #define BUSY_HEARTBEAT_NS (50 * SML_NS_PER_MS)
-#define HOSTED_LOOK_NS (1 * SML_NS_PER_MS) /* between looks at what ranks have told the shard in this process */
+#define EMBEDDED_LOOK_NS (1 * SML_NS_PER_MS) /* between looks at what ranks have told the shard in this process */
 #define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit \
                                           */
 
@@ -83,9 +83,9 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->formats = sml_types_of_features(s->features);
   snprintf(job->name, sizeof job->name, "%s", s->name);
   init_locks(job);
-  job->lanes.reducer =
-      (struct sml_reducer){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
-  job->reducer = &job->lanes.reducer;
+  job->lanes.method =
+      (struct sml_method){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
+  job->method = &job->lanes.method;
   add_to_context(context, job);
   return job;
 }
@@ -128,7 +128,7 @@ static void init_session(struct sml_job *job, const struct sml_job_settings *s, 
   struct sml_session_options options = {.member = make_member_options(job, s, index),
                                         .control = &job->context->control,
                                         .engines = job->engines,
-                                        .host_rank = place->host_rank,
+                                        .process_rank = place->process_rank,
                                         .no_multicast = s->no_multicast,
                                         .events = &sml_job_events,
                                         .user = &job->shards[index]};
@@ -148,7 +148,7 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
     struct sml_job_shard *shard = &job->shards[i];
     shard->job = job;
     shard->index = i;
-    shard->host_rank = s->places.shards[i].host_rank;
+    shard->process_rank = s->places.shards[i].process_rank;
     init_session(job, s, i);
   }
   /* Any of them may fail the job, and then all are looked at. */
@@ -158,20 +158,20 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
 }
 
 /* How it sums, as START says: in memory that ranks share, if they are on one host or some of them are. */
-static sml_status choose_reducer(struct sml_job *job, uint64_t deadline_ns) {
-  const struct sml_driver_options options = {.owner = &job->lanes.reducer,
+static sml_status choose_method(struct sml_job *job, uint64_t deadline_ns) {
+  const struct sml_driver_options options = {.owner = &job->lanes.method,
                                              .lanes = &job->lanes,
                                              .start = &job->start,
                                              .welcome = &job->shards[0].session.member.welcome,
                                              .kernels = job->context->settings.kernels,
                                              .deadline_ns = deadline_ns};
   if (!job->start.is_one_host && job->start.num_ranks == 0) return SML_OK;
-  struct sml_reducer *reducer = job->start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
+  struct sml_method *method = job->start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
   pthread_mutex_lock(&job->lock);
-  if (reducer != NULL) job->reducer = reducer;
+  if (method != NULL) job->method = method;
   const sml_status status = job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
   for (uint32_t i = 0; job->has_gone_rank && i < job->gone.num_ranks; i++)
-    if (job->gone.ranks[i] < job->world_size) job->reducer->ops->set_gone(job->reducer, job->gone.ranks[i]);
+    if (job->gone.ranks[i] < job->world_size) job->method->ops->set_gone(job->method, job->gone.ranks[i]);
   pthread_mutex_unlock(&job->lock);
   return status;
 }
@@ -187,7 +187,7 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
   if (status != SML_OK) return status;
-  return choose_reducer(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
+  return choose_method(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
 }
 
 static sml_status create_alone(struct sml_context *context, const struct sml_job_settings *s,
@@ -207,12 +207,12 @@ static sml_status create(struct sml_context *context, struct sml_job_settings *s
   /* From here on the other ranks hear of what fails here. */
   status = sml_job_settings_exchange(s, status);
   if (status != SML_OK) return status;
-  struct sml_hosted *hosted = NULL;
-  if (s->places.num_shards == 0) status = sml_hosting_arrange(s, &context->settings, &hosted);
+  struct sml_embedded *embedded = NULL;
+  if (s->places.num_shards == 0) status = sml_embedded_arrange(s, &context->settings, &embedded);
   if (status != SML_OK) return status;
   struct sml_job *job = make_job(context, s);
-  if (job != NULL) job->hosted = hosted;
-  else sml_hosted_stop(hosted);
+  if (job != NULL) job->embedded = embedded;
+  else sml_embedded_stop(embedded);
   status = job != NULL ? join(job, s) : sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
   status = sml_job_settings_agree(s, status);
   if (status == SML_OK) {
@@ -267,7 +267,7 @@ static int await_change(struct sml_job *job, uint64_t deadline_ns) {
 /* What the others lack still. */
 static bool is_needed(const struct sml_job *job) {
   if (job->oldest != NULL) return true;
-  if (job->hosted != NULL) return sml_aggd_lowest_completed(job->hosted->aggd) < job->next_number;
+  if (job->embedded != NULL) return sml_aggd_lowest_completed(job->embedded->aggd) < job->next_number;
   return job->retry.confirmed_operation < job->next_number && !job->has_gone_rank;
 }
 
@@ -280,7 +280,7 @@ static void linger(struct sml_job *job) {
   job->is_lingering = true;
   sml_control_wake(&job->context->control);
   while (job->state != SML_JOB_FAILED && error == 0 && is_needed(job)) {
-    const uint64_t look_ns = job->hosted != NULL ? sml_clock_ns() + HOSTED_LOOK_NS : SML_NEVER;
+    const uint64_t look_ns = job->embedded != NULL ? sml_clock_ns() + EMBEDDED_LOOK_NS : SML_NEVER;
     error = await_change(job, sml_min_u64(look_ns, deadline_ns));
     if (look_ns < deadline_ns) error = 0;
   }
@@ -288,7 +288,7 @@ static void linger(struct sml_job *job) {
 
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
-  const bool keeps = job->retry.retry_ns != 0 || job->hosted != NULL;
+  const bool keeps = job->retry.retry_ns != 0 || job->embedded != NULL;
   if (keeps && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
   if (job->oldest != NULL || job->batch.open != NULL) {
     /* The aggregator tells the others which rank it was. */
@@ -307,8 +307,8 @@ void sml_job_destroy(sml_job *job) {
   SML_UNCANCELLED;
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
-  job->reducer->ops->close(job->reducer);
-  sml_hosted_stop(job->hosted);
+  job->method->ops->close(job->method);
+  sml_embedded_stop(job->embedded);
   remove_from_context(job->context, job);
   sml_retained_free_all(job);
   if (job->shards != NULL) sml_key_wipe(job->shards, job->num_shards * sizeof *job->shards);
@@ -401,7 +401,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.tensor_bytes = job->tensor_bytes;
   stats.rejoins = job->retry.num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
-  job->reducer->ops->add_figures(job->reducer, &stats);
+  job->method->ops->add_figures(job->method, &stats);
   pthread_mutex_unlock(&job->lock);
   stats.num_lanes = job->lanes.num_lanes;
   stats.num_slots = job->start.num_slots;

@@ -11,7 +11,7 @@
 #include "lib/retained.h"
 #include "lib/session.h"
 #include "meet/shards.h"
-#include "reducer/lanes.h"
+#include "method/lanes.h"
 
 enum sml_job_state {
   SML_JOB_JOINING, /* not known to the caller yet */
@@ -26,7 +26,7 @@ enum sml_job_state {
 struct sml_job_shard {
   struct sml_job *job;          /* constant */
   uint32_t index;               /* constant */
-  uint32_t host_rank;           /* constant: the rank whose process it is in; SML_NO_HOST_RANK: a daemon's */
+  uint32_t process_rank;           /* constant: the rank whose process it is in; SML_NO_PROCESS_RANK: a daemon's */
   struct sml_ctl_start start;   /* the last one; the control thread's */
   bool is_started;              /* this epoch's is in; the control thread's */
   bool has_told_last;           /* lingering: it was told at once that all has ended here; guarded by job->lock */
@@ -64,10 +64,10 @@ struct sml_job {
    * epoch changes. */
   struct sml_ctl_start start;
   struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
-  struct sml_reducer *reducer;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
+  struct sml_method *method;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_operation *oldest, *newest; /* that have not ended, in the order of submission */
-  struct sml_operation *first_waiting;   /* of them, that the reducer does not hold: the tail of that list */
-  uint32_t num_pushed;                   /* of them, that the reducer holds */
+  struct sml_operation *first_waiting;   /* of them, that the method does not hold: the tail of that list */
+  uint32_t num_pushed;                   /* of them, that the method holds */
   struct sml_batch batch;
   uint64_t next_number;
   uint64_t operations_submitted, operations_completed, operations_failed, tensor_bytes;
@@ -83,12 +83,12 @@ struct sml_job {
   uint32_t num_closed;          /* shards whose session is; the control thread's */
   uint32_t num_shards;          /* constant; 0: world size 1 */
   struct sml_job_shard *shards; /* owned */
-  struct sml_hosted *hosted;    /* owned: the shard in this process; NULL: none. Constant */
+  struct sml_embedded *embedded;    /* owned: the shard in this process; NULL: none. Constant */
 };
 
 extern const struct sml_session_events sml_job_events;
 
-/* With job->lock held. The first failure wins; it ends what the reducer does not hold, tells the reducer to end
+/* With job->lock held. The first failure wins; it ends what the method does not hold, tells the method to end
  * the rest and, if asked to, the aggregator to end it on every rank. */
 void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
 /* That ranks are gone: those of the first message about it. */
@@ -102,10 +102,10 @@ sml_status sml_job_report_locked(struct sml_job *job);
 /* With job->lock held: SML_OK, or why nothing may be submitted. */
 sml_status sml_job_refuse_locked(struct sml_job *job);
 
-/* With job->lock held: hands waiting operations to the reducer as long as it takes them and the epoch has room, and
+/* With job->lock held: hands waiting operations to the method as long as it takes them and the epoch has room, and
  * asks for a new one when it has none (operation.c). */
 void sml_job_push_locked(struct sml_job *job);
-/* With job->lock held: ends the operations that the reducer does not hold. */
+/* With job->lock held: ends the operations that the method does not hold. */
 void sml_job_end_waiting_locked(struct sml_job *job, sml_status status);
 /* With job->lock held: the first operation that has not completed here, without a gap before it. */
 uint64_t sml_job_first_unfinished_locked(const struct sml_job *job);

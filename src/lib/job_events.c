@@ -53,7 +53,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   job->wants_abort = tells_others;
   sml_job_log(job, SML_LIB_LOG_INFO, "failed: %s", job->error.detail);
   sml_job_end_waiting_locked(job, job->error.status);
-  job->reducer->ops->fail(job->reducer, job->error.status);
+  job->method->ops->fail(job->method, job->error.status);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
 }
@@ -121,7 +121,7 @@ static void start_again(struct sml_job *job, const struct sml_ctl_start *start) 
   record_start_locked(job);
   if (job->state == SML_JOB_RENEWING) job->state = SML_JOB_RUNNING;
   sml_job_push_locked(job);
-  if (job->state == SML_JOB_RUNNING) job->reducer->ops->resume(job->reducer);
+  if (job->state == SML_JOB_RUNNING) job->method->ops->resume(job->method);
   pthread_mutex_unlock(&job->lock);
   sml_job_log(job, SML_LIB_LOG_INFO, "goes on in epoch %u", start->epoch);
 }
@@ -196,7 +196,7 @@ static void lose_rank(struct sml_job *job, const struct sml_ctl_rank_gone *gone)
     if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   }
   for (uint32_t i = 0; i < gone->num_ranks; i++)
-    if (gone->ranks[i] < job->world_size) job->reducer->ops->set_gone(job->reducer, gone->ranks[i]);
+    if (gone->ranks[i] < job->world_size) job->method->ops->set_gone(job->method, gone->ranks[i]);
   if (job->state == SML_JOB_RENEWING) {
     const struct sml_ctl_abort failure = sml_job_gone_failure(job);
     sml_job_fail_locked(job, &failure, true);
@@ -213,14 +213,14 @@ static void on_rank_gone(void *user, const struct sml_ctl_rank_gone *gone) {
 static void lose_host(const struct sml_job_shard *shard, const char *detail) {
   struct sml_job *job = shard->job;
   struct sml_ctl_rank_gone gone = {
-      .status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {(uint16_t)shard->host_rank}};
+      .status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {(uint16_t)shard->process_rank}};
   snprintf(gone.detail, sizeof gone.detail, "rank %u is gone, and with it its share of the sums: %.180s",
-           shard->host_rank, detail);
+           shard->process_rank, detail);
   lose_rank(job, &gone);
   pthread_mutex_lock(&job->lock);
   if (job->oldest != NULL || job->state == SML_JOB_JOINING) {
     struct sml_ctl_abort failure = sml_job_failure(SML_ERR_RANK_LOST, "%s", gone.detail);
-    failure.ranks[failure.num_ranks++] = (uint16_t)shard->host_rank;
+    failure.ranks[failure.num_ranks++] = (uint16_t)shard->process_rank;
     sml_job_fail_locked(job, &failure, true);
   }
   pthread_mutex_unlock(&job->lock);
@@ -231,7 +231,7 @@ static void on_ended(void *user, const struct sml_ctl_abort *cause) {
   const struct sml_job_shard *shard = user;
   struct sml_ctl_abort failure = *cause;
   if (failure.status == SML_ERR_AGGREGATOR_LOST) record(shard->job, SML_TRACE_AGGREGATOR_LOST, 0, 0);
-  if (shard->host_rank != SML_NO_HOST_RANK && failure.status == SML_ERR_AGGREGATOR_LOST) {
+  if (shard->process_rank != SML_NO_PROCESS_RANK && failure.status == SML_ERR_AGGREGATOR_LOST) {
     lose_host(shard, failure.detail);
     return;
   }
@@ -293,7 +293,7 @@ static void on_silent(void *user, uint64_t since_ns) {
   sml_member_retry_on_silent(&job->retry, since_ns);
   if (job->oldest != NULL) sml_operation_describe(job->oldest, text, sizeof text);
   pthread_mutex_unlock(&job->lock);
-  if (shard->host_rank != SML_NO_HOST_RANK) snprintf(own, sizeof own, " with rank %u", shard->host_rank);
+  if (shard->process_rank != SML_NO_PROCESS_RANK) snprintf(own, sizeof own, " with rank %u", shard->process_rank);
   sml_job_log(job, SML_LIB_LOG_WARN,
               "the aggregator at %s is late: silent for %.1f s, it is stopped or cut off, and is lost%s after %.4g s "
               "(the lease); %s waits for it",
@@ -355,8 +355,8 @@ static bool has_stale_error_reply(const struct sml_job *job, uint64_t now_ns) {
 
 /* While there is no aggregator, in a job with retry, deadlines stand still: they are moved afterwards. */
 static uint64_t deadline_of(const struct sml_job *job, const struct sml_operation *op) {
-  struct sml_reducer_wait wait;
-  job->reducer->ops->wait(job->reducer, &wait);
+  struct sml_method_wait wait;
+  job->method->ops->wait(job->method, &wait);
   if (wait.kind == SML_WAIT_LEAD)
     /* It is late itself, and knows for whom. */
     return op->deadline_ns + sml_min_u64(LEAD_GRACE_NS, SML_NEVER - 1 - op->deadline_ns);

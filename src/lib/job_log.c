@@ -27,10 +27,10 @@ static double seconds(uint64_t ns) {
 
 static void log_places(const struct sml_job *job) {
   const struct sml_ctl_join *join = &job->shards[0].session.member.options.join;
-  const bool is_hosted = job->shards[0].host_rank != SML_NO_HOST_RANK;
+  const bool is_embedded = job->shards[0].process_rank != SML_NO_PROCESS_RANK;
   INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->rank,
        job->world_size, job->num_shards,
-       is_hosted             ? "of the hosts aggregate, as no aggregator is configured"
+       is_embedded             ? "of the hosts aggregate, as no aggregator is configured"
        : job->num_shards > 1 ? "aggregators share it"
                              : "aggregator",
        seconds(join->lease_ns), seconds(job->operation_timeout_ns),

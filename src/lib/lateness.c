@@ -38,7 +38,7 @@ static void add_missing(const struct sml_job *job, const struct sml_lane_snapsho
 }
 
 /* "waiting for ranks 1, 3 in shared memory", as above. */
-static void add_absent(const struct sml_job *job, const struct sml_reducer_wait *wait, struct sml_ctl_abort *failure) {
+static void add_absent(const struct sml_job *job, const struct sml_method_wait *wait, struct sml_ctl_abort *failure) {
   if (wait->num_absent == 0) {
     add(failure, "waiting for rank %u, this one, in shared memory: all others have done their part", job->rank);
     failure->ranks[failure->num_ranks++] = (uint16_t)job->rank;
@@ -53,10 +53,10 @@ static void add_absent(const struct sml_job *job, const struct sml_reducer_wait 
 }
 
 static void add_own_view(const struct sml_job *job, uint64_t now_ns, struct sml_ctl_abort *failure) {
-  struct sml_reducer_wait wait;
+  struct sml_method_wait wait;
   struct sml_lane_snapshot s;
   uint32_t lane;
-  job->reducer->ops->wait(job->reducer, &wait);
+  job->method->ops->wait(job->method, &wait);
   if (job->state == SML_JOB_RUNNING && wait.kind == SML_WAIT_NONE_BEGUN) {
     add(failure, "it was not begun");
   } else if (job->state == SML_JOB_RUNNING && wait.kind != SML_WAIT_NETWORK) {
@@ -140,7 +140,8 @@ static void add_reports(const struct sml_job *job, uint64_t now_ns, struct sml_c
     num_left_out += strlen(failure->detail) >= MANY_BYTES;
     if (strlen(failure->detail) >= MANY_BYTES) continue;
     /* The address of one in a rank is loopback's for that host's ranks, and no name for the others. */
-    if (shard->host_rank != SML_NO_HOST_RANK) add(failure, "; the aggregator (in rank %u): ", shard->host_rank);
+    if (shard->process_rank != SML_NO_PROCESS_RANK)
+      add(failure, "; the aggregator (in rank %u): ", shard->process_rank);
     else if (job->num_shards == 1) add(failure, "; the aggregator: ");
     else add(failure, "; the aggregator at %s: ", shard->session.member.options.aggregator);
     add_report(shard, now_ns, failure);

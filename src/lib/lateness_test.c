@@ -107,7 +107,7 @@ static void one_in_a_rank_is_asked(void **state) {
   (void)state;
   struct world w;
   world_begin(&w, 2);
-  w.is_hosted = true;
+  w.is_embedded = true;
   world_join(&w);
   world_run(&w, call_but_on_rank_0);
   check_all_time_out(&w);

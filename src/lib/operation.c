@@ -217,7 +217,7 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   op->submitted_ns = now_ns;
   op->deadline_ns = op->last_deadline_ns = now_ns + job->operation_timeout_ns;
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
-  if (job->reducer->ops->fit(job->reducer, &op->engine, op->codes_bytes)) return op;
+  if (job->method->ops->fit(job->method, &op->engine, op->codes_bytes)) return op;
   sml_operation_give_back(op);
   return NULL;
 }
@@ -309,7 +309,7 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
 
 /* False: the epoch has no room for it, and the state is another. */
 static bool take_room_locked(struct sml_job *job, const struct sml_operation *op) {
-  const enum sml_reducer_room room = job->reducer->ops->take_room(job->reducer, &op->engine.plan);
+  const enum sml_method_room room = job->method->ops->take_room(job->method, &op->engine.plan);
   if (room == SML_ROOM_TAKEN) return true;
   if (room == SML_ROOM_IN_NEXT) {
     job->state = SML_JOB_DRAINING;
@@ -325,7 +325,7 @@ static bool take_room_locked(struct sml_job *job, const struct sml_operation *op
 
 /* True: there was one to push. */
 static bool push_locked(struct sml_job *job, bool caller_runs) {
-  const uint32_t max_begun = job->reducer->ops->max_begun;
+  const uint32_t max_begun = job->method->ops->max_begun;
   const uint32_t room = max_begun != 0 ? max_begun : job->context->settings.num_operations; /* of a lane's ring */
   bool has_pushed = false;
   while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
@@ -334,7 +334,7 @@ static bool push_locked(struct sml_job *job, bool caller_runs) {
     op->is_pushed = has_pushed = true;
     job->num_pushed++;
     job->first_waiting = op->next;
-    job->reducer->ops->begin(job->reducer, &op->engine, caller_runs);
+    job->method->ops->begin(job->method, &op->engine, caller_runs);
   }
   return has_pushed;
 }
@@ -426,9 +426,9 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
 /* What the operation needs beside its place in the pool. */
 static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
-  if (!job->reducer->ops->fit(job->reducer, &op->engine, op->codes_bytes))
+  if (!job->method->ops->fit(job->method, &op->engine, op->codes_bytes))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->retry.retry_ns == 0 || job->reducer->ops->is_alone || num_bytes == 0) return SML_OK;
+  if (job->retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
@@ -502,9 +502,9 @@ sml_status sml_operation_test(sml_operation *operation) {
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   struct sml_job *job = operation->job;
   if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(job->engines, 0);
-  if (job->reducer->ops->drive != NULL && !has_ended(operation)) {
+  if (job->method->ops->drive != NULL && !has_ended(operation)) {
     pthread_mutex_lock(&job->lock); /* who works does not hold it */
-    if (!has_ended(operation)) job->reducer->ops->drive(job->reducer, has_ended, operation, 0);
+    if (!has_ended(operation)) job->method->ops->drive(job->method, has_ended, operation, 0);
     pthread_mutex_unlock(&job->lock);
   }
   return report(operation, load_status(operation));
@@ -516,7 +516,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   sml_status status;
   struct sml_job *job = operation->job;
-  bool (*const drive)(struct sml_reducer *, bool (*)(const void *), const void *, uint64_t) = job->reducer->ops->drive;
+  bool (*const drive)(struct sml_method *, bool (*)(const void *), const void *, uint64_t) = job->method->ops->drive;
   const uint64_t deadline_ns = sml_min_u64(deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
   const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
                                     .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
@@ -529,7 +529,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;
   while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0) {
-    if (drive != NULL && !operation->is_noted && drive(job->reducer, has_ended, operation, deadline_ns))
+    if (drive != NULL && !operation->is_noted && drive(job->method, has_ended, operation, deadline_ns))
       error = sml_clock_ns() >= deadline_ns ? ETIMEDOUT : 0;
     else
       error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);

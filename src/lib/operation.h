@@ -17,7 +17,7 @@ struct sml_operation {
   struct sml_operation *prev, *next;
   struct sml_operation *members; /* of a batch: those that it stands for, in the order of their calls */
   uint32_t num_members;
-  bool is_pushed;                    /* the reducer holds it */
+  bool is_pushed;                    /* the method holds it */
   bool is_released, was_warned;
   bool is_small; /* constant: callers run the engine for it */
   bool is_batch; /* constant: memory of a batch, not of the pool */
@@ -51,12 +51,12 @@ sml_status sml_operation_submit(struct sml_operation *operation);
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
 /* Whether callers of small operations run the engine themselves. */
 static inline bool sml_job_runs_small(const struct sml_job *job) {
-  return job->reducer->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
+  return job->method->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
 }
 
-/* What the reducer may ask of the job (owner.c). */
+/* What the method may ask of the job (owner.c). */
 extern const struct sml_owner_ops sml_job_owner_ops;
-/* With job->lock held: the reducer is done with the operation, and nobody touches its buffers any more. */
+/* With job->lock held: the method is done with the operation, and nobody touches its buffers any more. */
 void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
 
 /* "operation 7 (float32 SUM, 1048576 elements)". */

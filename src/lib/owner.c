@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The job, as its reducer sees it (reducer/reducer.h). */
+ * The job, as its method sees it (method/method.h). */
 #include "lib/operation.h"
 
 static bool is_awaited(const struct sml_operation *op) {
@@ -32,11 +32,11 @@ static void store_sum(struct sml_engine_operation *engine) {
   if (op->is_batch) sml_batch_store(op);
 }
 
-static void end_for_reducer(void *owner, struct sml_engine_operation *engine, sml_status status) {
+static void end_for_method(void *owner, struct sml_engine_operation *engine, sml_status status) {
   sml_operation_end_locked(owner, (struct sml_operation *)engine, status);
 }
 
-static void fail_for_reducer(void *owner, const struct sml_ctl_abort *failure) {
+static void fail_for_method(void *owner, const struct sml_ctl_abort *failure) {
   sml_job_fail_locked(owner, failure, true);
 }
 
@@ -64,7 +64,7 @@ static void describe_shard(const void *owner, uint32_t s, struct sml_job_lanes_s
                                       .welcome = &session->member.welcome,
                                       .aggregator = session->aggregator,
                                       .aggregator_text = session->member.options.aggregator,
-                                      .is_hosted = shard->host_rank != SML_NO_HOST_RANK};
+                                      .is_embedded = shard->process_rank != SML_NO_PROCESS_RANK};
   for (uint32_t l = 0; l < shard->start.num_lanes; l++) out->sources[l] = session->prober.lanes[l].hello.from;
   sml_session_seal(session, shard->start.epoch, shard->start.secret, &out->seal);
 }
@@ -73,8 +73,8 @@ const struct sml_owner_ops sml_job_owner_ops = {.is_running = is_running,
                                                .demand = find_demand,
                                                .wake_callers = wake_callers,
                                                .summed = store_sum,
-                                               .ended = end_for_reducer,
-                                               .failed = fail_for_reducer,
+                                               .ended = end_for_method,
+                                               .failed = fail_for_method,
                                                .lost = lose,
                                                .describe = describe,
                                                .first_unfinished = first_unfinished,

@@ -149,10 +149,10 @@ static bool say_hello(int fd, uint32_t rank, uint32_t world_size, bool is_keyed,
 
 /* A record has 256 bytes, as jobs' first records do. */
 static bool say_record(int fd, const struct sml_key *key) {
-  uint8_t frame[SML_FRAME_HEAD_BYTES + 256 + SML_FRAME_TAG_BYTES] = {0};
+  uint8_t frame[SML_FRAME_HEAD_BYTES + 256 + SML_FRAME_MAC_BYTES] = {0};
   uint8_t *body = frame + SML_FRAME_HEAD_BYTES;
   sml_frame_head_write(frame, &(struct sml_frame_head){SML_FRAME_RECORD, 0, 256});
-  sml_frame_tag(body + 256, key, frame, body, 256);
+  sml_frame_mac(body + 256, key, frame, body, 256);
   return say(fd, frame, sizeof frame);
 }
 

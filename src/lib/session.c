@@ -103,9 +103,9 @@ static void choose_address(struct sml_session *s, uint32_t address) {
   const struct sml_session_options *o = &s->options;
   char text[64], name[SML_MEMBER_ADDRESS_BYTES];
   s->aggregator = o->addrs[address];
-  if (o->host_rank == SML_NO_HOST_RANK) return;
+  if (o->process_rank == SML_NO_PROCESS_RANK) return;
   sml_addr_format(&s->aggregator, text, sizeof text);
-  snprintf(name, sizeof name, "%s (in rank %u)", text, o->host_rank);
+  snprintf(name, sizeof name, "%s (in rank %u)", text, o->process_rank);
   sml_member_name_aggregator(&s->member, name);
 }
 

@@ -8,7 +8,7 @@
 #include "ctl/member.h"
 #include "lib/control.h"
 #include "meet/shards.h"
-#include "reducer/prober.h"
+#include "method/prober.h"
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {
@@ -34,7 +34,7 @@ struct sml_session_options {
   /* Where the aggregator may be, as many as the member has addresses. If it is in a rank's process, the address that is
    * tried is its name. */
   struct sml_addr addrs[SML_MAX_PLACES];
-  uint32_t host_rank; /* SML_NO_HOST_RANK: the aggregator is a daemon */
+  uint32_t process_rank; /* SML_NO_PROCESS_RANK: the aggregator is a daemon */
   bool no_multicast;  /* results come by unicast only */
   struct sml_key key; /* of join.key_name, if the member is keyed */
   const struct sml_session_events *events;

@@ -47,7 +47,7 @@ static uint32_t rank_of_join(const uint8_t *frame) {
 static uint32_t frame_bytes(const struct gate_way *way) {
   if (way->num_bytes < SML_CTL_FRAME_BYTES) return UINT32_MAX;
   const bool is_tagged = (sml_load_be16(way->bytes + 6) & 0x8000u) != 0;
-  return SML_CTL_FRAME_BYTES + sml_load_be32(way->bytes + 8) + (is_tagged ? SML_CHANNEL_TAG_BYTES : 0);
+  return SML_CTL_FRAME_BYTES + sml_load_be32(way->bytes + 8) + (is_tagged ? SML_CHANNEL_MAC_BYTES : 0);
 }
 
 /* Passes on what may pass. False: the connection is at its end. */

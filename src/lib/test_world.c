@@ -98,7 +98,7 @@ void await_waiting(struct rank *r) {
 
 static void join(struct rank *r) {
   sml_job_options o = r->world->job_options;
-  if (r->world->is_hosted) {
+  if (r->world->is_embedded) {
     o.aggregator = "";
     o.allgather = world_gather;
     o.allgather_user = r;
@@ -115,9 +115,9 @@ static void join(struct rank *r) {
 }
 
 void world_join(struct world *w) {
-  if (w->is_hosted) pthread_barrier_init(&w->gathering, NULL, w->num_ranks);
+  if (w->is_embedded) pthread_barrier_init(&w->gathering, NULL, w->num_ranks);
   world_run(w, join);
-  if (w->is_hosted) pthread_barrier_destroy(&w->gathering);
+  if (w->is_embedded) pthread_barrier_destroy(&w->gathering);
 }
 
 void world_start(struct world *w) {

@@ -38,7 +38,7 @@ struct world {
   uint32_t unwilling; /* bit r: rank r does not share memory */
   uint32_t world_size; /* 0: num_ranks; more, if others than these threads join */
   uint32_t num_aggds; /* that share the job; set before world_start(), 0 is 1 */
-  bool is_hosted;     /* no aggregator is configured: ranks host it; set before world_join(), which then gathers */
+  bool is_embedded;     /* no aggregator is configured: ranks embed it; set before world_join(), which then gathers */
   struct sml_aggd *aggd, *other_aggds[MAX_AGGDS - 1];
   char address[80]; /* a list, if there are several */
   _Atomic uint32_t num_waiting; /* ranks that have noted it */

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "core/wire.h"
-#include "host/host_relay.h"
+#include "shm/shm_relay.h"
 #include "meet/key.h"
 #include "meet/types.h"
 #include "process/log.h"
@@ -130,9 +130,9 @@ static sml_status read_key(struct sml_job_settings *s) {
 static void heed_file_limit(struct sml_job_settings *s) {
   const uint32_t num_ranks = s->options.world_size;
   const uint32_t block_bytes = sml_min_u32(s->options.max_datagram_bytes, MAX_DATAGRAM_BYTES);
-  const uint64_t group_bytes = sml_host_segment_bytes(num_ranks, block_bytes);
-  const uint64_t relay_bytes = sml_host_relay_most_bytes(num_ranks, block_bytes);
-  const uint64_t limit_bytes = sml_host_limit_bytes();
+  const uint64_t group_bytes = sml_shm_segment_bytes(num_ranks, block_bytes);
+  const uint64_t relay_bytes = sml_shm_relay_most_bytes(num_ranks, block_bytes);
+  const uint64_t limit_bytes = sml_shm_limit_bytes();
   const bool is_too_low = limit_bytes < group_bytes;
   char text[256];
   if (limit_bytes >= sml_max_u64(group_bytes, relay_bytes)) return;
@@ -155,7 +155,7 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_SHARED_MEMORY is '%.64s': set 1 or 0", text);
   if (no != 0 || (text != NULL && text[0] == '0') || (s->features & SML_FEATURE_RETRY) != 0) return SML_OK;
   uint8_t host[16];
-  if (s->options.world_size > 1 && sml_host_identity(host)) memcpy(s->host, host, sizeof s->host);
+  if (s->options.world_size > 1 && sml_shm_identity(host)) memcpy(s->host, host, sizeof s->host);
   if ((s->host[0] | s->host[1]) == 0) return SML_OK;
   s->host[1] ^= sml_test_host;
   heed_file_limit(s);
@@ -180,8 +180,8 @@ static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
          ((s->features & SML_FEATURE_CHECK) != 0 ? SML_CHECK_BYTES : 0);
 }
 
-/* No aggregator is configured: the ranks host it. */
-static sml_status check_hosting(const sml_job_options *o) {
+/* No aggregator is configured: the ranks embed it. */
+static sml_status check_embedded(const sml_job_options *o) {
   if (o->allgather == NULL)
     return sml_fail(SML_ERR_NOT_CONFIGURED,
                     "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the address of a running "
@@ -220,7 +220,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u",
                     o->max_datagram_bytes, min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
   if (o->world_size == 1) return SML_OK;
-  if (o->aggregator[0] == 0) return check_hosting(o);
+  if (o->aggregator[0] == 0) return check_embedded(o);
   status = sml_shards_parse(o->aggregator, &s->places);
   if (status == SML_OK && s->places.num_shards > 1 && o->retry_ns != 0)
     return sml_fail(SML_ERR_UNSUPPORTED,

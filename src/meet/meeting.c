@@ -188,13 +188,13 @@ static bool say(struct guest *g, const void *bytes, size_t num_bytes) {
 
 static bool say_frame(struct sml_meeting *m, struct guest *g, enum sml_frame_kind kind, const uint8_t *body,
                       uint32_t num_bytes) {
-  uint8_t frame[SML_FRAME_HEAD_BYTES + 4 * (1 + SML_MAX_NEWS) + SML_FRAME_TAG_BYTES];
+  uint8_t frame[SML_FRAME_HEAD_BYTES + 4 * (1 + SML_MAX_NEWS) + SML_FRAME_MAC_BYTES];
   const struct sml_frame_head head = {kind, m->round, num_bytes};
-  SML_ASSERT(num_bytes <= sizeof frame - SML_FRAME_HEAD_BYTES - SML_FRAME_TAG_BYTES);
+  SML_ASSERT(num_bytes <= sizeof frame - SML_FRAME_HEAD_BYTES - SML_FRAME_MAC_BYTES);
   sml_frame_head_write(frame, &head);
   memcpy(frame + SML_FRAME_HEAD_BYTES, body, num_bytes);
-  sml_frame_tag(frame + SML_FRAME_HEAD_BYTES + num_bytes, &g->key, frame, body, num_bytes);
-  return say(g, frame, SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_TAG_BYTES);
+  sml_frame_mac(frame + SML_FRAME_HEAD_BYTES + num_bytes, &g->key, frame, body, num_bytes);
+  return say(g, frame, SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_MAC_BYTES);
 }
 
 #define NEWS_BYTES (4 * (1 + SML_MAX_NEWS))
@@ -237,7 +237,7 @@ static bool take_hello(struct sml_meeting *m, struct guest *g) {
   g->rank = hello.rank;
   g->stage = SAYS_RECORD;
   g->in_bytes = 0;
-  g->wanted_bytes = SML_FRAME_HEAD_BYTES + m->num_bytes + SML_FRAME_TAG_BYTES;
+  g->wanted_bytes = SML_FRAME_HEAD_BYTES + m->num_bytes + SML_FRAME_MAC_BYTES;
   return say(g, bytes, sizeof bytes);
 }
 
@@ -246,7 +246,7 @@ static bool is_record(const struct sml_meeting *m, const struct guest *g) {
   struct sml_frame_head head;
   return sml_frame_head_read(g->in, &head) && head.kind == SML_FRAME_RECORD && head.round == m->round &&
          head.num_bytes == m->num_bytes &&
-         sml_frame_is_tagged(body + m->num_bytes, &g->key, g->in, body, m->num_bytes);
+         sml_frame_has_mac(body + m->num_bytes, &g->key, g->in, body, m->num_bytes);
 }
 
 static bool take_record(struct sml_meeting *m, struct guest *g) {
@@ -300,7 +300,7 @@ static void drop_oldest_stranger(struct sml_meeting *m) {
 }
 
 static size_t room_bytes(uint32_t num_bytes) {
-  return sml_max_u64(SML_HELLO_BYTES, SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_TAG_BYTES);
+  return sml_max_u64(SML_HELLO_BYTES, SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_MAC_BYTES);
 }
 
 static void take_guest(struct sml_meeting *m, int fd, const struct sml_addr *addr, uint64_t now_ns) {
@@ -371,13 +371,13 @@ struct all {
 
 /* False: the connection is gone. */
 static bool send_all(struct guest *g, const struct all *all) {
-  uint8_t tag[SML_FRAME_TAG_BYTES];
-  const size_t end_bytes = sizeof all->head + all->num_bytes + sizeof tag;
-  memcpy(tag, g->in, sizeof tag); /* see begin_all() */
+  uint8_t mac[SML_FRAME_MAC_BYTES];
+  const size_t end_bytes = sizeof all->head + all->num_bytes + sizeof mac;
+  memcpy(mac, g->in, sizeof mac); /* see begin_all() */
   const struct {
     const uint8_t *bytes;
     size_t num_bytes;
-  } parts[] = {{all->head, sizeof all->head}, {all->bytes, all->num_bytes}, {tag, sizeof tag}};
+  } parts[] = {{all->head, sizeof all->head}, {all->bytes, all->num_bytes}, {mac, sizeof mac}};
   for (size_t i = 0, begin = 0; i < SML_ARRAY_LEN(parts); begin += parts[i++].num_bytes) {
     const size_t end = begin + parts[i].num_bytes;
     while (g->sent_bytes < end) {
@@ -444,7 +444,7 @@ static bool begin_round(struct sml_meeting *m, uint32_t num_bytes) {
     g->in = in;
     g->stage = SAYS_RECORD;
     g->in_bytes = 0;
-    g->wanted_bytes = SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_TAG_BYTES;
+    g->wanted_bytes = SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_MAC_BYTES;
   }
   return true;
 }
@@ -465,7 +465,7 @@ static void begin_all(struct sml_meeting *m, struct all *all) {
            m->num_bytes);
   for (uint32_t i = 0; i < m->num_guests; i++) {
     struct guest *g = &m->guests[i];
-    sml_frame_tag(g->in, &g->key, all->head, all->bytes, all->num_bytes);
+    sml_frame_mac(g->in, &g->key, all->head, all->bytes, all->num_bytes);
     g->stage = TAKES_ALL;
     g->sent_bytes = 0;
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rank 0's side of a rendezvous: all connections are handled side by side, in a table of fixed size. A connection
- * becomes a rank when its first record has come, with a tag. Until then it has 2 s, and makes room for newer ones. */
+ * becomes a rank when its first record has come, with a MAC. Until then it has 2 s, and makes room for newer ones. */
 #ifndef SML_MEET_MEETING_H
 #define SML_MEET_MEETING_H
 

@@ -143,11 +143,11 @@ static bool say_hello(struct sml_rendezvous *r, uint64_t deadline_ns) {
 }
 
 static bool say_record(struct sml_rendezvous *r, const void *in, uint32_t num_bytes) {
-  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES];
+  uint8_t head[SML_FRAME_HEAD_BYTES], mac[SML_FRAME_MAC_BYTES];
   sml_frame_head_write(head, &(struct sml_frame_head){SML_FRAME_RECORD, r->round, num_bytes});
-  sml_frame_tag(tag, &r->key, head, in, num_bytes);
+  sml_frame_mac(mac, &r->key, head, in, num_bytes);
   if (send_all(r->fd, head, sizeof head, r->deadline_ns) && send_all(r->fd, in, num_bytes, r->deadline_ns) &&
-      send_all(r->fd, tag, sizeof tag, r->deadline_ns))
+      send_all(r->fd, mac, sizeof mac, r->deadline_ns))
     return true;
   return put_off(r, "rank 0 went: %s", strerror(errno));
 }
@@ -162,7 +162,7 @@ static void take_news(struct sml_rendezvous *r, const uint8_t *body) {
 
 /* Until the records of all ranks are there. */
 static bool hear_all(struct sml_rendezvous *r, uint8_t *out, size_t num_bytes) {
-  uint8_t head[SML_FRAME_HEAD_BYTES], tag[SML_FRAME_TAG_BYTES], small[4 * (1 + SML_MAX_NEWS)];
+  uint8_t head[SML_FRAME_HEAD_BYTES], mac[SML_FRAME_MAC_BYTES], small[4 * (1 + SML_MAX_NEWS)];
   const uint64_t deadline_ns = r->deadline_ns > SML_NEVER - GRACE_NS ? SML_NEVER : r->deadline_ns + GRACE_NS;
   for (;;) {
     struct sml_frame_head h;
@@ -173,9 +173,9 @@ static bool hear_all(struct sml_rendezvous *r, uint8_t *out, size_t num_bytes) {
     const bool is_small = is_head && h.kind != SML_FRAME_ALL && h.num_bytes <= sizeof small;
     if (!is_all && !is_small) return put_off(r, "rank 0 runs another version of libswitchml");
     uint8_t *body = is_all ? out : small;
-    if (!receive_all(r->fd, body, h.num_bytes, deadline_ns) || !receive_all(r->fd, tag, sizeof tag, deadline_ns))
+    if (!receive_all(r->fd, body, h.num_bytes, deadline_ns) || !receive_all(r->fd, mac, sizeof mac, deadline_ns))
       return put_off(r, "rank 0 does not go on: %s", strerror(errno));
-    if (!sml_frame_is_tagged(tag, &r->key, head, body, h.num_bytes))
+    if (!sml_frame_has_mac(mac, &r->key, head, body, h.num_bytes))
       return put_off(r, "somebody changes what rank 0 says");
     if (is_all) return true;
     if (h.kind == SML_FRAME_OCCUPIED)

@@ -5,7 +5,7 @@
 
 #define MAGIC 0x534d4c52u /* "SMLR" */
 #define VERSION 2u
-#define ANSWER_TAG 32u
+#define ANSWER_MAC 32u
 
 static const char label[] = "switchml rendezvous";
 
@@ -55,18 +55,18 @@ bool sml_rendezvous_answer_read(const uint8_t in[SML_ANSWER_BYTES], struct sml_r
 
 struct sml_key sml_rendezvous_key(const struct sml_key *job_key, const uint8_t hello[SML_HELLO_BYTES],
                                   const uint8_t answer[SML_ANSWER_BYTES]) {
-  uint8_t both[SML_HELLO_BYTES + ANSWER_TAG];
+  uint8_t both[SML_HELLO_BYTES + ANSWER_MAC];
   memcpy(both, hello, SML_HELLO_BYTES);
-  memcpy(both + SML_HELLO_BYTES, answer, ANSWER_TAG);
+  memcpy(both + SML_HELLO_BYTES, answer, ANSWER_MAC);
   return sml_key_derive(job_key, label, both, sizeof both);
 }
 
 void sml_rendezvous_answer_seal(uint8_t answer[SML_ANSWER_BYTES], const struct sml_key *key) {
-  sml_store_be64(answer + ANSWER_TAG, sml_siphash(key, answer, ANSWER_TAG));
+  sml_store_be64(answer + ANSWER_MAC, sml_siphash(key, answer, ANSWER_MAC));
 }
 
 bool sml_rendezvous_answer_is_sealed(const uint8_t answer[SML_ANSWER_BYTES], const struct sml_key *key) {
-  return sml_load_be64(answer + ANSWER_TAG) == sml_siphash(key, answer, ANSWER_TAG);
+  return sml_load_be64(answer + ANSWER_MAC) == sml_siphash(key, answer, ANSWER_MAC);
 }
 
 /* ---- frames ---- */
@@ -83,7 +83,7 @@ bool sml_frame_head_read(const uint8_t in[SML_FRAME_HEAD_BYTES], struct sml_fram
   return has_head(in) && head->kind >= SML_FRAME_RECORD && head->kind <= SML_FRAME_OCCUPIED;
 }
 
-static uint64_t tag_of(const struct sml_key *key, const uint8_t *head, const void *body, size_t num_bytes) {
+static uint64_t mac_of(const struct sml_key *key, const uint8_t *head, const void *body, size_t num_bytes) {
   struct sml_siphash hash;
   sml_siphash_init(&hash, key);
   sml_siphash_update(&hash, head, SML_FRAME_HEAD_BYTES);
@@ -91,14 +91,14 @@ static uint64_t tag_of(const struct sml_key *key, const uint8_t *head, const voi
   return sml_siphash_final(&hash);
 }
 
-void sml_frame_tag(uint8_t out[SML_FRAME_TAG_BYTES], const struct sml_key *key,
+void sml_frame_mac(uint8_t out[SML_FRAME_MAC_BYTES], const struct sml_key *key,
                    const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes) {
-  sml_store_be64(out, tag_of(key, head, body, num_bytes));
+  sml_store_be64(out, mac_of(key, head, body, num_bytes));
 }
 
-bool sml_frame_is_tagged(const uint8_t tag[SML_FRAME_TAG_BYTES], const struct sml_key *key,
+bool sml_frame_has_mac(const uint8_t mac[SML_FRAME_MAC_BYTES], const struct sml_key *key,
                          const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes) {
-  return sml_load_be64(tag) == tag_of(key, head, body, num_bytes);
+  return sml_load_be64(mac) == mac_of(key, head, body, num_bytes);
 }
 
 /* ---- sentences ---- */

@@ -2,12 +2,12 @@
  * What is said at a rendezvous, as docs/PROTOCOL.md has it (rules R133 to R140). Pure. Big-endian.
  *
  *   rank r to rank 0   HELLO    who it is, and a nonce
- *   rank 0 to rank r   ANSWER   "go on" or why not; a nonce, and a tag
- *   rank r to rank 0   RECORD   its part of the all-gather, with a tag: now it has come
+ *   rank 0 to rank r   ANSWER   "go on" or why not; a nonce, and a MAC
+ *   rank r to rank 0   RECORD   its part of the all-gather, with a MAC: now it has come
  *   rank 0 to rank r   WAITING  once a second: whom it waits for still; or OCCUPIED: that rank has come already
  *   rank 0 to rank r   ALL      the records of all ranks
  *
- * RECORD and ALL are repeated for each later round. Tags are made with a key that both derive from the job's key, HELLO
+ * RECORD and ALL are repeated for each later round. MACs are made with a key that both derive from the job's key, HELLO
  * and ANSWER: only who has the job's key can make them. Where the job has none they show that the other end is no
  * stranger to this protocol, and no more. */
 #ifndef SML_MEET_RENDEZVOUS_MESSAGE_H
@@ -18,7 +18,7 @@
 #define SML_HELLO_BYTES 40u
 #define SML_ANSWER_BYTES 40u
 #define SML_FRAME_HEAD_BYTES 16u
-#define SML_FRAME_TAG_BYTES 8u
+#define SML_FRAME_MAC_BYTES 8u
 #define SML_MAX_NEWS 16u /* numbers of ranks in a WAITING */
 
 struct sml_rendezvous_hello {
@@ -44,7 +44,7 @@ struct sml_rendezvous_answer {
   uint32_t world_size; /* rank 0's */
   uint64_t nonce[2];
 };
-/* But for the tag. */
+/* But for the MAC. */
 void sml_rendezvous_answer_write(uint8_t out[SML_ANSWER_BYTES], const struct sml_rendezvous_answer *answer);
 /* False: it is none, or of another version. */
 bool sml_rendezvous_answer_read(const uint8_t in[SML_ANSWER_BYTES], struct sml_rendezvous_answer *answer_out);
@@ -59,13 +59,13 @@ enum sml_frame_kind { SML_FRAME_RECORD = 1, SML_FRAME_ALL = 2, SML_FRAME_WAITING
 
 struct sml_frame_head {
   enum sml_frame_kind kind;
-  uint32_t round, num_bytes; /* num_bytes: of what follows before the tag */
+  uint32_t round, num_bytes; /* num_bytes: of what follows before the MAC */
 };
 void sml_frame_head_write(uint8_t out[SML_FRAME_HEAD_BYTES], const struct sml_frame_head *head);
 bool sml_frame_head_read(const uint8_t in[SML_FRAME_HEAD_BYTES], struct sml_frame_head *head_out);
-void sml_frame_tag(uint8_t out[SML_FRAME_TAG_BYTES], const struct sml_key *key,
+void sml_frame_mac(uint8_t out[SML_FRAME_MAC_BYTES], const struct sml_key *key,
                    const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes);
-bool sml_frame_is_tagged(const uint8_t tag[SML_FRAME_TAG_BYTES], const struct sml_key *key,
+bool sml_frame_has_mac(const uint8_t mac[SML_FRAME_MAC_BYTES], const struct sml_key *key,
                          const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes);
 
 /* "rank 2", "ranks 1, 2 and 300 more": num ranks, of which the first SML_MAX_NEWS are in ranks. */

@@ -17,7 +17,7 @@ static sml_status add_place(const char *text, size_t num_bytes, struct sml_shard
                     "the list of aggregators has an empty place: write host:port,...");
   if (num_bytes >= sizeof place->text)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': the name is too long", text);
-  *place = (struct sml_shard_place){.num_addrs = 1, .host_rank = SML_NO_HOST_RANK};
+  *place = (struct sml_shard_place){.num_addrs = 1, .process_rank = SML_NO_PROCESS_RANK};
   memcpy(place->text, text, num_bytes);
   if (!sml_addr_parse(place->text, 0, &place->addrs[0], error, sizeof error))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': %s", place->text, error);

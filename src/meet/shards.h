@@ -11,13 +11,13 @@
 #include "process/status.h"
 
 #define SML_MAX_PLACES 6u /* addresses at which one aggregator may be reached */
-#define SML_NO_HOST_RANK UINT32_MAX
+#define SML_NO_PROCESS_RANK UINT32_MAX
 
 /* Where an aggregator is. */
 struct sml_shard_place {
   struct sml_addr addrs[SML_MAX_PLACES]; /* the likely ones first */
   uint32_t num_addrs;    /* of a daemon's: 1 */
-  uint32_t host_rank; /* the rank whose process it is in; SML_NO_HOST_RANK: a daemon's */
+  uint32_t process_rank; /* the rank whose process it is in; SML_NO_PROCESS_RANK: a daemon's */
   char text[96];      /* for sentences */
 };
 struct sml_shard_places {

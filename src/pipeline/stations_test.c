@@ -49,7 +49,7 @@ static void what_goes_round_moves_nobody(void **state) {
 }
 
 /* More hosts than places: those that are known stay known, and the others are flooded to. */
-static void a_crowd_takes_nobodys_place(void **state) {
+static void too_many_take_nobodys_place(void **state) {
   (void)state;
   uint32_t num_known = 0;
   for (uint64_t i = 1; i <= 3 * SML_NUM_STATIONS; i++) assert_true(sml_stations_hear(&stations, i << 4, 5, START));
@@ -72,7 +72,7 @@ int main(void) {
       cmocka_unit_test_setup(hosts_are_learned_and_forgotten, forget_all),
       cmocka_unit_test_setup(groups_are_nobody, forget_all),
       cmocka_unit_test_setup(what_goes_round_moves_nobody, forget_all),
-      cmocka_unit_test_setup(a_crowd_takes_nobodys_place, forget_all),
+      cmocka_unit_test_setup(too_many_take_nobodys_place, forget_all),
       cmocka_unit_test(addresses_of_a_frame),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,10 +37,10 @@
 #define WATCHDOG_S 20u
 #define NUM_AT_ONCE 8u
 
-enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, END_COMBINING, END_HOSTED, END_TRACED, NUM_ENDINGS };
+enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, END_COMBINING, END_EMBEDDED, END_TRACED, NUM_ENDINGS };
 static const char *const ending_names[] = {
     "set-up, join, all-reduce and destroy", "abort", "the same in shared memory", "the same with ranks that combine",
-    "ranks that host the aggregator", "traces and captures"};
+    "ranks that embed the aggregator", "traces and captures"};
 
 static char key_path[] = "/tmp/fail_once_key_XXXXXX";
 static char folder[] = "/tmp/fail_once_XXXXXX"; /* of this process's story; made for stories that write files */
@@ -170,13 +170,13 @@ static void *act(void *argument) {
   options.rank = a->rank;
   options.world_size = num_ranks(a->ending);
   sml_test_host = a->ending == END_COMBINING ? 1 + a->rank % 2 : 0;
-  if (a->ending == END_HOSTED) options.name = "hosted";
+  if (a->ending == END_EMBEDDED) options.name = "embedded";
   options.num_slots = 8;
   options.max_datagram_bytes = 1472;
   options.join_timeout_ns = options.operation_timeout_ns = a->patience_ns;
   options.lease_ns = SML_NS_PER_S;
   options.check = 1;
-  options.key_file = a->ending == END_HOSTED ? "" : key_path; /* rank 0 makes one */
+  options.key_file = a->ending == END_EMBEDDED ? "" : key_path; /* rank 0 makes one */
   options.retry_ns = a->ending >= END_SHARED ? 0 : a->patience_ns;
   options.no_shared_memory = a->ending != END_SHARED && a->ending != END_COMBINING;
   sml_job *job = NULL;
@@ -212,8 +212,9 @@ static void run_story(enum ending ending, uint64_t patience_ns, char *failure, s
   struct actor actors[NUM_RANKS];
   memset(actors, 0, sizeof actors);
   char address[64] = "", error[256] = "";
-  struct sml_aggd *aggd = ending == END_HOSTED ? NULL : start_aggregator(address, sizeof address, error, sizeof error);
-  if (aggd == NULL && ending != END_HOSTED) {
+  struct sml_aggd *aggd =
+      ending == END_EMBEDDED ? NULL : start_aggregator(address, sizeof address, error, sizeof error);
+  if (aggd == NULL && ending != END_EMBEDDED) {
     if (error[0] == 0) snprintf(failure, failure_bytes, "the aggregator did not start and did not say why");
     return;
   }
@@ -285,7 +286,7 @@ static void set_trace(void) {
 
 static void set_environment(enum ending ending) {
   if (ending == END_SHARED || ending == END_COMBINING) setenv("SWITCHML_SHARED_MEMORY", "1", 1);
-  if (ending == END_HOSTED) set_rendezvous();
+  if (ending == END_EMBEDDED) set_rendezvous();
   if (ending == END_TRACED) set_trace();
 }
 
@@ -415,7 +416,7 @@ static uint32_t num_to_fail(enum ending ending, const struct site *place) {
   if (ending > END_BY_ABORT) is_known = find_place(count_calls(END_BY_DESTROY), place->caller) != NULL;
   if (ending == END_COMBINING || ending == END_TRACED)
     is_known = is_known || find_place(count_calls(ending == END_TRACED ? END_BY_ABORT : END_SHARED), place->caller);
-  const uint32_t most = !is_known ? MAX_ORDINAL : ending == END_HOSTED ? 1 : 0;
+  const uint32_t most = !is_known ? MAX_ORDINAL : ending == END_EMBEDDED ? 1 : 0;
   return sml_min_u32(most, place->num_calls);
 }
 
@@ -472,9 +473,9 @@ static void test_combining(void **state) {
   fail_each_call(END_COMBINING, 4);
 }
 
-static void test_hosting(void **state) {
+static void test_embedded(void **state) {
   (void)state;
-  fail_each_call(END_HOSTED, 60);
+  fail_each_call(END_EMBEDDED, 60);
 }
 
 static void test_tracing(void **state) {
@@ -506,7 +507,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_abort),
       cmocka_unit_test(test_shared_memory),
       cmocka_unit_test(test_combining),
-      cmocka_unit_test(test_hosting),
+      cmocka_unit_test(test_embedded),
       cmocka_unit_test(test_tracing),
   };
   const int status = argc == 5 ? run_one((uintptr_t)strtoull(argv[2], NULL, 16), (uint32_t)atoi(argv[4]))

@@ -3,7 +3,7 @@
  *   flood PORT RATE SECONDS random [SEED]
  *   flood PORT RATE SECONDS fields JOB EPOCH RANK SLOT PHASE MASK [SEED [FROM_PORT]]
  * random: bytes of every length up to 1500. fields: packets of a live job with one header field wrong in each, in
- * turn, or the length, or the tag of a key, or nothing but the address it comes from; the checksum is right but for
+ * turn, or the length, or the MAC of a key, or nothing but the address it comes from; the checksum is right but for
  * those where it is the wrong field. With FROM_PORT they come from that port, which is another's (needs root).
  * At the end, or at SIGTERM, one line: the datagrams sent, and the seconds it took. */
 #include <arpa/inet.h>
@@ -53,7 +53,7 @@ static void make_random(struct sml_prng *draw, struct datagram *d) {
 
 enum wrong {
   WRONG_VERSION, WRONG_TYPE, WRONG_WIRE, WRONG_REDUCER, WRONG_JOB, WRONG_EPOCH, WRONG_RANK, WRONG_LENGTH, WRONG_SLOT,
-  WRONG_FLAGS, WRONG_PHASE, WRONG_CHUNK, WRONG_CRC, WRONG_CUT, WRONG_TAG_OF_KEY, WRONG_ADDRESS_ONLY, NUM_WRONG
+  WRONG_FLAGS, WRONG_PHASE, WRONG_CHUNK, WRONG_CRC, WRONG_CUT, WRONG_MAC, WRONG_ADDRESS_ONLY, NUM_WRONG
 };
 
 /* A live packet with one thing wrong. */
@@ -69,7 +69,7 @@ static void make_near_valid(struct sml_prng *draw, const struct sml_header *live
   h.tag = other;
   h.payload_bytes = h.type == SML_PACKET_UPDATE || h.type == SML_PACKET_RESULT ? PAYLOAD_BYTES : 8;
   const struct sml_seal guess = {.is_keyed = true, .key = {.k0 = other, .k1 = 1}};
-  const struct sml_seal right = {.mask = mask}, *seal = wrong == WRONG_TAG_OF_KEY ? &guess : &right;
+  const struct sml_seal right = {.mask = mask}, *seal = wrong == WRONG_MAC ? &guess : &right;
   d->num_bytes = (uint16_t)(sml_head_bytes(seal->is_keyed) + h.payload_bytes);
   fill_random(draw, d->bytes + SML_HEADER_BYTES, d->num_bytes - SML_HEADER_BYTES);
   if (wrong == WRONG_TYPE) h.type = (uint8_t)(8 + other % 8);

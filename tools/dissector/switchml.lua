@@ -200,8 +200,8 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 local CONTROL_MAGIC = 0x534d4c31
 local CONTROL_VERSION = 3
 local CONTROL_HEADER_BYTES = 12
-local CONTROL_TAG_BYTES = 8
-local CONTROL_TAGGED = 0x8000
+local CONTROL_MAC_BYTES = 8
+local CONTROL_HAS_MAC = 0x8000
 local MAX_BODY_BYTES = 65536
 
 local message_kinds = {
@@ -216,12 +216,12 @@ local g = c.fields
 g.magic = ProtoField.uint32("switchml_control.magic", "Magic", base.HEX)
 g.version = ProtoField.uint16("switchml_control.version", "Version")
 g.kind = ProtoField.uint16("switchml_control.kind", "Kind", base.DEC, message_kinds, 0x7fff)
-g.tagged = ProtoField.bool("switchml_control.tagged", "Tagged", 16, nil, CONTROL_TAGGED)
+g.has_mac = ProtoField.bool("switchml_control.has_mac", "Has a MAC", 16, nil, CONTROL_HAS_MAC)
 g.body_bytes = ProtoField.uint32("switchml_control.body_bytes", "Body bytes")
 g.text = ProtoField.string("switchml_control.text", "Text")
 g.number = ProtoField.uint64("switchml_control.number", "Number")
 g.nonce = ProtoField.bytes("switchml_control.nonce", "Nonce")
-g.tag = ProtoField.uint64("switchml_control.tag", "Tag", base.HEX)
+g.mac = ProtoField.uint64("switchml_control.mac", "MAC", base.HEX)
 g.rest = ProtoField.bytes("switchml_control.rest", "Fields of another release")
 c.experts = {odd_message}
 
@@ -303,9 +303,9 @@ local function add_body(tree, kind, body)
 end
 
 local function message_bytes(buffer, _, offset)
-  local tagged = bit.band(buffer(offset + 6, 2):uint(), CONTROL_TAGGED) ~= 0
+  local has_mac = bit.band(buffer(offset + 6, 2):uint(), CONTROL_HAS_MAC) ~= 0
   local body_bytes = math.min(buffer(offset + 8, 4):uint(), MAX_BODY_BYTES)
-  return CONTROL_HEADER_BYTES + body_bytes + (tagged and CONTROL_TAG_BYTES or 0)
+  return CONTROL_HEADER_BYTES + body_bytes + (has_mac and CONTROL_MAC_BYTES or 0)
 end
 
 local function dissect_message(buffer, pinfo, root)
@@ -315,9 +315,9 @@ local function dissect_message(buffer, pinfo, root)
   tree:add(g.magic, buffer(0, 4))
   tree:add(g.version, buffer(4, 2))
   tree:add(g.kind, buffer(6, 2))
-  tree:add(g.tagged, buffer(6, 2))
+  tree:add(g.has_mac, buffer(6, 2))
   tree:add(g.body_bytes, buffer(8, 4))
-  local is_tagged = bit.band(buffer(6, 2):uint(), CONTROL_TAGGED) ~= 0
+  local has_mac = bit.band(buffer(6, 2):uint(), CONTROL_HAS_MAC) ~= 0
   if bytes <= MAX_BODY_BYTES and buffer:len() >= CONTROL_HEADER_BYTES + bytes then
     -- Only what every version has is known of another one: the header, and all of REFUSE.
     local is_known = buffer(4, 2):uint() == CONTROL_VERSION or kind == 10
@@ -325,10 +325,10 @@ local function dissect_message(buffer, pinfo, root)
     elseif bytes > 0 and add_body(tree, kind, buffer(CONTROL_HEADER_BYTES, bytes):tvb()) == nil then
       tree:add_proto_expert_info(odd_message)
     end
-    if is_tagged then tree:add(g.tag, buffer(CONTROL_HEADER_BYTES + bytes, CONTROL_TAG_BYTES)) end
+    if has_mac then tree:add(g.mac, buffer(CONTROL_HEADER_BYTES + bytes, CONTROL_MAC_BYTES)) end
   end
   pinfo.cols.protocol = "SwitchML"
-  pinfo.cols.info = name .. (is_tagged and " (tagged)" or "")
+  pinfo.cols.info = name .. (has_mac and " (MAC)" or "")
   return buffer:len()
 end
 

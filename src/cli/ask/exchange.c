@@ -82,7 +82,7 @@ static bool fail_for_garbage(struct sml_exchange *x, enum sml_ctl_decode verdict
     return sml_exchange_fail(x, SML_TROUBLE_VERSION,
                              "the aggregator at %s speaks another version of the control protocol", x->text);
   }
-  if (verdict == SML_CTL_BAD_TAG)
+  if (verdict == SML_CTL_BAD_MAC)
     return sml_exchange_fail(x, SML_TROUBLE_KEY, "the aggregator at %s has another key '%s': compare the key files",
                              x->text, key_name);
   return sml_exchange_fail(x, SML_TROUBLE_STRANGER, "what answers at %s is not a switchmld: check the address",

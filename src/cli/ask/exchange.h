@@ -16,7 +16,7 @@ enum sml_trouble {
   SML_TROUBLE_CLOSED,
   SML_TROUBLE_VERSION,  /* another version of the control protocol; peer_version, 0: not known */
   SML_TROUBLE_STRANGER, /* what answers is no switchmld, or makes no sense */
-  SML_TROUBLE_KEY,      /* its tag is wrong */
+  SML_TROUBLE_KEY,      /* its MAC is wrong */
   SML_TROUBLE_REFUSED,  /* message is the REFUSE */
 };
 
@@ -39,9 +39,9 @@ uint64_t sml_exchange_clock_ns(void);
 bool sml_exchange_open(struct sml_exchange *x, const char *text, const struct sml_addr *addr, uint64_t deadline_ns);
 void sml_exchange_close(struct sml_exchange *x);
 bool sml_exchange_say(struct sml_exchange *x, const struct sml_ctl_message *message);
-/* The next message into x->message; a REFUSE is trouble. key_name: for a sentence about a wrong tag. */
+/* The next message into x->message; a REFUSE is trouble. key_name: for a sentence about a wrong MAC. */
 bool sml_exchange_hear(struct sml_exchange *x, const char *key_name);
-/* x->message is the CHALLENGE to what was said with that nonce: from here on all is tagged. */
+/* x->message is the CHALLENGE to what was said with that nonce: from here on each frame has a MAC. */
 bool sml_exchange_prove(struct sml_exchange *x, const struct sml_key *key, const char *key_name,
                         const uint64_t nonce[2]);
 bool sml_exchange_fail(struct sml_exchange *x, enum sml_trouble trouble, const char *format, ...)

@@ -102,7 +102,7 @@ void sml_doctor_check_room(struct sml_doctor *d, struct sml_doctor_target *t); /
 bool sml_doctor_check_data(struct sml_doctor *d, struct sml_doctor_target *t); /* data.c */
 bool sml_doctor_check_mtu(struct sml_doctor *d, struct sml_doctor_target *t);
 void sml_doctor_check_sum(struct sml_doctor *d,
-                          const struct sml_doctor_target *t); /* sum.c; NULL: hosted here */
+                          const struct sml_doctor_target *t); /* sum.c; NULL: embedded in this process */
 void sml_doctor_check_link(struct sml_doctor *d, const struct sml_doctor_target *t); /* job.c */
 void sml_doctor_check_job(struct sml_doctor *d, const struct sml_doctor_target *t);
 void sml_doctor_leave(struct sml_doctor_target *t);

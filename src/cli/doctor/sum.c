@@ -37,7 +37,7 @@ struct rank {
   sml_stats stats;
 };
 struct run {
-  const char *aggregator; /* "": the ranks host it */
+  const char *aggregator; /* "": the ranks embed it */
   char job_name[64];
   double seconds;
   uint64_t patience_ns, small_limit_ns;
@@ -303,7 +303,8 @@ static void find_all(struct sml_doctor *d, const struct sml_doctor_target *t, st
   } else {
     sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_OK, NULL, "",
                     "a job of 2 ranks, %s, summed %u integers and %u floats right",
-                    t ? "both here" : "hosted and run by this process over loopback", EXACT_ELEMENTS, run->num_small);
+                    t ? "both here" : "with an aggregator embedded in this process, over loopback", EXACT_ELEMENTS,
+                    run->num_small);
     find_latency(d, run);
     find_unsent(d, run);
     find_loss(d, run);

@@ -52,7 +52,7 @@ static const struct argp_option option_table[] = {
     {"ranks", KEY_RANKS, "N", 0, "With --predict: how many (default 8)", 3},
     {"aggregator", KEY_AGGREGATOR, "KIND", 0,
      "network (default: a switch, or links of n times the rate), the rate of a "
-     "program's only link, or hosted: the ranks aggregate for each other",
+     "program's only link, or embedded: the ranks aggregate for each other",
      3},
     {"mtu", KEY_MTU, "BYTES", 0, "Of the links (default 1500)", 3},
     {"ring-step", KEY_RING_STEP, "US", 0,
@@ -109,10 +109,10 @@ static void parse_rates(const struct argp_state *state, const char *text, struct
 static void parse_aggregator(const struct argp_state *state, const char *text,
                              struct sml_training_options *o) {
   o->aggregator = strcmp(text, "network") == 0  ? SML_TRAINING_IN_NETWORK
-                  : strcmp(text, "hosted") == 0 ? SML_TRAINING_HOSTED
+                  : strcmp(text, "embedded") == 0 ? SML_TRAINING_EMBEDDED
                                                 : SML_TRAINING_LINK;
   if (o->aggregator == SML_TRAINING_LINK && !sml_training_parse_rate(text, &o->aggregator_bps))
-    argp_error(state, "--aggregator is '%s', but must be network, hosted or a rate like 10gbit", text);
+    argp_error(state, "--aggregator is '%s', but must be network, embedded or a rate like 10gbit", text);
 }
 
 /* Options about the network that is trained. */
@@ -239,7 +239,7 @@ static double our_floor(uint32_t mtu) {
 struct sml_training_link sml_training_our_link(const struct sml_training_options *o, double bps,
                                                uint32_t num_ranks) {
   const double n = num_ranks;
-  const double share = o->aggregator == SML_TRAINING_HOSTED ? 2 * (n - 1) / n
+  const double share = o->aggregator == SML_TRAINING_EMBEDDED ? 2 * (n - 1) / n
                        : o->aggregator == SML_TRAINING_LINK ? fmax(1, n * bps / o->aggregator_bps)
                                                             : 1;
   return (struct sml_training_link){.bits_per_s = bps, .share = share, .floor = our_floor(o->mtu)};

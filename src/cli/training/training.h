@@ -107,7 +107,7 @@ const char *sml_training_regime(const struct sml_training_prediction *prediction
 enum sml_training_aggregator {
   SML_TRAINING_IN_NETWORK = 0, /* a switch, or a program behind links of n times the ranks' rate */
   SML_TRAINING_LINK,           /* a program behind one link of aggregator_bps */
-  SML_TRAINING_HOSTED,         /* the ranks aggregate for each other */
+  SML_TRAINING_EMBEDDED,       /* the ranks aggregate for each other */
 };
 struct sml_training_options {
   struct sml_bench_options bench; /* what the two benches share: num_local, job_name, is_json ... */

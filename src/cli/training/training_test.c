@@ -216,7 +216,7 @@ static void links_are_those_of_the_kinds_of_aggregators(void **state) {
   struct sml_training_options o = {.mtu = 1500, .ring_step_s = 1e-5};
   expect_time(sml_training_our_link(&o, 1e9, 8).share, 1);
   expect_time(sml_training_our_link(&o, 1e9, 8).floor, 1514 / 1440.0);
-  o.aggregator = SML_TRAINING_HOSTED;
+  o.aggregator = SML_TRAINING_EMBEDDED;
   expect_time(sml_training_our_link(&o, 1e9, 8).share, 1.75);
   o.aggregator = SML_TRAINING_LINK;
   o.aggregator_bps = 4e9;

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the methods that share memory have in common (memory.c, combine.c): who works, and how ranks of one host meet.
+ *
+ * Operations run one after the other, in their order. Whoever waits for one *drives*: it works on the oldest
+ * operations, without the owner's lock, until its own has ended; the others sleep. So a rank that calls and waits needs
+ * no other thread. What nobody waits for is driven by a helper thread, which begins a moment later than a caller would,
+ * and sleeps while nothing is outstanding. */
+#ifndef SML_METHOD_DRIVER_H
+#define SML_METHOD_DRIVER_H
+
+#include "shm/shm_group.h"
+#include "method/lanes.h"
+
+struct sml_driver;
+
+/* The ranks of a host, as they work on one operation: a group's or a relay's functions (host/). `index` is a rank's
+ * among those of this host. */
+struct sml_driver_steps {
+  void (*begin)(struct sml_driver *driver, const struct sml_shm_operation *operation);
+  /* Runs the engine, if that brings the operation on sooner than a thread of its own would. */
+  void (*run)(struct sml_driver *driver, uint64_t deadline_ns);
+  enum sml_shm_verdict (*advance)(struct sml_driver *driver);
+  enum sml_shm_wait (*await)(struct sml_driver *driver, uint64_t deadline_ns);
+  void (*mismatch)(const struct sml_driver *driver, uint32_t *a_out, uint32_t *b_out);
+  void (*abort)(struct sml_driver *driver);
+  void (*set_gone)(struct sml_driver *driver, uint32_t index);
+  uint32_t (*find_absent)(const struct sml_driver *driver, bool only_gone, uint32_t *out, uint32_t room);
+  /* Meets the other ranks. False: why not is in the last three. */
+  bool (*meet)(struct sml_driver *driver, const struct sml_shm_meeting *meeting, enum sml_shm_met *met_out,
+               uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
+  /* As a relay takes it; a group's is 0. */
+  uint64_t (*piece_elems)(const struct sml_driver *driver, const struct sml_operation_plan *plan);
+  bool (*prepare)(struct sml_driver *driver); /* before that: memory; false: none */
+  void (*close)(struct sml_driver *driver);   /* what the last two made */
+};
+
+struct sml_driver {
+  struct sml_method method; /* first */
+  /* constant */
+  const struct sml_driver_steps *steps;
+  struct sml_job_lanes *lanes;
+  const struct sml_ctl_start *start;
+  const struct sml_quant_kernels *kernels;
+  uint32_t num_ranks, index;      /* of this host, and among them */
+  uint16_t *ranks;                /* index -> rank, ascending */
+  pthread_t helper;
+  _Atomic uint32_t num_in_flight; /* pieces that engines hold; written with the lock held; a hint to others */
+  /* guarded by the lock */
+  pthread_cond_t wanted;                /* the helper's; CLOCK_MONOTONIC */
+  struct sml_engine_operation *current; /* it has room in the epoch; NULL: there is none */
+  bool is_begun;                        /* `current`, by whoever drives */
+  bool is_driving; /* a thread has `current` and the steps for itself, without the lock */
+  bool is_asleep, is_wanted_now, should_stop; /* the helper */
+  sml_status failed_status;                   /* of the owner; SML_OK: it has not failed */
+  uint64_t num_drives;
+};
+
+/* What a method in shared memory is opened with. Without the lock, on a caller's thread. */
+struct sml_driver_options {
+  const struct sml_method *owner;     /* its owner, and lock */
+  struct sml_job_lanes *lanes;             /* open, and of the same owner */
+  const struct sml_ctl_start *start;   /* says that all ranks are on this host, or has a table; outlives the method */
+  const struct sml_ctl_welcome *welcome;
+  const struct sml_quant_kernels *kernels;
+  uint64_t deadline_ns;
+};
+/* Blocks until memory is shared, until the deadline at most. The driver comes from calloc(), or is NULL if that failed;
+ * its method's table and its steps are set. It is freed by close, or here. NULL: the owner has failed, and knows
+ * why. */
+struct sml_method *sml_driver_open(struct sml_driver *driver, const struct sml_driver_options *options);
+
+/* For tables. */
+void sml_driver_begin(struct sml_method *method, struct sml_engine_operation *operation, bool caller_runs);
+bool sml_driver_drive(struct sml_method *method, bool (*has_ended)(const void *argument), const void *argument,
+                      uint64_t deadline_ns);
+void sml_driver_fail(struct sml_method *method, sml_status status);
+void sml_driver_set_gone(struct sml_method *method, uint32_t rank);
+void sml_driver_resume(struct sml_method *method);
+void sml_driver_close(struct sml_method *method);
+
+/* The ranks that the current operation waits for; 0: none but this one. */
+uint32_t sml_driver_find_absent(const struct sml_driver *driver, struct sml_method_wait *wait_out);
+
+#endif
