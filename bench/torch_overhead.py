@@ -37,7 +37,7 @@ def measure(num_elements, num_calls):
     tensor = torch.zeros(num_elements)
     dist.all_reduce(tensor)
     offload = dist.distributed_c10d._get_default_group()._offload
-    library, job, address, handle = offload.library, offload.job, tensor.data_ptr(), ctypes.c_void_p()
+    library, job, address, handle = offload.job.library, offload.job.handle, tensor.data_ptr(), ctypes.c_void_p()
     submit, wait, release, out = (library.sml_allreduce, library.sml_operation_wait, library.sml_operation_release,
                                   ctypes.byref(handle))
 

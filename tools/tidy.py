@@ -18,7 +18,6 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 # Files that are longer, by as much as they may be: the list may only shrink.
 LONG_FILES = {
-    "integrations/pytorch/switchml/offload.py": 653,
     "p4/tna.p4": 747,
     "src/lib/failure_test.c": 710,
     "tests/p4/differential_test.c": 620,

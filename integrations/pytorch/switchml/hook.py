@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo
+from .job import is_eligible
 from .library import SwitchMLError
-from .offload import Offload, is_eligible
+from .offload import Offload
 from .settings import Exchange, agree
 
 

@@ -6,41 +6,23 @@ a promise, and is completed by a thread of the group, if no wait of Python code 
 first completes those before it. Collectives that Gloo does stand among the calls as steps, and begin in their turn.
 """
 import collections
-import ctypes
-import json
 import os
-import secrets
 import threading
 import time
 import warnings
 
-import torch
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo, staging
-from . import api
-from .library import SwitchMLError, described_error, sized, thread_error
-from .process import Process, Thread
+from .job import NS, Busy, CannotJoin, Job
+from .library import SwitchMLError
+from .process import Thread
 from .settings import Exchange
 from .works import CallWork, Promise, watch_wait
 
-SML_TYPE = {torch.float32: api.SML_FLOAT32, torch.int32: api.SML_INT32, torch.float16: api.SML_FLOAT16,
-            torch.bfloat16: api.SML_BFLOAT16, torch.float64: api.SML_FLOAT64, torch.int64: api.SML_INT64}
-_WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
-_NS = 1_000_000_000
-_JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
-_BATCH_TENSORS = 64   # at most, between sml_batch_begin and _end: a small part of what a context has room for
-_TICK_S = 0.05        # so long a call is left to whoever may still wait for it
-_PATIENCE_S = 2       # with a callback, before later promises end without it
-
-
-def is_eligible(tensors, is_sum, is_average, has_float64):
-    """Whether a call is one for SwitchML, from facts that are equal on all ranks. has_float64: as settings.agree()."""
-    first = tensors[0].dtype if tensors else None
-    return (is_sum and first in SML_TYPE and not (is_average and first in _WITHOUT_AVERAGE)
-            and (first is not torch.float64 or has_float64)
-            and all(tensor.dtype == first and tensor.layout == torch.strided
-                    and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
+_BATCH_TENSORS = 64  # at most, in one batch: a small part of what a context has room for
+_TICK_S = 0.05       # so long a call is left to whoever may still wait for it
+_PATIENCE_S = 2      # with a callback, before later promises end without it
 
 
 _thread = threading.local()  # attends: the Offload that it is of; runs: the one of whose callbacks it runs one now
@@ -48,10 +30,10 @@ _thread = threading.local()  # attends: the Offload that it is of; runs: the one
 
 class _Part:
     """One tensor of a call: what the library reads and writes. Lent to it until the operation ended."""
-    __slots__ = ("tensor", "buffer", "staged", "handle")
+    __slots__ = ("tensor", "buffer", "staged", "operation")
 
     def __init__(self, tensor):
-        self.staged = self.handle = None
+        self.staged = self.operation = None
         self.tensor = self.buffer = tensor
         if staging.is_staged(tensor):
             self.staged = staging.Staged(tensor.detach())
@@ -138,7 +120,7 @@ class Offload(Thread):
         self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library; and edges
         self.is_coalescing, self.is_in_range = False, False  # as the script goes, and as the library is called
         self.batch = None                     # the calls of the parts in the library's open batch
-        self.library, self.job = None, None
+        self.job = None
         self.has_joined = False               # or failed to, which self.error or a Gloo group then says
         self.is_completing = False            # some thread completes the oldest call
         self.num_attending = 0                # threads of the group that are not in a callback
@@ -257,30 +239,28 @@ class Offload(Thread):
             if self.gloo is not None:
                 gloo.keep_for_ever(self.gloo)
             if self.job is not None:
-                self.library.sml_job_abort(self.job, str(error).encode())
+                self.job.abort(error)
             self.changed.notify_all()
 
     def job_error(self):
         """Why the job has ended, or None."""
         with self.changed:
-            return self.error or (self._job_error() if self.job is not None else None)
+            return self.error or (self.job.error() if self.job is not None else None)
 
     def abandon(self):
         """At exit: what is still outstanding is over, here and on the other ranks."""
         self.exchange.is_cancelled = True
         with self.changed:
             if self.job is not None and self.calls:
-                self.library.sml_job_abort(self.job, f"rank {self.rank} ended with operations outstanding".encode())
+                self.job.abort(f"rank {self.rank} ended with operations outstanding")
 
     def stats(self):
         with self.changed:
             return {**self.counters, **self._read_stats()}
 
     def _read_stats(self):
-        stats = sized(api.Stats)
-        if self.job is None or self.library.sml_job_stats(self.job, ctypes.byref(stats)) != 0:
-            return self.last_stats
-        return {name: getattr(stats, name) for name, _ in api.Stats._fields_[1:]}
+        stats = self.job.stats() if self.job is not None else None
+        return self.last_stats if stats is None else stats
 
     # ---- Handing calls to the library, with self.changed held and a job there ----------------------------
 
@@ -306,10 +286,8 @@ class Offload(Thread):
     def _submit(self, call):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
-        library, parts = self.library, call.parts
-        reduction, sml_type = api.SML_AVG if call.is_average else api.SML_SUM, SML_TYPE[parts[0].buffer.dtype]
-        if call.num_called == 0 and not all(
-            library.sml_supported(self.job, sml_type, reduction, part.buffer.numel()) for part in parts):
+        job, parts = self.job, call.parts
+        if call.num_called == 0 and not all(job.takes(part.buffer, call.is_average) for part in parts):
             if self.is_required:
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
@@ -319,18 +297,15 @@ class Offload(Thread):
                 return False
             if self.batch is None and (self.is_in_range or len(parts) > 1):
                 self.batch = []
-                library.sml_batch_begin(self.job)
-            handle = ctypes.c_void_p()
-            address = part.buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
-            status = library.sml_allreduce(self.job, address, address, part.buffer.numel(), sml_type, reduction,
-                                           None, ctypes.byref(handle))
-            if status == api.SML_ERR_BUSY:
+                job.begin_batch()
+            try:
+                part.operation = job.begin(part.buffer, call.is_average)
+            except Busy:
                 return False
-            if status != 0:
-                call.error = self._job_error() or thread_error(library, status)
+            except SwitchMLError as error:
+                call.error = error
                 self._end_batch()
                 return True
-            part.handle = handle
             call.num_called += 1
             if self.batch is None:
                 call.num_submitted += 1
@@ -343,18 +318,12 @@ class Offload(Thread):
         return True
 
     def _end_batch(self):
-        """A batch's operations know by themselves if they fail."""
         if self.batch is not None:
-            self.library.sml_batch_end(self.job)
+            self.job.end_batch()
             for call in self.batch:
                 call.num_submitted += 1
             self.batch = None
             self.changed.notify_all()
-
-    def _job_error(self):
-        error = sized(api.Error)
-        self.library.sml_job_error(self.job, ctypes.byref(error))
-        return described_error(self.library, error) if error.status != 0 else None
 
     # ---- Completing calls ---------------------------------------------------------------------------------
 
@@ -525,7 +494,6 @@ class Offload(Thread):
 
     def _wait_for_parts(self, call, deadline):
         """Waits for every part, so that the library has given all buffers back."""
-        library = self.library
         while call.num_waited < len(call.parts):
             if call.num_waited == call.num_submitted:
                 with self.changed:
@@ -537,23 +505,20 @@ class Offload(Thread):
                         return False
                 continue
             part = call.parts[call.num_waited]
-            limit_ns = _NS if deadline is None else min(_NS, max(0, int((deadline - time.monotonic()) * _NS)))
+            limit_ns = NS if deadline is None else min(NS, max(0, int((deadline - time.monotonic()) * NS)))
             if self.unsubmitted and self._is_next_staged():
-                limit_ns = min(limit_ns, _NS // 1000)
-            status = library.sml_operation_wait(part.handle, limit_ns)
-            if status == api.SML_IN_PROGRESS:
+                limit_ns = min(limit_ns, NS // 1000)
+            has_ended, error = self.job.ended(part.operation, limit_ns)
+            if not has_ended:
                 if self.unsubmitted:
                     with self.changed:
                         self._submit_ready()
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
                 continue
-            if status != 0 and call.error is None:
-                error = sized(api.Error)
-                library.sml_operation_error(part.handle, ctypes.byref(error))
-                call.error = self.error or self._reason_for(described_error(library, error))
-            library.sml_operation_release(part.handle)
-            part.handle = None
+            if error is not None and call.error is None:
+                call.error = self.error or self._reason_for(error)
+            part.operation = None
             call.num_waited += 1
         return True
 
@@ -572,7 +537,7 @@ class Offload(Thread):
         self.num_waiters += 1
         self.changed.wait(0.001 if self.batch is None else 0.02)
         self.num_waiters -= 1
-        if self.batch is not None and self._job_error() is not None:
+        if self.batch is not None and self.job.error() is not None:
             self._end_batch()
 
     def _reduce_by_gloo(self, call):
@@ -599,49 +564,25 @@ class Offload(Thread):
     def _join(self):
         """Collective. Afterwards there is a job, or a Gloo group on every rank, or self.error."""
         try:
-            error = self._create_job()
+            job = Job.join(self.exchange, self.rank, self.size, self.timeout.total_seconds())
+            with self.changed:
+                self.job = job
+                self._submit_ready()
+        except CannotJoin as problem:
+            self._do_without(problem.error)
         except Exception as problem:  # pylint: disable=broad-except  # the store, mostly: this rank alone
             self.error = self.error or (problem if isinstance(problem, SwitchMLError) else SwitchMLError(str(problem)))
-            return
-        if error is not None and self.is_required:
+
+    def _do_without(self, error):
+        if self.is_required:
             self.exchange.settle()
             self.error = error
-        elif error is not None:
-            if self.rank == 0:
-                warnings.warn(f"switchml: this group's all-reduce goes through Gloo: {error}", RuntimeWarning)
-            with self.changed:
-                for call in self.calls:
-                    call.uses_gloo = True
-
-    def _create_job(self):
-        """None, or the error that every rank got."""
-        problem, token = "", secrets.token_hex(4)
-        try:
-            context = Process.open_context()
-        except SwitchMLError as error:
-            problem = str(error)
-        ranks = [json.loads(data) for data in self.exchange.gather(json.dumps([problem, token]).encode())]
-        for rank, (problem, _) in enumerate(ranks):
-            if problem:
-                return SwitchMLError(f"rank {rank}: {problem}")
-        library = Process.library
-        master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
-        options, callback, job = sized(api.JobOptions), self.exchange.callback(), ctypes.c_void_p()
-        aggregator = os.environ.get("SWITCHML_AGGREGATOR")
-        options.aggregator = aggregator.encode() if aggregator else b""
-        options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]
-        options.rank, options.world_size, options.allgather = self.rank, self.size, callback
-        options.join_timeout_ns = int(min(self.timeout.total_seconds(), _JOIN_TIMEOUT_S) * _NS)
-        options.operation_timeout_ns = int(self.timeout.total_seconds() * _NS)
-        status = library.sml_job_create(context, ctypes.byref(options), ctypes.byref(job))
-        if self.exchange.error is not None:
-            raise self.exchange.error
-        if status != 0:
-            return thread_error(library, status)
+            return
+        if self.rank == 0:
+            warnings.warn(f"switchml: this group's all-reduce goes through Gloo: {error}", RuntimeWarning)
         with self.changed:
-            self.library, self.job = library, job
-            self._submit_ready()
-        return None
+            for call in self.calls:
+                call.uses_gloo = True
 
     def _leave(self):
         with self.changed:
@@ -650,4 +591,4 @@ class Offload(Thread):
         self.gloo = None
         self.is_leaving = True
         if job is not None:
-            self.library.sml_job_destroy(job)
+            job.leave()

@@ -38,8 +38,9 @@ from torch._C import _distributed_c10d as _c10d  # noqa: E402
 from . import devices, gloo, works  # noqa: E402
 from .calls import Calls, check_detail  # noqa: E402
 from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
+from .job import is_eligible  # noqa: E402
 from .library import SwitchMLError, thread_error  # noqa: E402
-from .offload import Offload, is_eligible  # noqa: E402
+from .offload import Offload  # noqa: E402
 from .process import Process  # noqa: E402
 from .settings import Exchange, agree  # noqa: E402
 

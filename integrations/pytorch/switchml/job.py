@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job of the library's: which calls are for it, how ranks make it, and its operations. What the library says when
+something fails is a SwitchMLError here."""
+import ctypes
+import json
+import os
+import secrets
+
+import torch
+
+from . import api, staging
+from .library import SwitchMLError, described_error, sized, thread_error
+from .process import Process
+
+SML_TYPE = {torch.float32: api.SML_FLOAT32, torch.int32: api.SML_INT32, torch.float16: api.SML_FLOAT16,
+            torch.bfloat16: api.SML_BFLOAT16, torch.float64: api.SML_FLOAT64, torch.int64: api.SML_INT64}
+_WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
+NS = 1_000_000_000
+_JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
+
+
+def is_eligible(tensors, is_sum, is_average, has_float64):
+    """Whether a call is one for SwitchML, from facts that are equal on all ranks. has_float64: as settings.agree()."""
+    first = tensors[0].dtype if tensors else None
+    return (is_sum and first in SML_TYPE and not (is_average and first in _WITHOUT_AVERAGE)
+            and (first is not torch.float64 or has_float64)
+            and all(tensor.dtype == first and tensor.layout == torch.strided
+                    and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
+
+
+class CannotJoin(Exception):
+    """There is no job, on any rank, for a reason that all of them got."""
+
+    def __init__(self, error):
+        super().__init__(str(error))
+        self.error = error
+
+
+class Busy(Exception):
+    """The library has no operation free now."""
+
+
+class Job:
+    """This rank's part in it. Operations are called in the same order on all ranks."""
+
+    def __init__(self, library, handle):
+        self.library, self.handle = library, handle
+
+    @classmethod
+    def join(cls, exchange, rank, size, timeout_s):
+        """Collective. Raises CannotJoin on all ranks alike, anything else on this one alone."""
+        problem, token = "", secrets.token_hex(4)
+        try:
+            context = Process.open_context()
+        except SwitchMLError as error:
+            problem = str(error)
+        ranks = [json.loads(data) for data in exchange.gather(json.dumps([problem, token]).encode())]
+        for number, (problem, _) in enumerate(ranks):
+            if problem:
+                raise CannotJoin(SwitchMLError(f"rank {number}: {problem}"))
+        library = Process.library
+        master = f"{os.environ.get('MASTER_ADDR', 'local')}:{os.environ.get('MASTER_PORT', '0')}"
+        options, callback, handle = sized(api.JobOptions), exchange.callback(), ctypes.c_void_p()
+        aggregator = os.environ.get("SWITCHML_AGGREGATOR")
+        options.aggregator = aggregator.encode() if aggregator else b""
+        options.name = f"torch-{ranks[0][1]}-{master}".encode()[:63]
+        options.rank, options.world_size, options.allgather = rank, size, callback
+        options.join_timeout_ns = int(min(timeout_s, _JOIN_TIMEOUT_S) * NS)
+        options.operation_timeout_ns = int(timeout_s * NS)
+        status = library.sml_job_create(context, ctypes.byref(options), ctypes.byref(handle))
+        if exchange.error is not None:
+            raise exchange.error
+        if status != 0:
+            raise CannotJoin(thread_error(library, status))
+        return cls(library, handle)
+
+    def leave(self):
+        self.library.sml_job_destroy(self.handle)
+
+    def abort(self, why):
+        """For all ranks: what is outstanding ends."""
+        self.library.sml_job_abort(self.handle, str(why).encode())
+
+    def error(self):
+        """Why the job has ended, or None."""
+        error = sized(api.Error)
+        self.library.sml_job_error(self.handle, ctypes.byref(error))
+        return described_error(self.library, error) if error.status != 0 else None
+
+    def stats(self):
+        """The library's counters, or None."""
+        stats = sized(api.Stats)
+        if self.library.sml_job_stats(self.handle, ctypes.byref(stats)) != 0:
+            return None
+        return {name: getattr(stats, name) for name, _ in api.Stats._fields_[1:]}
+
+    def takes(self, buffer, is_average):
+        return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype],
+                                          api.SML_AVG if is_average else api.SML_SUM, buffer.numel())
+
+    def begin(self, buffer, is_average):
+        """Sums a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not."""
+        handle = ctypes.c_void_p()
+        address = buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
+        status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype],
+                                            api.SML_AVG if is_average else api.SML_SUM, None, ctypes.byref(handle))
+        if status == api.SML_ERR_BUSY:
+            raise Busy
+        if status != 0:
+            raise self.error() or thread_error(self.library, status)
+        return handle
+
+    def ended(self, operation, limit_ns):
+        """Waits for an operation, for so long. (False, None): it is under way. (True, its error or None): it is over."""
+        library = self.library
+        status = library.sml_operation_wait(operation, limit_ns)
+        if status == api.SML_IN_PROGRESS:
+            return False, None
+        problem = None
+        if status != 0:
+            error = sized(api.Error)
+            library.sml_operation_error(operation, ctypes.byref(error))
+            problem = described_error(library, error)
+        library.sml_operation_release(operation)
+        return True, problem
+
+    def begin_batch(self):
+        """Operations until end_batch() may share packets."""
+        self.library.sml_batch_begin(self.handle)
+
+    def end_batch(self):
+        """A batch's operations know by themselves if they fail."""
+        self.library.sml_batch_end(self.handle)
