@@ -247,6 +247,19 @@ def test_lease():
         assert ("SWITCHML_LEASE=1e9: set seconds from 0.02 to 3600; 60 is used" in out) == (variable == "1e9"), out
 
 
+def test_bad_parameters_are_told_and_nobody_waits():
+    """Also of one rank: it goes by the defaults. Were it without the component, the others would wait for it."""
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    for name, bad, said in (("types", "float80", "there are"), ("lease", "-1", "from 0.02 to 3600; 60 is used"),
+                            ("timeout", "0", "set seconds from 1 to 1000000000; 3600 is used"),
+                            ("join_timeout", "-1", "set seconds from 1 to 1000000000; 10 is used")):
+        of_one = f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export OMPI_MCA_coll_switchml_{name}={bad}; exec "$0"'
+        out, taken = run("mpirun.openmpi", "-n", 2, "sh", "-c", of_one, client)
+        check_client(out, taken, 2, NUM_IN_WORLD, 2 * NUM_IN_OTHERS)
+        assert f"coll_switchml_{name}=" in out and said in out, out
+
+
 def test_component_can_be_left_out():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")

@@ -25,14 +25,9 @@
 
 /* ---- the component and its parameters ---- */
 
-static struct {
-  int priority;
-  unsigned long min_count, short_hosts, timeout_s, join_timeout_s, max_jobs;
-  double lease_s;
-  char *types;
-  bool is_required, is_verbose;
-} parameters;
-static struct sml_mpi_settings settings;
+static int priority;
+static char *types;
+static struct sml_mpi_settings settings, defaults; /* where the launcher says nothing */
 
 /* A non-blocking sum: waiting for room, then outstanding, then complete. */
 typedef struct switchml_request {
@@ -235,12 +230,8 @@ static bool has_waiting(switchml_module *m) {
 
 /* A sum that blocks, behind those that wait for room. */
 static int sum(switchml_module *m, const void *in, void *out, size_t count, sml_type type) {
-  sml_operation *operation;
-  enum sml_mpi_start started;
   while (has_waiting(m)) opal_progress();
-  while ((started = sml_mpi_group_start(m->group, in, out, count, type, &operation)) == SML_MPI_NO_ROOM)
-    opal_progress();
-  return started == SML_MPI_STARTED && sml_mpi_group_wait(m->group, operation) ? OMPI_SUCCESS : OMPI_ERROR;
+  return sml_mpi_group_sum(m->group, in, out, count, type) ? OMPI_SUCCESS : OMPI_ERROR;
 }
 
 static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
@@ -346,7 +337,7 @@ static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
 }
 
 static mca_coll_base_module_t *query(ompi_communicator_t *comm, int *priority_out) {
-  if (parameters.priority < 0 || OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2) return NULL;
+  if (priority < 0 || OMPI_COMM_IS_INTER(comm) || ompi_comm_size(comm) < 2) return NULL;
   switchml_module *m = OBJ_NEW(switchml_module);
   if (m == NULL) return NULL;
   m->super.coll_module_enable = enable;
@@ -354,7 +345,7 @@ static mca_coll_base_module_t *query(ompi_communicator_t *comm, int *priority_ou
   m->super.coll_iallreduce = iallreduce;
   m->super.coll_barrier = barrier;
   m->super.coll_bcast = bcast;
-  *priority_out = parameters.priority;
+  *priority_out = priority;
   return &m->super;
 }
 
@@ -366,18 +357,13 @@ static int init_query(bool enable_progress_threads, bool enable_mpi_threads) {
 
 static int register_parameters(void);
 
+/* The component is there whatever the launcher says: a rank without it would wait elsewhere than those that have it. */
 static int open_component(void) {
-  settings.min_count = parameters.min_count;
-  settings.short_hosts = parameters.short_hosts;
-  settings.timeout_s = parameters.timeout_s;
-  settings.join_timeout_s = parameters.join_timeout_s;
-  settings.max_jobs = parameters.max_jobs;
-  settings.lease_s = parameters.lease_s;
-  settings.is_required = parameters.is_required;
-  settings.is_verbose = parameters.is_verbose;
-  if (sml_mpi_types_of(parameters.types, &settings.types)) return OMPI_SUCCESS;
-  opal_output(0, "coll_switchml_types=%s: there are " SML_MPI_TYPE_NAMES, parameters.types);
-  return OMPI_ERR_BAD_PARAM;
+  sml_mpi_settings_check(&settings, &defaults, "coll_switchml_");
+  if (sml_mpi_types_of(types, &settings.types)) return OMPI_SUCCESS;
+  opal_output(0, "coll_switchml_types=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
+  settings.types = defaults.types;
+  return OMPI_SUCCESS;
 }
 
 static int close_component(void) {
@@ -404,54 +390,41 @@ __attribute__((visibility("default"))) component mca_coll_switchml_component = {
     .collm_init_query = init_query,
     .collm_comm_query = query};
 
-static int add(const char *name, const char *help, mca_base_var_type_t type, void *storage) {
-  const int index =
-      mca_base_component_var_register(&mca_coll_switchml_component.collm_version, name, help, type, NULL, 0, 0,
-                                      OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY, storage);
-  return index < 0 ? index : OMPI_SUCCESS;
-}
-
 static int register_parameters(void) {
-  static char default_types[SML_MPI_TYPES_BYTES];
-  const struct sml_mpi_settings s = sml_mpi_settings_of_environment();
-  parameters.priority = 90; /* above tuned (30) and han (35 at most): who loads it wants it */
-  parameters.min_count = s.min_count;
-  parameters.short_hosts = s.short_hosts;
-  parameters.timeout_s = s.timeout_s;
-  parameters.join_timeout_s = s.join_timeout_s;
-  parameters.max_jobs = s.max_jobs;
-  parameters.lease_s = s.lease_s;
-  parameters.is_required = s.is_required;
-  parameters.is_verbose = s.is_verbose;
-  sml_mpi_types_list(s.types, default_types);
-  parameters.types = default_types;
-  int rc = add("priority", "Priority of coll/switchml; negative: off", MCA_BASE_VAR_TYPE_INT, &parameters.priority);
-  if (rc == OMPI_SUCCESS)
-    rc = add("min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
-             &parameters.min_count);
-  if (rc == OMPI_SUCCESS)
-    rc = add("short_hosts", "Sums of up to 8 doubles are taken if ranks run on so many hosts, over TCP; 0: never",
-             MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &parameters.short_hosts);
-  if (rc == OMPI_SUCCESS)
-    rc = add("types", "Which types are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING,
-             &parameters.types);
-  if (rc == OMPI_SUCCESS)
-    rc = add("timeout", "Seconds that a rank may be late before all get an error", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
-             &parameters.timeout_s);
-  if (rc == OMPI_SUCCESS)
-    rc = add("join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UNSIGNED_LONG,
-             &parameters.join_timeout_s);
-  if (rc == OMPI_SUCCESS)
-    rc = add("max_jobs", "Communicators of a process with a job; sums of further ones stay with the other components",
-             MCA_BASE_VAR_TYPE_UNSIGNED_LONG, &parameters.max_jobs);
-  if (rc == OMPI_SUCCESS)
-    rc = add("lease", "Seconds of silence after which a rank counts as lost",
-             MCA_BASE_VAR_TYPE_DOUBLE, &parameters.lease_s);
-  if (rc == OMPI_SUCCESS)
-    rc = add("require", "Whether a sum that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
-             &parameters.is_required);
-  if (rc == OMPI_SUCCESS)
-    rc = add("verbose", "Whether each communicator's job says how it starts and ends", MCA_BASE_VAR_TYPE_BOOL,
-             &parameters.is_verbose);
-  return rc;
+  static char list[SML_MPI_TYPES_BYTES];
+  const struct {
+    const char *name, *help;
+    mca_base_var_type_t type;
+    void *storage;
+  } parameters[] = {
+      {"priority", "Priority of coll/switchml; negative: off", MCA_BASE_VAR_TYPE_INT, &priority},
+      {"min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UINT64_T,
+       &settings.min_count},
+      {"short_hosts", "Sums of up to 8 doubles are taken if ranks run on so many hosts, over TCP; 0: never",
+       MCA_BASE_VAR_TYPE_UINT64_T, &settings.short_hosts},
+      {"types", "Which types are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING, &types},
+      {"timeout", "Seconds that a rank may be late before all get an error", MCA_BASE_VAR_TYPE_UINT64_T,
+       &settings.timeout_s},
+      {"join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UINT64_T,
+       &settings.join_timeout_s},
+      {"max_jobs", "Communicators of a process with a job; sums of further ones stay with the other components",
+       MCA_BASE_VAR_TYPE_UINT64_T, &settings.max_jobs},
+      {"lease", "Seconds of silence after which a rank counts as lost", MCA_BASE_VAR_TYPE_DOUBLE, &settings.lease_s},
+      {"require", "Whether a sum that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
+       &settings.is_required},
+      {"verbose", "Whether each communicator's job says how it starts and ends", MCA_BASE_VAR_TYPE_BOOL,
+       &settings.is_verbose}};
+  priority = 90; /* above tuned (30) and han (35 at most): who loads it wants it */
+  defaults = sml_mpi_settings_of_environment();
+  settings = defaults;
+  sml_mpi_types_list(defaults.types, list);
+  types = list;
+  for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++) {
+    const int index = mca_base_component_var_register(&mca_coll_switchml_component.collm_version, parameters[i].name,
+                                                      parameters[i].help, parameters[i].type, NULL, 0, 0,
+                                                      OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY,
+                                                      parameters[i].storage);
+    if (index < 0) return index;
+  }
+  return OMPI_SUCCESS;
 }

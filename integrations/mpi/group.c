@@ -43,6 +43,7 @@
 #define DEFAULT_LEASE_S 60.0 /* the library's, too */
 #define LEAST_LEASE_S 0.02
 #define MOST_LEASE_S 3600.0
+#define MOST_TIMEOUT_S 1000000000u
 
 enum state { UNDECIDED, AGREED, JOINED, WITHOUT, BROKEN };
 
@@ -112,16 +113,20 @@ bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
   return true;
 }
 
-static void read_number(const char *name, uint64_t min, uint64_t *value) {
+static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *value) {
   const char *text = getenv(name);
   if (text == NULL || text[0] == 0) return;
   char *end;
   errno = 0;
   const unsigned long long number = strtoull(text, &end, 10);
-  if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min) *value = number;
+  if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min && number <= max) *value = number;
   else
-    say(NULL, "%s=%s is no number of at least %llu; %llu is used", name, text, (unsigned long long)min,
-        (unsigned long long)*value);
+    say(NULL, "%s=%s is no number from %llu to %llu; %llu is used", name, text, (unsigned long long)min,
+        (unsigned long long)max, (unsigned long long)*value);
+}
+
+static bool is_lease(double seconds) {
+  return seconds >= LEAST_LEASE_S && seconds <= MOST_LEASE_S;
 }
 
 static void read_lease(double *seconds) {
@@ -129,9 +134,25 @@ static void read_lease(double *seconds) {
   if (text == NULL || text[0] == 0) return;
   char *end;
   const double number = strtod(text, &end);
-  if (*end == 0 && number >= LEAST_LEASE_S && number <= MOST_LEASE_S) *seconds = number;
+  if (*end == 0 && is_lease(number)) *seconds = number;
   else say(NULL, "SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S,
            *seconds);
+}
+
+static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
+  if (*seconds >= 1 && *seconds <= MOST_TIMEOUT_S) return;
+  say(NULL, "%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds,
+      MOST_TIMEOUT_S, (unsigned long long)usual);
+  *seconds = usual;
+}
+
+void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix) {
+  check_timeout(&s->timeout_s, usual->timeout_s, prefix, "timeout");
+  check_timeout(&s->join_timeout_s, usual->join_timeout_s, prefix, "join_timeout");
+  if (is_lease(s->lease_s)) return;
+  say(NULL, "%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
+      usual->lease_s);
+  s->lease_s = usual->lease_s;
 }
 
 static bool is_on(const char *name) {
@@ -144,11 +165,11 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
                                .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S,
                                .max_jobs = DEFAULT_MAX_JOBS, .short_hosts = SML_MPI_SHORT_HOSTS};
   s.types = DEFAULT_TYPES;
-  read_number("SWITCHML_MPI_SHORT_HOSTS", 0, &s.short_hosts);
-  read_number("SWITCHML_MPI_MIN_COUNT", 0, &s.min_count);
-  read_number("SWITCHML_MPI_TIMEOUT", 1, &s.timeout_s);
-  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, &s.join_timeout_s);
-  read_number("SWITCHML_MPI_MAX_JOBS", 0, &s.max_jobs);
+  read_number("SWITCHML_MPI_SHORT_HOSTS", 0, UINT32_MAX, &s.short_hosts);
+  read_number("SWITCHML_MPI_MIN_COUNT", 0, UINT64_MAX, &s.min_count);
+  read_number("SWITCHML_MPI_TIMEOUT", 1, MOST_TIMEOUT_S, &s.timeout_s);
+  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, MOST_TIMEOUT_S, &s.join_timeout_s);
+  read_number("SWITCHML_MPI_MAX_JOBS", 0, UINT32_MAX, &s.max_jobs);
   read_lease(&s.lease_s);
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
@@ -320,7 +341,7 @@ static void agree(struct sml_mpi_group *g) {
   g->settings.min_count = g->gathered[0][0];
   g->settings.timeout_s = g->gathered[0][1];
   g->settings.types = (uint32_t)g->gathered[0][2];
-  g->settings.is_required = (uint32_t)g->gathered[0][3];
+  g->settings.is_required = g->gathered[0][3] != 0;
   g->settings.join_timeout_s = g->gathered[0][4];
   g->lease_ns = g->gathered[0][5];
   g->settings.short_hosts = g->gathered[0][6];
@@ -459,12 +480,19 @@ bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_goo
   return true;
 }
 
-bool sml_mpi_group_wait(struct sml_mpi_group *g, sml_operation *op) {
+static bool wait_for(struct sml_mpi_group *g, sml_operation *op) {
   uint64_t patience_ns = 50 * NS_PER_US; /* the longer it takes the less it matters, up to a millisecond */
   sml_status status;
   while ((status = sml_operation_wait(op, patience_ns)) == SML_IN_PROGRESS) {
-    if (g->progress != NULL) g->progress(g->user);
+    g->progress(g->user);
     if (patience_ns < 1000 * NS_PER_US) patience_ns *= 2;
   }
   return has_ended(g, op, status);
+}
+
+bool sml_mpi_group_sum(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type) {
+  sml_operation *op;
+  enum sml_mpi_start started;
+  while ((started = sml_mpi_group_start(g, in, out, count, type, &op)) == SML_MPI_NO_ROOM) g->progress(g->user);
+  return started == SML_MPI_STARTED && wait_for(g, op);
 }

@@ -23,8 +23,8 @@ struct sml_mpi_settings {
   uint64_t max_jobs;    /* of this process: further communicators stay with MPI */
   double lease_s;       /* a rank that is silent for so long is lost */
   uint32_t types;       /* bit t: sml_type t is taken */
-  uint32_t is_required; /* a sum that should be taken and cannot be is an error, not MPI's */
-  uint32_t is_verbose;  /* tells how each communicator's job starts and ends */
+  bool is_required;     /* a sum that should be taken and cannot be is an error, not MPI's */
+  bool is_verbose;      /* tells how each communicator's job starts and ends */
 };
 /* Up to so many doubles are few: then one exchange with an aggregator takes less time than MPI's over TCP, from
  * SML_MPI_SHORT_HOSTS hosts on (bench/short_sums; README.md has the figures). */
@@ -34,6 +34,9 @@ struct sml_mpi_settings {
  * ("float32,int64", "none"), _VERBOSE, SWITCHML_LEASE, SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it
  * could not read, and keeps the default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
+/* For settings that came another way (prefix: "coll_switchml_"): says which seconds there can't be, and puts the usual
+ * ones there. */
+void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix);
 #define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64 and none"
 #define SML_MPI_TYPES_BYTES 64u
 /* The bits of a list of types, with commas; false if a name in it is none. And the list of the bits, written into
@@ -45,7 +48,7 @@ struct sml_mpi_group;
 
 /* Sends nothing. name: the communicator's name, rank, size: this rank in it; for messages, which read the name
  * when they are written. allgather: blocking, collective over the communicator, apart from the user's messages.
- * progress: lets MPI's outstanding messages go on; may be NULL. NULL: no memory. */
+ * progress: lets MPI's outstanding messages go on. NULL: no memory. */
 struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint32_t size,
                                            const struct sml_mpi_settings *settings, sml_allgather_fn allgather,
                                            int (*progress)(void *user), void *user);
@@ -73,7 +76,8 @@ enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const void *in, 
                                        sml_operation **op_out);
 /* Whether it has ended; then *is_good_out says how, and it is released. Never blocks. */
 bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out);
-/* Waits for it, and lets MPI go on meanwhile: a rank that is late may wait for a message of this one. Releases it. */
-bool sml_mpi_group_wait(struct sml_mpi_group *g, sml_operation *op);
+/* What was TAKEN by a call that blocks: starts it once there is room, and waits for it. It lets MPI go on meanwhile: a
+ * rank that is late may wait for a message of this one. False: an error; stderr says why. */
+bool sml_mpi_group_sum(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type);
 
 #endif

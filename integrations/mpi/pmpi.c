@@ -113,15 +113,6 @@ static bool are_suspect(const void *in, const void *out) {
   return in == NULL || out == NULL || in == out || out == MPI_IN_PLACE;
 }
 
-static int sum(struct communicator *c, const void *in, void *out, size_t count, sml_type type) {
-  sml_operation *operation;
-  enum sml_mpi_start started;
-  while ((started = sml_mpi_group_start(c->group, in, out, count, type, &operation)) == SML_MPI_NO_ROOM)
-    let_mpi_go_on(c);
-  if (started == SML_MPI_STARTED && sml_mpi_group_wait(c->group, operation)) return MPI_SUCCESS;
-  return failed(c->comm);
-}
-
 /* ---- what replaces MPI's ---- */
 
 EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
@@ -137,7 +128,8 @@ EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype data
   case SML_MPI_FAILED: return failed(comm);
   case SML_MPI_TAKEN: break;
   }
-  return sum(c, in == MPI_IN_PLACE ? out : in, out, (size_t)count, type);
+  const void *input = in == MPI_IN_PLACE ? out : in;
+  return sml_mpi_group_sum(c->group, input, out, (size_t)count, type) ? MPI_SUCCESS : failed(comm);
 }
 
 /* Communicators that nobody frees, MPI_COMM_WORLD for one, end before MPI does. */
