@@ -70,6 +70,12 @@ def test_wrong_arguments_are_errors():
         assert taken == {0: 1, 1: 1}, taken
 
 
+def test_large_counts():
+    """MPI-4's calls, which MPICH has. mpi4py 4 makes no others."""
+    _, taken = run("mpich", 2, "large counts", True)
+    assert taken == {0: 2, 1: 2}, taken
+
+
 def check_many(taken_communicators, name, preload, **variables):
     """Sums of 100 communicators, twice: those that are taken, on every rank, and what the process has open then."""
     out, taken = run(name, 2, "communicators", preload, **variables)

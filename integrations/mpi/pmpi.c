@@ -113,24 +113,40 @@ static bool are_suspect(const void *in, const void *out) {
   return in == NULL || out == NULL || in == out || out == MPI_IN_PLACE;
 }
 
-/* ---- what replaces MPI's ---- */
-
-EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
+/* Whether this sum ends here, and how; otherwise MPI shall do it. */
+static bool is_ended(const void *in, void *out, long long count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm,
+                     int *error_out) {
   sml_type type;
   if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || are_suspect(in, out) ||
       !sml_mpi_type_of(datatype, &type))
-    return PMPI_Allreduce(in, out, count, datatype, op, comm);
+    return false;
   struct communicator *c = communicator_of(comm);
-  if (c == NULL) return failed(comm);
-  if (c->group == NULL) return PMPI_Allreduce(in, out, count, datatype, op, comm);
-  switch (sml_mpi_group_way(c->group, type, (size_t)count, true)) {
-  case SML_MPI_PASSED: return PMPI_Allreduce(in, out, count, datatype, op, comm);
-  case SML_MPI_FAILED: return failed(comm);
-  case SML_MPI_TAKEN: break;
-  }
+  if (c != NULL && c->group == NULL) return false;
+  const enum sml_mpi_way way =
+      c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, type, (size_t)count, true);
+  if (way == SML_MPI_PASSED) return false;
   const void *input = in == MPI_IN_PLACE ? out : in;
-  return sml_mpi_group_sum(c->group, input, out, (size_t)count, type) ? MPI_SUCCESS : failed(comm);
+  const bool is_good = way == SML_MPI_TAKEN && sml_mpi_group_sum(c->group, input, out, (size_t)count, type);
+  *error_out = is_good ? MPI_SUCCESS : failed(comm);
+  return true;
 }
+
+/* ---- what replaces MPI's ---- */
+
+EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
+  int error;
+  return is_ended(in, out, count, datatype, op, comm, &error) ? error
+                                                              : PMPI_Allreduce(in, out, count, datatype, op, comm);
+}
+
+#if MPI_VERSION >= 4 /* for large counts; mpi4py 4 calls it for all */
+EXPORT int MPI_Allreduce_c(const void *in, void *out, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
+                           MPI_Comm comm) {
+  int error;
+  return is_ended(in, out, count, datatype, op, comm, &error) ? error
+                                                              : PMPI_Allreduce_c(in, out, count, datatype, op, comm);
+}
+#endif
 
 /* Communicators that nobody frees, MPI_COMM_WORLD for one, end before MPI does. */
 EXPORT int MPI_Finalize(void) {

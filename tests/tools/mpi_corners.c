@@ -172,6 +172,19 @@ static void arguments(void) {
 #endif
 }
 
+#if MPI_VERSION >= 4
+/* The calls of MPI-4 for counts of more than 31 bits, beside the old one. */
+static void large_counts(void) {
+  static int x[COUNT];
+  fill(x, COUNT);
+  MPI_Allreduce_c(MPI_IN_PLACE, x, COUNT, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  check_sum(x, COUNT, "sum of a large count");
+  fill(x, COUNT);
+  MPI_Allreduce(MPI_IN_PLACE, x, COUNT, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  check_sum(x, COUNT, "sum behind one of a large count");
+}
+#endif
+
 static int count_entries(const char *path) {
   DIR *folder = opendir(path);
   int num = 0;
@@ -235,6 +248,9 @@ int main(int argc, char **argv) {
     void (*run)(void);
   } parts[] = {{"first", first_use}, {"many", many},           {"statuses", statuses},
                {"attributes", attributes}, {"arguments", arguments}, {"communicators", communicators},
+#if MPI_VERSION >= 4
+               {"large counts", large_counts},
+#endif
                {"paused", paused}};
   if (argc > 1 && strcmp(argv[1], "paused") == 0) make_waker();
   MPI_Init(&argc, &argv);
