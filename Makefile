@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
-  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb clean
+  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb release clean
 
 all: configured
 	ninja -C $(BUILD) installed
@@ -56,6 +56,7 @@ help:
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
 	@echo 'make uninstall      remove what make install put there'
 	@echo 'make deb           build the Debian packages in build/deb/, looked at by lintian'
+	@echo 'make release        the source archive and its checksums in build/release/; looks at versions and the ABI; ARGS=--tag'
 	@echo 'make clean         remove everything that was built'
 
 setup:
@@ -164,6 +165,10 @@ deb:
 	@$(SETUP) deb
 	@mkdir -p $(BUILD)
 	@tools/deb $(BUILD)
+
+release:
+	@$(SETUP) release
+	@tools/release $(ARGS)
 
 clean:
 	rm -rf build build-without-* build-asan build-tsan build-clang build-neon build-coverage build-fuzz build-mutants
