@@ -23,7 +23,7 @@ static inline void drive_switch(struct sml_dataplane *p) {
   struct sml_dataplane_job job = {.epoch = 7, .num_contributors = 3, .num_slots = SWITCH_SLOTS / 2, .is_checked = true};
   for (uint32_t c = 0; c < job.num_contributors; c++)
     job.places[c] = (struct sml_place){fuzz_addr(0x0a070064 + c, 40000), 0x020000000010 + c, (uint16_t)(1 + c)};
-  check_reason(p->open(p->user, &ours, error, sizeof error), error, sizeof error);
+  check_reason(p->open(p->user, &ours, 0x5a5b5c5d, error, sizeof error), error, sizeof error);
   for (uint16_t number = 0; number < 2; number++) {
     job.number = number;
     job.slot_base = number * job.num_slots;

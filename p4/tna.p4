@@ -9,7 +9,7 @@
  * constants here: a gateway compares too little. The control is this target's own, in the order of its stages; tables,
  * rules and outcomes are those of common/aggregate.p4, but that the wire of a cell is not remembered: a mismatch is one
  * of tags.
- * Metadata begin as what an earlier packet left, so the parser writes each of them. */
+ * Metadata begin as what an earlier packet left, so the parser (tna_parser.p4) writes each of them. */
 #include <core.p4>
 #if __TARGET_TOFINO__ == 2
 #include <t2na.p4>
@@ -21,6 +21,8 @@
 #define PAYLOAD_FULL 1 /* meta_t.payload */
 #define PAYLOAD_BARE 2
 #define PAYLOAD_AGAIN 3
+#define PAYLOAD_FORGED 4
+#define PAYLOAD_TAGGED 5
 #define TAG_STORE 1 /* meta_t.at_tag */
 #define TAG_COMPARE 2
 
@@ -86,11 +88,12 @@ PIN("m.s")
 PIN("m.first")
 /* Two tables of a stage cannot write to one container. */
 #define ALONE(field) @pa_container_size("ingress", field, 8) @pa_solitary("ingress", field)
+ALONE("m.payload")
 ALONE("m.is_ours")
 ALONE("m.is_member")
 ALONE("m.is_inside")
 struct tna_meta_t {
-  bit<8> payload;   /* what the parser found behind the head */
+  bit<8> payload;   /* what the parser found behind the head, or why nobody is to have the packet */
   bit<8> is_ours;   /* what the first tables found */
   bit<8> is_member;
   bit<8> is_inside;
@@ -211,9 +214,25 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_high;
   Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_low;
 
-  @name(".is_ours") action is_ours(bit<16> cpu_port) {
+  @name(".is_own") action is_own() {}
+  @name(".is_forged") action is_forged() {
+    m.payload = PAYLOAD_FORGED;
+  }
+  @name(".source") table source {
+    key = {
+      hdr.ipv4.src: exact @name("src");
+      INGRESS: ternary @name("ingress");
+    }
+    actions = { is_own; is_forged; NoAction; }
+    default_action = NoAction();
+    size = 64;
+  }
+
+  /* The voucher leaves in HELLO and REPORT alone. */
+  @name(".is_ours") action is_ours(bit<16> cpu_port, bit<32> voucher) {
     m.is_ours = 1;
     m.cpu_port = cpu_port;
+    hdr.sml.crc32c = voucher;
   }
   @name(".aggregator") table aggregator {
     key = {
@@ -351,6 +370,8 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     actions = { take; ask; is_hello; is_other; }
     const default_action = is_other(FORWARDED);
     const entries = {
+      (_, _, _, _, PAYLOAD_FORGED, _, _, _, _, _): is_other(WRONG_SOURCE);
+      (_, _, _, _, PAYLOAD_TAGGED, _, _, _, _, _): is_other(BAD_TYPE);
       TWICE((0, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _): is_other(STALE_PHASE);)
       (0, _, _, _, _, _, _, _, _, _): is_other(FORWARDED);
       TWICE((_, HEAD_AGAIN, _, _, PAYLOAD_AGAIN, 1, 1, _, _, _): ask();)
@@ -434,14 +455,18 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   }
 #endif
 
-  action punt() {
+  action hand_up() {
     m.way = WAY_PORT;
     m.port = m.cpu_port;
+  }
+  action punt() {
+    hdr.sml.crc32c = 0;
+    hand_up();
   }
   action greet() {
     hdr.sml.slot = (bit<16>)intrinsic.ingress_port;
     hdr.udp.checksum = 0;
-    punt();
+    hand_up();
   }
   /* A packet from the aggregator to the sender of this one. */
   action answer() {
@@ -520,7 +545,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     hdr.sml.payload_bytes = 0;
     hdr.sml.chunk = m.first - 1;
     EACH_BLOCK(HIDE_BLOCK)
-    punt();
+    hand_up();
   }
   table outcome {
     key = {
@@ -559,6 +584,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   }
 
   apply {
+    if (hdr.ipv4.isValid()) source.apply();
     if (hdr.sml.isValid()) {
       m.index = index_of.get({hdr.sml.slot[14:0], hdr.sml.phase[0:0]});
       aggregator.apply();
@@ -580,8 +606,8 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     draw.apply(hdr, m);
     sum.apply(hdr, m);
     hdr.missing.ranks = bytes_of.get({m.y[7:0], m.y[15:8], m.y[23:16], m.y[31:24]});
-    if (m.is_ours == 0) {
-      TWICE(if (m.payload != PAYLOAD_AGAIN)) l2.apply();
+    if (m.verdict == FORWARDED) {
+      l2.apply();
     } else {
       outcome.apply();
     }
@@ -589,111 +615,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   }
 }
 
-#define EXTRACT_BLOCK(b) packet.extract(hdr.lanes_##b);
-#define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
-
-parser IngressParse(packet_in packet, out tna_headers_t hdr, out tna_meta_t m,
-                    out ingress_intrinsic_metadata_t intrinsic) {
-  Checksum() head;
-  state start {
-    packet.extract(intrinsic);
-    packet.advance(PORT_METADATA_SIZE);
-    m.payload = 0;
-    m.is_ours = 0;
-    m.is_member = 0;
-    m.is_inside = 0;
-    m.is_checked = 0;
-    m.is_damaged = false;
-    m.cpu_port = 0;
-    m.me = 0;
-    m.full = 0;
-    m.last = 0;
-    m.cursor = 0;
-    m.group = 0;
-    m.port = 0;
-    m.index = 0;
-    m.y = 0;
-    m.x = 0;
-    m.s = 0;
-    m.op = OP_NONE;
-    m.at_tag = 0;
-    m.first = 0;
-    m.verdict = FORWARDED;
-    m.way = WAY_DROP;
-    m.is_rewritten = 0;
-#if LANES > 32
-    transition select(intrinsic.ingress_port[6:0]) {
-      AGAIN: parse_again;
-      default: parse_new;
-    }
-  }
-  state parse_again { /* as `half` has made it */
-    packet.extract(hdr.again);
-    m.ingress = hdr.again.ingress;
-    m.payload = PAYLOAD_AGAIN;
-    packet.extract(hdr.ethernet);
-    packet.extract(hdr.ipv4);
-    packet.extract(hdr.udp);
-    packet.extract(hdr.sml);
-    EACH_BLOCK(EXTRACT_BLOCK)
-    transition accept;
-  }
-  state parse_new {
-    m.ingress = intrinsic.ingress_port;
-#endif
-    packet.extract(hdr.ethernet);
-    transition select(hdr.ethernet.type) {
-      ETHERTYPE_IPV4: parse_ipv4;
-      default: accept;
-    }
-  }
-  state parse_ipv4 {
-    packet.extract(hdr.ipv4);
-    head.add(hdr.ipv4);
-    transition select(hdr.ipv4.version_ihl, hdr.ipv4.flags_offset, hdr.ipv4.protocol) {
-      (IPV4_PLAIN, 0 &&& 0x3fff, PROTOCOL_UDP): parse_udp;
-      default: accept;
-    }
-  }
-  state parse_udp {
-    m.is_damaged = head.verify();
-    packet.extract(hdr.udp);
-    transition select(hdr.udp.num_bytes, hdr.ipv4.total_bytes) {
-      (UDP_FULL, IPV4_FULL): parse_full;
-      (UDP_BARE, IPV4_BARE): parse_none;
-      (0 &&& 0xffe0, _): accept;
-      (0x20 &&& 0xfff8, _): accept;
-      default: parse_other;
-    }
-  }
-  state parse_other {
-    packet.extract(hdr.sml);
-    transition accept;
-  }
-  state parse_full {
-    packet.extract(hdr.sml);
-    transition select(hdr.sml.version_type, hdr.sml.payload_bytes) {
-      (HEAD_UPDATE, LANE_BYTES): parse_lanes;
-      default: accept;
-    }
-  }
-  state parse_none {
-    packet.extract(hdr.sml);
-    transition select(hdr.sml.version_type, hdr.sml.payload_bytes) {
-      (HEAD_PROBE, 0): parse_bare;
-      default: accept;
-    }
-  }
-  state parse_bare {
-    m.payload = PAYLOAD_BARE;
-    transition accept;
-  }
-  state parse_lanes {
-    m.payload = PAYLOAD_FULL;
-    EACH_BLOCK(EXTRACT_BLOCK)
-    transition accept;
-  }
-}
+#include "tna_parser.p4"
 
 control Ingress(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrinsic_metadata_t intrinsic,
                 in ingress_intrinsic_metadata_from_parser_t from_parser,

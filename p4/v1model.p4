@@ -155,7 +155,6 @@ control VerifyHead(inout headers_t hdr, inout meta_t m) {
 #define HOSTS 1024
 #define STAYS_US 1000000    /* a host that was heard by one port less than a second ago is not at another one */
 #define FORGETS_US 300000000
-const bit<8> WRONG_SOURCE = 9; /* as headers.p4's: of this target alone */
 
 /* Ordinary traffic learns where hosts are: what has no entry in l2 goes to the port by which its receiver was heard
  * within five minutes, else to all. A host moves by being heard at another port, after a second of silence. Before that

@@ -12,7 +12,9 @@
  * Rule: one access to a register a packet. A table is never applied twice either.
  *
  * Tables that the control plane fills (docs/p4.md says with what):
- *   aggregator  which address and port is the aggregator's, and behind which port its software is
+ *   source      by which port the aggregator's own packets come: by any other one its address is forged
+ *   aggregator  which address and port is the aggregator's, behind which port its software is, and by what that knows
+ *               what this switch has written: the voucher
  *   member      who may send, by which port, and its words, twice: for phases with bit 1 clear and set
  *   window      which slots are a job's lane's
  *   l2          where the others live */
@@ -25,8 +27,24 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
   Sum() sum;
   Missing() missing;
 
-  @name(".is_ours") action is_ours(bit<16> cpu_port) {
+  @name(".is_own") action is_own() {}
+  @name(".is_forged") action is_forged() {
+    m.verdict = WRONG_SOURCE;
+  }
+  @name(".source") table source {
+    key = {
+      hdr.ipv4.src: exact @name("src");
+      m.ingress: ternary @name("ingress");
+    }
+    actions = { is_own; is_forged; NoAction; }
+    default_action = NoAction();
+    size = 64;
+  }
+
+  /* The voucher leaves in HELLO and REPORT alone. */
+  @name(".is_ours") action is_ours(bit<16> cpu_port, bit<32> voucher) {
     m.cpu_port = cpu_port;
+    hdr.sml.crc32c = voucher;
   }
   @name(".aggregator") table aggregator {
     key = {
@@ -168,7 +186,12 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
   apply {
     m.verdict = FORWARDED;
     m.way = WAY_DROP;
-    if (hdr.sml.isValid() && aggregator.apply().hit) {
+    if (hdr.ipv4.isValid()) source.apply();
+    if (hdr.ethernet.type == ETHERTYPE_TAG || hdr.ethernet.type == ETHERTYPE_OUTER_TAG) {
+      m.verdict = BAD_TYPE; /* hosts take a tag of VLAN 0 off: nobody could say who it is from */
+    } else if (m.verdict != FORWARDED) {
+      m.way = WAY_DROP;
+    } else if (hdr.sml.isValid() && aggregator.apply().hit) {
       kind.apply(hdr, m);
       if (m.kind == KIND_HELLO) {
         greet();
@@ -177,6 +200,7 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
         bit<16> checked = hdr.sml.flags & FLAG_CHECKED;
         if (!member.apply().hit) {
           m.verdict = PUNTED; /* switchmld knows the reason */
+          hdr.sml.crc32c = 0;
           punt();
         } else if (!window.apply().hit) {
           m.verdict = BAD_SLOT;

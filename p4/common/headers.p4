@@ -5,6 +5,8 @@
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 #define ETHERTYPE_ARP 16w0x0806
+#define ETHERTYPE_TAG 16w0x8100 /* of a VLAN */
+#define ETHERTYPE_OUTER_TAG 16w0x88a8
 const bit<8> IPV4_PLAIN = 0x45; /* version 4, no options */
 const bit<8> PROTOCOL_UDP = 17;
 
@@ -43,6 +45,7 @@ const bit<8> TRUNCATED = 0;
 const bit<8> BAD_VERSION = 2;
 const bit<8> BAD_TYPE = 3;
 const bit<8> BAD_KEY = 7;
+const bit<8> WRONG_SOURCE = 9;
 const bit<8> BAD_SLOT = 12;
 const bit<8> BAD_LENGTH = 13;
 const bit<8> STALE_PHASE = 14;
@@ -111,7 +114,7 @@ header sml_h {
   bit<32> phase;
   bit<32> tag;
   bit<32> chunk;
-  bit<32> crc32c; /* 0 in both directions, not looked at */
+  bit<32> crc32c; /* 0 in both directions, not looked at; to the control plane the voucher */
 }
 
 /* Payload of PENDING: rank r is bit r % 8 of byte r / 8. */

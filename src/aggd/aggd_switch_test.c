@@ -10,8 +10,10 @@
 static atomic_bool is_switch_dead, is_switch_silent;
 static atomic_uint num_closed, num_counter_reads;
 
-static bool open_switch(void *user, const struct sml_addr *addr, char *error, size_t error_bytes) {
+static bool open_switch(void *user, const struct sml_addr *addr, uint32_t voucher, char *error, size_t error_bytes) {
   (void)user, (void)addr, (void)error, (void)error_bytes;
+  played_switch.is_there = true;
+  played_switch.voucher = voucher;
   return true;
 }
 
@@ -208,6 +210,57 @@ static void test_a_moved_rank_is_followed(void **state) {
   end();
 }
 
+static void report_by(struct rank *r, uint32_t first, uint32_t payload_bytes) {
+  uint8_t frame[9000] = {0};
+  struct sml_header h = header_of(r, (enum sml_packet_type)SML_PACKET_SWITCH_REPORT, payload_bytes);
+  h.epoch = r->start.epoch;
+  h.chunk = first;
+  assert_false(exchange(r, 0, &h, frame, false));
+}
+
+/* Whoever has a rank's addresses and epoch can write a report or HELLO, and a switch passes on what it does not look
+ * into. Only the voucher is the switch's own. */
+static void test_only_what_the_switch_vouches_for_counts(void **state) {
+  (void)state;
+  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .follow = follow,
+                                     .depart = depart, .find_blocked = find_blocked, .close_job = close_at_switch,
+                                     .read_counters = read_counters, .read_words = read_words};
+  struct sml_aggd_options options = loopback();
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  num_moves = 0;
+  begin_with(options);
+  for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
+  for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
+  for (uint32_t i = 0; i < 2; i++) {
+    hear(&ranks[i], SML_CTL_START);
+    ranks[i].start = ranks[i].last.u.start;
+  }
+  for (uint32_t bit = 0; bit < 33; bit++) { /* another one, and none at all: the CRC is right */
+    const uint32_t voucher = played_switch.voucher;
+    played_switch.voucher ^= (uint32_t)(UINT64_C(1) << bit);
+    played_switch.is_there = bit < 32;
+    report_by(&ranks[1], 0, 0);
+    greet_by(&ranks[1], ranks[1].welcome.nonce, 7);
+    played_switch.voucher = voucher;
+    played_switch.is_there = true;
+  }
+  report_by(&ranks[1], 0, 4); /* which no switch sends */
+  greet_by(&ranks[1], ranks[1].welcome.nonce, 6);
+  await_note("host_moved(x)");
+  assert_int_equal(num_moves, 1);
+  assert_int_equal(moved_to[1].port, 6);
+  report_by(&ranks[1], 0, 0);
+  for (uint32_t i = 0; i < 2; i++) {
+    hear(&ranks[i], SML_CTL_ABORT);
+    assert_int_equal(ranks[i].last.u.abort.status, SML_ERR_MISMATCH);
+    hang_up(&ranks[i]);
+  }
+  assert_int_equal(num_moves, 1);
+  end();
+}
+
 /* What it counts and what its cells hold is told, and asked for once a second; of one that does not answer nothing but
  * what it told before. */
 static void test_figures_of_a_switch(void **state) {
@@ -252,6 +305,7 @@ int main(void) {
       cmocka_unit_test(test_lost_switch_ends_jobs),
       cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
       cmocka_unit_test(test_a_moved_rank_is_followed),
+      cmocka_unit_test(test_only_what_the_switch_vouches_for_counts),
       cmocka_unit_test(test_figures_of_a_switch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,8 +36,9 @@ _Static_assert(SML_NUM_DROPS <= 32, "reasons for drops have numbers of their own
 /* Functions are called on the control thread, one at a time; each ends within seconds, whatever the switch does. */
 struct sml_dataplane {
   void *user;
-  /* Before any job: the data address of lane 0. False: error_out has a sentence. */
-  bool (*open)(void *user, const struct sml_addr *data_addr, char *error_out, size_t error_bytes);
+  /* Before any job: the data address of lane 0, and the voucher, which the switch writes into what it has looked at on
+   * the way to this daemon, and tells nobody else. False: error_out has a sentence. */
+  bool (*open)(void *user, const struct sml_addr *data_addr, uint32_t voucher, char *error_out, size_t error_bytes);
   /* Also for a new epoch of a job that it has. False: error_out has a sentence, and the job is to be closed. */
   bool (*start_job)(void *user, const struct sml_dataplane_job *job, char *error_out, size_t error_bytes);
   /* The contributors are at these places now, [num_contributors]; the others' packets are not touched by that. False:

@@ -314,6 +314,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
                                                  .lane = l,
                                                  .is_switch_format = options->packet_lanes != 0,
                                                  .is_beside_switch = options->dataplane != NULL,
+                                                 .voucher = lanes->voucher,
                                                  .recorder = lane->recorder,
                                                  .job_recorders = &lane->job_recorders,
                                                  .on_event = sml_lanes_take_event,
@@ -336,7 +337,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
 static bool open_switch(const struct sml_lanes *lanes, char *error_out, size_t error_bytes) {
   struct sml_addr addr;
   lanes->lanes[0].io->ops->local_addr(lanes->lanes[0].io, &addr);
-  return lanes->dataplane->open(lanes->dataplane->user, &addr, error_out, error_bytes);
+  return lanes->dataplane->open(lanes->dataplane->user, &addr, lanes->voucher, error_out, error_bytes);
 }
 
 int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
@@ -347,6 +348,7 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
   lanes->event_fd = event_fd;
   lanes->multicast = options->multicast;
   lanes->dataplane = options->dataplane;
+  lanes->voucher = (uint32_t)sml_random_bits();
   lanes->max_datagram_bytes = options->max_datagram_bytes > 0 ? options->max_datagram_bytes : UINT16_MAX;
   pthread_mutex_init(&lanes->events_lock, NULL);
   for (uint32_t l = 0; l < options->num_lanes; l++) {

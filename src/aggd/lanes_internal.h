@@ -75,6 +75,7 @@ struct outside {
 struct sml_lanes {
   uint32_t num_lanes, max_datagram_bytes;
   const struct sml_dataplane *dataplane; /* NULL: engines sum */
+  uint32_t voucher; /* aggd/dataplane.h */
   struct outside outside[SML_MAX_JOBS];
   uint64_t watch_at_ns; /* 0: there is nothing to watch for */
   uint64_t look_ns, look_until_ns; /* when the switch was asked for figures, and until when it may be asked for more */

@@ -174,6 +174,12 @@ static inline void hang_up(struct rank *r) {
 }
 
 /* Sends a frame to a lane; true: an answer came, it is in frame. */
+/* What a switch writes into HELLO and REPORT on the way, if one is played. */
+static struct {
+  bool is_there;
+  uint32_t voucher;
+} played_switch;
+
 static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h, uint8_t *frame,
                             bool wants_answer) {
   struct sml_addr addr;
@@ -182,6 +188,7 @@ static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h,
   if (r->udp < 0) r->udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   assert_true(r->udp >= 0);
   sml_wire_seal(frame, h, &r->seal);
+  if (played_switch.is_there) sml_store_be32(frame + SML_HEADER_BYTES - 4, played_switch.voucher);
   size_t num_bytes = sml_head_bytes(r->is_keyed) + h->payload_bytes;
   assert_int_equal(sendto(r->udp, frame, num_bytes, 0, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes),
                    num_bytes);

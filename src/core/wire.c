@@ -140,6 +140,10 @@ bool sml_wire_is_without_crc(const struct sml_header *h) {
   return is_known(h) && h->type != SML_PACKET_HELLO && h->type != SML_PACKET_ERROR && (h->flags & SML_FLAG_NARROW) == 0;
 }
 
+bool sml_wire_has_voucher(const uint8_t *frame, uint32_t voucher) {
+  return sml_load_be32(frame + CRC_OFFSET) == voucher;
+}
+
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {
   return sml_load_be64(frame + CRC_OFFSET) == mac;
 }

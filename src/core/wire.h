@@ -162,6 +162,8 @@ uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *header);
  * at most SML_SIPHASH_MANY) should have, and whether one has it. Frames need not be opened yet. */
 void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
                    uint64_t *macs_out);
+/* What a switch wrote there (PROTOCOL.md, R183). */
+bool sml_wire_has_voucher(const uint8_t *frame, uint32_t voucher);
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac);
 
 /* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */

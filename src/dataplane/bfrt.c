@@ -202,7 +202,7 @@ void sml_bfrt_key(struct sml_bfrt *b, const char *name, uint64_t value, uint32_t
   sml_pb_number(pb, KEY_ID, id);
   const size_t match = sml_pb_begin(pb, mask == 0 ? KEY_EXACT : KEY_TERNARY);
   sml_pb_bytes(pb, MATCH_VALUE, bytes, sml_switch_bytes(value, bits, bytes));
-  if (mask != 0) sml_pb_bytes(pb, MATCH_MASK, bytes, sml_switch_bytes(mask, bits, bytes));
+  if (mask != 0) sml_pb_bytes(pb, MATCH_MASK, bytes, sml_switch_bytes(sml_switch_mask(mask), bits, bytes));
   sml_pb_end(pb, match);
   sml_pb_end(pb, field);
 }

@@ -54,7 +54,7 @@ static void put_key(struct sml_bmv2 *b, const struct sml_switch_field *k) {
   sml_thrift_i32(t, 1, k->mask == 0 ? EXACT : TERNARY);
   sml_thrift_struct(t, k->mask == 0 ? 2 : 4);
   sml_thrift_bytes(t, 1, bytes, sml_switch_bytes(k->value, k->bits, bytes));
-  if (k->mask != 0) sml_thrift_bytes(t, 2, bytes, sml_switch_bytes(k->mask, k->bits, bytes));
+  if (k->mask != 0) sml_thrift_bytes(t, 2, bytes, sml_switch_bytes(sml_switch_mask(k->mask), k->bits, bytes));
   sml_thrift_stop(t);
   sml_thrift_stop(t);
 }
@@ -63,20 +63,17 @@ static bool add_entry(void *user, const struct sml_switch_entry *entry, int64_t 
   struct sml_bmv2 *b = user;
   struct sml_thrift *t = &b->thrift;
   uint8_t bytes[8];
-  bool is_ternary = false;
+  const uint32_t order = sml_switch_order(entry);
   begin(b, "standard:bm_mt_add_entry");
   sml_thrift_text(t, 2, entry->table);
   sml_thrift_list(t, 3, SML_THRIFT_STRUCT, entry->num_keys);
-  for (uint32_t i = 0; i < entry->num_keys; i++) {
-    put_key(b, &entry->keys[i]);
-    is_ternary = is_ternary || entry->keys[i].mask != 0;
-  }
+  for (uint32_t i = 0; i < entry->num_keys; i++) put_key(b, &entry->keys[i]);
   sml_thrift_text(t, 4, entry->action);
   sml_thrift_list(t, 5, SML_THRIFT_STRING, entry->num_data);
   for (uint32_t i = 0; i < entry->num_data; i++)
     sml_thrift_element(t, bytes, sml_switch_bytes(entry->data[i].value, entry->data[i].bits, bytes));
   sml_thrift_struct(t, 6);
-  if (is_ternary) sml_thrift_i32(t, 1, 1);
+  if (order != 0) sml_thrift_i32(t, 1, (int32_t)order);
   sml_thrift_stop(t);
   return call(b, entry_out);
 }

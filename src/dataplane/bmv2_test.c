@@ -311,7 +311,9 @@ static void the_calls_of_a_start(void **state) {
                PRE "mgrp_create 1=0 2=1\n"
                PRE "node_create 1=0 2=0 3=100111 4=\n"
                PRE "node_associate 1=0 2=0 3=1\n"
-               ADD "aggregator 3=[{1=0 2={1=0a070001}} {1=0 2={1=beef}}] 4=is_ours 5=[0005] 6={}\n");
+               ADD "source 3=[{1=0 2={1=0a070001}} {1=2 4={1=0005 2=ffff}}] 4=is_own 5=[] 6={1=1}\n"
+               ADD "source 3=[{1=0 2={1=0a070001}} {1=2 4={1=0000 2=0000}}] 4=is_forged 5=[] 6={1=2}\n"
+               ADD "aggregator 3=[{1=0 2={1=0a070001}} {1=0 2={1=beef}}] 4=is_ours 5=[0005 5a5b5c5d] 6={}\n");
   stop();
 }
 
@@ -335,10 +337,10 @@ static void the_calls_of_a_job(void **state) {
                ADD "window 3=[{1=0 2={1=0003}} {1=2 4={1=0040 2=ffe0}} {1=0 2={1=beef}}] 4=is_inside 5=[] 6={1=1}\n"
                ADD "replica 3=[{1=0 2={1=beef}} {1=0 2={1=0061}}] 4=to_member 5=[020000000010 0a070064 9c40] 6={}\n"
                PRE "node_create 1=0 2=97 3=10 4=\n"
-               PRE "node_associate 1=0 2=3 3=6\n"
+               PRE "node_associate 1=0 2=5 3=8\n"
                ADD "replica 3=[{1=0 2={1=beef}} {1=0 2={1=0062}}] 4=to_member 5=[020000000011 0a070065 9c41] 6={}\n"
                PRE "node_create 1=0 2=98 3=100 4=\n"
-               PRE "node_associate 1=0 2=3 3=8\n"
+               PRE "node_associate 1=0 2=5 3=10\n"
                ADD "l2 3=[{1=0 2={1=020000000010}}] 4=forward 5=[0001] 6={}\n"
                ADD "l2 3=[{1=0 2={1=020000000011}}] 4=forward 5=[0002] 6={}\n"
                MEMBER("0000", "00", "0a070064", "9c40", "0001") "[80000001 80000003 80000002 0003 0013 0001 01] 6={}\n"
@@ -347,12 +349,12 @@ static void the_calls_of_a_job(void **state) {
                MEMBER("0001", "01", "0a070065", "9c41", "0002")
                "[c0000002 c0000003 c0000001 0003 0013 0002 01] 6={}\n");
   stand_in.plane->depart(stand_in.plane->user, JOB, 1);
-  stand_in_expect(DELETE "member 3=13\n" DELETE "member 3=14\n");
+  stand_in_expect(DELETE "member 3=15\n" DELETE "member 3=16\n");
   stand_in_close_job();
-  stand_in_expect(DELETE "member 3=11\n" DELETE "member 3=12\n" DELETE "window 3=4\n"
-               DELETE "replica 3=5\n" PRE "node_destroy 1=0 2=6\n" DELETE "l2 3=9\n"
-               DELETE "replica 3=7\n" PRE "node_destroy 1=0 2=8\n" DELETE "l2 3=10\n"
-               PRE "mgrp_destroy 1=0 2=3\n");
+  stand_in_expect(DELETE "member 3=13\n" DELETE "member 3=14\n" DELETE "window 3=6\n"
+               DELETE "replica 3=7\n" PRE "node_destroy 1=0 2=8\n" DELETE "l2 3=11\n"
+               DELETE "replica 3=9\n" PRE "node_destroy 1=0 2=10\n" DELETE "l2 3=12\n"
+               PRE "mgrp_destroy 1=0 2=5\n");
   stand_in_close_job(); /* that it no longer has */
   stand_in_expect("");
   stop();
@@ -586,15 +588,13 @@ static void any_call_may_fail(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_calls_of_a_start),       cmocka_unit_test(the_calls_of_a_job),
+      cmocka_unit_test(the_calls_of_a_start), cmocka_unit_test(the_calls_of_a_job),
       cmocka_unit_test(a_job_leaves_nothing), cmocka_unit_test(routes_stay_with_their_hosts),
-      cmocka_unit_test(who_blocks_is_found),
-      cmocka_unit_test(counters_are_read),            cmocka_unit_test(a_switch_that_dies_is_noticed),
-      cmocka_unit_test(an_answer_has_its_number), cmocka_unit_test(errors_say_what_happened),
-      cmocka_unit_test(a_silent_switch_is_given_up),
-      cmocka_unit_test(a_dripping_switch_is_given_up),
-      cmocka_unit_test(a_program_that_does_not_fit), cmocka_unit_test(ranks_must_be_able_to_reach_us),
-      cmocka_unit_test(any_call_may_fail),
+      cmocka_unit_test(who_blocks_is_found), cmocka_unit_test(counters_are_read),
+      cmocka_unit_test(a_switch_that_dies_is_noticed), cmocka_unit_test(an_answer_has_its_number),
+      cmocka_unit_test(errors_say_what_happened), cmocka_unit_test(a_silent_switch_is_given_up),
+      cmocka_unit_test(a_dripping_switch_is_given_up), cmocka_unit_test(a_program_that_does_not_fit),
+      cmocka_unit_test(ranks_must_be_able_to_reach_us), cmocka_unit_test(any_call_may_fail),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

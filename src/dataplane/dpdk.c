@@ -220,15 +220,14 @@ static bool has_table(const struct sml_switch_entry *entry) {
 
 /* p4c-dpdk puts an underscore before tables of the shared control, and _0 behind their actions. */
 static void put_keys(struct sml_dpdk *d, const char *verb, const struct sml_switch_entry *entry) {
-  bool is_ternary = false;
+  const uint32_t order = sml_switch_order(entry);
   put(d, "%s _%s match", verb, entry->table);
   for (uint32_t i = 0; i < entry->num_keys; i++) {
     const struct sml_switch_field *k = &entry->keys[i];
     put(d, " 0x%llx", (unsigned long long)k->value);
-    if (k->mask != 0) put(d, "/0x%llx", (unsigned long long)k->mask);
-    is_ternary = is_ternary || k->mask != 0;
+    if (k->mask != 0) put(d, "/0x%llx", (unsigned long long)sml_switch_mask(k->mask));
   }
-  if (is_ternary) put(d, " priority 1");
+  if (order != 0) put(d, " priority %u", order);
 }
 
 /* Entries are known by their keys: any handle will do. */
@@ -299,7 +298,7 @@ static bool fill_base(struct sml_dpdk *d) {
   d->num_ports = (uint32_t)num_ports;
   d->born = values[1];
   begin(d);
-  put(d, "cpu %u %u %u\n", d->options.cpu_port, d->jobs.ip, d->jobs.port);
+  put(d, "cpu %u %u %u %u\n", d->options.cpu_port, d->jobs.ip, d->jobs.port, d->jobs.voucher);
   (void)sml_switch_jobs_add_aggregator(&d->jobs, d->options.cpu_port); /* this is put, as the rest is */
   put(d, "add copies match 0x%x action copy_1 port 0x%x\n", SML_SWITCH_FLOOD_GROUP, d->num_ports + 1);
   for (uint32_t port = 0; port < d->num_ports; port++)

@@ -130,8 +130,10 @@ static void what_a_start_asks(void **state) {
   start();
   assert_true(stand_in_open_switch());
   stand_in_expect("reset\nports\nborn\n.\n"
-                  "cpu 1 168230913 48879\n"
-                  "add _aggregator match 0xa070001 0xbeef action _is_ours_0 cpu_port 0x1\n"
+                  "cpu 1 168230913 48879 1515936861\n"
+                  "add _source match 0xa070001 0x1/0xffff priority 1 action _is_own_0\n"
+                  "add _source match 0xa070001 0x0/0x0 priority 2 action _is_forged_0\n"
+                  "add _aggregator match 0xa070001 0xbeef action _is_ours_0 cpu_port 0x1 voucher 0x5a5b5c5d\n"
                   "add copies match 0x1 action copy_1 port 0x4\n"
                   "add ports match 0x0 action send port 0x0\n"
                   "add ports match 0x1 action send port 0x1\n"

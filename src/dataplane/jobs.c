@@ -34,6 +34,13 @@ uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]) {
   return num_bytes;
 }
 
+uint32_t sml_switch_order(const struct sml_switch_entry *entry) {
+  uint32_t order = 0;
+  for (uint32_t i = 0; i < entry->num_keys; i++)
+    if (entry->keys[i].mask != 0) order = sml_max_u32(order, entry->keys[i].mask == SML_SWITCH_ANY ? 2 : 1);
+  return order;
+}
+
 uint32_t sml_switch_ip(const struct sml_addr *addr) {
   struct sockaddr_in in;
   memcpy(&in, addr->bytes, sizeof in);
@@ -111,10 +118,14 @@ bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_p
     r->num_users = 1;
     set_route(jobs, r, cpu_port);
   }
-  const struct sml_switch_entry entry = {"aggregator", "is_ours", 2, 1,
-                                         {{"dst", jobs->ip, 32, 0}, {"dst_port", jobs->port, 16, 0}},
-                                         {{"cpu_port", cpu_port, 16, 0}}};
-  return jobs->driver->add_entry(jobs->user, &entry, &handle);
+  const struct sml_switch_entry entries[] = {
+      {"source", "is_own", 2, 0, {{"src", jobs->ip, 32, 0}, {"ingress", cpu_port, 16, 0xffff}}, {{NULL, 0, 0, 0}}},
+      {"source", "is_forged", 2, 0, {{"src", jobs->ip, 32, 0}, {"ingress", 0, 16, SML_SWITCH_ANY}}, {{NULL, 0, 0, 0}}},
+      {"aggregator", "is_ours", 2, 2, {{"dst", jobs->ip, 32, 0}, {"dst_port", jobs->port, 16, 0}},
+       {{"cpu_port", cpu_port, 16, 0}, {"voucher", jobs->voucher, 32, 0}}}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(entries); i++)
+    if (!jobs->driver->add_entry(jobs->user, &entries[i], &handle)) return false;
+  return true;
 }
 
 static struct sml_switch_entry window_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is) {
@@ -375,7 +386,8 @@ static uint64_t mac_of_address(uint32_t ip) {
   return mac;
 }
 
-static bool open_switch(void *user, const struct sml_addr *data_addr, char *error, size_t error_bytes) {
+static bool open_switch(void *user, const struct sml_addr *data_addr, uint32_t voucher, char *error,
+                        size_t error_bytes) {
   struct sml_switch_jobs *jobs = user;
   struct sockaddr_in in;
   memcpy(&in, data_addr->bytes, sizeof in);
@@ -385,6 +397,7 @@ static bool open_switch(void *user, const struct sml_addr *data_addr, char *erro
   }
   jobs->ip = ntohl(in.sin_addr.s_addr);
   jobs->port = sml_addr_port(data_addr);
+  jobs->voucher = voucher;
   if (jobs->mac == 0) jobs->mac = mac_of_address(jobs->ip);
   forget_routes(jobs);
   return jobs->driver->open(jobs->user, error, error_bytes);

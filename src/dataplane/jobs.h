@@ -11,6 +11,7 @@
 #define SML_SWITCH_FLOOD_GROUP 1u
 #define SML_SWITCH_FIRST_JOB_GROUP 16u /* and the job's number */
 #define SML_SWITCH_NONE INT64_MIN /* no handle */
+#define SML_SWITCH_ANY UINT64_MAX /* a mask: any value fits */
 
 struct sml_switch_field {
   const char *name;
@@ -70,6 +71,7 @@ struct sml_switch_jobs {
   uint32_t ip; /* the aggregator's, as ranks know it; host byte order */
   uint16_t port;
   uint64_t mac; /* of the interface that has the address; 0: none has it */
+  uint32_t voucher; /* aggd/dataplane.h */
   uint32_t num_routes;
   struct sml_switch_route routes[SML_SWITCH_MAX_ROUTES];
   struct sml_switch_job *jobs[SML_MAX_JOBS];
@@ -80,6 +82,14 @@ void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_
 void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
 /* For the driver's open: what is for the aggregator goes to that port, and no other. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
+
+/* A mask as switches take it. */
+static inline uint64_t sml_switch_mask(uint64_t mask) {
+  return mask == SML_SWITCH_ANY ? 0 : mask;
+}
+
+/* 0: no key is ternary. Else the lowest decides where several entries fit: those with a key of any value come last. */
+uint32_t sml_switch_order(const struct sml_switch_entry *entry);
 
 /* The 32 bits of an IPv4 address, in host byte order. */
 uint32_t sml_switch_ip(const struct sml_addr *addr);

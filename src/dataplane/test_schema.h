@@ -7,11 +7,19 @@
 #define SML_DATAPLANE_TEST_SCHEMA_H
 
 static const char *const recorded_schema[] = {
+  "pipe.source",
+  "pipe.source key src 4",
+  "pipe.source key ingress 2 ternary",
+  "pipe.source key $MATCH_PRIORITY 4",
+  "pipe.source action is_own",
+  "pipe.source action is_forged",
+  "pipe.source action NoAction",
   "pipe.aggregator",
   "pipe.aggregator key dst 4",
   "pipe.aggregator key dst_port 2",
   "pipe.aggregator action is_ours",
   "pipe.aggregator is_ours cpu_port 2",
+  "pipe.aggregator is_ours voucher 4",
   "pipe.aggregator action NoAction",
   "pipe.member",
   "pipe.member key job 2",

@@ -146,7 +146,7 @@ struct sml_addr stand_in_make_addr(uint32_t ip, uint16_t port) {
 
 static bool open_at(uint32_t ip) {
   const struct sml_addr addr = stand_in_make_addr(ip, 0xbeef);
-  return stand_in.plane->open(stand_in.plane->user, &addr, stand_in.error, sizeof stand_in.error);
+  return stand_in.plane->open(stand_in.plane->user, &addr, STAND_IN_VOUCHER, stand_in.error, sizeof stand_in.error);
 }
 
 bool stand_in_open_switch(void) {

@@ -14,6 +14,7 @@
 #define POOL_SLOTS 128u
 #define JOB 3u
 #define SLOT_BASE 64u
+#define STAND_IN_VOUCHER 0x5a5b5c5du
 #define STAND_IN_LENGTHY_BYTES 600u
 
 struct stand_in {

@@ -45,15 +45,14 @@ static const char *error_of(void *user) {
 
 static void put_entry(struct sml_bfrt *b, enum sml_bfrt_update update, const struct sml_switch_entry *entry) {
   char table[64];
-  bool is_ternary = false;
+  const uint32_t order = sml_switch_order(entry);
   snprintf(table, sizeof table, PIPE "%s", entry->table);
   sml_bfrt_entry(b, update, table, entry->action);
   for (uint32_t i = 0; i < entry->num_keys; i++) {
     const struct sml_switch_field *k = &entry->keys[i];
     sml_bfrt_key(b, k->name, k->value, k->bits, k->mask);
-    is_ternary = is_ternary || k->mask != 0;
   }
-  if (is_ternary) sml_bfrt_key(b, "$MATCH_PRIORITY", 0, 32, 0);
+  if (order != 0) sml_bfrt_key(b, "$MATCH_PRIORITY", order - 1, 32, 0);
   if (update == SML_BFRT_INSERT) {
     sml_bfrt_data(b);
     for (uint32_t i = 0; i < entry->num_data; i++)
@@ -258,7 +257,8 @@ static bool delete_each(struct sml_bfrt *b, const char *table, const char *key, 
 
 /* What an earlier daemon left would get copies of results. */
 static bool clear_tables(struct sml_bfrt *b) {
-  static const char *const tables[] = {PIPE "member", PIPE "window", PIPE "replica", PIPE "l2", PIPE "aggregator"};
+  static const char *const tables[] = {PIPE "member", PIPE "window", PIPE "replica",
+                                       PIPE "l2",     PIPE "source", PIPE "aggregator"};
   for (uint32_t i = 0; i < SML_ARRAY_LEN(tables); i++) {
     sml_bfrt_begin(b);
     sml_bfrt_entry(b, SML_BFRT_DELETE, tables[i], "");

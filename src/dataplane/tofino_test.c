@@ -45,6 +45,7 @@ static void the_calls_of_a_start(void **state) {
                "DELETE pipe.window\n"
                "DELETE pipe.replica\n"
                "DELETE pipe.l2\n"
+               "DELETE pipe.source\n"
                "DELETE pipe.aggregator\n"
                "INSERT $pre.prune $MULTICAST_L2_XID=0000 : $DEV_PORT=[00]\n"
                "INSERT $pre.prune $MULTICAST_L2_XID=0084 : $DEV_PORT=[8401]\n"
@@ -55,7 +56,9 @@ static void the_calls_of_a_start(void **state) {
                "INSERT $pre.mgid $MGID=0001\n"
                "ADD $pre.mgid $MGID=0001 : $MULTICAST_NODE_ID=[808004] $MULTICAST_NODE_L1_XID_VALID=[00] "
                "$MULTICAST_NODE_L1_XID=[00]\n"
-               "INSERT pipe.aggregator dst=0a070001 dst_port=beef : is_ours cpu_port=0040\n");
+               "INSERT pipe.source src=0a070001 ingress=0040/ffff $MATCH_PRIORITY=00000000 : is_own\n"
+               "INSERT pipe.source src=0a070001 ingress=0000/0000 $MATCH_PRIORITY=00000001 : is_forged\n"
+               "INSERT pipe.aggregator dst=0a070001 dst_port=beef : is_ours cpu_port=0040 voucher=5a5b5c5d\n");
   stop();
 }
 

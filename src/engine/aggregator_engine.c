@@ -291,11 +291,11 @@ static struct sml_member *find_sender(const struct job *job, const struct sml_he
   return h->rank < m->num_contributors ? &m->all[m->leads[h->rank]] : NULL;
 }
 
-/* From a switch, or written into by it on the way. A report has no payload: with one, a switch that knows packets by
- * their length may have passed on what a host sent. */
-static bool is_through_switch(const struct sml_aggregator_engine *e, const struct sml_header *h) {
-  if (!e->options.is_beside_switch || h->flags != 0) return false;
-  return h->type == SML_PACKET_HELLO || (h->type == SML_PACKET_SWITCH_REPORT && h->payload_bytes == 0);
+/* HELLO and REPORT say what only a switch can know. It passes on other frames as well, in which a host may have written
+ * the same: the voucher tells them apart. */
+static bool is_vouched(const struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h) {
+  return e->options.is_beside_switch && h->flags == 0 && sml_wire_has_voucher(frame, e->options.voucher) &&
+         (h->type == SML_PACKET_HELLO || (h->type == SML_PACKET_SWITCH_REPORT && h->payload_bytes == 0));
 }
 
 /* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the
@@ -310,8 +310,10 @@ static enum sml_drop reason_of_forgery(const struct sml_aggregator_engine *e, co
 static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, const struct sml_rx_frame *frame,
                         const struct sml_header *h) {
   if (job->epoch != h->epoch) return false;
+  if (e->options.is_beside_switch && h->type == SML_PACKET_HELLO) return is_vouched(e, frame->data, h);
+  const bool is_report = h->type == SML_PACKET_SWITCH_REPORT; /* take_frame() has looked at it */
   const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
-                       (sml_wire_is_without_crc(h) || is_through_switch(e, h));
+                       (sml_wire_is_without_crc(h) || is_report);
   return is_bare || sml_macs_check(&e->macs, frame, e->frames_end, h, &job->seal);
 }
 
@@ -327,7 +329,8 @@ static void take_switch_report(struct sml_aggregator_engine *e, const struct sml
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
   struct sml_header h;
   enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
-  if (error == SML_WIRE_BAD_TYPE && h.type == SML_PACKET_SWITCH_REPORT && is_through_switch(e, &h)) error = SML_WIRE_OK;
+  if (error == SML_WIRE_BAD_TYPE && h.type == SML_PACKET_SWITCH_REPORT && is_vouched(e, frame->data, &h))
+    error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {
     count_drop(e, sml_drop_of_wire(error), NULL);
     return;

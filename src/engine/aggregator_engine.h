@@ -37,6 +37,7 @@ struct sml_aggregator_engine_options {
   uint32_t lane;
   bool is_switch_format; /* of all its jobs: docs/PROTOCOL.md "Switch format" */
   bool is_beside_switch; /* a switch sums; HELLOs come through it, and what it cannot do itself */
+  uint32_t voucher;      /* in the crc32c of what the switch wrote: nobody else knows it */
   struct sml_recorder *recorder; /* the caller's; NULL: nothing is recorded */
   struct sml_recorder_set *job_recorders; /* the caller's: events of jobs go there; NULL: to the former */
   /* Called on the engine's thread; must not block. */

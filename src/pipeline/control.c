@@ -88,7 +88,8 @@ static bool remove_members(struct sml_control *c, const uint64_t *numbers) {
 static bool set_cpu(struct sml_control *c, const uint64_t *numbers) {
   if (numbers[0] >= c->host->num_devices) return refuse(c, "no such port");
   c->host->cpu_device = (uint32_t)numbers[0];
-  c->host->greeting = (struct sml_greeting){.ip = (uint32_t)numbers[1], .udp_port = (uint16_t)numbers[2]};
+  c->host->greeting = (struct sml_greeting){
+      .ip = (uint32_t)numbers[1], .udp_port = (uint16_t)numbers[2], .voucher = (uint32_t)numbers[3]};
   return true;
 }
 
@@ -146,7 +147,7 @@ static bool do_line(struct sml_control *c, char *line) {
     uint32_t num_numbers;
     bool (*work)(struct sml_control *c, const uint64_t *numbers);
   } verbs[] = {{"reset", 0, reset}, {"ports", 0, show_ports},  {"born", 0, show_born},
-               {"cpu", 3, set_cpu}, {"member", 5, add_member}, {"nobody", 1, remove_members}};
+               {"cpu", 4, set_cpu}, {"member", 5, add_member}, {"nobody", 1, remove_members}};
   char *words = line + strcspn(line, " ");
   bool is_known;
   if (*words != 0) *words++ = 0;

@@ -10,7 +10,7 @@
  *   remove TABLE ENTRY             without its action
  *   write REGISTER FIRST END VALUE
  *   read REGISTER FIRST END        answers: the values
- *   cpu PORT IP UDP_PORT           where the control plane is: HELLOs to it are marked (frames.h)
+ *   cpu PORT IP UDP_PORT VOUCHER   where the control plane is: HELLOs to it are marked (frames.h)
  *   member JOB PORT MAC IP UDP_PORT  one who gets the job's results
  *   nobody JOB                     gets them any more
  * Entries of a request count all together, at its end, or none of them, after an error. */

@@ -25,6 +25,7 @@
 #define AT_SLOT (AT_HEAD + 12)
 #define AT_PHASE (AT_HEAD + 16)
 #define AT_TAG (AT_HEAD + 20)
+#define AT_CRC (AT_HEAD + 28)
 
 bool sml_frame_is_whole(const uint8_t *frame, uint32_t num_bytes) {
   if (num_bytes < ETHERNET_BYTES) return false;
@@ -75,5 +76,6 @@ void sml_frame_mark_hello(uint8_t *frame, uint32_t num_bytes, const struct sml_g
   sml_store_be16(frame + AT_SLOT, port);
   memcpy(frame + AT_PHASE, frame + 6, 4);
   sml_store_be32(frame + AT_TAG, sml_load_be16(frame + 10));
+  sml_store_be32(frame + AT_CRC, greeting->voucher);
   sml_store_be16(frame + AT_UDP_CHECKSUM, 0);
 }

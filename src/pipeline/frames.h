@@ -16,9 +16,9 @@ struct sml_replica {
   uint16_t udp_port;
 };
 
-/* Whose HELLOs are marked with where they came from: those to this address. */
+/* Whose HELLOs are marked with where they came from, and with the voucher: those to this address. */
 struct sml_greeting {
-  uint32_t ip;
+  uint32_t ip, voucher;
   uint16_t udp_port;
 };
 
@@ -32,7 +32,8 @@ uint32_t sml_frame_job(const uint8_t *frame, uint32_t num_bytes);
 /* Makes a SwitchML packet one to this receiver: MAC, IPv4 address and checksum, UDP port; without UDP checksum. */
 void sml_frame_readdress(uint8_t *frame, const struct sml_replica *to);
 
-/* Writes the port into slot, and the source MAC into phase and tag, if it is a HELLO to the greeting's address. */
+/* Writes the port into slot, the source MAC into phase and tag, and the voucher for a CRC, if it is a HELLO to the
+ * greeting's address. */
 void sml_frame_mark_hello(uint8_t *frame, uint32_t num_bytes, const struct sml_greeting *greeting, uint16_t port);
 
 /* For a whole frame. Such go to all: whoever uses a rank's MAC does not get the answers that the rank waits for. */

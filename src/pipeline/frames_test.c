@@ -69,7 +69,7 @@ static void a_copy_is_its_receivers(void **state) {
 }
 
 static void hellos_say_where_they_come_from(void **state) {
-  const struct sml_greeting ours = {.ip = 0x0a0000fe, .udp_port = 48879};
+  const struct sml_greeting ours = {.ip = 0x0a0000fe, .voucher = 0x5a5b5c5d, .udp_port = 48879};
   const struct sml_greeting others[] = {{.ip = 0x0a0000fd, .udp_port = 48879}, {.ip = 0x0a0000fe, .udp_port = 48880}};
   uint8_t frame[NUM_BYTES], before[NUM_BYTES];
   (void)state;
@@ -82,6 +82,7 @@ static void hellos_say_where_they_come_from(void **state) {
   assert_int_equal(sml_load_be16(frame + 54), 3);
   assert_int_equal(sml_load_be32(frame + 58), 0x02000000);
   assert_int_equal(sml_load_be32(frame + 62), 0x0001);
+  assert_int_equal(sml_load_be32(frame + 70), 0x5a5b5c5d);
   assert_int_equal(sml_load_be16(frame + 40), 0);
   make(frame, 0x11); /* an update */
   memcpy(before, frame, NUM_BYTES);

@@ -123,7 +123,9 @@ static void take(void *user, uint32_t port, struct rte_mbuf *packet) {
 static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
   const uint32_t num_bytes = rte_pktmbuf_data_len(packet);
   uint8_t *frame = rte_pktmbuf_mtod(packet, uint8_t *);
-  if (packet->nb_segs != 1 || !sml_frame_is_whole(frame, num_bytes)) {
+  /* AF_PACKET has taken a tag off, so the program, which drops what has one, would not see it. */
+  const bool is_tagged = (packet->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0;
+  if (packet->nb_segs != 1 || is_tagged || !sml_frame_is_whole(frame, num_bytes)) {
     h->num_broken++;
     rte_pktmbuf_free(packet);
     return false;

@@ -15,10 +15,11 @@ AGGREGATOR = Host(0x020000000064, frames.ip("10.0.0.100"), 5000)
 MEMBERS = [Host(0x020000000001 + rank, frames.ip(f"10.0.0.{1 + rank}"), 6000 + rank) for rank in range(NUM_RANKS)]
 STRANGER = Host(0x020000000099, frames.ip("10.0.0.99"), 9999)
 BASE, SLOTS, EPOCH, FIRST_CHUNK = 64, 16, 0xdeadbeef, 100
+VOUCHER = 0x5a5b5c5d # in what the switch tells its control plane
 BROADCAST = 0xffffffffffff
 
 # Indices of the counter `verdicts` (src/core/drop.h, p4/common/headers.p4).
-TRUNCATED, OVERLONG, BAD_VERSION, BAD_TYPE, BAD_KEY, BAD_SLOT, BAD_LENGTH, STALE_PHASE = 0, 1, 2, 3, 7, 12, 13, 14
+TRUNCATED, OVERLONG, BAD_VERSION, BAD_TYPE, BAD_KEY, WRONG_SOURCE, BAD_SLOT, BAD_LENGTH, STALE_PHASE = 0, 1, 2, 3, 7, 9, 12, 13, 14
 DUPLICATE, NEEDLESS, FIRST, ADDED, COMPLETED, REPEATED, ASKED, REPORTED, GREETED, PUNTED, FORWARDED = (
     17, 18, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 
@@ -29,7 +30,7 @@ def plan():
              "members": [{"rank": rank, "port": rank, "mac": host.mac, "ip": host.ip, "udp_port": host.udp}
                          for rank, host in enumerate(MEMBERS)]}
             for number, base, is_checked in ((3, BASE, False), (4, 2 * BASE, True))]
-    return {"aggregator": {"mac": AGGREGATOR.mac, "ip": AGGREGATOR.ip, "udp_port": AGGREGATOR.udp}, "cpu_port": CPU,
+    return {"aggregator": {"mac": AGGREGATOR.mac, "ip": AGGREGATOR.ip, "udp_port": AGGREGATOR.udp}, "cpu_port": CPU, "voucher": VOUCHER,
             "num_ports": NUM_PORTS, "jobs": jobs}
 
 
@@ -152,7 +153,7 @@ def add_mismatches(s):
         head = Head(UPDATE, slot=BASE + slot)
         s.ask(2, head._replace(rank=2), FIRST)
         wrong = head._replace(rank=1, **change)
-        report = wrong._replace(type=REPORT, payload_bytes=0, chunk=2)
+        report = wrong._replace(type=REPORT, payload_bytes=0, chunk=2, crc32c=VOUCHER)
         s.ask(1, wrong, REPORTED, (CPU, (MEMBERS[1], AGGREGATOR, report, b"")))
 
 
@@ -162,7 +163,8 @@ def add_switching(s):
     for num_bytes in (17, 4 * s.num_lanes, 1000):
         payload = bytes(i & 0xff for i in range(num_bytes))
         frame = frames.udp_frame(MEMBERS[1], AGGREGATOR, frames.datagram(hello, payload), 0x1234)
-        told = hello._replace(slot=1, phase=MEMBERS[1].mac >> 16, tag=MEMBERS[1].mac & 0xffff)
+        told = hello._replace(slot=1, phase=MEMBERS[1].mac >> 16, tag=MEMBERS[1].mac & 0xffff,
+                              crc32c=VOUCHER)
         s.send(1, frame, GREETED, (CPU, frames.udp_frame(MEMBERS[1], AGGREGATOR, frames.datagram(told, payload))))
     short = frames.udp_frame(MEMBERS[0], AGGREGATOR, b"1234567")
     s.send(0, short, FORWARDED, (CPU, short))
@@ -183,11 +185,27 @@ def add_switching(s):
     s.send(0, bytes(fragment), FORWARDED, (CPU, bytes(fragment)))
 
 
+def add_forgeries(s):
+    """What comes in the aggregator's name by another port, whatever is in it, and whatever has a tag of a VLAN."""
+    result = frames.udp_frame(AGGREGATOR, MEMBERS[0], frames.datagram(Head(RESULT, slot=BASE), bytes(4 * s.num_lanes)))
+    fragment = bytearray(result)
+    fragment[20] = 0x20
+    fragment[24:26] = frames.checksum(bytes(fragment[14:24]) + b"\0\0" + bytes(fragment[26:34])).to_bytes(2, "big")
+    control = result[:23] + b"\6" + result[24:]
+    control = control[:24] + frames.checksum(control[14:24] + b"\0\0" + control[26:34]).to_bytes(2, "big") + control[26:]
+    loop = frames.udp_frame(AGGREGATOR, AGGREGATOR, frames.datagram(Head(REPORT)))
+    for port, frame in enumerate((result, bytes(fragment), control, loop)):
+        s.send(port % CPU, frame, WRONG_SOURCE)
+    for kind in (b"\x81\0", b"\x88\xa8"):
+        s.send(1, result[:12] + kind + b"\0\0" + result[12:], BAD_TYPE)
+    s.send(CPU, result[:12] + b"\x81\0\0\1" + result[12:], BAD_TYPE)
+
+
 def steps(num_lanes, is_pna=False, is_tna=False):
     s = Steps(num_lanes, is_pna, is_tna)
     if not is_pna:
         add_switching(s)
-    for add in (add_refusals, add_cells, add_checked, add_mismatches):
+    for add in (add_refusals, add_forgeries, add_cells, add_checked, add_mismatches):
         add(s)
     return s
 

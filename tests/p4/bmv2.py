@@ -94,8 +94,9 @@ class Control:
             raise Refused(f"{name}: {found}")
         return found.get(0)
 
-    def add(self, table, key, action, *data):
-        """key: values. data: values of the action's parameters."""
+    def add(self, table, key, action, *data, order=1):
+        """key: values. data: values of the action's parameters. order: where several ternary keys fit, the lowest one's
+        entry decides."""
         params, is_ternary = [], False
         for value, bits, *mask in key:
             width = (bits + 7) // 8
@@ -103,7 +104,7 @@ class Control:
             params.append(match_param(TERNARY if mask else EXACT, value.to_bytes(width, "big"),
                                       mask[0].to_bytes(width, "big") if mask else None))
         values = [string(value.to_bytes((bits + 7) // 8, "big")) for value, bits in data]
-        options = (field(I32, 1, i32(1)) if is_ternary else b"") + b"\0"
+        options = (field(I32, 1, i32(order)) if is_ternary else b"") + b"\0"
         return self.call("standard", "bm_mt_add_entry", (I32, i32(0)), (STRING, string(table)),
                          (LIST, sequence(STRUCT, params)), (STRING, string(action)), (LIST, sequence(STRING, values)),
                          (STRUCT, options))

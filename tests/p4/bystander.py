@@ -30,9 +30,7 @@ def is_ours(frame):
 
 
 class Hostile:
-    """What an eavesdropper could send who has read an update and a result: job, epoch, addresses, slots, phases, tags.
-    Left out is what docs/THREAT_MODEL.md says that such a one can do to a job: results to a rank, and reports past the
-    program's parser, have random epochs here."""
+    """What an eavesdropper could send who has read an update and a result: job, epoch, addresses, slots, phases, tags."""
 
     def __init__(self, heard, seed):
         self.rng = random.Random(seed)
@@ -85,8 +83,18 @@ class Hostile:
     def make_result_to_aggregator(self):
         return self.from_rank(self.member_says(RESULT))
 
+    def make_result(self):
+        return self.from_aggregator(self.member_says(RESULT))
+
     def make_result_of_another_epoch(self):
         return self.from_aggregator(self.member_says(RESULT, epoch=self.epoch()))
+
+    def make_tagged_result(self):
+        return self.tagged(self.make_result())
+
+    def make_result_in_fragments(self):
+        frame = self.make_result()
+        return self.head_of_ipv4(frame, len(frame) - 14, self.rng.choice((0x2000, 0x0004)))
 
     def make_report_to_rank(self):
         return self.from_aggregator(self.member_says(REPORT, chunk=1))
@@ -128,7 +136,7 @@ class Hostile:
         return self.head_of_ipv4(frame, len(frame) - 14, flags_offset)
 
     def make_report_in_fragments(self):
-        frame = self.from_rank(self.member_says(REPORT, epoch=self.epoch(), chunk=1))
+        frame = self.from_rank(self.member_says(REPORT, chunk=1, flags=0))
         return self.head_of_ipv4(frame, len(frame) - 14, self.rng.choice((0x2000, 0x0004)))
 
     def make_options(self):
@@ -137,8 +145,17 @@ class Hostile:
         return self.head_of_ipv4(frame, len(frame) - 14 + len(options), options=options)
 
     def make_report_with_options(self):
-        frame = self.from_rank(self.member_says(REPORT, epoch=self.epoch(), chunk=1))
+        frame = self.from_rank(self.member_says(REPORT, chunk=1, flags=0))
         return self.head_of_ipv4(frame, len(frame) - 10, options=b"\1\1\1\0")
+
+    def make_report_with_a_tail(self):
+        """As long to IPv4 as an update, to UDP a report."""
+        frame = self.from_rank(self.member_says(REPORT, chunk=1, flags=0))
+        tail = self.rng.randbytes(self.rng.choice((4, 32, len(self.payload))))
+        return self.head_of_ipv4(frame, len(frame) - 14 + len(tail)) + tail
+
+    def make_tagged_report(self):
+        return self.tagged(self.from_rank(self.member_says(REPORT, chunk=1, flags=0)))
 
     def make_total_length(self):
         """Larger than the frame or than UDP's length, or less."""
@@ -152,10 +169,15 @@ class Hostile:
         frame[38:40] = self.rng.getrandbits(16).to_bytes(2, "big")
         return bytes(frame)
 
+    def tagged(self, frame):
+        """VLAN 0 is a priority alone: hosts take such tags off, several if there are several."""
+        for _ in range(self.rng.randrange(1, 3)):
+            kind = self.rng.choice((b"\x81\0", b"\x88\xa8"))
+            frame = frame[:12] + kind + self.rng.choice((b"\0\0", b"\xe0\0", b"\0\1")) + frame[12:]
+        return frame
+
     def make_tagged(self):
-        """VLAN 0 is a priority alone; another epoch's, since hosts take the tag off."""
-        frame = self.make_update_of_another_epoch()
-        return frame[:12] + b"\x81\0" + self.rng.choice((b"\0\0", b"\xe0\0", b"\0\1")) + frame[12:]
+        return self.tagged(self.make_update())
 
     def make_station_move(self):
         """A frame of no protocol in the name of a rank's, the aggregator's or another MAC."""

@@ -2,8 +2,7 @@
  * Each switch program of p4/, translated to C: two ranks sum, and a host at a port of its own sends hostile frames of
  * every kind in between. It knows job, epoch, addresses, slots and phases, as an eavesdropper would. It hears nothing,
  * every sum is exact and comes out at both ranks at once, and switchmld hears no report. What comes out elsewhere is
- * ordinary traffic: the frame as it was, where its receiver is. Left out is what docs/THREAT_MODEL.md says that such a
- * host can do: results of the right epoch to a rank, and reports of it in frames that a program does not inspect.
+ * ordinary traffic: the frame as it was, where its receiver is, and nothing of it in the aggregator's name.
  *
  * bystander_test [--packets N] [--seed S]: N hostile frames for each program. */
 #include <inttypes.h>
@@ -113,10 +112,9 @@ static void spoil_head(struct world *w, struct sml_header *h) {
 static uint32_t forge_datagram(struct world *w, enum kind kind, uint8_t *datagram, uint32_t *rank_out) {
   static const uint8_t types[] = {SML_PACKET_UPDATE, SML_PACKET_PROBE,        SML_PACKET_UPDATE,
                                   SML_PACKET_HELLO,  SML_PACKET_RESULT, SML_PACKET_SWITCH_REPORT};
-  const bool may_report = kind <= OTHER_MAC; /* what is inspected for certain */
   const uint32_t rank = *rank_out = below(w, NUM_RANKS);
   struct sml_header h = next_update(w, rank, below(w, NUM_SLOTS));
-  h.type = types[below(w, SML_ARRAY_LEN(types) - !may_report)];
+  h.type = types[below(w, SML_ARRAY_LEN(types))];
   const bool has_lanes = h.type == SML_PACKET_UPDATE || h.type == SML_PACKET_RESULT || h.type == SML_PACKET_HELLO;
   if (!has_lanes) h.payload_bytes = 0;
   const uint32_t num_bytes = SML_HEADER_BYTES + h.payload_bytes;
@@ -124,7 +122,7 @@ static uint32_t forge_datagram(struct world *w, enum kind kind, uint8_t *datagra
   if (below(w, 3) == 0) h.phase += below(w, 5) - 2;
   if (below(w, 8) == 0) h.tag ^= 1u << below(w, 32);
   if (below(w, 8) == 0) h.rank = (uint16_t)below(w, 40);
-  if (kind == OTHER_EPOCH || kind == RESULT_TO_RANK) h.epoch ^= 1 + below(w, UINT32_MAX);
+  if (kind == OTHER_EPOCH) h.epoch ^= 1 + below(w, UINT32_MAX);
   if (kind == ANY_HEAD) spoil_head(w, &h);
   fill(w, datagram, num_bytes);
   sml_wire_seal_for_switch(datagram, &h);
@@ -157,7 +155,7 @@ static void add_options(struct frame *f) {
 static void add_tag(struct world *w, struct frame *f) {
   static const uint16_t tags[] = {0, 0xe000, 1, 0x0fff};
   insert(f, 12, 4);
-  sml_store_be16(f->bytes + 12, 0x8100);
+  sml_store_be16(f->bytes + 12, below(w, 4) ? 0x8100 : 0x88a8);
   sml_store_be16(f->bytes + 14, tags[below(w, SML_ARRAY_LEN(tags))]);
 }
 
@@ -207,9 +205,17 @@ static void forge(struct world *w, enum kind kind, struct frame *f) {
     case UDP_LENGTH: sml_store_be16(f->bytes + 38, (uint16_t)below(w, 0x10000)); break;
     case CUT: f->num_bytes = below(w, f->num_bytes); break;
     case JUMBO: append(w, f, MAX_BYTES - f->num_bytes - below(w, 300)); break;
-    case TAGGED: add_tag(w, f); break;
+    case TAGGED:
+      if (below(w, 2)) be_aggregator(w, f, datagram, num_bytes);
+      for (uint32_t i = 1 + below(w, 3); i > 0; i--) add_tag(w, f);
+      break;
     case STATION_MOVE: move_station(w, f, below(w, 4) ? ETHERTYPE_TRIAL : ETHERTYPE_ARP); break;
-    case RESULT_TO_RANK: be_aggregator(w, f, datagram, num_bytes); break;
+    case RESULT_TO_RANK:
+      be_aggregator(w, f, datagram, num_bytes);
+      if (below(w, 4) == 0) sml_store_be16(f->bytes + 20, offsets[below(w, SML_ARRAY_LEN(offsets))]);
+      renew_checksum(f->bytes + 14);
+      if (below(w, 8) == 0) add_options(f);
+      break;
     case CONTROL:
       f->bytes[23] = 6;
       renew_checksum(f->bytes + 14);
@@ -224,12 +230,23 @@ static void forge(struct world *w, enum kind kind, struct frame *f) {
 
 /* ---- what may come out ---- */
 
-/* A report of this job and epoch, wherever it begins. */
+/* A report of this job and epoch, wherever it begins, that switchmld would believe. */
 static bool has_report(const struct p4_out *out) {
   for (uint32_t i = 14; i + SML_HEADER_BYTES <= out->num_bytes; i++)
     if (out->bytes[i] == (SML_WIRE_VERSION << 4 | SML_PACKET_SWITCH_REPORT) &&
-        sml_load_be16(out->bytes + i + 2) == JOB && sml_load_be32(out->bytes + i + 4) == EPOCH)
+        sml_load_be16(out->bytes + i + 2) == JOB && sml_load_be32(out->bytes + i + 4) == EPOCH &&
+        sml_load_be32(out->bytes + i + 28) == BED_VOUCHER)
       return true;
+  return false;
+}
+
+/* An IPv4 header with the aggregator's address, behind tags that a host might take off, too. */
+static bool is_in_the_aggregators_name(const struct p4_out *out) {
+  for (uint32_t at = 12; at + 18 <= out->num_bytes; at += 4) {
+    const uint16_t type = sml_load_be16(out->bytes + at);
+    if (type == 0x8100 || type == 0x88a8) continue;
+    return type == 0x0800 && sml_load_be32(out->bytes + at + 14) == BED_AGGREGATOR_IP;
+  }
   return false;
 }
 
@@ -240,6 +257,7 @@ static const char *wrong_with(const struct frame *f, const struct p4_out *out) {
     return is_same && to == GATEWAY_MAC ? NULL : "the bystander hears something";
   if (out->port == BED_CPU_PORT) return has_report(out) ? "switchmld would hear a report" : NULL;
   if (!is_same) return "a host hears what was made of the frame";
+  if (is_in_the_aggregators_name(out)) return "a host hears the aggregator's name";
   if (sml_load_be16(f->bytes + 12) == ETHERTYPE_ARP) return NULL; /* it goes to all */
   if (to == BED_AGGREGATOR_MAC) return "a host hears what is for the aggregator";
   if (to == bed_place(1 - out->port % 2).mac) return "a host hears what is for a rank";

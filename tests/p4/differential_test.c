@@ -254,9 +254,9 @@ static void add_report(struct due *d, const struct question *q, uint32_t first_r
   const struct sml_place from = bed_place(q->host);
   struct sml_header h = q->h;
   h.type = SML_PACKET_SWITCH_REPORT;
-  h.payload_bytes = 0;
-  h.chunk = first_rank;
+  h.payload_bytes = 0, h.chunk = first_rank;
   sml_wire_seal_for_switch(datagram, &h);
+  sml_store_be32(datagram + 28, BED_VOUCHER);
   d->frames[0].port = BED_CPU_PORT;
   d->frames[0].num_bytes = bed_wrap(d->frames[0].bytes, &from, BED_AGGREGATOR_MAC, BED_AGGREGATOR_IP,
                                     BED_AGGREGATOR_PORT, datagram, sizeof datagram);
@@ -505,7 +505,7 @@ static bool is_report(const struct bed_out *out) {
   for (uint32_t i = 0; i < out->num; i++)
     if (out->frames[i].port == BED_CPU_PORT && out->frames[i].num_bytes >= 74 &&
         out->frames[i].bytes[42] == (SML_WIRE_VERSION << 4 | SML_PACKET_SWITCH_REPORT) &&
-        sml_load_be16(out->frames[i].bytes + 52) == 0)
+        sml_load_be16(out->frames[i].bytes + 52) == 0 && sml_load_be32(out->frames[i].bytes + 70) == BED_VOUCHER)
       return true;
   return false;
 }

@@ -73,8 +73,10 @@ def script(plan, copies):
     """What the control plane does first, and that counts() are to be shown in the end. copies: the action that sends a
     job's results; all go to GROUP."""
     aggregator = plan["aggregator"]
-    lines = [f"entry _aggregator match {aggregator['ip']:#x} {aggregator['udp_port']:#x} "
-             f"action _is_ours_0 cpu_port {plan['cpu_port']:#x}",
+    lines = [f"entry _source match {aggregator['ip']:#x} {plan['cpu_port']:#x}/0xffff priority 1 action _is_own_0",
+             f"entry _source match {aggregator['ip']:#x} 0x0/0x0 priority 2 action _is_forged_0",
+             f"entry _aggregator match {aggregator['ip']:#x} {aggregator['udp_port']:#x} "
+             f"action _is_ours_0 cpu_port {plan['cpu_port']:#x} voucher {plan['voucher']:#x}",
              f"entry _l2 match {aggregator['mac']:#x} action _forward_0 port {plan['cpu_port']:#x}",
              f"entry copies match {FLOOD_GROUP:#x} action copy_4 port 0x0",
              f"entry replica match {aggregator['udp_port']:#x} " # all jobs of a plan have one lane

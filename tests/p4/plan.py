@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills the tables of p4/v1model.p4 for the jobs of a plan, as docs/p4.md says.
 
-A plan is {"aggregator": {"mac", "ip", "udp_port"}, "cpu_port": number, "num_ports": number, "jobs": [...]}; a job has
+A plan is {"aggregator": {"mac", "ip", "udp_port"}, "cpu_port": number, "voucher": number, "num_ports": number, "jobs": [...]}; a job has
 "number", "epoch", "slot_base", "num_slots", "first_phase", "first_chunk", "is_checked" and "members", each of which has "rank",
 "port", "mac", "ip" and "udp_port". MACs and addresses are numbers."""
 import json
@@ -64,14 +64,16 @@ def of_vectors(folder):
              "number": job["job"], "members": [{"rank": rank, "port": member["port"], **host(member)}
                                                for rank, member in enumerate(job["members"])]}
             for vector in plan["vectors"] for job in vector["jobs"]]
-    return {"aggregator": host(plan["aggregator"]), "cpu_port": plan["cpu_port"], "num_ports": plan["cpu_port"] + 1,
+    return {"aggregator": host(plan["aggregator"]), "cpu_port": plan["cpu_port"], "voucher": 0, "num_ports": plan["cpu_port"] + 1,
             "jobs": jobs}
 
 
 def fill(control, plan):
     aggregator = plan["aggregator"]
+    control.add("source", [(aggregator["ip"], 32), (plan["cpu_port"], 16, 0xffff)], "is_own")
+    control.add("source", [(aggregator["ip"], 32), (0, 16, 0)], "is_forged", order=2)
     control.add("aggregator", [(aggregator["ip"], 32), (aggregator["udp_port"], 16)], "is_ours",
-                (plan["cpu_port"], 16))
+                (plan["cpu_port"], 16), (plan["voucher"], 32))
     control.group(FLOOD_GROUP, [(0, list(range(plan["num_ports"])))])
     control.add("l2", [(aggregator["mac"], 48)], "forward", (plan["cpu_port"], 16))
     for cursor, job in enumerate(plan["jobs"]):

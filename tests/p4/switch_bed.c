@@ -56,7 +56,7 @@ static bool add_entry(void *user, const struct sml_switch_entry *entry, int64_t 
   uint64_t keys[P4_MAX_KEYS] = {0}, masks[P4_MAX_KEYS] = {0}, data[P4_MAX_DATA] = {0};
   for (uint32_t i = 0; i < entry->num_keys; i++) {
     keys[i] = value_of(bed, entry, &entry->keys[i]);
-    masks[i] = entry->keys[i].mask;
+    masks[i] = sml_switch_mask(entry->keys[i].mask);
   }
   for (uint32_t i = 0; i < entry->num_data; i++) data[i] = value_of(bed, entry, &entry->data[i]);
   *handle_out = 0;
@@ -187,7 +187,7 @@ void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed) {
   bed->machine->reset(seed);
   sml_switch_jobs_init(&bed->jobs, &driver, bed);
   bed->jobs.mac = BED_AGGREGATOR_MAC;
-  SML_ASSERT(bed->jobs.dataplane.open(bed->jobs.dataplane.user, &addr, error, sizeof error));
+  SML_ASSERT(bed->jobs.dataplane.open(bed->jobs.dataplane.user, &addr, BED_VOUCHER, error, sizeof error));
 }
 
 void bed_close(struct bed *bed) {

@@ -15,6 +15,7 @@
 #define BED_AGGREGATOR_PORT 5000u
 #define BED_AGGREGATOR_MAC UINT64_C(0x020000000064)
 #define BED_MAX_FRAME_BYTES 1600u
+#define BED_VOUCHER 0x5a5b5c5du
 
 enum bed_kind { BED_V1MODEL, BED_PNA, BED_TNA, BED_TNA64, BED_NUM_KINDS };
 extern const char *const bed_names[BED_NUM_KINDS];

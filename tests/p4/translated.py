@@ -46,7 +46,8 @@ class Switch:
         for port in [*range(num_ports), RESULTS, FLOODS] if target == "pna" else []:
             self.add("ports", [(port, 16)], "send", (port, 32))
 
-    def add(self, table, key, action, *data):
+    def add(self, table, key, action, *data, order=1): # pylint: disable=unused-argument
+        """The first entry that fits decides."""
         if self.target == "pna" and table == "replica":
             return
         keys, masks, values = (ctypes.c_uint64 * MAX_KEYS)(), (ctypes.c_uint64 * MAX_KEYS)(), (ctypes.c_uint64 * MAX_DATA)()
