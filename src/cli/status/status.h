@@ -29,7 +29,8 @@ extern const struct argp_child sml_status_children[];
 int sml_status_run(int argc, char **argv); /* `switchml status`; argv[0] is the subcommand's name */
 int sml_top_run(int argc, char **argv);
 
-/* Adds "rates" to each job of `now`: per second, since `before`. Jobs that were not there then get none. */
+/* Adds "rates" to each job of `now`, and to its switch: per second, since `before`. Jobs that were not there then get
+ * none, nor does a switch that has told nothing since. */
 void sml_status_add_rates(json_t *now, const json_t *before);
 /* Only the jobs of that name stay; false: there is none. */
 bool sml_status_keep_job(json_t *status, const char *name);

@@ -6,9 +6,9 @@
 #include "cli/status/screen.h"
 #include "cli/status/status.h"
 
-#define NUM_RATES 4u
 #define TEXT_BYTES 1024u /* all reasons to drop, each with its number */
-static const char *const rate_names[NUM_RATES] = {"bytes", "packets", "sums", "retransmissions"};
+static const char *const job_rates[] = {"bytes", "packets", "sums", "retransmissions", "repeats"};
+static const char *const switch_rates[] = {"updates", "sums", "repeats"};
 
 /* --- JSON --- */
 
@@ -42,6 +42,27 @@ static const json_t *find_same_job(const json_t *status, const json_t *job) {
   return NULL;
 }
 
+static void put_rates(json_t *now, const json_t *before, double seconds, const char *const *names, size_t num) {
+  json_t *rates = json_object();
+  for (size_t r = 0; r < num; r++) {
+    const uint64_t was = number_of(before, names[r]), is = number_of(now, names[r]);
+    const bool is_known = !is_unknown(before, names[r]) && !is_unknown(now, names[r]);
+    const double rate = is > was ? (double)(is - was) / seconds : 0;
+    json_object_set_new(rates, names[r], is_known ? json_real(rate) : json_null());
+  }
+  json_object_set_new(now, "rates", rates);
+}
+
+/* Between the two times at which the switch told its counters: the daemon does not ask it each time. */
+static void add_switch_rates(json_t *now, const json_t *before, double seconds) {
+  json_t *is = json_object_get(now, "switch");
+  const json_t *was = json_object_get(before, "switch");
+  const double is_old_s = real_of(is, "told_s"), was_old_s = real_of(was, "told_s");
+  seconds += was_old_s - is_old_s;
+  if (is_old_s < 0 || was_old_s < 0 || seconds < 0.1) return;
+  put_rates(is, was, seconds, switch_rates, SML_ARRAY_LEN(switch_rates));
+}
+
 void sml_status_add_rates(json_t *now, const json_t *before) {
   const double seconds = real_of(now, "uptime_s") - real_of(before, "uptime_s");
   size_t i;
@@ -49,15 +70,9 @@ void sml_status_add_rates(json_t *now, const json_t *before) {
   json_array_foreach(json_object_get(now, "jobs"), i, job) {
     const json_t *old = find_same_job(before, job);
     if (!old || seconds <= 0 || strcmp(text_of(job, "state"), "running") != 0) continue;
-    json_t *rates = json_object();
-    for (uint32_t r = 0; r < NUM_RATES; r++) {
-      const uint64_t was = number_of(old, rate_names[r]), is = number_of(job, rate_names[r]);
-      const bool is_known = !is_unknown(old, rate_names[r]) && !is_unknown(job, rate_names[r]);
-      const double rate = is > was ? (double)(is - was) / seconds : 0;
-      json_object_set_new(rates, rate_names[r], is_known ? json_real(rate) : json_null());
-    }
-    json_object_set_new(job, "rates", rates);
+    put_rates(job, old, seconds, job_rates, SML_ARRAY_LEN(job_rates));
   }
+  add_switch_rates(now, before, seconds);
 }
 
 bool sml_status_keep_job(json_t *status, const char *name) {
@@ -265,10 +280,13 @@ static void print_switch(FILE *stream, const json_t *of) {
     fprintf(stream, "switch: has told nothing yet\n");
     return;
   }
-  fprintf(stream, "switch, %s ago: %llu updates, %llu sums, %llu repeats, %llu pending, %llu forwarded\n",
+  const json_t *rates = json_object_get(of, "rates");
+  fprintf(stream, "switch, %s ago: %llu updates, %llu sums, %llu repeats, %llu pending, %llu forwarded",
           describe_age(told, sizeof told, told_s), (unsigned long long)number_of(of, "updates"),
           (unsigned long long)number_of(of, "sums"), (unsigned long long)number_of(of, "repeats"),
           (unsigned long long)number_of(of, "pending"), (unsigned long long)number_of(of, "forwarded"));
+  if (rates) fprintf(stream, "; %.0f sums/s, %.0f repeats/s", real_of(rates, "sums"), real_of(rates, "repeats"));
+  fprintf(stream, "\n");
 }
 
 static void print_send_error(FILE *stream, size_t number, const json_t *lane) {
