@@ -1,17 +1,13 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch backend with real processes on loopback: many groups, the hook for DDP, time limits, handles of calls,
-tensors that are not in the host's memory."""
-import contextlib
+"""The PyTorch backend with real processes on loopback: many groups, the hook for DDP, time limits, handles of calls."""
 import datetime
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import tap
@@ -283,115 +279,6 @@ def case_scaler():
     dist.destroy_process_group()
 
 
-class SlowDevice:
-    """Stands in for a GPU, on the tensors that it is told are its own: streams copy late, in their order, on threads."""
-
-    class Event:
-        def __init__(self):
-            self.over = threading.Event()
-            self.query, self.synchronize = self.over.is_set, self.over.wait
-
-    class Stream:
-        def __init__(self):
-            self.todo, self.num_waits = queue.Queue(), 0
-            threading.Thread(target=self.work, daemon=True).start()
-
-        def work(self):
-            while True:
-                self.todo.get()()
-
-        def mark(self):
-            event = SlowDevice.Event()
-            self.todo.put(event.over.set)
-            return event
-
-        def wait_event(self, event):
-            self.num_waits += 1
-            self.todo.put(event.over.wait)
-
-        def wait_stream(self, other):
-            self.wait_event(other.mark())
-
-    def __init__(self):
-        self.main, self.own, self.num_pinned, self.kept = self.Stream(), None, 0, []
-
-    def is_here(self, tensor):
-        return tensor.dim() == 1
-
-    def new_stream(self, _device):
-        assert self.own is None
-        self.own = self.Stream()
-        return self.own
-
-    def current_stream(self, _device):
-        return self.main
-
-    def as_current(self, _stream):
-        return contextlib.nullcontext()
-
-    def copy(self, stream, to, source):
-        stream.todo.put(lambda: (time.sleep(0.002), to.copy_(source)))
-        return stream.mark()
-
-    def keep(self, tensor, stream):
-        self.kept.append((tensor, stream))
-
-    def pinned(self, num_bytes):
-        import torch  # pylint: disable=import-outside-toplevel
-        self.num_pinned += 1
-        return torch.full((num_bytes,), 255, dtype=torch.uint8)
-
-
-def case_staged():
-    """Calls on "device" tensors: what the main stream does before a call is in the sum, after a wait it has the result;
-    host memory is used again; calls are sent in their order whatever copy ends first."""
-    torch, dist, sml, rank, size = start()
-    from switchml import staging  # pylint: disable=import-outside-toplevel
-    if torch.cuda.is_available():
-        device, fake = torch.device("cuda", rank % torch.cuda.device_count()), None
-    else:
-        device, fake = torch.device("cpu"), SlowDevice()
-        staging.api = fake
-
-    def on_device(function):
-        """As a kernel: some time later, in order."""
-        if fake is None:
-            function()
-        else:
-            fake.main.todo.put(function)
-
-    def look(tensor):
-        if fake is not None:
-            fake.main.mark().synchronize()
-        return tensor.cpu()
-    for count in (1, 1000, 100_003):
-        for op, expected in ((dist.ReduceOp.SUM, sum(range(1, size + 1))), (dist.ReduceOp.AVG, (size + 1) / 2)):
-            tensor = torch.zeros(count, device=device)
-            on_device(lambda tensor=tensor: tensor.add_(rank + 1))
-            dist.all_reduce(tensor, op=op)
-            assert torch.equal(look(tensor), torch.full((count,), float(expected))), (count, op)
-    works, tensors = [], [torch.zeros(5000, device=device) for _ in range(12)]
-    for number, tensor in enumerate(tensors):
-        on_device(lambda tensor=tensor, number=number: tensor.add_(number + rank))
-        works.append(dist.all_reduce(tensor, async_op=True))
-        on_device(lambda tensor=tensor: None)
-    for number, (work, tensor) in enumerate(zip(works, tensors)):
-        if number % 3 == 0:
-            work.get_future().wait()
-        work.wait()
-        on_device(lambda tensor=tensor: tensor.mul_(2))
-        assert torch.equal(look(tensor), torch.full((5000,), 2.0 * (number * size + sum(range(size)))))
-    dist.all_reduce_coalesced(tensors[:3])
-    strided = torch.zeros(8, 8, device=device)
-    dist.all_reduce(strided.t()[1])  # one dimension
-    stats = sml.stats()
-    assert stats["offloaded_calls"] == 6 + 12 + 1 + 1 and stats["fallback_calls"] == 0, stats
-    if fake is not None:  # the host waited for no other copy, nor the main stream for what was not its own
-        assert fake.num_pinned <= 3 + 12 and fake.main.num_waits == 6 + 12 + 3 + 1, (fake.num_pinned, fake.main.num_waits)
-    report(stats=stats, is_gpu=fake is None)
-    dist.destroy_process_group()
-
-
 def test_hook_gives_what_the_backend_gives():
     with Daemon() as daemon:
         for rank, result in enumerate(run_ranks("hook", 3, daemon.address, SWITCHML_REQUIRE="1")):
@@ -443,13 +330,6 @@ def test_gradient_scaling_sees_infinities_of_other_ranks():
             assert rank["stats"]["offloaded_calls"] == 15, rank
 
 
-def test_staged_tensors_keep_the_order_of_streams():
-    """On a GPU where there is one, else with a stand-in for it."""
-    with Daemon() as daemon:
-        for result in run_ranks("staged", 2, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY="1"):
-            assert result["stats"]["num_local_ranks"] == 2, result  # combined before any network
-
-
 def test_elastic_restart_after_a_kill():
     """The launcher starts all ranks anew. They join a new job, at a new epoch, although the aggregator, whose slots are few,
     had the old one a moment ago; nobody waits for leases; training goes on from its checkpoint."""
@@ -471,13 +351,6 @@ def test_elastic_restart_after_a_kill():
               f"{result['joined_s']:.2f} s")
         events = status_of(daemon.address)["events"]
         assert events["job_started"] == 2, events
-
-
-def test_tensors_on_a_gpu():
-    if not os.path.exists("/dev/nvidiactl"):
-        raise tap.Skip("there is no GPU")
-    with Daemon() as daemon:
-        assert all(result["is_gpu"] for result in run_ranks("staged", 2, daemon.address, SWITCHML_REQUIRE="1"))
 
 
 if __name__ == "__main__":

@@ -16,94 +16,15 @@ from torch._C import _distributed_c10d as _c10d
 from . import gloo, staging
 from .job import NS, Busy, CannotJoin, Job
 from .library import SwitchMLError
+from .parts import Call, Edge, Step, of_thread
 from .process import Thread
 from .settings import Exchange
 from .works import CallWork, Promise, watch_wait
 
 _BATCH_TENSORS = 64  # at most, in one batch: a small part of what a context has room for
+_COPY_NS = 200_000   # between two looks at a copy while others are summed
 _TICK_S = 0.05       # so long a call is left to whoever may still wait for it
 _PATIENCE_S = 2      # with a callback, before later promises end without it
-
-
-_thread = threading.local()  # attends: the Offload that it is of; runs: the one of whose callbacks it runs one now
-
-
-class _Part:
-    """One tensor of a call: what the library reads and writes. Lent to it until the operation ended."""
-    __slots__ = ("tensor", "buffer", "staged", "operation")
-
-    def __init__(self, tensor):
-        self.staged = self.operation = None
-        self.tensor = self.buffer = tensor
-        if staging.is_staged(tensor):
-            self.staged = staging.Staged(tensor.detach())
-            self.buffer = self.staged.host
-        elif not tensor.is_contiguous() or tensor.is_neg():
-            self.tensor = tensor.detach()
-            self.buffer = self.tensor.resolve_neg().contiguous()
-
-    def take_result(self):
-        if self.staged is not None:
-            self.staged.start_back()
-        elif self.buffer is not self.tensor:
-            self.tensor.copy_(self.buffer)
-
-    def drop(self):
-        if self.staged is not None:
-            self.staged.drop()
-
-
-class _Call:
-    """One all-reduce call: one tensor, or a coalesced list of them."""
-    __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
-                 "error", "is_ended", "promise", "is_of_callback", "called")
-
-    def __init__(self, offload, tensors, is_average, result, called):
-        self.offload, self.is_average, self.result, self.called = offload, is_average, result, called
-        self.parts = [_Part(tensor) for tensor in tensors]
-        self.num_called = 0     # parts handed to the library, in order
-        self.num_submitted = 0  # of them, that no open batch holds
-        self.num_waited = 0     # of them, that have ended
-        self.uses_gloo, self.is_ended = False, False
-        self.error, self.promise = None, None
-        self.is_of_callback = getattr(_thread, "runs", None) is offload
-
-    def devices(self):
-        return {part.tensor.device for part in self.parts if part.tensor.device.type != "cpu"}
-
-    def join_streams(self):
-        for part in self.parts:
-            if part.staged is not None:
-                part.staged.join_stream()
-
-    def end_promise(self):
-        with staging.streams_of([part.staged for part in self.parts if part.staged is not None]):
-            self.promise.end(self.error)
-
-
-class _Step:
-    """A collective that Gloo does, behind calls that have not ended."""
-    num_called, is_of_callback = 0, True
-
-    def __init__(self, begin, finisher, promise, called):
-        self.begin, self.finisher, self.promise, self.called = begin, finisher, promise, called
-        self.error, self.is_ended, self.uses_gloo = None, False, True
-
-    def take(self):
-        """Its turn has come; the finisher ends the promise."""
-        work, finish = self.begin()
-        self.finisher.add(work, finish, self.promise)
-
-    def end_promise(self):
-        if self.error is not None:
-            self.promise.end(self.error)
-
-
-class _Edge:
-    """Among the calls: a range of coalesced ones begins or ends here."""
-
-    def __init__(self, is_begin):
-        self.is_begin = is_begin
 
 
 class Offload(Thread):
@@ -116,6 +37,7 @@ class Offload(Thread):
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
         self.is_required = is_required
         self.exchange = Exchange(_c10d.PrefixStore("job", store), rank, size, timeout.total_seconds())
+        self.copies = staging.Queue()         # pieces of calls on tensors of GPUs
         self.calls = collections.deque()      # not ended, oldest first
         self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library; and edges
         self.is_coalescing, self.is_in_range = False, False  # as the script goes, and as the library is called
@@ -155,7 +77,7 @@ class Offload(Thread):
     def put_behind(self, begin, result, finisher, called):
         """A collective that Gloo does: begin() is called when the calls so far have ended, and returns Gloo's Work and
         what the finisher does after it."""
-        step = _Step(begin, finisher, Promise(result), called)
+        step = Step(begin, finisher, Promise(result), called)
         with self.changed:
             self.raise_if_failed()
             self.calls.append(step)
@@ -166,9 +88,14 @@ class Offload(Thread):
         return step.promise.work()
 
     def _call(self, tensors, is_average, is_waited_for, result, called=None, record=None):
-        call = _Call(self, tensors, is_average, result, called)
+        try:
+            call = Call(self, tensors, is_average, result, called)
+        except RuntimeError as problem:
+            if any(map(staging.is_staged, tensors)):
+                self.fail(self._device_error(problem))
+            raise
         if not is_waited_for:
-            call.promise = Promise(call.result, call.devices())
+            call.promise = Promise(call.result)
             if record is not None:
                 call.promise.end_record(record)
         with self.changed:
@@ -180,6 +107,9 @@ class Offload(Thread):
                 self.numbered.is_queued()
             self.num_calls += 1
             self.unsubmitted.append(call)
+            if call.crossings:
+                self.copies.pieces.extend(part.piece for part in call.parts if part.piece is not None)
+                self._start_copies(call)
             if self.job is not None:
                 self._submit_ready()
             if self.thread is None:
@@ -197,7 +127,7 @@ class Offload(Thread):
         with self.changed:
             if self.is_coalescing != is_begin:
                 self.is_coalescing = is_begin
-                self.unsubmitted.append(_Edge(is_begin))
+                self.unsubmitted.append(Edge(is_begin))
                 if self.job is not None:
                     self._submit_ready()
 
@@ -268,7 +198,7 @@ class Offload(Thread):
         """Hands calls to the library in their order, as far as it takes them."""
         while self.unsubmitted:
             call = self.unsubmitted[0]
-            if isinstance(call, _Edge):
+            if isinstance(call, Edge):
                 self.unsubmitted.popleft()
                 self.is_in_range = call.is_begin
                 if not call.is_begin:
@@ -287,15 +217,17 @@ class Offload(Thread):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
         job, parts = self.job, call.parts
-        if call.num_called == 0 and not all(job.takes(part.buffer, call.is_average) for part in parts):
+        if call.num_called == 0 and not all(job.takes(part.tensor, call.is_average) for part in parts):
             if self.is_required:
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
             return True
         for part in parts[call.num_called:]:
-            if part.staged is not None and not part.staged.is_ready():
-                return False
-            if self.batch is None and (self.is_in_range or len(parts) > 1):
+            if part.is_large():
+                self._end_batch()
+            if part.piece is not None and not self._is_on_host(call, part):
+                return call.error is not None
+            if self.batch is None and (self.is_in_range or len(parts) > 1) and not part.is_large():
                 self.batch = []
                 job.begin_batch()
             try:
@@ -316,6 +248,40 @@ class Offload(Thread):
         if not self.is_in_range:
             self._end_batch()
         return True
+
+    def _start_copies(self, call):
+        """To the host, of this and other calls. False: the device has failed, which is in call.error."""
+        try:
+            with self.changed:
+                self.copies.start()
+        except Exception as problem:  # pylint: disable=broad-except
+            self._fail_by_device(call, problem)
+        return call.error is None
+
+    def _is_on_host(self, call, part):
+        """Whether the part's copy has ended. False with call.error: it never will."""
+        try:
+            if self._start_copies(call) and part.piece.is_ready():
+                call.is_late_at = None
+                return True
+        except Exception as problem:  # pylint: disable=broad-except
+            self._fail_by_device(call, problem)
+        call.is_late_at = call.is_late_at or time.monotonic() + self.timeout.total_seconds()
+        if call.error is None and time.monotonic() > call.is_late_at:
+            self._fail_by_device(call, part.piece.why_late())
+        if call.error is not None:
+            self._end_batch()
+        return False
+
+    def _device_error(self, problem):
+        return SwitchMLError(f"rank {self.rank} could not copy a tensor between its GPU and the host: {problem}", "device",
+                             [self.rank])
+
+    def _fail_by_device(self, call, problem):
+        """The job ends, so that no other rank waits for what this one cannot send."""
+        call.error = call.error or self._device_error(problem)
+        if self.job is not None:
+            self.job.abort(call.error)
 
     def _end_batch(self):
         if self.batch is not None:
@@ -351,7 +317,7 @@ class Offload(Thread):
             self.wait_for(self.calls[-1])
 
     def _run(self):
-        _thread.attends = self
+        of_thread.attends = self
         self._join()
         with self.changed:
             self.has_joined = True
@@ -370,7 +336,7 @@ class Offload(Thread):
             self.stand_ins[-1].start()
 
     def _attend_too(self):
-        _thread.attends = self
+        of_thread.attends = self
         while self._attend():
             pass
 
@@ -432,15 +398,15 @@ class Offload(Thread):
                     self.callback_since = None
 
     def _end_promise(self, call):
-        is_attendant = getattr(_thread, "attends", None) is self
+        is_attendant = getattr(of_thread, "attends", None) is self
         with self.changed:
             self.num_attending -= is_attendant
             self._stand_in()
-        outer, _thread.runs = getattr(_thread, "runs", None), self
+        outer, of_thread.runs = getattr(of_thread, "runs", None), self
         try:
             call.end_promise()
         finally:
-            _thread.runs = outer
+            of_thread.runs = outer
             with self.changed:
                 self.num_attending += is_attendant
 
@@ -454,7 +420,7 @@ class Offload(Thread):
             self.num_in_flight -= 1
         if call.promise is not None:
             self.num_promises -= 1
-        if not isinstance(call, _Step):
+        if not isinstance(call, Step):
             self._count(call)
         call.is_ended = True
         if self.job is not None and self.unsubmitted:
@@ -471,7 +437,7 @@ class Offload(Thread):
 
     def _finish(self, call, deadline):
         """False: the deadline came first."""
-        if isinstance(call, _Step):
+        if isinstance(call, Step):
             self.raise_if_failed()
             call.take()
             return True
@@ -484,30 +450,26 @@ class Offload(Thread):
             self._reduce_by_gloo(call)
         elif not self._wait_for_parts(call, deadline):
             return False
-        if call.error is None:
-            for part in call.parts:
-                part.take_result()
-        else:
-            for part in call.parts:
-                part.drop()
+        if call.error is not None and call.crossings:
+            with self.changed:
+                self.copies.drop([part.piece for part in call.parts if part.piece is not None])
         return True
 
     def _wait_for_parts(self, call, deadline):
         """Waits for every part, so that the library has given all buffers back."""
         while call.num_waited < len(call.parts):
             if call.num_waited == call.num_submitted:
+                if call.error is not None:
+                    return True
                 with self.changed:
                     self._submit_waiting(call)
-                if call.num_waited == call.num_submitted:
-                    if call.error is not None:
-                        return True
-                    if deadline is not None and time.monotonic() >= deadline:
-                        return False
+                if call.num_waited == call.num_submitted and deadline is not None and time.monotonic() >= deadline:
+                    return False
                 continue
             part = call.parts[call.num_waited]
             limit_ns = NS if deadline is None else min(NS, max(0, int((deadline - time.monotonic()) * NS)))
             if self.unsubmitted and self._is_next_staged():
-                limit_ns = min(limit_ns, NS // 1000)
+                limit_ns = min(limit_ns, _COPY_NS)
             has_ended, error = self.job.ended(part.operation, limit_ns)
             if not has_ended:
                 if self.unsubmitted:
@@ -520,11 +482,22 @@ class Offload(Thread):
                 call.error = self.error or self._reason_for(error)
             part.operation = None
             call.num_waited += 1
+            if call.error is None:
+                self._take_result(call, part)
         return True
+
+    def _take_result(self, call, part):
+        try:
+            part.take_result()
+        except Exception as problem:  # pylint: disable=broad-except  # the other parts are lent to the library
+            self._fail_by_device(call, problem)
+        if part.piece is not None and self.unsubmitted and self.job is not None:
+            with self.changed:
+                self._submit_ready()
 
     def _is_next_staged(self):
         try:
-            return any(part.staged is not None for part in self.unsubmitted[0].parts)
+            return bool(self.unsubmitted[0].crossings)
         except (IndexError, AttributeError):  # another thread has submitted it, or it is an edge
             return False
 
@@ -535,7 +508,7 @@ class Offload(Thread):
         if call.error is not None or call.num_waited < call.num_submitted:
             return
         self.num_waiters += 1
-        self.changed.wait(0.001 if self.batch is None else 0.02)
+        self.changed.wait(0.02 if self.batch is not None else call.pause_s() if call.crossings else 0.001)
         self.num_waiters -= 1
         if self.batch is not None and self.job.error() is not None:
             self._end_batch()
@@ -546,9 +519,12 @@ class Offload(Thread):
             self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
                                                timeout=self.timeout)
         for part in call.parts:
-            if part.staged is not None:
-                part.staged.wait_until_ready()
+            while part.piece is not None and not self._is_on_host(call, part):
+                if call.error is not None:
+                    return
+                time.sleep(call.pause_s())
             gloo.sum_in_place(self.gloo, part.buffer.detach(), self.size if call.is_average else 1, self._watched)
+            self._take_result(call, part)
 
     def _reason_for(self, error):
         """The group's reason, if it has one already."""

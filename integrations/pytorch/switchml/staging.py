@@ -1,65 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on a GPU: copied to pinned host memory before the call and back after it, on a stream of their own.
+"""Tensors on a GPU: through pinned host memory, in pieces, so that copies and sums overlap.
 
-The host waits for nothing but the one copy that it needs next, and the device for nothing but the copies of this
-call: the stream that was current at the call goes on computing, and waits for the result where the program says so
-(Work.wait(), or a future's). Pinned buffers are kept for later calls, because pinning memory takes longer than a sum.
+A device has two streams for this package: `down` copies to the host, `up` copies back. Each piece goes this way:
+
+1. down waits for what the caller's stream had at the call, and for the last copies of the piece's host memory;
+2. down copies the piece to the host;
+3. once the host has seen the end of that copy, the library sums the piece, which is an operation of its own;
+4. up copies the sum back, and the host memory is free for what waits for that copy.
+
+The caller's stream goes on computing. It waits for the last copy on `up` where the program says so (Work.wait(), or a
+future's). The host waits for no copy back.
 """
+import collections
 import contextlib
 import threading
 
-import torch
+from . import cuda, pinned
 
-_LARGEST_KEPT_BYTES = 1 << 30  # of free buffers, each device
-_SMALLEST_BYTES = 4096
-
-
-class Cuda:
-    """What this file wants of a device; the tests put a slow stand-in in its place."""
-
-    def is_here(self, tensor):
-        return tensor.is_cuda
-
-    def new_stream(self, device):
-        return torch.cuda.Stream(device)
-
-    def current_stream(self, device):
-        return torch.cuda.current_stream(device)
-
-    def as_current(self, stream):
-        return torch.cuda.stream(stream)
-
-    def copy(self, stream, to, source):
-        """On the stream, after what it has; an event that is over when the copy is."""
-        with torch.cuda.stream(stream):
-            to.copy_(source, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record(stream)
-        return event
-
-    def keep(self, tensor, stream):
-        """The tensor's memory is not for others before the stream is done with it."""
-        tensor.record_stream(stream)
-
-    def pinned(self, num_bytes):
-        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-
-
-api = Cuda()
+# The largest piece. Ranks must agree on it, because each piece is an operation of the library.
+PIECE_BYTES = pinned.PAGE_BYTES
+SMALL_BYTES = 16 << 10  # of a piece that may share packets with others
+_PIECE_MULTIPLE = 1024  # elements
 
 
 def is_staged(tensor):
-    return api.is_here(tensor)
+    return cuda.api.device_of(tensor) is not None
 
 
 class _Lane:
-    """A device's stream for copies, and the host memory that they use."""
+    """A device's two streams."""
     lock = threading.Lock()
     of_device = {}
 
     def __init__(self, device):
-        self.stream = api.new_stream(device)
-        self.free, self.num_free_bytes = {}, 0  # by size, which is a power of two
+        self.down, self.up = cuda.api.new_stream(device), cuda.api.new_stream(device)
 
     @classmethod
     def of(cls, device):
@@ -68,64 +42,158 @@ class _Lane:
                 cls.of_device[device] = cls(device)
             return cls.of_device[device]
 
-    def take(self, num_bytes):
-        """A buffer of at least that size. Its last copy to the device may still be under way: the next one into it is
-        of the same stream, so it comes after."""
-        size = 1 << (max(num_bytes, _SMALLEST_BYTES) - 1).bit_length()
-        with self.lock:
-            if self.free.get(size):
-                self.num_free_bytes -= size
-                return self.free[size].pop()
-        return api.pinned(size)
 
-    def give_back(self, buffer):
-        with self.lock:
-            if self.num_free_bytes + buffer.numel() <= _LARGEST_KEPT_BYTES:
-                self.free.setdefault(buffer.numel(), []).append(buffer)
-                self.num_free_bytes += buffer.numel()
-
-
-class Staged:
-    """One tensor's way through the host. Made at the call, where the current stream is the caller's."""
+class Crossing:
+    """A tensor of one call on its way through the host. Made at the call, where the current stream is the caller's."""
 
     def __init__(self, tensor):
-        num_bytes = tensor.numel() * tensor.element_size()
-        self.tensor, self.lane = tensor, _Lane.of(tensor.device)
-        self.pinned = self.lane.take(num_bytes)
-        self.host = self.pinned[:num_bytes].view(tensor.dtype).view(tensor.shape)
-        stream = self.lane.stream
-        stream.wait_stream(api.current_stream(tensor.device))
-        self.is_here, self.is_back = api.copy(stream, self.host, tensor), None
-        api.keep(tensor, stream)
+        self.tensor = self.dense = tensor.detach()
+        self.device = cuda.api.device_of(tensor)
+        self.lane = _Lane.of(self.device)
+        stream = cuda.api.current_stream(self.device)
+        if not tensor.is_contiguous() or tensor.is_neg():
+            self.dense = cuda.api.new_like(self.tensor)
+            cuda.api.copy(stream, self.dense, self.tensor)
+        self.called, self.is_back = cuda.api.mark(stream), None
+        self.num_left = 0  # pieces that are not back
 
-    def is_ready(self):
-        """Whether the host has it, without waiting."""
-        return self.is_here.query()
+    def pieces(self):
+        """In order. Equal on all ranks for tensors of the same type and number of elements."""
+        flat, element_bytes = self.dense.view(-1), self.dense.element_size()
+        num_pieces = max(1, -(-flat.numel() * element_bytes // PIECE_BYTES))
+        count = -(-flat.numel() // num_pieces)
+        if num_pieces > 1:
+            count = min(-(-count // _PIECE_MULTIPLE) * _PIECE_MULTIPLE, PIECE_BYTES // element_bytes)
+        parts = flat.split(count) if count else [flat]
+        self.num_left = len(parts)
+        return [Piece(self, part) for part in parts]
 
-    def wait_until_ready(self):
-        self.is_here.synchronize()
-
-    def start_back(self):
-        """The host has the result: off to the device."""
-        self.is_back = api.copy(self.lane.stream, self.tensor, self.host)
-        self.drop()
-
-    def drop(self):
-        """The host memory is free for the next call."""
-        if self.pinned is not None:
-            self.lane.give_back(self.pinned)
-        self.pinned = self.host = None
+    def end_piece(self):
+        """A piece is about to be back. The last one's event is that of all, because they are copied in order."""
+        self.num_left -= 1
+        if self.num_left == 0:
+            if self.dense is not self.tensor:
+                cuda.api.copy(self.lane.up, self.tensor, self.dense)
+                cuda.api.keep(self.tensor, self.lane.up)
+            self.is_back = cuda.api.mark(self.lane.up)
+        cuda.api.keep(self.dense, self.lane.up)
 
     def join_stream(self):
         """The stream that is current here goes on once the result is on the device."""
         if self.is_back is not None:
-            api.current_stream(self.tensor.device).wait_event(self.is_back)
+            cuda.api.wait(cuda.api.current_stream(self.device), self.is_back)
+
+
+class Piece:
+    """Some consecutive elements of a tensor. buffer: where the library finds them, and leaves the sum."""
+    __slots__ = "crossing", "part", "num_bytes", "memory", "buffer", "is_here"
+
+    def __init__(self, crossing, part):
+        self.crossing, self.part, self.num_bytes = crossing, part, part.numel() * part.element_size()
+        self.memory, self.is_here = None, None
+        self.buffer = None if self.num_bytes else part
+
+    def start(self, group):
+        """Off to the host. False: there is no pinned memory now."""
+        if self.num_bytes == 0:
+            return True
+        self.memory = pinned.pool.take(group, self.num_bytes)
+        if self.memory is None:
+            return False
+        down = self.crossing.lane.down
+        self.buffer = self.memory.tensor(self.num_bytes, self.part.dtype)
+        for _, event in self.memory.after.values():
+            cuda.api.wait(down, event)
+        cuda.api.wait(down, self.crossing.called)
+        cuda.api.copy(down, self.buffer, self.part)
+        cuda.api.keep(self.crossing.dense, down)
+        self.is_here = cuda.api.mark(down)
+        return True
+
+    def is_ready(self):
+        """Whether the host has it, without waiting."""
+        return self.num_bytes == 0 or (self.is_here is not None and cuda.api.is_over(self.is_here))
+
+    def start_back(self):
+        """The host has the sum: off to the device."""
+        up = self.crossing.lane.up
+        if self.num_bytes:
+            cuda.api.copy(up, self.part, self.buffer)
+            memory, self.memory = self.memory, None
+            pinned.pool.give(memory, up, cuda.api.mark(up))
+        self.crossing.end_piece()
+
+    def drop(self):
+        """It is not wanted any longer. The host memory is free once nothing copies into it."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            pinned.pool.give(memory, self.crossing.lane.down, self.is_here)
+
+
+    def why_late(self):
+        return ("the GPU has not come to the copy within the group's timeout" if self.memory is not None else
+                "no pinned memory was free within the group's timeout, because other groups hold it; let "
+                "SWITCHML_PINNED_MIB be larger")
+
+
+class Queue:
+    """The pieces of one group that wait for host memory, in the order of its calls."""
+
+    def __init__(self):
+        self.pieces = collections.deque()
+
+    def start(self):
+        """Starts what there is memory for."""
+        while self.pieces and self.pieces[0].start(self):
+            self.pieces.popleft()
+
+    def drop(self, pieces):
+        self.pieces = collections.deque(piece for piece in self.pieces if piece not in pieces)
+        for piece in pieces:
+            piece.drop()
+
+
+def follow(tensors):
+    """A function that returns the streams on which these tensors go to the host, after what the current streams here have
+    now: for a call that another thread makes later."""
+    calls = [(_Lane.of(device).down, cuda.api.mark(cuda.api.current_stream(device))) for device in _devices(tensors)]
+
+    def streams():
+        for stream, event in calls:
+            cuda.api.wait(stream, event)
+        for tensor in tensors if calls else ():
+            if is_staged(tensor):
+                cuda.api.keep(tensor, _Lane.of(cuda.api.device_of(tensor)).down)
+        return [stream for stream, _ in calls]
+    return streams
+
+
+def up_streams(tensors):
+    """The streams on which results come back to the devices of these tensors."""
+    return [_Lane.of(device).up for device in _devices(tensors)]
+
+
+def keep_on_up_streams(tensors):
+    """Those on devices outlive what the streams have."""
+    for tensor in tensors:
+        if is_staged(tensor):
+            cuda.api.keep(tensor, _Lane.of(cuda.api.device_of(tensor)).up)
+
+
+def marks_of_up_streams(tensors):
+    """(device, event) of each device of these tensors: an event of what the stream has now. The stream keeps them."""
+    keep_on_up_streams(tensors)
+    return [(device, cuda.api.mark(_Lane.of(device).up)) for device in _devices(tensors)]
+
+
+def _devices(tensors):
+    return {device for device in map(cuda.api.device_of, tensors) if device is not None}
 
 
 @contextlib.contextmanager
-def streams_of(staged):
-    """With the streams of these as the current ones: a future that ends here ends for a device once they are done."""
+def as_current(streams):
+    """With these streams as the current ones: a future that ends here ends for a device once they are done."""
     with contextlib.ExitStack() as stack:
-        for stream in {each.lane.stream for each in staged}:
-            stack.enter_context(api.as_current(stream))
+        for stream in streams:
+            stack.enter_context(cuda.api.as_current(stream))
         yield

@@ -35,7 +35,7 @@ import torch.distributed as dist
 if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
-from . import devices, gloo, works  # noqa: E402
+from . import devices, gloo, staging, works  # noqa: E402
 from .calls import Calls, check_detail  # noqa: E402
 from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
 from .job import is_eligible  # noqa: E402
@@ -212,8 +212,11 @@ class SwitchMLGroup(dist.ProcessGroup):
         """A collective that Gloo does, after all that was called before it. begin() calls Gloo, and returns its Work and
         what is left to do when that has ended: copies to put back in place, sums to divide into averages, by what. result:
         what a future of it has; tensors: all that it reads or writes."""
+        streams = staging.follow(list(tensors))
+
         def begin_and_remember():
-            work, copies, divided, divisor = begin()
+            with staging.as_current(streams()):
+                work, copies, divided, divisor = begin()
             works.watch_wait(work, self._calls)
             self._calls.is_with_gloo(called, work)
             gloo.remember([*tensors, *divided, *(copy for _, copy in copies)])
@@ -224,6 +227,7 @@ class SwitchMLGroup(dist.ProcessGroup):
                         tensor.detach().div_(divisor)
                 for tensor, copy in copies:
                     tensor.detach().copy_(copy)
+                staging.keep_on_up_streams([copy for _, copy in copies])
             return work, finish if copies or divided else None
 
         if self._offload is not None and self._offload.calls:

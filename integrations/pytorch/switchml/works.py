@@ -8,6 +8,7 @@ import weakref
 import torch
 from torch._C import _distributed_c10d as _c10d
 
+from . import cuda, gloo, staging
 from .library import SwitchMLError
 from .process import Thread
 
@@ -17,10 +18,13 @@ class Promise:
     nothing of them is Python's alone."""
     of_work = weakref.WeakKeyDictionary()
 
-    def __init__(self, result, devices=()):
+    def __init__(self, result):
         self.result, self.error, self.has_ended = result, None, False
         self.wait_for, self.is_recorded = None, False
-        self.ended = torch.futures.Future(devices=list(devices)) if devices else torch.futures.Future()
+        self.on_device = [tensor for tensor in gloo.tensors_in(result) if staging.is_staged(tensor)]
+        self.events = []  # by device: the result is there
+        devices = {cuda.api.device_of(tensor) for tensor in self.on_device}
+        self.ended = cuda.api.future(devices) if devices else torch.futures.Future()
         # An exception only becomes the future's own error, for C++ (DDP) too, by leaving a callback.
         self.future = self.ended.then(self.outcome)
 
@@ -30,8 +34,17 @@ class Promise:
         return self.result
 
     def end(self, error=None):
+        """The result is there once the streams on which results come back to the devices have done what they have."""
+        if self.on_device and error is None:
+            self.events = staging.marks_of_up_streams(self.on_device)
         self.error, self.has_ended = error, True
-        self.ended.set_result(None)
+        with staging.as_current(staging.up_streams(self.on_device)):
+            # A future orders streams by the tensors in its value.
+            self.ended.set_result(self.result if self.on_device and error is None else None)
+
+    def join_streams(self):
+        for device, event in self.events:
+            cuda.api.wait(cuda.api.current_stream(device), event)
 
     def end_record(self, record):
         """The future ends when a profiler's record of it has."""
@@ -101,6 +114,7 @@ def _wait_and_raise(work, timeout=None):
     # It may have ended while its callbacks stand behind the one that waits here.
     result = True if promise.has_ended and not promise.is_recorded else _torch_wait(work)
     promise.outcome()
+    promise.join_streams()
     return result
 
 
@@ -159,9 +173,10 @@ class Finisher(Thread):
                 work, function, promise = self.items.popleft()
                 problem = None
                 try:
-                    work.wait()
-                    if function is not None:
-                        function()
+                    with staging.as_current(staging.up_streams(promise.on_device)):
+                        work.wait()
+                        if function is not None:
+                            function()
                 except Exception as error:  # pylint: disable=broad-except  # the future must end
                     problem = error
                 promise.end(problem)
