@@ -181,12 +181,13 @@ class LossySwitchML(SwitchML):
 
     num_needless = None
 
-    def __init__(self, processes, n, port, scheme, loss, burst, num_slots=None):
+    def __init__(self, processes, n, build, port, scheme, loss, burst, num_slots=None):
         faults = "" if loss == 0 else f"loss={loss}" + (f",burst={burst}" if burst else "")
         title = SCHEMES[scheme] + (f", {100 * loss:g} % lost" if loss else "") + (f", bursts of {burst}" if burst else "")
         environment = {"SWITCHML_PAPER_TIMEOUT_US": str(1000 * scheme)} if scheme else {}
         arguments = ["--slots", str(num_slots)] if num_slots else []
-        super().__init__(processes, n, title, environment, faults=faults, arguments=arguments, port=port)
+        super().__init__(processes, n, title, environment, faults=faults, arguments=arguments, port=port,
+                         build=build if scheme else BUILD)
         self.scheme, self.loss, self.burst, self.num_slots = scheme, loss, burst, num_slots
 
     def stop(self):
@@ -204,9 +205,10 @@ class LossySwitchML(SwitchML):
 def lossy_contenders(session, place, n, size):
     """Ours at each loss, then the paper's scheme with the slots that are best for it without loss."""
     is_quick = session.options.quick
-    make = lambda *case: LossySwitchML(session.processes, n, *case)
+    build = build_variant(session, "paper")
+    make = lambda *case: LossySwitchML(session.processes, n, build, *case)
     cases = [(None, *each, None) for each in (LOSSES[:1] + LOSSES[2:3] + LOSSES[4:] if is_quick else LOSSES)]
-    for scheme in (1, 10):
+    for scheme in (1, 10) if build else ():
         best = session.best(place, [make(4700 + slots, scheme, 0.0, 0, slots) for slots in SLOTS_TRIED[scheme]],
                             [(min(size, 16 * M), 1)])
         cases += [(scheme, *each, best.num_slots) for each in (PAPER_LOSSES[::2] if is_quick else PAPER_LOSSES) if best]
@@ -240,18 +242,17 @@ def give_loss(row, contender, rows):
     row["times_loss_free"] = row["time_s"] / clean["time_s"] if clean else None
 
 
-def build_without(session, what):
-    """A build of its own without "crc" or "timers" (and without questions that the order of packets gives rise to);
-    None if it cannot be made."""
-    build = f"{BUILD.rstrip('/')}-without-{what}"
+def build_variant(session, variant):
+    """A build of its own with one of bench/variants; None if it cannot be made."""
+    build = f"{BUILD.rstrip('/')}-{variant}"
     session.say(f"building {build}")
     commands = [] if os.path.exists(os.path.join(build, "build.ninja")) else [
-        ["meson", "setup", build, ROOT, f"-Dc_args=-DSML_BENCH_WITHOUT_{what.upper()}"]]
+        ["meson", "setup", build, ROOT, f"-Dvariant={variant}"]]
     commands.append(["ninja", "-C", build, "src/switchd/switchmld", "src/cli/switchml", "bench/counts/counts"])
     for command in commands:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            session.note(f"what {what} cost was not measured: {' '.join(command)}: {result.stdout[-300:]}")
+            session.note(f"{variant} was not measured: {' '.join(command)}: {result.stdout[-300:]}")
             return None
     return build
 
@@ -312,7 +313,7 @@ def simulated_loss(session):
 def checks(session):
     """What check words, CRC and timers cost: loopback, unshaped, n = 2, 4, and instructions in process"""
     size, iters = 16 * M, 3 if session.options.quick else 10
-    builds = {what: build_without(session, what) for what in ("crc", "timers")}
+    builds = {what: build_variant(session, f"without-{what}") for what in ("crc", "timers")}
     for n in session.pick("n", [2, 4], [2]):
         with places.loopback() as place:
             contenders = [SwitchML(session.processes, n), SwitchML(session.processes, n, "SwitchML, check words",

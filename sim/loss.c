@@ -7,6 +7,7 @@
 
 #include "engine/aggregator_engine.h"
 #include "engine/worker_engine.h"
+#include "paper.h"
 #include "sim/bed.h"
 #include "switchml/switchml.h"
 
@@ -17,7 +18,6 @@ struct settings {
   struct bed_options bed;
   uint64_t num_bytes, limit_ns;
   uint32_t chunk_bytes, num_slots, num_rounds;
-  uint64_t paper_timeout_ns; /* 0: ours */
   double at_most; /* times the time without loss; 0: any */
   double most_packets; /* that come to the aggregator for each sum; 0: any number */
   bool is_json;
@@ -132,7 +132,6 @@ static void start_job(struct world *w) {
                                           .num_slots = s->num_slots,
                                           .chunk_bytes = s->chunk_bytes,
                                           .first_phase = SML_FIRST_PHASE,
-                                          .paper_timeout_ns = s->paper_timeout_ns,
                                           .seed = s->bed.seed * 1000 + r};
     w->lanes[r] = must(sml_lane_create(
         &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
@@ -257,7 +256,7 @@ static void print_json(const struct settings *s, double loss, const struct outco
   printf("{\"workers\": %u, \"bytes\": %llu, \"rate_bps\": %.0f, \"delay_us\": %.1f, \"queue_bytes\": %llu, "
          "\"slots\": %u, \"chunk_bytes\": %u, \"paper_timeout_ms\": %.3f, \"loss_kind\": \"%s\", \"loss\": %g, ",
          s->bed.num_ranks, (unsigned long long)s->num_bytes, s->bed.rate_bps, (double)s->bed.delay_ns / 1e3,
-         (unsigned long long)s->bed.queue_bytes, s->num_slots, s->chunk_bytes, (double)s->paper_timeout_ns / 1e6,
+         (unsigned long long)s->bed.queue_bytes, s->num_slots, s->chunk_bytes, (double)sml_paper_timeout_ns / 1e6,
          loss_names[s->bed.loss_kind], loss);
   printf("\"time_ms\": %.3f, \"over_loss_free\": %.4f, \"over_floor\": %.4f, \"packets\": %llu, \"lost\": %llu, "
          "\"overflowed\": %llu, ",
@@ -324,7 +323,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       case 'm': s->bed.mark_bytes = (uint64_t)value; break;
       case 'c': s->chunk_bytes = (uint32_t)value / 4 * 4; break;
       case 'w': s->num_slots = (uint32_t)value; break;
-      case 'p': s->paper_timeout_ns = (uint64_t)(value * 1e6); break;
+      case 'p': sml_paper_timeout_ns = (uint64_t)(value * 1e6); break;
       case 'x': s->bed.seed = (uint64_t)value; break;
       case 'u': s->bed.num_cpus = (uint32_t)value; break;
       case 'y': s->num_rounds = (uint32_t)value; break;
@@ -379,7 +378,8 @@ int main(int argc, char **argv) {
            "%11s%9s%9s%9s%9s%9s%10s\n",
            s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
            s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes,
-           s.paper_timeout_ns > 0 ? "paper" : "ours", (double)s.paper_timeout_ns / 1e6, "kind", "loss", "ms", "/free",
+           sml_paper_timeout_ns > 0 ? "paper" : "ours", (double)sml_paper_timeout_ns / 1e6,
+           "kind", "loss", "ms", "/free",
            "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "no room", "in/sum",
            "slots m/m");
   bool are_right = true;

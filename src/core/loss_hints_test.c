@@ -291,11 +291,10 @@ struct desk {
   struct sml_header sent[NUM_SLOTS];
 };
 
-static void make_desk(struct desk *d, uint64_t paper_timeout_ns) {
+static void make_desk(struct desk *d) {
   const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = NUM_SLOTS,
                                        .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
-                                       .num_operations = 4, .has_fixed_window = true,
-                                       .paper_timeout_ns = paper_timeout_ns};
+                                       .num_operations = 4, .has_fixed_window = true};
   const struct sml_operation_plan plan = {.num_elems = 1000 * CHUNK_BYTES / 4, .type = 1};
   d->w = sml_worker_init(room(sml_worker_memsize(&o)), &o);
   assert_true(sml_worker_submit(d->w, &plan, NULL, d, MS));
@@ -328,7 +327,7 @@ static void chunks_leave_in_their_order(void **state) {
   (void)state;
   static const uint32_t order[] = {5, 2, 9, 3, 4, 0, 8, 1, 7, 6};
   struct desk d;
-  make_desk(&d, 0);
+  make_desk(&d);
   for (uint32_t i = 0; i < SML_ARRAY_LEN(order); i++) {
     give_result(&d, i, NUM_SLOTS + order[i], 0, 2 * MS);
     assert_int_equal(sml_worker_num_ready(d.w), i + 1);
@@ -378,7 +377,7 @@ static void a_full_window_is_asked_about_at_its_end(void **state) {
 static void a_missing_grant_is_asked_for(void **state) {
   (void)state;
   struct desk d;
-  make_desk(&d, 0);
+  make_desk(&d);
   give_result(&d, 0, NUM_SLOTS, 0, 2 * MS);
   for (uint32_t s = 2; s < 5; s++) give_result(&d, s, NUM_SLOTS + s, 0, 2 * MS); /* slot 1's is lost */
   for (uint32_t i = 0; i < 4; i++) assert_int_equal(next(&d, 2 * MS).kind, SML_SEND_UPDATE);
@@ -402,7 +401,7 @@ static void the_clock_asks_late_and_rarely(void **state) {
   (void)state;
   struct desk d;
   struct sml_worker_view view;
-  make_desk(&d, 0);
+  make_desk(&d);
   uint64_t now_ns = MS, asked_ns[NUM_SLOTS];
   uint32_t grant = NUM_SLOTS, num_questions = 0;
   for (uint32_t s = 0; s < NUM_SLOTS; s++) asked_ns[s] = MS;
@@ -475,7 +474,7 @@ static void a_longer_path_is_learnt(void **state) {
 static void needless_repeats_are_counted(void **state) {
   (void)state;
   struct desk d;
-  make_desk(&d, 0);
+  make_desk(&d);
   struct sml_header h = d.sent[4];
   h.type = SML_PACKET_RESULT;
   give_result(&d, 4, NUM_SLOTS, 0, 2 * MS);
@@ -499,7 +498,7 @@ static void crossing_questions_are_not_answered(void **state) {
   (void)state;
   struct desk d;
   const uint8_t mine = 1 << 1;
-  make_desk(&d, 0);
+  make_desk(&d);
   struct sml_header h = d.sent[7];
   h.type = SML_PACKET_PENDING;
   h.flags = SML_FLAG_UNASKED;
@@ -519,27 +518,6 @@ static void crossing_questions_are_not_answered(void **state) {
   free(d.w);
 }
 
-/* NSDI'21: the next chunk of a slot is num_slots further, and data goes again after the timeout, without a word. */
-static void the_papers_scheme(void **state) {
-  (void)state;
-  struct desk d;
-  make_desk(&d, 10 * MS);
-  assert_int_equal(sml_worker_next_deadline(d.w), 11 * MS);
-  give_result(&d, 3, 77, 0, 2 * MS);
-  const struct sml_send send = next(&d, 2 * MS);
-  assert_int_equal(send.header.chunk, NUM_SLOTS + 3);
-  for (uint32_t s = 0; s < NUM_SLOTS; s++) {
-    if (s == 3) continue;
-    const struct sml_send again = next(&d, 11 * MS);
-    assert_int_equal(again.kind, SML_SEND_UPDATE);
-    assert_int_equal(again.header.slot, s);
-    assert_int_equal(again.header.flags, 0);
-  }
-  assert_int_equal(next(&d, 11 * MS).kind, SML_SEND_NONE);
-  assert_null(sml_worker_find_violation(d.w));
-  free(d.w);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_overtaken_update_is_asked_for), cmocka_unit_test(a_lost_answer_is_asked_for_again),
@@ -548,7 +526,7 @@ int main(void) {
       cmocka_unit_test(a_full_window_is_asked_about_at_its_end),
       cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
       cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),
-      cmocka_unit_test(crossing_questions_are_not_answered), cmocka_unit_test(the_papers_scheme),
+      cmocka_unit_test(crossing_questions_are_not_answered),
       cmocka_unit_test(gaps_are_found_wherever_they_are), cmocka_unit_test(the_clock_asks_late_and_rarely),
       cmocka_unit_test(needless_repeats_are_counted),     cmocka_unit_test(a_new_chunk_is_not_suspected),
   };

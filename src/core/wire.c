@@ -7,9 +7,6 @@
    SML_FLAG_MARKED | SML_FLAG_DEAF | SML_FLAG_NARROW)
 
 static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
-#ifdef SML_BENCH_WITHOUT_CRC /* never in a product: `bench/run --scenario checks` measures what it costs */
-  return 0;
-#endif
   uint8_t header[SML_HEADER_BYTES] = {0}; /* in one piece: each call costs as much as many bytes */
   memcpy(header, frame, CRC_OFFSET);
   return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, payload_bytes);

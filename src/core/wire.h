@@ -27,11 +27,7 @@
 #define SML_MAX_WORLD_SIZE 4096u
 /* With fewer slots too few packets follow to show what is lost: timers alone do. The default of the options'
  * order_slots, which tests set to less so that small worlds ask as large ones do. */
-#ifdef SML_BENCH_WITHOUT_TIMERS /* worker.c */
-#define SML_ORDER_SLOTS UINT32_MAX
-#else
 #define SML_ORDER_SLOTS 16u
-#endif
 #define SML_SWITCH_MAX_CONTRIBUTORS 30u /* switch format: a word of a switch has so many bits to spare */
 #define SML_SWITCH_BITMAP_BYTES 4u       /* switch format: PENDING's payload */
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */

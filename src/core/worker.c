@@ -62,8 +62,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto);
-  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes,
-                      o->has_fixed_window || sml_worker_is_paper(w));
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window);
   sml_worker_gaps_init(w);
   w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
   w->prng.state = o->seed;
@@ -245,8 +244,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   }
   dequeue(&w->updates, w->options.num_slots);
   slot->wants_update = slot->is_in_updates = false;
-  /* The paper's aggregator tells repeats by the seen bit alone. */
-  if (!sml_worker_is_paper(w)) out->header.flags |= SML_FLAG_RETRANSMISSION;
+  out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
   w->view.retransmissions++;
   if (slot->wants_probe) slot->wants_probe = false;
@@ -404,7 +402,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
   const uint64_t grant = widen_chunk(w, h->chunk);
   sml_worker_note_grant(w, grant, (h->flags & SML_FLAG_RETRANSMISSION) != 0, now_ns);
-  slot->chunk = sml_worker_is_paper(w) ? slot->chunk + w->options.num_slots : grant;
+  slot->chunk = grant;
   slot->state = IDLE;
   w->view.num_outstanding--;
   slot->level = 0;
@@ -460,7 +458,7 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
                                        const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(w, h);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
-  if (a.kind == SML_ACCEPT_PENDING && !sml_worker_is_paper(w)) accept_pending(w, s, h, payload, now_ns);
+  if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
   else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
   return a;
 }

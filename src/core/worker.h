@@ -31,9 +31,6 @@ struct sml_worker_options {
   uint32_t order_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
   uint64_t seed;           /* jitter */
   bool has_fixed_window;   /* as many chunks as slots may be under way, whatever is lost or marked */
-  /* Benchmarks only: repeat as NSDI'21 does. Slots are static (the next chunk is num_slots further, whatever is
-   * granted), and data is sent again after this time, unasked. All ranks or none. 0: as this library does. */
-  uint64_t paper_timeout_ns;
 };
 
 struct sml_worker;

@@ -126,10 +126,6 @@ struct sml_worker {
 
 #define SML_LEAST_CHUNKS 32u /* that may be outstanding, whatever else limits them */
 
-static inline bool sml_worker_is_paper(const struct sml_worker *w) {
-  return w->options.paper_timeout_ns > 0;
-}
-
 /* Chunks that may be outstanding. */
 static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
   return sml_min_u32(w->buffer_chunks, w->stalled_chunks);
@@ -137,7 +133,7 @@ static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
 
 /* Are there so many slots that the order of what comes shows what was lost? */
 static inline bool sml_worker_uses_order(const struct sml_worker *w) {
-  return w->options.num_slots >= w->options.order_slots && !sml_worker_is_paper(w);
+  return w->options.num_slots >= w->options.order_slots;
 }
 
 /* Has a chunk completed that was sent clearly later than at sent_ns? Where that makes the clock patient it must be

@@ -153,7 +153,7 @@ static const char *find_gap_violation(const struct sml_worker *w) {
     if (gap->grant >= w->next_grant) return "a grant is missing that nothing overtook";
     if (i > 0 && gap->grant <= w->gaps[i - 1].grant) return "missing grants are not in their order";
     for (uint32_t s = 0; s < w->options.num_slots; s++)
-      if (w->slots[s].chunk == gap->grant && !sml_worker_is_paper(w)) return "I9: a grant is missing that a slot has";
+      if (w->slots[s].chunk == gap->grant) return "I9: a grant is missing that a slot has";
     num_due += gap->is_due;
   }
   return num_due == w->num_due_gaps ? NULL : "the count of grants to be asked about is wrong";

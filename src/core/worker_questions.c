@@ -144,10 +144,6 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
-  if (sml_worker_is_paper(w)) return sent_ns + w->options.paper_timeout_ns;
-#ifdef SML_BENCH_WITHOUT_TIMERS /* never in a product: `bench/run --scenario checks` measures what they cost */
-  return sent_ns + 3600 * SML_NS_PER_S; /* that something is outstanding the engine sees by this */
-#endif
   const bool is_late = sml_worker_is_overtaken(w, sent_ns), uses_order = sml_worker_uses_order(w);
   if (is_late && level == 0 && !uses_order) return sent_ns;
   /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
@@ -232,24 +228,7 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
   want_probe(w, w->last_sent);
 }
 
-static void repeat_as_paper(struct sml_worker *w, uint64_t now_ns) {
-  while (deadline_of(w, 0) <= now_ns) {
-    const uint32_t s = w->levels[0].head;
-    list_remove(w, s);
-    list_append(w, s, 0, now_ns);
-    want_update(w, s);
-    w->view.timeouts++;
-  }
-}
-
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
-#ifdef SML_BENCH_WITHOUT_TIMERS /* as above */
-  return;
-#endif
-  if (sml_worker_is_paper(w)) {
-    repeat_as_paper(w, now_ns);
-    return;
-  }
   find_due_gaps(w, now_ns);
   ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);

@@ -9,12 +9,6 @@
 #include "shm/shm_relay.h"
 #include "process/settings.h"
 
-/* SWITCHML_PAPER_TIMEOUT_US: for benchmarks that compare with NSDI'21's way of repeating (worker.h). */
-static uint64_t paper_timeout_ns(void) {
-  const char *text = getenv("SWITCHML_PAPER_TIMEOUT_US");
-  return text == NULL ? 0 : sml_min_u64(strtoull(text, NULL, 10), 1000000) * SML_NS_PER_US;
-}
-
 /* That a lane holds: powers of two. */
 static uint32_t num_operations(const struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
   return sml_max_u32(lanes->settings->num_operations, start->num_ranks != 0 ? SML_SHM_RELAY_DEPTH : 1);
@@ -43,8 +37,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job_lanes 
                                      .packet_lanes = sml_ctl_packet_lanes(start),
                                      .num_operations = num_operations(lanes, start),
                                      .seed = sml_random_bits(),
-                                     .has_fixed_window = lanes->settings->no_congestion_control,
-                                     .paper_timeout_ns = paper_timeout_ns()};
+                                     .has_fixed_window = lanes->settings->no_congestion_control};
 }
 
 /* On the engine's thread. */
