@@ -9,7 +9,6 @@
  * first byte. */
 #define GROWTH_BYTES 1024u
 #define SHORT_BYTES 256u /* what may grow: everything that has no lanes */
-#define FRAME_BYTES 2048u
 #define NUM_BUFFERS 8191u
 #define QUEUE_PACKETS 512u
 
@@ -30,8 +29,8 @@ static bool open_device(struct sml_host *h, const char *name, struct sml_device 
 bool sml_host_open(struct sml_host *h, const char *library, const char *const *device_names, uint32_t num_devices) {
   memset(h, 0, sizeof *h);
   h->cpu_device = UINT32_MAX;
-  h->pool = rte_pktmbuf_pool_create("FRAMES", NUM_BUFFERS, 0, 0, RTE_PKTMBUF_HEADROOM + FRAME_BYTES + GROWTH_BYTES,
-                                    SOCKET_ID_ANY);
+  h->pool = rte_pktmbuf_pool_create("FRAMES", NUM_BUFFERS, 0, 0,
+                                    RTE_PKTMBUF_HEADROOM + SML_HOST_FRAME_BYTES + GROWTH_BYTES, SOCKET_ID_ANY);
   if (!h->pool) return sml_writer_say("switchml-pipeline: no memory for frames: %s\n", rte_strerror(rte_errno)), false;
   for (; h->num_devices < num_devices; h->num_devices++) {
     struct sml_device *d = &h->devices[h->num_devices];

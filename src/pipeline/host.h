@@ -18,6 +18,7 @@
 #define SML_HOST_MAX_DEVICES (SML_PROGRAM_MAX_PORTS - 2)
 #define SML_HOST_MAX_JOBS 1024u
 #define SML_HOST_MAX_REPLICAS 30u
+#define SML_HOST_FRAME_BYTES 10240u /* a jumbo frame, and what AF_PACKET writes before it */
 #define SML_HOST_BURST 32u
 
 struct sml_device {

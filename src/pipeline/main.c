@@ -25,7 +25,9 @@
 #define PASSES_A_LOOK 64u /* that are busy, until the control socket is looked at */
 #define MAX_EAL_ARGUMENTS 128u
 #define NAME_BYTES 128u
-#define MAX_MTU 1900 /* a place in AF_PACKET's ring is 2,048 bytes, with what the kernel writes before a frame */
+#define MAX_MTU 9216 /* the rest of a place in AF_PACKET's ring is for what the kernel writes before a frame */
+#define RING_FRAMES 1024u /* a queue has 10 MiB of them */
+#define RING_BLOCK_BYTES (2 * SML_HOST_FRAME_BYTES) /* whole pages, and whole frames */
 
 struct options {
   const char *control, *library;
@@ -98,7 +100,7 @@ static void warn_of_long_frames(const char *interface) {
   snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
   if (fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 && request.ifr_mtu > MAX_MTU)
     sml_writer_say("switchml-pipeline: %s has an MTU of %d: frames of more than %d bytes may be lost. Set the MTU "
-                   "of it, and of the hosts' interfaces, to 1500\n",
+                   "of it, and of the hosts' interfaces, to at most that\n",
                    interface, request.ifr_mtu, MAX_MTU);
   if (fd >= 0) close(fd);
 }
@@ -117,7 +119,8 @@ static bool start_dpdk(char *program, struct options *o) {
     if (if_nametoindex(o->ports[i]) == 0) continue;
     warn_of_long_frames(o->ports[i]);
     snprintf(names[i], sizeof names[i], "net_af_packet%u", i);
-    snprintf(vdevs[i], sizeof vdevs[i], "--vdev=%.31s,iface=%.15s,framecnt=1024", names[i], o->ports[i]);
+    snprintf(vdevs[i], sizeof vdevs[i], "--vdev=%.31s,iface=%.15s,blocksz=%u,framesz=%u,framecnt=%u", names[i],
+             o->ports[i], RING_BLOCK_BYTES, SML_HOST_FRAME_BYTES, RING_FRAMES);
     o->ports[i] = names[i];
     arguments[num++] = vdevs[i];
   }

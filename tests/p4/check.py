@@ -19,6 +19,7 @@ import time
 import behaviour
 import dpdk
 import frames
+import jumbo
 import plan
 import schema
 from bmv2 import Switch
@@ -234,6 +235,16 @@ def check_dpdk(tap, folder, lanes_list):
                      run_vectors(os.path.join(inner, "vectors"), lanes, dpdk.play_vectors, inner))
 
 
+def check_jumbo(tap, folder):
+    name, why = "switchml-pipeline carries jumbo frames", jumbo.why_unavailable()
+    if why:
+        tap.skip(name, why)
+        return
+    inner = os.path.join(folder, "jumbo")
+    os.mkdir(inner)
+    tap.problems(name, jumbo.problems(inner))
+
+
 def check_tna(tap):
     compiler, include = tool("p4test", "P4TEST"), os.environ.get("P4_TNA_INCLUDE")
     for number, _, _, _ in TOFINOS:
@@ -333,6 +344,7 @@ def main():
     try:
         check_bmv2(tap, folder, options.lanes)
         check_dpdk(tap, folder, [lanes for lanes in options.lanes if lanes <= PNA_LANES])
+        check_jumbo(tap, folder)
         check_tna(tap)
         for chip in TOFINOS:
             for lanes in TNA_LANES:
