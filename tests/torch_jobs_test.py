@@ -92,6 +92,27 @@ def case_hook():
     dist.destroy_process_group()
 
 
+def case_hook_within():
+    """Two ranks a host sum by another backend, which stands in for NCCL; hosts sum by SwitchML."""
+    torch, dist, sml, rank, size = start_with("gloo")
+    texts = [error_text(sml.DDPHookState, within="gloo", ranks_per_host=number) for number in (3, None)]
+    state, plain = sml.DDPHookState(within="gloo", ranks_per_host=2), sml.DDPHookState()
+    results, models = [], [branching_model(torch) for _ in range(3)]
+    for model, hook_state in zip(models, (state, plain, None)):
+        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.2, find_unused_parameters=True)
+        if hook_state is not None:
+            ddp.register_comm_hook(hook_state, sml.ddp_hook)
+        results.append(train(torch, model, ddp, rank, size))
+    everybody = [torch.empty_like(results[0]) for _ in range(size)]
+    dist.all_gather(everybody, results[0])
+    report(is_equal=all(torch.equal(bits(torch, other), bits(torch, results[0])) for other in everybody),
+           difference=(results[0] - results[2]).abs().max().item(), texts=texts, stats=state.stats(), of_plain=plain.stats())
+    state.close()
+    plain.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def case_hook_killed():
     torch, _, sml, rank, size = start_with("gloo")
     torch.manual_seed(7)
@@ -293,6 +314,15 @@ def test_hook_without_offload_is_the_other_backend():
     for result in run_ranks("hook", 3, SWITCHML_DISABLE="1"):
         assert result["difference"] == 0, result
         assert result["stats"]["offloaded_calls"] == 0 and result["stats"]["fallback_calls"] >= 8, result
+
+
+def test_hook_sums_within_a_host_first():
+    with Daemon() as daemon:
+        for result in run_ranks("hook_within", 4, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["is_equal"] and 0 < result["difference"] < 1e-4, result
+            assert all("LOCAL_WORLD_SIZE" in text for text in result["texts"]), result["texts"]
+            assert result["stats"]["fallback_calls"] == 0 and result["stats"]["offloaded_calls"] >= 8, result
+            assert result["stats"]["tx_bytes"] < 0.6 * result["of_plain"]["tx_bytes"], result  # half of the gradients
 
 
 def test_hook_names_a_killed_rank():

@@ -5,7 +5,14 @@
     model.register_comm_hook(state, switchml.torch.ddp_hook)
 
 Only gradients go through SwitchML then; everything else stays with that backend.
+
+    state = switchml.torch.DDPHookState(within="nccl")
+
+sums within each host by that backend first. Then each of a host's k ranks has the k-th part of the gradients summed
+between the hosts, and the backend gathers the parts: each rank copies to its host, and sends, a k-th of the gradients.
 """
+import os
+
 import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
@@ -23,10 +30,14 @@ class DDPHookState:
     process_group  the one that DDP uses; its backend does what is not offloaded
     store          over which the ranks find each other; default: the one of init_process_group
     timeout        of an all-reduce, as init_process_group's (a timedelta); default: torch's 30 minutes
+    within         the backend that sums within a host first; default: none, all ranks sum by SwitchML. The process group is
+                   the world then
+    ranks_per_host so many consecutive ranks are on each host; default: LOCAL_WORLD_SIZE, as torchrun sets it
     """
     num_made = {}  # by the ranks of the group
 
-    def __init__(self, process_group=None, store=None, timeout=dist.default_pg_timeout):
+    def __init__(self, process_group=None, store=None, timeout=dist.default_pg_timeout, within=None,
+                 ranks_per_host=None):
         group = process_group if process_group is not None else dist.distributed_c10d._get_default_group()
         self.process_group, self.size = group, dist.get_world_size(group)
         rank = dist.get_rank(group)
@@ -38,7 +49,11 @@ class DDPHookState:
                                   store if store is not None else dist.distributed_c10d._get_default_store())
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, self.size, timeout.total_seconds())
         why_off, is_required, self.has_float64, _ = agree(exchange)
-        self.offload = None if why_off else Offload(store, rank, self.size, timeout, is_required)
+        self.host = None if within is None else _Host(rank, self.size, within, ranks_per_host)
+        if self.host is not None:
+            store, rank = _c10d.PrefixStore(f"part{self.host.rank}", store), rank // self.host.size
+        num_ranks = self.size if self.host is None else self.size // self.host.size
+        self.offload = None if why_off else Offload(store, rank, num_ranks, timeout, is_required)
         self.num_elsewhere = 0
 
     def stats(self):
@@ -62,6 +77,39 @@ class DDPHookState:
             self.offload.close()
 
 
+class _Host:
+    """The ranks of one host, in groups of the backend that is within. There are two: sums are called as gradients come, and
+    gathers as sums between hosts end. In one group ranks would call them in different orders."""
+
+    def __init__(self, rank, world_size, backend, ranks_per_host):
+        text = ranks_per_host if ranks_per_host is not None else os.environ.get("LOCAL_WORLD_SIZE", "")
+        if not str(text).isdecimal() or int(text) < 1 or world_size % int(text) or world_size != dist.get_world_size():
+            raise SwitchMLError(f"ranks_per_host (or LOCAL_WORLD_SIZE) is {text or 'not set'}: with within= it is the number of "
+                                f"consecutive ranks on each host, equal on all hosts, of the world's {dist.get_world_size()}")
+        self.size = int(text)
+        self.rank, groups = rank % self.size, []
+        for first in range(0, world_size, self.size):  # all ranks make all groups
+            made = [dist.new_group(list(range(first, first + self.size)), backend=backend) for _ in range(2)]
+            groups = made if first <= rank < first + self.size else groups
+        self.sums, self.gathers = groups
+
+    def average(self, offload, tensor):
+        """Of a bucket that is divided already; a future."""
+        dist.all_reduce(tensor, group=self.sums)  # NCCL's orders streams, and the host goes on
+        dense, count = tensor, -(-tensor.numel() // self.size)
+        if count * self.size != tensor.numel():
+            dense = tensor.new_zeros(count * self.size)
+            dense[:tensor.numel()].copy_(tensor)
+        parts = list(dense.split(count)) if count else [dense] * self.size
+        own = parts[self.rank].clone()
+
+        def gather(done):
+            done.value()
+            dist.all_gather(parts, own, group=self.gathers)
+            return tensor if dense is tensor else tensor.copy_(dense[:tensor.numel()])
+        return offload.submit_for_future([own], False, own).then(gather)
+
+
 def _global_ranks(group, size):
     if group is dist.distributed_c10d._get_default_group():
         return tuple(range(size))
@@ -76,6 +124,8 @@ def ddp_hook(state, bucket):
     tensor = bucket.buffer()
     tensor.mul_(1 / state.size)  # before the sum, as DDP does: its bits are the same
     is_ours = is_eligible([tensor], True, False, state.has_float64)
+    if state.offload is not None and is_ours and state.host is not None:
+        return state.host.average(state.offload, tensor)
     if state.offload is not None and is_ours:
         return state.offload.submit_for_future([tensor], False, tensor)
     state.num_elsewhere += 1
