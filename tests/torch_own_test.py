@@ -5,16 +5,20 @@
     torch_own_test.py [--all] [--ranks N] [--source FOLDER] [TEST...]
 
 A test of theirs that passes on Gloo passes here, or has its reason in EXPECTED. --all (`make check-torch`) runs
-each of them in four ways: with a switchmld and without, over the network and in one host's memory; without it, a few in
-the first of these ways. --source: those of Gloo's own file in the folder test/distributed of PyTorch's source, which no
+each of them in four ways at once, for they mostly wait: with a switchmld and without, over the network and in one host's
+memory; without it, a few in the first of these ways. --source: those of Gloo's own file in the folder test/distributed of PyTorch's source, which no
 package brings (tools/torchsource fetches it). Their tests ask for "gloo" by name, so a run of ours puts its group in
 Gloo's place, and that is all that differs. Ranks are forked from a process that has imported torch."""
 import argparse
+import concurrent.futures
 import contextlib
+import encodings.idna  # noqa: F401  # pylint: disable=unused-import  # each rank asks for host names
+import gc
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -33,6 +37,7 @@ EXPECTED = {"GlooProcessGroupWithDispatchedCollectivesTests.all_to_all_single":
 EXPECTED_ON_TORCH_1 = {
     "ProcessGroupGlooTest.round_robin": ROUND_ROBIN, "ProcessGroupGlooTest.round_robin_create_destroy": ROUND_ROBIN,
     "ddp_logging_data_cpu": "it asks for the name that DDP's logger was given, which in torch 1 can't be Gloo's"}
+LIMIT_S = 300  # of one test, on a machine that has a processor for each process that wants one
 WAYS = [("daemon, network", True, "0"), ("daemon, memory", True, "1"), ("network", False, "0"), ("memory", False, "1")]
 
 
@@ -79,9 +84,10 @@ def each_test(suite):
         yield from each_test(test) if isinstance(test, unittest.TestSuite) else [test]
 
 
-def run_theirs(is_ours, num_ranks, results, names, source):
-    """In this process; a line a test in the file `results`."""
-    folder = tempfile.mkdtemp(prefix="switchml-torch-own-")
+def run_theirs(is_ours, num_ranks, results, names, source, part):
+    """In this process; a line a test in the file `results`, and at its end how long all took. part: (i, n), of n parts the
+    i-th."""
+    began, folder = time.monotonic(), tempfile.mkdtemp(prefix="switchml-torch-own-")
     for each in "barrier", "test_dir":
         os.mkdir(os.path.join(folder, each))
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(num_ranks), TEMP_DIR=folder, MASTER_ADDR="127.0.0.1",
@@ -92,7 +98,7 @@ def run_theirs(is_ours, num_ranks, results, names, source):
     import torch  # pylint: disable=import-outside-toplevel
     from torch.testing._internal import common_distributed  # pylint: disable=import-outside-toplevel
     torch.set_num_threads(1)
-    common_distributed.TIMEOUT_DEFAULT = 300
+    common_distributed.get_timeout = lambda _test: torch_ranks.patience_s(LIMIT_S)
     of_ranks = common_distributed.MultiProcessTestCase
 
     def rank(target, **more):
@@ -130,29 +136,45 @@ def run_theirs(is_ours, num_ranks, results, names, source):
     tests = list(each_test(tests_of_source(source) if source else tests_of_the_package()))
     if names:
         tests = [test for test in tests if name_of(test) in names]
+    tests = tests[part[0]::part[1]]
+    gc.collect()
+    gc.freeze()  # collections in a rank leave alone what it shares with this process
     unittest.TestSuite(test for test in tests if isinstance(test, of_ranks)).run(Results())
     if is_ours:  # those of this process come last: no rank is forked from it any more
         put_ours_in_place_of_gloo()
     unittest.TestSuite(test for test in tests if not isinstance(test, of_ranks)).run(Results())
+    results.write(f"took {time.monotonic() - began:.0f} {sum(os.times()[:4]):.0f}\n")
 
 
 # ---- In the test program -----------------------------------------------------------------------------------
 
-def outcomes(is_ours, num_ranks, names, source, **environment):
-    """{name of a test: (ok, skipped or failed, what it said)}"""
+def outcomes(is_ours, num_ranks, names, source, part=(0, 1), **environment):
+    """{name of a test: (ok, skipped or failed, what it said)}, and how long they took: seconds, and those of processors"""
     base = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHML_")}
     base.update(PYTHONPATH=torch_ranks.PYTHONPATH, OMP_NUM_THREADS="1", SWITCHML_LIBRARY=torch_ranks.library(),
                 GLOO_SOCKET_IFNAME="lo", **environment)
     with tempfile.NamedTemporaryFile("r") as results, tempfile.TemporaryFile("w+") as said:
-        options = ["--run", "ours" if is_ours else "gloo", "--results", results.name, "--ranks", str(num_ranks)]
+        options = ["--run", "ours" if is_ours else "gloo", "--results", results.name, "--ranks", str(num_ranks),
+                   "--part", *map(str, part)]
         options += ["--source", source] if source else []
-        subprocess.run([torch_ranks.PYTHON, "-B", os.path.abspath(__file__), *options, *names], env=base, check=True,
-                       stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        program = os.path.join(torch_ranks.HERE, os.path.basename(__file__))
+        done = subprocess.run([torch_ranks.PYTHON, "-B", program, *options, *names], env=base, check=False,
+                              stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        said.seek(0)
+        assert done.returncode == 0, f"the process that forks the ranks ended with {done.returncode}:\n{said.read()[-4000:]}"
         found = {}
         for line in results.read().splitlines():
             name, what, *rest = line.split(" ", 2)
             found[name] = what, rest[0].replace("\\n", "\n") if rest else ""
-        return found
+        return found, [int(seconds) for seconds in (found["took"][0], found.pop("took")[1])]
+
+
+def outcomes_on_gloo(num_ranks, names, source, num_parts):
+    """As outcomes(); in so many parts at once."""
+    with concurrent.futures.ThreadPoolExecutor(num_parts) as pool:
+        parts = list(pool.map(lambda i: outcomes(False, num_ranks, names, source, (i, num_parts)), range(num_parts)))
+    found = {name: outcome for found, _ in parts for name, outcome in found.items()}
+    return found, [max(took[0] for _, took in parts), sum(took[1] for _, took in parts)]
 
 
 def differences(way, num_ranks, passed, source):
@@ -161,14 +183,14 @@ def differences(way, num_ranks, passed, source):
     more = {"SWITCHML_SHARED_MEMORY": shared_memory, "SWITCHML_REQUIRE": "1"}
     if has_daemon:
         with torch_ranks.Daemon() as daemon:
-            on_ours = outcomes(True, num_ranks, passed, source, SWITCHML_AGGREGATOR=daemon.address, **more)
+            on_ours, took = outcomes(True, num_ranks, passed, source, SWITCHML_AGGREGATOR=daemon.address, **more)
     else:
-        on_ours = outcomes(True, num_ranks, passed, source, **more)
+        on_ours, took = outcomes(True, num_ranks, passed, source, **more)
     differ = [name for name in passed if on_ours.get(name, ("is missing", ""))[0] != "ok"]
     reasons = {**EXPECTED, **(EXPECTED_ON_TORCH_1 if torch_ranks.torch_major() < 2 else {})}
     expected = [name for name in differ if name in reasons]
     print(f"# {way[0]}: of {len(passed)} tests of PyTorch's that pass on Gloo {len(passed) - len(differ)} pass here, "
-          f"{len(expected)} differ as expected", flush=True)
+          f"{len(expected)} differ as expected; {took[0]} s, {took[1]} s of processors", flush=True)
     for name in expected:
         print(f"# {name}: {reasons[name]}", flush=True)
     return len(passed) - len(differ), [f"{name} {' '.join(on_ours.get(name, ('is missing', '')))}"
@@ -176,9 +198,12 @@ def differences(way, num_ranks, passed, source):
 
 
 def test_what_passes_on_gloo_passes_here(num_ranks=3, names=FEW, ways=WAYS[:1], source=None):
-    on_gloo = outcomes(False, num_ranks, names, source)
+    on_gloo, took = outcomes_on_gloo(num_ranks, names, source, len(ways))
     passed = [name for name, (what, _) in on_gloo.items() if what == "ok"]
-    found = [differences(way, num_ranks, passed, source) for way in ways]
+    assert passed, "none of theirs passes on Gloo"
+    print(f"# Gloo: {len(passed)} of {len(on_gloo)} tests pass; {took[0]} s, {took[1]} s of processors", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(len(ways)) as pool:
+        found = list(pool.map(lambda way: differences(way, num_ranks, passed, source), ways))
     assert all(num_same > 0 for num_same, _ in found), found
     assert not any(differ for _, differ in found), "\n".join(
         f"{way[0]}: {each}" for way, (_, differ) in zip(ways, found) for each in differ)
@@ -191,11 +216,13 @@ def main():
     parser.add_argument("--run", choices=["ours", "gloo"])
     parser.add_argument("--results")
     parser.add_argument("--source")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     if options.run:
         with open(options.results, "w", encoding="utf-8") as results:
-            run_theirs(options.run == "ours", options.ranks, results, options.names, options.source)
+            run_theirs(options.run == "ours", options.ranks, results, options.names, options.source,
+                       options.part)
         return 0
     found = subprocess.run([torch_ranks.PYTHON, "-c", "import torch.testing._internal.distributed"], check=False,
                            stderr=subprocess.DEVNULL)
@@ -204,7 +231,9 @@ def main():
         return 0
     if options.all or options.names or options.source:
         def test_all():
-            test_what_passes_on_gloo_passes_here(options.ranks, options.names, WAYS, options.source)
+            with tempfile.TemporaryDirectory(prefix="switchml-torch-") as folder:
+                torch_ranks.freeze(folder)
+                test_what_passes_on_gloo_passes_here(options.ranks, options.names, WAYS, options.source)
         return tap.run([test_all], [])
     return tap.run([test_what_passes_on_gloo_passes_here], [])
 

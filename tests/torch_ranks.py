@@ -6,6 +6,7 @@ import datetime
 import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +22,13 @@ ROOT = os.path.dirname(HERE)
 BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 # Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-RANK_TIMEOUT_S = 120
+_RANK_LIMIT_S = 120
 PYTHONPATH = os.path.join(ROOT, "integrations/pytorch") + ":" + HERE
+
+
+def patience_s(limit_s):
+    """So long a test waits for what takes limit_s at most if each process that wants a processor has one."""
+    return limit_s * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def built(*candidates):
@@ -36,12 +42,31 @@ def library():
     return built("src/lib/libswitchml.so", "lib/libswitchml.so")
 
 
+def daemon():
+    return built("src/switchd/switchmld", "bin/switchmld")
+
+
 @functools.cache
 def torch_major():
     """Of the PyTorch that ranks have, without the time to import it."""
     version = subprocess.run([PYTHON, "-P", "-c", "import importlib.metadata; print(importlib.metadata.version('torch'))"],
                              check=True, text=True, stdout=subprocess.PIPE).stdout
     return int(version.split(".", maxsplit=1)[0])
+
+
+def freeze(folder):
+    """From here on this program and its ranks use copies of the library, of switchmld, of the package and of the tests: a
+    long run is of one state, whatever is built or edited beside it."""
+    global BUILD, HERE, PYTHONPATH  # pylint: disable=global-statement
+    for source, target in ((library(), "lib/libswitchml.so"), (daemon(), "bin/switchmld")):
+        os.makedirs(os.path.join(folder, os.path.dirname(target)))
+        shutil.copy(source, os.path.join(folder, target))
+    shutil.copytree(os.path.join(ROOT, "integrations/pytorch"), os.path.join(folder, "pytorch"))
+    shutil.copytree(HERE, os.path.join(folder, "tests"),
+                    ignore=lambda at, names: [name for name in names if not name.endswith(".py")])
+    subprocess.run([PYTHON, "-m", "compileall", "-q", folder], check=True)  # ranks would do it, each for itself
+    BUILD, HERE = folder, os.path.join(folder, "tests")
+    PYTHONPATH = os.path.join(folder, "pytorch") + ":" + HERE
 
 
 class Daemon:
@@ -52,7 +77,7 @@ class Daemon:
 
     def __enter__(self):
         self.address = f"127.0.0.1:{fixed_port()}"
-        self.process = subprocess.Popen([built("src/switchd/switchmld", "bin/switchmld"), "--listen", self.address,
+        self.process = subprocess.Popen([daemon(), "--listen", self.address,
                                          *self.options],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True)
@@ -91,14 +116,14 @@ class Nursery:
         self.process = subprocess.Popen([PYTHON, "-P", os.path.abspath(sys.argv[0]), "--nursery", str(theirs.fileno())],
                                         env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        self.control.settimeout(RANK_TIMEOUT_S)
+        self.control.settimeout(patience_s(_RANK_LIMIT_S))
         self.has_torch = self.control.recv(16) == b"torch"
 
     def start(self, case, environments, outputs):
         """One rank for each environment; outputs: two files each. Returns their process numbers."""
         request = json.dumps({"case": case, "environments": environments}).encode()
         socket.send_fds(self.control, [request], [output.fileno() for output in outputs])
-        return self.answer(RANK_TIMEOUT_S)
+        return self.answer(patience_s(_RANK_LIMIT_S))
 
     def answer(self, timeout_s):
         self.control.settimeout(timeout_s)
@@ -108,7 +133,7 @@ class Nursery:
 
     def end(self):
         self.control.close()
-        self.process.wait(RANK_TIMEOUT_S)
+        self.process.wait(patience_s(_RANK_LIMIT_S))
 
 
 def enter_namespace(name):
@@ -180,7 +205,7 @@ class Ranks:
         """Every rank must exit with `expect`, those in `but` excepted."""
         results, problems = [], []
         try:
-            statuses = NURSERY.answer(max(1, self.started + RANK_TIMEOUT_S - time.monotonic()))
+            statuses = NURSERY.answer(max(1, self.started + patience_s(_RANK_LIMIT_S) - time.monotonic()))
         except TimeoutError:
             problems.append("some rank hung")
             for process in self.processes:

@@ -11,6 +11,7 @@ Without it 6 steps on 2, in the first of these ways."""
 import hashlib
 import os
 import sys
+import tempfile
 
 import torch_ranks
 from torch_ranks import Daemon, report, run_ranks, start
@@ -112,4 +113,7 @@ def test_ranks_have_the_same_bits_and_a_second_run_too():
 
 if __name__ == "__main__":
     sys.argv = [argument for argument in sys.argv if argument != "--all"]
-    torch_ranks.main(globals())
+    with tempfile.TemporaryDirectory(prefix="switchml-torch-") as work:
+        if "--nursery" not in sys.argv:
+            torch_ranks.freeze(work)
+        torch_ranks.main(globals())
