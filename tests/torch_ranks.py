@@ -58,15 +58,15 @@ def freeze(folder):
     """From here on this program and its ranks use copies of the library, of switchmld, of the package and of the tests: a
     long run is of one state, whatever is built or edited beside it."""
     global BUILD, HERE, PYTHONPATH  # pylint: disable=global-statement
-    for source, target in ((library(), "lib/libswitchml.so"), (daemon(), "bin/switchmld")):
+    for source, target in ((library(), "build/lib/libswitchml.so"), (daemon(), "build/bin/switchmld")):
         os.makedirs(os.path.join(folder, os.path.dirname(target)))
         shutil.copy(source, os.path.join(folder, target))
-    shutil.copytree(os.path.join(ROOT, "integrations/pytorch"), os.path.join(folder, "pytorch"))
-    shutil.copytree(HERE, os.path.join(folder, "tests"),
-                    ignore=lambda at, names: [name for name in names if not name.endswith(".py")])
+    for each in "integrations/pytorch/switchml", "tests", "demo":
+        shutil.copytree(os.path.join(ROOT, each), os.path.join(folder, each),
+                        ignore=lambda at, names: [name for name in names if not name.endswith(".py")])
     subprocess.run([PYTHON, "-m", "compileall", "-q", folder], check=True)  # ranks would do it, each for itself
-    BUILD, HERE = folder, os.path.join(folder, "tests")
-    PYTHONPATH = os.path.join(folder, "pytorch") + ":" + HERE
+    BUILD, HERE = os.path.join(folder, "build"), os.path.join(folder, "tests")
+    PYTHONPATH = os.path.join(folder, "integrations/pytorch") + ":" + HERE
 
 
 class Daemon:
