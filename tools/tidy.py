@@ -68,7 +68,7 @@ CIRCLES = {
     "src/cli/training": 2,
     "src/core": 2,
     "src/ctl": 11, # the registry
-    "src/lib": 4, # what runs under the lock of one job
+    "src/lib": 3, # what runs under the lock of one job
     "src/netio": 2,
     "src/quant": 2,
 }

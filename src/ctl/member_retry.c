@@ -44,7 +44,7 @@ static bool may_join_anew(struct sml_member_retry *r, const struct sml_member_si
 
 static bool may_rejoin(struct sml_member_retry *r, const struct sml_member_situation *s,
                        const struct sml_ctl_abort *failure, uint64_t now_ns) {
-  if (s->phase == SML_MEMBER_IS_STARTED)
+  if (s->phase == SML_MEMBER_IS_RUNNING || s->phase == SML_MEMBER_IS_DRAINING || s->phase == SML_MEMBER_IS_RENEWING)
     return r->retry_ns != 0 && failure->status == SML_ERR_AGGREGATOR_LOST && !s->has_gone_rank;
   if (s->phase != SML_MEMBER_IS_REJOINING || now_ns - r->lost_ns >= r->retry_ns) return false;
   return is_worth_another_try(r, s, failure, now_ns);
@@ -135,4 +135,27 @@ uint64_t sml_member_retry_deadline(uint64_t submitted_ns, uint64_t deadline_ns, 
                                    uint64_t stood_ns, uint64_t now_ns) {
   const uint64_t since_ns = sml_min_u64(now_ns, sml_max_u64(submitted_ns, stood_ns));
   return deadline_ns + sml_min_u64(now_ns - since_ns, last_deadline_ns - deadline_ns);
+}
+
+/* ---- inputs that are kept ---- */
+
+void sml_member_inputs_append(struct sml_member_inputs *inputs, struct sml_member_input *input) {
+  input->next = NULL;
+  *(inputs->newest != NULL ? &inputs->newest->next : &inputs->oldest) = input;
+  inputs->newest = input;
+}
+
+struct sml_member_input *sml_member_inputs_pop(struct sml_member_inputs *inputs, const struct sml_member_retry *r) {
+  struct sml_member_input *input = inputs->oldest;
+  if (input == NULL || input->number >= r->confirmed_operation || input->reader != NULL) return NULL;
+  inputs->oldest = input->next;
+  if (inputs->oldest == NULL) inputs->newest = NULL;
+  return input;
+}
+
+struct sml_member_input *sml_member_inputs_next_replay(const struct sml_member_inputs *inputs,
+                                                       const struct sml_member_input *input) {
+  struct sml_member_input *next = input == NULL ? inputs->oldest : input->next;
+  while (next != NULL && next->reader != NULL) next = next->next;
+  return next;
 }

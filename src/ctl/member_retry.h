@@ -16,7 +16,14 @@ struct sml_member_retry {
   uint64_t num_rejoins;
 };
 
-enum sml_member_phase { SML_MEMBER_IS_JOINING, SML_MEMBER_IS_STARTED, SML_MEMBER_IS_REJOINING, SML_MEMBER_HAS_FAILED };
+enum sml_member_phase {
+  SML_MEMBER_IS_JOINING, /* not known to the caller yet */
+  SML_MEMBER_IS_RUNNING,
+  SML_MEMBER_IS_DRAINING,  /* the epoch has no room for the next operation: it waits until all begun ones ended */
+  SML_MEMBER_IS_RENEWING,  /* EPOCH sent; nothing is outstanding; START awaited */
+  SML_MEMBER_IS_REJOINING, /* the aggregator was lost: lanes are closed or being closed, its successor is joined */
+  SML_MEMBER_HAS_FAILED,   /* for good */
+};
 /* What the job is in as its aggregator is lost, or does not let it in again. */
 struct sml_member_situation {
   enum sml_member_phase phase;
@@ -54,5 +61,23 @@ uint64_t sml_member_retry_on_heard(struct sml_member_retry *r);
  * operation has in all, last_deadline_ns. */
 uint64_t sml_member_retry_deadline(uint64_t submitted_ns, uint64_t deadline_ns, uint64_t last_deadline_ns,
                                    uint64_t stood_ns, uint64_t now_ns);
+
+/* ---- inputs that are kept ---- */
+
+/* The copy of an input. Within the owner's. */
+struct sml_member_input {
+  struct sml_member_input *next; /* in the order of submission */
+  uint64_t number;               /* of its operation; of a batch: of the first one in it */
+  const void *reader; /* of the copy: an operation that has not ended here, or is done again; NULL: none */
+};
+struct sml_member_inputs {
+  struct sml_member_input *oldest, *newest;
+};
+void sml_member_inputs_append(struct sml_member_inputs *inputs, struct sml_member_input *input);
+/* Takes the oldest one off the list, if all ranks are known to have the result and nobody reads it; else NULL. */
+struct sml_member_input *sml_member_inputs_pop(struct sml_member_inputs *inputs, const struct sml_member_retry *r);
+/* After a rejoin: the first one behind `input` (NULL: of all) that other ranks may need and nobody reads; or NULL. */
+struct sml_member_input *sml_member_inputs_next_replay(const struct sml_member_inputs *inputs,
+                                                       const struct sml_member_input *input);
 
 #endif

@@ -16,7 +16,7 @@ static uint64_t patience_ns;
 static int begin_retry(void **state) {
   (void)state;
   r = (struct sml_member_retry){.retry_ns = RETRY_NS};
-  situation = (struct sml_member_situation){.phase = SML_MEMBER_IS_STARTED, .join_deadline_ns = 60 * S};
+  situation = (struct sml_member_situation){.phase = SML_MEMBER_IS_RUNNING, .join_deadline_ns = 60 * S};
   return 0;
 }
 
@@ -161,10 +161,35 @@ static void test_a_loss_goes_back_to_when_it_was_silent(void **state) {
   assert_true(sml_member_retry_on_started(&r, &start) == 7 * S);
   assert_int_equal(r.confirmed_operation, 4);
   assert_int_equal(r.num_rejoins, 1);
-  situation.phase = SML_MEMBER_IS_STARTED;
+  situation.phase = SML_MEMBER_IS_RUNNING;
   lost(SML_ERR_AGGREGATOR_LOST, 19 * S);
   assert_true(is_first);
   assert_true(sml_member_retry_on_started(&r, &start) == 19 * S);
+}
+
+/* All ranks have the results of 0 to 2, but an engine still reads the input of 1. After a rejoin others may need what
+ * is left, but for what is read already. */
+static void test_what_somebody_reads_stays(void **state) {
+  (void)state;
+  struct sml_member_inputs inputs = {NULL, NULL};
+  struct sml_member_input kept[5];
+  for (uint64_t i = 0; i < 5; i++) {
+    kept[i] = (struct sml_member_input){.number = i, .reader = i == 1 || i == 3 ? &r : NULL};
+    sml_member_inputs_append(&inputs, &kept[i]);
+  }
+  r.confirmed_operation = 3;
+  assert_ptr_equal(sml_member_inputs_pop(&inputs, &r), &kept[0]);
+  assert_null(sml_member_inputs_pop(&inputs, &r));
+  assert_ptr_equal(sml_member_inputs_next_replay(&inputs, NULL), &kept[2]);
+  assert_ptr_equal(sml_member_inputs_next_replay(&inputs, &kept[2]), &kept[4]);
+  assert_null(sml_member_inputs_next_replay(&inputs, &kept[4]));
+  kept[1].reader = kept[3].reader = NULL;
+  assert_ptr_equal(sml_member_inputs_pop(&inputs, &r), &kept[1]);
+  assert_ptr_equal(sml_member_inputs_pop(&inputs, &r), &kept[2]);
+  assert_null(sml_member_inputs_pop(&inputs, &r)); /* not confirmed */
+  r.confirmed_operation = 5;
+  while (sml_member_inputs_pop(&inputs, &r) != NULL) continue;
+  assert_true(inputs.oldest == NULL && inputs.newest == NULL);
 }
 
 /* ---- with both halves ---- */
@@ -174,7 +199,7 @@ static struct sml_member_retry retries[MAX_RANKS];
 static void expect_way_on(uint32_t rank, enum sml_member_way_on expected) {
   struct rank *k = &ranks[rank];
   const struct sml_member_situation s = {
-      .phase = retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING : SML_MEMBER_IS_STARTED,
+      .phase = retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING : SML_MEMBER_IS_RUNNING,
       .was_welcomed = k->m.was_welcomed};
   assert_int_equal(sml_member_retry_on_lost(&retries[rank], &s, &k->m.failure, w.now_ns, &is_first, &patience_ns),
                    expected);
@@ -250,7 +275,7 @@ static void take_loss(uint32_t rank) {
   const struct sml_member_situation s = {
       .phase = !has_started                  ? SML_MEMBER_IS_JOINING
                : retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING
-                                             : SML_MEMBER_IS_STARTED,
+                                             : SML_MEMBER_IS_RUNNING,
       .was_welcomed = k->m.was_welcomed,
       .join_deadline_ns = k->m.options.deadline_ns};
   const enum sml_member_way_on way_on =
@@ -320,6 +345,7 @@ int main(void) {
       cmocka_unit_test_setup(test_confirmed_operations_never_fall, begin_retry),
       cmocka_unit_test_setup(test_deadlines_stand_still, begin_retry),
       cmocka_unit_test_setup(test_a_loss_goes_back_to_when_it_was_silent, begin_retry),
+      cmocka_unit_test_setup(test_what_somebody_reads_stays, begin_retry),
       BOTH(test_successors_one_after_the_other),
       BOTH(test_a_rank_that_comes_back_too_early),
       BOTH(test_the_job_starts_at_the_successor),

@@ -30,6 +30,10 @@ struct rank {
 };
 static struct rank ranks[MAX_RANKS];
 static uint32_t num_ranks;
+/* For worlds with whole jobs (job_world.h): a member's news, before each of its passes, when all is said; or NULL. */
+static void (*on_told)(uint32_t rank, const struct sml_member_effect *effect);
+static void (*on_tick)(uint32_t rank);
+static bool (*on_settled)(void); /* true: it did something */
 static bool is_down, is_deaf; /* the daemon: nobody listens; it takes connections and says nothing */
 
 static inline uint64_t draw_for_rank(void *user) {
@@ -84,6 +88,9 @@ static inline void begin_world(uint32_t world_size) {
   on_hung_up = take_hung_up;
   num_ranks = 0;
   is_down = is_deaf = false;
+  on_told = NULL;
+  on_tick = NULL;
+  on_settled = NULL;
   for (uint32_t i = 0; i < world_size; i++) {
     const struct sml_member_options o = member_options(i, world_size);
     begin_rank(i, &o);
@@ -147,6 +154,7 @@ static inline void note_effect(struct rank *k, const struct sml_member_effect *e
     default:
       assert_int_equal(e->kind, SML_MEMBER_HEARTBEAT);
   }
+  if (on_told != NULL) on_told((uint32_t)(k - ranks), e);
 }
 /* True: there was one. */
 static inline bool carry_out(struct rank *k) {
@@ -186,6 +194,7 @@ static inline bool feed(struct rank *k) {
 static inline bool pass(struct rank *k) {
   const enum sml_member_state before = k->m.state;
   if (k->due_ns != 0 && w.now_ns > k->due_ns) sml_member_forgive(&k->m, w.now_ns - k->due_ns, w.now_ns);
+  if (on_tick != NULL) on_tick((uint32_t)(k - ranks));
   sml_member_on_attempt_due(&k->m, w.now_ns);
   bool has_done = carry_out(k);
   while (feed(k)) has_done = true;
@@ -207,6 +216,7 @@ static inline void settle(void) {
     has_done = false;
     for (uint32_t i = 0; i < num_ranks; i++)
       if (!ranks[i].is_stopped) has_done |= pass(&ranks[i]);
+    if (on_settled != NULL) has_done |= on_settled();
     while (!is_down && !is_deaf && sml_registry_next_deadline(w.r) <= w.now_ns) tick();
   }
 }

@@ -327,14 +327,14 @@ static void jobs_of_one_name_follow_each_other(void **state) {
 /* ---- epochs ---- */
 
 static void sum_across_epochs(struct rank *r) {
-  const uint32_t first_epoch = r->job->start.epoch;
+  const uint32_t first_epoch = r->job->state.start.epoch;
   for (uint32_t i = 0; i < 5 && r->failure[0] == 0; i++) {
     fly(r);
     if (r->failure[0] == 0) check_floats(r, 3000, SML_SUM, i % 2);
   }
   if (r->failure[0] != 0) return;
-  CHECK(r, r->job->start.epoch != first_epoch);
-  CHECK(r, r->job->start.first_phase == 2);
+  CHECK(r, r->job->state.start.epoch != first_epoch);
+  CHECK(r, r->job->state.start.first_phase == 2);
 }
 
 static void phases_near_their_end_move_the_job_to_a_new_epoch(void **state) {

@@ -36,7 +36,7 @@ static void put_member(const struct sml_job *job, const struct sml_operation *m,
     memcpy(lanes, m->engine.in, num_elems * sizeof *lanes);
     return;
   }
-  sml_engine_format(&m->engine.plan)->put(k, wire.bytes, m->engine.in, num_elems, 0, job->world_size);
+  sml_engine_format(&m->engine.plan)->put(k, wire.bytes, m->engine.in, num_elems, 0, job->state.world_size);
   k->unpack_int32(lanes, wire.bytes, (size_t)lanes_of(m));
 }
 
@@ -49,13 +49,13 @@ static void store_member(const struct sml_job *job, const struct sml_operation *
     return;
   }
   k->pack_int32(wire.bytes, lanes, (size_t)lanes_of(m));
-  sml_engine_format(&m->engine.plan)->get(k, m->engine.out, wire.bytes, num_elems, 0, job->world_size,
+  sml_engine_format(&m->engine.plan)->get(k, m->engine.out, wire.bytes, num_elems, 0, job->state.world_size,
                                           m->engine.plan.reduction == SML_AVG);
 }
 
 void sml_batch_store(const struct sml_operation *op) {
   const int32_t *lanes = op->engine.out;
-  for (const struct sml_operation *m = op->members; m; m = m->next) {
+  for (const struct sml_operation *m = op->members; m; m = m->next_member) {
     store_member(op->job, m, lanes);
     lanes += lanes_of(m);
   }
@@ -89,9 +89,9 @@ static struct sml_batch_buffer *close_buffer_locked(struct sml_job *job) {
 
 static void append(struct sml_batch_buffer *b, struct sml_operation *m) {
   m->is_noted = true;
-  m->next = NULL;
+  m->next_member = NULL;
   if (b->operation.members == NULL) b->operation.members = m;
-  else b->last_member->next = m;
+  else b->last_member->next_member = m;
   b->last_member = m;
   b->operation.num_members++;
   b->num_lanes += (uint32_t)lanes_of(m);
@@ -116,7 +116,7 @@ void sml_batch_free_all(struct sml_job *job) {
 void sml_batch_end_members_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
   struct sml_operation *next;
   for (struct sml_operation *m = op->members; m; m = next) {
-    next = m->next; /* once its end is published it may be another's */
+    next = m->next_member; /* once its end is published it may be another's */
     const bool is_detached = m->is_released;
     sml_operation_publish_end_locked(job, m, status);
     if (is_detached) sml_operation_give_back(m);
@@ -133,8 +133,8 @@ void sml_batch_fail_locked(struct sml_job *job, sml_status status) {
 
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members) {
   const struct sml_operation *first = members;
-  for (const struct sml_operation *m = members; m; m = m->next)
-    if (m->deadline_ns < first->deadline_ns) first = m;
+  for (const struct sml_operation *m = members; m; m = m->next_member)
+    if (m->order.deadline_ns < first->order.deadline_ns) first = m;
   return first;
 }
 
@@ -147,8 +147,8 @@ const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_jo
 
 uint32_t sml_batch_number_locked(struct sml_operation *op, uint64_t number, bool *is_awaited_out) {
   uint32_t num = 0;
-  for (struct sml_operation *m = op->members; m; m = m->next) {
-    m->engine.plan.number = number + num++;
+  for (struct sml_operation *m = op->members; m; m = m->next_member) {
+    m->engine.plan.number = m->order.number = number + num++;
     m->is_noted = false;
     *is_awaited_out = *is_awaited_out || m->num_waiters > 0;
   }
@@ -169,15 +169,15 @@ static struct sml_operation *make_whole(struct sml_job *job, struct sml_batch_bu
   struct sml_operation_plan plan = {
       .num_elems = b->num_lanes, .key = KEY_START, .type = SML_INT32, .reduction = SML_SUM};
   int32_t *lanes = b->lanes;
-  for (struct sml_operation *m = op->members; m; m = m->next) {
+  for (struct sml_operation *m = op->members; m; m = m->next_member) {
     plan.key = hash_member(plan.key, &m->engine.plan);
     put_member(job, m, lanes);
     lanes += lanes_of(m);
   }
   sml_operation_prepare(op, job, b->lanes, b->lanes, &plan, 0);
   const struct sml_operation *due = sml_batch_first_due(op->members);
-  op->deadline_ns = due->deadline_ns;
-  op->last_deadline_ns = due->last_deadline_ns;
+  op->order.deadline_ns = due->order.deadline_ns;
+  op->order.last_deadline_ns = due->order.last_deadline_ns;
   op->is_small = sml_job_runs_small(job); /* however many */
   op->is_released = true;                 /* nobody has its handle */
   return op;
@@ -186,12 +186,12 @@ static struct sml_operation *make_whole(struct sml_job *job, struct sml_batch_bu
 /* An operation whose caller has its handle already: it can only end with the job. */
 static void end_unsubmitted(struct sml_job *job, struct sml_operation *op, sml_status status) {
   pthread_mutex_lock(&job->lock);
-  if (job->state != SML_JOB_FAILED) {
-    const struct sml_ctl_abort failure = sml_job_failure(status, "rank %u: %s", job->rank, sml_error_detail());
+  if (job->state.phase != SML_MEMBER_HAS_FAILED) {
+    const struct sml_ctl_abort failure = sml_member_failure(status, "rank %u: %s", job->state.rank, sml_error_detail());
     sml_job_fail_locked(job, &failure, true);
   }
   const bool is_detached = op->is_released;
-  sml_operation_publish_end_locked(job, op, job->error.status);
+  sml_operation_publish_end_locked(job, op, job->state.error.status);
   if (is_detached) sml_operation_give_back(op);
   pthread_mutex_unlock(&job->lock);
 }
@@ -258,7 +258,7 @@ sml_status sml_batch_end(sml_job *job) {
   const uint32_t depth = atomic_load_explicit(&job->batch.depth, memory_order_relaxed);
   if (depth > 0) atomic_store_explicit(&job->batch.depth, depth - 1, memory_order_relaxed);
   if (depth == 1) b = close_buffer_locked(job);
-  if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
+  if (job->state.phase == SML_MEMBER_HAS_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
   if (depth == 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no batch of this job was begun");
   return b != NULL ? submit(job, b) : status;

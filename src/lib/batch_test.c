@@ -100,7 +100,7 @@ static void sum_all_kinds(struct rank *r) {
   while (first < NUM_OPERATIONS) finish(r, &calls[first++], &h);
   const sml_stats s = stats_of(r);
   CHECK(r, s.operations_submitted == NUM_OPERATIONS && s.operations_completed == NUM_OPERATIONS);
-  CHECK(r, r->job->next_number == NUM_OPERATIONS);
+  CHECK(r, r->job->state.next_number == NUM_OPERATIONS);
   hashes[r->rank] = h;
 }
 
@@ -181,7 +181,7 @@ static void count_chunks(struct rank *r) {
   CHECK(r, sml_batch_end(r->job) == SML_OK);
   finish_ints(r, x, 100, ops);
   sml_stats after = stats_of(r);
-  const struct sml_ctl_start *start = &r->job->start;
+  const struct sml_ctl_start *start = &r->job->state.start;
   const bool sends = sml_contributor_lead(start, sml_contributor_of(start, (uint32_t)r->rank)) == (uint32_t)r->rank;
   CHECK(r, after.chunks_completed - before.chunks_completed == sends, "%llu",
         (unsigned long long)(after.chunks_completed - before.chunks_completed));

@@ -127,7 +127,7 @@ static void operations_end_by_themselves(void **state) {
 }
 
 static void sum_across_epochs(struct rank *r) {
-  const uint32_t first_epoch = r->job->start.epoch;
+  const uint32_t first_epoch = r->job->state.start.epoch;
   static int32_t data[MAX_RANKS][60000];
   for (uint32_t i = 0; i < 20; i++) {
     int32_t *x = data[r->rank];
@@ -135,7 +135,7 @@ static void sum_across_epochs(struct rank *r) {
     CHECK(r, allreduce(r, x, x, 60000, SML_INT32, SML_SUM) == SML_OK, "%s", sml_error_detail());
     for (uint32_t e = 0; e < 60000; e += 1000) CHECK(r, x[e] == (int32_t)(3 * (e + i)));
   }
-  CHECK(r, r->job->start.epoch != first_epoch);
+  CHECK(r, r->job->state.start.epoch != first_epoch);
 }
 
 static void epochs_end(void **state) {

@@ -62,8 +62,8 @@ static void run_world(uint32_t num_ranks, bool shares_memory, uint32_t num_shard
   for (uint32_t r = 0; r < num_ranks; r++) {
     const struct sml_job *job = w.ranks[r].job;
     if (num_ranks == 1) continue;
-    if (shares_memory && !job->start.is_one_host) continue; /* the tests' surroundings forbid it */
-    assert_int_equal(job->num_shards, num_shards);
+    if (shares_memory && !job->state.start.is_one_host) continue; /* the tests' surroundings forbid it */
+    assert_int_equal(job->state.num_shards, num_shards);
     assert_int_equal(job->lanes.num_lanes, num_shards * num_threads);
     assert_int_equal(job->embedded != NULL, r < num_shards);
   }
@@ -116,9 +116,9 @@ static void two_hosts_have_two_shards(void **state) {
   world_run(&w, join_of_two_hosts);
   pthread_barrier_destroy(&w.gathering);
   const struct sml_job *job = w.ranks[3].job;
-  if (job->start.num_ranks != 0) {
-    assert_int_equal(job->num_shards, 2);
-    assert_int_equal(job->shards[1].process_rank, 2);
+  if (job->state.start.num_ranks != 0) {
+    assert_int_equal(job->state.num_shards, 2);
+    assert_int_equal(job->state.shards[1].process_rank, 2);
     assert_true(w.ranks[2].job->embedded != NULL && w.ranks[1].job->embedded == NULL);
   }
   world_run(&w, check_sums);
@@ -142,7 +142,7 @@ static void strangers_without_the_key_are_refused(void **state) {
   sml_job *job;
   o.aggregator = text;
   o.world_size = 2;
-  o.name = w.ranks[0].job->name;
+  o.name = w.ranks[0].job->state.name;
   assert_int_equal(sml_context_create(NULL, &context), SML_OK);
   assert_int_equal(sml_job_create(context, &o, &job), SML_ERR_KEY);
   sml_context_destroy(context);

@@ -171,7 +171,7 @@ static void join(struct rank *r) {
   for (uint32_t i = 0; i < 1000; i++) x[i] = (float)i;
   CHECK(r, allreduce(r, x, x, 1000, SML_FLOAT32, SML_SUM) == SML_OK && x[999] == 1998, "%s",
         sml_error_detail());
-  CHECK(r, r->job->start.chunk_bytes == 8960 - 36 - 4, "%u", r->job->start.chunk_bytes);
+  CHECK(r, r->job->state.start.chunk_bytes == 8960 - 36 - 4, "%u", r->job->state.start.chunk_bytes);
 }
 
 static void join_with(uint32_t num_keys, const char *file, const char *name, sml_status expected,
@@ -226,8 +226,8 @@ static void sum_keyed(struct rank *r) {
   CHECK(r, sml_job_stats(r->job, &stats) == SML_OK && stats.key_failures == 0);
   const struct sml_session *session = &r->job->shards[0].session;
   struct sml_seal a, b;
-  sml_session_seal(session, r->job->start.epoch, r->job->start.secret, &a);
-  sml_session_seal(session, r->job->start.epoch + 1, r->job->start.secret, &b);
+  sml_session_seal(session, r->job->state.start.epoch, r->job->state.start.secret, &a);
+  sml_session_seal(session, r->job->state.start.epoch + 1, r->job->state.start.secret, &b);
   CHECK(r, a.is_keyed && b.is_keyed && a.key.k0 != b.key.k0 && a.key.k1 != b.key.k1);
 }
 

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "lib/job_log.h"
-#include "lib/lateness.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
@@ -75,13 +74,13 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   }
   for (uint32_t i = 0; i < SML_MAX_SHARDS; i++) atomic_init(&job->trace_numbers[i], UINT16_MAX);
   job->context = context;
-  job->rank = s->options.rank;
-  job->world_size = s->options.world_size;
+  job->state.rank = s->options.rank;
+  job->state.world_size = s->options.world_size;
   job->operation_timeout_ns = s->options.operation_timeout_ns;
   job->num_slots_asked = s->options.num_slots;
-  job->retry.retry_ns = s->options.retry_ns;
+  job->state.retry.retry_ns = s->options.retry_ns;
   job->formats = sml_types_of_features(s->features);
-  snprintf(job->name, sizeof job->name, "%s", s->name);
+  snprintf(job->state.name, sizeof job->state.name, "%s", s->name);
   init_locks(job);
   job->lanes.method =
       (struct sml_method){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
@@ -140,15 +139,18 @@ static void init_session(struct sml_job *job, const struct sml_job_settings *s, 
 static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, struct sml_engines *engines) {
   const uint32_t num_shards = s->places.num_shards;
   job->shards = calloc(num_shards, sizeof *job->shards);
-  if (job->shards == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u control connections", num_shards);
-  job->num_shards = num_shards;
+  job->state.shards = calloc(num_shards, sizeof *job->state.shards);
+  if (job->shards == NULL || job->state.shards == NULL)
+    return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u control connections", num_shards);
+  job->state.num_shards = num_shards;
   job->engines = engines;
-  sml_job_lanes_init(&job->lanes, engines, &job->context->settings, job->rank, job->world_size, num_shards);
+  sml_job_lanes_init(&job->lanes, engines, &job->context->settings, job->state.rank, job->state.world_size, num_shards);
   for (uint32_t i = 0; i < num_shards; i++) {
     struct sml_job_shard *shard = &job->shards[i];
     shard->job = job;
     shard->index = i;
-    shard->process_rank = s->places.shards[i].process_rank;
+    job->state.shards[i].member = &shard->session.member;
+    job->state.shards[i].process_rank = s->places.shards[i].process_rank;
     init_session(job, s, i);
   }
   /* Any of them may fail the job, and then all are looked at. */
@@ -161,17 +163,18 @@ static sml_status serve(struct sml_job *job, const struct sml_job_settings *s, s
 static sml_status choose_method(struct sml_job *job, uint64_t deadline_ns) {
   const struct sml_driver_options options = {.owner = &job->lanes.method,
                                              .lanes = &job->lanes,
-                                             .start = &job->start,
+                                             .start = &job->state.start,
                                              .welcome = &job->shards[0].session.member.welcome,
                                              .kernels = job->context->settings.kernels,
                                              .deadline_ns = deadline_ns};
-  if (!job->start.is_one_host && job->start.num_ranks == 0) return SML_OK;
-  struct sml_method *method = job->start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
+  if (!job->state.start.is_one_host && job->state.start.num_ranks == 0) return SML_OK;
+  struct sml_method *method = job->state.start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
   pthread_mutex_lock(&job->lock);
   if (method != NULL) job->method = method;
-  const sml_status status = job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
-  for (uint32_t i = 0; job->has_gone_rank && i < job->gone.num_ranks; i++)
-    if (job->gone.ranks[i] < job->world_size) job->method->ops->set_gone(job->method, job->gone.ranks[i]);
+  const sml_status status = job->state.phase == SML_MEMBER_HAS_FAILED ? sml_job_report_locked(job) : SML_OK;
+  const struct sml_ctl_rank_gone *gone = &job->state.gone;
+  for (uint32_t i = 0; job->state.has_gone_rank && i < gone->num_ranks; i++)
+    if (gone->ranks[i] < job->state.world_size) job->method->ops->set_gone(job->method, gone->ranks[i]);
   pthread_mutex_unlock(&job->lock);
   return status;
 }
@@ -183,8 +186,8 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   if (status == SML_OK) status = serve(job, s, engines);
   if (status != SML_OK) return status;
   pthread_mutex_lock(&job->lock);
-  while (job->state == SML_JOB_JOINING) pthread_cond_wait(&job->changed, &job->lock);
-  if (job->state == SML_JOB_FAILED) status = sml_job_report_locked(job);
+  while (job->state.phase == SML_MEMBER_IS_JOINING) pthread_cond_wait(&job->changed, &job->lock);
+  if (job->state.phase == SML_MEMBER_HAS_FAILED) status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
   if (status != SML_OK) return status;
   return choose_method(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
@@ -194,7 +197,7 @@ static sml_status create_alone(struct sml_context *context, const struct sml_job
                                sml_job **job_out) {
   struct sml_job *job = make_job(context, s);
   if (job == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a job");
-  job->state = SML_JOB_RUNNING;
+  job->state.phase = SML_MEMBER_IS_RUNNING;
   *job_out = job;
   return SML_OK;
 }
@@ -266,9 +269,9 @@ static int await_change(struct sml_job *job, uint64_t deadline_ns) {
 
 /* What the others lack still. */
 static bool is_needed(const struct sml_job *job) {
-  if (job->oldest != NULL) return true;
-  if (job->embedded != NULL) return sml_aggd_lowest_completed(job->embedded->aggd) < job->next_number;
-  return job->retry.confirmed_operation < job->next_number && !job->has_gone_rank;
+  if (job->state.oldest != NULL) return true;
+  if (job->embedded != NULL) return sml_aggd_lowest_completed(job->embedded->aggd) < job->state.next_number;
+  return job->state.retry.confirmed_operation < job->state.next_number && !job->state.has_gone_rank;
 }
 
 /* Should the aggregator be lost now, then the others need what is kept here: as long as they may lack a result, and
@@ -279,7 +282,7 @@ static void linger(struct sml_job *job) {
   int error = 0;
   job->is_lingering = true;
   sml_control_wake(&job->context->control);
-  while (job->state != SML_JOB_FAILED && error == 0 && is_needed(job)) {
+  while (job->state.phase != SML_MEMBER_HAS_FAILED && error == 0 && is_needed(job)) {
     const uint64_t look_ns = job->embedded != NULL ? sml_clock_ns() + EMBEDDED_LOOK_NS : SML_NEVER;
     error = await_change(job, sml_min_u64(look_ns, deadline_ns));
     if (look_ns < deadline_ns) error = 0;
@@ -288,15 +291,15 @@ static void linger(struct sml_job *job) {
 
 static void leave(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
-  const bool keeps = job->retry.retry_ns != 0 || job->embedded != NULL;
-  if (keeps && sml_job_first_unfinished_locked(job) == job->next_number) linger(job);
-  if (job->oldest != NULL || job->batch.open != NULL) {
+  const bool keeps = job->state.retry.retry_ns != 0 || job->embedded != NULL;
+  if (keeps && sml_member_job_first_unfinished(&job->state) == job->state.next_number) linger(job);
+  if (job->state.oldest != NULL || job->batch.open != NULL) {
     /* The aggregator tells the others which rank it was. */
     const struct sml_ctl_abort failure =
-        sml_job_failure(SML_ERR_ABORTED, "it destroyed its job with operations outstanding");
+        sml_member_failure(SML_ERR_ABORTED, "it destroyed its job with operations outstanding");
     sml_job_fail_locked(job, &failure, true);
   }
-  while (job->oldest != NULL) pthread_cond_wait(&job->changed, &job->lock); /* engines end them at once */
+  while (job->state.oldest != NULL) pthread_cond_wait(&job->changed, &job->lock); /* engines end them at once */
   job->wants_leave = true;
   sml_control_wake(&job->context->control);
   while (!job->is_closed) pthread_cond_wait(&job->changed, &job->lock);
@@ -311,8 +314,9 @@ void sml_job_destroy(sml_job *job) {
   sml_embedded_stop(job->embedded);
   remove_from_context(job->context, job);
   sml_retained_free_all(job);
-  if (job->shards != NULL) sml_key_wipe(job->shards, job->num_shards * sizeof *job->shards);
+  if (job->shards != NULL) sml_key_wipe(job->shards, job->state.num_shards * sizeof *job->shards);
   free(job->shards);
+  free(job->state.shards);
   sml_batch_free_all(job);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
@@ -330,22 +334,25 @@ static void await_abort_sent(struct sml_job *job) {
 
 /* What was outstanding and waited for whom, if anything was: the caller knows why it ends it, not what hung. */
 static void add_outstanding(struct sml_job *job, struct sml_ctl_abort *failure) {
-  const uint64_t deadline_ns = sml_clock_ns() + SML_ASK_NS;
+  const uint64_t deadline_ns = sml_clock_ns() + SML_MEMBER_ASK_NS;
   char text[96];
   int error = 0;
-  if (job->oldest == NULL || job->state == SML_JOB_FAILED || job->num_shards == 0) return;
+  if (job->state.oldest == NULL || job->state.phase == SML_MEMBER_HAS_FAILED || job->state.num_shards == 0) return;
   job->wants_reports = true;
   sml_control_wake(&job->context->control);
-  while (error == 0 && job->state != SML_JOB_FAILED && (job->wants_reports || !sml_job_has_reports_locked(job)))
+  while (error == 0 && job->state.phase != SML_MEMBER_HAS_FAILED &&
+         (job->wants_reports || !sml_member_late_has_reports(&job->state)))
     error = await_change(job, deadline_ns);
-  if (job->oldest == NULL || job->state == SML_JOB_FAILED) return;
+  if (job->state.oldest == NULL || job->state.phase == SML_MEMBER_HAS_FAILED) return;
   const uint64_t now_ns = sml_clock_ns();
   struct sml_ctl_abort lateness = {.num_ranks = 0};
-  sml_job_add_lateness_locked(job, now_ns, &lateness);
-  sml_operation_describe(job->oldest, text, sizeof text);
+  struct sml_member_sight sight;
+  sml_job_look_locked(job, &sight);
+  sml_member_late_explain(&job->state, &sight, now_ns, &lateness);
+  sml_operation_describe(sml_operation_of(job->state.oldest), text, sizeof text);
   const size_t used = strlen(failure->detail);
   snprintf(failure->detail + used, sizeof failure->detail - used, "; rank %u had %s outstanding for %.3g s: %.300s",
-           job->rank, text, (double)(now_ns - job->oldest->submitted_ns) / 1e9, lateness.detail);
+           job->state.rank, text, (double)(now_ns - job->state.oldest->submitted_ns) / 1e9, lateness.detail);
 }
 
 sml_status sml_job_abort(sml_job *job, const char *why) {
@@ -353,9 +360,9 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   struct sml_ctl_abort failure =
-      sml_job_failure(SML_ERR_ABORTED, "%s",
+      sml_member_failure(SML_ERR_ABORTED, "%s",
                       why != NULL && why[0] != 0 ? why : "sml_job_abort() was called without a reason");
-  failure.ranks[failure.num_ranks++] = (uint16_t)job->rank;
+  failure.ranks[failure.num_ranks++] = (uint16_t)job->state.rank;
   pthread_mutex_lock(&job->lock);
   add_outstanding(job, &failure);
   sml_job_fail_locked(job, &failure, true);
@@ -370,7 +377,7 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   pthread_mutex_lock(&job->lock);
   sml_job_await_dump_locked(job);
-  const sml_error error = job->error;
+  const sml_error error = job->state.error;
   pthread_mutex_unlock(&job->lock);
   if (error_out != NULL) {
     const sml_status status = sml_error_copy(error_out, &error);
@@ -379,39 +386,31 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   return error.status;
 }
 
-static void add_engine(const struct sml_worker_engine *engine, sml_stats *stats, uint64_t *last_unsent_ns) {
-  struct sml_unsent unsent;
-  sml_worker_engine_unsent(engine, &unsent);
-  stats->system_calls += sml_worker_engine_system_calls(engine);
-  stats->unsent_packets += unsent.num_packets;
-  if (unsent.error == 0 || unsent.at_ns < *last_unsent_ns) return;
-  *last_unsent_ns = unsent.at_ns;
-  stats->unsent_errno = (uint32_t)unsent.error;
-}
-
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   SML_UNCANCELLED;
   if (job == NULL || stats_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job or stats_out is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_stats stats = SML_STATS_INIT;
   pthread_mutex_lock(&job->lock);
-  stats.operations_submitted = job->operations_submitted;
+  stats.operations_submitted = job->state.next_number;
   stats.operations_completed = job->operations_completed;
   stats.operations_failed = job->operations_failed;
   stats.tensor_bytes = job->tensor_bytes;
-  stats.rejoins = job->retry.num_rejoins;
+  stats.rejoins = job->state.retry.num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
   job->method->ops->add_figures(job->method, &stats);
   pthread_mutex_unlock(&job->lock);
   stats.num_lanes = job->lanes.num_lanes;
-  stats.num_slots = job->start.num_slots;
-  stats.chunk_bytes = job->start.chunk_bytes;
-  stats.block_chunks = job->start.chunk_bytes == 0 ? 0 : sml_job_lanes_block_chunks(&job->start);
-  stats.join_rtt_ns = job->start.rtt_ns;
+  stats.num_slots = job->state.start.num_slots;
+  stats.chunk_bytes = job->state.start.chunk_bytes;
+  stats.block_chunks = job->state.start.chunk_bytes == 0 ? 0 : sml_job_lanes_block_chunks(&job->state.start);
+  stats.join_rtt_ns = job->state.start.rtt_ns;
   stats.slots_why = (uint32_t)sml_job_why_slots(job);
-  uint64_t last_unsent_ns = 0;
+  struct sml_unsent last = {.error = 0};
+  if (job->engines != NULL) stats.unsent_packets = sml_engines_unsent(job->engines, &last);
+  stats.unsent_errno = (uint32_t)last.error;
   for (uint32_t e = 0; job->engines != NULL && e < job->engines->num_engines; e++)
-    add_engine(job->engines->units[e].engine, &stats, &last_unsent_ns);
+    stats.system_calls += sml_worker_engine_system_calls(job->engines->units[e].engine);
   if (job->engines != NULL)
     stats.has_segmentation_offload = sml_worker_engine_has_offload(job->engines->units[0].engine);
   return sml_result_copy(stats_out, &stats, sizeof stats, "sml_stats");

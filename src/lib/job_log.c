@@ -11,12 +11,12 @@
 void sml_job_log(const struct sml_job *job, enum sml_lib_log_level level, const char *format, ...) {
   if (level > job->context->settings.log_level) return;
   char text[1024];
-  const int used = snprintf(text, sizeof text, "job '%s': ", job->name);
+  const int used = snprintf(text, sizeof text, "job '%s': ", job->state.name);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
   va_end(arguments);
-  sml_lib_log_line(level, job->rank, text);
+  sml_lib_log_line(level, job->state.rank, text);
 }
 
 #define INFO(job, ...) sml_job_log(job, SML_LIB_LOG_INFO, __VA_ARGS__)
@@ -27,25 +27,28 @@ static double seconds(uint64_t ns) {
 
 static void log_places(const struct sml_job *job) {
   const struct sml_ctl_join *join = &job->shards[0].session.member.options.join;
-  const bool is_embedded = job->shards[0].process_rank != SML_NO_PROCESS_RANK;
-  INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->rank,
-       job->world_size, job->num_shards,
+  const bool is_embedded = job->state.shards[0].process_rank != SML_MEMBER_OF_DAEMON;
+  INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->state.rank,
+       job->state.world_size, job->state.num_shards,
        is_embedded             ? "of the hosts aggregate, as no aggregator is configured"
-       : job->num_shards > 1 ? "aggregators share it"
+       : job->state.num_shards > 1 ? "aggregators share it"
                              : "aggregator",
        seconds(join->lease_ns), seconds(job->operation_timeout_ns),
-       job->retry.retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
-  for (uint32_t s = 0; s < sml_min_u32(job->num_shards, MAX_SHARDS_TOLD); s++) {
-    const struct sml_job_shard *shard = &job->shards[s];
+       job->state.retry.retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
+  for (uint32_t s = 0; s < sml_min_u32(job->state.num_shards, MAX_SHARDS_TOLD); s++) {
+    const struct sml_session *session = &job->shards[s].session;
+    const struct sml_ctl_start *start = &job->state.shards[s].start;
     INFO(job, "aggregator %u is %s: %u lanes, round trip %.3g us from here, %.3g us from the furthest rank", s,
-         shard->session.member.options.aggregator, shard->start.num_lanes, (double)shard->session.prober.rtt_ns / 1e3,
-         (double)shard->start.rtt_ns / 1e3);
+         session->member.options.aggregator, start->num_lanes, (double)session->prober.rtt_ns / 1e3,
+         (double)start->rtt_ns / 1e3);
   }
 }
 
 sml_slots_reason sml_job_why_slots(const struct sml_job *job) {
-  const sml_slots_reason why = (sml_slots_reason)job->start.slots_why;
-  return why == SML_SLOTS_REASON_ASKED && job->start.num_slots < job->num_slots_asked ? SML_SLOTS_REASON_FEWER : why;
+  const struct sml_ctl_start *start = &job->state.start;
+  const bool has_asked = start->slots_why == SML_SLOTS_REASON_ASKED;
+  return has_asked && start->num_slots < job->num_slots_asked ? SML_SLOTS_REASON_FEWER
+                                                              : (sml_slots_reason)start->slots_why;
 }
 
 static const char *why_slots(const struct sml_job *job, char *text, size_t text_bytes) {
@@ -54,13 +57,13 @@ static const char *why_slots(const struct sml_job *job, char *text, size_t text_
     case SML_SLOTS_REASON_ASKED:
       return "as num_slots or SWITCHML_SLOTS asks";
     case SML_SLOTS_REASON_FEWER:
-      if (job->start.num_slots < share)
+      if (job->state.start.num_slots < share)
         snprintf(text, text_bytes,
                  "fewer than the %u that num_slots or SWITCHML_SLOTS asks for, as chunks are long: "
                  "at most 16 MiB a lane are on the way", job->num_slots_asked);
       else
         snprintf(text, text_bytes, "%u aggregators share the %u that num_slots or SWITCHML_SLOTS asks for",
-                 job->num_shards, job->num_slots_asked);
+                 job->state.num_shards, job->num_slots_asked);
       return text;
     case SML_SLOTS_REASON_USUAL:
       return "the usual number";
@@ -79,7 +82,7 @@ static const char *why_slots(const struct sml_job *job, char *text, size_t text_
 }
 
 static void log_shape(const struct sml_job *job) {
-  const struct sml_ctl_start *start = &job->start;
+  const struct sml_ctl_start *start = &job->state.start;
   const struct sml_member *member = &job->shards[0].session.member;
   char why[160];
   INFO(job,
@@ -91,32 +94,32 @@ static void log_shape(const struct sml_job *job) {
 }
 
 static void log_memory(const struct sml_job *job) {
-  const struct sml_ctl_start *start = &job->start;
+  const struct sml_ctl_start *start = &job->state.start;
   const struct sml_ctl_join *join = &job->shards[0].session.member.options.join;
   char text[96];
   if (start->is_one_host) {
     INFO(job, "all ranks are on this host: they add up in shared memory, nothing goes over the network");
   } else if (start->num_ranks != 0) {
-    const uint32_t contributor = sml_contributor_of(start, job->rank);
+    const uint32_t contributor = sml_contributor_of(start, job->state.rank);
     sml_contributor_describe(start, contributor, text, sizeof text);
     INFO(job, "ranks of one host add up in shared memory: %u senders, of which %s are one, and rank %u sends",
-         sml_contributors_count(start, job->world_size), text, sml_contributor_lead(start, contributor));
+         sml_contributors_count(start, job->state.world_size), text, sml_contributor_lead(start, contributor));
   } else {
     INFO(job, "no shared memory: %s",
          (join->host[0] | join->host[1]) == 0
              ? "it is turned off here, or faults are made, or this process may not share any"
-         : job->retry.retry_ns != 0                 ? "retry is on"
+         : job->state.retry.retry_ns != 0                 ? "retry is on"
                                               : "no two ranks on one host, or another rank has turned it off");
   }
 }
 
 static void log_multicast(const struct sml_job *job) {
-  for (uint32_t s = 0; s < job->num_shards; s++) {
+  for (uint32_t s = 0; s < job->state.num_shards; s++) {
     const struct sml_session *session = &job->shards[s].session;
     if (session->prober.group_error != 0)
       INFO(job, "the multicast group of %s could not be joined: %s", session->member.options.aggregator,
            strerror(session->prober.group_error));
-    else if (job->shards[s].start.is_multicast)
+    else if (job->state.shards[s].start.is_multicast)
       INFO(job, "results of %s come by multicast", session->member.options.aggregator);
     else if (s == 0)
       INFO(job, "results come by unicast: %s",

@@ -91,7 +91,7 @@ static void note_keys(struct world *w) {
   for (uint32_t i = 0; i < RANKS; i++) {
     const struct sml_session *s = &w->ranks[i].job->shards[0].session;
     struct sml_seal seal;
-    sml_session_seal(s, w->ranks[i].job->start.epoch, w->ranks[i].job->start.secret, &seal);
+    sml_session_seal(s, w->ranks[i].job->state.start.epoch, w->ranks[i].job->state.start.secret, &seal);
     assert_true(seal.is_keyed);
     remember("the key of the job's data", &seal.key);
     remember("a key of a connection", &s->channel.tx_key);

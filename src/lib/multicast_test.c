@@ -195,7 +195,7 @@ static void test_strangers(void **state) {
     struct sml_tx_burst burst;
     const struct sml_header h = {.version = SML_WIRE_VERSION,
                                  .type = SML_PACKET_RESULT,
-                                 .epoch = w.ranks[0].job->shards[0].start.epoch,
+                                 .epoch = w.ranks[0].job->state.shards[0].start.epoch,
                                  .payload_bytes = 64,
                                  .slot = (uint16_t)i};
     io->ops->tx_reserve(io, SML_HEADER_BYTES + 64, &burst);

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "lib/job_log.h"
-#include "lib/lateness.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
@@ -56,7 +55,7 @@ void sml_operation_give_back(struct sml_operation *op) {
     sml_batch_give_back_locked(op->job, op); /* it ends with the lock held, and nobody has its handle */
     return;
   }
-  if (op->is_replay) {
+  if (op->order.is_replay) {
     free_codes(op);
     free(op);
     return;
@@ -96,10 +95,10 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
 
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (op->retained != NULL) {
-    op->retained->user = NULL;
+    op->retained->input.reader = NULL;
     sml_retained_drop_confirmed(job); /* if the others were faster */
   }
-  if (op->is_replay) {
+  if (op->order.is_replay) {
     trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
     return;
   }
@@ -119,54 +118,27 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
 }
 
-static void append(struct sml_job *job, struct sml_operation *op) {
-  op->prev = job->newest;
-  op->next = NULL;
-  if (job->newest != NULL)
-    job->newest->next = op;
-  else
-    job->oldest = op;
-  job->newest = op;
-  if (job->first_waiting == NULL) job->first_waiting = op;
-}
-
-static void unlink_operation(struct sml_job *job, struct sml_operation *op) {
-  if (op->prev != NULL)
-    op->prev->next = op->next;
-  else
-    job->oldest = op->next;
-  if (op->next != NULL)
-    op->next->prev = op->prev;
-  else
-    job->newest = op->prev;
-}
-
 /* job->lock held. A lane that got a wrong sum fails by itself, perhaps before it says so. */
 static void fail_by_itself(struct sml_job *job, const struct sml_operation *op, sml_status status) {
   char text[96];
   sml_operation_describe(op, text, sizeof text);
   const struct sml_ctl_abort failure =
-      sml_job_failure(status, "%s failed on rank %u: %s", text, job->rank, sml_status_string(status));
+      sml_member_failure(status, "%s failed on rank %u: %s", text, job->state.rank, sml_status_string(status));
   sml_job_fail_locked(job, &failure, true);
 }
 
-/* job->lock held, all parts are done, nobody touches the buffers any more. */
-static void end_pushed(struct sml_job *job, struct sml_operation *op, sml_status status) {
-  if (status != SML_OK && job->state != SML_JOB_FAILED) fail_by_itself(job, op, status);
-  unlink_operation(job, op);
-  sml_operation_publish_end_locked(job, op, status == SML_OK ? SML_OK : job->error.status);
-  if (job->oldest == NULL && (job->state == SML_JOB_FAILED || job->is_lingering))
-    pthread_cond_broadcast(&job->changed); /* for destroy */
-  if (job->state == SML_JOB_DRAINING && job->num_pushed == 0) sml_control_wake(&job->context->control);
-  if (job->first_waiting != NULL) sml_job_push_locked(job); /* there may be room for more */
-}
-
 void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
-  op->is_pushed = false;
-  job->num_pushed--;
-  const bool waits_again = status != SML_OK && job->state == SML_JOB_REJOINING; /* its lanes were closed */
-  const bool is_detached = op->is_released && !waits_again;
-  if (!waits_again) end_pushed(job, op, status);
+  const bool is_ok = status == SML_OK;
+  /* While the method holds it: it is not to end with those that wait. */
+  if (!is_ok && job->state.phase != SML_MEMBER_IS_REJOINING) fail_by_itself(job, op, status);
+  if (!sml_member_job_end(&job->state, &op->order, is_ok)) return;
+  const bool is_detached = op->is_released;
+  sml_operation_publish_end_locked(job, op, is_ok ? SML_OK : job->state.error.status);
+  if (job->state.oldest == NULL && (job->state.phase == SML_MEMBER_HAS_FAILED || job->is_lingering))
+    pthread_cond_broadcast(&job->changed); /* for destroy */
+  if (job->state.phase == SML_MEMBER_IS_DRAINING && job->state.num_begun == 0)
+    sml_control_wake(&job->context->control);
+  if (job->state.first_waiting != NULL) sml_operations_push_locked(job); /* there may be room for more */
   if (is_detached) sml_operation_give_back(op);
 }
 
@@ -181,24 +153,18 @@ static void on_ended(struct sml_engine_operation *engine) {
   pthread_mutex_unlock(&job->lock);
 }
 
-void sml_job_end_waiting_locked(struct sml_job *job, sml_status status) {
-  struct sml_operation *next;
-  for (struct sml_operation *op = job->oldest; op; op = next) {
-    next = op->next;
-    if (op->is_pushed) continue;
-    unlink_operation(job, op);
+void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status) {
+  struct sml_member_operation *next;
+  for (struct sml_member_operation *o = job->state.oldest; o; o = next) {
+    struct sml_operation *op = sml_operation_of(o);
     const bool is_detached = op->is_released;
+    next = o->next;
+    if (o->is_begun) continue;
+    sml_member_job_remove(&job->state, o);
     sml_operation_publish_end_locked(job, op, status);
     if (is_detached) sml_operation_give_back(op);
   }
-  job->first_waiting = NULL;
   sml_batch_fail_locked(job, status);
-}
-
-uint64_t sml_job_first_unfinished_locked(const struct sml_job *job) {
-  const struct sml_operation *op = job->oldest;
-  while (op != NULL && op->is_replay) op = op->next;
-  return op != NULL ? op->engine.plan.number : job->next_number;
 }
 
 /* ---- replays ---- */
@@ -209,53 +175,39 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   if (op == NULL) return NULL;
   op->context = job->context;
   op->job = job;
-  op->is_replay = op->is_released = true;
+  op->order.is_replay = op->is_released = true;
   op->retained = retained;
   op->engine.in = retained->data; /* and out NULL: the caller has had the result */
   op->engine.plan = retained->plan;
   op->engine.on_ended = on_ended;
-  op->submitted_ns = now_ns;
-  op->deadline_ns = op->last_deadline_ns = now_ns + job->operation_timeout_ns;
+  op->order.number = retained->plan.number;
+  op->order.submitted_ns = now_ns;
+  op->order.deadline_ns = op->order.last_deadline_ns = now_ns + job->operation_timeout_ns;
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   if (job->method->ops->fit(job->method, &op->engine, op->codes_bytes)) return op;
   sml_operation_give_back(op);
   return NULL;
 }
 
-static void insert_before(struct sml_job *job, struct sml_operation *op, struct sml_operation *next) {
-  op->next = next;
-  op->prev = next != NULL ? next->prev : job->newest;
-  if (op->prev != NULL)
-    op->prev->next = op;
-  else
-    job->oldest = op;
-  if (next != NULL)
-    next->prev = op;
-  else
-    job->newest = op;
-}
-
-bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns) {
-  struct sml_operation *next = job->oldest;
-  for (struct sml_retained *r = job->retained.oldest; r; r = r->next) {
-    if (r->user != NULL) continue;
-    while (next != NULL && next->engine.plan.number < r->plan.number) next = next->next;
-    struct sml_operation *op = make_replay(job, r, now_ns);
+bool sml_operations_add_replays_locked(struct sml_job *job, uint64_t now_ns) {
+  struct sml_member_input *input = NULL;
+  while ((input = sml_member_inputs_next_replay(&job->retained.listed, input)) != NULL) {
+    struct sml_operation *op = make_replay(job, (struct sml_retained *)input, now_ns);
     if (op == NULL) return false;
-    r->user = op;
-    insert_before(job, op, next);
+    input->reader = op;
+    sml_member_job_insert(&job->state, &op->order);
   }
   return true;
 }
 
-void sml_job_drop_replays_locked(struct sml_job *job) {
-  struct sml_operation *next;
-  for (struct sml_operation *op = job->oldest; op; op = next) {
-    next = op->next;
-    if (!op->is_replay) continue;
-    unlink_operation(job, op);
-    op->retained->user = NULL;
-    sml_operation_give_back(op);
+void sml_operations_drop_replays_locked(struct sml_job *job) {
+  struct sml_member_operation *next;
+  for (struct sml_member_operation *o = job->state.oldest; o; o = next) {
+    next = o->next;
+    if (!o->is_replay) continue;
+    sml_member_job_remove(&job->state, o);
+    sml_operation_of(o)->retained->input.reader = NULL;
+    sml_operation_give_back(sml_operation_of(o));
   }
 }
 
@@ -266,20 +218,20 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
                                            size_t count, uint64_t key) {
   struct sml_operation_plan plan = {
       .num_elems = count, .key = key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
-  const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->world_size, job->formats);
+  const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->state.world_size, job->formats);
   plan.has_exponents = shape.has_exponents;
   plan.elem_lanes = shape.elem_lanes;
   plan.lane_elems = shape.lane_elems;
-  if (plan.has_exponents) plan.block_chunks = sml_job_lanes_plan_block_chunks(&job->start);
+  if (plan.has_exponents) plan.block_chunks = sml_job_lanes_plan_block_chunks(&job->state.start);
   /* Ranks that contribute as one have larger lanes. */
-  plan.is_narrow = (job->start.features & SML_FEATURE_NARROW) != 0 && job->start.num_ranks == 0 &&
-                   sml_format_is_narrow(shape, job->world_size);
+  plan.is_narrow = (job->state.start.features & SML_FEATURE_NARROW) != 0 && job->state.start.num_ranks == 0 &&
+                   sml_format_is_narrow(shape, job->state.world_size);
   return plan;
 }
 
 static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
                              size_t count) {
-  const sml_status status = sml_type_check(&job->formats, type, reduction, count, job->world_size);
+  const sml_status status = sml_type_check(&job->formats, type, reduction, count, job->state.world_size);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
@@ -307,48 +259,36 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
          check_kind(job, type, reduction, count) == SML_OK;
 }
 
-/* False: the epoch has no room for it, and the state is another. */
-static bool take_room_locked(struct sml_job *job, const struct sml_operation *op) {
-  const enum sml_method_room room = job->method->ops->take_room(job->method, &op->engine.plan);
-  if (room == SML_ROOM_TAKEN) return true;
-  if (room == SML_ROOM_IN_NEXT) {
-    job->state = SML_JOB_DRAINING;
-    if (job->num_pushed == 0) sml_control_wake(&job->context->control);
-  } else {
-    const struct sml_ctl_abort failure = sml_job_failure(
-        SML_ERR_PROTOCOL, "the aggregator's new epoch begins at phase %u and has no room for an operation",
-        job->start.first_phase);
+/* The epoch has no room for the next operation. */
+static void fill_epoch_locked(struct sml_job *job, bool is_new) {
+  struct sml_ctl_abort failure;
+  if (sml_member_job_on_full(&job->state, is_new, &failure) == SML_MEMBER_STEP_FAIL)
     sml_job_fail_locked(job, &failure, true);
-  }
-  return false;
+  else if (job->state.num_begun == 0) sml_control_wake(&job->context->control);
 }
 
 /* True: there was one to push. */
 static bool push_locked(struct sml_job *job, bool caller_runs) {
-  const uint32_t max_begun = job->method->ops->max_begun;
-  const uint32_t room = max_begun != 0 ? max_begun : job->context->settings.num_operations; /* of a lane's ring */
+  const struct sml_method_ops *ops = job->method->ops;
+  const uint32_t ring_room = job->context->settings.num_operations;
+  struct sml_member_operation *o;
   bool has_pushed = false;
-  while (job->state == SML_JOB_RUNNING && job->first_waiting != NULL && job->num_pushed < room) {
-    struct sml_operation *op = job->first_waiting;
-    if (!take_room_locked(job, op)) break;
-    op->is_pushed = has_pushed = true;
-    job->num_pushed++;
-    job->first_waiting = op->next;
-    job->method->ops->begin(job->method, &op->engine, caller_runs);
+  while ((o = sml_member_job_next(&job->state, ops->max_begun != 0 ? ops->max_begun : ring_room)) != NULL) {
+    struct sml_operation *op = sml_operation_of(o);
+    const enum sml_method_room room = ops->take_room(job->method, &op->engine.plan);
+    if (room != SML_ROOM_TAKEN) {
+      fill_epoch_locked(job, room == SML_ROOM_IN_NONE);
+      break;
+    }
+    sml_member_job_begin(&job->state, o);
+    has_pushed = true;
+    ops->begin(job->method, &op->engine, caller_runs);
   }
   return has_pushed;
 }
 
-void sml_job_push_locked(struct sml_job *job) {
+void sml_operations_push_locked(struct sml_job *job) {
   (void)push_locked(job, false);
-}
-
-sml_status sml_job_refuse_locked(struct sml_job *job) {
-  if (job->state != SML_JOB_FAILED && job->has_gone_rank) {
-    const struct sml_ctl_abort failure = sml_job_gone_failure(job);
-    sml_job_fail_locked(job, &failure, true);
-  }
-  return job->state == SML_JOB_FAILED ? sml_job_report_locked(job) : SML_OK;
 }
 
 static sml_status refuse(struct sml_job *job) {
@@ -361,11 +301,10 @@ static sml_status refuse(struct sml_job *job) {
 /* Its place in the job's order, or those of its members. True: somebody sleeps for it already. */
 static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
   bool is_awaited = op->num_waiters > 0;
-  op->engine.plan.number = job->next_number;
+  op->engine.plan.number = op->order.number = job->state.next_number;
   op->is_noted = false;
-  const uint32_t num = op->is_batch ? sml_batch_number_locked(op, job->next_number, &is_awaited) : 1;
-  job->next_number += num;
-  job->operations_submitted += num;
+  const uint32_t num = op->is_batch ? sml_batch_number_locked(op, job->state.next_number, &is_awaited) : 1;
+  job->state.next_number += num;
   if (is_awaited) pthread_cond_broadcast(&job->changed); /* it was noted until now: who waits may drive */
   return is_awaited;
 }
@@ -374,18 +313,18 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   struct sml_engine_operation *engine = &op->engine;
   pthread_mutex_lock(&job->lock);
   /* An empty one needs nobody: those who have left cannot be missing in it. */
-  const bool is_empty = engine->plan.num_elems == 0 && job->state != SML_JOB_FAILED;
+  const bool is_empty = engine->plan.num_elems == 0 && job->state.phase != SML_MEMBER_HAS_FAILED;
   const sml_status status = is_empty ? SML_OK : sml_job_refuse_locked(job);
   bool needs_pass = false;
   if (status == SML_OK) {
     const bool caller_runs = !take_number_locked(job, op) && op->is_small;
-    trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->submitted_ns);
+    trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
     if (engine->plan.num_elems > 0) {
       if (op->retained != NULL) {
         op->retained->plan = engine->plan;
         sml_retained_append(job, op->retained, op);
       }
-      append(job, op);
+      sml_member_job_insert(&job->state, &op->order);
       needs_pass = push_locked(job, caller_runs) && caller_runs;
     } else {
       sml_operation_publish_end_locked(job, op, SML_OK);
@@ -414,13 +353,13 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   op->job = job;
   op->retained = NULL;
-  op->is_pushed = op->is_released = op->was_warned = op->is_noted = false;
+  op->is_released = op->is_noted = false;
   op->is_small = sml_job_runs_small(job) && sml_plan_lanes(plan) <= SMALL_BYTES / 4;
   op->num_waiters = 0;
-  op->submitted_ns = sml_clock_ns();
-  op->deadline_ns =
-      deadline_after(op->submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
-  op->last_deadline_ns = deadline_after(op->deadline_ns, job->retry.retry_ns);
+  op->order = (struct sml_member_operation){.submitted_ns = sml_clock_ns()};
+  op->order.deadline_ns =
+      deadline_after(op->order.submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
+  op->order.last_deadline_ns = deadline_after(op->order.deadline_ns, job->state.retry.retry_ns);
 }
 
 /* What the operation needs beside its place in the pool. */
@@ -428,7 +367,7 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   if (!job->method->ops->fit(job->method, &op->engine, op->codes_bytes))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
+  if (job->state.retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
@@ -463,7 +402,9 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   const struct sml_operation_plan plan = make_plan(job, type, reduction, count, o.key);
   sml_operation_prepare(op, job, in, out, &plan, o.timeout_ns);
   /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes by itself. */
-  const uint64_t look_ns = op->deadline_ns - sml_min_u64(SML_ASK_NS, (op->deadline_ns - op->submitted_ns) / 2);
+  const struct sml_member_operation *order = &op->order;
+  const uint64_t time_ns = order->deadline_ns - order->submitted_ns;
+  const uint64_t look_ns = order->deadline_ns - sml_min_u64(SML_MEMBER_ASK_NS, time_ns / 2);
   bool is_noted;
   status = sml_batch_note(job, op, &is_noted);
   if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
@@ -487,7 +428,7 @@ static sml_status report(const struct sml_operation *op, sml_status status) {
   if (status >= 0) return status;
   pthread_mutex_lock(&op->job->lock);
   sml_job_await_dump_locked(op->job);
-  sml_fail(status, "%s", op->job->error.detail);
+  sml_fail(status, "%s", op->job->state.error.detail);
   pthread_mutex_unlock(&op->job->lock);
   return status;
 }
@@ -546,7 +487,7 @@ sml_status sml_operation_error(sml_operation *operation, sml_error *error_out) {
   if (error_out == NULL || operation == NULL || status == SML_ERR_FORKED) return status;
   const sml_error none = SML_ERROR_INIT;
   pthread_mutex_lock(&operation->job->lock);
-  const sml_error of_job = operation->job->error;
+  const sml_error of_job = operation->job->state.error;
   pthread_mutex_unlock(&operation->job->lock);
   const sml_status copied = sml_error_copy(error_out, status < 0 ? &of_job : &none);
   return copied != SML_OK ? copied : status;

@@ -4,29 +4,26 @@
 #ifndef SML_LIB_OPERATION_H
 #define SML_LIB_OPERATION_H
 
+#include <stddef.h>
+
 #include "lib/job.h"
 
 struct sml_operation {
   struct sml_engine_operation engine; /* first: engines hand back its address */
+  struct sml_member_operation order; /* guarded by job->lock, like all below `codes_bytes` */
   struct sml_context *context;
   struct sml_job *job;
   struct sml_operation *next_free;   /* the pool's */
   size_t codes_bytes[SML_MAX_JOB_LANES]; /* room at engine.codes[] */
-  /* guarded by job->lock */
-  /* the job's list of those that have not ended; of one in a batch: `next` alone, in that list */
-  struct sml_operation *prev, *next;
   struct sml_operation *members; /* of a batch: those that it stands for, in the order of their calls */
+  struct sml_operation *next_member;
   uint32_t num_members;
-  bool is_pushed;                    /* the method holds it */
-  bool is_released, was_warned;
+  bool is_released;
   bool is_small; /* constant: callers run the engine for it */
   bool is_batch; /* constant: memory of a batch, not of the pool */
   bool is_noted; /* called within a batch that has not been submitted */
   uint32_t num_waiters;
-  uint64_t submitted_ns, deadline_ns;
-  uint64_t last_deadline_ns;     /* deadline_ns moves while the job rejoins, but not beyond this */
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
-  bool is_replay; /* nobody's: done again for other ranks; memory of its own, freed at its end */
   /* SML_IN_PROGRESS until it ended: release by its end, acquire by test; the buffers follow it. */
   _Atomic int32_t status;
 };
@@ -35,11 +32,20 @@ struct sml_operation {
 sml_status sml_operations_create(struct sml_context *context);
 void sml_operations_destroy(struct sml_context *context);
 
-/* With job->lock held, REJOINING: adds to the job's list, in its order, an operation for each that this rank
- * has completed and others may not have. False: no memory. */
-bool sml_job_add_replays_locked(struct sml_job *job, uint64_t now_ns);
-/* With job->lock held; no engine holds any. */
-void sml_job_drop_replays_locked(struct sml_job *job);
+static inline struct sml_operation *sml_operation_of(const struct sml_member_operation *order) {
+  return (struct sml_operation *)((uintptr_t)order - offsetof(struct sml_operation, order));
+}
+
+/* With job->lock held: hands waiting operations to the method as long as it takes them and the epoch has room, and
+ * asks for a new one when it has none. */
+void sml_operations_push_locked(struct sml_job *job);
+/* With job->lock held: ends the operations that the method does not hold. */
+void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status);
+/* With job->lock held, after a rejoin: adds an operation for each that this rank has completed and others may not have:
+ * memory of its own, freed at its end. False: no memory. */
+bool sml_operations_add_replays_locked(struct sml_job *job, uint64_t now_ns);
+/* With job->lock held; the method holds none. */
+void sml_operations_drop_replays_locked(struct sml_job *job);
 
 /* The steps of sml_allreduce(), for batch.c. Takes: NULL, if all are in use. */
 struct sml_operation *sml_operation_take(struct sml_context *context);

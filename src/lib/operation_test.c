@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "switchml/switchml.h"
+#include "lib/operation.h"
 
 static sml_context *context;
 static sml_job *job;
@@ -165,6 +165,32 @@ static void statistics(void **state) {
   assert_int_equal(sml_job_stats(NULL, &stats), SML_ERR_INVALID_ARGUMENT);
 }
 
+/* As when a lane gets a wrong sum: the job fails, and with it what waits; the operation, which its caller has released,
+ * comes back to the pool once. */
+static void one_that_fails_by_itself_ends_once(void **state) {
+  (void)state;
+  const struct sml_operation_plan plan = {.num_elems = 1, .type = SML_INT32};
+  struct sml_operation *ops[2];
+  int32_t x = 1;
+  for (uint32_t i = 0; i < 2; i++) {
+    ops[i] = sml_operation_take(context);
+    sml_operation_prepare(ops[i], job, &x, &x, &plan, 0);
+    ops[i]->order.number = job->state.next_number++;
+    ops[i]->is_released = true;
+    sml_member_job_insert(&job->state, &ops[i]->order);
+  }
+  pthread_mutex_lock(&job->lock);
+  sml_member_job_begin(&job->state, &ops[0]->order);
+  sml_operation_end_locked(job, ops[0], SML_ERR_NO_MEMORY);
+  pthread_mutex_unlock(&job->lock);
+  assert_int_equal(sml_job_error(job, NULL), SML_ERR_NO_MEMORY);
+  assert_true(job->state.oldest == NULL && job->state.newest == NULL && job->operations_failed == 2);
+  uint32_t num_free = 0;
+  for (const struct sml_operation *op = context->free_operations; op != NULL && num_free < 100; op = op->next_free)
+    num_free++;
+  assert_int_equal(num_free, context->settings.num_operations);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(one_rank_copies_bits, set_up, tear_down),
@@ -173,6 +199,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_full_pool_is_busy, set_up, tear_down),
       cmocka_unit_test_setup_teardown(support_is_of_the_kind_only, set_up, tear_down),
       cmocka_unit_test_setup_teardown(abort_ends_the_job, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(one_that_fails_by_itself_ends_once, set_up, tear_down),
       cmocka_unit_test_setup_teardown(statistics, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

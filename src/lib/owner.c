@@ -4,18 +4,20 @@
 
 static bool is_awaited(const struct sml_operation *op) {
   bool has_waiter = op->num_waiters > 0;
-  for (const struct sml_operation *m = op->members; m && !has_waiter; m = m->next) has_waiter = m->num_waiters > 0;
+  for (const struct sml_operation *m = op->members; m && !has_waiter; m = m->next_member)
+    has_waiter = m->num_waiters > 0;
   return has_waiter;
 }
 
 static bool is_running(const void *owner) {
-  return ((const struct sml_job *)owner)->state == SML_JOB_RUNNING;
+  return ((const struct sml_job *)owner)->state.phase == SML_MEMBER_IS_RUNNING;
 }
 
 static enum sml_owner_demand find_demand(const void *owner) {
   const struct sml_job *job = owner;
   enum sml_owner_demand demand = SML_DEMAND_NONE;
-  for (const struct sml_operation *op = job->oldest; op; op = op->next) {
+  for (const struct sml_member_operation *o = job->state.oldest; o; o = o->next) {
+    const struct sml_operation *op = sml_operation_of(o);
     if (is_awaited(op)) return SML_DEMAND_AWAITED;
     const bool is_large = demand == SML_DEMAND_LARGE || op->engine.plan.num_elems >= SML_LARGE_ELEMS;
     demand = is_large ? SML_DEMAND_LARGE : SML_DEMAND_SMALL;
@@ -42,10 +44,7 @@ static void fail_for_method(void *owner, const struct sml_ctl_abort *failure) {
 
 static void lose(void *owner, uint32_t rank) {
   struct sml_job *job = owner;
-  struct sml_ctl_abort failure = job->has_gone_rank && job->gone.ranks[0] == rank
-                                     ? sml_job_failure(SML_ERR_RANK_LOST, "%s", job->gone.detail)
-                                     : sml_job_failure(SML_ERR_RANK_LOST, "rank %u is gone", rank);
-  failure.ranks[failure.num_ranks++] = (uint16_t)rank;
+  const struct sml_ctl_abort failure = sml_member_job_lost_failure(&job->state, rank);
   sml_job_fail_locked(job, &failure, true);
 }
 
@@ -54,17 +53,18 @@ static void describe(const struct sml_engine_operation *engine, char *text, size
 }
 
 static uint64_t first_unfinished(const void *owner) {
-  return sml_job_first_unfinished_locked(owner);
+  return sml_member_job_first_unfinished(&((const struct sml_job *)owner)->state);
 }
 
 static void describe_shard(const void *owner, uint32_t s, struct sml_job_lanes_shard *out) {
-  const struct sml_job_shard *shard = &((const struct sml_job *)owner)->shards[s];
-  const struct sml_session *session = &shard->session;
+  const struct sml_job *job = owner;
+  const struct sml_member_shard *shard = &job->state.shards[s];
+  const struct sml_session *session = &job->shards[s].session;
   *out = (struct sml_job_lanes_shard){.start = &shard->start,
                                       .welcome = &session->member.welcome,
                                       .aggregator = session->aggregator,
                                       .aggregator_text = session->member.options.aggregator,
-                                      .is_embedded = shard->process_rank != SML_NO_PROCESS_RANK};
+                                      .is_embedded = shard->process_rank != SML_MEMBER_OF_DAEMON};
   for (uint32_t l = 0; l < shard->start.num_lanes; l++) out->sources[l] = session->prober.lanes[l].hello.from;
   sml_session_seal(session, shard->start.epoch, shard->start.secret, &out->seal);
 }

@@ -13,10 +13,14 @@ static uint32_t room_for(size_t num_bytes) {
   return room_log2;
 }
 
+static struct sml_retained *next_of(const struct sml_retained *r) {
+  return (struct sml_retained *)r->input.next;
+}
+
 static struct sml_retained *pop_free(struct sml_retained_inputs *inputs, uint32_t room_log2) {
   struct sml_retained *r = inputs->free[room_log2];
   if (r == NULL) return NULL;
-  inputs->free[room_log2] = r->next;
+  inputs->free[room_log2] = next_of(r);
   inputs->free_bytes -= UINT64_C(1) << room_log2;
   return r;
 }
@@ -29,7 +33,7 @@ static struct sml_retained *trim(struct sml_retained_inputs *inputs) {
     while (inputs->free[room_log2] != NULL &&
            inputs->used_bytes + inputs->free_bytes > inputs->most_used_bytes) {
       struct sml_retained *r = pop_free(inputs, room_log2);
-      r->next = trimmed;
+      r->input.next = trimmed != NULL ? &trimmed->input : NULL;
       trimmed = r;
     }
   }
@@ -38,7 +42,7 @@ static struct sml_retained *trim(struct sml_retained_inputs *inputs) {
 
 static void free_list(struct sml_retained *list) {
   while (list != NULL) {
-    struct sml_retained *next = list->next;
+    struct sml_retained *next = next_of(list);
     free(list);
     list = next;
   }
@@ -73,16 +77,11 @@ static uint64_t input_bytes(const struct sml_retained *r) {
   return r->plan.num_elems * sml_format_elem_bytes(r->plan.type);
 }
 
-void sml_retained_append(struct sml_job *job, struct sml_retained *r, struct sml_operation *user) {
-  struct sml_retained_inputs *inputs = &job->retained;
-  r->user = user;
-  r->next = NULL;
-  if (inputs->newest != NULL)
-    inputs->newest->next = r;
-  else
-    inputs->oldest = r;
-  inputs->newest = r;
-  inputs->input_bytes += input_bytes(r);
+void sml_retained_append(struct sml_job *job, struct sml_retained *r, const struct sml_operation *reader) {
+  r->input.number = r->plan.number;
+  r->input.reader = reader;
+  sml_member_inputs_append(&job->retained.listed, &r->input);
+  job->retained.input_bytes += input_bytes(r);
 }
 
 void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
@@ -90,23 +89,20 @@ void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
   const uint64_t room_bytes = UINT64_C(1) << r->room_log2;
   inputs->used_bytes -= room_bytes;
   inputs->free_bytes += room_bytes;
-  r->next = inputs->free[r->room_log2];
+  r->input.next = (struct sml_member_input *)inputs->free[r->room_log2];
   inputs->free[r->room_log2] = r;
 }
 
 void sml_retained_drop_confirmed(struct sml_job *job) {
-  struct sml_retained_inputs *inputs = &job->retained;
   struct sml_retained *r;
-  while ((r = inputs->oldest) != NULL && r->plan.number < job->retry.confirmed_operation && r->user == NULL) {
-    inputs->oldest = r->next;
-    if (inputs->oldest == NULL) inputs->newest = NULL;
-    inputs->input_bytes -= input_bytes(r);
+  while ((r = (struct sml_retained *)sml_member_inputs_pop(&job->retained.listed, &job->state.retry)) != NULL) {
+    job->retained.input_bytes -= input_bytes(r);
     sml_retained_give_back(job, r);
   }
 }
 
 void sml_retained_free_all(struct sml_job *job) {
-  free_list(job->retained.oldest);
+  free_list((struct sml_retained *)job->retained.listed.oldest);
   for (uint32_t i = 0; i < SML_RETAINED_ROOMS; i++) free_list(job->retained.free[i]);
   memset(&job->retained, 0, sizeof job->retained);
 }

@@ -7,6 +7,7 @@
 #define SML_LIB_RETAINED_H
 
 #include "core/stream.h"
+#include "ctl/member_retry.h"
 #include "process/status.h"
 
 #define SML_RETAINED_ROOMS 64u /* one for each power of two of a size_t */
@@ -15,16 +16,15 @@ struct sml_job;
 struct sml_operation;
 
 struct sml_retained {
-  struct sml_retained *next; /* in the order of submission; of a free one: any of the same room */
+  struct sml_member_input input; /* first; of a free one: `next` is any of the same room */
   struct sml_operation_plan plan;
-  struct sml_operation *user; /* reads the copy: has not ended here, or is done again; NULL: none */
   uint32_t room_log2;         /* 2^this bytes at data */
   _Alignas(64) uint8_t data[];
 };
 
 /* Guarded by the job's lock. */
 struct sml_retained_inputs {
-  struct sml_retained *oldest, *newest;
+  struct sml_member_inputs listed;
   struct sml_retained *free[SML_RETAINED_ROOMS];    /* by room_log2 */
   uint64_t used_bytes, free_bytes, most_used_bytes; /* rooms */
   uint64_t input_bytes;                             /* of what is listed */
@@ -34,9 +34,9 @@ struct sml_retained_inputs {
 sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_bytes,
                              struct sml_retained **retained_out);
 /* The rest with job->lock held. */
-void sml_retained_append(struct sml_job *job, struct sml_retained *retained, struct sml_operation *user);
+void sml_retained_append(struct sml_job *job, struct sml_retained *retained, const struct sml_operation *reader);
 void sml_retained_give_back(struct sml_job *job, struct sml_retained *retained);
-/* Gives back what is older than what the job knows to be confirmed and has no user. */
+/* Gives back what nobody needs any more. */
 void sml_retained_drop_confirmed(struct sml_job *job);
 void sml_retained_free_all(struct sml_job *job);
 

@@ -42,7 +42,7 @@ static struct sml_retained *keep(struct sml_job *job, uint64_t number, size_t nu
 }
 
 static void confirm(struct sml_job *job, uint64_t operation) {
-  job->retry.confirmed_operation = operation;
+  job->state.retry.confirmed_operation = operation;
   sml_retained_drop_confirmed(job);
 }
 
@@ -53,18 +53,18 @@ static void what_somebody_reads_stays(void **state) {
   struct sml_retained *kept[4];
   for (uint64_t i = 0; i < 4; i++) kept[i] = keep(job, i, 100, i == 1 ? reader : NULL);
   confirm(job, 3);
-  assert_ptr_equal(job->retained.oldest, kept[1]);
+  assert_ptr_equal(job->retained.listed.oldest, kept[1]);
   assert_int_equal(job->retained.input_bytes, 3 * 400);
-  kept[1]->user = NULL;
+  kept[1]->input.reader = NULL;
   confirm(job, 3);
-  assert_ptr_equal(job->retained.oldest, kept[3]);
+  assert_ptr_equal(job->retained.listed.oldest, kept[3]);
   assert_int_equal(job->retained.input_bytes, 400);
   confirm(job, 4);
-  assert_null(job->retained.oldest);
-  assert_null(job->retained.newest);
+  assert_null(job->retained.listed.oldest);
+  assert_null(job->retained.listed.newest);
   assert_int_equal(job->retained.input_bytes + job->retained.used_bytes, 0);
   struct sml_retained *next = keep(job, 4, 100, NULL);
-  assert_ptr_equal(job->retained.oldest, next);
+  assert_ptr_equal(job->retained.listed.oldest, next);
 }
 
 static void memory_is_used_again(void **state) {

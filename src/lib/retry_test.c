@@ -245,7 +245,7 @@ static _Atomic bool is_ahead;
 
 static bool is_behind(struct rank *r, uint64_t operation) {
   pthread_mutex_lock(&r->job->lock);
-  const bool is_so = sml_job_first_unfinished_locked(r->job) < operation;
+  const bool is_so = sml_member_job_first_unfinished(&r->job->state) < operation;
   pthread_mutex_unlock(&r->job->lock);
   return is_so;
 }
@@ -359,7 +359,7 @@ static void a_rank_that_leaves_waits_for_the_others(void **state) {
 
 static bool is_rejoining(struct rank *r) {
   pthread_mutex_lock(&r->job->lock);
-  const bool is_so = r->job->state == SML_JOB_REJOINING;
+  const bool is_so = r->job->state.phase == SML_MEMBER_IS_REJOINING;
   pthread_mutex_unlock(&r->job->lock);
   return is_so;
 }

@@ -202,18 +202,6 @@ static void say(struct sml_session *s, enum sml_ctl_kind kind) {
   sml_session_send(s, &message);
 }
 
-static void tell(struct sml_session *s, const struct sml_member_effect *e) {
-  const struct sml_session_events *events = s->options.events;
-  void *user = s->options.user;
-  if (e->kind == SML_MEMBER_STARTED) events->started(user, &e->message->u.start);
-  else if (e->kind == SML_MEMBER_ENDED) events->ended(user, &s->member.failure);
-  else if (e->kind == SML_MEMBER_RANK_GONE) events->rank_gone(user, &e->message->u.rank_gone);
-  else if (e->kind == SML_MEMBER_HEARTBEAT) events->heartbeat(user, &e->message->u.heartbeat);
-  else if (e->kind == SML_MEMBER_REPORTED) events->reported(user, &e->message->u.report);
-  else if (e->kind == SML_MEMBER_SILENT) events->silent(user, e->since_ns);
-  else events->heard(user, e->since_ns);
-}
-
 static void carry_out(struct sml_session *s, uint64_t now_ns) {
   const struct sml_member_effect *e;
   while ((e = sml_member_next_effect(&s->member)) != NULL) {
@@ -226,7 +214,7 @@ static void carry_out(struct sml_session *s, uint64_t now_ns) {
     else if (e->kind == SML_MEMBER_PROBE) probe(s, now_ns);
     else if (e->kind == SML_MEMBER_CANCEL_PROBE) sml_prober_cancel(&s->prober);
     else if (e->kind == SML_MEMBER_LEAVE_GROUPS) sml_prober_leave_groups(&s->prober);
-    else tell(s, e);
+    else s->options.events->told(s->options.user, e);
   }
 }
 

@@ -12,15 +12,9 @@
 
 /* Called on the control thread. A failure has the form of the message that tells others about it. */
 struct sml_session_events {
-  void (*started)(void *user, const struct sml_ctl_start *start); /* at first and with each new epoch */
-  /* Joined no more: the last event but `closed`, unless sml_member_rejoin() or _join_anew() is called in here. */
-  void (*ended)(void *user, const struct sml_ctl_abort *failure);
-  void (*rank_gone)(void *user, const struct sml_ctl_rank_gone *gone);
-  void (*heartbeat)(void *user, const struct sml_ctl_heartbeat *heartbeat); /* the aggregator's */
-  void (*reported)(void *user, const struct sml_ctl_report *report);        /* after sml_member_ask() */
-  /* The running job's aggregator is late: nothing has been heard of it since then; it is heard again. */
-  void (*silent)(void *user, uint64_t since_ns);
-  void (*heard)(void *user, uint64_t since_ns);
+  /* SML_MEMBER_STARTED and all kinds behind it. ENDED is the last one, unless sml_member_rejoin() or _join_anew() is
+   * called in here. */
+  void (*told)(void *user, const struct sml_member_effect *effect);
   void (*fill_progress)(void *user, struct sml_member_progress *progress); /* but is_stuck */
   /* Before each pass: may send and leave. Returns when to come again at the latest. */
   uint64_t (*tick)(void *user, uint64_t now_ns);

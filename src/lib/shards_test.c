@@ -51,7 +51,7 @@ static void check_sum(struct rank *r, size_t count, sml_type type, sml_reduction
 
 /* Fewer chunks than lanes, as many, one more; long ones; in flight together with others. */
 static void check_sums(struct rank *r) {
-  const size_t chunk_elems = r->job->start.chunk_bytes / 4, k = r->job->lanes.num_lanes;
+  const size_t chunk_elems = r->job->state.start.chunk_bytes / 4, k = r->job->lanes.num_lanes;
   const size_t counts[] = {0, 1, 2, chunk_elems, chunk_elems + 1, (k - 1) * chunk_elems, k * chunk_elems - 1,
                            k * chunk_elems, k * chunk_elems + 1, 100000, 700001};
   for (size_t i = 0; i < SML_ARRAY_LEN(counts) && r->failure[0] == 0; i++) {
@@ -129,11 +129,11 @@ static void keyed_and_with_faults(void **state) {
 
 /* Epochs end at an operation boundary, at all shards together. */
 static void sum_across_epochs(struct rank *r) {
-  const uint32_t epochs[2] = {r->job->shards[0].start.epoch, r->job->shards[1].start.epoch};
+  const uint32_t epochs[2] = {r->job->state.shards[0].start.epoch, r->job->state.shards[1].start.epoch};
   for (uint32_t i = 0; i < 12 && r->failure[0] == 0; i++) check_sum(r, 60000, SML_FLOAT32, SML_SUM);
   if (r->failure[0] != 0) return;
-  CHECK(r, r->job->shards[0].start.epoch != epochs[0] && r->job->shards[1].start.epoch != epochs[1]);
-  CHECK(r, r->job->start.first_phase == 2);
+  CHECK(r, r->job->state.shards[0].start.epoch != epochs[0] && r->job->state.shards[1].start.epoch != epochs[1]);
+  CHECK(r, r->job->state.start.first_phase == 2);
 }
 
 static void all_move_to_a_new_epoch_together(void **state) {

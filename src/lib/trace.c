@@ -37,11 +37,11 @@ static bool add_engines(struct sml_trace_dump *dump, const struct sml_context *c
 static bool add_jobs(struct sml_trace_dump *dump, const struct sml_context *context) {
   bool is_added = true;
   for (const struct sml_job *job = context->jobs; job != NULL && is_added; job = job->next) {
-    is_added = sml_trace_add_source(dump, job->recorder, SML_TRACE_NONE, "job %s", job->name);
+    is_added = sml_trace_add_source(dump, job->recorder, SML_TRACE_NONE, "job %s", job->state.name);
     for (uint32_t s = 0; s < SML_MAX_SHARDS && is_added; s++) {
       const uint16_t number = atomic_load_explicit(&job->trace_numbers[s], memory_order_relaxed);
-      struct sml_trace_job entry = {.number = number, .rank = job->rank};
-      snprintf(entry.name, sizeof entry.name, "%s", job->name);
+      struct sml_trace_job entry = {.number = number, .rank = job->state.rank};
+      snprintf(entry.name, sizeof entry.name, "%s", job->state.name);
       if (number != UINT16_MAX) is_added = sml_trace_add_job(dump, &entry);
     }
   }
@@ -69,16 +69,16 @@ static bool make_path(const struct sml_job *job, char *path, size_t path_bytes) 
   char name[SML_JOB_NAME_BYTES];
   const uint32_t number = atomic_fetch_add_explicit(&num_dumps, 1, memory_order_relaxed);
   if (number >= MAX_DUMPS) return false;
-  snprintf(name, sizeof name, "%s", job->name);
+  snprintf(name, sizeof name, "%s", job->state.name);
   for (char *c = name; *c != 0; c++)
     if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-')) *c = '_';
   return (size_t)snprintf(path, path_bytes, "%s/switchml-%s-rank%u-%ld-%u.trace", job->context->settings.trace_folder,
-                          name, job->rank, (long)getpid(), number) < path_bytes;
+                          name, job->state.rank, (long)getpid(), number) < path_bytes;
 }
 
 void sml_job_want_dump_locked(struct sml_job *job) {
   const struct sml_settings *s = &job->context->settings;
-  job->told_detail_bytes = strlen(job->error.detail);
+  job->told_detail_bytes = strlen(job->state.error.detail);
   if (s->trace_folder[0] == 0 || s->trace_level == SML_TRACE_OFF || job->engines == NULL) return;
   job->dump_path = malloc(SML_TRACE_PATH_BYTES);
   if (job->dump_path == NULL || !make_path(job, job->dump_path, SML_TRACE_PATH_BYTES)) {
@@ -102,8 +102,8 @@ static void say_where(struct sml_job *job, const char *path) {
   char note[SML_TRACE_PATH_BYTES + 16];
   const int note_bytes = snprintf(note, sizeof note, " (trace: %s)", path);
   pthread_mutex_lock(&job->lock);
-  if (job->told_detail_bytes + (size_t)note_bytes < sizeof job->error.detail)
-    memcpy(job->error.detail + job->told_detail_bytes, note, (size_t)note_bytes + 1);
+  if (job->told_detail_bytes + (size_t)note_bytes < sizeof job->state.error.detail)
+    memcpy(job->state.error.detail + job->told_detail_bytes, note, (size_t)note_bytes + 1);
   pthread_mutex_unlock(&job->lock);
 }
 
@@ -111,11 +111,11 @@ void sml_job_dump_if_wanted(struct sml_job *job) {
   pthread_mutex_lock(&job->lock);
   char *path = job->dump_path;
   job->dump_path = NULL;
-  const sml_status status = job->error.status;
+  const sml_status status = job->state.error.status;
   pthread_mutex_unlock(&job->lock);
   if (path == NULL) return;
   char reason[128];
-  snprintf(reason, sizeof reason, "job %s failed: %s", job->name, sml_status_string(status));
+  snprintf(reason, sizeof reason, "job %s failed: %s", job->state.name, sml_status_string(status));
   if (dump_context(job->context, path, reason) == SML_OK) {
     say_where(job, path);
     sml_job_log(job, SML_LIB_LOG_INFO, "trace in %s", path);

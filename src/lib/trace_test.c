@@ -281,11 +281,11 @@ static void a_failed_job_leaves_a_trace_where_it_was_told_to(void **state) {
 static void fail_and_look(struct rank *r) {
   sml_error error = SML_ERROR_INIT;
   char path[600];
-  const struct sml_ctl_abort failure = sml_job_failure(SML_ERR_ABORTED, "enough");
+  const struct sml_ctl_abort failure = sml_member_failure(SML_ERR_ABORTED, "enough");
   if (r->rank == 0) return; /* or one of them would hear of the other's end first */
   pthread_mutex_lock(&r->job->lock);
   sml_job_fail_locked(r->job, &failure, true);
-  const bool is_named_early = strstr(r->job->error.detail, "(trace: ") != NULL;
+  const bool is_named_early = strstr(r->job->state.error.detail, "(trace: ") != NULL;
   pthread_mutex_unlock(&r->job->lock);
   CHECK(r, !is_named_early);
   CHECK(r, sml_job_error(r->job, &error) == SML_ERR_ABORTED);

@@ -12,7 +12,7 @@ static void fail(struct sml_method *r, sml_status status) {
   (void)status;
 }
 
-static void find_wait(const struct sml_method *r, struct sml_method_wait *out) {
+static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   (void)r;
   out->kind = SML_WAIT_NONE_BEGUN;
 }

@@ -248,7 +248,7 @@ static void fail(struct sml_method *r, sml_status status) {
   sml_driver_fail(r, status);
 }
 
-static void find_wait(const struct sml_method *r, struct sml_method_wait *out) {
+static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   const struct sml_driver *d = (const struct sml_driver *)r;
   out->kind = SML_WAIT_NONE_BEGUN;
   if (d->current == NULL || !d->is_begun) return;

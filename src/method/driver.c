@@ -164,7 +164,7 @@ void sml_driver_resume(struct sml_method *r) {
   hand_over(driver_of(r));
 }
 
-uint32_t sml_driver_find_absent(const struct sml_driver *d, struct sml_method_wait *out) {
+uint32_t sml_driver_find_absent(const struct sml_driver *d, struct sml_member_wait *out) {
   out->num_absent = d->steps->find_absent(d, false, out->ranks, SML_CTL_MAX_RANKS);
   const uint32_t num_listed = sml_min_u32(SML_CTL_MAX_RANKS, out->num_absent);
   for (uint32_t i = 0; i < num_listed; i++) out->ranks[i] = d->ranks[out->ranks[i]];

@@ -79,6 +79,6 @@ void sml_driver_resume(struct sml_method *method);
 void sml_driver_close(struct sml_method *method);
 
 /* The ranks that the current operation waits for; 0: none but this one. */
-uint32_t sml_driver_find_absent(const struct sml_driver *driver, struct sml_method_wait *wait_out);
+uint32_t sml_driver_find_absent(const struct sml_driver *driver, struct sml_member_wait *wait_out);
 
 #endif

@@ -176,3 +176,15 @@ void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_en
 void sml_engines_want(struct sml_engines *engines, uint32_t lane) {
   sml_engine_thread_want(&engines->units[lane].thread);
 }
+
+uint64_t sml_engines_unsent(const struct sml_engines *engines, struct sml_unsent *last) {
+  uint64_t num_packets = 0;
+  *last = (struct sml_unsent){.error = 0};
+  for (uint32_t e = 0; e < engines->num_engines; e++) {
+    struct sml_unsent unsent;
+    sml_worker_engine_unsent(engines->units[e].engine, &unsent);
+    num_packets += unsent.num_packets;
+    if (unsent.error != 0 && unsent.at_ns >= last->at_ns) *last = unsent;
+  }
+  return num_packets;
+}

@@ -32,6 +32,8 @@ void sml_engines_close_descriptors(struct sml_engines *engines);
 void sml_engines_call(struct sml_engines *engines, uint32_t lane,
                       void (*function)(struct sml_worker_engine *engine, void *argument), void *argument);
 void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command);
+/* Datagrams that the system would not take, and the last one that it did not. */
+uint64_t sml_engines_unsent(const struct sml_engines *engines, struct sml_unsent *last_out);
 void sml_engines_wake(struct sml_engines *engines, uint32_t lane);
 /* The callers' part in running an engine: see engine.h. */
 bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane);

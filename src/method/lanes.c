@@ -254,19 +254,21 @@ uint64_t sml_job_lanes_count_packets(const struct sml_job_lanes *lanes, uint32_t
   return num_packets;
 }
 
-bool sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, uint32_t *lane_out, struct sml_lane_snapshot *out) {
-  bool is_found = false;
+void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_member_sight *sight) {
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
     struct sml_lane_snapshot s;
     if (lanes->lanes[l].lane == NULL) continue;
     sml_lane_snapshot(lanes->lanes[l].lane, &s);
-    if (!s.is_waiting) continue;
-    if (is_found && s.waiting_since_ns >= out->waiting_since_ns) continue;
-    *out = s;
-    *lane_out = l;
-    is_found = true;
+    if (!s.is_waiting || (sight->has_slot && s.waiting_since_ns >= sight->since_ns)) continue;
+    sight->has_slot = true;
+    sight->has_error_reply = s.has_error_reply;
+    sight->error_reply_ns = s.error_reply_ns;
+    sight->lane = l;
+    sight->slot = s.waiting_slot;
+    sight->since_ns = s.waiting_since_ns;
+    sight->num_missing = s.num_missing;
+    memcpy(sight->missing, s.missing, sizeof sight->missing);
   }
-  return is_found;
 }
 
 /* ---- operations ---- */
@@ -351,7 +353,7 @@ static void fail(struct sml_method *r, sml_status status) {
   sml_job_lanes_fail(lanes_of(r), status);
 }
 
-static void find_wait(const struct sml_method *r, struct sml_method_wait *out) {
+static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   (void)r;
   out->kind = SML_WAIT_NETWORK;
 }

@@ -83,8 +83,7 @@ void sml_job_lanes_fail(struct sml_job_lanes *lanes, sml_status status);
 void sml_job_lanes_add_figures(const struct sml_job_lanes *lanes, sml_stats *stats);
 /* Packets from the shard's aggregator that were acted upon. */
 uint64_t sml_job_lanes_count_packets(const struct sml_job_lanes *lanes, uint32_t shard);
-/* The lane that has waited longest, and whom for. */
-bool sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, uint32_t *lane_out,
-                                struct sml_lane_snapshot *snapshot_out);
+/* The slot that has waited longest, and whom for, into `sight`, which has none yet. */
+void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_member_sight *sight);
 
 #endif

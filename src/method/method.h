@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-#include "ctl/message.h"
+#include "ctl/member_late.h"
 #include "engine/worker_engine.h"
 #include "switchml/switchml.h"
 
@@ -30,15 +30,6 @@ enum sml_method_room {
   SML_ROOM_TAKEN,
   SML_ROOM_IN_NEXT, /* epoch */
   SML_ROOM_IN_NONE, /* this one is fresh, and has too little */
-};
-
-/* What the current operation waits for. RANKS: ranks of this host. LEAD: only the lead, which itself waits for other
- * hosts and knows which. NETWORK: other ranks, by the network. */
-enum sml_method_wait_kind { SML_WAIT_NONE_BEGUN, SML_WAIT_RANKS, SML_WAIT_LEAD, SML_WAIT_NETWORK };
-struct sml_method_wait {
-  enum sml_method_wait_kind kind;
-  uint32_t num_absent; /* of RANKS and LEAD; 0: this rank's own part is missing */
-  uint32_t ranks[SML_CTL_MAX_RANKS]; /* the first ones */
 };
 
 struct sml_method_ops {
@@ -62,7 +53,8 @@ struct sml_method_ops {
   void (*set_gone)(struct sml_method *method, uint32_t rank);
   /* A new epoch has begun. */
   void (*resume)(struct sml_method *method);
-  void (*wait)(const struct sml_method *method, struct sml_method_wait *wait_out);
+  /* What the current operation waits for. */
+  void (*wait)(const struct sml_method *method, struct sml_member_wait *wait_out);
   void (*add_figures)(const struct sml_method *method, sml_stats *stats);
   /* Without the lock: nothing is outstanding any more. Frees the method, if it was opened. */
   void (*close)(struct sml_method *method);
