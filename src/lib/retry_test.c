@@ -199,44 +199,7 @@ static void epochs_end_while_aggregators_do(void **state) {
 
 /* ---- one moment in particular ---- */
 
-static void sum_once(struct rank *r, int32_t value, int32_t sum) {
-  int32_t x[500];
-  for (uint32_t i = 0; i < 500; i++) x[i] = value;
-  CHECK(r, allreduce(r, x, x, 500, SML_INT32, SML_SUM) == SML_OK && x[0] == sum && x[499] == sum, "%s",
-        sml_error_detail());
-}
-
 static pthread_barrier_t barrier;
-
-/* Nothing is outstanding; calls made meanwhile wait, and their deadlines stand still. */
-static void call_without_aggregator(struct rank *r) {
-  sum_once(r, 1, 2);
-  pthread_barrier_wait(&barrier);
-  if (r->rank == 0) keeper_signal(&keeper, SIGKILL);
-  pthread_barrier_wait(&barrier);
-  if (r->rank == 0) {
-    sum_once(r, 2, 4);
-  } else {
-    usleep(2500 * 1000); /* longer than the timeout */
-    keeper_start_again(&keeper);
-    for (uint32_t i = 0; i < 1000 && count_rejoins(r) == 0; i++) usleep(10 * 1000);
-    usleep(300 * 1000); /* shorter: what rank 0 has left */
-    sum_once(r, 2, 4);
-  }
-  if (r->failure[0] == 0) CHECK(r, count_rejoins(r) == 1);
-}
-
-static void deadlines_stand_still_meanwhile(void **state) {
-  (void)state;
-  struct world w;
-  begin_world(&w, 2, 1, false, 20000);
-  w.job_options.operation_timeout_ns = 2 * SML_NS_PER_S;
-  pthread_barrier_init(&barrier, NULL, 2);
-  start_world(&w);
-  world_run(&w, call_without_aggregator);
-  stop_world(&w);
-  pthread_barrier_destroy(&barrier);
-}
 
 /* Rank 1 receives one packet in five, so that rank 0, with room for two operations only, is far ahead of what
  * rank 1 has completed; then it must do many again, for rank 1. */
@@ -357,38 +320,6 @@ static void a_rank_that_leaves_waits_for_the_others(void **state) {
   stop_world(&w);
 }
 
-static bool is_rejoining(struct rank *r) {
-  pthread_mutex_lock(&r->job->lock);
-  const bool is_so = r->job->state.phase == SML_MEMBER_IS_REJOINING;
-  pthread_mutex_unlock(&r->job->lock);
-  return is_so;
-}
-
-/* A stopped aggregator is lost like a killed one; when it goes on it is its own successor. */
-static void be_stopped(struct rank *r) {
-  sum_once(r, 1, 3);
-  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) keeper_signal(&keeper, SIGSTOP);
-  if (r->rank == 0) {
-    for (uint32_t other = 0; other < 3; other++)
-      for (uint32_t i = 0; i < 100 && !is_rejoining(&r->world->ranks[other]); i++) usleep(100 * 1000);
-    keeper_signal(&keeper, SIGCONT);
-  }
-  sum_once(r, 2, 6);
-  if (r->failure[0] == 0) CHECK(r, count_rejoins(r) == 1);
-}
-
-static void a_stopped_aggregator_may_be_its_own_successor(void **state) {
-  (void)state;
-  struct world w;
-  begin_world(&w, 3, 1, false, 20000);
-  w.job_options.lease_ns = 2 * SML_NS_PER_S;
-  pthread_barrier_init(&barrier, NULL, 3);
-  start_world(&w);
-  world_run(&w, be_stopped);
-  stop_world(&w);
-  pthread_barrier_destroy(&barrier);
-}
-
 /* ---- memory ---- */
 
 static void keep_little(struct rank *r) {
@@ -457,10 +388,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(results_have_the_bits_of_an_undisturbed_run),
       cmocka_unit_test(epochs_end_while_aggregators_do),
-      cmocka_unit_test(deadlines_stand_still_meanwhile),
       cmocka_unit_test(a_rank_ahead_contributes_again),
       cmocka_unit_test(a_rank_that_leaves_waits_for_the_others),
-      cmocka_unit_test(a_stopped_aggregator_may_be_its_own_successor),
       cmocka_unit_test(inputs_are_kept_until_all_have_told),
       cmocka_unit_test(alone_nothing_is_kept),
   };
