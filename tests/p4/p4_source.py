@@ -41,7 +41,14 @@ TOKEN = re.compile(r'\s+|(?P<text>\d+w0x[0-9a-fA-F]+|\d+w\d+|0x[0-9a-fA-F]+|\d+|
 # Weakest first. Not as in C: & and | bind stronger than comparisons.
 LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("|",), ("^",), ("&",), ("<<", ">>"),
           ("+", "-", "++", "|-|"), ("*",))
-TYPES = {"tna": {"PortId_t": 9}, "pna": {"PortId_t": 32, "MirrorSlotId_t": 8, "MirrorSessionId_t": 16}, "v1model": {}}
+
+
+class Newtype(int):
+    """The width of a type of its own, which a cast makes a number of that width alone."""
+
+
+TYPES = {"tna": {"PortId_t": 9}, "v1model": {},
+         "pna": {"PortId_t": Newtype(32), "MirrorSlotId_t": Newtype(8), "MirrorSessionId_t": Newtype(16)}}
 
 
 def preprocess(path, defines, compiler="cc"):
@@ -384,3 +391,10 @@ def read(path, defines=(), compiler="cc"):
     """(declarations, target)"""
     text, target = preprocess(path, defines, compiler)
     return list(Reader(text, target).program()), target
+
+
+def refuse_duplicates(names, where):
+    """As p4c: a second declaration of a name is none."""
+    for name in names:
+        if names.count(name) > 1:
+            raise NameError(f"{where} declares {name} {names.count(name)} times")

@@ -4,6 +4,9 @@
 OUTPUT defines `const struct p4_machine p4_NAME` (machine.h). All numbers are uint64_t; a control's parameters are
 bound to the globals that its only caller gives it, so each instance becomes functions of its own.
 
+What p4c refuses, or warns of, and has been written here is refused as well: casts of types of their own, names that
+are declared twice, constants that nobody uses.
+
 What no packet has written is noise, where the target does not promise zeros: metadata on TNA and PNA, fields of
 headers that are not valid, local variables. So a program that reads what it never wrote does something else each time.
 """
@@ -11,16 +14,17 @@ import argparse
 import os
 import sys
 
-from p4_source import (ANY, Action, Assign, Binary, Call, Cast, Choice, Constant, Control, Evaluate, Fields, If, Masked,
-                       Member, Name, Number, Package, Parser, Slice, Switch, Table, Transition, Tuple, Unary, Variable,
-                       read)
+from p4_source import (ANY, TYPES, Action, Assign, Binary, Call, Cast, Choice, Constant, Control, Evaluate, Fields, If,
+                       Masked, Member, Name, Newtype, Number, Package, Parser, Slice, Switch, Table, Transition, Tuple,
+                       Unary, Variable, read, refuse_duplicates)
 
 # What the compilers' own headers define, as far as p4/ uses it.
 FOREIGN = {
     "v1model": {"standard_metadata_t": [("ingress_port", 9), ("egress_spec", 9), ("egress_port", 9), ("mcast_grp", 16),
                                         ("ingress_global_timestamp", 48),
                                         ("egress_rid", 16), ("checksum_error", 1), ("parser_error", 8)]},
-    "pna": {"pna_main_input_metadata_t": [("input_port", 32)], "pna_main_parser_input_metadata_t": [("input_port", 32)],
+    "pna": {"pna_main_input_metadata_t": [("input_port", TYPES["pna"]["PortId_t"])],
+            "pna_main_parser_input_metadata_t": [("input_port", TYPES["pna"]["PortId_t"])],
             "pna_main_output_metadata_t": [("port", 32), ("is_dropped", 8)]},
     "tna": {"ingress_intrinsic_metadata_t": [("ingress_port", 9)], "ingress_intrinsic_metadata_from_parser_t": [],
             "ingress_intrinsic_metadata_for_deparser_t": [("drop_ctl", 3)],
@@ -192,7 +196,8 @@ class Program:
     def __init__(self, declarations, target, name):
         self.target, self.name = target, name
         self.constants, self.types, self.blocks, self.code = dict(TRUTHS), {}, {}, []
-        self.tables, self.registers = [], []
+        self.tables, self.registers, self.used = [], [], set()
+        refuse_duplicates([each.name for each in declarations], "the program")
         for fields in [Fields("struct", of, each) for of, each in FOREIGN[target].items()] + declarations:
             if isinstance(fields, Fields):
                 self.types[fields.name] = fields
@@ -222,6 +227,7 @@ class Program:
 
     def make_name(self, e, scope):
         found = scope.get(e.text) or self.constants.get(e.text)
+        self.used.add(e.text)
         if found is None:
             raise NameError(e.text)
         return found.text, found.of
@@ -238,7 +244,10 @@ class Program:
         return masked(f"{self.text(e.of, scope)} >> {e.low}", e.high - e.low + 1), e.high - e.low + 1
 
     def make_cast(self, e, scope):
-        return masked(self.text(e.of, scope), e.width), e.width
+        text, of = self.expression(e.of, scope)
+        if isinstance(of, Newtype) and e.width != of:
+            raise TypeError(f"{e}: p4c casts a type of its own to a number of {of} bits only")
+        return masked(text, e.width), e.width
 
     def make_unary(self, e, scope):
         text, of = self.expression(e.of, scope)
@@ -515,6 +524,7 @@ class Program:
     def control(self, control, bound, path):
         """Functions for an instance with its parameters bound to (C text, type); returns the name of its apply."""
         scope = {name: Entity(text, of) for (name, _), (text, of) in zip(control.parameters, bound)}
+        refuse_duplicates([*scope, *(each.name for each in control.locals)], control.name)
         for each in control.locals:
             make = self.action if isinstance(each, Action) else self.table if isinstance(each, Table) else self.instance
             scope[each.name] = make(each, scope, path)
@@ -558,6 +568,9 @@ class Program:
                 self.define(f"static bool part_{number}(void)", [f"  return {self.parser(part, bound, f'p{number}')}();"])
             else:
                 self.define(f"static void part_{number}(void)", [f"  {self.control(part, bound, f'p{number}')}();"])
+        unused = [name for name in self.constants if name not in self.used and name not in TRUTHS]
+        if unused:
+            raise NameError(f"nobody uses {', '.join(unused)}: p4c warns of that")
         noises = [f"  noise_{of}(&{name});" for name, of in self.globals.items() if of not in FOREIGN[self.target]]
         self.define("static void noise(void)", noises)
         self.define("static void begin(const uint8_t *bytes, uint32_t num_bytes)",
