@@ -25,10 +25,11 @@ configured:
 	@tools/configure $(BUILD) --prefix=$(abspath $(PREFIX)) --libdir=lib
 
 help:
+	@echo 'Times, where they are known, are of a quiet machine with 2 processors.'
 	@echo 'make               build what is installed: commands in build/bin, library in build/lib; then: . build/env.sh'
 	@echo 'make everything    build the tests and tools, too, as ninja -C build does'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo)'
-	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build'
+	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build (18 min)'
 	@echo 'make check-asan    only the ASan + UBSan part of it'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
 	@echo 'make check-clang   build everything with clang, run single layers with its UBSan'
@@ -45,12 +46,12 @@ help:
 	@echo 'make sim           the deterministic simulator: SEEDS=1000 worlds; a failing one prints how to replay it'
 	@echo 'make model         check the formal models with Spin, replay 10,000 of their worlds on the code; ARGS=--all'
 	@echo 'make mutants       build each seeded bug and say which test finds it; ARGS=NAME... for some'
-	@echo 'make trust         kill, stop, flood and starve real processes, many times; ARGS=--help'
+	@echo 'make trust         kill, stop, flood and starve real processes, many times; ARGS=--help; ARGS="soak --seconds 1800" (30 min)'
 	@echo 'make coverage      line and branch coverage of the pure protocol; ARGS=--missing lists what is not taken'
-	@echo 'make fuzz          run each fuzz target for a minute (clang); ARGS=--seconds=N'
+	@echo 'make fuzz          run each fuzz target for a minute (clang; half an hour); ARGS=--seconds=N'
 	@echo 'make soak          the long randomized tests (10,000 all-reduces)'
-	@echo 'make demo          train a PyTorch model over SwitchML and over Gloo; ARGS=--quick for a short one'
-	@echo 'make training      train to 88 % over SwitchML and over Gloo, 3 seeds, with curves in build/training (root); ARGS=--quick'
+	@echo 'make demo          train a PyTorch model over SwitchML and over Gloo; ARGS=--quick for a short one (80 s)'
+	@echo 'make training      train to 88 % over SwitchML and over Gloo, 3 seeds, with curves in build/training (root; 15 min); ARGS=--quick (2 min)'
 	@echo 'make bench         measure beside Gloo and Open MPI, write build/bench-report/report.html (root); ARGS=--quick'
 	@echo 'make bench-netbed  of these, the shaped links alone'
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
@@ -171,4 +172,4 @@ release:
 	@tools/release $(ARGS)
 
 clean:
-	rm -rf build build-without-* build-asan build-tsan build-clang build-neon build-coverage build-fuzz build-mutants
+	rm -rf build build-paper build-without-* build-asan build-tsan build-clang build-neon build-coverage build-fuzz build-mutants

@@ -297,20 +297,20 @@ static void print_set(struct result *results, const char *set, const struct buff
       continue;
     }
     static const char *comma = "";
-    printf("%s\n  {\"set\": \"%s\", \"kernel\": \"%s\", \"implementation\": \"%s\", \"ns\": %.1f, \"GB_per_s\": %.2f, "
-           "\"to_memcpy\": %.3f}",
-           comma, set, kernel->name, name, seconds * 1e9, gb_per_s, ratio);
+    printf(
+        "%s\n  {\"set\": \"%s\", \"kernel\": \"%s\", \"implementation\": \"%s\", \"ns\": %.1f, \"GB_per_s\": %.2f, "
+        "\"to_memcpy\": %.3f}",
+        comma, set, kernel->name, name, seconds * 1e9, gb_per_s, ratio);
     comma = ",";
   }
 }
 
 int main(int argc, char **argv) {
-  static const struct option options[] = {
-      {"json", no_argument, NULL, 'j'},
-      {"rounds", required_argument, NULL, 'r'},
-      {"only", required_argument, NULL, 'o'},
-      {"set", required_argument, NULL, 's'},
-      {NULL, 0, NULL, 0}};
+  static const struct option options[] = {{"json", no_argument, NULL, 'j'},
+                                          {"rounds", required_argument, NULL, 'r'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"set", required_argument, NULL, 's'},
+                                          {NULL, 0, NULL, 0}};
   static struct result results[NUM_COLUMNS];
   bool is_json = false;
   long num_rounds = 15;

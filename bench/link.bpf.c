@@ -11,9 +11,9 @@
 #include <bpf/bpf_helpers.h>
 
 struct settings {
-  __u64 rate_bytes;    /* a second; 0: nothing is marked */
-  __u64 burst_bytes;   /* of the token bucket: what it lets pass at once is not a queue */
-  __u64 limit_bytes;   /* of the token bucket: it drops what is more, which then does not wait */
+  __u64 rate_bytes;  /* a second; 0: nothing is marked */
+  __u64 burst_bytes; /* of the token bucket: what it lets pass at once is not a queue */
+  __u64 limit_bytes; /* of the token bucket: it drops what is more, which then does not wait */
   __u64 mark_bytes;
   __u32 loss_per_million;
   __u32 loss_segments; /* goes on losing until so many segments are gone; 0: the one buffer only */

@@ -116,10 +116,14 @@ static uint32_t chunk_of(uint32_t tag) {
 static enum kind kind_of(const struct sml_header *h) {
   const bool is_again = h->flags & SML_FLAG_RETRANSMISSION;
   switch (h->type) {
-    case SML_PACKET_UPDATE: return is_again ? AGAIN : UPDATE;
-    case SML_PACKET_RESULT: return is_again ? REPEAT : RESULT;
-    case SML_PACKET_PROBE: return PROBE;
-    default: return PENDING;
+    case SML_PACKET_UPDATE:
+      return is_again ? AGAIN : UPDATE;
+    case SML_PACKET_RESULT:
+      return is_again ? REPEAT : RESULT;
+    case SML_PACKET_PROBE:
+      return PROBE;
+    default:
+      return PENDING;
   }
 }
 
@@ -166,8 +170,8 @@ static void finish_action(void) {
   world.is_blocked = world.has_closed = world.may_close = false;
 }
 
-static void follow_packet(uint32_t queue, enum kind kind, uint32_t slot, uint32_t phase, uint32_t chunk,
-                          uint32_t grant, uint32_t flag, bool is_lost) {
+static void follow_packet(uint32_t queue, enum kind kind, uint32_t slot, uint32_t phase, uint32_t chunk, uint32_t grant,
+                          uint32_t flag, bool is_lost) {
   for (uint32_t i = 0; i < world.num_following; i++) {
     const struct following f = world.following[i];
     if (f.queue != queue || !is_named(&f.packet, kind, slot, phase, chunk)) continue;
@@ -181,8 +185,8 @@ static void follow_packet(uint32_t queue, enum kind kind, uint32_t slot, uint32_
     q->packets[q->num++] = f.packet;
     return;
   }
-  differ("the model sends kind %d, slot %u, phase %u, chunk %u in queue %u, the code does not", (int)kind, slot,
-         phase, chunk, queue);
+  differ("the model sends kind %d, slot %u, phase %u, chunk %u in queue %u, the code does not", (int)kind, slot, phase,
+         chunk, queue);
 }
 
 static void follow_outcome(const char *outcome) {
@@ -273,15 +277,20 @@ static void deliver_up(const struct packet *p) {
       break;
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
-    case SML_VERDICT_COMPLETE: add(p, &d); break;
+    case SML_VERDICT_COMPLETE:
+      add(p, &d);
+      break;
     case SML_VERDICT_REPEAT:
       send_result(d.cell, p->header.rank, SML_FLAG_RETRANSMISSION);
       expect_outcome("repeat");
       counts.repeats++;
       break;
-    case SML_VERDICT_PENDING: send_pending(p); break;
+    case SML_VERDICT_PENDING:
+      send_pending(p);
+      break;
     case SML_VERDICT_MISMATCH:
-    case SML_VERDICT_JUMP: differ("the code accuses rank %u", p->header.rank);
+    case SML_VERDICT_JUMP:
+      differ("the code accuses rank %u", p->header.rank);
   }
 }
 
@@ -375,7 +384,8 @@ static void deliver_down(uint32_t rank, const struct packet *p) {
 static void replay_packet(const char *line) {
   uint32_t q, fate, kind, epoch, slot, phase, chunk, grant, flag, i = 0;
   check(sscanf(line, "packet %u %u %u %u %u %u %u %u %u", &q, &fate, &kind, &epoch, &slot, &phase, &chunk, &grant,
-               &flag) == 9, "a line that cannot be read");
+               &flag) == 9,
+        "a line that cannot be read");
   struct queue *queue = &world.queues[q];
   const bool is_down = q >= world.num_ranks;
   for (; i < queue->num; i++) {
@@ -402,8 +412,7 @@ static void replay_following(const char *line) {
   else if (sscanf(line, "> answer %u %u %u %u %u %u %u %u", &a, &kind, &slot, &phase, &chunk, &grant, &flag,
                   &is_lost) == 8)
     follow_packet(world.num_ranks + a, (enum kind)kind, slot, phase, chunk, grant, flag, is_lost);
-  else if (sscanf(line, "> verdict %31s", word) == 1 || sscanf(line, "> accept %31s", word) == 1)
-    follow_outcome(word);
+  else if (sscanf(line, "> verdict %31s", word) == 1 || sscanf(line, "> accept %31s", word) == 1) follow_outcome(word);
   else if (sscanf(line, "> open %u", &a) == 1) open_job(a);
   else if (strcmp(line, "> close\n") == 0) close_job();
   else if (sscanf(line, "> leave %u", &a) == 1) leave(a);
@@ -419,7 +428,8 @@ static void start_world(const char *line) {
   memset(&world, 0, sizeof world);
   world.done_rank = UINT32_MAX;
   check(sscanf(line, "world %u %u %u %u %u %u", &world.number, &world.num_ranks, &world.num_slots,
-               &world.num_operations, &world.operation_chunks, &has_exponents) == 6, "a line that cannot be read");
+               &world.num_operations, &world.operation_chunks, &has_exponents) == 6,
+        "a line that cannot be read");
   world.has_exponents = has_exponents;
   check(world.num_ranks <= MAX_RANKS && world.num_slots <= MAX_SLOTS && world.num_operations <= MAX_OPERATIONS,
         "a larger world than this program knows");
@@ -500,10 +510,18 @@ int main(void) {
   const struct {
     uint64_t count;
     const char *what;
-  } words[] = {{counts.worlds, "worlds"}, {counts.actions, "actions"}, {counts.packets, "packets"},
-               {counts.lost, "of them lost"}, {counts.repeated, "repeated"}, {counts.results, "sums"},
-               {counts.repeats, "repeated results"}, {counts.pendings, "PENDING"}, {counts.questions, "questions"},
-               {counts.stale, "stale"}, {counts.refused, "refused"}, {counts.closes, "jobs ended"}};
+  } words[] = {{counts.worlds, "worlds"},
+               {counts.actions, "actions"},
+               {counts.packets, "packets"},
+               {counts.lost, "of them lost"},
+               {counts.repeated, "repeated"},
+               {counts.results, "sums"},
+               {counts.repeats, "repeated results"},
+               {counts.pendings, "PENDING"},
+               {counts.questions, "questions"},
+               {counts.stale, "stale"},
+               {counts.refused, "refused"},
+               {counts.closes, "jobs ended"}};
   for (size_t i = 0; i < SML_ARRAY_LEN(words); i++)
     printf("%s%llu %s", i > 0 ? ", " : "", (unsigned long long)words[i].count, words[i].what);
   putchar('\n');

@@ -154,6 +154,21 @@ def test_rules():
 AVOIDED = "in place of, dear, to who, hosted, hosting, keepalive, shadow copy, resend, scaling factor"
 
 
+def test_data_path():
+    page = "## The way of one tensor\n\n| step | function | in |\n|---|---|---|\n| a | `f` -> `g` | src/core/a.c, src/quant |\n\n**b"
+    code = {"src/core/a.c": SPDX + "static void f(int a) {\n}\n", "src/quant/b.c": SPDX + "void g(void) {\n}\n"}
+    expect_clean({**code, "docs/ARCHITECTURE.md": page})
+    expect_broken({**code, "docs/ARCHITECTURE.md": page.replace("src/quant", "src/ctl")}, "g is not in src/core/a.c, src/ctl")
+
+
+def test_format():
+    if not shutil.which("clang-format-14"):
+        raise tap.Skip("no clang-format 14")
+    files = {".clang-format": "BasedOnStyle: Google\n", "bench/a.c": SPDX + "int x;\n"}
+    expect_clean({**files, "src/core/a.c": SPDX + "int  x;\n"})
+    expect_broken({**files, "bench/a.c": SPDX + "int  x;\n"}, "bench/a.c:2: not as .clang-format says")
+
+
 def test_glossary():
     glossary = {"docs/GLOSSARY.md": f"| word | what | avoid |\n|---|---|---|\n| sum | all of them | {AVOIDED} |\n"}
     expect_clean(glossary)

@@ -9,6 +9,7 @@ import argparse
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -71,6 +72,9 @@ CIRCLES = {
     "src/netio": 2,
     "src/quant": 2,
 }
+
+# Folders whose C code is as .clang-format says. The list may only grow.
+FORMATTED = ("bench/", "examples/", "model/", "src/trace/")
 
 CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")
@@ -340,6 +344,29 @@ def check_documents(tree):
                     yield f"{path}:{number}: {name} is nowhere in the code"
 
 
+def check_data_path(tree):
+    """The way of one tensor (docs/ARCHITECTURE.md): each function is in a file, or the folder, that its row names."""
+    page = tree.files.get("docs/ARCHITECTURE.md", "")
+    table = page.partition("## The way of one tensor")[2].partition("\n\n**")[0]
+    for names, places in re.findall(r"^\|[^|]*\| ([^|]*`[^|]*) \| ([^|]*) \|$", table, re.MULTILINE):
+        texts = [text for path, text in tree.c_files() if path.startswith(tuple(places.split(", ")))]
+        found = {name for text in texts for name, _, _ in c_functions(text)}
+        for name in re.findall(r"`(\w+)`", names):
+            if name not in found:
+                yield f"docs/ARCHITECTURE.md:1: {name} is not in {places}"
+
+
+def check_format(tree):
+    """The code of some folders is as .clang-format says, where clang-format 14 is installed."""
+    paths = [path for path, _ in tree.c_files() if path.startswith(FORMATTED)]
+    if ".clang-format" not in tree.files or not paths or not shutil.which("clang-format-14"):
+        return
+    result = subprocess.run(["clang-format-14", "--dry-run", *paths], cwd=tree.root, capture_output=True, text=True,
+                            check=False)
+    for line in re.findall(r"^([^:]+:\d+):\d+: warning", result.stderr, re.MULTILINE):
+        yield f"{line}: not as .clang-format says: run clang-format-14 -i"
+
+
 def check_rules(tree):
     """PROTOCOL.md gives each rule one number, and the rules that others cite ("rules R15 to R24") are there."""
     defined = re.findall(r"^(?:- )?(?:\*\*)?R(\d+)(?:\*\*)? ", tree.files.get("docs/PROTOCOL.md", ""), re.MULTILINE)
@@ -426,7 +453,8 @@ def check_purity(tree):
 
 RULES = [check_layers, check_layer_lists, check_sizes, check_functions, check_circles, check_columns,
          check_licence_lines, check_words, check_descriptors, check_cancellation, check_asserts, check_memory_orders,
-         check_drops, check_switch_numbers, check_documents, check_rules, check_glossary, check_python_api, check_purity]
+         check_drops, check_switch_numbers, check_documents, check_data_path, check_format,
+         check_rules, check_glossary, check_python_api, check_purity]
 
 
 def main():

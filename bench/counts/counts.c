@@ -82,20 +82,20 @@ int main(int argc, char **argv) {
   struct world *w = world_create_started(&options);
   const bool is_ok = run(w, num_chunks * (CHUNK_BYTES / 4), is_float ? SML_FLOAT32 : SML_INT32);
   const struct sml_netio_stats ranks = sum_stats(w, false), aggregator = sum_stats(w, true);
-  printf("{\"chunks\": %llu, \"payload_bytes\": %llu, \"wire_bytes\": %llu, \"updates\": %llu, \"lost\": %llu, "
-         "\"rank_calls\": %llu, \"aggregator_calls\": %llu, \"retransmissions\": %llu, "
-         "\"made_by\": \"%s %s, glibc %s\"}\n",
-         (unsigned long long)num_chunks, (unsigned long long)(num_chunks * CHUNK_BYTES * num_ranks),
-         (unsigned long long)ranks.tx_bytes, (unsigned long long)ranks.tx_frames,
-         (unsigned long long)(ranks.tx_lost_frames + aggregator.tx_lost_frames),
-         (unsigned long long)ranks.system_calls, (unsigned long long)aggregator.system_calls,
-         (unsigned long long)world_retransmissions(w, 0),
+  printf(
+      "{\"chunks\": %llu, \"payload_bytes\": %llu, \"wire_bytes\": %llu, \"updates\": %llu, \"lost\": %llu, "
+      "\"rank_calls\": %llu, \"aggregator_calls\": %llu, \"retransmissions\": %llu, "
+      "\"made_by\": \"%s %s, glibc %s\"}\n",
+      (unsigned long long)num_chunks, (unsigned long long)(num_chunks * CHUNK_BYTES * num_ranks),
+      (unsigned long long)ranks.tx_bytes, (unsigned long long)ranks.tx_frames,
+      (unsigned long long)(ranks.tx_lost_frames + aggregator.tx_lost_frames), (unsigned long long)ranks.system_calls,
+      (unsigned long long)aggregator.system_calls, (unsigned long long)world_retransmissions(w, 0),
 #ifdef __clang__
-         "clang",
+      "clang",
 #else
-         "gcc",
+      "gcc",
 #endif
-         __VERSION__, gnu_get_libc_version());
+      __VERSION__, gnu_get_libc_version());
   world_destroy(w);
   sml_mem_hub_destroy(b.hub);
   if (is_recorded) sml_recorder_destroy(options.recorder);

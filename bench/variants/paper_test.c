@@ -16,8 +16,14 @@
 /* The next chunk of a slot is num_slots further, and data goes again after the timeout, without a word. */
 static void the_papers_scheme(void **state) {
   (void)state;
-  const struct sml_worker_options o = {.epoch = 1, .rank = 1, .world_size = 3, .num_lanes = 1, .num_slots = NUM_SLOTS,
-                                       .chunk_bytes = 64, .first_phase = SML_FIRST_PHASE, .num_operations = 4};
+  const struct sml_worker_options o = {.epoch = 1,
+                                       .rank = 1,
+                                       .world_size = 3,
+                                       .num_lanes = 1,
+                                       .num_slots = NUM_SLOTS,
+                                       .chunk_bytes = 64,
+                                       .first_phase = SML_FIRST_PHASE,
+                                       .num_operations = 4};
   const struct sml_operation_plan plan = {.num_elems = 1000 * 16, .type = 1};
   struct sml_send send;
   sml_paper_timeout_ns = 10 * MS;

@@ -40,15 +40,15 @@ struct sml_trace_source {
 
 struct sml_trace_dump {
   const char *program, *reason;
-  struct sml_trace_job *jobs;       /* from malloc, like the next one */
+  struct sml_trace_job *jobs; /* from malloc, like the next one */
   struct sml_trace_source *sources;
   uint32_t num_jobs, num_sources;
 };
 
 /* Adds a copy of what the recorder holds now. False: out of memory, or too many. */
 __attribute__((format(printf, 4, 5))) bool sml_trace_add_source(struct sml_trace_dump *dump,
-                                                               const struct sml_recorder *recorder, uint32_t lane,
-                                                               const char *name, ...);
+                                                                const struct sml_recorder *recorder, uint32_t lane,
+                                                                const char *name, ...);
 bool sml_trace_add_job(struct sml_trace_dump *dump, const struct sml_trace_job *job);
 void sml_trace_clear(struct sml_trace_dump *dump);
 /* Writes the file, whole or not at all, over one that is there. 0, or -errno with a sentence. */

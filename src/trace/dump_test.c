@@ -114,9 +114,10 @@ static void test_what_was_written_is_read(void **state) {
 
 static const char *name_at(const struct sml_trace_file *f, uint16_t number, uint64_t time_ns, uint64_t epoch) {
   static char name[32];
-  const struct sml_record r = {
-      .time_ns = time_ns, .job = number, .value = epoch,
-      .event = epoch ? SML_TRACE_JOB_OPENED : SML_TRACE_PENDING_SENT};
+  const struct sml_record r = {.time_ns = time_ns,
+                               .job = number,
+                               .value = epoch,
+                               .event = epoch ? SML_TRACE_JOB_OPENED : SML_TRACE_PENDING_SENT};
   const struct sml_trace_file_job *job = sml_trace_find_job(f, &r);
   snprintf(name, sizeof name, "%.*s", job != NULL ? (int)job->name.num_bytes : 1, job != NULL ? job->name.bytes : "-");
   return name;

@@ -134,8 +134,7 @@ bool sml_trace_open(struct sml_trace_file *f, const uint8_t *bytes, size_t num_b
   take_sources(f, &in);
   /* What later releases wrote behind, earlier ones did not. */
   for (uint32_t i = 0; i < f->num_jobs && in.end - in.at >= 8; i++) f->jobs[i].since_ns = take(&in, 8);
-  if (in.is_cut || f->record_bytes < SML_RECORD_BYTES)
-    return refuse(f, error_out, error_bytes, "its header is broken");
+  if (in.is_cut || f->record_bytes < SML_RECORD_BYTES) return refuse(f, error_out, error_bytes, "its header is broken");
   find_records(f, bytes + header_bytes, bytes + num_bytes);
   return true;
 }

@@ -25,7 +25,7 @@ static inline struct sml_recorder *sml_recorder_set_find(const struct sml_record
   return atomic_load_explicit(&set->all[number], memory_order_acquire); /* pairs with sml_recorder_set_use */
 }
 static inline struct sml_recorder *sml_recorder_set_pick(const struct sml_recorder_set *set, uint16_t number,
-                                                        struct sml_recorder *otherwise) {
+                                                         struct sml_recorder *otherwise) {
   struct sml_recorder *found = set != NULL ? sml_recorder_set_find(set, number) : NULL;
   return found != NULL ? found : otherwise;
 }

@@ -128,17 +128,17 @@ static void test_names_are_past_tense_and_unique(void **state) {
     for (uint32_t k = 0; k < i; k++) assert_string_not_equal(e->name, sml_trace_events[k].name);
     assert_true(e->level == SML_TRACE_NOTABLE || e->level == SML_TRACE_ALL);
     const char *end = e->name + strlen(e->name) - 2;
-    const bool is_past = strcmp(end, "ed") == 0 || strcmp(end, "nt") == 0 || strcmp(end, "st") == 0 ||
-                         strcmp(end, "ft") == 0;
+    const bool is_past =
+        strcmp(end, "ed") == 0 || strcmp(end, "nt") == 0 || strcmp(end, "st") == 0 || strcmp(end, "ft") == 0;
     if (!is_past) fail_msg("%s is no event in the past tense", e->name);
   }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_was_put_comes_out),      cmocka_unit_test(test_the_last_ones_stay),
-      cmocka_unit_test(test_off_records_nothing),         cmocka_unit_test(test_a_flood_of_drops_is_thinned),
-      cmocka_unit_test(test_a_copy_beside_the_writer),    cmocka_unit_test(test_names_are_past_tense_and_unique),
+      cmocka_unit_test(test_what_was_put_comes_out),   cmocka_unit_test(test_the_last_ones_stay),
+      cmocka_unit_test(test_off_records_nothing),      cmocka_unit_test(test_a_flood_of_drops_is_thinned),
+      cmocka_unit_test(test_a_copy_beside_the_writer), cmocka_unit_test(test_names_are_past_tense_and_unique),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
