@@ -38,6 +38,7 @@ help:
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once);'
 	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
+	@echo 'make check-cuda    tensors on GPUs in the PyTorch backend, on the GPU that is here; installs nothing, says what it found'
 	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs; ARGS=--help;"
 	@echo '                   ARGS=--mpi4py: those of mpi4py'
 	@echo 'make check-mpi5    MPI programs on the Open MPI 5 and MPICH 4.2 of Debian 13, in a chroot (root; 1.5 GB, once);'
@@ -109,6 +110,10 @@ check-torch: everything
 	@source=$$(tools/torchsource $(BUILD)) && [ -z "$$source" ] || SML_BUILD_DIR=$(abspath $(BUILD)) \
 	  python3 -B tests/torch_own_test.py --all --source "$$source" $(ARGS)
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_train_test.py --all
+
+.PHONY: check-cuda
+check-cuda:
+	@tools/check_cuda $(BUILD) $(ARGS)
 
 check-mpi: everything
 	@$(SETUP) mpi

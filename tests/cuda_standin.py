@@ -215,6 +215,8 @@ def _future_class(device):
             values = result if isinstance(result, (list, tuple)) else [result]
             found = {device.device_of(value) for value in values if isinstance(value, device.torch.Tensor)} - {None}
             self.events = {each: device.mark(device.current_stream(each)) for each in found}
+            for event in self.events.values() if device.is_eager else ():
+                device.synchronize(event)  # C++, which waits for the future, does not know the stand-in
             super().set_result(result)
     return Future
 

@@ -21,8 +21,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 # Debian's python3-torch belongs to Debian's python3, whatever comes first in PATH.
-PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-_RANK_LIMIT_S = 120
+PYTHON = os.environ.get("SML_TEST_PYTHON", "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable)
+_RANK_LIMIT_S = 120 + int(os.environ.get("SML_TEST_GROUPS", "0")) // 2
 PYTHONPATH = os.path.join(ROOT, "integrations/pytorch") + ":" + HERE
 
 
