@@ -27,7 +27,7 @@ LEASE_S = 3
 
 
 class Bmv2:
-    name = "bmv2"
+    name = dataplane = "bmv2"
 
     @staticmethod
     def why_unavailable():
@@ -54,7 +54,7 @@ class Bmv2:
 
 
 class Dpdk:
-    name = "dpdk-p4"
+    name = dataplane = "dpdk-p4"
 
     @staticmethod
     def why_unavailable():
@@ -84,6 +84,21 @@ class Dpdk:
     @staticmethod
     def runtime(logs):
         return os.path.join(logs, "control")
+
+
+class Translated(Dpdk):
+    """pna.p4 as C that translate.py made of it: needs no tool of P4."""
+    name, library = "translated", os.path.join(BUILD, "tests/p4/libp4_machines.so")
+
+    @staticmethod
+    def why_unavailable():
+        return "" if os.path.exists(Translated.library) else "libp4_machines.so is not built (make check builds it)"
+
+    def __init__(self, _folder):
+        pass
+
+    def command(self, ports, logs):
+        return [sys.executable, os.path.join(HERE, "soft_switch.py"), self.library, self.runtime(logs), *ports]
 
 
 SWITCHES = (Bmv2, Dpdk)
@@ -149,7 +164,7 @@ class Bed:
         return daemon
 
     def start_switch_daemon(self, log="daemon"):
-        return self.start_daemon(log, CONTROL_PORT, "--dataplane", self.kind.name, "--switch",
+        return self.start_daemon(log, CONTROL_PORT, "--dataplane", self.kind.dataplane, "--switch",
                                  self.kind.runtime(self.logs.name))
 
     def __enter__(self):
