@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/batch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/operation.h"
@@ -53,7 +54,7 @@ static void store_member(const struct sml_job *job, const struct sml_operation *
                                           m->engine.plan.reduction == SML_AVG);
 }
 
-void sml_batch_store(const struct sml_operation *op) {
+static void store_members(const struct sml_operation *op) {
   const int32_t *lanes = op->engine.out;
   for (const struct sml_operation *m = op->members; m; m = m->next_member) {
     store_member(op->job, m, lanes);
@@ -75,7 +76,7 @@ static bool open_buffer_locked(struct sml_job *job) {
   if (b == NULL) return false;
   memset(&b->operation, 0, sizeof b->operation);
   b->operation.context = job->context;
-  b->operation.is_batch = true;
+  b->operation.kind = &sml_batch_kind;
   b->num_lanes = 0;
   batch->open = b;
   return true;
@@ -97,10 +98,10 @@ static void append(struct sml_batch_buffer *b, struct sml_operation *m) {
   b->num_lanes += (uint32_t)lanes_of(m);
 }
 
-void sml_batch_give_back_locked(struct sml_job *job, struct sml_operation *op) {
-  struct sml_batch_buffer *b = buffer_of(op);
-  b->next_unused = job->batch.unused;
-  job->batch.unused = b;
+/* The lock is held: it ends so, and nobody has its handle. */
+static void give_back_locked(struct sml_batch *batch, struct sml_batch_buffer *b) {
+  b->next_unused = batch->unused;
+  batch->unused = b;
 }
 
 void sml_batch_free_all(struct sml_job *job) {
@@ -113,7 +114,7 @@ void sml_batch_free_all(struct sml_job *job) {
 
 /* ---- ends ---- */
 
-void sml_batch_end_members_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
+static void end_members(struct sml_job *job, struct sml_operation *op, sml_status status) {
   struct sml_operation *next;
   for (struct sml_operation *m = op->members; m; m = next) {
     next = m->next_member; /* once its end is published it may be another's */
@@ -127,9 +128,22 @@ void sml_batch_end_members_locked(struct sml_job *job, struct sml_operation *op,
 void sml_batch_fail_locked(struct sml_job *job, sml_status status) {
   struct sml_batch_buffer *b = close_buffer_locked(job);
   if (b == NULL) return;
-  sml_batch_end_members_locked(job, &b->operation, status);
-  sml_batch_give_back_locked(job, &b->operation);
+  end_members(job, &b->operation, status);
+  give_back_locked(&job->batch, b);
 }
+
+static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
+  const uint64_t first = op->engine.plan.number;
+  snprintf(text, text_bytes, "operations %llu to %llu (a batch of %u)", (unsigned long long)first,
+           (unsigned long long)first + op->num_members - 1, op->num_members);
+}
+
+static void give_back(struct sml_operation *op) {
+  give_back_locked(&op->job->batch, buffer_of(op));
+}
+
+const struct sml_operation_kind sml_batch_kind = {
+    .describe = describe, .summed = store_members, .ended = end_members, .give_back = give_back};
 
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members) {
   const struct sml_operation *first = members;
@@ -146,7 +160,7 @@ const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_jo
 /* ---- submission ---- */
 
 uint32_t sml_batch_number_locked(struct sml_operation *op, uint64_t number, bool *is_awaited_out) {
-  uint32_t num = 0;
+  uint32_t num = op->members == NULL ? 1 : 0;
   for (struct sml_operation *m = op->members; m; m = m->next_member) {
     m->engine.plan.number = m->order.number = number + num++;
     m->is_noted = false;
@@ -203,7 +217,7 @@ static sml_status submit(struct sml_job *job, struct sml_batch_buffer *b) {
     op = make_whole(job, b);
   } else {
     pthread_mutex_lock(&job->lock);
-    sml_batch_give_back_locked(job, &b->operation);
+    give_back_locked(&job->batch, b);
     pthread_mutex_unlock(&job->lock);
   }
   const sml_status status = sml_operation_submit(op);

@@ -29,19 +29,14 @@ struct sml_batch {
 /* Whether the operation, which was prepared, was noted: then it is submitted with others. On failure it was not. */
 sml_status sml_batch_note(struct sml_job *job, struct sml_operation *operation, bool *is_noted_out);
 
-/* With job->lock held; `operation` stands for its members. */
-void sml_batch_end_members_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
-void sml_batch_give_back_locked(struct sml_job *job, struct sml_operation *operation);
-/* It is being submitted, with the job's next numbers. How many it takes; *is_awaited_out: somebody waits already. */
+/* With job->lock held: the operation, or the batch that it stands for, is being submitted, with the job's next numbers.
+ * How many it takes; *is_awaited_out becomes true if somebody waits for a member already. */
 uint32_t sml_batch_number_locked(struct sml_operation *operation, uint64_t number, bool *is_awaited_out);
 /* The job has failed: ends what is noted. */
 void sml_batch_fail_locked(struct sml_job *job, sml_status status);
 /* The operation with the earliest deadline, of an operation's members or of what is noted. NULL: there is none. */
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members);
 const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_job *job);
-
-/* The operation has ended well and nobody knows yet: writes its members' results. Without the lock. */
-void sml_batch_store(const struct sml_operation *operation);
 
 void sml_batch_free_all(struct sml_job *job);
 

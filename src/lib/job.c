@@ -82,6 +82,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->formats = sml_types_of_features(s->features);
   snprintf(job->state.name, sizeof job->state.name, "%s", s->name);
   init_locks(job);
+  job->retained.lock = &job->lock;
   job->lanes.method =
       (struct sml_method){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
   job->method = &job->lanes.method;
@@ -313,7 +314,7 @@ void sml_job_destroy(sml_job *job) {
   job->method->ops->close(job->method);
   sml_embedded_stop(job->embedded);
   remove_from_context(job->context, job);
-  sml_retained_free_all(job);
+  sml_retained_free_all(&job->retained);
   if (job->shards != NULL) sml_key_wipe(job->shards, job->state.num_shards * sizeof *job->shards);
   free(job->shards);
   free(job->state.shards);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What happens to a job on the control thread: it starts, moves to a new epoch, hears of lost ranks, misses deadlines,
- * loses its aggregator and rejoins, fails. ctl/member_job.h decides; here that is carried out.
+ * loses its aggregator and rejoins, fails. ctl/member_job.h decides; here that is carried out. At the end: what its
+ * method asks and tells.
  *
  * A job with retry rejoins so that operations end as if the aggregator had not been lost. Lanes are closed, so that no
  * thread touches a buffer; the session joins a successor; then everything from the first operation that some rank lacks
@@ -109,7 +110,7 @@ static void record_start_locked(struct sml_job *job) {
 
 static void go_on_locked(struct sml_job *job, bool is_replay) {
   record_start_locked(job);
-  if (is_replay) sml_retained_drop_confirmed(job);
+  if (is_replay) sml_retained_drop_confirmed(&job->retained, &job->state.retry);
   if (is_replay && !sml_operations_add_replays_locked(job, sml_clock_ns())) {
     const struct sml_ctl_abort failure = sml_member_failure(
         SML_ERR_NO_MEMORY, "rank %u has no memory to do operations again", job->state.rank);
@@ -243,7 +244,7 @@ static void fill_progress(void *user, struct sml_member_progress *progress) {
 static void on_heartbeat(struct sml_job *job, const struct sml_ctl_heartbeat *heartbeat) {
   pthread_mutex_lock(&job->lock);
   sml_member_job_on_confirmed(&job->state, heartbeat->operations_completed);
-  sml_retained_drop_confirmed(job);
+  sml_retained_drop_confirmed(&job->retained, &job->state.retry);
   if (job->is_lingering) pthread_cond_broadcast(&job->changed);
   pthread_mutex_unlock(&job->lock);
 }
@@ -299,7 +300,7 @@ static void time_out(struct sml_job *job, const struct sml_member_late *late, co
                      uint64_t now_ns) {
   char text[96];
   const struct sml_operation *op = sml_operation_of(late->operation);
-  if (op->is_batch) op = sml_batch_first_due(op->members); /* whose deadline it is */
+  if (op->members != NULL) op = sml_batch_first_due(op->members); /* whose deadline it is */
   sml_operation_describe(op, text, sizeof text);
   const struct sml_ctl_abort failure =
       sml_member_late_failure(&job->state, late, text, op->order.submitted_ns, sight, now_ns);
@@ -402,3 +403,83 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
 
 const struct sml_session_events sml_job_events = {
     .told = on_told, .fill_progress = fill_progress, .tick = on_tick, .closed = on_closed};
+
+/* ---- the job, as its method sees it (method/method.h) ---- */
+
+static bool is_awaited(const struct sml_operation *op) {
+  bool has_waiter = op->num_waiters > 0;
+  for (const struct sml_operation *m = op->members; m && !has_waiter; m = m->next_member)
+    has_waiter = m->num_waiters > 0;
+  return has_waiter;
+}
+
+static bool is_running(const void *owner) {
+  return ((const struct sml_job *)owner)->state.phase == SML_MEMBER_IS_RUNNING;
+}
+
+static enum sml_owner_demand find_demand(const void *owner) {
+  const struct sml_job *job = owner;
+  enum sml_owner_demand demand = SML_DEMAND_NONE;
+  for (const struct sml_member_operation *o = job->state.oldest; o; o = o->next) {
+    const struct sml_operation *op = sml_operation_of(o);
+    if (is_awaited(op)) return SML_DEMAND_AWAITED;
+    const bool is_large = demand == SML_DEMAND_LARGE || op->engine.plan.num_elems >= SML_LARGE_ELEMS;
+    demand = is_large ? SML_DEMAND_LARGE : SML_DEMAND_SMALL;
+  }
+  return demand;
+}
+
+static void wake_callers(void *owner) {
+  pthread_cond_broadcast(&((struct sml_job *)owner)->changed);
+}
+
+static void store_sum(struct sml_engine_operation *engine) {
+  const struct sml_operation *op = (const struct sml_operation *)engine;
+  if (op->kind->summed != NULL) op->kind->summed(op);
+}
+
+static void end_for_method(void *owner, struct sml_engine_operation *engine, sml_status status) {
+  sml_operation_end_locked(owner, (struct sml_operation *)engine, status);
+}
+
+static void fail_for_method(void *owner, const struct sml_ctl_abort *failure) {
+  sml_job_fail_locked(owner, failure, true);
+}
+
+static void lose(void *owner, uint32_t rank) {
+  struct sml_job *job = owner;
+  const struct sml_ctl_abort failure = sml_member_job_lost_failure(&job->state, rank);
+  sml_job_fail_locked(job, &failure, true);
+}
+
+static void describe_for_method(const struct sml_engine_operation *engine, char *text, size_t text_bytes) {
+  sml_operation_describe((const struct sml_operation *)engine, text, text_bytes);
+}
+
+static uint64_t first_unfinished(const void *owner) {
+  return sml_member_job_first_unfinished(&((const struct sml_job *)owner)->state);
+}
+
+static void describe_shard(const void *owner, uint32_t s, struct sml_job_lanes_shard *out) {
+  const struct sml_job *job = owner;
+  const struct sml_member_shard *shard = &job->state.shards[s];
+  const struct sml_session *session = &job->shards[s].session;
+  *out = (struct sml_job_lanes_shard){.start = &shard->start,
+                                      .welcome = &session->member.welcome,
+                                      .aggregator = session->aggregator,
+                                      .aggregator_text = session->member.options.aggregator,
+                                      .is_embedded = shard->process_rank != SML_MEMBER_OF_DAEMON};
+  for (uint32_t l = 0; l < shard->start.num_lanes; l++) out->sources[l] = session->prober.lanes[l].hello.from;
+  sml_session_seal(session, shard->start.epoch, shard->start.secret, &out->seal);
+}
+
+const struct sml_owner_ops sml_job_owner_ops = {.is_running = is_running,
+                                               .demand = find_demand,
+                                               .wake_callers = wake_callers,
+                                               .summed = store_sum,
+                                               .ended = end_for_method,
+                                               .failed = fail_for_method,
+                                               .lost = lose,
+                                               .describe = describe_for_method,
+                                               .first_unfinished = first_unfinished,
+                                               .describe_shard = describe_shard};

@@ -16,6 +16,8 @@
 /* Up to here an operation is over sooner than a thread wakes up: the caller runs the engine. */
 #define SMALL_BYTES (64u << 10)
 
+static const struct sml_operation_kind caller_kind, replay_kind;
+
 /* ---- the pool ---- */
 
 sml_status sml_operations_create(struct sml_context *context) {
@@ -24,6 +26,7 @@ sml_status sml_operations_create(struct sml_context *context) {
   if (context->operations == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u operations", count);
   for (uint32_t i = count; i-- > 0;) {
     struct sml_operation *op = &context->operations[i];
+    op->kind = &caller_kind;
     op->context = context;
     op->next_free = context->free_operations;
     context->free_operations = op;
@@ -50,35 +53,14 @@ struct sml_operation *sml_operation_take(struct sml_context *context) {
 }
 
 void sml_operation_give_back(struct sml_operation *op) {
-  struct sml_context *context = op->context;
-  if (op->is_batch) {
-    sml_batch_give_back_locked(op->job, op); /* it ends with the lock held, and nobody has its handle */
-    return;
-  }
-  if (op->order.is_replay) {
-    free_codes(op);
-    free(op);
-    return;
-  }
-  pthread_mutex_lock(&context->lock);
-  op->next_free = context->free_operations;
-  context->free_operations = op;
-  pthread_mutex_unlock(&context->lock);
+  op->kind->give_back(op);
 }
 
 void sml_operation_describe(const struct sml_operation *op, char *text, size_t text_bytes) {
-  const struct sml_operation_plan *plan = &op->engine.plan;
-  if (op->is_batch) {
-    snprintf(text, text_bytes, "operations %llu to %llu (a batch of %u)", (unsigned long long)plan->number,
-             (unsigned long long)plan->number + op->num_members - 1, op->num_members);
-    return;
-  }
-  snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
-           sml_type_name((sml_type)plan->type), plan->reduction == SML_AVG ? "AVG" : "SUM",
-           (unsigned long long)plan->num_elems);
+  op->kind->describe(op, text, text_bytes);
 }
 
-/* ---- ends ---- */
+/* ---- what each kind does ---- */
 
 static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what,
                   enum sml_trace_event event, uint64_t now_ns) {
@@ -96,16 +78,21 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (op->retained != NULL) {
     op->retained->input.reader = NULL;
-    sml_retained_drop_confirmed(job); /* if the others were faster */
+    sml_retained_drop_confirmed(&job->retained, &job->state.retry); /* if the others were faster */
   }
-  if (op->order.is_replay) {
-    trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
-    return;
-  }
-  if (op->is_batch) {
-    sml_batch_end_members_locked(job, op, status);
-    return;
-  }
+  op->kind->ended(job, op, status);
+}
+
+/* ---- operations of callers, and replays ---- */
+
+static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
+           sml_type_name((sml_type)plan->type), plan->reduction == SML_AVG ? "AVG" : "SUM",
+           (unsigned long long)plan->num_elems);
+}
+
+static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (status == SML_OK) {
     job->operations_completed++;
     job->tensor_bytes += op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
@@ -117,6 +104,32 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
   if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
 }
+
+static void give_back_to_pool(struct sml_operation *op) {
+  struct sml_context *context = op->context;
+  pthread_mutex_lock(&context->lock);
+  op->next_free = context->free_operations;
+  context->free_operations = op;
+  pthread_mutex_unlock(&context->lock);
+}
+
+static const struct sml_operation_kind caller_kind = {
+    .describe = describe, .ended = end_for_caller, .give_back = give_back_to_pool};
+
+static void end_replay(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  (void)status;
+  trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
+}
+
+static void free_replay(struct sml_operation *op) {
+  free_codes(op);
+  free(op);
+}
+
+static const struct sml_operation_kind replay_kind = {
+    .describe = describe, .ended = end_replay, .give_back = free_replay};
+
+/* ---- ends ---- */
 
 /* job->lock held. A lane that got a wrong sum fails by itself, perhaps before it says so. */
 static void fail_by_itself(struct sml_job *job, const struct sml_operation *op, sml_status status) {
@@ -147,7 +160,7 @@ static void on_ended(struct sml_engine_operation *engine) {
   struct sml_operation *op = (struct sml_operation *)engine;
   struct sml_job *job = op->job;
   const sml_status status = (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed);
-  if (status == SML_OK && op->is_batch) sml_batch_store(op);
+  if (status == SML_OK && op->kind->summed != NULL) op->kind->summed(op);
   pthread_mutex_lock(&job->lock);
   sml_operation_end_locked(job, op, status);
   pthread_mutex_unlock(&job->lock);
@@ -175,6 +188,7 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   if (op == NULL) return NULL;
   op->context = job->context;
   op->job = job;
+  op->kind = &replay_kind;
   op->order.is_replay = op->is_released = true;
   op->retained = retained;
   op->engine.in = retained->data; /* and out NULL: the caller has had the result */
@@ -303,7 +317,7 @@ static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
   bool is_awaited = op->num_waiters > 0;
   op->engine.plan.number = op->order.number = job->state.next_number;
   op->is_noted = false;
-  const uint32_t num = op->is_batch ? sml_batch_number_locked(op, job->state.next_number, &is_awaited) : 1;
+  const uint32_t num = sml_batch_number_locked(op, job->state.next_number, &is_awaited);
   job->state.next_number += num;
   if (is_awaited) pthread_cond_broadcast(&job->changed); /* it was noted until now: who waits may drive */
   return is_awaited;
@@ -322,7 +336,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
     if (engine->plan.num_elems > 0) {
       if (op->retained != NULL) {
         op->retained->plan = engine->plan;
-        sml_retained_append(job, op->retained, op);
+        sml_retained_append(&job->retained, op->retained, op);
       }
       sml_member_job_insert(&job->state, &op->order);
       needs_pass = push_locked(job, caller_runs) && caller_runs;
@@ -330,7 +344,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
       sml_operation_publish_end_locked(job, op, SML_OK);
     }
   } else if (op->retained != NULL) {
-    sml_retained_give_back(job, op->retained);
+    sml_retained_give_back(&job->retained, op->retained);
     op->retained = NULL;
   }
   pthread_mutex_unlock(&job->lock);
@@ -368,7 +382,7 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   if (!job->method->ops->fit(job->method, &op->engine, op->codes_bytes))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
   if (job->state.retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
-  const sml_status status = sml_retained_copy(job, op->engine.in, num_bytes, &op->retained);
+  const sml_status status = sml_retained_copy(&job->retained, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
 }

@@ -8,9 +8,20 @@
 
 #include "lib/job.h"
 
+/* What differs by whom an operation is for: a caller, a batch's members, or other ranks (a replay). */
+struct sml_operation_kind {
+  void (*describe)(const struct sml_operation *operation, char *text, size_t text_bytes);
+  void (*summed)(const struct sml_operation *operation); /* well, and nobody knows. Without the lock; NULL: no matter */
+  /* With job->lock held: whoever it is for is told, and may release it afterwards. */
+  void (*ended)(struct sml_job *job, struct sml_operation *operation, sml_status status);
+  void (*give_back)(struct sml_operation *operation); /* its memory */
+};
+extern const struct sml_operation_kind sml_batch_kind; /* batch.c */
+
 struct sml_operation {
   struct sml_engine_operation engine; /* first: engines hand back its address */
   struct sml_member_operation order; /* guarded by job->lock, like all below `codes_bytes` */
+  const struct sml_operation_kind *kind; /* constant */
   struct sml_context *context;
   struct sml_job *job;
   struct sml_operation *next_free;   /* the pool's */
@@ -20,7 +31,6 @@ struct sml_operation {
   uint32_t num_members;
   bool is_released;
   bool is_small; /* constant: callers run the engine for it */
-  bool is_batch; /* constant: memory of a batch, not of the pool */
   bool is_noted; /* called within a batch that has not been submitted */
   uint32_t num_waiters;
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
@@ -60,7 +70,7 @@ static inline bool sml_job_runs_small(const struct sml_job *job) {
   return job->method->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
 }
 
-/* What the method may ask of the job (owner.c). */
+/* What the method may ask of the job (job_events.c). */
 extern const struct sml_owner_ops sml_job_owner_ops;
 /* With job->lock held: the method is done with the operation, and nobody touches its buffers any more. */
 void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);

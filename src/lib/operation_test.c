@@ -191,6 +191,49 @@ static void one_that_fails_by_itself_ends_once(void **state) {
   assert_int_equal(num_free, context->settings.num_operations);
 }
 
+/* What the job answers to its method, with so many operations that nobody has begun. */
+static void what_a_method_asks_of_its_job(void **state) {
+  (void)state;
+  const struct sml_owner_ops *asks = &sml_job_owner_ops;
+  struct sml_operation_plan plan = {.num_elems = 1, .type = SML_INT32};
+  struct sml_operation *ops[3];
+  int32_t x = 1;
+  char text[96];
+  assert_true(asks->is_running(job));
+  assert_int_equal(asks->demand(job), SML_DEMAND_NONE);
+  for (uint32_t i = 0; i < 3; i++) {
+    ops[i] = sml_operation_take(context);
+    if (i == 2) plan.num_elems = SML_LARGE_ELEMS;
+    sml_operation_prepare(ops[i], job, &x, &x, &plan, 0);
+    ops[i]->engine.plan.number = ops[i]->order.number = job->state.next_number++;
+    sml_member_job_insert(&job->state, &ops[i]->order);
+    assert_int_equal(asks->demand(job), i == 2 ? SML_DEMAND_LARGE : SML_DEMAND_SMALL);
+  }
+  ops[1]->next_member = NULL;
+  ops[0]->members = ops[1]; /* as if it were a batch of one */
+  ops[1]->num_waiters = 1;
+  assert_int_equal(asks->demand(job), SML_DEMAND_AWAITED);
+  ops[0]->members = NULL;
+  ops[1]->num_waiters = 0;
+  assert_int_equal(asks->first_unfinished(job), 0);
+  ops[0]->order.is_replay = true; /* it has completed here */
+  assert_int_equal(asks->first_unfinished(job), 1);
+  asks->describe(&ops[2]->engine, text, sizeof text);
+  assert_string_equal(text, "operation 2 (int32 SUM, 65536 elements)");
+  pthread_mutex_lock(&job->lock);
+  sml_member_job_begin(&job->state, &ops[0]->order);
+  asks->ended(job, &ops[0]->engine, SML_OK);
+  for (uint32_t i = 0; i < 3; i++) /* those that waited have begun, and alone that is all */
+    assert_int_equal(atomic_load(&ops[i]->status), SML_OK);
+  asks->lost(job, 3);
+  pthread_mutex_unlock(&job->lock);
+  sml_error error = SML_ERROR_INIT;
+  assert_int_equal(sml_job_error(job, &error), SML_ERR_RANK_LOST);
+  assert_string_equal(error.detail, "rank 3 is gone");
+  assert_true(error.num_ranks == 1 && error.ranks[0] == 3 && error.operation == 3);
+  assert_false(asks->is_running(job));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(one_rank_copies_bits, set_up, tear_down),
@@ -200,6 +243,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(support_is_of_the_kind_only, set_up, tear_down),
       cmocka_unit_test_setup_teardown(abort_ends_the_job, set_up, tear_down),
       cmocka_unit_test_setup_teardown(one_that_fails_by_itself_ends_once, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_a_method_asks_of_its_job, set_up, tear_down),
       cmocka_unit_test_setup_teardown(statistics, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "lib/job.h"
+#include "quant/format.h"
 
 #define MIN_ROOM_LOG2 8u
 
@@ -48,23 +48,22 @@ static void free_list(struct sml_retained *list) {
   }
 }
 
-sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_bytes,
+sml_status sml_retained_copy(struct sml_retained_inputs *inputs, const void *in, size_t num_bytes,
                              struct sml_retained **retained_out) {
   const uint32_t room_log2 = room_for(num_bytes);
   const uint64_t room_bytes = UINT64_C(1) << room_log2;
-  struct sml_retained_inputs *inputs = &job->retained;
-  pthread_mutex_lock(&job->lock);
+  pthread_mutex_lock(inputs->lock);
   struct sml_retained *r = pop_free(inputs, room_log2);
   inputs->used_bytes += room_bytes;
   inputs->most_used_bytes = sml_max_u64(inputs->most_used_bytes, inputs->used_bytes);
   struct sml_retained *trimmed = r == NULL ? trim(inputs) : NULL;
-  pthread_mutex_unlock(&job->lock);
+  pthread_mutex_unlock(inputs->lock);
   free_list(trimmed);
   if (r == NULL) r = aligned_alloc(64, sizeof *r + room_bytes);
   if (r == NULL) {
-    pthread_mutex_lock(&job->lock);
+    pthread_mutex_lock(inputs->lock);
     inputs->used_bytes -= room_bytes;
-    pthread_mutex_unlock(&job->lock);
+    pthread_mutex_unlock(inputs->lock);
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu bytes, which retry needs", num_bytes);
   }
   r->room_log2 = room_log2;
@@ -77,15 +76,15 @@ static uint64_t input_bytes(const struct sml_retained *r) {
   return r->plan.num_elems * sml_format_elem_bytes(r->plan.type);
 }
 
-void sml_retained_append(struct sml_job *job, struct sml_retained *r, const struct sml_operation *reader) {
+void sml_retained_append(struct sml_retained_inputs *inputs, struct sml_retained *r,
+                         const struct sml_operation *reader) {
   r->input.number = r->plan.number;
   r->input.reader = reader;
-  sml_member_inputs_append(&job->retained.listed, &r->input);
-  job->retained.input_bytes += input_bytes(r);
+  sml_member_inputs_append(&inputs->listed, &r->input);
+  inputs->input_bytes += input_bytes(r);
 }
 
-void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
-  struct sml_retained_inputs *inputs = &job->retained;
+void sml_retained_give_back(struct sml_retained_inputs *inputs, struct sml_retained *r) {
   const uint64_t room_bytes = UINT64_C(1) << r->room_log2;
   inputs->used_bytes -= room_bytes;
   inputs->free_bytes += room_bytes;
@@ -93,16 +92,15 @@ void sml_retained_give_back(struct sml_job *job, struct sml_retained *r) {
   inputs->free[r->room_log2] = r;
 }
 
-void sml_retained_drop_confirmed(struct sml_job *job) {
+void sml_retained_drop_confirmed(struct sml_retained_inputs *inputs, const struct sml_member_retry *retry) {
   struct sml_retained *r;
-  while ((r = (struct sml_retained *)sml_member_inputs_pop(&job->retained.listed, &job->state.retry)) != NULL) {
-    job->retained.input_bytes -= input_bytes(r);
-    sml_retained_give_back(job, r);
+  while ((r = (struct sml_retained *)sml_member_inputs_pop(&inputs->listed, retry)) != NULL) {
+    inputs->input_bytes -= input_bytes(r);
+    sml_retained_give_back(inputs, r);
   }
 }
 
-void sml_retained_free_all(struct sml_job *job) {
-  free_list((struct sml_retained *)job->retained.listed.oldest);
-  for (uint32_t i = 0; i < SML_RETAINED_ROOMS; i++) free_list(job->retained.free[i]);
-  memset(&job->retained, 0, sizeof job->retained);
+void sml_retained_free_all(struct sml_retained_inputs *inputs) {
+  free_list((struct sml_retained *)inputs->listed.oldest);
+  for (uint32_t i = 0; i < SML_RETAINED_ROOMS; i++) free_list(inputs->free[i]);
 }

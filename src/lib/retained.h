@@ -6,13 +6,14 @@
 #ifndef SML_LIB_RETAINED_H
 #define SML_LIB_RETAINED_H
 
+#include <pthread.h>
+
 #include "core/stream.h"
 #include "ctl/member_retry.h"
 #include "process/status.h"
 
 #define SML_RETAINED_ROOMS 64u /* one for each power of two of a size_t */
 
-struct sml_job;
 struct sml_operation;
 
 struct sml_retained {
@@ -22,22 +23,23 @@ struct sml_retained {
   _Alignas(64) uint8_t data[];
 };
 
-/* Guarded by the job's lock. */
 struct sml_retained_inputs {
+  pthread_mutex_t *lock; /* the job's, which guards the rest */
   struct sml_member_inputs listed;
   struct sml_retained *free[SML_RETAINED_ROOMS];    /* by room_log2 */
   uint64_t used_bytes, free_bytes, most_used_bytes; /* rooms */
   uint64_t input_bytes;                             /* of what is listed */
 };
 
-/* Copies an input, without job->lock; SML_ERR_NO_MEMORY. Goes to _append or _give_back. */
-sml_status sml_retained_copy(struct sml_job *job, const void *in, size_t num_bytes,
+/* Copies an input, without the lock; SML_ERR_NO_MEMORY. Goes to _append or _give_back. */
+sml_status sml_retained_copy(struct sml_retained_inputs *inputs, const void *in, size_t num_bytes,
                              struct sml_retained **retained_out);
-/* The rest with job->lock held. */
-void sml_retained_append(struct sml_job *job, struct sml_retained *retained, const struct sml_operation *reader);
-void sml_retained_give_back(struct sml_job *job, struct sml_retained *retained);
+/* The rest with the lock held. */
+void sml_retained_append(struct sml_retained_inputs *inputs, struct sml_retained *retained,
+                         const struct sml_operation *reader);
+void sml_retained_give_back(struct sml_retained_inputs *inputs, struct sml_retained *retained);
 /* Gives back what nobody needs any more. */
-void sml_retained_drop_confirmed(struct sml_job *job);
-void sml_retained_free_all(struct sml_job *job);
+void sml_retained_drop_confirmed(struct sml_retained_inputs *inputs, const struct sml_member_retry *retry);
+void sml_retained_free_all(struct sml_retained_inputs *inputs);
 
 #endif
