@@ -6,6 +6,7 @@ Without SML_TEST_DEVICE=cuda everything that can runs in short on the stand-in f
 GPU sees it."""
 import datetime
 import hashlib
+import itertools
 import json
 import os
 import statistics
@@ -71,12 +72,13 @@ def case_train():
         return future
     if way == "host":
         ddp.register_comm_hook(None, through_host)
-    optimizer, data, losses = torch.optim.Adam(ddp.parameters(), lr=0.003), torch.Generator().manual_seed(50 + rank), []
+    optimizer, losses = torch.optim.Adam(ddp.parameters(), lr=0.003), []
+    batches = {"pictures": trainings.batches_of_pictures, "text": trainings.batches_of_text}[kind]
+    data = batches(torch, torch.Generator().manual_seed(50 + rank), rank, size)
     torch.manual_seed(100 + rank)
     wait_for_device(torch)
     began = time.monotonic()
-    for _ in range(NUM_STEPS):
-        inputs, labels = {"pictures": trainings.pictures, "text": trainings.text}[kind](torch, data)
+    for inputs, labels in itertools.islice(data, NUM_STEPS):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(ddp(inputs.to(place)), labels.to(place))
         loss.backward()
