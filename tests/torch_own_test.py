@@ -201,7 +201,9 @@ def test_what_passes_on_gloo_passes_here(num_ranks=3, names=FEW, ways=WAYS[:1], 
     on_gloo, took = outcomes_on_gloo(num_ranks, names, source, len(ways))
     passed = [name for name, (what, _) in on_gloo.items() if what == "ok"]
     assert passed, "none of theirs passes on Gloo"
-    print(f"# Gloo: {len(passed)} of {len(on_gloo)} tests pass; {took[0]} s, {took[1]} s of processors", flush=True)
+    failed = [name for name, (what, _) in on_gloo.items() if what == "failed"]
+    print(f"# Gloo: {len(passed)} of {len(on_gloo)} tests pass, {len(failed)} fail{': ' * bool(failed)}{', '.join(failed)}, "
+          f"the others are skipped; {took[0]} s, {took[1]} s of processors", flush=True)
     with concurrent.futures.ThreadPoolExecutor(len(ways)) as pool:
         found = list(pool.map(lambda way: differences(way, num_ranks, passed, source), ways))
     assert all(num_same > 0 for num_same, _ in found), found
