@@ -204,12 +204,14 @@ class CppWork(_c10d.Work):
     of a future waits without a word about its error, as if the sum were there.
 
     C++ keeps its half of this object alone (torch 2.6 and older), and the other half is what can end a wait. So this one is
-    kept until somebody has waited, or asked for the future, or until many later ones of the group have ended."""
+    kept until somebody has asked for the future, or until many later ones of the group have ended. That somebody has waited
+    says nothing: functional collectives of several tensors wait for the one work once for each. What is kept of it by then
+    is whether it failed, not its tensors."""
     _MAX_KEPT = 1024
 
     def __init__(self, work, kept):
         super().__init__()
-        self.work, self.kept = work, kept
+        self.work, self.error, self.kept = work, None, kept
         kept[id(self)] = self
         while len(kept) > self._MAX_KEPT:
             oldest = next(iter(list(kept.values())), None)
@@ -221,27 +223,41 @@ class CppWork(_c10d.Work):
         self.kept.pop(id(self), None)
 
     def wait(self, timeout=None):
+        work = self.work
+        if work is None:
+            if self.error is not None:
+                raise self.error
+            return True
         try:
-            return self.work.wait() if timeout is None else self.work.wait(timeout)
-        finally:
-            self.let_go()
+            result = work.wait() if timeout is None else work.wait(timeout)
+        except Exception as error:
+            if work.is_completed():
+                self.work, self.error = None, error
+            raise
+        self.work = None
+        return result
 
     def get_future(self):
-        future = self.work.get_future()
+        work = self.work
+        future = super().get_future() if work is None else work.get_future()
         self.let_go()
         return future
 
     def result(self):
-        return self.work.result()
+        work = self.work
+        return super().result() if work is None else work.result()
 
     def exception(self):
-        return self.work.exception()
+        work = self.work
+        return self.error if work is None else work.exception()
 
     def is_completed(self):
-        return self.work.is_completed()
+        work = self.work
+        return work is None or work.is_completed()
 
     def is_success(self):
-        return self.work.is_success()
+        work = self.work
+        return self.error is None if work is None else work.is_success()
 
 
 class CallWork(_c10d.Work):
