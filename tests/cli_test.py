@@ -163,7 +163,7 @@ def test_the_pipeline_warns_of_long_frames():
         done = subprocess.run([pipeline, "--control", os.path.join(folder, "c"), "--port", "lo", "/nowhere.so"], text=True,
                               capture_output=True, check=False, timeout=60 * e2e.PATIENCE, cwd=folder)
     said = done.stdout + done.stderr
-    assert done.returncode != 0 and re.search(r"lo has an MTU of \d+: frames of more than 1900 bytes may be lost", said), done
+    assert done.returncode != 0 and re.search(r"lo has an MTU of \d+: frames of more than 9216 bytes may be lost", said), done
 
 
 def test_each_line_of_a_log_in_json_is_an_object():
