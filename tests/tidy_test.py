@@ -151,7 +151,7 @@ def test_rules():
     expect_clean({**rules, "src/core/a.h": SPDX + "/* Rules R1, R2 and R3. */\n"})
 
 
-AVOIDED = "in place of, dear, to who, hosted, hosting, keepalive, shadow copy, resend, scaling factor"
+AVOIDED = "in place of, dear, to who, for who, hosted, hosting, keepalive, shadow copy, resend, scaling factor"
 
 
 def test_data_path():

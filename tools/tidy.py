@@ -382,7 +382,7 @@ def check_rules(tree):
 
 # Words of the glossary's right columns that mean nothing else here, so that a program can look for them. The others
 # (client, session, token ...) are the right words for things that are not ours.
-AVOIDED = ["in place of", "dear", "to who", "hosted", "hosting", "keepalive", "shadow copy", "resend", "scaling factor"]
+AVOIDED = ["in place of", "dear", "to who", "for who", "hosted", "hosting", "keepalive", "shadow copy", "resend", "scaling factor"]
 
 
 def comments_of(path, text):
