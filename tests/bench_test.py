@@ -197,6 +197,57 @@ def test_one_failure_costs_one_contender():
             assert "no such program" in file.read()
 
 
+def figures(*arguments):
+    return subprocess.run([PYTHON, os.path.join(ROOT, "bench/figures.py"), *arguments], capture_output=True, text=True,
+                          check=False)
+
+
+def test_the_pages_have_the_recorded_figures():
+    result = figures("--check")
+    assert result.returncode == 0, result.stderr
+
+
+def shaped_row(contender, time_s, **more):
+    return {"scenario": "shaped", "contender": contender, "family": "switchml", "ranks": 8, "bytes": 1 << 26,
+            "type": "float32", "mtu": 1500, "aggregator_rate": "none", "rounds": 5, "time_s": time_s, "bound_ratio": 1.01,
+            "aggregator_cores": 0.5, "foreign_cores": 0.01, "is_starved": False, **more}
+
+
+def test_figures_are_recorded_and_refused():
+    """Pages follow what is recorded; an old page, a starved row, a failure and a name that is not there are found."""
+    rows = [shaped_row("SwitchML", 0.5), shaped_row("Gloo, ring", 1.0), shaped_row("Open MPI TCP, default", 2.0),
+            shaped_row("Open MPI TCP, ring", 1.5)]
+    results = {"quick": False, "failures": [], "machine": {"commit": "abc", "arguments": "--scenario shaped"}}
+    with tempfile.TemporaryDirectory() as root:
+        def write(name, text):
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                file.write(text)
+            return os.path.join(root, name)
+
+        def record(**changed):
+            return figures("--root", root, "--record", write("results.json", json.dumps({**results, **changed})))
+
+        page = write("docs/performance.md", "before\n<!-- figures: shaped -->\nold\n<!-- end of figures -->\nafter\n")
+        write("README.md", "nothing\n")
+        for changed, reason in (({"results": [*rows, shaped_row("x", 1, is_starved=True, foreign_cores=0.7)]}, "0.70 cores"),
+                                ({"results": rows, "failures": [{"what": "Gloo", "error": "died"}]}, "Gloo: died"),
+                                ({"results": rows, "quick": True}, "--quick")):
+            result = record(**changed)
+            assert result.returncode == 1 and reason in result.stderr, result
+        assert "--record" in figures("--root", root, "--check").stderr # nothing was taken of these
+        result = record(results=rows)
+        assert result.returncode == 0 and figures("--root", root, "--check").returncode == 0, result
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        assert "| 64 MiB | 8 | 1500 | 500 | 1.010 | 0.50 | 1,000 | 2,000 | 1,500 | **2.00** |" in text, text
+        assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text, text
+        write("docs/performance.md", text.replace("2,000", "1,000"))
+        assert "docs/performance.md" in figures("--root", root, "--check").stderr
+        write("README.md", "<!-- figures: sheep -->\n<!-- end of figures -->\n")
+        assert "there are no figures 'sheep'" in figures("--root", root).stderr
+
+
 def test_the_gate_on_counts_can_fail():
     """One of two limits is a little too low: that count fails, and says how to record a new one."""
     program = os.path.join(os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build")), "bench/counts/counts")
