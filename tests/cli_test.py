@@ -83,6 +83,30 @@ def test_help_is_a_command_and_names_the_command():
     assert "no command 'fly'; there are: bench" in run(SWITCHML, "help", "fly", status=2)[1]
 
 
+def documented_options(page):
+    """Of each command of a manual page ("": none) the long options of its synopsis, and all that the page explains."""
+    with open(os.path.join(os.path.dirname(__file__), "../docs/man", page), encoding="utf-8") as file:
+        text = file.read()
+    synopsis = text[text.index(".Sh SYNOPSIS"):text.index(".Sh DESCRIPTION")]
+    commands = {}
+    for part in synopsis.split("\n.Nm\n")[1:]:
+        name = re.match(r"(?:\.Cm (.*)\n)?", part).group(1) or ""
+        commands.setdefault(name, set()).update(re.findall(r"\bFl -([\w-]+)", part))
+    return commands, set(re.findall(r"\bFl -([\w-]+)", " ".join(re.findall(r"^\.It (Fl .*)", text, re.MULTILINE))))
+
+
+def test_manual_pages_have_the_options_that_the_commands_take():
+    """By each command's own --usage, which is made of its table of options."""
+    everywhere, also_called = {"help", "usage", "version"}, {"threads"}
+    for program, page in (SWITCHML, "switchml.1"), (SWITCHMLD, "switchmld.1"):
+        commands, explained = documented_options(page)
+        assert len(commands) == (10 if program == SWITCHML else 1), commands
+        for command, documented in commands.items():
+            taken = set(re.findall(r"--([\w-]+)", run(program, *command.split(), "--usage")[0])) - everywhere
+            assert taken - also_called == documented - everywhere, (command, taken ^ documented)
+            assert taken <= explained, (command, taken - explained)
+
+
 def test_a_command_that_is_nearly_right():
     for typed, meant in (("benhc", "bench"), ("stats", "status"), ("doktor", "doctor"), ("tpo", "top")):
         assert f"no command '{typed}': do you mean '{meant}'?" in run(SWITCHML, typed, status=2)[1]

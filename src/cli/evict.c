@@ -1,45 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/evict.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/options.h"
 #include "cli/ask/status_client.h"
 
 #define PATIENCE_NS (5 * SML_NS_PER_S)
 #define MAX_REASON_BYTES 256u
 
-enum { FAILED = 1, USAGE = 2, NO_JOB = 4 };
+enum { FAILED = 1, NO_JOB = 4 };
 
 struct options {
-  const char *job, *address, *reason;
+  const char *job, *address; /* as they stand */
+  const char *reason;
 };
+#define SML_OPTIONS struct options
 
-static const struct argp_option option_table[] = {
-    {"reason", 'r', "TEXT", 0, "What its ranks are told, at most 256 bytes", 0},
+static const struct sml_option table[] = {
+    {"reason", 'r', "TEXT", "What its ranks are told, at most 256 bytes", 0, SML_TEXT(reason)},
     {0},
 };
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct options *o = state->input;
-  switch (key) {
-    case 'r':
-      if (strlen(text) > MAX_REASON_BYTES) argp_error(state, "--reason: more than %u bytes", MAX_REASON_BYTES);
-      o->reason = text;
-      return 0;
-    case ARGP_KEY_ARG:
-      if (o->address) argp_error(state, "one JOB and one HOST:PORT only");
-      if (o->job) o->address = text;
-      else o->job = text;
-      return 0;
-    case ARGP_KEY_END:
-      if (!o->job || !o->job[0]) argp_error(state, "which JOB?");
-      if (o->job && strlen(o->job) >= SML_JOB_NAME_BYTES) argp_error(state, "a job's name has at most 63 characters");
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+static const char *check(void *options) {
+  const struct options *o = options;
+  if (strlen(o->reason) > MAX_REASON_BYTES) return "--reason: more than 256 bytes";
+  if (!o->job || !o->job[0]) return "which JOB?";
+  return strlen(o->job) >= SML_JOB_NAME_BYTES ? "a job's name has at most 63 characters" : NULL;
 }
 
 static bool evict(struct sml_exchange *x, const struct sml_status_source *source, const struct options *o) {
@@ -78,17 +66,20 @@ static int evict_at(const char *address, const struct options *o) {
 }
 
 int sml_evict_run(int argc, char **argv) {
-  static const struct argp parser = {
-      .options = option_table,
-      .parser = parse_option,
-      .args_doc = "JOB [HOST:PORT]",
-      .doc = "Ends a job at an aggregator by hand: its ranks' operations end with an error that says so."
-             "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default; of a list each is asked. With keys the job's is "
-             "needed (SWITCHML_KEY_FILE, SWITCHML_KEY_NAME); without, it has to be on the aggregator's own machine. "
-             "Exit status: 0 it is ended, 1 no answer or refused, 2 wrong usage, 4 there is no such job."};
+  static const struct sml_option_parser parser = {
+      .table = table,
+      .arguments_doc = "JOB [HOST:PORT]",
+      .arguments_offset = offsetof(struct options, job),
+      .max_arguments = 2,
+      .one_only = "one JOB and one HOST:PORT only",
+      .check = check,
+      .doc =
+          "Ends a job at an aggregator by hand: its ranks' operations end with an error that says so."
+          "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default; of a list each is asked. With keys the job's is "
+          "needed (SWITCHML_KEY_FILE, SWITCHML_KEY_NAME); without, it has to be on the aggregator's own machine. "
+          "Exit status: 0 it is ended, 1 no answer or refused, 2 wrong usage, 4 there is no such job."};
   struct options options = {.reason = ""};
-  argp_err_exit_status = USAGE;
-  if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return USAGE;
+  sml_options_parse(&parser, argc, argv, &options);
   const char *addresses = options.address ? options.address : getenv("SWITCHML_AGGREGATOR");
   int result = 0;
   do {

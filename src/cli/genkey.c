@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/genkey.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,14 +10,16 @@
 #include <unistd.h>
 
 #include "aggd/key_reader.h"
+#include "base/options.h"
 
 #define ERROR_BYTES 4608u /* a path and a sentence */
 #define LINE_BYTES (SML_KEY_NAME_BYTES + 2u * sizeof(struct sml_key) + 8u)
 
-enum { FAILED = 1, USAGE = 2 };
+enum { FAILED = 1 };
 
 struct options {
-  const char *name, *file; /* file NULL: standard output */
+  const char *name;
+  const char *file; /* NULL: standard output */
 };
 
 /* A line of a key file, all of it new; false: the system has no random bytes, or the name is none. */
@@ -79,27 +80,22 @@ static bool add_to_file(const struct options *o, const char *line, char *error, 
   return is_written;
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct options *o = state->input;
-  if (key != ARGP_KEY_ARG) return ARGP_ERR_UNKNOWN;
-  if (state->arg_num == 0) o->name = text;
-  else if (state->arg_num == 1) o->file = text;
-  else argp_error(state, "one NAME and one FILE only");
-  return 0;
-}
-
 int sml_genkey_run(int argc, char **argv) {
-  static const struct argp parser = {
-      .parser = parse_option,
-      .args_doc = "[NAME [FILE]]",
-      .doc = "Make a key: a line for a key file, of 128 random bits, under NAME (default: default).\v"
-             "With FILE it is added to that file, which is made for its owner alone if it is not there, and nothing is "
-             "printed. The aggregator has the file as --key-file and reads it again at SIGHUP; the ranks have a copy "
-             "as SWITCHML_KEY_FILE. Whoever has it can join jobs of that key."};
+  static const struct sml_option no_options[] = {{0}};
+  static const struct sml_option_parser parser = {
+      .table = no_options,
+      .arguments_doc = "[NAME [FILE]]",
+      .arguments_offset = offsetof(struct options, name),
+      .max_arguments = 2,
+      .one_only = "one NAME and one FILE only",
+      .doc =
+          "Make a key: a line for a key file, of 128 random bits, under NAME (default: default).\v"
+          "With FILE it is added to that file, which is made for its owner alone if it is not there, and nothing is "
+          "printed. The aggregator has the file as --key-file and reads it again at SIGHUP; the ranks have a copy "
+          "as SWITCHML_KEY_FILE. Whoever has it can join jobs of that key."};
   struct options o = {.name = "default"};
   char line[LINE_BYTES], error[ERROR_BYTES];
-  argp_err_exit_status = USAGE;
-  if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return USAGE;
+  sml_options_parse(&parser, argc, argv, &o);
   bool is_done = make_line(o.name, line, error, sizeof error);
   if (is_done && o.file) is_done = add_to_file(&o, line, error, sizeof error);
   else if (is_done && (fputs(line, stdout) == EOF || fflush(stdout) != 0))

@@ -15,6 +15,8 @@
 
 enum sml_bench_exit { SML_BENCH_OK = 0, SML_BENCH_FAILED = 1, SML_BENCH_USAGE = 2 };
 
+enum sml_bench_choice { SML_BENCH_NO = 0, SML_BENCH_YES, SML_BENCH_AS_ENVIRONMENT };
+
 struct sml_bench_options {
   uint32_t num_local;                       /* 0: this process is one worker, told by RANK and WORLD_SIZE */
   bool is_local_worker;                     /* started by a --local run */
@@ -27,13 +29,12 @@ struct sml_bench_options {
   uint32_t num_warmup;
   uint32_t num_calls; /* all-reduces under way at once, which are timed together; at least 1 */
   bool is_batched;    /* they are one batch */
-  double loss;
-  bool has_loss;
+  double loss; /* negative: as the environment says */
   uint64_t seed;
   uint32_t num_lanes, num_slots, max_datagram_bytes; /* 0: the library's default */
   uint64_t timeout_ns;
   bool is_json, is_in_place, no_offload;
-  const char *shared_memory; /* "1", "0"; NULL: as the environment says */
+  enum sml_bench_choice shared_memory;
   const char *job_name;
   const char *key_file; /* NULL: as the environment says, and the next two likewise */
   bool is_checked;

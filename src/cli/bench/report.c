@@ -51,7 +51,7 @@ static bool print_json(const struct sml_bench_report *report) {
                 "slots_why", why_slots(report), "join_rtt_us", (double)report->join_rtt_ns / 1e3, "chunk_bytes",
                 (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
                 (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "calls",
-                (int)o->num_calls, "batch", (int)o->is_batched, "loss", o->loss, "seed",
+                (int)o->num_calls, "batch", (int)o->is_batched, "loss", o->loss < 0 ? 0 : o->loss, "seed",
                 (json_int_t)o->seed, "results", results);
   bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
   json_decref(root);
@@ -63,7 +63,7 @@ static void print_heading(const struct sml_bench_report *report) {
   printf("# switchml %s  ranks %u  type %s  op %s%s  seed %llu", sml_version(), report->world_size,
          sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
-  if (o->has_loss) printf("  loss %g at each receiver", o->loss);
+  if (o->loss >= 0) printf("  loss %g at each receiver", o->loss);
   if (o->num_calls > 1) printf("  calls %u at once%s", o->num_calls, o->is_batched ? ", one batch" : "");
   printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
                          : report->num_local_ranks < report->world_size ? "network, from one rank of each host"

@@ -378,7 +378,8 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
 bool sml_bench_join(const struct sml_bench_options *o, uint32_t rank, uint32_t world_size, sml_context **context_out,
                     sml_job **job_out) {
   struct worker w = {.rank = rank};
-  if (o->shared_memory != NULL) setenv("SWITCHML_SHARED_MEMORY", o->shared_memory, 1);
+  if (o->shared_memory != SML_BENCH_AS_ENVIRONMENT)
+    setenv("SWITCHML_SHARED_MEMORY", o->shared_memory == SML_BENCH_YES ? "1" : "0", 1);
   sml_context_options context_options = SML_CONTEXT_OPTIONS_INIT;
   context_options.num_threads = o->num_lanes;
   context_options.no_offload = o->no_offload;

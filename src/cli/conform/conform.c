@@ -2,10 +2,10 @@
  * `switchml conform`: plays the conformance vectors at a live aggregator. */
 #include "cli/conform/conform.h"
 
-#include <argp.h>
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "base/options.h"
 #include "cli/conform/live.h"
 #include "cli/ask/status_client.h"
 #include "ctl/message.h"
@@ -14,8 +14,9 @@ struct options {
   const char *address, *file, *only; /* NULL: SWITCHML_AGGREGATOR; those built in; all */
   bool is_json, is_list, is_quiet;
   uint32_t num_tries, chunk_bytes;
-  double timeout_s;
+  uint64_t patience_ns;
 };
+#define SML_OPTIONS struct options
 
 struct run {
   struct options options;
@@ -27,66 +28,24 @@ struct run {
   json_t *vectors;
 };
 
-static const struct argp_option option_table[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object instead of the table", 0},
-    {"quiet", 'q', NULL, 0, "Of the table only what failed, and the last line", 0},
-    {"list", 'l', NULL, 0, "Print what vectors there are, and play none", 0},
-    {"only", 'o', "NAME,...", 0, "Only vectors, or topics, of these names", 0},
-    {"vectors", 'f', "FILE", 0, "Vectors of a file, instead of those built in", 0},
-    {"tries", 't', "N", 0,
-     "How often a vector is tried until it passes, 1 to 100; on a network that loses packets. Default: 3", 0},
-    {"chunk", 'c', "BYTES", 0, "Size of the chunks to ask for, a multiple of 4 from 256 to 8192. Default: 256", 0},
-    {"timeout", 'w', "S", 0,
-     "Seconds to wait for an answer of the control port and for echoes, 0.1 to 60. Default: 2", 0},
+static const struct sml_option table[] = {
+    {"json", 'j', NULL, "Print one JSON object instead of the table", 0, SML_FLAG(is_json)},
+    {"quiet", 'q', NULL, "Of the table only what failed, and the last line", 0, SML_FLAG(is_quiet)},
+    {"list", 'l', NULL, "Print what vectors there are, and play none", 0, SML_FLAG(is_list)},
+    {"only", 'o', "NAME,...", "Only vectors, or topics, of these names", 0, SML_TEXT(only)},
+    {"vectors", 'f', "FILE", "Vectors of a file, instead of those built in", 0, SML_TEXT(file)},
+    {"tries", 't', "N",
+     "How often a vector is tried until it passes, 1 to 100; on a network that loses packets. Default: 3", 0,
+     SML_NUMBER(num_tries, 1, 100)},
+    {"chunk", 'c', "BYTES", "Size of the chunks to ask for, a multiple of 4 from 256 to 8192. Default: 256", 0,
+     SML_NUMBER(chunk_bytes, 256, 8192)},
+    {"timeout", 'w', "S", "Seconds to wait for an answer of the control port and for echoes, 0.1 to 60. Default: 2", 0,
+     SML_SECONDS(patience_ns, 0.1, 60)},
     {0},
 };
 
-static uint32_t parse_number(struct argp_state *state, const char *name, const char *text, long low, long high) {
-  char *end;
-  const long value = strtol(text, &end, 10);
-  if (*end || end == text || value < low || value > high)
-    argp_error(state, "--%s: '%s' is no number from %ld to %ld", name, text, low, high);
-  return (uint32_t)value;
-}
-
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct options *o = state->input;
-  char *end;
-  switch (key) {
-    case 'j':
-      o->is_json = true;
-      return 0;
-    case 'q':
-      o->is_quiet = true;
-      return 0;
-    case 'l':
-      o->is_list = true;
-      return 0;
-    case 'o':
-      o->only = text;
-      return 0;
-    case 'f':
-      o->file = text;
-      return 0;
-    case 't':
-      o->num_tries = parse_number(state, "tries", text, 1, 100);
-      return 0;
-    case 'c':
-      o->chunk_bytes = parse_number(state, "chunk", text, 256, 8192);
-      if (o->chunk_bytes % 4 != 0) argp_error(state, "--chunk: '%s' is no multiple of 4", text);
-      return 0;
-    case 'w':
-      o->timeout_s = strtod(text, &end);
-      if (*end || end == text || !(o->timeout_s >= 0.1 && o->timeout_s <= 60))
-        argp_error(state, "--timeout: '%s' is no number of seconds from 0.1 to 60", text);
-      return 0;
-    case ARGP_KEY_ARG:
-      if (o->address) argp_error(state, "one HOST:PORT only");
-      o->address = text;
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
+static const char *check(void *options) {
+  return ((const struct options *)options)->chunk_bytes % 4 != 0 ? "--chunk must be a multiple of 4" : NULL;
 }
 
 static int fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -123,8 +82,7 @@ static bool read_vectors(struct run *run) {
   }
   if (sml_conform_read(&run->suite, (const char *)sml_conform_ordinary, sml_conform_ordinary_bytes, error,
                        sizeof error) &&
-      sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error,
-                       sizeof error))
+      sml_conform_read(&run->suite, (const char *)sml_conform_switch, sml_conform_switch_bytes, error, sizeof error))
     return true;
   fail("built-in vectors: %s", error);
   return false;
@@ -177,8 +135,7 @@ static void note(struct run *run, const struct sml_conform_vector *v, const stru
                   is_failed ? "failed" : names[o->result], "steps", (int)v->num_steps, "tries", (int)num_tries);
     if (is_failed) json_object_set_new(object, "step", json_integer(o->step));
     if (is_failed) json_object_set_new(object, "expected", json_string(o->expected));
-    if (o->result != SML_CONFORM_PASSED)
-      json_object_set_new(object, is_failed ? "seen" : "why", json_string(o->seen));
+    if (o->result != SML_CONFORM_PASSED) json_object_set_new(object, is_failed ? "seen" : "why", json_string(o->seen));
     json_array_append_new(run->vectors, object);
     return;
   }
@@ -217,16 +174,15 @@ static int print_end(struct run *run) {
   const char *family = run->is_switch ? "switch" : "ordinary";
   bool is_ok;
   if (run->options.is_json) {
-    json_t *report =
-        json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:O}", "aggregator", run->source.text, "family", family, "keyed",
-                  run->source.key_name[0] != 0, "passed", (int)run->num_passed, "failed", (int)run->num_failed,
-                  "skipped", (int)run->num_skipped, "vectors", run->vectors);
+    json_t *report = json_pack("{s:s, s:s, s:b, s:i, s:i, s:i, s:O}", "aggregator", run->source.text, "family", family,
+                               "keyed", run->source.key_name[0] != 0, "passed", (int)run->num_passed, "failed",
+                               (int)run->num_failed, "skipped", (int)run->num_skipped, "vectors", run->vectors);
     is_ok = report && json_dumpf(report, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
     json_decref(report);
   } else {
-    is_ok = printf("%s, jobs in %s format%s: %u passed, %u failed, %u skipped\n", run->source.text, family,
-                   run->source.key_name[0] != 0 ? ", keyed" : "", run->num_passed, run->num_failed,
-                   run->num_skipped) > 0;
+    is_ok =
+        printf("%s, jobs in %s format%s: %u passed, %u failed, %u skipped\n", run->source.text, family,
+               run->source.key_name[0] != 0 ? ", keyed" : "", run->num_passed, run->num_failed, run->num_skipped) > 0;
   }
   if (fflush(stdout) != 0 || !is_ok) return fail("standard output could not be written");
   return run->num_failed > 0 ? SML_CONFORM_EXIT_FAILED : SML_CONFORM_EXIT_PASSED;
@@ -258,7 +214,7 @@ static int run_at(struct run *run) {
     return SML_CONFORM_EXIT_USAGE;
   }
   const struct sml_conform_live_options live = {.source = &run->source,
-                                                .patience_ns = (uint64_t)(run->options.timeout_s * 1e9),
+                                                .patience_ns = run->options.patience_ns,
                                                 .chunk_bytes = run->options.chunk_bytes,
                                                 .is_loopback = is_loopback(&run->source.addr),
                                                 .features = SML_FEATURE_SWITCH};
@@ -270,20 +226,21 @@ static int run_at(struct run *run) {
 }
 
 int sml_conform_run(int argc, char **argv) {
-  static const struct argp parser = {
-      .options = option_table,
-      .parser = parse_option,
-      .args_doc = "[HOST:PORT]",
+  static const struct sml_option_parser parser = {
+      .table = table,
+      .arguments_doc = "[HOST:PORT]",
+      .arguments_offset = offsetof(struct options, address),
+      .max_arguments = 1,
+      .one_only = "one HOST:PORT only",
+      .check = check,
       .doc =
           "Plays conformance vectors at a live aggregator: joins jobs there, with all ranks in this process, sends "
           "packets and compares what comes back with what the protocol says."
           "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default; SWITCHML_KEY_FILE as for ranks. Exit status: 0 "
-          "all "
-          "vectors passed, 1 one failed, 2 wrong usage, 3 it could not do its work."};
+          "all vectors passed, 1 one failed, 2 wrong usage, 3 it could not do its work."};
   static struct run run;
-  run = (struct run){.options = {.num_tries = 3, .timeout_s = 2}};
-  argp_err_exit_status = SML_CONFORM_EXIT_USAGE;
-  if (argp_parse(&parser, argc, argv, 0, NULL, &run.options) != 0) return SML_CONFORM_EXIT_USAGE;
+  run = (struct run){.options = {.num_tries = 3, .patience_ns = 2 * SML_NS_PER_S}};
+  sml_options_parse(&parser, argc, argv, &run.options);
   int status = SML_CONFORM_EXIT_BROKEN;
   if (read_vectors(&run)) status = run.options.is_list ? list_vectors(&run) : run_at(&run);
   if (run.stage) sml_conform_live_destroy(run.stage);

@@ -1,65 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/doctor/doctor.h"
 
-#include <argp.h>
 #include <stdlib.h>
 
+#include "base/options.h"
 #include "switchml/switchml.h"
 
-static const struct argp_option option_table[] = {
-    {"json", 'j', NULL, 0, "Print one JSON object instead of the lines", 0},
-    {"job", 'n', "NAME", 0, "Look at that job, too: who is missing, whose settings differ", 0},
-    {"seconds", 's', "S", 0, "Sum 4 MiB again and again for so long, 0 to 60, for rate and loss. Default 1", 0},
-    {"timeout", 't', "S", 0, "Begin nothing new after so many seconds, 1 to 3600. Default 60", 0},
-    {"world-size", 'w', "N", 0,
-     "Workers (hosts) of the job that is meant, to judge the aggregator's link by. Default: "
-     "WORLD_SIZE",
-     0},
+#define SML_OPTIONS struct sml_doctor_options
+static const struct sml_option table[] = {
+    {"json", 'j', NULL, "Print one JSON object instead of the lines", 0, SML_FLAG(is_json)},
+    {"job", 'n', "NAME", "Look at that job, too: who is missing, whose settings differ", 0, SML_TEXT(job)},
+    {"seconds", 's', "S", "Sum 4 MiB again and again for so long, 0 to 60, for rate and loss. Default 1", 0,
+     SML_REAL(seconds, 0, 60, 1)},
+    {"timeout", 't', "S", "Begin nothing new after so many seconds, 1 to 3600. Default 60", 0,
+     SML_REAL(timeout_s, 1, 3600, 1)},
+    {"world-size", 'w', "N",
+     "Workers (hosts) of the job that is meant, to judge the aggregator's link by, 2 to 4096. Default: WORLD_SIZE", 0,
+     SML_NUMBER(world_size, 2, 4096)},
     {0},
 };
 
-static double parse_seconds(const char *text, double min, double max, struct argp_state *state, const char *name) {
-  char *end;
-  const double value = strtod(text, &end);
-  if (end == text || *end || !(value >= min && value <= max))
-    argp_error(state, "--%s: '%s' is not a number of seconds from %g to %g", name, text, min, max);
-  return value;
-}
-
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct sml_doctor_options *options = state->input;
-  char *end;
-  switch (key) {
-    case 'j':
-      options->is_json = true;
-      return 0;
-    case 'n':
-      options->job = text;
-      return 0;
-    case 's':
-      options->seconds = parse_seconds(text, 0, 60, state, "seconds");
-      return 0;
-    case 't':
-      options->timeout_s = parse_seconds(text, 1, 3600, state, "timeout");
-      return 0;
-    case 'w':
-      options->world_size = (uint32_t)strtoul(text, &end, 10);
-      if (text[0] < '0' || text[0] > '9' || *end || options->world_size < 2 || options->world_size > 4096)
-        argp_error(state, "--world-size: '%s' is not a number from 2 to 4096", text);
-      return 0;
-    case ARGP_KEY_ARG:
-      if (options->addresses) argp_error(state, "one HOST:PORT[,HOST:PORT...] only");
-      options->addresses = text;
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
-static const struct argp parser = {
-    .options = option_table,
-    .parser = parse_option,
-    .args_doc = "[HOST:PORT[,HOST:PORT...]]",
+static const struct sml_option_parser parser = {
+    .table = table,
+    .arguments_doc = "[HOST:PORT[,HOST:PORT...]]",
+    .arguments_offset = offsetof(struct sml_doctor_options, addresses),
+    .max_arguments = 1,
+    .one_only = "one HOST:PORT[,HOST:PORT...] only",
     .doc =
         "What keeps ranks on this host from summing at an aggregator, or makes it slow, and what to change."
         "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. Without either, this host is looked at alone, with "
@@ -101,9 +67,8 @@ int sml_doctor_run(int argc, char **argv) {
   static struct sml_doctor d;
   d.options = (struct sml_doctor_options){.seconds = 1, .timeout_s = 60};
   uint32_t rank;
-  argp_err_exit_status = SML_DOCTOR_USAGE;
   (void)sml_rank_from_environment(&rank, &d.options.world_size, NULL); /* else 0; what is wrong is found below */
-  if (argp_parse(&parser, argc, argv, 0, NULL, &d.options) != 0) return SML_DOCTOR_USAGE;
+  sml_options_parse(&parser, argc, argv, &d.options);
   if (!d.options.addresses) d.options.addresses = getenv("SWITCHML_AGGREGATOR");
   char *list = strdup(d.options.addresses ? d.options.addresses : "");
   if (!list || !sml_doctor_begin_report(&d)) {

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `switchml status` and `switchml top`: what they share. options.c reads, ask/status_client.c fetches, view.c makes
- * tables. */
+ * `switchml status` and `switchml top`: what they share. ask/status_client.c fetches, view.c makes tables. */
 #ifndef SML_CLI_STATUS_STATUS_H
 #define SML_CLI_STATUS_STATUS_H
 
-#include <argp.h>
 #include <stdio.h>
 
 #include "cli/ask/status_client.h"
@@ -17,14 +15,6 @@ enum sml_status_exit {
   SML_STATUS_TROUBLE = 3, /* a rank is late or lost */
   SML_STATUS_NO_JOB = 4,  /* --job: there is none of that name */
 };
-
-/* HOST:PORT and --interval, as both have them: the children of their parsers, which give them this on ARGP_KEY_INIT. */
-struct sml_status_options {
-  const char *address; /* NULL: SWITCHML_AGGREGATOR */
-  double interval_s, max_interval_s;
-  bool may_be_zero; /* --interval: no second look */
-};
-extern const struct argp_child sml_status_children[];
 
 int sml_status_run(int argc, char **argv); /* `switchml status`; argv[0] is the subcommand's name */
 int sml_top_run(int argc, char **argv);

@@ -5,21 +5,25 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <termios.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/options.h"
 #include "cli/status/screen.h"
 #include "cli/status/status.h"
 
 #define COLUMN_STEP 8u
 
 struct options {
-  struct sml_status_options common;
-  unsigned long count; /* 0: until q */
+  const char *address; /* NULL: SWITCHML_AGGREGATOR */
+  double interval_s;
+  uint64_t count; /* 0: until q */
 };
+#define SML_OPTIONS struct options
 
-static const struct argp_option option_table[] = {
-    {"count", 'c', "N", 0, "End after so many tables. Default: go on", 0},
+static const struct sml_option table[] = {
+    {"count", 'c', "N", "End after so many tables. Default: go on", 0, SML_NUMBER(count, 1, 0)},
+    {"interval", 'i', "S", "Seconds between two looks: 0.3 to 3600. Default 1", 0, SML_REAL(interval_s, 0.3, 3600, 1)},
     {0},
 };
 
@@ -42,30 +46,7 @@ static void draw_on_signal(int number) {
   has_resized = 1;
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct options *options = state->input;
-  char *end;
-  switch (key) {
-    case 'c':
-      options->count = strtoul(text, &end, 10);
-      if (*end || text[0] < '0' || text[0] > '9' || options->count == 0)
-        argp_error(state, "--count: '%s' is not a number from 1 on", text);
-      return 0;
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &options->common;
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
-
 /* --- the terminal --- */
-
-static uint64_t clock_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
-}
 
 /* The other screen, no cursor, and keys as they are typed. */
 static bool enter_screen(void) {
@@ -85,8 +66,7 @@ static void leave_screen(void) {
 }
 
 static bool begin_screen(void) {
-  if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &saved_terminal) != 0)
-    return false;
+  if (!isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &saved_terminal) != 0) return false;
   static const struct {
     int number;
     void (*handler)(int);
@@ -135,8 +115,8 @@ static void make_help(const char *text, uint32_t rows, uint32_t columns, char *h
   if (num_lines > rows)
     used += snprintf(help + used, help_bytes - (size_t)used, "; arrows: %u more lines", num_lines - rows);
   if (width > columns)
-    snprintf(help + used, help_bytes - (size_t)used, "%s %u more columns", num_lines > rows ? "," : "; arrows:",
-             width - columns);
+    snprintf(help + used, help_bytes - (size_t)used, "%s %u more columns",
+             num_lines > rows ? "," : "; arrows:", width - columns);
 }
 
 /* As many lines and columns as fit; the rest of the screen is cleared. Each line is cleared before it is written:
@@ -203,11 +183,10 @@ static void sort_jobs(json_t *status) {
 static bool show(const json_t *status, bool is_screen) {
   size_t num_bytes;
   char *text = NULL;
-  if (!is_screen)
-    return sml_status_print(stdout, status, false, 0) && putchar('\n') != EOF && fflush(stdout) == 0;
+  if (!is_screen) return sml_status_print(stdout, status, false, 0) && putchar('\n') != EOF && fflush(stdout) == 0;
   FILE *memory = open_memstream(&text, &num_bytes);
-  bool is_ok = memory && sml_status_print(memory, status, json_array_size(json_object_get(status, "jobs")) == 1,
-                                          window().ws_col);
+  bool is_ok = memory &&
+               sml_status_print(memory, status, json_array_size(json_object_get(status, "jobs")) == 1, window().ws_col);
   if (memory) is_ok = fclose(memory) == 0 && is_ok;
   if (is_ok) draw(text);
   free(text);
@@ -217,9 +196,9 @@ static bool show(const json_t *status, bool is_screen) {
 /* False: the user wants to go. Draws again what is shown when the window has changed. */
 static bool wait_for_user(double seconds, const json_t *shown, bool is_screen) {
   if (!is_screen) return usleep((useconds_t)(seconds * 1e6)) == 0 || !should_end;
-  const uint64_t until_ns = clock_ns() + (uint64_t)(seconds * 1e9);
+  const uint64_t until_ns = sml_clock_ns() + (uint64_t)(seconds * 1e9);
   for (;;) {
-    const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
     if (should_end) return false;
     if (should_pause) pause_screen();
@@ -234,14 +213,14 @@ static bool wait_for_user(double seconds, const json_t *shown, bool is_screen) {
 }
 
 /* Until the user goes, or the aggregator does not answer any more. */
-static int watch(const struct sml_status_source *source, const struct options *options, bool is_screen,
-                 char *error, size_t error_bytes) {
+static int watch(const struct sml_status_source *source, const struct options *options, bool is_screen, char *error,
+                 size_t error_bytes) {
   json_t *before = sml_status_fetch(source, error, error_bytes);
   int result = before ? SML_STATUS_HEALTHY : SML_STATUS_NO_ANSWER;
   double wait_s = 0.3; /* the first table comes soon */
-  for (unsigned long n = 0; before && (options->count == 0 || n < options->count); n++) {
+  for (uint64_t n = 0; before && (options->count == 0 || n < options->count); n++) {
     if (!wait_for_user(wait_s, n > 0 ? before : NULL, is_screen)) break;
-    wait_s = options->common.interval_s;
+    wait_s = options->interval_s;
     json_t *status = sml_status_fetch(source, error, error_bytes);
     if (!status) result = SML_STATUS_NO_ANSWER;
     if (!status) break;
@@ -256,23 +235,22 @@ static int watch(const struct sml_status_source *source, const struct options *o
 }
 
 int sml_top_run(int argc, char **argv) {
-  static const struct argp parser = {.options = option_table,
-                                     .parser = parse_option,
-                                     .children = sml_status_children,
-                                     .args_doc = "[HOST:PORT]",
-                                     .doc =
-                                         "An aggregator's jobs, the busiest first, again each second."
-                                         "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. q ends "
-                                         "it, arrows show what is beyond the screen. On "
-                                         "something that is no terminal each "
-                                         "table follows the one before."};
-  struct options options = {.common = {.interval_s = 1, .max_interval_s = 3600}};
+  static const struct sml_option_parser parser = {
+      .table = table,
+      .arguments_doc = "[HOST:PORT]",
+      .arguments_offset = offsetof(struct options, address),
+      .max_arguments = 1,
+      .one_only = "one HOST:PORT only",
+      .doc =
+          "An aggregator's jobs, the busiest first, again each second."
+          "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default. q ends it, arrows show what is beyond the screen. "
+          "On something that is no terminal each table follows the one before."};
+  struct options options = {.interval_s = 1};
   struct sml_status_source source;
   char error[512] = "";
-  argp_err_exit_status = SML_STATUS_USAGE;
-  if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return SML_STATUS_USAGE;
+  sml_options_parse(&parser, argc, argv, &options);
   int result = SML_STATUS_USAGE;
-  if (sml_status_source_open(&source, options.common.address, error, sizeof error)) {
+  if (sml_status_source_open(&source, options.address, error, sizeof error)) {
     const bool is_screen = begin_screen();
     result = watch(&source, &options, is_screen, error, sizeof error);
     if (is_screen) leave_screen();

@@ -94,8 +94,8 @@ enum sml_status_exit sml_status_judge(const json_t *status) {
 
 /* --- tables --- */
 
-__attribute__((format(printf, 3, 4))) static void put(struct libscols_line *line, size_t column,
-                                                      const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void put(struct libscols_line *line, size_t column, const char *format,
+                                                      ...) {
   char text[TEXT_BYTES];
   va_list args;
   va_start(args, format);
@@ -110,29 +110,20 @@ static void put_number(struct libscols_line *line, size_t column, const json_t *
   else put(line, column, "%llu", (unsigned long long)number_of(object, name));
 }
 
-static void put_rate(struct libscols_line *line, size_t column, const json_t *job, const char *name,
-                     double unit) {
+static void put_rate(struct libscols_line *line, size_t column, const json_t *job, const char *name, double unit) {
   const double rate = real_of(json_object_get(job, "rates"), name);
-  if (rate < 0)
-    put(line, column, "-");
-  else
-    put(line, column, unit > 1 ? "%.1f" : "%.0f", rate / unit);
+  if (rate < 0) put(line, column, "-");
+  else put(line, column, unit > 1 ? "%.1f" : "%.0f", rate / unit);
 }
 
 /* "12 s", "3 min", "5 h", "2 d"; "-" for a negative one. */
 static const char *describe_age(char *text, size_t room, double seconds) {
-  if (seconds < 0)
-    snprintf(text, room, "-");
-  else if (seconds < 10)
-    snprintf(text, room, "%.1f s", seconds);
-  else if (seconds < 120)
-    snprintf(text, room, "%.0f s", seconds);
-  else if (seconds < 7200)
-    snprintf(text, room, "%.0f min", seconds / 60);
-  else if (seconds < 172800)
-    snprintf(text, room, "%.0f h", seconds / 3600);
-  else
-    snprintf(text, room, "%.0f d", seconds / 86400);
+  if (seconds < 0) snprintf(text, room, "-");
+  else if (seconds < 10) snprintf(text, room, "%.1f s", seconds);
+  else if (seconds < 120) snprintf(text, room, "%.0f s", seconds);
+  else if (seconds < 7200) snprintf(text, room, "%.0f min", seconds / 60);
+  else if (seconds < 172800) snprintf(text, room, "%.0f h", seconds / 3600);
+  else snprintf(text, room, "%.0f d", seconds / 86400);
   return text;
 }
 
@@ -251,8 +242,8 @@ static void print_trouble(FILE *stream, const json_t *job) {
     const bool is_late = strcmp(state, "late") == 0, is_lost = strcmp(state, "lost") == 0;
     if (!is_late && !is_lost) continue;
     describe_age(since, sizeof since, real_of(rank, "since_s"));
-    fprintf(stream, "job %s: rank %llu (%s) ", text_of(job, "name"),
-            (unsigned long long)number_of(rank, "rank"), text_of(rank, "host"));
+    fprintf(stream, "job %s: rank %llu (%s) ", text_of(job, "name"), (unsigned long long)number_of(rank, "rank"),
+            text_of(rank, "host"));
     if (is_lost) {
       fprintf(stream, "was lost %s ago\n", since);
       continue;
@@ -303,8 +294,7 @@ static void print_heading(FILE *stream, const json_t *status) {
   size_t i;
   const json_t *lane, *lanes = json_object_get(status, "lanes");
   fprintf(stream, "switchmld %s, up %s, %zu job%s", text_of(status, "version"),
-          describe_age(up, sizeof up, real_of(status, "uptime_s")),
-          json_array_size(json_object_get(status, "jobs")),
+          describe_age(up, sizeof up, real_of(status, "uptime_s")), json_array_size(json_object_get(status, "jobs")),
           json_array_size(json_object_get(status, "jobs")) == 1 ? "" : "s");
   json_array_foreach(lanes, i, lane) {
     fprintf(stream, "%s lane %zu: %llu of %llu slots", i == 0 ? "," : ";", i,
@@ -320,8 +310,7 @@ static void print_heading(FILE *stream, const json_t *status) {
   }
   print_switch(stream, json_object_get(status, "switch"));
   const unsigned long long left_out = (unsigned long long)number_of(status, "log_lines_left_out");
-  if (left_out > 0)
-    fprintf(stream, "log: %llu lines left out: too many a second, or nobody reads them\n", left_out);
+  if (left_out > 0) fprintf(stream, "log: %llu lines left out: too many a second, or nobody reads them\n", left_out);
 }
 
 /* One line about each tenant that has a quota. */

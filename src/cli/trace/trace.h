@@ -12,8 +12,6 @@
 /* Exit statuses. */
 enum { SML_TRACE_FAILED = 1, SML_TRACE_USAGE = 2 };
 
-enum sml_trace_format { SML_TRACE_AS_TEXT, SML_TRACE_AS_JSON, SML_TRACE_AS_PERFETTO, SML_TRACE_AS_SUMMARY };
-
 struct sml_trace_filter {
   const char *job; /* name or number; NULL: any */
   uint32_t rank, slot, lane; /* UINT32_MAX: any */

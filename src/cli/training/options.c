@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,76 +6,8 @@
 #include "cli/bench/job_options.h"
 #include "cli/training/training.h"
 
-enum option_key {
-  KEY_MODEL = 'm',
-  KEY_GPU = 'g',
-  KEY_RATE = 'r',
-  KEY_PREDICT = 'p',
-  KEY_MODEL_FILE = 0x100,
-  KEY_SAMPLES,
-  KEY_BATCH,
-  KEY_RANKS,
-  KEY_AGGREGATOR,
-  KEY_MTU,
-  KEY_RING_STEP,
-  KEY_TIME_SCALE,
-  KEY_BUCKET,
-  KEY_PRIORITY,
-  KEY_PIECE,
-  KEY_PLAN,
-  KEY_LIST,
-  KEY_CSV,
-};
-
-static const struct argp_option option_table[] = {
-    {"model", KEY_MODEL, "NAME", 0, "A built-in table of layers (default resnet50); `all` with --predict", 1},
-    {"model-file", KEY_MODEL_FILE, "FILE", 0, "A table of your own in its place; switchml(1) has the format",
-     1},
-    {"list", KEY_LIST, NULL, 0, "Print the built-in tables, their sizes and GPUs", 1},
-    {"gpu", KEY_GPU, "NAME", 0,
-     "Whose computing times: p100 (default), v100, a100, or one of the table's own", 1},
-    {"samples-per-second", KEY_SAMPLES, "X", 0, "What one GPU trains alone, instead of the table's figure",
-     1},
-    {"batch", KEY_BATCH, "N", 0, "Samples of a rank and iteration (default: the table's)", 1},
-    {"bucket", KEY_BUCKET, "MIB", 0,
-     "Gather gradients up to so many MiB, 25 as DistributedDataParallel does "
-     "(default 0: an all-reduce for each tensor)",
-     2},
-    {"priority", KEY_PRIORITY, NULL, 0,
-     "A layer's next forward pass waits only for its own gradient, and early layers' "
-     "go first",
-     2},
-    {"piece", KEY_PIECE, "MIB", 0, "Then: gradients are cut into pieces of so many MiB (default 4)", 2},
-    {"predict", KEY_PREDICT, NULL, 0, "Run nothing: say what to expect of SwitchML and of a ring", 3},
-    {"rate", KEY_RATE, "LIST", 0, "Of a rank's link, like 10gbit (default) or 1gbit,10gbit,100gbit", 3},
-    {"ranks", KEY_RANKS, "N", 0, "With --predict: how many (default 8)", 3},
-    {"aggregator", KEY_AGGREGATOR, "KIND", 0,
-     "network (default: a switch, or links of n times the rate), the rate of a "
-     "program's only link, or embedded: the ranks aggregate for each other",
-     3},
-    {"mtu", KEY_MTU, "BYTES", 0, "Of the links (default 1500)", 3},
-    {"ring-step", KEY_RING_STEP, "US", 0,
-     "What each of a ring's 2(n-1) steps costs beside its bytes (default 50)", 3},
-    {"time-scale", KEY_TIME_SCALE, "K", 0,
-     "Computing takes K times as long, the links have rate/K, and the times that are "
-     "printed are those over K (default 1)",
-     4},
-    {"csv", KEY_CSV, NULL, 0, "Print comma-separated values instead of the table", 6},
-    {"plan", KEY_PLAN, NULL, 0,
-     "Print what would be replayed, for the programs that do so with other libraries", 6},
-    {0}};
-
-static const char doc[] =
-    "Replays the gradients of a real network, each when a GPU would have it ready, or predicts what that "
-    "takes."
-    "\vComputing is waited for, not done. Without --local this process is one worker of a running "
-    "switchmld:\n"
-    "  SWITCHML_AGGREGATOR=host:port RANK=0 WORLD_SIZE=2 switchml bench training --model vgg16\n"
-    "Will it help me:\n"
-    "  switchml bench training --predict --model all --gpu a100 --rate 10gbit,100gbit --ranks 16\n"
-    "The exit status is 0 only if every element of the last result was right, 1 if not or if something "
-    "failed, 2 for "
-    "wrong arguments.";
+#define SML_OPTIONS struct sml_training_options
+#define MIB 0x1p20
 
 bool sml_training_parse_rate(const char *text, double *bps_out) {
   static const struct {
@@ -94,140 +25,108 @@ bool sml_training_parse_rate(const char *text, double *bps_out) {
   return false;
 }
 
-static void parse_rates(const struct argp_state *state, const char *text, struct sml_training_options *o) {
+static const char *take_rates(void *options, const char *text) {
+  struct sml_training_options *o = options;
   o->num_rates = 0;
   for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
     char one[32];
     snprintf(one, sizeof one, "%.*s", (int)sml_min_u64(strcspn(at, ","), sizeof one - 1), at);
-    if (o->num_rates == SML_TRAINING_MAX_RATES ||
-        !sml_training_parse_rate(one, &o->rates_bps[o->num_rates++]))
-      argp_error(state, "--rate is '%s', but must be like 10gbit or 1gbit,10gbit, %u at most", text,
-                 SML_TRAINING_MAX_RATES);
+    if (o->num_rates == SML_TRAINING_MAX_RATES || !sml_training_parse_rate(one, &o->rates_bps[o->num_rates++]))
+      return "rates are like 10gbit or 1gbit,10gbit, 16 at most";
   }
+  return NULL;
 }
 
-static void parse_aggregator(const struct argp_state *state, const char *text,
-                             struct sml_training_options *o) {
-  o->aggregator = strcmp(text, "network") == 0  ? SML_TRAINING_IN_NETWORK
+static const char *take_aggregator(void *options, const char *text) {
+  struct sml_training_options *o = options;
+  o->aggregator = strcmp(text, "network") == 0    ? SML_TRAINING_IN_NETWORK
                   : strcmp(text, "embedded") == 0 ? SML_TRAINING_EMBEDDED
-                                                : SML_TRAINING_LINK;
-  if (o->aggregator == SML_TRAINING_LINK && !sml_training_parse_rate(text, &o->aggregator_bps))
-    argp_error(state, "--aggregator is '%s', but must be network, embedded or a rate like 10gbit", text);
+                                                  : SML_TRAINING_LINK;
+  if (o->aggregator != SML_TRAINING_LINK || sml_training_parse_rate(text, &o->aggregator_bps)) return NULL;
+  return "it must be network, embedded or a rate like 10gbit";
 }
 
-/* Options about the network that is trained. */
-static error_t parse_model_option(int key, char *text, struct argp_state *state) {
-  struct sml_training_options *o = state->input;
-  switch (key) {
-    case KEY_MODEL:
-      o->model_name = text;
-      return 0;
-    case KEY_MODEL_FILE:
-      o->model_file = text;
-      return 0;
-    case KEY_GPU:
-      o->gpu = text;
-      return 0;
-    case KEY_SAMPLES:
-      o->samples_per_s = sml_option_real(state, "samples-per-second", text, 1e-6, 1e12);
-      return 0;
-    case KEY_BATCH:
-      o->batch = sml_option_number(state, "batch", text, 1, 1u << 30);
-      return 0;
-    case KEY_BUCKET:
-      o->bucket_bytes = (uint64_t)(sml_option_real(state, "bucket", text, 0, 1e6) * 0x1p20);
-      return 0;
-    case KEY_PRIORITY:
-      o->has_priority = true;
-      return 0;
-    case KEY_PIECE:
-      o->piece_bytes = (uint64_t)(sml_option_real(state, "piece", text, 0.001, 1e6) * 0x1p20);
-      return 0;
-    case KEY_TIME_SCALE:
-      o->time_scale = sml_option_real(state, "time-scale", text, 1e-6, 1e6);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
-  }
-}
+static const struct sml_option table[] = {
+    {"model", 'm', "NAME", "A built-in table of layers (default resnet50); `all` with --predict", 1,
+     SML_TEXT(model_name)},
+    {"model-file", 0, "FILE", "A table of your own in its place; switchml(1) has the format", 1, SML_TEXT(model_file)},
+    {"list", 0, NULL, "Print the built-in tables, their sizes and GPUs", 1, SML_FLAG(is_list)},
+    {"gpu", 'g', "NAME", "Whose computing times: p100 (default), v100, a100, or one of the table's own", 1,
+     SML_TEXT(gpu)},
+    {"samples-per-second", 0, "X", "What one GPU trains alone, instead of the table's figure", 1,
+     SML_REAL(samples_per_s, 1e-6, 1e12, 1)},
+    {"batch", 0, "N", "Samples of a rank and iteration (default: the table's)", 1, SML_NUMBER(batch, 1, 1u << 30)},
+    {"bucket", 0, "MIB",
+     "Gather gradients up to so many MiB, 25 as DistributedDataParallel does "
+     "(default 0: an all-reduce for each tensor)",
+     2, SML_SCALED(bucket_bytes, 0, 1e6, MIB)},
+    {"priority", 0, NULL, "A layer's next forward pass waits only for its own gradient, and early layers' go first", 2,
+     SML_FLAG(has_priority)},
+    {"piece", 0, "MIB", "Then: gradients are cut into pieces of so many MiB (default 4)", 2,
+     SML_SCALED(piece_bytes, 0.001, 1e6, MIB)},
+    {"predict", 'p', NULL, "Run nothing: say what to expect of SwitchML and of a ring", 3, SML_FLAG(is_prediction)},
+    {"rate", 'r', "LIST", "Of a rank's link, like 10gbit (default) or 1gbit,10gbit,100gbit", 3,
+     SML_TAKEN_BY(take_rates)},
+    {"ranks", 0, "N", "With --predict: how many (default 8)", 3, SML_NUMBER(num_ranks, 2, 4096)},
+    {"aggregator", 0, "KIND",
+     "network (default: a switch, or links of n times the rate), the rate of a program's only link, or embedded: the "
+     "ranks aggregate for each other",
+     3, SML_TAKEN_BY(take_aggregator)},
+    {"mtu", 0, "BYTES", "Of the links (default 1500)", 3, SML_NUMBER(mtu, 576, 65535)},
+    {"ring-step", 0, "US", "What each of a ring's 2(n-1) steps costs beside its bytes (default 50)", 3,
+     SML_REAL(ring_step_s, 0, 1e6, 1e-6)},
+    {"time-scale", 0, "K",
+     "Computing takes K times as long, the links have rate/K, and the times that are printed are those over K "
+     "(default 1)",
+     4, SML_REAL(time_scale, 1e-6, 1e6, 1)},
+    {"csv", 0, NULL, "Print comma-separated values instead of the table", 6, SML_FLAG(is_csv)},
+    {"plan", 0, NULL, "Print what would be replayed, for the programs that do so with other libraries", 6,
+     SML_FLAG(is_plan)},
+    {0}};
 
-static void check_whole(const struct argp_state *state, const struct sml_training_options *o) {
+static const char doc[] =
+    "Replays the gradients of a real network, each when a GPU would have it ready, or predicts what that takes."
+    "\vComputing is waited for, not done. Without --local this process is one worker of a running switchmld:\n"
+    "  SWITCHML_AGGREGATOR=host:port RANK=0 WORLD_SIZE=2 switchml bench training --model vgg16\n"
+    "Will it help me:\n"
+    "  switchml bench training --predict --model all --gpu a100 --rate 10gbit,100gbit --ranks 16\n"
+    "The exit status is 0 only if every element of the last result was right, 1 if not or if something failed, 2 for "
+    "wrong arguments.";
+
+static const char *check(void *options) {
+  const struct sml_training_options *o = options;
   if (o->bench.num_iters > SML_TRAINING_MAX_ITERS || o->bench.num_warmup > SML_TRAINING_MAX_ITERS)
-    argp_error(state, "--iters and --warmup must be at most %u", SML_TRAINING_MAX_ITERS);
-  if (o->has_priority && o->bucket_bytes != 0)
-    argp_error(state, "--priority cuts gradients up, --bucket gathers them");
-  if (o->bench.is_json && o->is_csv) argp_error(state, "--json or --csv");
-  if (!o->is_prediction && o->num_rates > 1) argp_error(state, "several rates are for --predict");
-  if (!o->is_prediction && strcmp(o->model_name, "all") == 0) argp_error(state, "`all` is for --predict");
-}
-
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-  struct sml_training_options *o = state->input;
-  switch (key) {
-    case KEY_RATE:
-      parse_rates(state, text, o);
-      return 0;
-    case KEY_AGGREGATOR:
-      parse_aggregator(state, text, o);
-      return 0;
-    case KEY_MTU:
-      o->mtu = sml_option_number(state, "mtu", text, 576, 65535);
-      return 0;
-    case KEY_RANKS:
-      o->num_ranks = sml_option_number(state, "ranks", text, 2, 4096);
-      return 0;
-    case KEY_RING_STEP:
-      o->ring_step_s = sml_option_real(state, "ring-step", text, 0, 1e6) * 1e-6;
-      return 0;
-    case KEY_PREDICT:
-      o->is_prediction = true;
-      return 0;
-    case KEY_PLAN:
-      o->is_plan = true;
-      return 0;
-    case KEY_LIST:
-      o->is_list = true;
-      return 0;
-    case KEY_CSV:
-      o->is_csv = true;
-      return 0;
-    case ARGP_KEY_ARG:
-      argp_error(state, "'%s' is not an option", text);
-      return 0;
-    case ARGP_KEY_INIT:
-      state->child_inputs[0] = &o->bench;
-      return 0;
-    case ARGP_KEY_END:
-      check_whole(state, o);
-      return 0;
-    default:
-      return parse_model_option(key, text, state);
-  }
+    return "--iters and --warmup must be at most 10000";
+  if (o->has_priority && o->bucket_bytes != 0) return "--priority cuts gradients up, --bucket gathers them";
+  if (o->bench.is_json && o->is_csv) return "--json or --csv";
+  if (!o->is_prediction && o->num_rates > 1) return "several rates are for --predict";
+  if (!o->is_prediction && strcmp(o->model_name, "all") == 0) return "`all` is for --predict";
+  return sml_bench_check_job(&o->bench);
 }
 
 void sml_training_options_parse(struct sml_training_options *o, int argc, char **argv) {
-  static const struct argp_child children[] = {{&sml_job_argp, 0, NULL, 0}, {0}};
-  static const struct argp parser = {
-      .options = option_table, .parser = parse_option, .doc = doc, .children = children};
-  memset(o, 0, sizeof *o);
-  o->bench.num_iters = 3;
-  o->bench.num_warmup = 1;
-  o->bench.num_calls = 1;
-  o->bench.timeout_ns = 60 * SML_NS_PER_S;
-  o->bench.job_name = "training";
-  o->bench.shared_memory = "0";
-  o->model_name = "resnet50";
-  o->gpu = "p100";
-  o->rates_bps[0] = 10e9;
-  o->num_rates = 1;
-  o->mtu = 1500;
-  o->ring_step_s = 50e-6;
-  o->time_scale = 1;
-  o->piece_bytes = UINT64_C(4) << 20;
-  argp_err_exit_status = SML_BENCH_USAGE;
-  char name[] = "switchml bench training";
+  static const struct sml_option_parser parser = {.table = table,
+                                                  .common = sml_bench_job_options,
+                                                  .common_offset = offsetof(struct sml_training_options, bench),
+                                                  .doc = doc,
+                                                  .check = check};
+  static char name[] = "switchml bench training";
+  *o = (struct sml_training_options){.bench = {.num_iters = 3,
+                                               .num_warmup = 1,
+                                               .num_calls = 1,
+                                               .loss = -1,
+                                               .timeout_ns = 60 * SML_NS_PER_S,
+                                               .job_name = "training"},
+                                     .model_name = "resnet50",
+                                     .gpu = "p100",
+                                     .rates_bps = {10e9},
+                                     .num_rates = 1,
+                                     .mtu = 1500,
+                                     .ring_step_s = 50e-6,
+                                     .time_scale = 1,
+                                     .piece_bytes = UINT64_C(4) << 20};
   argv[0] = name;
-  if (argp_parse(&parser, argc, argv, 0, NULL, o) != 0) exit(SML_BENCH_USAGE);
+  sml_options_parse(&parser, argc, argv, o);
 }
 
 /* As docs/PROTOCOL.md frames a chunk: Ethernet, IPv4, UDP and our header. */
@@ -236,17 +135,15 @@ static double our_floor(uint32_t mtu) {
   return (payload + 32 + 42) / payload;
 }
 
-struct sml_training_link sml_training_our_link(const struct sml_training_options *o, double bps,
-                                               uint32_t num_ranks) {
+struct sml_training_link sml_training_our_link(const struct sml_training_options *o, double bps, uint32_t num_ranks) {
   const double n = num_ranks;
   const double share = o->aggregator == SML_TRAINING_EMBEDDED ? 2 * (n - 1) / n
-                       : o->aggregator == SML_TRAINING_LINK ? fmax(1, n * bps / o->aggregator_bps)
-                                                            : 1;
+                       : o->aggregator == SML_TRAINING_LINK   ? fmax(1, n * bps / o->aggregator_bps)
+                                                              : 1;
   return (struct sml_training_link){.bits_per_s = bps, .share = share, .floor = our_floor(o->mtu)};
 }
 
-struct sml_training_link sml_training_ring_link(const struct sml_training_options *o, double bps,
-                                                uint32_t num_ranks) {
+struct sml_training_link sml_training_ring_link(const struct sml_training_options *o, double bps, uint32_t num_ranks) {
   const double n = num_ranks; /* TCP with time stamps over IPv4 and Ethernet */
   return (struct sml_training_link){.bits_per_s = bps,
                                     .share = 2 * (n - 1) / n,
