@@ -12,7 +12,7 @@ static void check_settings(const struct sml_settings *s) {
   CHECK(o->num_lanes >= 1 && o->num_lanes <= SML_MAX_LANES, "%u lanes", o->num_lanes);
   CHECK(o->listen.num_bytes != 0, "no address");
   CHECK(s->http == NULL || s->http_addr.num_bytes != 0, "no address for HTTP");
-  CHECK(s->dataplane == NULL || o->packet_lanes != 0, "a switch without its format");
+  CHECK(s->dataplane == SML_SOFTWARE || o->packet_lanes != 0, "a switch without its format");
   for (uint32_t i = 0; i < o->num_keys; i++)
     CHECK((o->keys[i].key.k0 | o->keys[i].key.k1) != 0 && o->keys[i].name[0] != 0, "key %u", i);
 }

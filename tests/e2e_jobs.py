@@ -187,7 +187,7 @@ def test_configurations():
            ("dataplane = asic", ":1: dataplane: 'asic' is not"),
            ("dataplane = bmv2\nswitch-format = 256", ":1: dataplane: bmv2 takes at most 128 lanes"),
            ("dataplane = tofino", ":1: dataplane: "),
-           ("switch-format = 33", ":1: switch-format: '33' is not 32, 64, 128 or 256"), ("listen = nowhere", ":1: listen: ")]
+           ("switch-format = 33", ":1: switch-format: '33': it must be 32, 64, 128 or 256"), ("listen = nowhere", ":1: listen: ")]
     with tempfile.TemporaryDirectory() as folder:
         path = write(f"{folder}/conf", good)
         code, said = check_config(path)

@@ -23,26 +23,12 @@ static struct {
   _Atomic uint64_t all_left_out; /* of all seconds */
 } log_state = {.level = SML_LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-bool sml_log_parse_level(const char *text, enum sml_log_level *level_out) {
-  for (uint32_t i = 0; i < SML_ARRAY_LEN(level_names); i++) {
-    if (strcmp(text, level_names[i]) != 0) continue;
-    *level_out = (enum sml_log_level)i;
-    return true;
-  }
-  return false;
-}
-
 void sml_log_set_level(enum sml_log_level level) {
   atomic_store(&log_state.level, (int)level);
 }
 
 void sml_log_set_format(enum sml_log_format format) {
   atomic_store(&log_state.format, (int)format);
-}
-
-bool sml_log_parse_format(const char *text, enum sml_log_format *format_out) {
-  *format_out = strcmp(text, "json") == 0 ? SML_LOG_JSON : SML_LOG_TEXT;
-  return *format_out == SML_LOG_JSON || strcmp(text, "text") == 0;
 }
 
 /* --- a line --- */

@@ -9,12 +9,9 @@
 
 enum sml_log_level { SML_LOG_ERROR, SML_LOG_WARNING, SML_LOG_INFO, SML_LOG_DEBUG };
 
-/* "error", "warning", "info", "debug"; false: no such level. */
-bool sml_log_parse_level(const char *text, enum sml_log_level *level_out);
 void sml_log_set_level(enum sml_log_level level); /* default info */
 enum sml_log_format { SML_LOG_TEXT, SML_LOG_JSON };
 void sml_log_set_format(enum sml_log_format format); /* default text */
-bool sml_log_parse_format(const char *text, enum sml_log_format *format_out); /* "text", "json" */
 
 /* A text (of any bytes), or a number. */
 struct sml_log_field {

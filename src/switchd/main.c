@@ -209,7 +209,7 @@ static bool use_dpdk(struct daemon *d) {
 static bool use_tofino(struct daemon *d) {
   struct sml_settings *s = &d->settings;
   const struct sml_tofino_options options = {.runtime = s->switch_addr,
-                                             .program = s->switch_program ? s->switch_program : "switchml",
+                                             .program = s->switch_program,
                                              .packet_lanes = s->aggd.packet_lanes,
                                              .pool_slots = s->aggd.pool_slots,
                                              .cpu_port = (uint16_t)s->switch_cpu_port};
@@ -222,8 +222,8 @@ static bool use_tofino(struct daemon *d) {
 static bool use_switch(struct daemon *d) {
   struct sml_settings *s = &d->settings;
   if (s->aggd.pool_slots == 0) s->aggd.pool_slots = SWITCH_SLOTS;
-  if (strcmp(s->dataplane, "dpdk-p4") == 0) return use_dpdk(d);
-  if (strcmp(s->dataplane, "tofino") == 0) return use_tofino(d);
+  if (s->dataplane == SML_DPDK) return use_dpdk(d);
+  if (s->dataplane == SML_TOFINO) return use_tofino(d);
   const struct sml_bmv2_options options = {.runtime = s->switch_addr,
                                            .packet_lanes = s->aggd.packet_lanes,
                                            .pool_slots = s->aggd.pool_slots,
@@ -236,7 +236,7 @@ static bool use_switch(struct daemon *d) {
 
 /* Before it is tried: whoever reads why it failed should know that nobody has seen it work. */
 static void warn_of_untried(const struct sml_settings *s) {
-  if (s->dataplane && strcmp(s->dataplane, "tofino") == 0)
+  if (s->dataplane == SML_TOFINO)
     sml_log_event(SML_LOG_WARNING, "untried_switch", NULL, 0,
                   "--dataplane tofino has never run on a Tofino: see docs/tofino.md, and check sums (switchml bench)");
 }
@@ -247,7 +247,7 @@ static bool start(struct daemon *d) {
   struct sml_settings *s = &d->settings;
   struct sml_addr addr;
   warn_of_untried(s);
-  if (s->dataplane && !use_switch(d)) return false;
+  if (s->dataplane != SML_SOFTWARE && !use_switch(d)) return false;
   if (sml_aggd_start(&s->aggd, &d->aggd, error, sizeof error) != 0) {
     complain("%s", error);
     return false;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The daemon's options: one table for the command line and the configuration file, in which they have their long names.
- * Both give texts; sml_option_take() makes settings of them. */
+ * Both give texts; sml_option_set() makes settings of them. */
 #ifndef SML_SWITCHD_OPTIONS_H
 #define SML_SWITCHD_OPTIONS_H
 
 #include "aggd/aggd.h"
 #include "base/log.h"
+#include "base/options.h"
 
 #define SML_DEFAULT_LISTEN "0.0.0.0:48879"
 #define SML_DEFAULT_MAX_DATAGRAM 8960
@@ -20,15 +21,19 @@ struct sml_option_texts {
   char *list; /* owned: of the option that may stand several times, with commas between them; NULL: not given */
 };
 
+/* Who sums: this daemon's own lanes, or a switch. */
+enum sml_dataplane_kind { SML_SOFTWARE = 0, SML_BMV2, SML_DPDK, SML_TOFINO };
+extern const char *const sml_dataplane_names[];
+
 struct sml_settings {
   struct sml_aggd_options aggd; /* keys and tenants are the settings' own */
   enum sml_log_level log_level;
   enum sml_log_format log_format;
   const char *listen, *port_file, *key_file, *multicast, *multicast_interface, *trace_folder, *config_path;
   const char *http, *http_host; /* NULL: no HTTP; by no name */
-  const char *dataplane, *switch_runtime; /* NULL: this daemon's own lanes */
-  const char *switch_program;             /* NULL: switchml */
-  struct sml_addr switch_addr;            /* of switch_runtime, if it is an address */
+  enum sml_dataplane_kind dataplane;
+  const char *switch_runtime, *switch_program;
+  struct sml_addr switch_addr; /* of switch_runtime, if it is an address */
   uint32_t switch_cpu_port;
   bool is_check; /* --check-config */
   bool ends_withdrawn;
@@ -42,7 +47,7 @@ struct sml_settings {
 };
 
 /* Reads the command line; ends the process with status 2, or 0, as argp does. */
-void sml_options_parse(int argc, char **argv, struct sml_option_texts *texts_out);
+void sml_settings_parse(int argc, char **argv, struct sml_option_texts *texts_out);
 uint32_t sml_options_count(void);
 const char *sml_option_name(uint32_t number);
 /* Whether it may stand in the file; whether a change counts without a restart. */
@@ -53,11 +58,8 @@ bool sml_option_is_list(uint32_t number);
 /* Notes an option of the command line or the file. False: out of memory. */
 bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts);
 /* Texts are kept by reference. False: error says what the text is not. */
-bool sml_option_take(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);
+bool sml_option_set(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);
 /* The option with this name, or SML_MAX_OPTIONS; *nearest_out: the one that may be meant then, or NULL. */
 uint32_t sml_option_find(const char *name, const char **nearest_out);
-/* A whole decimal number within its range. */
-bool sml_parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *value_out, char *error,
-                      size_t error_bytes);
 
 #endif

@@ -114,15 +114,15 @@ static bool take_section(struct reading *r, const struct sml_config_line *line) 
               r->s->config_path, line->number, line->section);
 }
 
+#define SML_OPTIONS struct sml_quota
+static const struct sml_option quota_table[] = {{"jobs", SML_NUMBER(max_jobs, 1, SML_AGGD_MAX_JOBS)},
+                                                {"workers", SML_NUMBER(max_workers, 2, 65536)},
+                                                {"slots", SML_NUMBER(max_slots, 32, SML_AGGD_MAX_SLOTS)},
+                                                {0}};
+
 static bool take_of_tenant(struct reading *r, const struct sml_config_line *line) {
   struct sml_tenant *tenant = find_tenant(r, line->section);
   if (!tenant) return take_section(r, line);
-  const struct {
-    const char *name;
-    uint32_t min, max, *to;
-  } numbers[] = {{"jobs", 1, SML_AGGD_MAX_JOBS, &tenant->quota.max_jobs},
-                 {"workers", 2, 65536, &tenant->quota.max_workers},
-                 {"slots", 32, SML_AGGD_MAX_SLOTS, &tenant->quota.max_slots}};
   char reason[160], where[4096 + 32];
   snprintf(where, sizeof where, "%s:%u", r->s->config_path, line->number);
   if (strcmp(line->name, "key-file") == 0) {
@@ -130,12 +130,12 @@ static bool take_of_tenant(struct reading *r, const struct sml_config_line *line
       return fail(r, STATUS_USAGE, "%s: key-file is for one tenant, not for [tenant *]", where);
     return add_keys(r, line->value, tenant->name, where);
   }
-  for (size_t i = 0; i < SML_ARRAY_LEN(numbers); i++) {
-    if (strcmp(line->name, numbers[i].name) != 0) continue;
-    if (*numbers[i].to != 0) return fail(r, STATUS_USAGE, "%s: %s stands here twice", where, line->name);
-    if (sml_parse_number(line->value, numbers[i].min, numbers[i].max, numbers[i].to, reason, sizeof reason))
-      return true;
-    return fail(r, STATUS_USAGE, "%s: %s: %s", where, line->name, reason);
+  for (const struct sml_option *o = quota_table; o->name != NULL; o++) {
+    if (strcmp(line->name, o->name) != 0) continue;
+    if (*(const uint32_t *)((const char *)&tenant->quota + o->offset) != 0)
+      return fail(r, STATUS_USAGE, "%s: %s stands here twice", where, line->name);
+    return sml_option_take(o, line->value, &tenant->quota, reason, sizeof reason) ||
+           fail(r, STATUS_USAGE, "%s: %s: %s", where, line->name, reason);
   }
   return fail(r, STATUS_USAGE, "%s: a tenant has no '%s': there are jobs, workers, slots and key-file", where,
               line->name);
@@ -210,7 +210,7 @@ static bool take_options(struct reading *r) {
   char reason[256], place[4096];
   bool are_taken = true;
   for (uint32_t i = 0; i < sml_options_count(); i++) {
-    if (!r->s->texts.texts[i] || sml_option_take(i, r->s->texts.texts[i], r->s, reason, sizeof reason)) continue;
+    if (!r->s->texts.texts[i] || sml_option_set(i, r->s->texts.texts[i], r->s, reason, sizeof reason)) continue;
     are_taken = fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_option_name(i), place, sizeof place), reason);
   }
   return are_taken;
@@ -233,15 +233,15 @@ static bool take_multicast(struct reading *r) {
 static bool take_switch(struct reading *r) {
   char reason[256], place[4096];
   struct sml_settings *s = r->s;
-  if (!s->dataplane) return true;
-  const bool is_bmv2 = strcmp(s->dataplane, "bmv2") == 0, is_tofino = strcmp(s->dataplane, "tofino") == 0;
+  if (s->dataplane == SML_SOFTWARE) return true;
+  const bool is_bmv2 = s->dataplane == SML_BMV2, is_tofino = s->dataplane == SML_TOFINO;
   if (!s->switch_runtime) s->switch_runtime = is_bmv2 || is_tofino ? "127.0.0.1" : "/run/switchml-pipeline";
   if (is_tofino && !sml_tofino_is_built())
     return fail(r, STATUS_USAGE, "%s: this switchmld was built without libnghttp2, by which it would speak to a tofino",
                 place_of(s, "dataplane", place, sizeof place));
   if (s->aggd.packet_lanes == 0 || s->aggd.num_lanes > 1)
     return fail(r, STATUS_USAGE, "%s: %s goes with --switch-format, as the program has it, and one lane",
-                place_of(s, "dataplane", place, sizeof place), s->dataplane);
+                place_of(s, "dataplane", place, sizeof place), sml_dataplane_names[s->dataplane]);
   if (!is_bmv2 && !is_tofino) return true;
   if (is_bmv2 && s->aggd.packet_lanes > MAX_BMV2_LANES)
     return fail(r, STATUS_USAGE,
@@ -303,7 +303,7 @@ static bool finish(struct reading *r) {
 static bool read_all(struct reading *r, int argc, char **argv) {
   struct sml_settings *s = r->s;
   const char *cpus = getenv("SWITCHML_CPUS");
-  sml_options_parse(argc, argv, &s->texts);
+  sml_settings_parse(argc, argv, &s->texts);
   if (cpus && *cpus && !sml_cpus_parse(cpus, &s->aggd.cpus))
     return fail(r, STATUS_USAGE, "SWITCHML_CPUS: '%s' is no list of processors, as in 0-3,8", cpus);
   if (!take_options(r)) return false; /* --config among them */
@@ -317,6 +317,7 @@ int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error
   *s = (struct sml_settings){
       .listen = SML_DEFAULT_LISTEN,
       .log_level = SML_LOG_INFO,
+      .switch_program = "switchml",
       .aggd = {.num_lanes = 1,
                .max_connections = 1024,
                .max_datagram_bytes = SML_DEFAULT_MAX_DATAGRAM,
