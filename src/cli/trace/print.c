@@ -13,8 +13,7 @@ bool sml_trace_text_is(struct sml_trace_text text, const char *expected) {
   return text.num_bytes == strlen(expected) && memcmp(text.bytes, expected, text.num_bytes) == 0;
 }
 
-/* Texts of a file are anybody's: what would act on a terminal is shown as '?'. */
-static void put_text(char *to, size_t room, struct sml_trace_text text) {
+void sml_trace_put_text(char *to, size_t room, struct sml_trace_text text) {
   size_t n = sml_min_u64(text.num_bytes, room - 1);
   for (size_t i = 0; i < n; i++) to[i] = text.bytes[i] >= ' ' && text.bytes[i] <= '~' ? text.bytes[i] : '?';
   to[n] = 0;
@@ -22,12 +21,12 @@ static void put_text(char *to, size_t room, struct sml_trace_text text) {
 
 void sml_trace_job_text(const struct sml_trace_item *item, char *text) {
   text[0] = 0;
-  if (item->job != NULL) put_text(text, SML_TRACE_NAME_BYTES, item->job->name);
+  if (item->job != NULL) sml_trace_put_text(text, SML_TRACE_NAME_BYTES, item->job->name);
   else if (item->record.job != NO_JOB) snprintf(text, SML_TRACE_NAME_BYTES, "%u", item->record.job);
 }
 
 void sml_trace_reason_text(const struct sml_trace_file *file, uint64_t reason, char *text, size_t text_bytes) {
-  if (reason < file->num_drops) put_text(text, text_bytes, file->drops[reason]);
+  if (reason < file->num_drops) sml_trace_put_text(text, text_bytes, file->drops[reason]);
   else snprintf(text, text_bytes, "%llu", (unsigned long long)reason);
 }
 
@@ -76,52 +75,73 @@ static void put_time(char *text, size_t text_bytes, uint64_t time_ns) {
 /* "rank 3", or the program where it is none. */
 static void put_who(const struct sml_trace_item *item, char *text, size_t text_bytes) {
   if (item->job != NULL && item->job->rank != SML_TRACE_NONE) snprintf(text, text_bytes, "rank %u", item->job->rank);
-  else put_text(text, text_bytes, item->file->program);
+  else sml_trace_put_text(text, text_bytes, item->file->program);
 }
 
 void sml_trace_print_line(FILE *out, const struct sml_trace_item *item) {
   char when[64], who[48], where[SML_TRACE_NAME_BYTES], job[SML_TRACE_NAME_BYTES], text[128];
   put_time(when, sizeof when, item->time_ns);
   put_who(item, who, sizeof who);
-  put_text(where, sizeof where, item->origin->name);
+  sml_trace_put_text(where, sizeof where, item->origin->name);
   sml_trace_job_text(item, job);
   fprintf(out, "%s %-11s %-13s ", when, who, where);
   if (item->event == NULL) {
     fprintf(out, "event %u of a later release\n", item->record.event);
     return;
   }
-  put_text(text, sizeof text, item->event->name);
+  sml_trace_put_text(text, sizeof text, item->event->name);
   fprintf(out, "%-20s", text);
   if (job[0] != 0) fprintf(out, " job=%s", job);
   struct column columns[4];
   const uint32_t num_columns = list_columns(item, columns);
   for (uint32_t i = 0; i < num_columns; i++) {
-    put_text(text, sizeof text, columns[i].name);
+    sml_trace_put_text(text, sizeof text, columns[i].name);
     fprintf(out, " %s=%llu", text, (unsigned long long)columns[i].value);
   }
   if (item->event->value.num_bytes > 0) {
     char value[128];
-    put_text(text, sizeof text, item->event->value);
+    sml_trace_put_text(text, sizeof text, item->event->value);
     put_value(item, value, sizeof value);
     fprintf(out, " %s=%s", text, value);
   }
   fputc('\n', out);
 }
 
+static bool set(json_t *object, const char *name, json_t *value) {
+  return json_object_set_new(object, name, value) == 0;
+}
+
+bool sml_trace_set_fields(json_t *object, const struct sml_trace_item *item) {
+  char name[128], value[128];
+  struct column columns[4];
+  const uint32_t num_columns = list_columns(item, columns);
+  bool is_made = true;
+  for (uint32_t i = 0; i < num_columns; i++) {
+    sml_trace_put_text(name, sizeof name, columns[i].name);
+    is_made = is_made && set(object, name, json_integer((json_int_t)columns[i].value));
+  }
+  if (item->event->value.num_bytes == 0) return is_made;
+  sml_trace_put_text(name, sizeof name - 4, item->event->value);
+  put_value(item, value, sizeof value);
+  if (item->event->kind == SML_TRACE_NS) memcpy(name + strlen(name), "_ns", 4);
+  const bool is_named = item->event->kind == SML_TRACE_REASON;
+  return is_made && set(object, name, is_named ? json_string(value) : json_integer((json_int_t)item->record.value));
+}
+
 bool sml_trace_print_json(FILE *out, const struct sml_trace_item *item) {
-  char text[128], value[128];
+  char text[128];
   json_t *line = json_object();
   bool is_made = line != NULL;
-#define SET(name, made) is_made = is_made && json_object_set_new(line, name, made) == 0
+#define SET(name, made) is_made = is_made && set(line, name, made)
   put_time(text, sizeof text, item->time_ns);
   SET("time", json_string(text));
   SET("time_ns", json_integer((json_int_t)item->time_ns));
-  put_text(text, sizeof text, item->file->program);
+  sml_trace_put_text(text, sizeof text, item->file->program);
   SET("program", json_string(text));
-  put_text(text, sizeof text, item->file->host);
+  sml_trace_put_text(text, sizeof text, item->file->host);
   SET("host", json_string(text));
   SET("pid", json_integer(item->file->pid));
-  put_text(text, sizeof text, item->origin->name);
+  sml_trace_put_text(text, sizeof text, item->origin->name);
   SET("source", json_string(text));
   if (item->origin->lane != SML_TRACE_NONE) SET("lane", json_integer(item->origin->lane));
   if (item->job != NULL && item->job->rank != SML_TRACE_NONE) SET("own_rank", json_integer(item->job->rank));
@@ -130,21 +150,9 @@ bool sml_trace_print_json(FILE *out, const struct sml_trace_item *item) {
   if (item->event == NULL) {
     SET("event_number", json_integer(item->record.event));
   } else {
-    struct column columns[4];
-    const uint32_t num_columns = list_columns(item, columns);
-    put_text(text, sizeof text, item->event->name);
+    sml_trace_put_text(text, sizeof text, item->event->name);
     SET("event", json_string(text));
-    for (uint32_t i = 0; i < num_columns; i++) {
-      put_text(text, sizeof text, columns[i].name);
-      SET(text, json_integer((json_int_t)columns[i].value));
-    }
-    if (item->event->value.num_bytes > 0) {
-      put_text(text, sizeof text - 4, item->event->value);
-      put_value(item, value, sizeof value);
-      const bool is_named = item->event->kind == SML_TRACE_REASON;
-      if (item->event->kind == SML_TRACE_NS) memcpy(text + strlen(text), "_ns", 4);
-      SET(text, is_named ? json_string(value) : json_integer((json_int_t)item->record.value));
-    }
+    is_made = is_made && sml_trace_set_fields(line, item);
   }
 #undef SET
   if (is_made) is_made = json_dumpf(line, out, JSON_COMPACT) == 0 && fputc('\n', out) != EOF;

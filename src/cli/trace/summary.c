@@ -87,8 +87,7 @@ static struct wait *find_wait(struct sml_trace_summary *s, const struct sml_trac
     sml_trace_job_text(item, w->job_name);
     if (item->job != NULL && item->job->rank != SML_TRACE_NONE)
       snprintf(w->who, sizeof w->who, "rank %u", item->job->rank);
-    else
-      snprintf(w->who, sizeof w->who, "the aggregator");
+    else snprintf(w->who, sizeof w->who, "the aggregator");
     return w;
   }
 }
@@ -104,8 +103,8 @@ static void add_wait(struct sml_trace_summary *s, const struct sml_trace_item *i
 }
 
 void sml_trace_summary_add(struct sml_trace_summary *s, const struct sml_trace_item *item) {
-  static const char *const endings[] = {"job_failed",  "job_aborted",  "lane_failed",         "rank_lost",
-                                        "job_refused", "join_refused", "operations_differed", "phase_jumped",
+  static const char *const endings[] = {"job_failed",        "job_aborted",       "lane_failed",         "rank_lost",
+                                        "job_refused",       "join_refused",      "operations_differed", "phase_jumped",
                                         "operation_blocked", "operation_delayed", "aggregator_lost"};
   char name[NAME_BYTES];
   s->first_ns = s->num_items == 0 ? item->time_ns : sml_min_u64(s->first_ns, item->time_ns);

@@ -3,6 +3,7 @@
 #ifndef SML_CLI_TRACE_TRACE_H
 #define SML_CLI_TRACE_TRACE_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "trace/reader.h"
@@ -13,8 +14,8 @@
 enum { SML_TRACE_FAILED = 1, SML_TRACE_USAGE = 2 };
 
 struct sml_trace_filter {
-  const char *job; /* name or number; NULL: any */
-  uint32_t rank, slot, lane; /* UINT32_MAX: any */
+  const char *job;                         /* name or number; NULL: any */
+  uint32_t rank, slot, lane;               /* UINT32_MAX: any */
   const char *events[SML_TRACE_MAX_NAMES]; /* names; none: any */
   uint32_t num_events;
   uint64_t since_ns, until_ns; /* CLOCK_REALTIME */
@@ -56,6 +57,10 @@ bool sml_trace_text_is(struct sml_trace_text text, const char *expected);
 /* "train", or the number, or "" for an event of none; at most 64 bytes. */
 void sml_trace_job_text(const struct sml_trace_item *item, char *text);
 void sml_trace_reason_text(const struct sml_trace_file *file, uint64_t reason, char *text, size_t text_bytes);
+/* Texts of a file are anybody's: what would act on a terminal is '?'. */
+void sml_trace_put_text(char *to, size_t room, struct sml_trace_text text);
+/* What the event says, of slot, rank and so on. False: out of memory. */
+bool sml_trace_set_fields(json_t *object, const struct sml_trace_item *item);
 void sml_trace_print_line(FILE *out, const struct sml_trace_item *item);
 bool sml_trace_print_json(FILE *out, const struct sml_trace_item *item); /* false: out of memory */
 
