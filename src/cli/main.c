@@ -28,14 +28,9 @@ static int run_bench(int argc, char **argv) {
 static const struct command {
   const char *name;
   int (*run)(int argc, char **argv);
-} commands[] = {{"bench", run_bench},
-                {"conform", sml_conform_run},
-                {"doctor", sml_doctor_run},
-                {"evict", sml_evict_run},
-                {"genkey", sml_genkey_run},
-                {"status", sml_status_run},
-                {"top", sml_top_run},
-                {"trace", sml_trace_main}};
+} commands[] = {{"bench", run_bench},     {"conform", sml_conform_run}, {"doctor", sml_doctor_run},
+                {"evict", sml_evict_run}, {"genkey", sml_genkey_run},   {"status", sml_status_run},
+                {"top", sml_top_run},     {"trace", sml_trace_main}};
 static char help_option[] = "--help";
 #define COMMAND_NAMES "bench, conform, doctor, evict, genkey, status, top, trace"
 

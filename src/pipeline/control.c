@@ -72,10 +72,8 @@ static bool add_member(struct sml_control *c, const uint64_t *numbers) {
   if (numbers[0] >= SML_HOST_MAX_JOBS || numbers[1] >= h->num_devices) return refuse(c, "no such job or port");
   uint32_t *num = &h->jobs[numbers[0]].num_replicas;
   if (*num == SML_HOST_MAX_REPLICAS) return refuse(c, "a job has too many members");
-  h->jobs[numbers[0]].replicas[(*num)++] = (struct sml_replica){.port = (uint32_t)numbers[1],
-                                                                .mac = numbers[2],
-                                                                .ip = (uint32_t)numbers[3],
-                                                                .udp_port = (uint16_t)numbers[4]};
+  h->jobs[numbers[0]].replicas[(*num)++] = (struct sml_replica){
+      .port = (uint32_t)numbers[1], .mac = numbers[2], .ip = (uint32_t)numbers[3], .udp_port = (uint16_t)numbers[4]};
   return true;
 }
 
@@ -190,8 +188,8 @@ static char *find_end(struct client *client) {
 }
 
 static void serve(struct sml_control *c, struct client *client) {
-  const ssize_t n = recv(client->fd, client->request + client->num_bytes, REQUEST_BYTES - 1 - client->num_bytes,
-                         MSG_DONTWAIT);
+  const ssize_t n =
+      recv(client->fd, client->request + client->num_bytes, REQUEST_BYTES - 1 - client->num_bytes, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) { /* also if the request is too long */
     drop(client);

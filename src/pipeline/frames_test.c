@@ -11,9 +11,9 @@
 
 /* A packet of this version and type from 02:00:00:00:00:01 to 10.0.0.254:48879, of job 7. */
 static void make(uint8_t frame[NUM_BYTES], uint8_t version_type) {
-  static const uint8_t head[42] = {
-      2, 0, 0, 0, 0, 0xfe, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, 17,
-      0xab, 0xcd, 10, 0, 0, 1, 10, 0, 0, 0xfe, 0x12, 0x34, 0xbe, 0xef, 0, 40, 0x55, 0xaa};
+  static const uint8_t head[42] = {2,    0, 0,  0,  0, 0xfe, 2,    0,    0,    0,    0,    1,    8,    0,
+                                   0x45, 0, 0,  60, 0, 1,    0x40, 0,    64,   17,   0xab, 0xcd, 10,   0,
+                                   0,    1, 10, 0,  0, 0xfe, 0x12, 0x34, 0xbe, 0xef, 0,    40,   0x55, 0xaa};
   memset(frame, 0, NUM_BYTES);
   memcpy(frame, head, sizeof head);
   frame[42] = version_type;

@@ -40,9 +40,9 @@ struct sml_host {
   uint32_t cpu_device; /* UINT32_MAX: none yet */
   struct sml_greeting greeting;
   struct sml_stations stations;
-  uint64_t now_ns; /* of the pass */
+  uint64_t now_ns;                                          /* of the pass */
   uint64_t num_received, num_sent, num_broken, num_refused; /* broken: shorter than it says; refused: by a device */
-  uint64_t num_round; /* floods that came back by another device */
+  uint64_t num_round;                                       /* floods that came back by another device */
 };
 
 /* After rte_eal_init(): device_names are DPDK's. The host is large: not for the stack. False: a sentence on stderr. */

@@ -25,7 +25,7 @@
 #define PASSES_A_LOOK 64u /* that are busy, until the control socket is looked at */
 #define MAX_EAL_ARGUMENTS 128u
 #define NAME_BYTES 128u
-#define MAX_MTU 9216 /* the rest of a place in AF_PACKET's ring is for what the kernel writes before a frame */
+#define MAX_MTU 9216      /* the rest of a place in AF_PACKET's ring is for what the kernel writes before a frame */
 #define RING_FRAMES 1024u /* a queue has 10 MiB of them */
 #define RING_BLOCK_BYTES (2 * SML_HOST_FRAME_BYTES) /* whole pages, and whole frames */
 
@@ -45,16 +45,18 @@ static void end(int number) {
 }
 
 static int usage(FILE *to) {
-  fputs("Usage: switchml-pipeline [--control PATH] [--idle-us N] --port NAME [--port NAME ...] LIBRARY [-- EAL ...]\n"
-        "   or: switchml-pipeline --code SPEC CODE.c\n"
-        "SwitchML's program in DPDK's software pipeline, as a switch between ports 0, 1, ... switchmld --dataplane\n"
-        "dpdk-p4 fills its tables.\n\n"
-        "  --code             Make C of a .spec of p4c-dpdk. Compiled to a shared object it is a LIBRARY\n"
-        "  --control PATH     Socket for switchmld. Default " DEFAULT_CONTROL "\n"
-        "  --idle-us N        Sleep so long when nothing has come; 0: never, a processor is its own. Default 20\n"
-        "  --port NAME        A network interface, or a device of DPDK by its name\n"
-        "  EAL                Options of DPDK instead of: no huge pages, no PCI, any processor\n",
-        to);
+  fputs(
+      "Usage: switchml-pipeline [--control PATH] [--idle-us N] --port NAME [--port NAME ...] LIBRARY [-- EAL ...]\n"
+      "   or: switchml-pipeline --code SPEC CODE.c\n"
+      "SwitchML's program in DPDK's software pipeline, as a switch between ports 0, 1, ... switchmld --dataplane\n"
+      "dpdk-p4 fills its tables.\n\n"
+      "  --code             Make C of a .spec of p4c-dpdk. Compiled to a shared object it is a LIBRARY\n"
+      "  --control PATH     Socket for switchmld. Default " DEFAULT_CONTROL
+      "\n"
+      "  --idle-us N        Sleep so long when nothing has come; 0: never, a processor is its own. Default 20\n"
+      "  --port NAME        A network interface, or a device of DPDK by its name\n"
+      "  EAL                Options of DPDK instead of: no huge pages, no PCI, any processor\n",
+      to);
   return to == stdout ? 0 : 2;
 }
 
@@ -99,9 +101,10 @@ static void warn_of_long_frames(const char *interface) {
   const int fd = sml_fd_raise(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
   if (fd >= 0 && ioctl(fd, SIOCGIFMTU, &request) == 0 && request.ifr_mtu > MAX_MTU)
-    sml_writer_say("switchml-pipeline: %s has an MTU of %d: frames of more than %d bytes may be lost. Set the MTU "
-                   "of it, and of the hosts' interfaces, to at most that\n",
-                   interface, request.ifr_mtu, MAX_MTU);
+    sml_writer_say(
+        "switchml-pipeline: %s has an MTU of %d: frames of more than %d bytes may be lost. Set the MTU "
+        "of it, and of the hosts' interfaces, to at most that\n",
+        interface, request.ifr_mtu, MAX_MTU);
   if (fd >= 0) close(fd);
 }
 

@@ -24,7 +24,7 @@ struct sml_program {
   struct rte_swx_ctl_pipeline *control;
   struct rte_ring *in[SML_PROGRAM_MAX_PORTS], *out[SML_PROGRAM_MAX_PORTS];
   uint32_t num_inside; /* packets that were put in and not run yet */
-  uint64_t num_lost; /* packets that the program never gave back */
+  uint64_t num_lost;   /* packets that the program never gave back */
   char error[SML_PROGRAM_ERROR_BYTES];
 };
 

@@ -40,8 +40,7 @@ static void groups_are_nobody(void **state) {
 static void what_goes_round_moves_nobody(void **state) {
   (void)state;
   assert_true(sml_stations_hear(&stations, MAC, 3, START));
-  for (uint64_t i = 0; i < 10; i++)
-    assert_false(sml_stations_hear(&stations, MAC, 4, START + i * SML_NS_PER_MS));
+  for (uint64_t i = 0; i < 10; i++) assert_false(sml_stations_hear(&stations, MAC, 4, START + i * SML_NS_PER_MS));
   assert_int_equal(sml_stations_find(&stations, MAC, START), 3);
   assert_true(sml_stations_hear(&stations, MAC, 4, START + SML_NS_PER_S));
   assert_int_equal(sml_stations_find(&stations, MAC, START + SML_NS_PER_S), 4);

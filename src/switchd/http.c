@@ -54,12 +54,12 @@ struct sml_http {
   int stop_fd;
   /* The thread's alone. */
   struct connection connections[2 * MAX_CONNECTIONS]; /* those that are being closed, too */
-  struct MHD_Response *made[NUM_ANSWERS]; /* NULL: none yet */
+  struct MHD_Response *made[NUM_ANSWERS];             /* NULL: none yet */
   uint64_t made_ns[NUM_ANSWERS];
 };
 
-static struct MHD_Response *make_response(const void *text, size_t num_bytes,
-                                          enum MHD_ResponseMemoryMode mode, const char *content_type) {
+static struct MHD_Response *make_response(const void *text, size_t num_bytes, enum MHD_ResponseMemoryMode mode,
+                                          const char *content_type) {
   /* The types of MHD want a pointer that it may free. */
   struct MHD_Response *response = MHD_create_response_from_buffer(num_bytes, (void *)(uintptr_t)text, mode);
   if (!response) return NULL;
@@ -180,9 +180,9 @@ static void close_old(struct sml_http *http) {
 
 static void *run(void *argument) {
   struct sml_http *http = argument;
-  struct pollfd fds[] = {{.fd = http->stop_fd, .events = POLLIN},
-                         {.fd = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
-                          .events = POLLIN}};
+  struct pollfd fds[] = {
+      {.fd = http->stop_fd, .events = POLLIN},
+      {.fd = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, .events = POLLIN}};
   while (fds[0].revents == 0) {
     MHD_UNSIGNED_LONG_LONG left_ms = LOOK_MS;
     if (MHD_get_timeout(http->daemon, &left_ms) != MHD_YES || left_ms > LOOK_MS) left_ms = LOOK_MS;
@@ -201,8 +201,8 @@ static bool is_for_us(const struct sml_http *http, struct MHD_Connection *connec
 }
 
 static enum MHD_Result take_request(void *argument, struct MHD_Connection *connection, const char *path,
-                                    const char *method, const char *version, const char *upload,
-                                    size_t *upload_bytes, void **request) {
+                                    const char *method, const char *version, const char *upload, size_t *upload_bytes,
+                                    void **request) {
   (void)version;
   (void)upload;
   (void)request;
@@ -238,17 +238,17 @@ static int start(struct sml_http *http, const struct sml_addr *listen) {
   http->stop_fd = sml_fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (http->stop_fd < 0) return errno;
   errno = 0;
-  http->daemon = MHD_start_daemon(MHD_USE_EPOLL | (addr.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0),
-                                  sml_addr_port(listen), NULL, NULL, take_request, http, MHD_OPTION_SOCK_ADDR, &addr,
-                                  MHD_OPTION_CONNECTION_LIMIT, (unsigned)SML_ARRAY_LEN(http->connections),
-                                  MHD_OPTION_NOTIFY_CONNECTION, note_connection, http,
-                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+  http->daemon =
+      MHD_start_daemon(MHD_USE_EPOLL | (addr.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0), sml_addr_port(listen), NULL,
+                       NULL, take_request, http, MHD_OPTION_SOCK_ADDR, &addr, MHD_OPTION_CONNECTION_LIMIT,
+                       (unsigned)SML_ARRAY_LEN(http->connections), MHD_OPTION_NOTIFY_CONNECTION, note_connection, http,
+                       MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
   if (!http->daemon) return errno != 0 ? errno : EIO;
   return pthread_create(&http->thread, NULL, run, http);
 }
 
-int sml_http_start(const struct sml_addr *listen, const char *names, struct sml_aggd *aggd,
-                   struct sml_http **http_out, char *error_out, size_t error_bytes) {
+int sml_http_start(const struct sml_addr *listen, const char *names, struct sml_aggd *aggd, struct sml_http **http_out,
+                   char *error_out, size_t error_bytes) {
   struct sml_http *http = calloc(1, sizeof *http);
   char *copy = names ? strdup(names) : NULL;
   *http_out = http;

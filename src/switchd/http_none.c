@@ -5,14 +5,15 @@
 
 #include "switchd/http.h"
 
-int sml_http_start(const struct sml_addr *listen, const char *names, struct sml_aggd *aggd,
-                   struct sml_http **http_out, char *error_out, size_t error_bytes) {
+int sml_http_start(const struct sml_addr *listen, const char *names, struct sml_aggd *aggd, struct sml_http **http_out,
+                   char *error_out, size_t error_bytes) {
   (void)listen;
   (void)names;
   (void)aggd;
   *http_out = NULL;
-  snprintf(error_out, error_bytes, "this switchmld was built without libmicrohttpd: build it again with it, or leave "
-                                   "--http out");
+  snprintf(error_out, error_bytes,
+           "this switchmld was built without libmicrohttpd: build it again with it, or leave "
+           "--http out");
   return -ENOSYS;
 }
 

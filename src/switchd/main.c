@@ -23,10 +23,10 @@
 #include "switchd/status_json.h"
 #include "switchd/trace_files.h"
 
-#define SWITCH_SLOTS 2048u /* unless asked for: those of p4/ */
-#define IDLE_NS (3600 * SML_NS_PER_S) /* between looks that nobody wants */
+#define SWITCH_SLOTS 2048u                /* unless asked for: those of p4/ */
+#define IDLE_NS (3600 * SML_NS_PER_S)     /* between looks that nobody wants */
 #define START_FLUSH_NS (2 * SML_NS_PER_S) /* for a reader that stands still at the start */
-#define ERROR_BYTES 4608u /* a path and a sentence */
+#define ERROR_BYTES 4608u                 /* a path and a sentence */
 
 struct daemon {
   int argc;
@@ -83,12 +83,12 @@ static void log_note(void *user, const struct sml_aggd_note *note) {
   char epoch[16];
   const bool is_of_rank = strncmp(note->name, "rank_", 5) == 0;
   const enum sml_log_level level = note->is_warning ? SML_LOG_WARNING : is_of_rank ? SML_LOG_DEBUG : SML_LOG_INFO;
-  const struct sml_log_field fields[] = {{"job", note->job_name, 0},
-                                         {"number", NULL, note->job},
-                                         {"epoch", epoch, 0},
-                                         {is_of_rank ? "rank" : "ranks", NULL,
-                                          is_of_rank ? note->rank : note->world_size},
-                                         {"key", note->key_name, 0}};
+  const struct sml_log_field fields[] = {
+      {"job", note->job_name, 0},
+      {"number", NULL, note->job},
+      {"epoch", epoch, 0},
+      {is_of_rank ? "rank" : "ranks", NULL, is_of_rank ? note->rank : note->world_size},
+      {"key", note->key_name, 0}};
   snprintf(epoch, sizeof epoch, "%08x", note->epoch);
   const size_t num_fields = note->job_name[0] == 0 ? 0 : SML_ARRAY_LEN(fields) - (note->key_name[0] == 0);
   sml_log_event(level, note->name, fields, num_fields, note->text);
@@ -181,10 +181,8 @@ static void say_ready(const struct daemon *d) {
 
 static void tell_manager(const struct daemon *d, const char *state) {
   char text[ERROR_BYTES];
-  snprintf(text, sizeof text, "%s\nSTATUS=listening on %s, %u lanes", state, d->addr_text,
-           d->settings.aggd.num_lanes);
-  if (!sml_notify(text))
-    sml_log_event(SML_LOG_WARNING, "service_manager_deaf", NULL, 0, getenv("NOTIFY_SOCKET"));
+  snprintf(text, sizeof text, "%s\nSTATUS=listening on %s, %u lanes", state, d->addr_text, d->settings.aggd.num_lanes);
+  if (!sml_notify(text)) sml_log_event(SML_LOG_WARNING, "service_manager_deaf", NULL, 0, getenv("NOTIFY_SOCKET"));
 }
 
 /* A core has the keys, and who may trace the process reads them. By the limit alone it would still go to a collector of
@@ -281,13 +279,11 @@ static bool has_files_to_read(const struct daemon *d) {
 /* Takes of the new settings what can change while jobs run, and names the rest. */
 static void use_settings(struct daemon *d, const struct sml_settings *now) {
   char others[512];
-  int error =
-      sml_aggd_set_tenants(d->aggd, now->keys, now->aggd.num_keys, now->aggd.tenants, now->aggd.num_tenants);
+  int error = sml_aggd_set_tenants(d->aggd, now->keys, now->aggd.num_keys, now->aggd.tenants, now->aggd.num_tenants);
   if (!error) error = sml_aggd_set_networks(d->aggd, now->networks, now->aggd.num_networks);
   if (error) {
     sml_log_event(SML_LOG_WARNING, "reload_refused", NULL, 0,
-                  error == -ENOMEM ? "out of memory"
-                                   : "keys instead of none, or none instead of keys, need a restart");
+                  error == -ENOMEM ? "out of memory" : "keys instead of none, or none instead of keys, need a restart");
     return;
   }
   if (now->ends_withdrawn) sml_aggd_end_withdrawn(d->aggd);

@@ -24,8 +24,7 @@ static void begin(const struct writer *w, const char *name, const char *type, co
   fprintf(w->stream, "# HELP switchml_%s %s\n# TYPE switchml_%s %s\n", name, help, name, type);
 }
 
-static void put_one(const struct writer *w, const char *name, const char *type, const char *help,
-                    double value) {
+static void put_one(const struct writer *w, const char *name, const char *type, const char *help, double value) {
   begin(w, name, type, help);
   fprintf(w->stream, "switchml_%s %.15g\n", name, value);
 }
@@ -62,8 +61,7 @@ static void put_service(const struct writer *w) {
   fprintf(w->stream, "switchml_build_info{version=\"" SML_VERSION_TEXT "\"} 1\n");
   put_one(w, "uptime_seconds", "gauge", "Since the daemon started.", age_s(s, s->started_ns));
   begin(w, "connections", "gauge", "Control connections, of members of jobs and of others.");
-  fprintf(w->stream,
-          "switchml_connections{state=\"joined\"} %u\nswitchml_connections{state=\"waiting\"} %u\n",
+  fprintf(w->stream, "switchml_connections{state=\"joined\"} %u\nswitchml_connections{state=\"waiting\"} %u\n",
           s->counts.connections - s->counts.unjoined, s->counts.unjoined);
   put_one(w, "log_lines_left_out_total", "counter", "Lines of the log that were too many, or that nobody read.",
           (double)sml_log_num_left_out());
@@ -81,16 +79,14 @@ static void put_service(const struct writer *w) {
 
 /* --- lanes --- */
 
-#define LANE_FAMILIES(F)                                                               \
-  F("slots_used", "gauge", "Slots that jobs have.", lane->slots_used)                  \
-  F("received_packets_total", "counter", "Datagrams received.", lane->io.rx_frames)    \
-  F("received_bytes_total", "counter", "UDP payload received.", lane->io.rx_bytes)     \
-  F("sent_packets_total", "counter", "Datagrams sent.", lane->io.tx_frames)            \
-  F("sent_bytes_total", "counter", "UDP payload sent.", lane->io.tx_bytes)             \
-  F("send_failures_total", "counter", "Datagrams that the system did not take.",       \
-    lane->io.tx_lost_frames)                                                           \
-  F("system_calls_total", "counter", "System calls of the data path, waits included.", \
-    lane->io.system_calls)
+#define LANE_FAMILIES(F)                                                                                  \
+  F("slots_used", "gauge", "Slots that jobs have.", lane->slots_used)                                     \
+  F("received_packets_total", "counter", "Datagrams received.", lane->io.rx_frames)                       \
+  F("received_bytes_total", "counter", "UDP payload received.", lane->io.rx_bytes)                        \
+  F("sent_packets_total", "counter", "Datagrams sent.", lane->io.tx_frames)                               \
+  F("sent_bytes_total", "counter", "UDP payload sent.", lane->io.tx_bytes)                                \
+  F("send_failures_total", "counter", "Datagrams that the system did not take.", lane->io.tx_lost_frames) \
+  F("system_calls_total", "counter", "System calls of the data path, waits included.", lane->io.system_calls)
 
 static const struct family lane_families[] = {LANE_FAMILIES(AS_FAMILY)};
 
@@ -116,11 +112,10 @@ static void put_lanes(const struct writer *w) {
 static const struct {
   const char *name;
   enum sml_at_switch verdict;
-} switch_counts[] = {{"first", SML_AT_SWITCH_FIRST},         {"added", SML_AT_SWITCH_ADDED},
-                     {"completed", SML_AT_SWITCH_COMPLETED}, {"repeated", SML_AT_SWITCH_REPEATED},
-                     {"pending", SML_AT_SWITCH_PENDING},     {"reported", SML_AT_SWITCH_REPORTED},
-                     {"hello", SML_AT_SWITCH_HELLO},         {"punted", SML_AT_SWITCH_PUNTED},
-                     {"forwarded", SML_AT_SWITCH_FORWARDED}};
+} switch_counts[] = {
+    {"first", SML_AT_SWITCH_FIRST},       {"added", SML_AT_SWITCH_ADDED},     {"completed", SML_AT_SWITCH_COMPLETED},
+    {"repeated", SML_AT_SWITCH_REPEATED}, {"pending", SML_AT_SWITCH_PENDING}, {"reported", SML_AT_SWITCH_REPORTED},
+    {"hello", SML_AT_SWITCH_HELLO},       {"punted", SML_AT_SWITCH_PUNTED},   {"forwarded", SML_AT_SWITCH_FORWARDED}};
 
 /* Those that it dropped are among the lane's. */
 static void put_switch(const struct writer *w) {
@@ -148,24 +143,22 @@ static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct 
   return all;
 }
 
-#define JOB_FAMILIES(F)                                                                                          \
-  F("job_world_size", "gauge", "Ranks that the job has when all are in.", job->is.world_size)                    \
-  F("job_ranks_present", "gauge", "Ranks with a control connection.", job->is.num_present)                       \
-  F("job_ranks_late", "gauge", "Ranks that have not called what others have, or are silent.", job->is.num_late)   \
-  F("job_ranks_departed", "gauge", "Ranks that left or were lost.", job->is.num_departed)                        \
-  F("job_operations_called_total", "counter", "Operations that the rank that is ahead has called.",              \
-    job->is.submitted)                                                                                           \
-  F("job_operations_completed_total", "counter", "Operations that every rank has completed.", job->is.completed) \
-  F("job_slots", "gauge", "Slots of each of its lanes.", job->is.num_slots)                                      \
-  F("job_slots_waiting", "gauge", "Slots whose sum is not complete.", told(job, job->does.slots_waiting))        \
-  F("job_sums_total", "counter", "Slots completed.", ours(job, job->does.num_results))                           \
-  F("job_last_sum_age_seconds", "gauge", "Since a slot was completed.",                                          \
-    ours(job, 0) + age_s(s, job->does.progress_ns))                                                              \
-  F("job_received_packets_total", "counter", "Updates and probes of its ranks.",                                 \
-    ours(job, traffic.num_packets))                                                                              \
-  F("job_received_bytes_total", "counter", "UDP payload of those.", ours(job, traffic.num_bytes))                \
-  F("job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",                \
-    ours(job, traffic.num_retransmissions))                                                                      \
+#define JOB_FAMILIES(F)                                                                                                \
+  F("job_world_size", "gauge", "Ranks that the job has when all are in.", job->is.world_size)                          \
+  F("job_ranks_present", "gauge", "Ranks with a control connection.", job->is.num_present)                             \
+  F("job_ranks_late", "gauge", "Ranks that have not called what others have, or are silent.", job->is.num_late)        \
+  F("job_ranks_departed", "gauge", "Ranks that left or were lost.", job->is.num_departed)                              \
+  F("job_operations_called_total", "counter", "Operations that the rank that is ahead has called.", job->is.submitted) \
+  F("job_operations_completed_total", "counter", "Operations that every rank has completed.", job->is.completed)       \
+  F("job_slots", "gauge", "Slots of each of its lanes.", job->is.num_slots)                                            \
+  F("job_slots_waiting", "gauge", "Slots whose sum is not complete.", told(job, job->does.slots_waiting))              \
+  F("job_sums_total", "counter", "Slots completed.", ours(job, job->does.num_results))                                 \
+  F("job_last_sum_age_seconds", "gauge", "Since a slot was completed.",                                                \
+    ours(job, 0) + age_s(s, job->does.progress_ns))                                                                    \
+  F("job_received_packets_total", "counter", "Updates and probes of its ranks.", ours(job, traffic.num_packets))       \
+  F("job_received_bytes_total", "counter", "UDP payload of those.", ours(job, traffic.num_bytes))                      \
+  F("job_retransmissions_total", "counter", "Updates and probes that said they were sent again.",                      \
+    ours(job, traffic.num_retransmissions))                                                                            \
   F("job_repeated_results_total", "counter", "Results sent again to a rank.", ours(job, traffic.num_repeats))
 
 static const struct family job_families[] = {JOB_FAMILIES(AS_FAMILY)};
@@ -205,8 +198,7 @@ static void put_jobs(const struct writer *w) {
       const uint64_t num_drops = w->s->jobs[j].does.num_drops[d];
       if (w->is_shadowed[j] || num_drops == 0) continue;
       put_labels(w, "job_dropped_packets_total", &w->s->jobs[j]);
-      fprintf(w->stream, ",reason=\"%s\"} %llu\n", sml_drop_name((enum sml_drop)d),
-              (unsigned long long)num_drops);
+      fprintf(w->stream, ",reason=\"%s\"} %llu\n", sml_drop_name((enum sml_drop)d), (unsigned long long)num_drops);
     }
   }
 }
@@ -240,16 +232,15 @@ static void put_tenants(const struct writer *w) {
 
 /* --- ranks --- */
 
-#define RANK_FAMILIES(F)                                                                                       \
-  F("rank_late_seconds", "gauge", "How long others have waited for the rank, or it was silent; 0: it is not late.",    \
-    rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)                                                \
-  F("rank_operations_called_total", "counter", "Operations that the rank has called.", rank->member.submitted) \
-  F("rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",  \
-    ours(job, rank->look.traffic.num_packets))                                                                 \
-  F("rank_received_bytes_total", "counter", "UDP payload of those.",                                           \
-    ours(job, rank->look.traffic.num_bytes))                                                                   \
-  F("rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",                 \
-    ours(job, rank->look.traffic.num_retransmissions))                                                         \
+#define RANK_FAMILIES(F)                                                                                            \
+  F("rank_late_seconds", "gauge", "How long others have waited for the rank, or it was silent; 0: it is not late.", \
+    rank->member.is_late ? age_s(s, rank->member.since_ns) : 0)                                                     \
+  F("rank_operations_called_total", "counter", "Operations that the rank has called.", rank->member.submitted)      \
+  F("rank_received_packets_total", "counter", "Its updates and probes, or those of the ranks that it leads.",       \
+    ours(job, rank->look.traffic.num_packets))                                                                      \
+  F("rank_received_bytes_total", "counter", "UDP payload of those.", ours(job, rank->look.traffic.num_bytes))       \
+  F("rank_retransmissions_total", "counter", "Of them, those that said they were sent again.",                      \
+    ours(job, rank->look.traffic.num_retransmissions))                                                              \
   F("rank_slots_missing", "gauge", "Slots that wait for it.", told(job, rank->look.slots_missing))
 
 static const struct family rank_families[] = {RANK_FAMILIES(AS_FAMILY)};
@@ -293,8 +284,7 @@ static void find_shadowed(struct writer *w) {
 char *sml_metrics_text(const struct sml_snapshot *s) {
   char *text = NULL;
   size_t num_bytes;
-  struct writer w = {
-      .s = s, .stream = open_memstream(&text, &num_bytes), .is_shadowed = calloc(s->num_jobs + 1u, 1)};
+  struct writer w = {.s = s, .stream = open_memstream(&text, &num_bytes), .is_shadowed = calloc(s->num_jobs + 1u, 1)};
   const bool is_ready = w.stream && w.is_shadowed;
   if (is_ready) {
     find_shadowed(&w);

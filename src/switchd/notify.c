@@ -21,8 +21,7 @@ bool sml_notify(const char *text) {
   const int fd = sml_fd_raise(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd < 0) return false;
   /* A path ends with its 0; an abstract name is as long as it is said to be. */
-  const socklen_t address_bytes =
-      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_bytes + (path[0] == '/'));
+  const socklen_t address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_bytes + (path[0] == '/'));
   const bool is_sent =
       sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&address, address_bytes) == (ssize_t)strlen(text);
   close(fd);

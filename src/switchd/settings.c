@@ -276,8 +276,7 @@ static bool finish(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
   bool is_fine = sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason);
-  if (!is_fine)
-    fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
+  if (!is_fine) fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
   is_fine = (!is_fine || take_multicast(r)) && is_fine;
   is_fine = take_switch(r) && is_fine;
   is_fine = take_networks(r) && is_fine;
@@ -285,14 +284,13 @@ static bool finish(struct reading *r) {
     is_fine = fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
   if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
     is_fine = fail(r, STATUS_USAGE, "%s: names of hosts with commas between them, without ports, as in agg,agg.example",
-                place_of(s, "http-host", place, sizeof place));
+                   place_of(s, "http-host", place, sizeof place));
   if (s->aggd.first_data_port && s->aggd.first_data_port + s->aggd.num_lanes - 1 > 65535)
     is_fine = fail(r, STATUS_USAGE, "%s: %u lanes from port %u on don't end at 65535",
-                place_of(s, "data-port", place, sizeof place), s->aggd.num_lanes, s->aggd.first_data_port);
+                   place_of(s, "data-port", place, sizeof place), s->aggd.num_lanes, s->aggd.first_data_port);
   if (!sml_faults_parse(getenv("SWITCHML_FAULTS"), &s->aggd.faults, reason, sizeof reason))
     is_fine = fail(r, STATUS_USAGE, "SWITCHML_FAULTS: %s", reason);
-  if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place)))
-    is_fine = false;
+  if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place))) is_fine = false;
   s->aggd.keys = s->keys;
   s->aggd.num_keys = r->num_keys;
   s->aggd.tenants = s->tenants;
@@ -314,16 +312,15 @@ static bool read_all(struct reading *r, int argc, char **argv) {
 
 int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error, size_t error_bytes) {
   struct reading r = {.s = s, .error = error, .error_bytes = error_bytes};
-  *s = (struct sml_settings){
-      .listen = SML_DEFAULT_LISTEN,
-      .log_level = SML_LOG_INFO,
-      .switch_program = "switchml",
-      .aggd = {.num_lanes = 1,
-               .max_connections = 1024,
-               .max_datagram_bytes = SML_DEFAULT_MAX_DATAGRAM,
-               .max_lease_ns = SML_DEFAULT_MAX_LEASE_S * SML_NS_PER_S,
-               .max_join_ns = SML_DEFAULT_MAX_JOIN_S * SML_NS_PER_S,
-               .trace_level = SML_TRACE_NOTABLE}};
+  *s = (struct sml_settings){.listen = SML_DEFAULT_LISTEN,
+                             .log_level = SML_LOG_INFO,
+                             .switch_program = "switchml",
+                             .aggd = {.num_lanes = 1,
+                                      .max_connections = 1024,
+                                      .max_datagram_bytes = SML_DEFAULT_MAX_DATAGRAM,
+                                      .max_lease_ns = SML_DEFAULT_MAX_LEASE_S * SML_NS_PER_S,
+                                      .max_join_ns = SML_DEFAULT_MAX_JOIN_S * SML_NS_PER_S,
+                                      .trace_level = SML_TRACE_NOTABLE}};
   const bool is_read = read_all(&r, argc, argv);
   s->aggd.num_keys = r.num_keys; /* so that they are wiped, too, if it failed */
   return is_read ? 0 : r.status;
@@ -351,8 +348,8 @@ void sml_settings_warn(const struct sml_settings *s) {
   for (uint32_t i = 0; i < s->aggd.num_tenants; i++) {
     const char *name = s->tenants[i].name;
     const bool is_keyed = s->aggd.num_keys > 0;
-    const bool is_known = is_keyed ? sml_key_find(s->keys, s->aggd.num_keys, name) != NULL
-                                   : strcmp(name, SML_ONLY_TENANT) == 0;
+    const bool is_known =
+        is_keyed ? sml_key_find(s->keys, s->aggd.num_keys, name) != NULL : strcmp(name, SML_ONLY_TENANT) == 0;
     if (is_known || strcmp(name, SML_ANY_TENANT) == 0) continue;
     const struct sml_log_field tenant = {"tenant", name, 0};
     sml_log_event(SML_LOG_WARNING, "tenant_without_key", &tenant, 1,

@@ -10,7 +10,7 @@
 #include "base/text.h"
 
 #define SLOW_NS (100 * SML_NS_PER_MS) /* without a sum, where slots wait */
-#define SLOW_LEAST_SUMS 1000u /* before their traffic says something */
+#define SLOW_LEAST_SUMS 1000u         /* before their traffic says something */
 
 static const char *const happening_names[SML_NUM_HAPPENINGS] = {
     [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
@@ -82,8 +82,7 @@ static bool has_much_traffic(const struct sml_snapshot *s, const struct sml_job_
                              size_t why_bytes) {
   uint64_t num_packets = 0;
   const uint64_t num_sums = job->does.num_results;
-  for (uint32_t i = 0; i < job->num_ranks; i++)
-    num_packets += s->ranks[job->first_rank + i].look.traffic.num_packets;
+  for (uint32_t i = 0; i < job->num_ranks; i++) num_packets += s->ranks[job->first_rank + i].look.traffic.num_packets;
   if (num_sums < SLOW_LEAST_SUMS || 2 * num_packets < 3 * num_sums * job->is.num_contributors) return false;
   snprintf(why, why_bytes,
            "%.1f packets came for each sum, where %u are needed (%llu repeats were needless): ranks lack processor "
@@ -145,8 +144,7 @@ static json_t *make_ranks(const struct sml_snapshot *s, const struct sml_job_sna
   const struct sml_rank_snapshot **order = calloc(job->num_ranks + 1u, sizeof *order);
   for (uint32_t i = 0; order && i < job->num_ranks; i++) order[i] = &s->ranks[job->first_rank + i];
   if (order) qsort(order, job->num_ranks, sizeof *order, compare_ranks);
-  for (uint32_t i = 0; order && i < job->num_ranks; i++)
-    json_array_append_new(array, make_rank(s, job, order[i]));
+  for (uint32_t i = 0; order && i < job->num_ranks; i++) json_array_append_new(array, make_rank(s, job, order[i]));
   free(order);
   return array;
 }
@@ -335,8 +333,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
                       json_pack("{s:I, s:I, s:I}", "jobs", (json_int_t)s->max_jobs, "connections",
                                 (json_int_t)s->max_connections, "slots", (json_int_t)s->pool_slots));
   json_t *lanes = json_array();
-  for (uint32_t l = 0; l < s->num_lanes; l++)
-    json_array_append_new(lanes, make_lane(s, &s->lanes[l], is_for_tenant));
+  for (uint32_t l = 0; l < s->num_lanes; l++) json_array_append_new(lanes, make_lane(s, &s->lanes[l], is_for_tenant));
   json_object_set_new(root, "lanes", lanes);
   if (!is_for_tenant) json_object_set_new(root, "switch", make_switch(s));
   json_object_set_new(root, "links", make_links());

@@ -6,7 +6,7 @@
 #include "aggd/aggd.h"
 
 struct sml_trace_files {
-  const char *folder; /* NULL: no files */
+  const char *folder;     /* NULL: no files */
   _Atomic bool is_wanted; /* a job was aborted */
   uint32_t num_written, num_unasked;
   uint64_t last_unasked_ns;

@@ -57,9 +57,8 @@ bool sml_exchange_open(struct sml_exchange *x, const char *text, const struct sm
   }
   if (error == 0) getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
   x->system_error = error;
-  return error == 0 ||
-         sml_exchange_fail(x, SML_TROUBLE_UNREACHABLE, "no aggregator at %s: %s; is switchmld running there?", text,
-                           strerror(error));
+  return error == 0 || sml_exchange_fail(x, SML_TROUBLE_UNREACHABLE,
+                                         "no aggregator at %s: %s; is switchmld running there?", text, strerror(error));
 }
 
 void sml_exchange_close(struct sml_exchange *x) {
@@ -111,8 +110,7 @@ bool sml_exchange_hear(struct sml_exchange *x, const char *key_name) {
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0)
       return sml_exchange_fail(x, SML_TROUBLE_CLOSED,
-                               "%s closed the connection: it may be an older switchmld, or limit connections",
-                               x->text);
+                               "%s closed the connection: it may be an older switchmld, or limit connections", x->text);
     x->in_bytes += (size_t)n;
   }
 }

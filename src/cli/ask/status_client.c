@@ -31,8 +31,7 @@ bool sml_status_read_key(struct sml_status_source *source, char *error, size_t e
   return source->key_name[0] != 0;
 }
 
-bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error,
-                            size_t error_bytes) {
+bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error, size_t error_bytes) {
   memset(source, 0, sizeof *source);
   if (!address) address = getenv("SWITCHML_AGGREGATOR");
   if (!address || !*address) {
@@ -74,9 +73,8 @@ static char *take_text(struct sml_exchange *x, const struct sml_status_source *s
   const uint32_t total_bytes = x->message.u.status_part.total_bytes;
   const uint64_t nonce[2] = {0};
   uint32_t used_bytes = 0;
-  char *text = x->message.kind == SML_CTL_STATUS_PART && total_bytes <= MAX_TEXT_BYTES
-                   ? malloc(total_bytes + 1u)
-                   : NULL;
+  char *text =
+      x->message.kind == SML_CTL_STATUS_PART && total_bytes <= MAX_TEXT_BYTES ? malloc(total_bytes + 1u) : NULL;
   if (!text) {
     sml_exchange_fail(x, SML_TROUBLE_STRANGER, "the answer of %s is no status", x->text);
     return NULL;
@@ -84,8 +82,7 @@ static char *take_text(struct sml_exchange *x, const struct sml_status_source *s
   for (;;) {
     const struct sml_ctl_status_part *part = &x->message.u.status_part;
     const bool is_next = x->message.kind == SML_CTL_STATUS_PART && part->total_bytes == total_bytes &&
-                         part->offset_bytes == used_bytes &&
-                         (part->num_bytes > 0 || used_bytes == total_bytes);
+                         part->offset_bytes == used_bytes && (part->num_bytes > 0 || used_bytes == total_bytes);
     if (!is_next) sml_exchange_fail(x, SML_TROUBLE_STRANGER, "the answer of %s makes no sense", x->text);
     if (is_next) memcpy(text + used_bytes, part->text, part->num_bytes);
     if (is_next) used_bytes += part->num_bytes;

@@ -16,8 +16,7 @@ struct sml_status_source {
 
 /* address NULL: SWITCHML_AGGREGATOR. The key as SWITCHML_KEY_FILE and SWITCHML_KEY_NAME say. False: error has
  * a sentence. */
-bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error,
-                            size_t error_bytes);
+bool sml_status_source_open(struct sml_status_source *source, const char *address, char *error, size_t error_bytes);
 /* The key alone; true: it is set, or none is named. */
 bool sml_status_read_key(struct sml_status_source *source, char *error, size_t error_bytes);
 /* On an open exchange, first: proves the source's key. */

@@ -29,7 +29,7 @@ struct sml_bench_options {
   uint32_t num_warmup;
   uint32_t num_calls; /* all-reduces under way at once, which are timed together; at least 1 */
   bool is_batched;    /* they are one batch */
-  double loss; /* negative: as the environment says */
+  double loss;        /* negative: as the environment says */
   uint64_t seed;
   uint32_t num_lanes, num_slots, max_datagram_bytes; /* 0: the library's default */
   uint64_t timeout_ns;
@@ -67,8 +67,7 @@ bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num
 /* Input of a rank: a pure function of seed, rank and element index, so that every rank knows every
  * other's. Floats: random signs, 60 binades (20 of float16, denormals among them), runs of zeros on one rank and on
  * all. Integers: all bits. */
-void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem,
-                    size_t num_elems);
+void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem, size_t num_elems);
 
 /* What decides the bits of a result: the operation, and how the job cuts it into blocks. */
 struct sml_bench_shape {
@@ -88,8 +87,8 @@ struct sml_bench_check {
 };
 /* Compares every num_slices-th block of a result, from block `slice` on, with the reference made from
  * all ranks' inputs. Adds to *check. False: out of memory. */
-bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice,
-                      uint32_t num_slices, struct sml_bench_check *check);
+bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice, uint32_t num_slices,
+                      struct sml_bench_check *check);
 /* Any change of one word changes it. */
 uint64_t sml_bench_hash(const void *data, size_t num_bytes);
 
@@ -99,8 +98,7 @@ size_t sml_bench_gather_elems(uint32_t world_size, size_t num_values);
 void sml_bench_gather_pack(int32_t *vector, uint32_t world_size, uint32_t rank, const uint64_t *values,
                            size_t num_values);
 /* all_out[world_size * num_values]. False: the sums are not what the ranks put in. */
-bool sml_bench_gather_unpack(const int32_t *vector, uint32_t world_size, size_t num_values,
-                             uint64_t *all_out);
+bool sml_bench_gather_unpack(const int32_t *vector, uint32_t world_size, size_t num_values, uint64_t *all_out);
 
 struct sml_bench_result {
   uint64_t size_bytes, num_elems;
@@ -108,10 +106,10 @@ struct sml_bench_result {
   double median_us, p99_us;      /* of the slowest rank */
   double algbw_gbps, busbw_gbps; /* 10^9 bytes a second */
   struct sml_bench_check check;
-  double tx_bytes, rx_bytes;                          /* UDP payload a rank and all-reduce */
-  uint64_t window_reductions, ecn_marks;              /* likewise */
-  uint64_t retransmissions;                           /* of all ranks and iterations */
-  uint64_t needless_repeats;                          /* of results, likewise */
+  double tx_bytes, rx_bytes;             /* UDP payload a rank and all-reduce */
+  uint64_t window_reductions, ecn_marks; /* likewise */
+  uint64_t retransmissions;              /* of all ranks and iterations */
+  uint64_t needless_repeats;             /* of results, likewise */
   double slot_spread; /* results of rank 0's busiest slot over the mean of its slots, since the job began; 0: none */
   double system_calls_per_chunk, cpu_s, cpu_s_per_gb; /* of a worker, on average; cpu_s of one all-reduce */
 };

@@ -128,8 +128,7 @@ static void make_result(const struct sml_bench_shape *s, void *out) {
     for (uint64_t done = 0; done < range.num_elems; done += block_elems) {
       const uint64_t first = range.first_elem + done;
       const size_t n = (size_t)sml_min_u64(block_elems, range.num_elems - done);
-      for (uint32_t rank = 0; rank < s->world_size; rank++)
-        sml_bench_fill(in[rank], s->type, s->seed, rank, first, n);
+      for (uint32_t rank = 0; rank < s->world_size; rank++) sml_bench_fill(in[rank], s->type, s->seed, rank, first, n);
       format->reduce(&sml_quant_scalar, (uint8_t *)out + first * format->elem_bytes, (const void *const *)in,
                      s->world_size, n, s->reduction == SML_AVG);
     }
@@ -151,17 +150,17 @@ static void right_results_pass_and_any_wrong_bit_is_counted(void **state) {
   (void)state;
   for (uint32_t i = 0; i < 96; i++) {
     const sml_type type = (sml_type)(i % SML_NUM_FORMAT_TYPES);
-    struct sml_bench_shape s = {.type = type,
-                                .formats = {.float_bits = (const uint8_t[]){0, 16, 32}[i / 5 % 3],
-                                            .float64_bits = i / 6 % 2 == 0 ? 64 : 96},
-                                .reduction = sml_format_is_float(type) && i / 6 % 2 == 1 ? SML_AVG : SML_SUM,
-                                .num_elems = (const uint64_t[]){1, 250, 358, 20001}[i / 12 % 4],
-                                .seed = i,
-                                .world_size = 2 + i % 7,
-                                .num_lanes = 1 + i % 3,
-                                .chunk_bytes = i < 48 ? 1440 : 8928,
-                                .num_slots = 16,
-                                .block_chunks = i % 4 == 3 ? 7 : 0};
+    struct sml_bench_shape s = {
+        .type = type,
+        .formats = {.float_bits = (const uint8_t[]){0, 16, 32}[i / 5 % 3], .float64_bits = i / 6 % 2 == 0 ? 64 : 96},
+        .reduction = sml_format_is_float(type) && i / 6 % 2 == 1 ? SML_AVG : SML_SUM,
+        .num_elems = (const uint64_t[]){1, 250, 358, 20001}[i / 12 % 4],
+        .seed = i,
+        .world_size = 2 + i % 7,
+        .num_lanes = 1 + i % 3,
+        .chunk_bytes = i < 48 ? 1440 : 8928,
+        .num_slots = 16,
+        .block_chunks = i % 4 == 3 ? 7 : 0};
     const size_t elem_bytes = sml_format_elem_bytes(type);
     uint8_t *result = calloc(s.num_elems, elem_bytes);
     make_result(&s, result);

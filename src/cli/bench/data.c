@@ -10,14 +10,13 @@
 
 #define NUM_BINADES 60u
 #define FLOAT16_BINADES 20u
-#define WINDOW_ELEMS 1024u   /* shares an upper end of its exponents */
-#define ZERO_RUN_ELEMS 8192u /* holds several whole chunks */
+#define WINDOW_ELEMS 1024u     /* shares an upper end of its exponents */
+#define ZERO_RUN_ELEMS 8192u   /* holds several whole chunks */
 #define MAX_BLOCK_BYTES 65536u /* in memory, and on the wire */
 #define MAX_BLOCK_ELEMS (MAX_BLOCK_BYTES / 2)
 
 static uint64_t hash_of(uint64_t seed, uint64_t what, uint64_t index) {
-  return sml_mix64(sml_mix64(seed + what * UINT64_C(0x9e3779b97f4a7c15)) +
-                   index * UINT64_C(0xd1342543de82ef95));
+  return sml_mix64(sml_mix64(seed + what * UINT64_C(0x9e3779b97f4a7c15)) + index * UINT64_C(0xd1342543de82ef95));
 }
 
 enum hash_use { USE_ALL_ZERO = 1, USE_SPREAD = 2, USE_RANK = 16 };
@@ -69,8 +68,7 @@ static void put_elem(uint8_t *at, sml_type type, uint64_t random, uint32_t num_b
   }
 }
 
-void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem,
-                    size_t num_elems) {
+void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem, size_t num_elems) {
   const uint64_t base = hash_of(seed, USE_RANK + rank, 0);
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
   const bool is_float = sml_format_is_float((uint32_t)type);
@@ -200,8 +198,8 @@ static double error_of(const struct block *b, const struct sml_bench_shape *shap
   return (double)fabsl(value - b->sum[i] / (average ? shape->world_size : 1));
 }
 
-static void check_block(struct block *b, const struct sml_bench_shape *shape, const struct way *way,
-                        const void *result, uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
+static void check_block(struct block *b, const struct sml_bench_shape *shape, const struct way *way, const void *result,
+                        uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
   const uint8_t *at = (const uint8_t *)result + first_elem * way->elem_bytes;
   const uint8_t code = sum_up(b, shape, way, first_elem, num_elems);
   if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * way->elem_bytes);
@@ -218,8 +216,8 @@ static void check_block(struct block *b, const struct sml_bench_shape *shape, co
   }
 }
 
-bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice,
-                      uint32_t num_slices, struct sml_bench_check *check) {
+bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice, uint32_t num_slices,
+                      struct sml_bench_check *check) {
   struct block *b = malloc(sizeof *b);
   if (!b) return false;
   const struct way way = way_of(shape);
@@ -229,8 +227,7 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
     struct sml_range range;
     sml_range_make(&range, &plan, lane, shape->num_lanes, shape->chunk_bytes, shape->num_slots);
     const uint32_t block_elems = range.chunk_elems * range.block_chunks;
-    SML_ASSERT(range.num_elems == 0 ||
-               block_elems * sml_max_u64(way.elem_bytes, range.elem_bytes) <= MAX_BLOCK_BYTES);
+    SML_ASSERT(range.num_elems == 0 || block_elems * sml_max_u64(way.elem_bytes, range.elem_bytes) <= MAX_BLOCK_BYTES);
     for (uint64_t done = 0; done < range.num_elems; done += block_elems, block_idx++) {
       size_t num_elems = (size_t)sml_min_u64(block_elems, range.num_elems - done);
       if (block_idx % num_slices == slice)

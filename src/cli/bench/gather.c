@@ -36,8 +36,7 @@ void sml_bench_gather_pack(int32_t *vector, uint32_t world_size, uint32_t rank, 
   put_value(at + num_values * PIECES, checksum(values, num_values, rank));
 }
 
-bool sml_bench_gather_unpack(const int32_t *vector, uint32_t world_size, size_t num_values,
-                             uint64_t *all_out) {
+bool sml_bench_gather_unpack(const int32_t *vector, uint32_t world_size, size_t num_values, uint64_t *all_out) {
   for (uint32_t rank = 0; rank < world_size; rank++) {
     uint64_t *values = all_out + rank * num_values, sum = 0;
     for (size_t i = 0; i < num_values; i++, vector += PIECES)

@@ -76,8 +76,8 @@ static bool find_executables(struct launch *l) {
     int length = snprintf(l->daemon_exe, sizeof l->daemon_exe, "%.*s/%s", folder_bytes, l->exe, places[i]);
     if (length < (int)sizeof l->daemon_exe && is_executable(l->daemon_exe)) return true;
   }
-  sml_bench_say("the aggregator switchmld is not in %.*s, where this command is; install it there",
-                folder_bytes, l->exe);
+  sml_bench_say("the aggregator switchmld is not in %.*s, where this command is; install it there", folder_bytes,
+                l->exe);
   return false;
 }
 
@@ -146,8 +146,7 @@ static void note_end(struct launch *l, struct child *child, int status, bool is_
   if (child != &l->aggregator_child) snprintf(who, sizeof who, "rank %u", (unsigned)(child - l->workers));
   if (WIFSIGNALED(status))
     sml_bench_say("%s was killed by signal %d (%s)", who, WTERMSIG(status), strsignal(WTERMSIG(status)));
-  else if (child == &l->aggregator_child)
-    sml_bench_say("%s ended with status %d", who, WEXITSTATUS(status));
+  else if (child == &l->aggregator_child) sml_bench_say("%s ended with status %d", who, WEXITSTATUS(status));
   if (child == &l->aggregator_child) show_log(l);
 }
 
@@ -196,8 +195,8 @@ static bool start_aggregator(struct launch *l) {
   char lanes[16], slots[16];
   snprintf(lanes, sizeof lanes, "%u", sml_max_u32(l->options->num_lanes, 1));
   snprintf(slots, sizeof slots, "%u", sml_max_u32(l->options->num_slots, 8192));
-  char *argv[] = {"switchmld", "--listen", "127.0.0.1:0", "--port-file", l->port_file, "--lanes", lanes,
-                  "--slots",   slots,      "--log-level", "error",       NULL,         NULL,      NULL, NULL};
+  char *argv[] = {"switchmld", "--listen",    "127.0.0.1:0", "--port-file", l->port_file, "--lanes", lanes, "--slots",
+                  slots,       "--log-level", "error",       NULL,          NULL,         NULL,      NULL};
   size_t argc = SML_ARRAY_LEN(argv) - 4;
   if (l->options->no_offload) argv[argc++] = "--no-offload";
   const char *poll = getenv("SWITCHML_POLL"); /* workers read it themselves */

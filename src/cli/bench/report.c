@@ -22,14 +22,13 @@ static json_t *make_result(const struct sml_bench_report *report, const struct s
       "s:f, s:f, s:f}",
       "bytes", (json_int_t)r->size_bytes, "count", (json_int_t)r->num_elems, "type",
       sml_bench_type_name(report->options->type), "op", reduction_name(report->options), "ranks",
-      (int)report->world_size, "iters", (int)r->num_iters, "time_us_median", r->median_us, "time_us_p99",
-      r->p99_us, "algbw_GBps", r->algbw_gbps, "busbw_GBps", r->busbw_gbps, "wrong",
-      (json_int_t)r->check.num_wrong, "max_error", real_or_null(r->check.max_error), "max_error_bound",
-      real_or_null(r->check.max_error_bound), "wire_bytes_per_rank", r->tx_bytes, "wire_rx_bytes_per_rank",
-      r->rx_bytes, "retransmits", (json_int_t)r->retransmissions, "needless_repeats",
-      (json_int_t)r->needless_repeats, "slot_spread", r->slot_spread, "window_reductions",
-      (json_int_t)r->window_reductions, "ecn_marks", (json_int_t)r->ecn_marks, "syscalls_per_chunk",
-      r->system_calls_per_chunk, "cpu_s", r->cpu_s, "cpu_s_per_GB", r->cpu_s_per_gb);
+      (int)report->world_size, "iters", (int)r->num_iters, "time_us_median", r->median_us, "time_us_p99", r->p99_us,
+      "algbw_GBps", r->algbw_gbps, "busbw_GBps", r->busbw_gbps, "wrong", (json_int_t)r->check.num_wrong, "max_error",
+      real_or_null(r->check.max_error), "max_error_bound", real_or_null(r->check.max_error_bound),
+      "wire_bytes_per_rank", r->tx_bytes, "wire_rx_bytes_per_rank", r->rx_bytes, "retransmits",
+      (json_int_t)r->retransmissions, "needless_repeats", (json_int_t)r->needless_repeats, "slot_spread",
+      r->slot_spread, "window_reductions", (json_int_t)r->window_reductions, "ecn_marks", (json_int_t)r->ecn_marks,
+      "syscalls_per_chunk", r->system_calls_per_chunk, "cpu_s", r->cpu_s, "cpu_s_per_GB", r->cpu_s_per_gb);
 }
 
 static const char *why_slots(const struct sml_bench_report *report) {
@@ -45,14 +44,13 @@ static bool print_json(const struct sml_bench_report *report) {
   json_t *results = json_array();
   for (uint32_t i = 0; i < report->num_results; i++)
     json_array_append_new(results, make_result(report, &report->results[i]));
-  json_t *root =
-      json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:i, s:b, s:f, s:I, s:o}", "version", sml_version(),
-                "ranks", (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots,
-                "slots_why", why_slots(report), "join_rtt_us", (double)report->join_rtt_ns / 1e3, "chunk_bytes",
-                (int)report->chunk_bytes, "offload", (int)report->has_offload, "shared_memory",
-                (int)(report->num_local_ranks != 0), "in_place", (int)o->is_in_place, "calls",
-                (int)o->num_calls, "batch", (int)o->is_batched, "loss", o->loss < 0 ? 0 : o->loss, "seed",
-                (json_int_t)o->seed, "results", results);
+  json_t *root = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:i, s:b, s:f, s:I, s:o}", "version",
+                           sml_version(), "ranks", (int)report->world_size, "lanes", (int)report->num_lanes, "slots",
+                           (int)report->num_slots, "slots_why", why_slots(report), "join_rtt_us",
+                           (double)report->join_rtt_ns / 1e3, "chunk_bytes", (int)report->chunk_bytes, "offload",
+                           (int)report->has_offload, "shared_memory", (int)(report->num_local_ranks != 0), "in_place",
+                           (int)o->is_in_place, "calls", (int)o->num_calls, "batch", (int)o->is_batched, "loss",
+                           o->loss < 0 ? 0 : o->loss, "seed", (json_int_t)o->seed, "results", results);
   bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
   json_decref(root);
   return is_ok && putchar('\n') != EOF && fflush(stdout) == 0;
@@ -65,13 +63,14 @@ static void print_heading(const struct sml_bench_report *report) {
          (unsigned long long)o->seed);
   if (o->loss >= 0) printf("  loss %g at each receiver", o->loss);
   if (o->num_calls > 1) printf("  calls %u at once%s", o->num_calls, o->is_batched ? ", one batch" : "");
-  printf("\n# path: %s", report->num_local_ranks == 0                    ? "network"
+  printf("\n# path: %s", report->num_local_ranks == 0                   ? "network"
                          : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
                                                                         : "shared memory of one host");
-  printf("\n# chunk %u bytes (+ 32 of header, 36 if keyed)  lanes %u  slots %u a lane (%s, rtt %.0f us)  "
-         "segmentation offload %s\n",
-         report->chunk_bytes, report->num_lanes, report->num_slots, why_slots(report),
-         (double)report->join_rtt_ns / 1e3, report->has_offload ? "yes" : "no");
+  printf(
+      "\n# chunk %u bytes (+ 32 of header, 36 if keyed)  lanes %u  slots %u a lane (%s, rtt %.0f us)  "
+      "segmentation offload %s\n",
+      report->chunk_bytes, report->num_lanes, report->num_slots, why_slots(report), (double)report->join_rtt_ns / 1e3,
+      report->has_offload ? "yes" : "no");
   printf(
       "# times: of the slowest rank. algbw = bytes / median, the figure to judge an aggregator by;\n"
       "# busbw = algbw x 2(n-1)/n is defined for rings. wire: UDP payload that a rank sends per all-reduce.\n"
@@ -129,8 +128,7 @@ static bool print_table(const struct sml_bench_report *report) {
   if (!table) return false;
   scols_table_enable_nowrap(table, 1);
   scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER);
-  for (size_t i = 0; i < SML_ARRAY_LEN(columns); i++)
-    scols_table_new_column(table, columns[i], 0, SCOLS_FL_RIGHT);
+  for (size_t i = 0; i < SML_ARRAY_LEN(columns); i++) scols_table_new_column(table, columns[i], 0, SCOLS_FL_RIGHT);
   for (uint32_t i = 0; i < report->num_results; i++) {
     struct libscols_line *line = scols_table_new_line(table, NULL);
     if (line) put_row(line, &report->results[i]);

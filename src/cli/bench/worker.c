@@ -45,8 +45,8 @@ static uint64_t read_clock_ns(clockid_t clock) {
 }
 
 static bool say_failed(const struct worker *w, const char *what, sml_status status, const char *detail) {
-  sml_bench_say("rank %u: %s failed: %s%s%s", w->rank, what, sml_status_string(status),
-                detail && *detail ? ": " : "", detail ? detail : "");
+  sml_bench_say("rank %u: %s failed: %s%s%s", w->rank, what, sml_status_string(status), detail && *detail ? ": " : "",
+                detail ? detail : "");
   return false;
 }
 
@@ -111,8 +111,8 @@ static bool gather(const struct worker *w, const uint64_t *values, size_t num_va
 static bool check_same_options(const struct worker *w) {
   const struct sml_bench_options *o = w->options;
   uint64_t digest = sml_bench_hash(o->size_bytes, o->num_sizes * sizeof o->size_bytes[0]);
-  const uint64_t parts[] = {o->seed,  o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction,
-                            o->num_calls, o->is_batched};  /* bits of floats: the join compares them */
+  const uint64_t parts[] = {o->seed,      o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction,
+                            o->num_calls, o->is_batched}; /* bits of floats: the join compares them */
   digest = sml_mix64(digest ^ sml_bench_hash(parts, sizeof parts));
   uint64_t *all = calloc(w->world_size, sizeof *all);
   if (!all) return give_up(w, "out of memory");
@@ -144,8 +144,7 @@ static bool verify(const struct worker *w, uint32_t call, uint32_t slice, uint32
 }
 
 /* Combines the ranks' checks: of shares of the blocks by summing, of the same blocks by the worst. */
-static void combine_checks(const uint64_t *all, uint32_t world_size, bool is_share,
-                           struct sml_bench_check *check) {
+static void combine_checks(const uint64_t *all, uint32_t world_size, bool is_share, struct sml_bench_check *check) {
   memset(check, 0, sizeof *check);
   for (uint32_t rank = 0; rank < world_size; rank++, all += 4) {
     double error, bound;
@@ -185,10 +184,8 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
 /* Prepares the buffers and waits for the others; then one all-reduce of the size. */
 static bool prepare(const struct worker *w) {
   for (uint32_t call = 0; call < w->options->num_calls; call++) {
-    if (w->options->is_in_place)
-      memcpy(result_of(w, call), w->in, tensor_bytes(w));
-    else
-      memset(result_of(w, call), 0xa5, tensor_bytes(w)); /* an element not written is seen */
+    if (w->options->is_in_place) memcpy(result_of(w, call), w->in, tensor_bytes(w));
+    else memset(result_of(w, call), 0xa5, tensor_bytes(w)); /* an element not written is seen */
   }
   return wait_for_all(w);
 }
@@ -333,8 +330,7 @@ static bool run_size(struct worker *w, struct sml_bench_result *r) {
   if (!is_ok) give_up(w, "no memory for the tensors; ask for smaller --sizes");
   if (is_ok) sml_bench_fill(w->in, w->shape.type, w->shape.seed, w->rank, 0, r->num_elems);
   is_ok = is_ok && prepare(w) && reduce_data(w) && check_first(w, &r->check) && check_later(w);
-  for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++)
-    is_ok = prepare(w) && reduce_data(w) && check_later(w);
+  for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++) is_ok = prepare(w) && reduce_data(w) && check_later(w);
   is_ok = is_ok && time_size(w, r);
   free(w->in);
   free(w->out);

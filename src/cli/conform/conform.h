@@ -23,8 +23,19 @@
 /* ---- one packet ---- */
 
 enum sml_conform_field {
-  SML_FIELD_VERSION, SML_FIELD_TYPE, SML_FIELD_WIRE, SML_FIELD_REDUCER, SML_FIELD_JOB, SML_FIELD_EPOCH, SML_FIELD_RANK,
-  SML_FIELD_PAYLOAD_BYTES, SML_FIELD_SLOT, SML_FIELD_FLAGS, SML_FIELD_PHASE, SML_FIELD_TAG, SML_FIELD_CHUNK,
+  SML_FIELD_VERSION,
+  SML_FIELD_TYPE,
+  SML_FIELD_WIRE,
+  SML_FIELD_REDUCER,
+  SML_FIELD_JOB,
+  SML_FIELD_EPOCH,
+  SML_FIELD_RANK,
+  SML_FIELD_PAYLOAD_BYTES,
+  SML_FIELD_SLOT,
+  SML_FIELD_FLAGS,
+  SML_FIELD_PHASE,
+  SML_FIELD_TAG,
+  SML_FIELD_CHUNK,
   SML_FIELD_BYTES, /* no field: how long the payload is */
   SML_NUM_FIELDS,
 };
@@ -35,7 +46,12 @@ extern const char *const sml_conform_flag_names[8];
 /* What numbers are counted from. A slot without symbol counts from the window's first, a phase from the first phase, a
  * chunk from the first chunk, an epoch from the job's. */
 enum sml_conform_symbol {
-  SML_SYMBOL_NONE, SML_SYMBOL_SLOTS, SML_SYMBOL_RANKS, SML_SYMBOL_FULL, SML_SYMBOL_MAX, SML_SYMBOL_UNKNOWN,
+  SML_SYMBOL_NONE,
+  SML_SYMBOL_SLOTS,
+  SML_SYMBOL_RANKS,
+  SML_SYMBOL_FULL,
+  SML_SYMBOL_MAX,
+  SML_SYMBOL_UNKNOWN,
   SML_SYMBOL_NARROW
 };
 extern const char *const sml_conform_symbol_names[7];
@@ -46,7 +62,7 @@ struct sml_conform_value {
 };
 
 struct sml_conform_packet {
-  uint32_t job; /* index in the vector */
+  uint32_t job;    /* index in the vector */
   uint32_t socket; /* whose it is sent from, or comes to: rank, STRANGER, ALL */
   uint32_t given;  /* bits: fields that are named. Sent: else 0, or the right one. Expected: else any */
   struct sml_conform_value fields[SML_NUM_FIELDS];
@@ -90,7 +106,7 @@ int64_t sml_conform_resolve(struct sml_conform_value value, const struct sml_con
 /* ---- vectors ---- */
 
 enum sml_conform_need {
-  SML_NEED_KEY = 1,         /* a job with a key */
+  SML_NEED_KEY = 1, /* a job with a key */
   SML_NEED_NO_KEY = 2,
   SML_NEED_FIRST_PHASE = 4, /* jobs begin with the first phase that they name */
   SML_NEED_MEMBERSHIP = 8,  /* HELLOs, and ranks that leave: not of the data path alone */
@@ -168,7 +184,7 @@ struct sml_conform_stage_ops {
 
 struct sml_conform_outcome {
   enum sml_conform_result result;
-  uint32_t step;       /* FAILED, BROKEN: from 1 */
+  uint32_t step; /* FAILED, BROKEN: from 1 */
   char expected[400], seen[400];
 };
 void sml_conform_play(struct sml_conform_stage *stage, const struct sml_conform_vector *vector,

@@ -122,8 +122,7 @@ static void say_hello(struct live *t, uint32_t job, uint32_t rank, uint32_t num_
 }
 
 /* The number of a fence's HELLO; 0: it is none. */
-static uint64_t fence_of(const struct live *t, uint32_t job, uint32_t rank, const uint8_t *frame,
-                         uint32_t num_bytes) {
+static uint64_t fence_of(const struct live *t, uint32_t job, uint32_t rank, const uint8_t *frame, uint32_t num_bytes) {
   const uint32_t head_bytes = sml_head_bytes(t->bindings[job].seal.is_keyed);
   if (num_bytes < head_bytes + 16 || (frame[0] & 15) != SML_PACKET_HELLO) return 0;
   if (sml_load_be16(frame + 2) != t->bindings[job].job || sml_load_be16(frame + 8) != rank) return 0;
@@ -324,8 +323,7 @@ static bool open_stage(struct sml_conform_stage *base, const struct sml_conform_
     t->members[i / SML_CONFORM_MAX_RANKS][i % SML_CONFORM_MAX_RANKS].fd = -1;
   if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) return fail(t, "cannot draw random numbers");
   for (uint32_t job = 0; job < vector->num_jobs; job++) {
-    snprintf(t->names[job], sizeof t->names[job], "conform.%d.%llx.%u", (int)getpid(), (unsigned long long)number,
-             job);
+    snprintf(t->names[job], sizeof t->names[job], "conform.%d.%llx.%u", (int)getpid(), (unsigned long long)number, job);
     for (uint32_t rank = 0; rank < vector->jobs[job].num_ranks; rank++)
       if (!join(t, job, rank)) return false;
     for (uint32_t rank = 0; rank < vector->jobs[job].num_ranks; rank++)
@@ -410,9 +408,7 @@ static bool reported(struct sml_conform_stage *base, uint32_t job, bool is_expec
       if (m->x && is_expected) return true;
       continue;
     }
-    *what = m->end_status == SML_ERR_MISMATCH   ? "MISMATCH"
-            : m->end_status == SML_ERR_PROTOCOL ? "JUMP"
-                                                : "another end";
+    *what = m->end_status == SML_ERR_MISMATCH ? "MISMATCH" : m->end_status == SML_ERR_PROTOCOL ? "JUMP" : "another end";
     *num_ranks = m->num_end_ranks;
     memcpy(ranks, m->end_ranks, sizeof m->end_ranks);
   }

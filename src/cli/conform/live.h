@@ -8,10 +8,10 @@
 struct sml_status_source;
 struct sml_conform_live_options {
   const struct sml_status_source *source; /* the caller's; jobs are keyed if it names a key */
-  uint64_t patience_ns; /* for each answer */
-  uint32_t chunk_bytes; /* to ask for; 0: the smallest that there is */
-  bool is_loopback;     /* connections need no pace */
-  uint32_t features;    /* SML_FEATURE_* that all jobs ask for, besides check words where a vector has them */
+  uint64_t patience_ns;                   /* for each answer */
+  uint32_t chunk_bytes;                   /* to ask for; 0: the smallest that there is */
+  bool is_loopback;                       /* connections need no pace */
+  uint32_t features; /* SML_FEATURE_* that all jobs ask for, besides check words where a vector has them */
 };
 struct sml_conform_stage *sml_conform_live_create(const struct sml_conform_live_options *options); /* NULL: no memory */
 void sml_conform_live_destroy(struct sml_conform_stage *stage);

@@ -9,13 +9,11 @@
 const char *const sml_conform_field_names[SML_NUM_FIELDS] = {"version", "type", "wire",          "reducer", "job",
                                                              "epoch",   "rank", "payload_bytes", "slot",    "flags",
                                                              "phase",   "tag",  "chunk",         "bytes"};
-const char *const sml_conform_type_names[8] = {NULL,    "UPDATE", "RESULT", "PENDING",
-                                               "ERROR", "HELLO",  "ABORT",  "PROBE"};
+const char *const sml_conform_type_names[8] = {NULL, "UPDATE", "RESULT", "PENDING", "ERROR", "HELLO", "ABORT", "PROBE"};
 const char *const sml_conform_flag_names[8] = {"RETRANSMISSION", "KEYED",  "CHECKED", "BY_GRANT",
                                                "UNASKED",        "MARKED", "DEAF",    "NARROW"};
 const char *const sml_conform_symbol_names[7] = {"", "slots", "ranks", "full", "max", "unknown", "narrow"};
-const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key", "no_key", "first_phase", "membership",
-                                                           "narrow"};
+const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key", "no_key", "first_phase", "membership", "narrow"};
 
 static uint32_t full_bytes(const struct sml_conform_binding *b) {
   return b->chunk_bytes + (b->is_checked ? SML_CHECK_BYTES : 0);
@@ -206,8 +204,7 @@ static const char *compare_missing(const struct sml_conform_packet *e, const str
   uint64_t missing = 0;
   for (uint32_t i = 0; i < payload_bytes; i++) missing |= (uint64_t)payload[i] << (8 * i);
   if (missing == e->missing) return NULL;
-  snprintf(difference, sizeof difference, "missing ranks are %" PRIx64 ", not %" PRIx64 " (bits)", missing,
-           e->missing);
+  snprintf(difference, sizeof difference, "missing ranks are %" PRIx64 ", not %" PRIx64 " (bits)", missing, e->missing);
   return difference;
 }
 
@@ -225,8 +222,7 @@ static const char *compare_payload(const struct sml_conform_packet *e, const str
     if (payload[i] == payload_byte(e, wire, i)) continue;
     const uint32_t size = element_bytes(wire), at = i / size;
     uint32_t value = 0;
-    for (uint32_t k = 0; k < size && at * size + k < payload_bytes; k++)
-      value = value << 8 | payload[at * size + k];
+    for (uint32_t k = 0; k < size && at * size + k < payload_bytes; k++) value = value << 8 | payload[at * size + k];
     snprintf(difference, sizeof difference, "element %u is %u (0x%x), not %u", at, value, value,
              e->num_values > 0 ? e->values[at % e->num_values] : 0);
     return difference;
@@ -234,8 +230,8 @@ static const char *compare_payload(const struct sml_conform_packet *e, const str
   return NULL;
 }
 
-const char *sml_conform_compare(const struct sml_conform_packet *e, const struct sml_conform_binding *b,
-                                uint32_t rank, const uint8_t *frame, uint32_t num_bytes) {
+const char *sml_conform_compare(const struct sml_conform_packet *e, const struct sml_conform_binding *b, uint32_t rank,
+                                const uint8_t *frame, uint32_t num_bytes) {
   const char *wrong = check_seal(e, b, frame, num_bytes);
   if (wrong) return wrong;
   struct sml_conform_packet at_rank = *e;
@@ -252,8 +248,7 @@ const char *sml_conform_compare(const struct sml_conform_packet *e, const struct
     return difference;
   }
   const uint32_t head_bytes = sml_head_bytes(is_keyed_frame(frame));
-  return compare_payload(e, b, rank, frame + head_bytes, num_bytes - head_bytes,
-                         header_number(frame, SML_FIELD_WIRE));
+  return compare_payload(e, b, rank, frame + head_bytes, num_bytes - head_bytes, header_number(frame, SML_FIELD_WIRE));
 }
 
 bool sml_conform_is_hint(const uint8_t *frame, uint32_t num_bytes) {

@@ -11,12 +11,9 @@ struct play {
 };
 
 static void name_socket(const struct play *p, uint32_t job, uint32_t socket, char *text, size_t text_bytes) {
-  if (socket == SML_CONFORM_STRANGER)
-    snprintf(text, text_bytes, "a stranger's socket");
-  else if (p->vector->num_jobs > 1)
-    snprintf(text, text_bytes, "rank %u of job %u", socket, job);
-  else
-    snprintf(text, text_bytes, "rank %u", socket);
+  if (socket == SML_CONFORM_STRANGER) snprintf(text, text_bytes, "a stranger's socket");
+  else if (p->vector->num_jobs > 1) snprintf(text, text_bytes, "rank %u of job %u", socket, job);
+  else snprintf(text, text_bytes, "rank %u", socket);
 }
 
 static bool broken(struct play *p) {
@@ -68,8 +65,7 @@ static const struct sml_conform_packet *next_expected(const struct play *p, uint
   for (; *at < step->num_out; (*at)++) {
     const struct sml_conform_packet *e = &step->out[*at];
     const bool is_rank = socket != SML_CONFORM_STRANGER;
-    if (e->job == job && (e->socket == socket || (e->socket == SML_CONFORM_ALL && is_rank)))
-      return &step->out[(*at)++];
+    if (e->job == job && (e->socket == socket || (e->socket == SML_CONFORM_ALL && is_rank))) return &step->out[(*at)++];
   }
   return NULL;
 }
@@ -105,11 +101,10 @@ static bool check_report(struct play *p, uint32_t job) {
     is_same = ranks[i] == step->reported[i] || ranks[i] == step->reported[step->report - 1 - i];
   if (is_same) return true;
   o->result = SML_CONFORM_FAILED;
-  snprintf(o->expected, sizeof o->expected, "a report of %s, %u ranks: %u %u",
-           is_expected ? step->verdict : "nothing", is_expected ? step->report : 0, step->reported[0],
-           step->reported[1]);
-  snprintf(o->seen, sizeof o->seen, "a report of %s, %u ranks: %u %u", *what ? what : "nothing", num_ranks,
-           ranks[0], ranks[1]);
+  snprintf(o->expected, sizeof o->expected, "a report of %s, %u ranks: %u %u", is_expected ? step->verdict : "nothing",
+           is_expected ? step->report : 0, step->reported[0], step->reported[1]);
+  snprintf(o->seen, sizeof o->seen, "a report of %s, %u ranks: %u %u", *what ? what : "nothing", num_ranks, ranks[0],
+           ranks[1]);
   return false;
 }
 
@@ -134,8 +129,7 @@ static bool play_step(struct play *p) {
       snprintf(p->outcome->seen, sizeof p->outcome->seen, "the job's chunks are too large or too small for it");
       return false;
     }
-    if (!ops->send(p->stage, in->job, in->socket, p->frame, num_bytes) ||
-        !ops->settle(p->stage, p->step->report > 0))
+    if (!ops->send(p->stage, in->job, in->socket, p->frame, num_bytes) || !ops->settle(p->stage, p->step->report > 0))
       return broken(p);
   }
   for (uint32_t job = 0; job < p->vector->num_jobs; job++) {

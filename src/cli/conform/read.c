@@ -53,8 +53,7 @@ static bool read_value(struct reader *r, const json_t *value, const char *key, s
   *out = (struct sml_conform_value){.symbol = SML_SYMBOL_NONE};
   if (json_is_integer(value)) {
     out->number = json_integer_value(value);
-    return (out->number >= -(INT64_C(1) << 33) && out->number <= INT64_C(1) << 33) ||
-           fail(r, "%s is too large", key);
+    return (out->number >= -(INT64_C(1) << 33) && out->number <= INT64_C(1) << 33) || fail(r, "%s is too large", key);
   }
   if (!text) return fail(r, "%s is neither number nor text", key);
   for (uint32_t i = 1; i < SML_ARRAY_LEN(sml_conform_symbol_names); i++) {
@@ -86,8 +85,7 @@ static bool read_flags(struct reader *r, const json_t *array, struct sml_conform
   *out = (struct sml_conform_value){.symbol = SML_SYMBOL_NONE};
   if (!json_is_array(array)) return fail(r, "flags are no list");
   json_array_foreach(array, i, flag) {
-    const int bit =
-        find_name(sml_conform_flag_names, SML_ARRAY_LEN(sml_conform_flag_names), json_string_value(flag));
+    const int bit = find_name(sml_conform_flag_names, SML_ARRAY_LEN(sml_conform_flag_names), json_string_value(flag));
     if (bit < 0 && !json_is_integer(flag)) return fail(r, "there is no such flag");
     out->number |= bit < 0 ? (json_integer_value(flag) & 0xffff) : 1 << bit;
   }
@@ -96,15 +94,12 @@ static bool read_flags(struct reader *r, const json_t *array, struct sml_conform
 
 static bool read_socket(struct reader *r, const json_t *value, uint32_t *out) {
   const char *text = json_string_value(value);
-  if (text && strcmp(text, "stranger") == 0)
-    *out = SML_CONFORM_STRANGER;
-  else if (text && strcmp(text, "all") == 0)
-    *out = SML_CONFORM_ALL;
+  if (text && strcmp(text, "stranger") == 0) *out = SML_CONFORM_STRANGER;
+  else if (text && strcmp(text, "all") == 0) *out = SML_CONFORM_ALL;
   else if (json_is_integer(value) && json_integer_value(value) >= 0 &&
            json_integer_value(value) < SML_CONFORM_MAX_RANKS)
     *out = (uint32_t)json_integer_value(value);
-  else
-    return fail(r, "whose socket?");
+  else return fail(r, "whose socket?");
   return true;
 }
 
@@ -154,8 +149,7 @@ static bool read_spoilt(struct reader *r, const json_t *object, struct sml_confo
 
 static bool read_field(struct reader *r, const char *key, const json_t *value, uint32_t field,
                        struct sml_conform_packet *p) {
-  const int type =
-      find_name(sml_conform_type_names, SML_ARRAY_LEN(sml_conform_type_names), json_string_value(value));
+  const int type = find_name(sml_conform_type_names, SML_ARRAY_LEN(sml_conform_type_names), json_string_value(value));
   p->given |= 1u << field;
   if (field == SML_FIELD_FLAGS) return read_flags(r, value, &p->fields[field]);
   if (field != SML_FIELD_TYPE || type < 0) return read_value(r, value, key, &p->fields[field]);
@@ -227,13 +221,11 @@ static bool read_step(struct reader *r, const json_t *object) {
                      : !read_socket(r, json_object_get(object, "from"), &step->packet.socket) ||
                            !read_packet(r, sent, &step->packet))
     return false;
-  if (!step->is_leave && step->packet.socket == SML_CONFORM_STRANGER &&
-      !(step->packet.given & 1u << SML_FIELD_RANK))
+  if (!step->is_leave && step->packet.socket == SML_CONFORM_STRANGER && !(step->packet.given & 1u << SML_FIELD_RANK))
     return fail(r, "a stranger has no rank: say one");
   return read_text(r, object, "verdict", step->verdict, sizeof step->verdict) &&
          read_text(r, object, "reason", step->reason, sizeof step->reason) &&
-         read_report(r, json_object_get(object, "report"), step) &&
-         read_out(r, json_object_get(object, "out"), step);
+         read_report(r, json_object_get(object, "report"), step) && read_out(r, json_object_get(object, "out"), step);
 }
 
 static bool read_job(struct reader *r, const json_t *object, struct sml_conform_job *job) {

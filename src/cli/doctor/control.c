@@ -99,11 +99,10 @@ bool sml_doctor_check_name(struct sml_doctor *d, struct sml_doctor_target *t) {
     return false; /* r is the thread's */
   }
   if (!r->is_resolved) {
-    sml_doctor_find(
-        d, SML_DOCTOR_NAME, "name", SML_FINDING_FAILED, NULL,
-        "SWITCHML_AGGREGATOR is HOST:PORT, the address that switchmld listens on: correct the name, or add "
-        "it to DNS or /etc/hosts",
-        "%s", r->error);
+    sml_doctor_find(d, SML_DOCTOR_NAME, "name", SML_FINDING_FAILED, NULL,
+                    "SWITCHML_AGGREGATOR is HOST:PORT, the address that switchmld listens on: correct the name, or add "
+                    "it to DNS or /etc/hosts",
+                    "%s", r->error);
     free(r);
     return false;
   }
@@ -128,18 +127,16 @@ static void find_unreachable(struct sml_doctor *d, const struct sml_doctor_targe
   const uint16_t port = sml_addr_port(&t->source.addr);
   switch (x->system_error) {
     case ECONNREFUSED:
-      snprintf(
-          advice, sizeof advice,
-          "the host is there, but nothing listens on TCP port %u: start switchmld on it, or correct the port (its "
-          "log says 'listening on')",
-          port);
+      snprintf(advice, sizeof advice,
+               "the host is there, but nothing listens on TCP port %u: start switchmld on it, or correct the port (its "
+               "log says 'listening on')",
+               port);
       break;
     case ETIMEDOUT:
-      snprintf(
-          advice, sizeof advice,
-          "the host is down, the address is another's, or a firewall drops TCP port %u: open it (docs/install.md, "
-          "Firewall)",
-          port);
+      snprintf(advice, sizeof advice,
+               "the host is down, the address is another's, or a firewall drops TCP port %u: open it (docs/install.md, "
+               "Firewall)",
+               port);
       break;
     case EHOSTUNREACH:
     case ENETUNREACH:
@@ -150,8 +147,8 @@ static void find_unreachable(struct sml_doctor *d, const struct sml_doctor_targe
       snprintf(advice, sizeof advice, "correct the address %s, or what the error says", t->text);
   }
   sml_doctor_find(d, SML_DOCTOR_CONTROL, "control", SML_FINDING_FAILED,
-                  json_pack("{s:i, s:i}", "errno", x->system_error, "port", (int)port), advice,
-                  "TCP port %u of %s: %s", port, t->numeric,
+                  json_pack("{s:i, s:i}", "errno", x->system_error, "port", (int)port), advice, "TCP port %u of %s: %s",
+                  port, t->numeric,
                   x->system_error == ETIMEDOUT ? "no answer to the connection request" : strerror(x->system_error));
 }
 
@@ -167,8 +164,7 @@ bool sml_doctor_check_control(struct sml_doctor *d, struct sml_doctor_target *t)
   if (is_open)
     sml_doctor_find(d, SML_DOCTOR_CONTROL, "control", SML_FINDING_OK, json_pack("{s:f}", "connect_ms", ms), "",
                     "TCP port %u took the connection in %.2f ms", sml_addr_port(&t->source.addr), ms);
-  else
-    find_unreachable(d, t, x);
+  else find_unreachable(d, t, x);
   sml_exchange_close(x);
   free(x);
   return is_open;
@@ -181,11 +177,11 @@ static const char upgrade_advice[] =
 
 static void find_other_version(struct sml_doctor *d, const struct sml_exchange *x) {
   if (x->peer_version != 0)
-    sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED,
-                    json_pack("{s:i, s:i}", "control_version", SML_CTL_VERSION, "aggregator_control_version",
-                              (int)x->peer_version),
-                    upgrade_advice, "this host (switchml %s) speaks control protocol version %d, the aggregator %u",
-                    SML_VERSION_TEXT, SML_CTL_VERSION, x->peer_version);
+    sml_doctor_find(
+        d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED,
+        json_pack("{s:i, s:i}", "control_version", SML_CTL_VERSION, "aggregator_control_version", (int)x->peer_version),
+        upgrade_advice, "this host (switchml %s) speaks control protocol version %d, the aggregator %u",
+        SML_VERSION_TEXT, SML_CTL_VERSION, x->peer_version);
   else
     sml_doctor_find(d, SML_DOCTOR_VERSION, "version", SML_FINDING_FAILED, NULL, upgrade_advice,
                     "this host (switchml %s) speaks control protocol version %d, but %s", SML_VERSION_TEXT,
@@ -209,11 +205,10 @@ static bool judge_trouble(struct sml_doctor *d, const struct sml_exchange *x) {
                       "the connection was taken, but a question was not answered");
       return false;
     case SML_TROUBLE_CLOSED:
-      sml_doctor_find(
-          d, SML_DOCTOR_CONTROL, "version", SML_FINDING_FAILED, NULL,
-          "look at its log: it may limit connections (host_limited), or be another service or a much older "
-          "switchmld",
-          "the connection was closed without an answer");
+      sml_doctor_find(d, SML_DOCTOR_CONTROL, "version", SML_FINDING_FAILED, NULL,
+                      "look at its log: it may limit connections (host_limited), or be another service or a much older "
+                      "switchmld",
+                      "the connection was closed without an answer");
       return false;
     case SML_TROUBLE_SYSTEM:
       d->is_broken = true;
@@ -290,12 +285,11 @@ static bool join(struct sml_exchange *x, struct sml_doctor_target *t) {
   join->max_datagram_bytes = UINT16_MAX;
   join->lease_ns = join->join_timeout_ns = LEASE_NS;
   if (!sml_exchange_say(x, &m) || !sml_exchange_hear(x, key_name)) return false;
-  if (key_name[0] &&
-      !(sml_exchange_prove(x, &t->source.key, key_name, join->nonce) && sml_exchange_hear(x, key_name)))
+  if (key_name[0] && !(sml_exchange_prove(x, &t->source.key, key_name, join->nonce) && sml_exchange_hear(x, key_name)))
     return false;
   if (x->message.kind != SML_CTL_WELCOME)
-    return sml_exchange_fail(x, SML_TROUBLE_STRANGER, "%s answered the join with a message (%d) out of place",
-                             t->text, (int)x->message.kind);
+    return sml_exchange_fail(x, SML_TROUBLE_STRANGER, "%s answered the join with a message (%d) out of place", t->text,
+                             (int)x->message.kind);
   t->welcome = x->message.u.welcome;
   const struct sml_key key =
       sml_ctl_data_key(&t->source.key, t->job_name, t->welcome.job, t->welcome.epoch, t->welcome.salt);
@@ -318,8 +312,7 @@ static void find_bad_key(struct sml_doctor *d, const struct sml_doctor_target *t
           ? "start switchmld with --key-file, or unset SWITCHML_KEY_FILE on all ranks"
           : "copy the line of that name from the aggregator's --key-file (then SIGHUP or restart switchmld if it "
             "is new there), or choose another with SWITCHML_KEY_NAME";
-  sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, json_pack("{s:s}", "key", name), advice, "%s",
-                  detail);
+  sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, json_pack("{s:s}", "key", name), advice, "%s", detail);
 }
 
 bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
@@ -351,10 +344,8 @@ bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
     sml_doctor_find(d, SML_DOCTOR_CONTROL, "join", SML_FINDING_FAILED, NULL,
                     "look at the aggregator's log: it ended, or limits connections (host_limited)", "%s", x->error);
   }
-  if (is_joined)
-    t->member = x;
-  else if (x)
-    sml_exchange_close(x);
+  if (is_joined) t->member = x;
+  else if (x) sml_exchange_close(x);
   if (!is_joined) free(x);
   return is_joined;
 }

@@ -141,8 +141,7 @@ static long count_arrived(const json_t *status, const struct sml_doctor_target *
 }
 
 /* Which way of a silent lane it is: what arrived of HELLOs sent to it alone. */
-static long ask_what_arrived(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t l,
-                             uint32_t *num_sent) {
+static long ask_what_arrived(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t l, uint32_t *num_sent) {
   struct lane lanes[SML_MAX_LANES];
   json_t *before = sml_doctor_fetch_status(d, t);
   exchange(t, l, l + 1, SMALL_BYTES, 1, sml_doctor_patience(d, 10 * INTERVAL_NS), lanes);
@@ -157,15 +156,13 @@ static long ask_what_arrived(struct sml_doctor *d, const struct sml_doctor_targe
 static void find_closed(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t l) {
   char advice[400];
   const uint16_t port = t->welcome.data_ports[l];
-  snprintf(
-      advice, sizeof advice,
-      "something in between takes TCP port %u to the aggregator, but not UDP port %u: forward or publish the UDP "
-      "ports as well (--data-port of switchmld fixes them), or restart a switchmld that has lost its port",
-      sml_addr_port(&t->source.addr), port);
-  sml_doctor_find(d, SML_DOCTOR_DATA, "data", SML_FINDING_FAILED,
-                  json_pack("{s:i, s:i}", "lane", (int)l, "port", (int)port), advice,
-                  "UDP port %u (lane %u) of %s is closed: the host answers that nobody listens there", port, l,
-                  t->numeric);
+  snprintf(advice, sizeof advice,
+           "something in between takes TCP port %u to the aggregator, but not UDP port %u: forward or publish the UDP "
+           "ports as well (--data-port of switchmld fixes them), or restart a switchmld that has lost its port",
+           sml_addr_port(&t->source.addr), port);
+  sml_doctor_find(
+      d, SML_DOCTOR_DATA, "data", SML_FINDING_FAILED, json_pack("{s:i, s:i}", "lane", (int)l, "port", (int)port),
+      advice, "UDP port %u (lane %u) of %s is closed: the host answers that nobody listens there", port, l, t->numeric);
 }
 
 static void find_silent(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t l, uint32_t num_silent) {
@@ -194,8 +191,8 @@ static void find_silent(struct sml_doctor *d, const struct sml_doctor_target *t,
              port);
   }
   sml_doctor_find(d, SML_DOCTOR_DATA, "data", SML_FINDING_FAILED,
-                  json_pack("{s:i, s:i, s:i, s:i}", "lane", (int)l, "port", (int)port, "silent_lanes",
-                            (int)num_silent, "arrived", (int)num_arrived),
+                  json_pack("{s:i, s:i, s:i, s:i}", "lane", (int)l, "port", (int)port, "silent_lanes", (int)num_silent,
+                            "arrived", (int)num_arrived),
                   advice, "UDP port %u (lane %u%s): no HELLO came back within %.1f s; %s", port, l,
                   num_silent > 1 ? ", and more" : "", (double)PATIENCE_NS / 1e9, seen);
 }
@@ -217,16 +214,13 @@ bool sml_doctor_check_data(struct sml_doctor *d, struct sml_doctor_target *t) {
     first_silent = l;
   }
   if (num_silent > 0) {
-    if (lanes[first_silent].error == ECONNREFUSED)
-      find_closed(d, t, first_silent);
-    else
-      find_silent(d, t, first_silent, num_silent);
+    if (lanes[first_silent].error == ECONNREFUSED) find_closed(d, t, first_silent);
+    else find_silent(d, t, first_silent, num_silent);
     return false;
   }
   char ports[8 * SML_MAX_LANES] = "";
   for (uint32_t l = 0; l < t->num_sockets; l++)
-    snprintf(ports + strlen(ports), sizeof ports - strlen(ports), "%s%u", l > 0 ? ", " : "",
-             t->welcome.data_ports[l]);
+    snprintf(ports + strlen(ports), sizeof ports - strlen(ports), "%s%u", l > 0 ? ", " : "", t->welcome.data_ports[l]);
   sml_doctor_find(d, SML_DOCTOR_DATA, "data", SML_FINDING_OK,
                   json_pack("{s:i, s:f}", "lanes", (int)t->num_sockets, "rtt_us", (double)t->rtt_ns / 1e3), "",
                   "UDP port%s %s: HELLOs come back, the fastest after %.0f us", t->num_sockets > 1 ? "s" : "", ports,
@@ -304,8 +298,7 @@ static uint32_t aggregator_mtu(const struct sml_doctor_target *t, const json_t *
   const json_t *link;
   json_array_foreach(json_object_get(status, "links"), i, link) {
     const char *address = json_string_value(json_object_get(link, "address"));
-    if (address && strcmp(address, t->numeric) == 0)
-      return (uint32_t)json_integer_value(json_object_get(link, "mtu"));
+    if (address && strcmp(address, t->numeric) == 0) return (uint32_t)json_integer_value(json_object_get(link, "mtu"));
   }
   return 0;
 }
@@ -318,14 +311,12 @@ static void find_narrow(struct sml_doctor *d, const struct sml_doctor_target *t,
   json_decref(status);
   if (arrived_bytes > (long)t->path_bytes + 8) /* some devices let a little more in */
     snprintf(way, sizeof way, "; the way there carries %ld, so it is the way back", arrived_bytes);
-  else if (arrived_bytes > 0)
-    snprintf(way, sizeof way, "; nothing larger arrived there");
+  else if (arrived_bytes > 0) snprintf(way, sizeof way, "; nothing larger arrived there");
   if (their_mtu != 0 && their_mtu < mtu)
-    snprintf(
-        advice, sizeof advice,
-        "the aggregator's interface has MTU %u, %s here %u: set the same on all of the path (ip link set dev NAME "
-        "mtu %u)",
-        their_mtu, t->link.name, mtu, mtu);
+    snprintf(advice, sizeof advice,
+             "the aggregator's interface has MTU %u, %s here %u: set the same on all of the path (ip link set dev NAME "
+             "mtu %u)",
+             their_mtu, t->link.name, mtu, mtu);
   else
     snprintf(advice, sizeof advice,
              "a link in between is narrower than %s here (a tunnel, VXLAN, VPN?): raise its MTU to %u, or lower this "
@@ -339,8 +330,8 @@ static void find_narrow(struct sml_doctor *d, const struct sml_doctor_target *t,
                     t->path_bytes, MIN_CHUNK_BYTES + job_overhead_bytes(t), way);
   else
     sml_doctor_find(d, SML_DOCTOR_MTU, "mtu", SML_FINDING_WARNING, values, advice,
-                    "MTU %u here, but the path carries %u only (datagrams of %u bytes, chunks of %u)%s", mtu,
-                    path_mtu, t->path_bytes, (t->path_bytes - job_overhead_bytes(t)) & ~3u, way);
+                    "MTU %u here, but the path carries %u only (datagrams of %u bytes, chunks of %u)%s", mtu, path_mtu,
+                    t->path_bytes, (t->path_bytes - job_overhead_bytes(t)) & ~3u, way);
 }
 
 bool sml_doctor_check_mtu(struct sml_doctor *d, struct sml_doctor_target *t) {

@@ -48,7 +48,7 @@ struct sml_doctor {
   const char *aggregator; /* that the findings are about; NULL: this host */
   bool has_color, is_broken;
   bool has_bad_settings; /* no job can be made by this process */
-  int worst; /* exit status so far */
+  int worst;             /* exit status so far */
   json_t *findings;
 };
 
@@ -79,8 +79,7 @@ void sml_doctor_about(struct sml_doctor *d, const char *aggregator);
 /* id: what was looked at; advice: what to change, "" for nothing; values (stolen, may be NULL): the figures for
  * programs; the sentence: what was seen. */
 void sml_doctor_find(struct sml_doctor *d, enum sml_doctor_class class, const char *id, enum sml_verdict verdict,
-                     json_t *values, const char *advice, const char *format, ...)
-    __attribute__((format(printf, 7, 8)));
+                     json_t *values, const char *advice, const char *format, ...) __attribute__((format(printf, 7, 8)));
 /* Texts come from others as well: what is no printable ASCII, and could steer a terminal, becomes '?'. */
 void sml_doctor_sanitize(char *text);
 /* The exit status. */
@@ -120,7 +119,6 @@ void sml_doctor_check_host(struct sml_doctor *d);        /* host.c */
 const char *sml_doctor_nearest_variable(const char *name, bool *is_known);
 
 /* Time of an all-reduce at k aggregators over that of a ring, for n workers whose links are worker_mbps wide. */
-double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps,
-                           double aggregator_mbps);
+double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps, double aggregator_mbps);
 
 #endif

@@ -15,8 +15,7 @@ static void test_the_worst_finding_decides(void **state) {
     const int warned = sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_WARNING);
     assert_int_equal(sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_OK), 0);
     assert_int_equal(sml_doctor_status_of((enum sml_doctor_class) class, SML_FINDING_SKIPPED), 0);
-    assert_true(failed > SML_DOCTOR_USAGE && warned > failed &&
-                warned < 125); /* shells have their own from there on */
+    assert_true(failed > SML_DOCTOR_USAGE && warned > failed && warned < 125); /* shells have their own from there on */
     assert_int_equal(sml_doctor_worse(failed, 0), failed);
     assert_int_equal(sml_doctor_worse(0, warned), warned);
     for (int other = SML_DOCTOR_NAME; other <= SML_DOCTOR_HOST; other++) {

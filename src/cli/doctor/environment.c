@@ -10,16 +10,46 @@ extern char **environ;
 
 /* Every variable that some part of SwitchML reads. */
 static const char *const known[] = {
-    "SWITCHML_AGGREGATOR",       "SWITCHML_CHECK",            "SWITCHML_CONGESTION",       "SWITCHML_CPUS",
-    "SWITCHML_DEBUG",            "SWITCHML_DEBUG_FILE",       "SWITCHML_DISABLE",          "SWITCHML_FAULTS",
-    "SWITCHML_FLOAT64_BITS",     "SWITCHML_FLOAT_BITS",       "SWITCHML_INTERFACE",        "SWITCHML_KERNELS",
-    "SWITCHML_KEY_FILE",         "SWITCHML_KEY_NAME",         "SWITCHML_LEASE",            "SWITCHML_LIBRARY",
-    "SWITCHML_LISTEN",           "SWITCHML_MAX_DATAGRAM",     "SWITCHML_MPI_JOIN_TIMEOUT", "SWITCHML_MPI_MAX_JOBS",
-    "SWITCHML_MPI_MIN_COUNT",    "SWITCHML_MPI_SHORT_HOSTS",  "SWITCHML_MPI_TIMEOUT",      "SWITCHML_MPI_TYPES",
-    "SWITCHML_MPI_VERBOSE",      "SWITCHML_MULTICAST",        "SWITCHML_NO_OFFLOAD",       "SWITCHML_PCAP",
-    "SWITCHML_PINNED_MIB",       "SWITCHML_POLL",             "SWITCHML_RANK",             "SWITCHML_RENDEZVOUS",
-    "SWITCHML_REQUIRE",          "SWITCHML_RETRY",            "SWITCHML_SHARED_MEMORY",    "SWITCHML_SLOTS",
-    "SWITCHML_THREADS",          "SWITCHML_TRACE",            "SWITCHML_TRACE_DIR",        "SWITCHML_TRACE_EVENTS",
+    "SWITCHML_AGGREGATOR",
+    "SWITCHML_CHECK",
+    "SWITCHML_CONGESTION",
+    "SWITCHML_CPUS",
+    "SWITCHML_DEBUG",
+    "SWITCHML_DEBUG_FILE",
+    "SWITCHML_DISABLE",
+    "SWITCHML_FAULTS",
+    "SWITCHML_FLOAT64_BITS",
+    "SWITCHML_FLOAT_BITS",
+    "SWITCHML_INTERFACE",
+    "SWITCHML_KERNELS",
+    "SWITCHML_KEY_FILE",
+    "SWITCHML_KEY_NAME",
+    "SWITCHML_LEASE",
+    "SWITCHML_LIBRARY",
+    "SWITCHML_LISTEN",
+    "SWITCHML_MAX_DATAGRAM",
+    "SWITCHML_MPI_JOIN_TIMEOUT",
+    "SWITCHML_MPI_MAX_JOBS",
+    "SWITCHML_MPI_MIN_COUNT",
+    "SWITCHML_MPI_SHORT_HOSTS",
+    "SWITCHML_MPI_TIMEOUT",
+    "SWITCHML_MPI_TYPES",
+    "SWITCHML_MPI_VERBOSE",
+    "SWITCHML_MULTICAST",
+    "SWITCHML_NO_OFFLOAD",
+    "SWITCHML_PCAP",
+    "SWITCHML_PINNED_MIB",
+    "SWITCHML_POLL",
+    "SWITCHML_RANK",
+    "SWITCHML_RENDEZVOUS",
+    "SWITCHML_REQUIRE",
+    "SWITCHML_RETRY",
+    "SWITCHML_SHARED_MEMORY",
+    "SWITCHML_SLOTS",
+    "SWITCHML_THREADS",
+    "SWITCHML_TRACE",
+    "SWITCHML_TRACE_DIR",
+    "SWITCHML_TRACE_EVENTS",
     "SWITCHML_WORLD_SIZE",
 };
 
@@ -73,10 +103,8 @@ static void find_unknown(struct sml_doctor *d) {
     sml_doctor_sanitize(name);
     const char *nearest = sml_doctor_nearest_variable(name, &is_known);
     if (is_known) continue;
-    if (nearest)
-      snprintf(advice, sizeof advice, "did you mean %s?", nearest);
-    else
-      snprintf(advice, sizeof advice, "unset it; switchml(1), ENVIRONMENT, has those that there are");
+    if (nearest) snprintf(advice, sizeof advice, "did you mean %s?", nearest);
+    else snprintf(advice, sizeof advice, "unset it; switchml(1), ENVIRONMENT, has those that there are");
     sml_doctor_find(d, SML_DOCTOR_SETTINGS, "environment", SML_FINDING_WARNING, json_pack("{s:s}", "variable", name),
                     advice, "%s is set, but nothing reads it", name);
   }
@@ -132,10 +160,9 @@ static void find_contradictions(struct sml_doctor *d) {
   contradict(d, variable("SWITCHML_KEY_NAME") && !variable("SWITCHML_KEY_FILE"), SML_FINDING_WARNING,
              "set SWITCHML_KEY_FILE as well",
              "SWITCHML_KEY_NAME is set without SWITCHML_KEY_FILE: packets have no key");
-  contradict(
-      d, has_retry && value_of("SWITCHML_SHARED_MEMORY") == 1, SML_FINDING_WARNING,
-      "unset SWITCHML_RETRY for jobs on one host",
-      "SWITCHML_RETRY is set: ranks of one host then do not share memory, whatever SWITCHML_SHARED_MEMORY says");
+  contradict(d, has_retry && value_of("SWITCHML_SHARED_MEMORY") == 1, SML_FINDING_WARNING,
+             "unset SWITCHML_RETRY for jobs on one host",
+             "SWITCHML_RETRY is set: ranks of one host then do not share memory, whatever SWITCHML_SHARED_MEMORY says");
   contradict(d, variable("SWITCHML_TRACE_DIR") && trace && strcmp(trace, "off") == 0, SML_FINDING_WARNING,
              "unset SWITCHML_TRACE", "SWITCHML_TRACE_DIR is set, but SWITCHML_TRACE=off: there is nothing to write");
   contradict(d, variable("SWITCHML_FAULTS") != NULL, SML_FINDING_WARNING, "unset it, but in tests",

@@ -17,7 +17,7 @@
 #include "quant/quant.h"
 
 #define WANTED_SHARED_BYTES ((size_t)8 << 20) /* of eight ranks of a host, and some more */
-#define WANTED_BUFFER_BYTES (8u << 20) /* the library's default */
+#define WANTED_BUFFER_BYTES (8u << 20)        /* the library's default */
 #define WANTED_FILES 256u
 #define SLOW_CLOCK_NS 300.0
 
@@ -55,8 +55,7 @@ static void check_processors(struct sml_doctor *d) {
   const long num_online = sysconf(_SC_NPROCESSORS_ONLN);
   const double quota = read_quota();
   CPU_ZERO(&allowed);
-  const long num_allowed =
-      sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (long)CPU_COUNT(&allowed) : num_online;
+  const long num_allowed = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (long)CPU_COUNT(&allowed) : num_online;
   if (quota > 0) snprintf(quota_text, sizeof quota_text, ", a control group's quota of %.2g", quota);
   /* One thread a lane sums; the program's own work wants a processor, too. */
   const bool is_few = num_allowed < num_threads + 1 || (quota > 0 && quota < (double)num_threads + 0.9);
@@ -106,13 +105,13 @@ static void check_clock(struct sml_doctor *d) {
     best_ns = ns < best_ns ? ns : best_ns;
   }
   const bool is_slow = best_ns > SLOW_CLOCK_NS;
-  sml_doctor_find(
-      d, SML_DOCTOR_HOST, "clock", is_slow ? SML_FINDING_WARNING : SML_FINDING_OK,
-      json_pack("{s:s, s:f}", "source", source, "ns", best_ns),
-      is_slow ? "boot with clocksource=tsc (tsc=reliable in virtual machines whose host has it), or kvm-clock: "
-                "the clock is read for every burst of packets"
-              : "",
-      "clock source %s: %.0f ns a look", source, best_ns);
+  sml_doctor_find(d, SML_DOCTOR_HOST, "clock", is_slow ? SML_FINDING_WARNING : SML_FINDING_OK,
+                  json_pack("{s:s, s:f}", "source", source, "ns", best_ns),
+                  is_slow
+                      ? "boot with clocksource=tsc (tsc=reliable in virtual machines whose host has it), or kvm-clock: "
+                        "the clock is read for every burst of packets"
+                      : "",
+                  "clock source %s: %.0f ns a look", source, best_ns);
 }
 
 /* --- sockets --- */
@@ -127,8 +126,7 @@ static void check_offload(struct sml_doctor *d, int fd) {
                   has_both ? ""
                            : "use a kernel of 5.0 or later (some sandboxes have none of it): packets cost several "
                              "times the processor time",
-                  "UDP_SEGMENT %s, UDP_GRO %s", has_segment ? "works" : "is missing",
-                  has_gro ? "works" : "is missing");
+                  "UDP_SEGMENT %s, UDP_GRO %s", has_segment ? "works" : "is missing", has_gro ? "works" : "is missing");
 }
 
 /* Bytes of the buffer that a job would get. */

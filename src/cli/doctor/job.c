@@ -38,10 +38,10 @@ static void find_room(struct sml_doctor *d, struct sml_doctor_target *t, const c
   if (!is_full && num_used * 10 < limit * 9) return;
   snprintf(advice, sizeof advice, "wait for a job to end, or restart switchmld with %s of more than %ld", option,
            limit);
-  sml_doctor_find(
-      d, SML_DOCTOR_ROOM, "room", is_full ? SML_FINDING_FAILED : SML_FINDING_WARNING,
-      json_pack("{s:s, s:I, s:I}", "what", what, "used", (json_int_t)num_used, "limit", (json_int_t)limit), advice,
-      "%ld of %ld %s are in use%s", num_used, limit, what, is_full ? ": the next job is refused" : "");
+  sml_doctor_find(d, SML_DOCTOR_ROOM, "room", is_full ? SML_FINDING_FAILED : SML_FINDING_WARNING,
+                  json_pack("{s:s, s:I, s:I}", "what", what, "used", (json_int_t)num_used, "limit", (json_int_t)limit),
+                  advice, "%ld of %ld %s are in use%s", num_used, limit, what,
+                  is_full ? ": the next job is refused" : "");
 }
 
 static long count_running(const json_t *status) {
@@ -84,8 +84,7 @@ void sml_doctor_check_room(struct sml_doctor *d, struct sml_doctor_target *t) {
 
 /* --- the link --- */
 
-double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps,
-                           double aggregator_mbps) {
+double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps, double aggregator_mbps) {
   const double n = num_workers, k = num_aggregators < 1 ? 1 : num_aggregators;
   const double at_worker = 1 / worker_mbps, at_aggregator = n / k / aggregator_mbps;
   const double aggregated = at_worker > at_aggregator ? at_worker : at_aggregator;
@@ -110,12 +109,11 @@ void sml_doctor_check_link(struct sml_doctor *d, const struct sml_doctor_target 
     return;
   }
   if (ours <= 0 || theirs <= 0) {
-    sml_doctor_find(
-        d, SML_DOCTOR_LINK, "link", SML_FINDING_SKIPPED, NULL,
-        "compare by hand: n workers of rate B need n x B at the aggregator, or are slower than a ring with "
-        "fewer than B n^2 / (2(n-1)) there (docs/install.md, Sizing)",
-        "how fast %s is is not known: virtual devices do not say",
-        ours <= 0 ? "the link of this host" : "the aggregator's link");
+    sml_doctor_find(d, SML_DOCTOR_LINK, "link", SML_FINDING_SKIPPED, NULL,
+                    "compare by hand: n workers of rate B need n x B at the aggregator, or are slower than a ring with "
+                    "fewer than B n^2 / (2(n-1)) there (docs/install.md, Sizing)",
+                    "how fast %s is is not known: virtual devices do not say",
+                    ours <= 0 ? "the link of this host" : "the aggregator's link");
     return;
   }
   if (n < 2) {
@@ -129,18 +127,16 @@ void sml_doctor_check_link(struct sml_doctor *d, const struct sml_doctor_target 
   const bool is_slow = slowdown > 1.0001;
   const double needed = (double)n * (double)ours / k;
   if (is_slow)
-    snprintf(
-        advice, sizeof advice,
-        "give the aggregator's host %.0f Mbit/s, use more aggregators (SWITCHML_AGGREGATOR=a:1,b:1,...), or none: "
-        "unset SWITCHML_AGGREGATOR, and the ranks share the work",
-        needed);
+    snprintf(advice, sizeof advice,
+             "give the aggregator's host %.0f Mbit/s, use more aggregators (SWITCHML_AGGREGATOR=a:1,b:1,...), or none: "
+             "unset SWITCHML_AGGREGATOR, and the ranks share the work",
+             needed);
   sml_doctor_find(
       d, SML_DOCTOR_LINK, "link", is_slow ? SML_FINDING_WARNING : SML_FINDING_OK,
       json_pack("{s:I, s:I, s:i, s:f}", "mbps", (json_int_t)ours, "aggregator_mbps", (json_int_t)theirs, "world_size",
                 (int)n, "time_over_ring", slowdown),
-      advice,
-      "%u workers of %ld Mbit/s at %u aggregator%s of %ld Mbit/s: an all-reduce takes %.2f times a ring's time", n,
-      ours, k, k == 1 ? "" : "s", theirs, slowdown);
+      advice, "%u workers of %ld Mbit/s at %u aggregator%s of %ld Mbit/s: an all-reduce takes %.2f times a ring's time",
+      n, ours, k, k == 1 ? "" : "s", theirs, slowdown);
 }
 
 /* --- a job that does not start, or is slow --- */
@@ -166,12 +162,11 @@ static uint32_t list_missing(const json_t *job, char *text, size_t room) {
 static bool find_refused(struct sml_doctor *d, const json_t *job) {
   const json_t *refused = json_object_get(job, "refused"), *one;
   size_t i;
-  json_array_foreach(refused, i, one)
-      sml_doctor_find(d, SML_DOCTOR_SETTINGS, "job", SML_FINDING_FAILED,
-                      json_pack("{s:I}", "rank", (json_int_t)number_of(one, "rank")),
-                      "set the same on all ranks, and start the one that was refused again",
-                      "rank %ld (%s) was refused %.1f s ago: %s", number_of(one, "rank"), text_of(one, "host"),
-                      json_number_value(json_object_get(one, "ago_s")), text_of(one, "text"));
+  json_array_foreach(refused, i, one) sml_doctor_find(
+      d, SML_DOCTOR_SETTINGS, "job", SML_FINDING_FAILED, json_pack("{s:I}", "rank", (json_int_t)number_of(one, "rank")),
+      "set the same on all ranks, and start the one that was refused again", "rank %ld (%s) was refused %.1f s ago: %s",
+      number_of(one, "rank"), text_of(one, "host"), json_number_value(json_object_get(one, "ago_s")),
+      text_of(one, "text"));
   return json_array_size(refused) > 0;
 }
 

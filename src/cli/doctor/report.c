@@ -43,10 +43,8 @@ bool sml_doctor_begin_report(struct sml_doctor *d) {
 void sml_doctor_about(struct sml_doctor *d, const char *aggregator) {
   d->aggregator = aggregator;
   if (d->options.is_json) return;
-  if (aggregator)
-    printf("aggregator %s\n", aggregator);
-  else
-    printf("this host\n");
+  if (aggregator) printf("aggregator %s\n", aggregator);
+  else printf("this host\n");
 }
 
 static void print_finding(const struct sml_doctor *d, const char *id, enum sml_verdict verdict, const char *seen,
@@ -77,10 +75,10 @@ void sml_doctor_find(struct sml_doctor *d, enum sml_doctor_class class, const ch
 int sml_doctor_end_report(struct sml_doctor *d) {
   bool is_ok = !d->is_broken;
   if (d->options.is_json) {
-    json_t *root = json_pack("{s:i, s:s, s:i, s:O}", "schema", 1, "version", SML_VERSION_TEXT, "exit_status",
-                             d->worst, "findings", d->findings);
-    is_ok = is_ok && root && json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 &&
-            putchar('\n') != EOF;
+    json_t *root = json_pack("{s:i, s:s, s:i, s:O}", "schema", 1, "version", SML_VERSION_TEXT, "exit_status", d->worst,
+                             "findings", d->findings);
+    is_ok =
+        is_ok && root && json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 && putchar('\n') != EOF;
     json_decref(root);
   }
   is_ok = fflush(stdout) == 0 && !ferror(stdout) && is_ok;

@@ -203,11 +203,10 @@ static void find_failure(struct sml_doctor *d, const struct sml_doctor_target *t
       advice = t ? "do what the sentence says; the aggregator's log has its side of it"
                  : "do what the sentence says: it is this host's own loopback";
   }
-  sml_doctor_find(
-      d, is_room ? SML_DOCTOR_ROOM : SML_DOCTOR_SUM, is_room ? "room" : "sum", SML_FINDING_FAILED,
-      json_pack("{s:i, s:s}", "status", (int)rank->status, "status_text", sml_status_string(rank->status)), advice,
-      "a job of 2 ranks of this process failed: %s",
-      rank->detail[0] ? rank->detail : sml_status_string(rank->status));
+  sml_doctor_find(d, is_room ? SML_DOCTOR_ROOM : SML_DOCTOR_SUM, is_room ? "room" : "sum", SML_FINDING_FAILED,
+                  json_pack("{s:i, s:s}", "status", (int)rank->status, "status_text", sml_status_string(rank->status)),
+                  advice, "a job of 2 ranks of this process failed: %s",
+                  rank->detail[0] ? rank->detail : sml_status_string(rank->status));
 }
 
 static void find_latency(struct sml_doctor *d, struct run *run) {
@@ -264,8 +263,8 @@ static void find_unsent(struct sml_doctor *d, const struct run *run) {
                   json_pack("{s:I, s:I, s:s}", "unsent", (json_int_t)num_packets, "packets", (json_int_t)num_sent,
                             "error", strerror(error)),
                   "look at this host's firewall (outgoing), routes, MTU, and its queue (tc -s qdisc)",
-                  "this host's system did not take %llu packets, for the last one: %s",
-                  (unsigned long long)num_packets, strerror(error));
+                  "this host's system did not take %llu packets, for the last one: %s", (unsigned long long)num_packets,
+                  strerror(error));
 }
 
 static void find_rate(struct sml_doctor *d, const struct sml_doctor_target *t, const struct run *run) {
@@ -280,8 +279,8 @@ static void find_rate(struct sml_doctor *d, const struct sml_doctor_target *t, c
       d, SML_DOCTOR_SUM, "rate", SML_FINDING_OK,
       json_pack("{s:f, s:f, s:i, s:i, s:i}", "MB_per_s", mbytes_s, "seconds", run->bulk_s, "slots",
                 (int)stats->num_slots, "chunk_bytes", (int)stats->chunk_bytes, "lanes", (int)stats->num_lanes),
-      "", "%.0f MB/s each way and rank over %.1f s (%u lane%s, %u slots, chunks of %u bytes)%s", mbytes_s,
-      run->bulk_s, stats->num_lanes, stats->num_lanes == 1 ? "" : "s", stats->num_slots, stats->chunk_bytes, share);
+      "", "%.0f MB/s each way and rank over %.1f s (%u lane%s, %u slots, chunks of %u bytes)%s", mbytes_s, run->bulk_s,
+      stats->num_lanes, stats->num_lanes == 1 ? "" : "s", stats->num_slots, stats->chunk_bytes, share);
 }
 
 static void find_all(struct sml_doctor *d, const struct sml_doctor_target *t, struct run *run) {
@@ -325,15 +324,12 @@ void sml_doctor_check_sum(struct sml_doctor *d, const struct sml_doctor_target *
   run->small_limit_ns = sml_min_u64(SMALL_NS, run->patience_ns / 4);
   run->seconds = fmin(d->options.seconds, (double)run->patience_ns / 2e9);
   if (d->has_bad_settings)
-    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "",
-                    "no job can be made with these settings");
+    sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "", "no job can be made with these settings");
   else if (t && t->is_full)
     sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "", "there is no room for a job");
   else if (run->patience_ns < SML_NS_PER_S)
     sml_doctor_find(d, SML_DOCTOR_SUM, "sum", SML_FINDING_SKIPPED, NULL, "raise --timeout", "no time is left");
-  else if (run_both(run))
-    find_all(d, t, run);
-  else
-    d->is_broken = true;
+  else if (run_both(run)) find_all(d, t, run);
+  else d->is_broken = true;
   free(run);
 }

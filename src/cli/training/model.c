@@ -112,8 +112,7 @@ static bool read_line(struct reader *r, char *line) {
   if (strcmp(key, "layer") == 0) return read_layer(r, line);
   if (strcmp(key, "speed") == 0) return read_speed(r, line);
   if (strcmp(key, "parameters") == 0)
-    return to_count(take_word(&line), MAX_ELEMS, &r->model->num_parameters) ||
-           fail(r, "no number of parameters");
+    return to_count(take_word(&line), MAX_ELEMS, &r->model->num_parameters) || fail(r, "no number of parameters");
   if (strcmp(key, "batch") == 0) {
     if (!to_count(take_word(&line), 1u << 30, &number) || number == 0) return fail(r, "no number of samples");
     r->model->batch = (uint32_t)number;
@@ -134,8 +133,7 @@ static const char *check_whole(const struct reader *r) {
   return sentence;
 }
 
-const char *sml_training_model_parse(struct sml_training_model *model_out, const char *name,
-                                     const char *text) {
+const char *sml_training_model_parse(struct sml_training_model *model_out, const char *name, const char *text) {
   memset(model_out, 0, sizeof *model_out);
   struct reader r = {.model = model_out};
   snprintf(model_out->name, sizeof model_out->name, "%s", name);
@@ -164,8 +162,7 @@ void sml_training_model_free(struct sml_training_model *model) {
   memset(model, 0, sizeof *model);
 }
 
-const struct sml_training_speed *sml_training_find_speed(const struct sml_training_model *model,
-                                                         const char *gpu) {
+const struct sml_training_speed *sml_training_find_speed(const struct sml_training_model *model, const char *gpu) {
   for (uint32_t i = 0; i < model->num_speeds; i++)
     if (strcmp(model->speeds[i].gpu, gpu) == 0) return &model->speeds[i];
   return NULL;

@@ -130,8 +130,8 @@ void sml_training_plan_free(struct sml_training_plan *plan) {
   memset(plan, 0, sizeof *plan);
 }
 
-void sml_training_predict(const struct sml_training_plan *p, const struct sml_training_link *link,
-                          double time_scale, struct sml_training_prediction *out) {
+void sml_training_predict(const struct sml_training_plan *p, const struct sml_training_link *link, double time_scale,
+                          struct sml_training_prediction *out) {
   memset(out, 0, sizeof *out);
   double free_s = 0, now_s = (double)p->backward_ns / 1e9 / time_scale;
   out->compute_s = now_s + (double)p->all_forward_ns / 1e9 / time_scale;

@@ -46,8 +46,7 @@ static uint64_t read_clock_ns(clockid_t clock) {
 }
 
 static void sleep_until(uint64_t time_ns) {
-  const struct timespec time = {.tv_sec = (time_t)(time_ns / SML_NS_PER_S),
-                                .tv_nsec = (long)(time_ns % SML_NS_PER_S)};
+  const struct timespec time = {.tv_sec = (time_t)(time_ns / SML_NS_PER_S), .tv_nsec = (long)(time_ns % SML_NS_PER_S)};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) != 0) continue;
 }
 
@@ -55,8 +54,8 @@ static void sleep_until(uint64_t time_ns) {
 static bool fail(struct replay *r, const char *what, sml_status status, const char *detail) {
   if (r->has_failed) return false;
   r->has_failed = true;
-  sml_bench_say("rank %u: %s failed: %s%s%s", r->rank, what, sml_status_string(status),
-                detail && *detail ? ": " : "", detail ? detail : "");
+  sml_bench_say("rank %u: %s failed: %s%s%s", r->rank, what, sml_status_string(status), detail && *detail ? ": " : "",
+                detail ? detail : "");
   sml_job_abort(r->job, what); /* so that what was called ends, here and elsewhere */
   return false;
 }
@@ -78,8 +77,7 @@ static bool reduce_ints(struct replay *r, const int32_t *in, int32_t *out, size_
   sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
   options.key = key;
   sml_operation *operation;
-  const sml_status status =
-      sml_allreduce(r->job, in, out, num_elems, SML_INT32, SML_SUM, &options, &operation);
+  const sml_status status = sml_allreduce(r->job, in, out, num_elems, SML_INT32, SML_SUM, &options, &operation);
   return status == SML_OK ? finish(r, operation, what) : fail(r, what, status, sml_error_detail());
 }
 
@@ -118,9 +116,8 @@ static bool call_send(struct replay *r, uint32_t idx) {
   const struct sml_training_send *send = &r->plan->sends[idx];
   sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
   options.key = KEY_FIRST + idx;
-  const sml_status status =
-      sml_allreduce(r->job, r->in + idx % OFFSETS, r->out + send->first_elem, send->num_elems, SML_FLOAT32,
-                    SML_SUM, &options, &r->operations[idx]);
+  const sml_status status = sml_allreduce(r->job, r->in + idx % OFFSETS, r->out + send->first_elem, send->num_elems,
+                                          SML_FLOAT32, SML_SUM, &options, &r->operations[idx]);
   if (status != SML_OK) return fail(r, "a gradient's call", status, sml_error_detail());
   r->num_called++;
   return true;
@@ -186,15 +183,13 @@ static uint64_t count_wrong(const struct replay *r) {
 
 static bool make_buffers(struct replay *r) {
   uint64_t largest = 0;
-  for (uint32_t i = 0; i < r->plan->num_sends; i++)
-    largest = sml_max_u64(largest, r->plan->sends[i].num_elems);
+  for (uint32_t i = 0; i < r->plan->num_sends; i++) largest = sml_max_u64(largest, r->plan->sends[i].num_elems);
   largest += OFFSETS;
   r->in = malloc(largest * sizeof *r->in);
   r->out = malloc(r->plan->num_elems * sizeof *r->out);
   r->operations = calloc(r->plan->num_sends, sizeof(sml_operation *));
   r->starts_ns = calloc(r->num_iters + 1u, sizeof *r->starts_ns);
-  if (!r->in || !r->out || !r->operations || !r->starts_ns)
-    return fail(r, "finding memory", SML_ERR_NO_MEMORY, NULL);
+  if (!r->in || !r->out || !r->operations || !r->starts_ns) return fail(r, "finding memory", SML_ERR_NO_MEMORY, NULL);
   for (uint64_t i = 0; i < largest; i++) r->in[i] = value_at(i, r->rank + 1);
   memset(r->out, 0xff, r->plan->num_elems * sizeof *r->out); /* NaN: an element that is not written is seen */
   return true;
@@ -311,8 +306,7 @@ bool sml_training_replay(const struct sml_training_options *options, const struc
     sml_job_stats(r.job, &stats);
     result_out->is_shared_memory = stats.num_local_ranks != 0;
     is_ok = measure(&r, result_out);
-    for (uint32_t i = r.num_done; i < r.num_called; i++)
-      (void)finish(&r, r.operations[i], "a gradient's all-reduce");
+    for (uint32_t i = r.num_done; i < r.num_called; i++) (void)finish(&r, r.operations[i], "a gradient's all-reduce");
   }
   if (r.job) sml_job_destroy(r.job);
   if (r.context) sml_context_destroy(r.context);

@@ -63,10 +63,8 @@ static bool print_csv(const struct row *rows, uint32_t num_rows) {
   for (uint32_t k = 0; k < num_rows; k++) {
     for (uint32_t i = 0; i < rows[k].num_cells; i++) {
       const struct cell *cell = &rows[k].cells[i];
-      if (cell->is_number)
-        printf("%s%.9g", i ? "," : "", cell->number);
-      else
-        printf("%s\"%s\"", i ? "," : "", cell->text);
+      if (cell->is_number) printf("%s%.9g", i ? "," : "", cell->number);
+      else printf("%s\"%s\"", i ? "," : "", cell->text);
     }
     putchar('\n');
   }
@@ -82,8 +80,7 @@ static bool print_table(const struct row *rows, uint32_t num_rows) {
     scols_table_new_column(table, rows[0].cells[i].name, 0, rows[0].cells[i].is_number ? SCOLS_FL_RIGHT : 0);
   for (uint32_t k = 0; k < num_rows; k++) {
     struct libscols_line *line = scols_table_new_line(table, NULL);
-    for (uint32_t i = 0; line && i < rows[k].num_cells; i++)
-      scols_line_set_data(line, i, rows[k].cells[i].text);
+    for (uint32_t i = 0; line && i < rows[k].num_cells; i++) scols_line_set_data(line, i, rows[k].cells[i].text);
   }
   const bool is_ok = scols_print_table(table) == 0;
   scols_unref_table(table);
@@ -107,16 +104,13 @@ static bool print_rows(const struct sml_training_options *o, const struct row *r
 }
 
 static const char *rate_text(double bps, char *text, size_t text_bytes) {
-  if (bps >= 1e9)
-    snprintf(text, text_bytes, "%ggbit", bps / 1e9);
-  else
-    snprintf(text, text_bytes, "%gmbit", bps / 1e6);
+  if (bps >= 1e9) snprintf(text, text_bytes, "%ggbit", bps / 1e9);
+  else snprintf(text, text_bytes, "%gmbit", bps / 1e6);
   return text;
 }
 
-static void put_case(struct row *row, const struct sml_training_options *o,
-                     const struct sml_training_model *model, const struct sml_training_plan *plan, double bps,
-                     uint32_t num_ranks) {
+static void put_case(struct row *row, const struct sml_training_options *o, const struct sml_training_model *model,
+                     const struct sml_training_plan *plan, double bps, uint32_t num_ranks) {
   char rate[32];
   put_text(row, "model", model->name);
   put_number(row, "MB", (double)plan->num_elems * 4 / 1e6, "1");
@@ -195,12 +189,10 @@ static bool predict_model(const struct sml_training_options *o, const char *name
     struct sml_training_prediction ours, ring;
     is_ok = shape.samples_per_s > 0;
     if (!is_ok)
-      sml_bench_say("%s has no speed of '%s'; --list prints what it has, or say --samples-per-second", name,
-                    o->gpu);
+      sml_bench_say("%s has no speed of '%s'; --list prints what it has, or say --samples-per-second", name, o->gpu);
     if (!is_ok) break;
     is_ok = sml_training_plan_make(&plan, &model, &shape);
-    if (!is_ok)
-      sml_bench_say("%s: no memory for the plan, or more than %u all-reduces", name, SML_TRAINING_MAX_SENDS);
+    if (!is_ok) sml_bench_say("%s: no memory for the plan, or more than %u all-reduces", name, SML_TRAINING_MAX_SENDS);
     if (!is_ok) break;
     predict_both(o, &model, &plan, o->rates_bps[i], num_ranks, &ours, &ring);
     struct row *row = &rows[(*num_rows)++];
@@ -218,12 +210,10 @@ static bool predict_model(const struct sml_training_options *o, const char *name
 int sml_training_report_predictions(const struct sml_training_options *o) {
   uint32_t num_models = 1, num_rows = 0;
   const bool is_all = !o->model_file && strcmp(o->model_name, "all") == 0;
-  for (const struct sml_training_builtin *each = sml_training_builtins; is_all && each->name; each++)
-    num_models++;
+  for (const struct sml_training_builtin *each = sml_training_builtins; is_all && each->name; each++) num_models++;
   struct row *rows = calloc((size_t)num_models * o->num_rates, sizeof *rows);
   bool is_ok = rows != NULL;
-  if (is_ok && !is_all)
-    is_ok = predict_model(o, o->model_file ? o->model_file : o->model_name, rows, &num_rows);
+  if (is_ok && !is_all) is_ok = predict_model(o, o->model_file ? o->model_file : o->model_name, rows, &num_rows);
   for (const struct sml_training_builtin *each = sml_training_builtins; is_ok && is_all && each->name; each++)
     is_ok = predict_model(o, each->name, rows, &num_rows);
   const bool is_printed =
@@ -237,8 +227,7 @@ int sml_training_report_predictions(const struct sml_training_options *o) {
 /* Layers that wait for as many sends are one. */
 bool sml_training_report_plan(const struct sml_training_plan *p) {
   uint32_t num_sections = 0;
-  for (uint32_t i = 0; i < p->num_layers; i++)
-    num_sections += i == 0 || p->num_needed[i] != p->num_needed[i - 1];
+  for (uint32_t i = 0; i < p->num_layers; i++) num_sections += i == 0 || p->num_needed[i] != p->num_needed[i - 1];
   printf("plan %u %u %llu %llu\n", num_sections, p->num_sends, (unsigned long long)p->num_elems,
          (unsigned long long)p->backward_ns);
   for (uint32_t i = 0; i < p->num_layers;) {

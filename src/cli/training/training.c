@@ -49,23 +49,20 @@ static int run_replay(const struct sml_training_options *o) {
   struct sml_training_plan plan;
   if (!sml_training_model_load(&model, o, o->model_name)) return SML_BENCH_USAGE;
   uint32_t rank, num_ranks = o->num_ranks != 0 ? o->num_ranks : 8;
-  if (!o->is_plan && sml_rank_from_environment(&rank, &num_ranks, NULL) != SML_OK)
-    num_ranks = 1; /* said below */
+  if (!o->is_plan && sml_rank_from_environment(&rank, &num_ranks, NULL) != SML_OK) num_ranks = 1; /* said below */
   const struct sml_training_shape shape = sml_training_shape_of(o, &model, o->rates_bps[0], num_ranks);
   int status = SML_BENCH_USAGE;
   if (!(shape.samples_per_s > 0)) {
-    sml_bench_say("%s has no speed of '%s'; --list prints what it has, or say --samples-per-second",
-                  model.name, o->gpu);
+    sml_bench_say("%s has no speed of '%s'; --list prints what it has, or say --samples-per-second", model.name,
+                  o->gpu);
   } else if (!sml_training_plan_make(&plan, &model, &shape)) {
     sml_bench_say("no memory for the plan, or more than %u all-reduces", SML_TRAINING_MAX_SENDS);
     status = SML_BENCH_FAILED;
   } else {
     struct sml_training_result result;
     bool is_reporter = false, is_ok;
-    if (o->is_plan)
-      is_ok = sml_training_report_plan(&plan);
-    else
-      is_ok = sml_training_replay(o, &plan, &result, &is_reporter);
+    if (o->is_plan) is_ok = sml_training_report_plan(&plan);
+    else is_ok = sml_training_replay(o, &plan, &result, &is_reporter);
     if (is_ok && is_reporter) is_ok = sml_training_report_replay(o, &model, &plan, &result);
     if (is_ok && is_reporter && result.num_wrong != 0)
       sml_bench_say("%llu elements are wrong", (unsigned long long)result.num_wrong);

@@ -44,12 +44,10 @@ struct sml_training_model {
 /* Reads a table; the format is explained in bench/models/generate.py and in switchml(1). NULL, or a sentence
  * that says what is wrong, in which line: valid until the next call. *model_out is to be freed in any case.
  */
-const char *sml_training_model_parse(struct sml_training_model *model_out, const char *name,
-                                     const char *text);
+const char *sml_training_model_parse(struct sml_training_model *model_out, const char *name, const char *text);
 void sml_training_model_free(struct sml_training_model *model);
 /* NULL: no such GPU in the table. */
-const struct sml_training_speed *sml_training_find_speed(const struct sml_training_model *model,
-                                                         const char *gpu);
+const struct sml_training_speed *sml_training_find_speed(const struct sml_training_model *model, const char *gpu);
 
 /* What a link costs. */
 struct sml_training_link {
@@ -77,9 +75,8 @@ struct sml_training_plan {
 struct sml_training_shape {
   double samples_per_s; /* of one GPU */
   uint32_t batch;
-  double time_scale; /* all computing takes so many times as long */
-  uint64_t
-      bucket_bytes; /* gradients are gathered up to this, as DistributedDataParallel does; 0: a tensor each */
+  double time_scale;     /* all computing takes so many times as long */
+  uint64_t bucket_bytes; /* gradients are gathered up to this, as DistributedDataParallel does; 0: a tensor each */
   /* A layer's forward pass waits for its own gradient only, early layers go first, in pieces of at most
    * piece_bytes, in the order in which a link of these costs would take them; without it all waits for all.
    */
@@ -98,8 +95,8 @@ struct sml_training_prediction {
   double exposed_s; /* of the iteration nothing is computed */
 };
 /* The plan over one serial link, in the plan's order. time_scale: the plan's, taken out. */
-void sml_training_predict(const struct sml_training_plan *plan, const struct sml_training_link *link,
-                          double time_scale, struct sml_training_prediction *prediction_out);
+void sml_training_predict(const struct sml_training_plan *plan, const struct sml_training_link *link, double time_scale,
+                          struct sml_training_prediction *prediction_out);
 /* "compute-bound" (waiting takes under 5 % of the iteration), "network-bound" (the link is busy for longer
  * than the processor), "between". */
 const char *sml_training_regime(const struct sml_training_prediction *prediction);
@@ -138,8 +135,7 @@ struct sml_training_link sml_training_our_link(const struct sml_training_options
 struct sml_training_link sml_training_ring_link(const struct sml_training_options *options, double bps,
                                                 uint32_t num_ranks);
 struct sml_training_shape sml_training_shape_of(const struct sml_training_options *options,
-                                                const struct sml_training_model *model, double bps,
-                                                uint32_t num_ranks);
+                                                const struct sml_training_model *model, double bps, uint32_t num_ranks);
 
 /* One rank's replay, summed up over all. */
 struct sml_training_result {
@@ -155,9 +151,8 @@ struct sml_training_result {
 bool sml_training_replay(const struct sml_training_options *options, const struct sml_training_plan *plan,
                          struct sml_training_result *result_out, bool *is_reporter_out);
 
-bool sml_training_report_replay(const struct sml_training_options *options,
-                                const struct sml_training_model *model, const struct sml_training_plan *plan,
-                                const struct sml_training_result *result);
+bool sml_training_report_replay(const struct sml_training_options *options, const struct sml_training_model *model,
+                                const struct sml_training_plan *plan, const struct sml_training_result *result);
 /* Models (one, or all of them) at each rate. */
 int sml_training_report_predictions(const struct sml_training_options *options);
 bool sml_training_report_plan(const struct sml_training_plan *plan);

@@ -12,10 +12,9 @@
 static const struct {
   const char *name;
   uint64_t num_parameters;
-} published[] = {{"alexnet", 61100840},  {"vgg16", 138357544},     {"vgg19", 143667240},
-                 {"resnet50", 25557032}, {"resnet101", 44549160},  {"inception_v3", 27161264},
-                 {"googlenet", 6624904}, {"bert_base", 109482240}, {"lstm", 66022000},
-                 {"ncf", 31832577},      {"dlrm", 540677217}};
+} published[] = {{"alexnet", 61100840},   {"vgg16", 138357544},       {"vgg19", 143667240},   {"resnet50", 25557032},
+                 {"resnet101", 44549160}, {"inception_v3", 27161264}, {"googlenet", 6624904}, {"bert_base", 109482240},
+                 {"lstm", 66022000},      {"ncf", 31832577},          {"dlrm", 540677217}};
 
 static const char *text_of(const char *name) {
   for (const struct sml_training_builtin *each = sml_training_builtins; each->name; each++)
@@ -84,8 +83,7 @@ static void wrong_tables_are_refused_with_their_line(void **state) {
 
 /* Two layers; 3 s of computing: forward 0.25 and 0.75 s, backward (last layer first) 1.5 and 0.5 s. */
 static const char two_layers[] = "batch 1 # a sample\nlayer first 1 w=1000\nlayer last 3 w=3000 b=1000\n";
-static const struct sml_training_link even = {
-    .bits_per_s = 32000, .share = 1, .floor = 1}; /* 1,000 a second */
+static const struct sml_training_link even = {.bits_per_s = 32000, .share = 1, .floor = 1}; /* 1,000 a second */
 
 static struct sml_training_plan plan_of(const char *text, struct sml_training_shape shape) {
   struct sml_training_model model;
@@ -135,16 +133,14 @@ static void prediction_is_that_of_a_serial_link(void **state) {
   assert_string_equal(sml_training_regime(&predicted), "network-bound");
   struct sml_training_link link = even;
   link.bits_per_s *= 100;
-  sml_training_predict(&p, &link, 1,
-                       &predicted); /* the last layer's are through at 1.54, the first one's at 2.01 */
+  sml_training_predict(&p, &link, 1, &predicted); /* the last layer's are through at 1.54, the first one's at 2.01 */
   expect_time(predicted.iteration_s, 3.01);
   assert_string_equal(sml_training_regime(&predicted), "compute-bound");
   link.share = 1.75; /* of a ring of eight */
   link.floor = 1.05;
   link.serial_s = 0.1;
-  sml_training_predict(
-      &p, &link, 1,
-      &predicted); /* the first layer's, from 2.0 on: a serial part, 0.01 s of bytes 1.8375 times */
+  sml_training_predict(&p, &link, 1,
+                       &predicted); /* the first layer's, from 2.0 on: a serial part, 0.01 s of bytes 1.8375 times */
   expect_time(predicted.iteration_s, 2 + 0.1 + 0.018375 + 1);
   sml_training_plan_free(&p);
 }
@@ -201,12 +197,8 @@ static void too_many_pieces_are_refused(void **state) {
   struct sml_training_model model;
   struct sml_training_plan plan;
   assert_null(sml_training_model_parse(&model, "x", "layer a 1 w=1000000000\n"));
-  const struct sml_training_shape shape = {.samples_per_s = 1,
-                                           .batch = 1,
-                                           .time_scale = 1,
-                                           .has_priority = true,
-                                           .piece_bytes = 1024,
-                                           .link = even};
+  const struct sml_training_shape shape = {
+      .samples_per_s = 1, .batch = 1, .time_scale = 1, .has_priority = true, .piece_bytes = 1024, .link = even};
   assert_false(sml_training_plan_make(&plan, &model, &shape));
   sml_training_model_free(&model);
 }
@@ -233,8 +225,7 @@ static void rates_are_read(void **state) {
   assert_true(fabs(bps - 2.5e9) < 1);
   assert_true(sml_training_parse_rate("100mbit", &bps));
   assert_true(fabs(bps - 1e8) < 1);
-  static const char *const wrong[] = {"",         "1",     "gbit",    "1gbps",   "-1gbit",
-                                      "1e30gbit", "0gbit", "nangbit", "inf gbit"};
+  static const char *const wrong[] = {"", "1", "gbit", "1gbps", "-1gbit", "1e30gbit", "0gbit", "nangbit", "inf gbit"};
   for (size_t i = 0; i < SML_ARRAY_LEN(wrong); i++)
     if (sml_training_parse_rate(wrong[i], &bps)) fail_msg("'%s' was taken", wrong[i]);
 }
