@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What the commands say and take: help, names that are nearly right, exit statuses, keys that they make."""
+import glob
 import json
 import os
 import re
@@ -105,6 +106,23 @@ def test_manual_pages_have_the_options_that_the_commands_take():
             taken = set(re.findall(r"--([\w-]+)", run(program, *command.split(), "--usage")[0])) - everywhere
             assert taken - also_called == documented - everywhere, (command, taken ^ documented)
             assert taken <= explained, (command, taken - explained)
+
+
+def test_the_manual_page_has_every_variable_that_is_read():
+    """doctor's list of known variables is made of the page. What only tests and the daemon's tests read has other names."""
+    root = os.path.join(os.path.dirname(__file__), "..")
+    with open(os.path.join(root, "docs/man/switchml.1"), encoding="utf-8") as file:
+        page = file.read()
+    listed = set(re.findall(r"SWITCHML_\w+", page[page.index(".Sh ENVIRONMENT"):]))
+    read = set()
+    for folder in "src", "integrations":
+        for path in glob.glob(os.path.join(root, folder, "**/*.[ch]*"), recursive=True) + glob.glob(
+                os.path.join(root, folder, "**/*.py"), recursive=True):
+            if "_test." in path or os.path.isdir(path):
+                continue
+            with open(path, encoding="utf-8", errors="replace") as file:
+                read.update(re.findall(r'"(SWITCHML_[A-Z0-9_]+[A-Z0-9])"', file.read()))
+    assert len(read) > 30 and read <= listed, read - listed
 
 
 def test_a_command_that_is_nearly_right():

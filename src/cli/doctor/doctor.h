@@ -115,6 +115,8 @@ const json_t *sml_doctor_find_job(const json_t *status, const char *name);
 
 void sml_doctor_check_environment(struct sml_doctor *d); /* environment.c */
 void sml_doctor_check_host(struct sml_doctor *d);        /* host.c */
+/* Every variable that some part of SwitchML reads, by the manual page; NULL ends them. */
+extern const char *const sml_doctor_variables[];
 /* The known variable that is most like it; NULL: none is like it. is_known: it is one itself. */
 const char *sml_doctor_nearest_variable(const char *name, bool *is_known);
 

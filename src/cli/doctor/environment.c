@@ -3,83 +3,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "cli/doctor/doctor.h"
 #include "switchml/switchml.h"
 
 extern char **environ;
 
-/* Every variable that some part of SwitchML reads. */
-static const char *const known[] = {
-    "SWITCHML_AGGREGATOR",
-    "SWITCHML_CHECK",
-    "SWITCHML_CONGESTION",
-    "SWITCHML_CPUS",
-    "SWITCHML_DEBUG",
-    "SWITCHML_DEBUG_FILE",
-    "SWITCHML_DISABLE",
-    "SWITCHML_FAULTS",
-    "SWITCHML_FLOAT64_BITS",
-    "SWITCHML_FLOAT_BITS",
-    "SWITCHML_INTERFACE",
-    "SWITCHML_KERNELS",
-    "SWITCHML_KEY_FILE",
-    "SWITCHML_KEY_NAME",
-    "SWITCHML_LEASE",
-    "SWITCHML_LIBRARY",
-    "SWITCHML_LISTEN",
-    "SWITCHML_MAX_DATAGRAM",
-    "SWITCHML_MPI_JOIN_TIMEOUT",
-    "SWITCHML_MPI_MAX_JOBS",
-    "SWITCHML_MPI_MIN_COUNT",
-    "SWITCHML_MPI_SHORT_HOSTS",
-    "SWITCHML_MPI_TIMEOUT",
-    "SWITCHML_MPI_TYPES",
-    "SWITCHML_MPI_VERBOSE",
-    "SWITCHML_MULTICAST",
-    "SWITCHML_NO_OFFLOAD",
-    "SWITCHML_PCAP",
-    "SWITCHML_PINNED_MIB",
-    "SWITCHML_POLL",
-    "SWITCHML_RANK",
-    "SWITCHML_RENDEZVOUS",
-    "SWITCHML_REQUIRE",
-    "SWITCHML_RETRY",
-    "SWITCHML_SHARED_MEMORY",
-    "SWITCHML_SLOTS",
-    "SWITCHML_THREADS",
-    "SWITCHML_TRACE",
-    "SWITCHML_TRACE_DIR",
-    "SWITCHML_TRACE_EVENTS",
-    "SWITCHML_WORLD_SIZE",
-};
-
-/* How many letters are to be changed, added or left out. */
-static uint32_t distance(const char *a, const char *b) {
-  uint32_t row[64];
-  const size_t num_a = strlen(a), num_b = strlen(b);
-  if (num_a >= SML_ARRAY_LEN(row)) return UINT32_MAX;
-  for (uint32_t i = 0; i <= num_a; i++) row[i] = i;
-  for (size_t j = 1; j <= num_b; j++) {
-    uint32_t corner = row[0];
-    row[0] = (uint32_t)j;
-    for (size_t i = 1; i <= num_a; i++) {
-      const uint32_t replaced = corner + (a[i - 1] != b[j - 1]);
-      corner = row[i];
-      row[i] = sml_min_u32(replaced, sml_min_u32(row[i], row[i - 1]) + 1);
-    }
-  }
-  return row[num_a];
-}
-
 const char *sml_doctor_nearest_variable(const char *name, bool *is_known) {
   const char *nearest = NULL;
   uint32_t least = 5; /* further off it is another word */
   *is_known = false;
-  for (size_t i = 0; i < SML_ARRAY_LEN(known); i++) {
-    const uint32_t steps = distance(known[i], name);
+  for (const char *const *known = sml_doctor_variables; *known != NULL; known++) {
+    const uint32_t steps = sml_text_distance(*known, name);
     if (steps >= least) continue;
     least = steps;
-    nearest = known[i];
+    nearest = *known;
     if (steps == 0) *is_known = true;
   }
   return nearest;
