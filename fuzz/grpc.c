@@ -2,7 +2,7 @@
  * What a Tofino's BFRuntime answers over gRPC. Input: a byte of how, then the answers: as they come, or (bit 0) as the
  * messages of calls, each with its length; then HTTP/2 and gRPC are spoken well around them, but for bit 1, where the
  * frames of messages are the input's, too. */
-#include "dataplane/tofino.h"
+#include "dataplane/switches.h"
 #include "fuzz/switch.h"
 
 enum { DATA = 0, HEADERS = 1, SETTINGS = 4, END_STREAM = 1, END_HEADERS = 4, PREFACE_BYTES = 24, FRAME_BYTES = 9 };
@@ -60,11 +60,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   how = fuzz_u8(&answers);
   fuzz_peer_begin(how & 1 ? answer_call : NULL, how >> 4);
   if ((how & 1) == 0) fuzz_peer_say(answers.at, (size_t)(answers.end - answers.at));
-  const struct sml_tofino_options options = {.runtime = fuzz_addr(0x7f000001, 50052), .program = "switchml",
+  const struct sml_switch_options options = {.runtime = fuzz_addr(0x7f000001, 50052), .program = "switchml",
                                              .packet_lanes = SWITCH_LANES, .pool_slots = SWITCH_SLOTS, .cpu_port = 5};
-  struct sml_tofino *t = sml_tofino_create(&options);
-  CHECK(t != NULL, "no memory");
-  drive_switch(sml_tofino_dataplane(t));
-  sml_tofino_destroy(t);
+  struct sml_dataplane *plane = sml_tofino_create(&options);
+  CHECK(plane != NULL, "no memory");
+  drive_switch(plane);
+  sml_switch_destroy(plane);
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What BMv2's runtime answers. Input: a byte of how, then the answers: as they come, or (bit 0) as the results of
  * calls, each with its length and behind a header that fits. */
-#include "dataplane/bmv2.h"
+#include "dataplane/switches.h"
 #include "fuzz/switch.h"
 
 static struct fuzz_input answers;
@@ -23,11 +23,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   const uint8_t how = fuzz_u8(&answers);
   fuzz_peer_begin(how & 1 ? answer_call : NULL, how >> 4);
   if ((how & 1) == 0) fuzz_peer_say(answers.at, (size_t)(answers.end - answers.at));
-  const struct sml_bmv2_options options = {.runtime = fuzz_addr(0x7f000001, 9090), .packet_lanes = SWITCH_LANES,
+  const struct sml_switch_options options = {.runtime = fuzz_addr(0x7f000001, 9090), .packet_lanes = SWITCH_LANES,
                                            .pool_slots = SWITCH_SLOTS, .cpu_port = 5};
-  struct sml_bmv2 *b = sml_bmv2_create(&options);
-  CHECK(b != NULL, "no memory");
-  drive_switch(sml_bmv2_dataplane(b));
-  sml_bmv2_destroy(b);
+  struct sml_dataplane *plane = sml_bmv2_create(&options);
+  CHECK(plane != NULL, "no memory");
+  drive_switch(plane);
+  sml_switch_destroy(plane);
   return 0;
 }

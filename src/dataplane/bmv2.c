@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dataplane/bmv2.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "dataplane/connection.h"
 #include "dataplane/jobs.h"
+#include "dataplane/switches.h"
 #include "dataplane/thrift.h"
 
 #define CONTEXT 0
@@ -15,7 +14,7 @@
 #define VALUES "SwitchIn.aggregate.sum.value_" /* registers: 32 lanes, and the lane of them */
 
 struct sml_bmv2 {
-  struct sml_bmv2_options options;
+  struct sml_switch_options options;
   struct sml_switch_jobs jobs;
   struct sml_thrift thrift;
   uint64_t deadline_ns; /* of the work that is done */
@@ -258,6 +257,13 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static void close_switch(void *user) {
+  struct sml_bmv2 *b = user;
+  sml_thrift_close(&b->thrift);
+  free(b->values);
+  free(b);
+}
+
 static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .begin = begin_work,
                                                 .add_entry = add_entry,
@@ -270,30 +276,17 @@ static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .read_words = read_words,
                                                 .error = error_of,
                                                 .read_counters = read_counters,
-                                                .is_lost = is_lost};
+                                                .is_lost = is_lost,
+                                                .close = close_switch};
 
-struct sml_bmv2 *sml_bmv2_create(const struct sml_bmv2_options *options) {
+struct sml_dataplane *sml_bmv2_create(const struct sml_switch_options *options) {
   struct sml_bmv2 *b = calloc(1, sizeof *b);
   if (b == NULL) return NULL;
   b->options = *options;
-  b->values = calloc(2 * (size_t)options->pool_slots, sizeof *b->values);
   sml_switch_jobs_init(&b->jobs, &driver, b);
   sml_thrift_init(&b->thrift, &options->runtime);
-  if (b->values == NULL) {
-    sml_bmv2_destroy(b);
-    return NULL;
-  }
-  return b;
-}
-
-void sml_bmv2_destroy(struct sml_bmv2 *b) {
-  if (b == NULL) return;
-  sml_switch_jobs_clear(&b->jobs);
-  sml_thrift_close(&b->thrift);
-  free(b->values);
-  free(b);
-}
-
-struct sml_dataplane *sml_bmv2_dataplane(struct sml_bmv2 *b) {
-  return &b->jobs.dataplane;
+  b->values = calloc(2 * (size_t)options->pool_slots, sizeof *b->values);
+  if (b->values != NULL) return &b->jobs.dataplane;
+  sml_switch_destroy(&b->jobs.dataplane);
+  return NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calls that fill BMv2, and whatever can go wrong with them, against a stand-in for its runtime server: a Thrift
  * server of this file that does what tables, groups and registers do, records, and errs when told to. */
-#include "dataplane/bmv2.h"
+#include "dataplane/switches.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -263,15 +263,13 @@ static void serve(int fd) {
 
 /* ---- what tests share ---- */
 
-static struct sml_bmv2 *bmv2;
-
 static void start_with(uint32_t packet_lanes, uint32_t pool_slots) {
   memset(live, 0, sizeof live);
   next_handle = 0;
   stand_in_start(NULL, 0, serve);
-  bmv2 = sml_bmv2_create(&(struct sml_bmv2_options){stand_in.addr, packet_lanes, pool_slots, 5});
-  assert_non_null(bmv2);
-  stand_in.plane = sml_bmv2_dataplane(bmv2);
+  stand_in.plane = sml_bmv2_create(&(struct sml_switch_options){
+      .runtime = stand_in.addr, .packet_lanes = packet_lanes, .pool_slots = pool_slots, .cpu_port = 5});
+  assert_non_null(stand_in.plane);
 }
 
 static void start(void) {
@@ -279,7 +277,7 @@ static void start(void) {
 }
 
 static void stop(void) {
-  sml_bmv2_destroy(bmv2);
+  sml_switch_destroy(stand_in.plane);
   stand_in_stop();
 }
 

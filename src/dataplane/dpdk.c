@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dataplane/dpdk.h"
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +9,7 @@
 
 #include "dataplane/connection.h"
 #include "dataplane/jobs.h"
+#include "dataplane/switches.h"
 
 #define CALL_NS (1 * SML_NS_PER_S)
 #define REQUEST_BYTES 49152u          /* 30 members' entries are half of it */
@@ -23,7 +22,7 @@
 #define VERDICTS "verdicts_0"
 
 struct sml_dpdk {
-  struct sml_dpdk_options options;
+  struct sml_switch_options options;
   struct sml_switch_jobs jobs;
   uint64_t deadline_ns; /* of the work that is done */
   int fd; /* -1: not connected */
@@ -363,6 +362,13 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static void close_switch(void *user) {
+  struct sml_dpdk *d = user;
+  hang_up(d);
+  free(d->values);
+  free(d);
+}
+
 static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .begin = begin_work,
                                                 .add_entry = add_entry,
@@ -376,30 +382,17 @@ static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .finish = finish,
                                                 .error = error_of,
                                                 .read_counters = read_counters,
-                                                .is_lost = is_lost};
+                                                .is_lost = is_lost,
+                                                .close = close_switch};
 
-struct sml_dpdk *sml_dpdk_create(const struct sml_dpdk_options *options) {
+struct sml_dataplane *sml_dpdk_create(const struct sml_switch_options *options) {
   struct sml_dpdk *d = calloc(1, sizeof *d);
   if (d == NULL) return NULL;
   d->options = *options;
   d->fd = -1;
   sml_switch_jobs_init(&d->jobs, &driver, d);
   d->values = calloc(2 * (size_t)options->pool_slots, sizeof *d->values);
-  if (d->values == NULL) {
-    sml_dpdk_destroy(d);
-    return NULL;
-  }
-  return d;
-}
-
-void sml_dpdk_destroy(struct sml_dpdk *d) {
-  if (d == NULL) return;
-  sml_switch_jobs_clear(&d->jobs);
-  hang_up(d);
-  free(d->values);
-  free(d);
-}
-
-struct sml_dataplane *sml_dpdk_dataplane(struct sml_dpdk *d) {
-  return &d->jobs.dataplane;
+  if (d->values != NULL) return &d->jobs.dataplane;
+  sml_switch_destroy(&d->jobs.dataplane);
+  return NULL;
 }

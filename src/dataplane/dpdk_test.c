@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What is asked of DPDK's pipeline, and whatever can go wrong with that, against a stand-in for the control socket of
  * switchml-pipeline: a server of this file that records, knows a few registers, and errs when told to. */
-#include "dataplane/dpdk.h"
+#include "dataplane/switches.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,6 @@
 
 enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, NONSENSE, NO_TEXT, LONG, TOO_FEW, SILENT, DIES, LENGTHY };
 
-static struct sml_dpdk *dpdk;
 static char path[64];
 static uint32_t born; /* of the stand-in; it has the lock */
 
@@ -99,12 +98,11 @@ static void serve(int fd) {
 }
 
 static void create(uint32_t packet_lanes, uint32_t pool_slots, uint16_t cpu_port) {
-  const struct sml_dpdk_options options = {
+  const struct sml_switch_options options = {
       .control = path, .packet_lanes = packet_lanes, .pool_slots = pool_slots, .cpu_port = cpu_port};
-  sml_dpdk_destroy(dpdk);
-  dpdk = sml_dpdk_create(&options);
-  assert_non_null(dpdk);
-  stand_in.plane = sml_dpdk_dataplane(dpdk);
+  sml_switch_destroy(stand_in.plane);
+  stand_in.plane = sml_dpdk_create(&options);
+  assert_non_null(stand_in.plane);
 }
 
 static void start(void) {
@@ -117,8 +115,8 @@ static void start(void) {
 }
 
 static void stop(void) {
-  sml_dpdk_destroy(dpdk);
-  dpdk = NULL;
+  sml_switch_destroy(stand_in.plane);
+  stand_in.plane = NULL;
   stand_in_stop();
   unlink(path);
 }
@@ -302,8 +300,8 @@ static void errors_say_what_happened(void **state) {
   create(PACKET_LANES, POOL_SLOTS, 1);
   assert_false(stand_in_open_switch());
   expect_failure("cannot connect: No such file or directory");
-  sml_dpdk_destroy(dpdk);
-  dpdk = NULL;
+  sml_switch_destroy(stand_in.plane);
+  stand_in.plane = NULL;
 }
 
 static void a_silent_pipeline_is_given_up(void **state) {

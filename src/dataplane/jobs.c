@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dataplane/switches.h"
 #include "netio/netio.h"
 
 #define CALL_NS (1 * SML_NS_PER_S) /* what is asked outside a job's start or end */
@@ -429,4 +430,11 @@ void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_
 
 void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {
   for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
+}
+
+void sml_switch_destroy(struct sml_dataplane *plane) {
+  struct sml_switch_jobs *jobs = (struct sml_switch_jobs *)plane;
+  if (jobs == NULL) return;
+  sml_switch_jobs_clear(jobs);
+  jobs->driver->close(jobs->user);
 }

@@ -53,6 +53,7 @@ struct sml_switch_driver {
   /* As in aggd/dataplane.h, within SML_SWITCH_LOOK_NS. */
   bool (*read_counters)(void *user, uint64_t *counts);
   bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
+  void (*close)(void *user); /* frees it */
 };
 
 /* Where frames to a host go while a job needs it, or always: an entry of "l2". */
@@ -65,7 +66,7 @@ struct sml_switch_route {
 };
 
 struct sml_switch_jobs {
-  struct sml_dataplane dataplane; /* what switchmld calls */
+  struct sml_dataplane dataplane; /* what switchmld calls; the first member */
   const struct sml_switch_driver *driver;
   void *user; /* of the driver */
   uint32_t ip; /* the aggregator's, as ranks know it; host byte order */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dataplane/tofino.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "dataplane/bfrt.h"
 #include "dataplane/connection.h"
 #include "dataplane/jobs.h"
+#include "dataplane/switches.h"
 
 #define OPEN_NS (10 * SML_NS_PER_S)
 #define BATCH 256u                    /* entries a call */
@@ -26,7 +25,7 @@
 #define LANE PIPE "Ingress.aggregate.sum.lane_" /* 32 of them, and the lane */
 
 struct sml_tofino {
-  struct sml_tofino_options options;
+  struct sml_switch_options options;
   struct sml_switch_jobs jobs;
   struct sml_bfrt bfrt;
 };
@@ -365,6 +364,12 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return true;
 }
 
+static void close_switch(void *user) {
+  struct sml_tofino *t = user;
+  sml_bfrt_close(&t->bfrt);
+  free(t);
+}
+
 static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .has_reach = has_reach,
                                                 .begin = begin_work,
@@ -378,28 +383,18 @@ static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .read_words = read_words,
                                                 .error = error_of,
                                                 .read_counters = read_counters,
-                                                .is_lost = is_lost};
+                                                .is_lost = is_lost,
+                                                .close = close_switch};
 
 bool sml_tofino_is_built(void) {
   return true;
 }
 
-struct sml_tofino *sml_tofino_create(const struct sml_tofino_options *options) {
+struct sml_dataplane *sml_tofino_create(const struct sml_switch_options *options) {
   struct sml_tofino *t = calloc(1, sizeof *t);
   if (t == NULL) return NULL;
   t->options = *options;
   sml_switch_jobs_init(&t->jobs, &driver, t);
   sml_bfrt_init(&t->bfrt, &options->runtime, options->program);
-  return t;
-}
-
-void sml_tofino_destroy(struct sml_tofino *t) {
-  if (t == NULL) return;
-  sml_switch_jobs_clear(&t->jobs);
-  sml_bfrt_close(&t->bfrt);
-  free(t);
-}
-
-struct sml_dataplane *sml_tofino_dataplane(struct sml_tofino *t) {
   return &t->jobs.dataplane;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which calls of BFRuntime a Tofino gets, and whatever can go wrong with them, against a stand-in for the switch's
  * server (test_server.h). It is not the vendor's server, and there was no switch. */
-#include "dataplane/tofino.h"
+#include "dataplane/switches.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,14 +16,15 @@
 #include "dataplane/protobuf.h"
 #include "dataplane/test_server.h"
 
-static struct sml_tofino *tofino;
-
 static void start_with(uint32_t packet_lanes, uint32_t pool_slots, bool has_more_lanes) {
   server_reset(has_more_lanes);
   stand_in_start(NULL, 0, server_serve);
-  tofino = sml_tofino_create(&(struct sml_tofino_options){stand_in.addr, "switchml", packet_lanes, pool_slots, 64});
-  assert_non_null(tofino);
-  stand_in.plane = sml_tofino_dataplane(tofino);
+  stand_in.plane = sml_tofino_create(&(struct sml_switch_options){.runtime = stand_in.addr,
+                                                                  .program = "switchml",
+                                                                  .packet_lanes = packet_lanes,
+                                                                  .pool_slots = pool_slots,
+                                                                  .cpu_port = 64});
+  assert_non_null(stand_in.plane);
 }
 
 static void start(void) {
@@ -31,7 +32,7 @@ static void start(void) {
 }
 
 static void stop(void) {
-  sml_tofino_destroy(tofino);
+  sml_switch_destroy(stand_in.plane);
   stand_in_stop();
 }
 

@@ -14,9 +14,7 @@
 #include "aggd/snapshot.h"
 #include "base/fd.h"
 #include "base/writer.h"
-#include "dataplane/bmv2.h"
-#include "dataplane/dpdk.h"
-#include "dataplane/tofino.h"
+#include "dataplane/switches.h"
 #include "switchd/http.h"
 #include "switchd/notify.h"
 #include "switchd/settings.h"
@@ -35,10 +33,8 @@ struct daemon {
   struct sml_trace_files trace_files;
   struct sml_aggd *aggd;
   struct sml_http *http;
-  struct sml_bmv2 *bmv2; /* NULL: another one sums, or no switch */
-  struct sml_dpdk *dpdk;
-  struct sml_tofino *tofino;
   char addr_text[64];
+  struct sml_dataplane *plane; /* a switch that sums; NULL: the lanes do */
 };
 
 static enum sml_log_format log_format;
@@ -192,44 +188,20 @@ static void keep_keys_out_of_cores(const struct sml_settings *s) {
     sml_log_event(SML_LOG_WARNING, "dumpable", NULL, 0, "a core of this process would have the keys");
 }
 
-static bool use_dpdk(struct daemon *d) {
+static bool use_switch(struct daemon *d) {
+  static struct sml_dataplane *(*const makers[])(const struct sml_switch_options *) = {
+      [SML_BMV2] = sml_bmv2_create, [SML_DPDK] = sml_dpdk_create, [SML_TOFINO] = sml_tofino_create};
   struct sml_settings *s = &d->settings;
-  const struct sml_dpdk_options options = {.control = s->switch_runtime,
-                                           .packet_lanes = s->aggd.packet_lanes,
-                                           .pool_slots = s->aggd.pool_slots,
-                                           .cpu_port = (uint16_t)s->switch_cpu_port};
-  d->dpdk = sml_dpdk_create(&options);
-  if (!d->dpdk) return complain("out of memory"), false;
-  s->aggd.dataplane = sml_dpdk_dataplane(d->dpdk);
-  return true;
-}
-
-static bool use_tofino(struct daemon *d) {
-  struct sml_settings *s = &d->settings;
-  const struct sml_tofino_options options = {.runtime = s->switch_addr,
+  if (s->aggd.pool_slots == 0) s->aggd.pool_slots = SWITCH_SLOTS;
+  const struct sml_switch_options options = {.runtime = s->switch_addr,
+                                             .control = s->switch_runtime,
                                              .program = s->switch_program,
                                              .packet_lanes = s->aggd.packet_lanes,
                                              .pool_slots = s->aggd.pool_slots,
                                              .cpu_port = (uint16_t)s->switch_cpu_port};
-  d->tofino = sml_tofino_create(&options);
-  if (!d->tofino) return complain("out of memory"), false;
-  s->aggd.dataplane = sml_tofino_dataplane(d->tofino);
-  return true;
-}
-
-static bool use_switch(struct daemon *d) {
-  struct sml_settings *s = &d->settings;
-  if (s->aggd.pool_slots == 0) s->aggd.pool_slots = SWITCH_SLOTS;
-  if (s->dataplane == SML_DPDK) return use_dpdk(d);
-  if (s->dataplane == SML_TOFINO) return use_tofino(d);
-  const struct sml_bmv2_options options = {.runtime = s->switch_addr,
-                                           .packet_lanes = s->aggd.packet_lanes,
-                                           .pool_slots = s->aggd.pool_slots,
-                                           .cpu_port = (uint16_t)s->switch_cpu_port};
-  d->bmv2 = sml_bmv2_create(&options);
-  if (!d->bmv2) return complain("out of memory"), false;
-  s->aggd.dataplane = sml_bmv2_dataplane(d->bmv2);
-  return true;
+  s->aggd.dataplane = d->plane = makers[s->dataplane](&options);
+  if (!d->plane) complain("out of memory");
+  return d->plane != NULL;
 }
 
 /* Before it is tried: whoever reads why it failed should know that nobody has seen it work. */
@@ -264,9 +236,7 @@ static bool start(struct daemon *d) {
 static void stop(struct daemon *d) {
   sml_http_stop(d->http);
   if (d->aggd) sml_aggd_stop(d->aggd);
-  sml_bmv2_destroy(d->bmv2);
-  sml_dpdk_destroy(d->dpdk);
-  sml_tofino_destroy(d->tofino);
+  sml_switch_destroy(d->plane);
   sml_settings_clear(&d->settings);
 }
 

@@ -6,11 +6,10 @@
 #include <stdlib.h>
 
 #include "aggd/key_reader.h"
-#include "dataplane/tofino.h"
+#include "dataplane/switches.h"
 #include "switchd/config.h"
 #include "switchd/http_host.h"
 
-#define BMV2_PORT 9090u
 #define MAX_BMV2_LANES 128u /* docs/p4.md, What ran where */
 #define SECTION_OF_TENANT "tenant "
 
@@ -247,7 +246,7 @@ static bool take_switch(struct reading *r) {
     return fail(r, STATUS_USAGE,
                 "%s: bmv2 takes at most %u lanes: answers to questions grow by more than a simple_switch has room for",
                 place_of(s, "dataplane", place, sizeof place), MAX_BMV2_LANES);
-  const uint16_t port = is_tofino ? SML_TOFINO_PORT : BMV2_PORT;
+  const uint16_t port = is_tofino ? SML_TOFINO_PORT : SML_BMV2_PORT;
   if (sml_addr_parse(s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
