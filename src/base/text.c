@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/text.h"
 
+#include <stdio.h>
+
 static bool is_shown(uint32_t c) {
   const bool is_control = c < 0x20 || (c >= 0x7f && c < 0xa0), is_surrogate = c >= 0xd800 && c < 0xe000;
   const bool turns_order = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
@@ -56,4 +58,14 @@ uint32_t sml_text_distance(const char *a, const char *b) {
     }
   }
   return row[num_b];
+}
+
+const char *sml_text_age(char *text, size_t room, double seconds) {
+  if (seconds < 0) snprintf(text, room, "-");
+  else if (seconds < 10) snprintf(text, room, "%.1f s", seconds);
+  else if (seconds < 120) snprintf(text, room, "%.0f s", seconds);
+  else if (seconds < 7200) snprintf(text, room, "%.0f min", seconds / 60);
+  else if (seconds < 172800) snprintf(text, room, "%.0f h", seconds / 3600);
+  else snprintf(text, room, "%.0f d", seconds / 86400);
+  return text;
 }

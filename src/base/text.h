@@ -12,5 +12,7 @@ bool sml_text_is_plain(const char *text, size_t num_bytes);
 void sml_text_make_plain(char *text);
 /* How many characters to insert, leave out or change (Levenshtein), of texts of at most 63: for "do you mean ..?". */
 uint32_t sml_text_distance(const char *a, const char *b);
+/* "3.5 s", "12 s", "3 min", "5 h", "2 d"; "-" for a negative one. Returns text. */
+const char *sml_text_age(char *text, size_t room, double seconds);
 
 #endif

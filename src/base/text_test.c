@@ -52,12 +52,26 @@ static void test_distance(void **state) {
   assert_int_equal(sml_text_distance("", "top"), 3);
 }
 
+static void test_ages(void **state) {
+  (void)state;
+  static const struct {
+    double seconds;
+    const char *text;
+  } ages[] = {{-1, "-"}, {0, "0.0 s"}, {9.9, "9.9 s"}, {10, "10 s"}, {119, "119 s"}, {120, "2 min"}, {7199, "120 min"},
+              {7200, "2 h"}, {172800, "2 d"}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(ages); i++) {
+    char text[32];
+    assert_string_equal(sml_text_age(text, sizeof text, ages[i].seconds), ages[i].text);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_texts_of_people_stay),
       cmocka_unit_test(test_controls_go),
       cmocka_unit_test(test_what_is_no_utf_8_goes),
       cmocka_unit_test(test_distance),
+      cmocka_unit_test(test_ages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,6 +113,8 @@ bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_
                                      .epoch = entry->epoch,
                                      .world_size = entry->world_size,
                                      .features = entry->features,
+                                     .shard = entry->shard,
+                                     .num_shards = entry->num_shards,
                                      .num_present = entry->num_members,
                                      .num_departed = entry->num_departed,
                                      .lease_ns = entry->lease_ns,

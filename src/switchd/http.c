@@ -67,9 +67,7 @@ static struct MHD_Response *make_response(const void *text, size_t num_bytes, en
   MHD_add_response_header(response, "Cache-Control", "no-store");
   MHD_add_response_header(response, "Connection", "close"); /* so the age of a connection is that of its request */
   MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-  MHD_add_response_header(
-      response, "Content-Security-Policy",
-      "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'");
+  MHD_add_response_header(response, "Content-Security-Policy", sml_page_policy);
   return response;
 }
 

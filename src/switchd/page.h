@@ -7,5 +7,6 @@
 
 extern const unsigned char sml_page[];
 extern const size_t sml_page_bytes;
+extern const char sml_page_policy[]; /* its Content-Security-Policy */
 
 #endif

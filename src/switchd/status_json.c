@@ -103,6 +103,24 @@ const char *sml_job_health(const struct sml_snapshot *s, const struct sml_job_sn
   return find_waited_for(s, job, why, why_bytes) || has_much_traffic(s, job, why, why_bytes) ? "slow" : "healthy";
 }
 
+/* What is wrong with a rank that is late or lost, since when, and what its job's slots hold. */
+static void put_trouble(json_t *object, const struct sml_snapshot *s, const struct sml_job_snapshot *job,
+                        const struct sml_member_look *m) {
+  char text[SML_DETAIL_BYTES], since[32];
+  sml_text_age(since, sizeof since, s->taken_ns > m->since_ns ? (double)(s->taken_ns - m->since_ns) / 1e9 : 0);
+  size_t used = (size_t)snprintf(text, sizeof text, "rank %u (%s) ", m->rank, m->host);
+  used += (size_t)snprintf(text + used, sizeof text - used, m->is_lost ? "was lost %s ago" : "is late for %s: ", since);
+  if (!m->is_lost)
+    used += (size_t)snprintf(text + used, sizeof text - used, "%sit has called %llu operations, others %llu",
+                             m->is_silent ? "it is silent (stopped, or cut off); " : "",
+                             (unsigned long long)m->submitted, (unsigned long long)job->is.submitted);
+  if (!m->is_lost && job->does.slots_waiting > 0)
+    snprintf(text + used, sizeof text - used, "; %u slots wait with %u to %u of %u contributions",
+             job->does.slots_waiting, job->does.least_contributions, job->does.most_contributions,
+             job->is.num_contributors);
+  put_text(object, "text", text);
+}
+
 static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snapshot *job,
                          const struct sml_rank_snapshot *rank) {
   const struct sml_member_look *m = &rank->member;
@@ -111,6 +129,7 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   put_text(object, "host", m->host);
   put_text(object, "state", sml_rank_state(job, m));
   put_age(object, "since_s", s, m->since_ns);
+  if (m->is_late || m->is_lost) put_trouble(object, s, job, m);
   if (m->is_gone) return object;
   json_object_set_new(object, "silent", json_boolean(m->is_silent));
   put_age(object, "heard_s", s, m->heard_ns);
@@ -208,6 +227,8 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
   put_text(object, "name", job->is.name);
   put_text(object, "key", job->is.key_name);
   put(object, "number", job->number);
+  put(object, "shard", job->is.shard);
+  put(object, "shards", sml_max_u32(job->is.num_shards, 1));
   put_text(object, "state", job->is.is_started ? "running" : "joining");
   put_text(object, "health", sml_job_health(s, job, why, sizeof why));
   put_text(object, "why", why);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "cli/status/screen.h"
 #include "cli/status/status.h"
 
@@ -116,17 +117,6 @@ static void put_rate(struct libscols_line *line, size_t column, const json_t *jo
   else put(line, column, unit > 1 ? "%.1f" : "%.0f", rate / unit);
 }
 
-/* "12 s", "3 min", "5 h", "2 d"; "-" for a negative one. */
-static const char *describe_age(char *text, size_t room, double seconds) {
-  if (seconds < 0) snprintf(text, room, "-");
-  else if (seconds < 10) snprintf(text, room, "%.1f s", seconds);
-  else if (seconds < 120) snprintf(text, room, "%.0f s", seconds);
-  else if (seconds < 7200) snprintf(text, room, "%.0f min", seconds / 60);
-  else if (seconds < 172800) snprintf(text, room, "%.0f h", seconds / 3600);
-  else snprintf(text, room, "%.0f d", seconds / 86400);
-  return text;
-}
-
 /* "BAD_CRC 3, STALE_PHASE 1" or "-". */
 static void describe_drops(char *text, size_t room, const json_t *of) {
   const char *name;
@@ -196,8 +186,8 @@ static bool print_jobs(FILE *stream, const json_t *status) {
 
 static void put_rank(struct libscols_line *line, const json_t *rank) {
   char since[32], heard[32];
-  describe_age(since, sizeof since, real_of(rank, "since_s"));
-  describe_age(heard, sizeof heard, real_of(rank, "heard_s"));
+  sml_text_age(since, sizeof since, real_of(rank, "since_s"));
+  sml_text_age(heard, sizeof heard, real_of(rank, "heard_s"));
   put(line, 0, "%llu", (unsigned long long)number_of(rank, "rank"));
   put(line, 1, "%s", text_of(rank, "host"));
   put(line, 2, "%s", text_of(rank, "state"));
@@ -230,35 +220,14 @@ static bool print_ranks(FILE *stream, const json_t *job) {
 
 /* --- sentences --- */
 
-/* Why a job is slow, and one line about each late or lost rank: who, since when, and what its job's slots hold. */
+/* Why a job is slow, and one line about each late or lost rank. */
 static void print_trouble(FILE *stream, const json_t *job) {
   size_t i;
   if (strcmp(text_of(job, "health"), "slow") == 0)
     fprintf(stream, "job %s is slow: %s\n", text_of(job, "name"), text_of(job, "why"));
   const json_t *rank;
   json_array_foreach(json_object_get(job, "ranks"), i, rank) {
-    const char *state = text_of(rank, "state");
-    char since[32];
-    const bool is_late = strcmp(state, "late") == 0, is_lost = strcmp(state, "lost") == 0;
-    if (!is_late && !is_lost) continue;
-    describe_age(since, sizeof since, real_of(rank, "since_s"));
-    fprintf(stream, "job %s: rank %llu (%s) ", text_of(job, "name"), (unsigned long long)number_of(rank, "rank"),
-            text_of(rank, "host"));
-    if (is_lost) {
-      fprintf(stream, "was lost %s ago\n", since);
-      continue;
-    }
-    fprintf(stream, "is late for %s: %sit has called %llu operations, others %llu", since,
-            json_is_true(json_object_get(rank, "silent")) ? "it is silent (stopped, or cut off); " : "",
-            (unsigned long long)number_of(rank, "operations_called"),
-            (unsigned long long)number_of(job, "operations_called"));
-    if (number_of(job, "slots_waiting") > 0)
-      fprintf(stream, "; %llu slots wait with %llu to %llu of %llu contributions",
-              (unsigned long long)number_of(job, "slots_waiting"),
-              (unsigned long long)number_of(job, "least_contributions"),
-              (unsigned long long)number_of(job, "most_contributions"),
-              (unsigned long long)number_of(job, "contributors"));
-    fprintf(stream, "\n");
+    if (text_of(rank, "text")[0]) fprintf(stream, "job %s: %s\n", text_of(job, "name"), text_of(rank, "text"));
   }
 }
 
@@ -273,7 +242,7 @@ static void print_switch(FILE *stream, const json_t *of) {
   }
   const json_t *rates = json_object_get(of, "rates");
   fprintf(stream, "switch, %s ago: %llu updates, %llu sums, %llu repeats, %llu pending, %llu forwarded",
-          describe_age(told, sizeof told, told_s), (unsigned long long)number_of(of, "updates"),
+          sml_text_age(told, sizeof told, told_s), (unsigned long long)number_of(of, "updates"),
           (unsigned long long)number_of(of, "sums"), (unsigned long long)number_of(of, "repeats"),
           (unsigned long long)number_of(of, "pending"), (unsigned long long)number_of(of, "forwarded"));
   if (rates) fprintf(stream, "; %.0f sums/s, %.0f repeats/s", real_of(rates, "sums"), real_of(rates, "repeats"));
@@ -286,7 +255,7 @@ static void print_send_error(FILE *stream, size_t number, const json_t *lane) {
   if (!json_is_object(error)) return;
   fprintf(stream, "lane %zu did not send %llu packets, the last one to %s %s ago: %s\n", number,
           (unsigned long long)number_of(lane, "tx_lost_packets"), text_of(error, "to"),
-          describe_age(ago, sizeof ago, real_of(error, "ago_s")), text_of(error, "text"));
+          sml_text_age(ago, sizeof ago, real_of(error, "ago_s")), text_of(error, "text"));
 }
 
 static void print_heading(FILE *stream, const json_t *status) {
@@ -294,7 +263,8 @@ static void print_heading(FILE *stream, const json_t *status) {
   size_t i;
   const json_t *lane, *lanes = json_object_get(status, "lanes");
   fprintf(stream, "switchmld %s, up %s, %zu job%s", text_of(status, "version"),
-          describe_age(up, sizeof up, real_of(status, "uptime_s")), json_array_size(json_object_get(status, "jobs")),
+          sml_text_age(up, sizeof up, real_of(status, "uptime_s")),
+          json_array_size(json_object_get(status, "jobs")),
           json_array_size(json_object_get(status, "jobs")) == 1 ? "" : "s");
   json_array_foreach(lanes, i, lane) {
     fprintf(stream, "%s lane %zu: %llu of %llu slots", i == 0 ? "," : ";", i,
@@ -339,7 +309,7 @@ static void print_ended(FILE *stream, const json_t *status) {
     char ago[32];
     if (i >= 5 || !json_is_true(json_object_get(ended, "failed"))) continue;
     fprintf(stream, "job %s failed %s ago: %s\n", text_of(ended, "name"),
-            describe_age(ago, sizeof ago, real_of(ended, "ago_s")), text_of(ended, "text"));
+            sml_text_age(ago, sizeof ago, real_of(ended, "ago_s")), text_of(ended, "text"));
   }
 }
 
