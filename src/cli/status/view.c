@@ -263,8 +263,7 @@ static void print_heading(FILE *stream, const json_t *status) {
   size_t i;
   const json_t *lane, *lanes = json_object_get(status, "lanes");
   fprintf(stream, "switchmld %s, up %s, %zu job%s", text_of(status, "version"),
-          sml_text_age(up, sizeof up, real_of(status, "uptime_s")),
-          json_array_size(json_object_get(status, "jobs")),
+          sml_text_age(up, sizeof up, real_of(status, "uptime_s")), json_array_size(json_object_get(status, "jobs")),
           json_array_size(json_object_get(status, "jobs")) == 1 ? "" : "s");
   json_array_foreach(lanes, i, lane) {
     fprintf(stream, "%s lane %zu: %llu of %llu slots", i == 0 ? "," : ";", i,
