@@ -2,7 +2,6 @@
  * How the service begins and ends, and what other threads ask of it. */
 #include <errno.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -12,6 +11,7 @@
 
 #include "aggd/aggd_internal.h"
 #include "base/fd.h"
+#include "base/thread.h"
 #include "switchml/switchml.h"
 
 #define MAX_UNJOINED_PER_HOST 64u
@@ -178,16 +178,9 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
 }
 
 static int start_thread(struct sml_aggd *a, char *error_out, size_t error_bytes) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: signals are the main thread's */
-  int error = pthread_create(&a->thread, NULL, sml_aggd_run, a);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  const int error = sml_thread_start(&a->thread, "sml-aggd", sml_aggd_run, a);
   a->is_running = error == 0;
-  if (error == 0)
-    pthread_setname_np(a->thread, "sml-aggd");
-  else
-    snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(error));
+  if (error != 0) snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(error));
   return -error;
 }
 

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "switchml/switchml.h"
 
 #define FRESH_NS (100 * SML_NS_PER_MS)
@@ -13,12 +13,8 @@
 #define ANSWER_NS (1 * SML_NS_PER_S)
 
 void sml_answers_init(struct sml_answers *a) {
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&a->lock, NULL);
-  pthread_cond_init(&a->answered, &attributes);
-  pthread_condattr_destroy(&attributes);
+  sml_thread_init_cond(&a->answered);
   a->started_ns = sml_clock_ns();
 }
 
@@ -108,9 +104,8 @@ void sml_answers_serve(struct sml_answers *a, uint64_t now_ns) {
 }
 
 struct sml_snapshot *sml_answers_ask(struct sml_answers *a) {
-  const uint64_t one = 1, deadline_ns = sml_clock_ns() + ANSWER_NS;
-  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
-                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  const uint64_t one = 1;
+  const struct timespec deadline = sml_timespec(sml_clock_ns() + ANSWER_NS);
   struct sml_snapshot *snapshot = NULL;
   int error = 0;
   pthread_mutex_lock(&a->lock);

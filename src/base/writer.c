@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include <time.h>
 
 #include "base/fd.h"
+#include "base/thread.h"
 
 #define RING_BYTES ((size_t)128 << 10)
 #define EXIT_NS (500 * SML_NS_PER_MS)
@@ -109,14 +109,9 @@ static void *run(void *argument) {
 
 /* Without one, for want of memory or threads, messages wait for the next that is put. */
 static void ensure_thread_locked(void) {
-  sigset_t all, before;
   if (writer.has_thread) return;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: no handler of the program's runs there */
   writer.should_stop = false;
-  writer.has_thread = pthread_create(&writer.thread, NULL, run, NULL) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (writer.has_thread) pthread_setname_np(writer.thread, "sml-writer");
+  writer.has_thread = sml_thread_start(&writer.thread, "sml-writer", run, NULL) == 0;
 }
 
 /* ---- fork, exit ---- */

@@ -13,9 +13,9 @@
  * looks at the other's (is_wanted and runner; is_deep and num_calls), and at least one of them must see it. */
 #include <sched.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "engine/engine.h"
 
 #define TICK_NS (1 * SML_NS_PER_MS)
@@ -79,9 +79,7 @@ void sml_engine_thread_wake(struct sml_engine_thread *t) {
 /* With the lock held. False: the tick is over. */
 static bool sleep_parked(struct sml_engine_thread *t) {
   if (atomic_load(&t->is_deep)) return pthread_cond_wait(&t->changed, &t->lock) == 0;
-  const uint64_t until_ns = sml_clock_ns() + TICK_NS;
-  const struct timespec until = {.tv_sec = (time_t)(until_ns / SML_NS_PER_S),
-                                 .tv_nsec = (long)(until_ns % SML_NS_PER_S)};
+  const struct timespec until = sml_timespec(sml_clock_ns() + TICK_NS);
   return pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0;
 }
 

@@ -8,6 +8,8 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/thread.h"
+
 void sml_mailbox_init(struct sml_mailbox *box) {
   pthread_mutex_init(&box->lock, NULL);
   box->head = NULL;
@@ -127,12 +129,8 @@ int sml_engine_thread_start(struct sml_engine_thread *thread, const char *name) 
   atomic_store(&thread->is_deep, false);
   atomic_store(&thread->num_calls, 0);
   thread->seen_calls = 0;
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&thread->lock, NULL);
-  pthread_cond_init(&thread->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  sml_thread_init_cond(&thread->changed);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before); /* the new thread inherits it: no handler runs there */

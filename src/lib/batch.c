@@ -11,6 +11,7 @@
 
 struct sml_batch_buffer {
   struct sml_operation operation; /* first: stands for its members */
+  struct sml_batch *batch;
   struct sml_batch_buffer *next_unused;
   struct sml_operation *last_member;
   uint32_t num_lanes;
@@ -29,37 +30,29 @@ union wire_lanes {
   uint64_t alignment;
 };
 
-static void put_member(const struct sml_job *job, const struct sml_operation *m, int32_t *lanes) {
+static void put_member(const struct sml_batch *batch, const struct sml_operation *m, int32_t *lanes) {
   const size_t num_elems = (size_t)m->engine.plan.num_elems;
-  const struct sml_quant_kernels *k = job->context->settings.kernels;
+  const struct sml_quant_kernels *k = batch->context->settings.kernels;
   union wire_lanes wire;
   if (m->engine.plan.type == SML_INT32) {
     memcpy(lanes, m->engine.in, num_elems * sizeof *lanes);
     return;
   }
-  sml_engine_format(&m->engine.plan)->put(k, wire.bytes, m->engine.in, num_elems, 0, job->state.world_size);
+  sml_engine_format(&m->engine.plan)->put(k, wire.bytes, m->engine.in, num_elems, 0, batch->world_size);
   k->unpack_int32(lanes, wire.bytes, (size_t)lanes_of(m));
 }
 
-static void store_member(const struct sml_job *job, const struct sml_operation *m, const int32_t *lanes) {
+static void store_member(const struct sml_batch *batch, const struct sml_operation *m, const int32_t *lanes) {
   const size_t num_elems = (size_t)m->engine.plan.num_elems;
-  const struct sml_quant_kernels *k = job->context->settings.kernels;
+  const struct sml_quant_kernels *k = batch->context->settings.kernels;
   union wire_lanes wire;
   if (m->engine.plan.type == SML_INT32) {
     memcpy(m->engine.out, lanes, num_elems * sizeof *lanes);
     return;
   }
   k->pack_int32(wire.bytes, lanes, (size_t)lanes_of(m));
-  sml_engine_format(&m->engine.plan)->get(k, m->engine.out, wire.bytes, num_elems, 0, job->state.world_size,
+  sml_engine_format(&m->engine.plan)->get(k, m->engine.out, wire.bytes, num_elems, 0, batch->world_size,
                                           m->engine.plan.reduction == SML_AVG);
-}
-
-static void store_members(const struct sml_operation *op) {
-  const int32_t *lanes = op->engine.out;
-  for (const struct sml_operation *m = op->members; m; m = m->next_member) {
-    store_member(op->job, m, lanes);
-    lanes += lanes_of(m);
-  }
 }
 
 /* ---- buffers ---- */
@@ -68,23 +61,31 @@ static struct sml_batch_buffer *buffer_of(struct sml_operation *op) {
   return (struct sml_batch_buffer *)(void *)op;
 }
 
-static bool open_buffer_locked(struct sml_job *job) {
-  struct sml_batch *batch = &job->batch;
+static void store_members(struct sml_operation *op) {
+  const int32_t *lanes = op->engine.out;
+  for (const struct sml_operation *m = op->members; m; m = m->next_member) {
+    store_member(buffer_of(op)->batch, m, lanes);
+    lanes += lanes_of(m);
+  }
+}
+
+static bool open_buffer_locked(struct sml_batch *batch) {
   struct sml_batch_buffer *b = batch->unused;
   if (b != NULL) batch->unused = b->next_unused;
   else b = aligned_alloc(64, sml_align_up(sizeof *b, 64));
   if (b == NULL) return false;
   memset(&b->operation, 0, sizeof b->operation);
-  b->operation.context = job->context;
+  b->operation.context = batch->context;
   b->operation.kind = &sml_batch_kind;
+  b->batch = batch;
   b->num_lanes = 0;
   batch->open = b;
   return true;
 }
 
-static struct sml_batch_buffer *close_buffer_locked(struct sml_job *job) {
-  struct sml_batch_buffer *b = job->batch.open;
-  job->batch.open = NULL;
+static struct sml_batch_buffer *close_buffer_locked(struct sml_batch *batch) {
+  struct sml_batch_buffer *b = batch->open;
+  batch->open = NULL;
   return b;
 }
 
@@ -99,17 +100,17 @@ static void append(struct sml_batch_buffer *b, struct sml_operation *m) {
 }
 
 /* The lock is held: it ends so, and nobody has its handle. */
-static void give_back_locked(struct sml_batch *batch, struct sml_batch_buffer *b) {
-  b->next_unused = batch->unused;
-  batch->unused = b;
+static void give_back(struct sml_operation *op) {
+  struct sml_batch_buffer *b = buffer_of(op);
+  b->next_unused = b->batch->unused;
+  b->batch->unused = b;
 }
 
-void sml_batch_free_all(struct sml_job *job) {
-  for (struct sml_batch_buffer *b = job->batch.unused, *next; b; b = next) {
+void sml_batch_free_all(struct sml_batch *batch) {
+  for (struct sml_batch_buffer *b = batch->unused, *next; b; b = next) {
     next = b->next_unused;
     free(b);
   }
-  job->batch.unused = NULL;
 }
 
 /* ---- ends ---- */
@@ -125,21 +126,17 @@ static void end_members(struct sml_job *job, struct sml_operation *op, sml_statu
   op->members = NULL;
 }
 
-void sml_batch_fail_locked(struct sml_job *job, sml_status status) {
-  struct sml_batch_buffer *b = close_buffer_locked(job);
+void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job, sml_status status) {
+  struct sml_batch_buffer *b = close_buffer_locked(batch);
   if (b == NULL) return;
   end_members(job, &b->operation, status);
-  give_back_locked(&job->batch, b);
+  give_back(&b->operation);
 }
 
 static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
   const uint64_t first = op->engine.plan.number;
   snprintf(text, text_bytes, "operations %llu to %llu (a batch of %u)", (unsigned long long)first,
            (unsigned long long)first + op->num_members - 1, op->num_members);
-}
-
-static void give_back(struct sml_operation *op) {
-  give_back_locked(&op->job->batch, buffer_of(op));
 }
 
 const struct sml_operation_kind sml_batch_kind = {
@@ -152,9 +149,8 @@ const struct sml_operation *sml_batch_first_due(const struct sml_operation *memb
   return first;
 }
 
-const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_job *job) {
-  const struct sml_batch_buffer *b = job->batch.open;
-  return b != NULL ? sml_batch_first_due(b->operation.members) : NULL;
+const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_batch *batch) {
+  return batch->open != NULL ? sml_batch_first_due(batch->open->operation.members) : NULL;
 }
 
 /* ---- submission ---- */
@@ -185,7 +181,7 @@ static struct sml_operation *make_whole(struct sml_job *job, struct sml_batch_bu
   int32_t *lanes = b->lanes;
   for (struct sml_operation *m = op->members; m; m = m->next_member) {
     plan.key = hash_member(plan.key, &m->engine.plan);
-    put_member(job, m, lanes);
+    put_member(b->batch, m, lanes);
     lanes += lanes_of(m);
   }
   sml_operation_prepare(op, job, b->lanes, b->lanes, &plan, 0);
@@ -197,83 +193,66 @@ static struct sml_operation *make_whole(struct sml_job *job, struct sml_batch_bu
   return op;
 }
 
-/* An operation whose caller has its handle already: it can only end with the job. */
-static void end_unsubmitted(struct sml_job *job, struct sml_operation *op, sml_status status) {
-  pthread_mutex_lock(&job->lock);
-  if (job->state.phase != SML_MEMBER_HAS_FAILED) {
-    const struct sml_ctl_abort failure = sml_member_failure(status, "rank %u: %s", job->state.rank, sml_error_detail());
-    sml_job_fail_locked(job, &failure, true);
-  }
-  const bool is_detached = op->is_released;
-  sml_operation_publish_end_locked(job, op, job->state.error.status);
-  if (is_detached) sml_operation_give_back(op);
-  pthread_mutex_unlock(&job->lock);
-}
-
 /* A batch of one operation goes as if there were no batch. */
 static sml_status submit(struct sml_job *job, struct sml_batch_buffer *b) {
   struct sml_operation *op = b->operation.members;
   if (b->operation.num_members > 1) {
     op = make_whole(job, b);
   } else {
-    pthread_mutex_lock(&job->lock);
-    give_back_locked(&job->batch, b);
-    pthread_mutex_unlock(&job->lock);
+    pthread_mutex_lock(b->batch->lock);
+    give_back(&b->operation);
+    pthread_mutex_unlock(b->batch->lock);
   }
   const sml_status status = sml_operation_submit(op);
-  if (status != SML_OK) end_unsubmitted(job, op, status);
+  if (status != SML_OK) sml_operation_abandon(op, status);
   return status;
 }
 
-sml_status sml_batch_note(struct sml_job *job, struct sml_operation *op, bool *is_noted_out) {
+sml_status sml_batch_note(struct sml_batch *batch, struct sml_operation *op, bool *is_noted_out) {
   *is_noted_out = false;
-  if (atomic_load_explicit(&job->batch.depth, memory_order_relaxed) == 0) return SML_OK;
+  if (atomic_load_explicit(&batch->depth, memory_order_relaxed) == 0) return SML_OK;
   const struct sml_operation_plan *plan = &op->engine.plan;
-  if (job->method->ops->is_alone || plan->num_elems == 0 || plan->has_exponents) return SML_OK;
-  if (lanes_of(op) > SML_BATCH_MEMBER_LANES) return SML_OK;
+  if (plan->num_elems == 0 || plan->has_exponents || lanes_of(op) > SML_BATCH_MEMBER_LANES) return SML_OK;
   struct sml_batch_buffer *full = NULL;
-  pthread_mutex_lock(&job->lock);
-  sml_status status = sml_job_refuse_locked(job);
+  pthread_mutex_lock(batch->lock);
+  sml_status status = sml_job_refuse_locked(op->job);
   if (status == SML_OK) {
-    if (job->batch.open != NULL && job->batch.open->num_lanes + lanes_of(op) > SML_BATCH_LANES)
-      full = close_buffer_locked(job);
-    *is_noted_out = job->batch.open != NULL || open_buffer_locked(job);
-    if (*is_noted_out) append(job->batch.open, op);
+    if (batch->open != NULL && batch->open->num_lanes + lanes_of(op) > SML_BATCH_LANES)
+      full = close_buffer_locked(batch);
+    *is_noted_out = batch->open != NULL || open_buffer_locked(batch);
+    if (*is_noted_out) append(batch->open, op);
     else status = sml_fail(SML_ERR_NO_MEMORY, "no memory for a batch of operations");
   }
-  pthread_mutex_unlock(&job->lock);
-  if (full != NULL) (void)submit(job, full); /* if it fails so does the job, and all that is noted */
+  pthread_mutex_unlock(batch->lock);
+  if (full != NULL) (void)submit(op->job, full); /* if it fails so does the job, and all that is noted */
   return status;
 }
 
 /* ---- the caller's ---- */
 
-static sml_status check_job(const struct sml_job *job) {
-  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
-  return sml_context_is_forked(job->context) ? sml_context_fail_forked() : SML_OK;
-}
-
 sml_status sml_batch_begin(sml_job *job) {
   SML_UNCANCELLED;
-  const sml_status status = check_job(job);
+  const sml_status status = sml_job_check(job);
   if (status != SML_OK) return status;
-  pthread_mutex_lock(&job->lock);
-  (void)atomic_fetch_add_explicit(&job->batch.depth, 1, memory_order_relaxed);
-  pthread_mutex_unlock(&job->lock);
+  struct sml_batch *batch = sml_job_batch(job);
+  pthread_mutex_lock(batch->lock);
+  (void)atomic_fetch_add_explicit(&batch->depth, 1, memory_order_relaxed);
+  pthread_mutex_unlock(batch->lock);
   return SML_OK;
 }
 
 sml_status sml_batch_end(sml_job *job) {
   SML_UNCANCELLED;
-  sml_status status = check_job(job);
+  sml_status status = sml_job_check(job);
   if (status != SML_OK) return status;
+  struct sml_batch *batch = sml_job_batch(job);
   struct sml_batch_buffer *b = NULL;
-  pthread_mutex_lock(&job->lock);
-  const uint32_t depth = atomic_load_explicit(&job->batch.depth, memory_order_relaxed);
-  if (depth > 0) atomic_store_explicit(&job->batch.depth, depth - 1, memory_order_relaxed);
-  if (depth == 1) b = close_buffer_locked(job);
-  if (job->state.phase == SML_MEMBER_HAS_FAILED) status = sml_job_report_locked(job);
-  pthread_mutex_unlock(&job->lock);
+  pthread_mutex_lock(batch->lock);
+  const uint32_t depth = atomic_load_explicit(&batch->depth, memory_order_relaxed);
+  if (depth > 0) atomic_store_explicit(&batch->depth, depth - 1, memory_order_relaxed);
+  if (depth == 1) b = close_buffer_locked(batch);
+  status = sml_job_report_locked(job);
+  pthread_mutex_unlock(batch->lock);
   if (depth == 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no batch of this job was begun");
   return b != NULL ? submit(job, b) : status;
 }

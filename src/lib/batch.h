@@ -7,6 +7,7 @@
 #ifndef SML_LIB_BATCH_H
 #define SML_LIB_BATCH_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -15,29 +16,33 @@
 #define SML_BATCH_LANES 16384u       /* of a buffer; one that has no room for the next operation is submitted */
 #define SML_BATCH_MEMBER_LANES 4096u /* a longer operation goes its own way, as do floats with exponents */
 
-struct sml_job;
+struct sml_context;
 struct sml_operation;
 struct sml_batch_buffer;
 
-/* A job's. Guarded by job->lock, but for depth, which is only changed with it. */
+/* A job's. Guarded by its lock, but for depth, which is only changed with it. */
 struct sml_batch {
+  pthread_mutex_t *lock; /* the job's. This, context and world_size are constant */
+  struct sml_context *context;
+  uint32_t world_size;
   _Atomic uint32_t depth;          /* begun and not ended */
   struct sml_batch_buffer *open;   /* has operations that are noted: called, not submitted */
   struct sml_batch_buffer *unused; /* memory of earlier ones, until the job is destroyed */
 };
 
-/* Whether the operation, which was prepared, was noted: then it is submitted with others. On failure it was not. */
-sml_status sml_batch_note(struct sml_job *job, struct sml_operation *operation, bool *is_noted_out);
+/* Whether the operation, which was prepared and needs other ranks, was noted: then it is submitted with others. On
+ * failure it was not. */
+sml_status sml_batch_note(struct sml_batch *batch, struct sml_operation *operation, bool *is_noted_out);
 
 /* With job->lock held: the operation, or the batch that it stands for, is being submitted, with the job's next numbers.
  * How many it takes; *is_awaited_out becomes true if somebody waits for a member already. */
 uint32_t sml_batch_number_locked(struct sml_operation *operation, uint64_t number, bool *is_awaited_out);
 /* The job has failed: ends what is noted. */
-void sml_batch_fail_locked(struct sml_job *job, sml_status status);
+void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job, sml_status status);
 /* The operation with the earliest deadline, of an operation's members or of what is noted. NULL: there is none. */
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members);
-const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_job *job);
+const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_batch *batch);
 
-void sml_batch_free_all(struct sml_job *job);
+void sml_batch_free_all(struct sml_batch *batch);
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "lib/job.h"
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
 

@@ -2,12 +2,12 @@
 #include "lib/control.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/thread.h"
 #include "engine/engine.h"
 #include "lib/session.h"
 #include "process/fork.h"
@@ -85,15 +85,8 @@ sml_status sml_control_start(struct sml_control *c) {
   const sml_status status = open_descriptors(c);
   sml_fork_unlock();
   if (status != SML_OK) return status;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&c->thread, NULL, run_thread, c);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0) {
-    pthread_setname_np(c->thread, "sml-control");
-    return SML_OK;
-  }
+  const int error = sml_thread_start(&c->thread, "sml-control", run_thread, c);
+  if (error == 0) return SML_OK;
   sml_fork_lock();
   sml_control_close_descriptors(c);
   sml_fork_unlock();

@@ -4,9 +4,8 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "lib/job_log.h"
+#include "base/thread.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
@@ -24,15 +23,6 @@
 #define EMBEDDED_LOOK_NS (1 * SML_NS_PER_MS) /* between looks at what ranks have told the shard in this process */
 #define ABORT_SENT_NS (1 * SML_NS_PER_S) /* the control thread is at it; this is for a machine at its limit \
                                           */
-
-static void init_locks(struct sml_job *job) {
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_mutex_init(&job->lock, NULL);
-  pthread_cond_init(&job->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
-}
 
 /* The engines of the address's family, started if they are not. */
 static sml_status find_engines(struct sml_context *context, const struct sml_addr *addr,
@@ -81,17 +71,15 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->state.retry.retry_ns = s->options.retry_ns;
   job->formats = sml_types_of_features(s->features);
   snprintf(job->state.name, sizeof job->state.name, "%s", s->name);
-  init_locks(job);
+  pthread_mutex_init(&job->lock, NULL);
+  sml_thread_init_cond(&job->changed);
   job->retained.lock = &job->lock;
+  job->batch = (struct sml_batch){.lock = &job->lock, .context = context, .world_size = job->state.world_size};
   job->lanes.method =
       (struct sml_method){.ops = &sml_alone, .owner_ops = &sml_job_owner_ops, .owner = job, .lock = &job->lock};
   job->method = &job->lanes.method;
   add_to_context(context, job);
   return job;
-}
-
-static uint64_t add_saturating(uint64_t a, uint64_t b) {
-  return a > SML_NEVER - 1 - b ? SML_NEVER - 1 : a + b;
 }
 
 static struct sml_member_options make_member_options(const struct sml_job *job, const struct sml_job_settings *s,
@@ -114,7 +102,7 @@ static struct sml_member_options make_member_options(const struct sml_job *job, 
       .is_keyed = s->key_name[0] != 0,
       .busy_heartbeat_ns = o->retry_ns != 0 ? BUSY_HEARTBEAT_NS : 0,
       /* Grace periods are added to it later. */
-      .deadline_ns = sml_min_u64(add_saturating(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2)};
+      .deadline_ns = sml_min_u64(sml_deadline_after(sml_clock_ns(), o->join_timeout_ns), SML_NEVER / 2)};
   member.join.is_combining = (s->host[0] | s->host[1]) != 0 && o->retry_ns == 0 && !s->no_combining;
   snprintf(member.aggregator, sizeof member.aggregator, "%s", place->text);
   memcpy(member.join.job_name, s->name, sizeof member.join.job_name);
@@ -172,7 +160,7 @@ static sml_status choose_method(struct sml_job *job, uint64_t deadline_ns) {
   struct sml_method *method = job->state.start.is_one_host ? sml_memory_open(&options) : sml_combine_open(&options);
   pthread_mutex_lock(&job->lock);
   if (method != NULL) job->method = method;
-  const sml_status status = job->state.phase == SML_MEMBER_HAS_FAILED ? sml_job_report_locked(job) : SML_OK;
+  const sml_status status = sml_job_report_locked(job);
   const struct sml_ctl_rank_gone *gone = &job->state.gone;
   for (uint32_t i = 0; job->state.has_gone_rank && i < gone->num_ranks; i++)
     if (gone->ranks[i] < job->state.world_size) job->method->ops->set_gone(job->method, gone->ranks[i]);
@@ -188,10 +176,10 @@ static sml_status join(struct sml_job *job, const struct sml_job_settings *s) {
   if (status != SML_OK) return status;
   pthread_mutex_lock(&job->lock);
   while (job->state.phase == SML_MEMBER_IS_JOINING) pthread_cond_wait(&job->changed, &job->lock);
-  if (job->state.phase == SML_MEMBER_HAS_FAILED) status = sml_job_report_locked(job);
+  status = sml_job_report_locked(job);
   pthread_mutex_unlock(&job->lock);
   if (status != SML_OK) return status;
-  return choose_method(job, add_saturating(sml_clock_ns(), s->options.join_timeout_ns));
+  return choose_method(job, sml_deadline_after(sml_clock_ns(), s->options.join_timeout_ns));
 }
 
 static sml_status create_alone(struct sml_context *context, const struct sml_job_settings *s,
@@ -250,7 +238,7 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
     sml_lib_log_line(SML_LIB_LOG_INFO, o->rank, text);
   }
   struct sml_rendezvous rendezvous;
-  sml_rendezvous_init(&rendezvous, &s, add_saturating(sml_clock_ns(), o->join_timeout_ns));
+  sml_rendezvous_init(&rendezvous, &s, sml_deadline_after(sml_clock_ns(), o->join_timeout_ns));
   if (rendezvous.address != NULL && o->allgather == NULL && o->aggregator[0] == 0) {
     o->allgather = sml_rendezvous_gather;
     o->allgather_user = &rendezvous;
@@ -263,8 +251,7 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
 }
 
 static int await_change(struct sml_job *job, uint64_t deadline_ns) {
-  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
-                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  const struct timespec deadline = sml_timespec(deadline_ns);
   return pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
 }
 
@@ -318,7 +305,7 @@ void sml_job_destroy(sml_job *job) {
   if (job->shards != NULL) sml_key_wipe(job->shards, job->state.num_shards * sizeof *job->shards);
   free(job->shards);
   free(job->state.shards);
-  sml_batch_free_all(job);
+  sml_batch_free_all(&job->batch);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   sml_recorder_destroy(job->recorder);
@@ -358,8 +345,8 @@ static void add_outstanding(struct sml_job *job, struct sml_ctl_abort *failure) 
 
 sml_status sml_job_abort(sml_job *job, const char *why) {
   SML_UNCANCELLED;
-  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
-  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  const sml_status checked = sml_job_check(job);
+  if (checked != SML_OK) return checked;
   struct sml_ctl_abort failure =
       sml_member_failure(SML_ERR_ABORTED, "%s",
                       why != NULL && why[0] != 0 ? why : "sml_job_abort() was called without a reason");
@@ -374,8 +361,8 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
 
 sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   SML_UNCANCELLED;
-  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
-  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
+  const sml_status checked = sml_job_check(job);
+  if (checked != SML_OK) return checked;
   pthread_mutex_lock(&job->lock);
   sml_job_await_dump_locked(job);
   const sml_error error = job->state.error;
@@ -406,7 +393,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.chunk_bytes = job->state.start.chunk_bytes;
   stats.block_chunks = job->state.start.chunk_bytes == 0 ? 0 : sml_job_lanes_block_chunks(&job->state.start);
   stats.join_rtt_ns = job->state.start.rtt_ns;
-  stats.slots_why = (uint32_t)sml_job_why_slots(job);
+  stats.slots_why = (uint32_t)sml_job_find_slots_reason(job);
   struct sml_unsent last = {.error = 0};
   if (job->engines != NULL) stats.unsent_packets = sml_engines_unsent(job->engines, &last);
   stats.unsent_errno = (uint32_t)last.error;

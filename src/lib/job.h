@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A job as the library has it. Locks: job->lock orders submissions and guards everything that is not
+ * A job as the library has it; four files see its fields: job.c, job_events.c, operation.c and trace.c.
+ * Locks: job->lock orders submissions and guards everything that is not
  * said to be constant; it is taken by callers, by the control thread and, once an operation, by the
  * engine that ends it. Order: job->lock, then context->lock or an engine's mailbox. */
 #ifndef SML_LIB_JOB_H
@@ -59,10 +60,6 @@ extern const struct sml_session_events sml_job_events;
 /* With job->lock held. The first failure wins; it ends what the method does not hold, tells the method to end
  * the rest and, if asked to, the aggregator to end it on every rank. */
 void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
-/* With job->lock held: the failure as the calling thread's detail. */
-sml_status sml_job_report_locked(struct sml_job *job);
-/* With job->lock held: SML_OK, or why nothing may be submitted. */
-sml_status sml_job_refuse_locked(struct sml_job *job);
 /* With job->lock held: what the job waits for, as the state asks for it. */
 void sml_job_look_locked(const struct sml_job *job, struct sml_member_sight *sight_out);
 

@@ -9,18 +9,15 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "lib/job_log.h"
+#include "lib/job.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
-
-static double seconds(uint64_t time_ns) {
-  return (double)time_ns / (double)SML_NS_PER_S;
-}
 
 /* ---- failing ---- */
 
 sml_status sml_job_report_locked(struct sml_job *job) {
   sml_job_await_dump_locked(job);
+  if (job->state.phase != SML_MEMBER_HAS_FAILED) return SML_OK;
   return sml_fail(job->state.error.status, "%s", job->state.error.detail);
 }
 
@@ -57,7 +54,7 @@ static bool goes_on_locked(struct sml_job *job, enum sml_member_step step, const
 sml_status sml_job_refuse_locked(struct sml_job *job) {
   struct sml_ctl_abort failure;
   (void)goes_on_locked(job, sml_member_job_on_call(&job->state, &failure), &failure);
-  return job->state.phase == SML_MEMBER_HAS_FAILED ? sml_job_report_locked(job) : SML_OK;
+  return sml_job_report_locked(job);
 }
 
 /* ---- what it waits for ---- */
@@ -127,7 +124,7 @@ static void log_start(const struct sml_job *job, enum sml_member_phase before) {
   else if (before == SML_MEMBER_IS_RENEWING) sml_job_log(job, SML_LIB_LOG_INFO, "goes on in epoch %u", j->start.epoch);
   else
     sml_job_log(job, SML_LIB_LOG_WARN, "goes on after %.3g s at the aggregator's successor, from operation %llu",
-                seconds(sml_clock_ns() - j->retry.lost_ns), (unsigned long long)j->shards[0].start.first_operation);
+                sml_seconds(sml_clock_ns() - j->retry.lost_ns), (unsigned long long)j->shards[0].start.first_operation);
 }
 
 /* Nothing is outstanding and nothing is pushed until then. */
@@ -198,7 +195,7 @@ static void lose_aggregator(struct sml_job *job, struct sml_ctl_abort failure, b
   if (!goes_on) return;
   if (is_first)
     sml_job_log(job, SML_LIB_LOG_WARN, "%s (trying for %.4g s to join it again)", failure.detail,
-                seconds(patience_ns));
+                sml_seconds(patience_ns));
   if (step == SML_MEMBER_STEP_JOIN_ANEW) sml_member_join_anew(&job->shards[0].session.member, now_ns);
   else rejoin(job, is_first, now_ns);
 }
@@ -270,7 +267,8 @@ static void on_silent(struct sml_job_shard *shard, uint64_t since_ns) {
   sml_job_log(job, SML_LIB_LOG_WARN,
               "the aggregator at %s is late: silent for %.1f s, it is stopped or cut off, and is lost%s after %.4g s "
               "(the lease); %s waits for it",
-              member->aggregator, seconds(sml_clock_ns() - since_ns), own, seconds(member->join.lease_ns), text);
+              member->aggregator, sml_seconds(sml_clock_ns() - since_ns), own, sml_seconds(member->join.lease_ns),
+              text);
 }
 
 static void on_heard(struct sml_job_shard *shard, uint64_t since_ns) {
@@ -280,7 +278,7 @@ static void on_heard(struct sml_job_shard *shard, uint64_t since_ns) {
   sml_member_job_on_heard(&job->state, shard->index, now_ns);
   pthread_mutex_unlock(&job->lock);
   sml_job_log(job, SML_LIB_LOG_WARN, "the aggregator at %s is heard again after %.1f s",
-              shard->session.member.options.aggregator, seconds(now_ns - since_ns));
+              shard->session.member.options.aggregator, sml_seconds(now_ns - since_ns));
 }
 
 static void on_told(void *user, const struct sml_member_effect *e) {
@@ -314,7 +312,7 @@ static void time_out_noted(struct sml_job *job, const struct sml_operation *op) 
       "an operation (%llu elements) timed out on rank %u after %.4g s: its batch was not ended there; call "
       "sml_batch_end()",
       (unsigned long long)op->engine.plan.num_elems, job->state.rank,
-      seconds(op->order.deadline_ns - op->order.submitted_ns));
+      sml_seconds(op->order.deadline_ns - op->order.submitted_ns));
   sml_job_fail_locked(job, &failure, true);
 }
 
@@ -331,7 +329,7 @@ static void warn(struct sml_job *job, const struct sml_operation *op, const stru
 
 /* Returns when to look again. */
 static uint64_t check_operations(struct sml_job *job, const struct sml_member_sight *sight, uint64_t now_ns) {
-  const struct sml_operation *noted = sml_batch_first_noted_due_locked(job);
+  const struct sml_operation *noted = sml_batch_first_noted_due_locked(&job->batch);
   const struct sml_member_late late =
       sml_member_late_check(&job->state, sight, noted != NULL ? &noted->order : NULL, now_ns);
   if (late.has_asked) sml_control_wake(&job->context->control); /* sessions that this pass has served already */
@@ -434,7 +432,7 @@ static void wake_callers(void *owner) {
 }
 
 static void store_sum(struct sml_engine_operation *engine) {
-  const struct sml_operation *op = (const struct sml_operation *)engine;
+  struct sml_operation *op = (struct sml_operation *)engine;
   if (op->kind->summed != NULL) op->kind->summed(op);
 }
 

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "lib/job_log.h"
+#include "base/thread.h"
+#include "lib/job.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
@@ -177,7 +177,7 @@ void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status) {
     sml_operation_publish_end_locked(job, op, status);
     if (is_detached) sml_operation_give_back(op);
   }
-  sml_batch_fail_locked(job, status);
+  sml_batch_fail_locked(&job->batch, job, status);
 }
 
 /* ---- replays ---- */
@@ -273,6 +273,15 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
          check_kind(job, type, reduction, count) == SML_OK;
 }
 
+sml_status sml_job_check(const sml_job *job) {
+  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
+  return sml_context_is_forked(job->context) ? sml_context_fail_forked() : SML_OK;
+}
+
+struct sml_batch *sml_job_batch(sml_job *job) {
+  return &job->batch;
+}
+
 /* The epoch has no room for the next operation. */
 static void fill_epoch_locked(struct sml_job *job, bool is_new) {
   struct sml_ctl_abort failure;
@@ -352,8 +361,8 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   return status;
 }
 
-static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns) {
-  return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
+bool sml_job_runs_small(const struct sml_job *job) {
+  return job->method->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
 }
 
 void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const void *in, void *out,
@@ -372,8 +381,8 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->num_waiters = 0;
   op->order = (struct sml_member_operation){.submitted_ns = sml_clock_ns()};
   op->order.deadline_ns =
-      deadline_after(op->order.submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
-  op->order.last_deadline_ns = deadline_after(op->order.deadline_ns, job->state.retry.retry_ns);
+      sml_deadline_after(op->order.submitted_ns, timeout_ns != 0 ? timeout_ns : job->operation_timeout_ns);
+  op->order.last_deadline_ns = sml_deadline_after(op->order.deadline_ns, job->state.retry.retry_ns);
 }
 
 /* What the operation needs beside its place in the pool. */
@@ -390,6 +399,19 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
 sml_status sml_operation_submit(struct sml_operation *op) {
   const sml_status status = fit(op, op->job);
   return status == SML_OK ? submit(op->job, op) : status;
+}
+
+void sml_operation_abandon(struct sml_operation *op, sml_status status) {
+  struct sml_job *job = op->job;
+  pthread_mutex_lock(&job->lock);
+  if (job->state.phase != SML_MEMBER_HAS_FAILED) {
+    const struct sml_ctl_abort failure = sml_member_failure(status, "rank %u: %s", job->state.rank, sml_error_detail());
+    sml_job_fail_locked(job, &failure, true);
+  }
+  const bool is_detached = op->is_released;
+  sml_operation_publish_end_locked(job, op, job->state.error.status);
+  if (is_detached) sml_operation_give_back(op);
+  pthread_mutex_unlock(&job->lock);
 }
 
 sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
@@ -419,8 +441,8 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   const struct sml_member_operation *order = &op->order;
   const uint64_t time_ns = order->deadline_ns - order->submitted_ns;
   const uint64_t look_ns = order->deadline_ns - sml_min_u64(SML_MEMBER_ASK_NS, time_ns / 2);
-  bool is_noted;
-  status = sml_batch_note(job, op, &is_noted);
+  bool is_noted = false;
+  if (!job->method->ops->is_alone) status = sml_batch_note(&job->batch, op, &is_noted);
   if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
   if (status != SML_OK) {
     sml_operation_give_back(op);
@@ -472,9 +494,8 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   sml_status status;
   struct sml_job *job = operation->job;
   bool (*const drive)(struct sml_method *, bool (*)(const void *), const void *, uint64_t) = job->method->ops->drive;
-  const uint64_t deadline_ns = sml_min_u64(deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
-  const struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / SML_NS_PER_S),
-                                    .tv_nsec = (long)(deadline_ns % SML_NS_PER_S)};
+  const uint64_t deadline_ns = sml_min_u64(sml_deadline_after(sml_clock_ns(), timeout_ns), INT64_MAX);
+  const struct timespec deadline = sml_timespec(deadline_ns);
   int error = 0;
   if (operation->is_small) {
     sml_engines_drive(job->engines, 0, has_ended, operation, deadline_ns);

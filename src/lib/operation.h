@@ -6,12 +6,15 @@
 
 #include <stddef.h>
 
-#include "lib/job.h"
+#include "ctl/member_job.h"
+#include "lib/context.h"
+#include "lib/retained.h"
+#include "method/method.h"
 
 /* What differs by whom an operation is for: a caller, a batch's members, or other ranks (a replay). */
 struct sml_operation_kind {
   void (*describe)(const struct sml_operation *operation, char *text, size_t text_bytes);
-  void (*summed)(const struct sml_operation *operation); /* well, and nobody knows. Without the lock; NULL: no matter */
+  void (*summed)(struct sml_operation *operation); /* well, and nobody knows. Without the lock; NULL: no matter */
   /* With job->lock held: whoever it is for is told, and may release it afterwards. */
   void (*ended)(struct sml_job *job, struct sml_operation *operation, sml_status status);
   void (*give_back)(struct sml_operation *operation); /* its memory */
@@ -57,6 +60,11 @@ bool sml_operations_add_replays_locked(struct sml_job *job, uint64_t now_ns);
 /* With job->lock held; the method holds none. */
 void sml_operations_drop_replays_locked(struct sml_job *job);
 
+/* A timeout may be centuries; SML_NEVER is none. */
+static inline uint64_t sml_deadline_after(uint64_t now_ns, uint64_t timeout_ns) {
+  return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
+}
+
 /* The steps of sml_allreduce(), for batch.c. Takes: NULL, if all are in use. */
 struct sml_operation *sml_operation_take(struct sml_context *context);
 void sml_operation_give_back(struct sml_operation *operation);
@@ -65,10 +73,18 @@ void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job,
 sml_status sml_operation_submit(struct sml_operation *operation);
 /* With job->lock held: afterwards the caller may release it. */
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
+/* Its caller has its handle, but it could not be submitted: it ends with the job, which fails. */
+void sml_operation_abandon(struct sml_operation *operation, sml_status status);
+
+/* What batch.c asks of the job. SML_OK, or why this handle is none. */
+sml_status sml_job_check(const struct sml_job *job);
+struct sml_batch *sml_job_batch(struct sml_job *job);
 /* Whether callers of small operations run the engine themselves. */
-static inline bool sml_job_runs_small(const struct sml_job *job) {
-  return job->method->ops->is_run_by_callers && sml_job_lanes_run_small(&job->lanes);
-}
+bool sml_job_runs_small(const struct sml_job *job);
+/* With job->lock held: SML_OK, or the failure as the calling thread's detail. */
+sml_status sml_job_report_locked(struct sml_job *job);
+/* With job->lock held: SML_OK, or why nothing may be submitted. */
+sml_status sml_job_refuse_locked(struct sml_job *job);
 
 /* What the method may ask of the job (job_events.c). */
 extern const struct sml_owner_ops sml_job_owner_ops;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "lib/job.h"
 #include "lib/operation.h"
 
 static sml_context *context;

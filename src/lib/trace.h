@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The library's flight recorders: one an engine, one a job; and when they are written to a file. The library
- * installs no signal handler, and writes files only where SWITCHML_TRACE_DIR says, or sml_context_dump_trace(). */
+ * What a job says of itself: lines of the library's log (process/log.h), and the flight recorders, one an engine, one a
+ * job. Recorders are written to files only where SWITCHML_TRACE_DIR says, or sml_context_dump_trace(). */
 #ifndef SML_LIB_TRACE_H
 #define SML_LIB_TRACE_H
 
+#include "process/log.h"
 #include "process/status.h"
 #include "trace/recorder.h"
 
 struct sml_job;
 
 #define SML_TRACE_PATH_BYTES 1024u
+
+static inline double sml_seconds(uint64_t ns) { return (double)ns / 1e9; }
+/* "... [rank] SWITCHML INFO job 'x': ...", if the context's settings let the level through. */
+__attribute__((format(printf, 3, 4))) void sml_job_log(const struct sml_job *job, enum sml_lib_log_level level,
+                                                       const char *format, ...);
+/* INFO: what was decided at the first START, and why. On the control thread, without job->lock. */
+void sml_job_log_start(const struct sml_job *job);
+/* Why the job has so many slots: as the aggregator said, or that it gave fewer than were asked for. */
+sml_slots_reason sml_job_find_slots_reason(const struct sml_job *job);
 
 /* With job->lock held, which orders the job's records. */
 void sml_job_record_locked(const struct sml_job *job, struct sml_record record, uint64_t now_ns);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "method/driver.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/thread.h"
 #include "ctl/contributors.h"
 
 /* How long an operation has nobody who drives it before the helper does: a caller who waits for it is cheaper. */
@@ -174,9 +173,7 @@ uint32_t sml_driver_find_absent(const struct sml_driver *d, struct sml_member_wa
 /* ---- the helper ---- */
 
 static void sleep_for(struct sml_driver *d, uint64_t ns) {
-  const uint64_t until_ns = sml_clock_ns() + ns;
-  const struct timespec until = {.tv_sec = (time_t)(until_ns / SML_NS_PER_S),
-                                 .tv_nsec = (long)(until_ns % SML_NS_PER_S)};
+  const struct timespec until = sml_timespec(sml_clock_ns() + ns);
   pthread_cond_timedwait(&d->wanted, d->method.lock, &until);
 }
 
@@ -210,21 +207,10 @@ static void *help(void *argument) {
 }
 
 static bool start_helper(struct sml_driver *d) {
-  sigset_t all, before;
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&d->wanted, &attributes);
-  pthread_condattr_destroy(&attributes);
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(&d->helper, NULL, help, d);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0)
-    pthread_setname_np(d->helper, "sml-host");
-  else
-    pthread_cond_destroy(&d->wanted);
-  return error == 0;
+  sml_thread_init_cond(&d->wanted);
+  if (sml_thread_start(&d->helper, "sml-host", help, d) == 0) return true;
+  pthread_cond_destroy(&d->wanted);
+  return false;
 }
 
 /* ---- life ---- */
