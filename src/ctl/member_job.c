@@ -116,7 +116,8 @@ enum sml_member_step sml_member_job_on_gone(struct sml_member_job *j, const stru
 bool sml_member_job_is_host_lost(const struct sml_member_job *j, uint32_t s, const struct sml_ctl_abort *failure,
                                  struct sml_ctl_rank_gone *gone) {
   const uint32_t rank = j->shards[s].process_rank;
-  if (rank == SML_MEMBER_OF_DAEMON || failure->status != SML_ERR_AGGREGATOR_LOST) return false;
+  const bool is_loss = failure->status == SML_ERR_AGGREGATOR_LOST && failure->num_ranks == 0; /* else a rank says so */
+  if (rank == SML_MEMBER_OF_DAEMON || !is_loss) return false;
   *gone = (struct sml_ctl_rank_gone){.status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {(uint16_t)rank}};
   snprintf(gone->detail, sizeof gone->detail, "rank %u is gone, and with it its share of the sums: %.180s", rank,
            failure->detail);

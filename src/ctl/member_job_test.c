@@ -483,6 +483,19 @@ static void test_a_successor_of_another_shape(void **state) {
   expect_all_failed(SML_ERR_AGGREGATOR_LOST, "its successor came, but it gives another number of lanes");
 }
 
+/* It tells the others, whose aggregator is not lost: they fail with it, and do not try for retry_ns. */
+static void test_one_rank_cannot_follow_a_successor(void **state) {
+  (void)state;
+  start_jobs(2, RETRY_NS);
+  assert_true(call(0));
+  workers[0].j.start.num_lanes++;
+  lose_daemon();
+  come_back_after(S);
+  wait_for(3 * S);
+  expect_job_failure(0, SML_ERR_AGGREGATOR_LOST, "its successor came, but it gives another number of lanes");
+  expect_job_failure(1, SML_ERR_AGGREGATOR_LOST, "rank 0 (");
+}
+
 /* A stopped aggregator is lost like a killed one; when it goes on it is its own successor. */
 static void test_a_stopped_aggregator_is_its_own_successor(void **state) {
   (void)state;
@@ -528,6 +541,7 @@ int main(void) {
       BOTH(test_a_rank_that_ends_meanwhile_is_named),
       BOTH(test_a_rank_that_started_anew_is_refused),
       BOTH(test_a_successor_of_another_shape),
+      BOTH(test_one_rank_cannot_follow_a_successor),
       BOTH(test_a_stopped_aggregator_is_its_own_successor),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);

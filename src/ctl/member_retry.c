@@ -15,10 +15,15 @@ static double seconds(uint64_t time_ns) {
 
 /* ---- losing the aggregator ---- */
 
+/* An ABORT that names ranks is a rank's, which has failed for good: perhaps it could not follow a successor. */
+static bool is_loss(const struct sml_ctl_abort *failure) {
+  return failure->status == SML_ERR_AGGREGATOR_LOST && failure->num_ranks == 0;
+}
+
 /* An aggregator that goes as soon as it came, or whose data ports are not reached yet. All ranks are told the
  * same, so all come again. */
 static bool is_passing(const struct sml_ctl_abort *failure) {
-  return failure->status == SML_ERR_AGGREGATOR_LOST || failure->status == SML_ERR_UNREACHABLE ||
+  return is_loss(failure) || failure->status == SML_ERR_UNREACHABLE ||
          failure->status == SML_ERR_MTU;
 }
 
@@ -38,14 +43,14 @@ static bool is_worth_another_try(struct sml_member_retry *r, const struct sml_me
 static bool may_join_anew(struct sml_member_retry *r, const struct sml_member_situation *s,
                           const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (s->phase != SML_MEMBER_IS_JOINING || r->retry_ns == 0 || now_ns >= s->join_deadline_ns) return false;
-  if (r->lost_ns == 0) return failure->status == SML_ERR_AGGREGATOR_LOST;
+  if (r->lost_ns == 0) return is_loss(failure);
   return is_worth_another_try(r, s, failure, now_ns);
 }
 
 static bool may_rejoin(struct sml_member_retry *r, const struct sml_member_situation *s,
                        const struct sml_ctl_abort *failure, uint64_t now_ns) {
   if (s->phase == SML_MEMBER_IS_RUNNING || s->phase == SML_MEMBER_IS_DRAINING || s->phase == SML_MEMBER_IS_RENEWING)
-    return r->retry_ns != 0 && failure->status == SML_ERR_AGGREGATOR_LOST && !s->has_gone_rank;
+    return r->retry_ns != 0 && is_loss(failure) && !s->has_gone_rank;
   if (s->phase != SML_MEMBER_IS_REJOINING || now_ns - r->lost_ns >= r->retry_ns) return false;
   return is_worth_another_try(r, s, failure, now_ns);
 }
