@@ -183,7 +183,7 @@ static void test_tag_where_none_is_wanted(void **state) {
   assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
 }
 
-/* The MAC is right, what it is behind is not: one who has the key can still be wrong. */
+/* The MAC is right, what it is behind is not: a sender that has the key can still be wrong. */
 static void test_malformed_behind_a_good_tag(void **state) {
   (void)state;
   shake(&key);

@@ -188,7 +188,7 @@ static void test_settings_must_be_equal(void **state) {
   }
 }
 
-/* Where the other one is, is told to whoever has the key, and to its own host; the log has it in any case. */
+/* A rank with the key is told where the other one is, and so is one of the same host. The log has it in any case. */
 static void expect_twin(uint32_t conn, uint32_t rank, const char *where, bool may_know) {
   char text[SML_DETAIL_BYTES], note[SML_DETAIL_BYTES];
   static const char format[] =

@@ -355,7 +355,7 @@ static void a_hello_needs_the_key_too(void **state) {
   }
 }
 
-/* Echoes in answer to a rank's HELLO, but not by one who has the key. */
+/* Echoes in answer to a rank's HELLO, from a sender without the key. */
 static bool echo_under_another_key(void *user, const struct world_port *to, const uint8_t *data,
                                    uint32_t num_bytes) {
   struct world **w = user;
