@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The aggregator's state, for aggregator.c, which changes it, and aggregator_invariants.c, which looks whether it
+ * The aggregator's state, for aggregator.c, which changes it, and test_aggregator_invariants.c, which looks whether it
  * is sound. */
 #ifndef SML_CORE_AGGREGATOR_INTERNAL_H
 #define SML_CORE_AGGREGATOR_INTERNAL_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The worker's state. worker.c sends and receives, worker_stream.c has what slots carry, worker_questions.c when to
- * ask, worker_queue.h what slots stand in; worker_invariants.c looks whether it is sound. */
+ * ask, worker_queue.h what slots stand in; test_worker_invariants.c looks whether it is sound. */
 #ifndef SML_CORE_WORKER_INTERNAL_H
 #define SML_CORE_WORKER_INTERNAL_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The registry's tables, shared by registry.c (inputs, connections, time), registry_auth.c (who may
- * join at all), registry_job.c (the life of a job), registry_start.c (what it gets) and registry_check.c
+ * join at all), registry_job.c (the life of a job), registry_start.c (what it gets) and test_registry_check.c
  * (what must hold). */
 #ifndef SML_CTL_REGISTRY_INTERNAL_H
 #define SML_CTL_REGISTRY_INTERNAL_H

@@ -35,14 +35,6 @@ struct sml_mailbox *sml_aggregator_engine_mailbox(struct sml_aggregator_engine *
   return &e->mailbox;
 }
 
-const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *e) {
-  const char *problem = NULL;
-  for (uint32_t j = 0; j < SML_MAX_JOBS && problem == NULL; j++)
-    if (e->jobs[j] != NULL && e->jobs[j]->aggregator != NULL)
-      problem = sml_aggregator_find_violation(e->jobs[j]->aggregator);
-  return problem;
-}
-
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t *num_drops) {
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++)
     num_drops[d] = atomic_load_explicit(&e->num_drops[d], memory_order_relaxed);

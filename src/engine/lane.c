@@ -107,10 +107,6 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   record_epoch(lane);
 }
 
-const char *sml_lane_find_violation(const struct sml_lane *lane) {
-  return lane->failed_status != SML_OK ? NULL : sml_worker_find_violation(lane->worker);
-}
-
 bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
   if (e->num_lanes == e->max_lanes) {
     const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
