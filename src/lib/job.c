@@ -163,7 +163,8 @@ static sml_status choose_method(struct sml_job *job, uint64_t deadline_ns) {
   const sml_status status = sml_job_report_locked(job);
   const struct sml_ctl_rank_gone *gone = &job->state.gone;
   for (uint32_t i = 0; job->state.has_gone_rank && i < gone->num_ranks; i++)
-    if (gone->ranks[i] < job->state.world_size) job->method->ops->set_gone(job->method, gone->ranks[i]);
+    if (gone->ranks[i] < job->state.world_size && job->method->ops->set_gone != NULL)
+      job->method->ops->set_gone(job->method, gone->ranks[i]);
   pthread_mutex_unlock(&job->lock);
   return status;
 }
@@ -298,7 +299,7 @@ void sml_job_destroy(sml_job *job) {
   SML_UNCANCELLED;
   if (job == NULL || sml_context_is_forked(job->context)) return;
   if (job->engines != NULL) leave(job);
-  job->method->ops->close(job->method);
+  if (job->method->ops->close != NULL) job->method->ops->close(job->method);
   sml_embedded_stop(job->embedded);
   remove_from_context(job->context, job);
   sml_retained_free_all(&job->retained);
@@ -386,7 +387,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.tensor_bytes = job->tensor_bytes;
   stats.rejoins = job->state.retry.num_rejoins;
   stats.retained_bytes = job->retained.input_bytes;
-  job->method->ops->add_figures(job->method, &stats);
+  if (job->method->ops->add_figures != NULL) job->method->ops->add_figures(job->method, &stats);
   pthread_mutex_unlock(&job->lock);
   stats.num_lanes = job->lanes.num_lanes;
   stats.num_slots = job->state.start.num_slots;

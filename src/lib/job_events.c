@@ -34,7 +34,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   job->wants_abort = tells_others;
   sml_job_log(job, SML_LIB_LOG_INFO, "failed: %s", job->state.error.detail);
   sml_operations_end_waiting_locked(job, job->state.error.status);
-  job->method->ops->fail(job->method, job->state.error.status);
+  if (job->method->ops->fail != NULL) job->method->ops->fail(job->method, job->state.error.status);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
 }
@@ -114,7 +114,8 @@ static void go_on_locked(struct sml_job *job, bool is_replay) {
     sml_job_fail_locked(job, &failure, true);
   }
   sml_operations_push_locked(job);
-  if (job->state.phase == SML_MEMBER_IS_RUNNING) job->method->ops->resume(job->method);
+  if (job->state.phase == SML_MEMBER_IS_RUNNING && job->method->ops->resume != NULL)
+    job->method->ops->resume(job->method);
   pthread_cond_broadcast(&job->changed);
 }
 
@@ -161,7 +162,8 @@ static void on_gone(struct sml_job *job, const struct sml_ctl_rank_gone *gone, b
   const enum sml_member_step step = sml_member_job_on_gone(&job->state, gone, is_host, &failure);
   for (uint32_t i = 0; i < gone->num_ranks; i++) {
     record_locked(job, SML_TRACE_RANK_LOST, gone->ranks[i], job->state.start.epoch);
-    if (gone->ranks[i] < job->state.world_size) job->method->ops->set_gone(job->method, gone->ranks[i]);
+    if (gone->ranks[i] < job->state.world_size && job->method->ops->set_gone != NULL)
+      job->method->ops->set_gone(job->method, gone->ranks[i]);
   }
   (void)goes_on_locked(job, step, &failure);
   if (job->is_lingering) pthread_cond_broadcast(&job->changed);

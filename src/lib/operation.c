@@ -182,6 +182,11 @@ void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status) {
 
 /* ---- replays ---- */
 
+/* Whether there is memory for what its method needs. */
+static bool fits(const struct sml_job *job, struct sml_operation *op) {
+  return job->method->ops->fit == NULL || job->method->ops->fit(job->method, &op->engine, op->codes_bytes);
+}
+
 static struct sml_operation *make_replay(struct sml_job *job, struct sml_retained *retained,
                                          uint64_t now_ns) {
   struct sml_operation *op = calloc(1, sizeof *op);
@@ -198,7 +203,7 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   op->order.submitted_ns = now_ns;
   op->order.deadline_ns = op->order.last_deadline_ns = now_ns + job->operation_timeout_ns;
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
-  if (job->method->ops->fit(job->method, &op->engine, op->codes_bytes)) return op;
+  if (fits(job, op)) return op;
   sml_operation_give_back(op);
   return NULL;
 }
@@ -298,7 +303,8 @@ static bool push_locked(struct sml_job *job, bool caller_runs) {
   bool has_pushed = false;
   while ((o = sml_member_job_next(&job->state, ops->max_begun != 0 ? ops->max_begun : ring_room)) != NULL) {
     struct sml_operation *op = sml_operation_of(o);
-    const enum sml_method_room room = ops->take_room(job->method, &op->engine.plan);
+    const enum sml_method_room room =
+        ops->take_room != NULL ? ops->take_room(job->method, &op->engine.plan) : SML_ROOM_TAKEN;
     if (room != SML_ROOM_TAKEN) {
       fill_epoch_locked(job, room == SML_ROOM_IN_NONE);
       break;
@@ -388,7 +394,7 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
 /* What the operation needs beside its place in the pool. */
 static sml_status fit(struct sml_operation *op, struct sml_job *job) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
-  if (!job->method->ops->fit(job->method, &op->engine, op->codes_bytes))
+  if (!fits(job, op))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
   if (job->state.retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(&job->retained, op->engine.in, num_bytes, &op->retained);

@@ -265,7 +265,6 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
 
 static const struct sml_method_ops combine_ops = {.max_begun = 1,
                                                    .take_room = take_room,
-                                                   .fit = sml_method_fits,
                                                    .begin = sml_driver_begin,
                                                    .drive = sml_driver_drive,
                                                    .fail = fail,

@@ -58,24 +58,24 @@ enum outcome { ENDED, MISMATCHED, ABORTED, LOST, LATER };
 
 static void begin_steps(struct sml_driver *d, const struct sml_engine_operation *op) {
   const struct sml_operation_plan *plan = &op->plan;
-  const struct sml_shm_operation operation = {.plan = {.number = plan->number,
-                                                        .num_elems = plan->num_elems,
-                                                        .key = plan->key,
-                                                        .type = plan->type,
-                                                        .is_average = plan->reduction == SML_AVG,
-                                                        .shape = {.has_exponents = plan->has_exponents,
-                                                                  .elem_lanes = plan->elem_lanes,
-                                                                  .lane_elems = plan->lane_elems}},
-                                               .in = op->in,
-                                               .out = op->out,
-                                               .piece_elems = d->steps->piece_elems(d, plan)};
+  struct sml_shm_operation operation = {.plan = {.number = plan->number,
+                                                 .num_elems = plan->num_elems,
+                                                 .key = plan->key,
+                                                 .type = plan->type,
+                                                 .is_average = plan->reduction == SML_AVG,
+                                                 .shape = {.has_exponents = plan->has_exponents,
+                                                           .elem_lanes = plan->elem_lanes,
+                                                           .lane_elems = plan->lane_elems}},
+                                        .in = op->in,
+                                        .out = op->out};
+  if (d->steps->piece_elems != NULL) operation.piece_elems = d->steps->piece_elems(d, plan);
   d->steps->begin(d, &operation);
 }
 
 /* Without the lock. */
 static enum outcome work(struct sml_driver *d, struct sml_engine_operation *op, bool is_new, uint64_t deadline_ns) {
   if (is_new) begin_steps(d, op);
-  if (deadline_ns == 0) d->steps->run(d, 0);
+  if (deadline_ns == 0 && d->steps->run != NULL) d->steps->run(d, 0);
   for (;;) {
     const enum sml_shm_verdict verdict = d->steps->advance(d);
     if (verdict == SML_SHM_ENDED) {
@@ -84,7 +84,7 @@ static enum outcome work(struct sml_driver *d, struct sml_engine_operation *op, 
     }
     if (verdict == SML_SHM_MISMATCH) return MISMATCHED;
     if (deadline_ns == 0) return LATER;
-    d->steps->run(d, deadline_ns);
+    if (d->steps->run != NULL) d->steps->run(d, deadline_ns);
     const enum sml_shm_wait wait = d->steps->await(d, deadline_ns);
     if (wait == SML_SHM_DEADLINE) return LATER;
     if (wait != SML_SHM_READY) return wait == SML_SHM_ABORTED ? ABORTED : LOST;
@@ -303,7 +303,7 @@ struct sml_method *sml_driver_open(struct sml_driver *d, const struct sml_driver
   d->lanes = options->lanes;
   d->start = options->start;
   d->kernels = options->kernels;
-  if (!find_ranks(d) || !d->steps->prepare(d)) {
+  if (!find_ranks(d) || (d->steps->prepare != NULL && !d->steps->prepare(d))) {
     fail_owner(options, SML_ERR_NO_MEMORY, NULL, text);
   } else if (meet(d, options)) {
     if (start_helper(d)) return &d->method;

@@ -17,7 +17,7 @@ struct sml_driver;
  * among those of this host. */
 struct sml_driver_steps {
   void (*begin)(struct sml_driver *driver, const struct sml_shm_operation *operation);
-  /* Runs the engine, if that brings the operation on sooner than a thread of its own would. */
+  /* Runs the engine, if that brings the operation on sooner than a thread of its own would. NULL: no engine does. */
   void (*run)(struct sml_driver *driver, uint64_t deadline_ns);
   enum sml_shm_verdict (*advance)(struct sml_driver *driver);
   enum sml_shm_wait (*await)(struct sml_driver *driver, uint64_t deadline_ns);
@@ -28,9 +28,9 @@ struct sml_driver_steps {
   /* Meets the other ranks. False: why not is in the last three. */
   bool (*meet)(struct sml_driver *driver, const struct sml_shm_meeting *meeting, enum sml_shm_met *met_out,
                uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
-  /* As a relay takes it; a group's is 0. */
+  /* As a relay takes it; NULL: there are no pieces. */
   uint64_t (*piece_elems)(const struct sml_driver *driver, const struct sml_operation_plan *plan);
-  bool (*prepare)(struct sml_driver *driver); /* before that: memory; false: none */
+  bool (*prepare)(struct sml_driver *driver); /* before that: memory; false: none. May be NULL */
   void (*close)(struct sml_driver *driver);   /* what the last two made */
 };
 

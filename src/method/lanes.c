@@ -367,11 +367,8 @@ static const struct sml_method_ops lanes_ops = {.is_run_by_callers = true,
                                                  .fit = fit,
                                                  .begin = begin,
                                                  .fail = fail,
-                                                 .set_gone = sml_method_ignore_gone,
-                                                 .resume = sml_method_ignore,
                                                  .wait = find_wait,
-                                                 .add_figures = add_figures,
-                                                 .close = sml_method_ignore};
+                                                 .add_figures = add_figures};
 
 void sml_job_lanes_init(struct sml_job_lanes *lanes, struct sml_engines *engines, const struct sml_settings *settings,
                     uint32_t rank, uint32_t world_size, uint32_t num_shards) {

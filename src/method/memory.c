@@ -14,11 +14,6 @@ static struct sml_shm_group *group_of(const struct sml_driver *d) {
 
 /* ---- steps ---- */
 
-static bool prepare(struct sml_driver *d) {
-  (void)d;
-  return true;
-}
-
 static bool meet(struct sml_driver *d, const struct sml_shm_meeting *meeting, enum sml_shm_met *met_out,
                  uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   const uint32_t block_chunks = sml_job_lanes_block_chunks(d->start);
@@ -37,11 +32,6 @@ static void close_group(struct sml_driver *d) {
 
 static void begin(struct sml_driver *d, const struct sml_shm_operation *operation) {
   sml_shm_group_begin(group_of(d), operation);
-}
-
-static void run(struct sml_driver *d, uint64_t deadline_ns) {
-  (void)d;
-  (void)deadline_ns;
 }
 
 static enum sml_shm_verdict advance(struct sml_driver *d) {
@@ -68,24 +58,15 @@ static uint32_t find_absent(const struct sml_driver *d, bool only_gone, uint32_t
   return sml_shm_group_find_absent(group_of(d), only_gone, out, room);
 }
 
-static uint64_t piece_elems(const struct sml_driver *d, const struct sml_operation_plan *plan) {
-  (void)d;
-  (void)plan;
-  return 0;
-}
-
-static const struct sml_driver_steps steps = {.prepare = prepare,
-                                              .meet = meet,
+static const struct sml_driver_steps steps = {.meet = meet,
                                               .close = close_group,
                                               .begin = begin,
-                                              .run = run,
                                               .advance = advance,
                                               .await = await,
                                               .mismatch = find_mismatch,
                                               .abort = abort_group,
                                               .set_gone = set_gone,
-                                              .find_absent = find_absent,
-                                              .piece_elems = piece_elems};
+                                              .find_absent = find_absent};
 
 /* ---- as a method ---- */
 
@@ -103,8 +84,6 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
 }
 
 static const struct sml_method_ops memory_ops = {.max_begun = 1,
-                                                  .take_room = sml_method_has_room,
-                                                  .fit = sml_method_fits,
                                                   .begin = sml_driver_begin,
                                                   .drive = sml_driver_drive,
                                                   .fail = sml_driver_fail,

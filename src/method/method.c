@@ -14,25 +14,3 @@ void sml_method_fail_owner(const struct sml_method *r, sml_status status, const 
   for (uint32_t i = 0; i < num_ranks; i++) failure.ranks[i] = ranks[i];
   r->owner_ops->failed(r->owner, &failure);
 }
-
-enum sml_method_room sml_method_has_room(struct sml_method *r, const struct sml_operation_plan *plan) {
-  (void)r;
-  (void)plan;
-  return SML_ROOM_TAKEN;
-}
-
-bool sml_method_fits(const struct sml_method *r, struct sml_engine_operation *op, size_t *codes_bytes) {
-  (void)r;
-  (void)op;
-  (void)codes_bytes;
-  return true;
-}
-
-void sml_method_ignore(struct sml_method *r) {
-  (void)r;
-}
-
-void sml_method_ignore_gone(struct sml_method *r, uint32_t rank) {
-  (void)r;
-  (void)rank;
-}

@@ -32,6 +32,7 @@ enum sml_method_room {
   SML_ROOM_IN_NONE, /* this one is fresh, and has too little */
 };
 
+/* NULL where nothing needs to be done; only begin and wait are there in each. */
 struct sml_method_ops {
   uint32_t max_begun;     /* operations that it takes at a time; 0: as many as the context has */
   bool is_run_by_callers; /* those of small operations run the engine, if there is but one */
@@ -44,8 +45,7 @@ struct sml_method_ops {
    * caller_runs: the caller runs the engine itself, and need not wake it. */
   void (*begin)(struct sml_method *method, struct sml_engine_operation *operation, bool caller_runs);
   /* The caller works, until has_ended(argument) (NULL: until nothing is left to do), or the deadline (0: only what can
-   * be done at once). Lets the lock go meanwhile. False: somebody else does, and nothing was done. NULL: callers need
-   * not. */
+   * be done at once). Lets the lock go meanwhile. False: somebody else does, and nothing was done. */
   bool (*drive)(struct sml_method *method, bool (*has_ended)(const void *argument), const void *argument,
                 uint64_t deadline_ns);
   /* The owner has failed: what was begun ends, with this status, and nothing begins any more. */
@@ -91,11 +91,5 @@ struct sml_method {
 __attribute__((format(printf, 5, 6))) void sml_method_fail_owner(const struct sml_method *method, sml_status status,
                                                                   const uint16_t *ranks, uint32_t num_ranks,
                                                                   const char *format, ...);
-
-/* For tables: what needs nothing. */
-enum sml_method_room sml_method_has_room(struct sml_method *method, const struct sml_operation_plan *plan);
-bool sml_method_fits(const struct sml_method *method, struct sml_engine_operation *operation, size_t *codes_bytes);
-void sml_method_ignore(struct sml_method *method);
-void sml_method_ignore_gone(struct sml_method *method, uint32_t rank);
 
 #endif
