@@ -13,6 +13,7 @@ import e2e
 import tap
 
 SWITCHML, SWITCHMLD = e2e.SWITCHML, e2e.SWITCHMLD
+PIPELINE = os.path.join(os.path.dirname(SWITCHMLD), "../pipeline/switchml-pipeline")
 
 
 def run(*command, status=0, **more):
@@ -99,7 +100,10 @@ def documented_options(page):
 def test_manual_pages_have_the_options_that_the_commands_take():
     """By each command's own --usage, which is made of its table of options."""
     everywhere, also_called = {"help", "usage", "version"}, {"threads"}
-    for program, page in (SWITCHML, "switchml.1"), (SWITCHMLD, "switchmld.1"):
+    pages = [(SWITCHML, "switchml.1"), (SWITCHMLD, "switchmld.1")]
+    if os.path.exists(PIPELINE): # built where libdpdk is
+        pages.append((PIPELINE, "switchml-pipeline.1"))
+    for program, page in pages:
         commands, explained = documented_options(page)
         assert len(commands) == (10 if program == SWITCHML else 1), commands
         for command, documented in commands.items():
@@ -198,11 +202,10 @@ def test_a_tofino_is_said_to_be_untried():
 
 def test_the_pipeline_warns_of_long_frames():
     """Loopback's MTU is 64 KiB, which its rings do not take. It then fails: there is no such program."""
-    pipeline = os.path.join(os.path.dirname(SWITCHMLD), "../pipeline/switchml-pipeline")
-    if not os.path.exists(pipeline):
+    if not os.path.exists(PIPELINE):
         raise tap.Skip("no switchml-pipeline: libdpdk-dev was not there when this was built")
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([pipeline, "--control", os.path.join(folder, "c"), "--port", "lo", "/nowhere.so"], text=True,
+        done = subprocess.run([PIPELINE, "--control", os.path.join(folder, "c"), "--port", "lo", "/nowhere.so"], text=True,
                               capture_output=True, check=False, timeout=60 * e2e.PATIENCE, cwd=folder)
     said = done.stdout + done.stderr
     assert done.returncode != 0 and re.search(r"lo has an MTU of \d+: frames of more than 9216 bytes may be lost", said), done

@@ -3,6 +3,7 @@
 
 #include <rte_ethdev.h>
 
+#include "base/clock.h"
 #include "base/writer.h"
 
 /* A switch's answer to a question is longer than the question by the lanes, which a pipeline writes before the packet's
@@ -139,9 +140,7 @@ static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
 
 uint32_t sml_host_pass(struct sml_host *h) {
   uint32_t num_received = 0;
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  h->now_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
+  h->now_ns = sml_clock_ns();
   for (uint32_t i = 0; i < h->num_devices && num_received + SML_HOST_BURST <= SML_PROGRAM_BATCH; i++) {
     struct rte_mbuf *packets[SML_HOST_BURST];
     uint32_t num_packets = 0;

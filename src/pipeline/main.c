@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * switchml-pipeline: SwitchML's program in DPDK's software pipeline, between network interfaces. switchmld fills its
  * tables (--dataplane dpdk-p4). docs/p4.md says how to begin. */
-#include <getopt.h>
+#include <argp.h>
 #include <net/if.h>
 #include <rte_eal.h>
 #include <rte_ethdev.h>
@@ -15,13 +15,13 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/options.h"
 #include "base/writer.h"
 #include "pipeline/control.h"
 #include "pipeline/host.h"
 
 #define DEFAULT_CONTROL "/run/switchml-pipeline"
 #define DEFAULT_IDLE_US 20u
-#define MAX_IDLE_US 1000u
 #define PASSES_A_LOOK 64u /* that are busy, until the control socket is looked at */
 #define MAX_EAL_ARGUMENTS 128u
 #define NAME_BYTES 128u
@@ -30,69 +30,58 @@
 #define RING_BLOCK_BYTES (2 * SML_HOST_FRAME_BYTES) /* whole pages, and whole frames */
 
 struct options {
-  const char *control, *library;
+  const char *control;
   uint32_t idle_us, num_ports;
   const char *ports[SML_HOST_MAX_DEVICES];
-  char **eal; /* what stands after -- */
-  int num_eal;
+  bool makes_code;
+  struct sml_arguments rest; /* LIBRARY and options of DPDK; or SPEC and CODE */
 };
+#define SML_OPTIONS struct options
+
+/* argp looks it up by name from libc. */
+__attribute__((visibility("default"))) const char *argp_program_version = "switchml-pipeline " SML_VERSION_TEXT;
+
+static const char *take_port(void *options, const char *text) {
+  struct options *o = options;
+  if (o->num_ports == SML_HOST_MAX_DEVICES) return "too many ports";
+  o->ports[o->num_ports++] = text;
+  return NULL;
+}
+
+static const struct sml_option table[] = {
+    {"code", 0, NULL, "Make C of a .spec of p4c-dpdk. Compiled to a shared object it is a LIBRARY", 0,
+     SML_FLAG(makes_code)},
+    {"control", 0, "PATH", "Socket for switchmld. Default " DEFAULT_CONTROL, 0, SML_TEXT(control)},
+    {"idle-us", 0, "N", "Sleep so long when nothing has come, 0 to 1000; 0: never, a processor is its own. Default 20",
+     0, SML_NUMBER(idle_us, 0, 1000)},
+    {"port", 0, "NAME", "A network interface, or a device of DPDK by its name; one or more", 0,
+     SML_TAKEN_BY(take_port)},
+    {0}};
+
+static const char *check(void *options) {
+  const struct options *o = options;
+  if (o->makes_code) return o->rest.num != 2 ? "which SPEC and CODE.c?" : NULL;
+  if (o->rest.num == 0) return "which LIBRARY?";
+  if (o->rest.num > 1 && o->rest.texts[1][0] != '-') return "one LIBRARY only; behind it, after --, options of DPDK";
+  return o->num_ports == 0 ? "at least one --port" : NULL;
+}
+
+static const struct sml_option_parser parser = {
+    .table = table,
+    .arguments_doc = "LIBRARY [-- EAL...]\n--code SPEC CODE.c",
+    .arguments_offset = offsetof(struct options, rest),
+    .max_arguments = UINT32_MAX,
+    .check = check,
+    .doc =
+        "SwitchML's program in DPDK's software pipeline, as a switch between ports 0, 1, ... switchmld --dataplane "
+        "dpdk-p4 fills its tables."
+        "\vEAL: options of DPDK instead of no huge pages, no PCI, any processor. See switchml-pipeline(1)."};
 
 static volatile sig_atomic_t must_end;
 
 static void end(int number) {
   (void)number;
   must_end = 1;
-}
-
-static int usage(FILE *to) {
-  fputs(
-      "Usage: switchml-pipeline [--control PATH] [--idle-us N] --port NAME [--port NAME ...] LIBRARY [-- EAL ...]\n"
-      "   or: switchml-pipeline --code SPEC CODE.c\n"
-      "SwitchML's program in DPDK's software pipeline, as a switch between ports 0, 1, ... switchmld --dataplane\n"
-      "dpdk-p4 fills its tables.\n\n"
-      "  --code             Make C of a .spec of p4c-dpdk. Compiled to a shared object it is a LIBRARY\n"
-      "  --control PATH     Socket for switchmld. Default " DEFAULT_CONTROL
-      "\n"
-      "  --idle-us N        Sleep so long when nothing has come; 0: never, a processor is its own. Default 20\n"
-      "  --port NAME        A network interface, or a device of DPDK by its name\n"
-      "  EAL                Options of DPDK instead of: no huge pages, no PCI, any processor\n",
-      to);
-  return to == stdout ? 0 : 2;
-}
-
-static bool take_number(const char *text, uint32_t max, uint32_t *value_out) {
-  char *rest;
-  const unsigned long value = strtoul(text, &rest, 10);
-  *value_out = (uint32_t)value;
-  return *text >= '0' && *text <= '9' && *rest == 0 && value <= max;
-}
-
-/* -1: all is well; else the exit status. */
-static int parse(int argc, char **argv, struct options *o) {
-  enum { CONTROL = 256, IDLE, PORT, CODE, HELP, VERSION };
-  static const struct option names[] = {{"control", required_argument, NULL, CONTROL},
-                                        {"idle-us", required_argument, NULL, IDLE},
-                                        {"port", required_argument, NULL, PORT},
-                                        {"code", no_argument, NULL, CODE},
-                                        {"help", no_argument, NULL, HELP},
-                                        {"version", no_argument, NULL, VERSION},
-                                        {0}};
-  bool is_code = false;
-  for (int key; (key = getopt_long(argc, argv, "+", names, NULL)) != -1;) {
-    if (key == CONTROL) o->control = optarg;
-    else if (key == CODE) is_code = true;
-    else if (key == HELP) return usage(stdout);
-    else if (key == VERSION) return printf("switchml-pipeline %s\n", SML_VERSION_TEXT), 0;
-    else if (key == PORT && o->num_ports < SML_HOST_MAX_DEVICES) o->ports[o->num_ports++] = optarg;
-    else if (key != IDLE || !take_number(optarg, MAX_IDLE_US, &o->idle_us)) return usage(stderr);
-  }
-  if (is_code) return argc - optind != 2 ? usage(stderr) : !sml_program_make_code(argv[optind], argv[optind + 1]);
-  if (optind == argc || o->num_ports == 0) return usage(stderr);
-  o->library = argv[optind++];
-  if (optind < argc && strcmp(argv[optind], "--") != 0) return usage(stderr);
-  o->eal = argv + optind + (optind < argc);
-  o->num_eal = argc - optind - (optind < argc);
-  return -1;
 }
 
 /* Frames that AF_PACKET's ring has no room for would vanish without a word. */
@@ -115,9 +104,9 @@ static bool start_dpdk(char *program, struct options *o) {
   char *usual[] = {"--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=4", "-m", "256", lcores};
   uint32_t num = 1;
   snprintf(lcores, sizeof lcores, "--lcores=0@(0-%u)", (unsigned)sysconf(_SC_NPROCESSORS_ONLN) - 1);
-  const uint32_t num_given = o->num_eal > 0 ? (uint32_t)o->num_eal : SML_ARRAY_LEN(usual);
+  const uint32_t num_given = o->rest.num > 1 ? o->rest.num - 1 : (uint32_t)SML_ARRAY_LEN(usual);
   if (num_given + o->num_ports + 1 > MAX_EAL_ARGUMENTS) return false;
-  for (uint32_t i = 0; i < num_given; i++) arguments[num++] = o->num_eal > 0 ? o->eal[i] : usual[i];
+  for (uint32_t i = 0; i < num_given; i++) arguments[num++] = o->rest.num > 1 ? o->rest.texts[1 + i] : usual[i];
   for (uint32_t i = 0; i < o->num_ports; i++) {
     if (if_nametoindex(o->ports[i]) == 0) continue;
     warn_of_long_frames(o->ports[i]);
@@ -144,8 +133,8 @@ static bool run(const struct options *o, struct sml_host *host, struct sml_contr
 int main(int argc, char **argv) {
   sml_fd_fill_standard();
   struct options o = {.control = DEFAULT_CONTROL, .idle_us = DEFAULT_IDLE_US};
-  const int status = parse(argc, argv, &o);
-  if (status >= 0) return status;
+  sml_options_parse(&parser, argc, argv, &o);
+  if (o.makes_code) return !sml_program_make_code(o.rest.texts[0], o.rest.texts[1]);
   const struct sigaction action = {.sa_handler = end};
   if (!start_dpdk(argv[0], &o)) return fprintf(stderr, "switchml-pipeline: DPDK does not start\n"), 1;
   sigaction(SIGINT, &action, NULL);
@@ -153,7 +142,7 @@ int main(int argc, char **argv) {
   prctl(PR_SET_TIMERSLACK, 1000);
   struct sml_host *host = calloc(1, sizeof *host);
   struct sml_control *control = NULL;
-  bool is_well = host && sml_host_open(host, o.library, o.ports, o.num_ports) &&
+  bool is_well = host && sml_host_open(host, o.rest.texts[0], o.ports, o.num_ports) &&
                  (control = sml_control_open(o.control, host)) != NULL;
   if (is_well) {
     sml_writer_say("switchml-pipeline: %u ports, control at %s\n", o.num_ports, o.control);
