@@ -34,7 +34,7 @@ static bool evict(struct sml_exchange *x, const struct sml_status_source *source
   struct sml_ctl_message m = {.kind = SML_CTL_EVICT};
   snprintf(m.u.evict.job_name, sizeof m.u.evict.job_name, "%s", o->job);
   snprintf(m.u.evict.detail, sizeof m.u.evict.detail, "%s", o->reason);
-  if (!sml_exchange_open(x, source->text, &source->addr, sml_exchange_clock_ns() + PATIENCE_NS)) return false;
+  if (!sml_exchange_open(x, source->text, &source->addr, sml_clock_ns() + PATIENCE_NS)) return false;
   if (source->key_name[0] && !sml_status_prove(x, source)) return false;
   if (!sml_exchange_say(x, &m) || !sml_exchange_hear(x, source->key_name)) return false;
   return x->message.kind == SML_CTL_EVICTED ||

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "switchd/status_json.h"
 
 struct writer {
   FILE *stream;
@@ -47,14 +48,6 @@ static void put_families(const struct writer *w, const struct family *families, 
 
 /* --- the service --- */
 
-static const char *const event_names[SML_NUM_HAPPENINGS] = {
-    [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
-    [SML_HAPPENED_RANK_LOST] = "rank_lost",       [SML_HAPPENED_RANK_LATE] = "rank_late",
-    [SML_HAPPENED_JOB_STARTED] = "job_started",   [SML_HAPPENED_JOB_ENDED] = "job_ended",
-    [SML_HAPPENED_JOB_ABORTED] = "job_aborted",   [SML_HAPPENED_JOB_REFUSED] = "job_refused",
-    [SML_HAPPENED_JOIN_REFUSED] = "join_refused",
-};
-
 static void put_service(const struct writer *w) {
   const struct sml_snapshot *s = w->s;
   begin(w, "build_info", "gauge", "1, of this version.");
@@ -73,7 +66,7 @@ static void put_service(const struct writer *w) {
   put_one(w, "slots", "gauge", "Slots of each lane.", s->pool_slots);
   begin(w, "events_total", "counter", "What happened to jobs and ranks.");
   for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++)
-    fprintf(w->stream, "switchml_events_total{event=\"%s\"} %llu\n", event_names[i],
+    fprintf(w->stream, "switchml_events_total{event=\"%s\"} %llu\n", sml_happening_names[i],
             (unsigned long long)s->num_happened[i]);
 }
 
@@ -131,18 +124,6 @@ static void put_switch(const struct writer *w) {
 
 /* --- jobs --- */
 
-static struct sml_traffic traffic_of(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
-  struct sml_traffic all = {0};
-  for (uint32_t i = 0; i < job->num_ranks; i++) {
-    const struct sml_traffic *t = &s->ranks[job->first_rank + i].look.traffic;
-    all.num_packets += t->num_packets;
-    all.num_bytes += t->num_bytes;
-    all.num_retransmissions += t->num_retransmissions;
-    all.num_repeats += t->num_repeats;
-  }
-  return all;
-}
-
 #define JOB_FAMILIES(F)                                                                                                \
   F("job_world_size", "gauge", "Ranks that the job has when all are in.", job->is.world_size)                          \
   F("job_ranks_present", "gauge", "Ranks with a control connection.", job->is.num_present)                             \
@@ -181,7 +162,7 @@ static void put_job_values(const struct writer *w, const struct family *family, 
   for (uint32_t j = 0; j < s->num_jobs; j++) {
     const struct sml_job_snapshot *job = &s->jobs[j];
     if (w->is_shadowed[j]) continue;
-    const struct sml_traffic traffic = traffic_of(s, job);
+    const struct sml_traffic traffic = sml_job_traffic(s, job);
     const double values[] = {JOB_FAMILIES(AS_VALUE)};
     if (isnan(values[f])) continue;
     put_labels(w, family->name, job);

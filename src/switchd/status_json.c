@@ -12,7 +12,7 @@
 #define SLOW_NS (100 * SML_NS_PER_MS) /* without a sum, where slots wait */
 #define SLOW_LEAST_SUMS 1000u         /* before their traffic says something */
 
-static const char *const happening_names[SML_NUM_HAPPENINGS] = {
+const char *const sml_happening_names[SML_NUM_HAPPENINGS] = {
     [SML_HAPPENED_RANK_JOINED] = "rank_joined",   [SML_HAPPENED_RANK_LEFT] = "rank_left",
     [SML_HAPPENED_RANK_LOST] = "rank_lost",       [SML_HAPPENED_RANK_LATE] = "rank_late",
     [SML_HAPPENED_JOB_STARTED] = "job_started",   [SML_HAPPENED_JOB_ENDED] = "job_ended",
@@ -121,6 +121,26 @@ static void put_trouble(json_t *object, const struct sml_snapshot *s, const stru
   put_text(object, "text", text);
 }
 
+struct sml_traffic sml_job_traffic(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
+  struct sml_traffic all = {0};
+  for (uint32_t i = 0; i < job->num_ranks; i++) {
+    const struct sml_traffic *t = &s->ranks[job->first_rank + i].look.traffic;
+    all.num_packets += t->num_packets;
+    all.num_bytes += t->num_bytes;
+    all.num_retransmissions += t->num_retransmissions;
+    all.num_repeats += t->num_repeats;
+  }
+  return all;
+}
+
+/* What a rank sent, or all of a job's. */
+static void put_traffic(json_t *object, const struct sml_traffic *t, bool is_ours) {
+  put_known(object, "packets", is_ours, t->num_packets);
+  put_known(object, "bytes", is_ours, t->num_bytes);
+  put_known(object, "retransmissions", is_ours, t->num_retransmissions);
+  put_known(object, "repeats", is_ours, t->num_repeats);
+}
+
 static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snapshot *job,
                          const struct sml_rank_snapshot *rank) {
   const struct sml_member_look *m = &rank->member;
@@ -146,10 +166,7 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   if (!m->is_lead) return object;
   const bool is_ours = !job->does.is_at_switch;
   put_known(object, "slots_missing", is_ours || job->does.has_slots, rank->look.slots_missing);
-  put_known(object, "packets", is_ours, rank->look.traffic.num_packets);
-  put_known(object, "bytes", is_ours, rank->look.traffic.num_bytes);
-  put_known(object, "retransmissions", is_ours, rank->look.traffic.num_retransmissions);
-  put_known(object, "repeats", is_ours, rank->look.traffic.num_repeats);
+  put_traffic(object, &rank->look.traffic, is_ours);
   return object;
 }
 
@@ -166,24 +183,6 @@ static json_t *make_ranks(const struct sml_snapshot *s, const struct sml_job_sna
   for (uint32_t i = 0; order && i < job->num_ranks; i++) json_array_append_new(array, make_rank(s, job, order[i]));
   free(order);
   return array;
-}
-
-static void put_traffic(json_t *object, const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
-  struct sml_traffic all = {0};
-  for (uint32_t i = 0; i < job->num_ranks; i++) {
-    const struct sml_traffic *t = &s->ranks[job->first_rank + i].look.traffic;
-    all.num_packets += t->num_packets;
-    all.num_bytes += t->num_bytes;
-    all.num_retransmissions += t->num_retransmissions;
-    all.num_repeats += t->num_repeats;
-  }
-  const bool is_ours = !job->does.is_at_switch;
-  put_known(object, "packets", is_ours, all.num_packets);
-  put_known(object, "bytes", is_ours, all.num_bytes);
-  put_known(object, "retransmissions", is_ours, all.num_retransmissions);
-  put_known(object, "repeats", is_ours, all.num_repeats);
-  put_known(object, "sums", is_ours, job->does.num_results);
-  put_drops(object, job->does.num_drops);
 }
 
 static json_t *make_refusals(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
@@ -244,7 +243,11 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
   json_object_set_new(object, "refused", make_refusals(s, job));
   if (job->is.is_started) {
     put_slots(object, s, job);
-    put_traffic(object, s, job);
+    const struct sml_traffic traffic = sml_job_traffic(s, job);
+    const bool is_ours = !job->does.is_at_switch;
+    put_traffic(object, &traffic, is_ours);
+    put_known(object, "sums", is_ours, job->does.num_results);
+    put_drops(object, job->does.num_drops);
   }
   json_object_set_new(object, "ranks", make_ranks(s, job));
   return object;
@@ -364,7 +367,7 @@ static void put_service(json_t *root, const struct sml_snapshot *s, bool is_for_
   put(root, "connections_waiting", s->counts.unjoined);
   put(root, "log_lines_left_out", sml_log_num_left_out());
   json_t *events = json_object();
-  for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++) put(events, happening_names[i], s->num_happened[i]);
+  for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++) put(events, sml_happening_names[i], s->num_happened[i]);
   json_object_set_new(root, "events", events);
 }
 

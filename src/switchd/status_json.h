@@ -16,4 +16,9 @@ const char *sml_job_health(const struct sml_snapshot *snapshot, const struct sml
 /* "joined", "probing", "late", "lost" or "left". */
 const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member);
 
+/* By enum sml_happening. */
+extern const char *const sml_happening_names[SML_NUM_HAPPENINGS];
+/* All ranks' together. */
+struct sml_traffic sml_job_traffic(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job);
+
 #endif

@@ -11,12 +11,6 @@
 
 #include "switchml/switchml.h"
 
-uint64_t sml_exchange_clock_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 bool sml_exchange_fail(struct sml_exchange *x, enum sml_trouble trouble, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -29,7 +23,7 @@ bool sml_exchange_fail(struct sml_exchange *x, enum sml_trouble trouble, const c
 /* False: the time is over. */
 static bool await(struct sml_exchange *x, short events) {
   for (;;) {
-    const uint64_t now_ns = sml_exchange_clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     if (now_ns >= x->deadline_ns) return sml_exchange_fail(x, SML_TROUBLE_SILENT, "%s does not answer", x->text);
     struct pollfd p = {.fd = x->fd, .events = events};
     const int timeout_ms = (int)sml_div_ceil(x->deadline_ns - now_ns, SML_NS_PER_MS);

@@ -4,6 +4,7 @@
 #ifndef SML_CLI_ASK_EXCHANGE_H
 #define SML_CLI_ASK_EXCHANGE_H
 
+#include "base/clock.h"
 #include "base/siphash.h"
 #include "ctl/channel.h"
 #include "netio/netio.h"
@@ -34,7 +35,6 @@ struct sml_exchange {
   uint8_t in[SML_CHANNEL_MAX_FRAME_BYTES];
 };
 
-uint64_t sml_exchange_clock_ns(void);
 /* Connects. False, like below: trouble and a sentence are set. To be closed in any case. */
 bool sml_exchange_open(struct sml_exchange *x, const char *text, const struct sml_addr *addr, uint64_t deadline_ns);
 void sml_exchange_close(struct sml_exchange *x);

@@ -139,7 +139,7 @@ static void make_all_plain(json_t *value) {
 json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_source *source, uint64_t patience_ns) {
   json_t *status = NULL;
   char *text = NULL;
-  if (sml_exchange_open(x, source->text, &source->addr, sml_exchange_clock_ns() + patience_ns) && begin(x, source))
+  if (sml_exchange_open(x, source->text, &source->addr, sml_clock_ns() + patience_ns) && begin(x, source))
     text = take_text(x, source);
   if (text) {
     status = json_loads(text, 0, NULL);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 
 #define START_DEADLINE_NS (10 * SML_NS_PER_S)
@@ -38,12 +39,6 @@ struct launch {
   struct child aggregator_child;
   struct child workers[SML_BENCH_MAX_LOCAL];
 };
-
-static uint64_t read_clock_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-}
 
 /* In the child. */
 __attribute__((noreturn)) static void exec_child(const struct launch *l, pid_t parent, const char *path,
@@ -215,12 +210,12 @@ static bool start_aggregator(struct launch *l) {
   fcntl(l->log, F_SETFL, O_APPEND); /* two descriptors of the child write to it */
   if (!find_executables(l) || !make_port_file(l)) return false;
   if (!start_child(l, &l->aggregator_child, l->daemon_exe, argv, prepare_aggregator, 0)) return false;
-  uint64_t deadline_ns = read_clock_ns() + START_DEADLINE_NS;
+  uint64_t deadline_ns = sml_clock_ns() + START_DEADLINE_NS;
   while (!read_address(l)) {
     if (!wait_signal(l, 2 * SML_NS_PER_MS)) return false;
     reap(l, false);
     if (l->aggregator_child.pid == 0) return false; /* it said why */
-    if (read_clock_ns() < deadline_ns) continue;
+    if (sml_clock_ns() < deadline_ns) continue;
     sml_bench_say("the aggregator did not come up within %u s", (unsigned)(START_DEADLINE_NS / SML_NS_PER_S));
     return false;
   }
@@ -252,7 +247,7 @@ static bool has_failed_worker(const struct launch *l) {
 static bool wait_for_workers(struct launch *l) {
   uint64_t deadline_ns = SML_NEVER;
   while (reap(l, false) != 0) {
-    uint64_t now_ns = read_clock_ns();
+    uint64_t now_ns = sml_clock_ns();
     if (deadline_ns == SML_NEVER && has_failed_worker(l)) deadline_ns = now_ns + FAIL_DEADLINE_NS;
     if (now_ns >= deadline_ns) {
       for (uint32_t i = 0; i < l->options->num_local; i++)
@@ -269,11 +264,11 @@ static bool stop_all(struct launch *l) {
   remove_port_file(l);
   signal_all(l, SIGKILL);
   if (l->aggregator_child.pid != 0) kill(l->aggregator_child.pid, SIGTERM);
-  uint64_t deadline_ns = read_clock_ns() + STOP_DEADLINE_NS;
+  uint64_t deadline_ns = sml_clock_ns() + STOP_DEADLINE_NS;
   while (reap(l, true) != 0 || l->aggregator_child.pid != 0) {
     const struct timespec pause = {.tv_nsec = (long)(20 * SML_NS_PER_MS)};
     sigtimedwait(&l->mask, NULL, &pause); /* a second Ctrl-C changes nothing */
-    if (read_clock_ns() < deadline_ns || l->aggregator_child.pid == 0) continue;
+    if (sml_clock_ns() < deadline_ns || l->aggregator_child.pid == 0) continue;
     sml_bench_say("the aggregator did not end when asked; killed");
     kill(l->aggregator_child.pid, SIGKILL);
     deadline_ns = SML_NEVER;

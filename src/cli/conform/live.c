@@ -173,9 +173,9 @@ static bool is_readable(int fd, int timeout_ms) {
 
 /* Whether a member has heard the end of its job; waits for that so long. */
 static bool hear_end(struct live *t, struct member *m, uint64_t patience_ns) {
-  const uint64_t deadline_ns = sml_exchange_clock_ns() + patience_ns;
+  const uint64_t deadline_ns = sml_clock_ns() + patience_ns;
   while (m->x && !m->has_ended) {
-    const uint64_t now_ns = sml_exchange_clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     const int timeout_ms = now_ns < deadline_ns ? (int)((deadline_ns - now_ns) / SML_NS_PER_MS) + 1 : 0;
     if (m->x->in_bytes == 0 && !is_readable(m->x->fd, timeout_ms)) break;
     m->x->deadline_ns = deadline_ns + t->options.patience_ns;
@@ -210,12 +210,12 @@ static nfds_t list_waiting(struct live *t, bool only_first, bool asks, struct po
 }
 
 static bool pass_fence(struct live *t, bool only_first) {
-  const uint64_t deadline_ns = sml_exchange_clock_ns() + t->options.patience_ns;
+  const uint64_t deadline_ns = sml_clock_ns() + t->options.patience_ns;
   uint64_t ask_ns = 0;
   t->fence++;
   for (;;) {
     struct pollfd fds[SML_CONFORM_MAX_JOBS * SML_CONFORM_MAX_RANKS];
-    const uint64_t now_ns = sml_exchange_clock_ns();
+    const uint64_t now_ns = sml_clock_ns();
     const bool asks = now_ns >= ask_ns;
     if (asks) ask_ns = now_ns + ASK_AGAIN_NS;
     const nfds_t num_fds = list_waiting(t, only_first, asks, fds);
@@ -262,10 +262,10 @@ static void bind_job(struct live *t, uint32_t job, const struct sml_ctl_welcome 
 
 static bool register_member(struct live *t, uint32_t job, uint32_t rank) {
   struct member *m = &t->members[job][rank];
-  const uint64_t deadline_ns = sml_exchange_clock_ns() + t->options.patience_ns;
+  const uint64_t deadline_ns = sml_clock_ns() + t->options.patience_ns;
   t->fence++;
   while (m->echoed != t->fence) {
-    if (sml_exchange_clock_ns() >= deadline_ns)
+    if (sml_clock_ns() >= deadline_ns)
       return fail(t, "no HELLO of %u bytes came back from the data port", datagram_bytes(t, job));
     say_hello(t, job, rank, datagram_bytes(t, job));
     (void)is_readable(m->fd, (int)(ASK_AGAIN_NS / SML_NS_PER_MS));
@@ -281,7 +281,7 @@ static bool join(struct live *t, uint32_t job, uint32_t rank) {
   m->x = calloc(1, sizeof *m->x);
   if (!m->x) return fail(t, "out of memory");
   if (!t->options.is_loopback) usleep(PACE_NS / SML_NS_PER_US);
-  if (!sml_exchange_open(m->x, source->text, &source->addr, sml_exchange_clock_ns() + t->options.patience_ns) ||
+  if (!sml_exchange_open(m->x, source->text, &source->addr, sml_clock_ns() + t->options.patience_ns) ||
       !say_join(t, job, rank))
     return fail(t, "%s", m->x->error);
   bind_job(t, job, &m->x->message.u.welcome);
@@ -293,7 +293,7 @@ static bool hear_start(struct live *t, uint32_t job, uint32_t rank) {
   struct sml_exchange *x = t->members[job][rank].x;
   struct sml_conform_binding *b = &t->bindings[job];
   const struct sml_ctl_start *start = &x->message.u.start;
-  x->deadline_ns = sml_exchange_clock_ns() + t->options.patience_ns;
+  x->deadline_ns = sml_clock_ns() + t->options.patience_ns;
   do
     if (!sml_exchange_hear(x, t->options.source->key_name)) return fail(t, "%s", x->error);
   while (x->message.kind == SML_CTL_HEARTBEAT);
@@ -389,7 +389,7 @@ static bool leave(struct sml_conform_stage *base, uint32_t job, uint32_t rank) {
   struct live *t = (struct live *)base;
   struct member *m = &t->members[job][rank], *other = &t->members[job][rank == 0 ? 1 : 0];
   leave_job(m);
-  other->x->deadline_ns = sml_exchange_clock_ns() + t->options.patience_ns;
+  other->x->deadline_ns = sml_clock_ns() + t->options.patience_ns;
   do
     if (!sml_exchange_hear(other->x, t->options.source->key_name)) return fail(t, "%s", other->x->error);
   while (other->x->message.kind != SML_CTL_RANK_GONE && other->x->message.kind != SML_CTL_ABORT);

@@ -158,9 +158,9 @@ bool sml_doctor_check_control(struct sml_doctor *d, struct sml_doctor_target *t)
     d->is_broken = true;
     return false;
   }
-  const uint64_t start_ns = sml_exchange_clock_ns();
+  const uint64_t start_ns = sml_clock_ns();
   const bool is_open = sml_exchange_open(x, t->text, &t->source.addr, start_ns + sml_doctor_patience(d, PATIENCE_NS));
-  const double ms = (double)(sml_exchange_clock_ns() - start_ns) / 1e6;
+  const double ms = (double)(sml_clock_ns() - start_ns) / 1e6;
   if (is_open)
     sml_doctor_find(d, SML_DOCTOR_CONTROL, "control", SML_FINDING_OK, json_pack("{s:f}", "connect_ms", ms), "",
                     "TCP port %u took the connection in %.2f ms", sml_addr_port(&t->source.addr), ms);
@@ -325,8 +325,7 @@ bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
     sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, NULL,
                     "SWITCHML_KEY_FILE must name a file of lines 'NAME 32-HEX-DIGITS' that its owner alone can read",
                     "%s", error);
-  } else if (sml_exchange_open(x, t->text, &t->source.addr,
-                               sml_exchange_clock_ns() + sml_doctor_patience(d, PATIENCE_NS)) &&
+  } else if (sml_exchange_open(x, t->text, &t->source.addr, sml_clock_ns() + sml_doctor_patience(d, PATIENCE_NS)) &&
              join(x, t)) {
     is_joined = true;
     sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_OK, NULL, "",

@@ -69,7 +69,7 @@ static void send_hello(const struct sml_doctor_target *t, uint32_t l, uint32_t n
                                     .payload_bytes = (uint16_t)(num_bytes - head_bytes)};
   memset(frame, 0, num_bytes);
   sml_store_be64(frame + head_bytes, t->welcome.nonce);
-  sml_store_be64(frame + head_bytes + 8, sml_exchange_clock_ns());
+  sml_store_be64(frame + head_bytes + 8, sml_clock_ns());
   sml_wire_seal(frame, &header, &t->seal);
   lane->num_sent++;
   if (send(t->sockets[l], frame, num_bytes, 0) < 0 && errno != EAGAIN && errno != EINTR) lane->error = errno;
@@ -89,7 +89,7 @@ static void take_echoes(const struct sml_doctor_target *t, uint32_t l, uint32_t 
     if (h.type != SML_PACKET_HELLO || h.job != t->welcome.job || h.epoch != t->welcome.epoch) continue;
     const uint8_t *payload = frame + sml_head_bytes_of(&h);
     if (h.payload_bytes < 16 || sml_load_be64(payload) != t->welcome.nonce) continue;
-    const uint64_t rtt_ns = sml_exchange_clock_ns() - sml_load_be64(payload + 8);
+    const uint64_t rtt_ns = sml_clock_ns() - sml_load_be64(payload + 8);
     lane->num_echoed++;
     lane->largest_bytes = sml_max_u32(lane->largest_bytes, (uint32_t)n);
     if (lane->rtt_ns == 0 || rtt_ns < lane->rtt_ns) lane->rtt_ns = rtt_ns;
@@ -103,11 +103,11 @@ static bool is_hopeless(const struct lane *lane) {
 /* HELLOs of a size to lanes first .. end - 1, each until num_wanted came back or the time is over. */
 static void exchange(const struct sml_doctor_target *t, uint32_t first, uint32_t end, uint32_t num_bytes,
                      uint32_t num_wanted, uint64_t patience_ns, struct lane *lanes) {
-  const uint64_t deadline_ns = sml_exchange_clock_ns() + patience_ns;
+  const uint64_t deadline_ns = sml_clock_ns() + patience_ns;
   uint64_t send_ns = 0;
   memset(&lanes[first], 0, (end - first) * sizeof *lanes);
   for (;;) {
-    uint64_t now_ns = sml_exchange_clock_ns();
+    uint64_t now_ns = sml_clock_ns();
     struct pollfd fds[SML_MAX_LANES];
     uint32_t num_open = 0;
     for (uint32_t l = first; l < end; l++) {
@@ -117,7 +117,7 @@ static void exchange(const struct sml_doctor_target *t, uint32_t first, uint32_t
     }
     if (now_ns >= send_ns) send_ns = now_ns + INTERVAL_NS;
     if (num_open == 0 || now_ns >= deadline_ns) return;
-    now_ns = sml_exchange_clock_ns();
+    now_ns = sml_clock_ns();
     const uint64_t until_ns = sml_min_u64(send_ns, deadline_ns);
     const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     if (poll(fds, num_open, (int)sml_div_ceil(wait_ns, SML_NS_PER_MS)) > 0)
@@ -268,8 +268,8 @@ static uint32_t wanted_bytes(void) {
 static uint32_t probe_between(struct sml_doctor *d, const struct sml_doctor_target *t, uint32_t low_bytes,
                               uint32_t high_bytes, uint32_t step_bytes) {
   struct lane lane = {.largest_bytes = low_bytes};
-  const uint64_t deadline_ns = sml_exchange_clock_ns() + probe_patience(d, t);
-  while (lane.largest_bytes < high_bytes && sml_exchange_clock_ns() < deadline_ns) {
+  const uint64_t deadline_ns = sml_clock_ns() + probe_patience(d, t);
+  while (lane.largest_bytes < high_bytes && sml_clock_ns() < deadline_ns) {
     for (uint32_t size = high_bytes; size > lane.largest_bytes; size -= sml_min_u32(size, step_bytes))
       send_hello(t, 0, size, &lane);
     struct pollfd p = {.fd = t->sockets[0], .events = POLLIN};

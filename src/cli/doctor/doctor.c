@@ -76,7 +76,7 @@ int sml_doctor_run(int argc, char **argv) {
     return SML_DOCTOR_BROKEN;
   }
   sml_doctor_sanitize(list);
-  d.deadline_ns = sml_exchange_clock_ns() + (uint64_t)(d.options.timeout_s * 1e9);
+  d.deadline_ns = sml_clock_ns() + (uint64_t)(d.options.timeout_s * 1e9);
   d.num_aggregators = *list != 0;
   for (const char *c = list; *c; c++) d.num_aggregators += *c == ',';
   char *rest = list;

@@ -23,7 +23,7 @@ int sml_doctor_worse(int one, int other) {
 }
 
 uint64_t sml_doctor_patience(const struct sml_doctor *d, uint64_t wanted_ns) {
-  const uint64_t now_ns = sml_exchange_clock_ns();
+  const uint64_t now_ns = sml_clock_ns();
   return now_ns >= d->deadline_ns ? 0 : sml_min_u64(wanted_ns, d->deadline_ns - now_ns);
 }
 

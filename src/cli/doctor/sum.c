@@ -84,10 +84,10 @@ static void sum_exactly(struct rank *rank, sml_job *job, int32_t *in, int32_t *o
 
 /* So many, or as many as the time allows where the way is long, which rank 0 says by a large number. */
 static void sum_small(struct rank *rank, sml_job *job) {
-  const uint64_t begin_ns = sml_exchange_clock_ns();
+  const uint64_t begin_ns = sml_clock_ns();
   bool is_last = false;
   for (uint32_t i = 0; i < NUM_WARMUP + NUM_SMALL && !is_last; i++) {
-    const uint64_t start_ns = sml_exchange_clock_ns();
+    const uint64_t start_ns = sml_clock_ns();
     const bool is_late = rank->number == 0 && start_ns - begin_ns > rank->run->small_limit_ns;
     const float in = (float)(i + rank->number) + (is_late ? LAST_MARK : 0);
     float out = 0;
@@ -95,21 +95,21 @@ static void sum_small(struct rank *rank, sml_job *job) {
     is_last = out >= LAST_MARK;
     rank->num_wrong += out - (is_last ? LAST_MARK : 0) != (float)(2 * i + 1); /* a sum as short as this is exact */
     if (rank->number != 0 || (i < NUM_WARMUP && !is_last)) continue;
-    rank->run->small_ns[rank->run->num_small++] = sml_exchange_clock_ns() - start_ns;
+    rank->run->small_ns[rank->run->num_small++] = sml_clock_ns() - start_ns;
   }
 }
 
 /* Until the time is over, which rank 0 says in the first element of what it contributes. */
 static void sum_bulk(struct rank *rank, sml_job *job, float *in, float *out) {
-  const uint64_t start_ns = sml_exchange_clock_ns(), time_ns = (uint64_t)(rank->run->seconds * 1e9);
+  const uint64_t start_ns = sml_clock_ns(), time_ns = (uint64_t)(rank->run->seconds * 1e9);
   uint64_t end_ns = start_ns;
   for (uint32_t i = 0; i < BULK_ELEMENTS; i++) in[i] = (float)(i % 1000);
   for (bool is_last = time_ns == 0; !is_last;) {
-    in[0] = rank->number == 0 && sml_exchange_clock_ns() - start_ns >= time_ns ? 1 : 0;
+    in[0] = rank->number == 0 && sml_clock_ns() - start_ns >= time_ns ? 1 : 0;
     if (!sum(rank, job, in, out, BULK_ELEMENTS, SML_FLOAT32)) return;
     is_last = out[0] > 0.5f;
     rank->num_wrong += fabsf(out[777] - 2 * 777) > 0.01f;
-    end_ns = sml_exchange_clock_ns();
+    end_ns = sml_clock_ns();
     if (rank->number == 0) rank->run->bulk_bytes += (double)BULK_ELEMENTS * 4;
   }
   if (rank->number == 0) rank->run->bulk_s = (double)(end_ns - start_ns) / 1e9;

@@ -18,8 +18,8 @@ static const char *text_of(const json_t *object, const char *name) {
   return text ? text : "";
 }
 
-static uint64_t number_of(const json_t *object, const char *name) {
-  return (uint64_t)json_integer_value(json_object_get(object, name));
+static unsigned long long number_of(const json_t *object, const char *name) {
+  return (unsigned long long)json_integer_value(json_object_get(object, name));
 }
 
 /* Negative: null, or not there. */
@@ -108,7 +108,7 @@ __attribute__((format(printf, 3, 4))) static void put(struct libscols_line *line
 /* "-": unknown. */
 static void put_number(struct libscols_line *line, size_t column, const json_t *object, const char *name) {
   if (is_unknown(object, name)) put(line, column, "-");
-  else put(line, column, "%llu", (unsigned long long)number_of(object, name));
+  else put(line, column, "%llu", number_of(object, name));
 }
 
 static void put_rate(struct libscols_line *line, size_t column, const json_t *job, const char *name, double unit) {
@@ -155,13 +155,9 @@ static void put_job(struct libscols_line *line, const json_t *job) {
   const char *key = text_of(job, "key");
   put(line, 0, "%s%s%s", text_of(job, "name"), key[0] ? "@" : "", key);
   put(line, 1, "%s", text_of(job, "health"));
-  put(line, 2, "%llu/%llu", (unsigned long long)number_of(job, "present"),
-      (unsigned long long)number_of(job, "world_size"));
-  put(line, 3, "%llu/%llu", (unsigned long long)number_of(job, "operations_completed"),
-      (unsigned long long)number_of(job, "operations_called"));
-  if (is_running)
-    put(line, 4, "%llu x %llu", (unsigned long long)number_of(job, "lanes"),
-        (unsigned long long)number_of(job, "slots"));
+  put(line, 2, "%llu/%llu", number_of(job, "present"), number_of(job, "world_size"));
+  put(line, 3, "%llu/%llu", number_of(job, "operations_completed"), number_of(job, "operations_called"));
+  if (is_running) put(line, 4, "%llu x %llu", number_of(job, "lanes"), number_of(job, "slots"));
   if (is_running) put_number(line, 5, job, "slots_waiting");
   else put(line, 5, "-");
   put_rate(line, 6, job, "bytes", 1e6);
@@ -188,13 +184,12 @@ static void put_rank(struct libscols_line *line, const json_t *rank) {
   char since[32], heard[32];
   sml_text_age(since, sizeof since, real_of(rank, "since_s"));
   sml_text_age(heard, sizeof heard, real_of(rank, "heard_s"));
-  put(line, 0, "%llu", (unsigned long long)number_of(rank, "rank"));
+  put(line, 0, "%llu", number_of(rank, "rank"));
   put(line, 1, "%s", text_of(rank, "host"));
   put(line, 2, "%s", text_of(rank, "state"));
   put(line, 3, "%s", since);
   put(line, 4, "%s", heard);
-  put(line, 5, "%llu/%llu", (unsigned long long)number_of(rank, "operations_completed"),
-      (unsigned long long)number_of(rank, "operations_called"));
+  put(line, 5, "%llu/%llu", number_of(rank, "operations_completed"), number_of(rank, "operations_called"));
   if (!json_object_get(rank, "packets")) return;
   put_number(line, 6, rank, "slots_missing");
   put_number(line, 7, rank, "packets");
@@ -242,9 +237,8 @@ static void print_switch(FILE *stream, const json_t *of) {
   }
   const json_t *rates = json_object_get(of, "rates");
   fprintf(stream, "switch, %s ago: %llu updates, %llu sums, %llu repeats, %llu pending, %llu forwarded",
-          sml_text_age(told, sizeof told, told_s), (unsigned long long)number_of(of, "updates"),
-          (unsigned long long)number_of(of, "sums"), (unsigned long long)number_of(of, "repeats"),
-          (unsigned long long)number_of(of, "pending"), (unsigned long long)number_of(of, "forwarded"));
+          sml_text_age(told, sizeof told, told_s), number_of(of, "updates"), number_of(of, "sums"),
+          number_of(of, "repeats"), number_of(of, "pending"), number_of(of, "forwarded"));
   if (rates) fprintf(stream, "; %.0f sums/s, %.0f repeats/s", real_of(rates, "sums"), real_of(rates, "repeats"));
   fprintf(stream, "\n");
 }
@@ -254,7 +248,7 @@ static void print_send_error(FILE *stream, size_t number, const json_t *lane) {
   const json_t *error = json_object_get(lane, "tx_error");
   if (!json_is_object(error)) return;
   fprintf(stream, "lane %zu did not send %llu packets, the last one to %s %s ago: %s\n", number,
-          (unsigned long long)number_of(lane, "tx_lost_packets"), text_of(error, "to"),
+          number_of(lane, "tx_lost_packets"), text_of(error, "to"),
           sml_text_age(ago, sizeof ago, real_of(error, "ago_s")), text_of(error, "text"));
 }
 
@@ -266,9 +260,8 @@ static void print_heading(FILE *stream, const json_t *status) {
           sml_text_age(up, sizeof up, real_of(status, "uptime_s")), json_array_size(json_object_get(status, "jobs")),
           json_array_size(json_object_get(status, "jobs")) == 1 ? "" : "s");
   json_array_foreach(lanes, i, lane) {
-    fprintf(stream, "%s lane %zu: %llu of %llu slots", i == 0 ? "," : ";", i,
-            (unsigned long long)number_of(lane, "slots_used"),
-            (unsigned long long)number_of(json_object_get(status, "limits"), "slots"));
+    fprintf(stream, "%s lane %zu: %llu of %llu slots", i == 0 ? "," : ";", i, number_of(lane, "slots_used"),
+            number_of(json_object_get(status, "limits"), "slots"));
   }
   fprintf(stream, "\n");
   json_array_foreach(lanes, i, lane) {
@@ -278,7 +271,7 @@ static void print_heading(FILE *stream, const json_t *status) {
     fprintf(stream, "lane %zu dropped: %s\n", i, drops);
   }
   print_switch(stream, json_object_get(status, "switch"));
-  const unsigned long long left_out = (unsigned long long)number_of(status, "log_lines_left_out");
+  const unsigned long long left_out = number_of(status, "log_lines_left_out");
   if (left_out > 0) fprintf(stream, "log: %llu lines left out: too many a second, or nobody reads them\n", left_out);
 }
 
@@ -294,8 +287,7 @@ static void print_tenants(FILE *stream, const json_t *status) {
       snprintf(limit_name, sizeof limit_name, "max_%s", whats[w]);
       if (!json_is_integer(json_object_get(tenant, limit_name))) continue;
       used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu of %llu %s", used ? ", " : "",
-                               (unsigned long long)number_of(tenant, whats[w]),
-                               (unsigned long long)number_of(tenant, limit_name), whats[w]);
+                               number_of(tenant, whats[w]), number_of(tenant, limit_name), whats[w]);
     }
     if (used > 0) fprintf(stream, "tenant %s: %s\n", text_of(tenant, "name"), text);
   }
