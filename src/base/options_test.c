@@ -72,8 +72,8 @@ static void read_line(const struct sml_option_parser *p, struct options *o, cons
   static char *argv[MAX_ARGUMENTS + 2];
   int argc = 0;
   memset(o, 0, sizeof *o);
-  argv[argc++] = strdup("program"); /* argp is free to change them */
-  for (; *arguments != NULL; arguments++) argv[argc++] = strdup(*arguments);
+  argv[argc++] = (char *)"program"; /* argp changes their order only */
+  for (; *arguments != NULL; arguments++) argv[argc++] = (char *)*arguments;
   argv[argc] = NULL;
   sml_options_parse(p, argc, argv, o);
 }
