@@ -2,7 +2,6 @@
 #include "base/log.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
@@ -170,31 +169,6 @@ void sml_log_event(enum sml_log_level level, const char *event, const struct sml
     begin_line(&line, &now, level);
     add_value(&line, event);
     end_event(&line, fields, num_fields, sentence);
-    put_line(&line);
-  }
-  pthread_mutex_unlock(&log_state.lock);
-}
-
-void sml_log(enum sml_log_level level, const char *format, ...) {
-  if ((int)level > atomic_load_explicit(&log_state.level, memory_order_relaxed)) return;
-  char text[LINE_BYTES];
-  struct timespec now;
-  va_list args;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  clock_gettime(CLOCK_REALTIME, &now);
-  pthread_mutex_lock(&log_state.lock);
-  if (may_write(level, &now)) {
-    struct line line;
-    begin_line(&line, &now, level);
-    if (line.is_json) {
-      add_value(&line, text);
-      add(&line, "\"}");
-    } else {
-      add_bytes(&line, text, sml_min_u64(strlen(text), LINE_BYTES - END_BYTES - line.num_bytes));
-    }
-    end_line(&line);
     put_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);

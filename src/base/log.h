@@ -18,16 +18,14 @@ struct sml_log_field {
   const char *name, *text; /* text NULL: the number */
   uint64_t number;
 };
-/* An event: its name, fields, and a sentence ("" : none). As sml_log() below. */
+/* An event: its name, fields, and a sentence ("": none). One line in one write, any thread, in the order of the calls;
+ * the writer (base/writer.h) writes it, so that nobody waits for whoever reads. At most 200 lines a second: what others
+ * can cause must not fill a disk. Errors are not counted. How many lines were left out, and how many found no room at
+ * the writer's, is said afterwards. */
 void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
                    const char *sentence);
 
 /* Lines that were left out since the process began, for either reason. */
 uint64_t sml_log_num_left_out(void);
-
-/* One line in one write, any thread, in the order of the calls; the writer (base/writer.h) writes it, so that nobody
- * waits for whoever reads. At most 200 lines a second: what others can cause must not fill a disk. Errors are not
- * counted. How many lines were left out, and how many found no room at the writer's, is said afterwards. */
-void sml_log(enum sml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif
