@@ -92,11 +92,13 @@ ALONE("m.payload")
 ALONE("m.is_ours")
 ALONE("m.is_member")
 ALONE("m.is_inside")
+ALONE("m.is_here")
 struct tna_meta_t {
   bit<8> payload;   /* what the parser found behind the head, or why nobody is to have the packet */
   bit<8> is_ours;   /* what the first tables found */
   bit<8> is_member;
   bit<8> is_inside;
+  bit<8> is_here;   /* its source lives where it came in */
   bit<8> is_checked;
   bool is_damaged;  /* its IPv4 checksum is wrong */
   bit<16> cpu_port;
@@ -201,6 +203,7 @@ control Grant(inout tna_headers_t hdr, inout tna_meta_t m) {
 }
 
 #include "tna_lanes.p4"
+#include "tna_hosts.p4"
 
 /* In the order of the stages. 0: the first three tables and the index; 1: the cell; 2: the rules; 3 .. 11: tag, cursor,
  * grant and lanes, of which none waits for another but the grant; beside them where the packet goes. */
@@ -209,10 +212,24 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   Draw() draw;
   Grant() grant;
   Sum() sum;
+  Listen() listen;
   Hash<bit<16>>(HashAlgorithm_t.IDENTITY) index_of;
   Hash<bit<32>>(HashAlgorithm_t.IDENTITY) bytes_of;
   Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_high;
   Hash<bit<32>>(HashAlgorithm_t.IDENTITY) mac_low;
+
+  @name(".is_here") action is_here() {
+    m.is_here = 1;
+  }
+  @name(".host") table host {
+    key = {
+      hdr.ethernet.src: exact @name("src");
+      INGRESS: exact @name("ingress");
+    }
+    actions = { is_here; NoAction; }
+    default_action = NoAction();
+    size = 4096;
+  }
 
   @name(".is_own") action is_own() {}
   @name(".is_forged") action is_forged() {
@@ -342,18 +359,18 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
     m.verdict = verdict;
   }
 #define UPDATE_OF(wire) \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _, _, _): is_other(PUNTED); \
-      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _, _, _): is_other(BAD_SLOT);
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, 0, _, _, _, _, _): is_other(PUNTED); \
+      (1, HEAD_UPDATE, 0 &&& 0xfffa, wire, PAYLOAD_FULL, _, 0, _, _, _, _): is_other(BAD_SLOT);
 #define TAKE(wire, flags, is) \
-      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, 0 &&& 0xfffffffe, _): is_other(STALE_PHASE); \
-      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, _, _): take();
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, 0 &&& 0xfffffffe, _, _): is_other(STALE_PHASE); \
+      (_, HEAD_UPDATE, flags &&& 0xfffe, wire, PAYLOAD_FULL, _, _, is, _, _, _): take();
 #define PROBE_OF(wire) \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _, _, _): is_other(PUNTED); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _, _, _): is_other(BAD_SLOT); \
-      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _, _, _): is_other(STALE_PHASE); /* no list of grants */ \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, 0 &&& 0xfffffffe, _): is_other(STALE_PHASE); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, _, _): ask(); \
-      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _, _, _): is_other(BAD_LENGTH);
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, 0, _, _, _, _, _): is_other(PUNTED); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, 0, _, _, _, _): is_other(BAD_SLOT); \
+      (1, HEAD_PROBE, 8 &&& 0xffbe, wire, PAYLOAD_BARE, _, _, _, _, _, _): is_other(STALE_PHASE); /* by grant */ \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, 0 &&& 0xfffffffe, _, _): is_other(STALE_PHASE); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, PAYLOAD_BARE, _, _, _, _, _, _): ask(); \
+      (1, HEAD_PROBE, 0 &&& 0xffb6, wire, _, _, _, _, _, _, _): is_other(BAD_LENGTH);
   table access {
     key = {
       m.is_ours: ternary;
@@ -366,34 +383,36 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
       m.is_checked: ternary;
       hdr.sml.phase: ternary;
       m.is_damaged: ternary;
+      m.is_here: ternary;
     }
     actions = { take; ask; is_hello; is_other; }
     const default_action = is_other(FORWARDED);
     const entries = {
-      (_, _, _, _, PAYLOAD_FORGED, _, _, _, _, _): is_other(WRONG_SOURCE);
-      (_, _, _, _, PAYLOAD_TAGGED, _, _, _, _, _): is_other(BAD_TYPE);
-      TWICE((0, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _): is_other(STALE_PHASE);)
-      (0, _, _, _, _, _, _, _, _, _): is_other(FORWARDED);
-      TWICE((_, HEAD_AGAIN, _, _, PAYLOAD_AGAIN, 1, 1, _, _, _): ask();)
-      TWICE((_, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _): is_other(STALE_PHASE);) /* its job has ended meanwhile */
-      (_, _, _, _, _, _, _, _, _, true): is_other(TRUNCATED);
-      (_, HEAD_HELLO, _, _, _, _, _, _, _, _): is_hello();
-      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _, _): is_other(BAD_KEY);
+      (_, _, _, _, PAYLOAD_FORGED, _, _, _, _, _, _): is_other(WRONG_SOURCE);
+      (_, _, _, _, PAYLOAD_TAGGED, _, _, _, _, _, _): is_other(BAD_TYPE);
+      TWICE((0, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _, _): is_other(STALE_PHASE);)
+      (0, _, _, _, _, _, _, _, _, _, 1): is_other(FORWARDED);
+      (0, _, _, _, _, _, _, _, _, _, _): is_hello(); /* of a host that is new, by whatever it sends */
+      TWICE((_, HEAD_AGAIN, _, _, PAYLOAD_AGAIN, 1, 1, _, _, _, _): ask();)
+      TWICE((_, _, _, _, PAYLOAD_AGAIN, _, _, _, _, _, _): is_other(STALE_PHASE);) /* its job has ended meanwhile */
+      (_, _, _, _, _, _, _, _, _, true, _): is_other(TRUNCATED);
+      (_, HEAD_HELLO, _, _, _, _, _, _, _, _, _): is_hello();
+      (_, 0x10 &&& 0xf0, FLAG_KEYED &&& FLAG_KEYED, _, _, _, _, _, _, _, _): is_other(BAD_KEY);
       UPDATE_OF(WIRE_SUM)
       TAKE(WIRE_SUM, 0, 0)
       TAKE(WIRE_SUM, FLAG_CHECKED, 1)
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _, _, _): is_other(BAD_LENGTH);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, PAYLOAD_FULL, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_SUM, _, _, _, _, _, _, _): is_other(BAD_LENGTH);
       UPDATE_OF(WIRE_MAX)
       TAKE(WIRE_MAX, 0, _)
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _, _, _): is_other(BAD_TYPE);
-      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _, _, _): is_other(BAD_LENGTH);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, PAYLOAD_FULL, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, HEAD_UPDATE, 0 &&& 0xfffa, WIRE_MAX, _, _, _, _, _, _, _): is_other(BAD_LENGTH);
       PROBE_OF(WIRE_SUM)
       PROBE_OF(WIRE_MAX)
-      (_, 0x10 &&& 0xf0, _, _, _, _, _, _, _, _): is_other(BAD_TYPE);
-      (_, _, _, _, _, _, _, _, _, _): is_other(BAD_VERSION);
+      (_, 0x10 &&& 0xf0, _, _, _, _, _, _, _, _, _): is_other(BAD_TYPE);
+      (_, _, _, _, _, _, _, _, _, _, _): is_other(BAD_VERSION);
     }
-    size = 40;
+    size = 41;
   }
 
   action is_verdict(bit<8> verdict, bit<8> op, bit<8> at_tag) {
@@ -584,6 +603,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
   }
 
   apply {
+    host.apply();
     if (hdr.ipv4.isValid()) source.apply();
     if (hdr.sml.isValid()) {
       m.index = index_of.get({hdr.sml.slot[14:0], hdr.sml.phase[0:0]});
@@ -600,6 +620,7 @@ control Aggregate(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrin
       is_hello: {
         hdr.sml.phase = mac_high.get({hdr.ethernet.src[47:16]});
         if (m.verdict == GREETED) hdr.sml.tag = mac_low.get({16w0, hdr.ethernet.src[15:0]}); /* a table of its own */
+        listen.apply(hdr, m);
       }
     }
     tag.apply(hdr, m);

@@ -13,6 +13,7 @@ parser IngressParse(packet_in packet, out tna_headers_t hdr, out tna_meta_t m,
     m.is_ours = 0;
     m.is_member = 0;
     m.is_inside = 0;
+    m.is_here = 0;
     m.is_checked = 0;
     m.is_damaged = false;
     m.cpu_port = 0;

@@ -24,6 +24,7 @@ const bit<8> HEAD_RESULT = 0x12;
 const bit<8> HEAD_PENDING = 0x13;
 const bit<8> HEAD_HELLO = 0x15;
 const bit<8> HEAD_PROBE = 0x17;
+#define HEAD_HEARD 8w0x1d /* the switch's own, to its control plane: a host, and where it is */
 const bit<8> HEAD_REPORT = 0x1f; /* the switch's own, to its control plane: a mismatch */
 
 /* wire:4 reducer:4 */

@@ -427,6 +427,16 @@ static void follow(struct sml_aggd *a, const struct sml_aggregator_event *e) {
   note_job(a, e, "host_moved", false, text);
 }
 
+/* A host in whose frames two ports of the switch take turns is worth a sentence. */
+static void hear_host(struct sml_aggd *a, const struct sml_aggregator_event *e) {
+  char why[512];
+  if (!sml_lanes_hear(a->lanes, (uint64_t)e->rank_a << 16 | (e->rank_b & 0xffff), (uint16_t)e->slot, why, sizeof why))
+    return;
+  const struct sml_aggd_note note = {
+      .name = "port_shut", .is_warning = true, .job_name = "", .key_name = "", .text = why};
+  if (a->options.on_note) a->options.on_note(a->options.user, &note);
+}
+
 static void take_engine_events(struct sml_aggd *a) {
   uint64_t count;
   struct sml_aggregator_event e;
@@ -451,6 +461,9 @@ static void take_engine_events(struct sml_aggd *a) {
         break;
       case SML_EVENT_MOVED:
         follow(a, &e);
+        break;
+      case SML_EVENT_HEARD:
+        hear_host(a, &e);
         break;
     }
     drain_effects(a);

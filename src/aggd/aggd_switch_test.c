@@ -218,18 +218,39 @@ static void report_by(struct rank *r, uint32_t first, uint32_t payload_bytes) {
   assert_false(exchange(r, 0, &h, frame, false));
 }
 
+static uint32_t num_heard;
+static uint64_t heard_mac;
+
+static void hear_host(void *user, uint64_t mac, uint16_t port, char *why, size_t why_bytes) {
+  (void)user;
+  num_heard++;
+  heard_mac = mac;
+  snprintf(why, why_bytes, "port %u is shut", port);
+}
+
+static void tell_of_host(struct rank *r, uint64_t mac, uint16_t port, uint16_t payload_bytes) {
+  uint8_t frame[9000] = {0};
+  struct sml_header h = header_of(r, (enum sml_packet_type)SML_PACKET_SWITCH_HEARD, payload_bytes);
+  h.job = 0;
+  h.epoch = 0;
+  h.slot = port;
+  h.phase = (uint32_t)(mac >> 16);
+  h.tag = (uint32_t)(mac & 0xffff);
+  assert_false(exchange(r, 0, &h, frame, false));
+}
+
 /* Whoever has a rank's addresses and epoch can write a report or HELLO, and a switch passes on what it does not look
  * into. Only the voucher is the switch's own. */
 static void test_only_what_the_switch_vouches_for_counts(void **state) {
   (void)state;
   const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .follow = follow,
                                      .depart = depart, .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_words};
+                                     .read_counters = read_counters, .read_words = read_words, .hear = hear_host};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
   options.dataplane = &fake;
-  num_moves = 0;
+  num_moves = num_heard = 0;
   begin_with(options);
   for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
   for (uint32_t i = 0; i < 2; i++) hello(&ranks[i]);
@@ -243,13 +264,19 @@ static void test_only_what_the_switch_vouches_for_counts(void **state) {
     played_switch.is_there = bit < 32;
     report_by(&ranks[1], 0, 0);
     greet_by(&ranks[1], ranks[1].welcome.nonce, 7);
+    tell_of_host(&ranks[1], 0x020000000001, 7, 0);
     played_switch.voucher = voucher;
     played_switch.is_there = true;
   }
   report_by(&ranks[1], 0, 4); /* which no switch sends */
+  tell_of_host(&ranks[1], 0x020000000002, 7, 4);
+  tell_of_host(&ranks[1], 0x0200deadbeef, 5, 0);
+  await_note("port_shut()");
   greet_by(&ranks[1], ranks[1].welcome.nonce, 6);
   await_note("host_moved(x)");
   assert_int_equal(num_moves, 1);
+  assert_int_equal(num_heard, 1);
+  assert_int_equal(heard_mac, 0x0200deadbeef);
   assert_int_equal(moved_to[1].port, 6);
   report_by(&ranks[1], 0, 0);
   for (uint32_t i = 0; i < 2; i++) {

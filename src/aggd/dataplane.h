@@ -55,6 +55,9 @@ struct sml_dataplane {
   bool (*read_words)(void *user, uint16_t job, uint32_t *words_out);
   /* Has the switch gone since it was last asked? Then why_out has a sentence. At once. NULL: nobody can tell. */
   bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
+  /* The switch tells that a host, which it does not know there, was heard at that port. why_out: "", or a sentence for
+   * people. NULL: it never tells. */
+  void (*hear)(void *user, uint64_t mac, uint16_t port, char *why_out, size_t why_bytes);
 };
 
 #endif

@@ -29,6 +29,8 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                          const struct sml_ctl_start *start, const struct sml_seal *seal);
 /* A rank has moved, says an event: the switch takes its packets from there. False: the job is to be closed. */
 bool sml_lanes_follow(struct sml_lanes *lanes, uint16_t job, uint32_t epoch);
+/* The switch does not know a host at that port. True: why_out has a sentence for people. */
+bool sml_lanes_hear(struct sml_lanes *lanes, uint64_t mac, uint16_t port, char *why_out, size_t why_bytes);
 /* A sentence about the switch's last failure, "" without one. */
 const char *sml_lanes_failure(const struct sml_lanes *lanes);
 /* Looks, now and then, whether slots of a switch wait for ranks that have departed, which makes an event, and whether

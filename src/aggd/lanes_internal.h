@@ -10,7 +10,7 @@
 #include "aggd/lanes.h"
 #include "engine/fanout.h"
 
-#define NUM_EVENT_KINDS 6u
+#define NUM_EVENT_KINDS 7u
 
 enum verb {
   VERB_OPEN,

@@ -141,6 +141,13 @@ bool sml_lanes_follow(struct sml_lanes *lanes, uint16_t job, uint32_t epoch) {
 
 /* ---- what a switch tells ---- */
 
+bool sml_lanes_hear(struct sml_lanes *lanes, uint64_t mac, uint16_t port, char *why_out, size_t why_bytes) {
+  const struct sml_dataplane *d = lanes->dataplane;
+  why_out[0] = 0;
+  if (d != NULL && d->hear != NULL) d->hear(d->user, mac, port, why_out, why_bytes);
+  return why_out[0] != 0;
+}
+
 /* A heartbeat waits behind data in a switch's queues, and here data is not seen: its cells show who contributes. */
 uint64_t sml_outside_count_signs(struct sml_lanes *lanes, uint16_t job, uint32_t rank) {
   const struct sml_dataplane *d = lanes->dataplane;

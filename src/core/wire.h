@@ -45,6 +45,8 @@ enum sml_packet_type {
 /* A switch's word to its control plane that an UPDATE or PROBE has another tag than its slot: `chunk` is the
  * contributor that the slot's tag came from. From anybody else dropped as what it is: unknown. */
 #define SML_PACKET_SWITCH_REPORT 15u
+/* Likewise: a host that the switch does not know was heard at port `slot`; its MAC is in phase (upper bits) and tag. */
+#define SML_PACKET_SWITCH_HEARD 13u
 
 enum sml_wire_type {
   SML_LANES_INT32 = 0,

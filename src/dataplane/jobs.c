@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "dataplane/routes.h"
 #include "dataplane/switches.h"
 #include "netio/netio.h"
 
@@ -50,35 +51,6 @@ uint32_t sml_switch_ip(const struct sml_addr *addr) {
 
 /* ---- entries ---- */
 
-static struct sml_switch_entry route_entry(uint64_t mac, uint16_t port) {
-  return (struct sml_switch_entry){"l2", "forward", 1, 1, {{"dst", mac, 48, 0}}, {{"port", port, 16, 0}}};
-}
-
-static struct sml_switch_route *find_route(struct sml_switch_jobs *jobs, uint64_t mac) {
-  struct sml_switch_route *unused = NULL;
-  for (uint32_t i = 0; i < jobs->num_routes; i++) {
-    struct sml_switch_route *r = &jobs->routes[i];
-    if (r->num_users > 0 && r->mac == mac) return r;
-    if (r->num_users == 0) unused = r;
-  }
-  if (unused == NULL && jobs->num_routes < SML_SWITCH_MAX_ROUTES) unused = &jobs->routes[jobs->num_routes++];
-  if (unused != NULL) *unused = (struct sml_switch_route){.mac = mac, .handle = NONE};
-  return unused;
-}
-
-static void remove_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
-  const struct sml_switch_entry entry = route_entry(r->mac, r->port);
-  if (r->handle != NONE) jobs->driver->delete_entry(jobs->user, &entry, r->handle);
-  r->handle = NONE;
-}
-
-static void set_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r, uint16_t port) {
-  const struct sml_switch_entry entry = route_entry(r->mac, port);
-  remove_route(jobs, r);
-  r->port = port;
-  if (!jobs->driver->add_entry(jobs->user, &entry, &r->handle)) r->handle = NONE;
-}
-
 /* A host is where one of its ranks is, as long as that says so: somebody else who joins a job under its MAC, from
  * another port, does not get its frames. Only when none is there any more it is where another one is. */
 static void settle_route(struct sml_switch_jobs *jobs, struct sml_switch_route *r) {
@@ -92,13 +64,13 @@ static void settle_route(struct sml_switch_jobs *jobs, struct sml_switch_route *
       elsewhere = &job->is.places[c];
     }
   }
-  if (elsewhere != NULL) set_route(jobs, r, elsewhere->port);
+  if (elsewhere != NULL) sml_routes_set(jobs, r, elsewhere->port);
 }
 
 /* Frames to the host need not be flooded, and nobody else gets them. A host of several ranks has one entry. NULL: there
  * is no room, so they are. */
 static void use_route(struct sml_switch_jobs *jobs, const struct sml_place *place, struct member *m) {
-  m->route = find_route(jobs, place->mac);
+  m->route = sml_routes_find(jobs, place->mac);
   if (m->route == NULL) return;
   m->route->num_users++;
   settle_route(jobs, m->route);
@@ -108,16 +80,16 @@ static void leave_route(struct sml_switch_jobs *jobs, struct member *m) {
   struct sml_switch_route *r = m->route;
   m->route = NULL;
   if (r == NULL) return;
-  if (--r->num_users == 0) remove_route(jobs, r);
+  if (--r->num_users == 0) sml_routes_release(jobs, r);
   else settle_route(jobs, r);
 }
 
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port) {
   int64_t handle;
-  struct sml_switch_route *r = jobs->mac != 0 ? find_route(jobs, jobs->mac) : NULL;
+  struct sml_switch_route *r = jobs->mac != 0 ? sml_routes_find(jobs, jobs->mac) : NULL;
   if (r != NULL) {
     r->num_users = 1;
-    set_route(jobs, r, cpu_port);
+    sml_routes_set(jobs, r, cpu_port);
   }
   const struct sml_switch_entry entries[] = {
       {"source", "is_own", 2, 0, {{"src", jobs->ip, 32, 0}, {"ingress", cpu_port, 16, 0xffff}}, {{NULL, 0, 0, 0}}},
@@ -126,7 +98,14 @@ bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_p
        {{"cpu_port", cpu_port, 16, 0}, {"voucher", jobs->voucher, 32, 0}}}};
   for (size_t i = 0; i < SML_ARRAY_LEN(entries); i++)
     if (!jobs->driver->add_entry(jobs->user, &entries[i], &handle)) return false;
-  return true;
+  const struct sml_switch_entry listener = {"listener", "tell", 1, 6, {{"is_ours", 0, 8, 0}},
+                                            {{"mac", jobs->mac, 48, 0},
+                                             {"src", jobs->ip ^ 1, 32, 0}, /* a neighbour's: no host takes its own */
+                                             {"dst", jobs->ip, 32, 0},
+                                             {"port", jobs->port, 16, 0},
+                                             {"voucher", jobs->voucher, 32, 0},
+                                             {"cpu_port", cpu_port, 16, 0}}};
+  return !jobs->driver->tells_hosts || jobs->driver->add_entry(jobs->user, &listener, &handle);
 }
 
 static struct sml_switch_entry window_entry(const struct sml_switch_jobs *jobs, const struct sml_dataplane_job *is) {
@@ -355,7 +334,7 @@ static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
 
 /* The switch is emptied. */
 static void forget_routes(struct sml_switch_jobs *jobs) {
-  jobs->num_routes = 0;
+  sml_routes_forget(jobs);
   for (uint32_t j = 0; j < SML_MAX_JOBS; j++)
     for (uint32_t c = 0; jobs->jobs[j] != NULL && c < jobs->jobs[j]->is.num_contributors; c++)
       jobs->jobs[j]->members[c].route = NULL;
@@ -404,6 +383,13 @@ static bool open_switch(void *user, const struct sml_addr *data_addr, uint32_t v
   return jobs->driver->open(jobs->user, error, error_bytes);
 }
 
+static void hear(void *user, uint64_t mac, uint16_t port, char *why, size_t why_bytes) {
+  struct sml_switch_jobs *jobs = user;
+  jobs->driver->begin(jobs->user, sml_clock_ns() + CALL_NS);
+  sml_routes_hear(jobs, mac, port, sml_clock_ns(), why, why_bytes);
+  (void)finish(jobs);
+}
+
 static bool read_counters(void *user, uint64_t *counts) {
   struct sml_switch_jobs *jobs = user;
   return jobs->driver->read_counters(jobs->user, counts);
@@ -425,7 +411,8 @@ void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_
                                            .close_job = close_job,
                                            .read_counters = read_counters,
                                            .read_words = read_words,
-                                           .is_lost = is_lost};
+                                           .is_lost = is_lost,
+                                           .hear = hear};
 }
 
 void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {

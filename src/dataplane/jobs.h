@@ -54,15 +54,22 @@ struct sml_switch_driver {
   bool (*read_counters)(void *user, uint64_t *counts);
   bool (*is_lost)(void *user, char *why_out, size_t why_bytes);
   void (*close)(void *user); /* frees it */
+  /* The program learns nothing by itself: it has tables "host" and "listener", and tells this daemon of hosts that are
+   * not in the first one (routes.h). flood: floods go to the ports that are not shut (shut_until_ns), from now on. */
+  bool tells_hosts;
+  void (*flood)(void *user);
 };
 
-/* Where frames to a host go while a job needs it, or always: an entry of "l2". */
+/* Where frames to a host go while a job needs it, as long as it was learned, or always: an entry of "l2". */
 #define SML_SWITCH_MAX_ROUTES 2048u
+#define SML_SWITCH_MAX_PORTS 512u
 struct sml_switch_route {
   uint64_t mac;
-  int64_t handle;
-  uint16_t port;
-  uint16_t num_users; /* 0: free */
+  int64_t handle, host_handle;
+  uint64_t heard_ns;   /* learned: when it was heard; 0: it was not */
+  uint64_t claimed_ns; /* when it was heard by claimed_port, and by its own no more since; 0: it was not */
+  uint16_t port, claimed_port;
+  uint16_t num_users; /* 0 and not learned: free */
 };
 
 struct sml_switch_jobs {
@@ -75,6 +82,7 @@ struct sml_switch_jobs {
   uint32_t voucher; /* aggd/dataplane.h */
   uint32_t num_routes;
   struct sml_switch_route routes[SML_SWITCH_MAX_ROUTES];
+  uint64_t shut_until_ns[SML_SWITCH_MAX_PORTS]; /* 0: open */
   struct sml_switch_job *jobs[SML_MAX_JOBS];
 };
 

@@ -7,6 +7,11 @@
 #define SML_DATAPLANE_TEST_SCHEMA_H
 
 static const char *const recorded_schema[] = {
+  "pipe.host",
+  "pipe.host key src 6",
+  "pipe.host key ingress 2",
+  "pipe.host action is_here",
+  "pipe.host action NoAction",
   "pipe.source",
   "pipe.source key src 4",
   "pipe.source key ingress 2 ternary",
@@ -21,6 +26,16 @@ static const char *const recorded_schema[] = {
   "pipe.aggregator is_ours cpu_port 2",
   "pipe.aggregator is_ours voucher 4",
   "pipe.aggregator action NoAction",
+  "pipe.listener",
+  "pipe.listener key is_ours 1",
+  "pipe.listener action tell",
+  "pipe.listener tell mac 6",
+  "pipe.listener tell src 4",
+  "pipe.listener tell dst 4",
+  "pipe.listener tell port 2",
+  "pipe.listener tell voucher 4",
+  "pipe.listener tell cpu_port 2",
+  "pipe.listener action Ingress.aggregate.listen.nobody_listens",
   "pipe.member",
   "pipe.member key job 2",
   "pipe.member key epoch 4",

@@ -11,7 +11,7 @@
 #define BATCH 256u                    /* entries a call */
 #define MAX_PIPES 8u
 #define PIPE_SHIFT 7u /* a port's number is that of its pipe and 7 bits */
-#define MAX_PORTS 512u
+#define MAX_PORTS SML_SWITCH_MAX_PORTS
 #define MAX_XIDS 288u      /* entries of $pre.prune: ports from there on would get their own floods back */
 #define FLOOD_NODE 0x10000u /* above every rid */
 #define WORD_VALID 0x80000000u
@@ -28,6 +28,7 @@ struct sml_tofino {
   struct sml_switch_options options;
   struct sml_switch_jobs jobs;
   struct sml_bfrt bfrt;
+  uint32_t ports[MAX_PORTS], num_ports; /* that get floods unless they are shut */
 };
 
 static void begin_work(void *user, uint64_t deadline_ns) {
@@ -116,7 +117,7 @@ static bool write_node(struct sml_tofino *t, enum sml_bfrt_update update, uint32
   sml_bfrt_begin(b);
   sml_bfrt_entry(b, update, "$pre.node", "");
   sml_bfrt_key(b, "$MULTICAST_NODE_ID", node, 32, 0);
-  if (update == SML_BFRT_INSERT) {
+  if (update != SML_BFRT_DELETE) {
     sml_bfrt_data(b);
     sml_bfrt_value(b, "$MULTICAST_RID", rid, 16);
     sml_bfrt_numbers(b, "$MULTICAST_LAG_ID", NULL, 0);
@@ -256,8 +257,8 @@ static bool delete_each(struct sml_bfrt *b, const char *table, const char *key, 
 
 /* What an earlier daemon left would get copies of results. */
 static bool clear_tables(struct sml_bfrt *b) {
-  static const char *const tables[] = {PIPE "member", PIPE "window", PIPE "replica",
-                                       PIPE "l2",     PIPE "source", PIPE "aggregator"};
+  static const char *const tables[] = {PIPE "member", PIPE "window", PIPE "replica",    PIPE "l2",
+                                       PIPE "host",   PIPE "source", PIPE "aggregator", PIPE "listener"};
   for (uint32_t i = 0; i < SML_ARRAY_LEN(tables); i++) {
     sml_bfrt_begin(b);
     sml_bfrt_entry(b, SML_BFRT_DELETE, tables[i], "");
@@ -298,11 +299,19 @@ static bool prune(struct sml_bfrt *b, const uint32_t *ports, uint32_t num_ports)
 
 static bool flood_to_all_ports(struct sml_tofino *t) {
   static const uint32_t node = FLOOD_NODE;
-  uint32_t ports[MAX_PORTS], num_ports;
   int64_t handle;
-  return find_ports(t, ports, &num_ports) && prune(&t->bfrt, ports, num_ports) &&
-         write_node(t, SML_BFRT_INSERT, node, 0, ports, num_ports) && make_group(t, SML_SWITCH_FLOOD_GROUP, &handle) &&
+  return find_ports(t, t->ports, &t->num_ports) && prune(&t->bfrt, t->ports, t->num_ports) &&
+         write_node(t, SML_BFRT_INSERT, node, 0, t->ports, t->num_ports) &&
+         make_group(t, SML_SWITCH_FLOOD_GROUP, &handle) &&
          write_group(t, SML_BFRT_ADD_TO, SML_SWITCH_FLOOD_GROUP, &node);
+}
+
+static void flood_to_open_ports(void *user) {
+  struct sml_tofino *t = user;
+  uint32_t open_ports[MAX_PORTS], num_open = 0;
+  for (uint32_t i = 0; i < t->num_ports; i++)
+    if (t->jobs.shut_until_ns[t->ports[i]] == 0) open_ports[num_open++] = t->ports[i];
+  (void)write_node(t, SML_BFRT_MODIFY, FLOOD_NODE, 0, open_ports, num_open);
 }
 
 static bool tell(const struct sml_tofino *t, char *error, size_t error_bytes, const char *instead) {
@@ -384,7 +393,9 @@ static const struct sml_switch_driver driver = {.open = open_switch,
                                                 .error = error_of,
                                                 .read_counters = read_counters,
                                                 .is_lost = is_lost,
-                                                .close = close_switch};
+                                                .close = close_switch,
+                                                .tells_hosts = true,
+                                                .flood = flood_to_open_ports};
 
 bool sml_tofino_is_built(void) {
   return true;

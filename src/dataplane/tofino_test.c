@@ -46,8 +46,10 @@ static void the_calls_of_a_start(void **state) {
                "DELETE pipe.window\n"
                "DELETE pipe.replica\n"
                "DELETE pipe.l2\n"
+               "DELETE pipe.host\n"
                "DELETE pipe.source\n"
                "DELETE pipe.aggregator\n"
+               "DELETE pipe.listener\n"
                "INSERT $pre.prune $MULTICAST_L2_XID=0000 : $DEV_PORT=[00]\n"
                "INSERT $pre.prune $MULTICAST_L2_XID=0084 : $DEV_PORT=[8401]\n"
                "INSERT $pre.prune $MULTICAST_L2_XID=0005 : $DEV_PORT=[05]\n"
@@ -59,7 +61,9 @@ static void the_calls_of_a_start(void **state) {
                "$MULTICAST_NODE_L1_XID=[00]\n"
                "INSERT pipe.source src=0a070001 ingress=0040/ffff $MATCH_PRIORITY=00000000 : is_own\n"
                "INSERT pipe.source src=0a070001 ingress=0000/0000 $MATCH_PRIORITY=00000001 : is_forged\n"
-               "INSERT pipe.aggregator dst=0a070001 dst_port=beef : is_ours cpu_port=0040 voucher=5a5b5c5d\n");
+               "INSERT pipe.aggregator dst=0a070001 dst_port=beef : is_ours cpu_port=0040 voucher=5a5b5c5d\n"
+               "INSERT pipe.listener is_ours=00 : tell mac=000000000000 src=0a070000 dst=0a070001 port=beef "
+               "voucher=5a5b5c5d cpu_port=0040\n");
   stop();
 }
 
@@ -89,7 +93,9 @@ static void the_calls_of_a_job(void **state) {
                "INSERT pipe.replica src_port=beef rid=0062 : to_member mac=020000000011 ip=0a070065 port=9c41\n"
                NODE("0062", "02") "ADD " IN_GROUP("62")
                "INSERT pipe.l2 dst=020000000010 : forward port=0001\n"
+               "INSERT pipe.host src=020000000010 ingress=0001 : is_here\n"
                "INSERT pipe.l2 dst=020000000011 : forward port=0002\n"
+               "INSERT pipe.host src=020000000011 ingress=0002 : is_here\n"
                "INSERT" MEMBER("0000", "00", "0a070064", "9c40", "0001") " : is_member me=80000001 full=80000003 "
                "last=80000002 cursor=0003 group=0013 port=0001 is_checked=01\n"
                "INSERT" MEMBER("0000", "01", "0a070064", "9c40", "0001") " : is_member me=c0000001 full=c0000003 "
@@ -107,12 +113,38 @@ static void the_calls_of_a_job(void **state) {
                "DELETE pipe.window job=0003 slot=0040/fffe dst_port=beef $MATCH_PRIORITY=00000000\n"
                "DELETE pipe.replica src_port=beef rid=0061\n"
                "TAKE " IN_GROUP("61") "DELETE $pre.node $MULTICAST_NODE_ID=00000061\n"
-               "DELETE pipe.l2 dst=020000000010\n"
                "DELETE pipe.replica src_port=beef rid=0062\n"
                "TAKE " IN_GROUP("62") "DELETE $pre.node $MULTICAST_NODE_ID=00000062\n"
-               "DELETE pipe.l2 dst=020000000011\n"
                "DELETE $pre.mgid $MGID=0013\n");
   stand_in_close_job(); /* that it no longer has */
+  stand_in_expect("");
+  stop();
+}
+
+#define HEAR(mac, port) stand_in.plane->hear(stand_in.plane->user, mac, port, why, sizeof why)
+#define FLOODS_TO(ports) \
+  "MODIFY $pre.node $MULTICAST_NODE_ID=00010000 : $MULTICAST_RID=0000 $MULTICAST_LAG_ID=[] $DEV_PORT=[" ports "]\n"
+
+static void the_calls_of_a_host_that_is_heard(void **state) {
+  (void)state;
+  char why[512];
+  start();
+  assert_true(stand_in_open_switch());
+  stand_in_forget();
+  HEAR(0x020000000099, 5);
+  stand_in_expect("INSERT pipe.l2 dst=020000000099 : forward port=0005\n"
+                  "INSERT pipe.host src=020000000099 ingress=0005 : is_here\n");
+  HEAR(0x020000000099, 132); /* also there: it has to be heard at its own port again */
+  stand_in_expect("DELETE pipe.host src=020000000099 ingress=0005\n");
+  assert_string_equal(why, "");
+  HEAR(0x020000000099, 5);
+  assert_string_equal(why, "020000000099 is at port 5 of the switch and its frames come by port 132, too: two links "
+                           "lead to one network (attach one of them), or somebody there uses its address; port 132 "
+                           "gets no floods for 5 minutes, and nobody new is learned there");
+  stand_in_expect("INSERT pipe.host src=020000000099 ingress=0005 : is_here\n" FLOODS_TO("000540"));
+  HEAR(0x020000000098, 132);
+  HEAR(0x010000000098, 5);
+  HEAR(0x020000000099, 512);
   stand_in_expect("");
   stop();
 }
@@ -142,7 +174,9 @@ static void a_job_leaves_nothing(void **state) {
   assert_int_equal(server_count_live("pipe.member"), 6);
   assert_int_equal(server_count_live("$pre.node"), 1 + 3);
   stand_in_close_job();
-  assert_int_equal(server_count_live(""), num_before);
+  assert_int_equal(server_count_live("pipe.l2"), SML_SWITCH_MAX_CONTRIBUTORS); /* where hosts are stays known */
+  assert_int_equal(server_count_live("pipe.host"), SML_SWITCH_MAX_CONTRIBUTORS);
+  assert_int_equal(server_count_live(""), num_before + 2 * SML_SWITCH_MAX_CONTRIBUTORS);
   assert_true(stand_in_start_job(9, 3, 64)); /* of a daemon that was killed */
   assert_true(stand_in_open_switch());
   assert_int_equal(server_count_live(""), num_before);
@@ -299,7 +333,8 @@ static void any_call_may_fail(void **state) {
       if (is_started) (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
       stand_in_close_job();
       if (faults[i].fault != DIES) {
-        assert_true(server_count_live("") - server_count_live("pipe.l2") <= num_made + 1);
+        const uint32_t num_of_hosts = server_count_live("pipe.l2") + server_count_live("pipe.host");
+        assert_true(server_count_live("") - num_of_hosts <= num_made + 1);
         assert_true(stand_in_open_switch()); /* which clears what is left */
         assert_int_equal(server_count_live(""), num_made);
         assert_true(stand_in_start_job(8, 2, 2));
@@ -336,7 +371,8 @@ static void garbage_is_read_to_its_end(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_calls_of_a_start), cmocka_unit_test(the_calls_of_a_job),
-      cmocka_unit_test(a_job_leaves_nothing), cmocka_unit_test(hosts_at_two_pipes_are_refused),
+      cmocka_unit_test(the_calls_of_a_host_that_is_heard), cmocka_unit_test(a_job_leaves_nothing),
+      cmocka_unit_test(hosts_at_two_pipes_are_refused),
       cmocka_unit_test(who_blocks_is_found),
       cmocka_unit_test(ranks_must_reach_us), cmocka_unit_test(counters_are_read),
       cmocka_unit_test(a_switch_that_dies_is_noticed),

@@ -287,7 +287,7 @@ static struct sml_member *find_sender(const struct job *job, const struct sml_he
  * the same: the voucher tells them apart. */
 static bool is_vouched(const struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h) {
   return e->options.is_beside_switch && h->flags == 0 && sml_wire_has_voucher(frame, e->options.voucher) &&
-         (h->type == SML_PACKET_HELLO || (h->type == SML_PACKET_SWITCH_REPORT && h->payload_bytes == 0));
+         (h->type == SML_PACKET_HELLO || h->payload_bytes == 0);
 }
 
 /* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the
@@ -318,9 +318,22 @@ static void take_switch_report(struct sml_aggregator_engine *e, const struct sml
   sml_engine_report(e, SML_EVENT_MISMATCH, h->job, job->members.leads[h->rank], job->members.leads[h->chunk], h->slot);
 }
 
+static void take_switch_heard(struct sml_aggregator_engine *e, const struct sml_header *h) {
+  const struct sml_aggregator_event event = {.kind = SML_EVENT_HEARD,
+                                             .job = (uint16_t)((h->phase ^ h->tag) % SML_MAX_JOBS),
+                                             .rank_a = h->phase,
+                                             .rank_b = h->tag,
+                                             .slot = h->slot};
+  e->options.on_event(e->options.user, &event);
+}
+
 static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_frame *frame, uint64_t now_ns) {
   struct sml_header h;
   enum sml_wire_error error = sml_wire_open(frame->data, frame->num_bytes, &h);
+  if (error == SML_WIRE_BAD_TYPE && h.type == SML_PACKET_SWITCH_HEARD && is_vouched(e, frame->data, &h)) {
+    take_switch_heard(e, &h);
+    return;
+  }
   if (error == SML_WIRE_BAD_TYPE && h.type == SML_PACKET_SWITCH_REPORT && is_vouched(e, frame->data, &h))
     error = SML_WIRE_OK;
   if (error != SML_WIRE_OK) {

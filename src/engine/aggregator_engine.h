@@ -20,13 +20,15 @@ enum sml_aggregator_event_kind {
   SML_EVENT_FORGED,   /* packets came with a wrong MAC: num_packets since the last of these, the latest from source */
   SML_EVENT_DEAF,     /* rank a does not hear the job's group: results go to it by unicast from now on */
   SML_EVENT_MOVED,    /* rank a of a job that a switch sums is at another port of it now (slot), or has another MAC */
+  SML_EVENT_HEARD,    /* a switch does not know a host at port slot of it; its MAC is rank_a (upper bits), rank_b; job
+                         is any, but the same for the same MAC */
 };
 struct sml_aggregator_event {
   enum sml_aggregator_event_kind kind;
   uint16_t job;
   uint32_t epoch;
   uint32_t rank_a, rank_b; /* ranks, not contributors: those that lead, or the one that departed */
-  uint32_t slot; /* relative to the job's window; MOVED: the port */
+  uint32_t slot; /* relative to the job's window; MOVED, HEARD: the port */
   uint64_t num_packets;   /* FORGED */
   struct sml_addr source; /* FORGED; it may be forged itself */
 };

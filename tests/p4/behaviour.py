@@ -7,7 +7,7 @@ import struct
 
 import frames
 from dpdk import GROUP
-from frames import (BY_GRANT, CHECKED, DEAF, HELLO, KEYED, MAX, PENDING, PROBE, REPORT, RESULT, RETRANSMISSION, UPDATE,
+from frames import (BY_GRANT, CHECKED, DEAF, HEARD, HELLO, KEYED, MAX, PENDING, PROBE, REPORT, RESULT, RETRANSMISSION, UPDATE,
                     Head, Host)
 
 NUM_RANKS, CPU, NUM_PORTS = 3, 3, 5
@@ -169,8 +169,7 @@ def add_switching(s):
     short = frames.udp_frame(MEMBERS[0], AGGREGATOR, b"1234567")
     s.send(0, short, FORWARDED, (CPU, short))
     back = frames.udp_frame(AGGREGATOR, MEMBERS[0], b"x" * 600)
-    heard = range(NUM_PORTS) if s.is_tna else [0] # who was heard is known, but to a Tofino
-    s.send(CPU, back, FORWARDED, *[(port, back) for port in heard if port != CPU])
+    s.send(CPU, back, FORWARDED, (0, back)) # who was heard is known
     unheard = frames.udp_frame(AGGREGATOR, STRANGER, b"x" * 600)
     s.send(CPU, unheard, FORWARDED, *[(port, unheard) for port in range(NUM_PORTS) if port != CPU])
     arp = BROADCAST.to_bytes(6, "big") + MEMBERS[2].mac.to_bytes(6, "big") + b"\x08\x06" + bytes(range(46))
@@ -183,6 +182,18 @@ def add_switching(s):
     fragment[20] = 0x20
     fragment[24:26] = frames.checksum(bytes(fragment[14:24]) + b"\0\0" + bytes(fragment[26:34])).to_bytes(2, "big")
     s.send(0, bytes(fragment), FORWARDED, (CPU, bytes(fragment)))
+
+
+def add_strangers(s):
+    """A Tofino's frames of hosts, or at ports, that it does not know: the daemon hears of these instead."""
+    result = frames.datagram(Head(RESULT, slot=BASE), bytes(4 * s.num_lanes))
+    arp = BROADCAST.to_bytes(6, "big") + STRANGER.mac.to_bytes(6, "big") + b"\x08\x06" + bytes(range(46))
+    for host, port, frame in ((STRANGER, 4, arp), (STRANGER, 4, frames.udp_frame(STRANGER, MEMBERS[1], result)),
+                              (MEMBERS[0], 1, frames.udp_frame(MEMBERS[0], MEMBERS[1], b"x" * 600))):
+        told = Head(HEARD, slot=port, phase=host.mac >> 16, tag=host.mac & 0xffff, crc32c=VOUCHER)
+        told = told._replace(job=0, epoch=0, tag=host.mac & 0xffff, payload_bytes=0)
+        source = Host(host.mac, AGGREGATOR.ip ^ 1, AGGREGATOR.udp)
+        s.send(port, frame, GREETED, (CPU, (source, AGGREGATOR, told, b"")))
 
 
 def add_forgeries(s):
@@ -205,7 +216,7 @@ def steps(num_lanes, is_pna=False, is_tna=False):
     s = Steps(num_lanes, is_pna, is_tna)
     if not is_pna:
         add_switching(s)
-    for add in (add_refusals, add_forgeries, add_cells, add_checked, add_mismatches):
+    for add in (*(add_strangers,) * s.is_tna, add_refusals, add_forgeries, add_cells, add_checked, add_mismatches):
         add(s)
     return s
 
@@ -217,6 +228,8 @@ def differences(due, got):
             if want != frame:
                 yield f"packet {number}: {frame.hex()} instead of {want.hex()}"
             continue
+        if want[2].type == HEARD:
+            frame = frame[:74] # a host's frame follows behind the end
         source, target, head, payload, is_sound = frames.parse(frame)
         if (source, target, head, payload) != want or not is_sound:
             yield f"packet {number}: {source} {target} {head} {payload.hex()}, IPv4 checksum {is_sound}; due: {want}"

@@ -4,7 +4,7 @@ import socket
 import struct
 from collections import namedtuple
 
-UPDATE, RESULT, PENDING, ERROR, HELLO, PROBE, REPORT = 1, 2, 3, 4, 5, 7, 15
+UPDATE, RESULT, PENDING, ERROR, HELLO, PROBE, HEARD, REPORT = 1, 2, 3, 4, 5, 7, 13, 15
 RETRANSMISSION, KEYED, CHECKED, BY_GRANT, DEAF = 1, 2, 4, 8, 64
 SUM, MAX = 0x00, 0x21
 

@@ -80,6 +80,18 @@ def fill(control, plan):
         fill_job(control, plan, job, cursor)
 
 
+def tell_of_hosts(control, plan):
+    """What a Tofino gets besides: it does not find out by itself where hosts are."""
+    aggregator = plan["aggregator"]
+    members = {member["mac"]: member["port"] for job in plan["jobs"] for member in job["members"]}
+    for mac, port in {**members, aggregator["mac"]: plan["cpu_port"]}.items():
+        control.add("host", [(mac, 48), (port, 16)], "is_here")
+    for mac, port in members.items():
+        control.add("l2", [(mac, 48)], "forward", (port, 16))
+    control.add("listener", [(0, 8)], "tell", (aggregator["mac"], 48), (aggregator["ip"] ^ 1, 32), (aggregator["ip"], 32),
+                (aggregator["udp_port"], 16), (plan["voucher"], 32), (plan["cpu_port"], 16))
+
+
 # Indices of the counter `verdicts` by the vectors' words, where a switch and the software cannot but agree: what has
 # several faults may be counted by another one, and the software counts what is punted to it.
 CELL_VERDICTS = {("FIRST", None): 32, ("ADD", None): 33, ("COMPLETE", None): 34, ("REPEAT", None): 35,

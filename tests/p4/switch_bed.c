@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/wire.h"
+#include "dataplane/routes.h"
+
 #define RESULTS_PORT BED_NUM_PORTS       /* of PNA: the host makes the copies, as switchml-pipeline does */
 #define FLOODS_PORT (BED_NUM_PORTS + 1u)
 
@@ -47,7 +50,8 @@ struct sml_place bed_place(uint32_t host) {
 static uint64_t value_of(const struct bed *bed, const struct sml_switch_entry *entry,
                          const struct sml_switch_field *f) {
   const bool is_port = strcmp(f->name, "ingress") == 0 || strcmp(f->name, "cpu_port") == 0 ||
-                       (strcmp(f->name, "port") == 0 && strcmp(entry->table, "replica") != 0);
+                       (strcmp(f->name, "port") == 0 && strcmp(entry->table, "replica") != 0 &&
+                        strcmp(entry->table, "listener") != 0);
   return f->value + (is_port ? bed->first_port : 0);
 }
 
@@ -163,19 +167,28 @@ static bool open_switch(void *user, char *error_out, size_t error_bytes) {
   return sml_switch_jobs_add_aggregator(&bed->jobs, BED_CPU_PORT);
 }
 
-static const struct sml_switch_driver driver = {.open = open_switch,
-                                                .begin = begin_work,
-                                                .add_entry = add_entry,
-                                                .delete_entry = delete_entry,
-                                                .make_group = make_group,
-                                                .delete_group = delete_group,
-                                                .add_copy = add_copy,
-                                                .delete_copy = delete_copy,
-                                                .preset = preset,
-                                                .read_words = read_words,
-                                                .error = error_of,
-                                                .read_counters = read_counters,
-                                                .is_lost = is_lost};
+static void flood_to_open_ports(void *user) {
+  struct bed *bed = user;
+  uint32_t rids[BED_NUM_PORTS] = {0}, ports[BED_NUM_PORTS], num = 0;
+  for (uint32_t port = 0; port < BED_NUM_PORTS; port++)
+    if (bed->jobs.shut_until_ns[port] == 0) ports[num++] = bed->first_port + port;
+  bed->machine->group(SML_SWITCH_FLOOD_GROUP, num, rids, ports);
+}
+
+static struct sml_switch_driver driver = {.open = open_switch,
+                                          .begin = begin_work,
+                                          .add_entry = add_entry,
+                                          .delete_entry = delete_entry,
+                                          .make_group = make_group,
+                                          .delete_group = delete_group,
+                                          .add_copy = add_copy,
+                                          .delete_copy = delete_copy,
+                                          .preset = preset,
+                                          .read_words = read_words,
+                                          .error = error_of,
+                                          .read_counters = read_counters,
+                                          .is_lost = is_lost,
+                                          .flood = flood_to_open_ports};
 
 /* ---- life ---- */
 
@@ -185,6 +198,7 @@ void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed) {
   *bed = (struct bed){.kind = kind, .machine = machines[kind], .lanes = kind == BED_TNA64 ? 64 : 32};
   bed->first_port = kind == BED_TNA64 ? 128 : 0; /* pipe 1's */
   bed->machine->reset(seed);
+  driver.tells_hosts = bed_is_tofino(bed);
   sml_switch_jobs_init(&bed->jobs, &driver, bed);
   bed->jobs.mac = BED_AGGREGATOR_MAC;
   SML_ASSERT(bed->jobs.dataplane.open(bed->jobs.dataplane.user, &addr, BED_VOUCHER, error, sizeof error));
@@ -274,6 +288,17 @@ void bed_again(struct bed *bed, uint32_t which, struct bed_out *out) {
   const uint32_t num = bed->machine->again(which, out != NULL ? out->frames : NULL);
   if (out != NULL) out->num = num;
   for (uint32_t i = 0; i < num; i++) out->frames[i].port -= bed->first_port;
+}
+
+bool bed_hear(struct bed *bed, const struct p4_out *out, uint64_t now_ns, char *why, size_t why_bytes) {
+  const uint8_t *head = out->bytes + 42;
+  why[0] = 0;
+  if (out->port != BED_CPU_PORT || out->num_bytes < 42 + SML_HEADER_BYTES ||
+      head[0] != (SML_WIRE_VERSION << 4 | SML_PACKET_SWITCH_HEARD) || !sml_wire_has_voucher(head, BED_VOUCHER))
+    return false;
+  sml_routes_hear(&bed->jobs, (uint64_t)sml_load_be32(head + 16) << 16 | sml_load_be16(head + 22),
+                  (uint16_t)(sml_load_be16(head + 12) - bed->first_port), now_ns, why, why_bytes);
+  return true;
 }
 
 void bed_take(struct bed *bed, uint32_t port, const uint8_t *frame, uint32_t num_bytes, struct bed_out *out) {

@@ -43,6 +43,8 @@ void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed);
 void bed_close(struct bed *bed);
 void bed_start_job(struct bed *bed, const struct sml_dataplane_job *job);
 void bed_take(struct bed *bed, uint32_t port, const uint8_t *frame, uint32_t num_bytes, struct bed_out *out);
+/* If it is what a program says of a host that it does not know: switchmld hears it then. why: routes.h. */
+bool bed_hear(struct bed *bed, const struct p4_out *out, uint64_t now_ns, char *why, size_t why_bytes);
 /* Packets that are to pass a second time: the oldest is 0. out: NULL, it is lost instead. */
 uint32_t bed_num_waiting(const struct bed *bed);
 void bed_again(struct bed *bed, uint32_t which, struct bed_out *out);

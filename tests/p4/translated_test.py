@@ -19,6 +19,8 @@ CANNOT = {"tna": ["first_phase"]} # a Tofino's first phases are 2 and 3
 
 def fill(switch, jobs):
     plan.fill(switch, jobs)
+    if switch.target == "tna":
+        plan.tell_of_hosts(switch, jobs)
     return {job["number"]: job["members"] for job in jobs["jobs"]}
 
 
