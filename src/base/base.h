@@ -32,36 +32,40 @@ static inline uint32_t sml_ceil_log2(uint32_t x) {
   return x <= 1 ? 0 : 32u - (uint32_t)__builtin_clz(x - 1);
 }
 
+/* Between this host's order of bytes and the other: big-endian is the wire's, little-endian that of SipHash's words. */
+#define SML_IS_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+static inline uint16_t sml_be16(uint16_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap16(v); }
+static inline uint32_t sml_be32(uint32_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap32(v); }
+static inline uint64_t sml_be64(uint64_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap64(v); }
+static inline uint64_t sml_le64(uint64_t v) { return SML_IS_BIG_ENDIAN ? __builtin_bswap64(v) : v; }
+
 static inline uint16_t sml_load_be16(const void *p) {
   uint16_t v;
   memcpy(&v, p, sizeof v);
-  return __builtin_bswap16(v);
+  return sml_be16(v);
 }
 static inline uint32_t sml_load_be32(const void *p) {
   uint32_t v;
   memcpy(&v, p, sizeof v);
-  return __builtin_bswap32(v);
+  return sml_be32(v);
 }
 static inline uint64_t sml_load_be64(const void *p) {
   uint64_t v;
   memcpy(&v, p, sizeof v);
-  return __builtin_bswap64(v);
+  return sml_be64(v);
 }
 static inline void sml_store_be16(void *p, uint16_t v) {
-  v = __builtin_bswap16(v);
+  v = sml_be16(v);
   memcpy(p, &v, sizeof v);
 }
 static inline void sml_store_be32(void *p, uint32_t v) {
-  v = __builtin_bswap32(v);
+  v = sml_be32(v);
   memcpy(p, &v, sizeof v);
 }
 static inline void sml_store_be64(void *p, uint64_t v) {
-  v = __builtin_bswap64(v);
+  v = sml_be64(v);
   memcpy(p, &v, sizeof v);
 }
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "big-endian hosts need these loads and stores without the swap"
-#endif
 
 /* splitmix64 finalizer: a bijection that spreads every input bit (Steele et al., OOPSLA'14). */
 static inline uint64_t sml_mix64(uint64_t x) {

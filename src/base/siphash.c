@@ -27,8 +27,8 @@ static inline void take_word(struct sml_siphash *h, uint64_t word) {
 
 static inline uint64_t load_word(const uint8_t *p) {
   uint64_t word;
-  memcpy(&word, p, sizeof word); /* little-endian hosts only, see base.h */
-  return word;
+  memcpy(&word, p, sizeof word);
+  return sml_le64(word);
 }
 
 void sml_siphash_init(struct sml_siphash *h, const struct sml_key *key) {

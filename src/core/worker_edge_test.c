@@ -81,8 +81,8 @@ static void own_loss_ahead_of_the_question_is_repaired_once(void **state) {
   sml_worker_next_send(w, 12 * MS, &repeat);
   assert_int_equal(repeat.kind, SML_SEND_UPDATE);
   assert_int_equal(repeat.header.flags, SML_FLAG_RETRANSMISSION);
-  repeat.header.flags = 0;
-  assert_memory_equal(&repeat.header, &update.header, sizeof repeat.header);
+  assert_true(repeat.header.slot == update.header.slot && repeat.header.phase == update.header.phase);
+  assert_true(repeat.header.chunk == update.header.chunk && repeat.header.tag == update.header.tag);
   assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
   assert_null(sml_worker_find_violation(w));
   free(w);

@@ -64,12 +64,14 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   const struct job *job = e->jobs[h->job];
   const uint32_t slot = (uint32_t)h->slot - slot_base_of(job);
   sml_aggregator_missing(job->aggregator, slot, h->phase, e->missing);
+  /* The bytes of little-endian words are the wire's bitmap: bit r % 8 of byte r / 8. */
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
+    e->missing[w] = sml_le64(e->missing[w]);
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
   answer.flags = flags;
   answer.payload_bytes = (uint16_t)bitmap_bytes_of(e, job);
   record_pending(e, h, flags, answer.payload_bytes);
-  /* The words' bytes are the wire's bitmap: bit r % 8 of byte r / 8 (little-endian host). */
   memcpy(frame + sml_head_bytes(job->seal.is_keyed), e->missing, answer.payload_bytes);
   if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &answer);
   else sml_wire_seal(frame, &answer, &job->seal);

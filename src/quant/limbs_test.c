@@ -100,14 +100,27 @@ static void equal_values_average_to_themselves(void **state) {
   }
 }
 
+/* Bit by bit: not the way of the library, and 32 bits have no division of 128. */
+static int128 divide(int128 value, uint32_t divisor, bool *has_rest_out) {
+  int128 quotient = 0;
+  uint32_t rest = 0;
+  for (uint32_t bit = 127; bit-- > 0;) {
+    rest = rest << 1 | (uint32_t)(value >> bit & 1);
+    quotient = quotient << 1 | (rest >= divisor);
+    if (rest >= divisor) rest -= divisor;
+  }
+  *has_rest_out = rest != 0;
+  return quotient;
+}
+
 /* Rounds an integer times 2^exponent / divisor once; divisor < 2^13. */
 static float round_exact(int128 sum, int32_t exponent, uint32_t divisor) {
   const bool is_negative = sum < 0;
   if (is_negative) sum = -sum;
   sum <<= 26;
   exponent -= 26;
-  bool has_rest = sum % divisor != 0;
-  sum /= divisor;
+  bool has_rest;
+  sum = divide(sum, divisor, &has_rest);
   if (sum == 0) return 0;
   while (sum >= 1 << 25) {
     has_rest = has_rest || (sum & 1) != 0;

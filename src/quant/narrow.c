@@ -8,15 +8,21 @@
 #define COLUMNS 4u
 typedef uint32_t columns __attribute__((vector_size(4 * COLUMNS)));
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shifts below are those of swapped words");
+/* The shifts below are those of little-endian words. */
+static inline __attribute__((always_inline)) columns little_endian(columns c) {
+  if (SML_IS_BIG_ENDIAN)
+    for (uint32_t i = 0; i < COLUMNS; i++) c[i] = __builtin_bswap32(c[i]);
+  return c;
+}
 
 static inline __attribute__((always_inline)) columns load(const uint8_t *from) {
   columns c;
   memcpy(&c, from, sizeof c);
-  return c;
+  return little_endian(c);
 }
 
 static inline __attribute__((always_inline)) void store(uint8_t *to, columns c) {
+  c = little_endian(c);
   memcpy(to, &c, sizeof c);
 }
 
