@@ -9,7 +9,7 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon \
+.PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon check-cross \
   check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb release clean
 
 all: configured
@@ -35,6 +35,7 @@ help:
 	@echo 'make check-clang   build everything with clang, run single layers with its UBSan'
 	@echo 'make check-valgrind the tests of single layers under valgrind'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu'
+	@echo 'make check-cross   cross-build the pure layers for 32 bits (armhf) and for a big-endian processor (s390x), run them under qemu'
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once);'
 	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
@@ -103,6 +104,10 @@ check-neon:
 	@$(SETUP) build
 	@-$(SETUP) --optional arm64
 	@tools/check.py neon $(ARGS)
+
+check-cross:
+	@-$(SETUP) --optional cross
+	@tools/check.py armhf s390x $(ARGS)
 
 check-torch: everything
 	@$(SETUP) torch
@@ -177,4 +182,4 @@ release:
 	@tools/release $(ARGS)
 
 clean:
-	rm -rf build build-paper build-without-* build-asan build-tsan build-clang build-neon build-coverage build-fuzz build-mutants
+	rm -rf build build-paper build-without-* build-asan build-tsan build-clang build-neon build-armhf build-s390x build-armhf-root build-s390x-root build-coverage build-fuzz build-mutants

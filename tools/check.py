@@ -5,14 +5,16 @@ directory, and closes with one line: `N passed, M failed, K skipped`.
 
 Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of threaded
 code), clang (all is built; the tests of single layers with its UndefinedBehaviorSanitizer), valgrind (memcheck over the
-C tests of single layers and the library), neon (cross-built for AArch64, the tests of numbers under qemu), soak (the
-long randomized tests). What is counted are the single tests inside each program, as its TAP output names them.
+C tests of single layers and the library), neon (cross-built for AArch64, the tests of numbers under qemu), armhf and
+s390x (the pure layers, cross-built for 32 bits and for a big-endian processor, under qemu), soak (the long randomized
+tests). What is counted are the single tests inside each program, as its TAP output names them.
 
 Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
 word (not by a sanitizer's report, a crash or the time limit), they are run again, one at a time: that tells a fault
 from a machine too busy for some test. What fails again has failed; what passes is counted as passed and listed, with
 the reason of its first failure, above the closing line. --once leaves the second run out.
 """
+import argparse
 import glob
 import json
 import os
@@ -48,8 +50,14 @@ SUITES = {
                  + [f"--suite={layer}" for layer in ["base", "core", "quant", "ctl", "netio", "engine", "lib"]]),
     "neon": ("build-neon", ["--cross-file", "tools/aarch64.ini"], None,
              ["--suite", "base", "--suite", "quant", "--timeout-multiplier", "4"]),
+    **{architecture: (f"build-{architecture}", ["--cross-file", f"build-{architecture}-root/cross.ini"], None,
+                      ["--no-suite", "slow", "--no-suite", "native", "--timeout-multiplier", "4"]
+                      + [f"--suite={layer}" for layer in ["base", "core", "trace", "quant", "ctl", "engine"]])
+       for architecture in ("armhf", "s390x")},
     "soak": ("build", [], None, ["--suite", "soak", "--timeout-multiplier", "0"]),
 }
+TOOLS = {"valgrind": ["valgrind"], "neon": ["aarch64-linux-gnu-gcc", "qemu-aarch64"]} # what a suite needs besides
+TESTS_ONLY = ("tsan", "armhf", "s390x") # of these only what their tests need is built
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|: runtime error: ")
 MAX_AGAIN = 3
 SKIPPED = re.compile(r"^\s*# skipped: (.*)$") # as src/base/test_skip.h has it
@@ -159,20 +167,39 @@ def run(command, env=None, quiet=False):
     return result.returncode
 
 
-def build(label, directory, options, compiler, is_whole):
-    """Sets a build directory up and builds all in it; if not is_whole, meson test will build what its tests need."""
-    env = dict(os.environ)
-    if compiler:
-        env["CC"] = compiler
-    if run([os.path.join(ROOT, "tools/configure"), directory, "--libdir=lib"] + options, env, quiet=True) != 0:
+def configure(label):
+    directory, options, compiler, _ = SUITES[label]
+    env = {**os.environ, "CC": compiler} if compiler else None
+    return run([os.path.join(ROOT, "tools/configure"), directory, "--libdir=lib"] + options, env, quiet=True) == 0
+
+
+def targets(label):
+    """What ninja has to build for a suite; nothing: all."""
+    if label not in TESTS_ONLY:
+        return []
+    directory, _, _, arguments = SUITES[label]
+    parser = argparse.ArgumentParser()
+    for option in ("--suite", "--no-suite"):
+        parser.add_argument(option, action="append")
+    wanted = parser.parse_known_args(arguments)[0]
+    listed = subprocess.run(["meson", "introspect", "--tests", directory], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    programs, prefix = set(), os.path.join(ROOT, directory, "")
+    for test in json.loads(listed.stdout):
+        suites = {suite.split(":")[-1] for suite in test["suite"]}
+        if suites & set(wanted.suite) and not suites & set(wanted.no_suite) and test["cmd"][0].startswith(prefix):
+            programs.add(test["cmd"][0].removeprefix(prefix))
+    return sorted(programs)
+
+
+def build(label, directory):
+    """Sets a build directory up and builds what the suite needs of it."""
+    if not configure(label):
         return False
     print(f"check: building {label} in {directory}/", flush=True)
-    if not is_whole:
-        return True
     watched = sys.stdout.isatty() # by someone who wants to see how far it is
-    if run(["ninja", "-C", directory] + ([] if watched else ["--quiet"]), env, quiet=not watched) != 0:
+    if run(["ninja", "-C", directory, *targets(label)] + ([] if watched else ["--quiet"]), quiet=not watched) != 0:
         return False
-    return run([os.path.join(ROOT, "tools/stage"), directory]) == 0
+    return label in TESTS_ONLY or run([os.path.join(ROOT, "tools/stage"), directory]) == 0
 
 
 def thread_sanitizer_works():
@@ -181,34 +208,34 @@ def thread_sanitizer_works():
     return run(["sh", "-c", f'd=$(mktemp -d) && {probe}; s=$?; rm -rf "$d"; exit $s'], quiet=True) == 0
 
 
-def run_suite(label, extra, is_once, count):
-    directory, options, compiler, test_arguments = SUITES[label]
-    if compiler and not shutil.which(compiler):
-        count.add(label, "", f"build # skip {compiler} is not installed", True)
-        return
-    if label == "valgrind" and not shutil.which("valgrind"):
-        count.add(label, "", "run # skip valgrind is not installed", True)
-        return
-    if label == "neon":
-        for tool in ("aarch64-linux-gnu-gcc", "qemu-aarch64"):
-            if not shutil.which(tool):
-                count.add(label, "", f"build and run # skip {tool} is not installed (tools/setup arm64)", True)
-                return
+def why_skipped(label):
+    """What is missing for a suite; None if nothing is."""
+    for tool in (*TOOLS.get(label, []), *filter(None, [SUITES[label][2]])):
+        if not shutil.which(tool):
+            return f"{tool} is not installed"
     if label == "tsan" and not thread_sanitizer_works():
-        count.add(label, "", "run # skip ThreadSanitizer does not start on this kernel", True)
+        return "ThreadSanitizer does not start on this kernel"
+    if label in ("armhf", "s390x"):
+        made = subprocess.run(["tools/sysroot", label], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False)
+        return made.stdout.strip() if made.returncode else None
+    return None
+
+
+def run_suite(label, extra, is_once, count):
+    directory, _, _, test_arguments = SUITES[label]
+    why = why_skipped(label)
+    if why:
+        count.add(label, "", f"build and run # skip {why}", True)
         return
-    if not build(label, directory, options, compiler, is_whole=label != "tsan"):
+    if not build(label, directory):
         count.add(label, "", "build failed", False)
-        return
-    if test_arguments is None:
-        count.add(label, "", "build", True)
         return
     env = {**os.environ, **SANITIZER_ENV}
     started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
     # Many tests wait more than they work, with sanitizers fewer, under valgrind none: leases run out.
     num_more = {"asan": 1, "tsan": 1, "valgrind": 0}.get(label, 2)
-    status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more)]
-                                 + ([] if label == "tsan" else ["--no-rebuild"]) + test_arguments + extra, env)
+    status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more), "--no-rebuild"]
+                                 + test_arguments + extra, env)
     first_entries = entries
     if not is_once:
         entries = run_failed_again(label, entries, test_arguments, env, count)
