@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""sim.py [--first N] [--jobs N] [--build DIR] [--tap] [--max-ops N] SEEDS: runs that many seeds of the simulator.
+"""sim.py [--first N] [--jobs N] [--nice] [--build DIR] [--tap] [--max-ops N] SEEDS: runs that many seeds of the simulator.
 
 Sums what happened, and fails if a sum was wrong, something hung or leaked, a kind of fault never came, or a
 seed gave another run when it was run again. For a seed that fails it looks for the shortest run that still
@@ -147,12 +147,15 @@ def main():
     parser.add_argument("seeds", type=int)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--nice", action="store_true", help="other programs go first")
     parser.add_argument("--build", default="build")
     parser.add_argument("--tap", action="store_true")
     parser.add_argument("--max-ops", type=int, help="operations of a membership: fewer shorten the worlds of much data alone")
     options = parser.parse_args()
     cuts = ["--max-ops", str(options.max_ops)] if options.max_ops else []
     binary = os.path.join(options.build, "sim", "sim")
+    if options.nice:
+        os.nice(10)
     begin = time.monotonic()
     last = options.first + options.seeds - 1
     batches = [(first, min(first + BATCH_SEEDS - 1, last)) for first in range(options.first, last + 1, BATCH_SEEDS)]
