@@ -45,8 +45,9 @@ def set_up_tools(root):
 
 
 def call_check(root, *arguments):
-    """Exit status and output of check.py over the tree in root."""
-    check.ROOT, check.SUITES = root, {"tree": ("build", [], None, [])}
+    """Exit status and output of check.py over the tree in root: of the suite "tree", and of "more" if it is named."""
+    check.ROOT = root
+    check.SUITES = {"tree": ("build", [], None, ["--suite=some"]), "more": ("build-more", [], None, ["--suite=more"])}
     output = io.StringIO()
     sys.stdout.flush()
     kept = os.dup(1)
@@ -121,16 +122,42 @@ def test_no_second_run_after_a_crash():
     expect({"a": (GOOD, GOOD), "b": (CRASH, GOOD)}, 1, "1 passed, 1 failed, 0 skipped", "FAILED: tree b: crash")
 
 
+# In build-more something is built, and then something that cannot be: twice, if it is begun twice.
+BUILT_AHEAD = """project('tree')
+test('waits', files('waits'), suite: 'some', timeout: 300)
+test('built', find_program('test'), args: ['-e', meson.project_build_root() / 'made'], suite: 'more')
+if meson.project_build_root().endswith('-more')
+  made = custom_target(output: 'made', command: ['touch', '@OUTPUT@'], build_by_default: true)
+  custom_target(input: made, output: 'never', command: ['sh', '-c', 'echo x >> ' + meson.project_source_root() / 'tried; {}'],
+    build_by_default: true)
+endif
+"""
+
+
+def test_the_next_suite_is_built_while_tests_wait():
+    for end, status, closing in (("exit 1", 1, "1 passed, 1 failed, 0 skipped"), ("touch never", 0, "2 passed, 0 failed, 0 skipped")):
+        with tempfile.TemporaryDirectory() as root:
+            with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
+                out.write(BUILT_AHEAD.format(end))
+            with open(os.path.join(root, "waits"), "w", encoding="utf-8") as script:
+                script.write(f"#!/bin/sh\nuntil [ -e {root}/tried ]; do sleep 0.1; done\n")
+            os.chmod(os.path.join(root, "waits"), 0o755)
+            set_up_tools(root)
+            got, output = call_check(root, "more")
+            assert (got, output.splitlines()[-1]) == (status, closing), output
+            assert ("FAILED: more: build failed" in output) == (status == 1), output
+
+
 def test_no_second_run_where_many_fail():
     expect({name: (BAD, GOOD) for name in "abcd"}, 1, "0 passed, 4 failed, 0 skipped")
     expect({"a": (BAD, GOOD), "b": (BAD, GOOD), "c": (BAD, GOOD), "d": (GOOD, GOOD)}, 0, "4 passed, 0 failed, 0 skipped")
 
 
 OPTIONAL = """project('tree')
-test('always', find_program('true'))
+test('always', find_program('true'), suite: 'some')
 fake = find_program('sml-optional-program', required: false)
 if fake.found()
-  test('optional', fake)
+  test('optional', fake, suite: 'some')
 endif
 """
 
