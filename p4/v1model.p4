@@ -153,12 +153,15 @@ control VerifyHead(inout headers_t hdr, inout meta_t m) {
 }
 
 #define HOSTS 1024
+#define PORTS 512
 #define STAYS_US 1000000    /* a host that was heard by one port less than a second ago is not at another one */
 #define FORGETS_US 300000000
+#define ROUND_US 500000     /* longer than a frame needs to go round, shorter than hosts wait for an answer */
 
 /* Ordinary traffic learns where hosts are: what has no entry in l2 goes to the port by which its receiver was heard
  * within five minutes, else to all. A host moves by being heard at another port, after a second of silence. Before that
- * what would be flooded is dropped: it has gone round, over two links to one switch. State of this target alone, and
+ * what would be flooded is dropped: it has gone round, over two links to one switch. SwitchOut remembers both ports, so
+ * that what comes by the host's one is not flooded by the other one, and round again. State of this target alone, and
  * touched twice by a packet; what has an entry in l2, as the hosts of running jobs do, does not depend on it. ARP goes
  * to all: whoever uses a rank's MAC does not get the answers that the rank waits for. */
 control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standard) {
@@ -176,6 +179,7 @@ control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standa
     host_port.read(port, at);
     host_heard.read(heard, at);
     heard = standard.ingress_global_timestamp - heard;
+    bit<16> home = port;
     if (mac == hdr.ethernet.src && port != m.ingress && heard < STAYS_US) {
       is_round = 1;
     } else if (hdr.ethernet.src[40:40] == 0 && (mac == hdr.ethernet.src || mac == 0 || heard > FORGETS_US)) {
@@ -190,7 +194,8 @@ control Learn(inout headers_t hdr, inout meta_t m, in standard_metadata_t standa
       host_heard.read(heard, at);
       heard = standard.ingress_global_timestamp - heard;
       if (is_round == 1) {
-        m.way = WAY_DROP;
+        m.way = WAY_ROUND;
+        m.port = home;
         m.verdict = WRONG_SOURCE;
       } else if (mac == hdr.ethernet.dst && heard <= FORGETS_US && hdr.ethernet.type != ETHERTYPE_ARP) {
         m.way = WAY_PORT;
@@ -217,6 +222,8 @@ control SwitchIn(inout headers_t hdr, inout meta_t m, inout standard_metadata_t 
         standard.egress_spec = (bit<9>)m.port;
       } else if (m.way == WAY_GROUP) {
         standard.mcast_grp = m.group;
+      } else if (m.way == WAY_ROUND) {
+        standard.egress_spec = standard.ingress_port; /* where it ends */
       } else {
         mark_to_drop(standard);
       }
@@ -241,11 +248,26 @@ control SwitchOut(inout headers_t hdr, inout meta_t m, inout standard_metadata_t
     default_action = NoAction();
     size = 4096;
   }
+  /* By port: where a host is whose frame came by this one, and when it did. */
+  @name(".twin_port") register<bit<16>>(PORTS) twin_port;
+  @name(".twin_heard") register<bit<48>>(PORTS) twin_heard;
   apply {
+    bit<16> twin = 0;
+    bit<48> heard = 0;
+    bit<32> at = (bit<32>)standard.egress_port;
     if (standard.egress_rid != 0) {
       if (!replica.apply().hit) mark_to_drop(standard);
-    } else if (standard.mcast_grp != 0 && standard.egress_port == standard.ingress_port) {
+    } else if (m.way == WAY_ROUND) {
+      twin_port.write(at, m.port);
+      twin_heard.write(at, standard.ingress_global_timestamp);
       mark_to_drop(standard);
+    } else if (m.way == WAY_GROUP) {
+      twin_port.read(twin, at);
+      twin_heard.read(heard, at);
+      heard = standard.ingress_global_timestamp - heard;
+      if (standard.egress_port == standard.ingress_port || (twin == m.ingress && heard < ROUND_US)) {
+        mark_to_drop(standard);
+      }
     }
   }
 }

@@ -76,6 +76,7 @@ const bit<8> OP_READ = 4;
 const bit<8> WAY_DROP = 0;
 const bit<8> WAY_PORT = 1;
 const bit<8> WAY_GROUP = 2;
+#define WAY_ROUND 8w4 /* BMv2: it came back by another port than its sender's */
 
 header ethernet_h {
   bit<48> dst;

@@ -100,9 +100,11 @@ static void flood(struct sml_host *h, struct rte_mbuf *packet) {
   const uint32_t to = sml_stations_find(&h->stations, sml_stations_target(frame), h->now_ns);
   if (from != SML_NO_STATION && from != came_by) {
     h->num_round++;
+    sml_stations_note_round(&h->stations, came_by, from, h->now_ns);
   } else if (to == SML_NO_STATION || sml_frame_is_arp(frame)) {
     for (uint32_t device = 0; device < h->num_devices; device++)
-      if (device != came_by) send_copy(h, device, packet, NULL);
+      if (device != came_by && !sml_stations_goes_round(&h->stations, came_by, device, h->now_ns))
+        send_copy(h, device, packet, NULL);
   } else if (to != came_by) {
     send_by(h, to, packet);
     return;

@@ -2,6 +2,7 @@
 #include "pipeline/stations.h"
 
 #define STAYS_NS (1 * SML_NS_PER_S)
+#define ROUND_NS (SML_NS_PER_S / 2) /* longer than a frame needs to go round, shorter than hosts wait for an answer */
 #define FORGETS_NS (300 * SML_NS_PER_S)
 #define TRIES 8u /* places where a host may stand */
 #define GROUP_BIT (UINT64_C(1) << 40)
@@ -42,6 +43,16 @@ bool sml_stations_hear(struct sml_stations *s, uint64_t mac, uint32_t device, ui
   at->device = device;
   at->heard_ns = now_ns;
   return true;
+}
+
+void sml_stations_note_round(struct sml_stations *s, uint32_t device, uint32_t known_by, uint64_t now_ns) {
+  s->twins[device % SML_STATION_DEVICES].heard_ns = now_ns;
+  s->twins[device % SML_STATION_DEVICES].device = known_by;
+}
+
+bool sml_stations_goes_round(const struct sml_stations *s, uint32_t came_by, uint32_t device, uint64_t now_ns) {
+  const uint64_t heard_ns = s->twins[device % SML_STATION_DEVICES].heard_ns;
+  return heard_ns != 0 && now_ns - heard_ns < ROUND_NS && s->twins[device % SML_STATION_DEVICES].device == came_by;
 }
 
 uint32_t sml_stations_find(const struct sml_stations *s, uint64_t mac, uint64_t now_ns) {

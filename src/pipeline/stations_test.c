@@ -47,6 +47,17 @@ static void what_goes_round_moves_nobody(void **state) {
   assert_false(sml_stations_hear(&stations, MAC, 3, START + SML_NS_PER_S));
 }
 
+/* Two links to one switch, whose host is known by device 3: what came by 3 is not sent back by 4 for a while. */
+static void two_links_are_known_for_a_while(void **state) {
+  (void)state;
+  assert_false(sml_stations_goes_round(&stations, 3, 4, START));
+  sml_stations_note_round(&stations, 4, 3, START);
+  assert_true(sml_stations_goes_round(&stations, 3, 4, START + SML_NS_PER_S / 2 - 1));
+  assert_false(sml_stations_goes_round(&stations, 3, 4, START + SML_NS_PER_S / 2));
+  assert_false(sml_stations_goes_round(&stations, 4, 3, START));
+  assert_false(sml_stations_goes_round(&stations, 5, 4, START)); /* others' frames go by both */
+}
+
 /* More hosts than places: those that are known stay known, and the others are flooded to. */
 static void too_many_take_nobodys_place(void **state) {
   (void)state;
@@ -71,6 +82,7 @@ int main(void) {
       cmocka_unit_test_setup(hosts_are_learned_and_forgotten, forget_all),
       cmocka_unit_test_setup(groups_are_nobody, forget_all),
       cmocka_unit_test_setup(what_goes_round_moves_nobody, forget_all),
+      cmocka_unit_test_setup(two_links_are_known_for_a_while, forget_all),
       cmocka_unit_test_setup(too_many_take_nobodys_place, forget_all),
       cmocka_unit_test(addresses_of_a_frame),
   };
