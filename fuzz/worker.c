@@ -253,7 +253,7 @@ static void submit(struct model *m, struct fuzz_input *in) {
   struct operation *op = &m->operations[m->num_operations];
   const struct sml_worker_options *o = &m->options;
   op->plan = (struct sml_operation_plan){.number = m->num_operations, .num_elems = num_elems, .type = !(kind & 1),
-                                         .has_exponents = kind & 1, .key = kind};
+                                         .block_elems = kind & 1 ? CHUNK_BYTES / 4 : 0, .key = kind};
   sml_range_make(&op->range, &op->plan, o->lane, o->num_lanes, CHUNK_BYTES, o->num_slots);
   if (op->range.num_chunks > MAX_CHUNKS || op->range.num_chunks > sml_worker_chunks_left(m->worker)) return;
   op->first_chunk = m->end_chunk;

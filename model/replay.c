@@ -96,8 +96,9 @@ static void check(bool claim, const char *what) {
 
 static struct sml_operation_plan plan_of(uint32_t operation) {
   const uint32_t num_data = world.operation_chunks - world.has_exponents;
-  return (struct sml_operation_plan){
-      .number = operation, .num_elems = num_data * CHUNK_BYTES / 4, .has_exponents = world.has_exponents};
+  return (struct sml_operation_plan){.number = operation,
+                                     .num_elems = num_data * CHUNK_BYTES / 4,
+                                     .block_elems = world.has_exponents ? CHUNK_BYTES / 4 : 0};
 }
 
 static uint32_t tag_of(uint32_t chunk) {

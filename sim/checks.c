@@ -26,9 +26,8 @@ static enum sim_elem elem_of(const struct sim_op_spec *spec) {
 struct sim_tensor sim_job_tensor(const struct sim_job *job, uint32_t round, uint32_t op,
                                  const struct sim_op_spec *spec) {
   const uint64_t place = (uint64_t)job->idx << 32 | (uint64_t)round << 16 | op;
-  return (struct sim_tensor){.seed = sml_mix64(job->world->scenario->seed ^ place << 8),
-                             .kind = spec->data_kind,
-                             .elem = elem_of(spec)};
+  return (struct sim_tensor){
+      .seed = sml_mix64(job->world->scenario->seed ^ place << 8), .kind = spec->data_kind, .elem = elem_of(spec)};
 }
 
 const struct sim_op_spec *sim_world_op(const struct sim_rank *r, uint32_t op, struct sim_op_spec *altered,
@@ -71,8 +70,8 @@ void sim_check_created(struct sim_rank *r) {
     if (!other->has_entered && (job->spec->has_fresh_names || job->spec->has_allgather))
       sim_fail("results", "%s started at rank %u in round %u, but rank %u has not joined", job->spec->name, r->rank,
                r->round, rank);
-    if (other->has_created && (other->chunk_bytes != a->chunk_bytes || other->num_lanes != a->num_lanes ||
-                               other->num_slots != a->num_slots))
+    if (other->has_created &&
+        (other->chunk_bytes != a->chunk_bytes || other->num_lanes != a->num_lanes || other->num_slots != a->num_slots))
       sim_fail("results", "ranks %u and %u of %s have different lanes, slots or chunks", rank, r->rank,
                job->spec->name);
   }
@@ -91,12 +90,10 @@ static const uint32_t *answer(struct sim_rank *r, uint32_t op, uint64_t count) {
   const struct sim_sum sum = {.tensor = sim_job_tensor(job, r->round, op, spec),
                               .count = count,
                               .world_size = job->spec->world_size,
-                              .chunk_words = r->attempts[r->round].chunk_bytes / 4,
                               .is_average = spec->reduction == SML_AVG};
   if (job->spec->world_size == 1)
     sim_tensor_fill(&sum.tensor, 0, 0, count, a->bits); /* alone, a rank's sum is its input */
-  else
-    sim_sum_make(&sum, a->bits, job->world->scratch);
+  else sim_sum_make(&sum, a->bits, job->world->scratch);
   return a->bits;
 }
 
@@ -113,8 +110,7 @@ static bool check_parts(const struct sim_rank *r, uint32_t op) {
   return true;
 }
 
-static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const struct sim_op_spec *spec,
-                      uint64_t count) {
+static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const struct sim_op_spec *spec, uint64_t count) {
   static const char *const names[] = {"int32", "float32", "int64", "float16", "bfloat16"};
   const uint32_t *expected = answer(r, b->op, count);
   const uint8_t *got = spec->is_in_place ? b->in : b->out;
@@ -130,9 +126,8 @@ static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const stru
   sim_fail("results",
            "operation %u of %s round %u (%s %s, %llu words) is wrong at rank %u: word %llu is %08x, must be "
            "%08x; %llu are wrong",
-           b->op, r->job->spec->name, r->round, names[elem_of(spec)],
-           spec->reduction == SML_AVG ? "AVG" : "SUM", (unsigned long long)count, r->rank, (unsigned long long)i, bits,
-           expected[i], (unsigned long long)num_wrong);
+           b->op, r->job->spec->name, r->round, names[elem_of(spec)], spec->reduction == SML_AVG ? "AVG" : "SUM",
+           (unsigned long long)count, r->rank, (unsigned long long)i, bits, expected[i], (unsigned long long)num_wrong);
 }
 
 static bool is_guard(const uint8_t *from, const uint8_t *to) {

@@ -16,7 +16,6 @@
 #define MAX_RANKS 8u
 #define MAX_OPS 6u
 #define MAX_WORDS 24000u
-#define MAX_CHUNK_WORDS 2240u
 #define MAX_GATHERS 12u
 #define MAX_RECORD_BYTES 512u
 #define FIRST_IPV4 0x0a000001u
@@ -129,25 +128,21 @@ static sml_status submit(sml_job *job, const struct rank *r, const struct op *op
   const uint64_t num_elems = elem == SIM_INT64                             ? op->num_words / 2
                              : elem == SIM_FLOAT16 || elem == SIM_BFLOAT16 ? 2 * op->num_words
                                                                            : op->num_words;
-  return sml_allreduce(job, words, words, num_elems, type_of(elem), op->is_average ? SML_AVG : SML_SUM, NULL,
-                       out);
+  return sml_allreduce(job, words, words, num_elems, type_of(elem), op->is_average ? SML_AVG : SML_SUM, NULL, out);
 }
 
 static void check(struct rank *r, uint32_t number, const uint32_t *got) {
-  static uint32_t expected[MAX_WORDS], scratch[MAX_RANKS * MAX_CHUNK_WORDS];
+  static uint32_t expected[MAX_WORDS], scratch[MAX_RANKS * SIM_BLOCK_WORDS];
   struct world *w = r->world;
   const struct op *op = &w->ops[number];
-  const struct sim_sum sum = {.tensor = op->tensor,
-                              .count = op->num_words,
-                              .world_size = w->num_ranks,
-                              .chunk_words = w->chunk_bytes / 4,
-                              .is_average = op->is_average};
+  const struct sim_sum sum = {
+      .tensor = op->tensor, .count = op->num_words, .world_size = w->num_ranks, .is_average = op->is_average};
   sim_sum_make(&sum, expected, scratch);
   r->num_right++;
   for (uint32_t i = 0; i < op->num_words; i++)
     if (got[i] != expected[i])
-      note(w, "operation %u (type %u, kind %u, %u words) is wrong at rank %u: word %u is %08x, must be %08x",
-           number, op->tensor.elem, op->tensor.kind, op->num_words, r->rank, i, got[i], expected[i]);
+      note(w, "operation %u (type %u, kind %u, %u words) is wrong at rank %u: word %u is %08x, must be %08x", number,
+           op->tensor.elem, op->tensor.kind, op->num_words, r->rank, i, got[i], expected[i]);
 }
 
 static int run_rank(void *argument) {
@@ -161,18 +156,15 @@ static int run_rank(void *argument) {
   r->status = join(r, &context, &job);
   uint32_t num_submitted = 0;
   for (; r->status == SML_OK && num_submitted < w->num_ops; num_submitted++) {
-    r->status =
-        submit(job, r, &w->ops[num_submitted], words + num_submitted * MAX_WORDS, &operations[num_submitted]);
+    r->status = submit(job, r, &w->ops[num_submitted], words + num_submitted * MAX_WORDS, &operations[num_submitted]);
     if (r->status != SML_OK) sml_job_error(job, &r->error);
     sim_sleep_ns((w->seed + num_submitted * 7 + r->rank) % 5 * SML_NS_PER_MS);
   }
   for (uint32_t i = 0; i < num_submitted && operations[i] != NULL; i++) {
     sml_status status;
     while ((status = sml_operation_wait(operations[i], SML_NS_PER_S)) == SML_IN_PROGRESS) continue;
-    if (status == SML_OK)
-      check(r, i, words + i * MAX_WORDS);
-    else if (r->num_right == i)
-      sml_operation_error(operations[i], &r->error);
+    if (status == SML_OK) check(r, i, words + i * MAX_WORDS);
+    else if (r->num_right == i) sml_operation_error(operations[i], &r->error);
     if (r->status == SML_OK) r->status = status;
     sml_operation_release(operations[i]);
   }
@@ -206,10 +198,9 @@ static void draw_ops(struct world *w, struct sml_prng *p) {
     struct op *op = &w->ops[i];
     const uint32_t most = i == 0 ? MAX_WORDS : i % 3 == 0 ? 700 : MAX_WORDS / 4;
     op->num_words = most / 2 + 2 * (uint32_t)sml_prng_below(p, most / 4 + 1);
-    op->tensor =
-        (struct sim_tensor){.seed = sml_prng_next(p),
-                            .kind = i == 0 ? SIM_DATA_PLAIN : (uint8_t)sml_prng_below(p, SIM_NUM_DATA_KINDS),
-                            .elem = i == 0 ? SIM_FLOAT32 : elems[sml_prng_below(p, sizeof elems)]};
+    op->tensor = (struct sim_tensor){.seed = sml_prng_next(p),
+                                     .kind = i == 0 ? SIM_DATA_PLAIN : (uint8_t)sml_prng_below(p, SIM_NUM_DATA_KINDS),
+                                     .elem = i == 0 ? SIM_FLOAT32 : elems[sml_prng_below(p, sizeof elems)]};
     const bool is_integer = op->tensor.elem == SIM_INT32 || op->tensor.elem == SIM_INT64;
     if (!is_integer && op->num_words > 2) op->num_words -= (uint32_t)sml_prng_below(p, 2);
     op->is_average = !is_integer && sml_prng_chance(p, 0.3);
@@ -273,8 +264,8 @@ static void begin_world(struct world *w, uint64_t seed, uint32_t num_ranks, bool
 static void check_survivor(struct world *w, const struct rank *r) {
   if (r->status == SML_OK) return;
   if (r->status != SML_ERR_RANK_LOST || r->error.num_ranks != 1 || r->error.ranks[0] != w->victim)
-    note(w, "rank %u got %s (%s) when rank %u was killed", r->rank, sml_status_string(r->status),
-         r->error.detail, w->victim);
+    note(w, "rank %u got %s (%s) when rank %u was killed", r->rank, sml_status_string(r->status), r->error.detail,
+         w->victim);
   if (r->ended_ns > w->killed_ns + NEWS_NS)
     note(w, "rank %u heard of it %.1f s later", r->rank, (double)(r->ended_ns - w->killed_ns) / 1e9);
 }
@@ -282,14 +273,13 @@ static void check_survivor(struct world *w, const struct rank *r) {
 static void check_rank(struct world *w, const struct rank *r) {
   struct sim_usage leaks;
   if (r->rank == w->victim && w->killed_ns != 0) return;
-  if (w->killed_ns != 0)
-    check_survivor(w, r);
+  if (w->killed_ns != 0) check_survivor(w, r);
   else if (r->status != SML_OK || r->num_right != w->num_ops)
     note(w, "rank %u got %s (%s)", r->rank, sml_status_string(r->status), r->error.detail);
   sim_process_leaks(r->process, &leaks);
   if (leaks.num_allocations + leaks.num_descriptors + leaks.num_data_sockets + leaks.num_threads != 0)
-    note(w, "rank %u leaks %llu blocks, %u descriptors, %u threads", r->rank,
-         (unsigned long long)leaks.num_allocations, leaks.num_descriptors, leaks.num_threads);
+    note(w, "rank %u leaks %llu blocks, %u descriptors, %u threads", r->rank, (unsigned long long)leaks.num_allocations,
+         leaks.num_descriptors, leaks.num_threads);
 }
 
 static struct world world;

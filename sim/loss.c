@@ -152,7 +152,7 @@ static void push_operations(struct world *w) {
     struct sml_engine_operation *op = &w->operations[r];
     *op = (struct sml_engine_operation){.in = w->in,
                                         .out = r == 0 ? w->out : NULL,
-                                        .plan = {.num_elems = s->num_bytes / 4, .has_exponents = true},
+                                        .plan = {.num_elems = s->num_bytes / 4, .block_elems = SML_BLOCK_ELEMS},
                                         .on_ended = note_ended};
     struct sml_range range;
     sml_range_make(&range, &op->plan, 0, 1, s->chunk_bytes, s->num_slots);

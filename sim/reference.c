@@ -318,7 +318,7 @@ void sim_sum_make(const struct sim_sum *s, uint32_t *out, uint32_t *scratch) {
   const enum sim_elem elem = s->tensor.elem;
   const bool is_float = elem != SIM_INT32 && elem != SIM_INT64;
   const bool is_small = is_float && elements_of(s->count, elem) <= MAX_EXACT_ELEMS && s->world_size > 1;
-  const uint64_t block_words = is_float ? s->chunk_words : s->chunk_words & ~1u; /* pairs of words are not cut */
+  const uint64_t block_words = is_half(elem) ? SIM_BLOCK_WORDS / 2 : SIM_BLOCK_WORDS;
   for (uint64_t first = 0; first < s->count; first += block_words) {
     const uint64_t left = s->count - first, count = left < block_words ? left : block_words;
     for (uint32_t rank = 0; rank < s->world_size; rank++)

@@ -29,7 +29,7 @@ struct sim_tensor {
 /* Words first .. first + count - 1 of a rank's tensor. */
 void sim_tensor_fill(const struct sim_tensor *t, uint32_t rank, uint64_t first, uint64_t count, uint32_t *bits_out);
 
-/* One chunk of `count` words: ranks[rank * count + i]. */
+/* One block of `count` words: ranks[rank * count + i]. */
 void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem, bool is_average,
                    uint32_t *bits_out);
 
@@ -37,13 +37,15 @@ void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, e
 void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem, bool is_average,
                    uint32_t *bits_out);
 
+#define SIM_BLOCK_WORDS 256u /* of floats of 16 bits half as many: a block is that many elements */
+
 struct sim_sum {
   struct sim_tensor tensor;
   uint64_t count;
-  uint32_t world_size, chunk_words;
+  uint32_t world_size;
   bool is_average;
 };
-/* scratch: world_size * chunk_words words. */
+/* scratch: world_size * SIM_BLOCK_WORDS words. */
 void sim_sum_make(const struct sim_sum *sum, uint32_t *bits_out, uint32_t *scratch);
 
 #endif

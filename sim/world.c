@@ -166,7 +166,7 @@ static struct sim_wire *open_wire(const struct sim_scenario *s) {
 static void open_world(struct sim_world *w, const struct sim_scenario *s) {
   w->scenario = s;
   w->wire = open_wire(s);
-  w->scratch = malloc((size_t)SIM_MAX_WORLD_SIZE * 16384);
+  w->scratch = malloc(sizeof *w->scratch * SIM_MAX_WORLD_SIZE * SIM_BLOCK_WORDS);
   SML_ASSERT(w->scratch != NULL);
   const struct sim_monitor monitor = {.on_sent = on_sent, .on_delivered = on_delivered, .user = w};
   sim_set_monitor(&monitor);

@@ -163,7 +163,7 @@ def text(value):
     return struct.pack(">H", len(value)) + value
 
 
-def message(kind, body=b"", version=3, mac=b""):
+def message(kind, body=b"", version=4, mac=b""):
     return struct.pack(">IHHI", 0x534d4c31, version, kind | (0x8000 if mac else 0), len(body)) + body + mac
 
 

@@ -235,8 +235,6 @@ typedef struct sml_stats {
   uint32_t busiest_slot_chunks; /* results of the slot that had most: over the mean of all slots, how far slots that
                                  * waited for a repair were passed by (since the epoch began) */
   uint64_t lost_results; /* that came only when they were sent again; lost updates are in retransmissions */
-  uint32_t block_chunks; /* chunks of floats that share an exponent: 1, more where a programmable switch sums; 0 before
-                          * the job has an aggregator */
   uint64_t unsent_packets; /* that this host's system would not take (too long, a firewall, no route, a full queue), of
                             * the engine threads of this job's context, since its creation; they are sent again */
   uint32_t unsent_errno;   /* of the last of them; 0: it took all */
@@ -284,8 +282,10 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
  * `out` (equal for in place, else disjoint; any alignment) are lent to the library until the
  * operation ends: do not write `in` nor touch `out` before. count 0 completes at once. On failure
  * nothing is sent and *operation_out is NULL. Floats of all types are summed exactly and rounded once if count is at
- * most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the same bits; a
- * block with an Inf or NaN on any rank is NaN everywhere. An exact sum has the Inf or NaN in its element alone, and of
+ * most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the same bits,
+ * which are a function of the inputs alone, whatever carries them. A block, 256 elements from the first one on, with an
+ * Inf or NaN on any rank is NaN everywhere. Cuts at multiples of 256 elements change no bit, if no part has fewer than
+ * 129. An exact sum has the Inf or NaN in its element alone, and of
  * float64 also the sign of a zero, as processors add. int32 and int64 SUM wrap modulo 2^32 and 2^64; their AVG is
  * SML_ERR_UNSUPPORTED, and so are more than 128 elements of float64 unless the job's float64_bits is set. Where packets
  * are too short for an exact sum of float64 (a switch's; paths of below 500 bytes) float64_bits is needed for all.

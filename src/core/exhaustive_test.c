@@ -21,7 +21,8 @@
 #define MAX_PHASES 16u
 #define CHUNK_BYTES 8u
 #define CHUNK_ELEMS (CHUNK_BYTES / 4)
-#define WIRE_PACKETS 64u   /* power of two */
+#define BLOCK_ELEMS 4u   /* two chunks */
+#define WIRE_PACKETS 64u /* power of two */
 #define HOP_NS (20 * SML_NS_PER_US)
 #define LIMIT_NS (10 * SML_NS_PER_S)
 #define LIMIT_SENT 400u
@@ -57,8 +58,8 @@ struct output {
 struct world {
   uint64_t now_ns;
   uint32_t num_sent, num_grants;
-  uint32_t sent_head, sent_tail; /* ring of packets whose fate is not decided yet: [head, tail) */
-  uint32_t wire_head, wire_tail; /* and of those on their way, in the order of arrival */
+  uint32_t sent_head, sent_tail;            /* ring of packets whose fate is not decided yet: [head, tail) */
+  uint32_t wire_head, wire_tail;            /* and of those on their way, in the order of arrival */
   uint32_t num_late, late_after[MAX_DEPTH]; /* repeats that wait for num_sent to reach this */
   struct packet sent[WIRE_PACKETS / 2], wire[WIRE_PACKETS / 2], late[MAX_DEPTH];
   struct output outputs[MAX_RANKS][MAX_OPERATIONS];
@@ -75,8 +76,12 @@ static struct sml_range range;
 static enum fate pattern[MAX_DEPTH];
 static uint64_t num_patterns, num_packets;
 
-static struct sml_aggregator *aggregator(void) { return (struct sml_aggregator *)(void *)world.aggregator; }
-static struct sml_worker *worker(uint32_t rank) { return (struct sml_worker *)(void *)world.workers[rank]; }
+static struct sml_aggregator *aggregator(void) {
+  return (struct sml_aggregator *)(void *)world.aggregator;
+}
+static struct sml_worker *worker(uint32_t rank) {
+  return (struct sml_worker *)(void *)world.workers[rank];
+}
 
 /* Says which pattern it is: with it the run can be had again. */
 static void check(bool claim, const char *what) {
@@ -108,7 +113,7 @@ static void write_payload(struct packet *p, uint32_t operation, const struct sml
       else p->payload[i] = code;
       continue;
     }
-    const uint8_t code = options.has_exponents ? out->codes[c->block] : 0;
+    const uint8_t code = options.has_exponents ? out->codes[(c->first_elem + i) / BLOCK_ELEMS] : 0;
     sml_store_be32(p->payload + 4 * i, lane_of(p->rank, operation, c->first_elem + i, code));
   }
 }
@@ -145,21 +150,19 @@ static void store(uint32_t rank, uint32_t operation, const struct sml_chunk *c, 
     for (uint32_t i = 0; i < c->num_elems; i++) out->codes[i] = (uint8_t)sml_load_be32(payload + 4 * i);
   else if (c->is_exponent) memcpy(out->codes, payload, c->num_elems);
   else
-    for (uint32_t i = 0; i < c->num_elems; i++)
-      out->lanes[c->first_elem + i] = (int32_t)sml_load_be32(payload + 4 * i);
+    for (uint32_t i = 0; i < c->num_elems; i++) out->lanes[c->first_elem + i] = (int32_t)sml_load_be32(payload + 4 * i);
 }
 
 static uint8_t max_code(uint32_t operation, uint64_t block) {
   uint32_t code = 0;
-  for (uint32_t rank = 0; rank < options.num_ranks; rank++)
-    code = sml_max_u32(code, code_of(rank, operation, block));
+  for (uint32_t rank = 0; rank < options.num_ranks; rank++) code = sml_max_u32(code, code_of(rank, operation, block));
   return (uint8_t)code;
 }
 
 static void check_output(const struct output *out, uint32_t operation) {
   check(out->is_done, "an operation did not end");
   for (uint32_t elem = 0; elem < plans[operation].num_elems; elem++) {
-    const uint8_t code = options.has_exponents ? max_code(operation, elem / CHUNK_ELEMS / range.block_chunks) : 0;
+    const uint8_t code = options.has_exponents ? max_code(operation, elem / BLOCK_ELEMS) : 0;
     uint32_t exact = 0;
     for (uint32_t rank = 0; rank < options.num_ranks; rank++) exact += lane_of(rank, operation, elem, code);
     check((uint32_t)out->lanes[elem] == exact, "a wrong sum");
@@ -240,25 +243,37 @@ static void send_pending(const struct packet *up) {
 static void deliver_up(const struct packet *p) {
   const struct sml_decision d = sml_aggregator_decide(aggregator(), &p->header);
   switch (d.verdict) {
-    case SML_VERDICT_DROP: break;
+    case SML_VERDICT_DROP:
+      break;
     case SML_VERDICT_FIRST:
-    case SML_VERDICT_ADD: sum(p, d.cell, d.verdict == SML_VERDICT_FIRST); break;
+    case SML_VERDICT_ADD:
+      sum(p, d.cell, d.verdict == SML_VERDICT_FIRST);
+      break;
     case SML_VERDICT_COMPLETE:
       sum(p, d.cell, false);
       complete(p, d.cell);
       break;
-    case SML_VERDICT_REPEAT: send_result(d.cell, p->rank, SML_FLAG_RETRANSMISSION); break;
-    case SML_VERDICT_PENDING: send_pending(p); break;
+    case SML_VERDICT_REPEAT:
+      send_result(d.cell, p->rank, SML_FLAG_RETRANSMISSION);
+      break;
+    case SML_VERDICT_PENDING:
+      send_pending(p);
+      break;
     case SML_VERDICT_MISMATCH:
-    case SML_VERDICT_JUMP: check(false, "an honest rank is accused");
+    case SML_VERDICT_JUMP:
+      check(false, "an honest rank is accused");
   }
 }
 
 /* ---- the workers ---- */
 
 /* The operation's number as a cookie: no pointer, so that a copied world means the same. */
-static void *cookie_of(uint32_t operation) { return (void *)(uintptr_t)(operation + 1); }
-static uint32_t operation_of(const void *cookie) { return (uint32_t)(uintptr_t)cookie - 1; }
+static void *cookie_of(uint32_t operation) {
+  return (void *)(uintptr_t)(operation + 1);
+}
+static uint32_t operation_of(const void *cookie) {
+  return (uint32_t)(uintptr_t)cookie - 1;
+}
 
 static void flush(uint32_t rank) {
   for (;;) {
@@ -362,8 +377,8 @@ static void start(const struct world_options *o) {
   for (uint32_t i = 0; i < o->num_operations; i++) /* the last chunk is a short one */
     plans[i] = (struct sml_operation_plan){.number = i,
                                            .num_elems = o->num_chunks * CHUNK_ELEMS - 1,
-                                           .has_exponents = o->has_exponents,
-                                           .block_chunks = o->is_switch && o->has_exponents ? 2 : 0};
+                                           .block_elems = o->has_exponents ? BLOCK_ELEMS : 0,
+                                           .has_wide_codes = o->is_switch};
   sml_range_make(&range, &plans[0], 0, 1, CHUNK_BYTES, o->num_slots);
   for (uint32_t rank = 0; rank < o->num_ranks; rank++) {
     const struct sml_worker_options w = {.rank = (uint16_t)rank,

@@ -145,7 +145,9 @@ static void grants_that_share_a_mark_are_not_the_same(void **state) {
 /* ---- the worker ---- */
 
 static const struct sml_operation_plan INTS = {.num_elems = 4 * CHUNK_BYTES / 4},
-                                       FLOATS = {.number = 1, .num_elems = 3 * CHUNK_BYTES / 4, .has_exponents = true};
+                                       FLOATS = {.number = 1,
+                                                 .num_elems = 3 * CHUNK_BYTES / 4,
+                                                 .block_elems = CHUNK_BYTES / 4};
 static uint8_t ready[1];
 
 /* Slot 0 had a chunk of INTS and is idle again; 1 to 3 were sent, 1 and 2 asked about, 3 is to be. Of FLOATS slot 4

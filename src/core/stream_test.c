@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * An operation's chunks: together the lanes cover each element once, in a fixed order, and exponents come
- * one group ahead of their data. */
+ * An operation's chunks: together the lanes cover each element once, in a fixed order; blocks are runs of the tensor,
+ * each in one group of one lane; and exponents come ahead of their data. */
 #include "core/stream.h"
 
 #include <setjmp.h>
@@ -9,38 +9,48 @@
 
 #include <cmocka.h>
 
+#define BLOCK_ELEMS 256u
+
 static struct sml_operation_plan make_plan(uint64_t num_elems, bool has_exponents) {
-  return (struct sml_operation_plan){.number = 7, .num_elems = num_elems, .has_exponents = has_exponents};
+  return (struct sml_operation_plan){
+      .number = 7, .num_elems = num_elems, .block_elems = has_exponents ? BLOCK_ELEMS : 0};
 }
 
 /* Counters of one walk over a range. */
 struct walk {
-  uint64_t next_data_chunk, next_elem;
+  uint64_t next_data_chunk, next_elem, next_block;
   uint32_t next_group;
 };
 
 static void check_exponent_chunk(const struct sml_range *r, const struct sml_chunk *c, struct walk *walk) {
+  const uint64_t group_elems = (uint64_t)r->group_chunks * r->chunk_elems;
   assert_int_equal(c->group, walk->next_group);
   assert_int_equal(c->data_chunk, (uint64_t)c->group * r->group_chunks);
-  const uint64_t num_left = r->num_data_chunks - c->data_chunk;
-  assert_int_equal(c->num_elems, num_left < r->group_chunks ? num_left : r->group_chunks);
-  assert_int_equal(c->payload_bytes, c->num_elems);
-  assert_int_equal(c->first_elem, r->first_elem + c->data_chunk * r->chunk_elems);
-  /* Exactly one group ahead: E0 and E1 at the start, E(g+1) just before the data of group g. */
-  const uint64_t due = c->group == 0 ? 0 : (uint64_t)(c->group - 1) * r->group_chunks;
+  assert_int_equal(c->block, walk->next_block);
+  assert_int_equal(c->first_elem, r->first_elem + c->block * BLOCK_ELEMS); /* and so the tensor's blocks */
+  assert_int_equal(c->first_elem, r->first_elem + c->group * group_elems);
+  const uint64_t num_left = r->num_elems - c->group * group_elems;
+  assert_int_equal(c->num_elems, sml_div_ceil(sml_min_u64(num_left, group_elems), BLOCK_ELEMS));
+  assert_int_equal(c->payload_bytes, c->num_elems * r->code_bytes);
+  /* As many groups ahead as it should be: just before the data of that group. */
+  const uint64_t due = c->group < r->lead_groups ? 0 : (uint64_t)(c->group - r->lead_groups) * r->group_chunks;
   assert_int_equal(walk->next_data_chunk, due);
   walk->next_group++;
+  walk->next_block += c->num_elems;
 }
 
 static void check_data_chunk(const struct sml_range *r, const struct sml_chunk *c, struct walk *walk) {
   assert_int_equal(c->data_chunk, walk->next_data_chunk);
   assert_int_equal(c->first_elem, walk->next_elem);
   assert_in_range(c->num_elems, 1, r->chunk_elems);
-  assert_int_equal(c->payload_bytes, 4 * c->num_elems);
+  assert_int_equal(c->payload_bytes, sml_align_up(c->num_elems * r->elem_bytes, 4));
   if (c->data_chunk + 1 < r->num_data_chunks) assert_int_equal(c->num_elems, r->chunk_elems);
   if (r->num_groups > 0) {
     assert_int_equal(c->group, c->data_chunk / r->group_chunks);
     assert_true(c->group < walk->next_group);
+    assert_int_equal(c->block, (c->first_elem - r->first_elem) / BLOCK_ELEMS);
+    /* Its last code came with its group's, too. */
+    assert_true((c->first_elem + c->num_elems - 1 - r->first_elem) / BLOCK_ELEMS < walk->next_block);
   }
   walk->next_data_chunk++;
   walk->next_elem += c->num_elems;
@@ -52,7 +62,9 @@ static uint64_t walk_range(const struct sml_range *r, uint64_t first_elem) {
   struct sml_chunk c;
   assert_true(r->num_elems == 0 || r->first_elem == first_elem);
   assert_int_equal(r->num_chunks, r->num_data_chunks + r->num_groups);
-  assert_int_equal(sml_stream_codes_bytes(r), r->num_groups == 0 ? 0 : r->num_data_chunks + r->num_groups);
+  assert_int_equal(r->num_blocks, r->block_elems == 0 ? 0 : sml_div_ceil(r->num_elems, BLOCK_ELEMS));
+  assert_int_equal(sml_stream_codes_bytes(r), r->num_blocks + r->num_groups);
+  assert_true(r->num_groups <= r->num_blocks);
   for (uint64_t position = 0; position < r->num_chunks; position++) {
     sml_range_chunk(r, position, &c);
     if (c.is_exponent) check_exponent_chunk(r, &c, &walk);
@@ -60,64 +72,48 @@ static uint64_t walk_range(const struct sml_range *r, uint64_t first_elem) {
   }
   assert_int_equal(walk.next_data_chunk, r->num_data_chunks);
   assert_int_equal(walk.next_group, r->num_groups);
+  assert_int_equal(walk.next_block, r->num_blocks);
   assert_int_equal(walk.next_elem - first_elem, r->num_elems);
   return walk.next_elem;
+}
+
+static void check_plan(const struct sml_operation_plan *plan, uint32_t num_lanes, uint32_t chunk_bytes,
+                       uint32_t num_slots) {
+  uint64_t next_elem = 0, fewest = UINT64_MAX, most = 0, unit = 1;
+  for (uint32_t lane = 0; lane < num_lanes; lane++) {
+    struct sml_range r;
+    sml_range_make(&r, plan, lane, num_lanes, chunk_bytes, num_slots);
+    assert_int_equal(r.num_groups != 0, plan->block_elems != 0 && r.num_elems > 0);
+    unit = plan->block_elems == 0 ? r.chunk_elems : BLOCK_ELEMS * sml_max_u32(1, r.chunk_elems / BLOCK_ELEMS);
+    if (next_elem < plan->num_elems) assert_int_equal(r.first_elem % unit, 0);
+    next_elem = walk_range(&r, next_elem);
+    fewest = sml_min_u64(fewest, sml_div_ceil(r.num_elems, unit));
+    most = sml_max_u64(most, sml_div_ceil(r.num_elems, unit));
+  }
+  assert_int_equal(next_elem, plan->num_elems);
+  assert_true(most - fewest <= 1);
 }
 
 static void check_operation(uint64_t num_elems, bool has_exponents, uint32_t num_lanes, uint32_t chunk_bytes,
                             uint32_t num_slots) {
   const struct sml_operation_plan plan = make_plan(num_elems, has_exponents);
-  uint64_t next_elem = 0, fewest = UINT64_MAX, most = 0;
-  for (uint32_t lane = 0; lane < num_lanes; lane++) {
-    struct sml_range r;
-    sml_range_make(&r, &plan, lane, num_lanes, chunk_bytes, num_slots);
-    assert_int_equal(r.num_groups != 0, has_exponents && r.num_elems > 0);
-    if (next_elem < num_elems) assert_int_equal(r.first_elem % r.chunk_elems, 0);
-    next_elem = walk_range(&r, next_elem);
-    fewest = sml_min_u64(fewest, r.num_data_chunks);
-    most = sml_max_u64(most, r.num_data_chunks);
-  }
-  assert_int_equal(next_elem, num_elems);
-  assert_true(most - fewest <= 1);
+  check_plan(&plan, num_lanes, chunk_bytes, num_slots);
 }
 
-/* Switch format: some chunks share a code, groups are what one packet has codes for, and lanes share whole blocks. */
-static void blocks_of_switch_format(void **state) {
+/* Switch format, and elements of half a lane and of several. */
+static void other_formats_have_the_same_blocks(void **state) {
   (void)state;
-  static const struct {
-    uint32_t packet_lanes, check_bytes, block_chunks;
-  } rows[] = {{32, 4, 16}, {32, 0, 16}, {64, 4, 8}, {256, 0, 2}};
-  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
-    const uint32_t chunk_bytes = 4 * rows[i].packet_lanes - rows[i].check_bytes, chunk = chunk_bytes / 4;
-    assert_int_equal(sml_switch_block_chunks(rows[i].packet_lanes), rows[i].block_chunks);
-    for (uint64_t num_elems = 1; num_elems < 5000000; num_elems = num_elems * 3 + num_elems % 7)
-      for (uint32_t num_lanes = 1; num_lanes <= 3; num_lanes++) {
+  static const uint32_t chunk_bytes[] = {124, 128, 252, 508, 512, 1024, 1440, 1452};
+  struct sml_prng prng = {.state = 14};
+  for (size_t i = 0; i < SML_ARRAY_LEN(chunk_bytes); i++)
+    for (uint64_t num_elems = 129; num_elems < 500000; num_elems = num_elems * 3 + num_elems % 7)
+      for (uint32_t kind = 0; kind < 8; kind++) {
         struct sml_operation_plan plan = make_plan(num_elems, true);
-        plan.block_chunks = (uint16_t)rows[i].block_chunks;
-        uint64_t next_elem = 0;
-        for (uint32_t lane = 0; lane < num_lanes; lane++) {
-          struct sml_range r;
-          struct sml_chunk c;
-          sml_range_make(&r, &plan, lane, num_lanes, chunk_bytes, 64);
-          if (r.num_elems == 0) continue;
-          assert_int_equal(r.first_elem, next_elem);
-          assert_int_equal(r.first_elem % ((uint64_t)chunk * rows[i].block_chunks), 0);
-          assert_int_equal(r.group_chunks, chunk * rows[i].block_chunks);
-          next_elem += r.num_elems;
-          uint64_t num_codes = 0;
-          for (uint64_t p = 0; p < r.num_chunks; p += 1 + (num_elems > 100000) * (p % 5)) {
-            sml_range_chunk(&r, p, &c);
-            assert_int_equal(c.block, c.data_chunk / rows[i].block_chunks);
-            assert_true(c.payload_bytes <= chunk_bytes && c.payload_bytes == 4 * c.num_elems);
-            assert_true(c.block < sml_stream_codes_bytes(&r) - r.num_groups);
-            if (c.is_exponent) num_codes += c.num_elems;
-          }
-          if (num_elems <= 100000)
-            assert_int_equal(num_codes, sml_div_ceil(r.num_data_chunks, rows[i].block_chunks));
-        }
-        assert_int_equal(next_elem, num_elems);
+        plan.has_wide_codes = kind % 2 != 0;
+        plan.lane_elems = kind / 2 == 1 ? 2 : 0;
+        plan.elem_lanes = (uint8_t)(kind / 2 >= 2 ? kind / 2 : 0);
+        check_plan(&plan, 1 + (uint32_t)sml_prng_below(&prng, 64), chunk_bytes[i], 1u << sml_prng_below(&prng, 10));
       }
-  }
 }
 
 static void small_sizes_are_covered_once(void **state) {
@@ -141,19 +137,27 @@ static void log_uniform_sizes_are_covered_once(void **state) {
   }
 }
 
+static struct sml_range range_of(uint32_t chunk_bytes, uint32_t num_slots) {
+  const struct sml_operation_plan plan = make_plan(1, true);
+  struct sml_range r;
+  sml_range_make(&r, &plan, 0, 1, chunk_bytes, num_slots);
+  return r;
+}
+
 static void edges_of_chunk_and_group(void **state) {
   (void)state;
   static const uint32_t chunk_bytes[] = {4, 128, 1440, 8928};
   for (size_t i = 0; i < SML_ARRAY_LEN(chunk_bytes); i++) {
-    const uint64_t chunk = chunk_bytes[i] / 4, group = chunk * sml_group_chunks(chunk_bytes[i], 256);
+    const struct sml_range r = range_of(chunk_bytes[i], 64);
+    const uint64_t chunk = r.chunk_elems, group = chunk * r.group_chunks;
     for (uint64_t groups = 0; groups <= 3; groups++)
       for (uint32_t num_lanes = 1; num_lanes <= 3; num_lanes++)
         for (int edge = 0; edge < 6; edge++) {
           const uint64_t offsets[] = {(uint64_t)-1, 0, 1, chunk - 1, chunk, chunk + 1};
           const uint64_t num_elems = groups * group * num_lanes + offsets[edge];
           if (num_elems == 0 || num_elems == UINT64_MAX) continue;
-          check_operation(num_elems, true, num_lanes, chunk_bytes[i], 256);
-          check_operation(num_elems, false, num_lanes, chunk_bytes[i], 256);
+          check_operation(num_elems, true, num_lanes, chunk_bytes[i], 64);
+          check_operation(num_elems, false, num_lanes, chunk_bytes[i], 64);
         }
   }
 }
@@ -162,12 +166,17 @@ static void groups_are_sized_for_the_lane(void **state) {
   (void)state;
   for (uint32_t chunk_bytes = 4; chunk_bytes <= 8928; chunk_bytes += 4)
     for (uint32_t num_slots = 1; num_slots <= 32768; num_slots *= 2) {
-      const uint32_t group = sml_group_chunks(chunk_bytes, num_slots);
-      assert_true(group >= 1 && group <= chunk_bytes); /* its codes fit one packet */
-      assert_true(group >= 4 * num_slots || group == chunk_bytes);
+      const struct sml_range r = range_of(chunk_bytes, num_slots);
+      const uint64_t group_elems = (uint64_t)r.group_chunks * r.chunk_elems;
+      assert_int_equal(group_elems % BLOCK_ELEMS, 0);
+      assert_in_range(group_elems / BLOCK_ELEMS, 1, chunk_bytes); /* its codes fit one packet */
+      assert_true(r.lead_groups >= 1 && (uint64_t)r.lead_groups * r.group_chunks >= 4 * num_slots);
+      assert_true((uint64_t)(r.lead_groups - 1) * r.group_chunks < 4 * num_slots); /* and no more than that */
     }
-  assert_int_equal(sml_group_chunks(1440, 256), 1440);
-  assert_int_equal(sml_group_chunks(8928, 256), 1024);
+  const struct sml_range usual = range_of(1440, 256), jumbo = range_of(8928, 64), many_slots = range_of(1440, 1024);
+  assert_true(usual.group_chunks == 1024 && usual.lead_groups == 1);
+  assert_true(jumbo.group_chunks == 256 && jumbo.lead_groups == 1);
+  assert_true(many_slots.group_chunks == 1024 && many_slots.lead_groups == 4);
 }
 
 /* Too large to walk: look at both ends of each lane and of some groups. */
@@ -183,11 +192,11 @@ static void huge_counts_do_not_overflow(void **state) {
       for (uint32_t lane = 0; lane < num_lanes; lane++) {
         struct sml_range r;
         struct sml_chunk c;
-        sml_range_make(&r, &plan, lane, num_lanes, 1024, 256);
+        sml_range_make(&r, &plan, lane, num_lanes, 1024, 256); /* a chunk is a block */
         assert_int_equal(r.first_elem, next_elem);
         next_elem += r.num_elems;
         assert_int_equal(r.num_data_chunks, sml_div_ceil(r.num_elems, 256));
-        if (plan.has_exponents) assert_int_equal(r.num_groups, sml_div_ceil(r.num_data_chunks, 1024));
+        if (plan.block_elems != 0) assert_int_equal(r.num_groups, sml_div_ceil(r.num_data_chunks, 1024));
         sml_range_chunk(&r, r.num_chunks - 1, &c);
         assert_false(c.is_exponent);
         assert_int_equal(c.first_elem + c.num_elems, next_elem);
@@ -195,7 +204,7 @@ static void huge_counts_do_not_overflow(void **state) {
           sml_range_chunk(&r, sml_prng_below(&prng, r.num_chunks), &c);
           assert_true(c.data_chunk < r.num_data_chunks);
           assert_int_equal(c.first_elem, r.first_elem + c.data_chunk * 256);
-          if (plan.has_exponents) assert_int_equal(c.group, c.data_chunk / 1024);
+          if (plan.block_elems != 0) assert_int_equal(c.group, c.data_chunk / 1024);
         }
       }
       assert_int_equal(next_elem, counts[i]);
@@ -281,7 +290,7 @@ static void tags_are_golden(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(blocks_of_switch_format),
+      cmocka_unit_test(other_formats_have_the_same_blocks),
       cmocka_unit_test(small_sizes_are_covered_once),
       cmocka_unit_test(log_uniform_sizes_are_covered_once),
       cmocka_unit_test(edges_of_chunk_and_group),

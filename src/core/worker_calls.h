@@ -17,10 +17,17 @@
 #define CHUNK_ELEMS (CHUNK_BYTES / 4)
 #define NUM_RANKS 3u
 
-static struct sml_worker_options OPTIONS = {.job = 5, .epoch = 77, .rank = 1, .world_size = NUM_RANKS,
-                                            .num_lanes = 1, .num_slots = 4, .slot_base = 8,
-                                            .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
-                                            .num_operations = 4, .seed = 1};
+static struct sml_worker_options OPTIONS = {.job = 5,
+                                            .epoch = 77,
+                                            .rank = 1,
+                                            .world_size = NUM_RANKS,
+                                            .num_lanes = 1,
+                                            .num_slots = 4,
+                                            .slot_base = 8,
+                                            .chunk_bytes = CHUNK_BYTES,
+                                            .first_phase = SML_FIRST_PHASE,
+                                            .num_operations = 4,
+                                            .seed = 1};
 
 static inline struct sml_worker *make(const struct sml_worker_options *options) {
   const size_t num_bytes = sml_worker_memsize(options);
@@ -36,7 +43,7 @@ static inline struct sml_operation_plan ints(uint64_t number, uint64_t num_chunk
 
 static inline struct sml_operation_plan floats(uint64_t number, uint64_t num_chunks) {
   return (struct sml_operation_plan){
-      .number = number, .num_elems = num_chunks * CHUNK_ELEMS, .has_exponents = true};
+      .number = number, .num_elems = num_chunks * CHUNK_ELEMS, .block_elems = CHUNK_ELEMS};
 }
 
 static inline void submit(struct sml_worker *w, const struct sml_operation_plan plan, uint8_t *ready, void *cookie) {
@@ -71,7 +78,7 @@ static inline struct sml_header pending_of(const struct sml_send *send) {
 }
 
 static inline struct sml_accept expect_accept(struct sml_worker *w, const struct sml_header h, uint8_t missing,
-                                       uint64_t now_ns, enum sml_accept_kind kind) {
+                                              uint64_t now_ns, enum sml_accept_kind kind) {
   const struct sml_accept a = sml_worker_on_packet(w, &h, &missing, now_ns);
   assert_int_equal(a.kind, kind);
   return a;

@@ -66,7 +66,7 @@ static void lying_grants_do_no_harm(void **state) {
         const uint64_t num_chunks = 1 + sml_prng_below(&prng, 70);
         const struct sml_operation_plan plan =
             seed % 2 == 0 ? floats(num_submitted, num_chunks) : ints(num_submitted, num_chunks);
-        const uint64_t num_groups = plan.has_exponents ? sml_div_ceil(num_chunks, CHUNK_BYTES) : 0;
+        const uint64_t num_groups = plan.block_elems != 0 ? sml_div_ceil(num_chunks, CHUNK_BYTES) : 0;
         chunks_left[num_submitted] = (uint32_t)(num_chunks + num_groups);
         ready[num_submitted] = calloc(num_groups + 1, 1); /* a sanitizer sees its use after the end */
         submit(w, plan, ready[num_submitted], &chunks_left[num_submitted]);
@@ -229,12 +229,9 @@ static void a_refused_result_is_asked_for_again(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_refusal_has_its_reason),
-      cmocka_unit_test(lying_grants_do_no_harm),
-      cmocka_unit_test(garbage_is_refused),
-      cmocka_unit_test(checked_data_is_a_lane_longer),
-      cmocka_unit_test(a_look_changes_nothing),
-      cmocka_unit_test(a_refused_result_is_asked_for_again),
+      cmocka_unit_test(each_refusal_has_its_reason), cmocka_unit_test(lying_grants_do_no_harm),
+      cmocka_unit_test(garbage_is_refused),          cmocka_unit_test(checked_data_is_a_lane_longer),
+      cmocka_unit_test(a_look_changes_nothing),      cmocka_unit_test(a_refused_result_is_asked_for_again),
   };
   return cmocka_run_group_tests_name("worker_refusal", tests, NULL, NULL);
 }

@@ -54,10 +54,10 @@ struct world_options {
   double loss, duplicate, delay, forge;
   uint64_t max_delay_ns, hop_jitter_ns;
   uint64_t faults_end_ns;
-  uint64_t lost[2];                      /* these transmissions are lost, */
-  uint64_t burst;                        /* and so many behind lost[0] within 100 us: a queue that was full */
-  uint64_t repeated, repeat_delay_ns;    /* this transmission arrives a second time, that much later */
-  bool is_delayed_only;                  /* ... and not the first time */
+  uint64_t lost[2];                   /* these transmissions are lost, */
+  uint64_t burst;                     /* and so many behind lost[0] within 100 us: a queue that was full */
+  uint64_t repeated, repeat_delay_ns; /* this transmission arrives a second time, that much later */
+  bool is_delayed_only;               /* ... and not the first time */
   uint64_t seed;
 };
 
@@ -117,13 +117,30 @@ static uint64_t draw_delay(struct world *x, bool has_faults) {
 static void forge(struct world *x, struct packet p) {
   struct sml_header *h = &p.header;
   switch (sml_prng_below(&x->prng, 8)) {
-    case 0: h->slot = (uint16_t)(h->slot + 1 + sml_prng_below(&x->prng, 65535)); break;
-    case 1: h->phase += (uint32_t)sml_prng_next(&x->prng) | 1; break;
-    case 2: h->tag ^= 1u << sml_prng_below(&x->prng, 32); break;
-    case 3: h->payload_bytes ^= (uint16_t)(1u << sml_prng_below(&x->prng, 16)); break;
-    case 4: h->wire ^= 1; h->type = SML_PACKET_RESULT; h->payload_bytes = 8; break;
-    case 5: h->flags ^= SML_FLAG_CHECKED; h->type = SML_PACKET_RESULT; break;
-    case 6: h->type = (uint8_t)(3 + sml_prng_below(&x->prng, 13)); break;
+    case 0:
+      h->slot = (uint16_t)(h->slot + 1 + sml_prng_below(&x->prng, 65535));
+      break;
+    case 1:
+      h->phase += (uint32_t)sml_prng_next(&x->prng) | 1;
+      break;
+    case 2:
+      h->tag ^= 1u << sml_prng_below(&x->prng, 32);
+      break;
+    case 3:
+      h->payload_bytes ^= (uint16_t)(1u << sml_prng_below(&x->prng, 16));
+      break;
+    case 4:
+      h->wire ^= 1;
+      h->type = SML_PACKET_RESULT;
+      h->payload_bytes = 8;
+      break;
+    case 5:
+      h->flags ^= SML_FLAG_CHECKED;
+      h->type = SML_PACKET_RESULT;
+      break;
+    case 6:
+      h->type = (uint8_t)(3 + sml_prng_below(&x->prng, 13));
+      break;
     default: /* a lie about who is missing */
       h->type = SML_PACKET_PENDING;
       h->payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
@@ -357,8 +374,12 @@ static void run_world(struct world *x, uint64_t limit_ns) {
 
 /* ---- making worlds ---- */
 
-static const struct world_options QUIET = {.ring = 4, .first_phase = SML_FIRST_PHASE, .chunk_bytes = 8,
-                                           .lost = {NO_PACKET, NO_PACKET}, .repeated = NO_PACKET, .seed = 1};
+static const struct world_options QUIET = {.ring = 4,
+                                           .first_phase = SML_FIRST_PHASE,
+                                           .chunk_bytes = 8,
+                                           .lost = {NO_PACKET, NO_PACKET},
+                                           .repeated = NO_PACKET,
+                                           .seed = 1};
 
 /* Operations of num_chunks[i] data chunks; odd ones are int32 when `is_mixed`. */
 static struct world *make_world(const struct world_options *o, const uint32_t *num_chunks, bool is_mixed) {
@@ -377,12 +398,11 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
                                                  .first_phase = o->first_phase,
                                                  .first_chunk = o->first_chunk,
                                                  .order_slots = order_slots};
-  x->aggregator = sml_aggregator_init(
-      aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)), &options);
+  x->aggregator = sml_aggregator_init(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&options), 64)), &options);
   for (uint32_t i = 0; i < o->num_operations; i++) {
     const uint64_t num_elems = (uint64_t)num_chunks[i] * o->chunk_bytes / 4 - i % 2;
     x->plans[i] = (struct sml_operation_plan){
-        .number = i, .num_elems = num_elems, .has_exponents = !is_mixed || i % 2 == 0};
+        .number = i, .num_elems = num_elems, .block_elems = !is_mixed || i % 2 == 0 ? 2 : 0};
     sml_range_make(&x->ranges[i], &x->plans[i], 0, 1, o->chunk_bytes, o->num_slots);
     assert_true(x->ranges[i].num_chunks <= MAX_CHUNKS);
   }

@@ -21,8 +21,7 @@ static const char *program = "engine_allreduce_test";
 static uint32_t pick(struct sml_prng *prng, const uint32_t *choices, size_t num_choices) {
   return choices[sml_prng_below(prng, num_choices)];
 }
-#define PICK(prng, ...) \
-  pick(prng, (const uint32_t[]){__VA_ARGS__}, SML_ARRAY_LEN(((const uint32_t[]){__VA_ARGS__})))
+#define PICK(prng, ...) pick(prng, (const uint32_t[]){__VA_ARGS__}, SML_ARRAY_LEN(((const uint32_t[]){__VA_ARGS__})))
 
 static double unit(struct sml_prng *prng) {
   return (double)(sml_prng_next(prng) >> 11) * 0x1p-53;
@@ -79,8 +78,7 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   return o;
 }
 
-static struct world_call_options draw_call(struct sml_prng *prng, const struct world_options *o,
-                                           uint64_t seed) {
+static struct world_call_options draw_call(struct sml_prng *prng, const struct world_options *o, uint64_t seed) {
   /* A few large tensors; the others such that a run takes a fraction of a second. */
   const uint64_t limit_elems = seed % 50 == 7 ? 1000000 : 400000 / o->world_size;
   const uint64_t limit_chunks = 20000 / o->world_size;
@@ -105,8 +103,7 @@ static uint32_t count_outstanding(struct world_call *const *calls, uint32_t num_
 }
 
 /* Each rank submits the calls in the same order, at a pace of its own. */
-static const char *drive(struct world *w, struct sml_prng *prng, struct world_call *const *calls,
-                         uint32_t num_calls) {
+static const char *drive(struct world *w, struct sml_prng *prng, struct world_call *const *calls, uint32_t num_calls) {
   const uint32_t n = w->options.world_size;
   uint32_t num_submitted[WORLD_MAX_RANKS] = {0};
   uint32_t num_left = n * num_calls;
@@ -156,8 +153,7 @@ static void random_all_reduces_are_exact(void **state) {
   (void)state;
   for (uint64_t seed = first_seed; seed < first_seed + num_runs; seed++) {
     const char *problem = run(seed);
-    if (problem != NULL)
-      fail_msg("%s; repeat: %s --runs 1 --seed %llu", problem, program, (unsigned long long)seed);
+    if (problem != NULL) fail_msg("%s; repeat: %s --runs 1 --seed %llu", problem, program, (unsigned long long)seed);
     if (seed % 1000 == 0) fprintf(stderr, "# seed %llu\n", (unsigned long long)seed);
   }
   fprintf(stderr, "# %llu all-reduces in %llu runs\n", (unsigned long long)num_all_reduces,
@@ -166,7 +162,7 @@ static void random_all_reduces_are_exact(void **state) {
 
 /* ---- values that need care, one block each ---- */
 
-#define BLOCK_ELEMS 16u
+#define BLOCK_ELEMS SML_BLOCK_ELEMS
 #define NUM_BLOCKS 10u
 
 static void write_special(uint32_t rank, float *to, uint64_t num_elems) {
@@ -216,7 +212,7 @@ static void special_values_stay_in_their_blocks(void **state) {
   (void)state;
   for (uint8_t reduction = SML_SUM; reduction <= SML_AVG; reduction++) {
     const struct world_options options = {
-        .world_size = 2, .num_lanes = 1, .num_slots = 4, .chunk_bytes = BLOCK_ELEMS * 4, .num_operations = 1};
+        .world_size = 2, .num_lanes = 1, .num_slots = 4, .chunk_bytes = 4 * 60, .num_operations = 1};
     struct world *w = world_create_started(&options);
     const struct world_call_options call_options = {
         .num_elems = NUM_BLOCKS * BLOCK_ELEMS, .reduction = reduction, .write_input = write_special};
@@ -247,10 +243,8 @@ int main(int argc, char **argv) {
     char *end = NULL;
     const uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], &end, 10) : 0;
     const bool is_number = end != NULL && end != argv[i + 1] && *end == '\0';
-    if (is_number && strcmp(argv[i], "--runs") == 0)
-      num_runs = value;
-    else if (is_number && strcmp(argv[i], "--seed") == 0)
-      first_seed = value;
+    if (is_number && strcmp(argv[i], "--runs") == 0) num_runs = value;
+    else if (is_number && strcmp(argv[i], "--seed") == 0) first_seed = value;
     else {
       fprintf(stderr, "usage: %s [--runs N] [--seed S]\n", argv[0]);
       return 2;

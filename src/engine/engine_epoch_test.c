@@ -31,8 +31,7 @@ struct keeper {
 static bool keep_frame(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
   struct keeper *k = user;
   if (k->is_lossy && sml_prng_below(&k->prng, 50) == 0) return true;
-  if (k->num_kept == MAX_KEPT || num_bytes < SML_HEADER_BYTES || num_bytes > sizeof k->frames[0])
-    return false;
+  if (k->num_kept == MAX_KEPT || num_bytes < SML_HEADER_BYTES || num_bytes > sizeof k->frames[0]) return false;
   if (sml_load_be32(data + 4) != k->epoch) return false;
   k->to[k->num_kept] = to;
   k->num_bytes[k->num_kept] = num_bytes;
@@ -43,13 +42,11 @@ static bool keep_frame(void *user, const struct world_port *to, const uint8_t *d
 static void replay_one(struct world *w, const struct keeper *k, uint32_t i) {
   const struct world_port *to = k->to[i];
   const uint32_t rank = sml_load_be16(k->frames[i] + 8);
-  const struct world_port *from =
-      to->is_aggregator ? &w->worker_ports[rank][to->lane] : &w->aggregator_ports[to->lane];
+  const struct world_port *from = to->is_aggregator ? &w->worker_ports[rank][to->lane] : &w->aggregator_ports[to->lane];
   world_send_raw(from, k->frames[i], k->num_bytes[i], &to->addr);
 }
 
-static void run_call(struct world *w, uint64_t num_elems, uint8_t type, uint64_t seed,
-                     const struct keeper *replayed) {
+static void run_call(struct world *w, uint64_t num_elems, uint8_t type, uint64_t seed, const struct keeper *replayed) {
   const struct world_call_options options = {.num_elems = num_elems, .type = type, .seed = seed};
   struct sml_prng prng = {seed};
   struct world_call *call = world_call_create(w, &options);
@@ -62,15 +59,14 @@ static void run_call(struct world *w, uint64_t num_elems, uint8_t type, uint64_t
   }
   const char *problem = world_call_check(call);
   if (problem != NULL)
-    fail_msg("%s: %llu elements, seed %llu", problem, (unsigned long long)num_elems,
-             (unsigned long long)seed);
+    fail_msg("%s: %llu elements, seed %llu", problem, (unsigned long long)num_elems, (unsigned long long)seed);
   world_call_free(call);
 }
 
 /* Chunks that the call takes of the lane that gets most. */
 static uint64_t chunks_of(const struct world *w, uint64_t num_elems, uint8_t type) {
   const struct sml_operation_plan plan = {
-      .num_elems = num_elems, .type = type, .has_exponents = type == SML_FLOAT32};
+      .num_elems = num_elems, .type = type, .block_elems = type == SML_FLOAT32 ? SML_BLOCK_ELEMS : 0};
   const struct world_options *o = &w->options;
   uint64_t most = 0;
   for (uint32_t l = 0; l < o->num_lanes; l++) {

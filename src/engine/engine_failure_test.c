@@ -40,8 +40,8 @@ static void expect_exact(struct world_call *call) {
   world_call_free(call);
 }
 
-static void expect_event(const struct world *w, uint32_t index, enum sml_aggregator_event_kind kind,
-                         uint32_t rank_a, uint32_t rank_b) {
+static void expect_event(const struct world *w, uint32_t index, enum sml_aggregator_event_kind kind, uint32_t rank_a,
+                         uint32_t rank_b) {
   assert_true(index < w->num_events);
   assert_int_equal(w->events[index].kind, kind);
   assert_int_equal(w->events[index].rank_a, rank_a);
@@ -141,15 +141,14 @@ static void a_rank_that_left_is_missed_in_the_next_epoch(void **state) {
     sml_lane_destroy(w->jobs[0].lanes[1][0]);
     struct sml_worker_options worker = w->jobs[0].worker;
     worker.rank = 1;
-    w->jobs[0].lanes[1][0] = sml_lane_create(&(struct sml_lane_options){
-        .worker = worker, .aggregator = w->aggregator_ports[0].addr, .num_operations = 4});
+    w->jobs[0].lanes[1][0] = sml_lane_create(
+        &(struct sml_lane_options){.worker = worker, .aggregator = w->aggregator_ports[0].addr, .num_operations = 4});
     assert_true(sml_lane_attach(w->workers[1][0], w->jobs[0].lanes[1][0]));
   }
   world_destroy(w);
 }
 
-static bool lose_results_of_rank_2(void *user, const struct world_port *to, const uint8_t *data,
-                                   uint32_t num_bytes) {
+static bool lose_results_of_rank_2(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
   (void)data;
   (void)num_bytes;
   return *(const bool *)user && !to->is_aggregator && to->rank == 2;
@@ -216,7 +215,7 @@ static void different_operations_are_reported_with_both_ranks(void **state) {
     if (what == 0) plan->key = 1;
     if (what == 1) plan->num_elems = 99;
     if (what == 2) plan->reduction = SML_AVG;
-    if (what == 3) plan->type = SML_INT32, plan->has_exponents = false;
+    if (what == 3) plan->type = SML_INT32, plan->block_elems = 0;
     if (what == 4) plan->number = 9;
     world_call_submit_all(call);
     for (int i = 0; i < 200; i++) assert_true(world_pass(w));
@@ -247,8 +246,7 @@ static void every_operation_of_a_failed_lane_ends_once(void **state) {
     struct sml_prng prng = {trial};
     options.num_lanes = 1 + trial % 3;
     options.num_operations = 8;
-    options.faults =
-        (struct sml_fault_options){.loss = 0.02, .duplicate = 0.1, .reorder = 0.2, .reorder_frames = 8};
+    options.faults = (struct sml_fault_options){.loss = 0.02, .duplicate = 0.1, .reorder = 0.2, .reorder_frames = 8};
     struct world *w = world_create_started(&options);
     struct world_call *calls[NUM_CALLS], *late = NULL;
     bool had_ended[NUM_CALLS];
@@ -269,10 +267,8 @@ static void every_operation_of_a_failed_lane_ends_once(void **state) {
     for (uint32_t c = 0; c < NUM_CALLS; c++) {
       const struct world_part *part = &calls[c]->parts[0];
       assert_int_equal(part->num_ended, 1);
-      if (had_ended[c] || part->operation.status == SML_OK)
-        assert_int_equal(part->operation.status, SML_OK);
-      else
-        assert_null(world_call_check_failed(calls[c], 0, SML_ERR_RANK_LOST));
+      if (had_ended[c] || part->operation.status == SML_OK) assert_int_equal(part->operation.status, SML_OK);
+      else assert_null(world_call_check_failed(calls[c], 0, SML_ERR_RANK_LOST));
     }
     assert_null(world_call_check_failed(late, 0, SML_ERR_RANK_LOST));
     for (uint32_t l = 0; l < options.num_lanes; l++) sml_lane_fail(w->jobs[0].lanes[1][l], SML_ERR_RANK_LOST);
@@ -300,8 +296,7 @@ static void a_job_that_ends_does_not_touch_the_others(void **state) {
     struct world_options options = small_world(3, 2000 + trial);
     struct sml_prng prng = {trial};
     options.num_lanes = 1 + trial % 2;
-    options.faults =
-        (struct sml_fault_options){.loss = 0.02, .duplicate = 0.1, .reorder = 0.2, .reorder_frames = 20};
+    options.faults = (struct sml_fault_options){.loss = 0.02, .duplicate = 0.1, .reorder = 0.2, .reorder_frames = 20};
     struct world *w = world_create(&options);
     for (uint32_t j = 0; j < 3; j++) run_job(w, j, 100 + j);
     for (uint32_t round = 0; round < 3; round++) {

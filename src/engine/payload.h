@@ -31,31 +31,59 @@ static inline uint8_t block_code_of(const struct sml_quant_kernels *k, const str
   return code;
 }
 
-static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
-                              const struct sml_chunk *c, uint8_t code, uint32_t world_size, uint8_t *payload) {
-  const struct sml_format *f = sml_engine_format(&op->plan);
-  f->put(k, payload, elem_at(f, input_of(op, 0), c->first_elem), c->num_elems, code, world_size);
-  for (uint32_t i = 1; i < num_inputs_of(op); i++)
-    f->add(k, payload, elem_at(f, input_of(op, i), c->first_elem), c->num_elems, code, world_size);
+/* Elements of a data chunk that share a code: what it has of a block. Without exponents: all of them. */
+struct run {
+  uint64_t first_elem;
+  uint32_t done, num_elems; /* of the chunk: before it, and in it */
+  const uint8_t *code;      /* without exponents: 0 */
+};
+
+static inline struct run first_run(const struct sml_lane *lane, const struct sml_engine_operation *op,
+                                   const struct sml_chunk *c) {
+  static const uint8_t no_code = 0;
+  const uint32_t block_elems = op->plan.block_elems;
+  if (block_elems == 0) return (struct run){.first_elem = c->first_elem, .num_elems = c->num_elems, .code = &no_code};
+  const uint32_t left = block_elems - ((uint32_t)c->first_elem & (block_elems - 1)); /* ranges begin with a block */
+  return (struct run){.first_elem = c->first_elem,
+                      .num_elems = sml_min_u32(left, c->num_elems),
+                      .code = op->codes[lane->options.lane] + c->block};
 }
 
-/* One exponent code for each data chunk of the group. They are kept where the result's will be: none of those
- * may be below. */
+/* False: that was the last one. */
+static inline bool next_run(const struct sml_engine_operation *op, const struct sml_chunk *c, struct run *run) {
+  run->first_elem += run->num_elems;
+  run->done += run->num_elems;
+  run->num_elems = sml_min_u32(op->plan.block_elems, c->num_elems - run->done);
+  run->code++;
+  return run->num_elems > 0;
+}
+
+static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_lane *lane,
+                              const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  const uint32_t world_size = lane->options.worker.world_size;
+  struct run run = first_run(lane, op, c);
+  do {
+    uint8_t *lanes = payload + (size_t)run.done * f->unit_bytes;
+    f->put(k, lanes, elem_at(f, input_of(op, 0), run.first_elem), run.num_elems, *run.code, world_size);
+    for (uint32_t i = 1; i < num_inputs_of(op); i++)
+      f->add(k, lanes, elem_at(f, input_of(op, i), run.first_elem), run.num_elems, *run.code, world_size);
+  } while (next_run(op, c, &run));
+}
+
+/* One exponent code for each block of the group. They are kept where the result's will be: none of those may be
+ * below. */
 static inline void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
                                   const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
-  const struct sml_worker_options *o = &lane->options.worker;
-  struct sml_range range;
-  sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
   const struct sml_format *f = sml_engine_format(&op->plan);
-  const uint64_t end_elem = range.first_elem + range.num_elems;
-  const uint32_t block_elems = range.block_chunks * range.chunk_elems;
+  const uint32_t block_elems = op->plan.block_elems;
   uint8_t *codes = op->codes[lane->options.lane] + c->block;
   for (uint32_t i = 0; i < c->num_elems; i++) {
     const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
-    codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, end_elem - elem));
+    codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, op->plan.num_elems - elem));
   }
-  if (range.code_bytes == 1) memcpy(payload, codes, c->num_elems);
-  else sml_switch_put_codes(payload, codes, c->num_elems);
+  if (op->plan.has_wide_codes) sml_switch_put_codes(payload, codes, c->num_elems);
+  else memcpy(payload, codes, c->num_elems);
 }
 
 /* Where the check word of a data chunk stands. */
@@ -63,17 +91,16 @@ static inline uint32_t check_offset(const struct sml_lane *lane, const struct sm
   return lane->options.worker.packet_lanes != 0 ? lane->options.worker.chunk_bytes : c->payload_bytes;
 }
 
-static inline uint8_t code_of(const struct sml_lane *lane, const struct sml_engine_operation *op,
-                              const struct sml_chunk *c) {
-  return op->plan.has_exponents ? op->codes[lane->options.lane][c->block] : 0;
-}
-
 /* The check word of a data chunk's lanes, as this contributor or all of them make it. */
 static inline uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
                                 const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
                                 const uint8_t *lanes, bool is_sum) {
   const struct sml_worker_options *o = &lane->options.worker;
-  const struct sml_check check = sml_check_make(o->epoch, tag, code_of(lane, op, c));
+  const uint32_t block_elems = op->plan.block_elems;
+  uint32_t num_codes = 0;
+  if (block_elems != 0)
+    num_codes = (uint32_t)sml_div_ceil((c->first_elem & (block_elems - 1)) + c->num_elems, block_elems);
+  const struct sml_check check = sml_check_make(o->epoch, tag, first_run(lane, op, c).code, num_codes);
   return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
 }
@@ -107,7 +134,7 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
-  else fill_lanes(k, op, c, code_of(lane, op, c), lane->options.worker.world_size, lanes);
+  else fill_lanes(k, lane, op, c, lanes);
   if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
   if (lane->options.worker.packet_lanes != 0)
     memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
@@ -129,8 +156,11 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
   }
   if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
   const struct sml_format *f = sml_engine_format(&op->plan);
-  f->get(k, (uint8_t *)op->out + c->first_elem * f->elem_bytes, payload, c->num_elems, code_of(lane, op, c),
-         lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+  struct run run = first_run(lane, op, c);
+  do {
+    f->get(k, (uint8_t *)op->out + run.first_elem * f->elem_bytes, payload + (size_t)run.done * f->unit_bytes,
+           run.num_elems, *run.code, lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+  } while (next_run(op, c, &run));
 }
 
 #endif

@@ -11,7 +11,9 @@
 #include "quant/check.h"
 
 static const struct sml_operation_plan PLAN = {
-    .number = 7, .num_elems = 1000, .key = UINT64_C(0x1122334455667788), .has_exponents = true};
+    .number = 7, .num_elems = 1000, .key = UINT64_C(0x1122334455667788), .block_elems = SML_BLOCK_ELEMS};
+
+static const uint8_t CODE = 127;
 
 static void tags(void **state) {
   (void)state;
@@ -48,7 +50,7 @@ static void checked_and_keyed_frames(void **state) {
                                      0x0000004d, 0x1bbf6b0c, 0x13ae6047,
                                      0x08000000, 0xfc000000, 0x000624dd, 0x106825d5};
   const struct sml_seal key = {.is_keyed = true, .key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)}};
-  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, 127);
+  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, &CODE, 1);
   const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
                                .rank = 2, .payload_bytes = 16, .slot = 259, .flags = SML_FLAG_CHECKED,
                                .phase = 5, .tag = 0x77b30d07, .chunk = 77};
@@ -74,7 +76,7 @@ static void check_words(void **state) {
   static const uint8_t update[12] = {0x08, 0, 0, 0, 0xfc, 0, 0, 0, 0, 0x06, 0x24, 0xdd}, zeros[12];
   static const uint8_t sum[12] = {0x18, 0, 0, 0, 0xf4, 0, 0, 0, 0, 0x12, 0x6e, 0x97};
   const struct sml_quant_kernels *k = &sml_quant_scalar;
-  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, 127);
+  const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, &CODE, 1);
   assert_true(check.multiplier == 0x9da2ff05 && check.a == 0xf6ff917e && check.b == 0x87cc29d1);
   for (uint32_t i = 0; i < 3; i++) assert_int_equal(sml_check_table[i], t[i]);
   for (uint32_t w = 0; w < 4; w++) {
@@ -102,16 +104,17 @@ static void stream_positions(void **state) {
   plan.num_elems = 10000000;
   struct sml_range r;
   sml_range_make(&r, &plan, 1, 3, 1440, 256);
-  assert_true(r.first_elem == 3333600 && r.num_elems == 3333240);
-  assert_true(r.num_data_chunks == 9259 && r.num_groups == 7 && r.group_chunks == 1440);
+  assert_true(r.first_elem == 3333376 && r.num_elems == 3333376);
+  assert_true(r.num_data_chunks == 9260 && r.num_groups == 10 && r.group_chunks == 1024);
   static const struct {
     uint64_t position, first_elem;
     uint32_t group, num_elems;
     bool is_exponent;
-  } expected[] = {{0, 3333600, 0, 1440, true},
-                  {1, 3852000, 1, 1440, true},
-                  {2, 3333600, 0, 360, false},
-                  {1442, 4370400, 2, 1440, true}};
+  } expected[] = {{0, 3333376, 0, 1440, true},
+                  {1, 3702016, 1, 1440, true},
+                  {2, 3333376, 0, 360, false},
+                  {1026, 4070656, 2, 1440, true},
+                  {9269, 6666616, 9, 136, false}};
   for (size_t i = 0; i < SML_ARRAY_LEN(expected); i++) {
     struct sml_chunk c;
     sml_range_chunk(&r, expected[i].position, &c);

@@ -19,16 +19,7 @@ static void *must(void *memory) {
 /* ---- inputs ---- */
 
 /* What a stretch of a float tensor looks like on one rank. */
-enum look {
-  LOOK_ZERO,
-  LOOK_SMALL_INTEGERS,
-  LOOK_UNIT,
-  LOOK_ANY_SCALE,
-  LOOK_TINY,
-  LOOK_HUGE,
-  LOOK_ANY_BITS,
-  NUM_LOOKS
-};
+enum look { LOOK_ZERO, LOOK_SMALL_INTEGERS, LOOK_UNIT, LOOK_ANY_SCALE, LOOK_TINY, LOOK_HUGE, LOOK_ANY_BITS, NUM_LOOKS };
 
 static uint32_t draw_bits(struct sml_prng *prng, enum look look, uint32_t scale) {
   const uint32_t random = (uint32_t)sml_prng_next(prng);
@@ -96,10 +87,8 @@ static void expect_floats(const struct world_call *call, uint64_t first_elem, ui
   const struct sml_quant_kernels *k = &sml_quant_scalar;
   for (uint32_t r = 0; r < call->world_size; r++) {
     k->quantize(lanes, floats_at(call, r, first_elem), num_elems, code, call->world_size);
-    if (r == 0)
-      k->set_int32(acc, lanes, num_elems);
-    else
-      k->add_int32(acc, lanes, num_elems);
+    if (r == 0) k->set_int32(acc, lanes, num_elems);
+    else k->add_int32(acc, lanes, num_elems);
   }
   k->pack_int32(lanes, acc, num_elems);
   k->dequantize((float *)(void *)call->expected + first_elem, lanes, num_elems, code, call->world_size,
@@ -117,19 +106,13 @@ static void expect_ints(const struct world_call *call) {
   }
 }
 
-/* The tensor's blocks, by the layout that all ranks share. */
+/* The tensor's blocks, whatever the world. */
 typedef const char *block_visitor(const struct world_call *call, uint64_t first_elem, uint64_t num_elems);
 static const char *for_each_block(const struct world_call *call, block_visitor *visit) {
-  const struct world_options *o = &call->world->options;
-  const struct sml_operation_plan *plan = &call->parts[0].operation.plan;
+  const uint64_t num_elems = call->options.num_elems;
   const char *problem = NULL;
-  for (uint32_t l = 0; l < o->num_lanes && problem == NULL; l++) {
-    struct sml_range range;
-    sml_range_make(&range, plan, l, o->num_lanes, o->chunk_bytes, o->num_slots);
-    const uint64_t block_elems = range.block_chunks * range.chunk_elems;
-    for (uint64_t done = 0; done < range.num_elems && problem == NULL; done += block_elems)
-      problem = visit(call, range.first_elem + done, sml_min_u64(block_elems, range.num_elems - done));
-  }
+  for (uint64_t first = 0; first < num_elems && problem == NULL; first += SML_BLOCK_ELEMS)
+    problem = visit(call, first, sml_min_u64(SML_BLOCK_ELEMS, num_elems - first));
   return problem;
 }
 
@@ -206,15 +189,11 @@ static void make_part(struct world_call *call, uint32_t rank, const struct sml_o
   struct sml_prng prng = {sml_mix64(call->options.seed + rank * UINT64_C(0x1234567))};
   part->call = call;
   part->pristine = must(malloc(call->num_bytes));
-  if (call->options.write_input == NULL)
-    fill(&call->options, &prng, part->pristine);
-  else
-    call->options.write_input(rank, (float *)(void *)part->pristine, call->options.num_elems);
+  if (call->options.write_input == NULL) fill(&call->options, &prng, part->pristine);
+  else call->options.write_input(rank, (float *)(void *)part->pristine, call->options.num_elems);
   part->out = guarded(call, GUARD_BYTES, &part->out_memory);
-  if (call->options.is_in_place)
-    part->in = part->out;
-  else
-    part->in = guarded(call, 0, &part->in_memory);
+  if (call->options.is_in_place) part->in = part->out;
+  else part->in = guarded(call, 0, &part->in_memory);
   memcpy(part->in, part->pristine, call->num_bytes);
   struct sml_engine_operation *operation = &part->operation;
   operation->in = part->in;
@@ -240,21 +219,18 @@ struct world_call *world_call_create(struct world *w, const struct world_call_op
   call->options = *options;
   call->world_size = w->options.world_size;
   call->num_bytes = (size_t)options->num_elems * ELEM_BYTES;
-  const uint16_t block_chunks = w->options.is_switch_format && options->type == SML_FLOAT32 ? 3 : 0;
   const struct sml_operation_plan plan = {.number = w->jobs[options->job].num_calls++,
                                           .num_elems = options->num_elems,
                                           .key = options->key,
                                           .type = options->type,
                                           .reduction = options->reduction,
-                                          .has_exponents = options->type == SML_FLOAT32,
+                                          .block_elems = options->type == SML_FLOAT32 ? SML_BLOCK_ELEMS : 0,
                                           .is_narrow = w->options.is_narrow && options->type == SML_FLOAT32,
-                                          .block_chunks = block_chunks};
+                                          .has_wide_codes = w->options.is_switch_format};
   for (uint32_t r = 0; r < call->world_size; r++) make_part(call, r, &plan);
   call->expected = must(malloc(call->num_bytes));
-  if (options->type == SML_FLOAT32)
-    for_each_block(call, expect_block);
-  else
-    expect_ints(call);
+  if (options->type == SML_FLOAT32) for_each_block(call, expect_block);
+  else expect_ints(call);
   return call;
 }
 
@@ -273,8 +249,7 @@ void world_call_submit(struct world_call *call, uint32_t rank) {
   }
   sender->operation.inputs = sender->inputs;
   sender->operation.num_inputs = num_inputs;
-  for (uint32_t l = 0; l < call->world->options.num_lanes; l++)
-    sml_lane_push(job->lanes[lead][l], &sender->operation);
+  for (uint32_t l = 0; l < call->world->options.num_lanes; l++) sml_lane_push(job->lanes[lead][l], &sender->operation);
 }
 
 void world_call_submit_all(struct world_call *call) {
@@ -303,8 +278,7 @@ static bool is_guard(const uint8_t *bytes, size_t num_bytes) {
 
 const char *world_call_check_guards(const struct world_call *call, uint32_t rank) {
   const struct world_part *part = &call->parts[rank];
-  if (part->num_ended > 0 && part->hash_at_end != hash_output(part))
-    return "the output was written after the end";
+  if (part->num_ended > 0 && part->hash_at_end != hash_output(part)) return "the output was written after the end";
   if (!is_guard(part->out - GUARD_BYTES, GUARD_BYTES)) return "bytes before the output were written";
   if (!is_guard(part->out + call->num_bytes, GUARD_BYTES)) return "bytes behind the output were written";
   if (part->in == part->out) return NULL;
@@ -315,8 +289,7 @@ const char *world_call_check_guards(const struct world_call *call, uint32_t rank
 
 static const char *check_part(const struct world_call *call, uint32_t rank) {
   const struct world_part *part = &call->parts[rank];
-  if (part->num_ended != 1)
-    return part->num_ended == 0 ? "the operation has not ended" : "it ended more than once";
+  if (part->num_ended != 1) return part->num_ended == 0 ? "the operation has not ended" : "it ended more than once";
   if (part->operation.status != SML_OK) return "the operation failed";
   if (is_discarded(call, rank)) {
     const bool is_kept = part->in == part->out ? memcmp(part->out, part->pristine, call->num_bytes) == 0
@@ -339,8 +312,7 @@ const char *world_call_check(const struct world_call *call) {
 
 const char *world_call_check_failed(const struct world_call *call, uint32_t rank, int32_t status) {
   const struct world_part *part = &call->parts[rank];
-  if (part->num_ended != 1)
-    return part->num_ended == 0 ? "the operation has not ended" : "it ended more than once";
+  if (part->num_ended != 1) return part->num_ended == 0 ? "the operation has not ended" : "it ended more than once";
   if (part->operation.status != status) return "the operation ended with another status";
   return world_call_check_guards(call, rank);
 }

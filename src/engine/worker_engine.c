@@ -59,7 +59,7 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
     sml_range_make(&range, &op->plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
     uint8_t *ready = NULL;
     if (range.num_groups > 0) {
-      ready = op->codes[lane->options.lane] + range.num_data_chunks;
+      ready = op->codes[lane->options.lane] + range.num_blocks;
       memset(ready, 0, range.num_groups);
     }
     sml_lane_record(lane, SML_TRACE_OPERATION_STARTED, op->plan.number);
@@ -89,8 +89,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       else sml_payload_fill(e, lane, &send, frame);
       const bool is_repeat = send.kind == SML_SEND_PROBE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0;
       if (is_repeat) has_repeats = true;
-      if (is_repeat || takes_all)
-        sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
+      if (is_repeat || takes_all) sml_record_send(e->recorder, now_ns, &send, lane->options.worker.slot_base);
       last_bytes = head_bytes + next_bytes;
       num_frames++;
       lane->tx_bytes += last_bytes;

@@ -24,9 +24,9 @@ struct sml_engine_operation {
    * 0 or 1: `in` alone. Like `in` they must not change until the operation ended; one of them may be `out`. */
   uint32_t num_inputs;
   const void *const *inputs;
-  void *out; /* NULL: results are checked and thrown away */
+  void *out;                      /* NULL: results are checked and thrown away */
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
-  /* per lane: exponent codes of the lane's data chunks (float only), then one ready byte a group;
+  /* per lane: exponent codes of the lane's blocks (float only), then one ready byte a group;
    * sml_stream_codes_bytes() bytes each, given at submission */
   uint8_t *codes[SML_ENGINE_MAX_JOB_LANES];
   _Atomic uint32_t lanes_left; /* each engine subtracts 1 (acq_rel) after its last touch of the buffers */
@@ -36,7 +36,7 @@ struct sml_engine_operation {
 };
 
 static inline const struct sml_format *sml_engine_format(const struct sml_operation_plan *plan) {
-  return sml_format_find(plan->type, (struct sml_format_shape){.has_exponents = plan->has_exponents,
+  return sml_format_find(plan->type, (struct sml_format_shape){.has_exponents = plan->block_elems != 0,
                                                                .elem_lanes = plan->elem_lanes,
                                                                .lane_elems = plan->lane_elems});
 }
@@ -57,9 +57,9 @@ struct sml_lane_options {
   struct sml_addr source;           /* its packets' source, see sml_hello.from; empty: the same */
   bool is_multicast;                /* first copies of results come by a group, which io has joined */
   uint32_t lane;
-  uint32_t num_operations;          /* ring capacity; power of two */
-  uint32_t num_windows;             /* that may wait in this host's queue (send_queue.h); 0: 1 */
-  struct sml_seal seal;             /* the epoch's */
+  uint32_t num_operations; /* ring capacity; power of two */
+  uint32_t num_windows;    /* that may wait in this host's queue (send_queue.h); 0: 1 */
+  struct sml_seal seal;    /* the epoch's */
   /* A switch may sum: HELLO goes out each second, by which its control plane sees where this rank is. */
   bool greets;
   uint16_t rank;  /* of this process, not the contributor */
@@ -71,7 +71,7 @@ struct sml_lane_options {
 };
 /* Any thread; NULL: out of memory. */
 struct sml_lane *sml_lane_create(const struct sml_lane_options *options);
-void sml_lane_destroy(struct sml_lane *lane); /* detached first */
+void sml_lane_destroy(struct sml_lane *lane);                                  /* detached first */
 bool sml_lane_attach(struct sml_worker_engine *engine, struct sml_lane *lane); /* false: out of memory */
 void sml_lane_detach(struct sml_worker_engine *engine, struct sml_lane *lane); /* fails what is outstanding */
 /* Hands an operation to the lane: single producer (the job's submit mutex), any thread; then post a wake.

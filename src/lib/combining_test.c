@@ -176,7 +176,7 @@ static void different_calls_name_ranks(void **state) {
 /* Two full pieces, and three: without the whole length in their tags, the first two would do for both. */
 static void call_longer(struct rank *r) {
   static float data[MAX_RANKS][3 << 19];
-  const struct sml_operation_plan floats = {.type = SML_FLOAT32, .has_exponents = true};
+  const struct sml_operation_plan floats = {.type = SML_FLOAT32, .block_elems = SML_BLOCK_ELEMS};
   const size_t count = (r->rank == 2 ? 3 : 2) * (size_t)sml_combine_piece_elems(r->job->method, &floats);
   CHECK(r, count <= SML_ARRAY_LEN(data[0]));
   const sml_status status = allreduce(r, data[r->rank], data[r->rank], count, SML_FLOAT32, SML_SUM);
@@ -199,8 +199,7 @@ static void let_one_be_late(struct rank *r) {
   if (r->rank == absent_rank) return;
   const sml_operation_options options = {.struct_bytes = sizeof options, .timeout_ns = 300 * SML_NS_PER_MS};
   sml_operation *op;
-  CHECK(r,
-        sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, &options, &op) == SML_OK);
+  CHECK(r, sml_allreduce(r->job, data[r->rank], data[r->rank], 500000, SML_FLOAT32, SML_SUM, &options, &op) == SML_OK);
   const sml_status status = sml_operation_wait(op, 20 * SML_NS_PER_S);
   sml_error error = SML_ERROR_INIT;
   sml_operation_error(op, &error);
@@ -272,16 +271,11 @@ static void a_killed_rank_is_lost(void **state) {
 int main(void) {
   setenv("SWITCHML_SHARED_MEMORY", "1", 1);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_killed_rank_is_lost),
-      cmocka_unit_test(same_bits_as_over_the_network),
-      cmocka_unit_test(one_tensor_leaves_each_host),
-      cmocka_unit_test(who_does_not_want_to_contributes_alone),
-      cmocka_unit_test(operations_end_by_themselves),
-      cmocka_unit_test(epochs_end),
-      cmocka_unit_test(different_calls_name_ranks),
-      cmocka_unit_test(lengths_differ_between_hosts),
-      cmocka_unit_test(the_late_are_named),
-      cmocka_unit_test(an_abort_ends_waits),
+      cmocka_unit_test(a_killed_rank_is_lost),        cmocka_unit_test(same_bits_as_over_the_network),
+      cmocka_unit_test(one_tensor_leaves_each_host),  cmocka_unit_test(who_does_not_want_to_contributes_alone),
+      cmocka_unit_test(operations_end_by_themselves), cmocka_unit_test(epochs_end),
+      cmocka_unit_test(different_calls_name_ranks),   cmocka_unit_test(lengths_differ_between_hosts),
+      cmocka_unit_test(the_late_are_named),           cmocka_unit_test(an_abort_ends_waits),
       cmocka_unit_test(the_aggregator_is_lost),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -392,7 +392,6 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   stats.num_lanes = job->lanes.num_lanes;
   stats.num_slots = job->state.start.num_slots;
   stats.chunk_bytes = job->state.start.chunk_bytes;
-  stats.block_chunks = job->state.start.chunk_bytes == 0 ? 0 : sml_job_lanes_block_chunks(&job->state.start);
   stats.join_rtt_ns = job->state.start.rtt_ns;
   stats.slots_why = (uint32_t)sml_job_find_slots_reason(job);
   struct sml_unsent last = {.error = 0};

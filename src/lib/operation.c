@@ -149,8 +149,7 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml
   sml_operation_publish_end_locked(job, op, is_ok ? SML_OK : job->state.error.status);
   if (job->state.oldest == NULL && (job->state.phase == SML_MEMBER_HAS_FAILED || job->is_lingering))
     pthread_cond_broadcast(&job->changed); /* for destroy */
-  if (job->state.phase == SML_MEMBER_IS_DRAINING && job->state.num_begun == 0)
-    sml_control_wake(&job->context->control);
+  if (job->state.phase == SML_MEMBER_IS_DRAINING && job->state.num_begun == 0) sml_control_wake(&job->context->control);
   if (job->state.first_waiting != NULL) sml_operations_push_locked(job); /* there may be room for more */
   if (is_detached) sml_operation_give_back(op);
 }
@@ -238,18 +237,17 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
   struct sml_operation_plan plan = {
       .num_elems = count, .key = key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
   const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->state.world_size, job->formats);
-  plan.has_exponents = shape.has_exponents;
+  plan.block_elems = shape.has_exponents ? SML_BLOCK_ELEMS : 0;
   plan.elem_lanes = shape.elem_lanes;
   plan.lane_elems = shape.lane_elems;
-  if (plan.has_exponents) plan.block_chunks = sml_job_lanes_plan_block_chunks(&job->state.start);
+  plan.has_wide_codes = sml_ctl_packet_lanes(&job->state.start) != 0;
   /* Ranks that contribute as one have larger lanes. */
   plan.is_narrow = (job->state.start.features & SML_FEATURE_NARROW) != 0 && job->state.start.num_ranks == 0 &&
                    sml_format_is_narrow(shape, job->state.world_size);
   return plan;
 }
 
-static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction,
-                             size_t count) {
+static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
   const sml_status status = sml_type_check(&job->formats, type, reduction, count, job->state.world_size);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
@@ -265,8 +263,7 @@ static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduc
 static sml_status check_buffers(const void *in, const void *out, size_t count, size_t elem_bytes) {
   if (count == 0) return SML_OK;
   if (in == NULL || out == NULL)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out",
-                    count);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out", count);
   const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * elem_bytes;
   if (a != b && (a < b ? b - a : a - b) < num_bytes)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "in and out overlap: they must be equal or disjoint");
@@ -274,8 +271,7 @@ static sml_status check_buffers(const void *in, const void *out, size_t count, s
 }
 
 int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
-  return job != NULL && !sml_context_is_forked(job->context) &&
-         check_kind(job, type, reduction, count) == SML_OK;
+  return job != NULL && !sml_context_is_forked(job->context) && check_kind(job, type, reduction, count) == SML_OK;
 }
 
 sml_status sml_job_check(const sml_job *job) {
@@ -429,8 +425,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
-  sml_status status =
-      options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
+  sml_status status = options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
   if (status == SML_OK) status = check_kind(job, type, reduction, count);
   if (status == SML_OK) status = check_buffers(in, out, count, sml_format_elem_bytes((uint32_t)type));
   if (status != SML_OK) return status;
@@ -513,8 +508,7 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   while ((status = load_status(operation)) == SML_IN_PROGRESS && error == 0) {
     if (drive != NULL && !operation->is_noted && drive(job->method, has_ended, operation, deadline_ns))
       error = sml_clock_ns() >= deadline_ns ? ETIMEDOUT : 0;
-    else
-      error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
+    else error = pthread_cond_timedwait(&job->changed, &job->lock, &deadline);
   }
   status = load_status(operation);
   operation->num_waiters--;

@@ -129,9 +129,8 @@ static sml_status read_key(struct sml_job_settings *s) {
  * and how much, shows when all have joined: too late to do without. */
 static void heed_file_limit(struct sml_job_settings *s) {
   const uint32_t num_ranks = s->options.world_size;
-  const uint32_t block_bytes = sml_min_u32(s->options.max_datagram_bytes, MAX_DATAGRAM_BYTES);
-  const uint64_t group_bytes = sml_shm_segment_bytes(num_ranks, block_bytes);
-  const uint64_t relay_bytes = sml_shm_relay_most_bytes(num_ranks, block_bytes);
+  const uint64_t group_bytes = sml_shm_segment_bytes(num_ranks);
+  const uint64_t relay_bytes = sml_shm_relay_most_bytes(num_ranks);
   const uint64_t limit_bytes = sml_shm_limit_bytes();
   const bool is_too_low = limit_bytes < group_bytes;
   char text[256];

@@ -16,7 +16,7 @@ struct piece {
 struct combine {
   struct sml_driver driver; /* first */
   struct sml_shm_relay *relay;
-  uint64_t piece_bytes; /* of a tensor, at most (sml_shm_relay_piece_bytes()); but a piece has a block at least */
+  uint64_t piece_bytes;                     /* of a tensor, at most (sml_shm_relay_piece_bytes()) */
   struct piece pieces[SML_SHM_RELAY_DEPTH]; /* the lead's */
 };
 
@@ -41,21 +41,12 @@ static uint64_t find_piece_bytes(const struct sml_ctl_start *start, uint32_t wor
 
 /* Whole blocks. */
 static uint64_t piece_elems(const struct sml_driver *d, const struct sml_operation_plan *plan) {
-  const struct sml_format *f = sml_engine_format(plan);
-  const uint32_t num_chunks = sml_job_lanes_block_chunks(d->start), chunk_bytes = d->start->chunk_bytes;
-  const uint64_t block_elems = (uint64_t)num_chunks * (chunk_bytes / f->unit_bytes);
-  const uint64_t block_bytes = sml_max_u64((uint64_t)num_chunks * chunk_bytes, block_elems * f->elem_bytes);
-  return sml_max_u64(1, ((const struct combine *)(const void *)d)->piece_bytes / block_bytes) * block_elems;
+  const uint64_t block_bytes = SML_BLOCK_ELEMS * sml_engine_format(plan)->elem_bytes;
+  return ((const struct combine *)(const void *)d)->piece_bytes / block_bytes * SML_BLOCK_ELEMS;
 }
 
 uint64_t sml_combine_piece_elems(const struct sml_method *r, const struct sml_operation_plan *plan) {
   return piece_elems((const struct sml_driver *)r, plan);
-}
-
-/* How many elements of four bytes an area has room for. A block's elements are twice their lanes at most. */
-static uint64_t area_elems(const struct sml_driver *d) {
-  const uint64_t block_bytes = (uint64_t)sml_job_lanes_block_chunks(d->start) * d->start->chunk_bytes;
-  return sml_max_u64(((const struct combine *)(const void *)d)->piece_bytes, 2 * block_bytes) / 4;
 }
 
 /* The piece that begins at first_elem, as an operation. */
@@ -99,7 +90,7 @@ static void end_piece(struct combine *c, uint32_t slot, sml_status status) {
     char text[96];
     d->method.owner_ops->describe(d->current, text, sizeof text);
     sml_method_fail_owner(&d->method, status, NULL, 0, "%s failed on rank %u: %s", text, d->lanes->rank,
-                           sml_status_string(status));
+                          sml_status_string(status));
   }
   if (d->failed_status != SML_OK) sml_driver_fail(&d->method, d->failed_status);
   else sml_shm_relay_done(c->relay, slot);
@@ -149,17 +140,13 @@ static bool submit(void *user, const struct sml_shm_piece *p) {
 /* Memory for what engines need. */
 static bool prepare(struct sml_driver *d) {
   combine_of(d)->piece_bytes = find_piece_bytes(d->start, d->lanes->world_size);
-  const struct sml_operation_plan plan = {.num_elems = area_elems(d),
-                                          .has_exponents = true,
-                                          .block_chunks = sml_job_lanes_plan_block_chunks(d->start)};
+  /* Elements of 2 bytes, all of them one lane's; a code and a ready byte each. */
+  const uint64_t most_blocks = combine_of(d)->piece_bytes / 2 / SML_BLOCK_ELEMS;
   for (uint32_t i = 0; i < SML_SHM_RELAY_DEPTH && d->index == 0; i++) {
     struct piece *piece = &combine_of(d)->pieces[i];
     *piece = (struct piece){.engine.on_ended = on_ended, .combine = combine_of(d), .slot = i};
     for (uint32_t l = 0; l < d->lanes->num_lanes; l++) {
-      struct sml_range range;
-      sml_job_lanes_range(d->lanes, &plan, l, &range);
-      if (range.num_groups == 0) continue;
-      piece->engine.codes[l] = malloc(sml_stream_codes_bytes(&range));
+      piece->engine.codes[l] = malloc(2 * most_blocks);
       if (piece->engine.codes[l] == NULL) return false;
     }
   }
@@ -169,7 +156,7 @@ static bool prepare(struct sml_driver *d) {
 static bool meet(struct sml_driver *d, const struct sml_shm_meeting *meeting, enum sml_shm_met *met_out,
                  uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   const struct sml_shm_relay_options options = {
-      .meeting = *meeting, .piece_elems = area_elems(d), .submit = submit, .user = d};
+      .meeting = *meeting, .piece_bytes = combine_of(d)->piece_bytes, .submit = submit, .user = d};
   combine_of(d)->relay = sml_shm_relay_open(&options, met_out, missing_out, error_out);
   return relay_of(d) != NULL;
 }

@@ -63,7 +63,7 @@ static void begin_steps(struct sml_driver *d, const struct sml_engine_operation 
                                                  .key = plan->key,
                                                  .type = plan->type,
                                                  .is_average = plan->reduction == SML_AVG,
-                                                 .shape = {.has_exponents = plan->has_exponents,
+                                                 .shape = {.has_exponents = plan->block_elems != 0,
                                                            .elem_lanes = plan->elem_lanes,
                                                            .lane_elems = plan->lane_elems}},
                                         .in = op->in,

@@ -47,12 +47,12 @@ static void fail_for_wrong_sum(void *user, uint32_t slot) {
   const struct sml_method *r = &lanes->method;
   pthread_mutex_lock(r->lock);
   sml_method_fail_owner(r, SML_ERR_INTEGRITY, NULL, 0,
-                         "rank %u got a sum from the aggregator at %s whose check word is wrong, twice: operation "
-                         "%llu, lane %u slot %u; "
-                         "do not trust that aggregator",
-                         lanes->rank, lane->aggregator_text,
-                         (unsigned long long)r->owner_ops->first_unfinished(r->owner), (uint32_t)(lane - lanes->lanes),
-                         slot);
+                        "rank %u got a sum from the aggregator at %s whose check word is wrong, twice: operation "
+                        "%llu, lane %u slot %u; "
+                        "do not trust that aggregator",
+                        lanes->rank, lane->aggregator_text,
+                        (unsigned long long)r->owner_ops->first_unfinished(r->owner), (uint32_t)(lane - lanes->lanes),
+                        slot);
   pthread_mutex_unlock(r->lock);
 }
 
@@ -209,8 +209,7 @@ void sml_job_lanes_close(struct sml_job_lanes *lanes) {
 static void fail_lane(struct sml_engine_command *command, void *engine, uint64_t now_ns) {
   (void)engine;
   (void)now_ns;
-  struct sml_job_lane *lane =
-      (struct sml_job_lane *)(void *)((uint8_t *)command - offsetof(struct sml_job_lane, fail));
+  struct sml_job_lane *lane = (struct sml_job_lane *)(void *)((uint8_t *)command - offsetof(struct sml_job_lane, fail));
   sml_lane_fail(lane->failing, lane->failed_status); /* constant since the command was posted */
 }
 
@@ -273,23 +272,14 @@ void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_me
 
 /* ---- operations ---- */
 
-uint16_t sml_job_lanes_plan_block_chunks(const struct sml_ctl_start *start) {
-  const uint32_t packet_lanes = sml_ctl_packet_lanes(start);
-  return packet_lanes == 0 ? 0 : (uint16_t)sml_switch_block_chunks(packet_lanes);
-}
-
-uint32_t sml_job_lanes_block_chunks(const struct sml_ctl_start *start) {
-  return sml_max_u32(sml_job_lanes_plan_block_chunks(start), 1);
-}
-
 void sml_job_lanes_range(const struct sml_job_lanes *lanes, const struct sml_operation_plan *plan, uint32_t lane,
-                     struct sml_range *range_out) {
+                         struct sml_range *range_out) {
   sml_range_make(range_out, plan, lane, lanes->num_lanes, lanes->chunk_bytes, lanes->lanes[lane].num_slots);
 }
 
 /* As sml_worker_chunks_left() counts it. */
 enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes,
-                                              const uint64_t num_chunks[SML_MAX_JOB_LANES]) {
+                                             const uint64_t num_chunks[SML_MAX_JOB_LANES]) {
   const uint64_t room = UINT64_C(0xffffffff) - lanes->first_phase;
   bool has_room = true, is_fresh = true;
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
@@ -303,7 +293,7 @@ enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes,
 
 void sml_job_lanes_push(struct sml_job_lanes *lanes, struct sml_engine_operation *op) {
   atomic_store_explicit(&op->lanes_left, lanes->num_lanes, memory_order_relaxed); /* published by the push */
-  atomic_store_explicit(&op->status, SML_OK, memory_order_relaxed); /* it may have been pushed before */
+  atomic_store_explicit(&op->status, SML_OK, memory_order_relaxed);               /* it may have been pushed before */
   for (uint32_t l = 0; l < lanes->num_lanes; l++) sml_lane_push(lanes->lanes[l].lane, op);
 }
 
@@ -371,7 +361,7 @@ static const struct sml_method_ops lanes_ops = {.is_run_by_callers = true,
                                                  .add_figures = add_figures};
 
 void sml_job_lanes_init(struct sml_job_lanes *lanes, struct sml_engines *engines, const struct sml_settings *settings,
-                    uint32_t rank, uint32_t world_size, uint32_t num_shards) {
+                        uint32_t rank, uint32_t world_size, uint32_t num_shards) {
   lanes->method.ops = &lanes_ops;
   lanes->engines = engines;
   lanes->settings = settings;

@@ -18,21 +18,21 @@ struct sml_job_lanes_shard {
   struct sml_addr aggregator;
   const char *aggregator_text;            /* for sentences */
   struct sml_addr sources[SML_MAX_LANES]; /* of the packets to each engine, see sml_hello.from */
-  bool is_embedded;                         /* it is in a rank's process */
+  bool is_embedded;                       /* it is in a rank's process */
   struct sml_seal seal;
 };
 
 struct sml_job_lane {
-  struct sml_lane *lane;          /* owned; attached to its engine; NULL: none */
-  uint32_t shard, engine;         /* where its aggregator is, and which engine has it: also its number at the shard */
+  struct sml_lane *lane;  /* owned; attached to its engine; NULL: none */
+  uint32_t shard, engine; /* where its aggregator is, and which engine has it: also its number at the shard */
   uint32_t num_slots;
   const char *aggregator_text;    /* the shard's */
   struct sml_engine_command fail; /* posted at most once: a job fails once */
   struct sml_lane *failing;       /* the command's, like the status */
   sml_status failed_status;
-  bool is_closing;                /* the control thread detaches it: nothing is posted behind that */
-  struct sml_job_lanes *lanes;        /* constant */
-  uint64_t chunks_used;           /* of this epoch: a pure function of the operations, equal on all ranks */
+  bool is_closing;             /* the control thread detaches it: nothing is posted behind that */
+  struct sml_job_lanes *lanes; /* constant */
+  uint64_t chunks_used;        /* of this epoch: a pure function of the operations, equal on all ranks */
 };
 
 struct sml_job_lanes {
@@ -52,7 +52,7 @@ struct sml_job_lanes {
 
 /* lanes->method has its owner and lock. Of a job that has others. */
 void sml_job_lanes_init(struct sml_job_lanes *lanes, struct sml_engines *engines, const struct sml_settings *settings,
-                    uint32_t rank, uint32_t world_size, uint32_t num_shards);
+                        uint32_t rank, uint32_t world_size, uint32_t num_shards);
 /* Opens all lanes of the shards' starts, which say `start` together; false: no memory, and none is open. Nothing is
  * pushed before the caller says that the job runs. */
 bool sml_job_lanes_open(struct sml_job_lanes *lanes, const struct sml_ctl_start *start);
@@ -61,12 +61,9 @@ void sml_job_lanes_restart(struct sml_job_lanes *lanes, const struct sml_ctl_sta
 /* Ends the operations that engines hold; afterwards no thread touches a buffer of the caller's. */
 void sml_job_lanes_close(struct sml_job_lanes *lanes);
 
-/* Data chunks of the job that share a code, 1 at least; as a plan has it, 0: each has its own. */
-uint16_t sml_job_lanes_plan_block_chunks(const struct sml_ctl_start *start);
-uint32_t sml_job_lanes_block_chunks(const struct sml_ctl_start *start);
 /* The lane's part of an operation, or of a piece. */
 void sml_job_lanes_range(const struct sml_job_lanes *lanes, const struct sml_operation_plan *plan, uint32_t lane,
-                     struct sml_range *range_out);
+                         struct sml_range *range_out);
 /* So few that callers of small operations run the engine themselves. */
 static inline bool sml_job_lanes_run_small(const struct sml_job_lanes *lanes) {
   return lanes->num_engines == 1;
@@ -74,8 +71,7 @@ static inline bool sml_job_lanes_run_small(const struct sml_job_lanes *lanes) {
 
 /* All with the lock held. */
 /* So many chunks on each lane: all or nothing. */
-enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes,
-                                              const uint64_t num_chunks[SML_MAX_JOB_LANES]);
+enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes, const uint64_t num_chunks[SML_MAX_JOB_LANES]);
 void sml_job_lanes_push(struct sml_job_lanes *lanes, struct sml_engine_operation *operation);
 void sml_job_lanes_wake(struct sml_job_lanes *lanes);
 /* The engines end what they hold with the status. */

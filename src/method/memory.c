@@ -16,11 +16,7 @@ static struct sml_shm_group *group_of(const struct sml_driver *d) {
 
 static bool meet(struct sml_driver *d, const struct sml_shm_meeting *meeting, enum sml_shm_met *met_out,
                  uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
-  const uint32_t block_chunks = sml_job_lanes_block_chunks(d->start);
-  const struct sml_shm_group_options options = {.meeting = *meeting,
-                                                 .block_bytes = block_chunks * d->start->chunk_bytes,
-                                                 .block_chunks = block_chunks,
-                                                 .kernels = d->kernels};
+  const struct sml_shm_group_options options = {.meeting = *meeting, .kernels = d->kernels};
   struct sml_shm_group *group = sml_shm_group_open(&options, met_out, missing_out, error_out);
   ((struct memory *)d)->group = group;
   return group != NULL;

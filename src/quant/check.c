@@ -13,12 +13,13 @@ const uint32_t sml_check_table[SML_CHECK_BLOCK] = {
     0x979c5a4b, 0x721adcf3, 0x7adcc79f, 0x65596d4b, 0x2e3a98c5, 0xe498ac43, 0x6eaddc13, 0xe9c234c1,
 };
 
-struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, uint8_t code) {
-  const uint64_t seed = sml_mix64(((uint64_t)epoch << 32 | tag) ^ UINT64_C(0x63686b53774d4c01)) + code;
+struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, const uint8_t *codes, uint32_t num_codes) {
+  uint64_t all_codes = 0;
+  for (uint32_t i = 0; i < num_codes; i++) all_codes = all_codes * UINT64_C(0xd6e8feb86659fd93) + codes[i];
+  const uint64_t seed = sml_mix64(((uint64_t)epoch << 32 | tag) ^ UINT64_C(0x63686b53774d4c01)) + all_codes;
   const uint64_t first = sml_mix64(seed), second = sml_mix64(seed + UINT64_C(0x9e3779b97f4a7c15));
-  return (struct sml_check){.multiplier = ((uint32_t)first & ~UINT32_C(7)) | 5,
-                            .a = (uint32_t)(first >> 32),
-                            .b = (uint32_t)second | 1};
+  return (struct sml_check){
+      .multiplier = ((uint32_t)first & ~UINT32_C(7)) | 5, .a = (uint32_t)(first >> 32), .b = (uint32_t)second | 1};
 }
 
 uint32_t sml_check_rank(uint32_t rank) {

@@ -3,7 +3,7 @@
  * rank (docs/PROTOCOL.md rules R77 and R78). Rank w sends
  *   c_w = sum_k r_k * x_wk + a + b * h(w)   (mod 2^32)
  * which the aggregator sums like any lane, and the result must have sum_k r_k * X_k + n * a + b * H(n), where
- * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; m, a and b depend on epoch, tag and exponent code; h is a
+ * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; m, a and b depend on epoch, tag and exponent codes; h is a
  * fixed hash, so that no other multiset of n ranks has the sum H(n). Pure. It finds faults; it is no MAC. */
 #ifndef SML_QUANT_CHECK_H
 #define SML_QUANT_CHECK_H
@@ -26,12 +26,12 @@ static inline uint32_t sml_check_mix(uint32_t x) {
 #define SML_CHECK_BLOCK 64u
 extern const uint32_t sml_check_table[SML_CHECK_BLOCK] __attribute__((visibility("hidden")));
 
-/* What a chunk's check words depend on. code: of float chunks; 0 for int32. */
+/* What a chunk's check words depend on. codes: of the blocks that it has elements of, in order. */
 struct sml_check {
   uint32_t multiplier; /* m of the r_k */
   uint32_t a, b;
 };
-struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, uint8_t code);
+struct sml_check sml_check_make(uint32_t epoch, uint32_t tag, const uint8_t *codes, uint32_t num_codes);
 
 uint32_t sml_check_rank(uint32_t rank);        /* h(rank) */
 uint32_t sml_check_ranks(uint32_t world_size); /* H(world_size) */

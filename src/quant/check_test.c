@@ -67,7 +67,7 @@ static uint32_t word_of(uint32_t tag, uint8_t code, const uint32_t *values, uint
                         uint32_t ranks) {
   uint8_t lanes[4 * MAX_ELEMS];
   for (uint32_t k = 0; k < num_elems; k++) sml_store_be32(lanes + 4 * k, values[k]);
-  const struct sml_check check = sml_check_make(EPOCH, tag, code);
+  const struct sml_check check = sml_check_make(EPOCH, tag, &code, 1);
   return sml_check_word(best, &check, lanes, num_elems, num_ranks, ranks);
 }
 
@@ -83,7 +83,7 @@ static void make_chunk(struct chunk *c, uint32_t world_size, uint32_t num_elems,
   c->num_elems = num_elems;
   for (uint32_t w = 0; w < world_size; w++) {
     for (uint32_t k = 0; k < num_elems; k++)
-      c->lanes[w][k] = fill == FILL_ZERO            ? 0
+      c->lanes[w][k] = fill == FILL_ZERO             ? 0
                        : fill == FILL_EQUAL && w > 0 ? c->lanes[0][k]
                                                      : (uint32_t)sml_prng_next(prng);
     contribute(c, w, tag, 0);
@@ -119,7 +119,8 @@ static void right_sums_are_accepted(void **state) {
     make_chunk(&c, n, 1 + (uint32_t)sml_prng_below(&prng, 40), (enum fill)(trial % 3), tag, &prng);
     const struct sum s = honest_sum(&c);
     assert_true(is_accepted(&s, &c, tag, 0));
-    const struct sml_check check = sml_check_make(EPOCH, tag, (uint8_t)trial);
+    const uint8_t code = (uint8_t)trial;
+    const struct sml_check check = sml_check_make(EPOCH, tag, &code, 1);
     assert_true(check.b % 2 == 1 && check.multiplier % 8 == 5); /* units: nothing cancels */
   }
 }
@@ -204,7 +205,7 @@ static void what_belongs_elsewhere_is_seen(void **state) {
     const struct sum mixed = honest_sum(&c);
     assert_false(is_accepted(&mixed, &c, TAG, 0) || is_accepted(&mixed, &c, TAG, 1));
   }
-  const struct sml_check a = sml_check_make(EPOCH, TAG, 127), b = sml_check_make(EPOCH + 1, TAG, 127);
+  const struct sml_check a = sml_check_make(EPOCH, TAG, NULL, 0), b = sml_check_make(EPOCH + 1, TAG, NULL, 0);
   assert_true(a.multiplier != b.multiplier && a.a != b.a && a.b != b.b);
 }
 

@@ -36,8 +36,7 @@ struct sml_format_shape {
 
 struct sml_format {
   uint8_t elem_bytes; /* in memory */
-  /* A block, of a shared memory or a piece, is that of chunk_bytes / unit_bytes elements. */
-  uint8_t unit_bytes;
+  uint8_t unit_bytes; /* with exponents: of its lanes */
   /* With exponents only; NULL otherwise. Of a block. */
   uint8_t (*block_code)(const struct sml_quant_kernels *k, const void *in, size_t num_elems);
   /* lanes = in, as a contribution to the sum of world_size ranks (2 .. 4096); add: lanes += in. */

@@ -4,8 +4,8 @@
  * bits on every machine, whatever the caller's rounding mode and flush-to-zero flags are, and
  * whichever implementation was chosen.
  *
- * A *block* is the floats of one chunk. Its *exponent code*: 0 = every |x| < 2^-100 (the block is
- * flushed to +0), 1..254 = biased float32 exponent of the largest |x|, 255 = an Inf or NaN is in it.
+ * A *block* is SML_BLOCK_ELEMS floats, from the operation's first one. Its *exponent code*: 0 = every |x| < 2^-100
+ * (the block is flushed to +0), 1..254 = biased float32 exponent of the largest |x|, 255 = an Inf or NaN is in it.
  * The code used for scaling is the maximum over all ranks. Codes 1..26 never occur.
  * With 2^e > block maximum (e = code - 126) and shift k = 30 - ceil(log2 n) - e,
  *   q = round_to_nearest_even(x * 2^k), so |q| <= 2^30 / n' (n' = n rounded up to a power of two)
@@ -15,6 +15,8 @@
 #define SML_QUANT_QUANT_H
 
 #include "base/base.h"
+
+#define SML_BLOCK_ELEMS 256u /* the last one of an operation is shorter */
 
 #define SML_CODE_ZERO 0
 #define SML_CODE_MIN 27 /* smallest code that is not flushed: 2^-100 <= |x| */
@@ -33,8 +35,7 @@ struct sml_quant_kernels {
   void (*quantize_add)(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size);
   /* out[i] = float(sum_i * 2^-k), or sum_i * 2^-k / world_size rounded once when `average`.
    * code 0 writes +0, code 255 writes the quiet NaN 0x7fc00000. */
-  void (*dequantize)(float *out, const void *lanes, size_t num_elems, uint8_t code,
-                     uint32_t world_size, bool average);
+  void (*dequantize)(float *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size, bool average);
   /* One block of all ranks, num_inputs of them (1..4096): out = what each would get from the network, bit for
    * bit: the codes' maximum, then quantize, sum, dequantize. out may be one of the inputs. */
   void (*reduce_floats)(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);

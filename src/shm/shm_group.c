@@ -18,32 +18,29 @@
  * may be waiting for this very processor. */
 #define MIN_SPINS 32u
 #define MAX_SPINS 1024u
+#define MAX_BLOCK_BYTES (8 * SML_BLOCK_ELEMS)
 #define YIELD_NS (60 * SML_NS_PER_US)
 #define SLEEP_NS (20 * SML_NS_PER_MS) /* at most: an abort's wake may come just before the sleep */
 
 /* ---- layout ---- */
 
-static uint32_t piece_blocks(uint32_t num_ranks, uint32_t block_bytes) {
-  const uint64_t most = MAX_AREAS_BYTES / (2 * ((uint64_t)num_ranks + 1)) / block_bytes;
-  const uint64_t wanted = sml_max_u64(num_ranks, PIECE_BYTES / block_bytes); /* a share for each */
-  return (uint32_t)sml_max_u64(1, sml_min_u64(most, wanted));
+size_t sml_shm_piece_bytes(uint32_t num_ranks) {
+  const uint64_t most = MAX_AREAS_BYTES / (2 * ((uint64_t)num_ranks + 1));
+  const uint64_t wanted = sml_max_u64((uint64_t)num_ranks * MAX_BLOCK_BYTES, PIECE_BYTES); /* a share for each */
+  return (size_t)sml_max_u64(MAX_BLOCK_BYTES, sml_min_u64(most, wanted));
 }
 
 /* A little more than a piece, so that the same block of all ranks does not fall into the same set of a cache. */
-static size_t area_bytes(uint32_t num_ranks, uint32_t block_bytes) {
-  const size_t piece_bytes = (size_t)piece_blocks(num_ranks, block_bytes) * block_bytes;
-  /* A block of float32 is twice its lanes if they are packed. */
-  const size_t least_bytes = sml_max_u64(2 * (size_t)block_bytes, DIRECT_BYTES);
-  return sml_align_up(sml_max_u64(piece_bytes, least_bytes), 4096) + 5 * LINE_BYTES;
+static size_t area_bytes(uint32_t num_ranks) {
+  return sml_align_up(sml_max_u64(sml_shm_piece_bytes(num_ranks), DIRECT_BYTES), 4096) + 5 * LINE_BYTES;
 }
 
 static size_t head_bytes(uint32_t num_ranks) {
   return sml_align_up(sizeof(struct host_header) + num_ranks * sizeof(struct host_rank), 4096);
 }
 
-size_t sml_shm_segment_bytes(uint32_t num_ranks, uint32_t block_bytes) {
-  return sml_align_up(head_bytes(num_ranks) + 2 * ((size_t)num_ranks + 1) * area_bytes(num_ranks, block_bytes),
-                      4096);
+size_t sml_shm_segment_bytes(uint32_t num_ranks) {
+  return sml_align_up(head_bytes(num_ranks) + 2 * ((size_t)num_ranks + 1) * area_bytes(num_ranks), 4096);
 }
 
 /* ---- life ---- */
@@ -61,9 +58,9 @@ static void place(struct sml_shm_group *g) {
 }
 
 struct sml_shm_group *sml_shm_group_open(const struct sml_shm_group_options *o, enum sml_shm_met *met_out,
-                                           uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
+                                         uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   const uint32_t num_ranks = o->meeting.num_ranks;
-  SML_ASSERT(num_ranks >= 1 && o->meeting.index < num_ranks && o->block_bytes >= 4 && o->block_bytes % 4 == 0);
+  SML_ASSERT(num_ranks >= 1 && o->meeting.index < num_ranks);
   struct sml_shm_group *g = calloc(1, sizeof *g);
   *met_out = SML_SHM_FAILED;
   *missing_out = 0;
@@ -72,19 +69,15 @@ struct sml_shm_group *sml_shm_group_open(const struct sml_shm_group_options *o, 
   g->kernels = o->kernels;
   g->num_ranks = num_ranks;
   g->index = o->meeting.index;
-  g->block_bytes = o->block_bytes;
-  g->block_chunks = sml_max_u32(o->block_chunks, 1);
-  g->piece_blocks = piece_blocks(num_ranks, o->block_bytes);
-  g->area_bytes = area_bytes(num_ranks, o->block_bytes);
+  g->area_bytes = area_bytes(num_ranks);
   g->max_spins = num_ranks <= num_processors() ? MAX_SPINS : MIN_SPINS;
   g->num_spins = g->max_spins;
   g->is_gone = calloc(num_ranks, sizeof *g->is_gone);
   g->inputs = calloc(num_ranks, sizeof *g->inputs);
   if (g->is_gone != NULL && g->inputs != NULL) {
-    const size_t num_bytes = sml_shm_segment_bytes(num_ranks, o->block_bytes);
-    *met_out = (g->index == 0 ? sml_shm_segment_offer : sml_shm_segment_obtain)(&g->segment, num_bytes,
-                                                                                   &o->meeting, missing_out,
-                                                                                   error_out);
+    const size_t num_bytes = sml_shm_segment_bytes(num_ranks);
+    *met_out = (g->index == 0 ? sml_shm_segment_offer : sml_shm_segment_obtain)(&g->segment, num_bytes, &o->meeting,
+                                                                                missing_out, error_out);
   }
   if (*met_out != SML_SHM_MET) {
     sml_shm_group_close(g);
@@ -173,14 +166,11 @@ enum sml_shm_wait sml_shm_group_await(struct sml_shm_group *g, uint64_t deadline
     if (atomic_load_explicit(&g->is_aborted, memory_order_acquire)) return SML_SHM_ABORTED;
     if (sml_shm_is_open(g)) return SML_SHM_READY;
     uint32_t unused;
-    if (atomic_load_explicit(&g->has_gone, memory_order_acquire) &&
-        sml_shm_group_find_absent(g, true, &unused, 1) > 0)
+    if (atomic_load_explicit(&g->has_gone, memory_order_acquire) && sml_shm_group_find_absent(g, true, &unused, 1) > 0)
       return SML_SHM_LOST;
     if (now_ns >= deadline_ns) return SML_SHM_DEADLINE;
-    if (has_yielded)
-      sleep_until(g, now_ns, deadline_ns);
-    else if (yield_for(g, now_ns))
-      return SML_SHM_READY;
+    if (has_yielded) sleep_until(g, now_ns, deadline_ns);
+    else if (yield_for(g, now_ns)) return SML_SHM_READY;
     has_yielded = true;
   }
 }
@@ -198,8 +188,7 @@ void sml_shm_group_set_gone(struct sml_shm_group *g, uint32_t index) {
   wake_all(g);
 }
 
-uint32_t sml_shm_group_find_absent(const struct sml_shm_group *g, bool only_gone, uint32_t *out,
-                                    uint32_t room) {
+uint32_t sml_shm_group_find_absent(const struct sml_shm_group *g, bool only_gone, uint32_t *out, uint32_t room) {
   const uint64_t step = atomic_load_explicit(&g->step, memory_order_relaxed);
   uint32_t num_absent = 0;
   for (uint32_t i = 0; i < g->num_ranks; i++) {

@@ -25,19 +25,16 @@ struct sml_shm_group;
 
 struct sml_shm_group_options {
   struct sml_shm_meeting meeting;
-  uint32_t block_bytes; /* of lanes, a multiple of 4: chunks that share an exponent code */
-  uint32_t block_chunks; /* how many; 0: 1 */
   const struct sml_quant_kernels *kernels;
 };
 
 /* NULL: *met_out and error_out say why, with *missing_out as in shm_segment.h. Blocks until the segment is
  * shared, at most until the meeting's deadline. */
-struct sml_shm_group *sml_shm_group_open(const struct sml_shm_group_options *options,
-                                           enum sml_shm_met *met_out, uint32_t *missing_out,
-                                           char error_out[SML_SHM_ERROR_BYTES]);
+struct sml_shm_group *sml_shm_group_open(const struct sml_shm_group_options *options, enum sml_shm_met *met_out,
+                                         uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
 void sml_shm_group_close(struct sml_shm_group *group);
 /* What a group of that many ranks shares: fixed, whatever is summed. */
-size_t sml_shm_segment_bytes(uint32_t num_ranks, uint32_t block_bytes);
+size_t sml_shm_segment_bytes(uint32_t num_ranks);
 
 /* What must be equal on all ranks; compared at the first step. */
 struct sml_shm_plan {
@@ -50,8 +47,8 @@ struct sml_shm_plan {
 struct sml_shm_operation {
   struct sml_shm_plan plan;
   const void *in;
-  void *out; /* may be `in` */
-  uint64_t piece_elems; /* of a relay: elements of a full piece, at most what fits its areas; 0: four bytes each */
+  void *out;            /* may be `in` */
+  uint64_t piece_elems; /* of a relay: elements of a full piece, at most what fits its areas */
 };
 
 enum sml_shm_verdict {
@@ -83,8 +80,7 @@ void sml_shm_group_abort(struct sml_shm_group *group);
 void sml_shm_group_set_gone(struct sml_shm_group *group, uint32_t index);
 /* Any thread: the ranks that the group waits for, at most room of them, and how many there are. Those that
  * are gone alone, if only_gone. */
-uint32_t sml_shm_group_find_absent(const struct sml_shm_group *group, bool only_gone, uint32_t *out,
-                                    uint32_t room);
+uint32_t sml_shm_group_find_absent(const struct sml_shm_group *group, bool only_gone, uint32_t *out, uint32_t room);
 /* Any thread: blocks whose sums this rank has received. */
 uint64_t sml_shm_group_num_blocks(const struct sml_shm_group *group);
 

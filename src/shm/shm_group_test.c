@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #define MAX_RANKS 9u
-#define BLOCK_BYTES 1436u
+#define MAX_BYTES (8 * SML_BLOCK_ELEMS)
 #define FOREVER_NS (30 * SML_NS_PER_S)
 
 static uint64_t clock_ns(void) {
@@ -36,27 +36,26 @@ struct rank {
   pthread_t thread;
 };
 struct world {
-  uint32_t num_ranks, block_bytes;
+  uint32_t num_ranks;
   uint64_t secret;
   void (*body)(struct rank *rank);
   struct rank ranks[MAX_RANKS];
 };
 
-#define CHECK(r, claim)                  \
-  do {                                   \
-    if (!(claim) && !(r)->failure) {     \
-      (r)->failure = #claim;             \
-      return;                            \
-    }                                    \
+#define CHECK(r, claim)              \
+  do {                               \
+    if (!(claim) && !(r)->failure) { \
+      (r)->failure = #claim;         \
+      return;                        \
+    }                                \
   } while (0)
 
 static struct sml_shm_group *open_group(const struct world *w, uint32_t index) {
   const struct sml_shm_group_options options = {.meeting = {.secret = {w->secret, (uint64_t)getpid()},
-                                                             .num_ranks = w->num_ranks,
-                                                             .index = index,
-                                                             .deadline_ns = clock_ns() + FOREVER_NS},
-                                                 .block_bytes = w->block_bytes,
-                                                 .kernels = sml_quant_select(NULL)};
+                                                            .num_ranks = w->num_ranks,
+                                                            .index = index,
+                                                            .deadline_ns = clock_ns() + FOREVER_NS},
+                                                .kernels = sml_quant_select(NULL)};
   enum sml_shm_met met;
   uint32_t missing;
   char error[SML_SHM_ERROR_BYTES];
@@ -66,18 +65,16 @@ static struct sml_shm_group *open_group(const struct world *w, uint32_t index) {
 static void *run_rank(void *argument) {
   struct rank *r = argument;
   r->group = open_group(r->world, r->index);
-  if (r->group == NULL)
-    r->failure = "no group";
-  else
-    r->world->body(r);
+  if (r->group == NULL) r->failure = "no group";
+  else r->world->body(r);
   sml_shm_group_close(r->group);
   return NULL;
 }
 
-static void run(uint32_t num_ranks, uint32_t block_bytes, void (*body)(struct rank *)) {
+static void run(uint32_t num_ranks, void (*body)(struct rank *)) {
   static uint64_t num_worlds;
   static struct world w;
-  w = (struct world){.num_ranks = num_ranks, .block_bytes = block_bytes, .secret = ++num_worlds, .body = body};
+  w = (struct world){.num_ranks = num_ranks, .secret = ++num_worlds, .body = body};
   for (uint32_t i = 0; i < num_ranks; i++) {
     w.ranks[i] = (struct rank){.world = &w, .index = i};
     assert_int_equal(pthread_create(&w.ranks[i].thread, NULL, run_rank, &w.ranks[i]), 0);
@@ -130,7 +127,7 @@ static void expect_block(uint8_t *out, uint64_t seed, uint32_t num_ranks, uint64
                          const struct sml_shm_plan *p) {
   const struct sml_quant_kernels *k = &sml_quant_scalar;
   const struct sml_format *f = sml_format_find(p->type, p->shape);
-  uint8_t in[2 * BLOCK_BYTES], lanes[64 * BLOCK_BYTES], sums[64 * BLOCK_BYTES], code = 0;
+  uint8_t in[MAX_BYTES], lanes[64 * MAX_BYTES], sums[64 * MAX_BYTES], code = 0;
   const size_t num_lanes = p->shape.lane_elems > 1 ? (num_elems + 1) / 2 : num_elems * (p->shape.elem_lanes + 1u);
   for (int pass = 0; pass < 2; pass++) {
     for (uint32_t r = 0; r < num_ranks; r++) {
@@ -150,8 +147,8 @@ static void expect_block(uint8_t *out, uint64_t seed, uint32_t num_ranks, uint64
 
 static bool is_expected(const struct rank *r, const uint8_t *out, uint64_t seed, const struct sml_shm_plan *p) {
   const struct sml_format *f = sml_format_find(p->type, p->shape);
-  const uint32_t block_elems = r->world->block_bytes / f->unit_bytes;
-  uint8_t expected[2 * BLOCK_BYTES];
+  const uint32_t block_elems = SML_BLOCK_ELEMS;
+  uint8_t expected[MAX_BYTES];
   for (uint64_t first = 0; first < p->num_elems; first += block_elems) {
     const size_t num_elems = (size_t)sml_min_u64(block_elems, p->num_elems - first);
     expect_block(expected, seed, r->world->num_ranks, first, num_elems, p);
@@ -183,8 +180,8 @@ static void reduce_some(struct rank *r) {
   for (uint64_t i = 0; i < 60 && r->failure == NULL; i++) {
     const uint64_t bits = sml_prng_next(&prng);
     struct sml_shm_plan plan = {.num_elems = i < SML_ARRAY_LEN(sizes) ? sizes[i] : 1 + bits % 9001,
-                                 .key = bits % 3,
-                                 .type = (uint8_t)((bits >> 40) % SML_NUM_FORMAT_TYPES)};
+                                .key = bits % 3,
+                                .type = (uint8_t)((bits >> 40) % SML_NUM_FORMAT_TYPES)};
     plan.is_average = sml_format_is_float(plan.type) && (bits >> 50 & 1);
     plan.shape = sml_format_choose(plan.type, plan.num_elems, r->world->num_ranks,
                                    (struct sml_format_options){.float_bits = (uint8_t)(16 * (bits >> 52 & 3)),
@@ -195,22 +192,22 @@ static void reduce_some(struct rank *r) {
 
 static void test_mixed_operations(void **state) {
   (void)state;
-  run(2, BLOCK_BYTES, reduce_some);
-  run(3, BLOCK_BYTES, reduce_some);
-  run(4, 256, reduce_some);
-  run(9, BLOCK_BYTES, reduce_some);
+  run(2, reduce_some);
+  run(3, reduce_some);
+  run(4, reduce_some);
+  run(9, reduce_some);
 }
 
 static void test_alone(void **state) {
   (void)state;
-  run(1, BLOCK_BYTES, reduce_some); /* no host has such a group, but it works */
+  run(1, reduce_some); /* no host has such a group, but it works */
 }
 
 /* ---- several processes ---- */
 
 static void test_processes(void **state) {
   (void)state;
-  struct world w = {.num_ranks = 4, .block_bytes = BLOCK_BYTES, .secret = 777};
+  struct world w = {.num_ranks = 4, .secret = 777};
   const uint64_t parent = (uint64_t)getpid();
   pid_t pids[4];
   for (uint32_t i = 0; i < 4; i++) {
@@ -220,7 +217,6 @@ static void test_processes(void **state) {
     struct rank r = {.world = &w, .index = i};
     const struct sml_shm_group_options options = {
         .meeting = {.secret = {parent, 7}, .num_ranks = 4, .index = i, .deadline_ns = clock_ns() + FOREVER_NS},
-        .block_bytes = BLOCK_BYTES,
         .kernels = sml_quant_select(NULL)};
     enum sml_shm_met met;
     uint32_t missing;
@@ -262,8 +258,8 @@ static void call_with_another_key(struct rank *r) {
 
 static void test_mismatch(void **state) {
   (void)state;
-  run(4, BLOCK_BYTES, call_another);
-  run(2, BLOCK_BYTES, call_with_another_key);
+  run(4, call_another);
+  run(2, call_with_another_key);
 }
 
 static void come_late(struct rank *r) {
@@ -288,7 +284,7 @@ static void come_late(struct rank *r) {
 
 static void test_late_rank_is_named(void **state) {
   (void)state;
-  run(3, BLOCK_BYTES, come_late);
+  run(3, come_late);
 }
 
 static void *abort_soon(void *argument) {
@@ -312,7 +308,7 @@ static void be_aborted(struct rank *r) {
 
 static void test_abort_ends_a_wait(void **state) {
   (void)state;
-  run(2, BLOCK_BYTES, be_aborted);
+  run(2, be_aborted);
 }
 
 /* Rank 1 ends its part of an operation of several steps and goes: the others end it. Then they miss it. */
@@ -334,16 +330,16 @@ static void leave_early(struct rank *r) {
 
 static void test_rank_that_is_gone(void **state) {
   (void)state;
-  run(3, BLOCK_BYTES, leave_early);
+  run(3, leave_early);
 }
 
 static void test_size_is_bounded(void **state) {
   (void)state;
   for (uint32_t n = 1; n <= 4096; n *= 2) {
-    const size_t num_bytes = sml_shm_segment_bytes(n, 8928);
+    const size_t num_bytes = sml_shm_segment_bytes(n);
     assert_true(num_bytes % 4096 == 0 && num_bytes < (size_t)192 << 20);
   }
-  assert_true(sml_shm_segment_bytes(8, 8928) < (size_t)6 << 20);
+  assert_true(sml_shm_segment_bytes(8) < (size_t)6 << 20);
 }
 
 int main(void) {

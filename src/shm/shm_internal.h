@@ -24,7 +24,7 @@ struct host_header {
 
 struct host_rank {
   _Alignas(LINE_BYTES) _Atomic uint64_t num_steps; /* it has arrived at */
-  struct sml_shm_plan plans[2];                   /* by the parity of the operation's first step */
+  struct sml_shm_plan plans[2];                    /* by the parity of the operation's first step */
 };
 
 /* ---- this process's ---- */
@@ -32,21 +32,18 @@ struct host_rank {
 struct sml_shm_group {
   const struct sml_quant_kernels *kernels;
   uint32_t num_ranks, index;
-  uint32_t block_bytes, block_chunks;
-  uint32_t piece_blocks; /* most blocks of a piece */
   struct sml_shm_segment segment;
   struct host_header *header;
   struct host_rank *ranks;
-  uint8_t *areas;      /* in[2][num_ranks], then out[2]; area_bytes each */
+  uint8_t *areas; /* in[2][num_ranks], then out[2]; area_bytes each */
   size_t area_bytes;
   uint32_t num_spins, max_spins; /* looks before the first yield */
 
-  _Atomic uint64_t step; /* to arrive at, or arrived at and not open yet */
+  _Atomic uint64_t step;              /* to arrive at, or arrived at and not open yet */
   struct sml_shm_operation operation; /* num_elems 0: none */
-  const struct sml_format *format;     /* its */
-  uint64_t num_bytes;                  /* its tensor's */
-  size_t own_block_bytes;              /* of its tensor; at most twice block_bytes */
-  uint64_t own_piece_blocks;
+  const struct sml_format *format;    /* its */
+  uint64_t num_bytes;                 /* its tensor's */
+  size_t block_bytes;                 /* of its tensor */
   bool is_direct;
   uint64_t stage; /* steps of it that are open */
   uint64_t num_blocks, num_pieces, first_step;
@@ -64,6 +61,9 @@ static inline uint8_t *sml_shm_in_area(const struct sml_shm_group *g, uint64_t s
 static inline uint8_t *sml_shm_out_area(const struct sml_shm_group *g, uint64_t step) {
   return g->areas + (2 * (uint64_t)g->num_ranks + step % 2) * g->area_bytes;
 }
+
+/* How much of a tensor a piece is at most; a block at least. */
+size_t sml_shm_piece_bytes(uint32_t num_ranks);
 
 /* The steps (shm_group.c). */
 void sml_shm_arrive(struct sml_shm_group *group);

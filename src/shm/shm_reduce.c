@@ -10,11 +10,11 @@ struct span {
 };
 
 static struct span make_span(const struct sml_shm_group *g, uint64_t begin, uint64_t end) {
-  const uint64_t first = sml_min_u64(begin * g->own_block_bytes, g->num_bytes);
+  const uint64_t first = sml_min_u64(begin * g->block_bytes, g->num_bytes);
   return (struct span){.begin = begin,
                        .end = end,
                        .offset = (size_t)first,
-                       .num_bytes = (size_t)(sml_min_u64(end * g->own_block_bytes, g->num_bytes) - first)};
+                       .num_bytes = (size_t)(sml_min_u64(end * g->block_bytes, g->num_bytes) - first)};
 }
 
 /* Pieces differ by at most one block, and so do the shares of one. */
@@ -36,7 +36,7 @@ static struct span share_span(const struct sml_shm_group *g, const struct span *
 static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes) {
   const struct sml_format *f = g->format;
   const bool average = g->operation.plan.is_average != 0;
-  const size_t at_once = f->block_code != NULL ? g->own_block_bytes : num_bytes;
+  const size_t at_once = f->block_code != NULL ? g->block_bytes : num_bytes;
   for (size_t done = 0; done < num_bytes; done += at_once) {
     const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
     f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, average);
@@ -60,8 +60,7 @@ static void copy_in(const struct sml_shm_group *g, uint64_t piece, uint64_t step
 static void reduce_share(const struct sml_shm_group *g, uint64_t piece, uint64_t step) {
   const struct span p = piece_span(g, piece), own = share_span(g, &p);
   uint8_t *area = sml_shm_out_area(g, step) + (own.offset - p.offset);
-  for (uint32_t r = 0; r < g->num_ranks; r++)
-    g->inputs[r] = sml_shm_in_area(g, step, r) + (own.offset - p.offset);
+  for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = sml_shm_in_area(g, step, r) + (own.offset - p.offset);
   g->inputs[g->index] = (const uint8_t *)g->operation.in + own.offset;
   add_up(g, area, own.num_bytes);
   memcpy((uint8_t *)g->operation.out + own.offset, area, own.num_bytes);
@@ -96,10 +95,8 @@ static void add_directly(const struct sml_shm_group *g) {
 }
 
 static void begin_step(struct sml_shm_group *g) {
-  if (g->is_direct)
-    memcpy(sml_shm_in_area(g, g->first_step, g->index), g->operation.in, (size_t)g->num_bytes);
-  else
-    work(g, g->stage);
+  if (g->is_direct) memcpy(sml_shm_in_area(g, g->first_step, g->index), g->operation.in, (size_t)g->num_bytes);
+  else work(g, g->stage);
   sml_shm_arrive(g);
 }
 
@@ -109,13 +106,10 @@ void sml_shm_group_begin(struct sml_shm_group *g, const struct sml_shm_operation
   g->operation = *operation;
   g->format = sml_format_find(plan->type, plan->shape);
   g->num_bytes = plan->num_elems * g->format->elem_bytes;
-  const size_t chunk_elems = g->block_bytes / g->block_chunks / g->format->unit_bytes;
-  g->own_block_bytes = g->block_chunks * chunk_elems * g->format->elem_bytes;
-  SML_ASSERT(g->own_block_bytes > 0);
-  g->own_piece_blocks = sml_max_u64(1, (uint64_t)g->piece_blocks * g->block_bytes / g->own_block_bytes);
+  g->block_bytes = (size_t)SML_BLOCK_ELEMS * g->format->elem_bytes;
   g->is_direct = is_direct(g, g->num_bytes);
-  g->num_blocks = sml_div_ceil(g->num_bytes, g->own_block_bytes);
-  g->num_pieces = sml_div_ceil(g->num_blocks, g->own_piece_blocks);
+  g->num_blocks = sml_div_ceil(g->num_bytes, g->block_bytes);
+  g->num_pieces = sml_div_ceil(g->num_blocks, sml_shm_piece_bytes(g->num_ranks) / g->block_bytes);
   g->stage = 0;
   g->first_step = atomic_load_explicit(&g->step, memory_order_relaxed);
   g->ranks[g->index].plans[g->first_step % 2] = *plan;

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 
 #define LINE_BYTES 128u
-#define LANE_BYTES 4u
 #define DEPTH SML_SHM_RELAY_DEPTH
 /* About what a group of exponents is for: a piece begins with a round of exponents, which must not show. */
 #define PIECE_BYTES (UINT64_C(2) << 20)
@@ -45,7 +44,7 @@ struct sml_shm_relay {
   struct sml_shm_relay_options options;
   uint32_t num_ranks, index;
   struct sml_shm_segment segment; /* one rank: none */
-  void *memory;                    /* the segment's, or own */
+  void *memory;                   /* the segment's, or own */
   struct relay_header *header;
   struct relay_rank *ranks, *own;
   uint8_t *areas; /* [DEPTH][num_ranks]; index 0: the sum, i: the input of rank i */
@@ -57,9 +56,9 @@ struct sml_shm_relay {
   uint64_t next_in;    /* of the lead: the next to submit */
   /* What this process goes by of its own; the segment has copies, which others might spoil. Release and acquire as
    * there. */
-  _Atomic uint64_t done, out; /* `done`: the lead's */
-  bool is_done[DEPTH]; /* the lead's: submitted, and done before an earlier one */
-  const void **inputs; /* [DEPTH][num_ranks] */
+  _Atomic uint64_t done, out;        /* `done`: the lead's */
+  bool is_done[DEPTH];               /* the lead's: submitted, and done before an earlier one */
+  const void **inputs;               /* [DEPTH][num_ranks] */
   _Atomic bool is_aborted, has_gone; /* release: _abort, _set_gone; acquire: whoever waits for a piece */
   _Atomic uint8_t *is_gone;
 };
@@ -70,30 +69,28 @@ static size_t head_bytes(uint32_t num_ranks) {
   return sml_align_up(sizeof(struct relay_header) + num_ranks * sizeof(struct relay_rank), 4096);
 }
 
-static size_t area_bytes(uint64_t piece_elems) {
-  return sml_align_up((size_t)piece_elems * LANE_BYTES, 4096) + 5 * LINE_BYTES; /* not all in one set of a cache */
+static size_t area_bytes(uint64_t piece_bytes) {
+  return sml_align_up((size_t)piece_bytes, 4096) + 5 * LINE_BYTES; /* not all in one set of a cache */
 }
 
-size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_elems) {
+size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_bytes) {
   const size_t num_areas = num_ranks > 1 ? (size_t)DEPTH * num_ranks : 0;
-  return sml_align_up(head_bytes(num_ranks) + num_areas * area_bytes(piece_elems), 4096);
+  return sml_align_up(head_bytes(num_ranks) + num_areas * area_bytes(piece_bytes), 4096);
 }
 
 uint64_t sml_shm_relay_piece_bytes(uint32_t num_ranks_of_largest_host) {
   return sml_min_u64(PIECE_BYTES, MAX_AREAS_BYTES / DEPTH / num_ranks_of_largest_host);
 }
 
-uint64_t sml_shm_relay_most_bytes(uint32_t world_size, uint32_t max_block_bytes) {
+uint64_t sml_shm_relay_most_bytes(uint32_t world_size) {
   uint64_t most = 0;
-  for (uint32_t n = 2; n < world_size; n++) { /* one rank at least is on another host */
-    const uint64_t piece_bytes = sml_max_u64(sml_shm_relay_piece_bytes(n), 2 * (uint64_t)max_block_bytes);
-    most = sml_max_u64(most, sml_shm_relay_bytes(n, piece_bytes / 4));
-  }
+  for (uint32_t n = 2; n < world_size; n++) /* one rank at least is on another host */
+    most = sml_max_u64(most, sml_shm_relay_bytes(n, sml_shm_relay_piece_bytes(n)));
   return most;
 }
 
 static enum sml_shm_met meet(struct sml_shm_relay *r, uint32_t *missing_out, char *error_out) {
-  const size_t num_bytes = sml_shm_relay_bytes(r->num_ranks, r->options.piece_elems);
+  const size_t num_bytes = sml_shm_relay_bytes(r->num_ranks, r->options.piece_bytes);
   if (r->num_ranks == 1) {
     r->memory = aligned_alloc(4096, num_bytes);
     if (r->memory == NULL) return SML_SHM_FAILED;
@@ -107,9 +104,9 @@ static enum sml_shm_met meet(struct sml_shm_relay *r, uint32_t *missing_out, cha
 }
 
 struct sml_shm_relay *sml_shm_relay_open(const struct sml_shm_relay_options *o, enum sml_shm_met *met_out,
-                                           uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
+                                         uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   const uint32_t num_ranks = o->meeting.num_ranks;
-  SML_ASSERT(num_ranks >= 1 && num_ranks <= UINT16_MAX && o->meeting.index < num_ranks && o->piece_elems > 0);
+  SML_ASSERT(num_ranks >= 1 && num_ranks <= UINT16_MAX && o->meeting.index < num_ranks && o->piece_bytes > 0);
   struct sml_shm_relay *r = calloc(1, sizeof *r);
   *met_out = SML_SHM_FAILED;
   *missing_out = 0;
@@ -118,7 +115,7 @@ struct sml_shm_relay *sml_shm_relay_open(const struct sml_shm_relay_options *o, 
   r->options = *o;
   r->num_ranks = num_ranks;
   r->index = o->meeting.index;
-  r->area_bytes = area_bytes(o->piece_elems);
+  r->area_bytes = area_bytes(o->piece_bytes);
   r->is_gone = calloc(num_ranks, sizeof *r->is_gone);
   r->inputs = calloc((size_t)DEPTH * num_ranks, sizeof *r->inputs);
   if (r->is_gone != NULL && r->inputs != NULL) *met_out = meet(r, missing_out, error_out);
@@ -185,7 +182,7 @@ static bool is_same(const struct sml_shm_plan *a, const struct sml_shm_plan *b) 
 void sml_shm_relay_begin(struct sml_shm_relay *r, const struct sml_shm_operation *operation) {
   SML_ASSERT(operation->plan.num_elems > 0 && r->next_in == r->end);
   r->operation = *operation;
-  r->piece_elems = operation->piece_elems != 0 ? operation->piece_elems : r->options.piece_elems;
+  r->piece_elems = operation->piece_elems;
   r->elem_bytes = sml_format_elem_bytes(operation->plan.type);
   SML_ASSERT(r->piece_elems * r->elem_bytes <= r->area_bytes);
   r->first = r->next_in = r->end;
@@ -318,14 +315,11 @@ enum sml_shm_wait sml_shm_relay_await(struct sml_shm_relay *r, uint64_t deadline
     uint32_t unused;
     if (atomic_load_explicit(&r->is_aborted, memory_order_acquire)) return SML_SHM_ABORTED;
     if (can_advance(r)) return SML_SHM_READY;
-    if (atomic_load_explicit(&r->has_gone, memory_order_acquire) &&
-        sml_shm_relay_find_absent(r, true, &unused, 1) > 0)
+    if (atomic_load_explicit(&r->has_gone, memory_order_acquire) && sml_shm_relay_find_absent(r, true, &unused, 1) > 0)
       return SML_SHM_LOST;
     if (now_ns >= deadline_ns) return SML_SHM_DEADLINE;
-    if (now_ns - begin_ns < YIELD_NS)
-      sched_yield();
-    else
-      sleep_until(r, num_events, now_ns, deadline_ns);
+    if (now_ns - begin_ns < YIELD_NS) sched_yield();
+    else sleep_until(r, num_events, now_ns, deadline_ns);
   }
 }
 

@@ -18,16 +18,16 @@ struct sml_shm_relay;
 
 /* The sum of one piece over the network. Memory lives until sml_shm_relay_done(). */
 struct sml_shm_piece {
-  uint32_t slot;                   /* below SML_SHM_RELAY_DEPTH; not used by another piece until it is done */
-  uint64_t first_elem, num_elems;  /* in the operation */
-  uint32_t num_inputs;             /* 1: `inputs[0]` alone */
+  uint32_t slot;                  /* below SML_SHM_RELAY_DEPTH; not used by another piece until it is done */
+  uint64_t first_elem, num_elems; /* in the operation */
+  uint32_t num_inputs;            /* 1: `inputs[0]` alone */
   const void *const *inputs;
   void *out;
 };
 
 struct sml_shm_relay_options {
   struct sml_shm_meeting meeting; /* not asked of one rank alone */
-  uint64_t piece_elems;            /* of a full piece, 4 bytes each; equal on all ranks */
+  uint64_t piece_bytes;           /* of a full piece at most; equal on all ranks */
   /* The lead's: by whoever advances. False: not now, the job has failed. */
   bool (*submit)(void *user, const struct sml_shm_piece *piece);
   void *user;
@@ -35,14 +35,14 @@ struct sml_shm_relay_options {
 
 /* As sml_shm_group_open() does. */
 struct sml_shm_relay *sml_shm_relay_open(const struct sml_shm_relay_options *options, enum sml_shm_met *met_out,
-                                           uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
+                                         uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
 /* Nothing that was submitted is under way any more. */
 void sml_shm_relay_close(struct sml_shm_relay *relay);
-size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_elems);
+size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_bytes);
 /* Bytes of a tensor: about 2 MiB, less where a host has so many ranks that its shared memory would be large. */
 uint64_t sml_shm_relay_piece_bytes(uint32_t num_ranks_of_largest_host);
 /* That ranks of one host share at most, in a job of this size over several hosts. */
-uint64_t sml_shm_relay_most_bytes(uint32_t world_size, uint32_t max_block_bytes);
+uint64_t sml_shm_relay_most_bytes(uint32_t world_size);
 
 /* As those of a group, with its verdicts: ENDED: the result is in `out`. */
 void sml_shm_relay_begin(struct sml_shm_relay *relay, const struct sml_shm_operation *operation);

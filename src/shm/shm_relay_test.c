@@ -75,12 +75,12 @@ static bool submit(void *user, const struct sml_shm_piece *piece) {
 static void *run(void *argument) {
   struct rank *r = argument;
   const struct sml_shm_relay_options options = {.meeting = {.secret = {r->secret, (uint64_t)getpid()},
-                                                             .num_ranks = r->num_ranks,
-                                                             .index = r->index,
-                                                             .deadline_ns = clock_ns() + FOREVER_NS},
-                                                 .piece_elems = PIECE_ELEMS,
-                                                 .submit = submit,
-                                                 .user = r};
+                                                            .num_ranks = r->num_ranks,
+                                                            .index = r->index,
+                                                            .deadline_ns = clock_ns() + FOREVER_NS},
+                                                .piece_bytes = 4 * PIECE_ELEMS,
+                                                .submit = submit,
+                                                .user = r};
   enum sml_shm_met met;
   uint32_t missing;
   char error[SML_SHM_ERROR_BYTES];
@@ -116,7 +116,8 @@ static void run_world(uint32_t num_ranks, bool holds_back, void (*body)(struct r
 }
 
 static struct sml_shm_operation operation_of(const int32_t *in, int32_t *out, uint64_t number, uint64_t num_elems) {
-  return (struct sml_shm_operation){.plan = {.number = number, .num_elems = num_elems}, .in = in, .out = out};
+  return (struct sml_shm_operation){
+      .plan = {.number = number, .num_elems = num_elems}, .in = in, .out = out, .piece_elems = PIECE_ELEMS};
 }
 
 static enum sml_shm_verdict drive(struct rank *r, const struct sml_shm_operation *operation) {

@@ -110,7 +110,6 @@ class Stats(ctypes.Structure):
         ("needless_repeats", ctypes.c_uint64),
         ("busiest_slot_chunks", ctypes.c_uint32),
         ("lost_results", ctypes.c_uint64),
-        ("block_chunks", ctypes.c_uint32),
         ("unsent_packets", ctypes.c_uint64),
         ("unsent_errno", ctypes.c_uint32),
     ]

@@ -69,7 +69,7 @@ bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num
  * all. Integers: all bits. */
 void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem, size_t num_elems);
 
-/* What decides the bits of a result: the operation, and how the job cuts it into blocks. */
+/* What decides the bits of a result. */
 struct sml_bench_shape {
   sml_type type;
   struct sml_format_options formats;
@@ -77,8 +77,6 @@ struct sml_bench_shape {
   uint64_t num_elems;
   uint64_t seed;
   uint32_t world_size;
-  uint32_t num_lanes, chunk_bytes, num_slots;
-  uint32_t block_chunks; /* that share an exponent, as sml_stats has it */
 };
 struct sml_bench_check {
   uint64_t num_wrong;     /* bits differ from the scalar reference, or error beyond its bound */

@@ -5,15 +5,14 @@
 #include <stdlib.h>
 
 #include "cli/bench/bench.h"
-#include "core/stream.h"
 #include "quant/quant.h"
 
 #define NUM_BINADES 60u
 #define FLOAT16_BINADES 20u
-#define WINDOW_ELEMS 1024u     /* shares an upper end of its exponents */
-#define ZERO_RUN_ELEMS 8192u   /* holds several whole chunks */
-#define MAX_BLOCK_BYTES 65536u /* in memory, and on the wire */
-#define MAX_BLOCK_ELEMS (MAX_BLOCK_BYTES / 2)
+#define WINDOW_ELEMS 1024u                    /* shares an upper end of its exponents */
+#define ZERO_RUN_ELEMS 8192u                  /* holds several whole chunks */
+#define MAX_BLOCK_BYTES (8 * SML_BLOCK_ELEMS) /* in memory */
+#define MAX_LANES_BYTES 65536u                /* of exact sums, which have fewer elements */
 
 static uint64_t hash_of(uint64_t seed, uint64_t what, uint64_t index) {
   return sml_mix64(sml_mix64(seed + what * UINT64_C(0x9e3779b97f4a7c15)) + index * UINT64_C(0xd1342543de82ef95));
@@ -89,9 +88,9 @@ void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint
 /* One block while it is made again. */
 struct block {
   uint8_t in[MAX_BLOCK_BYTES], reference[MAX_BLOCK_BYTES];
-  uint8_t lanes[MAX_BLOCK_BYTES];
-  long double sum[MAX_BLOCK_ELEMS], magnitude[MAX_BLOCK_ELEMS];
-  uint64_t whole_sum[MAX_BLOCK_ELEMS];
+  uint8_t lanes[MAX_LANES_BYTES];
+  long double sum[SML_BLOCK_ELEMS], magnitude[SML_BLOCK_ELEMS];
+  uint64_t whole_sum[SML_BLOCK_ELEMS];
 };
 
 /* How the job sums it, and with which code a block. */
@@ -109,17 +108,6 @@ static struct way way_of(const struct sml_bench_shape *shape) {
                       .shape = chosen,
                       .elem_bytes = sml_format_elem_bytes((uint32_t)shape->type),
                       .is_float = sml_format_is_float((uint32_t)shape->type)};
-}
-
-static struct sml_operation_plan make_plan(const struct sml_bench_shape *shape, const struct way *way) {
-  return (struct sml_operation_plan){
-      .num_elems = shape->num_elems,
-      .type = (uint8_t)shape->type,
-      .reduction = (uint8_t)shape->reduction,
-      .has_exponents = way->shape.has_exponents,
-      .block_chunks = way->shape.has_exponents && shape->block_chunks > 1 ? (uint16_t)shape->block_chunks : 0,
-      .elem_lanes = way->shape.elem_lanes,
-      .lane_elems = way->shape.lane_elems};
 }
 
 static long double value_of(const uint8_t *at, sml_type type) {
@@ -221,19 +209,10 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
   struct block *b = malloc(sizeof *b);
   if (!b) return false;
   const struct way way = way_of(shape);
-  const struct sml_operation_plan plan = make_plan(shape, &way);
   uint64_t block_idx = 0;
-  for (uint32_t lane = 0; lane < shape->num_lanes; lane++) {
-    struct sml_range range;
-    sml_range_make(&range, &plan, lane, shape->num_lanes, shape->chunk_bytes, shape->num_slots);
-    const uint32_t block_elems = range.chunk_elems * range.block_chunks;
-    SML_ASSERT(range.num_elems == 0 || block_elems * sml_max_u64(way.elem_bytes, range.elem_bytes) <= MAX_BLOCK_BYTES);
-    for (uint64_t done = 0; done < range.num_elems; done += block_elems, block_idx++) {
-      size_t num_elems = (size_t)sml_min_u64(block_elems, range.num_elems - done);
-      if (block_idx % num_slices == slice)
-        check_block(b, shape, &way, result, range.first_elem + done, num_elems, check);
-    }
-  }
+  for (uint64_t first = 0; first < shape->num_elems; first += SML_BLOCK_ELEMS, block_idx++)
+    if (block_idx % num_slices == slice)
+      check_block(b, shape, &way, result, first, (size_t)sml_min_u64(SML_BLOCK_ELEMS, shape->num_elems - first), check);
   free(b);
   return true;
 }

@@ -341,7 +341,6 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
   sml_stats stats = SML_STATS_INIT;
   sml_job_stats(w->job, &stats);
   const struct sml_bench_options *o = w->options;
-  /* A job of one rank has neither lanes nor chunks; any layout does for its check. */
   report->num_lanes = stats.num_lanes;
   report->chunk_bytes = stats.chunk_bytes;
   report->num_slots = stats.num_slots;
@@ -353,11 +352,7 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
                                       .formats = sml_bench_formats(o),
                                       .reduction = o->reduction,
                                       .seed = o->seed,
-                                      .world_size = w->world_size,
-                                      .num_lanes = sml_max_u32(stats.num_lanes, 1),
-                                      .chunk_bytes = stats.chunk_bytes ? stats.chunk_bytes : 4096,
-                                      .num_slots = stats.num_slots ? stats.num_slots : 256,
-                                      .block_chunks = stats.block_chunks};
+                                      .world_size = w->world_size};
   w->shape.formats.chunk_bytes = stats.chunk_bytes;
   if (!check_same_options(w)) return false;
   for (uint32_t i = 0; i < o->num_sizes; i++) {

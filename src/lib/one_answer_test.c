@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A sum is a function of the inputs alone: whatever carries it, and however the tensor is cut at multiples of the
+ * block, it has the bits of the scalar reference, which knows nothing of chunks, lanes, pieces and hosts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "lib/test_world.h"
+
+#define NUM_RANKS 4u
+#define MAX_ELEMS 70000u
+#define NUM_RANDOM_WAYS 12u
+
+/* float32 and bfloat16: small numbers with a large one here and there; the others: any magnitudes. */
+static const struct tensor {
+  sml_type type;
+  uint32_t num_elems;
+} tensors[] = {{SML_FLOAT32, 65536},  {SML_FLOAT32, 69771}, {SML_FLOAT32, 300},      {SML_FLOAT16, 20203},
+               {SML_BFLOAT16, 33000}, {SML_FLOAT64, 20203}, {SML_FLOAT32, 2 * 2048}, {SML_FLOAT16, 129}};
+
+static struct {
+  uint8_t in[NUM_RANKS][8 * MAX_ELEMS], out[NUM_RANKS][8 * MAX_ELEMS], expected[8 * MAX_ELEMS];
+} * memory;
+
+static const struct tensor *current;
+static size_t cut_elems; /* 0: not cut */
+
+static void put_input(uint8_t *to, const struct tensor *t, uint32_t rank, uint32_t i) {
+  const uint64_t bits = sml_mix64(((uint64_t)t->num_elems << 8 | rank) * UINT64_C(0x9e3779b97f4a7c15) + i);
+  const float spread = (i % 1000 == 0 ? 1e4f : 1e-3f) * (1 + (float)(bits >> 40) * 0x1p-24f) * (bits & 1 ? 1 : -1);
+  uint64_t wide = (bits & UINT64_C(0x800fffffffffffff)) | (1023 - 40 + (bits >> 52) % 80) << 52;
+  uint32_t word;
+  memcpy(&word, &spread, sizeof word);
+  if (t->type == SML_FLOAT64) memcpy(to, &wide, sizeof wide);
+  else if (t->type == SML_FLOAT32) memcpy(to, &word, sizeof word);
+  else {
+    const uint16_t half = t->type == SML_FLOAT16 ? (uint16_t)(bits % 0x7bff) : (uint16_t)(word >> 16);
+    memcpy(to, &half, sizeof half);
+  }
+}
+
+static void make_expected(const struct tensor *t, const struct sml_format_options *options) {
+  const struct sml_format_shape shape = sml_format_choose((uint32_t)t->type, t->num_elems, NUM_RANKS, *options);
+  const struct sml_format *f = sml_format_find((uint32_t)t->type, shape);
+  for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
+    for (uint32_t i = 0; i < t->num_elems; i++) put_input(memory->in[rank] + (size_t)i * f->elem_bytes, t, rank, i);
+  for (uint32_t first = 0; first < t->num_elems; first += SML_BLOCK_ELEMS) {
+    const void *in[NUM_RANKS];
+    const size_t offset = (size_t)first * f->elem_bytes;
+    for (uint32_t rank = 0; rank < NUM_RANKS; rank++) in[rank] = memory->in[rank] + offset;
+    f->reduce(&sml_quant_scalar, memory->expected + offset, in, NUM_RANKS,
+              sml_min_u32(SML_BLOCK_ELEMS, t->num_elems - first), false);
+  }
+}
+
+/* In place every other time: then a block's beginning is overwritten while its end is still to be sent. */
+static void sum_it(struct rank *r) {
+  const struct tensor *t = current;
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)t->type),
+               at_once = cut_elems != 0 ? cut_elems : t->num_elems;
+  uint8_t *out = memory->out[r->rank];
+  memcpy(out, memory->in[r->rank], t->num_elems * elem_bytes);
+  for (size_t first = 0; first < t->num_elems;) {
+    size_t num = sml_min_u64(at_once, t->num_elems - first);
+    if (t->num_elems - first - num <= 128) num = t->num_elems - first; /* up to 128 elements are summed exactly */
+    const uint8_t *in = (first / SML_BLOCK_ELEMS) % 2 == 0 ? out : memory->in[r->rank];
+    CHECK(r, allreduce(r, in + first * elem_bytes, out + first * elem_bytes, num, t->type, SML_SUM) == SML_OK, "%s",
+          sml_error_detail());
+    first += num;
+  }
+}
+
+struct way {
+  const char *hosts; /* NULL: no memory is shared */
+  uint32_t max_datagram_bytes, num_lanes, num_aggds, packet_lanes, check, cut_blocks;
+  double loss;
+};
+
+static void start(struct world *w, const struct way *way, const struct sml_format_options *options) {
+  world_init(w, NUM_RANKS);
+  w->job_options.lease_ns = PATIENT_LEASE_NS;
+  w->job_options.float_bits = options->float_bits;
+  w->job_options.float64_bits = options->float64_bits;
+  w->job_options.max_datagram_bytes = way->max_datagram_bytes;
+  w->job_options.no_shared_memory = way->hosts == NULL;
+  w->job_options.check = way->check;
+  w->aggd_options.packet_lanes = way->packet_lanes;
+  w->aggd_options.num_lanes = w->context_options.num_threads = way->num_lanes;
+  w->aggd_options.faults = (struct sml_fault_options){.loss = way->loss, .duplicate = way->loss, .seed = 3};
+  w->hosts = way->hosts;
+  w->num_aggds = way->num_aggds;
+  w->is_embedded = way->num_aggds == 0;
+  if (w->is_embedded) world_join(w);
+  else world_start(w);
+}
+
+static void check_way(const struct way *way, const struct sml_format_options *options) {
+  struct world w;
+  start(&w, way, options);
+  cut_elems = (size_t)way->cut_blocks * SML_BLOCK_ELEMS;
+  for (size_t t = 0; t < SML_ARRAY_LEN(tensors); t++) {
+    current = &tensors[t];
+    const size_t num_bytes = current->num_elems * sml_format_elem_bytes((uint32_t)current->type);
+    make_expected(current, options);
+    world_run(&w, sum_it);
+    for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
+      if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
+        fail_msg(
+            "type %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, check %u, "
+            "cut at %u, float_bits %u: other bits than the reference's",
+            current->type, current->num_elems, way->hosts != NULL ? way->hosts : "-", way->max_datagram_bytes,
+            way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks, options->float_bits);
+  }
+  world_stop(&w);
+}
+
+static void each_way_gives_the_same_bits(void **state) {
+  (void)state;
+  static const struct way ways[] = {
+      {NULL, 576, 1, 1, 0, 2, 0, 0},     {NULL, 1472, 1, 1, 0, 2, 0, 0},     {NULL, 8960, 1, 1, 0, 1, 0, 0},
+      {NULL, 1472, 3, 1, 0, 1, 0, 0.01}, {NULL, 1400, 16, 1, 0, 2, 16, 0},   {NULL, 1472, 2, 4, 0, 1, 0, 0},
+      {NULL, 9000, 2, 0, 0, 2, 0, 0},    {"1111", 8960, 1, 1, 0, 2, 0, 0},   {"1111", 576, 1, 1, 0, 2, 16, 0},
+      {"1122", 1472, 1, 1, 0, 2, 0, 0},  {"1222", 4000, 2, 1, 0, 1, 7, 0},   {"1122", 1472, 2, 2, 0, 1, 0, 0},
+      {NULL, 1472, 1, 1, 32, 1, 0, 0},   {NULL, 1472, 3, 1, 64, 2, 0, 0.01}, {"1122", 1472, 1, 1, 128, 1, 3, 0},
+      {"1111", 1472, 1, 1, 32, 2, 0, 0}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(ways); i++) {
+    check_way(&ways[i], &(struct sml_format_options){.float64_bits = 64});
+    if (i % 3 == 0) check_way(&ways[i], &(struct sml_format_options){.float_bits = 16, .float64_bits = 96});
+  }
+}
+
+static void random_ways_give_the_same_bits(void **state) {
+  (void)state;
+  static const char *const hosts[] = {NULL, NULL, "1111", "1122", "1223"};
+  struct sml_prng prng = {.state = 20};
+  for (uint32_t i = 0; i < NUM_RANDOM_WAYS; i++) {
+    const bool is_switch = sml_prng_below(&prng, 4) == 0;
+    const struct way way = {.hosts = hosts[sml_prng_below(&prng, SML_ARRAY_LEN(hosts))],
+                            .max_datagram_bytes = 576 + (uint32_t)sml_prng_below(&prng, 8425),
+                            .num_lanes = 1 + (uint32_t)sml_prng_below(&prng, 16),
+                            .num_aggds = is_switch ? 1 : (uint32_t)sml_prng_below(&prng, 4),
+                            .packet_lanes = is_switch ? 32u << sml_prng_below(&prng, 3) : 0,
+                            .check = 1 + (uint32_t)sml_prng_below(&prng, 2),
+                            .cut_blocks = (uint32_t)sml_prng_below(&prng, 64)};
+    const uint8_t float_bits = (uint8_t)(16 * sml_prng_below(&prng, 3));
+    check_way(&way, &(struct sml_format_options){.float_bits = float_bits, .float64_bits = 64});
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(each_way_gives_the_same_bits),
+                                     cmocka_unit_test(random_ways_give_the_same_bits)};
+  memory = malloc(sizeof *memory);
+  if (memory == NULL) return 1;
+  const int num_failed = cmocka_run_group_tests(tests, NULL, NULL);
+  free(memory);
+  return num_failed;
+}
