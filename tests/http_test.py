@@ -3,6 +3,7 @@
 """What switchmld serves over HTTP: metrics that promtool accepts, a dashboard that asks for metrics that there are;
 and clients that stall, flood or talk nonsense."""
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import real
 import tap
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+RULES = os.path.join(os.path.dirname(HERE), "share", "prometheus", "switchml.rules.yml")
 DASHBOARD = os.path.join(os.path.dirname(HERE), "share", "grafana", "switchml.json")
 NONE = "this switchmld was built without libmicrohttpd"
 
@@ -65,7 +67,7 @@ def samples(text):
     """{(name, labels): value}"""
     found = {}
     for line in text.splitlines():
-        match = re.match(r"(switchml_\w+)(\{.*\})? (\S+)$", line)
+        match = re.match(r"((?:switchml|process)_\w+)(\{.*\})? (\S+)$", line)
         assert match or line.startswith("# "), line
         if match:
             key = match.group(1), match.group(2) or ""
@@ -76,7 +78,7 @@ def samples(text):
 
 def test_paths_and_methods():
     with daemon() as (process, port):
-        for path, kind in {"/": "text/html", "/metrics": "text/plain", "/api/status": "application/json"}.items():
+        for path, kind in {"/": "text/html", "/metrics": "text/plain", "/healthz": "text/plain", "/api/status": "application/json"}.items():
             status, headers, text = get(port, path)
             assert status == 200 and headers["Content-Type"].startswith(kind) and text, (path, status)
             assert "default-src 'none'" in headers["Content-Security-Policy"], path
@@ -123,6 +125,100 @@ def test_promtool_accepts_the_metrics():
         check = subprocess.run(["promtool", "check", "metrics"], input=get(port, "/metrics")[2], text=True,
                                capture_output=True, check=False)
         assert check.returncode == 0 and not check.stdout and not check.stderr, check
+
+
+def test_process_metrics():
+    with daemon() as (process, port):
+        found = {name: value for (name, _), value in samples(get(port, "/metrics")[2]).items() if name.startswith("process_")}
+        pid = process.process.pid
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        assert 0.5 < found["process_resident_memory_bytes"] / resident < 2, (found, resident)
+        assert abs(found["process_open_fds"] - len(os.listdir(f"/proc/{pid}/fd"))) <= 2, found
+        assert abs(time.time() - found["process_start_time_seconds"]) < 10 * e2e.PATIENCE and found["process_cpu_seconds_total"] > 0, found
+        assert found["process_max_fds"] > found["process_open_fds"] and found["process_virtual_memory_bytes"] > resident, found
+
+
+def test_health():
+    """A load balancer's question: yes while the daemon works, no while its control thread hangs."""
+    with daemon() as (process, port):
+        status, _, text = get(port, "/healthz")
+        assert status == 200 and text == "switchmld serves 0 jobs\n", (status, text)
+        libc, (seize, interrupt, detach) = ctypes.CDLL(None, use_errno=True), (0x4206, 0x4207, 17)
+        tasks = {}
+        for task in os.listdir(f"/proc/{process.process.pid}/task"):
+            with open(f"/proc/{process.process.pid}/task/{task}/comm", encoding="ascii") as file:
+                tasks[file.read().strip()] = int(task)
+        hung = tasks["sml-aggd"]
+        if libc.ptrace(seize, hung, None, None) != 0:
+            raise tap.Skip(f"no thread may be stopped here: {os.strerror(ctypes.get_errno())}")
+        try:
+            libc.ptrace(interrupt, hung, None, None)
+            os.waitpid(hung, 0x40000000) # __WALL
+            time.sleep(0.3) # the last answer is old then
+            status, _, text = get(port, "/healthz")
+        finally:
+            libc.ptrace(detach, hung, None, None)
+        assert status == 503 and "its control thread hangs" in text, (status, text)
+        e2e.wait_until(lambda: get(port, "/healthz")[0] == 200, "it answers again")
+
+
+def test_alerts():
+    if not shutil.which("promtool"):
+        raise tap.Skip("promtool is not installed (Debian: prometheus)")
+    with daemon() as (process, port), job_at_work(process):
+        known = set(re.findall(r"^# TYPE (switchml_\w+)", get(port, "/metrics")[2], re.MULTILINE))
+    with open(RULES, encoding="utf-8") as file:
+        asked = set(re.findall(r"\bswitchml_\w+", "".join(line for line in file if "expr:" in line)))
+    assert asked and asked <= known, asked - known
+    with open(os.path.join(HERE, "alerts.yml"), encoding="utf-8") as file, tempfile.NamedTemporaryFile("w", suffix=".yml") as story:
+        story.write(file.read().replace("RULES", RULES))
+        story.flush()
+        run = subprocess.run(["promtool", "test", "rules", story.name], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+NGINX = """daemon off; pid {folder}/pid; error_log stderr;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder};
+  scgi_temp_path {folder};
+{server}}}
+"""
+
+
+def test_behind_a_proxy():
+    """The server of docs/operating.md: TLS and a password before the page."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if not nginx or not shutil.which("openssl"):
+        raise tap.Skip("nginx and openssl are not installed")
+    with open(os.path.join(os.path.dirname(HERE), "docs", "operating.md"), encoding="utf-8") as file:
+        server = re.search(r"```nginx\n(.*?)```", file.read(), re.DOTALL).group(1)
+    with daemon() as (_, port), tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as reserved:
+        own = reserved.getsockname()[1]
+        reserved.close()
+        server = (server.replace("listen 443", f"listen 127.0.0.1:{own}").replace("127.0.0.1:9477", f"127.0.0.1:{port}")
+                  .replace("/etc/switchml", folder))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=agg.example.org", "-days", "1",
+                        "-keyout", f"{folder}/http.key", "-out", f"{folder}/http.crt"], check=True, capture_output=True)
+        password = subprocess.run(["openssl", "passwd", "-apr1", "secret"], check=True, capture_output=True, text=True).stdout
+        os.chmod(folder, 0o755)
+        for name, text in {"http.users": f"operator:{password}", "conf": NGINX.format(folder=folder, server=server)}.items():
+            with open(os.path.join(folder, name), "w", encoding="ascii") as file:
+                file.write(text)
+        proxy = subprocess.Popen([nginx, "-c", f"{folder}/conf"], env=e2e.environment(), stderr=subprocess.PIPE, text=True)
+        try:
+            def answer(path, *more):
+                return subprocess.run(["curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", *more, f"https://127.0.0.1:{own}{path}"],
+                                      capture_output=True, text=True, check=False).stdout
+            e2e.wait_until(lambda: proxy.poll() is not None or answer("/") != "000", "nginx answers")
+            assert proxy.poll() is None, proxy.stderr.read()
+            assert answer("/api/status") == "401" and answer("/api/status", "-u", "operator:wrong") == "401"
+            for path in "/", "/api/status", "/metrics":
+                assert answer(path, "-u", "operator:secret", "-H", "Host: agg.example.org") == "200", path
+        finally:
+            proxy.terminate()
+            proxy.communicate()
 
 
 def test_one_name_twice_is_one_series():

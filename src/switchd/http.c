@@ -32,10 +32,15 @@ struct answer {
 static char *render_status(const struct sml_snapshot *snapshot) {
   return sml_status_json(snapshot, "");
 }
+static char *render_health(const struct sml_snapshot *snapshot) {
+  char *text = NULL;
+  return asprintf(&text, "switchmld serves %u jobs\n", snapshot->num_jobs) >= 0 ? text : NULL;
+}
 static const struct answer answers[] = {
     {"/", "text/html; charset=utf-8", NULL},
     {"/metrics", "text/plain; version=0.0.4; charset=utf-8", sml_metrics_text},
     {"/api/status", "application/json", render_status},
+    {"/healthz", "text/plain; charset=utf-8", render_health},
 };
 #define NUM_ANSWERS SML_ARRAY_LEN(answers)
 
@@ -214,9 +219,9 @@ static enum MHD_Result take_request(void *argument, struct MHD_Connection *conne
     if (strcmp(path, answers[i].path) != 0) continue;
     struct MHD_Response *response = find_answer(argument, i);
     if (response) return MHD_queue_response(connection, MHD_HTTP_OK, response);
-    return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "the aggregator does not answer\n");
+    return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "the aggregator does not answer: its control thread hangs\n");
   }
-  return say(connection, MHD_HTTP_NOT_FOUND, "there are: / /metrics /api/status\n");
+  return say(connection, MHD_HTTP_NOT_FOUND, "there are: / /metrics /api/status /healthz\n");
 }
 
 /* ---- from start to end ---- */

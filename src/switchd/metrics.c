@@ -3,9 +3,14 @@
  * letters, digits and . _ : / - only, so labels need no escapes. */
 #include "switchd/metrics.h"
 
+#include <dirent.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "switchd/status_json.h"
@@ -68,6 +73,47 @@ static void put_service(const struct writer *w) {
   for (uint32_t i = 0; i < SML_NUM_HAPPENINGS; i++)
     fprintf(w->stream, "switchml_events_total{event=\"%s\"} %llu\n", sml_happening_names[i],
             (unsigned long long)s->num_happened[i]);
+}
+
+/* --- the process, by the names that client libraries of Prometheus use --- */
+
+static void put_process_figure(const struct writer *w, const char *name, const char *type, const char *help,
+                               double value) {
+  fprintf(w->stream, "# HELP process_%s %s\n# TYPE process_%s %s\nprocess_%s %.15g\n", name, help, name, type, name,
+          value);
+}
+
+static uint32_t count_open_fds(void) {
+  uint32_t num = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  for (const struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) num += entry->d_name[0] != '.';
+  if (!folder) return 0;
+  closedir(folder);
+  return num - 1; /* the folder's own */
+}
+
+static void put_process(const struct writer *w) {
+  struct rusage usage;
+  struct rlimit fds;
+  struct timespec now;
+  uint64_t all_pages = 0, resident_pages = 0;
+  getrusage(RUSAGE_SELF, &usage);
+  getrlimit(RLIMIT_NOFILE, &fds);
+  clock_gettime(CLOCK_REALTIME, &now);
+  FILE *statm = fopen("/proc/self/statm", "re");
+  if (statm && fscanf(statm, "%" SCNu64 " %" SCNu64, &all_pages, &resident_pages) != 2) all_pages = resident_pages = 0;
+  if (statm) fclose(statm);
+  const double page_bytes = (double)sysconf(_SC_PAGESIZE);
+  put_process_figure(w, "cpu_seconds_total", "counter", "Processor time, user and system.",
+                     (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+  put_process_figure(w, "resident_memory_bytes", "gauge", "Memory that is in use.",
+                     (double)resident_pages * page_bytes);
+  put_process_figure(w, "virtual_memory_bytes", "gauge", "Memory that has addresses.", (double)all_pages * page_bytes);
+  put_process_figure(w, "open_fds", "gauge", "Open file descriptors.", count_open_fds());
+  put_process_figure(w, "max_fds", "gauge", "Most of them.", (double)fds.rlim_cur);
+  put_process_figure(w, "start_time_seconds", "gauge", "When it started, in seconds since 1970.",
+                     (double)now.tv_sec + (double)now.tv_nsec / 1e9 - age_s(w->s, w->s->started_ns));
 }
 
 /* --- lanes --- */
@@ -270,6 +316,7 @@ char *sml_metrics_text(const struct sml_snapshot *s) {
   if (is_ready) {
     find_shadowed(&w);
     put_service(&w);
+    put_process(&w);
     put_lanes(&w);
     put_switch(&w);
     put_tenants(&w);
