@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RING_PACKETS 16384u
 #define BURST_PACKETS 64u
 #define TX_BYTES 65507u
 #define PASS_NS (5 * SML_NS_PER_US) /* between two passes of an engine: a wake-up and some work */
@@ -23,9 +22,9 @@ static void *must(void *memory) {
 /* ---- links ---- */
 
 static void init_link(struct bed_link *link, const struct bed_options *o, uint32_t number, bool is_lossy) {
-  *link = (struct bed_link){.ns_per_byte = 8e9 / o->rate_bps, .is_lossy = is_lossy};
-  link->packets = must(calloc(RING_PACKETS, sizeof *link->packets));
-  link->bytes = must(malloc((size_t)RING_PACKETS * o->max_frame_bytes)); /* pages come with their first use */
+  *link = (struct bed_link){.ring_mask = o->ring_packets - 1, .ns_per_byte = 8e9 / o->rate_bps, .is_lossy = is_lossy};
+  link->packets = must(calloc(o->ring_packets, sizeof *link->packets));
+  link->bytes = must(malloc((size_t)o->ring_packets * o->max_frame_bytes)); /* pages come with their first use */
   link->prng.state = sml_mix64(o->seed) ^ sml_mix64(number + 1);
 }
 
@@ -54,7 +53,7 @@ uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, co
   const uint64_t backlog = bed_link_backlog(bed, link);
   const bool is_marked = o->mark_bytes > 0 && backlog > o->mark_bytes;
   if (is_marked_out != NULL) *is_marked_out = is_marked;
-  if (backlog + wire_bytes > o->queue_bytes || (data != NULL && link->count == RING_PACKETS)) {
+  if (backlog + wire_bytes > o->queue_bytes || (data != NULL && link->count == o->ring_packets)) {
     link->num_overflowed++;
     return SML_NEVER;
   }
@@ -69,7 +68,7 @@ uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, co
     return SML_NEVER;
   }
   SML_ASSERT(num_bytes <= o->max_frame_bytes);
-  const uint32_t place = (link->head + link->count++) % RING_PACKETS;
+  const uint32_t place = (link->head + link->count++) & link->ring_mask;
   link->packets[place] =
       (struct bed_packet){.at_ns = at_ns, .num_bytes = num_bytes, .from = from, .is_marked = is_marked};
   memcpy(link->bytes + (size_t)place * o->max_frame_bytes, data, num_bytes);
@@ -78,7 +77,7 @@ uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, co
 
 /* The next packet of a link that has not been handed out, or NULL. */
 static const struct bed_packet *next_packet(const struct bed_link *link) {
-  return link->num_lent == link->count ? NULL : &link->packets[(link->head + link->num_lent) % RING_PACKETS];
+  return link->num_lent == link->count ? NULL : &link->packets[(link->head + link->num_lent) & link->ring_mask];
 }
 
 /* ---- the packet back end ---- */
@@ -88,7 +87,7 @@ static struct bed_node *node_of(struct sml_netio *io) {
 }
 
 static void take_back(struct bed_link *link) {
-  link->head = (link->head + link->num_lent) % RING_PACKETS;
+  link->head = (link->head + link->num_lent) & link->ring_mask;
   link->count -= link->num_lent;
   link->num_arrived -= sml_min_u32(link->num_arrived, link->num_lent);
   link->num_lent = 0;
@@ -101,7 +100,7 @@ static uint32_t room_of(const struct bed_packet *packet) {
 /* What came since the last time, while nobody took anything out of the socket: the first ones have room. */
 static void fill_socket(const struct bed *bed, struct bed_link *link) {
   for (; link->num_arrived < link->count; link->num_arrived++) {
-    struct bed_packet *packet = &link->packets[(link->head + link->num_arrived) % RING_PACKETS];
+    struct bed_packet *packet = &link->packets[(link->head + link->num_arrived) & link->ring_mask];
     if (packet->at_ns > bed->now_ns) return;
     packet->has_no_room = link->socket_bytes + room_of(packet) > bed->options.socket_bytes;
     if (packet->has_no_room) link->num_without_room++;
@@ -138,7 +137,7 @@ static size_t rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t
       continue;
     }
     if (has_limit) link->socket_bytes -= room_of(packet);
-    const uint32_t place = (link->head + link->num_lent++) % RING_PACKETS;
+    const uint32_t place = (link->head + link->num_lent++) & link->ring_mask;
     const uint8_t *data = link->bytes + (size_t)place * bed->options.max_frame_bytes;
     frames[num_frames++] = (struct sml_rx_frame){.data = data,
                                                  .num_bytes = packet->num_bytes,
@@ -200,7 +199,7 @@ static const struct sml_netio_ops ops = {.name = "bed",
                                          .wake = do_nothing};
 
 void bed_init(struct bed *bed, const struct bed_options *o) {
-  SML_ASSERT(o->num_ranks < BED_MAX_NODES && o->num_cpus <= BED_MAX_CPUS);
+  SML_ASSERT(o->num_ranks < BED_MAX_NODES && sml_is_pow2(o->ring_packets) && o->num_cpus <= BED_MAX_CPUS);
   *bed = (struct bed){.options = *o, .now_ns = SML_NS_PER_S};
   for (uint32_t n = 0; n <= o->num_ranks; n++) {
     struct bed_node *node = &bed->nodes[n];

@@ -19,7 +19,9 @@ struct settings {
   uint64_t num_bytes, limit_ns;
   uint32_t chunk_bytes, num_slots, num_rounds;
   double at_most; /* times the time without loss; 0: any */
+  double floor_at_most; /* without loss, times the floor, and four round trips; 0: any */
   double most_packets; /* that come to the aggregator for each sum; 0: any number */
+  double most_questions; /* and repeats, for each packet that was lost; 0: any number */
   bool is_json;
 };
 
@@ -29,7 +31,7 @@ struct outcome {
   uint64_t wire_bytes; /* of the busiest link */
   uint64_t up_packets, down_packets, num_lost, num_overflowed, num_without_room;
   uint64_t retransmissions, probes, timeouts;
-  uint64_t spurious_updates, spurious_results, num_pending, num_probes;
+  uint64_t spurious_updates, spurious_results, num_pending, num_unasked, num_repeats, num_probes;
   uint64_t slot_max;
   double slot_mean;
   bool is_right;
@@ -43,6 +45,7 @@ struct world {
   struct sml_lane *lanes[BED_MAX_NODES];
   struct sml_engine_operation operations[BED_MAX_NODES];
   uint32_t num_ended;
+  uint64_t rtt_ns; /* as the join would measure it */
   float *in, *out;
   /* per rank and slot: the phase of the last update that arrived, and of the last result */
   uint32_t *update_phases, *result_phases;
@@ -62,6 +65,8 @@ static void count_received(void *user, uint32_t to, const uint8_t *data, uint32_
   w->outcome->aggregator_packets += to == 0;
   if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.slot >= w->settings->num_slots) return;
   w->outcome->num_pending += h.type == SML_PACKET_PENDING;
+  w->outcome->num_unasked += h.type == SML_PACKET_PENDING && (h.flags & SML_FLAG_UNASKED) != 0;
+  w->outcome->num_repeats += h.type == SML_PACKET_RESULT && (h.flags & SML_FLAG_RETRANSMISSION) != 0;
   w->outcome->num_probes += h.type == SML_PACKET_PROBE;
   if (h.type == SML_PACKET_UPDATE) {
     uint32_t *phase = &w->update_phases[h.rank * w->settings->num_slots + h.slot];
@@ -115,13 +120,15 @@ static void make_engines(struct world *w) {
     sml_worker_engine_hello(w->workers[r], &hellos[r]);
   }
   while (num_echoed < n) SML_ASSERT(bed_step(&w->bed, SML_NEVER));
+  for (uint32_t r = 0; r < n; r++) w->rtt_ns = sml_max_u64(w->rtt_ns, hellos[r].rtt_ns);
 }
 
 static void start_job(struct world *w) {
   const struct settings *s = w->settings;
   const uint32_t n = s->bed.num_ranks;
   const struct sml_aggregator_options ao = {
-      .world_size = n, .num_slots = s->num_slots, .chunk_bytes = s->chunk_bytes, .first_phase = SML_FIRST_PHASE};
+      .world_size = n, .num_slots = s->num_slots, .chunk_bytes = s->chunk_bytes, .first_phase = SML_FIRST_PHASE,
+      .rtt_ns = w->rtt_ns};
   void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&ao), 64)));
   (void)sml_aggregator_engine_start_job(w->aggregator, 0, EPOCH, sml_aggregator_init(mem, &ao), NULL, NULL);
   for (uint32_t r = 0; r < n; r++) {
@@ -132,6 +139,7 @@ static void start_job(struct world *w) {
                                           .num_slots = s->num_slots,
                                           .chunk_bytes = s->chunk_bytes,
                                           .first_phase = SML_FIRST_PHASE,
+                                          .rtt_ns = w->rtt_ns,
                                           .seed = s->bed.seed * 1000 + r};
     w->lanes[r] = must(sml_lane_create(
         &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
@@ -247,6 +255,12 @@ static double packets_a_sum(const struct settings *s, const struct outcome *o) {
   return (double)o->aggregator_packets / (o->slot_mean * s->num_slots);
 }
 
+/* Questions of either side, and repeats of either, for each packet that was lost. */
+static double questions_a_loss(const struct outcome *o) {
+  const double num_lost = (double)(o->num_lost + o->num_overflowed + o->num_without_room);
+  return (double)(o->probes + o->num_unasked + o->retransmissions + o->num_repeats) / (num_lost > 0 ? num_lost : 1);
+}
+
 static double floor_of(const struct settings *s) {
   const double link_bytes = (double)s->num_bytes / s->chunk_bytes * (s->chunk_bytes + SML_HEADER_BYTES + 42.0);
   return link_bytes * 8e9 / s->bed.rate_bps;
@@ -264,36 +278,48 @@ static void print_json(const struct settings *s, double loss, const struct outco
          (unsigned long long)(o->up_packets + o->down_packets), (unsigned long long)o->num_lost,
          (unsigned long long)o->num_overflowed);
   printf("\"retransmissions\": %llu, \"spurious_updates\": %llu, \"spurious_results\": %llu, \"probes\": %llu, "
-         "\"pending\": %llu, \"timeouts\": %llu, \"without_room\": %llu, \"packets_a_sum\": %.3f, \"slot_max\": %llu, "
+         "\"pending\": %llu, \"timeouts\": %llu, \"without_room\": %llu, \"packets_a_sum\": %.3f, "
+         "\"questions_a_loss\": %.3f, \"slot_max\": %llu, "
          "\"slot_mean\": %.2f, \"right\": %s}\n",
          (unsigned long long)o->retransmissions, (unsigned long long)o->spurious_updates,
          (unsigned long long)o->spurious_results, (unsigned long long)o->num_probes,
          (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room,
-         packets_a_sum(s, o), (unsigned long long)o->slot_max, o->slot_mean, o->is_right ? "true" : "false");
+         packets_a_sum(s, o), questions_a_loss(o), (unsigned long long)o->slot_max, o->slot_mean,
+         o->is_right ? "true" : "false");
 }
 
 static void print_row(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
   const double packets = (double)(o->up_packets + o->down_packets);
-  printf("%-13s%7.3f%%%11.3f%9.4f%9.4f%9llu%9llu%10.4f%%%9llu%9llu%9llu%9llu%9.3f%10.2f%s\n",
+  printf("%-13s%7.3f%%%11.3f%9.4f%9.4f%9llu%9llu%10.4f%%%9llu%9llu%9llu%9llu%9.3f%9.2f%10.2f%s\n",
          loss_names[s->bed.loss_kind], loss * 100, (double)o->time_ns / 1e6, (double)o->time_ns / free_ns,
          (double)o->time_ns / floor_of(s), (unsigned long long)o->num_lost, (unsigned long long)o->retransmissions,
          (double)(o->spurious_updates + o->spurious_results) / packets * 100, (unsigned long long)o->num_probes,
          (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room,
-         packets_a_sum(s, o), (double)o->slot_max / (o->slot_mean > 0 ? o->slot_mean : 1),
+         packets_a_sum(s, o), questions_a_loss(o), (double)o->slot_max / (o->slot_mean > 0 ? o->slot_mean : 1),
          o->is_right ? "" : "  WRONG");
+}
+
+static bool is_within(const struct settings *s, const struct outcome *o, bool is_free) {
+  if (s->most_packets > 0 && packets_a_sum(s, o) > s->most_packets) return false;
+  if (!is_free) return s->most_questions <= 0 || questions_a_loss(o) <= s->most_questions;
+  const double four_ns = 8 * (double)s->bed.delay_ns;
+  return s->floor_at_most <= 0 || (double)o->time_ns <= s->floor_at_most * floor_of(s) + four_ns;
 }
 
 static const char usage[] =
     "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
     "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
     "            [--paper MS] [--cpus N] [--starve RANK|all:MS:MS] [--socket BYTES] [--rounds N] [--seed S]\n"
-    "            [--at-most X] [--most-packets X] [--limit S] [--frame US] [--json]\n"
+    "            [--at-most X] [--floor-at-most X] [--most-packets X] [--most-questions X] [--limit S] [--frame US]\n"
+    "            [--json]\n"
     "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
     "data again after that time, instead of ours. --cpus: processors that all nodes share, as one machine's do.\n"
     "--starve: the rank has a processor for the first part of each period only (run, period); all: each node, the\n"
     "aggregator too, in turns. --frame: the processor time of a frame. --socket: what a rank's receive buffer holds.\n"
-    "--at-most: fails where loss makes it take longer than so many times; --most-packets: where more come to the\n"
-    "aggregator for each sum. --limit: gives up after so many seconds of virtual time.\n";
+    "--at-most: fails where loss makes it take longer than so many times; --floor-at-most: where it takes longer\n"
+    "without loss than so many times the floor and four round trips; --most-packets: where more come to the\n"
+    "aggregator for each sum; --most-questions: where more questions and repeats follow for each lost packet.\n"
+    "--limit: gives up after so many seconds of virtual time.\n";
 
 static void parse_starved(struct settings *s, char *text) {
   char *end = NULL;
@@ -310,7 +336,8 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
       {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},
       {"cpus", 1, NULL, 'u'},    {"at-most", 1, NULL, 'a'}, {"starve", 1, NULL, 'v'}, {"socket", 1, NULL, 'b'},
-      {"most-packets", 1, NULL, 'o'}, {"limit", 1, NULL, 'i'}, {"frame", 1, NULL, 'f'}, {NULL, 0, NULL, 0}};
+      {"most-packets", 1, NULL, 'o'}, {"limit", 1, NULL, 'i'}, {"frame", 1, NULL, 'f'},
+      {"most-questions", 1, NULL, 'e'}, {"floor-at-most", 1, NULL, 'g'}, {NULL, 0, NULL, 0}};
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
     const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
@@ -332,6 +359,8 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
       case 'f': s->bed.frame_ns = (uint64_t)(value * 1e3); break;
       case 'b': s->bed.socket_bytes = (uint64_t)value; break;
       case 'o': s->most_packets = value; break;
+      case 'e': s->most_questions = value; break;
+      case 'g': s->floor_at_most = value; break;
       case 'i': s->limit_ns = (uint64_t)(value * 1e9); break;
       case 'v': parse_starved(s, optarg); break;
       case 'k':
@@ -346,7 +375,7 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
     }
   }
   return s->bed.num_ranks >= 2 && s->bed.num_ranks < BED_MAX_NODES && s->num_bytes > 0 && s->bed.rate_bps > 0 &&
-         s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 8192 &&
+         s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 32768 &&
          s->bed.num_cpus <= BED_MAX_CPUS && s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0 &&
          (s->bed.starved_rank < s->bed.num_ranks || s->bed.starved_rank == BED_ALL_NODES) &&
          (s->bed.starved_period_ns == 0 || s->bed.starved_run_ns > 0);
@@ -370,18 +399,19 @@ int main(int argc, char **argv) {
     fputs(usage, stderr);
     return 2;
   }
+  s.bed.ring_packets = sml_max_u32(16384, 2 * s.num_slots);
   s.bed.max_frame_bytes = SML_HEADER_BYTES + s.chunk_bytes + 32;
   float *in = must(malloc(s.num_bytes)), *out = must(malloc(s.num_bytes));
   for (uint64_t i = 0; i < s.num_bytes / 4; i++) in[i] = (float)(i % 1021) - 510;
   if (!s.is_json)
     printf("# n %u  %llu bytes  %g Gbit/s  delay %g us  slots %u x %u  queue %llu  %s %g ms\n%-13s%8s%11s%9s%9s%9s%9s"
-           "%11s%9s%9s%9s%9s%9s%10s\n",
+           "%11s%9s%9s%9s%9s%9s%9s%10s\n",
            s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
            s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes,
            sml_paper_timeout_ns > 0 ? "paper" : "ours", (double)sml_paper_timeout_ns / 1e6,
            "kind", "loss", "ms", "/free",
            "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "no room", "in/sum",
-           "slots m/m");
+           "ask/lost", "slots m/m");
   bool are_right = true;
   double free_ns = 0;
   for (uint32_t i = 0; i <= num_losses; i++) {
@@ -393,7 +423,7 @@ int main(int argc, char **argv) {
       if (i == 0) free_ns = (double)outcome.time_ns;
       (s.is_json ? print_json : print_row)(&each, loss, &outcome, free_ns);
       are_right = are_right && outcome.is_right;
-      if (s.most_packets > 0 && packets_a_sum(&s, &outcome) > s.most_packets) are_right = false;
+      are_right = are_right && is_within(&s, &outcome, i == 0);
       if (s.at_most > 0 && (double)outcome.time_ns > s.at_most * free_ns) are_right = false;
     }
   }

@@ -247,7 +247,8 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
                                                .is_switch_format = (start->features & SML_FEATURE_SWITCH) != 0,
                                                .is_narrow = (start->features & SML_FEATURE_NARROW) != 0,
                                                .first_phase = start->first_phase,
-                                               .first_chunk = start->first_chunk};
+                                               .first_chunk = start->first_chunk,
+                                               .rtt_ns = start->rtt_ns};
     memory[l] = aligned_alloc(64, sml_align_up(sml_aggregator_memsize(options), 64));
     has_memory = has_memory && memory[l] && sml_bit_test(lanes->lanes[l].open_jobs, job);
     has_memory = has_memory && make_fanout(lanes, job, l, start, &fanouts[l]);

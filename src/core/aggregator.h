@@ -27,6 +27,7 @@ struct sml_aggregator_options {
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
   uint32_t order_slots; /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
+  uint64_t rtt_ns;       /* of the furthest rank, as far as the join knows; 0: not known */
   bool is_switch_format; /* it does what a switch can: see docs/PROTOCOL.md "Switch format" */
 };
 

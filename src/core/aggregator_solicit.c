@@ -34,7 +34,7 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
   for (uint32_t r = 0; r < a->options.world_size; r++)
     a->progress[r] = (struct progress){
         .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk,
-        .answer_ns = FIRST_ANSWER_NS, .budget = SML_MOST_UNASKED};
+        .answer_ns = sml_max_u64(FIRST_ANSWER_NS, a->options.rtt_ns), .budget = SML_MOST_UNASKED};
 }
 
 /* What a rank was asked for has come. With more than one question nobody knows which one it answers, but the last one

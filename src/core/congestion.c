@@ -15,6 +15,13 @@
 #define MAX_FORGIVEN 32u /* round trips */
 #define EVIDENCE_KEPT_NS SML_NS_PER_S
 #define NEAR_NS (500 * SML_NS_PER_US) /* a data centre's round trip: one segmented send harms nobody there */
+#define FAR_LOSS_SHARE 16u   /* of a round's chunks; fewer are lost for no reason */
+#define FAR_LEAST_LOSSES 8u
+#define FAR_ROUNDS 16u       /* for which what the path held counts */
+#define FAR_FULL_ROUNDS 3u   /* that brought no fourth more: the path is full */
+#define FAR_GROWTH 2u        /* for each chunk that completes, until then: three times as many each round trip */
+#define FAR_GAIN 2u          /* times what the path holds may be under way then */
+#define FAR_LEAST_NS (5 * SML_NS_PER_MS) /* so long at least: processors have to be waited for, too */
 
 static uint64_t chunks(uint32_t num) {
   return num * ONE;
@@ -54,6 +61,11 @@ static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
   return window < (int64_t)ONE ? ONE : (uint64_t)window;
 }
 
+/* By what the join measured and by what came since. */
+static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
+  return rto->path_ns >= NEAR_NS && c->min_rtt_ns >= NEAR_NS && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
+}
+
 static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
   /* While something else holds the lane back, time does not count. */
   const uint64_t passed_ns = now_ns - c->growing_since_ns;
@@ -61,7 +73,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   if (!c->is_limited && !c->was_limited) return;
   c->grown_ns += sml_min_u64(passed_ns, 2 * rto->srtt_ns);
   if (c->window < c->threshold) {
-    c->window += ONE;
+    c->window += is_far(c, rto) && !c->is_full ? FAR_GROWTH * ONE : ONE;
   } else {
     const uint64_t num = c->window / ONE;
     SML_ASSERT(num > 0);
@@ -73,12 +85,15 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
 
-/* The path is no longer than this. */
-static void note_min_rtt(struct sml_congestion *c, uint64_t rtt_ns) {
-  SML_ASSERT(rtt_ns > 0 && c->chunk_bytes > 0);
-  c->min_rtt_ns = rtt_ns;
+
+/* The path is no longer than this, or holds so much. */
+static void note_path(struct sml_congestion *c) {
+  SML_ASSERT(c->chunk_bytes > 0);
   if (c->max_chunks <= SML_CONGESTION_USUAL_SLOTS || c->is_fixed) return;
-  const uint64_t path_bytes = sml_max_u64(rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, SML_CONGESTION_USUAL_BYTES);
+  uint64_t path_bytes =
+      sml_max_u64(c->min_rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, SML_CONGESTION_USUAL_BYTES);
+  if (c->is_full)
+    path_bytes = sml_min_u64(path_bytes, FAR_GAIN * sml_max_u64(c->most_held, c->most_held_before) * c->chunk_bytes);
   c->path_chunks = (uint32_t)sml_min_u64(c->max_chunks, sml_max_u64(path_bytes / c->chunk_bytes, c->initial_chunks));
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
@@ -95,27 +110,6 @@ static void note_queue(struct sml_congestion *c, const struct sml_rto *rto, uint
     c->deepest_ns = sml_max_u64(c->deepest_ns, rto->srtt_ns - c->min_rtt_ns);
 }
 
-static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
-  SML_ASSERT(last_order >= c->round_order);
-  note_queue(c, rto, now_ns - c->round_ns, now_ns);
-  c->was_limited = c->is_limited;
-  c->is_limited = false;
-  c->round_gap_ns = 0;
-  c->round_order = last_order;
-  c->round_ns = now_ns;
-}
-
-void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
-                                 uint64_t last_order, uint64_t now_ns) {
-  c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
-  c->completed_ns = now_ns;
-  if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) note_min_rtt(c, rto->min_ns);
-  if (c->window < chunks(c->path_chunks)) grow(c, rto, now_ns);
-  if (order > c->round_order) end_round(c, rto, last_order, now_ns);
-}
-
-/* ---- reduction ---- */
-
 static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uint64_t last_order, uint64_t now_ns) {
   if (order <= c->reduced_order || c->is_fixed) return;
   const uint64_t kept = sml_max_u64(c->window / 100 * KEPT_PERCENT, floor);
@@ -129,6 +123,58 @@ static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uin
   c->grown_ns = 0;
   c->growing_since_ns = now_ns;
 }
+
+/* A long path is full when more that is under way does not come faster. */
+static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
+  const uint64_t path_ns = sml_max_u64(c->min_rtt_ns, FAR_LEAST_NS);
+  const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * path_ns / passed_ns;
+  const uint64_t most = sml_max_u64(c->most_held, c->most_held_before);
+  const bool is_used = c->is_limited || chunks(2) * c->round_chunks >= c->window;
+  if (held > most + most / 4) c->num_full_rounds = 0;
+  else if (is_used) c->num_full_rounds++;
+  if (!c->is_full && c->num_full_rounds >= FAR_FULL_ROUNDS) {
+    c->is_full = true;
+    c->threshold = sml_min_u64(c->threshold, c->window);
+  }
+  if (is_used && ++c->num_held_rounds % FAR_ROUNDS == 0) {
+    c->most_held_before = c->most_held;
+    c->most_held = 0;
+    if (c->is_full) c->threshold = sml_max_u64(c->threshold, c->window / 4 * 5); /* has it become wider? */
+  }
+  c->most_held = sml_max_u64(c->most_held, held);
+  note_path(c);
+}
+
+static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
+  SML_ASSERT(last_order >= c->round_order);
+  if (is_far(c, rto)) {
+    note_held(c, now_ns - c->round_ns);
+    if (c->round_losses > sml_max_u64(c->round_chunks / FAR_LOSS_SHARE, FAR_LEAST_LOSSES))
+      reduce(c, 0, last_order, last_order, now_ns);
+  }
+  c->round_chunks = c->round_losses = 0;
+  note_queue(c, rto, now_ns - c->round_ns, now_ns);
+  c->was_limited = c->is_limited;
+  c->is_limited = false;
+  c->round_gap_ns = 0;
+  c->round_order = last_order;
+  c->round_ns = now_ns;
+}
+
+void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
+                                 uint64_t last_order, uint64_t now_ns) {
+  c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
+  c->completed_ns = now_ns;
+  c->round_chunks++;
+  if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) {
+    c->min_rtt_ns = rto->min_ns;
+    note_path(c);
+  }
+  if (c->window < chunks(c->path_chunks)) grow(c, rto, now_ns);
+  if (order > c->round_order) end_round(c, rto, last_order, now_ns);
+}
+
+/* ---- reduction ---- */
 
 /* A loss with a short queue is random, so the path loses packets for no reason, and for a while those that follow are
  * forgiven as well, once a round trip: the window stays, and is soon what losses had made of it before. */
@@ -153,7 +199,8 @@ static uint32_t least_kept(const struct sml_congestion *c) {
  * hold, or shorter than one and a half round trips (and 250 us): that part of the window stays. */
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns) {
-  if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed) return;
+  c->round_losses++;
+  if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed || is_far(c, rto)) return;
   c->loss_order = last_order;
   const uint64_t least_ns = sml_min_u64(c->min_rtt_ns, rto->min_ns);
   const uint64_t short_ns = sml_min_u64(least_ns + least_ns / 2, SHORT_QUEUE_NS);

@@ -45,6 +45,12 @@ struct sml_congestion {
   uint64_t round_order, round_ns;
   uint64_t completed_ns, round_gap_ns; /* when the last chunk did; the longest time without one in this round */
   uint64_t min_rtt_ns; /* ever */
+  /* On a long path: what completed and what was lost in this round; the most chunks that the path held without a queue,
+   * of these rounds and of those before; how many rounds brought no more. */
+  uint64_t round_chunks, round_losses;
+  uint64_t most_held, most_held_before;
+  uint32_t num_held_rounds, num_full_rounds;
+  bool is_full; /* since then what it held limits the window */
   /* The longest time for which what arrived had queued: of these 30 s and of the 30 s before. */
   uint64_t deepest_ns, deepest_before_ns, deepest_since_ns;
   uint64_t num_reductions;

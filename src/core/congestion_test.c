@@ -22,7 +22,7 @@ struct path {
 
 static void make_path(struct path *p, uint32_t num_slots) {
   *p = (struct path){.now_ns = SML_NS_PER_S};
-  sml_rto_init(&p->rto);
+  sml_rto_init(&p->rto, 0);
   sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, false);
 }
 
@@ -195,6 +195,36 @@ static void loss_without_a_queue_leaves_what_the_path_holds(void **state) {
   }
 }
 
+/* A long path: its few losses are random, more than a sixteenth or a mark are not, and what is under way is at most
+ * twice what it holds. */
+static void a_long_path_has_a_rate(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, 8192);
+  sml_rto_init(&p.rto, 100 * MS);
+  const uint64_t ns_per_chunk = 100 * US; /* it holds 1,000 */
+  round_trip(&p, 1, 100 * MS, false);
+  for (int i = 0; i < 40; i++) {
+    for (uint32_t k = 0; k < window(&p) / 50; k++) lose_one(&p);
+    round_trip(&p, window(&p), rtt_of(window(&p), 100 * MS, ns_per_chunk), true);
+    if (i == 3) assert_true(window(&p) > 1000); /* three times as many each round trip */
+  }
+  assert_int_equal(p.c.num_reductions, 0);
+  assert_in_range(window(&p), 1200, 2000);
+  const uint32_t before = window(&p);
+  for (uint32_t k = 0; k < before / 10; k++) lose_one(&p);
+  round_trip(&p, before, rtt_of(before, 100 * MS, ns_per_chunk), true);
+  assert_int_equal(p.c.num_reductions, 1);
+  assert_in_range(window(&p), before * 69 / 100, before * 72 / 100); /* and has grown for a moment */
+  round_trip(&p, 20, 100 * MS, false);
+  const uint32_t reduced = window(&p);
+  mark_one(&p);
+  assert_in_range(window(&p), reduced * 69 / 100, reduced * 70 / 100);
+  /* The path becomes four times as wide. */
+  for (int i = 0; i < 100; i++) round_trip(&p, window(&p), rtt_of(window(&p), 100 * MS, ns_per_chunk / 4), true);
+  assert_true(window(&p) > before);
+}
+
 /* A queue of 2 ms that drops: as deep as it has been when nothing was lost, so losses count in full. */
 static void loss_with_a_full_queue_counts(void **state) {
   (void)state;
@@ -337,6 +367,7 @@ int main(void) {
       cmocka_unit_test(grows_only_while_it_limits),
       cmocka_unit_test(idle_lanes_begin_small),
       cmocka_unit_test(loss_without_a_queue_leaves_what_the_path_holds),
+      cmocka_unit_test(a_long_path_has_a_rate),
       cmocka_unit_test(loss_with_a_full_queue_counts),
       cmocka_unit_test(after_a_random_loss_the_next_are_forgiven),
       cmocka_unit_test(losses_in_a_row_with_a_full_queue_count),

@@ -8,15 +8,19 @@
 
 #define SML_RTO_INITIAL_NS (20 * SML_NS_PER_MS)
 #define SML_RTO_FLOOR_NS (1 * SML_NS_PER_MS)
-#define SML_RTO_CEILING_NS (200 * SML_NS_PER_MS)
+#define SML_RTO_CEILING_NS (200 * SML_NS_PER_MS) /* and eight round trips of the path */
+#define SML_RTO_LONGEST_PATH_NS (2 * SML_NS_PER_S) /* whatever the join says */
 #define SML_RTO_LEVELS 8u /* 0: not asked about yet; k: asked k times, at most 7 */
 
 struct sml_rto {
   uint64_t srtt_ns, rttvar_ns, rto_ns;
+  uint64_t path_ns;    /* the round trip that the join measured; 0: not known */
+  uint64_t ceiling_ns; /* of samples and timeouts */
+  uint64_t sample_ns;  /* the last one */
   uint64_t min_ns; /* the smallest sample; follows larger ones slowly */
   uint64_t answer_ns; /* how long questions take, which wait for nobody; 0: none was answered yet */
 };
-void sml_rto_init(struct sml_rto *rto);
+void sml_rto_init(struct sml_rto *rto, uint64_t path_ns);
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
 /* A question was answered. Many samples wait for repairs where much is lost; this is the path alone. */
 void sml_rto_answer(struct sml_rto *rto, uint64_t rtt_ns);

@@ -29,6 +29,7 @@ struct sml_worker_options {
   uint32_t packet_lanes;   /* switch format: each UPDATE and RESULT has so many; 0: ordinary format */
   uint32_t num_operations; /* capacity of the operation ring; power of two */
   uint32_t order_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
+  uint64_t rtt_ns;         /* of the path, as far as the join knows; 0: not known */
   uint64_t seed;           /* jitter */
   bool has_fixed_window;   /* as many chunks as slots may be under way, whatever is lost or marked */
 };

@@ -125,7 +125,7 @@ static bool is_full(const struct sml_worker *w) {
 static uint64_t quiet_time(const struct sml_worker *w) {
   if (w->rto.answer_ns != 0)
     return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
-  if (w->rto.srtt_ns == 0) return w->rto.rto_ns / 4;
+  if (w->rto.srtt_ns == 0) return sml_max_u64(w->rto.rto_ns / 4, w->rto.path_ns + w->rto.path_ns / 2);
   uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
   if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
   return sml_min_u64(quiet_ns, w->rto.rto_ns);
@@ -160,7 +160,7 @@ static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
-  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, SML_RTO_CEILING_NS);
+  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, w->rto.ceiling_ns);
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
 }
 
@@ -171,7 +171,7 @@ static uint64_t full_deadline_of(const struct sml_worker *w) {
   if (w->congestion.is_fixed || !sml_worker_is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
   if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
   const uint64_t since_ns = sml_max_u64(w->arrived_ns, sml_max_u64(w->last_update_ns, w->full_asked_ns));
-  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, SML_RTO_CEILING_NS);
+  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, w->rto.ceiling_ns);
 }
 
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
@@ -215,7 +215,7 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   }
   if (num_asked == 0) return;
   if (w->quiet_level > 0) w->stalled_chunks = sml_max_u32(w->stalled_chunks / 2, usual_chunks(w));
-  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, SML_RTO_CEILING_NS);
+  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, w->rto.ceiling_ns);
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
   w->view.timeouts++;
 }

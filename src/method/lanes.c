@@ -36,6 +36,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job_lanes 
                                      .is_checked = (start->features & SML_FEATURE_CHECK) != 0,
                                      .packet_lanes = sml_ctl_packet_lanes(start),
                                      .num_operations = num_operations(lanes, start),
+                                     .rtt_ns = start->rtt_ns,
                                      .seed = sml_random_bits(),
                                      .has_fixed_window = lanes->settings->no_congestion_control};
 }
