@@ -212,7 +212,7 @@ typedef struct sml_stats {
   uint64_t tensor_bytes;       /* of completed operations */
   uint64_t tx_packets, tx_bytes; /* UDP payload bytes, headers of ours included */
   uint64_t rx_packets, rx_bytes;
-  uint64_t chunks_completed;   /* data and exponent chunks */
+  uint64_t chunks_completed;   /* data and exponent chunks; among ranks of one host blocks of 256 elements or lanes */
   uint64_t retransmissions;    /* update packets sent again */
   uint64_t probes;             /* PROBE packets sent */
   uint64_t dropped_packets;    /* received and not acted upon, all reasons */
