@@ -147,7 +147,8 @@ static bool is_of_job(const struct sml_registry *registry, uint16_t job, uint64_
   return is_member;
 }
 
-/* "; it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted", if that is news. */
+/* "it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted; ", if that is news. It stands
+ * in front, because details are cut at their ends. */
 static void add_unsent(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
                        uint32_t world_size, uint64_t now_ns, struct sml_ctl_report *report) {
   for (uint32_t l = 0; l < sml_lanes_count(lanes); l++) {
@@ -161,10 +162,12 @@ static void add_unsent(const struct sml_registry *registry, struct sml_lanes *la
     sml_addr_format(&io.tx_error_to, host, sizeof host);
     *strrchr(host, ':') = 0;
     if (!is_of_job(registry, job, now_ns, host, world_size, &rank)) continue;
-    const size_t used = strlen(report->detail);
-    snprintf(report->detail + used, sizeof report->detail - used,
-             "; it did not send %llu packets, the last one to rank %u (%s): %s",
-             (unsigned long long)io.tx_lost_frames, rank, host, strerror(io.tx_error));
+    char rest[sizeof report->detail];
+    memcpy(rest, report->detail, sizeof rest);
+    const int used = snprintf(report->detail, sizeof report->detail,
+                              "it did not send %llu packets, the last one to rank %u (%s): %s; ",
+                              (unsigned long long)io.tx_lost_frames, rank, host, strerror(io.tx_error));
+    snprintf(report->detail + used, sizeof report->detail - (size_t)used, "%s", rest);
     return;
   }
 }

@@ -219,8 +219,8 @@ static void what_the_aggregators_system_says_is_said(void **state) {
   refused_port = 0;
   check_all_time_out(&w);
   for (uint32_t i = 0; i < 2; i++) {
-    check_says(i, "; the aggregator: every rank has called what the others have, ");
-    check_says(i, "; it did not send ");
+    check_says(i, "; the aggregator: it did not send ");
+    check_says(i, "; every rank has called what the others have, ");
     check_says(i, " packets, the last one to rank ");
     check_says(i, " (127.0.0.1): Network is unreachable");
     assert_null(strstr(details[i], "'s host did not send "));
