@@ -158,7 +158,11 @@ void sml_options_parse(const struct sml_option_parser *parser, int argc, char **
   struct reading r = {.parser = parser, .options = options};
   r.num_own = add_to_list(&r, 0, parser->table);
   if (parser->common != NULL) (void)add_to_list(&r, r.num_own, parser->common);
-  const struct argp argp = {.options = r.list, .parser = take, .doc = parser->doc, .args_doc = parser->arguments_doc};
+  const bool has_options = r.list[0].name != NULL || r.list[0].doc != NULL; /* glibc's help leaks for an empty list */
+  const struct argp argp = {.options = has_options ? r.list : NULL,
+                            .parser = take,
+                            .doc = parser->doc,
+                            .args_doc = parser->arguments_doc};
   argp_err_exit_status = 2;
   if (argp_parse(&argp, argc, argv, 0, NULL, &r) != 0) exit(2);
 }
