@@ -132,12 +132,12 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
   /* A packet from the aggregator to the sender of this one. */
   action answer() {
     bit<48> mac = hdr.ethernet.dst;
-    bit<32> ip = hdr.ipv4.dst;
     bit<16> port = hdr.udp.dst_port;
+    m.old = hdr.ipv4.dst;
     hdr.ethernet.dst = hdr.ethernet.src;
     hdr.ethernet.src = mac;
     hdr.ipv4.dst = hdr.ipv4.src;
-    hdr.ipv4.src = ip;
+    hdr.ipv4.src = m.old;
     hdr.udp.dst_port = hdr.udp.src_port;
     hdr.udp.src_port = port;
     m.is_rewritten = 1;
@@ -150,14 +150,14 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
 
 #define SHOW_BLOCK(b) hdr.lanes_##b.setValid();
 #define HIDE_BLOCK(b) hdr.lanes_##b.setInvalid();
-  action result(bit<16> flags) {
+  action result() {
     answer();
     hdr.ipv4.total_bytes = IPV4_FULL;
     hdr.udp.num_bytes = UDP_FULL;
     hdr.sml.version_type = HEAD_RESULT;
     hdr.sml.rank = 0;
     hdr.sml.payload_bytes = LANE_BYTES;
-    hdr.sml.flags = flags;
+    hdr.sml.flags = m.checked;
   }
   action pend() {
     answer();
@@ -225,10 +225,9 @@ control Aggregate(inout headers_t hdr, inout meta_t m) {
             grant.apply(hdr, m);
             sum.apply(hdr, m);
             if (m.verdict == COMPLETED || m.verdict == REPEATED) {
-              bit<16> flags = 0;
-              if (hdr.sml.wire_reducer == WIRE_SUM) flags = m.checked;
-              if (m.verdict == REPEATED) flags = flags | FLAG_RETRANSMISSION;
-              result(flags);
+              if (hdr.sml.wire_reducer != WIRE_SUM) m.checked = 0;
+              if (m.verdict == REPEATED) m.checked = m.checked | FLAG_RETRANSMISSION;
+              result();
               if (m.verdict == COMPLETED) m.way = WAY_GROUP;
             } else if (m.verdict == ASKED || m.verdict == NEEDLESS) {
               pend();

@@ -151,7 +151,7 @@ struct meta_t {
   bit<16> cursor;   /* index of the lane's cursor of grants */
   bit<16> group;    /* out: multicast group of results, or of a flood */
   bit<16> port;     /* out: the member's port */
-  bit<16> checked;  /* FLAG_CHECKED if the job's sums have check words */
+  bit<16> checked;  /* FLAG_CHECKED if the job's sums have check words; in the end the flags of a result */
   /* made on the way */
   bit<8> turn;      /* bit 1 of the phase */
   bit<8> kind;

@@ -147,8 +147,8 @@ static bool is_of_job(const struct sml_registry *registry, uint16_t job, uint64_
   return is_member;
 }
 
-/* "it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted; ", if that is news. It stands
- * in front, because details are cut at their ends. */
+/* "it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted; ", if that is news. It
+ * stands in front, because details are cut at their ends. */
 static void add_unsent(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
                        uint32_t world_size, uint64_t now_ns, struct sml_ctl_report *report) {
   for (uint32_t l = 0; l < sml_lanes_count(lanes); l++) {
