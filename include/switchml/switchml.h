@@ -175,6 +175,12 @@ typedef struct sml_operation_options {
   uint64_t key;        /* caller's name for what is summed, equal on all ranks; goes into the tag, so
                           that two calls alike in everything but content are told apart */
   uint64_t timeout_ns; /* deadline from submission; default the job's */
+  /* Where tensors begin in it, in elements: ascending, the first one 0, equal on all ranks; read during the call. The
+   * sums of floats are then those of each tensor's blocks: the same bits in whatever operations tensors lie, alone or
+   * between others (none of up to 128 elements is an exact sum then). Integers have no blocks. Unless all lengths but
+   * the last are multiples of 256, the operation is done in a copy. num_starts 0: it is one tensor. */
+  const size_t *starts;
+  size_t num_starts;
 } sml_operation_options;
 #define SML_OPERATION_OPTIONS_INIT SML_INIT(sml_operation_options)
 
@@ -285,7 +291,7 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
  * most 128, else in block fixed point (PROTOCOL.md, "Numbers", has bits and bounds): every rank gets the same bits,
  * which are a function of the inputs alone, whatever carries them. A block, 256 elements from the first one on, with an
  * Inf or NaN on any rank is NaN everywhere. Cuts at multiples of 256 elements change no bit, if no part has fewer than
- * 129. An exact sum has the Inf or NaN in its element alone, and of
+ * 129, or where options->starts says where tensors begin. An exact sum has the Inf or NaN in its element alone, and of
  * float64 also the sign of a zero, as processors add. int32 and int64 SUM wrap modulo 2^32 and 2^64; their AVG is
  * SML_ERR_UNSUPPORTED, and so are more than 128 elements of float64 unless the job's float64_bits is set. Where packets
  * are too short for an exact sum of float64 (a switch's; paths of below 500 bytes) float64_bits is needed for all.

@@ -25,6 +25,7 @@ struct call {
   sml_type type;
   sml_reduction reduction;
   uint64_t key;
+  size_t start; /* of a second tensor; 0: there is none */
 };
 static struct call calls[2][2]; /* [rank][which] */
 
@@ -34,7 +35,10 @@ static void call_differently(struct rank *r) {
   for (uint32_t k = 0; k < 2; k++) {
     const struct call *c = &calls[r->rank][k];
     sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
+    const size_t starts[] = {0, c->start};
     o.key = c->key;
+    o.starts = starts;
+    o.num_starts = c->start != 0 ? 2 : 0;
     memset(data[r->rank][k], 0, sizeof data[0][0]);
     CHECK(r,
           sml_allreduce(r->job, data[r->rank][k], data[r->rank][k], c->count, c->type, c->reduction, &o,
@@ -59,18 +63,21 @@ static void call_differently(struct rank *r) {
 
 static void different_operations_name_both_ranks(void **state) {
   (void)state;
-  static const struct call base = {100, SML_FLOAT32, SML_SUM, 0};
-  const struct call variants[] = {{101, SML_FLOAT32, SML_SUM, 0},
-                                  {4000, SML_FLOAT32, SML_SUM, 0},
-                                  {100, SML_INT32, SML_SUM, 0},
-                                  {100, SML_FLOAT32, SML_AVG, 0},
-                                  {100, SML_FLOAT32, SML_SUM, 1}};
-  for (size_t i = 0; i < SML_ARRAY_LEN(variants) + 1; i++) {
+  static const struct call base = {100, SML_FLOAT32, SML_SUM, 0, 0};
+  const struct call variants[] = {{101, SML_FLOAT32, SML_SUM, 0, 0},  {4000, SML_FLOAT32, SML_SUM, 0, 0},
+                                  {100, SML_INT32, SML_SUM, 0, 0},    {100, SML_FLOAT32, SML_AVG, 0, 0},
+                                  {100, SML_FLOAT32, SML_SUM, 1, 0},  {4000, SML_FLOAT32, SML_SUM, 0, 256},
+                                  {4000, SML_FLOAT32, SML_SUM, 0, 10}};
+  const size_t num_variants = SML_ARRAY_LEN(variants);
+  for (size_t i = 0; i < num_variants + 2; i++) {
     calls[0][0] = calls[1][0] = calls[0][1] = calls[1][1] = base;
-    if (i < SML_ARRAY_LEN(variants)) {
+    if (i < num_variants) {
       calls[1][0] = variants[i];
-    } else { /* another order */
+    } else if (i == num_variants) { /* another order */
       calls[0][0].count = calls[1][1].count = 77;
+    } else { /* as many blocks, beginning elsewhere */
+      calls[0][0] = (struct call){4000, SML_FLOAT32, SML_SUM, 0, 256};
+      calls[1][0] = (struct call){4000, SML_FLOAT32, SML_SUM, 0, 512};
     }
     struct world w;
     world_init(&w, 2);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A sum is a function of the inputs alone: whatever carries it, and however the tensor is cut at multiples of the
- * block, it has the bits of the scalar reference, which knows nothing of chunks, lanes, pieces and hosts. */
+ * block or where tensors begin, it has the bits of the scalar reference, which knows nothing of chunks, lanes, pieces
+ * and hosts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,6 +30,11 @@ static struct {
 static const struct tensor *current;
 static size_t cut_elems; /* 0: not cut */
 
+/* Those of a small model; the last one ends an operation in the middle of a block. */
+static const size_t model[] = {1, 10, 640, 64, 128, 129, 4096, 256, 1, 300, 21000, 255, 257, 2560, 10000, 77, 1000};
+#define NUM_TENSORS SML_ARRAY_LEN(model)
+static size_t bucket_tensors; /* at most so many are one operation */
+
 static void put_input(uint8_t *to, const struct tensor *t, uint32_t rank, uint32_t i) {
   const uint64_t bits = sml_mix64(((uint64_t)t->num_elems << 8 | rank) * UINT64_C(0x9e3779b97f4a7c15) + i);
   const float spread = (i % 1000 == 0 ? 1e4f : 1e-3f) * (1 + (float)(bits >> 40) * 0x1p-24f) * (bits & 1 ? 1 : -1);
@@ -43,18 +49,22 @@ static void put_input(uint8_t *to, const struct tensor *t, uint32_t rank, uint32
   }
 }
 
-static void make_expected(const struct tensor *t, const struct sml_format_options *options) {
+static void reduce_blocks(const struct sml_format *f, size_t begin, size_t end) {
+  for (size_t first = begin; first < end; first += SML_BLOCK_ELEMS) {
+    const void *in[NUM_RANKS];
+    const size_t offset = first * f->elem_bytes;
+    for (uint32_t rank = 0; rank < NUM_RANKS; rank++) in[rank] = memory->in[rank] + offset;
+    f->reduce(&sml_quant_scalar, memory->expected + offset, in, NUM_RANKS, sml_min_u64(SML_BLOCK_ELEMS, end - first),
+              false);
+  }
+}
+
+static const struct sml_format *make_inputs(const struct tensor *t, const struct sml_format_options *options) {
   const struct sml_format_shape shape = sml_format_choose((uint32_t)t->type, t->num_elems, NUM_RANKS, *options);
   const struct sml_format *f = sml_format_find((uint32_t)t->type, shape);
   for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
     for (uint32_t i = 0; i < t->num_elems; i++) put_input(memory->in[rank] + (size_t)i * f->elem_bytes, t, rank, i);
-  for (uint32_t first = 0; first < t->num_elems; first += SML_BLOCK_ELEMS) {
-    const void *in[NUM_RANKS];
-    const size_t offset = (size_t)first * f->elem_bytes;
-    for (uint32_t rank = 0; rank < NUM_RANKS; rank++) in[rank] = memory->in[rank] + offset;
-    f->reduce(&sml_quant_scalar, memory->expected + offset, in, NUM_RANKS,
-              sml_min_u32(SML_BLOCK_ELEMS, t->num_elems - first), false);
-  }
+  return f;
 }
 
 /* In place every other time: then a block's beginning is overwritten while its end is still to be sent. */
@@ -71,6 +81,30 @@ static void sum_it(struct rank *r) {
     CHECK(r, allreduce(r, in + first * elem_bytes, out + first * elem_bytes, num, t->type, SML_SUM) == SML_OK, "%s",
           sml_error_detail());
     first += num;
+  }
+}
+
+/* Buckets of the model, which say where its tensors begin, all under way at once. */
+static void sum_buckets(struct rank *r) {
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)current->type);
+  sml_operation *ops[NUM_TENSORS];
+  uint8_t *out = memory->out[r->rank];
+  size_t num_ops = 0, first = 0;
+  memcpy(out, memory->in[r->rank], current->num_elems * elem_bytes);
+  for (size_t i = 0; i < NUM_TENSORS; i += bucket_tensors) {
+    size_t starts[NUM_TENSORS], num = 0, count = 0;
+    for (; num < bucket_tensors && i + num < NUM_TENSORS; count += model[i + num++]) starts[num] = count;
+    const sml_operation_options o = {.struct_bytes = sizeof o, .starts = starts, .num_starts = num};
+    const uint8_t *in = num_ops % 2 == 0 ? out : memory->in[r->rank];
+    const sml_status status = sml_allreduce(r->job, in + first * elem_bytes, out + first * elem_bytes, count,
+                                            current->type, SML_SUM, &o, &ops[num_ops]);
+    CHECK(r, status == SML_OK, "%s", sml_error_detail());
+    first += count;
+    num_ops++;
+  }
+  for (size_t i = 0; i < num_ops; i++) {
+    CHECK(r, sml_operation_wait(ops[i], 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+    sml_operation_release(ops[i]);
   }
 }
 
@@ -98,23 +132,45 @@ static void start(struct world *w, const struct way *way, const struct sml_forma
   else world_start(w);
 }
 
+static void check_bits(const struct way *way, const struct sml_format_options *options, size_t num_in_bucket) {
+  const size_t num_bytes = current->num_elems * sml_format_elem_bytes((uint32_t)current->type);
+  for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
+    if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
+      fail_msg(
+          "type %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, check %u, "
+          "cut at %u, float_bits %u, %zu tensors a bucket: other bits than the reference's",
+          current->type, current->num_elems, way->hosts != NULL ? way->hosts : "-", way->max_datagram_bytes,
+          way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks, options->float_bits,
+          num_in_bucket);
+}
+
+static void check_model(struct world *w, const struct way *way, const struct sml_format_options *options) {
+  static const sml_type types[] = {SML_FLOAT32, SML_BFLOAT16, SML_FLOAT64};
+  static const size_t buckets[] = {1, 4, NUM_TENSORS};
+  const size_t which = (way->max_datagram_bytes + way->num_lanes) % SML_ARRAY_LEN(types);
+  struct tensor all = {.type = types[which]};
+  for (size_t i = 0; i < NUM_TENSORS; i++) all.num_elems += (uint32_t)model[i];
+  current = &all;
+  const struct sml_format *f = make_inputs(&all, options);
+  for (size_t i = 0, first = 0; i < NUM_TENSORS; first += model[i++]) reduce_blocks(f, first, first + model[i]);
+  for (size_t b = 0; b < SML_ARRAY_LEN(buckets); b++) {
+    bucket_tensors = buckets[b];
+    world_run(w, sum_buckets);
+    check_bits(way, options, buckets[b]);
+  }
+}
+
 static void check_way(const struct way *way, const struct sml_format_options *options) {
   struct world w;
   start(&w, way, options);
   cut_elems = (size_t)way->cut_blocks * SML_BLOCK_ELEMS;
   for (size_t t = 0; t < SML_ARRAY_LEN(tensors); t++) {
     current = &tensors[t];
-    const size_t num_bytes = current->num_elems * sml_format_elem_bytes((uint32_t)current->type);
-    make_expected(current, options);
+    reduce_blocks(make_inputs(current, options), 0, current->num_elems);
     world_run(&w, sum_it);
-    for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
-      if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
-        fail_msg(
-            "type %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, check %u, "
-            "cut at %u, float_bits %u: other bits than the reference's",
-            current->type, current->num_elems, way->hosts != NULL ? way->hosts : "-", way->max_datagram_bytes,
-            way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks, options->float_bits);
+    check_bits(way, options, 0);
   }
+  check_model(&w, way, options);
   world_stop(&w);
 }
 

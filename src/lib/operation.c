@@ -7,9 +7,11 @@
 
 #include "base/thread.h"
 #include "lib/job.h"
+#include "lib/tensors.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
+#include "quant/limbs.h"
 
 /* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
@@ -85,17 +87,26 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
 
 /* ---- operations of callers, and replays ---- */
 
+/* As its caller counts. */
+static uint64_t num_elems_of(const struct sml_operation *op) {
+  return op->tensors != NULL ? op->tensors->count : op->engine.plan.num_elems;
+}
+
 static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
   const struct sml_operation_plan *plan = &op->engine.plan;
   snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
            sml_type_name((sml_type)plan->type), plan->reduction == SML_AVG ? "AVG" : "SUM",
-           (unsigned long long)plan->num_elems);
+           (unsigned long long)num_elems_of(op));
+}
+
+static void store_tensors(struct sml_operation *op) {
+  if (op->tensors != NULL) sml_tensors_store(op->tensors);
 }
 
 static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_status status) {
   if (status == SML_OK) {
     job->operations_completed++;
-    job->tensor_bytes += op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
+    job->tensor_bytes += num_elems_of(op) * sml_format_elem_bytes(op->engine.plan.type);
   } else {
     job->operations_failed++;
   }
@@ -107,6 +118,8 @@ static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_st
 
 static void give_back_to_pool(struct sml_operation *op) {
   struct sml_context *context = op->context;
+  free(op->tensors);
+  op->tensors = NULL;
   pthread_mutex_lock(&context->lock);
   op->next_free = context->free_operations;
   context->free_operations = op;
@@ -114,7 +127,7 @@ static void give_back_to_pool(struct sml_operation *op) {
 }
 
 static const struct sml_operation_kind caller_kind = {
-    .describe = describe, .ended = end_for_caller, .give_back = give_back_to_pool};
+    .describe = describe, .summed = store_tensors, .ended = end_for_caller, .give_back = give_back_to_pool};
 
 static void end_replay(struct sml_job *job, struct sml_operation *op, sml_status status) {
   (void)status;
@@ -247,15 +260,24 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type t
   return plan;
 }
 
-static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
-  const sml_status status = sml_type_check(&job->formats, type, reduction, count, job->state.world_size);
+/* What is to be summed, if the job offers that. */
+static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction, size_t count,
+                             const sml_operation_options *o, struct sml_operation_plan *plan_out) {
+  const size_t kind_count = o->num_starts > 0 && count > 0 ? sml_max_u64(count, SML_LIMBS_MAX_ELEMS + 1) : count;
+  sml_status status = sml_type_check(&job->formats, type, reduction, kind_count, job->state.world_size);
+  if (status == SML_OK) status = sml_tensors_check(o, count);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
+  *plan_out = make_plan(job, type, reduction, kind_count, o->key);
+  plan_out->num_elems = count;
+  if (o->num_starts > 0 && count > 0 && plan_out->block_elems != 0 && job->state.world_size > 1) {
+    plan_out->num_elems = sml_tensors_filled(o->starts, o->num_starts, count);
+    plan_out->key = sml_tensors_key(o->starts, o->num_starts, o->key);
+  }
   if (job->lanes.num_lanes == 0) return SML_OK;
-  const struct sml_operation_plan plan = make_plan(job, type, reduction, count, 0);
   struct sml_range range;
-  sml_job_lanes_range(&job->lanes, &plan, 0, &range);
+  sml_job_lanes_range(&job->lanes, plan_out, 0, &range);
   if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
   return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
 }
@@ -271,7 +293,10 @@ static sml_status check_buffers(const void *in, const void *out, size_t count, s
 }
 
 int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
-  return job != NULL && !sml_context_is_forked(job->context) && check_kind(job, type, reduction, count) == SML_OK;
+  const sml_operation_options none = SML_OPERATION_OPTIONS_INIT;
+  struct sml_operation_plan plan;
+  return job != NULL && !sml_context_is_forked(job->context) &&
+         check_kind(job, type, reduction, count, &none, &plan) == SML_OK;
 }
 
 sml_status sml_job_check(const sml_job *job) {
@@ -426,7 +451,8 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
   sml_status status = options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
-  if (status == SML_OK) status = check_kind(job, type, reduction, count);
+  struct sml_operation_plan plan;
+  if (status == SML_OK) status = check_kind(job, type, reduction, count, &o, &plan);
   if (status == SML_OK) status = check_buffers(in, out, count, sml_format_elem_bytes((uint32_t)type));
   if (status != SML_OK) return status;
   struct sml_operation *op = sml_operation_take(job->context);
@@ -436,7 +462,14 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
     return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
                     job->context->settings.num_operations);
   }
-  const struct sml_operation_plan plan = make_plan(job, type, reduction, count, o.key);
+  if (plan.num_elems != count) {
+    op->tensors = sml_tensors_fill(&o, in, out, count, sml_format_elem_bytes(plan.type));
+    if (op->tensors == NULL) {
+      sml_operation_give_back(op);
+      return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu elements", count);
+    }
+    in = out = op->tensors->filled;
+  }
   sml_operation_prepare(op, job, in, out, &plan, o.timeout_ns);
   /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes by itself. */
   const struct sml_member_operation *order = &op->order;

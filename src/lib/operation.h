@@ -9,6 +9,7 @@
 #include "ctl/member_job.h"
 #include "lib/context.h"
 #include "lib/retained.h"
+#include "lib/tensors.h"
 #include "method/method.h"
 
 /* What differs by whom an operation is for: a caller, a batch's members, or other ranks (a replay). */
@@ -36,6 +37,7 @@ struct sml_operation {
   bool is_small; /* constant: callers run the engine for it */
   bool is_noted; /* called within a batch that has not been submitted */
   uint32_t num_waiters;
+  struct sml_tensors *tensors;   /* filled up, if they are: engine.in and out; NULL: the caller's */
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
   /* SML_IN_PROGRESS until it ended: release by its end, acquire by test; the buffers follow it. */
   _Atomic int32_t status;

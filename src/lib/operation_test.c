@@ -82,6 +82,20 @@ static void bad_arguments(void **state) {
   REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT32, SML_AVG, NULL);
   const sml_operation_options empty = {.struct_bytes = 0};
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, SML_SUM, &empty);
+  const size_t starts[] = {0, 3, 3, 8}, late[] = {1};
+  const struct {
+    const size_t *starts;
+    size_t num;
+    const char *detail;
+  } bad[] = {{NULL, 1, "starts is NULL"}, {late, 1, "starts[0] is 1"}, {starts, 3, "starts[2] is 3"},
+             {starts + 1, 3, "starts[0] is 3"}, {(const size_t[]){0, 8}, 2, "count is 8"}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {
+    const sml_operation_options o = {.struct_bytes = sizeof o, .starts = bad[i].starts, .num_starts = bad[i].num};
+    REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 8, SML_FLOAT32, SML_SUM, &o);
+    assert_non_null(strstr(sml_error_detail(), bad[i].detail));
+  }
+  const sml_operation_options two = {.struct_bytes = sizeof two, .starts = starts, .num_starts = 2};
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 8, SML_FLOAT64, SML_SUM, &two);
 #undef REFUSED
   assert_int_equal(sml_allreduce(job, a, a, 1, SML_FLOAT32, SML_SUM, NULL, NULL), SML_ERR_INVALID_ARGUMENT);
   /* Adjacent is disjoint. */

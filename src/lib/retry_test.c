@@ -91,10 +91,13 @@ static void submit(struct rank *r, struct flight *f, struct sml_prng *dice) {
   const bool is_float = (kind & 1) != 0, is_avg = is_float && (kind & 4) != 0;
   f->is_in_place = (kind & 2) != 0;
   f->count = counts[sml_prng_below(dice, SML_ARRAY_LEN(counts))];
+  const size_t starts[] = {0, 100, 356};
+  const bool has_tensors = (kind & 24) == 24 && f->count > starts[2];
+  const sml_operation_options o = {.struct_bytes = sizeof o, .starts = starts, .num_starts = has_tensors ? 3 : 0};
   fill(f, r->rank, is_float);
   CHECK(r,
         sml_allreduce(r->job, f->in, f->is_in_place ? f->in : f->out, f->count,
-                      is_float ? SML_FLOAT32 : SML_INT32, is_avg ? SML_AVG : SML_SUM, NULL, &f->op) == SML_OK,
+                      is_float ? SML_FLOAT32 : SML_INT32, is_avg ? SML_AVG : SML_SUM, &o, &f->op) == SML_OK,
         "%s", sml_error_detail());
   /* Below: what was in the caller's buffer does not matter. Of a batch the copy is made at its end. */
   if (!f->is_in_place && is_reference) memset(f->in, 0xee, 4);
