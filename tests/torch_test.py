@@ -525,6 +525,7 @@ def test_unreachable_aggregator_falls_back_together():
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
     assert [text for text in results[0]["warnings"] if "switchml" in text], results
+    assert "summed 0 bytes in 0 all-reduces through SwitchML, and 3 through Gloo" in "".join(summary(results[0])), results
 
 
 def test_unreachable_aggregator_is_an_error_when_required():
@@ -560,14 +561,22 @@ def test_tensors_of_the_last_calls_outlive_the_interpreter():
         assert result["num_kept"] == 16, result
 
 
+def summary(result):
+    """What a rank says in the end: one line, on rank 0 alone; none where something failed, or nobody wants it."""
+    return [line for line in result["stderr"].splitlines() if line.startswith("switchml: rank 0 summed")]
+
+
 def test_exit_without_destroying_the_group():
     with Daemon() as daemon:
-        for case in ("exit", "exit_outstanding"):
-            ranks = Ranks(case, 2, daemon.address, SWITCHML_REQUIRE="1")
+        for case, wanted, is_said in (("exit", "1", True), ("exit", "0", False), ("exit_outstanding", "1", False)):
+            ranks = Ranks(case, 2, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SUMMARY=wanted)
             results = ranks.wait()
             assert ranks.took_s < 30, ranks.took_s
             assert not any("Traceback" in result["stderr"] or "terminate called" in result["stderr"]
                            for result in results), results
+            said = "".join(summary(results[0]))
+            assert not summary(results[1]) and bool(said) == is_said, (case, results)
+            assert not is_said or "summed 40 bytes in 1 all-reduces through SwitchML, and 0 through Gloo" in said, said
 
 
 def test_data_loader_workers():

@@ -11,13 +11,14 @@ import threading
 import time
 import warnings
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo, staging
 from .job import NS, Busy, CannotJoin, Job
 from .library import SwitchMLError
 from .parts import Call, Edge, Step, of_thread
-from .process import Thread
+from .process import Process, Thread
 from .settings import Exchange
 from .works import CallWork, Promise, watch_wait
 
@@ -35,7 +36,7 @@ class Offload(Thread):
         self.numbered = numbered  # the group's Calls, where it has any
         self.ended, self.callback_since = collections.deque(), None  # calls whose promises are due; since when one ends
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
-        self.is_required = is_required
+        self.is_required, self.is_first = is_required, False
         self.exchange = Exchange(_c10d.PrefixStore("job", store), rank, size, timeout.total_seconds())
         self.copies = staging.Queue()         # pieces of calls on tensors of GPUs
         self.calls = collections.deque()      # not ended, oldest first
@@ -539,6 +540,7 @@ class Offload(Thread):
 
     def _join(self):
         """Collective. Afterwards there is a job, or a Gloo group on every rank, or self.error."""
+        self.is_first = (dist.get_rank() if dist.is_initialized() else self.rank) == 0  # who says in the end what was summed
         try:
             job = Job.join(self.exchange, self.rank, self.size, self.timeout.total_seconds())
             with self.changed:
@@ -564,6 +566,8 @@ class Offload(Thread):
         with self.changed:
             job, self.last_stats = self.job, self._read_stats()
             self.job = None
+        if self.is_first and not self.error and not self.calls and not self.counters["failed_calls"]:
+            Process.add_totals({**self.counters, **self.last_stats})
         self.gloo = None
         self.is_leaving = True
         if job is not None:

@@ -192,14 +192,18 @@ static void check_block(struct block *b, const struct sml_bench_shape *shape, co
   const uint8_t code = sum_up(b, shape, way, first_elem, num_elems);
   if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * way->elem_bytes);
   else make_reference(b, shape, way, code, first_elem, num_elems);
+  long double largest = way->is_float ? 0 : 1;
+  for (size_t i = 0; i < num_elems; i++) largest = fmaxl(largest, b->magnitude[i]);
+  if (shape->reduction == SML_AVG) largest /= shape->world_size;
+  const double scale = largest > 0 ? (double)largest : 1;
   for (size_t i = 0; i < num_elems; i++, at += way->elem_bytes) {
     double bound;
     const double error = error_of(b, shape, way, code, i, at, &bound);
     const bool is_same = memcmp(at, b->reference + way->elem_bytes * i, way->elem_bytes) == 0;
     if (!is_same || !(error <= bound)) check->num_wrong++;
-    if (!(error <= check->max_error)) {
-      check->max_error = isfinite(error) ? error : INFINITY;
-      check->max_error_bound = bound;
+    if (!(error / scale <= check->max_error)) {
+      check->max_error = isfinite(error) ? error / scale : INFINITY;
+      check->max_error_bound = bound / scale;
     }
   }
 }

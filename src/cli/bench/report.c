@@ -63,9 +63,12 @@ static void print_heading(const struct sml_bench_report *report) {
          (unsigned long long)o->seed);
   if (o->loss >= 0) printf("  loss %g at each receiver", o->loss);
   if (o->num_calls > 1) printf("  calls %u at once%s", o->num_calls, o->is_batched ? ", one batch" : "");
-  printf("\n# path: %s", report->num_local_ranks == 0                   ? "network"
-                         : report->num_local_ranks < report->world_size ? "network, from one rank of each host"
-                                                                        : "shared memory of one host");
+  printf("\n# path: %s",
+         report->num_local_ranks == 0 ? "network"
+         : report->num_local_ranks < report->world_size
+             ? "network, from one rank of each host"
+             : "shared memory of one host, no network (--shared-memory=no:\n"
+               "# the loopback device; without --local, RANK and WORLD_SIZE set on each host: the network)");
   printf(
       "\n# chunk %u bytes (+ 32 of header, 36 if keyed)  lanes %u  slots %u a lane (%s, rtt %.0f us)  "
       "segmentation offload %s\n",
@@ -74,6 +77,7 @@ static void print_heading(const struct sml_bench_report *report) {
   printf(
       "# times: of the slowest rank. algbw = bytes / median, the figure to judge an aggregator by;\n"
       "# busbw = algbw x 2(n-1)/n is defined for rings. wire: UDP payload that a rank sends per all-reduce.\n"
+      "# error, bound: of the largest of 256 neighbours, its ranks' absolute values added (integers: as they are).\n"
       "# retrans: of all ranks and iterations. calls: system calls a chunk. CPU: of a worker, s a GB.\n");
 }
 
@@ -120,9 +124,8 @@ static void put_row(struct libscols_line *line, const struct sml_bench_result *r
 }
 
 static bool print_table(const struct sml_bench_report *report) {
-  static const char *const columns[] = {"bytes",      "count",      "iters", "median_us", "p99_us",
-                                        "algbw_GB/s", "busbw_GB/s", "wrong", "max_error", "bound",
-                                        "wire_bytes", "retrans",    "calls", "CPU_s/GB"};
+  static const char *const columns[] = {"bytes", "count", "iters", "median_us",  "p99_us",  "algbw_GB/s", "busbw_GB/s",
+                                        "wrong", "error", "bound", "wire_bytes", "retrans", "calls",      "CPU_s/GB"};
   print_heading(report);
   struct libscols_table *table = scols_new_table();
   if (!table) return false;
