@@ -66,6 +66,7 @@ bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contrib
 bool stand_in_move(uint16_t number, uint32_t num_contributors, uint32_t first_port, uint32_t contributor,
                    uint32_t port);
 void stand_in_close_job(void);
+void stand_in_read_counters(uint64_t *counts);
 
 /* What any switch must do, one of which nothing was asked yet. why: what it says when the connection has gone. */
 void stand_in_check_who_blocks(void); /* and the words that tell */
