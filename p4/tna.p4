@@ -69,10 +69,6 @@ struct cell_t {
   bit<32> phase;
   bit<32> word;
 }
-struct tag_t {
-  bit<32> tag;
-  bit<32> first;
-}
 
 /* What stateful ALUs take and give lies in whole containers. */
 #define PIN(field) @pa_container_size("ingress", field, 32)
@@ -121,87 +117,7 @@ struct tna_meta_t {
   bit<1> is_rewritten;
 }
 
-control Tag(inout tna_headers_t hdr, inout tna_meta_t m) {
-  Register<tag_t, bit<16>>(CELLS) tags;
-  RegisterAction<tag_t, bit<16>, bit<32>>(tags) store = {
-    void apply(inout tag_t cell) {
-      cell.tag = hdr.sml.tag;
-      cell.first = (bit<32>)hdr.sml.rank + 1;
-    }
-  };
-  RegisterAction<tag_t, bit<16>, bit<32>>(tags) compare = {
-    void apply(inout tag_t cell, out bit<32> first) {
-      first = 0;
-      if (cell.tag != hdr.sml.tag) first = cell.first;
-    }
-  };
-  action do_store() {
-    store.execute(m.index);
-  }
-  action do_compare() {
-    m.first = compare.execute(m.index);
-  }
-  table tag {
-    key = { m.at_tag: exact; }
-    actions = { do_store; do_compare; @defaultonly NoAction; }
-    const default_action = NoAction();
-    const entries = {
-      TAG_STORE: do_store();
-      TAG_COMPARE: do_compare();
-    }
-    size = 2;
-  }
-  apply {
-    tag.apply();
-  }
-}
-
-control Draw(inout tna_headers_t hdr, inout tna_meta_t m) {
-  @name(".cursors") Register<bit<32>, bit<16>>(CURSORS) cursors;
-  RegisterAction<bit<32>, bit<16>, bit<32>>(cursors) draw = {
-    void apply(inout bit<32> cursor, out bit<32> grant) {
-      grant = cursor;
-      cursor = cursor + 1;
-    }
-  };
-  apply {
-    if (m.verdict == COMPLETED) hdr.sml.chunk = draw.execute(m.cursor);
-  }
-}
-
-control Grant(inout tna_headers_t hdr, inout tna_meta_t m) {
-  Register<bit<32>, bit<16>>(CELLS) grants;
-  RegisterAction<bit<32>, bit<16>, bit<32>>(grants) store = {
-    void apply(inout bit<32> grant) {
-      grant = hdr.sml.chunk;
-    }
-  };
-  RegisterAction<bit<32>, bit<16>, bit<32>>(grants) load = {
-    void apply(inout bit<32> grant, out bit<32> chunk) {
-      chunk = grant;
-    }
-  };
-  action do_store() {
-    store.execute(m.index);
-  }
-  action do_load() {
-    hdr.sml.chunk = load.execute(m.index);
-  }
-  table grant {
-    key = { m.verdict: exact; }
-    actions = { do_store; do_load; @defaultonly NoAction; }
-    const default_action = NoAction();
-    const entries = {
-      COMPLETED: do_store();
-      REPEATED: do_load();
-    }
-    size = 2;
-  }
-  apply {
-    grant.apply();
-  }
-}
-
+#include "tna_tags.p4"
 #include "tna_lanes.p4"
 #include "tna_hosts.p4"
 
@@ -659,25 +575,6 @@ control Ingress(inout tna_headers_t hdr, inout tna_meta_t m, in ingress_intrinsi
     } else {
       to_deparser.drop_ctl = 1;
     }
-  }
-}
-
-control IngressDeparse(packet_out packet, inout tna_headers_t hdr, in tna_meta_t m,
-                       in ingress_intrinsic_metadata_for_deparser_t to_deparser) {
-  Checksum() checksum;
-  apply {
-    if (m.is_rewritten == 1) {
-      hdr.ipv4.checksum = checksum.update({hdr.ipv4.version_ihl, hdr.ipv4.tos, hdr.ipv4.total_bytes, hdr.ipv4.id,
-                                           hdr.ipv4.flags_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src,
-                                           hdr.ipv4.dst});
-    }
-    TWICE(packet.emit(hdr.again);)
-    packet.emit(hdr.ethernet);
-    packet.emit(hdr.ipv4);
-    packet.emit(hdr.udp);
-    packet.emit(hdr.sml);
-    packet.emit(hdr.missing);
-    EACH_BLOCK(EMIT_BLOCK)
   }
 }
 

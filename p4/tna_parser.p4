@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ingress parser of tna.p4. It writes each field of the metadata: they begin as what an earlier packet left. */
+ * Ingress parser and deparser of tna.p4. The parser writes each field of the metadata: they begin as what an earlier
+ * packet left. */
 #define EXTRACT_BLOCK(b) packet.extract(hdr.lanes_##b);
 #define EMIT_BLOCK(b) packet.emit(hdr.lanes_##b);
 
@@ -110,5 +111,24 @@ parser IngressParse(packet_in packet, out tna_headers_t hdr, out tna_meta_t m,
     m.payload = PAYLOAD_FULL;
     EACH_BLOCK(EXTRACT_BLOCK)
     transition accept;
+  }
+}
+
+control IngressDeparse(packet_out packet, inout tna_headers_t hdr, in tna_meta_t m,
+                       in ingress_intrinsic_metadata_for_deparser_t to_deparser) {
+  Checksum() checksum;
+  apply {
+    if (m.is_rewritten == 1) {
+      hdr.ipv4.checksum = checksum.update({hdr.ipv4.version_ihl, hdr.ipv4.tos, hdr.ipv4.total_bytes, hdr.ipv4.id,
+                                           hdr.ipv4.flags_offset, hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src,
+                                           hdr.ipv4.dst});
+    }
+    TWICE(packet.emit(hdr.again);)
+    packet.emit(hdr.ethernet);
+    packet.emit(hdr.ipv4);
+    packet.emit(hdr.udp);
+    packet.emit(hdr.sml);
+    packet.emit(hdr.missing);
+    EACH_BLOCK(EMIT_BLOCK)
   }
 }

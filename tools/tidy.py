@@ -17,10 +17,6 @@ import python_api # beside this file
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
-# Files that are longer, by as much as they may be: the list may only shrink.
-LONG_FILES = {
-    "p4/tna.p4": 700,
-}
 MAX_COLUMNS = 120
 ASSERTS_PER_1000 = 10
 
@@ -153,12 +149,9 @@ def check_layer_lists(tree):
 
 def check_sizes(tree):
     for path, text in tree.code():
-        num_lines, most = text.count("\n"), LONG_FILES.get(path, MAX_FILE_LINES)
-        if num_lines > most:
-            yield f"{path}:1: {num_lines} lines; split it (at most {most})"
-    for path in LONG_FILES:
-        if path in tree.files and tree.files[path].count("\n") <= MAX_FILE_LINES:
-            yield f"tools/tidy.py:1: {path} is short enough now: take it out of LONG_FILES"
+        num_lines = text.count("\n")
+        if num_lines > MAX_FILE_LINES:
+            yield f"{path}:1: {num_lines} lines; split it (at most {MAX_FILE_LINES})"
 
 
 def c_functions(text):

@@ -8,7 +8,8 @@ width in bytes, and what is special of it.
 import json
 import sys
 
-TABLES = ("pipe.source", "pipe.aggregator", "pipe.member", "pipe.window", "pipe.l2", "pipe.replica", "pipe.cells", "pipe.cursors",
+TABLES = ("pipe.host", "pipe.source", "pipe.aggregator", "pipe.listener", "pipe.member", "pipe.window", "pipe.l2",
+          "pipe.replica", "pipe.cells", "pipe.cursors",
           "pipe.verdicts", "pipe.Ingress.aggregate.sum.lane_0_0.values", "pipe.Ingress.aggregate.sum.lane_0_31.values",
           "$pre.mgid", "$pre.node", "$pre.prune", "$PORT")
 IGNORED = ("$PORT", "data") # speeds and the like: only which ports there are is asked for
