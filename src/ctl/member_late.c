@@ -7,7 +7,10 @@
 #include "ctl/contributors.h"
 
 #define WARN_NS (10 * SML_NS_PER_S)
-#define LEAD_GRACE_NS (500 * SML_NS_PER_MS)
+/* A failure that names nobody helps nobody: who knows of no rank waits that long for the aggregators' reports, and who
+ * waits for its lead longer than that. */
+#define REPORT_GRACE_NS (1000 * SML_NS_PER_MS)
+#define LEAD_GRACE_NS (1500 * SML_NS_PER_MS)
 /* An abort comes on the control connection at about the same time as the data port's ERROR: it knows why. */
 #define ERROR_REPLY_GRACE_NS (2 * SML_NS_PER_S)
 #define JOIN_NS (10 * SML_NS_PER_S) /* what failed before is no reason for a join to fail */
@@ -58,6 +61,31 @@ static void ask_before(struct sml_member_job *j, uint64_t began_ns, uint64_t due
 
 /* ---- deadlines ---- */
 
+static bool has_begun(const struct sml_member_job *j, const struct sml_member_sight *sight) {
+  return sight->has_slot && (j->phase != SML_MEMBER_IS_RUNNING || sight->wait.kind != SML_WAIT_NONE_BEGUN);
+}
+
+/* Whether this rank itself can say for whom it waits, as it would (add_own_view()). */
+static bool knows_ranks(const struct sml_member_job *j, const struct sml_member_sight *sight) {
+  if (j->phase != SML_MEMBER_IS_RUNNING) return false;
+  if (sight->wait.kind == SML_WAIT_RANKS || sight->wait.kind == SML_WAIT_LEAD) return true;
+  return has_begun(j, sight) && sight->num_missing > 0;
+}
+
+/* Whether an operation that is due waits a little longer, for what aggregators say. */
+static bool waits_for_reports(struct sml_member_job *j, const struct sml_member_sight *sight,
+                              const struct sml_member_operation *op, uint64_t now_ns, struct sml_member_late *late) {
+  const uint64_t until_ns = late->deadline_ns + REPORT_GRACE_NS;
+  if (now_ns >= until_ns || j->phase == SML_MEMBER_IS_REJOINING || knows_ranks(j, sight)) return false;
+  if (j->asked_ns < op->submitted_ns) {
+    sml_member_late_ask(j, now_ns);
+    late->has_asked = true;
+  }
+  if (sml_member_late_has_reports(j)) return false;
+  late->look_ns = sml_min_u64(late->look_ns, until_ns);
+  return true;
+}
+
 /* While there is no aggregator, in a job with retry, deadlines stand still: they are moved afterwards. */
 static uint64_t deadline_of(const struct sml_member_job *j, const struct sml_member_sight *sight,
                             const struct sml_member_operation *op) {
@@ -78,6 +106,7 @@ struct sml_member_late sml_member_late_check(struct sml_member_job *j, const str
   for (const struct sml_member_operation *op = j->oldest; op; op = op->next) {
     late.operation = op;
     late.deadline_ns = deadline_of(j, sight, op);
+    if (late.deadline_ns <= now_ns && waits_for_reports(j, sight, op, now_ns, &late)) continue;
     if (late.deadline_ns <= now_ns) {
       late.kind = SML_MEMBER_LATE_TIMES_OUT;
       return late;
@@ -148,7 +177,7 @@ static void add_own_view(const struct sml_member_job *j, const struct sml_member
     add(failure, "the aggregator was lost and is not back");
   } else if (j->phase == SML_MEMBER_IS_DRAINING || j->phase == SML_MEMBER_IS_RENEWING) {
     add(failure, "waiting for every rank to ask for a new epoch");
-  } else if (!sight->has_slot || (is_running && sight->wait.kind == SML_WAIT_NONE_BEGUN)) {
+  } else if (!has_begun(j, sight)) {
     add(failure, "it was not begun");
   } else {
     if (sight->num_missing == 0) add(failure, "no answer from the aggregator");

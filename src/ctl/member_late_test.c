@@ -32,6 +32,14 @@ static int begin_late(void **state) {
   return 0;
 }
 
+/* The lanes say for whom they wait. */
+static int begin_late_and_known(void **state) {
+  (void)begin_late(state);
+  sight.num_missing = 1;
+  sight.missing[0] = 3;
+  return 0;
+}
+
 static struct sml_member_late check_at(uint64_t now_ns) {
   return sml_member_late_check(&j, &sight, NULL, now_ns);
 }
@@ -63,8 +71,8 @@ static void test_a_lead_has_a_little_longer(void **state) {
   (void)state;
   sight.wait.kind = SML_WAIT_LEAD;
   ops[0].was_warned = true;
-  assert_int_equal(check_at(T0 + 60 * S + 499 * MS).kind, SML_MEMBER_NOT_LATE);
-  assert_int_equal(check_at(T0 + 60 * S + 500 * MS).kind, SML_MEMBER_LATE_TIMES_OUT);
+  assert_int_equal(check_at(T0 + 61 * S + 499 * MS).kind, SML_MEMBER_NOT_LATE);
+  assert_int_equal(check_at(T0 + 61 * S + 500 * MS).kind, SML_MEMBER_LATE_TIMES_OUT);
   ops[0].deadline_ns = SML_NEVER - 1; /* never */
   assert_int_equal(check_at(T0 + 99 * S).kind, SML_MEMBER_NOT_LATE);
 }
@@ -129,6 +137,25 @@ static void test_short_deadlines_are_asked_about_in_time(void **state) {
   ops[0].deadline_ns = T0 + 100 * MS;
   assert_false(check_at(T0 + 49 * MS).has_asked);
   assert_true(check_at(T0 + 50 * MS).has_asked);
+}
+
+/* Where this rank knows of nobody, but not for an aggregator that does not answer. */
+static void test_a_due_operation_waits_for_reports(void **state) {
+  (void)state;
+  const struct sml_ctl_report report = {.num_ranks = 1, .ranks = {3}, .detail = "rank 3 has not called"};
+  ops[0].was_warned = true;
+  for (uint32_t was_asked = 0; was_asked < 2; was_asked++) { /* a thread that wakes late asks then */
+    if (was_asked) assert_true(check_at(T0 + 60 * S - SML_MEMBER_ASK_NS).has_asked);
+    const struct sml_member_late late = check_at(T0 + 60 * S);
+    assert_int_equal(late.kind, SML_MEMBER_NOT_LATE);
+    assert_int_equal(late.has_asked, !was_asked);
+    assert_true(late.look_ns == T0 + 61 * S);
+    assert_int_equal(check_at(T0 + 61 * S - 1).kind, SML_MEMBER_NOT_LATE);
+    assert_int_equal(check_at(T0 + 61 * S).kind, SML_MEMBER_LATE_TIMES_OUT);
+    sml_member_job_on_reported(&j, 0, &report);
+    assert_int_equal(check_at(T0 + 60 * S).kind, SML_MEMBER_LATE_TIMES_OUT);
+    j.asked_ns = 0;
+  }
 }
 
 /* ---- what is said ---- */
@@ -299,20 +326,21 @@ static void test_a_silent_aggregator_keeps_nobody_waiting(void **state) {
   for (uint32_t i = 0; i < 2; i++) ranks[i].m.options.join.lease_ns = 60 * S;
   assert_true(call(0));
   is_deaf = true;
-  wait_for(31 * S);
+  wait_for(32 * S);
   expect_job_failure(0, SML_ERR_TIMEOUT, "; the aggregator: it has been silent for 3");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup(test_operations_time_out_at_their_deadlines, begin_late),
+      cmocka_unit_test_setup(test_operations_time_out_at_their_deadlines, begin_late_and_known),
       cmocka_unit_test_setup(test_nothing_is_late_where_nothing_is_called, begin_late),
       cmocka_unit_test_setup(test_a_lead_has_a_little_longer, begin_late),
-      cmocka_unit_test_setup(test_deadlines_stand_still, begin_late),
+      cmocka_unit_test_setup(test_deadlines_stand_still, begin_late_and_known),
       cmocka_unit_test_setup(test_an_operation_of_an_open_batch, begin_late),
       cmocka_unit_test_setup(test_the_oldest_one_is_warned_of_once, begin_late),
       cmocka_unit_test_setup(test_aggregators_are_asked_before_it_is_late, begin_late),
       cmocka_unit_test_setup(test_short_deadlines_are_asked_about_in_time, begin_late),
+      cmocka_unit_test_setup(test_a_due_operation_waits_for_reports, begin_late),
       cmocka_unit_test_setup(test_what_lanes_wait_for, begin_late),
       cmocka_unit_test_setup(test_what_hosts_wait_for, begin_late),
       cmocka_unit_test_setup(test_what_the_job_waits_for, begin_late),
