@@ -12,7 +12,7 @@
 
 #define SMALL_BYTES 96u
 #define INTERVAL_NS (20 * SML_NS_PER_MS)
-#define PATIENCE_NS (1 * SML_NS_PER_S)
+#define PATIENCE_NS (3 * SML_NS_PER_S)
 #define NUM_SAMPLES 5u
 #define NUM_SIZES 16u /* that are tried at once */
 #define MIN_CHUNK_BYTES 256u
