@@ -6,6 +6,8 @@
 
 #include "base/options.h"
 
+#define MAX_LOOKS 5u /* for rates, where a busy daemon gives the same answer again */
+
 struct options {
   const char *address; /* NULL: SWITCHML_AGGREGATOR */
   const char *job;
@@ -36,10 +38,13 @@ static int fail(const char *error) {
 static json_t *fetch(const struct sml_status_source *source, double interval_s, char *error, size_t error_bytes) {
   json_t *status = sml_status_fetch(source, error, error_bytes);
   if (!status || interval_s == 0) return status;
-  usleep((useconds_t)(interval_s * 1e6));
   json_t *before = status;
-  status = sml_status_fetch(source, error, error_bytes);
-  if (status) sml_status_add_rates(status, before);
+  for (uint32_t i = 0; i < MAX_LOOKS; i++) {
+    if (i > 0) json_decref(status);
+    usleep((useconds_t)(interval_s * 1e6));
+    status = sml_status_fetch(source, error, error_bytes);
+    if (!status || sml_status_add_rates(status, before)) break;
+  }
   json_decref(before);
   return status;
 }

@@ -20,8 +20,9 @@ int sml_status_run(int argc, char **argv); /* `switchml status`; argv[0] is the 
 int sml_top_run(int argc, char **argv);
 
 /* Adds "rates" to each job of `now`, and to its switch: per second, since `before`. Jobs that were not there then get
- * none, nor does a switch that has told nothing since. */
-void sml_status_add_rates(json_t *now, const json_t *before);
+ * none, nor does a switch that has told nothing since. False: both are the same answer, which a busy daemon gives to
+ * all who ask within a while. */
+bool sml_status_add_rates(json_t *now, const json_t *before);
 /* Only the jobs of that name stay; false: there is none. */
 bool sml_status_keep_job(json_t *status, const char *name);
 enum sml_status_exit sml_status_judge(const json_t *status);

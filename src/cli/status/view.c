@@ -64,7 +64,7 @@ static void add_switch_rates(json_t *now, const json_t *before, double seconds) 
   put_rates(is, was, seconds, switch_rates, SML_ARRAY_LEN(switch_rates));
 }
 
-void sml_status_add_rates(json_t *now, const json_t *before) {
+bool sml_status_add_rates(json_t *now, const json_t *before) {
   const double seconds = real_of(now, "uptime_s") - real_of(before, "uptime_s");
   size_t i;
   json_t *job;
@@ -74,6 +74,7 @@ void sml_status_add_rates(json_t *now, const json_t *before) {
     put_rates(job, old, seconds, job_rates, SML_ARRAY_LEN(job_rates));
   }
   add_switch_rates(now, before, seconds);
+  return seconds > 0;
 }
 
 bool sml_status_keep_job(json_t *status, const char *name) {

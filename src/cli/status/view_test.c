@@ -35,7 +35,7 @@ static double rate_of(const json_t *of, const char *name) {
 
 static void expect_rate(const char *told_before_s, const char *told_now_s, double repeats) {
   json_t *before = look(10, told_before_s, 4), *now = look(12, told_now_s, 10);
-  sml_status_add_rates(now, before);
+  assert_true(sml_status_add_rates(now, before));
   assert_true(fabs(rate_of(json_object_get(now, "switch"), "repeats") - repeats) < 1e-9);
   json_decref(before);
   json_decref(now);
@@ -50,6 +50,15 @@ static void rates_of_a_switch_are_between_what_it_told(void **state) {
   expect_rate("0.0", "2.0", -1); /* it has told nothing since */
   expect_rate("null", "0.0", -1);
   expect_rate("0.0", "null", -1);
+}
+
+static void the_same_answer_has_no_rates(void **state) {
+  (void)state;
+  json_t *before = look(10, "0.0", 4), *now = look(10, "0.0", 4);
+  assert_false(sml_status_add_rates(now, before));
+  assert_null(json_object_get(json_array_get(json_object_get(now, "jobs"), 0), "rates"));
+  json_decref(before);
+  json_decref(now);
 }
 
 static void what_is_unknown_has_no_rate(void **state) {
@@ -81,6 +90,7 @@ static void repeats_stand_beside_sums(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rates_of_a_switch_are_between_what_it_told),
+      cmocka_unit_test(the_same_answer_has_no_rates),
       cmocka_unit_test(what_is_unknown_has_no_rate),
       cmocka_unit_test(repeats_stand_beside_sums),
   };
