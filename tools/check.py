@@ -37,8 +37,8 @@ MEMCHECK = ("valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched
 # name: (directory, meson options, compiler, arguments of meson test; None: build only)
 SUITES = {
     "plain": ("build", [], None, ["--no-suite", "soak"]),
-    # -g1: a third less to build, and reports name lines as well
-    "asan": ("build-asan", ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], None,
+    # -g1 and -O1: half as much to build, and reports name lines as well
+    "asan": ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], None,
              ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"]),
     "tsan": ("build-tsan", ["-Db_sanitize=thread", "-Db_lundef=false", "-Dc_args=-g1"], None,
              ["--no-suite", "nosan", "--no-suite", "notsan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",

@@ -16,6 +16,8 @@
 #define OWN 1u
 #define MS SML_NS_PER_MS
 #define RTT_NS (100 * SML_NS_PER_US)
+#define STEP_NS (SML_IS_SLOW_BUILD ? 4 * MS : MS)
+#define LOOK_EVERY 16 /* passes: a look at each slot's invariants takes as long as hundreds of decisions */
 
 static void *room(size_t num_bytes) {
   void *mem = aligned_alloc(64, sml_align_up(num_bytes, 64));
@@ -73,6 +75,7 @@ static void give_result(struct lane *lane, uint32_t slot, uint32_t grant, uint16
 /* Until then: whatever the lane asks, a round trip later it hears that these ranks are missing, once for each repeat of
  * its own at most. */
 static void wait_until(struct lane *lane, uint64_t until_ns, uint8_t missing) {
+  uint32_t num_passes = 0;
   while (lane->now_ns < until_ns && lane->num_repeats < lane->num_slots) {
     struct sml_send send;
     sml_worker_on_timer(lane->w, lane->now_ns);
@@ -90,7 +93,7 @@ static void wait_until(struct lane *lane, uint64_t until_ns, uint8_t missing) {
       h.payload_bytes = 1;
       (void)sml_worker_on_packet(lane->w, &h, &bits, lane->now_ns + RTT_NS);
     }
-    assert_null(sml_worker_find_violation(lane->w));
+    if (num_passes++ % LOOK_EVERY == 0) assert_null(sml_worker_find_violation(lane->w));
     lane->now_ns = sml_max_u64(sml_worker_next_deadline(lane->w), lane->now_ns + RTT_NS);
   }
 }
@@ -224,7 +227,7 @@ static uint32_t ask_for_a_half(uint32_t num_slots, bool answers) {
     update(a, 2, s, 0);
     if (s >= num_slots / 2) update(a, 1, s, 0);
   }
-  for (uint64_t now_ns = MS; now_ns < 10 * SML_NS_PER_S; now_ns += MS) {
+  for (uint64_t now_ns = MS; now_ns < 10 * SML_NS_PER_S; now_ns += STEP_NS) {
     struct sml_header h;
     const uint64_t *ranks;
     uint32_t num_now = 0;
@@ -236,7 +239,7 @@ static uint32_t ask_for_a_half(uint32_t num_slots, bool answers) {
     for (uint32_t i = 0; i < num_now && answers; i++)
       assert_int_equal(update(a, 1, slots[i], SML_FLAG_RETRANSMISSION), SML_VERDICT_COMPLETE);
     num_asked += num_now;
-    assert_null(sml_aggregator_find_violation(a));
+    if (now_ns / STEP_NS % LOOK_EVERY == 0) assert_null(sml_aggregator_find_violation(a));
   }
   free(a);
   return num_asked;
