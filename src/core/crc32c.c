@@ -23,10 +23,12 @@ static uint32_t crc32c_portable(uint32_t crc, const uint8_t *data, size_t num_by
 
 #if defined(__x86_64__)
 /* The instruction takes 3 cycles and can start every cycle: three streams side by side are three times
- * as fast. Two streams of zeros' effect is then removed by the "shift by BLOCK bytes" operator. */
-#define BLOCK 256u
+ * as fast. Two streams of zeros' effect is then removed by the "shift by a block" operator. Blocks are long, and short
+ * for what is left of long ones. */
+#define LONG_BLOCK 256u
+#define SHORT_BLOCK 64u
 
-/* crc * x^(8 * BLOCK) mod P, by carry-less multiplication with the constant x^(8 * BLOCK - 33) mod P
+/* crc * x^(8 * bytes) mod P, by carry-less multiplication with the constant x^(8 * bytes - 33) mod P
  * (reflected); the crc32 instruction does the reduction. */
 __attribute__((target("sse4.2,pclmul"))) static inline uint32_t shift_blocks(uint32_t crc, uint32_t constant) {
   typedef long long v2di __attribute__((vector_size(16)));
@@ -42,26 +44,40 @@ static uint32_t power_of_x(uint32_t exponent) {
   return r;
 }
 
-static _Atomic uint32_t shift_one, shift_two;
+static _Atomic uint32_t long_shifts[2], short_shifts[2]; /* by one block, and by two */
 
-__attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *data,
-                                                                      size_t num_bytes) {
-  uint64_t a = crc;
-  const uint32_t one = atomic_load_explicit(&shift_one, memory_order_relaxed);
-  const uint32_t two = atomic_load_explicit(&shift_two, memory_order_relaxed);
-  for (; num_bytes >= 3 * BLOCK; num_bytes -= 3 * BLOCK, data += 3 * BLOCK) {
+/* Takes whole triples of blocks of that size, a constant. */
+__attribute__((target("sse4.2,pclmul"), always_inline)) static inline uint64_t add_triples(
+    uint64_t a, const uint8_t *data, size_t num_bytes, const uint32_t block, const _Atomic uint32_t shifts[2]) {
+  const uint32_t one = atomic_load_explicit(&shifts[0], memory_order_relaxed);
+  const uint32_t two = atomic_load_explicit(&shifts[1], memory_order_relaxed);
+  for (; num_bytes >= 3 * block; num_bytes -= 3 * block, data += 3 * block) {
     uint64_t b = 0, c = 0;
-    for (uint32_t i = 0; i < BLOCK; i += 8) {
+#ifndef __clang__ /* which does so by itself */
+#pragma GCC unroll 8
+#endif
+    for (uint32_t i = 0; i < block; i += 8) {
       uint64_t x, y, z;
       memcpy(&x, data + i, 8);
-      memcpy(&y, data + BLOCK + i, 8);
-      memcpy(&z, data + 2 * BLOCK + i, 8);
+      memcpy(&y, data + block + i, 8);
+      memcpy(&z, data + 2 * block + i, 8);
       a = __builtin_ia32_crc32di(a, x);
       b = __builtin_ia32_crc32di(b, y);
       c = __builtin_ia32_crc32di(c, z);
     }
     a = shift_blocks((uint32_t)a, two) ^ shift_blocks((uint32_t)b, one) ^ (uint32_t)c;
   }
+  return a;
+}
+
+__attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_sse42(uint32_t crc, const uint8_t *data,
+                                                                      size_t num_bytes) {
+  uint64_t a = add_triples(crc, data, num_bytes, LONG_BLOCK, long_shifts);
+  data += num_bytes - num_bytes % (3 * LONG_BLOCK);
+  num_bytes %= 3 * LONG_BLOCK;
+  a = add_triples(a, data, num_bytes, SHORT_BLOCK, short_shifts);
+  data += num_bytes - num_bytes % (3 * SHORT_BLOCK);
+  num_bytes %= 3 * SHORT_BLOCK;
   for (; num_bytes >= 8; num_bytes -= 8, data += 8) {
     uint64_t x;
     memcpy(&x, data, 8);
@@ -146,8 +162,10 @@ static int find_best(void) {
 
 static int choose(void) {
   const int best = find_best();
-  atomic_store_explicit(&shift_one, power_of_x(8 * BLOCK - 33), memory_order_relaxed);
-  atomic_store_explicit(&shift_two, power_of_x(16 * BLOCK - 33), memory_order_relaxed);
+  for (uint32_t i = 0; i < 2; i++) {
+    atomic_store_explicit(&long_shifts[i], power_of_x(8 * LONG_BLOCK * (i + 1) - 33), memory_order_relaxed);
+    atomic_store_explicit(&short_shifts[i], power_of_x(8 * SHORT_BLOCK * (i + 1) - 33), memory_order_relaxed);
+  }
   for (uint32_t i = 0; i < 4; i++) {
     const uint32_t distance = 8 * LANE * (i + 1); /* bits */
     atomic_store_explicit(&fold_low[i], power_of_x(distance + 64 - 1), memory_order_relaxed);

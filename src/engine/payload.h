@@ -31,44 +31,55 @@ static inline uint8_t block_code_of(const struct sml_quant_kernels *k, const str
   return code;
 }
 
-/* Elements of a data chunk that share a code: what it has of a block. Without exponents: all of them. */
+/* Elements of a data chunk that share a code: what it has of a block, or of several that happen to have the same, where
+ * each element has lanes of its own (kernels have a start to make). Without exponents: all of them. */
 struct run {
-  uint64_t first_elem;
-  uint32_t done, num_elems; /* of the chunk: before it, and in it */
-  const uint8_t *code;      /* without exponents: 0 */
+  const uint8_t *code; /* of its last block; without exponents: 0 */
+  uint32_t num_elems;
+  uint32_t left; /* elements of the chunk from its first one on */
 };
+
+static inline void extend_run(const struct sml_operation_plan *plan, struct run *run) {
+  if (plan->lane_elems <= 1)
+    for (; run->num_elems < run->left && run->code[1] == *run->code; run->code++) run->num_elems += plan->block_elems;
+  run->num_elems = sml_min_u32(run->num_elems, run->left);
+}
 
 static inline struct run first_run(const struct sml_lane *lane, const struct sml_engine_operation *op,
                                    const struct sml_chunk *c) {
   static const uint8_t no_code = 0;
   const uint32_t block_elems = op->plan.block_elems;
-  if (block_elems == 0) return (struct run){.first_elem = c->first_elem, .num_elems = c->num_elems, .code = &no_code};
-  const uint32_t left = block_elems - ((uint32_t)c->first_elem & (block_elems - 1)); /* ranges begin with a block */
-  return (struct run){.first_elem = c->first_elem,
-                      .num_elems = sml_min_u32(left, c->num_elems),
-                      .code = op->codes[lane->options.lane] + c->block};
+  struct run run = {.code = &no_code, .num_elems = c->num_elems, .left = c->num_elems};
+  if (block_elems == 0) return run;
+  run.code = op->codes[lane->options.lane] + c->block;
+  run.num_elems = block_elems - ((uint32_t)c->first_elem & (block_elems - 1)); /* ranges begin with a block */
+  extend_run(&op->plan, &run);
+  return run;
 }
 
 /* False: that was the last one. */
-static inline bool next_run(const struct sml_engine_operation *op, const struct sml_chunk *c, struct run *run) {
-  run->first_elem += run->num_elems;
-  run->done += run->num_elems;
-  run->num_elems = sml_min_u32(op->plan.block_elems, c->num_elems - run->done);
+static inline bool next_run(const struct sml_operation_plan *plan, struct run *run) {
+  run->left -= run->num_elems;
+  if (run->left == 0) return false;
+  run->num_elems = plan->block_elems;
   run->code++;
-  return run->num_elems > 0;
+  extend_run(plan, run);
+  return true;
 }
 
 static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_lane *lane,
                               const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
   const struct sml_format *f = sml_engine_format(&op->plan);
-  const uint32_t world_size = lane->options.worker.world_size;
-  struct run run = first_run(lane, op, c);
-  do {
-    uint8_t *lanes = payload + (size_t)run.done * f->unit_bytes;
-    f->put(k, lanes, elem_at(f, input_of(op, 0), run.first_elem), run.num_elems, *run.code, world_size);
-    for (uint32_t i = 1; i < num_inputs_of(op); i++)
-      f->add(k, lanes, elem_at(f, input_of(op, i), run.first_elem), run.num_elems, *run.code, world_size);
-  } while (next_run(op, c, &run));
+  for (uint32_t i = 0; i < num_inputs_of(op); i++) {
+    const uint8_t *in = elem_at(f, input_of(op, i), c->first_elem);
+    uint8_t *lanes = payload;
+    struct run run = first_run(lane, op, c);
+    do {
+      (i == 0 ? f->put : f->add)(k, lanes, in, run.num_elems, *run.code, lane->options.worker.world_size);
+      in += (size_t)run.num_elems * f->elem_bytes;
+      lanes += (size_t)run.num_elems * f->unit_bytes;
+    } while (next_run(&op->plan, &run));
+  }
 }
 
 /* One exponent code for each block of the group. They are kept where the result's will be: none of those may be
@@ -97,10 +108,13 @@ static inline uint32_t check_of(const struct sml_worker_engine *e, const struct 
                                 const uint8_t *lanes, bool is_sum) {
   const struct sml_worker_options *o = &lane->options.worker;
   const uint32_t block_elems = op->plan.block_elems;
+  const uint8_t *codes = NULL;
   uint32_t num_codes = 0;
-  if (block_elems != 0)
+  if (block_elems != 0) {
+    codes = op->codes[lane->options.lane] + c->block;
     num_codes = (uint32_t)sml_div_ceil((c->first_elem & (block_elems - 1)) + c->num_elems, block_elems);
-  const struct sml_check check = sml_check_make(o->epoch, tag, first_run(lane, op, c).code, num_codes);
+  }
+  const struct sml_check check = sml_check_make(o->epoch, tag, codes, num_codes);
   return sml_check_word(e->options.kernels, &check, lanes, c->payload_bytes / 4, is_sum ? o->num_contributors : 1,
                         is_sum ? lane->all_checks : lane->own_check);
 }
@@ -156,11 +170,13 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
   }
   if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
   const struct sml_format *f = sml_engine_format(&op->plan);
+  uint8_t *out = (uint8_t *)op->out + c->first_elem * f->elem_bytes;
   struct run run = first_run(lane, op, c);
   do {
-    f->get(k, (uint8_t *)op->out + run.first_elem * f->elem_bytes, payload + (size_t)run.done * f->unit_bytes,
-           run.num_elems, *run.code, lane->options.worker.world_size, op->plan.reduction == SML_AVG);
-  } while (next_run(op, c, &run));
+    f->get(k, out, payload, run.num_elems, *run.code, lane->options.worker.world_size, op->plan.reduction == SML_AVG);
+    out += (size_t)run.num_elems * f->elem_bytes;
+    payload += (size_t)run.num_elems * f->unit_bytes;
+  } while (next_run(&op->plan, &run));
 }
 
 #endif

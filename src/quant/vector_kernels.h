@@ -149,9 +149,12 @@ static VECTOR inline struct unscaling unscaling_of(int32_t shift, uint32_t world
                             .is_quotient = average && !is_power};
 }
 
-static VECTOR inline vint unscaled(vint sums, const struct unscaling *u) {
-  if (u->is_quotient) return averaged(sums, &u->divisor);
+static VECTOR inline vint scaled(vint sums, const struct unscaling *u) {
   return bits_of(scale_float(scale_float(to_float(sums), u->scaling.first), u->scaling.second));
+}
+
+static VECTOR inline vint unscaled(vint sums, const struct unscaling *u) {
+  return u->is_quotient ? averaged(sums, &u->divisor) : scaled(sums, u);
 }
 
 static VECTOR void fill_floats(float *out, size_t num_elems, uint32_t bits) {
@@ -172,7 +175,9 @@ static VECTOR void dequantize(float *out, const void *lanes, size_t num_elems, u
   size_t i = 0;
   const environment saved = enter(false);
   const struct unscaling unscaling = unscaling_of(sml_quant_shift(code, world_size), world_size, average);
-  EACH_VECTOR(i, num_elems) store(to + 4 * i, unscaled(swap_lanes(load(from + 4 * i)), &unscaling));
+  if (unscaling.is_quotient)
+    EACH_VECTOR(i, num_elems) store(to + 4 * i, averaged(swap_lanes(load(from + 4 * i)), &unscaling.divisor));
+  else EACH_VECTOR(i, num_elems) store(to + 4 * i, scaled(swap_lanes(load(from + 4 * i)), &unscaling));
   const size_t rest = num_elems - i;
   if (rest > 0) store_some(to + 4 * i, unscaled(swap_lanes(load_some(from + 4 * i, rest)), &unscaling), rest);
   leave(saved);
