@@ -36,7 +36,7 @@ def gloo_alone(dist, tensor):
 
 
 def gloo_calls(torch, dist, rank, size):
-    """Everything that is not offloaded gives what Gloo gives."""
+    """Everything that is no all-reduce of SwitchML's gives what Gloo gives. Returns how many SwitchML does nevertheless."""
     op = dist.ReduceOp
     for dtype in (torch.float64, torch.float16, torch.int64, torch.uint8, torch.int8):
         for reduction, expected in ((op.SUM, sum(range(1, size + 1))), (op.MAX, size), (op.MIN, 1)):
@@ -90,6 +90,7 @@ def gloo_calls(torch, dist, rank, size):
     dist.all_reduce(sparse)
     assert torch.equal(sparse.to_dense(), torch.eye(3) * size)
     dist.barrier()
+    return 2 + 2 * (size > 2)  # reduces; broadcasts
 
 
 def refusals(torch, dist):
@@ -99,7 +100,8 @@ def refusals(torch, dist):
         (torch.int32, op.AVG), (torch.int64, op.AVG), (torch.float32, op.BAND), (torch.int16, op.SUM))]
     if int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
         texts += [error_text(dist.all_reduce, torch.ones(2, dtype=torch.bfloat16), op=op.MAX),
-                  error_text(dist.broadcast, torch.ones(2, dtype=torch.bool), 0),
-                  error_text(dist.reduce, torch.ones(2, dtype=torch.bfloat16), 0)]
+                  error_text(dist.all_gather, [torch.ones(2, dtype=torch.bool)] * dist.get_world_size(),
+                             torch.ones(2, dtype=torch.bool)),
+                  error_text(dist.reduce, torch.ones(2, dtype=torch.bfloat16), 0, op=op.MAX)]
     assert all(text.startswith("RuntimeError: switchml: ") for text in texts), texts
     dist.barrier()

@@ -64,7 +64,7 @@ def case_ddp():
 def case_collectives():
     torch, dist, sml, rank, size = start()
     num_calls = sums(torch, dist, rank, size)
-    gloo_calls(torch, dist, rank, size)
+    num_calls += gloo_calls(torch, dist, rank, size)
     refusals(torch, dist)
     wide = torch.full((300,), rank + 1.0, dtype=torch.bfloat16)  # torch 1.13's Gloo does not take it
     dist.all_reduce(wide, op=dist.ReduceOp.AVG)
@@ -203,7 +203,8 @@ def case_structs():
     import ctypes  # pylint: disable=import-outside-toplevel
     from switchml import api  # pylint: disable=import-outside-toplevel
     lines = {}
-    for name, struct in (("sml_job_options", api.JobOptions), ("sml_error", api.Error), ("sml_stats", api.Stats)):
+    for name, struct in (("sml_job_options", api.JobOptions), ("sml_operation_options", api.OperationOptions),
+                         ("sml_error", api.Error), ("sml_stats", api.Stats)):
         lines[name] = [ctypes.sizeof(struct)] + [[field, getattr(struct, field).offset] for field, _ in struct._fields_]
     report(**lines)
 
@@ -525,7 +526,7 @@ def test_unreachable_aggregator_falls_back_together():
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5] and result["stats"]["fallback_calls"] == 3, result
     assert [text for text in results[0]["warnings"] if "switchml" in text], results
-    assert "summed 0 bytes in 0 all-reduces through SwitchML, and 3 through Gloo" in "".join(summary(results[0])), results
+    assert "summed 0 bytes in 0 collectives through SwitchML, and 3 through Gloo" in "".join(summary(results[0])), results
 
 
 def test_unreachable_aggregator_is_an_error_when_required():
@@ -576,7 +577,7 @@ def test_exit_without_destroying_the_group():
                            for result in results), results
             said = "".join(summary(results[0]))
             assert not summary(results[1]) and bool(said) == is_said, (case, results)
-            assert not is_said or "summed 40 bytes in 1 all-reduces through SwitchML, and 0 through Gloo" in said, said
+            assert not is_said or "summed 40 bytes in 1 collectives through SwitchML, and 0 through Gloo" in said, said
 
 
 def test_data_loader_workers():

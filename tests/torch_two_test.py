@@ -10,7 +10,7 @@ import tap
 import torch_ranks
 from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
-NUM_IN_RANGE = 8
+NUM_IN_RANGE, NUM_FSDP_STEPS = 8, 12
 
 
 def case_functional():
@@ -87,6 +87,56 @@ def case_dtensor():
     assert torch.allclose(whole, left @ right, atol=1e-4)
     assert torch.equal(distribute_tensor(left, mesh, [Shard(0)]).full_tensor(), left)
     report(stats=sml.stats(), rank=rank)
+    dist.destroy_process_group()
+
+
+def trained_by_fsdp(torch, dist, rank, size):
+    """All parameters after some steps, the same on all ranks."""
+    from torch.distributed.fsdp import FullyShardedDataParallel  # pylint: disable=import-outside-toplevel
+
+    def shard(module):
+        return FullyShardedDataParallel(module, device_id=torch.device("cpu"))
+    torch.manual_seed(5)
+    layers = [torch.nn.Sequential(torch.nn.Linear(20, 301), torch.nn.ReLU()), torch.nn.Linear(301, 300),
+              torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(300, 3))]
+    model = shard(torch.nn.Sequential(*map(shard, layers)))
+    optimizer, data = torch.optim.Adam(model.parameters(), lr=0.01), torch.Generator().manual_seed(9)
+    for _ in range(NUM_FSDP_STEPS):
+        inputs = torch.randn(8 * size, 20, generator=data)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs[rank::size]), (inputs.sum(dim=1) > 0).long()[rank::size]).backward()
+        optimizer.step()
+    with FullyShardedDataParallel.summon_full_params(model):
+        flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    everyone = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(everyone, flat)
+    assert all(torch.equal(each.view(torch.int32), flat.view(torch.int32)) for each in everyone)
+    return flat
+
+
+def case_fsdp():
+    """Parameters sharded, twice: with our reduce-scatter, and with all-reduce and slice in its place."""
+    torch, dist, sml, rank, size = start()
+    group_type, num_calls = type(dist.distributed_c10d._get_default_group()), []
+    ours = group_type._reduce_scatter_base
+
+    def all_reduce_and_slice(group, output, given, *_):
+        whole = given.clone()
+        work = group.allreduce([whole])
+        work.wait()
+        output.copy_(whole[group.rank() * len(output):][:len(output)])
+        return work
+
+    def counted(*given):
+        num_calls.append(1)
+        return ours(*given)
+
+    group_type._reduce_scatter_base = counted
+    flat = trained_by_fsdp(torch, dist, rank, size)
+    group_type._reduce_scatter_base = all_reduce_and_slice
+    other = trained_by_fsdp(torch, dist, rank, size)
+    assert torch.equal(flat.view(torch.int32), other.view(torch.int32))
+    report(stats=sml.stats(), num_calls=len(num_calls))
     dist.destroy_process_group()
 
 
@@ -242,6 +292,14 @@ def test_tensors_that_stand_for_others():
 
 def test_distributed_tensors():
     on_torch_2("dtensor", 2, 1)
+
+
+def test_sharded_parameters():
+    skip_unless_torch_2()
+    with Daemon() as daemon:
+        for result in run_ranks("fsdp", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["num_calls"] >= 3 * NUM_FSDP_STEPS, result  # three modules of parameters each time
+            assert result["stats"]["offloaded_calls"] >= 2 * result["num_calls"], result
 
 
 def test_checkpoints_in_the_background():

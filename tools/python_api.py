@@ -8,9 +8,10 @@ import sys
 
 HEADER, OUTPUT = "include/switchml/switchml.h", "integrations/pytorch/switchml/api.py"
 ENUMS = ("sml_status", "sml_type", "sml_reduction")
-STRUCTS = {"sml_job_options": "JobOptions", "sml_error": "Error", "sml_stats": "Stats"}
+STRUCTS = {"sml_job_options": "JobOptions", "sml_operation_options": "OperationOptions", "sml_error": "Error",
+           "sml_stats": "Stats"}
 TYPES = {"size_t": "c_size_t", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "const char *": "c_char_p",
-         "void *": "c_void_p", "sml_status": "c_int", "char": "c_char"}
+         "void *": "c_void_p", "sml_status": "c_int", "char": "c_char", "const size_t *": "c_void_p"}
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """Numbers and structs of switchml.h. Made by tools/python_api.py: change the header."""
 import ctypes

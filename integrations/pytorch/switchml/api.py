@@ -64,6 +64,16 @@ class JobOptions(ctypes.Structure):
     ]
 
 
+class OperationOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("key", ctypes.c_uint64),
+        ("timeout_ns", ctypes.c_uint64),
+        ("starts", ctypes.c_void_p),
+        ("num_starts", ctypes.c_size_t),
+    ]
+
+
 class Error(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),

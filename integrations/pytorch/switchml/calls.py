@@ -14,14 +14,15 @@ import os
 import threading
 import time
 import weakref
+import zlib
 
 import torch
 from torch.distributed import ReduceOp
 
 from . import gloo
-from .api import SML_MAX_NAMED_RANKS
+from .api import SML_ERR_MISMATCH, SML_MAX_NAMED_RANKS
 from .library import SwitchMLError
-from .process import Thread
+from .process import Process, Thread
 
 _TICK_S = 0.04       # a call that is older than one is looked at
 _FAST_TICK_S = 0.005  # once a group is known to fail
@@ -52,6 +53,11 @@ class Called:
             text += f"({name}) of {', '.join(types)}[{sum(count for _, count in self.tensors)}]"
         return text + (f" of rank {self.root}" if self.root is not None else "")
 
+    @property
+    def key(self):
+        """Tells the library apart what only sums alike: a broadcast, say, from an all-reduce, or from another root's."""
+        return 0 if self.name == "all_reduce" else zlib.crc32(self.text().encode())
+
 
 class Calls:
     """The collectives of one group on this rank. inner: Gloo's group; offload: its Offload, or None."""
@@ -64,7 +70,7 @@ class Calls:
         self.finding, self.failing_since, self.has_said = None, None, False
         self.written = collections.deque()  # the numbers under which this rank has written what it called
         self.has_written_reason = False
-        self.asking, self.broken = [], None  # Called, of threads that want a reason; what Gloo said when a call broke off
+        self.asking, self.broken = [], None  # Called, of threads that want a reason; what Gloo said, or "", when one broke off
         self.num_looks = 0                  # into the store, since somebody asks
         if size > 1:
             Watch.add(self)
@@ -93,6 +99,11 @@ class Calls:
                 self.by_gloo.popleft()
             except IndexError:  # the watch drops them, too
                 return
+
+    def under_way(self):
+        """Gloo's works that have not ended."""
+        self._drop_ended()
+        return [work for _, work in list(self.by_gloo)]
 
     def raise_if_failed(self):
         if self.error is not None:
@@ -142,7 +153,7 @@ class Calls:
         """Threads ask for a reason; this one may wait for the store."""
         broken, self.broken = self.broken, None
         if not self._look_for_reason(called) and broken is not None:
-            self._find(self.number, broken)
+            self._find(called.number, broken)
         self.num_looks += 1
 
     def _write_once(self, key, value):
@@ -237,8 +248,10 @@ class Calls:
 
         The watch asks the store, whose host may be the one that is stopped or gone: then it does not answer."""
         is_of_job = isinstance(problem, SwitchMLError)
-        called = self.seen or Called(self.number, "a call that broke off", None, (), None)
-        if not is_of_job and "Connection" in str(problem) and (self.offload is None or self.offload.job_error() is None):
+        called = self.oldest() or self.seen or Called(self.number, "a call that broke off", None, (), None)
+        if is_of_job and problem.status == Process.library.sml_status_string(SML_ERR_MISMATCH).decode():
+            self.broken = ""  # as if the watch had found it: it asks what each rank is in
+        elif not is_of_job and "Connection" in str(problem) and (self.offload is None or self.offload.job_error() is None):
             self.broken = str(problem)
         first, last, last_at = self.num_looks, self.num_looks, time.monotonic()
         self.asking.append(called)

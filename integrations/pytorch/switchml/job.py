@@ -98,12 +98,16 @@ class Job:
         return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype],
                                           api.SML_AVG if is_average else api.SML_SUM, buffer.numel())
 
-    def begin(self, buffer, is_average):
-        """Sums a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not."""
-        handle = ctypes.c_void_p()
+    def begin(self, buffer, is_average, key):
+        """Sums a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not.
+        key: tells apart calls that sum alike."""
+        handle, options = ctypes.c_void_p(), None
+        if key:
+            options = sized(api.OperationOptions)
+            options.key, options = key, ctypes.byref(options)
         address = buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
         status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype],
-                                            api.SML_AVG if is_average else api.SML_SUM, None, ctypes.byref(handle))
+                                            api.SML_AVG if is_average else api.SML_SUM, options, ctypes.byref(handle))
         if status == api.SML_ERR_BUSY:
             raise Busy
         if status != 0:

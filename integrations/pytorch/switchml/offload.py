@@ -6,6 +6,7 @@ a promise, and is completed by a thread of the group, if no wait of Python code 
 first completes those before it. Collectives that Gloo does stand among the calls as steps, and begin in their turn.
 """
 import collections
+import itertools
 import os
 import threading
 import time
@@ -56,9 +57,10 @@ class Offload(Thread):
         self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
         self.last_stats = {}
 
-    def submit(self, tensors, is_average, called, is_waited_for=False):
-        """A call on tensors of one type. is_waited_for: at once, by torch's Python code."""
-        call = self._call(tensors, is_average, is_waited_for, tensors, called)
+    def submit(self, tensors, is_average, called, is_waited_for=False, result=None):
+        """A call on tensors, or parts, of one type. is_waited_for: at once, by torch's Python code. result: what its future
+        has, if that is not the tensors."""
+        call = self._call(tensors, is_average, is_waited_for, tensors if result is None else result, called)
         if is_waited_for:
             return CallWork(call)
 
@@ -71,9 +73,9 @@ class Offload(Thread):
         """The future alone, which has `result` in the end."""
         return self._call(tensors, is_average, False, result).promise.future
 
-    def submit_recorded(self, tensors, is_average, called, record):
+    def submit_recorded(self, tensors, is_average, called, result, record):
         """A call that no thread completes but one of the group, as a profiler wants it."""
-        return self._call(tensors, is_average, False, tensors, called, record).promise.work()
+        return self._call(tensors, is_average, False, result, called, record).promise.work()
 
     def put_behind(self, begin, result, finisher, called):
         """A collective that Gloo does: begin() is called when the calls so far have ended, and returns Gloo's Work and
@@ -92,7 +94,7 @@ class Offload(Thread):
         try:
             call = Call(self, tensors, is_average, result, called)
         except RuntimeError as problem:
-            if any(map(staging.is_staged, tensors)):
+            if any(map(staging.is_staged, gloo.tensors_in(tensors))):
                 self.fail(self._device_error(problem))
             raise
         if not is_waited_for:
@@ -156,6 +158,11 @@ class Offload(Thread):
             raise SwitchMLError(f"the group failed before: {self.error}", self.error.status, self.error.ranks,
                                 self.error.operation)
 
+    def has_steps(self):
+        """Whether Gloo has calls to begin with yet."""
+        with self.changed:
+            return any(isinstance(call, Step) for call in self.calls)
+
     def oldest_called(self):
         try:
             return self.calls[0].called
@@ -218,7 +225,7 @@ class Offload(Thread):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
         job, parts = self.job, call.parts
-        if call.num_called == 0 and not all(job.takes(part.tensor, call.is_average) for part in parts):
+        if call.num_called == 0 and not all(job.takes(part.dense, call.is_average) for part in parts):
             if self.is_required:
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
@@ -228,11 +235,14 @@ class Offload(Thread):
                 self._end_batch()
             if part.piece is not None and not self._is_on_host(call, part):
                 return call.error is not None
+            if part.fill is not None and self._is_in_use(call):
+                return False
+            part.make()
             if self.batch is None and (self.is_in_range or len(parts) > 1) and not part.is_large():
                 self.batch = []
                 job.begin_batch()
             try:
-                part.operation = job.begin(part.buffer, call.is_average)
+                part.operation = job.begin(part.buffer, call.is_average, call.key)
             except Busy:
                 return False
             except SwitchMLError as error:
@@ -249,6 +259,12 @@ class Offload(Thread):
         if not self.is_in_range:
             self._end_batch()
         return True
+
+    def _is_in_use(self, call):
+        """Whether a call before it has not given back yet what this one reads or writes."""
+        memory = call.memory()
+        before = itertools.takewhile(lambda each: each is not call, self.calls)
+        return any(isinstance(each, Call) and not memory.isdisjoint(each.memory()) for each in before)
 
     def _start_copies(self, call):
         """To the host, of this and other calls. False: the device has failed, which is in call.error."""
@@ -451,6 +467,8 @@ class Offload(Thread):
             self._reduce_by_gloo(call)
         elif not self._wait_for_parts(call, deadline):
             return False
+        if call.error is not None:
+            call.error = self.error or self._reason_for(call.error)
         if call.error is not None and call.crossings:
             with self.changed:
                 self.copies.drop([part.piece for part in call.parts if part.piece is not None])
@@ -480,7 +498,7 @@ class Offload(Thread):
                     return False
                 continue
             if error is not None and call.error is None:
-                call.error = self.error or self._reason_for(error)
+                call.error = error
             part.operation = None
             call.num_waited += 1
             if call.error is None:
@@ -520,6 +538,7 @@ class Offload(Thread):
             self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
                                                timeout=self.timeout)
         for part in call.parts:
+            part.make()
             while part.piece is not None and not self._is_on_host(call, part):
                 if call.error is not None:
                     return

@@ -62,7 +62,7 @@ class Process:
             cls.context = None
         gloo.end()
         if cls.totals and not hasattr(sys, "last_value") and os.environ.get("SWITCHML_SUMMARY") != "0":
-            print("switchml: rank 0 summed {:,} bytes in {:,} all-reduces through SwitchML, and {:,} through Gloo "
+            print("switchml: rank 0 summed {:,} bytes in {:,} collectives through SwitchML, and {:,} through Gloo "
                   "(SWITCHML_SUMMARY=0: no such line)".format(*cls.totals), file=sys.stderr, flush=True)
 
     @classmethod

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch.distributed backend `switchml`: all-reduce by in-network aggregation.
+"""The torch.distributed backend `switchml`: collectives by in-network aggregation.
 
     import switchml.torch
     torch.distributed.init_process_group("switchml")
 
 All-reduce of dense float32, float16, bfloat16 (SUM, AVG), int32 and int64 (SUM) tensors, on the CPU or a GPU, goes
-through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS asks for it; every other collective goes to a Gloo
-group inside. Which way a call goes depends only on facts that are equal on all
-ranks: type, reduction, number of elements, group size, and the settings the ranks exchanged when the
-group was made. Plain Python over the C library (ctypes), for torch 1.13 and 2.x alike.
+through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS asks for it; so do, on the CPU, what is a sum or can be
+one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has the rules). Every
+other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all ranks:
+type, reduction, number of elements, group size, and the settings the ranks exchanged when the group was made. Plain
+Python over the C library (ctypes), for torch 1.13 and 2.x alike.
 
 Environment
   SWITCHML_AGGREGATOR  host:port of a switchmld, or several with commas between them; unset: the ranks aggregate
@@ -41,10 +42,14 @@ from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=u
 from .job import is_eligible  # noqa: E402
 from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload  # noqa: E402
+from .parts import bytes_of_root, copied, own_part  # noqa: E402
 from .process import Process  # noqa: E402
 from .settings import Exchange, agree  # noqa: E402
 
 ReduceOp = dist.ReduceOp
+# Up to so many ranks Gloo's broadcast, a tree, takes no more bytes of a link nor rounds than a sum; and its barrier, which
+# is the logarithm of their number in rounds, no more rounds.
+_GLOO_BROADCAST, _GLOO_BARRIER = 2, 4
 _IS_TORCH_2 = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
 
 # Torch 1's Gloo group does the same by itself.
@@ -52,7 +57,8 @@ _plain = gloo.plain if _IS_TORCH_2 else lambda value: value
 
 # torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
 _WAITING_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
-                    for name in ("all_reduce", "all_reduce_coalesced") if hasattr(dist, name)}
+                    for name in ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor", "reduce",
+                                 "broadcast", "barrier") if hasattr(dist, name)}
 
 
 def _caller():
@@ -74,7 +80,7 @@ def _is_cpp(frame):
 
 
 class SwitchMLGroup(dist.ProcessGroup):
-    """A torch.distributed process group: all-reduce through SwitchML, everything else through Gloo."""
+    """A torch.distributed process group: sums through SwitchML, everything else through Gloo."""
 
     def __init__(self, store, rank, size, timeout, others=None):
         super().__init__(rank, size)
@@ -91,7 +97,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:
             self._checker = gloo.make_group(_c10d.PrefixStore("checker", store), rank, size, timeout, addresses)
         self._timeout = timeout
-        self._offload, self._finisher, self._num_gloo_allreduces = None, works.Finisher(), 0
+        self._offload, self._finisher, self._num_by_gloo = None, works.Finisher(), 0
         self._range_finisher = works.Finisher()  # of its own: it waits for what the other one ends
         weakref.finalize(self, self._range_finisher.close).atexit = False
         self._kept = {}     # CppWorks
@@ -141,14 +147,12 @@ class SwitchMLGroup(dist.ProcessGroup):
         if isinstance(opts, type(ReduceOp.SUM)) or (opts is None and op is not None):
             op, opts = op or opts, _c10d.AllreduceOptions()
             opts.reduceOp = op
-        return self._allreduce("allreduce", tensors, opts or _c10d.AllreduceOptions(), len(tensors) == 1,
-                               _is_waited_for(_caller()))
+        return self._allreduce("allreduce", tensors, opts or _c10d.AllreduceOptions(), len(tensors) == 1)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self._allreduce("allreduce_coalesced", tensors, opts or _c10d.AllreduceCoalescedOptions(), True,
-                               _is_waited_for(_caller()))
+        return self._allreduce("allreduce_coalesced", tensors, opts or _c10d.AllreduceCoalescedOptions(), True)
 
-    def _allreduce(self, method, tensors, opts, is_one_each, is_waited_for):
+    def _allreduce(self, method, tensors, opts, is_one_each):
         """is_one_each: every tensor is summed with its like of the other ranks, not with its neighbours."""
         if any(map(gloo.stands_for_another, tensors)):
             if not _IS_TORCH_2:  # it notes the call in a graph, and calls here again with the other
@@ -159,12 +163,9 @@ class SwitchMLGroup(dist.ProcessGroup):
         if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
             gloo.check_written(tensors, "all-reduce")
             called = self._number("all_reduce", tensors, op)
-            if self._offload is not None and torch.autograd._profiler_enabled():
-                return self._handed_out(self._submit_recorded(tensors, is_average, called))
             if self._offload is not None:
-                work = self._offload.submit(tensors, is_average, called, is_waited_for)
-                return work if is_waited_for else self._handed_out(work)
-            self._num_gloo_allreduces += 1
+                return self._by_switchml(tensors, is_average, called, tensors)
+            self._num_by_gloo += 1
             if not gloo.takes(tensors[0].dtype):
                 return self._sum_in_float32(tensors, is_average, called)
         else:
@@ -174,11 +175,56 @@ class SwitchMLGroup(dist.ProcessGroup):
             called = self._number("all_reduce", tensors, op)
         return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True, called)
 
-    def _submit_recorded(self, tensors, is_average, called):
-        """A profiler shows the call from here to its end, under the name that Gloo's would have, with its tensors' shapes.
-        It ends on another thread than this one, as Gloo's does."""
-        record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:all_reduce", *tensors)
-        return self._offload.submit_recorded(tensors, is_average, called, record)
+    def _by_switchml(self, parts, is_average, called, result):
+        """A call on tensors, or parts. A profiler shows it from here to its end, under the name that Gloo's would have, with
+        its tensors' shapes. It ends on another thread than this one then, as Gloo's does."""
+        if torch.autograd._profiler_enabled():
+            record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:{called.name}", *result)
+            return self._handed_out(self._offload.submit_recorded(parts, is_average, called, result, record))
+        is_waited_for = _is_waited_for(_caller())
+        work = self._offload.submit(parts, is_average, called, is_waited_for, result)
+        return work if is_waited_for else self._handed_out(work)
+
+    def _is_ours(self, tensors, is_eligible_by_type):
+        """Whether a collective that is no all-reduce goes through SwitchML: of dense tensors of the CPU."""
+        is_ours = is_eligible_by_type and all(
+            tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+            and not gloo.stands_for_another(tensor) for tensor in tensors)
+        if is_ours and self._offload is None:
+            self._num_by_gloo += 1
+        return is_ours and self._offload is not None
+
+    def _is_one_of(self, tensors, root, opts):
+        """Whether there is one tensor, and such a root. Gloo refuses others."""
+        return len(tensors) == 1 and 0 <= root < self.size() and getattr(opts, "rootTensor", 0) == 0
+
+    def _is_our_sum(self, tensors, op):
+        is_average = op == ReduceOp.AVG
+        return self._is_ours(tensors, is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64))
+
+    def _take_reduce_scatter(self, outputs, inputs, opts=None):
+        """By the sum of all parts, of which each rank keeps its own. None: it is Gloo's, which does the same, or nothing."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        outputs, inputs, op = _plain(outputs), _plain(inputs), getattr(opts, "reduceOp", opts or ReduceOp.SUM)
+        given = list(gloo.tensors_in(inputs))
+        if not self._is_our_sum([*given, *outputs], op):
+            return None
+        gloo.check_written(outputs, "reduce_scatter")
+        parts = [own_part(output, each, self.rank(), self.size()) for output, each in zip(outputs, inputs)]
+        called = self._number("reduce_scatter", given, op)
+        return self._by_switchml(parts, op == ReduceOp.AVG, called, list(outputs))
+
+    def _take_broadcast(self, tensors, opts=None):
+        """By a sum of bytes. None: it is Gloo's."""
+        tensors = _plain([tensors] if isinstance(tensors, torch.Tensor) else tensors)
+        root = getattr(opts, "rootRank", opts or 0)
+        if not self._is_one_of(tensors, root, opts) or not self._is_ours(
+                tensors, self.size() > _GLOO_BROADCAST or not gloo.takes(tensors[0].dtype)):
+            return None
+        gloo.check_written(tensors, "broadcast")
+        called = self._number("broadcast", root=root)
+        return self._by_switchml([bytes_of_root(tensors[0], root == self.rank())], False, called, list(tensors))
 
     def _sum_in_float32(self, tensors, is_average, called):
         """Sums of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
@@ -191,6 +237,11 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     def reduce(self, tensors, opts):
         inner, tensors = self._gloo(), _plain(tensors)
+        if self._is_one_of(tensors, opts.rootRank, opts) and self._is_our_sum(tensors, opts.reduceOp):
+            gloo.check_written(tensors, "reduce")
+            called = self._number("reduce", tensors, opts.reduceOp, opts.rootRank)
+            part = copied(tensors[0], opts.rootRank == self.rank())
+            return self._by_switchml([part], opts.reduceOp == ReduceOp.AVG, called, list(tensors))
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
         gloo.check_written(tensors, "reduce")
@@ -241,6 +292,13 @@ class SwitchMLGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         inner, called = self._gloo(), self._number("barrier")
+        if self._offload is not None and self.size() > _GLOO_BARRIER:
+            word = [torch.zeros(1, dtype=torch.int32)]
+            if not (self._offload.has_steps() or self._calls.under_way()):
+                return self._by_switchml(word, False, called, [])
+            self._offload.submit(word, False, called)
+            return self._handed_out(self._offload.put_behind(lambda: (works.All(self._calls.under_way()), None), (),
+                                                             self._finisher, called))
         return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), (), (), called)
 
     def monitored_barrier(self, *arguments, **keywords):
@@ -296,8 +354,12 @@ class SwitchMLGroup(dist.ProcessGroup):
 def _pass_to_gloo(method, name, gloos):
     """name: what the other ranks may call it, too, and it still is the same; gloos: Gloo's names for the method."""
     def call(self, *arguments, **keywords):
+        inner, take = self._gloo(), getattr(self, f"_take_{name}", None)
+        work = take(*arguments, **keywords) if take is not None else None
+        if work is not None:
+            return work
         arguments, keywords = _plain(arguments), {key: _plain(value) for key, value in keywords.items()}
-        inner, tensors = self._gloo(), list(gloo.tensors_in([arguments, list(keywords.values())]))
+        tensors = list(gloo.tensors_in([arguments, list(keywords.values())]))
         for tensor in tensors:
             gloo.check_type(tensor.dtype, method.strip("_"))
         outputs = arguments[0] if arguments else next(iter(keywords.values()))
@@ -372,7 +434,7 @@ def stats(group=None):
     libswitchml's sml_stats. With no job (yet) only the first few are there."""
     group = _group_of(group)
     if group._offload is None:
-        return {"offloaded_calls": 0, "fallback_calls": group._num_gloo_allreduces, "failed_calls": 0,
+        return {"offloaded_calls": 0, "fallback_calls": group._num_by_gloo, "failed_calls": 0,
                 "max_in_flight": 0}
     return group._offload.stats()
 

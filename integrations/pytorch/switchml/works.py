@@ -183,20 +183,22 @@ class Finisher(Thread):
                 del work, function, promise, problem
 
 
-def all_of(works, finisher):
-    """A Work that ends when all of these have."""
-    def wait_for(timeout_s):
-        for work in works:
+class All:
+    """What a finisher wants of a work: the end of several."""
+
+    def __init__(self, several):
+        self.several = several
+
+    def wait(self, timeout_s=None):
+        for work in self.several:
             work.wait(*(() if timeout_s is None else (datetime.timedelta(seconds=timeout_s),)))
 
-    class All:
-        """What a finisher wants of a work."""
-        @staticmethod
-        def wait():
-            wait_for(None)
-    promise = Promise([])
-    finisher.add(All, None, promise)
-    return promise.work(wait_for)
+
+def all_of(several, finisher):
+    """A Work that ends when all of these have."""
+    promise, all_ended = Promise([]), All(several)
+    finisher.add(all_ended, None, promise)
+    return promise.work(all_ended.wait)
 
 
 class CppWork(_c10d.Work):

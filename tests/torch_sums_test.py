@@ -1,0 +1,207 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The PyTorch backend's collectives that are sums, or can be one: reduce-scatter, reduce, broadcast, barrier."""
+import os
+
+import torch_ranks
+from torch_ranks import Daemon, error_text, report, run_ranks, start
+
+COUNTS = (0, 1, 2, 3, 5, 127, 129, 1001, 70_001)  # of elements: some are no multiple of 4 bytes
+NUM_LARGE = 1 << 20
+
+
+def has_bits_of(torch, one, other):
+    return bytes(one.detach().contiguous().view(-1).view(torch.uint8).tolist()) == bytes(
+        other.detach().contiguous().view(-1).view(torch.uint8).tolist())
+
+
+def values(torch, count, rank, dtype):
+    made = torch.Generator().manual_seed(1000 * rank + count)
+    return (torch.randn(count, generator=made) * 1000).to(dtype)
+
+
+def broadcasts(torch, dist, rank, size):
+    """Of any bits in any type, the NaNs that a float's sum would not keep among them."""
+    num_calls = 0
+    types = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+             torch.float64, torch.complex64, torch.complex128, torch.bool]
+    for number, dtype in enumerate(types):
+        for count in COUNTS[:5] if dtype is torch.complex128 else COUNTS:
+            root = (number + count) % size
+            of_root = torch.randint(0, 2 if dtype is torch.bool else 256, (count * torch.empty(0, dtype=dtype).element_size(),),
+                                    generator=torch.Generator().manual_seed(count), dtype=torch.uint8).view(dtype)
+            tensor = of_root.clone() if rank == root else torch.ones(count, dtype=dtype)
+            dist.broadcast(tensor, root)
+            assert has_bits_of(torch, tensor, of_root), (dtype, count)
+            num_calls += 1
+    for dtype in torch.int16, torch.float64:  # what is not dense
+        table = torch.full((7, 5), rank, dtype=dtype)
+        dist.broadcast(table[:, 3], size - 1)
+        assert table.sum().item() == 28 * rank + 7 * (size - 1) and bool((table[:, 3] == size - 1).all()), table
+    swapped = torch.full((2, 3), complex(rank, rank + 1)).conj()
+    dist.broadcast(swapped, 1)
+    assert bool((swapped == complex(1, -2)).all()), swapped
+    objects = [{"rank": rank}, "x" * rank]
+    dist.broadcast_object_list(objects, src=2)  # two broadcasts
+    assert objects == [{"rank": 2}, "xx"], objects
+    return num_calls + 5
+
+
+def parts_of_sums(torch, dist, rank, size):
+    """The bits of all-reduce and slice, and of the input none changes."""
+    num_calls, op = 0, dist.ReduceOp
+    for dtype, reduction in ((torch.float32, op.SUM), (torch.float32, op.AVG), (torch.bfloat16, op.SUM), (torch.int64, op.SUM)):
+        for count in COUNTS:
+            given = values(torch, count * size, rank, dtype)
+            whole, kept, output = given.clone(), given.clone(), torch.empty(count, dtype=dtype)
+            dist.all_reduce(whole, op=reduction)
+            own = whole[rank * count:][:count]
+            dist.reduce_scatter_tensor(output, given, op=reduction)
+            assert has_bits_of(torch, output, own) and has_bits_of(torch, given, kept), (dtype, count)
+            dist.reduce_scatter_tensor(given[rank * count:][:count], given, op=reduction)  # in place
+            assert has_bits_of(torch, given[rank * count:][:count], own), (dtype, count)
+            dist.reduce(kept, size - 1, op=reduction)
+            assert has_bits_of(torch, kept, whole if rank == size - 1 else values(torch, count * size, rank, dtype)), count
+            num_calls += 4
+    given = [torch.full((index, 2), float(rank)) for index in range(size)]  # of another length each, rank 0's is empty
+    output = torch.empty(2, rank).t()
+    dist.reduce_scatter(output, given)
+    assert torch.equal(output, torch.full((rank, 2), float(sum(range(size))))), output
+    text = error_text(dist.reduce_scatter_tensor, torch.empty(3), torch.empty(3 * size + 1))
+    assert "a part for each of the" in text, text
+    return num_calls + 1
+
+
+def orders(torch, dist, rank, size):
+    """What is called behind calls that have not ended has what they give, and a barrier ends after all of them."""
+    num_calls, total = 0, size * (size + 1) // 2
+    for number in range(5):
+        first, second = (torch.full((100_000 + number,), rank + 1.0) for _ in range(2))
+        given, part = torch.full((1000 * size,), rank + 1.0), torch.empty(1000)
+        gathered = [torch.empty(1000) for _ in range(size)]
+        dist.all_reduce(first, async_op=True)
+        dist.broadcast(first, number % size, async_op=True)    # of the sum
+        dist.broadcast(second, number % size, async_op=True)   # beside it
+        dist.all_reduce(given, async_op=True)
+        dist.reduce_scatter_tensor(part, given, async_op=True)
+        dist.all_gather(gathered, part, async_op=True)         # Gloo's
+        dist.barrier()
+        assert bool((first == total).all()) and bool((second == number % size + 1).all()), (first, second)
+        assert all(bool((each == total * size).all()) for each in gathered), gathered
+        num_calls += 5 + (size > 4)
+    store = dist.distributed_c10d._get_default_store()
+    for number in range(20):
+        store.add(f"before {number}", 1)
+        dist.barrier()
+        assert store.add(f"before {number}", 0) == size
+        num_calls += size > 4
+    return num_calls
+
+
+def case_sums():
+    torch, dist, sml, rank, size = start(timeout_s=int(os.environ.get("CASE_TIMEOUT_S", "60")))
+    num_calls = broadcasts(torch, dist, rank, size) + parts_of_sums(torch, dist, rank, size)
+    num_calls += orders(torch, dist, rank, size)
+    futures = [dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * size), async_op=True).get_future(),
+               dist.broadcast(torch.full((4,), float(rank)), 1, async_op=True).get_future()]
+    assert [future.wait()[0].tolist() for future in futures] == [[float(size)] * 3, [1.0] * 4]
+    with torch.autograd.profiler.profile() as profile:
+        dist.broadcast(torch.ones(6), 0)
+    assert any(event.name.endswith(":broadcast") for event in profile.function_events)
+    report(stats=sml.stats(), num_calls=num_calls + 3)
+    dist.destroy_process_group()
+
+
+def case_bytes():
+    """What each rank sends, in units of the tensor."""
+    torch, dist, sml, _, size = start()
+    large, part, sent = torch.ones(NUM_LARGE), torch.empty(NUM_LARGE // size), []
+    dist.all_reduce(torch.ones(1))
+    for call in (lambda: dist.broadcast(large, 0), lambda: dist.reduce_scatter_tensor(part, large[:len(part) * size]),
+                 lambda: dist.reduce(large, 1)):
+        figures = []
+        for _ in range(3):
+            before = sml.stats()["tx_bytes"]
+            call()
+            dist.all_reduce(torch.ones(1))
+            figures.append((sml.stats()["tx_bytes"] - before) / (4 * NUM_LARGE))
+        sent.append(min(figures))
+    report(sent=sent)
+    dist.destroy_process_group()
+
+
+def case_differ():
+    """Rank 1 has another root, or calls something else that sums alike."""
+    torch, dist, sml, rank, _ = start(timeout_s=20)
+    words, found = torch.ones(1000, dtype=torch.int32), []
+    groups = [dist.new_group() for _ in range(2)]
+    for group, other in zip(groups, (lambda group: dist.broadcast(words, 1, group=group),
+                                     lambda group: dist.all_reduce(words, group=group))):
+        text = error_text(other if rank == 1 else lambda group: dist.broadcast(words, 0, group=group), group)
+        found.append([text, list(getattr(sml.error(group), "ranks", ()))])
+    report(found=found)
+
+
+def case_zero():
+    """The optimizer that shards its state broadcasts parameters; DDP its first ones and its buffers."""
+    torch, dist, sml, rank, size = start()
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # pylint: disable=import-outside-toplevel
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 301), torch.nn.BatchNorm1d(301), torch.nn.ReLU(), torch.nn.Linear(301, 3))
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, lr=0.01)
+    data, losses, before = torch.Generator().manual_seed(1), [], sml.stats()["offloaded_calls"]
+    for _ in range(6):
+        inputs = torch.randn(16 * size, 20, generator=data)
+        loss = torch.nn.functional.cross_entropy(ddp(inputs[rank::size]), (inputs.sum(dim=1) > 0).long()[rank::size])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    everyone = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(everyone, flat)
+    assert all(torch.equal(each, flat) for each in everyone) and losses[-1] < losses[0], losses
+    report(at_start=before, offloaded=sml.stats()["offloaded_calls"])
+    dist.destroy_process_group()
+
+
+# ---- The tests -----------------------------------------------------------------------------------------
+
+def test_bits_and_order_over_the_network_in_memory_and_without_an_aggregator():
+    with Daemon() as daemon:
+        for num_ranks, aggregator, shared_memory in ((3, daemon.address, "0"), (5, daemon.address, "1"), (5, None, "0")):
+            for result in run_ranks("sums", num_ranks, aggregator, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory):
+                stats = result["stats"]
+                assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
+
+
+def test_the_same_answers_where_gloo_stands_in():
+    """The aggregator is not there: what a rank would have summed by SwitchML goes to Gloo, on all ranks."""
+    for result in run_ranks("sums", 3, f"127.0.0.1:{torch_ranks.fixed_port()}", CASE_TIMEOUT_S="5"):
+        stats = result["stats"]
+        assert stats["offloaded_calls"] == 0 and stats["fallback_calls"] == result["num_calls"], result
+
+
+def test_each_rank_sends_a_tensor_once():
+    with Daemon() as daemon:
+        for result in run_ranks("bytes", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            print(f"# sent, in units of the tensor: {result['sent']}", flush=True)
+            assert all(1 < sent < 1.12 for sent in result["sent"]), result
+
+
+def test_ranks_that_differ_are_named():
+    with Daemon() as daemon:
+        for result in run_ranks("differ", 3, daemon.address):
+            for (text, ranks), other in zip(result["found"], ("broadcast of rank 1", "all_reduce(SUM) of int32[1000]")):
+                assert f"ranks 0, 2: broadcast of rank 0; rank 1: {other}" in text and ranks == [1], result
+
+
+def test_sharded_optimizer_and_ddp():
+    with Daemon() as daemon:
+        for result in run_ranks("zero", 3, daemon.address, SWITCHML_REQUIRE="1"):
+            assert result["at_start"] > 0 and result["offloaded"] > result["at_start"] + 12, result
+
+
+if __name__ == "__main__":
+    torch_ranks.main(globals())
