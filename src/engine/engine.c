@@ -9,6 +9,7 @@
 #endif
 
 #include "base/thread.h"
+#include "engine/spin.h"
 
 void sml_mailbox_init(struct sml_mailbox *box) {
   pthread_mutex_init(&box->lock, NULL);
@@ -56,29 +57,15 @@ static void set_default_float_mode(void) {
 #endif
 }
 
-/* After a pass with more frames than this the next ones come in bulk as well: then sleeping until there are many
- * costs the least, and looking for them the most. */
-#define LIGHT_FRAMES 12u
-#define BULK_NS (20 * SML_NS_PER_MS)
-
-struct spin {
-  uint64_t until_ns, bulk_until_ns, seen_frames;
-};
-
-/* After a pass: whether to look for frames again at once. */
-static bool should_spin(const struct sml_engine_thread *t, struct spin *spin, uint64_t now_ns) {
-  const uint64_t num_frames = t->io->stats.rx_frames - spin->seen_frames;
+/* After a pass: whether to look for frames again at once. What a shared engine's own thread does is bulk. */
+static bool should_spin(const struct sml_engine_thread *t, struct sml_spin *spin, uint64_t now_ns) {
   if (t->spin_ns == SML_NEVER) return true;
-  if (t->is_shared || t->spin_ns == 0) return false; /* what a shared one's own thread does is bulk */
-  spin->seen_frames += num_frames;
-  if (num_frames > LIGHT_FRAMES) spin->bulk_until_ns = now_ns + BULK_NS;
-  if (num_frames > 0) spin->until_ns = now_ns < spin->bulk_until_ns ? 0 : now_ns + t->spin_ns;
-  return now_ns < spin->until_ns;
+  return !t->is_shared && t->spin_ns > 0 && sml_spin_after_pass(spin, t->io->stats.rx_frames, t->spin_ns, now_ns);
 }
 
 static void *run_thread(void *argument) {
   struct sml_engine_thread *t = argument;
-  struct spin spin = {0};
+  struct sml_spin spin = {0};
   bool has_turn = !t->is_shared;
   set_default_float_mode();
   (void)prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); /* by default a wait takes 50 us longer than asked for */

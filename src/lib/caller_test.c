@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Small operations, whose callers run the engine: whoever waits, or nobody, they go on. */
+ * Small and middle-sized operations, whose callers run the engine: whoever waits, or nobody, they go on. */
 #include <fenv.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "lib/operation.h"
 #include "lib/test_world.h"
 
 #define NUM_ELEMS 2000u /* small, and of float32 two rounds */
@@ -136,6 +137,66 @@ static void mix_sizes(struct rank *r) {
   free(large);
 }
 
+/* ---- middle-sized ones: their callers run the engine if they wait at once ---- */
+
+#define MIDDLE_ELEMS 17000u
+
+static uint32_t num_runs_by_callers(const struct rank *r) {
+  return atomic_load(&r->job->engines->units[0].thread.num_calls);
+}
+
+enum when { AT_ONCE, LATER, WHEN_IT_HAS_ENDED };
+
+/* True: by the caller. */
+static bool sum_middle(struct rank *r, int32_t *values, enum when when) {
+  sml_operation *op = NULL;
+  const uint32_t num_before = num_runs_by_callers(r);
+  for (size_t i = 0; i < MIDDLE_ELEMS; i++) values[i] = int_value(r->rank, i);
+  sml_status status = sml_allreduce(r->job, values, values, MIDDLE_ELEMS, SML_INT32, SML_SUM, NULL, &op);
+  if (status == SML_OK && when == LATER) pause_ms(3);
+  for (uint32_t i = 0; status == SML_OK && when == WHEN_IT_HAS_ENDED && i < 20000; i++) {
+    if (atomic_load(&op->status) != SML_IN_PROGRESS) break;
+    pause_ms(1);
+  }
+  if (status == SML_OK && when == WHEN_IT_HAS_ENDED) status = (sml_status)atomic_load(&op->status);
+  if (status == SML_OK && when != WHEN_IT_HAS_ENDED) status = sml_operation_wait(op, 20 * SML_NS_PER_S);
+  sml_operation_release(op);
+  uint32_t num_wrong = 0;
+  for (size_t i = 0; status == SML_OK && i < MIDDLE_ELEMS; i++) {
+    uint32_t sum = 0;
+    for (uint32_t n = 0; n < r->world->num_ranks; n++) sum += (uint32_t)int_value(n, i);
+    num_wrong += (uint32_t)values[i] != sum;
+  }
+  if (status != SML_OK || num_wrong > 0)
+    note_failure(r, __LINE__, "sum", "%s, %u wrong", sml_status_string(status), num_wrong);
+  return num_runs_by_callers(r) != num_before;
+}
+
+/* Whether a wait comes at once is the system's to say as well, so they have many tries. */
+static void wait_at_once_or_not(struct rank *r) {
+  uint32_t num_run = 0;
+  int32_t *values = malloc(MIDDLE_ELEMS * sizeof *values);
+  CHECK(r, values != NULL, "no memory");
+  CHECK(r, !sum_middle(r, values, AT_ONCE) && !sum_middle(r, values, AT_ONCE), "nobody knows its callers yet");
+  for (uint32_t i = 0; i < 60; i++) num_run += sum_middle(r, values, AT_ONCE);
+  (void)sum_middle(r, values, WHEN_IT_HAS_ENDED); /* who was thought to wait does not */
+  (void)sum_middle(r, values, LATER);
+  for (uint32_t i = 0; i < 3; i++) CHECK(r, !sum_middle(r, values, LATER), "call %u after one that waited later", i);
+  free(values);
+  CHECK(r, (num_run > 0) == r->job->method->ops->is_run_by_callers, "callers ran %u of 60", num_run);
+}
+static void who_waits_at_once_runs_the_engine(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 2; i++) {
+    struct world w;
+    world_init(&w, 2);
+    w.unwilling = i == 0 ? 3 : 0; /* to share memory: then nobody runs an engine */
+    world_start(&w);
+    world_run(&w, wait_at_once_or_not);
+    world_stop(&w);
+  }
+}
+
 static void all_ways_of_polling(void **state) {
   (void)state;
   for (uint32_t poll = SML_POLL_AUTO; poll <= SML_POLL_BLOCK; poll++) {
@@ -184,6 +245,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nobody_need_wait),
       cmocka_unit_test(all_ways_of_polling),
+      cmocka_unit_test(who_waits_at_once_runs_the_engine),
       cmocka_unit_test(the_callers_rounding_changes_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,6 +44,7 @@ struct sml_job {
   struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
   struct sml_method *method;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_batch batch;
+  _Atomic uint32_t num_at_once; /* the last middle-sized operations that were waited for as soon as they were called */
   uint64_t operations_completed, operations_failed, tensor_bytes;
   struct sml_retained_inputs retained;
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */

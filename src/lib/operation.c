@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "lib/at_once.h"
 #include "lib/job.h"
 #include "lib/tensors.h"
 #include "lib/trace.h"
@@ -15,8 +16,6 @@
 
 /* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
 #define MAX_CHUNKS (UINT64_C(1) << 31)
-/* Up to here an operation is over sooner than a thread wakes up: the caller runs the engine. */
-#define SMALL_BYTES (64u << 10)
 
 static const struct sml_operation_kind caller_kind, replay_kind;
 
@@ -404,7 +403,8 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->job = job;
   op->retained = NULL;
   op->is_released = op->is_noted = false;
-  op->is_small = sml_job_runs_small(job) && sml_plan_lanes(plan) <= SMALL_BYTES / 4;
+  op->is_small = sml_job_runs_small(job) && sml_callers_run(job, plan);
+  atomic_store_explicit(&op->returned_ns, 0, memory_order_relaxed);
   op->num_waiters = 0;
   op->order = (struct sml_member_operation){.submitted_ns = sml_clock_ns()};
   op->order.deadline_ns =
@@ -483,6 +483,7 @@ sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, 
     return status;
   }
   if (job->engines != NULL) sml_control_wake_by(&job->context->control, look_ns);
+  sml_note_return(op, &plan);
   *operation_out = op;
   return SML_OK;
 }
@@ -523,6 +524,7 @@ sml_status sml_operation_test(sml_operation *operation) {
 
 sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   SML_UNCANCELLED;
+  if (operation != NULL && timeout_ns != 0) sml_note_wait(operation);
   if (operation == NULL || timeout_ns == 0 || has_ended(operation)) return sml_operation_test(operation);
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   sml_status status;

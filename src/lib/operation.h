@@ -36,6 +36,7 @@ struct sml_operation {
   bool is_released;
   bool is_small; /* constant: callers run the engine for it */
   bool is_noted; /* called within a batch that has not been submitted */
+  _Atomic uint64_t returned_ns; /* from the call of a middle-sized one, which nobody has waited for yet; else 0 */
   uint32_t num_waiters;
   struct sml_tensors *tensors;   /* filled up, if they are: engine.in and out; NULL: the caller's */
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Whether a thread that has just taken frames looks for more at once, or sleeps until there are some. Waking it costs
+ * its peers more than they have to do for a small or middle operation. In the middle of a long one many frames come at
+ * once: then it costs the least to sleep meanwhile, and looking takes a processor from those who send them. */
+#ifndef SML_ENGINE_SPIN_H
+#define SML_ENGINE_SPIN_H
+
+#include "base/base.h"
+
+#define SML_SPIN_LIGHT_FRAMES 12u                    /* of a pass: more are a part of much data */
+#define SML_SPIN_MIDDLE_NS (5 * SML_NS_PER_MS)       /* much data for longer than that is bulk */
+#define SML_SPIN_BULK_NS (20 * SML_NS_PER_MS)        /* and what comes this soon after it, too */
+
+struct sml_spin {
+  uint64_t seen_frames, until_ns;
+  uint64_t heavy_from_ns, light_from_ns; /* passes with much and with little data; 0: the last one was not light */
+  uint64_t bulk_until_ns;
+};
+
+/* After a pass. num_frames: of all passes. True: look again at once. */
+static inline bool sml_spin_after_pass(struct sml_spin *s, uint64_t num_frames, uint64_t spin_ns, uint64_t now_ns) {
+  const uint64_t num_new = num_frames - s->seen_frames;
+  s->seen_frames = num_frames;
+  if (num_new > SML_SPIN_LIGHT_FRAMES) {
+    if (s->heavy_from_ns == 0 || (s->light_from_ns != 0 && now_ns - s->light_from_ns > spin_ns))
+      s->heavy_from_ns = now_ns;
+    s->light_from_ns = 0;
+    if (now_ns < s->bulk_until_ns || now_ns - s->heavy_from_ns > SML_SPIN_MIDDLE_NS)
+      s->bulk_until_ns = now_ns + SML_SPIN_BULK_NS;
+  } else if (s->light_from_ns == 0) {
+    s->light_from_ns = now_ns;
+  }
+  if (num_new > 0) s->until_ns = now_ns < s->bulk_until_ns ? 0 : now_ns + spin_ns;
+  return now_ns < s->until_ns;
+}
+
+#endif
