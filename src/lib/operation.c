@@ -366,7 +366,8 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   const sml_status status = is_empty ? SML_OK : sml_job_refuse_locked(job);
   bool needs_pass = false;
   if (status == SML_OK) {
-    const bool caller_runs = !take_number_locked(job, op) && op->is_small;
+    const bool is_driven = job->method->ops->drive != NULL && sml_callers_run(job, &engine->plan);
+    const bool caller_runs = !take_number_locked(job, op) && (op->is_small || is_driven);
     trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
     if (engine->plan.num_elems > 0) {
       if (op->retained != NULL) {
@@ -374,7 +375,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
         sml_retained_append(&job->retained, op->retained, op);
       }
       sml_member_job_insert(&job->state, &op->order);
-      needs_pass = push_locked(job, caller_runs) && caller_runs;
+      needs_pass = push_locked(job, caller_runs) && caller_runs && op->is_small;
     } else {
       sml_operation_publish_end_locked(job, op, SML_OK);
     }

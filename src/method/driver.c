@@ -145,10 +145,9 @@ bool sml_driver_drive(struct sml_method *r, bool (*has_ended)(const void *argume
 
 void sml_driver_begin(struct sml_method *r, struct sml_engine_operation *op, bool caller_runs) {
   struct sml_driver *d = driver_of(r);
-  (void)caller_runs;
   d->current = op;
   d->is_begun = false;
-  const bool is_urgent = op->plan.num_elems >= SML_LARGE_ELEMS && !d->is_driving;
+  const bool is_urgent = op->plan.num_elems >= SML_LARGE_ELEMS && !d->is_driving && !caller_runs;
   if (d->is_asleep || is_urgent) pthread_cond_signal(&d->wanted);
 }
 

@@ -42,7 +42,7 @@ struct sml_method_ops {
   /* Without the lock: memory for what the operation needs, of which codes_bytes[] say what is there; false: none. */
   bool (*fit)(const struct sml_method *method, struct sml_engine_operation *operation, size_t *codes_bytes);
   /* The operation is the method's until it says `ended`, or the engines call on_ended. Room was taken.
-   * caller_runs: the caller runs the engine itself, and need not wake it. */
+   * caller_runs: the caller runs the engine, or drives the method, itself: no thread need be woken. */
   void (*begin)(struct sml_method *method, struct sml_engine_operation *operation, bool caller_runs);
   /* The caller works, until has_ended(argument) (NULL: until nothing is left to do), or the deadline (0: only what can
    * be done at once). Lets the lock go meanwhile. False: somebody else does, and nothing was done. */
