@@ -93,7 +93,7 @@ def predict(*arguments):
 
 def test_predictions_name_the_regime():
     rows = json.loads(predict("--model", "all", "--rate", "1gbit,10gbit,100gbit", "--ranks", "8", "--json"))["results"]
-    assert len(rows) == 33, len(rows)
+    assert len(rows) == 45, len(rows)
     by_case = {(row["model"], row["rate"]): row for row in rows}
     slow, fast = by_case["vgg16", "1gbit"], by_case["vgg16", "100gbit"]
     assert slow["regime"] == "network-bound" and fast["regime"] == "compute-bound", (slow, fast)

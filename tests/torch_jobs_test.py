@@ -382,6 +382,30 @@ def test_elastic_restart_after_a_kill():
         events = status_of(daemon.address)["events"]
         assert events["job_started"] == 2, events
 
+RECORD = """
+import sys, torch, switchml.torch
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 4), torch.nn.Flatten(), torch.nn.Linear(24, 2, bias=False))
+def step():
+    model.zero_grad()
+    model(torch.zeros(3, 6, dtype=torch.long)).sum().backward()
+switchml.torch.record(sys.argv[1], model, step, 3)
+"""
+
+
+def test_a_model_of_ones_own_is_recorded():
+    """Its layers in their order, FLOPs of a sample, and a table that the command takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "mine.txt")
+        subprocess.run([torch_ranks.PYTHON, "-P", "-c", RECORD, path], check=True, env={**os.environ, "PYTHONPATH": torch_ranks.PYTHONPATH})
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        assert lines[1:3] + lines[4:] == ["parameters 164", "batch 3", "layer 0 0 weight=80", f"layer 1 {2 * 32 * 6} weight=32 bias=4",
+                                          "layer 3 96 weight=48"], lines
+        done = subprocess.run([built("src/cli/switchml", "bin/switchml"), "bench", "training", "--predict", "--gpu", "own",
+                               "--model-file", path, "--ranks", "4"], stdout=subprocess.PIPE, text=True, check=True)
+        assert "own" in done.stdout, done.stdout
+
 
 if __name__ == "__main__":
     torch_ranks.main(globals())

@@ -19,14 +19,23 @@ PUBLISHED = {
     "alexnet": {"p100": (2987, TENSORFLOW)},
     "vgg16": {"p100": (154, TENSORFLOW)},
     "inception_v3": {"p100": (142, TENSORFLOW)},
-    "resnet50": {"p100": (219, TENSORFLOW), "v100": (369, LAMBDA), "a100": (1066, LAMBDA)},
-    "bert_base": {"v100": (42, LAMBDA), "a100": (239, LAMBDA)},
-    "ncf": {"v100": (9932793, LAMBDA), "a100": (28653595, LAMBDA)},
+    "resnet50": {"p100": (219, TENSORFLOW), "v100": (369, LAMBDA), "a100": (1066, LAMBDA), "h100": (1753, LAMBDA),
+                 "a10": (349, LAMBDA), "rtx4090": (721, LAMBDA)},
+    "bert_base": {"v100": (42, LAMBDA), "a100": (239, LAMBDA), "h100": (408, LAMBDA), "a10": (70, LAMBDA),
+                  "rtx4090": (137, LAMBDA)},
+    "ncf": {"v100": (9932793, LAMBDA), "a100": (28653595, LAMBDA), "h100": (49094300, LAMBDA), "a10": (9069169, LAMBDA),
+            "rtx4090": (17476573, LAMBDA)},
 }
-GPUS = ("p100", "v100", "a100")
+GPUS = ("p100", "v100", "a100", "h100", "a10", "l4", "rtx4090")
+L4_OF_A10 = 60 / 62.5  # peaks of TensorFloat-32 in NVIDIA's data sheets; the L4's memory has half the bandwidth
+# What is trained in 16 bit: TFLOP/s that Meta had of an H100 (Introducing Meta Llama 3, April 2024), and of the others in
+# proportion to the peaks in NVIDIA's data sheets (16 bit, dense).
+LLAMA_3_TFLOPS = 400
+PEAK_TFLOPS = {"p100": 21.2, "v100": 125, "a100": 312, "h100": 989, "a10": 125, "l4": 121, "rtx4090": 165}
+IN_16_BIT = ("gpt2", "llama_1b", "llama_8b", "vit_b_16")
 # Whose rate the others are derived from: the same kind of arithmetic.
 REFERENCE = {"vgg19": "vgg16", "resnet101": "resnet50", "googlenet": "inception_v3", "lstm": "bert_base", "dlrm": "ncf"}
-BATCH = {"alexnet": 512, "bert_base": 24, "ncf": 131072, "dlrm": 2048}
+BATCH = {"alexnet": 512, "bert_base": 24, "ncf": 131072, "dlrm": 2048, "gpt2": 8, "llama_1b": 2, "llama_8b": 1}
 
 TORCHVISION = {
     "alexnet": (61100840, 224, "Krizhevsky 2014, One weird trick"),
@@ -99,8 +108,72 @@ def dlrm():
     return layers
 
 
+def attention(name, flops, tensors, steps, width):
+    """A projection, with the scores and their sums beside it."""
+    return name, flops + 4 * steps * steps * width, tensors
+
+
+def gpt2():
+    """Radford et al. 2019, GPT-2 small: 12 layers of 768, 50,257 tokens, 1,024 positions; the output layer is the embedding."""
+    width, steps, words = 768, 1024, 50257
+    layers = [embedding("wte", words, width), embedding("wpe", 1024, width)]
+    for i in range(12):
+        head = f"h.{i}."
+        layers += [norm(head + "ln_1", width, steps), linear(head + "attn.c_attn", width, 3 * width, steps),
+                   attention(*linear(head + "attn.c_proj", width, width, steps), steps, width),
+                   norm(head + "ln_2", width, steps), linear(head + "mlp.c_fc", width, 4 * width, steps),
+                   linear(head + "mlp.c_proj", 4 * width, width, steps)]
+    name, flops, tensors = norm("ln_f", width, steps)
+    return layers + [(name, flops + 2 * width * words * steps, tensors)]
+
+
+def vit_b_16():
+    """Dosovitskiy et al. 2021, ViT-B/16: 12 layers of 768, 16 x 16 of 3 x 224 x 224, 1,000 classes"""
+    width, steps = 768, 197
+    layers = [linear("conv_proj", 3 * 16 * 16, width, 196), ("class_token", 0, [("weight", width)]),
+              embedding("pos_embedding", steps, width)]
+    for i in range(12):
+        head = f"encoder.layers.{i}."
+        layers += [norm(head + "ln_1", width, steps), linear(head + "self_attention.in_proj", width, 3 * width, steps),
+                   attention(*linear(head + "self_attention.out_proj", width, width, steps), steps, width),
+                   norm(head + "ln_2", width, steps), linear(head + "mlp.0", width, 4 * width, steps),
+                   linear(head + "mlp.3", 4 * width, width, steps)]
+    return layers + [norm("encoder.ln", width, steps), linear("heads.head", width, 1000)]
+
+
+def llama(width, num_layers, kv_width, ffn_width, is_tied, steps=8192, words=128256):
+    """Of Llama 3: no biases, grouped queries, three matrices in the feed-forward part, sequences of 8,192 tokens."""
+    def plain(name, inputs, outputs):
+        return linear(name, inputs, outputs, steps, bias=False)
+
+    def rms(name):
+        return name, 2 * width * steps, [("weight", width)]
+    layers = [embedding("embed_tokens", words, width)]
+    for i in range(num_layers):
+        head = f"layers.{i}."
+        layers += [rms(head + "input_layernorm"), plain(head + "self_attn.q_proj", width, width),
+                   plain(head + "self_attn.k_proj", width, kv_width), plain(head + "self_attn.v_proj", width, kv_width),
+                   attention(*plain(head + "self_attn.o_proj", width, width), steps, width), rms(head + "post_attention_layernorm"),
+                   plain(head + "mlp.gate_proj", width, ffn_width), plain(head + "mlp.up_proj", width, ffn_width),
+                   plain(head + "mlp.down_proj", ffn_width, width)]
+    name, flops, tensors = rms("norm")
+    head = plain("lm_head", width, words)
+    return layers + ([(name, flops + head[1], tensors)] if is_tied else [(name, flops, tensors), head])
+
+
+def llama_1b():
+    """Meta 2024, Llama 3.2 1B: 16 layers of 2,048, 128,256 tokens; the output layer is the embedding."""
+    return llama(2048, 16, 512, 8192, True)
+
+
+def llama_8b():
+    """Dubey et al. 2024, Llama 3 8B: 32 layers of 4,096, 128,256 tokens."""
+    return llama(4096, 32, 1024, 14336, False)
+
+
 # Totals as published: the papers' or the data sets' own sums, in millions.
-WRITTEN = {"bert_base": (bert_base, 109482240, "110M"), "lstm": (lstm, 66022000, "66M"), "ncf": (ncf, 31832577, "31.8M"),
+WRITTEN = {"gpt2": (gpt2, 124439808, "124M"), "vit_b_16": (vit_b_16, 86567656, "86M"),
+           "llama_1b": (llama_1b, 1235814400, "1.23B"), "llama_8b": (llama_8b, 8030261248, "8.0B"), "bert_base": (bert_base, 109482240, "110M"), "lstm": (lstm, 66022000, "66M"), "ncf": (ncf, 31832577, "31.8M"),
            "dlrm": (dlrm, 540677217, "540M")}
 
 
@@ -163,7 +236,17 @@ def flops_of(name, made):
 
 def speeds(name, made):
     lines = []
+    for gpu in GPUS if name in IN_16_BIT else ():
+        tflops = LLAMA_3_TFLOPS * PEAK_TFLOPS[gpu] / PEAK_TFLOPS["h100"]
+        lines.append(f"speed {gpu} {tflops * 1e12 / (3 * flops_of(name, made)):.4g} derived: {tflops:.0f} TFLOP/s in 16 bit, from "
+                     f"Meta's {LLAMA_3_TFLOPS} of an H100 for Llama 3 by NVIDIA's peaks")
+    if lines:
+        return lines
     for gpu in GPUS:
+        if gpu == "l4":
+            rate = float(lines[-1].split()[2]) * L4_OF_A10
+            lines.append(f"speed {gpu} {rate:.4g} derived from the a10's by NVIDIA's peaks of TensorFloat-32; memory may slow it more")
+            continue
         if gpu in PUBLISHED.get(name, {}):
             rate, source = PUBLISHED[name][gpu]
             lines.append(f"speed {gpu} {rate} published: {source}")

@@ -33,7 +33,7 @@ _switchml() {
         --float64-bits) words=(64 96) ;;
         --op) words=(sum avg) ;;
         --shared-memory) words=(yes no) ;;
-        --gpu) words=(p100 v100 a100) ;;
+        --gpu) words=(p100 v100 a100 h100 a10 l4 rtx4090) ;;
         --aggregator) words=(network embedded) ;;
         --model) mapfile -t words < <("${COMP_WORDS[0]}" bench training --list 2>/dev/null | grep -o '^[a-z][a-z0-9_]*') ;;
     esac

@@ -44,6 +44,7 @@ from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload  # noqa: E402
 from .parts import bytes_of_root, copied, own_part  # noqa: E402
 from .process import Process  # noqa: E402
+from .record import record  # noqa: E402,F401  # pylint: disable=unused-import
 from .settings import Exchange, agree  # noqa: E402
 
 ReduceOp = dist.ReduceOp
