@@ -224,17 +224,19 @@ static struct sml_header draw_packet(const struct model *m, struct fuzz_input *i
 }
 
 static void depart(struct model *m, uint32_t rank) {
-  const uint32_t slot = sml_aggregator_depart(m->aggregator, rank);
+  uint32_t blocking;
+  sml_aggregator_note_departed(m->aggregator, rank);
+  const uint32_t slot = sml_aggregator_find_blocked(m->aggregator, &blocking);
   m->departed[rank] = true;
-  bool is_waited_for = false;
+  bool is_blocked = false;
   for (uint32_t s = 0; s < m->options.num_slots; s++) {
     const uint32_t n = m->num_phases[s];
     const struct record *r = n == 0 ? NULL : &m->history[s][n - 1];
-    const bool is_waiting = r != NULL && !is_complete(m, r) && !r->seen[rank];
-    is_waited_for = is_waited_for || is_waiting;
-    if (s == slot) CHECK(is_waiting, "slot %u does not wait for rank %u", s, rank);
+    const bool is_waiting = r != NULL && !is_complete(m, r) && blocker(m, r) != UINT32_MAX;
+    is_blocked = is_blocked || is_waiting;
+    if (s == slot) CHECK(is_waiting && blocking == blocker(m, r), "slot %u does not wait for rank %u", s, blocking);
   }
-  CHECK(is_waited_for == (slot != UINT32_MAX), "rank %u", rank);
+  CHECK(is_blocked == (slot != UINT32_MAX), "rank %u", rank);
 }
 
 static void choose_options(struct sml_aggregator_options *o, struct fuzz_input *in) {

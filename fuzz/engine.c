@@ -293,7 +293,7 @@ static void change_job(struct world *w, struct fuzz_input *in) {
   } else if (kind < 160) {
     start_job(w, number);
   } else if (kind < 200) {
-    sml_aggregator_engine_depart(w->engine, number, rank);
+    sml_aggregator_engine_depart(w->engine, number, &(uint64_t){UINT64_C(1) << rank});
     job->is_departed[rank] = true;
   } else if (kind < 220) {
     close_job(w, number);

@@ -441,7 +441,9 @@ static void hear(uint32_t rank, uint32_t notice) {
   world.may_close = true; /* for a departed rank that has slots or epochs waiting: which of them is told below */
   if (notice != 1 && notice != 3) return;
   world.departed |= 1u << rank;
-  world.is_blocked = sml_aggregator_depart(world.aggregator, rank) != UINT32_MAX;
+  uint32_t blocking;
+  sml_aggregator_note_departed(world.aggregator, rank);
+  world.is_blocked = sml_aggregator_find_blocked(world.aggregator, &blocking) != UINT32_MAX;
 }
 
 /* Unasked. A result is asked for by its grant, as by a worker that lacks it; a question is worded as by

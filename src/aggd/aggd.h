@@ -113,7 +113,6 @@ uint64_t sml_aggd_lowest_completed(const struct sml_aggd *aggd);
 void sml_aggd_close_descriptors(struct sml_aggd *aggd);
 /* Where it listens, with the real port. */
 void sml_aggd_addr(const struct sml_aggd *aggd, struct sml_addr *addr_out);
-uint16_t sml_aggd_data_port(const struct sml_aggd *aggd, uint32_t lane);
 /* Adds what the flight recorders hold now, for sml_trace_write(). Any thread. False: out of memory. */
 bool sml_aggd_collect_trace(struct sml_aggd *aggd, struct sml_trace_dump *dump);
 /* "STALE_PHASE=3 BAD_CRC=1": dropped packets by reason, "" if none. Any thread. */

@@ -268,10 +268,6 @@ void sml_aggd_addr(const struct sml_aggd *a, struct sml_addr *addr_out) {
   *addr_out = a->addr;
 }
 
-uint16_t sml_aggd_data_port(const struct sml_aggd *a, uint32_t lane) {
-  return sml_lanes_port(a->lanes, lane);
-}
-
 bool sml_aggd_collect_trace(struct sml_aggd *a, struct sml_trace_dump *dump) {
   return sml_lanes_collect_trace(a->lanes, dump) && sml_aggd_trace_add(&a->trace, dump);
 }

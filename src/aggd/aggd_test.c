@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "aggd/aggd_internal.h"
 #include "aggd/dataplane.h"
 #include "aggd/snapshot.h"
 
@@ -262,7 +263,7 @@ static void test_data_port_garbage(void **state) {
   start_world("x", 2);
   struct sml_addr addr;
   sml_aggd_addr(aggd, &addr);
-  sml_addr_set_port(&addr, sml_aggd_data_port(aggd, 0));
+  sml_addr_set_port(&addr, sml_lanes_port(aggd->lanes, 0));
   struct sml_prng prng = {.state = 12};
   for (uint32_t round = 0; round < 2000; round++) {
     uint8_t bytes[256];
@@ -364,7 +365,7 @@ static void test_port_in_use(void **state) {
   assert_int_equal(sml_aggd_start(&options, &other, error, sizeof error), -EADDRINUSE);
   assert_string_equal(error, expected);
   options = loopback(); /* the data port is taken */
-  options.first_data_port = sml_aggd_data_port(aggd, 0);
+  options.first_data_port = sml_lanes_port(aggd->lanes, 0);
   assert_true(sml_aggd_start(&options, &other, error, sizeof error) < 0);
   assert_true(strlen(error) > 10);
   assert_null(other);

@@ -77,7 +77,7 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       sml_aggregator_engine_places(engine, c->job, c->places);
       break;
     case VERB_DEPART:
-      sml_aggregator_engine_depart_all(engine, c->job, c->ranks);
+      sml_aggregator_engine_depart(engine, c->job, c->ranks);
       break;
     case VERB_CLOSE:
       c->aggregator = sml_aggregator_engine_close_job(engine, c->job);

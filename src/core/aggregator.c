@@ -261,16 +261,6 @@ void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank) {
   a->num_departed++;
 }
 
-uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank) {
-  sml_aggregator_note_departed(a, rank);
-  for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
-    const struct cell *c = &a->cells[cell];
-    if (c->count == 0 || sml_aggregator_is_complete(a, c)) continue;
-    if (!sml_bit_test(sml_aggregator_seen(a, cell), rank)) return cell / 2;
-  }
-  return UINT32_MAX;
-}
-
 uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out) {
   for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
     if (a->cells[cell].count == 0) continue;

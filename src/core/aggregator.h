@@ -80,10 +80,9 @@ void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, ui
 /* Contributors missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words_out);
-/* Marks a contributor as gone, or one of its ranks. Returns a slot that waits for it already, or UINT32_MAX. */
-uint32_t sml_aggregator_depart(struct sml_aggregator *a, uint32_t rank);
-/* The same of many at once: marks only, and then a slot that waits for one of them all, which comes back, too. */
+/* Marks a contributor as gone, or one of its ranks. */
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
+/* A slot that waits for a contributor that is gone, and which; or UINT32_MAX. */
 uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out);
 const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
 /* The largest payload. */

@@ -59,11 +59,15 @@ static void departed_ranks_block_in_every_word(void **state) {
   (void)state;
   for (uint32_t rank = 62; rank < 67; rank++) {
     struct sml_aggregator *a = make(130);
-    assert_int_equal(sml_aggregator_depart(a, rank), UINT32_MAX); /* nothing waits yet */
+    uint32_t blocking;
+    sml_aggregator_note_departed(a, rank);
+    assert_int_equal(sml_aggregator_find_blocked(a, &blocking), UINT32_MAX); /* nothing waits yet */
     assert_int_equal(update(a, 0, SML_FIRST_PHASE).blocked_rank, rank);
     assert_int_equal(update(a, 129, SML_FIRST_PHASE).blocked_rank, rank);
-    assert_int_equal(sml_aggregator_depart(a, rank), 0);
-    assert_int_equal(sml_aggregator_depart(a, 129), UINT32_MAX); /* its contribution is in */
+    sml_aggregator_note_departed(a, 129);
+    assert_int_equal(sml_aggregator_find_blocked(a, &blocking), 0);
+    assert_int_equal(blocking, rank);
+    assert_int_equal(update(a, rank, SML_FIRST_PHASE).blocked_rank, UINT32_MAX); /* the contribution of 129 is in */
     assert_null(sml_aggregator_find_violation(a));
     free(a);
   }

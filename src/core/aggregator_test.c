@@ -279,25 +279,34 @@ static void duplicates_are_answered_only_if_asked(void **state) {
 
 /* ---- ranks that left ---- */
 
+/* Returns the slot that waits for a departed rank, and which that is. */
+static uint32_t depart(struct sml_aggregator *a, uint32_t rank, uint32_t *blocking_out) {
+  sml_aggregator_note_departed(a, rank);
+  return sml_aggregator_find_blocked(a, blocking_out);
+}
+
 static void departed_ranks_block(void **state) {
   (void)state;
   struct sml_aggregator *a = make(130, 4, SML_FIRST_PHASE, 0);
-  assert_int_equal(sml_aggregator_depart(a, 129), UINT32_MAX); /* nothing waits yet */
+  uint32_t blocking;
+  assert_int_equal(depart(a, 129, &blocking), UINT32_MAX); /* nothing waits yet */
   struct sml_decision d = expect(a, update(a, 0, 2, 2), SML_VERDICT_FIRST);
   assert_int_equal(d.blocked_rank, 129);
-  assert_int_equal(sml_aggregator_depart(a, 129), 2);
-  assert_int_equal(sml_aggregator_depart(a, 0), UINT32_MAX); /* it is in */
+  assert_int_equal(depart(a, 129, &blocking), 2);
+  assert_int_equal(depart(a, 0, &blocking), 2);
+  assert_int_equal(blocking, 129); /* what rank 0 contributed is in */
   d = expect(a, update(a, 5, 2, 2), SML_VERDICT_ADD);
   assert_int_equal(d.blocked_rank, 129);
   d = expect(a, update(a, 129, 2, 2), SML_VERDICT_ADD); /* on its way before it left */
   assert_int_equal(d.blocked_rank, UINT32_MAX);
-  assert_int_equal(sml_aggregator_depart(a, 64), 2);
+  assert_int_equal(depart(a, 64, &blocking), 2);
+  assert_int_equal(blocking, 64);
   for (uint32_t rank = 0; rank < 130; rank++) {
     if (rank == 0 || rank == 5 || rank == 129) continue;
     d = expect(a, update(a, rank, 2, 2), rank < 128 ? SML_VERDICT_ADD : SML_VERDICT_COMPLETE);
     assert_int_equal(d.blocked_rank, rank < 64 ? 64 : UINT32_MAX);
   }
-  assert_int_equal(sml_aggregator_depart(a, 7), UINT32_MAX); /* a complete phase waits for nobody */
+  assert_int_equal(depart(a, 7, &blocking), UINT32_MAX); /* a complete phase waits for nobody */
   d = expect(a, update(a, 1, 2, 3), SML_VERDICT_FIRST);
   assert_int_equal(d.blocked_rank, 0); /* the lowest */
   free(a);

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/drop.h"
 
-static const struct {
-  const char *name, *text;
-} drops[SML_NUM_DROPS] = {
-#define SML_DROP_ENTRY(name, text) [SML_DROP_##name] = {#name, text},
+static const char *const names[SML_NUM_DROPS] = {
+#define SML_DROP_ENTRY(name, text) [SML_DROP_##name] = #name,
     SML_DROP_LIST(SML_DROP_ENTRY)
 #undef SML_DROP_ENTRY
 };
 
 const char *sml_drop_name(enum sml_drop drop) {
   SML_ASSERT((unsigned)drop < SML_NUM_DROPS);
-  return drops[drop].name;
-}
-
-const char *sml_drop_text(enum sml_drop drop) {
-  SML_ASSERT((unsigned)drop < SML_NUM_DROPS);
-  return drops[drop].text;
+  return names[drop];
 }
 
 enum sml_drop sml_drop_of_wire(enum sml_wire_error error) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Why a received packet was not acted upon: one list, one counter each (X-macro: name, text). */
+ * Why a received packet was not acted upon: one list, one counter each (X-macro: name, what it means). */
 #ifndef SML_CORE_DROP_H
 #define SML_CORE_DROP_H
 
@@ -36,7 +36,6 @@ enum sml_drop {
       SML_NUM_DROPS
 };
 const char *sml_drop_name(enum sml_drop drop); /* "STALE_PHASE" */
-const char *sml_drop_text(enum sml_drop drop);
 /* The reason for a frame that sml_wire_open refused. */
 enum sml_drop sml_drop_of_wire(enum sml_wire_error error);
 

@@ -46,7 +46,9 @@ static struct sml_aggregator *make_aggregator(void) {
   for (uint32_t slot = 0; slot < 4; slot++)
     for (uint32_t i = 0; i < num_contributions[slot]; i++)
       contribute(a, i % NUM_RANKS, slot, SML_FIRST_PHASE + i / NUM_RANKS);
-  assert_int_equal(sml_aggregator_depart(a, 2), 1);
+  uint32_t blocking;
+  sml_aggregator_note_departed(a, 2);
+  assert_int_equal(sml_aggregator_find_blocked(a, &blocking), 1);
   return a;
 }
 

@@ -263,7 +263,7 @@ static void nobody_asks_who_left(void **state) {
     update(a, 0, s, SML_FIRST_PHASE, 0);
     if (s > 0) update(a, 1, s, SML_FIRST_PHASE, 0);
   }
-  sml_aggregator_depart(a, 1);
+  sml_aggregator_note_departed(a, 1);
   assert_int_equal(asked(a, 1 * MS, &slot), 0);
   assert_int_equal(asked(a, 2 * MS, &slot), 0);
   free(a);

@@ -415,13 +415,9 @@ void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_
                                            .hear = hear};
 }
 
-void sml_switch_jobs_clear(struct sml_switch_jobs *jobs) {
-  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
-}
-
 void sml_switch_destroy(struct sml_dataplane *plane) {
   struct sml_switch_jobs *jobs = (struct sml_switch_jobs *)plane;
   if (jobs == NULL) return;
-  sml_switch_jobs_clear(jobs);
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++) free(jobs->jobs[j]);
   jobs->driver->close(jobs->user);
 }

@@ -86,9 +86,8 @@ struct sml_switch_jobs {
   struct sml_switch_job *jobs[SML_MAX_JOBS];
 };
 
-/* jobs: stays where it is until it is cleared. */
+/* jobs: stays where it is until sml_switch_destroy(). */
 void sml_switch_jobs_init(struct sml_switch_jobs *jobs, const struct sml_switch_driver *driver, void *user);
-void sml_switch_jobs_clear(struct sml_switch_jobs *jobs);
 /* For the driver's open: what is for the aggregator goes to that port, and no other. */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port);
 

@@ -87,10 +87,9 @@ void sml_aggregator_engine_offer_group(struct sml_aggregator_engine *engine, uin
  * destroyed with the job). NULL: to each by itself. */
 struct sml_fanout *sml_aggregator_engine_use_group(struct sml_aggregator_engine *engine, uint16_t job,
                                                    struct sml_fanout *fanout);
-/* The rank will not contribute any more; its packets are refused. Operations that need it raise BLOCKED. Or many at
- * once: a bitmap of them. */
-void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
-void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *engine, uint16_t job, const uint64_t *ranks);
+/* The ranks of the bitmap will not contribute any more; their packets are refused. Operations that need them raise
+ * BLOCKED. */
+void sml_aggregator_engine_depart(struct sml_aggregator_engine *engine, uint16_t job, const uint64_t *ranks);
 struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_engine *engine, uint16_t job);
 
 /* What a job has done and holds, for people who ask. Figures of several lanes add up: the engine adds its own to what

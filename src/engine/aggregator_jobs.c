@@ -132,7 +132,7 @@ void sml_engine_report(struct sml_aggregator_engine *e, enum sml_aggregator_even
 }
 
 /* All are noted before the slots are looked through, once. */
-void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *e, uint16_t number, const uint64_t *ranks) {
+void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, const uint64_t *ranks) {
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL);
   for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.world_size); w++) {
@@ -150,10 +150,4 @@ void sml_aggregator_engine_depart_all(struct sml_aggregator_engine *e, uint16_t 
   job->is_blocked_reported = true;
   const uint32_t rank = sml_members_find_departed(&job->members, contributor);
   sml_engine_report(e, SML_EVENT_BLOCKED, number, rank, rank, slot);
-}
-
-void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
-  uint64_t ranks[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)] = {0};
-  sml_bit_set(ranks, rank);
-  sml_aggregator_engine_depart_all(e, number, ranks);
 }

@@ -108,11 +108,11 @@ static void a_contributor_departs_with_any_of_its_ranks(void **state) {
     const struct world_options options = two_hosts();
     struct world *w = world_create_started(&options);
     struct world_call *call = make_call(w, 1000, SML_INT32);
-    if (is_late) sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 6);
+    if (is_late) world_depart(w, 0, 6);
     assert_int_equal(w->num_events, 0);
     for (uint32_t r = 0; r < 4; r++) world_call_submit(call, r);
     for (int i = 0; i < 10; i++) assert_true(world_pass(w));
-    if (!is_late) sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 6);
+    if (!is_late) world_depart(w, 0, 6);
     expect_event(w, SML_EVENT_BLOCKED, 6, is_late ? 0 : 6);
     assert_int_equal(world_drops(w, SML_DROP_DEPARTED_RANK), 0);
     fail_leads(w, call);
@@ -127,7 +127,7 @@ static void a_lead_is_answered_as_long_as_it_is_there(void **state) {
   struct world_call *call = make_call(w, 16, SML_INT32);
   world_call_submit_all(call);
   assert_true(world_call_run(call, LIMIT_NS));
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 5);
+  world_depart(w, 0, 5);
   const struct sml_header probe = {.type = SML_PACKET_PROBE,
                                    .job = w->jobs[0].number,
                                    .epoch = w->jobs[0].epoch,
@@ -140,7 +140,7 @@ static void a_lead_is_answered_as_long_as_it_is_there(void **state) {
   world_settle(w, SML_NS_PER_MS);
   assert_int_equal(w->aggregator_ports[0].io->stats.tx_frames - before, 1);
   assert_int_equal(w->num_events, 0);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 4);
+  world_depart(w, 0, 4);
   world_send(&w->worker_ports[4][0], &probe, NULL, &w->aggregator_ports[0].addr);
   world_settle(w, SML_NS_PER_MS);
   assert_int_equal(world_drops(w, SML_DROP_DEPARTED_RANK), 1);

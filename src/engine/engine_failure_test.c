@@ -64,7 +64,7 @@ static void a_rank_that_leaves_blocks_what_waits_for_it(void **state) {
   world_call_submit(call, 2);
   for (int i = 0; i < 10; i++) assert_true(world_pass(w));
   assert_int_equal(w->num_events, 0);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 1);
+  world_depart(w, 0, 1);
   assert_int_equal(w->num_events, 1);
   expect_event(w, 0, SML_EVENT_BLOCKED, 1, 1);
   for (int i = 0; i < 100; i++) assert_true(world_pass(w));
@@ -96,8 +96,8 @@ static void a_rank_that_leaves_between_operations_blocks_the_next(void **state) 
   struct world_call *call = make_call(w, 0, 100, 1);
   world_call_submit_all(call);
   expect_exact(call);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 2);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 2);
+  world_depart(w, 0, 2);
+  world_depart(w, 0, 2);
   world_settle(w, SML_NS_PER_S);
   assert_int_equal(w->num_events, 0);
   /* A hello does not bring it back. */
@@ -126,7 +126,7 @@ static void a_rank_that_left_is_missed_in_the_next_epoch(void **state) {
   const struct world_options options = small_world(2, 3);
   struct world *w = world_create_started(&options);
   for (uint32_t epoch = 5; epoch < 7; epoch++) {
-    sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 0);
+    world_depart(w, 0, 0);
     world_restart_job(w, 0, epoch);
     struct world_call *call = make_call(w, 0, 100, epoch);
     world_call_submit(call, 1);
@@ -168,8 +168,8 @@ static void a_rank_that_leaves_after_the_sum_blocks_nobody(void **state) {
   for (int i = 0; i < 20; i++) assert_true(world_pass(w));
   assert_int_equal(call->parts[0].num_ended + call->parts[1].num_ended, 2);
   assert_int_equal(call->parts[2].num_ended, 0);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 0);
-  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[0].number, 1);
+  world_depart(w, 0, 0);
+  world_depart(w, 0, 1);
   is_losing = false;
   expect_exact(call);
   assert_int_equal(w->num_events, 0);

@@ -292,6 +292,12 @@ void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   }
 }
 
+void world_depart(struct world *w, uint32_t j, uint32_t rank) {
+  uint64_t ranks[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)] = {0};
+  sml_bit_set(ranks, rank);
+  sml_aggregator_engine_depart(w->aggregators[0], w->jobs[j].number, ranks);
+}
+
 void world_close_job(struct world *w, uint32_t j) {
   struct world_job *job = &w->jobs[j];
   SML_ASSERT(job->is_open);

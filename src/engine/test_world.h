@@ -94,6 +94,7 @@ bool world_exchange_hellos(struct world *w, uint32_t j); /* whether every rank g
 void world_start_job(struct world *w, uint32_t j);
 void world_restart_job(struct world *w, uint32_t j, uint32_t epoch); /* at an operation boundary */
 void world_close_job(struct world *w, uint32_t j);
+void world_depart(struct world *w, uint32_t j, uint32_t rank); /* as the aggregator of lane 0 is told */
 /* The three of them for job 0: what most tests begin with. */
 struct world *world_create_started(const struct world_options *options);
 

@@ -199,7 +199,9 @@ static uint32_t receive(struct sml_conform_stage *base, uint32_t job, uint32_t s
 
 static bool leave(struct sml_conform_stage *base, uint32_t job, uint32_t rank) {
   struct stage *t = (struct stage *)base;
-  sml_aggregator_engine_depart(t->engine, t->bindings[job].job, rank);
+  uint64_t ranks[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)] = {0};
+  sml_bit_set(ranks, rank);
+  sml_aggregator_engine_depart(t->engine, t->bindings[job].job, ranks);
   return true;
 }
 

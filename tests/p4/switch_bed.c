@@ -8,6 +8,7 @@
 
 #include "core/wire.h"
 #include "dataplane/routes.h"
+#include "dataplane/switches.h"
 
 #define RESULTS_PORT BED_NUM_PORTS       /* of PNA: the host makes the copies, as switchml-pipeline does */
 #define FLOODS_PORT (BED_NUM_PORTS + 1u)
@@ -175,6 +176,10 @@ static void flood_to_open_ports(void *user) {
   bed->machine->group(SML_SWITCH_FLOOD_GROUP, num, rids, ports);
 }
 
+static void close_switch(void *user) {
+  (void)user; /* it belongs to the test */
+}
+
 static struct sml_switch_driver driver = {.open = open_switch,
                                           .begin = begin_work,
                                           .add_entry = add_entry,
@@ -188,6 +193,7 @@ static struct sml_switch_driver driver = {.open = open_switch,
                                           .error = error_of,
                                           .read_counters = read_counters,
                                           .is_lost = is_lost,
+                                          .close = close_switch,
                                           .flood = flood_to_open_ports};
 
 /* ---- life ---- */
@@ -205,7 +211,7 @@ void bed_open(struct bed *bed, enum bed_kind kind, uint64_t seed) {
 }
 
 void bed_close(struct bed *bed) {
-  sml_switch_jobs_clear(&bed->jobs);
+  sml_switch_destroy(&bed->jobs.dataplane);
 }
 
 void bed_start_job(struct bed *bed, const struct sml_dataplane_job *job) {
