@@ -168,8 +168,8 @@ static void check_missing(const struct model *m, uint32_t slot, uint32_t phase) 
 
 static void deliver(struct model *m, const struct sml_header *h) {
   const struct sml_decision expected = predict(m, h), d = sml_aggregator_decide(m->aggregator, h);
-  CHECK(d.verdict == expected.verdict, "%d, not %d: rank %u slot %u phase %u", (int)d.verdict,
-        (int)expected.verdict, h->rank, h->slot, h->phase);
+  CHECK(d.verdict == expected.verdict, "%d, not %d: rank %u slot %u phase %u", (int)d.verdict, (int)expected.verdict,
+        h->rank, h->slot, h->phase);
   CHECK(d.blocked_rank == expected.blocked_rank, "%u, not %u", d.blocked_rank, expected.blocked_rank);
   const bool is_reported = d.verdict == SML_VERDICT_MISMATCH || d.verdict == SML_VERDICT_JUMP;
   if (d.verdict == SML_VERDICT_DROP || is_reported)
@@ -197,11 +197,15 @@ static struct sml_header draw_packet(const struct model *m, struct fuzz_input *i
   const uint32_t phase = m->options.first_phase + n - (is_open ? 1 : 0);
   const bool is_codes = (slot + phase) % 3 == 0;
   const bool is_checked = m->options.is_checked && !is_codes;
-  struct sml_header h = {.version = SML_WIRE_VERSION, .type = SML_PACKET_UPDATE, .rank = (uint16_t)rank,
+  struct sml_header h = {.version = SML_WIRE_VERSION,
+                         .type = SML_PACKET_UPDATE,
+                         .rank = (uint16_t)rank,
                          .payload_bytes = (uint16_t)(CHUNK_BYTES + (is_checked ? SML_CHECK_BYTES : 0)),
                          .wire = is_codes ? SML_LANES_UINT8 : SML_LANES_INT32,
                          .reducer = is_codes ? SML_REDUCE_MAX : SML_REDUCE_SUM,
-                         .slot = (uint16_t)(m->options.slot_base + slot), .phase = phase, .tag = slot * 7 + phase,
+                         .slot = (uint16_t)(m->options.slot_base + slot),
+                         .phase = phase,
+                         .tag = slot * 7 + phase,
                          .flags = is_checked ? SML_FLAG_CHECKED : 0};
   if (kind & 1) h.flags ^= SML_FLAG_RETRANSMISSION;
   if (kind & 2) h.type = SML_PACKET_PROBE, h.payload_bytes = 0, h.flags &= SML_FLAG_RETRANSMISSION;

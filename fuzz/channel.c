@@ -107,9 +107,15 @@ static bool shake_hands(struct direction *up, struct direction *down, struct fuz
   struct sml_ctl_message join = {.kind = SML_CTL_JOIN}, challenge = {.kind = SML_CTL_CHALLENGE}, seen;
   memset(&join.u, 0, sizeof join.u);
   memset(&challenge.u, 0, sizeof challenge.u);
-  join.u.join = (struct sml_ctl_join){.job_name = "job", .world_size = 2, .num_lanes = 1, .num_slots = 1,
-                                      .max_datagram_bytes = 1500, .lease_ns = 1000, .join_timeout_ns = 1,
-                                      .key_name = "key", .nonce = {fuzz_u8(in), 7}};
+  join.u.join = (struct sml_ctl_join){.job_name = "job",
+                                      .world_size = 2,
+                                      .num_lanes = 1,
+                                      .num_slots = 1,
+                                      .max_datagram_bytes = 1500,
+                                      .lease_ns = 1000,
+                                      .join_timeout_ns = 1,
+                                      .key_name = "key",
+                                      .nonce = {fuzz_u8(in), 7}};
   challenge.u.challenge.nonce[0] = fuzz_u8(in);
   uint8_t frame[SML_CHANNEL_MAX_FRAME_BYTES];
   size_t consumed, num_bytes = sml_channel_encode(up->from, &join, frame, sizeof frame);

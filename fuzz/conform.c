@@ -26,8 +26,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     const struct sml_conform_vector *v = &suite.vectors[i];
     for (uint32_t k = 0; is_ok && k < v->num_steps; k++) {
       const struct sml_conform_step *step = &v->steps[k];
-      const struct sml_conform_binding b = {.job = 3, .epoch = 5, .first_phase = 2, .world_size = 3, .num_slots = 4,
-                                            .chunk_bytes = 64, .is_checked = k % 2 == 0,
+      const struct sml_conform_binding b = {.job = 3,
+                                            .epoch = 5,
+                                            .first_phase = 2,
+                                            .world_size = 3,
+                                            .num_slots = 4,
+                                            .chunk_bytes = 64,
+                                            .is_checked = k % 2 == 0,
                                             .seal = {.is_keyed = k % 3 == 0, .mask = k},
                                             .is_switch = v->is_switch};
       use(&step->packet, &b, data, (uint32_t)num_bytes);

@@ -144,8 +144,8 @@ static void seal_and_send(struct world *w, uint32_t port, const struct sml_heade
   const uint8_t kind = trouble == NULL ? 0 : fuzz_u8(trouble);
   const struct job *job = &w->jobs[h->job % NUM_JOBS];
   /* An epoch to come may have come when the frame is looked at. */
-  const bool is_member = port < NUM_RANKS && port == h->rank && !job->is_departed[port] && h->epoch >= job->epoch &&
-                         (kind & 15) == 0;
+  const bool is_member =
+      port < NUM_RANKS && port == h->rank && !job->is_departed[port] && h->epoch >= job->epoch && (kind & 15) == 0;
   for (uint32_t k = 0; h->type != SML_PACKET_HELLO && !is_member && k < h->payload_bytes; k++) payload[k] ^= 0x5a;
   const bool is_keyed = (h->job == 1) != ((kind & 2) != 0);
   const struct sml_seal seal = seal_of(h->epoch + (kind & 1), is_keyed); /* 1: that of another epoch */
@@ -163,8 +163,11 @@ static void send_hello(struct world *w, struct fuzz_input *in) {
   const uint8_t kind = fuzz_u8(in);
   const uint32_t rank = kind & 1 ? fuzz_u8(in) % 4 : port % NUM_RANKS;
   const bool knows_nonce = rank == port && (kind & 4) == 0;
-  struct sml_header h = {.type = SML_PACKET_HELLO, .job = (uint16_t)number, .epoch = w->jobs[number].epoch,
-                         .rank = (uint16_t)rank, .payload_bytes = kind & 2 ? fuzz_u8(in) % 17 : CHUNK_BYTES};
+  struct sml_header h = {.type = SML_PACKET_HELLO,
+                         .job = (uint16_t)number,
+                         .epoch = w->jobs[number].epoch,
+                         .rank = (uint16_t)rank,
+                         .payload_bytes = kind & 2 ? fuzz_u8(in) % 17 : CHUNK_BYTES};
   sml_store_be64(payload, nonce_of(number, rank) + (knows_nonce ? 0 : 1));
   seal_and_send(w, port, &h, payload, kind & 8 ? in : NULL);
 }
@@ -175,9 +178,16 @@ static struct sml_header draw_update(const struct world *w, uint32_t rank, uint8
   const struct job *job = &w->jobs[number];
   const uint32_t phase = job->next_phase[slot] - (kind & 4 ? 1 + fuzz_below(in, 2) : 0);
   const bool is_codes = (phase + slot) % 4 == 0, has_word = number == 1 && !is_codes;
-  struct sml_header h = {.type = SML_PACKET_UPDATE, .job = (uint16_t)number, .epoch = job->epoch,
-                         .rank = (uint16_t)rank, .slot = (uint16_t)(job->options.slot_base + slot), .phase = phase,
-                         .tag = phase * 5 + slot, .payload_bytes = CHUNK_BYTES, .wire = is_codes, .reducer = is_codes,
+  struct sml_header h = {.type = SML_PACKET_UPDATE,
+                         .job = (uint16_t)number,
+                         .epoch = job->epoch,
+                         .rank = (uint16_t)rank,
+                         .slot = (uint16_t)(job->options.slot_base + slot),
+                         .phase = phase,
+                         .tag = phase * 5 + slot,
+                         .payload_bytes = CHUNK_BYTES,
+                         .wire = is_codes,
+                         .reducer = is_codes,
                          .flags = has_word ? SML_FLAG_CHECKED : 0};
   if (has_word) h.payload_bytes += SML_CHECK_BYTES;
   if (kind & 8) h.flags |= SML_FLAG_RETRANSMISSION;
@@ -253,8 +263,7 @@ static void open_job(struct world *w, uint32_t number) {
   memset(job, 0, sizeof *job);
   job->epoch = w->next_epoch++;
   const struct sml_seal seal = seal_of(job->epoch, number == 1);
-  CHECK(sml_aggregator_engine_open_job(w->engine, (uint16_t)number, job->epoch, NUM_RANKS, &seal),
-        "no memory");
+  CHECK(sml_aggregator_engine_open_job(w->engine, (uint16_t)number, job->epoch, NUM_RANKS, &seal), "no memory");
   for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
     sml_aggregator_engine_expect_hello(w->engine, (uint16_t)number, rank, nonce_of(number, rank));
   job->is_open = true;
@@ -265,15 +274,17 @@ static void start_job(struct world *w, uint32_t number) {
   struct job *job = &w->jobs[number];
   if (job->is_started) job->epoch = w->next_epoch++;
   const struct sml_seal seal = seal_of(job->epoch, number == 1);
-  job->options = (struct sml_aggregator_options){.world_size = NUM_RANKS, .num_slots = NUM_SLOTS,
-                                                 .slot_base = (uint16_t)(number * NUM_SLOTS), .is_checked = number == 1,
-                                                 .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE};
+  job->options = (struct sml_aggregator_options){.world_size = NUM_RANKS,
+                                                 .num_slots = NUM_SLOTS,
+                                                 .slot_base = (uint16_t)(number * NUM_SLOTS),
+                                                 .is_checked = number == 1,
+                                                 .chunk_bytes = CHUNK_BYTES,
+                                                 .first_phase = SML_FIRST_PHASE};
   const size_t memory_bytes = sml_align_up(sml_aggregator_memsize(&job->options), 64);
   void *memory = aligned_alloc(64, memory_bytes);
   CHECK(memory != NULL, "no memory");
   free(sml_aggregator_engine_start_job(w->engine, (uint16_t)number, job->epoch,
-                                       sml_aggregator_init(memory, &job->options), NULL,
-                                       &seal));
+                                       sml_aggregator_init(memory, &job->options), NULL, &seal));
   job->is_started = true;
   for (uint32_t s = 0; s < NUM_SLOTS; s++) job->next_phase[s] = SML_FIRST_PHASE;
 }
@@ -327,8 +338,11 @@ static void begin(struct world *w, struct fuzz_input *in) {
     open_job(w, number);
     for (uint32_t rank = 0; rank < NUM_RANKS; rank++) {
       uint8_t payload[8];
-      struct sml_header h = {.type = SML_PACKET_HELLO, .job = (uint16_t)number, .epoch = w->jobs[number].epoch,
-                             .rank = (uint16_t)rank, .payload_bytes = 8};
+      struct sml_header h = {.type = SML_PACKET_HELLO,
+                             .job = (uint16_t)number,
+                             .epoch = w->jobs[number].epoch,
+                             .rank = (uint16_t)rank,
+                             .payload_bytes = 8};
       sml_store_be64(payload, nonce_of(number, rank));
       seal_and_send(w, rank, &h, payload, NULL);
     }

@@ -18,8 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     CHECK(is_probability(options.mark), "%s", text);
     CHECK(options.reorder_frames <= 1024 && options.loss_burst_frames <= 1024, "%s", text);
     CHECK(options.drop == NULL && options.drop_user == NULL, "%s", text);
-    const bool any = options.loss > 0 || options.duplicate > 0 || options.reorder > 0 || options.corrupt > 0 ||
-                     options.mark > 0;
+    const bool any =
+        options.loss > 0 || options.duplicate > 0 || options.reorder > 0 || options.corrupt > 0 || options.mark > 0;
     CHECK(sml_faults_any(&options) == any, "%s", text);
   } else {
     CHECK(error[0] != 0 && strnlen(error, sizeof error) < sizeof error, "no reason given");

@@ -14,15 +14,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes);
 
 /* What must hold whatever the input. By dprintf: the simulator has a standard error of its own. */
-#define CHECK(claim, ...) \
-  ((claim) ? (void)0      \
+#define CHECK(claim, ...)                                                                                      \
+  ((claim) ? (void)0                                                                                           \
            : (dprintf(2, "%s:%d: does not hold: %s\n  ", __FILE__, __LINE__, #claim), dprintf(2, __VA_ARGS__), \
               dprintf(2, "\n"), abort()))
 /* For sml_*_find_violation(). */
-#define CHECK_SOUND(expression)               \
-  do {                                        \
-    const char *problem = (expression);       \
-    CHECK(problem == NULL, "%s", problem);    \
+#define CHECK_SOUND(expression)            \
+  do {                                     \
+    const char *problem = (expression);    \
+    CHECK(problem == NULL, "%s", problem); \
   } while (0)
 
 /* A live state machine's state is looked at after every step in a replay (fuzz/main.c), after every few and the last

@@ -124,8 +124,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   now_ns = SML_NS_PER_S;
   memset(greeted_well, 0, sizeof greeted_well);
   const uint8_t how = fuzz_u8(&in);
-  const struct sml_shm_meeting m = {.secret = {1, 2}, .num_ranks = NUM_RANKS, .index = how & 1,
-                                     .deadline_ns = now_ns + WAIT_MS * SML_NS_PER_MS};
+  const struct sml_shm_meeting m = {
+      .secret = {1, 2}, .num_ranks = NUM_RANKS, .index = how & 1, .deadline_ns = now_ns + WAIT_MS * SML_NS_PER_MS};
   fuzz_peer_begin(NULL, 0);
   if (how & 1) obtain(&m);
   else offer(&m);

@@ -22,7 +22,9 @@ static void say_frame(uint8_t type, uint8_t flags, uint32_t stream, const uint8_
 
 static void say_answer(uint32_t stream) {
   static const uint8_t ok[] = {0x88}; /* :status 200 */
-  static const uint8_t trailers[] = "\0\x0bgrpc-status\x01" "0";
+  static const uint8_t trailers[] =
+      "\0\x0bgrpc-status\x01"
+      "0";
   uint8_t message[5 + 1024];
   if (fuzz_is_empty(&answers)) return;
   size_t num_bytes = fuzz_u8(&answers) * 4u; /* of a list's many entries, too */
@@ -60,8 +62,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   how = fuzz_u8(&answers);
   fuzz_peer_begin(how & 1 ? answer_call : NULL, how >> 4);
   if ((how & 1) == 0) fuzz_peer_say(answers.at, (size_t)(answers.end - answers.at));
-  const struct sml_switch_options options = {.runtime = fuzz_addr(0x7f000001, 50052), .program = "switchml",
-                                             .packet_lanes = SWITCH_LANES, .pool_slots = SWITCH_SLOTS, .cpu_port = 5};
+  const struct sml_switch_options options = {.runtime = fuzz_addr(0x7f000001, 50052),
+                                             .program = "switchml",
+                                             .packet_lanes = SWITCH_LANES,
+                                             .pool_slots = SWITCH_SLOTS,
+                                             .cpu_port = 5};
   struct sml_dataplane *plane = sml_tofino_create(&options);
   CHECK(plane != NULL, "no memory");
   drive_switch(plane);

@@ -7,8 +7,7 @@
 int __real_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results);
 int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results);
 
-int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
-                       struct addrinfo **results) {
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results) {
   struct addrinfo numeric = *hints;
   numeric.ai_flags |= AI_NUMERICHOST;
   return __real_getaddrinfo(node, service, &numeric, results);

@@ -37,7 +37,8 @@ static void write_again(struct sml_pb_reader in) {
     CHECK(sml_pb_next(&inner, &again) && again.number == field.number && inner.at == inner.end, "%u", field.number);
     CHECK(again.has_bytes == field.has_bytes && again.value == field.value, "%u", field.number);
     CHECK(num_bytes == 0 || ((size_t)(again.inside.end - again.inside.at) == num_bytes &&
-                             memcmp(again.inside.at, field.inside.at, num_bytes) == 0), "%u", field.number);
+                             memcmp(again.inside.at, field.inside.at, num_bytes) == 0),
+          "%u", field.number);
   }
   sml_pb_free(&pb);
 }

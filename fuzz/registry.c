@@ -34,8 +34,8 @@ static void begin_world(struct fuzz_input *in) {
 }
 
 static void open_one(uint32_t conn, struct fuzz_input *in) {
-  static const char *const peers[] = {"10.0.0.1:1", "10.0.0.2:2", "127.0.0.1:3", "[2001:db8::1]:4", "[2001:db8::2]:5",
-                                      "[fe80::1%eth0]:6", "[::ffff:10.0.0.1]:7", "host"};
+  static const char *const peers[] = {"10.0.0.1:1",      "10.0.0.2:2",       "127.0.0.1:3",         "[2001:db8::1]:4",
+                                      "[2001:db8::2]:5", "[fe80::1%eth0]:6", "[::ffff:10.0.0.1]:7", "host"};
   if (!w.is_open[conn]) opened_from(conn, peers[fuzz_below(in, SML_ARRAY_LEN(peers))]);
 }
 

@@ -79,8 +79,7 @@ static void sum(sml_job *job, uint32_t kind) {
   sml_operation *op;
   CHECK(in != NULL && out != NULL, "no memory");
   for (size_t i = 0; i < num_bytes; i++) in[i] = (uint8_t)(i * 7 + kind);
-  sml_status status =
-      sml_allreduce(job, in, out, count, types[kind % SML_ARRAY_LEN(types)].type, SML_SUM, NULL, &op);
+  sml_status status = sml_allreduce(job, in, out, count, types[kind % SML_ARRAY_LEN(types)].type, SML_SUM, NULL, &op);
   if (status == SML_OK) {
     for (uint32_t i = 0; i < 30 && (status = sml_operation_wait(op, SML_NS_PER_S)) == SML_IN_PROGRESS; i++) continue;
     CHECK(status != SML_IN_PROGRESS, "an operation without end");
@@ -193,7 +192,9 @@ static void say_end(enum sml_ctl_kind kind) {
   if (kind == SML_CTL_ABORT) m.u.abort.status = status, m.u.abort.num_ranks = fuzz_below(&w.in, SML_CTL_MAX_RANKS + 1);
   else if (kind == SML_CTL_REFUSE) m.u.refuse.status = status;
   else m.u.rank_gone.status = status, m.u.rank_gone.num_ranks = 1, m.u.rank_gone.ranks[0] = fuzz_u8(&w.in);
-  memset(kind == SML_CTL_ABORT ? m.u.abort.detail : kind == SML_CTL_REFUSE ? m.u.refuse.detail : m.u.rank_gone.detail,
+  memset(kind == SML_CTL_ABORT    ? m.u.abort.detail
+         : kind == SML_CTL_REFUSE ? m.u.refuse.detail
+                                  : m.u.rank_gone.detail,
          'x', fuzz_u8(&w.in));
   say(&m);
 }
@@ -318,7 +319,8 @@ static void open_ports(void) {
   w.fd = -1;
   w.listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   CHECK(w.listen_fd >= 0 && bind(w.listen_fd, (const struct sockaddr *)&any, sizeof any) == 0 &&
-            listen(w.listen_fd, 8) == 0, "no port");
+            listen(w.listen_fd, 8) == 0,
+        "no port");
   for (uint32_t l = 0; l < NUM_LANES; l++) {
     struct sml_addr addr;
     char text[32], error[128];

@@ -12,10 +12,10 @@
 static const struct {
   char letter;
   const char *name;
-} variables[] = {{'t', "SWITCHML_THREADS"}, {'n', "SWITCHML_NO_OFFLOAD"}, {'k', "SWITCHML_KERNELS"},
-                 {'f', "SWITCHML_FAULTS"},  {'d', "SWITCHML_DEBUG"},      {'a', "SWITCHML_AGGREGATOR"},
-                 {'c', "SWITCHML_CHECK"},   {'r', "SWITCHML_RETRY"},      {'K', "SWITCHML_KEY_NAME"},
-                 {'p', "SWITCHML_POLL"},    {'w', "SWITCHML_CONGESTION"}, {'b', "SWITCHML_FLOAT_BITS"},
+} variables[] = {{'t', "SWITCHML_THREADS"},      {'n', "SWITCHML_NO_OFFLOAD"}, {'k', "SWITCHML_KERNELS"},
+                 {'f', "SWITCHML_FAULTS"},       {'d', "SWITCHML_DEBUG"},      {'a', "SWITCHML_AGGREGATOR"},
+                 {'c', "SWITCHML_CHECK"},        {'r', "SWITCHML_RETRY"},      {'K', "SWITCHML_KEY_NAME"},
+                 {'p', "SWITCHML_POLL"},         {'w', "SWITCHML_CONGESTION"}, {'b', "SWITCHML_FLOAT_BITS"},
                  {'D', "SWITCHML_FLOAT64_BITS"}, {'l', "SWITCHML_LEASE"}};
 #define KEY_FILE_LETTER 'F' /* its value is a line of the key file; several make several lines */
 #define JOB_NAME_LETTER 'j'

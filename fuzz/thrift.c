@@ -23,8 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   const uint8_t how = fuzz_u8(&answers);
   fuzz_peer_begin(how & 1 ? answer_call : NULL, how >> 4);
   if ((how & 1) == 0) fuzz_peer_say(answers.at, (size_t)(answers.end - answers.at));
-  const struct sml_switch_options options = {.runtime = fuzz_addr(0x7f000001, 9090), .packet_lanes = SWITCH_LANES,
-                                           .pool_slots = SWITCH_SLOTS, .cpu_port = 5};
+  const struct sml_switch_options options = {
+      .runtime = fuzz_addr(0x7f000001, 9090), .packet_lanes = SWITCH_LANES, .pool_slots = SWITCH_SLOTS, .cpu_port = 5};
   struct sml_dataplane *plane = sml_bmv2_create(&options);
   CHECK(plane != NULL, "no memory");
   drive_switch(plane);

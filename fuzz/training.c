@@ -11,20 +11,24 @@ static void check_plan(const struct sml_training_model *model, const struct sml_
   for (uint32_t i = 0; i < plan->num_sends; i++) {
     const struct sml_training_send *send = &plan->sends[i];
     CHECK(send->num_elems > 0 && send->first_elem <= plan->num_elems &&
-              send->num_elems <= plan->num_elems - send->first_elem, "send %u", i);
+              send->num_elems <= plan->num_elems - send->first_elem,
+          "send %u", i);
     CHECK(send->first_layer < plan->num_layers, "send %u", i);
     num_elems += send->num_elems;
   }
   CHECK(num_elems == plan->num_elems && num_elems == model->num_parameters, "not all is sent, or some twice");
-  for (uint32_t i = 0; i < plan->num_layers; i++)
-    CHECK(plan->num_needed[i] <= plan->num_sends, "layer %u", i);
+  for (uint32_t i = 0; i < plan->num_layers; i++) CHECK(plan->num_needed[i] <= plan->num_sends, "layer %u", i);
 }
 
 static void use(const struct sml_training_model *model, uint8_t kind) {
   const struct sml_training_link link = {.bits_per_s = 1e10, .share = 1, .floor = 1.05, .serial_s = 1e-5};
-  const struct sml_training_shape shape = {.samples_per_s = 100, .batch = model->batch, .time_scale = 1,
-                                           .bucket_bytes = kind & 1 ? 1u << 20 : 0, .has_priority = (kind & 2) != 0,
-                                           .piece_bytes = 4u << 20, .link = link};
+  const struct sml_training_shape shape = {.samples_per_s = 100,
+                                           .batch = model->batch,
+                                           .time_scale = 1,
+                                           .bucket_bytes = kind & 1 ? 1u << 20 : 0,
+                                           .has_priority = (kind & 2) != 0,
+                                           .piece_bytes = 4u << 20,
+                                           .link = link};
   struct sml_training_plan plan;
   struct sml_training_prediction p;
   if (sml_training_plan_make(&plan, model, &shape)) {

@@ -25,10 +25,10 @@ struct operation {
 /* What the model knows of a slot: from what was sent and accepted alone. */
 struct slot {
   uint32_t phase;
-  uint64_t chunk; /* in the lane's stream */
+  uint64_t chunk;                                          /* in the lane's stream */
   bool is_outstanding, was_refused, has_result, was_probe; /* was_probe: what was sent last */
-  uint32_t num_updates;      /* sent in this phase */
-  struct sml_header update;  /* as it was first sent */
+  uint32_t num_updates;                                    /* sent in this phase */
+  struct sml_header update;                                /* as it was first sent */
   struct sml_chunk what;
   struct operation *operation;
   struct sml_header result, last_result; /* the aggregator's, with its grant; of the phase before */
@@ -252,8 +252,11 @@ static void submit(struct model *m, struct fuzz_input *in) {
   if (m->num_operations == MAX_OPERATIONS || !sml_worker_can_submit(m->worker)) return;
   struct operation *op = &m->operations[m->num_operations];
   const struct sml_worker_options *o = &m->options;
-  op->plan = (struct sml_operation_plan){.number = m->num_operations, .num_elems = num_elems, .type = !(kind & 1),
-                                         .block_elems = kind & 1 ? CHUNK_BYTES / 4 : 0, .key = kind};
+  op->plan = (struct sml_operation_plan){.number = m->num_operations,
+                                         .num_elems = num_elems,
+                                         .type = !(kind & 1),
+                                         .block_elems = kind & 1 ? CHUNK_BYTES / 4 : 0,
+                                         .key = kind};
   sml_range_make(&op->range, &op->plan, o->lane, o->num_lanes, CHUNK_BYTES, o->num_slots);
   if (op->range.num_chunks > MAX_CHUNKS || op->range.num_chunks > sml_worker_chunks_left(m->worker)) return;
   op->first_chunk = m->end_chunk;
@@ -321,8 +324,7 @@ static void drain(struct model *m) {
     if (has_arrived) deliver_result(m, slot);
     else if (slot->was_probe) answer_missing(m, slot);
   }
-  for (uint32_t i = 0; i < m->num_operations; i++)
-    CHECK(m->operations[i].has_ended, "operation %u does not end", i);
+  for (uint32_t i = 0; i < m->num_operations; i++) CHECK(m->operations[i].has_ended, "operation %u does not end", i);
   CHECK(sml_worker_take_unfinished(m->worker) == NULL, "all have ended");
 }
 
@@ -334,9 +336,14 @@ static void take_unfinished(struct model *m) {
 static void begin(struct model *m, void **memory_out, struct fuzz_input *in) {
   const uint8_t kind = fuzz_u8(in), more = fuzz_u8(in);
   struct sml_worker_options *o = &m->options;
-  *o = (struct sml_worker_options){.job = 3, .epoch = 9, .world_size = more & 1 ? 3 : 3 + (more >> 2) % 60,
-                                   .num_lanes = kind & 1 ? 3 : 1, .num_slots = 1u << (kind >> 2 & 3),
-                                   .chunk_bytes = CHUNK_BYTES, .is_checked = (kind & 16) != 0, .seed = more,
+  *o = (struct sml_worker_options){.job = 3,
+                                   .epoch = 9,
+                                   .world_size = more & 1 ? 3 : 3 + (more >> 2) % 60,
+                                   .num_lanes = kind & 1 ? 3 : 1,
+                                   .num_slots = 1u << (kind >> 2 & 3),
+                                   .chunk_bytes = CHUNK_BYTES,
+                                   .is_checked = (kind & 16) != 0,
+                                   .seed = more,
                                    .num_operations = 4};
   o->rank = (uint16_t)(more % o->world_size);
   o->lane = more % o->num_lanes;
@@ -369,7 +376,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
     struct slot *slot;
     if (op < 40) submit(m, &in);
     else if (op < 100) take_send(m, &slot);
-    else if (op < 110) while (take_send(m, &slot)) {}
+    else if (op < 110)
+      while (take_send(m, &slot)) {
+      }
     else if (op < 130) pass_time(m, op & 1 ? 0 : (uint64_t)fuzz_u8(&in) << op % 16 << 6);
     else receive(m, &in);
     if (fuzz_is_due(step)) check_state(m);

@@ -68,7 +68,8 @@ CIRCLES = {
 }
 
 # Folders whose C code is as .clang-format says. The list may only grow.
-FORMATTED = ("bench/", "examples/", "model/", "src/cli/", "src/pipeline/", "src/switchd/", "src/trace/")
+FORMATTED = ("bench/", "examples/", "fuzz/", "model/", "src/cli/", "src/netio/", "src/pipeline/",
+             "src/process/", "src/shm/", "src/switchd/", "src/trace/")
 
 CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")

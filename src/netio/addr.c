@@ -19,8 +19,7 @@ struct host_and_port {
   bool is_ipv6;     /* the notation allows only a numeric IPv6 address */
 };
 
-__attribute__((format(printf, 3, 4))) static bool fail(char *error_out, size_t error_bytes,
-                                                       const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static bool fail(char *error_out, size_t error_bytes, const char *format, ...) {
   va_list args;
   va_start(args, format);
   (void)vsnprintf(error_out, error_bytes, format, args);
@@ -37,8 +36,7 @@ static bool split_text(const char *text, struct host_and_port *out, char *error_
     start = text + 1;
     end = strchr(start, ']');
     if (end == NULL || (end[1] != '\0' && end[1] != ':'))
-      return fail(error_out, error_bytes, "'%.64s': an IPv6 address with a port is written [address]:port",
-                  text);
+      return fail(error_out, error_bytes, "'%.64s': an IPv6 address with a port is written [address]:port", text);
     if (end[1] == ':') out->port = end + 2;
     out->is_ipv6 = true;
   } else if (colon != NULL && strchr(colon + 1, ':') != NULL) {
@@ -50,8 +48,7 @@ static bool split_text(const char *text, struct host_and_port *out, char *error_
   }
   const size_t host_bytes = (size_t)(end - start);
   if (host_bytes == 0)
-    return fail(error_out, error_bytes, "'%.64s' has no host; for all interfaces write 0.0.0.0 or [::]",
-                text);
+    return fail(error_out, error_bytes, "'%.64s' has no host; for all interfaces write 0.0.0.0 or [::]", text);
   if (host_bytes >= MAX_HOST_BYTES) return fail(error_out, error_bytes, "the host name is too long");
   memcpy(out->host, start, host_bytes);
   out->host[host_bytes] = '\0';
@@ -95,8 +92,8 @@ static bool resolve_host(const struct host_and_port *hp, struct sml_addr *addr_o
   const int rc = getaddrinfo(hp->host, NULL, &hints, &results);
   if (rc != 0 && hp->is_ipv6) return fail(error_out, error_bytes, "'%.64s' is not an IPv6 address", hp->host);
   if (rc != 0)
-    return fail(error_out, error_bytes, "cannot resolve '%.64s': %s; check the name, or give the address",
-                hp->host, gai_strerror(rc));
+    return fail(error_out, error_bytes, "cannot resolve '%.64s': %s; check the name, or give the address", hp->host,
+                gai_strerror(rc));
   const struct addrinfo *found = choose_result(results);
   if (found != NULL) {
     memcpy(addr_out->bytes, found->ai_addr, found->ai_addrlen);
@@ -112,8 +109,7 @@ bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *ad
   struct host_and_port hp;
   uint16_t port = default_port;
   *addr_out = (struct sml_addr){.num_bytes = 0};
-  if (text == NULL || text[0] == '\0')
-    return fail(error_out, error_bytes, "the address is empty; write host:port");
+  if (text == NULL || text[0] == '\0') return fail(error_out, error_bytes, "the address is empty; write host:port");
   if (!split_text(text, &hp, error_out, error_bytes)) return false;
   if (hp.port == NULL && default_port == 0)
     return fail(error_out, error_bytes, "'%.64s' has no port; write %s", text,
@@ -139,10 +135,8 @@ void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes)
     case AF_INET6:
       memcpy(&v6, addr->bytes, sizeof v6);
       (void)inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
-      if (v6.sin6_scope_id != 0)
-        (void)snprintf(text, text_bytes, "[%s%%%u]:%u", host, v6.sin6_scope_id, port);
-      else
-        (void)snprintf(text, text_bytes, "[%s]:%u", host, port);
+      if (v6.sin6_scope_id != 0) (void)snprintf(text, text_bytes, "[%s%%%u]:%u", host, v6.sin6_scope_id, port);
+      else (void)snprintf(text, text_bytes, "[%s]:%u", host, port);
       break;
     case SML_ADDR_FAMILY_MEM:
       (void)snprintf(text, text_bytes, "mem:%u", port);

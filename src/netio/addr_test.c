@@ -177,9 +177,11 @@ static void test_ports(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good_texts), cmocka_unit_test(test_names), cmocka_unit_test(test_ipv4_comes_before_ipv6),
-      cmocka_unit_test(test_bad_texts),
-      cmocka_unit_test(test_long_texts_and_short_rooms), cmocka_unit_test(test_ports)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_good_texts),
+                                     cmocka_unit_test(test_names),
+                                     cmocka_unit_test(test_ipv4_comes_before_ipv6),
+                                     cmocka_unit_test(test_bad_texts),
+                                     cmocka_unit_test(test_long_texts_and_short_rooms),
+                                     cmocka_unit_test(test_ports)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

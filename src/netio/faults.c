@@ -78,8 +78,8 @@ static void faults_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct
   inner->ops->tx_reserve(inner, frame_bytes, burst_out);
 }
 
-static void faults_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
-                             uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers) {
+static void faults_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                             const struct sml_addr *peers, size_t num_peers) {
   struct faults *f = faults_of(io);
   f->inner->ops->tx_commit(f->inner, burst, num_frames, last_bytes, peers, num_peers);
 }
@@ -127,10 +127,8 @@ static struct sml_rx_frame lend_cell(struct faults *f, struct cell *cell) {
   if (cell->state == CELL_HELD) f->num_held--;
   if (cell->state != CELL_LENT) f->num_lent++;
   cell->state = CELL_LENT;
-  return (struct sml_rx_frame){.data = bytes_of(f, cell),
-                               .num_bytes = cell->num_bytes,
-                               .from = &cell->from,
-                               .is_marked = cell->is_marked};
+  return (struct sml_rx_frame){
+      .data = bytes_of(f, cell), .num_bytes = cell->num_bytes, .from = &cell->from, .is_marked = cell->is_marked};
 }
 
 static struct sml_rx_frame copy_frame(struct faults *f, struct cell *cell, const struct sml_rx_frame *frame) {
@@ -167,8 +165,8 @@ static bool draw_loss(struct faults *f, struct sml_prng *prng) {
 
 /* Decides about one frame and gives what arrives now: 0, 1 or 2 copies, put into `out` one by one (a
  * second that finds no room waits in f->duplicate). Needs a free cell. */
-static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_frame frame,
-                         struct sml_rx_frame *out, size_t room) {
+static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_frame frame, struct sml_rx_frame *out,
+                         size_t room) {
   const struct sml_fault_options *o = &f->options;
   const uint64_t index = f->num_received++;
   struct sml_prng prng = {.state = sml_mix64(o->seed) ^ sml_mix64(index + 1)};
@@ -238,8 +236,7 @@ static size_t faults_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames,
     }
     struct cell *cell = f->next_inner < f->num_inner ? find_free_cell(f) : NULL;
     if (cell == NULL) break;
-    num_frames +=
-        pass_frame(f, cell, f->inner_frames[f->next_inner++], frames + num_frames, max - num_frames);
+    num_frames += pass_frame(f, cell, f->inner_frames[f->next_inner++], frames + num_frames, max - num_frames);
   }
   return num_frames;
 }

@@ -64,8 +64,7 @@ static bool parse_probability(const char *text, const char *end, double *value_o
   return at == end && *value_out <= 1;
 }
 
-static bool set_value(struct sml_fault_options *options, const struct key *key, const char *text,
-                      const char *end) {
+static bool set_value(struct sml_fault_options *options, const struct key *key, const char *text, const char *end) {
   void *field = (char *)options + key->offset;
   uint64_t frames;
   switch (key->kind) {
@@ -113,8 +112,7 @@ static bool parse_item(struct sml_fault_options *options, const char *text, cons
   return false;
 }
 
-bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out,
-                      size_t error_bytes) {
+bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out, size_t error_bytes) {
   *options_out = (struct sml_fault_options){.loss = 0};
   if (text == NULL || text[0] == '\0') return true;
   for (const char *at = text;;) {

@@ -6,8 +6,7 @@ static void test_good_texts(void **state) {
   (void)state;
   struct sml_fault_options o;
   char error[160] = "";
-  assert_true(
-      sml_faults_parse("loss=0.01,duplicate=1,reorder=.05,corrupt=0,seed=7", &o, error, sizeof error));
+  assert_true(sml_faults_parse("loss=0.01,duplicate=1,reorder=.05,corrupt=0,seed=7", &o, error, sizeof error));
   assert_true(o.loss == 0.01 && o.duplicate == 1 && o.reorder == 0.05 && o.corrupt == 0 && o.seed == 7);
   assert_true(sml_faults_any(&o));
   assert_true(sml_faults_parse("corrupt=1e-4", &o, error, sizeof error));

@@ -193,8 +193,7 @@ static void test_certainties(void **state) {
     run(&(struct sml_fault_options){.duplicate = 1, .corrupt = 1}, 1000, rhythms[i], got);
     assert_int_equal(got->num, 2000);
     for (uint32_t k = 0; k < got->num; k++) assert_true(got->numbers[k] == k / 2 && !got->is_intact[k]);
-    run(&(struct sml_fault_options){.duplicate = 1, .reorder = 1, .reorder_frames = 5000}, 2000, rhythms[i],
-        got);
+    run(&(struct sml_fault_options){.duplicate = 1, .reorder = 1, .reorder_frames = 5000}, 2000, rhythms[i], got);
     assert_int_equal(got->num, 4000);
     run(&(struct sml_fault_options){.reorder = 1}, 1000, rhythms[i], got);
     assert_int_equal(got->num, 1000);

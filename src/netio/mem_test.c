@@ -58,8 +58,7 @@ static void test_overflow_is_lost_and_counted(void **state) {
   for (uint32_t i = 0; i < 5; i++) assert_true(test_is_intact(&frames[i], i + 3));
   for (uint32_t round = 0; round < 100; round++) { /* the ring goes round */
     assert_int_equal(b->ops->rx_burst(b, frames, 16), round == 0 ? 0 : 3);
-    for (uint32_t i = 0; i < 3 && round > 0; i++)
-      assert_true(test_is_intact(&frames[i], (round - 1) * 3 + i));
+    for (uint32_t i = 0; i < 3 && round > 0; i++) assert_true(test_is_intact(&frames[i], (round - 1) * 3 + i));
     test_send(a, round * 3, 100, 3, 99, &to, 1);
   }
   assert_int_equal(a->stats.tx_lost_frames, 7);
@@ -223,8 +222,7 @@ static void test_groups(void **state) {
   test_send(a, 0, 100, 1, 100, &group, 1);
   assert_int_equal(b->ops->rx_burst(b, frames, 16), 0);
   assert_int_equal(c->ops->rx_burst(c, frames, 16), 1);
-  for (uint32_t i = 2; i < SML_NETIO_MAX_GROUPS; i++)
-    assert_int_equal(c->ops->join_group(c, &group, &via), 0);
+  for (uint32_t i = 2; i < SML_NETIO_MAX_GROUPS; i++) assert_int_equal(c->ops->join_group(c, &group, &via), 0);
   assert_int_equal(c->ops->join_group(c, &group, &via), -ENOBUFS);
   c->ops->close(c); /* leaves all */
   test_send(a, 0, 100, 1, 100, &group, 1);
@@ -235,10 +233,12 @@ static void test_groups(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bursts_arrive_whole), cmocka_unit_test(test_overflow_is_lost_and_counted),
-      cmocka_unit_test(test_what_cannot_be_delivered), cmocka_unit_test(test_wait_and_wake),
-      cmocka_unit_test(test_groups), cmocka_unit_test(test_a_closed_port_is_in_no_group),
-      cmocka_unit_test(test_senders_on_many_threads)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bursts_arrive_whole),
+                                     cmocka_unit_test(test_overflow_is_lost_and_counted),
+                                     cmocka_unit_test(test_what_cannot_be_delivered),
+                                     cmocka_unit_test(test_wait_and_wake),
+                                     cmocka_unit_test(test_groups),
+                                     cmocka_unit_test(test_a_closed_port_is_in_no_group),
+                                     cmocka_unit_test(test_senders_on_many_threads)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

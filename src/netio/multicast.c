@@ -43,9 +43,8 @@ void sml_multicast_to_words(const struct sml_addr *group, uint64_t words_out[2])
 bool sml_multicast_from_words(const uint64_t words[2], uint16_t port, struct sml_addr *group_out) {
   *group_out = (struct sml_addr){.num_bytes = 0};
   if (words[0] == 0 && words[1] >> 32 == MAPPED >> 32) {
-    const struct sockaddr_in v4 = {.sin_family = AF_INET,
-                                   .sin_port = htons(port),
-                                   .sin_addr.s_addr = htonl((uint32_t)words[1])};
+    const struct sockaddr_in v4 = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl((uint32_t)words[1])};
     memcpy(group_out->bytes, &v4, group_out->num_bytes = sizeof v4);
   } else {
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};

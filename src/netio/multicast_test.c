@@ -44,10 +44,20 @@ static void test_ranges(void **state) {
 
 static void test_what_is_no_range(void **state) {
   (void)state;
-  static const char *const texts[] = {
-      "",           "192.0.2.1",     "ff15::/0",          "239.1.2.3/",         "239.1.2.3/65537", "239.1.2.3/-1",
-      "239.1.2.3/x", "239.1.2.3:0",  "239.1.2.3:65521",   "239.255.255.255/2",  "::1",             "nowhere.invalid./2",
-      "ff15::ffff:ffff:ffff:ffff/2", "239.1.2.3/4/5"};
+  static const char *const texts[] = {"",
+                                      "192.0.2.1",
+                                      "ff15::/0",
+                                      "239.1.2.3/",
+                                      "239.1.2.3/65537",
+                                      "239.1.2.3/-1",
+                                      "239.1.2.3/x",
+                                      "239.1.2.3:0",
+                                      "239.1.2.3:65521",
+                                      "239.255.255.255/2",
+                                      "::1",
+                                      "nowhere.invalid./2",
+                                      "ff15::ffff:ffff:ffff:ffff/2",
+                                      "239.1.2.3/4/5"};
   for (size_t i = 0; i < SML_ARRAY_LEN(texts); i++) {
     struct sml_multicast m = {.num_groups = 0};
     char error[160] = "";

@@ -41,7 +41,7 @@ struct sml_netio_stats {
   struct sml_addr tx_error_to;
   uint64_t tx_error_ns; /* CLOCK_MONOTONIC */
   uint64_t rx_truncated_frames;
-  uint64_t system_calls;                             /* of this back end's data path, waits included */
+  uint64_t system_calls; /* of this back end's data path, waits included */
 };
 
 struct sml_netio {
@@ -50,7 +50,7 @@ struct sml_netio {
   /* The owner's wish for its next waits: frames do not end one before this time, so that many are received
    * by one call. 0: the first frame does. Time-outs and wake() always do. A back end may ignore it. */
   uint64_t gather_ns;
-  uint32_t max_frame_bytes;     /* largest frame that may be reserved */
+  uint32_t max_frame_bytes; /* largest frame that may be reserved */
   bool has_segmentation_offload;
   uint64_t rx_buffer_bytes; /* frames, and what is around each, that may wait before more are lost; 0: not known */
 };
@@ -68,8 +68,8 @@ struct sml_netio_ops {
   void (*tx_reserve)(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
   /* Queues the first num_frames frames of the burst for each peer; the last frame has last_bytes (1 ..
    * frame_bytes). Of no frames: nothing. `peers` must stay as it is until the tx_flush. */
-  void (*tx_commit)(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
-                    uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers);
+  void (*tx_commit)(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                    const struct sml_addr *peers, size_t num_peers);
   /* Sends what is queued, with as few system calls as possible. To be called before wait(); a tx_reserve
    * that finds no room does it too. Stats count frames when they are sent. */
   void (*tx_flush)(struct sml_netio *io);
@@ -101,8 +101,7 @@ struct sml_udp_options {
   uint8_t multicast_ttl;
 };
 /* 0, or -errno with a sentence in error_out[error_bytes]. */
-int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out,
-                 size_t error_bytes);
+int sml_udp_open(const struct sml_udp_options *options, struct sml_netio **io_out, char *error_out, size_t error_bytes);
 size_t sml_udp_memsize(void); /* of one of them */
 
 /* mem: ports of one in-process hub that carry the same encoded bytes; thread safe. */
@@ -134,8 +133,7 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
 /* Reads "loss=0.01,duplicate=0.01,reorder=0.05,corrupt=0,seed=7" (SWITCHML_FAULTS), also reorder_frames,
  * burst, mark.
  * False: error_out says what is wrong. An empty or NULL text gives all zero. */
-bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out,
-                      size_t error_bytes);
+bool sml_faults_parse(const char *text, struct sml_fault_options *options_out, char *error_out, size_t error_bytes);
 bool sml_faults_any(const struct sml_fault_options *options);
 
 /* pcap: wraps any back end and writes what its owner sends and receives to a file in pcapng, for Wireshark
@@ -177,10 +175,10 @@ void sml_addr_set_port(struct sml_addr *addr, uint16_t port);
 #define SML_MULTICAST_DEFAULT_GROUPS 64u
 
 struct sml_multicast {
-  struct sml_addr first;  /* of job 0 and lane 0; num_bytes 0: there is none */
-  uint32_t num_groups;    /* jobs from there on have none */
-  uint32_t interface;     /* its index; 0: as routes say */
-  uint8_t ttl;            /* 1: not beyond the next router */
+  struct sml_addr first; /* of job 0 and lane 0; num_bytes 0: there is none */
+  uint32_t num_groups;   /* jobs from there on have none */
+  uint32_t interface;    /* its index; 0: as routes say */
+  uint8_t ttl;           /* 1: not beyond the next router */
 };
 /* "GROUP[/COUNT]" or "GROUP:PORT[/COUNT]", IPv6 groups with a port as "[GROUP]:PORT". Sets `first` and num_groups.
  * False: error_out says what is wrong. */

@@ -44,7 +44,7 @@ struct pcap {
   void (*warn)(void *user, const char *text);
   void *user;
   char *path;
-  int fd; /* -1: the capture has ended */
+  int fd;      /* -1: the capture has ended */
   pid_t owner; /* a forked child has a copy of the buffer */
   uint8_t *buffer;
   size_t used;
@@ -116,7 +116,7 @@ static void begin_file(struct pcap *p, const char *name) {
   static const char application[] = "switchml " SML_VERSION_TEXT;
   static const uint8_t nanoseconds = 9;
   uint8_t *block = p->buffer, *at = put32(block, BLOCK_SECTION) + 4;
-  at = put32(put32(at, 0x1a2b3c4du), 1); /* byte order; version 1.0 */
+  at = put32(put32(at, 0x1a2b3c4du), 1);         /* byte order; version 1.0 */
   at = put32(put32(at, UINT32_MAX), UINT32_MAX); /* length of the section: not known */
   at = put_option(at, 4, application, sizeof application - 1);
   end_block(p, block, put32(at, 0));
@@ -209,8 +209,7 @@ static size_t put_v4(uint8_t *head, const struct sml_addr *from, const struct sm
 /* ---- addresses ---- */
 
 static bool is_any(const struct sml_addr *addr) {
-  if (sml_addr_family(addr) == AF_INET6)
-    return memcmp(v6_of(addr), &in6addr_any, 16) == 0;
+  if (sml_addr_family(addr) == AF_INET6) return memcmp(v6_of(addr), &in6addr_any, 16) == 0;
   return sml_addr_family(addr) == AF_INET && memcmp(v4_of(addr), "\0\0\0", 4) == 0;
 }
 
@@ -253,8 +252,8 @@ static void capture(struct pcap *p, const uint8_t *data, uint32_t num_bytes, con
   const struct sml_addr *local = local_for(p, peer);
   const struct sml_addr *from = direction == INBOUND ? peer : local, *to = direction == INBOUND ? local : peer;
   uint8_t *block = p->buffer + p->used, *head = block + 28;
-  const size_t head_bytes = sml_addr_family(peer) == AF_INET6 ? put_v6(head, from, to, data, num_bytes)
-                                                        : put_v4(head, from, to, num_bytes);
+  const size_t head_bytes =
+      sml_addr_family(peer) == AF_INET6 ? put_v6(head, from, to, data, num_bytes) : put_v4(head, from, to, num_bytes);
   const uint32_t packet_bytes = (uint32_t)head_bytes + num_bytes;
   memcpy(head + head_bytes, data, num_bytes);
   uint8_t *at = put32(block, BLOCK_PACKET) + 4;

@@ -122,8 +122,7 @@ static void mem_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sm
   const bool fits = frame_bytes > 0 && frame_bytes <= io->max_frame_bytes;
   uint32_t max_frames = 0;
   if (fits) max_frames = sml_max_u32(1, sml_min_u32(BURST_FRAMES, BURST_BYTES / frame_bytes));
-  *burst_out =
-      (struct sml_tx_burst){.data = p->tx_buffer, .frame_bytes = frame_bytes, .max_frames = max_frames};
+  *burst_out = (struct sml_tx_burst){.data = p->tx_buffer, .frame_bytes = frame_bytes, .max_frames = max_frames};
 }
 
 /* Called with the receiver's lock held. False: no room. */
@@ -141,8 +140,8 @@ static bool put_frame(struct port *to, const struct sml_addr *from, const uint8_
 }
 
 /* With the hub's read lock. How many of the frames the port had room for. */
-static uint32_t put_frames(const struct port *p, struct port *to, const struct sml_tx_burst *burst,
-                           uint32_t num_frames, uint32_t last_bytes, uint64_t *num_bytes_out) {
+static uint32_t put_frames(const struct port *p, struct port *to, const struct sml_tx_burst *burst, uint32_t num_frames,
+                           uint32_t last_bytes, uint64_t *num_bytes_out) {
   uint32_t num_taken = 0;
   (void)pthread_mutex_lock(&to->lock);
   for (uint32_t i = 0; i < num_frames; i++) {
@@ -183,8 +182,8 @@ static uint32_t send_to(struct port *p, const struct sml_addr *peer, const struc
   return num_taken;
 }
 
-static void mem_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
-                          uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers) {
+static void mem_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                          const struct sml_addr *peers, size_t num_peers) {
   if (num_frames == 0) return;
   SML_ASSERT(num_frames <= burst->max_frames && last_bytes > 0 && last_bytes <= burst->frame_bytes);
   for (size_t i = 0; i < num_peers; i++) {
@@ -216,10 +215,8 @@ static void mem_wait(struct sml_netio *io, uint64_t timeout_ns) {
   int rc = 0;
   (void)pthread_mutex_lock(&p->lock);
   while (rc == 0 && !p->is_woken && p->num_filled == p->num_lent) {
-    if (timeout_ns == SML_NEVER)
-      rc = pthread_cond_wait(&p->event, &p->lock);
-    else
-      rc = pthread_cond_timedwait(&p->event, &p->lock, &deadline);
+    if (timeout_ns == SML_NEVER) rc = pthread_cond_wait(&p->event, &p->lock);
+    else rc = pthread_cond_timedwait(&p->event, &p->lock, &deadline);
   }
   p->is_woken = false;
   (void)pthread_mutex_unlock(&p->lock);
@@ -287,8 +284,7 @@ static bool init_locks(struct port *p) {
   if (pthread_mutex_init(&p->lock, NULL) != 0) return false;
   bool is_ok = pthread_condattr_init(&attr) == 0;
   if (is_ok) {
-    is_ok =
-        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 && pthread_cond_init(&p->event, &attr) == 0;
+    is_ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 && pthread_cond_init(&p->event, &attr) == 0;
     (void)pthread_condattr_destroy(&attr);
   }
   if (!is_ok) (void)pthread_mutex_destroy(&p->lock);
@@ -319,8 +315,7 @@ struct sml_netio *sml_mem_open(struct sml_mem_hub *hub, uint32_t queue_frames, u
   struct port *p = calloc(1, sizeof *p);
   if (p == NULL) return NULL;
   p->hub = hub;
-  p->io = (struct sml_netio){
-      .ops = &mem_ops, .max_frame_bytes = max_frame_bytes, .has_segmentation_offload = true};
+  p->io = (struct sml_netio){.ops = &mem_ops, .max_frame_bytes = max_frame_bytes, .has_segmentation_offload = true};
   p->num_cells = queue_frames;
   p->cells = calloc(queue_frames, sizeof *p->cells);
   p->bytes = calloc(queue_frames, max_frame_bytes); /* large: pages come with their first use */

@@ -154,8 +154,7 @@ static const char *advice_for(int error) {
 }
 
 /* Says what failed; returns -errno. */
-static int describe_failure(const char *what, const struct sml_addr *addr, char *error_out,
-                            size_t error_bytes) {
+static int describe_failure(const char *what, const struct sml_addr *addr, char *error_out, size_t error_bytes) {
   const int error = errno;
   char text[64];
   sml_addr_format(addr, text, sizeof text);
@@ -165,8 +164,7 @@ static int describe_failure(const char *what, const struct sml_addr *addr, char 
 }
 
 /* 0, or -errno with error_out filled. */
-static int open_socket(struct sml_udp *u, const struct sml_udp_options *options, char *error_out,
-                       size_t error_bytes) {
+static int open_socket(struct sml_udp *u, const struct sml_udp_options *options, char *error_out, size_t error_bytes) {
   const struct sml_addr *addr = options->bind_addr;
   const uint16_t family = sml_addr_family(addr);
   if (family != AF_INET && family != AF_INET6) {

@@ -18,10 +18,8 @@ static struct sml_netio *open_on(const char *host, bool no_offload, uint8_t ttl)
   struct sml_addr addr;
   char error[160];
   assert_true(sml_addr_parse(host, 0, &addr, error, sizeof error));
-  const struct sml_udp_options options = {.bind_addr = &addr,
-                                          .rx_buffer_bytes = 4u << 20,
-                                          .no_offload = no_offload,
-                                          .multicast_ttl = ttl};
+  const struct sml_udp_options options = {
+      .bind_addr = &addr, .rx_buffer_bytes = 4u << 20, .no_offload = no_offload, .multicast_ttl = ttl};
   if (sml_udp_open(&options, &io, error, sizeof error) != 0) fail_msg("%s", error);
   return io;
 }
@@ -145,7 +143,7 @@ static void test_what_cannot_be_joined(void **state) {
   struct sml_addr v6;
   char error[160];
   assert_true(sml_addr_parse("ff15::7:1", 28879, &v6, error, sizeof error));
-  assert_int_equal(io->ops->join_group(io, &v6, &n.from), -EAFNOSUPPORT); /* not where the sender is */
+  assert_int_equal(io->ops->join_group(io, &v6, &n.from), -EAFNOSUPPORT);     /* not where the sender is */
   assert_int_equal(io->ops->join_group(io, &n.from, &n.from), -EAFNOSUPPORT); /* no group */
   for (uint32_t i = 1; i < SML_NETIO_MAX_GROUPS; i++) {
     const struct sml_addr more = make_group(i);
@@ -165,13 +163,12 @@ static void test_what_cannot_be_joined(void **state) {
 
 int main(void) {
   static bool offload = false, plain = true;
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_prestate(test_all_members_hear, &offload),
-      cmocka_unit_test_prestate(test_all_members_hear, &plain),
-      cmocka_unit_test_prestate(test_unicast_and_group, &offload),
-      cmocka_unit_test_prestate(test_unicast_and_group, &plain),
-      cmocka_unit_test_prestate(test_other_groups_are_not_heard, &offload),
-      cmocka_unit_test_prestate(test_one_of_two_groups_is_left, &plain),
-      cmocka_unit_test(test_what_cannot_be_joined)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test_all_members_hear, &offload),
+                                     cmocka_unit_test_prestate(test_all_members_hear, &plain),
+                                     cmocka_unit_test_prestate(test_unicast_and_group, &offload),
+                                     cmocka_unit_test_prestate(test_unicast_and_group, &plain),
+                                     cmocka_unit_test_prestate(test_other_groups_are_not_heard, &offload),
+                                     cmocka_unit_test_prestate(test_one_of_two_groups_is_left, &plain),
+                                     cmocka_unit_test(test_what_cannot_be_joined)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,8 +88,8 @@ struct sml_udp {
   uint32_t num_groups, rx_buffer_bytes;
   struct sml_udp_group groups[SML_NETIO_MAX_GROUPS];
   struct sml_addr local_addr; /* with the real port */
-  bool is_coalescing; /* UDP_GRO is on: messages may hold many frames */
-  bool is_segmenting; /* bursts go out by UDP_SEGMENT; ends if the kernel refuses it at run time */
+  bool is_coalescing;         /* UDP_GRO is on: messages may hold many frames */
+  bool is_segmenting;         /* bursts go out by UDP_SEGMENT; ends if the kernel refuses it at run time */
   struct sml_udp_rx rx;
   struct sml_udp_tx tx;
   _Alignas(64) _Atomic bool is_wake_pending; /* true: event_fd is or will be written */
@@ -111,8 +111,8 @@ static inline bool sml_udp_has_leftover(const struct sml_udp *u) {
 void sml_udp_set_ecn(int fd, uint16_t family, bool is_sending);
 size_t sml_udp_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max);
 void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
-void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
-                       uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers);
+void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                       const struct sml_addr *peers, size_t num_peers);
 void sml_udp_tx_flush(struct sml_netio *io);
 uint64_t sml_udp_tx_waiting(struct sml_netio *io);
 

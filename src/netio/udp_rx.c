@@ -12,8 +12,7 @@ bool sml_udp_rx_init(struct sml_udp *u) {
   for (uint32_t i = 0; i < SML_UDP_BATCH_MESSAGES; i++) {
     rx->iov[i] = (struct iovec){.iov_base = rx->buffers + (size_t)i * SML_UDP_RX_STRIDE_BYTES,
                                 .iov_len = SML_UDP_RX_BUFFER_BYTES};
-    rx->messages[i].msg_hdr =
-        (struct msghdr){.msg_name = rx->from[i].bytes, .msg_iov = &rx->iov[i], .msg_iovlen = 1};
+    rx->messages[i].msg_hdr = (struct msghdr){.msg_name = rx->from[i].bytes, .msg_iov = &rx->iov[i], .msg_iovlen = 1};
   }
   rx->num_used = rx->batch = SML_UDP_BATCH_MESSAGES;
   return true;
@@ -44,8 +43,7 @@ static void receive_messages(struct sml_udp *u, size_t max) {
     const uint32_t s = num_sockets == 1 ? 0 : (rx->turn + i) % num_sockets;
     const int fd = s == 0 ? u->socket_fd : u->groups[s - 1].fd;
     u->io.stats.system_calls++;
-    const int num_messages =
-        recvmmsg(fd, rx->messages + rx->num_messages, room - rx->num_messages, MSG_DONTWAIT, NULL);
+    const int num_messages = recvmmsg(fd, rx->messages + rx->num_messages, room - rx->num_messages, MSG_DONTWAIT, NULL);
     if (num_messages > 0) rx->num_messages += (uint32_t)num_messages;
   }
   rx->turn++;
@@ -91,8 +89,8 @@ static size_t split_message(struct sml_udp *u, struct sml_rx_frame *frames, size
   size_t num_frames = 0;
   do {
     const uint32_t frame_bytes = sml_min_u32(segment_bytes, num_bytes - at);
-    frames[num_frames++] = (struct sml_rx_frame){
-        .data = data + at, .num_bytes = frame_bytes, .from = from, .is_marked = is_marked};
+    frames[num_frames++] =
+        (struct sml_rx_frame){.data = data + at, .num_bytes = frame_bytes, .from = from, .is_marked = is_marked};
     at += frame_bytes;
   } while (at < num_bytes && num_frames < max);
   u->io.stats.rx_frames += num_frames;

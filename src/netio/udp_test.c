@@ -49,8 +49,8 @@ static int note_missing_offload(void **state) {
 }
 
 /* Receives frames first .. first + num - 1 in order, rx_max a burst; the last one has last_bytes. */
-static void expect_frames(struct sml_netio *io, uint32_t first, uint32_t num, uint32_t frame_bytes,
-                          uint32_t last_bytes, const struct sml_addr *from, size_t rx_max) {
+static void expect_frames(struct sml_netio *io, uint32_t first, uint32_t num, uint32_t frame_bytes, uint32_t last_bytes,
+                          const struct sml_addr *from, size_t rx_max) {
   struct sml_rx_frame frames[MAX_FRAMES];
   for (uint32_t got = 0; got < num;) {
     const size_t n = test_receive(io, frames, sml_min_u64(rx_max, MAX_FRAMES));
@@ -68,9 +68,8 @@ static void expect_frames(struct sml_netio *io, uint32_t first, uint32_t num, ui
 static void test_bursts_to_peers(void **state) {
   static const struct {
     uint32_t frame_bytes, num_frames, last_bytes;
-  } bursts[] = {{1472, 44, 1472},  {1472, 44, 1},   {1472, 2, 1471}, {1472, 1, 1472},
-                {1472, 1, 5},      {1000, 64, 999}, {8960, 7, 8960}, {32753, 2, 4},
-                {65507, 1, 65507}, {4, 64, 4},      {5, 64, 4}};
+  } bursts[] = {{1472, 44, 1472}, {1472, 44, 1}, {1472, 2, 1471},   {1472, 1, 1472}, {1472, 1, 5}, {1000, 64, 999},
+                {8960, 7, 8960},  {32753, 2, 4}, {65507, 1, 65507}, {4, 64, 4},      {5, 64, 4}};
   struct sml_netio *sender = open_loopback(no_offload_of(state)), *peers[NUM_PEERS];
   const struct sml_addr from = test_addr_of(sender);
   struct sml_addr addrs[NUM_PEERS];
@@ -82,12 +81,11 @@ static void test_bursts_to_peers(void **state) {
   }
   for (uint32_t b = 0; b < SML_ARRAY_LEN(bursts); b++) {
     const uint64_t calls = sender->stats.system_calls;
-    test_send(sender, b * 100, bursts[b].frame_bytes, bursts[b].num_frames, bursts[b].last_bytes, addrs,
-              NUM_PEERS);
+    test_send(sender, b * 100, bursts[b].frame_bytes, bursts[b].num_frames, bursts[b].last_bytes, addrs, NUM_PEERS);
     if (sender->has_segmentation_offload) assert_int_equal(sender->stats.system_calls, calls + 1);
     for (size_t p = 0; p < NUM_PEERS; p++)
-      expect_frames(peers[p], b * 100, bursts[b].num_frames, bursts[b].frame_bytes, bursts[b].last_bytes,
-                    &from, MAX_FRAMES);
+      expect_frames(peers[p], b * 100, bursts[b].num_frames, bursts[b].frame_bytes, bursts[b].last_bytes, &from,
+                    MAX_FRAMES);
     num_frames += bursts[b].num_frames;
     num_bytes += (bursts[b].num_frames - 1) * bursts[b].frame_bytes + bursts[b].last_bytes;
   }
@@ -158,9 +156,8 @@ static void test_foreign_datagrams(void **state) {
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);
   struct sml_rx_frame frames[8];
   for (size_t i = 0; i < SML_ARRAY_LEN(sizes); i++)
-    assert_int_equal(
-        sendto(fd, data, sizes[i], 0, (const struct sockaddr *)(const void *)to.bytes, to.num_bytes),
-        (ssize_t)sizes[i]);
+    assert_int_equal(sendto(fd, data, sizes[i], 0, (const struct sockaddr *)(const void *)to.bytes, to.num_bytes),
+                     (ssize_t)sizes[i]);
   for (size_t got = 0; got < SML_ARRAY_LEN(sizes);) {
     const size_t n = test_receive(io, frames, 8);
     assert_true(n > 0);
@@ -232,8 +229,7 @@ static void test_ipv6(void **state) {
   const struct sml_addr from = test_addr_of(a), to = test_addr_of(b);
   int value = -1;
   socklen_t num_bytes = sizeof value;
-  assert_int_equal(getsockopt(sml_udp_of(a)->socket_fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, &num_bytes),
-                   0);
+  assert_int_equal(getsockopt(sml_udp_of(a)->socket_fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, &value, &num_bytes), 0);
   assert_int_equal(value, IPV6_PMTUDISC_PROBE);
   test_send(a, 0, 1452, 45, 700, &to, 1);
   expect_frames(b, 0, 45, 1452, 700, &from, MAX_FRAMES);

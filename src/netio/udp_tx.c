@@ -117,8 +117,7 @@ static void handle_full_queue(struct sml_udp *u, struct sml_udp_burst *b, int er
 }
 
 /* Sends plain messages, or segmented ones until one is refused as such (false: the burst's next one). */
-static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t num_bursts,
-                     uint32_t *num_done) {
+static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t num_bursts, uint32_t *num_done) {
   while (*num_done < num_bursts) {
     struct sml_udp_burst *b = &bursts[*num_done];
     if (b->next == num_messages_of(b)) {
@@ -127,12 +126,9 @@ static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t n
     }
     const int error = send_some(u, b, num_bursts - *num_done);
     if (error == 0) continue;
-    if (error == EAGAIN || error == ENOBUFS)
-      handle_full_queue(u, b, error);
-    else if (b->is_segmented && (error == EIO || error == EINVAL))
-      return false;
-    else
-      lose_messages(u, b, 1, error); /* this peer or this size only (EMSGSIZE, ENETUNREACH, EPERM, ...) */
+    if (error == EAGAIN || error == ENOBUFS) handle_full_queue(u, b, error);
+    else if (b->is_segmented && (error == EIO || error == EINVAL)) return false;
+    else lose_messages(u, b, 1, error); /* this peer or this size only (EMSGSIZE, ENETUNREACH, EPERM, ...) */
   }
   return true;
 }
@@ -179,12 +175,12 @@ void sml_udp_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_t
   const uint32_t room_bytes = SML_UDP_TX_BUFFER_BYTES - tx->used_bytes;
   if (tx->num_bursts == SML_UDP_TX_BURSTS || (max_frames > 0 && room_bytes < max_frames * frame_bytes))
     sml_udp_tx_flush(io);
-  *burst_out = (struct sml_tx_burst){
-      .data = tx->buffer + tx->used_bytes, .frame_bytes = frame_bytes, .max_frames = max_frames};
+  *burst_out =
+      (struct sml_tx_burst){.data = tx->buffer + tx->used_bytes, .frame_bytes = frame_bytes, .max_frames = max_frames};
 }
 
-void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames,
-                       uint32_t last_bytes, const struct sml_addr *peers, size_t num_peers) {
+void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                       const struct sml_addr *peers, size_t num_peers) {
   struct sml_udp *u = sml_udp_of(io);
   if (num_frames == 0) return;
   SML_ASSERT(num_frames <= burst->max_frames && last_bytes > 0 && last_bytes <= burst->frame_bytes);

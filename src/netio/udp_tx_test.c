@@ -77,8 +77,7 @@ static void begin(bool is_segmenting) {
 }
 
 /* A burst to num_peers from peer `first` on. */
-static void queue(uint32_t frame_bytes, uint32_t num_frames, uint32_t last_bytes, size_t first,
-                  size_t num_peers) {
+static void queue(uint32_t frame_bytes, uint32_t num_frames, uint32_t last_bytes, size_t first, size_t num_peers) {
   struct sml_tx_burst burst;
   sml_udp_tx_reserve(&udp.io, frame_bytes, &burst);
   assert_in_range(num_frames, 1, burst.max_frames);

@@ -16,9 +16,10 @@
 #define LINE_BYTES 1280u
 #define FLUSH_NS (100 * SML_NS_PER_MS)
 
-static const char *const level_names[] = {
-    [SML_LIB_LOG_WARN] = "WARN", [SML_LIB_LOG_VERSION] = "VERSION",
-    [SML_LIB_LOG_INFO] = "INFO", [SML_LIB_LOG_TRACE] = "TRACE"};
+static const char *const level_names[] = {[SML_LIB_LOG_WARN] = "WARN",
+                                          [SML_LIB_LOG_VERSION] = "VERSION",
+                                          [SML_LIB_LOG_INFO] = "INFO",
+                                          [SML_LIB_LOG_TRACE] = "TRACE"};
 
 /* Only the writer's thread uses it. */
 static int file_fd = -1; /* lines go there; -1: standard error */
@@ -106,8 +107,9 @@ static void open_file(const char *path, size_t num_bytes) {
   file_fd = sml_fd_raise(open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
   const int error = errno;
   if (file_fd >= 0) fcntl(file_fd, F_SETFL, fcntl(file_fd, F_GETFL) & ~O_NONBLOCK);
-  else complain("SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to standard error", path,
-                strerror(error));
+  else
+    complain("SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to standard error", path,
+             strerror(error));
 }
 
 static const struct sml_outlet line_outlet = {.write = write_line, .write_left_out = write_left_out};
@@ -153,8 +155,10 @@ void sml_lib_log_open(const char *pattern) {
   /* The writer opens it, in its turn: a file server that hangs must not keep a context, or a fork, waiting. */
   if (change_path(path) && !sml_writer_put(&path_outlet, path, strlen(path) + 1)) (void)change_path("");
   if (fits) return;
-  snprintf(complaint, sizeof complaint, "SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to "
-           "standard error", pattern, strerror(ENAMETOOLONG));
+  snprintf(complaint, sizeof complaint,
+           "SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to "
+           "standard error",
+           pattern, strerror(ENAMETOOLONG));
   sml_lib_log_line(SML_LIB_LOG_WARN, SML_LIB_LOG_NO_RANK, complaint);
 }
 
@@ -168,7 +172,6 @@ void sml_lib_log_environment(void) {
   char text[LINE_BYTES] = "environment:";
   size_t used = strlen(text);
   for (char **entry = environ; *entry != NULL && used < sizeof text; entry++)
-    if (strncmp(*entry, "SWITCHML_", 9) == 0)
-      used += (size_t)snprintf(text + used, sizeof text - used, " %s", *entry);
+    if (strncmp(*entry, "SWITCHML_", 9) == 0) used += (size_t)snprintf(text + used, sizeof text - used, " %s", *entry);
   sml_lib_log_line(SML_LIB_LOG_INFO, SML_LIB_LOG_NO_RANK, text);
 }

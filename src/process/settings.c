@@ -69,8 +69,7 @@ static sml_status read_kernels(struct sml_settings *s) {
   if (i == SML_ARRAY_LEN(names))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_KERNELS is '%.64s': set scalar, avx2, avx512 or neon", text);
   if (strcmp(text, s->kernels->name) != 0)
-    return sml_fail(SML_ERR_UNSUPPORTED, "SWITCHML_KERNELS is '%s', which this processor does not have",
-                    text);
+    return sml_fail(SML_ERR_UNSUPPORTED, "SWITCHML_KERNELS is '%s', which this processor does not have", text);
   return SML_OK;
 }
 
@@ -122,8 +121,7 @@ static sml_status read_trace(struct sml_settings *s) {
   if (pcap != NULL) memcpy(s->pcap_path, pcap, strlen(pcap) + 1);
   if (folder == NULL) return SML_OK;
   if (strlen(folder) > sizeof s->trace_folder - 1)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes",
-                    sizeof s->trace_folder - 1);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes", sizeof s->trace_folder - 1);
   memcpy(s->trace_folder, folder, strlen(folder) + 1);
   return SML_OK;
 }
@@ -138,8 +136,7 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   if (o.num_threads > MAX_THREADS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_threads is %u: at most %u", o.num_threads, MAX_THREADS);
   if (o.num_operations > MAX_OPERATIONS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_operations is %u: at most %u", o.num_operations,
-                    MAX_OPERATIONS);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_operations is %u: at most %u", o.num_operations, MAX_OPERATIONS);
   if (o.poll > SML_POLL_BLOCK)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "poll is %u: 0 (auto), 1 (busy) or 2 (block)", o.poll);
   s->poll = (enum sml_poll)o.poll;
@@ -150,8 +147,8 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   s->no_congestion_control = o.no_congestion_control != 0;
   const sml_status cpus_status = read_cpus(s, o.cpus);
   if (cpus_status != SML_OK) return cpus_status;
-  sml_status (*const readers[])(struct sml_settings *) = {
-      read_threads, read_no_offload, read_congestion, read_poll, read_kernels, read_faults, read_log, read_trace};
+  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_congestion, read_poll,
+                                                          read_kernels, read_faults,     read_log,        read_trace};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);
     if (status != SML_OK) return status;

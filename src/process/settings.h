@@ -23,9 +23,9 @@ struct sml_settings {
   bool has_faults;
   enum sml_lib_log_level log_level;
   enum sml_trace_level trace_level;
-  uint32_t trace_events;   /* of an engine's recorder */
-  char pcap_path[512];     /* "": packets are not captured */
-  char trace_folder[512];  /* for the trace of a job that failed; "": none is written */
+  uint32_t trace_events;  /* of an engine's recorder */
+  char pcap_path[512];    /* "": packets are not captured */
+  char trace_folder[512]; /* for the trace of a job that failed; "": none is written */
 };
 
 /* NULL when unset or empty. */

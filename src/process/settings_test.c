@@ -9,10 +9,10 @@
 
 #include "process/settings.h"
 
-static const char *const names[] = {"SWITCHML_THREADS", "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
-                                    "SWITCHML_FAULTS", "SWITCHML_DEBUG", "SWITCHML_POLL", "SWITCHML_CPUS",
-                                    "SWITCHML_CONGESTION",
-                                    "SWITCHML_TRACE", "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR", "SWITCHML_PCAP"};
+static const char *const names[] = {"SWITCHML_THREADS",      "SWITCHML_NO_OFFLOAD", "SWITCHML_KERNELS",
+                                    "SWITCHML_FAULTS",       "SWITCHML_DEBUG",      "SWITCHML_POLL",
+                                    "SWITCHML_CPUS",         "SWITCHML_CONGESTION", "SWITCHML_TRACE",
+                                    "SWITCHML_TRACE_EVENTS", "SWITCHML_TRACE_DIR",  "SWITCHML_PCAP"};
 
 static int clear_environment(void **state) {
   (void)state;
@@ -73,15 +73,12 @@ static void bad_values_are_errors_that_name_the_variable(void **state) {
   static const struct {
     const char *name, *value;
   } bad[] = {
-      {"SWITCHML_THREADS", "0"},     {"SWITCHML_THREADS", "17"},
-      {"SWITCHML_THREADS", "-1"},    {"SWITCHML_THREADS", "2x"},
-      {"SWITCHML_THREADS", " 2"},    {"SWITCHML_THREADS", "99999999999999999999999"},
-      {"SWITCHML_NO_OFFLOAD", "on"}, {"SWITCHML_CONGESTION", "off"}, {"SWITCHML_KERNELS", "sse"},
-      {"SWITCHML_KERNELS", "AVX2"},  {"SWITCHML_FAULTS", "loss=2"},
-      {"SWITCHML_CPUS", "0-"},       {"SWITCHML_CPUS", "all"},
-      {"SWITCHML_FAULTS", "noise"},
-      {"SWITCHML_POLL", "Auto"},     {"SWITCHML_POLL", "1"},
-      {"SWITCHML_TRACE", "on"},      {"SWITCHML_TRACE_EVENTS", "16777217"},
+      {"SWITCHML_THREADS", "0"},      {"SWITCHML_THREADS", "17"},     {"SWITCHML_THREADS", "-1"},
+      {"SWITCHML_THREADS", "2x"},     {"SWITCHML_THREADS", " 2"},     {"SWITCHML_THREADS", "99999999999999999999999"},
+      {"SWITCHML_NO_OFFLOAD", "on"},  {"SWITCHML_CONGESTION", "off"}, {"SWITCHML_KERNELS", "sse"},
+      {"SWITCHML_KERNELS", "AVX2"},   {"SWITCHML_FAULTS", "loss=2"},  {"SWITCHML_CPUS", "0-"},
+      {"SWITCHML_CPUS", "all"},       {"SWITCHML_FAULTS", "noise"},   {"SWITCHML_POLL", "Auto"},
+      {"SWITCHML_POLL", "1"},         {"SWITCHML_TRACE", "on"},       {"SWITCHML_TRACE_EVENTS", "16777217"},
       {"SWITCHML_TRACE_EVENTS", "-"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(bad); i++) {

@@ -78,14 +78,12 @@ sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const c
   memset(to, 0, to_bytes);
   /* No struct of ours will ever be a page: a larger figure is memory that nobody initialized. */
   if (from_bytes < sizeof from_bytes || from_bytes > 4096)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT,
-                    "struct_bytes of %s is %zu: initialize the struct with its SML_..._INIT", what,
-                    from_bytes);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "struct_bytes of %s is %zu: initialize the struct with its SML_..._INIT",
+                    what, from_bytes);
   for (size_t i = to_bytes; i < from_bytes; i++)
     if (((const uint8_t *)from)[i] != 0)
-      return sml_fail(SML_ERR_UNSUPPORTED,
-                      "%s sets an option that libswitchml %s does not know: update the library", what,
-                      SML_VERSION_TEXT);
+      return sml_fail(SML_ERR_UNSUPPORTED, "%s sets an option that libswitchml %s does not know: update the library",
+                      what, SML_VERSION_TEXT);
   memcpy(to, from, from_bytes < to_bytes ? from_bytes : to_bytes);
   memcpy(to, &to_bytes, sizeof to_bytes);
   return SML_OK;
@@ -103,11 +101,10 @@ sml_status sml_result_copy(void *to, const void *from, size_t from_bytes, const 
   size_t to_bytes;
   memcpy(&to_bytes, to, sizeof to_bytes);
   if (to_bytes < sizeof to_bytes || to_bytes > 4096)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT,
-                    "struct_bytes of %s is %zu: initialize the struct with its SML_..._INIT", what, to_bytes);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "struct_bytes of %s is %zu: initialize the struct with its SML_..._INIT",
+                    what, to_bytes);
   memset((uint8_t *)to + sizeof to_bytes, 0, to_bytes - sizeof to_bytes);
   const size_t num_bytes = to_bytes < from_bytes ? to_bytes : from_bytes;
-  memcpy((uint8_t *)to + sizeof to_bytes, (const uint8_t *)from + sizeof to_bytes,
-         num_bytes - sizeof to_bytes);
+  memcpy((uint8_t *)to + sizeof to_bytes, (const uint8_t *)from + sizeof to_bytes, num_bytes - sizeof to_bytes);
   return SML_OK;
 }

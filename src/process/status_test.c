@@ -92,10 +92,8 @@ static void results_are_written_as_far_as_known(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_status_has_a_text_of_its_own),
-      cmocka_unit_test(version_is_the_headers),
-      cmocka_unit_test(detail_may_contain_itself_and_is_cut),
-      cmocka_unit_test(older_and_newer_structs_are_read),
+      cmocka_unit_test(every_status_has_a_text_of_its_own),   cmocka_unit_test(version_is_the_headers),
+      cmocka_unit_test(detail_may_contain_itself_and_is_cut), cmocka_unit_test(older_and_newer_structs_are_read),
       cmocka_unit_test(results_are_written_as_far_as_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

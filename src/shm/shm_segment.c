@@ -18,8 +18,8 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define GREETING_MAGIC UINT64_C(0x73776d6c686f7374)
-#define STEP_MS 5        /* between looks at the deadline and should_stop() */
-#define GREETING_MS 500  /* how long one that has connected may take to say who it is */
+#define STEP_MS 5       /* between looks at the deadline and should_stop() */
+#define GREETING_MS 500 /* how long one that has connected may take to say who it is */
 
 /* What one that has connected sends; the answer is one byte and the descriptor. */
 struct greeting {
@@ -55,8 +55,7 @@ static socklen_t make_name(const struct sml_shm_meeting *m, struct sockaddr_un *
 static bool is_own_user(int fd) {
   struct ucred credentials;
   socklen_t num_bytes = sizeof credentials;
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &num_bytes) == 0 &&
-         credentials.uid == geteuid();
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &num_bytes) == 0 && credentials.uid == geteuid();
 }
 
 /* The caller's signals come here too, and must not make one side believe what the other does not. */
@@ -134,12 +133,11 @@ static void serve_one(int peer, int memory_fd, const struct greeting *mine, uint
   char byte;
   if (!send_descriptor(peer, memory_fd)) return;
   /* It says that it has mapped it: else it comes again. */
-  if (await(peer, POLLIN, GREETING_MS) && recv(peer, &byte, 1, MSG_DONTWAIT) == 1)
-    sml_bit_set(served, g.index);
+  if (await(peer, POLLIN, GREETING_MS) && recv(peer, &byte, 1, MSG_DONTWAIT) == 1) sml_bit_set(served, g.index);
 }
 
-static enum sml_shm_met serve_all(int listener, int memory_fd, const struct sml_shm_meeting *m,
-                                   size_t num_bytes, uint64_t *served, uint32_t *missing_out) {
+static enum sml_shm_met serve_all(int listener, int memory_fd, const struct sml_shm_meeting *m, size_t num_bytes,
+                                  uint64_t *served, uint32_t *missing_out) {
   const struct greeting mine = make_greeting(m, num_bytes);
   for (;;) {
     uint32_t missing = 1;
@@ -157,40 +155,34 @@ static enum sml_shm_met serve_all(int listener, int memory_fd, const struct sml_
 }
 
 static enum sml_shm_met listen_and_serve(int memory_fd, const struct sml_shm_meeting *m, size_t num_bytes,
-                                          uint32_t *missing_out, char *error) {
+                                         uint32_t *missing_out, char *error) {
   struct sockaddr_un name;
   const socklen_t name_bytes = make_name(m, &name);
   uint64_t *served = calloc(SML_BITMAP_WORDS(m->num_ranks), sizeof *served);
   if (served == NULL) return fail(error, "allocating memory");
   enum sml_shm_met met;
   const int listener = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (listener < 0)
-    met = fail(error, "opening a local socket");
+  if (listener < 0) met = fail(error, "opening a local socket");
   else if (bind(listener, (struct sockaddr *)(void *)&name, name_bytes) != 0 ||
            listen(listener, (int)m->num_ranks) != 0)
     met = fail(error, "listening on a local socket");
-  else
-    met = serve_all(listener, memory_fd, m, num_bytes, served, missing_out);
+  else met = serve_all(listener, memory_fd, m, num_bytes, served, missing_out);
   if (listener >= 0) close(listener);
   free(served);
   return met;
 }
 
-enum sml_shm_met sml_shm_segment_offer(struct sml_shm_segment *s, size_t num_bytes,
-                                         const struct sml_shm_meeting *m, uint32_t *missing_out,
-                                         char error_out[SML_SHM_ERROR_BYTES]) {
+enum sml_shm_met sml_shm_segment_offer(struct sml_shm_segment *s, size_t num_bytes, const struct sml_shm_meeting *m,
+                                       uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   enum sml_shm_met met;
   s->memory = NULL;
   *missing_out = 0;
   const int fd = sml_fd_raise(memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return fail(error_out, "memfd_create");
   const int error = sml_fd_allocate_quietly(fd, num_bytes);
-  if (error != 0)
-    met = fail_to_allocate(error_out, num_bytes, error);
-  else if (fcntl(fd, F_ADD_SEALS, SEALS) != 0)
-    met = fail(error_out, "sealing a shared segment");
-  else
-    met = map(s, fd, num_bytes, error_out);
+  if (error != 0) met = fail_to_allocate(error_out, num_bytes, error);
+  else if (fcntl(fd, F_ADD_SEALS, SEALS) != 0) met = fail(error_out, "sealing a shared segment");
+  else met = map(s, fd, num_bytes, error_out);
   if (met == SML_SHM_MET) met = listen_and_serve(fd, m, num_bytes, missing_out, error_out);
   close(fd);
   if (met != SML_SHM_MET) sml_shm_segment_close(s);
@@ -211,8 +203,7 @@ static int receive_descriptor(int from) {
       .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
   if (recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return -1;
   const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-  if (c == NULL || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
-      c->cmsg_len != CMSG_LEN(sizeof(int)))
+  if (c == NULL || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
     return -1;
   int fd;
   memcpy(&fd, CMSG_DATA(c), sizeof fd);
@@ -227,13 +218,12 @@ static bool is_sound(int fd, size_t num_bytes) {
 }
 
 /* TOO_LATE: not this time. */
-static enum sml_shm_met ask_once(int fd, struct sml_shm_segment *s, size_t num_bytes,
-                                  const struct sml_shm_meeting *m, char *error) {
+static enum sml_shm_met ask_once(int fd, struct sml_shm_segment *s, size_t num_bytes, const struct sml_shm_meeting *m,
+                                 char *error) {
   struct sockaddr_un name;
   const socklen_t name_bytes = make_name(m, &name);
   const struct greeting g = make_greeting(m, num_bytes);
-  if (connect(fd, (struct sockaddr *)(void *)&name, name_bytes) != 0 || !is_own_user(fd))
-    return SML_SHM_TOO_LATE;
+  if (connect(fd, (struct sockaddr *)(void *)&name, name_bytes) != 0 || !is_own_user(fd)) return SML_SHM_TOO_LATE;
   if (send(fd, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof g) return SML_SHM_TOO_LATE;
   /* Those before this one may take their time; who serves it looks at the deadline, and so does the caller. */
   if (!await(fd, POLLIN, GREETING_MS)) return SML_SHM_TOO_LATE;
@@ -250,9 +240,8 @@ static enum sml_shm_met ask_once(int fd, struct sml_shm_segment *s, size_t num_b
   return met;
 }
 
-enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *s, size_t num_bytes,
-                                          const struct sml_shm_meeting *m, uint32_t *missing_out,
-                                          char error_out[SML_SHM_ERROR_BYTES]) {
+enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *s, size_t num_bytes, const struct sml_shm_meeting *m,
+                                        uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
   s->memory = NULL;
   *missing_out = 0;
   for (;;) {

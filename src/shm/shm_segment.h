@@ -28,8 +28,8 @@ struct sml_shm_segment {
 struct sml_shm_meeting {
   uint64_t secret[2]; /* known to those who meet; names the socket too */
   uint32_t num_ranks, index;
-  uint64_t deadline_ns;             /* sml_clock_ns() */
-  bool (*should_stop)(void *user);  /* asked every few milliseconds */
+  uint64_t deadline_ns;            /* sml_clock_ns() */
+  bool (*should_stop)(void *user); /* asked every few milliseconds */
   void *user;
 };
 
@@ -43,12 +43,12 @@ enum sml_shm_met {
 /* Index 0: makes a segment of zeros and gives it to all others. All of it is allocated before: if memory is short, that
  * is an error, and no SIGBUS of a rank that writes there. */
 enum sml_shm_met sml_shm_segment_offer(struct sml_shm_segment *segment, size_t num_bytes,
-                                         const struct sml_shm_meeting *meeting, uint32_t *missing_out,
-                                         char error_out[SML_SHM_ERROR_BYTES]);
+                                       const struct sml_shm_meeting *meeting, uint32_t *missing_out,
+                                       char error_out[SML_SHM_ERROR_BYTES]);
 /* The others: gets it, and insists on its size. */
 enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *segment, size_t num_bytes,
-                                          const struct sml_shm_meeting *meeting, uint32_t *missing_out,
-                                          char error_out[SML_SHM_ERROR_BYTES]);
+                                        const struct sml_shm_meeting *meeting, uint32_t *missing_out,
+                                        char error_out[SML_SHM_ERROR_BYTES]);
 void sml_shm_segment_close(struct sml_shm_segment *segment);
 
 #endif

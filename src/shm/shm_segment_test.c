@@ -28,12 +28,11 @@ static uint64_t clock_ns(void) {
   return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-static struct sml_shm_meeting make_meeting(uint64_t secret, uint32_t num_ranks, uint32_t index,
-                                            uint64_t timeout_ms) {
+static struct sml_shm_meeting make_meeting(uint64_t secret, uint32_t num_ranks, uint32_t index, uint64_t timeout_ms) {
   return (struct sml_shm_meeting){.secret = {secret, (uint64_t)getpid()},
-                                   .num_ranks = num_ranks,
-                                   .index = index,
-                                   .deadline_ns = clock_ns() + timeout_ms * SML_NS_PER_MS};
+                                  .num_ranks = num_ranks,
+                                  .index = index,
+                                  .deadline_ns = clock_ns() + timeout_ms * SML_NS_PER_MS};
 }
 
 static void test_identity(void **state) {
@@ -56,8 +55,8 @@ struct party {
 
 static void *meet(void *argument) {
   struct party *p = argument;
-  p->met = (p->meeting.index == 0 ? sml_shm_segment_offer : sml_shm_segment_obtain)(
-      &p->segment, p->num_bytes, &p->meeting, &p->missing, p->error);
+  p->met = (p->meeting.index == 0 ? sml_shm_segment_offer : sml_shm_segment_obtain)(&p->segment, p->num_bytes,
+                                                                                    &p->meeting, &p->missing, p->error);
   return NULL;
 }
 
@@ -233,10 +232,14 @@ static void test_unsealed_memory_is_not_taken(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_identity),         cmocka_unit_test(test_all_see_the_same_memory),
-      cmocka_unit_test(test_missing_is_named), cmocka_unit_test(test_strangers_get_nothing),
-      cmocka_unit_test(test_stops_when_told),  cmocka_unit_test(test_unsealed_memory_is_not_taken),
-      cmocka_unit_test(test_a_limit_is_an_error), cmocka_unit_test(test_memory_is_allocated),
+      cmocka_unit_test(test_identity),
+      cmocka_unit_test(test_all_see_the_same_memory),
+      cmocka_unit_test(test_missing_is_named),
+      cmocka_unit_test(test_strangers_get_nothing),
+      cmocka_unit_test(test_stops_when_told),
+      cmocka_unit_test(test_unsealed_memory_is_not_taken),
+      cmocka_unit_test(test_a_limit_is_an_error),
+      cmocka_unit_test(test_memory_is_allocated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
