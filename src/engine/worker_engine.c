@@ -265,6 +265,8 @@ static bool should_send_first(const struct sml_worker_engine *e) {
   return false;
 }
 
+/* One pass: what other threads want of the engine, the results that have come, then for each lane its new operations,
+ * its timers, and what may be sent. */
 uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_worker_engine *e = engine;
   struct sml_netio *io = e->options.io;
