@@ -3,7 +3,7 @@
 """bystander.py INTERFACE FILE RATE SECONDS: a host at a port of a switch, in no job. It records what it hears, first
 alone. Once FILE is there, which has frames that others sent (hexadecimal, one a line), it sends RATE hostile frames a
 second that it makes of them, for SECONDS. On standard output: "listening", "attacks" and, at the end, JSON: how many
-frames of each kind it sent, and what it heard that was neither broadcast, nor multicast, nor ARP.
+frames of each kind it sent, and what it heard that was neither broadcast, nor multicast, nor ARP, nor an answer to it.
 
 bystander.py INTERFACE FILE: writes FILE at a rank's own link: what the rank and the aggregator say to each other, to the
 rank's tenth update at most."""
@@ -218,6 +218,11 @@ class Ears:
     def __init__(self, link):
         self.link, self.num_heard, self.foreign = link, 0, []
 
+    def is_about_own(self, frame):
+        """An ICMP error to this host about a datagram in this host's name: bit errors make one in ten million."""
+        return (frame[:6] == self.link.getsockname()[4] and frame[12:15] == b"\x08\0\x45" and frame[23] == 1 and
+                frame[34] == 3 and frame[30:34] == frame[54:58])
+
     def hear(self):
         while True:
             try:
@@ -227,7 +232,7 @@ class Ears:
             if address[2] == OUTGOING:
                 continue
             self.num_heard += 1
-            if not frame[0] & 1 and frame[12:14] != ARP:
+            if not frame[0] & 1 and frame[12:14] != ARP and not self.is_about_own(frame):
                 self.foreign.append(frame[:90].hex())
 
 
