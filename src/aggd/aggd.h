@@ -43,7 +43,8 @@ struct sml_aggd_options {
   uint32_t max_jobs;        /* default 256 */
   uint32_t max_connections; /* default 1024; a world can't be larger */
   uint32_t max_datagram_bytes; /* of a job; default: as long as sockets take */
-  uint32_t rx_buffer_bytes; /* default 16 MiB */
+  uint32_t max_window_mib;  /* of a job, a lane: 1 to 1024; default 16 */
+  uint32_t rx_buffer_bytes; /* default 16 MiB, or as much as the window */
   bool no_offload;
   enum sml_poll poll;              /* how engine threads look for frames */
   struct sml_cpus cpus;     /* of the engine threads; none: any */

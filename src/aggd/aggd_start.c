@@ -12,6 +12,7 @@
 #include "aggd/aggd_internal.h"
 #include "base/fd.h"
 #include "base/thread.h"
+#include "ctl/tuning.h"
 #include "switchml/switchml.h"
 
 #define MAX_UNJOINED_PER_HOST 64u
@@ -41,7 +42,7 @@ static void set_defaults(struct sml_aggd *a) {
   if (o->pool_slots == 0) o->pool_slots = 8192;
   if (o->max_jobs == 0) o->max_jobs = 256;
   if (o->max_connections == 0) o->max_connections = 1024;
-  if (o->rx_buffer_bytes == 0) o->rx_buffer_bytes = 16u << 20;
+  if (o->rx_buffer_bytes == 0) o->rx_buffer_bytes = sml_max_u32(o->max_window_mib, SML_TUNING_MOST_MIB) << 20;
   if (o->join_grace_ns == 0) o->join_grace_ns = 5 * SML_NS_PER_S;
   if (o->new_connections_per_s == 0) o->new_connections_per_s = 100;
   if (o->max_messages_per_s == 0) o->max_messages_per_s = 1000;
@@ -127,6 +128,7 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
                                          .max_jobs = o->max_jobs,
                                          .num_lanes = o->num_lanes,
                                          .pool_slots = o->pool_slots,
+                                         .max_window_mib = o->max_window_mib,
                                          .packet_lanes = o->packet_lanes,
                                          .is_embedded = o->is_embedded,
                                          .max_datagram_bytes = sml_lanes_max_datagram_bytes(a->lanes),

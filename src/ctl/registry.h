@@ -44,6 +44,7 @@ struct sml_registry_options {
   uint32_t num_lanes;
   uint16_t data_ports[SML_MAX_LANES];
   uint32_t pool_slots;               /* a lane */
+  uint32_t max_window_mib;           /* of a job, a lane; 0: SML_TUNING_MOST_MIB */
   bool is_embedded;                    /* in a rank's process: larger windows, see tuning.h */
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
   uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */

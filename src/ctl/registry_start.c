@@ -36,7 +36,8 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
                               .pool_slots = r->options.pool_slots,
                               .others_bytes = count_windows_bytes(r),
                               .is_loopback = true,
-                              .is_embedded = r->options.is_embedded};
+                              .is_embedded = r->options.is_embedded,
+                              .most_mib = r->options.max_window_mib};
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     if (r->jobs[i].state == SML_JOB_STARTED) tuning.kept_slots += r->jobs[i].num_slots;
   }

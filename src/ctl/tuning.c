@@ -5,7 +5,6 @@
 #define USUAL_SLOTS 256u
 #define USUAL_BYTES (5u << 18)
 #define LOOPBACK_BYTES (5u << 17)
-#define MOST_BYTES (1u << 24)     /* what sockets are asked to hold, about */
 #define PATH_BYTES_PER_US 1250u   /* 10 Gbit/s: nobody knows the rate before there is traffic */
 #define OTHERS_NS_PER_BYTE 8u     /* 1 Gbit/s: a slower aggregator's jobs may get unequal windows */
 #define LOOPBACK_RTT_NS (2 * SML_NS_PER_MS) /* above it somebody has put a delay there, which is to be served */
@@ -40,7 +39,8 @@ static uint64_t path_rtt(const struct sml_tuning *t) {
 uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out) {
   SML_ASSERT(t->num_lanes >= 1 && t->chunk_bytes >= 1 && t->pool_slots >= 1);
   *why_out = SML_SLOTS_REASON_ASKED;
-  if (t->num_asked != 0) return slots_within(MOST_BYTES, t->chunk_bytes, t->num_asked);
+  const uint64_t most_bytes = (uint64_t)(t->most_mib != 0 ? t->most_mib : SML_TUNING_MOST_MIB) << 20;
+  if (t->num_asked != 0) return slots_within(most_bytes, t->chunk_bytes, t->num_asked);
   const uint32_t share = share_of(t);
   const uint64_t rtt_ns = path_rtt(t);
   const bool is_near = t->is_loopback && rtt_ns < LOOPBACK_RTT_NS;
@@ -50,8 +50,8 @@ uint32_t sml_tuning_choose(const struct sml_tuning *t, sml_slots_reason *why_out
   uint32_t num_slots = slots_within(base_bytes / t->num_lanes, t->chunk_bytes, usual);
   *why_out = is_near ? SML_SLOTS_REASON_LOOPBACK : SML_SLOTS_REASON_USUAL;
   if (!is_near) {
-    const uint64_t path_bytes = sml_min_u64(rtt_ns / SML_NS_PER_US, MOST_BYTES) * PATH_BYTES_PER_US;
-    const uint64_t window_bytes = sml_min_u64(path_bytes, MOST_BYTES) / t->num_lanes;
+    const uint64_t path_bytes = sml_min_u64(rtt_ns / SML_NS_PER_US, most_bytes) * PATH_BYTES_PER_US;
+    const uint64_t window_bytes = sml_min_u64(path_bytes, most_bytes) / t->num_lanes;
     const uint32_t path_slots = slots_within(window_bytes, t->chunk_bytes, sml_max_u32(share, SML_TUNING_FEW_SLOTS));
     if (path_slots > num_slots) *why_out = SML_SLOTS_REASON_PATH;
     num_slots = sml_max_u32(num_slots, path_slots);

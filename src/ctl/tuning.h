@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "switchml/switchml.h"
 
+#define SML_TUNING_MOST_MIB 16u  /* what sockets are asked to hold without being told of a window, about */
 #define SML_TUNING_FEW_SLOTS 32u /* never chosen fewer, but for want of free ones: a burst must hold many chunks */
 /* Where a host has both roles, and a program of its own besides, one waits for the other's turn at a processor: as
  * many windows as usual have to keep the link busy meanwhile. */
@@ -25,9 +26,10 @@ struct sml_tuning {
   uint64_t others_bytes;
   bool is_loopback;     /* all ranks are on the aggregator's host */
   bool is_embedded;       /* the aggregator is in a rank's process */
+  uint32_t most_mib;      /* of a window, a lane; 0: SML_TUNING_MOST_MIB */
 };
 /* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
- * within 16 MiB a lane. */
+ * within most_mib. */
 uint32_t sml_tuning_choose(const struct sml_tuning *tuning, sml_slots_reason *why_out);
 
 /* Slots a lane that a job which asks for none leaves for jobs that have not come yet, so that those who came early

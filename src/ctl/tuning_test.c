@@ -76,13 +76,24 @@ static const struct row {
 
 /* Hosts that aggregate themselves. */
 static const struct row embedded_rows[] = {
-    {0, 2, 1424, 8192, 100, false, 512, USUAL, 0},   {0, 8, 1424, 8192, 100, false, 128, USUAL, 0},
-    {0, 64, 1424, 8192, 100, false, 32, USUAL, 0},   {0, 8, 8912, 8192, 100, false, 64, USUAL, 0},
-    {0, 8, 1424, 8192, 100, true, 32, LOOPBACK, 0},  {0, 8, 1424, 8192, 50000, false, 1024, PATH, 0},
+    {0, 2, 1424, 8192, 100, false, 512, USUAL, 0},  {0, 8, 1424, 8192, 100, false, 128, USUAL, 0},
+    {0, 64, 1424, 8192, 100, false, 32, USUAL, 0},  {0, 8, 8912, 8192, 100, false, 64, USUAL, 0},
+    {0, 8, 1424, 8192, 100, true, 32, LOOPBACK, 0}, {0, 8, 1424, 8192, 50000, false, 1024, PATH, 0},
     {16, 8, 1424, 8192, 100, false, 16, ASKED, 0},
 };
 
-static struct sml_tuning tuning_of(const struct row *row, bool is_embedded) {
+/* With other windows than 16 MiB. */
+static const struct {
+  uint32_t most_mib;
+  struct row row;
+} wide_rows[] = {
+    {17, {512, 1, 32772, 8192, 0, false, 512, ASKED, 0}},       {64, {8192, 1, 8928, 65536, 0, false, 4096, ASKED, 0}},
+    {64, {0, 1, 1440, 65536, 50000, false, 32768, PATH, 0}},    {64, {0, 1, 8928, 65536, 300000, false, 4096, PATH, 0}},
+    {1024, {0, 1, 8928, 65536, 300000, false, 32768, PATH, 0}}, {1, {0, 1, 1440, 65536, 50000, false, 512, PATH, 0}},
+    {64, {0, 1, 1440, 8192, 100, false, 256, USUAL, 0}},
+};
+
+static struct sml_tuning tuning_of(const struct row *row, bool is_embedded, uint32_t most_mib) {
   return (struct sml_tuning){.num_asked = row->num_asked,
                              .num_lanes = row->num_lanes,
                              .chunk_bytes = row->chunk_bytes,
@@ -90,11 +101,12 @@ static struct sml_tuning tuning_of(const struct row *row, bool is_embedded) {
                              .rtt_ns = row->rtt_us * SML_NS_PER_US,
                              .others_bytes = row->others_bytes,
                              .is_loopback = row->is_loopback,
-                             .is_embedded = is_embedded};
+                             .is_embedded = is_embedded,
+                             .most_mib = most_mib};
 }
 
-static void check(const struct row *row, size_t number, bool is_embedded) {
-  const struct sml_tuning tuning = tuning_of(row, is_embedded);
+static void check(const struct row *row, size_t number, bool is_embedded, uint32_t most_mib) {
+  const struct sml_tuning tuning = tuning_of(row, is_embedded, most_mib);
   sml_slots_reason why;
   const uint32_t num_slots = sml_tuning_choose(&tuning, &why);
   if (num_slots != row->num_slots || (int)why != row->why)
@@ -103,8 +115,9 @@ static void check(const struct row *row, size_t number, bool is_embedded) {
 
 static void test_slots(void **state) {
   (void)state;
-  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) check(&rows[i], i, false);
-  for (size_t i = 0; i < SML_ARRAY_LEN(embedded_rows); i++) check(&embedded_rows[i], i, true);
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) check(&rows[i], i, false, 0);
+  for (size_t i = 0; i < SML_ARRAY_LEN(embedded_rows); i++) check(&embedded_rows[i], i, true, 0);
+  for (size_t i = 0; i < SML_ARRAY_LEN(wide_rows); i++) check(&wide_rows[i].row, i, false, wide_rows[i].most_mib);
 }
 
 /* Whatever the numbers: a power of two that the pool has, and a longer way never gets fewer. */

@@ -107,6 +107,16 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   record_epoch(lane);
 }
 
+/* The lanes share a socket: it is to hold all their windows. */
+static void hold_windows(struct sml_worker_engine *e) {
+  uint64_t most_bytes = 0;
+  for (uint32_t i = 0; i < e->num_lanes; i++) {
+    const struct sml_lane *lane = e->lanes[i];
+    most_bytes = sml_max_u64(most_bytes, (uint64_t)lane->options.worker.num_slots * sml_lane_held_bytes(lane));
+  }
+  if (e->options.io->ops->hold != NULL) e->options.io->ops->hold(e->options.io, most_bytes * e->num_lanes);
+}
+
 bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
   if (e->num_lanes == e->max_lanes) {
     const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
@@ -117,6 +127,7 @@ bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
   }
   e->lanes[e->num_lanes++] = lane;
   lane->engine = e;
+  hold_windows(e);
   record_epoch(lane);
   return true;
 }

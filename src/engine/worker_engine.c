@@ -117,12 +117,10 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
-/* What may come while the thread has no processor must find room, in a socket that the lanes share. The system counts
- * half as much again, about, for what is around a frame. */
+/* What may come while the thread has no processor must find room, in a socket that the lanes share. */
 static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
   const uint64_t num_bytes = e->options.io->rx_buffer_bytes / e->num_lanes;
-  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
-  return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / (frame_bytes + frame_bytes / 2), UINT32_MAX);
+  return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / sml_lane_held_bytes(lane), UINT32_MAX);
 }
 
 /* h: NULL if nothing of the packet can be believed. */

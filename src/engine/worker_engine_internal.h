@@ -69,6 +69,13 @@ struct sml_worker_engine {
 
 /* ---- lane.c ---- */
 
+/* What a chunk of the lane takes of a socket's buffer. The system counts half as much again, about, for what is around
+ * a frame. */
+static inline uint32_t sml_lane_held_bytes(const struct sml_lane *lane) {
+  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
+  return frame_bytes + frame_bytes / 2;
+}
+
 static inline bool sml_lane_has_pushed(const struct sml_lane *lane) { /* a hint; relaxed: _take orders */
   return atomic_load_explicit(&lane->head, memory_order_relaxed) !=
          atomic_load_explicit(&lane->tail, memory_order_relaxed);

@@ -259,6 +259,12 @@ static uint64_t faults_tx_waiting(struct sml_netio *io) {
   return num_bytes;
 }
 
+static void faults_hold(struct sml_netio *io, uint64_t num_bytes) {
+  struct sml_netio *inner = faults_of(io)->inner;
+  if (inner->ops->hold != NULL) inner->ops->hold(inner, num_bytes);
+  io->rx_buffer_bytes = inner->rx_buffer_bytes;
+}
+
 static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .close = faults_close,
                                                 .local_addr = faults_local_addr,
@@ -270,7 +276,8 @@ static const struct sml_netio_ops faults_ops = {.name = "faults",
                                                 .wake = faults_wake,
                                                 .join_group = faults_join_group,
                                                 .leave_group = faults_leave_group,
-                                                .tx_waiting = faults_tx_waiting};
+                                                .tx_waiting = faults_tx_waiting,
+                                                .hold = faults_hold};
 
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options) {
   struct faults *f = calloc(1, sizeof *f);

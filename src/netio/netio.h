@@ -82,6 +82,8 @@ struct sml_netio_ops {
   void (*leave_group)(struct sml_netio *io, const struct sml_addr *group);
   /* Bytes of flushed frames, about, that have not left this host yet: one system call. NULL, or 0: they do not wait. */
   uint64_t (*tx_waiting)(struct sml_netio *io);
+  /* Asks for rx_buffer_bytes of at least so many; the system may give less. NULL: it is as it is. */
+  void (*hold)(struct sml_netio *io, uint64_t num_bytes);
 };
 #define SML_NETIO_MAX_GROUPS 4u
 

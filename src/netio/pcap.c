@@ -362,6 +362,12 @@ static uint64_t pcap_tx_waiting(struct sml_netio *io) {
   return num_bytes;
 }
 
+static void pcap_hold(struct sml_netio *io, uint64_t num_bytes) {
+  struct sml_netio *inner = pcap_of(io)->inner;
+  if (inner->ops->hold != NULL) inner->ops->hold(inner, num_bytes);
+  io->rx_buffer_bytes = inner->rx_buffer_bytes;
+}
+
 static const struct sml_netio_ops pcap_ops = {.name = "pcap",
                                               .close = pcap_close,
                                               .local_addr = pcap_local_addr,
@@ -373,7 +379,8 @@ static const struct sml_netio_ops pcap_ops = {.name = "pcap",
                                               .wake = pcap_wake,
                                               .join_group = pcap_join_group,
                                               .leave_group = pcap_leave_group,
-                                              .tx_waiting = pcap_tx_waiting};
+                                              .tx_waiting = pcap_tx_waiting,
+                                              .hold = pcap_hold};
 
 /* ---- opening ---- */
 

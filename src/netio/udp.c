@@ -65,19 +65,6 @@ static void udp_wake(struct sml_netio *io) {
   while (write(u->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* at most 1: it has room */
 }
 
-static const struct sml_netio_ops udp_ops = {.name = "udp",
-                                             .close = udp_close,
-                                             .local_addr = udp_local_addr,
-                                             .rx_burst = sml_udp_rx_burst,
-                                             .tx_reserve = sml_udp_tx_reserve,
-                                             .tx_commit = sml_udp_tx_commit,
-                                             .tx_flush = sml_udp_tx_flush,
-                                             .wait = udp_wait,
-                                             .wake = udp_wake,
-                                             .join_group = sml_udp_join_group,
-                                             .leave_group = sml_udp_leave_group,
-                                             .tx_waiting = sml_udp_tx_waiting};
-
 /* The buffer of each direction: forced beyond the system's limit where we may. Less than asked for is no
  * error: what does not fit is lost and repeated. */
 static void set_buffer_bytes(int fd, int force_option, int option, uint32_t num_bytes) {
@@ -96,6 +83,29 @@ static uint64_t rx_buffer_bytes_of(int fd) {
   socklen_t value_bytes = sizeof value;
   return getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &value, &value_bytes) == 0 && value > 0 ? (uint64_t)value : 0;
 }
+
+static void udp_hold(struct sml_netio *io, uint64_t num_bytes) {
+  struct sml_udp *u = sml_udp_of(io);
+  if (num_bytes <= io->rx_buffer_bytes) return;
+  u->rx_buffer_bytes = (uint32_t)sml_min_u64(sml_div_ceil(num_bytes, 2), UINT32_MAX); /* the kernel doubles it */
+  sml_udp_set_rx_buffer(u->socket_fd, u->rx_buffer_bytes);
+  for (uint32_t i = 0; i < u->num_groups; i++) sml_udp_set_rx_buffer(u->groups[i].fd, u->rx_buffer_bytes);
+  io->rx_buffer_bytes = rx_buffer_bytes_of(u->socket_fd);
+}
+
+static const struct sml_netio_ops udp_ops = {.name = "udp",
+                                             .close = udp_close,
+                                             .local_addr = udp_local_addr,
+                                             .rx_burst = sml_udp_rx_burst,
+                                             .tx_reserve = sml_udp_tx_reserve,
+                                             .tx_commit = sml_udp_tx_commit,
+                                             .tx_flush = sml_udp_tx_flush,
+                                             .wait = udp_wait,
+                                             .wake = udp_wake,
+                                             .join_group = sml_udp_join_group,
+                                             .leave_group = sml_udp_leave_group,
+                                             .tx_waiting = sml_udp_tx_waiting,
+                                             .hold = udp_hold};
 
 /* More than the system's own setting needs CAP_NET_ADMIN. Without it packets come as they would have. */
 static void set_busy_poll(int fd) {

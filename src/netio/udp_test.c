@@ -381,6 +381,22 @@ static bool offload_allowed = false, offload_forbidden = true;
 #test " (plain)", test, NULL, NULL, &offload_forbidden                    \
   }
 
+/* As much as a socket gets that asked for it when it was opened; never less than before. */
+static void test_hold(void **state) {
+  (void)state;
+  struct sml_netio *small = open_on("127.0.0.1:0", false, 64u << 10), *large = open_on("127.0.0.1:0", false, 4u << 20);
+  const uint64_t before = small->rx_buffer_bytes;
+  assert_true(before < large->rx_buffer_bytes);
+  small->ops->hold(small, before);
+  assert_int_equal(small->rx_buffer_bytes, before);
+  small->ops->hold(small, 8u << 20); /* as the kernel counts: twice what is asked for */
+  assert_int_equal(small->rx_buffer_bytes, large->rx_buffer_bytes);
+  small->ops->hold(small, 1);
+  assert_int_equal(small->rx_buffer_bytes, large->rx_buffer_bytes);
+  small->ops->close(small);
+  large->ops->close(large);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {BOTH_PATHS(test_bursts_to_peers),
                                      BOTH_PATHS(test_what_waits),
@@ -394,6 +410,7 @@ int main(void) {
                                      BOTH_PATHS(test_mtu_too_small),
                                      BOTH_PATHS(test_marks),
                                      cmocka_unit_test(test_no_ecn),
+                                     cmocka_unit_test(test_hold),
                                      cmocka_unit_test(test_open_failures)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

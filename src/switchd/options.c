@@ -62,6 +62,11 @@ static const struct sml_option table[] = {
      "The longest datagrams that a job gets, whatever its ranks ask for; two chunks of that size are kept for each "
      "slot: 576 to 65507. Default " DEFAULT_TEXT(SML_DEFAULT_MAX_DATAGRAM),
      0, SML_NUMBER(aggd.max_datagram_bytes, 576, 65507)},
+    {"max-window", 0, "MIB",
+     "The most that a rank of a job may have under way on a lane, for long paths: 1 to 1024. Jobs get it by their "
+     "round "
+     "trip, as far as --slots has room. Default 16",
+     0, SML_NUMBER(aggd.max_window_mib, 1, 1024)},
     {"max-lease", 0, "SECONDS",
      "The longest lease that a rank may ask for, so the longest that one keeps its places which has gone without a "
      "word: 1 to 3600. Default " DEFAULT_TEXT(SML_DEFAULT_MAX_LEASE_S),
