@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "quant/format.h"
+
 #define GUARD_BYTES 64u
 #define GUARD 0xa5
 #define ELEM_BYTES 4u
@@ -136,7 +138,9 @@ static const char *check_block(const struct world_call *call, uint64_t first_ele
     long double sum = 0;
     for (uint32_t r = 0; r < call->world_size; r++) sum += floats_at(call, r, first_elem)[i];
     if (is_average) sum /= call->world_size;
-    const long double bound = sml_quant_error_bound(code, call->world_size, is_average, expected[i]);
+    const struct sml_format_shape shape = {.has_exponents = true};
+    const long double bound =
+        sml_format_error_bound(SML_FORMAT_FLOAT32, shape, code, call->world_size, is_average, expected[i]);
     const long double error = sum > expected[i] ? sum - expected[i] : expected[i] - sum;
     if (error > bound) return "the sum is outside of its error bound";
   }

@@ -34,9 +34,6 @@ void sml_limbs_round(float *out, const void *lanes, size_t num_elems, uint32_t w
  * still fewer, it is what one rounding would have given (Boldo and Melquiond, "Emulation of a FMA", 2008). */
 void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uint32_t world_size, bool average);
 
-/* A bound on |result - exact sum or average|, in double: half a unit in the last place. */
-double sml_limbs_error_bound(float result);
-
 /* out[i] = what num_inputs ranks get from the network for in[0 .. num_inputs - 1][i], bit for bit; out may be one of
  * them. 1 <= num_inputs <= 4096. */
 void sml_limbs_reduce(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);

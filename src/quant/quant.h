@@ -73,8 +73,4 @@ extern const struct sml_quant_kernels sml_quant_scalar;
  * preference). Never NULL. */
 const struct sml_quant_kernels *sml_quant_select(const char *force);
 
-/* A bound on |all-reduce - exact real sum| (or average) of one element of a block, in double:
- * world_size half units of the fixed point, plus half a unit in the last place of the result. */
-double sml_quant_error_bound(uint8_t code, uint32_t world_size, bool average, float result);
-
 #endif
