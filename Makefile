@@ -10,7 +10,7 @@ BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
 .PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon check-cross \
-  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb release clean
+  check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb wheel packages release clean
 
 all: configured
 	ninja -C $(BUILD) installed
@@ -57,9 +57,12 @@ help:
 	@echo 'make bench         measure beside Gloo and Open MPI, write build/bench-report/report.html (root); ARGS=--quick'
 	@echo 'make bench-netbed  of these, the shaped links alone'
 	@echo 'make install       install under PREFIX (default /usr/local) below DESTDIR'
-	@echo 'make uninstall      remove what make install put there'
+	@echo 'make uninstall     remove what make install put there'
 	@echo 'make deb           build the Debian packages in build/deb/, looked at by lintian'
-	@echo 'make release        the source archive and its checksums in build/release/; looks at versions and the ABI; ARGS=--tag'
+	@echo 'make wheel         a wheel of switchml.torch with the library inside, in build/wheel/'
+	@echo 'make packages      build .deb (Debian 12, 13, AArch64), .rpm, wheel and container, install each in a fresh root, sum, remove'
+	@echo '                   (root; 4 GB and 20 min, once); ARGS="bookworm wheel" for some'
+	@echo 'make release       the source archive and its checksums in build/release/; looks at versions and the ABI; ARGS=--tag'
 	@echo 'make clean         remove everything that was built'
 
 setup:
@@ -176,6 +179,13 @@ deb:
 	@$(SETUP) deb
 	@mkdir -p $(BUILD)
 	@tools/deb $(BUILD)
+
+wheel: all
+	@tools/wheel $(BUILD)/src/lib/libswitchml.so $(BUILD)/wheel
+
+packages:
+	@$(SETUP) packages
+	@tools/packages $(ARGS)
 
 release:
 	@$(SETUP) release
