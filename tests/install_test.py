@@ -245,7 +245,7 @@ def test_manifests_are_yaml():
     except ImportError as error:
         raise tap.Skip("PyYAML is not installed (Debian: python3-yaml)") from error
     kinds = []
-    for name in ["aggregator.yaml", "pytorchjob.yaml"]:
+    for name in ["aggregator.yaml", "mpijob.yaml", "pytorchjob.yaml", "trainjob.yaml"]:
         with open(os.path.join(ROOT, "examples/kubernetes", name), encoding="utf-8") as file:
             documents = list(yaml.safe_load_all(file))
         kinds += [document["kind"] for document in documents]
@@ -254,7 +254,7 @@ def test_manifests_are_yaml():
                 container = document["spec"]["template"]["spec"]["containers"][0]
                 ports = {port["containerPort"] for port in container["ports"]}
                 assert ports == {48879, 48880, 48881}, ports
-    assert kinds == ["Service", "Deployment", "PyTorchJob"], kinds
+    assert kinds == ["Service", "Deployment", "MPIJob", "PyTorchJob", "TrainJob"], kinds
 
 
 if __name__ == "__main__":
