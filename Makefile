@@ -148,6 +148,7 @@ soak:
 	@tools/check.py soak $(ARGS)
 
 demo:
+	@echo 'demo: installs Debian packages that are missing (PyTorch: 1.5 GB), builds library, daemon and commands, trains twice'
 	@$(SETUP) build torch
 	@$(MAKE) --no-print-directory all
 	@demo/run $(ARGS)
