@@ -91,15 +91,20 @@ const struct sml_ctl_message *sml_answers_report(struct sml_answers *a, const st
 
 /* --- threads --- */
 
+/* The lock is free while a snapshot is made: that waits for engines, and one may hang. */
 void sml_answers_serve(struct sml_answers *a, uint64_t now_ns) {
   pthread_mutex_lock(&a->lock);
-  if (a->num_answered != a->num_asked) {
-    sml_snapshot_release(a->answer);
-    a->answer = latest_snapshot(a, now_ns);
-    if (a->answer) atomic_fetch_add(&a->answer->num_holders, 1);
-    a->num_answered = a->num_asked;
-    pthread_cond_broadcast(&a->answered);
-  }
+  const uint64_t num_asked = a->num_asked;
+  const bool is_due = a->num_answered != num_asked;
+  pthread_mutex_unlock(&a->lock);
+  if (!is_due) return;
+  struct sml_snapshot *latest = latest_snapshot(a, now_ns);
+  if (latest) atomic_fetch_add(&latest->num_holders, 1);
+  pthread_mutex_lock(&a->lock);
+  sml_snapshot_release(a->answer);
+  a->answer = latest;
+  a->num_answered = num_asked;
+  pthread_cond_broadcast(&a->answered);
   pthread_mutex_unlock(&a->lock);
 }
 

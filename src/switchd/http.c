@@ -219,7 +219,8 @@ static enum MHD_Result take_request(void *argument, struct MHD_Connection *conne
     if (strcmp(path, answers[i].path) != 0) continue;
     struct MHD_Response *response = find_answer(argument, i);
     if (response) return MHD_queue_response(connection, MHD_HTTP_OK, response);
-    return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "the aggregator does not answer: its control thread hangs\n");
+    return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+               "the aggregator does not answer: its control thread hangs, or waits for an engine that does\n");
   }
   return say(connection, MHD_HTTP_NOT_FOUND, "there are: / /metrics /api/status /healthz\n");
 }
