@@ -8,6 +8,7 @@ stand-in."""
 import datetime
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -332,6 +333,22 @@ def case_fallback():
     bench.expect(bench.sml.stats()["fallback_calls"] > 10, "no call went to Gloo")
     bench.end()
     bench.dist.destroy_process_group()
+
+
+def test_pieces_begin_with_blocks_of_their_tensors():
+    code = """
+import itertools, random
+from switchml.staging import block_cuts
+for seed in range(300):
+    draw = random.Random(seed)
+    starts = [0, *itertools.accumulate(draw.randrange(1, draw.choice([10, 700, 9000])) for _ in range(50))]
+    size, count = starts[-1] + draw.randrange(1, 9000), 256 * draw.randrange(3, 20)
+    edges = [0, *block_cuts(starts, size, count), size]
+    for begin, end in zip(edges, edges[1:]):
+        assert (begin - max(start for start in starts if start <= begin)) % 256 == 0, (seed, begin)
+        assert 0 < end - begin < count + 256, (seed, begin, end)
+"""
+    subprocess.run([torch_ranks.PYTHON, "-c", code], check=True, env={**os.environ, "PYTHONPATH": torch_ranks.PYTHONPATH})
 
 
 def test_groups_share_bounded_memory():

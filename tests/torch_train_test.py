@@ -18,6 +18,7 @@ import torch_ranks
 from torch_ranks import Daemon, report, run_ranks, start
 
 KINDS = [("pictures", ""), ("pictures", "powersgd"), ("pictures", "fp16"), ("text", ""), ("text", "fp16")]
+BUCKETS_MB, DATAGRAMS = (1, 5, 25), (1472, 8960)
 WAYS = [(True, "0"), (True, "1"), (False, "0"), (False, "1")]
 HAS_PICTURES = os.path.isdir("/usr/share/datasets/fashion-mnist")
 IS_ALL = "--all" in sys.argv
@@ -71,21 +72,32 @@ def network_for_text(torch):
     return Network()
 
 
+def network_of_buckets(torch):
+    """10.7 MB in tensors that are no whole blocks: seven buckets of 1 MB, three of 5, two of 25."""
+    nn, layers = torch.nn, []
+    for width in (784, 600, 600, 600, 600, 600, 600):
+        layers += [nn.Linear(width, 600), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(600, NUM_CLASSES))
+
+
 def case_train():
     torch, dist, sml, rank, size = start()
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
     kind, hook = os.environ["CASE_KIND"], os.environ["CASE_HOOK"]
     torch.manual_seed(5)
-    network = {"pictures": network_for_pictures, "text": network_for_text}[kind](torch)
-    ddp = torch.nn.parallel.DistributedDataParallel(network)
+    network = {"pictures": network_for_pictures, "text": network_for_text, "buckets": network_of_buckets}[kind](torch)
+    ddp = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=float(os.environ.get("CASE_BUCKET_MB", "25")))
+    state = sml.DDPHookState() if hook == "switchml" else None
     torch.manual_seed(100 + rank)  # dropout differs on each rank
     if hook == "powersgd":
         ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3),
                                powerSGD_hook.powerSGD_hook)
+    elif hook == "switchml":
+        ddp.register_comm_hook(state, sml.ddp_hook)
     elif hook == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.003)
-    batches = {"pictures": batches_of_pictures, "text": batches_of_text}[kind]
+    batches = batches_of_text if kind == "text" else batches_of_pictures
     data, losses = batches(torch, torch.Generator().manual_seed(50 + rank), rank, size), []
     for inputs, labels in itertools.islice(data, int(os.environ["CASE_STEPS"])):
         optimizer.zero_grad()
@@ -94,13 +106,15 @@ def case_train():
         optimizer.step()
         losses.append(loss.item())
     bits = hashlib.sha256(b"".join(parameter.detach().numpy().tobytes() for parameter in ddp.parameters())).hexdigest()
-    report(bits=bits, losses=losses, stats=sml.stats())
+    report(bits=bits, losses=losses, stats=state.stats() if state is not None else sml.stats())
+    if state is not None:
+        state.close()
     dist.destroy_process_group()
 
 
-def trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook):
+def trained(num_ranks, num_steps, has_daemon, shared_memory, kind, hook, **more):
     """The bits that all ranks have in the end."""
-    environment = {"SWITCHML_SHARED_MEMORY": shared_memory, "CASE_KIND": kind, "CASE_HOOK": hook,
+    environment = {**more, "SWITCHML_SHARED_MEMORY": shared_memory, "CASE_KIND": kind, "CASE_HOOK": hook,
                    "CASE_STEPS": str(num_steps), "SWITCHML_REQUIRE": "1"}
     if has_daemon:
         with Daemon() as daemon:
@@ -124,6 +138,16 @@ def test_ranks_have_the_same_bits_and_a_second_run_too():
             data = kind if HAS_PICTURES or kind != "pictures" else "noise"
             print(f"# {data} {hook or 'no hook'}, {'a daemon' if has_daemon else 'no daemon'}, shared memory "
                   f"{shared_memory}: {first[:16]} on {num_ranks} ranks after {num_steps} steps, twice", flush=True)
+
+
+def test_buckets_and_datagrams_change_no_bits():
+    num_ranks, num_steps = (4, 100) if IS_ALL else (2, 4)
+    ways = [("0", bucket, datagram) for bucket in BUCKETS_MB for datagram in DATAGRAMS] + [("1", 5, 1472)]
+    bits = {way: trained(num_ranks, num_steps, True, way[0], "buckets", "switchml", CASE_BUCKET_MB=str(way[1]),
+                         SWITCHML_MAX_DATAGRAM=str(way[2])) for way in ways}
+    assert len(set(bits.values())) == 1, bits
+    print(f"# buckets of {BUCKETS_MB} MB, datagrams of {DATAGRAMS}, and shared memory: {set(bits.values())} on {num_ranks} "
+          f"ranks after {num_steps} steps", flush=True)
 
 
 if __name__ == "__main__":

@@ -127,11 +127,17 @@ def ddp_hook(state, bucket):
     if state.offload is not None and is_ours and state.host is not None:
         return state.host.average(state.offload, tensor)
     if state.offload is not None and is_ours:
-        return state.offload.submit_for_future([tensor], False, tensor)
+        return state.offload.submit_for_future([tensor], False, tensor, _starts_of(bucket, tensor))
     state.num_elsewhere += 1
     if is_ours and not gloo.takes(tensor.dtype):  # bfloat16 on torch 1.13, without offload
         return _sum(state, tensor.float()).then(lambda done: tensor.copy_(_value(done)))
     return _sum(state, tensor).then(_value)
+
+
+def _starts_of(bucket, tensor):
+    """Where its gradients begin: sums do not depend then on how DDP puts them together."""
+    return sorted({gradient.storage_offset() - tensor.storage_offset() for gradient in bucket.gradients()
+                   if gradient.numel() > 0}) or None
 
 
 def _sum(state, tensor):

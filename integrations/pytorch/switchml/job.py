@@ -98,16 +98,18 @@ class Job:
         return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype],
                                           api.SML_AVG if is_average else api.SML_SUM, buffer.numel())
 
-    def begin(self, buffer, is_average, key):
+    def begin(self, buffer, is_average, key, starts=None):
         """Sums a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not.
-        key: tells apart calls that sum alike."""
-        handle, options = ctypes.c_void_p(), None
-        if key:
-            options = sized(api.OperationOptions)
-            options.key, options = key, ctypes.byref(options)
+        key: tells apart calls that sum alike. starts: where tensors begin in the buffer, or None."""
+        handle, options = ctypes.c_void_p(), sized(api.OperationOptions)
+        options.key = key or 0
+        if starts is not None:
+            array = (ctypes.c_size_t * len(starts))(*starts)
+            options.starts, options.num_starts = ctypes.addressof(array), len(starts)
         address = buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
         status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype],
-                                            api.SML_AVG if is_average else api.SML_SUM, options, ctypes.byref(handle))
+                                            api.SML_AVG if is_average else api.SML_SUM, ctypes.byref(options),
+                                            ctypes.byref(handle))
         if status == api.SML_ERR_BUSY:
             raise Busy
         if status != 0:

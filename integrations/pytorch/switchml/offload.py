@@ -69,9 +69,9 @@ class Offload(Thread):
             call.join_streams()
         return call.promise.work(wait_for)
 
-    def submit_for_future(self, tensors, is_average, result):
-        """The future alone, which has `result` in the end."""
-        return self._call(tensors, is_average, False, result).promise.future
+    def submit_for_future(self, tensors, is_average, result, starts=None):
+        """The future alone, which has `result` in the end. starts: as Call's."""
+        return self._call(tensors, is_average, False, result, starts=starts).promise.future
 
     def submit_recorded(self, tensors, is_average, called, result, record):
         """A call that no thread completes but one of the group, as a profiler wants it."""
@@ -90,9 +90,9 @@ class Offload(Thread):
             self.changed.notify_all()
         return step.promise.work()
 
-    def _call(self, tensors, is_average, is_waited_for, result, called=None, record=None):
+    def _call(self, tensors, is_average, is_waited_for, result, called=None, record=None, starts=None):
         try:
-            call = Call(self, tensors, is_average, result, called)
+            call = Call(self, tensors, is_average, result, called, starts)
         except RuntimeError as problem:
             if any(map(staging.is_staged, gloo.tensors_in(tensors))):
                 self.fail(self._device_error(problem))
@@ -242,7 +242,7 @@ class Offload(Thread):
                 self.batch = []
                 job.begin_batch()
             try:
-                part.operation = job.begin(part.buffer, call.is_average, call.key)
+                part.operation = job.begin(part.buffer, call.is_average, call.key, part.starts)
             except Busy:
                 return False
             except SwitchMLError as error:

@@ -13,10 +13,10 @@ of_thread = threading.local()  # attends: the Offload that it is of; runs: the o
 class Part:
     """A tensor of a call, or a piece of one that is on a GPU: what one operation of the library sums. The buffer is lent to
     it until the operation ended."""
-    __slots__ = ("tensor", "dense", "piece", "operation", "fill")
+    __slots__ = ("tensor", "dense", "piece", "starts", "operation", "fill")
 
-    def __init__(self, tensor, piece=None):
-        self.tensor, self.dense, self.piece, self.operation, self.fill = tensor, tensor, piece, None, None
+    def __init__(self, tensor, piece=None, starts=None):
+        self.tensor, self.dense, self.piece, self.starts, self.operation, self.fill = tensor, tensor, piece, starts, None, None
         if piece is None and (not tensor.is_contiguous() or tensor.is_neg()):
             self.tensor = tensor.detach()
             self.dense = self.tensor.resolve_neg().contiguous()
@@ -98,11 +98,12 @@ def bytes_of_root(tensor, is_root):
 
 
 class Call:
-    """One call that SwitchML sums for: one tensor, or a coalesced list of them."""
+    """One call that SwitchML sums for: one tensor, or a coalesced list of them. starts: of tensors within the one, or
+    None."""
     __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
                  "key", "error", "is_ended", "promise", "is_of_callback", "called", "crossings", "made_at", "is_late_at")
 
-    def __init__(self, offload, tensors, is_average, result, called):
+    def __init__(self, offload, tensors, is_average, result, called, starts=None):
         self.offload, self.is_average, self.result, self.called = offload, is_average, result, called
         self.parts, self.crossings, self.made_at = [], [], time.monotonic()
         self.key = called.key if called is not None else 0
@@ -112,9 +113,9 @@ class Call:
                 self.parts.append(tensor)
             elif staging.is_staged(tensor):
                 self.crossings.append(staging.Crossing(tensor))
-                self.parts += [Part(piece.part, piece) for piece in self.crossings[-1].pieces()]
+                self.parts += [Part(piece.part, piece, piece.starts) for piece in self.crossings[-1].pieces(starts)]
             else:
-                self.parts.append(Part(tensor))
+                self.parts.append(Part(tensor, starts=starts))
         self.num_called = 0     # parts handed to the library, in order
         self.num_submitted = 0  # of them, that no open batch holds
         self.num_waited = 0     # of them, that have ended

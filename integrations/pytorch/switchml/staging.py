@@ -11,6 +11,7 @@ A device has two streams for this package: `down` copies to the host, `up` copie
 The caller's stream goes on computing. It waits for the last copy on `up` where the program says so (Work.wait(), or a
 future's). The host waits for no copy back.
 """
+import bisect
 import collections
 import contextlib
 import threading
@@ -21,6 +22,7 @@ from . import cuda, pinned
 PIECE_BYTES = pinned.PAGE_BYTES
 SMALL_BYTES = 16 << 10  # of a piece that may share packets with others
 _PIECE_MULTIPLE = 1024  # elements
+_BLOCK = 256            # elements that share a scale, from the start of their tensor on
 
 
 def is_staged(tensor):
@@ -43,6 +45,15 @@ class _Lane:
             return cls.of_device[device]
 
 
+def block_cuts(starts, num_elements, count):
+    """Where pieces of less than count + _BLOCK elements begin, but the first: each at a block of its tensor."""
+    cuts = []
+    for at in range(count, num_elements, count):
+        start = starts[bisect.bisect_right(starts, at) - 1]
+        cuts.append(at - (at - start) % _BLOCK)
+    return cuts
+
+
 class Crossing:
     """A tensor of one call on its way through the host. Made at the call, where the current stream is the caller's."""
 
@@ -57,16 +68,23 @@ class Crossing:
         self.called, self.is_back = cuda.api.mark(stream), None
         self.num_left = 0  # pieces that are not back
 
-    def pieces(self):
-        """In order. Equal on all ranks for tensors of the same type and number of elements."""
+    def pieces(self, starts=None):
+        """In order. Equal on all ranks for tensors of the same type and number of elements. starts: of tensors within this
+        one; then pieces, too, begin where a block of such a tensor does."""
         flat, element_bytes = self.dense.view(-1), self.dense.element_size()
         num_pieces = max(1, -(-flat.numel() * element_bytes // PIECE_BYTES))
         count = -(-flat.numel() // num_pieces)
         if num_pieces > 1:
             count = min(-(-count // _PIECE_MULTIPLE) * _PIECE_MULTIPLE, PIECE_BYTES // element_bytes)
-        parts = flat.split(count) if count else [flat]
-        self.num_left = len(parts)
-        return [Piece(self, part) for part in parts]
+        if starts is None:
+            cuts = list(range(count, flat.numel(), count)) if count else []
+        else:
+            cuts = block_cuts(starts, flat.numel(), count - _BLOCK if num_pieces > 1 else count)
+        edges = [0, *cuts, flat.numel()]
+        self.num_left = len(edges) - 1
+        return [Piece(self, flat[begin:end], None if starts is None else
+                      [0, *(start - begin for start in starts if begin < start < end)])
+                for begin, end in zip(edges, edges[1:])]
 
     def end_piece(self):
         """A piece is about to be back. The last one's event is that of all, because they are copied in order."""
@@ -86,10 +104,11 @@ class Crossing:
 
 class Piece:
     """Some consecutive elements of a tensor. buffer: where the library finds them, and leaves the sum."""
-    __slots__ = "crossing", "part", "num_bytes", "memory", "buffer", "is_here"
+    __slots__ = "crossing", "part", "starts", "num_bytes", "memory", "buffer", "is_here"
 
-    def __init__(self, crossing, part):
+    def __init__(self, crossing, part, starts):
         self.crossing, self.part, self.num_bytes = crossing, part, part.numel() * part.element_size()
+        self.starts = starts
         self.memory, self.is_here = None, None
         self.buffer = None if self.num_bytes else part
 
