@@ -75,12 +75,13 @@ class Daemon:
     def __init__(self, *options):
         self.options = options
 
+    def started(self):
+        return subprocess.Popen([daemon(), "--listen", self.address, *self.options], stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
     def __enter__(self):
         self.address = f"127.0.0.1:{fixed_port()}"
-        self.process = subprocess.Popen([daemon(), "--listen", self.address,
-                                         *self.options],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = self.started()
         host, port = self.address.split(":")
         deadline = time.monotonic() + 10
         while True:

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend's collectives that are sums, or can be one: reduce-scatter, reduce, broadcast, barrier."""
 import os
+import signal
+import time
 
 import torch_ranks
-from torch_ranks import Daemon, error_text, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
 COUNTS = (0, 1, 2, 3, 5, 127, 129, 1001, 70_001)  # of elements: some are no multiple of 4 bytes
 NUM_LARGE = 1 << 20
@@ -142,6 +144,51 @@ def case_differ():
     report(found=found)
 
 
+def case_killed():
+    """Rank 2 dies, while the others are in another collective in each of several groups."""
+    torch, dist, sml, rank, size = start()
+    calls = [lambda group: dist.broadcast(torch.ones(100_000), 2, group=group),
+             lambda group: dist.reduce_scatter_tensor(torch.empty(20_000), torch.ones(20_000 * size), group=group),
+             lambda group: dist.reduce(torch.ones(100_000), 1, group=group), lambda group: dist.barrier(group=group)]
+    groups, store = [dist.new_group() for _ in calls], dist.distributed_c10d._get_default_store()
+    for group, call in zip(groups, calls):
+        call(group)
+    store.add("have called", 1)
+    while rank == 2:
+        if store.add("have called", 0) == size:
+            os.kill(os.getpid(), signal.SIGKILL)
+    report(texts=[error_text(call, group) for group, call in zip(groups, calls)],
+           ranks=[list(sml.error(group).ranks) for group in groups])
+
+
+def case_retry():
+    """Each collective again and again, while the aggregator is killed in between: its bits are the same."""
+    torch, dist, sml, rank, size = start()
+    made, num_calls, deadline = torch.Generator().manual_seed(rank), 0, None
+    while deadline is None or num_calls < deadline:
+        given = torch.randn(40_000 * size, generator=made)
+        whole, part, root = given.clone(), torch.empty(40_000), num_calls % size
+        works = [dist.all_reduce(whole, async_op=True), dist.reduce_scatter_tensor(part, given, async_op=True),
+                 dist.reduce(given, root, async_op=True)]
+        for work in works:
+            work.wait()
+        assert has_bits_of(torch, part, whole[rank * 40_000:][:40_000])
+        assert has_bits_of(torch, given, whole) == (rank == root)
+        sent = whole.clone() if rank == root else torch.ones(len(whole))
+        dist.broadcast(sent, root)
+        assert has_bits_of(torch, sent, whole)
+        dist.barrier()
+        num_calls += 1
+        rejoins = torch.tensor([sml.stats()["rejoins"]], dtype=torch.int32)
+        dist.all_reduce(rejoins)
+        if num_calls == 3 and rank == 0:
+            print("ready", flush=True)
+        if deadline is None and rejoins.item() >= size:
+            deadline = num_calls + 3
+    report(num_calls=num_calls, stats=sml.stats())
+    dist.destroy_process_group()
+
+
 def case_zero():
     """The optimizer that shards its state broadcasts parameters; DDP its first ones and its buffers."""
     torch, dist, sml, rank, size = start()
@@ -195,6 +242,27 @@ def test_ranks_that_differ_are_named():
         for result in run_ranks("differ", 3, daemon.address):
             for (text, ranks), other in zip(result["found"], ("broadcast of rank 1", "all_reduce(SUM) of int32[1000]")):
                 assert f"ranks 0, 2: broadcast of rank 0; rank 1: {other}" in text and ranks == [1], result
+
+
+def test_killed_rank_is_named_in_each():
+    with Daemon() as daemon:
+        results = Ranks("killed", 5, daemon.address, SWITCHML_REQUIRE="1").wait(but=(2,))
+        for rank in (0, 1, 3, 4):
+            assert results[rank]["ranks"] == [[2]] * 4 and all("rank 2" in text for text in results[rank]["texts"]), results
+
+
+def test_the_same_bits_at_an_aggregators_successor():
+    with Daemon() as daemon:
+        ranks = Ranks("retry", 5, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_RETRY="60")
+        deadline = time.monotonic() + torch_ranks.patience_s(60)
+        while os.fstat(ranks.outputs[0].fileno()).st_size == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        daemon.process.kill()
+        daemon.process.wait()
+        daemon.process.stderr.close()
+        daemon.process = daemon.started()
+        for result in ranks.wait():
+            assert result["stats"]["rejoins"] >= 1 and result["stats"]["failed_calls"] == 0, result
 
 
 def test_sharded_optimizer_and_ddp():
