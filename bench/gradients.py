@@ -1,0 +1,111 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""gradients.py [--ranks N] [--steps 0,10,100] [--save FOLDER]: how many lanes bounds for each element would take. Trains two
+networks on Fashion-MNIST (Debian: dataset-fashion-mnist, python3-torch) with the gradients of N ranks in one process, and
+says of the gradients at some steps, by blocks of 256 of each tensor:
+
+    default   share of elements, and of blocks with one, whose error is above 2^-9 sum |x_r|
+    ring      share of blocks by lanes that keep each error below (n - 1) 2^-24 sum |x_r|
+    exact     share of blocks by lanes from the highest bit of the largest to the lowest bit of any
+    equal     share of neighbours with the same code
+
+Errors are those that the format makes of these values, not its bound. --save keeps the gradients as numpy files."""
+import argparse
+import collections
+import os
+import sys
+
+import numpy
+import torch
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../demo"))
+import fashion  # noqa: E402  # pylint: disable=wrong-import-position
+
+BLOCK, BATCH, FLUSHED = 256, 16, 2.0**-100
+
+
+def dense():
+    nn = torch.nn
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 600), nn.ReLU(), nn.Linear(600, 600), nn.ReLU(), nn.Linear(600, 10))
+
+
+def convolutional():
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3),
+                         nn.ReLU(), nn.Flatten(), nn.Linear(64 * 11 * 11, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def recorded(make_network, ranks, steps):
+    """(step, [for each tensor: array of ranks x elements]) at these steps."""
+    torch.manual_seed(1)
+    network = make_network()
+    images, labels = fashion.load("train", BATCH * ranks * (max(steps) + 1))
+    images, optimizer = images.view(-1, 1, 28, 28), torch.optim.Adam(network.parameters(), lr=1e-3)
+    for step in range(max(steps) + 1):
+        of_ranks = []
+        for rank in range(ranks):
+            at = (step * ranks + rank) * BATCH % len(labels)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(network(images[at:at + BATCH]), labels[at:at + BATCH]).backward()
+            of_ranks.append([parameter.grad.clone() for parameter in network.parameters()])
+        if step in steps:
+            yield step, [numpy.stack([each.numpy().ravel() for each in tensors]) for tensors in zip(*of_ranks)]
+        for parameter, *gradients in zip(network.parameters(), *of_ranks):
+            parameter.grad = sum(gradients) / ranks
+        optimizer.step()
+
+
+def lowest_bit(values):
+    """The exponent of the last bit that is not 0; of 0 a large number."""
+    mantissa, exponent = numpy.frexp(values)
+    whole = numpy.abs(mantissa * 2.0**24).astype(numpy.int64)
+    return numpy.where(whole > 0, exponent - 24 + numpy.log2(numpy.maximum(whole & -whole, 1)), 9999)
+
+
+def measure(tensors, ranks):
+    log_ranks, count = (ranks - 1).bit_length(), collections.Counter()
+    ring, exact = collections.Counter(), collections.Counter()
+    for values in tensors:
+        filled = numpy.pad(values.astype(numpy.float64), ((0, 0), (0, -values.shape[1] % BLOCK)))
+        blocks = filled.reshape(ranks, -1, BLOCK)
+        largest = numpy.abs(blocks).max(axis=(0, 2))
+        above = numpy.where(largest >= FLUSHED, numpy.frexp(largest)[1], -99)  # 2^above is above all
+        scaled = blocks * 2.0**(30 - log_ranks - above)[None, :, None]
+        error = numpy.abs(numpy.rint(scaled) - scaled).sum(axis=0) * 2.0**(above - 30 + log_ranks)[:, None]
+        size = numpy.abs(blocks).sum(axis=0)
+        misses = error > size * 2.0**-9
+        excess = numpy.where(error > 0, error / numpy.maximum(size * (ranks - 1) * 2.0**-24, 1e-300), 0).max(axis=1)
+        lowest, bits = lowest_bit(blocks).min(axis=(0, 2)), 31 - log_ranks
+        ring.update((1 + numpy.ceil(numpy.log2(numpy.maximum(excess, 1)) / bits)).astype(int).tolist())
+        exact.update(numpy.where(lowest < 9999, numpy.ceil((above - lowest) / bits), 0).astype(int).tolist())
+        count.update(elements=values.shape[1], blocks=len(above), elements_missing=int(misses.sum()),
+                     blocks_missing=int(misses.any(axis=1).sum()), equal=int((above[1:] == above[:-1]).sum()),
+                     pairs=len(above) - 1)
+    return count, ring, exact
+
+
+def shares(counter, total):
+    return ", ".join(f"{lanes}: {100 * number / total:.1f} %" for lanes, number in sorted(counter.items()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps", default="0,10,100")
+    parser.add_argument("--save")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    steps = [int(step) for step in options.steps.split(",")]
+    for make_network in (dense, convolutional):
+        for step, tensors in recorded(make_network, options.ranks, steps):
+            count, ring, exact = measure(tensors, options.ranks)
+            if options.save:
+                numpy.savez(os.path.join(options.save, f"{make_network.__name__}-{step}.npz"), *tensors)
+            blocks = count["blocks"]
+            print(f"{make_network.__name__}, step {step}, {blocks} blocks: default {count['elements_missing'] / count['elements']:.1e}"
+                  f" of elements, {100 * count['blocks_missing'] / blocks:.2f} % of blocks; ring {shares(ring, blocks)}; "
+                  f"exact {shares(exact, blocks)}; equal {100 * count['equal'] / max(count['pairs'], 1):.0f} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()
