@@ -104,7 +104,7 @@ def add_cells(s):
     head = Head(UPDATE, slot=BASE + 6, phase=2, tag=9)
     s.ask(0, head._replace(rank=0), FIRST)
     s.ask(1, head._replace(rank=1), ADDED)
-    for far in (head._replace(phase=phase) for phase in (0, 1, 5, 6, 8, 400, 0xffffffff)): # none is a cell's next one
+    for far in (head._replace(phase=phase) for phase in (0, 1, 5, 6, 8, 400, 0x10002, 0x10004, 0xffffffff)): # no cell's next one
         s.ask(1, far._replace(rank=1), STALE_PHASE)
         s.ask(0, far._replace(rank=0, type=PROBE), STALE_PHASE)
     s.ask(0, head._replace(rank=0, type=PROBE), ASKED, s.pending(0, head, [2]))
