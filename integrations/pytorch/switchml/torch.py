@@ -189,8 +189,8 @@ class SwitchMLGroup(dist.ProcessGroup):
     def _is_ours(self, tensors, is_eligible_by_type):
         """Whether a collective that is no all-reduce goes through SwitchML: of dense tensors of the CPU."""
         is_ours = is_eligible_by_type and all(
-            tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-            and not gloo.stands_for_another(tensor) for tensor in tensors)
+            tensor.layout == torch.strided and tensor.device.type == "cpu" and not staging.is_staged(tensor)
+            and not tensor.is_quantized and not gloo.stands_for_another(tensor) for tensor in tensors)
         if is_ours and self._offload is None:
             self._num_by_gloo += 1
         return is_ours and self._offload is not None
