@@ -17,7 +17,7 @@ import cuda_standin
 import tap
 import torch_ranks
 import torch_train_test as trainings
-from torch_ranks import Ranks, report
+from torch_ranks import Ranks, leave, report
 
 IS_REAL = os.environ.get("SML_TEST_DEVICE") == "cuda"
 NUM_STEPS, NUM_RANKS, NUM_ROUNDS = (100, (2, 4), 15) if IS_REAL else (3, (2,), 3)
@@ -86,7 +86,7 @@ def case_train():
         losses.append(loss.item())
     wait_for_device(torch)
     report(bits=bits_of(ddp.parameters()), losses=losses, took_s=time.monotonic() - began, stats=sml.stats())
-    dist.destroy_process_group()
+    leave(dist, group)
 
 
 def test_trainings_have_the_bits_of_cpu_tensors():
@@ -207,7 +207,7 @@ def case_stages():
                 times[name].append(took_ms)
     assert not device.problems(), device.problems()
     report(times=times, trace=trace)
-    dist.destroy_process_group()
+    leave(dist, by_gloo)
 
 
 def follow_pieces(staging, trace):

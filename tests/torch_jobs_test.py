@@ -13,7 +13,7 @@ import time
 import tap
 import torch_ranks
 from ports import fixed_port
-from torch_ranks import Daemon, Ranks, built, error_text, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, built, error_text, leave, report, run_ranks, start
 
 NUM_GROUPS = 40
 
@@ -90,7 +90,7 @@ def case_hook():
            of_pair=of_pair)
     state.close()
     dist.barrier()
-    dist.destroy_process_group()
+    leave(dist, dist.distributed_c10d._get_default_group())
 
 
 def case_hook_within():
@@ -111,7 +111,7 @@ def case_hook_within():
     state.close()
     plain.close()
     dist.barrier()
-    dist.destroy_process_group()
+    leave(dist, dist.distributed_c10d._get_default_group())
 
 
 def case_hook_killed():

@@ -15,7 +15,7 @@ import tap
 import torch_ranks
 from ports import fixed_port
 from torch_calls import gloo_calls, refusals, sums
-from torch_ranks import Daemon, ROOT, Ranks, built, error_text, report, run_ranks, start
+from torch_ranks import Daemon, ROOT, Ranks, built, error_text, leave, report, run_ranks, start
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import netbed  # pylint: disable=wrong-import-position
@@ -58,7 +58,7 @@ def case_ddp():
     report(difference=(ours - theirs).abs().max().item(), losses=[loss, gloo_loss],
            is_equal=all(torch.equal(other.view(torch.int32), ours.view(torch.int32)) for other in gathered),
            stats=sml.stats())
-    dist.destroy_process_group()
+    leave(dist, plain)
 
 
 def case_collectives():
