@@ -29,7 +29,7 @@ help:
 	@echo 'make               build what is installed: commands in build/bin, library in build/lib; then: . build/env.sh'
 	@echo 'make everything    build the tests and tools, too, as ninja -C build does'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo)'
-	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build (25 min)'
+	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build (21 min)'
 	@echo 'make check-asan    only the ASan + UBSan part of it'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer'
 	@echo 'make check-clang   build everything with clang, run single layers with its UBSan'

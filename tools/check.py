@@ -52,7 +52,7 @@ SUITES = {
                   "--wrap", MEMCHECK]
                  + [f"--suite={layer}" for layer in ["base", "core", "quant", "ctl", "netio", "engine", "lib"]]),
     "neon": ("build-neon", ["--cross-file", "tools/aarch64.ini"], None,
-             ["--suite", "base", "--suite", "quant", "--timeout-multiplier", "4"]),
+             ["--suite", "base", "--suite", "quant", "--no-suite", "native", "--timeout-multiplier", "4"]),
     **{architecture: (f"build-{architecture}", ["--cross-file", f"build-{architecture}-root/cross.ini"], None,
                       ["--no-suite", "slow", "--no-suite", "native", "--timeout-multiplier", "4"]
                       + [f"--suite={layer}" for layer in ["base", "core", "trace", "quant", "ctl", "engine"]])
