@@ -91,8 +91,14 @@ static void sum_all(struct rank *r) {
   free(x);
 }
 
+/* The aggregator tells the ranks first that the job has started, and then writes its notes. */
 static void expect_use(bool is_used) {
-  const struct notes seen = read_notes();
+  struct notes seen = read_notes();
+  for (uint32_t i = 0; i < 2000 && (seen.num_started == 0 || seen.num_deaf != (is_used ? 0 : 1)); i++) {
+    (void)usleep(10000);
+    seen = read_notes();
+  }
+  assert_true(seen.num_started > 0);
   assert_int_equal(strstr(seen.started, "multicast=1") != NULL, is_used);
   assert_int_equal(seen.num_deaf, is_used ? 0 : 1);
 }
