@@ -23,16 +23,12 @@ static struct sml_ctl_message draw_message(struct fuzz_input *in) {
   memset(&m, 0, sizeof m);
   m.kind = SML_CTL_HEARTBEAT;
   switch (fuzz_below(in, 4)) {
-    case 0:
-      m.u.heartbeat.operations_completed = fuzz_u8(in);
-      break;
+    case 0: m.u.heartbeat.operations_completed = fuzz_u8(in); break;
     case 1:
       m.kind = SML_CTL_EPOCH;
       m.u.epoch.epoch = fuzz_u8(in);
       break;
-    case 2:
-      m.kind = SML_CTL_GOODBYE;
-      break;
+    case 2: m.kind = SML_CTL_GOODBYE; break;
     default:
       m.kind = SML_CTL_RANK_GONE;
       m.u.rank_gone.num_ranks = 1;

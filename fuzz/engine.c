@@ -194,35 +194,16 @@ static struct sml_header draw_update(const struct world *w, uint32_t rank, uint8
   if (kind & 16) h.type = SML_PACKET_PROBE, h.payload_bytes = 0, h.flags &= SML_FLAG_RETRANSMISSION;
   if ((kind & 32) == 0) return h;
   switch (fuzz_below(in, 10)) {
-    case 0:
-      h.type = fuzz_u8(in) & 15;
-      break;
-    case 1:
-      h.wire = fuzz_u8(in) & 3;
-      break;
-    case 2:
-      h.job = (uint16_t)fuzz_near(in, h.job ^ 1u);
-      break;
-    case 3:
-      h.epoch = fuzz_near(in, h.epoch + 1);
-      break;
-    case 4:
-      h.rank = (uint16_t)fuzz_near(in, h.rank + 1u);
-      break;
-    case 5:
-      h.payload_bytes = (uint16_t)(fuzz_u8(in) % (MAX_FRAME_BYTES - SML_HEADER_BYTES));
-      break;
-    case 6:
-      h.slot = (uint16_t)fuzz_near(in, h.slot + NUM_SLOTS);
-      break;
-    case 7:
-      h.flags ^= fuzz_u8(in);
-      break;
-    case 8:
-      h.phase = fuzz_near(in, h.phase + 1);
-      break;
-    default:
-      h.tag = fuzz_near(in, h.tag + 1);
+    case 0: h.type = fuzz_u8(in) & 15; break;
+    case 1: h.wire = fuzz_u8(in) & 3; break;
+    case 2: h.job = (uint16_t)fuzz_near(in, h.job ^ 1u); break;
+    case 3: h.epoch = fuzz_near(in, h.epoch + 1); break;
+    case 4: h.rank = (uint16_t)fuzz_near(in, h.rank + 1u); break;
+    case 5: h.payload_bytes = (uint16_t)(fuzz_u8(in) % (MAX_FRAME_BYTES - SML_HEADER_BYTES)); break;
+    case 6: h.slot = (uint16_t)fuzz_near(in, h.slot + NUM_SLOTS); break;
+    case 7: h.flags ^= fuzz_u8(in); break;
+    case 8: h.phase = fuzz_near(in, h.phase + 1); break;
+    default: h.tag = fuzz_near(in, h.tag + 1);
   }
   return h;
 }

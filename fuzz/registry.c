@@ -101,17 +101,10 @@ static void report(struct fuzz_input *in) {
   const uint32_t world_size = w.jobs[job].is_open ? w.jobs[job].world_size : 1;
   const uint32_t epoch = fuzz_near(in, w.jobs[job].epoch), rank = fuzz_u8(in) % world_size;
   switch (fuzz_below(in, 4)) {
-    case 0:
-      sml_registry_on_mismatch(w.r, job, epoch, rank, fuzz_u8(in) % world_size);
-      break;
-    case 1:
-      sml_registry_on_blocked(w.r, job, epoch, rank);
-      break;
-    case 2:
-      sml_registry_on_jump(w.r, job, epoch, rank);
-      break;
-    default:
-      sml_registry_on_job_failed(w.r, job, epoch, NULL);
+    case 0: sml_registry_on_mismatch(w.r, job, epoch, rank, fuzz_u8(in) % world_size); break;
+    case 1: sml_registry_on_blocked(w.r, job, epoch, rank); break;
+    case 2: sml_registry_on_jump(w.r, job, epoch, rank); break;
+    default: sml_registry_on_job_failed(w.r, job, epoch, NULL);
   }
   take_effects();
 }
@@ -122,9 +115,7 @@ static void speak(uint32_t conn, uint8_t op, struct fuzz_input *in) {
   memset(&m, 0, sizeof m);
   if (!w.is_open[conn]) return;
   switch (op) {
-    case 0:
-      m = draw_join(in);
-      break;
+    case 0: m = draw_join(in); break;
     case 1:
       m.kind = SML_CTL_PROBED;
       m.u.probed.datagram_bytes = fuzz_near(in, 8960);
@@ -138,12 +129,8 @@ static void speak(uint32_t conn, uint8_t op, struct fuzz_input *in) {
       m.kind = SML_CTL_EPOCH;
       m.u.epoch.epoch = fuzz_near(in, w.last[conn].kind == SML_CTL_START ? w.last[conn].u.start.epoch : 100);
       break;
-    case 4:
-      m = draw_abort(in);
-      break;
-    case 5:
-      m.kind = SML_CTL_GOODBYE;
-      break;
+    case 4: m = draw_abort(in); break;
+    case 5: m.kind = SML_CTL_GOODBYE; break;
     default:
       if (!draw_any(in, &m)) return;
   }

@@ -117,14 +117,10 @@ static uint32_t chunk_of(uint32_t tag) {
 static enum kind kind_of(const struct sml_header *h) {
   const bool is_again = h->flags & SML_FLAG_RETRANSMISSION;
   switch (h->type) {
-    case SML_PACKET_UPDATE:
-      return is_again ? AGAIN : UPDATE;
-    case SML_PACKET_RESULT:
-      return is_again ? REPEAT : RESULT;
-    case SML_PACKET_PROBE:
-      return PROBE;
-    default:
-      return PENDING;
+    case SML_PACKET_UPDATE: return is_again ? AGAIN : UPDATE;
+    case SML_PACKET_RESULT: return is_again ? REPEAT : RESULT;
+    case SML_PACKET_PROBE: return PROBE;
+    default: return PENDING;
   }
 }
 
@@ -278,20 +274,15 @@ static void deliver_up(const struct packet *p) {
       break;
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
-    case SML_VERDICT_COMPLETE:
-      add(p, &d);
-      break;
+    case SML_VERDICT_COMPLETE: add(p, &d); break;
     case SML_VERDICT_REPEAT:
       send_result(d.cell, p->header.rank, SML_FLAG_RETRANSMISSION);
       expect_outcome("repeat");
       counts.repeats++;
       break;
-    case SML_VERDICT_PENDING:
-      send_pending(p);
-      break;
+    case SML_VERDICT_PENDING: send_pending(p); break;
     case SML_VERDICT_MISMATCH:
-    case SML_VERDICT_JUMP:
-      differ("the code accuses rank %u", p->header.rank);
+    case SML_VERDICT_JUMP: differ("the code accuses rank %u", p->header.rank);
   }
 }
 

@@ -181,12 +181,16 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
   io->stats.tx_frames += num_frames * num_peers;
 }
 
-static void do_nothing(struct sml_netio *io) { (void)io; }
+static void do_nothing(struct sml_netio *io) {
+  (void)io;
+}
 static void do_not_wait(struct sml_netio *io, uint64_t timeout_ns) {
   (void)io;
   (void)timeout_ns;
 }
-static void local_addr(struct sml_netio *io, struct sml_addr *addr_out) { *addr_out = node_of(io)->addr; }
+static void local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
+  *addr_out = node_of(io)->addr;
+}
 
 static const struct sml_netio_ops ops = {.name = "bed",
                                          .close = do_nothing,
@@ -203,12 +207,11 @@ void bed_init(struct bed *bed, const struct bed_options *o) {
   *bed = (struct bed){.options = *o, .now_ns = SML_NS_PER_S};
   for (uint32_t n = 0; n <= o->num_ranks; n++) {
     struct bed_node *node = &bed->nodes[n];
-    *node = (struct bed_node){.io = {.ops = &ops,
-                                     .max_frame_bytes = o->max_frame_bytes,
-                                     .rx_buffer_bytes = n > 0 ? o->socket_bytes : 0},
-                              .bed = bed,
-                              .number = n,
-                              .addr = {.bytes = {(uint8_t)n}, .num_bytes = 1}};
+    *node = (struct bed_node){
+        .io = {.ops = &ops, .max_frame_bytes = o->max_frame_bytes, .rx_buffer_bytes = n > 0 ? o->socket_bytes : 0},
+        .bed = bed,
+        .number = n,
+        .addr = {.bytes = {(uint8_t)n}, .num_bytes = 1}};
     node->tx_buffer = must(aligned_alloc(64, 65536));
   }
   const bool is_one = o->loss_kind == BED_LOSS_ONE_RECEIVER;

@@ -22,10 +22,10 @@ enum bed_loss {
 struct bed_options {
   uint32_t num_ranks;
   double rate_bps;
-  uint64_t delay_ns;               /* one way, of a link */
+  uint64_t delay_ns;                /* one way, of a link */
   uint64_t queue_bytes, mark_bytes; /* limit; depth from which packets are marked (0: never) */
   enum bed_loss loss_kind;
-  double loss; /* share of packets */
+  double loss;                            /* share of packets */
   uint32_t max_frame_bytes, ring_packets; /* of those: what a link holds, a power of two */
   uint64_t seed;
   /* Processors that all engines share, so that they wait for each other; 0: each has one. A pass takes one for a fixed
@@ -57,7 +57,7 @@ struct bed_link {
   struct bed_packet *packets;
   uint8_t *bytes;
   uint32_t ring_mask, head, count, num_lent, burst_left;
-  uint32_t num_arrived; /* of count: came to the socket, or to a full one */
+  uint32_t num_arrived;  /* of count: came to the socket, or to a full one */
   uint64_t socket_bytes; /* that these take there, less those that were lent */
   bool is_lossy;
   struct sml_prng prng;

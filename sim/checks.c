@@ -10,16 +10,11 @@
 
 static enum sim_elem elem_of(const struct sim_op_spec *spec) {
   switch ((sml_type)spec->type) {
-    case SML_INT32:
-      return SIM_INT32;
-    case SML_INT64:
-      return SIM_INT64;
-    case SML_FLOAT16:
-      return SIM_FLOAT16;
-    case SML_BFLOAT16:
-      return SIM_BFLOAT16;
-    default:
-      return SIM_FLOAT32;
+    case SML_INT32: return SIM_INT32;
+    case SML_INT64: return SIM_INT64;
+    case SML_FLOAT16: return SIM_FLOAT16;
+    case SML_BFLOAT16: return SIM_BFLOAT16;
+    default: return SIM_FLOAT32;
   }
 }
 

@@ -57,23 +57,16 @@ static bool follows_failure(const struct sim_job *job, uint32_t round) {
 static uint32_t causes_of(const struct sim_rank *r, sml_status status) {
   const bool has_joined = r->attempts[r->round].has_created;
   switch (status) {
-    case SML_ERR_RANK_LOST:
-      return GONE | DAEMON;
-    case SML_ERR_AGGREGATOR_LOST:
-      return DAEMON | BIT(CUT) | BIT(PAUSE);
-    case SML_ERR_MISMATCH:
-      return BIT(MISDEED);
-    case SML_ERR_ABORTED:
-      return BIT(MISDEED);
-    case SML_ERR_TIMEOUT:
-      return GONE | DAEMON;
+    case SML_ERR_RANK_LOST: return GONE | DAEMON;
+    case SML_ERR_AGGREGATOR_LOST: return DAEMON | BIT(CUT) | BIT(PAUSE);
+    case SML_ERR_MISMATCH: return BIT(MISDEED);
+    case SML_ERR_ABORTED: return BIT(MISDEED);
+    case SML_ERR_TIMEOUT: return GONE | DAEMON;
     case SML_ERR_REFUSED: /* of a job that joins again, while another rank has left and was started anew */
       return has_joined && r->job->spec->retry_ns == 0 ? 0 : GONE | DAEMON;
     case SML_ERR_UNREACHABLE:
-    case SML_ERR_MTU:
-      return has_joined ? 0 : GONE | DAEMON;
-    default:
-      return 0;
+    case SML_ERR_MTU: return has_joined ? 0 : GONE | DAEMON;
+    default: return 0;
   }
 }
 
@@ -191,8 +184,7 @@ static void check_news(const struct sim_job *job, uint32_t round, const struct s
     if (troubles_of(job, other->rank, failed_ns, record->ended_ns) & ~BIT(LATE)) continue;
     if (record->ended_ns > due_ns)
       sim_fail("failure", "%s rank %u failed at %.3f s, but operation %u of rank %u went on until %.3f s",
-               job->spec->name, failed->rank, (double)failed_ns / 1e9, op, other->rank,
-               (double)record->ended_ns / 1e9);
+               job->spec->name, failed->rank, (double)failed_ns / 1e9, op, other->rank, (double)record->ended_ns / 1e9);
     if (record->status == SML_OK && record->submitted_ns > failed_ns + bound_ns)
       sim_fail("failure", "%s rank %u failed at %.3f s, but operation %u that rank %u called at %.3f s succeeded",
                job->spec->name, failed->rank, (double)failed_ns / 1e9, op, other->rank,

@@ -25,7 +25,7 @@ struct worker {
   bool is_right, is_done;
   sml_status status;
   char detail[256];
-  sml_stats stats; /* at its end */
+  sml_stats stats;  /* at its end */
   uint64_t last_ns; /* what its last operation took */
 };
 struct cluster {
@@ -194,8 +194,13 @@ static void test_two_workers(void **state) {
 static void test_all_faults(void **state) {
   (void)state;
   struct sim_link link = clean_link;
-  link.faults = (struct sim_faults){.loss = 0.02, .burst_loss = 0.002, .duplicate = 0.02, .reorder = 0.05,
-                                    .reorder_ns = SML_NS_PER_MS, .corrupt = 0.01, .truncate = 0.005};
+  link.faults = (struct sim_faults){.loss = 0.02,
+                                    .burst_loss = 0.002,
+                                    .duplicate = 0.02,
+                                    .reorder = 0.05,
+                                    .reorder_ns = SML_NS_PER_MS,
+                                    .corrupt = 0.01,
+                                    .truncate = 0.005};
   uint64_t digests[2];
   for (uint64_t seed = 1; seed <= 4; seed++) {
     for (uint32_t run = 0; run < 2; run++) {
@@ -229,7 +234,7 @@ static void test_slots_follow_the_round_trip(void **state) {
     const uint64_t rtt_ns = 4 * rows[i].delay_ns; /* up and down twice */
     assert_int_equal(stats->num_slots, rows[i].num_slots);
     assert_int_equal(stats->slots_why, rows[i].why);
-    assert_in_range(stats->join_rtt_ns, rtt_ns, rtt_ns + 200000); /* and four links' time for a datagram */
+    assert_in_range(stats->join_rtt_ns, rtt_ns, rtt_ns + 200000);              /* and four links' time for a datagram */
     assert_in_range(c.workers[0].last_ns, 0, 2 * rtt_ns + 80 * SML_NS_PER_MS); /* the hub takes 67 for both */
     assert_int_equal(stats->retransmissions, 0);
     sim_end();

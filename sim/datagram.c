@@ -64,9 +64,14 @@ static void deliver(struct sim_socket *s, struct sim_packet *p) {
   sim_note(EVENT_DELIVERED, check ^ p->num_bytes);
   SIM_TRACE("receives %u bytes from port %u%s", p->num_bytes, p->from_port, p->is_altered ? ", altered" : "");
   if (sim.monitor.on_delivered == NULL) return;
-  const struct sim_datagram d = {.from_ipv4 = p->from_ipv4, .to_ipv4 = s->host->ipv4, .from_port = p->from_port,
-                                 .to_port = s->port, .data = p->data, .num_bytes = p->num_bytes,
-                                 .is_forged = p->is_forged, .is_altered = p->is_altered};
+  const struct sim_datagram d = {.from_ipv4 = p->from_ipv4,
+                                 .to_ipv4 = s->host->ipv4,
+                                 .from_port = p->from_port,
+                                 .to_port = s->port,
+                                 .data = p->data,
+                                 .num_bytes = p->num_bytes,
+                                 .is_forged = p->is_forged,
+                                 .is_altered = p->is_altered};
   sim.hook_depth++;
   sim.monitor.on_delivered(sim.monitor.user, &d);
   sim.hook_depth--;
@@ -115,8 +120,8 @@ static void tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx
   burst_out->max_frames = sml_min_u32(BURST_FRAMES, room / frame_bytes);
 }
 
-static void send_to(struct sim_socket *s, const struct sml_tx_burst *burst, uint32_t num_frames,
-                    uint32_t last_bytes, const struct sml_addr *peer) {
+static void send_to(struct sim_socket *s, const struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
+                    const struct sml_addr *peer) {
   struct sockaddr_in v4;
   memcpy(&v4, peer->bytes, sizeof v4);
   SML_ASSERT(peer->num_bytes == sizeof v4 && v4.sin_family == AF_INET);

@@ -200,8 +200,7 @@ static int64_t control(int set_fd, int verb, int fd, const struct epoll_event *e
   SML_ASSERT((event->events & ~(uint32_t)(EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) == 0);
   if (item == NULL) {
     item = sim_take(sizeof *item);
-    *item = (struct sim_epoll_item){
-        .set = set, .file = file, .next_of_file = file->items, .next_of_set = set->items};
+    *item = (struct sim_epoll_item){.set = set, .file = file, .next_of_file = file->items, .next_of_set = set->items};
     file->items = set->items = item;
     set->num_items++;
   }

@@ -30,16 +30,17 @@ static struct free_stack *free_stacks;
 
 /* Saves what a callee must keep, floating point modes included, and takes up the other's. */
 void sim_context_swap(void **save, void *load);
-__asm__(".text\n.p2align 4\n.globl sim_context_swap\n.hidden sim_context_swap\n"
-        ".type sim_context_swap, @function\n"
-        "sim_context_swap:\n"
-        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-        "  subq $8, %rsp\n  stmxcsr (%rsp)\n  fnstcw 4(%rsp)\n"
-        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
-        "  ldmxcsr (%rsp)\n  fldcw 4(%rsp)\n  addq $8, %rsp\n"
-        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
-        "  ret\n"
-        ".size sim_context_swap, . - sim_context_swap\n");
+__asm__(
+    ".text\n.p2align 4\n.globl sim_context_swap\n.hidden sim_context_swap\n"
+    ".type sim_context_swap, @function\n"
+    "sim_context_swap:\n"
+    "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+    "  subq $8, %rsp\n  stmxcsr (%rsp)\n  fnstcw 4(%rsp)\n"
+    "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+    "  ldmxcsr (%rsp)\n  fldcw 4(%rsp)\n  addq $8, %rsp\n"
+    "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
+    "  ret\n"
+    ".size sim_context_swap, . - sim_context_swap\n");
 
 static void *first_frame(uint8_t *top, void (*entry)(void)) {
   uint64_t *sp = (uint64_t *)(void *)top - 1; /* a return address that is never used, where a call leaves it */
@@ -52,21 +53,22 @@ static void *first_frame(uint8_t *top, void (*entry)(void)) {
 #elif defined(__aarch64__)
 
 void sim_context_swap(void **save, void *load);
-__asm__(".text\n.p2align 4\n.globl sim_context_swap\n.hidden sim_context_swap\n"
-        ".type sim_context_swap, %function\n"
-        "sim_context_swap:\n"
-        "  sub sp, sp, #176\n"
-        "  stp x19, x20, [sp]\n  stp x21, x22, [sp, #16]\n  stp x23, x24, [sp, #32]\n"
-        "  stp x25, x26, [sp, #48]\n  stp x27, x28, [sp, #64]\n  stp x29, x30, [sp, #80]\n"
-        "  stp d8, d9, [sp, #96]\n  stp d10, d11, [sp, #112]\n  stp d12, d13, [sp, #128]\n"
-        "  stp d14, d15, [sp, #144]\n  mrs x9, fpcr\n  str x9, [sp, #160]\n"
-        "  mov x9, sp\n  str x9, [x0]\n  mov sp, x1\n"
-        "  ldr x9, [sp, #160]\n  msr fpcr, x9\n"
-        "  ldp x19, x20, [sp]\n  ldp x21, x22, [sp, #16]\n  ldp x23, x24, [sp, #32]\n"
-        "  ldp x25, x26, [sp, #48]\n  ldp x27, x28, [sp, #64]\n  ldp x29, x30, [sp, #80]\n"
-        "  ldp d8, d9, [sp, #96]\n  ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n"
-        "  ldp d14, d15, [sp, #144]\n  add sp, sp, #176\n  ret\n"
-        ".size sim_context_swap, . - sim_context_swap\n");
+__asm__(
+    ".text\n.p2align 4\n.globl sim_context_swap\n.hidden sim_context_swap\n"
+    ".type sim_context_swap, %function\n"
+    "sim_context_swap:\n"
+    "  sub sp, sp, #176\n"
+    "  stp x19, x20, [sp]\n  stp x21, x22, [sp, #16]\n  stp x23, x24, [sp, #32]\n"
+    "  stp x25, x26, [sp, #48]\n  stp x27, x28, [sp, #64]\n  stp x29, x30, [sp, #80]\n"
+    "  stp d8, d9, [sp, #96]\n  stp d10, d11, [sp, #112]\n  stp d12, d13, [sp, #128]\n"
+    "  stp d14, d15, [sp, #144]\n  mrs x9, fpcr\n  str x9, [sp, #160]\n"
+    "  mov x9, sp\n  str x9, [x0]\n  mov sp, x1\n"
+    "  ldr x9, [sp, #160]\n  msr fpcr, x9\n"
+    "  ldp x19, x20, [sp]\n  ldp x21, x22, [sp, #16]\n  ldp x23, x24, [sp, #32]\n"
+    "  ldp x25, x26, [sp, #48]\n  ldp x27, x28, [sp, #64]\n  ldp x29, x30, [sp, #80]\n"
+    "  ldp d8, d9, [sp, #96]\n  ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n"
+    "  ldp d14, d15, [sp, #144]\n  add sp, sp, #176\n  ret\n"
+    ".size sim_context_swap, . - sim_context_swap\n");
 
 static void *first_frame(uint8_t *top, void (*entry)(void)) {
   uint64_t *sp = (uint64_t *)(void *)top - 22; /* all zero, fpcr too */

@@ -105,21 +105,21 @@ static int mode_of(int flags, va_list arguments) {
 }
 
 /* The names that the C library's headers give to these calls, depending on the size of off_t. */
-#define DEFINE_OPEN(name)                                             \
-  int __real_##name(const char *path, int flags, ...);                \
-  int __wrap_##name(const char *path, int flags, ...);                \
-  int __wrap_##name(const char *path, int flags, ...) {               \
-    va_list arguments;                                                \
-    va_start(arguments, flags);                                       \
-    const int mode = mode_of(flags, arguments);                       \
-    va_end(arguments);                                                \
-    if (!sim_is_inside()) return __real_##name(path, flags, mode);    \
-    return open_file(path, flags);                                    \
+#define DEFINE_OPEN(name)                                          \
+  int __real_##name(const char *path, int flags, ...);             \
+  int __wrap_##name(const char *path, int flags, ...);             \
+  int __wrap_##name(const char *path, int flags, ...) {            \
+    va_list arguments;                                             \
+    va_start(arguments, flags);                                    \
+    const int mode = mode_of(flags, arguments);                    \
+    va_end(arguments);                                             \
+    if (!sim_is_inside()) return __real_##name(path, flags, mode); \
+    return open_file(path, flags);                                 \
   }
-#define DEFINE_FSTAT(name)                                            \
-  int __real_##name(int fd, struct stat *stat);                       \
-  int __wrap_##name(int fd, struct stat *stat);                       \
-  int __wrap_##name(int fd, struct stat *stat) {                      \
+#define DEFINE_FSTAT(name)                                                  \
+  int __real_##name(int fd, struct stat *stat);                             \
+  int __wrap_##name(int fd, struct stat *stat);                             \
+  int __wrap_##name(int fd, struct stat *stat) {                            \
     return sim_is_inside() ? stat_file(fd, stat) : __real_##name(fd, stat); \
   }
 DEFINE_OPEN(open)

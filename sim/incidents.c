@@ -44,21 +44,14 @@ static void end(struct sim_incident_run *run) {
   run->trouble->to_ns = sim_now_ns();
   sim_trace("end of %s", sim_kind_text(run->incident->kind));
   switch (run->incident->kind) {
-    case SIM_KIND_CUT:
-      cut(run, false);
-      break;
+    case SIM_KIND_CUT: cut(run, false); break;
     case SIM_KIND_PAUSE:
       rank_of(run)->is_paused = false;
       sim_resume(rank_of(run)->process);
       break;
-    case SIM_KIND_KILL:
-      come_back(run);
-      break;
-    case SIM_KIND_DAEMON_PAUSE:
-      sim_resume(w->daemon.process);
-      break;
-    default:
-      sim_world_start_daemon(w);
+    case SIM_KIND_KILL: come_back(run); break;
+    case SIM_KIND_DAEMON_PAUSE: sim_resume(w->daemon.process); break;
+    default: sim_world_start_daemon(w);
   }
 }
 
@@ -73,9 +66,7 @@ static bool begin(struct sim_incident_run *run) {
   struct sim_world *w = run->world;
   struct sim_rank *r = rank_of(run);
   switch (run->incident->kind) {
-    case SIM_KIND_CUT:
-      cut(run, true);
-      return true;
+    case SIM_KIND_CUT: cut(run, true); return true;
     case SIM_KIND_PAUSE:
       if (!r->is_running || r->is_paused) return false;
       r->is_paused = true;
@@ -103,8 +94,7 @@ static bool begin(struct sim_incident_run *run) {
       if (!is_daemon_running(w) || w->daemon.should_stop) return false;
       sim_pause(w->daemon.process);
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 
@@ -189,6 +179,5 @@ void sim_world_set_links(struct sim_world *w, bool with_faults) {
   }
   sim_host_set_links(w->daemon.host, &daemon_up, &daemon_down);
   for (uint32_t j = 0; j < w->num_jobs; j++)
-    for (uint32_t r = 0; r < w->jobs[j].spec->world_size; r++)
-      sim_host_set_links(w->jobs[j].ranks[r].host, &up, &down);
+    for (uint32_t r = 0; r < w->jobs[j].spec->world_size; r++) sim_host_set_links(w->jobs[j].ranks[r].host, &up, &down);
 }

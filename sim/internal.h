@@ -18,7 +18,7 @@ void *__real_calloc(size_t count, size_t num_bytes);
 void *__real_aligned_alloc(size_t align, size_t num_bytes);
 void __real_free(void *memory);
 /* The kernel's own memory; never NULL. */
-void *sim_take(size_t num_bytes); /* zeroed */
+void *sim_take(size_t num_bytes);                                 /* zeroed */
 void *sim_grow(void *array, size_t used_bytes, size_t new_bytes); /* a larger copy; frees the old */
 
 /* ---- fibers ---- */
@@ -33,7 +33,7 @@ void sim_context_create(struct sim_context *context, void (*entry)(void));
 void sim_context_release(struct sim_context *context); /* its stack is kept for another, in later runs too */
 void sim_context_enter(struct sim_context *context);   /* from the scheduler */
 void sim_context_leave(struct sim_context *context, bool is_final); /* to the scheduler */
-void sim_context_begin(void); /* the first act of an entry function */
+void sim_context_begin(void);                                       /* the first act of an entry function */
 
 struct sim_fiber;
 struct sim_queue { /* of fibers that wait for the same thing */
@@ -68,8 +68,8 @@ void sim_wake(struct sim_fiber *fiber);
 void sim_wake_at(struct sim_fiber *fiber, uint64_t time_ns);
 void sim_wake_all(struct sim_queue *queue);
 void sim_wake_drawn(struct sim_queue *queue); /* one of them, if any */
-void sim_pay(void); /* sleeps off the debt of the running fiber */
-void sim_step(uint64_t cost_ns); /* adds to the debt, then pays: no loop can go on without time passing */
+void sim_pay(void);                           /* sleeps off the debt of the running fiber */
+void sim_step(uint64_t cost_ns);              /* adds to the debt, then pays: no loop can go on without time passing */
 void sim_maybe_switch(void);
 _Noreturn void sim_end_fiber(void);
 
@@ -90,8 +90,8 @@ struct sim_state {
   struct sim_options options;
   uint64_t now_ns, digest, num_events, next_order;
   struct sml_prng schedule, network, system, world;
-  struct sim_fiber *fiber; /* that runs; NULL: the scheduler */
-  uint32_t hook_depth;     /* > 0: in a hook, which is not part of a simulated program */
+  struct sim_fiber *fiber;    /* that runs; NULL: the scheduler */
+  uint32_t hook_depth;        /* > 0: in a hook, which is not part of a simulated program */
   struct sim_process *doomed; /* to be reaped as soon as its running fiber is left */
   enum sim_process_state doomed_state;
   struct sim_process *processes, **processes_end;
@@ -103,7 +103,9 @@ struct sim_state {
 };
 extern struct sim_state sim;
 
-static inline bool sim_is_inside(void) { return sim.fiber != NULL && sim.hook_depth == 0; }
+static inline bool sim_is_inside(void) {
+  return sim.fiber != NULL && sim.hook_depth == 0;
+}
 static inline uint64_t sim_local_ns(void) {
   return sim.now_ns + (sim.fiber != NULL ? sim.fiber->debt_ns : 0);
 }
@@ -111,8 +113,8 @@ static inline void sim_note(enum sim_event_kind kind, uint64_t what) {
   sim.digest = (sim.digest ^ what ^ (uint64_t)kind << 56 ^ sim.now_ns) * UINT64_C(0x9e3779b97f4a7c15);
   sim.digest ^= sim.digest >> 29;
 }
-#define SIM_TRACE(...) \
-  do { \
+#define SIM_TRACE(...)                                     \
+  do {                                                     \
     if (sim.options.trace != NULL) sim_trace(__VA_ARGS__); \
   } while (0)
 
@@ -168,7 +170,7 @@ void sim_sockets_close_all(struct sim_process *process);
 struct sim_epoll_item;
 struct sim_file_ops {
   const char *name;
-  uint32_t (*events)(struct sim_file *file); /* EPOLL... bits that hold now */
+  uint32_t (*events)(struct sim_file *file);                            /* EPOLL... bits that hold now */
   int64_t (*read)(struct sim_file *file, void *data, size_t num_bytes); /* -errno */
   int64_t (*write)(struct sim_file *file, const void *data, size_t num_bytes);
   void (*close)(struct sim_file *file); /* frees it */
@@ -212,7 +214,7 @@ struct sim_host {
   uint16_t last_port;
 };
 struct sim_socket *sim_socket_at(const struct sim_host *host, uint16_t port); /* NULL: none */
-struct sim_host *sim_host_of(uint32_t ipv4, struct sim_host *self); /* 127.x is self; NULL: none */
+struct sim_host *sim_host_of(uint32_t ipv4, struct sim_host *self);           /* 127.x is self; NULL: none */
 bool sim_path_is_open(const struct sim_host *from, const struct sim_host *to);
 uint64_t sim_path_delay(const struct sim_host *from, const struct sim_host *to); /* with a drawn jitter */
 void sim_hosts_free(void);

@@ -48,7 +48,7 @@ bool sim_is_tracing(void);
 enum sim_end_reason {
   SIM_REACHED_TIME,
   SIM_REACHED_GOAL,
-  SIM_IDLE, /* nothing is scheduled, and nothing ever will be: done, or a deadlock */
+  SIM_IDLE,    /* nothing is scheduled, and nothing ever will be: done, or a deadlock */
   SIM_STOPPED, /* by sim_stop() */
 };
 /* Runs until the time (SML_NEVER: no limit), or until is_reached (may be NULL) says true; it is asked after
@@ -58,8 +58,8 @@ void sim_stop(void); /* a checker found something: sim_run_until() returns after
 
 /* A call of the world at a time. The caller's memory; zero-initialize. fire may set it again. */
 struct sim_timer {
-  uint64_t at_ns;  /* valid while set */
-  uint64_t order;  /* kernel's */
+  uint64_t at_ns;    /* valid while set */
+  uint64_t order;    /* kernel's */
   uint32_t heap_idx; /* kernel's: index + 1, 0: not set */
   void (*fire)(struct sim_timer *timer);
 };
@@ -71,25 +71,25 @@ void sim_timer_clear(struct sim_timer *timer);
 /* Probabilities are per datagram. Links of the two ends both apply. */
 struct sim_faults {
   double loss;
-  double burst_loss;    /* that this and the next 63 datagrams of the link are lost */
-  double duplicate;     /* the copy takes a delay of its own */
-  double reorder;       /* an extra delay of 0 .. reorder_ns: as many others may pass as come */
+  double burst_loss; /* that this and the next 63 datagrams of the link are lost */
+  double duplicate;  /* the copy takes a delay of its own */
+  double reorder;    /* an extra delay of 0 .. reorder_ns: as many others may pass as come */
   uint64_t reorder_ns;
-  double corrupt;       /* 1 .. 8 bits anywhere are flipped */
-  double truncate;      /* the end is cut off, perhaps all of it */
+  double corrupt;  /* 1 .. 8 bits anywhere are flipped */
+  double truncate; /* the end is cut off, perhaps all of it */
 };
 struct sim_link {
-  uint64_t bits_per_s;  /* 0: no limit */
+  uint64_t bits_per_s; /* 0: no limit */
   uint64_t delay_ns;
-  uint64_t queue_bytes; /* what waits beyond this is lost; 0: no limit */
+  uint64_t queue_bytes;     /* what waits beyond this is lost; 0: no limit */
   struct sim_faults faults; /* datagrams only: streams repeat what is lost */
 };
 struct sim_host_options {
   const char *name;
-  uint32_t ipv4;        /* host byte order, 0x0a000001 is 10.0.0.1; distinct */
+  uint32_t ipv4; /* host byte order, 0x0a000001 is 10.0.0.1; distinct */
   struct sim_link up, down;
-  uint32_t mtu_bytes;   /* of both links; larger datagrams vanish; 0: 1500 */
-  uint32_t told_mtu_bytes; /* what this host's kernel believes of its paths; 0: mtu_bytes */
+  uint32_t mtu_bytes;           /* of both links; larger datagrams vanish; 0: 1500 */
+  uint32_t told_mtu_bytes;      /* what this host's kernel believes of its paths; 0: mtu_bytes */
   uint32_t max_rx_buffer_bytes; /* cap on what a data socket's receive queue may be asked to hold; 0: none */
 };
 #define SIM_MAX_HOSTS 256u
@@ -110,14 +110,29 @@ void sim_host_set_dead(struct sim_host *host, bool is_dead);
 
 /* What happened to datagrams (and, the last ones, to others). Indices of sim_count(). */
 enum sim_count {
-  SIM_DATAGRAMS_SENT, /* by sockets, a copy for each peer */
+  SIM_DATAGRAMS_SENT,      /* by sockets, a copy for each peer */
   SIM_DATAGRAMS_DELIVERED, /* to a program */
-  SIM_LOST, SIM_LOST_IN_BURST, SIM_DUPLICATED, SIM_REORDERED, SIM_CORRUPTED, SIM_TRUNCATED,
+  SIM_LOST,
+  SIM_LOST_IN_BURST,
+  SIM_DUPLICATED,
+  SIM_REORDERED,
+  SIM_CORRUPTED,
+  SIM_TRUNCATED,
   SIM_LOST_BY_CUT,
-  SIM_LOST_IN_LINK_QUEUE, SIM_LOST_IN_SOCKET_QUEUE,
-  SIM_LOST_NO_SOCKET, SIM_LOST_TOO_LONG,
-  SIM_STREAM_STALLS, SIM_STREAM_RESETS, SIM_CONNECTS_REFUSED, SIM_SHORT_READS, SIM_SHORT_WRITES,
-  SIM_KILLS, SIM_PAUSES, SIM_SPURIOUS_WAKES, SIM_LATE_WAKES, SIM_CALLS_FAILED,
+  SIM_LOST_IN_LINK_QUEUE,
+  SIM_LOST_IN_SOCKET_QUEUE,
+  SIM_LOST_NO_SOCKET,
+  SIM_LOST_TOO_LONG,
+  SIM_STREAM_STALLS,
+  SIM_STREAM_RESETS,
+  SIM_CONNECTS_REFUSED,
+  SIM_SHORT_READS,
+  SIM_SHORT_WRITES,
+  SIM_KILLS,
+  SIM_PAUSES,
+  SIM_SPURIOUS_WAKES,
+  SIM_LATE_WAKES,
+  SIM_CALLS_FAILED,
   SIM_NUM_COUNTS
 };
 uint64_t sim_count(enum sim_count what);
@@ -129,7 +144,7 @@ struct sim_datagram {
   uint16_t from_port, to_port;
   const uint8_t *data;
   uint32_t num_bytes;
-  bool is_forged; /* by sim_inject() */
+  bool is_forged;  /* by sim_inject() */
   bool is_altered; /* corrupted or truncated on its way (delivered only) */
 };
 enum sim_fate {
@@ -137,11 +152,11 @@ enum sim_fate {
   SIM_FATE_PASS,  /* no faults; queues and cuts still apply */
   SIM_FATE_LOSE,
   SIM_FATE_DUPLICATE, /* as PASS, with a copy right behind it */
-  SIM_FATE_HOLD, /* as PASS, 1 s late */
+  SIM_FATE_HOLD,      /* as PASS, 1 s late */
 };
 struct sim_monitor {
   enum sim_fate (*on_sent)(void *user, const struct sim_datagram *datagram); /* may be NULL */
-  void (*on_delivered)(void *user, const struct sim_datagram *datagram); /* to the program; may be NULL */
+  void (*on_delivered)(void *user, const struct sim_datagram *datagram);     /* to the program; may be NULL */
   void *user;
 };
 void sim_set_monitor(const struct sim_monitor *monitor); /* copied; NULL: none */
@@ -154,8 +169,8 @@ void sim_inject(uint32_t from_ipv4, uint16_t from_port, uint32_t to_ipv4, uint16
 
 /* Runs main(argument) on a fiber of a new process. environment: NULL or "NAME=value" strings, NULL at the
  * end; copied, as the name is. The process struct lives until sim_end(). */
-struct sim_process *sim_spawn(struct sim_host *host, const char *name, int (*main)(void *argument),
-                              void *argument, const char *const *environment);
+struct sim_process *sim_spawn(struct sim_host *host, const char *name, int (*main)(void *argument), void *argument,
+                              const char *const *environment);
 /* kill -9, at this moment. Its sockets are closed by its kernel: peers get what they would from Linux. May be
  * called by the victim itself and then does not return. Of a process that ended: nothing. */
 void sim_kill(struct sim_process *process);
@@ -168,14 +183,14 @@ enum sim_process_state sim_process_state(const struct sim_process *process);
 const char *sim_process_name(const struct sim_process *process);
 struct sim_host *sim_process_host(const struct sim_process *process);
 int sim_process_exit_code(const struct sim_process *process); /* of one that exited */
-struct sim_process *sim_self(void); /* NULL outside and in hooks */
+struct sim_process *sim_self(void);                           /* NULL outside and in hooks */
 /* Monotonic clock of the process: begins at offset_ns (default 1000 s), fast by rate_ppb parts in 10^9
  * (at most 10^6, negative: slow). To be set before it runs. */
 void sim_process_set_clock(struct sim_process *process, uint64_t offset_ns, int32_t rate_ppb);
 uint64_t sim_process_clock_ns(const struct sim_process *process); /* what it shows now */
 
 struct sim_usage {
-  uint64_t heap_bytes, max_heap_bytes, num_allocations; /* now, most ever, now */
+  uint64_t heap_bytes, max_heap_bytes, num_allocations;    /* now, most ever, now */
   uint32_t num_threads, num_descriptors, num_data_sockets; /* now */
 };
 void sim_process_usage(const struct sim_process *process, struct sim_usage *usage_out);
@@ -184,12 +199,35 @@ void sim_process_leaks(const struct sim_process *process, struct sim_usage *leak
 
 /* Calls of the operating system, to be counted and made to fail. */
 enum sim_call {
-  SIM_CALL_MALLOC, SIM_CALL_CALLOC, SIM_CALL_REALLOC, SIM_CALL_ALIGNED_ALLOC,
-  SIM_CALL_THREAD, SIM_CALL_SOCKET, SIM_CALL_SETSOCKOPT, SIM_CALL_GETSOCKOPT, SIM_CALL_GETSOCKNAME,
-  SIM_CALL_GETPEERNAME, SIM_CALL_BIND, SIM_CALL_LISTEN, SIM_CALL_CONNECT, SIM_CALL_ACCEPT, SIM_CALL_SEND,
-  SIM_CALL_RECV, SIM_CALL_SHUTDOWN, SIM_CALL_EPOLL_CREATE, SIM_CALL_EPOLL_CTL, SIM_CALL_EPOLL_WAIT,
-  SIM_CALL_EVENTFD, SIM_CALL_READ, SIM_CALL_WRITE, SIM_CALL_POLL, SIM_CALL_SEM_WAIT, SIM_CALL_GETRANDOM,
-  SIM_CALL_UDP_OPEN, SIM_CALL_OPEN, SIM_CALL_FSTAT,
+  SIM_CALL_MALLOC,
+  SIM_CALL_CALLOC,
+  SIM_CALL_REALLOC,
+  SIM_CALL_ALIGNED_ALLOC,
+  SIM_CALL_THREAD,
+  SIM_CALL_SOCKET,
+  SIM_CALL_SETSOCKOPT,
+  SIM_CALL_GETSOCKOPT,
+  SIM_CALL_GETSOCKNAME,
+  SIM_CALL_GETPEERNAME,
+  SIM_CALL_BIND,
+  SIM_CALL_LISTEN,
+  SIM_CALL_CONNECT,
+  SIM_CALL_ACCEPT,
+  SIM_CALL_SEND,
+  SIM_CALL_RECV,
+  SIM_CALL_SHUTDOWN,
+  SIM_CALL_EPOLL_CREATE,
+  SIM_CALL_EPOLL_CTL,
+  SIM_CALL_EPOLL_WAIT,
+  SIM_CALL_EVENTFD,
+  SIM_CALL_READ,
+  SIM_CALL_WRITE,
+  SIM_CALL_POLL,
+  SIM_CALL_SEM_WAIT,
+  SIM_CALL_GETRANDOM,
+  SIM_CALL_UDP_OPEN,
+  SIM_CALL_OPEN,
+  SIM_CALL_FSTAT,
   SIM_NUM_CALLS
 };
 const char *sim_call_name(enum sim_call call);

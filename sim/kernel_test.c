@@ -109,8 +109,7 @@ static int main_of_adders(void *argument) {
   struct shared *s = argument;
   pthread_t threads[5];
   CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
-  for (uint32_t i = 0; i < SML_ARRAY_LEN(threads); i++)
-    CHECK(pthread_create(&threads[i], NULL, add_often, s) == 0);
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(threads); i++) CHECK(pthread_create(&threads[i], NULL, add_often, s) == 0);
   for (uint32_t i = 0; i < SML_ARRAY_LEN(threads); i++) {
     void *result = NULL;
     CHECK(pthread_join(threads[i], &result) == 0 && result == s);
@@ -509,13 +508,20 @@ static void test_a_host_has_one_interface(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_timers_fire_in_order), cmocka_unit_test(test_time_limit_and_goal),
-      cmocka_unit_test(test_mutexes_exclude),      cmocka_unit_test(test_conds_wake_and_time_out),
-      cmocka_unit_test(test_semaphores_count),     cmocka_unit_test(test_a_seed_is_a_run),
-      cmocka_unit_test(test_deadlock_is_idle),     cmocka_unit_test(test_kill_frees_all),
-      cmocka_unit_test(test_leaks_of_an_exit),     cmocka_unit_test(test_pause_and_resume),
-      cmocka_unit_test(test_clock_environment_random), cmocka_unit_test(test_calls_fail_once),
-      cmocka_unit_test(test_descriptors),          cmocka_unit_test(test_a_host_has_one_interface),
+      cmocka_unit_test(test_timers_fire_in_order),
+      cmocka_unit_test(test_time_limit_and_goal),
+      cmocka_unit_test(test_mutexes_exclude),
+      cmocka_unit_test(test_conds_wake_and_time_out),
+      cmocka_unit_test(test_semaphores_count),
+      cmocka_unit_test(test_a_seed_is_a_run),
+      cmocka_unit_test(test_deadlock_is_idle),
+      cmocka_unit_test(test_kill_frees_all),
+      cmocka_unit_test(test_leaks_of_an_exit),
+      cmocka_unit_test(test_pause_and_resume),
+      cmocka_unit_test(test_clock_environment_random),
+      cmocka_unit_test(test_calls_fail_once),
+      cmocka_unit_test(test_descriptors),
+      cmocka_unit_test(test_a_host_has_one_interface),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

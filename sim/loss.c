@@ -18,17 +18,17 @@ struct settings {
   struct bed_options bed;
   uint64_t num_bytes, limit_ns;
   uint32_t chunk_bytes, num_slots, num_rounds;
-  double at_most; /* times the time without loss; 0: any */
-  double floor_at_most; /* without loss, times the floor, and four round trips; 0: any */
-  double most_packets; /* that come to the aggregator for each sum; 0: any number */
+  double at_most;        /* times the time without loss; 0: any */
+  double floor_at_most;  /* without loss, times the floor, and four round trips; 0: any */
+  double most_packets;   /* that come to the aggregator for each sum; 0: any number */
   double most_questions; /* and repeats, for each packet that was lost; 0: any number */
   bool is_json;
 };
 
 struct outcome {
-  uint64_t time_ns; /* of the last rank, from the call */
+  uint64_t time_ns;            /* of the last rank, from the call */
   uint64_t aggregator_packets; /* that came to it */
-  uint64_t wire_bytes; /* of the busiest link */
+  uint64_t wire_bytes;         /* of the busiest link */
   uint64_t up_packets, down_packets, num_lost, num_overflowed, num_without_room;
   uint64_t retransmissions, probes, timeouts;
   uint64_t spurious_updates, spurious_results, num_pending, num_unasked, num_repeats, num_probes;
@@ -94,8 +94,8 @@ static void make_engines(struct world *w) {
   const uint32_t n = w->settings->bed.num_ranks;
   const struct sml_quant_kernels *kernels = sml_quant_select(NULL);
   struct bed_node *nodes = w->bed.nodes;
-  w->aggregator = must(sml_aggregator_engine_create(&(struct sml_aggregator_engine_options){
-      .io = &nodes[0].io, .kernels = kernels, .on_event = ignore_event}));
+  w->aggregator = must(sml_aggregator_engine_create(
+      &(struct sml_aggregator_engine_options){.io = &nodes[0].io, .kernels = kernels, .on_event = ignore_event}));
   nodes[0].engine = w->aggregator;
   nodes[0].run_once = sml_aggregator_engine_run_once;
   SML_ASSERT(sml_aggregator_engine_open_job(w->aggregator, 0, EPOCH, n, NULL));
@@ -126,9 +126,11 @@ static void make_engines(struct world *w) {
 static void start_job(struct world *w) {
   const struct settings *s = w->settings;
   const uint32_t n = s->bed.num_ranks;
-  const struct sml_aggregator_options ao = {
-      .world_size = n, .num_slots = s->num_slots, .chunk_bytes = s->chunk_bytes, .first_phase = SML_FIRST_PHASE,
-      .rtt_ns = w->rtt_ns};
+  const struct sml_aggregator_options ao = {.world_size = n,
+                                            .num_slots = s->num_slots,
+                                            .chunk_bytes = s->chunk_bytes,
+                                            .first_phase = SML_FIRST_PHASE,
+                                            .rtt_ns = w->rtt_ns};
   void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&ao), 64)));
   (void)sml_aggregator_engine_start_job(w->aggregator, 0, EPOCH, sml_aggregator_init(mem, &ao), NULL, NULL);
   for (uint32_t r = 0; r < n; r++) {
@@ -267,25 +269,27 @@ static double floor_of(const struct settings *s) {
 }
 
 static void print_json(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
-  printf("{\"workers\": %u, \"bytes\": %llu, \"rate_bps\": %.0f, \"delay_us\": %.1f, \"queue_bytes\": %llu, "
-         "\"slots\": %u, \"chunk_bytes\": %u, \"paper_timeout_ms\": %.3f, \"loss_kind\": \"%s\", \"loss\": %g, ",
-         s->bed.num_ranks, (unsigned long long)s->num_bytes, s->bed.rate_bps, (double)s->bed.delay_ns / 1e3,
-         (unsigned long long)s->bed.queue_bytes, s->num_slots, s->chunk_bytes, (double)sml_paper_timeout_ns / 1e6,
-         loss_names[s->bed.loss_kind], loss);
-  printf("\"time_ms\": %.3f, \"over_loss_free\": %.4f, \"over_floor\": %.4f, \"packets\": %llu, \"lost\": %llu, "
-         "\"overflowed\": %llu, ",
-         (double)o->time_ns / 1e6, (double)o->time_ns / free_ns, (double)o->time_ns / floor_of(s),
-         (unsigned long long)(o->up_packets + o->down_packets), (unsigned long long)o->num_lost,
-         (unsigned long long)o->num_overflowed);
-  printf("\"retransmissions\": %llu, \"spurious_updates\": %llu, \"spurious_results\": %llu, \"probes\": %llu, "
-         "\"pending\": %llu, \"timeouts\": %llu, \"without_room\": %llu, \"packets_a_sum\": %.3f, "
-         "\"questions_a_loss\": %.3f, \"slot_max\": %llu, "
-         "\"slot_mean\": %.2f, \"right\": %s}\n",
-         (unsigned long long)o->retransmissions, (unsigned long long)o->spurious_updates,
-         (unsigned long long)o->spurious_results, (unsigned long long)o->num_probes,
-         (unsigned long long)o->num_pending, (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room,
-         packets_a_sum(s, o), questions_a_loss(o), (unsigned long long)o->slot_max, o->slot_mean,
-         o->is_right ? "true" : "false");
+  printf(
+      "{\"workers\": %u, \"bytes\": %llu, \"rate_bps\": %.0f, \"delay_us\": %.1f, \"queue_bytes\": %llu, "
+      "\"slots\": %u, \"chunk_bytes\": %u, \"paper_timeout_ms\": %.3f, \"loss_kind\": \"%s\", \"loss\": %g, ",
+      s->bed.num_ranks, (unsigned long long)s->num_bytes, s->bed.rate_bps, (double)s->bed.delay_ns / 1e3,
+      (unsigned long long)s->bed.queue_bytes, s->num_slots, s->chunk_bytes, (double)sml_paper_timeout_ns / 1e6,
+      loss_names[s->bed.loss_kind], loss);
+  printf(
+      "\"time_ms\": %.3f, \"over_loss_free\": %.4f, \"over_floor\": %.4f, \"packets\": %llu, \"lost\": %llu, "
+      "\"overflowed\": %llu, ",
+      (double)o->time_ns / 1e6, (double)o->time_ns / free_ns, (double)o->time_ns / floor_of(s),
+      (unsigned long long)(o->up_packets + o->down_packets), (unsigned long long)o->num_lost,
+      (unsigned long long)o->num_overflowed);
+  printf(
+      "\"retransmissions\": %llu, \"spurious_updates\": %llu, \"spurious_results\": %llu, \"probes\": %llu, "
+      "\"pending\": %llu, \"timeouts\": %llu, \"without_room\": %llu, \"packets_a_sum\": %.3f, "
+      "\"questions_a_loss\": %.3f, \"slot_max\": %llu, "
+      "\"slot_mean\": %.2f, \"right\": %s}\n",
+      (unsigned long long)o->retransmissions, (unsigned long long)o->spurious_updates,
+      (unsigned long long)o->spurious_results, (unsigned long long)o->num_probes, (unsigned long long)o->num_pending,
+      (unsigned long long)o->timeouts, (unsigned long long)o->num_without_room, packets_a_sum(s, o),
+      questions_a_loss(o), (unsigned long long)o->slot_max, o->slot_mean, o->is_right ? "true" : "false");
 }
 
 static void print_row(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
@@ -331,12 +335,13 @@ static void parse_starved(struct settings *s, char *text) {
 
 static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
   static const struct option options[] = {
-      {"workers", 1, NULL, 'n'}, {"size", 1, NULL, 's'},  {"rate", 1, NULL, 'r'},  {"delay", 1, NULL, 'd'},
-      {"queue", 1, NULL, 'q'},   {"mark", 1, NULL, 'm'},  {"chunk", 1, NULL, 'c'}, {"slots", 1, NULL, 'w'},
-      {"kind", 1, NULL, 'k'},    {"loss", 1, NULL, 'l'},  {"paper", 1, NULL, 'p'}, {"seed", 1, NULL, 'x'},
-      {"rounds", 1, NULL, 'y'},  {"json", 0, NULL, 'j'},
-      {"cpus", 1, NULL, 'u'},    {"at-most", 1, NULL, 'a'}, {"starve", 1, NULL, 'v'}, {"socket", 1, NULL, 'b'},
-      {"most-packets", 1, NULL, 'o'}, {"limit", 1, NULL, 'i'}, {"frame", 1, NULL, 'f'},
+      {"workers", 1, NULL, 'n'},        {"size", 1, NULL, 's'},          {"rate", 1, NULL, 'r'},
+      {"delay", 1, NULL, 'd'},          {"queue", 1, NULL, 'q'},         {"mark", 1, NULL, 'm'},
+      {"chunk", 1, NULL, 'c'},          {"slots", 1, NULL, 'w'},         {"kind", 1, NULL, 'k'},
+      {"loss", 1, NULL, 'l'},           {"paper", 1, NULL, 'p'},         {"seed", 1, NULL, 'x'},
+      {"rounds", 1, NULL, 'y'},         {"json", 0, NULL, 'j'},          {"cpus", 1, NULL, 'u'},
+      {"at-most", 1, NULL, 'a'},        {"starve", 1, NULL, 'v'},        {"socket", 1, NULL, 'b'},
+      {"most-packets", 1, NULL, 'o'},   {"limit", 1, NULL, 'i'},         {"frame", 1, NULL, 'f'},
       {"most-questions", 1, NULL, 'e'}, {"floor-at-most", 1, NULL, 'g'}, {NULL, 0, NULL, 0}};
   int option;
   while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -382,17 +387,13 @@ static bool parse(int argc, char **argv, struct settings *s, double *losses, uin
 }
 
 int main(int argc, char **argv) {
-  struct settings s = {.bed = {.num_ranks = 8,
-                               .rate_bps = 1e9,
-                               .delay_ns = 20000,
-                               .queue_bytes = 12500000,
-                               .frame_ns = 500,
-                               .seed = 1},
-                       .num_bytes = 16 << 20,
-                       .chunk_bytes = 1440,
-                       .num_slots = 512,
-                       .num_rounds = 1,
-                       .limit_ns = 120 * SML_NS_PER_S};
+  struct settings s = {
+      .bed = {.num_ranks = 8, .rate_bps = 1e9, .delay_ns = 20000, .queue_bytes = 12500000, .frame_ns = 500, .seed = 1},
+      .num_bytes = 16 << 20,
+      .chunk_bytes = 1440,
+      .num_slots = 512,
+      .num_rounds = 1,
+      .limit_ns = 120 * SML_NS_PER_S};
   double losses[16];
   uint32_t num_losses = 0;
   if (!parse(argc, argv, &s, losses, &num_losses)) {
@@ -404,14 +405,13 @@ int main(int argc, char **argv) {
   float *in = must(malloc(s.num_bytes)), *out = must(malloc(s.num_bytes));
   for (uint64_t i = 0; i < s.num_bytes / 4; i++) in[i] = (float)(i % 1021) - 510;
   if (!s.is_json)
-    printf("# n %u  %llu bytes  %g Gbit/s  delay %g us  slots %u x %u  queue %llu  %s %g ms\n%-13s%8s%11s%9s%9s%9s%9s"
-           "%11s%9s%9s%9s%9s%9s%9s%10s\n",
-           s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
-           s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes,
-           sml_paper_timeout_ns > 0 ? "paper" : "ours", (double)sml_paper_timeout_ns / 1e6,
-           "kind", "loss", "ms", "/free",
-           "/floor", "lost", "retrans", "spurious", "probes", "pending", "timeouts", "no room", "in/sum",
-           "ask/lost", "slots m/m");
+    printf(
+        "# n %u  %llu bytes  %g Gbit/s  delay %g us  slots %u x %u  queue %llu  %s %g ms\n%-13s%8s%11s%9s%9s%9s%9s"
+        "%11s%9s%9s%9s%9s%9s%9s%10s\n",
+        s.bed.num_ranks, (unsigned long long)s.num_bytes, s.bed.rate_bps / 1e9, (double)s.bed.delay_ns / 1e3,
+        s.num_slots, s.chunk_bytes, (unsigned long long)s.bed.queue_bytes, sml_paper_timeout_ns > 0 ? "paper" : "ours",
+        (double)sml_paper_timeout_ns / 1e6, "kind", "loss", "ms", "/free", "/floor", "lost", "retrans", "spurious",
+        "probes", "pending", "timeouts", "no room", "in/sum", "ask/lost", "slots m/m");
   bool are_right = true;
   double free_ns = 0;
   for (uint32_t i = 0; i <= num_losses; i++) {

@@ -111,8 +111,7 @@ static void print_result(const struct sim_scenario *s, const struct sim_result *
   for (uint32_t k = 0; k < SIM_NUM_KINDS; k++)
     if (r->kinds[k] != 0) printf(" %s=%llu", sim_kind_text((enum sim_kind)k), (unsigned long long)r->kinds[k]);
   for (uint32_t c = SIM_LOST; c < SIM_NUM_COUNTS; c++)
-    if (r->counts[c] != 0)
-      printf(" %s=%llu", sim_count_name((enum sim_count)c), (unsigned long long)r->counts[c]);
+    if (r->counts[c] != 0) printf(" %s=%llu", sim_count_name((enum sim_count)c), (unsigned long long)r->counts[c]);
   printf(" digest=%016llx\n", (unsigned long long)r->digest);
 }
 

@@ -62,10 +62,10 @@ struct lane {
   uint16_t port, job, slot_base;
   uint32_t incarnation;
   uint32_t first_phase, first_chunk;
-  struct sent *sent;                 /* [slot * world_size + rank] */
-  struct cell *cells;                /* [2 * slot + version] */
-  uint16_t ports[64];                /* of ranks */
-  uint32_t next_grant;               /* all before it are given */
+  struct sent *sent;                   /* [slot * world_size + rank] */
+  struct cell *cells;                  /* [2 * slot + version] */
+  uint16_t ports[64];                  /* of ranks */
+  uint32_t next_grant;                 /* all before it are given */
   uint64_t granted[GRANT_WINDOW / 64]; /* bit 0 of a ring at next_grant % GRANT_WINDOW */
 };
 
@@ -436,8 +436,7 @@ static void take_grant(struct lane *lane, const struct frame *f) {
 }
 
 static void check_sum(struct sim_wire *w, const struct cell *c, const struct frame *f, struct lanes_hash hash) {
-  const bool is_sum =
-      f->wire == 1 ? memcmp(c->maximum, f->payload, f->payload_bytes) == 0 : is_same_hash(hash, c->sum);
+  const bool is_sum = f->wire == 1 ? memcmp(c->maximum, f->payload, f->payload_bytes) == 0 : is_same_hash(hash, c->sum);
   w->counts.sums_checked++;
   if (!is_sum)
     sim_fail("wire", "the result of slot %u phase %u of epoch %08x is not the %s of what the ranks sent", f->slot,
@@ -450,8 +449,10 @@ static void watch_result(struct sim_wire *w, struct lane *lane, const struct fra
   w->counts.results++;
   if (f->flags & FLAG_RETRANSMISSION) w->counts.repeats++;
   if (f->phase != c->phase || c->seen != all) {
-    sim_fail("wire", "a result of slot %u phase %u of epoch %08x is sent, but the slot is in phase %u with %u of %u "
-             "ranks", f->slot, f->phase, f->epoch, c->phase, sml_popcount_u64(c->seen), lane->world_size);
+    sim_fail("wire",
+             "a result of slot %u phase %u of epoch %08x is sent, but the slot is in phase %u with %u of %u "
+             "ranks",
+             f->slot, f->phase, f->epoch, c->phase, sml_popcount_u64(c->seen), lane->world_size);
     return;
   }
   if (f->tag != c->tag || f->payload_bytes != c->payload_bytes || kind_of(f) != c->kind) {
@@ -498,8 +499,6 @@ void sim_wire_on_sent(struct sim_wire *w, const struct sim_datagram *d) {
   note_mask(w, d, &f);
   if (w->num_frames++ % CRC_SHARE == 0 && !has_right_crc(w, d, &f))
     sim_fail("wire", "a datagram is sent with a wrong checksum");
-  if (d->from_ipv4 == w->options.daemon_ipv4)
-    watch_daemon(w, d, &f);
-  else
-    watch_worker(w, d, &f);
+  if (d->from_ipv4 == w->options.daemon_ipv4) watch_daemon(w, d, &f);
+  else watch_worker(w, d, &f);
 }

@@ -30,8 +30,12 @@ void sim_wire_on_delivered(struct sim_wire *wire, const struct sim_datagram *dat
 void sim_wire_on_daemon(struct sim_wire *wire);
 
 /* Workers have addresses that say who they are. */
-static inline uint32_t sim_worker_ipv4(uint32_t job, uint32_t rank) { return 0x0a010000u | job << 8 | rank; }
-static inline bool sim_ipv4_is_worker(uint32_t ipv4) { return ipv4 >> 16 == 0x0a01u; }
+static inline uint32_t sim_worker_ipv4(uint32_t job, uint32_t rank) {
+  return 0x0a010000u | job << 8 | rank;
+}
+static inline bool sim_ipv4_is_worker(uint32_t ipv4) {
+  return ipv4 >> 16 == 0x0a01u;
+}
 
 struct sim_wire_counts {
   uint64_t updates, retransmissions, probes, results, repeats, pending, errors, hellos, lanes, renewals, sums_checked;

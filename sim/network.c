@@ -277,8 +277,12 @@ static void travel(struct sim_host *from, struct sim_packet *p, uint64_t extra_n
 
 static enum sim_fate ask_monitor(const struct sim_packet *p) {
   if (sim.monitor.on_sent == NULL) return SIM_FATE_DRAWN;
-  const struct sim_datagram d = {.from_ipv4 = p->from_ipv4, .to_ipv4 = p->to_ipv4, .from_port = p->from_port,
-                                 .to_port = p->to_port, .data = p->data, .num_bytes = p->num_bytes,
+  const struct sim_datagram d = {.from_ipv4 = p->from_ipv4,
+                                 .to_ipv4 = p->to_ipv4,
+                                 .from_port = p->from_port,
+                                 .to_port = p->to_port,
+                                 .data = p->data,
+                                 .num_bytes = p->num_bytes,
                                  .is_forged = p->is_forged};
   sim.hook_depth++;
   const enum sim_fate fate = sim.monitor.on_sent(sim.monitor.user, &d);
@@ -324,8 +328,7 @@ static void enter_up_link(struct sim_host *from, struct sim_packet *p, enum sim_
 }
 
 struct sml_addr sim_addr_of(uint32_t ipv4, uint16_t port) {
-  const struct sockaddr_in v4 = {
-      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(ipv4)};
+  const struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(ipv4)};
   struct sml_addr addr = {.num_bytes = sizeof v4};
   memcpy(addr.bytes, &v4, sizeof v4);
   return addr;

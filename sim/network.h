@@ -12,7 +12,7 @@ struct sim_buffer {
   uint32_t num_refs, size_class;
   _Alignas(64) uint8_t bytes[];
 };
-#define SIM_BUFFER_BYTES 65536u /* of the largest class */
+#define SIM_BUFFER_BYTES 65536u                         /* of the largest class */
 struct sim_buffer *sim_buffer_take(uint32_t num_bytes); /* one reference */
 void sim_buffer_release(struct sim_buffer *buffer);
 
@@ -32,9 +32,9 @@ struct sim_packet {
 struct sim_packet *sim_packet_take(void); /* zeroed but for its buffer fields */
 void sim_packet_release(struct sim_packet *packet);
 
-struct sim_socket { /* a simulated sml_netio */
-  struct sml_netio io; /* first */
-  struct sim_socket *prev, *next; /* of the process */
+struct sim_socket {                /* a simulated sml_netio */
+  struct sml_netio io;             /* first */
+  struct sim_socket *prev, *next;  /* of the process */
   struct sim_socket *next_at_host; /* in its bucket */
   struct sim_process *process;
   struct sim_host *host;

@@ -33,8 +33,8 @@ static void *run_main(void *argument) {
   return NULL;
 }
 
-struct sim_process *sim_spawn(struct sim_host *host, const char *name, int (*main)(void *argument),
-                              void *argument, const char *const *environment) {
+struct sim_process *sim_spawn(struct sim_host *host, const char *name, int (*main)(void *argument), void *argument,
+                              const char *const *environment) {
   struct sim_process *p = sim_take(sizeof *p);
   p->number = sim.num_processes++;
   (void)snprintf(p->name, sizeof p->name, "%s", name);
@@ -176,20 +176,34 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time) {
 /* ---- calls that are counted ---- */
 
 static const char *const call_names[SIM_NUM_CALLS] = {
-    [SIM_CALL_MALLOC] = "malloc",           [SIM_CALL_CALLOC] = "calloc",
-    [SIM_CALL_REALLOC] = "realloc",         [SIM_CALL_ALIGNED_ALLOC] = "aligned_alloc",
-    [SIM_CALL_THREAD] = "pthread_create",   [SIM_CALL_SOCKET] = "socket",
-    [SIM_CALL_SETSOCKOPT] = "setsockopt",   [SIM_CALL_GETSOCKOPT] = "getsockopt",
-    [SIM_CALL_GETSOCKNAME] = "getsockname", [SIM_CALL_GETPEERNAME] = "getpeername",
-    [SIM_CALL_BIND] = "bind",               [SIM_CALL_LISTEN] = "listen",
-    [SIM_CALL_CONNECT] = "connect",         [SIM_CALL_ACCEPT] = "accept4",
-    [SIM_CALL_SEND] = "send",               [SIM_CALL_RECV] = "recv",
-    [SIM_CALL_SHUTDOWN] = "shutdown",       [SIM_CALL_EPOLL_CREATE] = "epoll_create1",
-    [SIM_CALL_EPOLL_CTL] = "epoll_ctl",     [SIM_CALL_EPOLL_WAIT] = "epoll_wait",
-    [SIM_CALL_EVENTFD] = "eventfd",         [SIM_CALL_READ] = "read",
-    [SIM_CALL_WRITE] = "write",             [SIM_CALL_POLL] = "poll",
-    [SIM_CALL_SEM_WAIT] = "sem_wait",       [SIM_CALL_GETRANDOM] = "getrandom",
-    [SIM_CALL_UDP_OPEN] = "udp_open",       [SIM_CALL_OPEN] = "open",
+    [SIM_CALL_MALLOC] = "malloc",
+    [SIM_CALL_CALLOC] = "calloc",
+    [SIM_CALL_REALLOC] = "realloc",
+    [SIM_CALL_ALIGNED_ALLOC] = "aligned_alloc",
+    [SIM_CALL_THREAD] = "pthread_create",
+    [SIM_CALL_SOCKET] = "socket",
+    [SIM_CALL_SETSOCKOPT] = "setsockopt",
+    [SIM_CALL_GETSOCKOPT] = "getsockopt",
+    [SIM_CALL_GETSOCKNAME] = "getsockname",
+    [SIM_CALL_GETPEERNAME] = "getpeername",
+    [SIM_CALL_BIND] = "bind",
+    [SIM_CALL_LISTEN] = "listen",
+    [SIM_CALL_CONNECT] = "connect",
+    [SIM_CALL_ACCEPT] = "accept4",
+    [SIM_CALL_SEND] = "send",
+    [SIM_CALL_RECV] = "recv",
+    [SIM_CALL_SHUTDOWN] = "shutdown",
+    [SIM_CALL_EPOLL_CREATE] = "epoll_create1",
+    [SIM_CALL_EPOLL_CTL] = "epoll_ctl",
+    [SIM_CALL_EPOLL_WAIT] = "epoll_wait",
+    [SIM_CALL_EVENTFD] = "eventfd",
+    [SIM_CALL_READ] = "read",
+    [SIM_CALL_WRITE] = "write",
+    [SIM_CALL_POLL] = "poll",
+    [SIM_CALL_SEM_WAIT] = "sem_wait",
+    [SIM_CALL_GETRANDOM] = "getrandom",
+    [SIM_CALL_UDP_OPEN] = "udp_open",
+    [SIM_CALL_OPEN] = "open",
     [SIM_CALL_FSTAT] = "fstat",
 };
 

@@ -81,21 +81,18 @@ static uint32_t draw_float(const struct sim_tensor *t, uint32_t rank, uint64_t d
   const uint32_t sign = (uint32_t)draw & 1, fraction = (uint32_t)(draw >> 8);
   const uint32_t choice = (uint32_t)(draw >> 40) & 0xffffffu;
   switch ((enum sim_data_kind)t->kind) {
-    case SIM_DATA_WIDE:
-      return make_float(sign, choice % 255, fraction);
+    case SIM_DATA_WIDE: return make_float(sign, choice % 255, fraction);
     case SIM_DATA_TINY:
       if (choice % 4 == 0) return make_float(sign, 0, choice % 8 == 0 ? 0 : fraction);
       return make_float(sign, 24 + choice % 6, fraction); /* 2^-100 has 27 */
-    case SIM_DATA_HUGE:
-      return make_float(choice % 8 == 0 ? sign : 0, 250 + choice % 5, fraction);
+    case SIM_DATA_HUGE: return make_float(choice % 8 == 0 ? sign : 0, 250 + choice % 5, fraction);
     case SIM_DATA_SPECIAL:
       if (choice % 997 == 0) return make_float(sign, 255, choice % 2 == 0 ? 0 : fraction | 1);
       return make_float(sign, 110 + choice % 20, fraction);
     case SIM_DATA_ONE_RANK:
       if (rank != t->seed % 2) return sign << 31; /* zeros of both signs */
       return make_float(sign, 120 + choice % 12, fraction);
-    default:
-      return make_float(sign, 110 + choice % 20, fraction);
+    default: return make_float(sign, 110 + choice % 20, fraction);
   }
 }
 
@@ -105,20 +102,16 @@ static uint32_t draw_half(const struct sim_tensor *t, uint32_t rank, uint64_t dr
   const uint32_t sign = bits >> 31 << 15, fraction = bits >> 13 & 0x3ff;
   if (t->elem == SIM_BFLOAT16) return bits >> 16;
   switch ((enum sim_data_kind)t->kind) {
-    case SIM_DATA_WIDE:
-      return sign | choice % 31 << 10 | fraction;
-    case SIM_DATA_TINY:
-      return sign | (choice % 4 == 0 ? 0 : choice % 3 << 10 | fraction);
-    case SIM_DATA_HUGE:
-      return sign | (28 + choice % 3) << 10 | fraction;
+    case SIM_DATA_WIDE: return sign | choice % 31 << 10 | fraction;
+    case SIM_DATA_TINY: return sign | (choice % 4 == 0 ? 0 : choice % 3 << 10 | fraction);
+    case SIM_DATA_HUGE: return sign | (28 + choice % 3) << 10 | fraction;
     case SIM_DATA_SPECIAL:
       if (choice % 997 == 0) return sign | 0x7c00 | (choice % 2 == 0 ? 0 : fraction | 1);
       return sign | (5 + choice % 15) << 10 | fraction;
     case SIM_DATA_ONE_RANK:
       if (rank != t->seed % 2) return sign;
       return sign | (10 + choice % 12) << 10 | fraction;
-    default:
-      return sign | (5 + choice % 15) << 10 | fraction;
+    default: return sign | (5 + choice % 15) << 10 | fraction;
   }
 }
 

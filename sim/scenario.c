@@ -22,36 +22,30 @@ const char *sim_kind_text(enum sim_kind kind) {
 }
 
 const char *sim_misdeed_text(enum sim_misdeed misdeed) {
-  static const char *const texts[SIM_NUM_MISDEEDS] = {
-      [SIM_MISDEED_NONE] = "none", [SIM_MISDEED_ORDER] = "another order", [SIM_MISDEED_COUNT] = "another count",
-      [SIM_MISDEED_TYPE] = "another type", [SIM_MISDEED_REDUCTION] = "another reduction",
-      [SIM_MISDEED_KEY] = "another key", [SIM_MISDEED_EXIT] = "exit without goodbye",
-      [SIM_MISDEED_DESTROY] = "destroy with operations outstanding", [SIM_MISDEED_ABORT] = "abort"};
+  static const char *const texts[SIM_NUM_MISDEEDS] = {[SIM_MISDEED_NONE] = "none",
+                                                      [SIM_MISDEED_ORDER] = "another order",
+                                                      [SIM_MISDEED_COUNT] = "another count",
+                                                      [SIM_MISDEED_TYPE] = "another type",
+                                                      [SIM_MISDEED_REDUCTION] = "another reduction",
+                                                      [SIM_MISDEED_KEY] = "another key",
+                                                      [SIM_MISDEED_EXIT] = "exit without goodbye",
+                                                      [SIM_MISDEED_DESTROY] = "destroy with operations outstanding",
+                                                      [SIM_MISDEED_ABORT] = "abort"};
   return texts[misdeed];
 }
 
-uint64_t sim_op_count(const struct sim_op_spec *op, uint32_t chunk_elems, uint32_t window_chunks,
-                      uint32_t max_chunks) {
+uint64_t sim_op_count(const struct sim_op_spec *op, uint32_t chunk_elems, uint32_t window_chunks, uint32_t max_chunks) {
   const uint64_t chunk = chunk_elems, window = (uint64_t)window_chunks * chunk_elems;
   uint64_t count = 0;
   switch ((enum sim_size_rule)op->size_rule) {
-    case SIM_SIZE_FEW:
-      count = 1 + op->size_draw % 9;
-      break;
-    case SIM_SIZE_CHUNK:
-      count = chunk - 1 + op->size_draw % 3;
-      break;
-    case SIM_SIZE_SOME:
-      count = 1 + op->size_draw % (8 * chunk);
-      break;
+    case SIM_SIZE_FEW: count = 1 + op->size_draw % 9; break;
+    case SIM_SIZE_CHUNK: count = chunk - 1 + op->size_draw % 3; break;
+    case SIM_SIZE_SOME: count = 1 + op->size_draw % (8 * chunk); break;
     case SIM_SIZE_WINDOW: /* just below, equal to and just above the window, and with one chunk more */
       count = window - 1 + op->size_draw % 3 + (op->size_draw % 7 == 0 ? chunk : 0);
       break;
-    case SIM_SIZE_LONG:
-      count = max_chunks * chunk - op->size_draw % sml_max_u64(1, max_chunks * chunk / 2);
-      break;
-    case SIM_SIZE_EMPTY:
-      return 0;
+    case SIM_SIZE_LONG: count = max_chunks * chunk - op->size_draw % sml_max_u64(1, max_chunks * chunk / 2); break;
+    case SIM_SIZE_EMPTY: return 0;
   }
   count = sml_min_u64(count, max_chunks * chunk);
   if (op->type == SML_INT64) return sml_max_u64(2, count & ~UINT64_C(1)) + 2 * op->extra_elems;

@@ -15,31 +15,31 @@
 #define SIM_MAX_WORLD_SIZE 64u
 
 /* Kinds of trouble. A seed has a random subset of them, perhaps none: name, text. */
-#define SIM_KIND_LIST(X)                                           \
-  X(LOSS, "loss")                                                  \
-  X(BURST, "burst") /* of 64 datagrams */                          \
-  X(DUPLICATE, "duplicate")                                        \
-  X(REORDER, "reorder")                                            \
-  X(CORRUPT, "corrupt")                                            \
-  X(TRUNCATE, "truncate")                                          \
-  X(QUEUE, "queue")         /* short ones in the network */        \
-  X(MTU, "mtu")             /* smaller than hosts believe */       \
-  X(SLOW, "slow")           /* threads that are scheduled late */  \
-  X(CLOCK, "clock")         /* off, and fast or slow */            \
-  X(REPLAY, "replay")       /* old datagrams come again */         \
-  X(FORGE, "forge")         /* near-valid ones from elsewhere */   \
-  X(LATE, "late")           /* a rank calls late */                \
-  X(CAPACITY, "capacity")   /* too few slots for all jobs */       \
-  X(EPOCH, "epoch")         /* phases end soon */                  \
-  X(CUT, "cut")             /* partition */                        \
-  X(PAUSE, "pause")         /* SIGSTOP of a worker */              \
-  X(KILL, "kill")           /* -9 of a worker; it may come back */ \
-  X(HOST, "host")           /* a worker's host dies */             \
-  X(DAEMON_KILL, "daemon-kill")                                    \
-  X(DAEMON_STOP, "daemon-stop")                                    \
-  X(DAEMON_PAUSE, "daemon-pause")                                  \
-  X(MISDEED, "misdeed")     /* a wrong program at one rank */      \
-  X(HASTE, "haste")         /* deadlines shorter than a rank is late */
+#define SIM_KIND_LIST(X)                                         \
+  X(LOSS, "loss")                                                \
+  X(BURST, "burst") /* of 64 datagrams */                        \
+  X(DUPLICATE, "duplicate")                                      \
+  X(REORDER, "reorder")                                          \
+  X(CORRUPT, "corrupt")                                          \
+  X(TRUNCATE, "truncate")                                        \
+  X(QUEUE, "queue")       /* short ones in the network */        \
+  X(MTU, "mtu")           /* smaller than hosts believe */       \
+  X(SLOW, "slow")         /* threads that are scheduled late */  \
+  X(CLOCK, "clock")       /* off, and fast or slow */            \
+  X(REPLAY, "replay")     /* old datagrams come again */         \
+  X(FORGE, "forge")       /* near-valid ones from elsewhere */   \
+  X(LATE, "late")         /* a rank calls late */                \
+  X(CAPACITY, "capacity") /* too few slots for all jobs */       \
+  X(EPOCH, "epoch")       /* phases end soon */                  \
+  X(CUT, "cut")           /* partition */                        \
+  X(PAUSE, "pause")       /* SIGSTOP of a worker */              \
+  X(KILL, "kill")         /* -9 of a worker; it may come back */ \
+  X(HOST, "host")         /* a worker's host dies */             \
+  X(DAEMON_KILL, "daemon-kill")                                  \
+  X(DAEMON_STOP, "daemon-stop")                                  \
+  X(DAEMON_PAUSE, "daemon-pause")                                \
+  X(MISDEED, "misdeed") /* a wrong program at one rank */        \
+  X(HASTE, "haste")     /* deadlines shorter than a rank is late */
 
 enum sim_kind {
 #define SIM_KIND_ENUM(name, text) SIM_KIND_##name,
@@ -138,13 +138,15 @@ struct sim_scenario {
 /* Limits of a run shorter than its seed's. Zero: none. */
 struct sim_cuts {
   uint64_t faults_end_ns;
-  uint32_t num_ops;       /* of each round */
+  uint32_t num_ops; /* of each round */
   uint32_t num_incidents;
   uint32_t num_rounds;
 };
 void sim_scenario_draw(struct sim_scenario *s, uint64_t seed);
 void sim_scenario_cut(struct sim_scenario *s, const struct sim_cuts *cuts);
-static inline bool sim_has(const struct sim_scenario *s, enum sim_kind kind) { return s->kinds >> kind & 1; }
+static inline bool sim_has(const struct sim_scenario *s, enum sim_kind kind) {
+  return s->kinds >> kind & 1;
+}
 /* "kinds=loss,kill jobs=4x2+3x1 ..." in one line. */
 void sim_scenario_describe(const struct sim_scenario *s, char *text, size_t text_bytes);
 

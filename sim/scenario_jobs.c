@@ -10,7 +10,7 @@
 #define MS SML_NS_PER_MS
 #define S SML_NS_PER_S
 #define SMALLEST_DATAGRAM_BYTES 308u /* with key and check word */
-#define BUFFER_BYTES (64u << 20) /* of all ranks together, about */
+#define BUFFER_BYTES (64u << 20)     /* of all ranks together, about */
 
 /* Datagrams that a seed of each flavor sends without any trouble, about. */
 #define SMALL_DATAGRAMS 24000u
@@ -123,8 +123,7 @@ void sim_jobs_draw(struct sim_scenario *s, struct sml_prng *p) {
   const uint64_t draw = sml_prng_below(p, 100);
   s->flavor = draw < 8 ? "bulk" : draw < 18 ? "wide" : "small";
   if (sim_has(s, SIM_KIND_HASTE)) s->flavor = "small"; /* deadlines say nothing where the network is busy for long */
-  const uint32_t max_datagrams =
-      is_bulk(s) ? BULK_DATAGRAMS : s->flavor[0] == 'w' ? WIDE_DATAGRAMS : SMALL_DATAGRAMS;
+  const uint32_t max_datagrams = is_bulk(s) ? BULK_DATAGRAMS : s->flavor[0] == 'w' ? WIDE_DATAGRAMS : SMALL_DATAGRAMS;
   s->num_jobs = sml_prng_chance(p, 0.5) ? 1 : (uint32_t)sim_pick(p, 2, SIM_MAX_JOBS);
   if (sim_has(s, SIM_KIND_CAPACITY)) s->num_jobs = sml_max_u32(2, s->num_jobs);
   for (uint32_t j = 0; j < s->num_jobs; j++) draw_job(s, p, j, max_datagrams / s->num_jobs);

@@ -383,11 +383,15 @@ static void test_a_full_pipe_takes_no_more(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_bytes_in_order_then_the_end), cmocka_unit_test(test_a_closed_port_refuses),
-      cmocka_unit_test(test_a_full_backlog_makes_wait),   cmocka_unit_test(test_unclean_ends),
+      cmocka_unit_test(test_bytes_in_order_then_the_end),
+      cmocka_unit_test(test_a_closed_port_refuses),
+      cmocka_unit_test(test_a_full_backlog_makes_wait),
+      cmocka_unit_test(test_unclean_ends),
       cmocka_unit_test(test_a_dead_host_leaves_half_a_connection),
-      cmocka_unit_test(test_a_revived_host_knows_nothing), cmocka_unit_test(test_a_cut_stalls_and_heals),
-      cmocka_unit_test(test_a_long_cut_ends_it),          cmocka_unit_test(test_a_full_pipe_takes_no_more),
+      cmocka_unit_test(test_a_revived_host_knows_nothing),
+      cmocka_unit_test(test_a_cut_stalls_and_heals),
+      cmocka_unit_test(test_a_long_cut_ends_it),
+      cmocka_unit_test(test_a_full_pipe_takes_no_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,11 +16,11 @@
 #define HOST_IPV4(i) (0x0a000001u + (uint32_t)(i))
 
 static char test_failure[512]; /* the first */
-#define CHECK(claim)                                                                                       \
-  do {                                                                                                     \
-    if (!(claim) && test_failure[0] == 0)                                                                  \
-      (void)snprintf(test_failure, sizeof test_failure, "line %d at %.9f: %s", __LINE__,                   \
-                     (double)sim_now_ns() * 1e-9, #claim);                                                 \
+#define CHECK(claim)                                                                                                  \
+  do {                                                                                                                \
+    if (!(claim) && test_failure[0] == 0)                                                                             \
+      (void)snprintf(test_failure, sizeof test_failure, "line %d at %.9f: %s", __LINE__, (double)sim_now_ns() * 1e-9, \
+                     #claim);                                                                                         \
   } while (0)
 
 static struct sim_host *test_hosts[8];

@@ -196,9 +196,9 @@ static bool submit(struct sim_rank *r, uint32_t idx, uint32_t submitter, struct 
   record->submitted_ns = sim_now_ns();
   record->state = SIM_OP_SUBMITTED;
   sim_incidents_on_submit(r, idx);
-  const uint64_t num_elems = op->type == SML_INT64                                   ? count / 2
+  const uint64_t num_elems = op->type == SML_INT64                                 ? count / 2
                              : op->type == SML_FLOAT16 || op->type == SML_BFLOAT16 ? 2 * count
-                                                                                     : count;
+                                                                                   : count;
   const sml_status status = sml_allreduce(r->handle, b->in, op->is_in_place ? b->in : b->out, num_elems,
                                           (sml_type)op->type, (sml_reduction)op->reduction, &options, &b->handle);
   if (status == SML_OK) return true;

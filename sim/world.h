@@ -44,12 +44,12 @@ struct sim_world;
 struct sim_job;
 
 struct sim_buffer {
-  uint8_t *in, *out;        /* as given to the library */
+  uint8_t *in, *out; /* as given to the library */
   uint8_t *in_area, *out_area;
-  uint64_t failed_hash;     /* of the output when a failure was reported */
+  uint64_t failed_hash; /* of the output when a failure was reported */
   bool is_failed;
   uint32_t op;
-  sml_operation *handle;    /* NULL: free */
+  sml_operation *handle; /* NULL: free */
 };
 
 struct sim_rank {
@@ -101,7 +101,7 @@ struct sim_job {
 /* Something that may be the cause of an error, as it happened. */
 struct sim_trouble {
   enum sim_kind kind;
-  uint32_t job, rank; /* or SIM_ALL_JOBS, SIM_ALL_RANKS */
+  uint32_t job, rank;      /* or SIM_ALL_JOBS, SIM_ALL_RANKS */
   uint64_t from_ns, to_ns; /* SML_NEVER: still on */
 };
 
@@ -192,7 +192,9 @@ void sim_intruder_destroy(struct sim_intruder *intruder);
 void sim_intruder_on_sent(struct sim_intruder *intruder, const struct sim_datagram *datagram);
 uint64_t sim_intruder_count(const struct sim_intruder *intruder, enum sim_kind kind);
 
-static inline struct sim_attempt *sim_attempt_of(struct sim_rank *rank) { return &rank->attempts[rank->round]; }
+static inline struct sim_attempt *sim_attempt_of(struct sim_rank *rank) {
+  return &rank->attempts[rank->round];
+}
 static inline const struct sim_round_spec *sim_round_of(const struct sim_rank *rank) {
   return &rank->job->spec->rounds[rank->round];
 }

@@ -80,15 +80,16 @@ typedef struct sml_operation sml_operation;
 #ifdef __cplusplus /* which has designated initializers from C++20 on only */
 #define SML_INIT(type) sml_initialized<type>()
 #else
-#define SML_INIT(type) { .struct_bytes = sizeof(type) }
+#define SML_INIT(type) \
+  { .struct_bytes = sizeof(type) }
 #endif
 
 typedef struct sml_context_options {
   size_t struct_bytes;
-  uint32_t num_threads;    /* engine threads (= lanes offered); default 1, at most 16 */
-  uint32_t num_operations; /* operations in flight; default 1024, rounded up to a power of two */
+  uint32_t num_threads;     /* engine threads (= lanes offered); default 1, at most 16 */
+  uint32_t num_operations;  /* operations in flight; default 1024, rounded up to a power of two */
   uint32_t rx_buffer_bytes; /* socket receive buffer asked for; default 8 MiB */
-  uint32_t no_offload;     /* 1: never use UDP_SEGMENT/UDP_GRO, as SWITCHML_NO_OFFLOAD=1 */
+  uint32_t no_offload;      /* 1: never use UDP_SEGMENT/UDP_GRO, as SWITCHML_NO_OFFLOAD=1 */
   /* How a wait for small operations looks for results before it sleeps. 1: all the time (a core each, the lowest
    * latency where there are enough of them); 2: never; 0: SWITCHML_POLL=busy or block, else automatic: for some
    * tens of microseconds after traffic, giving way to any other thread. */
@@ -114,12 +115,12 @@ typedef struct sml_job_options {
    * makes. sml_job_destroy() then waits up to 5 s for ranks that lack a result still, and who is lost takes a share
    * along: every rank's next operation ends in SML_ERR_RANK_LOST. */
   const char *aggregator;
-  const char *name;        /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
-  uint32_t rank;           /* 0 .. world_size - 1 */
-  uint32_t world_size;     /* 1 .. 4096; 0, and rank 0: as sml_rank_from_environment() says */
+  const char *name;           /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
+  uint32_t rank;              /* 0 .. world_size - 1 */
+  uint32_t world_size;        /* 1 .. 4096; 0, and rank 0: as sml_rank_from_environment() says */
   sml_allgather_fn allgather; /* out-of-band exchange (a framework's store, MPI ...); may be NULL */
   void *allgather_user;
-  uint64_t join_timeout_ns; /* until every rank is in; default 60 s */
+  uint64_t join_timeout_ns;      /* until every rank is in; default 60 s */
   uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
   /* Silence after which a rank, or the aggregator, counts as lost, which ends the job; 20 ms to 1 h, equal on all
    * ranks. 0: SWITCHML_LEASE in seconds, else 60 s, which a breakpoint, a moved machine and a link that comes back
@@ -215,41 +216,41 @@ typedef struct sml_stats {
   uint64_t operations_submitted;
   uint64_t operations_completed;
   uint64_t operations_failed;
-  uint64_t tensor_bytes;       /* of completed operations */
+  uint64_t tensor_bytes;         /* of completed operations */
   uint64_t tx_packets, tx_bytes; /* UDP payload bytes, headers of ours included */
   uint64_t rx_packets, rx_bytes;
-  uint64_t chunks_completed;   /* data and exponent chunks; among ranks of one host blocks of 256 elements or lanes */
-  uint64_t retransmissions;    /* update packets sent again */
-  uint64_t probes;             /* PROBE packets sent */
-  uint64_t dropped_packets;    /* received and not acted upon, all reasons */
-  uint64_t system_calls;       /* of the engine threads of this job's context, since its creation */
-  uint64_t srtt_ns, rto_ns;    /* of lane 0 */
+  uint64_t chunks_completed; /* data and exponent chunks; among ranks of one host blocks of 256 elements or lanes */
+  uint64_t retransmissions;  /* update packets sent again */
+  uint64_t probes;           /* PROBE packets sent */
+  uint64_t dropped_packets;  /* received and not acted upon, all reasons */
+  uint64_t system_calls;     /* of the engine threads of this job's context, since its creation */
+  uint64_t srtt_ns, rto_ns;  /* of lane 0 */
   uint32_t num_lanes, num_slots, chunk_bytes;
   uint32_t has_segmentation_offload;
-  uint64_t check_failures; /* results whose check word was wrong; one is asked for again, two end the job */
-  uint64_t key_failures;   /* packets whose MAC was missing, wrong or not wanted; also in dropped_packets */
-  uint64_t rejoins;        /* times the job went on at an aggregator's successor */
-  uint64_t retained_bytes; /* of inputs kept for that case, now */
-  uint32_t num_local_ranks; /* of this host, that add up in shared memory; 0: none, but the network. Below the world
+  uint64_t check_failures;    /* results whose check word was wrong; one is asked for again, two end the job */
+  uint64_t key_failures;      /* packets whose MAC was missing, wrong or not wanted; also in dropped_packets */
+  uint64_t rejoins;           /* times the job went on at an aggregator's successor */
+  uint64_t retained_bytes;    /* of inputs kept for that case, now */
+  uint32_t num_local_ranks;   /* of this host, that add up in shared memory; 0: none, but the network. Below the world
                              * size: the sum of this host goes over the network, sent by the lowest of them */
-  uint64_t join_rtt_ns; /* the furthest rank's round trip to the aggregator, measured at the join; 0: not known */
-  uint32_t slots_why;   /* sml_slots_reason: why the job has num_slots */
+  uint64_t join_rtt_ns;       /* the furthest rank's round trip to the aggregator, measured at the join; 0: not known */
+  uint32_t slots_why;         /* sml_slots_reason: why the job has num_slots */
   uint32_t window_chunks;     /* chunks that may be under way now, of all lanes; at most num_lanes * num_slots */
   uint64_t window_reductions; /* how often it shrank, because packets were lost or marked */
   uint64_t ecn_marks;         /* packets that came marked (ECN), and the aggregator's words that updates did */
-  uint64_t needless_repeats; /* results that were sent again and had come already; also in dropped_packets */
+  uint64_t needless_repeats;  /* results that were sent again and had come already; also in dropped_packets */
   uint32_t busiest_slot_chunks; /* results of the slot that had most: over the mean of all slots, how far slots that
                                  * waited for a repair were passed by (since the epoch began) */
-  uint64_t lost_results; /* that came only when they were sent again; lost updates are in retransmissions */
+  uint64_t lost_results;        /* that came only when they were sent again; lost updates are in retransmissions */
   uint64_t unsent_packets; /* that this host's system would not take (too long, a firewall, no route, a full queue), of
                             * the engine threads of this job's context, since its creation; they are sent again */
   uint32_t unsent_errno;   /* of the last of them; 0: it took all */
 } sml_stats;
 #define SML_STATS_INIT SML_INIT(sml_stats)
 
-SML_API const char *sml_version(void);                 /* "0.1.0"; static */
-SML_API const char *sml_status_string(sml_status s);   /* never NULL; static */
-SML_API const char *sml_error_detail(void);            /* last failure of this thread; "" if none */
+SML_API const char *sml_version(void);               /* "0.1.0"; static */
+SML_API const char *sml_status_string(sml_status s); /* never NULL; static */
+SML_API const char *sml_error_detail(void);          /* last failure of this thread; "" if none */
 
 /* Starts engine and control threads. options may be NULL. Errors: INVALID_ARGUMENT, NO_MEMORY,
  * SYSTEM. Destroy its jobs first; destroy stops the threads and says goodbye for what is left. */
@@ -275,8 +276,7 @@ SML_API sml_status sml_rank_from_environment(uint32_t *rank_out, uint32_t *world
  * allgather callback the outcome is the same on every rank. world_size 1 needs no aggregator. Two
  * ranks of one job in one process need a context each.
  * Errors: INVALID_ARGUMENT, NOT_CONFIGURED, UNREACHABLE, REFUSED, VERSION, MTU, TIMEOUT, KEY, SYSTEM... */
-SML_API sml_status sml_job_create(sml_context *context, const sml_job_options *options,
-                                  sml_job **job_out);
+SML_API sml_status sml_job_create(sml_context *context, const sml_job_options *options, sml_job **job_out);
 /* Ends outstanding operations with SML_ERR_ABORTED, says goodbye, frees. Not collective. Operation
  * handles of the job must have been released. */
 SML_API void sml_job_destroy(sml_job *job);
@@ -296,9 +296,8 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
  * SML_ERR_UNSUPPORTED, and so are more than 128 elements of float64 unless the job's float64_bits is set. Where packets
  * are too short for an exact sum of float64 (a switch's; paths of below 500 bytes) float64_bits is needed for all.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
-SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count,
-                                 sml_type type, sml_reduction reduction,
-                                 const sml_operation_options *options,
+SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
+                                 sml_reduction reduction, const sml_operation_options *options,
                                  sml_operation **operation_out);
 
 /* Batches: small operations called between begin and end share packets, so that k of them cost about one packet's

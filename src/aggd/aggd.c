@@ -68,8 +68,8 @@ static void send_message(struct sml_aggd *a, uint32_t i, const struct sml_ctl_me
   if (c->state != CONN_OPEN || c->is_broken) return;
   /* A rank that is stopped for long reads nothing: it needs no second heartbeat, and no full buffer ends it. */
   if (message->kind == SML_CTL_HEARTBEAT && c->out_bytes > 0) return;
-  size_t num_bytes = sml_channel_encode(&c->buffers->channel, message, c->buffers->out + c->out_bytes,
-                                        OUT_BYTES - c->out_bytes);
+  size_t num_bytes =
+      sml_channel_encode(&c->buffers->channel, message, c->buffers->out + c->out_bytes, OUT_BYTES - c->out_bytes);
   if (num_bytes == 0) {
     break_conn(c, SML_CLOSED_SLOW);
     return;
@@ -100,14 +100,14 @@ static const struct {
   const char *name;
   bool is_warning;
 } note_names[] = {
-    [SML_NOTE_RANK_JOINED] = {"rank_joined", false},  [SML_NOTE_JOB_STARTED] = {"job_started", false},
-    [SML_NOTE_RANK_LEFT] = {"rank_left", false},      [SML_NOTE_RANK_LOST] = {"rank_lost", true},
-    [SML_NOTE_JOIN_REFUSED] = {"join_refused", true}, [SML_NOTE_JOB_REFUSED] = {"job_refused", true},
-    [SML_NOTE_HOST_LIMITED] = {"host_limited", true}, [SML_NOTE_STATUS_REFUSED] = {"status_refused", true},
-    [SML_NOTE_RANK_LATE] = {"rank_late", true},       [SML_NOTE_RANK_CALLED] = {"rank_called", true},
+    [SML_NOTE_RANK_JOINED] = {"rank_joined", false},     [SML_NOTE_JOB_STARTED] = {"job_started", false},
+    [SML_NOTE_RANK_LEFT] = {"rank_left", false},         [SML_NOTE_RANK_LOST] = {"rank_lost", true},
+    [SML_NOTE_JOIN_REFUSED] = {"join_refused", true},    [SML_NOTE_JOB_REFUSED] = {"job_refused", true},
+    [SML_NOTE_HOST_LIMITED] = {"host_limited", true},    [SML_NOTE_STATUS_REFUSED] = {"status_refused", true},
+    [SML_NOTE_RANK_LATE] = {"rank_late", true},          [SML_NOTE_RANK_CALLED] = {"rank_called", true},
     [SML_NOTE_EPOCH_RENEWED] = {"epoch_renewed", false}, [SML_NOTE_NO_MULTICAST] = {"no_multicast", true},
-    [SML_NOTE_EVICT_REFUSED] = {"evict_refused", true},
-    [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},   [SML_NOTE_JOB_ENDED] = {"job_ended", false},
+    [SML_NOTE_EVICT_REFUSED] = {"evict_refused", true},  [SML_NOTE_JOB_ABORTED] = {"job_aborted", true},
+    [SML_NOTE_JOB_ENDED] = {"job_ended", false},
 };
 
 static void pass_note(struct sml_aggd *a, const struct sml_effect *e) {
@@ -153,39 +153,20 @@ static bool begin_epoch(struct sml_aggd *a, const struct sml_effect *e) {
 
 static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
   switch (e->kind) {
-    case SML_EFFECT_SEND:
-      send_message(a, e->conn, e->message);
-      break;
-    case SML_EFFECT_CLOSE:
-      linger(a, e->conn);
-      break;
+    case SML_EFFECT_SEND: send_message(a, e->conn, e->message); break;
+    case SML_EFFECT_CLOSE: linger(a, e->conn); break;
     case SML_EFFECT_SET_KEY:
       sml_channel_set_key(&a->conns[e->conn].buffers->channel, e->key, e->worker_nonce, e->daemon_nonce);
       break;
-    case SML_EFFECT_OPEN_JOB:
-      return begin_epoch(a, e);
-    case SML_EFFECT_EXPECT_HELLO:
-      return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
-    case SML_EFFECT_FORGET_RANK:
-      sml_lanes_forget_rank(a->lanes, e->job, e->rank);
-      break;
-    case SML_EFFECT_START_JOB:
-      return begin_epoch(a, e);
-    case SML_EFFECT_DEPART:
-      sml_lanes_depart(a->lanes, e->job, e->ranks, e->world_size);
-      break;
-    case SML_EFFECT_CLOSE_JOB:
-      sml_lanes_close_job(a->lanes, e->job);
-      break;
-    case SML_EFFECT_NOTE:
-      pass_note(a, e);
-      break;
-    case SML_EFFECT_SHOW:
-      show(a, e);
-      break;
-    case SML_EFFECT_REPORT:
-      report(a, e);
-      break;
+    case SML_EFFECT_OPEN_JOB: return begin_epoch(a, e);
+    case SML_EFFECT_EXPECT_HELLO: return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
+    case SML_EFFECT_FORGET_RANK: sml_lanes_forget_rank(a->lanes, e->job, e->rank); break;
+    case SML_EFFECT_START_JOB: return begin_epoch(a, e);
+    case SML_EFFECT_DEPART: sml_lanes_depart(a->lanes, e->job, e->ranks, e->world_size); break;
+    case SML_EFFECT_CLOSE_JOB: sml_lanes_close_job(a->lanes, e->job); break;
+    case SML_EFFECT_NOTE: pass_note(a, e); break;
+    case SML_EFFECT_SHOW: show(a, e); break;
+    case SML_EFFECT_REPORT: report(a, e); break;
   }
   return true;
 }
@@ -352,9 +333,8 @@ static void take_messages(struct sml_aggd *a, uint32_t i) {
   while (c->state == CONN_OPEN && !c->is_broken) {
     struct sml_ctl_message message;
     size_t consumed_bytes;
-    enum sml_ctl_decode verdict =
-        sml_channel_decode(&c->buffers->channel, c->buffers->in + taken_bytes, c->in_bytes - taken_bytes,
-                           &message, &consumed_bytes);
+    enum sml_ctl_decode verdict = sml_channel_decode(&c->buffers->channel, c->buffers->in + taken_bytes,
+                                                     c->in_bytes - taken_bytes, &message, &consumed_bytes);
     if (verdict == SML_CTL_NEED_MORE) break;
     if (verdict == SML_CTL_DECODED) {
       sml_registry_on_message(a->registry, i, &message, a->now_ns);
@@ -444,27 +424,13 @@ static void take_engine_events(struct sml_aggd *a) {
   sml_answers_serve(&a->answers, a->now_ns);
   while (sml_lanes_next_event(a->lanes, &e)) {
     switch (e.kind) {
-      case SML_EVENT_MISMATCH:
-        sml_registry_on_mismatch(a->registry, e.job, e.epoch, e.rank_a, e.rank_b);
-        break;
-      case SML_EVENT_BLOCKED:
-        sml_registry_on_blocked(a->registry, e.job, e.epoch, e.rank_a);
-        break;
-      case SML_EVENT_JUMP:
-        sml_registry_on_jump(a->registry, e.job, e.epoch, e.rank_a);
-        break;
-      case SML_EVENT_FORGED:
-        note_forged(a, &e);
-        break;
-      case SML_EVENT_DEAF:
-        sml_registry_on_deaf(a->registry, e.job, e.epoch, e.rank_a);
-        break;
-      case SML_EVENT_MOVED:
-        follow(a, &e);
-        break;
-      case SML_EVENT_HEARD:
-        hear_host(a, &e);
-        break;
+      case SML_EVENT_MISMATCH: sml_registry_on_mismatch(a->registry, e.job, e.epoch, e.rank_a, e.rank_b); break;
+      case SML_EVENT_BLOCKED: sml_registry_on_blocked(a->registry, e.job, e.epoch, e.rank_a); break;
+      case SML_EVENT_JUMP: sml_registry_on_jump(a->registry, e.job, e.epoch, e.rank_a); break;
+      case SML_EVENT_FORGED: note_forged(a, &e); break;
+      case SML_EVENT_DEAF: sml_registry_on_deaf(a->registry, e.job, e.epoch, e.rank_a); break;
+      case SML_EVENT_MOVED: follow(a, &e); break;
+      case SML_EVENT_HEARD: hear_host(a, &e); break;
     }
     drain_effects(a);
   }
@@ -487,8 +453,7 @@ static uint64_t next_deadline(const struct sml_aggd *a) {
   if (a->accept_paused_until_ns) deadline_ns = sml_min_u64(deadline_ns, a->accept_paused_until_ns);
   deadline_ns = sml_min_u64(deadline_ns, a->watch_at_ns);
   for (uint32_t i = 0; i < a->options.max_connections; i++) {
-    if (a->conns[i].state == CONN_LINGERING)
-      deadline_ns = sml_min_u64(deadline_ns, a->conns[i].linger_until_ns);
+    if (a->conns[i].state == CONN_LINGERING) deadline_ns = sml_min_u64(deadline_ns, a->conns[i].linger_until_ns);
   }
   return deadline_ns;
 }

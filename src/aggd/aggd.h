@@ -40,14 +40,14 @@ struct sml_aggd_options {
    * with keys or multicast groups. */
   uint32_t packet_lanes;
   const struct sml_dataplane *dataplane; /* a switch that sums; NULL: the lanes' engines do. Then one lane */
-  uint32_t max_jobs;        /* default 256 */
-  uint32_t max_connections; /* default 1024; a world can't be larger */
-  uint32_t max_datagram_bytes; /* of a job; default: as long as sockets take */
-  uint32_t max_window_mib;  /* of a job, a lane: 1 to 1024; default 16 */
-  uint32_t rx_buffer_bytes; /* default 16 MiB, or as much as the window */
+  uint32_t max_jobs;                     /* default 256 */
+  uint32_t max_connections;              /* default 1024; a world can't be larger */
+  uint32_t max_datagram_bytes;           /* of a job; default: as long as sockets take */
+  uint32_t max_window_mib;               /* of a job, a lane: 1 to 1024; default 16 */
+  uint32_t rx_buffer_bytes;              /* default 16 MiB, or as much as the window */
   bool no_offload;
   enum sml_poll poll;              /* how engine threads look for frames */
-  struct sml_cpus cpus;     /* of the engine threads; none: any */
+  struct sml_cpus cpus;            /* of the engine threads; none: any */
   struct sml_fault_options faults; /* lane l draws from seed + l */
   /* Groups by which results may go to all ranks of a job at once; none: they never do. ttl: default 1; interface:
    * default that of `listen`, or as routes say. */
@@ -57,7 +57,7 @@ struct sml_aggd_options {
   /* Events that each flight recorder keeps, one a lane and one of the control thread; default 16384. OFF: none. */
   uint32_t trace_events;
   enum sml_trace_level trace_level;
-  uint64_t join_grace_ns;          /* until a connection must have joined; default 5 s */
+  uint64_t join_grace_ns; /* until a connection must have joined; default 5 s */
   /* Whose keys ranks may have; copied. None: ranks are not authenticated. */
   const struct sml_key_entry *keys;
   uint32_t num_keys;
@@ -68,15 +68,15 @@ struct sml_aggd_options {
   const struct sml_network *networks;
   uint32_t num_networks;
   /* Limits of the control port, by source: an IPv4 address or an IPv6 /64. */
-  uint32_t max_connections_per_host; /* joined ones; default no limit, since a host may have many ranks */
-  uint32_t new_connections_per_s;    /* default 100, and 400 at once; loopback has 16 times as much */
-  uint32_t max_messages_per_s;       /* of a connection; default 1000 */
+  uint32_t max_connections_per_host;  /* joined ones; default no limit, since a host may have many ranks */
+  uint32_t new_connections_per_s;     /* default 100, and 400 at once; loopback has 16 times as much */
+  uint32_t max_messages_per_s;        /* of a connection; default 1000 */
   uint64_t max_lease_ns, max_join_ns; /* as in ctl/registry.h; default: what the protocol has */
-  bool is_embedded; /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
+  bool is_embedded;        /* in a rank's process: windows are larger, and sml_aggd_lowest_completed() is wanted */
   struct sml_addr seen_at; /* is_embedded: where other hosts find this one, whose own ranks come over loopback; empty:
                             * it is the only one */
   uint32_t first_phase, first_chunk; /* tests only: where a job's first epoch begins */
-  uint64_t late_note_ns; /* a rank that is late for so long is noted; default 10 s */
+  uint64_t late_note_ns;             /* a rank that is late for so long is noted; default 10 s */
   void (*on_note)(void *user, const struct sml_aggd_note *note); /* control thread; may be NULL */
   /* The status as a text (malloc'd; NULL: out of memory) for `switchml status`: of all jobs, or of a key's alone
    * (key_name not ""). Control thread. NULL: who asks is refused. */

@@ -29,7 +29,7 @@ struct conn {
   enum conn_state state;
   bool is_broken; /* OPEN: to be reported closed once the effects are done */
   enum sml_close_cause cause;
-  bool wants_out; /* EPOLLOUT is armed */
+  bool wants_out;  /* EPOLLOUT is armed */
   bool has_spoken; /* something was said to the peer */
   uint64_t linger_until_ns;
   uint32_t shown; /* the ticket of the status that it is shown */

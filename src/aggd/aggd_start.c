@@ -54,18 +54,12 @@ static void set_defaults(struct sml_aggd *a) {
 
 static bool check_options(const struct sml_aggd_options *o, char *error_out, size_t error_bytes) {
   const char *bad = NULL;
-  if (o->num_lanes > SML_MAX_LANES)
-    bad = "at most 16 lanes";
-  else if (o->pool_slots > SML_AGGD_MAX_SLOTS)
-    bad = "at most 65536 slots a lane";
-  else if (o->max_jobs > SML_AGGD_MAX_JOBS)
-    bad = "at most 1024 jobs";
-  else if (o->max_connections > (1u << 20))
-    bad = "at most 1048576 connections";
-  else if (o->first_data_port && o->first_data_port + o->num_lanes > 65536)
-    bad = "data ports end at 65535";
-  else if (o->first_phase % 2 != 0)
-    bad = "the first phase is even";
+  if (o->num_lanes > SML_MAX_LANES) bad = "at most 16 lanes";
+  else if (o->pool_slots > SML_AGGD_MAX_SLOTS) bad = "at most 65536 slots a lane";
+  else if (o->max_jobs > SML_AGGD_MAX_JOBS) bad = "at most 1024 jobs";
+  else if (o->max_connections > (1u << 20)) bad = "at most 1048576 connections";
+  else if (o->first_data_port && o->first_data_port + o->num_lanes > 65536) bad = "data ports end at 65535";
+  else if (o->first_phase % 2 != 0) bad = "the first phase is even";
   else if (o->packet_lanes != 0 && (!sml_is_pow2(o->packet_lanes) || o->packet_lanes < SML_MIN_PACKET_LANES ||
                                     o->packet_lanes > SML_MAX_PACKET_LANES))
     bad = "packets in switch format have 32, 64, 128 or 256 lanes";
@@ -93,11 +87,10 @@ static int open_listener(struct sml_aggd *a, char *error_out, size_t error_bytes
       bind(a->listen_fd, sockaddr, addr->num_bytes) != 0 || listen(a->listen_fd, 1024) != 0 ||
       getsockname(a->listen_fd, (struct sockaddr *)&local, &local_bytes) != 0) {
     int error = errno;
-    const char *advice = error == EADDRINUSE ? "; stop the process that has this port, or choose another port"
-                         : error == EADDRNOTAVAIL
-                             ? "; choose an address of this host, or 0.0.0.0 for all of them"
-                         : error == EACCES ? "; choose a port above 1023"
-                                           : "";
+    const char *advice = error == EADDRINUSE      ? "; stop the process that has this port, or choose another port"
+                         : error == EADDRNOTAVAIL ? "; choose an address of this host, or 0.0.0.0 for all of them"
+                         : error == EACCES        ? "; choose a port above 1023"
+                                                  : "";
     snprintf(error_out, error_bytes, "cannot listen on %s: %s%s", text, strerror(error), advice);
     return -error;
   }
@@ -111,8 +104,7 @@ static int open_epoll(struct sml_aggd *a, char *error_out, size_t error_bytes) {
   a->event_fd = sml_fd_raise(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   struct epoll_event on_listen = {.events = EPOLLIN, .data.u32 = TAG_LISTEN};
   struct epoll_event on_event = {.events = EPOLLIN, .data.u32 = TAG_EVENT};
-  if (a->epoll_fd >= 0 && a->event_fd >= 0 &&
-      epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->listen_fd, &on_listen) == 0 &&
+  if (a->epoll_fd >= 0 && a->event_fd >= 0 && epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->listen_fd, &on_listen) == 0 &&
       epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->event_fd, &on_event) == 0) {
     return 0;
   }
@@ -247,7 +239,7 @@ int sml_aggd_set_networks(struct sml_aggd *a, const struct sml_network *networks
 
 void sml_aggd_stop(struct sml_aggd *a) {
   uint64_t one = 1;
-  atomic_store_explicit(&a->should_stop, true, memory_order_release); /* pairs with sml_aggd_run */
+  atomic_store_explicit(&a->should_stop, true, memory_order_release);          /* pairs with sml_aggd_run */
   while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
   pthread_join(a->thread, NULL);
   destroy(a);
@@ -285,8 +277,7 @@ void sml_aggd_describe_drops(const struct sml_aggd *a, char *text, size_t text_b
   text[0] = 0;
   for (uint32_t d = 0; d < SML_NUM_DROPS; d++) {
     if (num_drops[d] == 0 || used_bytes >= text_bytes) continue;
-    used_bytes +=
-        (size_t)snprintf(text + used_bytes, text_bytes - used_bytes, "%s%s=%llu", used_bytes ? " " : "",
-                         sml_drop_name((enum sml_drop)d), (unsigned long long)num_drops[d]);
+    used_bytes += (size_t)snprintf(text + used_bytes, text_bytes - used_bytes, "%s%s=%llu", used_bytes ? " " : "",
+                                   sml_drop_name((enum sml_drop)d), (unsigned long long)num_drops[d]);
   }
 }

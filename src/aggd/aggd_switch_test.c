@@ -73,9 +73,14 @@ static void join_switch(struct rank *r, const char *name, uint32_t rank) {
  * the first of them ends nothing. */
 static void test_lost_switch_ends_jobs(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
-                                     .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_words, .is_lost = is_lost};
+  const struct sml_dataplane fake = {.open = open_switch,
+                                     .start_job = start_at_switch,
+                                     .depart = depart,
+                                     .find_blocked = find_blocked,
+                                     .close_job = close_at_switch,
+                                     .read_counters = read_counters,
+                                     .read_words = read_words,
+                                     .is_lost = is_lost};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
@@ -118,9 +123,13 @@ static bool read_moving_words(void *user, uint16_t job, uint32_t *words) {
 /* Heartbeats may wait behind data; the cells of the switch show who is alive. */
 static void test_data_at_a_switch_is_a_sign_of_life(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
-                                     .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_moving_words};
+  const struct sml_dataplane fake = {.open = open_switch,
+                                     .start_job = start_at_switch,
+                                     .depart = depart,
+                                     .find_blocked = find_blocked,
+                                     .close_job = close_at_switch,
+                                     .read_counters = read_counters,
+                                     .read_words = read_moving_words};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
@@ -176,9 +185,14 @@ static void greet_by(struct rank *r, uint64_t nonce, uint16_t port) {
  * nothing. In a running job none is answered: the answer would go to where the rank was. */
 static void test_a_moved_rank_is_followed(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .follow = follow,
-                                     .depart = depart, .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_words};
+  const struct sml_dataplane fake = {.open = open_switch,
+                                     .start_job = start_at_switch,
+                                     .follow = follow,
+                                     .depart = depart,
+                                     .find_blocked = find_blocked,
+                                     .close_job = close_at_switch,
+                                     .read_counters = read_counters,
+                                     .read_words = read_words};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
@@ -243,9 +257,15 @@ static void tell_of_host(struct rank *r, uint64_t mac, uint16_t port, uint16_t p
  * into. Only the voucher is the switch's own. */
 static void test_only_what_the_switch_vouches_for_counts(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .follow = follow,
-                                     .depart = depart, .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_words, .hear = hear_host};
+  const struct sml_dataplane fake = {.open = open_switch,
+                                     .start_job = start_at_switch,
+                                     .follow = follow,
+                                     .depart = depart,
+                                     .find_blocked = find_blocked,
+                                     .close_job = close_at_switch,
+                                     .read_counters = read_counters,
+                                     .read_words = read_words,
+                                     .hear = hear_host};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
@@ -292,9 +312,13 @@ static void test_only_what_the_switch_vouches_for_counts(void **state) {
  * what it told before. */
 static void test_figures_of_a_switch(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch, .start_job = start_at_switch, .depart = depart,
-                                     .find_blocked = find_blocked, .close_job = close_at_switch,
-                                     .read_counters = read_counters, .read_words = read_words};
+  const struct sml_dataplane fake = {.open = open_switch,
+                                     .start_job = start_at_switch,
+                                     .depart = depart,
+                                     .find_blocked = find_blocked,
+                                     .close_job = close_at_switch,
+                                     .read_counters = read_counters,
+                                     .read_words = read_words};
   struct sml_aggd_options options = loopback();
   options.num_lanes = 1;
   options.packet_lanes = 32;
@@ -329,10 +353,8 @@ static void test_figures_of_a_switch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lost_switch_ends_jobs),
-      cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
-      cmocka_unit_test(test_a_moved_rank_is_followed),
-      cmocka_unit_test(test_only_what_the_switch_vouches_for_counts),
+      cmocka_unit_test(test_lost_switch_ends_jobs),    cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
+      cmocka_unit_test(test_a_moved_rank_is_followed), cmocka_unit_test(test_only_what_the_switch_vouches_for_counts),
       cmocka_unit_test(test_figures_of_a_switch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,8 +33,7 @@ static void test_join_sum_goodbye(void **state) {
   for (uint32_t i = 0; i < 2; i++) say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_GOODBYE});
   await_note("job_ended(x)");
   for (uint32_t i = 0; i < 2; i++) {
-    while (hear_any(&ranks[i]) == SML_CTL_RANK_GONE)
-      continue; /* the one that left second hears of the first */
+    while (hear_any(&ranks[i]) == SML_CTL_RANK_GONE) continue; /* the one that left second hears of the first */
     hang_up(&ranks[i]);
   }
   start_world("x", 2); /* the name is free again */
@@ -82,8 +81,7 @@ static void test_reset_while_others_wait(void **state) {
   hang_up(&ranks[1]);
   hear(&ranks[0], SML_CTL_RANK_GONE);
   hear(&ranks[0], SML_CTL_ABORT);
-  assert_string_equal(ranks[0].last.u.abort.detail,
-                      "rank 1 (127.0.0.1) was lost: connection reset without goodbye");
+  assert_string_equal(ranks[0].last.u.abort.detail, "rank 1 (127.0.0.1) was lost: connection reset without goodbye");
   hang_up(&ranks[0]);
   end();
 }
@@ -109,8 +107,7 @@ static void test_abort_reaches_the_others(void **state) {
   (void)state;
   begin_with(loopback());
   start_world("x", 3);
-  struct sml_ctl_message m = {.kind = SML_CTL_ABORT,
-                              .u.abort = {.status = SML_ERR_ABORTED, .detail = "enough"}};
+  struct sml_ctl_message m = {.kind = SML_CTL_ABORT, .u.abort = {.status = SML_ERR_ABORTED, .detail = "enough"}};
   say(&ranks[1], &m);
   for (uint32_t i = 0; i < 3; i += 2) {
     hear(&ranks[i], SML_CTL_ABORT);

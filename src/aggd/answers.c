@@ -50,8 +50,7 @@ static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_
 /* --- connections --- */
 
 /* NULL, or why not. */
-static const char *begin_showing(struct sml_answers *a, const char *key_name, uint32_t *ticket,
-                                 uint64_t now_ns) {
+static const char *begin_showing(struct sml_answers *a, const char *key_name, uint32_t *ticket, uint64_t now_ns) {
   *ticket = sml_shown_find(&a->shown, key_name, now_ns);
   if (*ticket != SML_SHOWN_NONE) return NULL;
   if (!a->options->render_status) return "this aggregator shows no status: it is part of another program";
@@ -75,8 +74,7 @@ void sml_answers_show(struct sml_answers *a, const struct sml_effect *e, uint32_
 }
 
 /* All ranks may ask at once, so one answer is for all that ask soon. */
-const struct sml_ctl_message *sml_answers_report(struct sml_answers *a, const struct sml_effect *e,
-                                                 uint64_t now_ns) {
+const struct sml_ctl_message *sml_answers_report(struct sml_answers *a, const struct sml_effect *e, uint64_t now_ns) {
   const bool is_fresh = a->reported_ns != 0 && a->report_job == e->job && a->report_epoch == e->epoch &&
                         now_ns - a->reported_ns < FRESH_NS;
   if (is_fresh) return &a->report;
@@ -115,10 +113,8 @@ struct sml_snapshot *sml_answers_ask(struct sml_answers *a) {
   int error = 0;
   pthread_mutex_lock(&a->lock);
   const uint64_t number = ++a->num_asked;
-  while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR)
-    continue; /* full: it wakes all the same */
-  while (a->num_answered < number && error == 0)
-    error = pthread_cond_timedwait(&a->answered, &a->lock, &deadline);
+  while (write(a->event_fd, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it wakes all the same */
+  while (a->num_answered < number && error == 0) error = pthread_cond_timedwait(&a->answered, &a->lock, &deadline);
   if (a->num_answered >= number) snapshot = a->answer;
   if (snapshot) atomic_fetch_add(&snapshot->num_holders, 1);
   pthread_mutex_unlock(&a->lock);

@@ -40,8 +40,8 @@ void sml_answers_destroy(struct sml_answers *answers);
 
 /* The control thread's. SHOW: STATUS_PART, or REFUSE with a sentence; *ticket is the connection's,
  * SML_SHOWN_NONE at first. */
-void sml_answers_show(struct sml_answers *answers, const struct sml_effect *effect, uint32_t *ticket,
-                      uint64_t now_ns, struct sml_ctl_message *message_out);
+void sml_answers_show(struct sml_answers *answers, const struct sml_effect *effect, uint32_t *ticket, uint64_t now_ns,
+                      struct sml_ctl_message *message_out);
 /* REPORT: NULL if the job is no more. */
 const struct sml_ctl_message *sml_answers_report(struct sml_answers *answers, const struct sml_effect *effect,
                                                  uint64_t now_ns);

@@ -130,9 +130,8 @@ static void test_bad_lines_and_sizes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good_file),           cmocka_unit_test(test_permissions),
-      cmocka_unit_test(test_owner),               cmocka_unit_test(test_no_file),
-      cmocka_unit_test(test_other_kinds),         cmocka_unit_test(test_bad_lines_and_sizes),
+      cmocka_unit_test(test_good_file), cmocka_unit_test(test_permissions), cmocka_unit_test(test_owner),
+      cmocka_unit_test(test_no_file),   cmocka_unit_test(test_other_kinds), cmocka_unit_test(test_bad_lines_and_sizes),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -57,31 +57,21 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->seal);
       if (c->is_done_well) sml_aggregator_engine_offer_group(engine, c->job, &c->group);
       break;
-    case VERB_EXPECT:
-      c->is_done_well = sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
-      break;
-    case VERB_FORGET:
-      sml_aggregator_engine_forget_rank(engine, c->job, c->rank);
-      break;
+    case VERB_EXPECT: c->is_done_well = sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce); break;
+    case VERB_FORGET: sml_aggregator_engine_forget_rank(engine, c->job, c->rank); break;
     case VERB_START:
       /* Here, so that its pages are of this thread's node. */
       c->aggregator = sml_aggregator_init(c->memory, &c->options);
-      c->aggregator = sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors,
-                                                      c->seal);
+      c->aggregator =
+          sml_aggregator_engine_start_job(engine, c->job, c->epoch, c->aggregator, c->contributors, c->seal);
       c->fanout = sml_aggregator_engine_use_group(engine, c->job, c->fanout);
       break;
     case VERB_START_ELSEWHERE:
       c->is_done_well = sml_aggregator_engine_start_elsewhere(engine, c->job, c->epoch, c->contributors, c->places);
       break;
-    case VERB_FOLLOW:
-      sml_aggregator_engine_places(engine, c->job, c->places);
-      break;
-    case VERB_DEPART:
-      sml_aggregator_engine_depart(engine, c->job, c->ranks);
-      break;
-    case VERB_CLOSE:
-      c->aggregator = sml_aggregator_engine_close_job(engine, c->job);
-      break;
+    case VERB_FOLLOW: sml_aggregator_engine_places(engine, c->job, c->places); break;
+    case VERB_DEPART: sml_aggregator_engine_depart(engine, c->job, c->ranks); break;
+    case VERB_CLOSE: c->aggregator = sml_aggregator_engine_close_job(engine, c->job); break;
     case VERB_LOOK:
       for (uint32_t i = 0; i < c->num_looks; i++) {
         c->looks[i].look->lane = c->lane;
@@ -130,8 +120,7 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
 
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
                         const struct sml_seal *seal) {
-  struct lane_command command = {
-      .verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size, .seal = seal};
+  struct lane_command command = {.verb = VERB_OPEN, .job = job, .epoch = epoch, .world_size = world_size, .seal = seal};
   bool is_open = true;
   command_all(lanes, &command);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
@@ -229,8 +218,8 @@ static bool make_fanout(const struct sml_lanes *lanes, uint16_t job, uint32_t l,
   return *fanout_out != NULL;
 }
 
-bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start, const struct sml_seal *seal) {
+bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size, const struct sml_ctl_start *start,
+                         const struct sml_seal *seal) {
   if (lanes->dataplane) return sml_outside_start(lanes, job, world_size, start);
   void *memory[SML_MAX_LANES] = {NULL};
   struct sml_fanout *fanouts[SML_MAX_LANES] = {NULL};
@@ -279,8 +268,8 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
 
 /* --- life --- */
 
-static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_options *options,
-                     char *error_out, size_t error_bytes) {
+static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_options *options, char *error_out,
+                     size_t error_bytes) {
   struct lane *lane = &lanes->lanes[l];
   struct sml_addr bind_addr = options->listen;
   sml_addr_set_port(&bind_addr, options->first_data_port ? (uint16_t)(options->first_data_port + l) : 0);
@@ -305,8 +294,7 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
     error = sml_pcap_wrap(lane->io, &pcap, &lane->io, error_out, error_bytes);
     if (error) return error;
   }
-  lane->recorder =
-      sml_recorder_create(&(struct sml_recorder_options){options->trace_level, options->trace_events});
+  lane->recorder = sml_recorder_create(&(struct sml_recorder_options){options->trace_level, options->trace_events});
   if (!lane->recorder) return -ENOMEM;
   const struct sml_recorder_options of_job = {options->trace_level, options->trace_events / SML_AGGD_TRACE_SHARE};
   if (!sml_recorder_set_open(&lane->job_recorders, &of_job, SML_MAX_JOBS, options->max_jobs)) return -ENOMEM;
@@ -341,8 +329,8 @@ static bool open_switch(const struct sml_lanes *lanes, char *error_out, size_t e
   return lanes->dataplane->open(lanes->dataplane->user, &addr, lanes->voucher, error_out, error_bytes);
 }
 
-int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
-                   char *error_out, size_t error_bytes) {
+int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out, char *error_out,
+                   size_t error_bytes) {
   snprintf(error_out, error_bytes, "out of memory");
   struct sml_lanes *lanes = calloc(1, sizeof *lanes);
   if (!lanes) return -ENOMEM;
@@ -357,8 +345,7 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
     lanes->num_lanes++;
     int error = open_lane(lanes, l, options, error_out, error_bytes);
     if (error) {
-      if (lanes->lanes[l].engine)
-        snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(-error));
+      if (lanes->lanes[l].engine) snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(-error));
       sml_lanes_close(lanes);
       return error;
     }

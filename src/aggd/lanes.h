@@ -11,9 +11,9 @@
 
 struct sml_lanes;
 /* event_fd is written to when sml_lanes_next_event() has something. 0, or -errno and a sentence. */
-int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out,
-                   char *error_out, size_t error_bytes);
-void sml_lanes_close(struct sml_lanes *lanes); /* jobs must be closed */
+int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out, char *error_out,
+                   size_t error_bytes);
+void sml_lanes_close(struct sml_lanes *lanes);             /* jobs must be closed */
 void sml_lanes_close_descriptors(struct sml_lanes *lanes); /* in the child of a fork */
 uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane);
 uint32_t sml_lanes_max_datagram_bytes(const struct sml_lanes *lanes);
@@ -25,8 +25,8 @@ bool sml_lanes_collect_trace(const struct sml_lanes *lanes, struct sml_trace_dum
 /* seal: of the epoch's datagrams. False: out of memory; the job is to be closed. */
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,
                         const struct sml_seal *seal);
-bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                         const struct sml_ctl_start *start, const struct sml_seal *seal);
+bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_size, const struct sml_ctl_start *start,
+                         const struct sml_seal *seal);
 /* A rank has moved, says an event: the switch takes its packets from there. False: the job is to be closed. */
 bool sml_lanes_follow(struct sml_lanes *lanes, uint16_t job, uint32_t epoch);
 /* The switch does not know a host at that port. True: why_out has a sentence for people. */

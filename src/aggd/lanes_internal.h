@@ -61,23 +61,23 @@ struct lane {
 
 /* What is kept for a job at a switch. */
 struct outside {
-  uint32_t epoch, num_departed; /* num_departed: contributors, until one is reported to block */
+  uint32_t epoch, num_departed;                   /* num_departed: contributors, until one is reported to block */
   uint32_t departed[SML_SWITCH_MAX_CONTRIBUTORS]; /* 1 + the rank that went, by contributor; 0: none */
-  uint16_t *contributors; /* [world_size] of each rank; NULL: the job is not started */
-  bool is_lost;           /* its switch has gone, and nobody was told yet */
+  uint16_t *contributors;                         /* [world_size] of each rank; NULL: the job is not started */
+  bool is_lost;                                   /* its switch has gone, and nobody was told yet */
   uint32_t num_slots, num_contributors;
-  uint32_t *words;             /* [2 * num_slots] of its cells; behind them those of the last look for signs of life */
-  uint64_t signs_ns;           /* of that */
+  uint32_t *words;   /* [2 * num_slots] of its cells; behind them those of the last look for signs of life */
+  uint64_t signs_ns; /* of that */
   uint32_t num_signs[SML_SWITCH_MAX_CONTRIBUTORS]; /* contributions seen in cells that had not them before */
-  uint64_t asked_ns, words_ns; /* for them, and when they came; 0: never */
+  uint64_t asked_ns, words_ns;                     /* for them, and when they came; 0: never */
 };
 
 struct sml_lanes {
   uint32_t num_lanes, max_datagram_bytes;
   const struct sml_dataplane *dataplane; /* NULL: engines sum */
-  uint32_t voucher; /* aggd/dataplane.h */
+  uint32_t voucher;                      /* aggd/dataplane.h */
   struct outside outside[SML_MAX_JOBS];
-  uint64_t watch_at_ns; /* 0: there is nothing to watch for */
+  uint64_t watch_at_ns;            /* 0: there is nothing to watch for */
   uint64_t look_ns, look_until_ns; /* when the switch was asked for figures, and until when it may be asked for more */
   uint64_t counts[SML_NUM_AT_SWITCH], counts_ns; /* what it has told, and when all of that */
   char failure[512];

@@ -84,8 +84,7 @@ const char *sml_lanes_failure(const struct sml_lanes *lanes) {
   return lanes->failure;
 }
 
-bool sml_outside_start(struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
-                       const struct sml_ctl_start *start) {
+bool sml_outside_start(struct sml_lanes *lanes, uint16_t job, uint32_t world_size, const struct sml_ctl_start *start) {
   struct lane *lane = &lanes->lanes[0];
   struct sml_dataplane_job is = {.number = job,
                                  .epoch = start->epoch,
@@ -110,10 +109,10 @@ bool sml_outside_start(struct sml_lanes *lanes, uint16_t job, uint32_t world_siz
   }
   for (uint32_t r = 0; r < world_size; r++) contributors[r] = (uint16_t)sml_contributor_of(start, r);
   lanes->outside[job] = (struct outside){.epoch = start->epoch,
-                                           .contributors = contributors,
-                                           .num_slots = is.num_slots,
-                                           .num_contributors = is.num_contributors,
-                                           .words = words};
+                                         .contributors = contributors,
+                                         .num_slots = is.num_slots,
+                                         .num_contributors = is.num_contributors,
+                                         .words = words};
   lane->command.verb = VERB_START_ELSEWHERE;
   lane->command.job = job;
   lane->command.epoch = start->epoch;
@@ -122,8 +121,8 @@ bool sml_outside_start(struct sml_lanes *lanes, uint16_t job, uint32_t world_siz
   sml_lane_post(lane);
   sml_lane_await(lane);
   snprintf(lanes->failure, sizeof lanes->failure, "a rank's HELLO did not come through the switch");
-  return lane->command.is_done_well && lanes->dataplane->start_job(lanes->dataplane->user, &is, lanes->failure,
-                                                                   sizeof lanes->failure);
+  return lane->command.is_done_well &&
+         lanes->dataplane->start_job(lanes->dataplane->user, &is, lanes->failure, sizeof lanes->failure);
 }
 
 bool sml_lanes_follow(struct sml_lanes *lanes, uint16_t job, uint32_t epoch) {

@@ -56,10 +56,9 @@ void sml_aggd_memory(const struct sml_aggd *a, struct sml_aggd_memory *m) {
   const uint64_t lane_bytes = sml_aggregator_engine_sizes().engine_bytes + sml_udp_memsize() + THREAD_BYTES +
                               (uint64_t)o->trace_events * SML_RECORD_BYTES +
                               (uint64_t)o->max_jobs * (o->trace_events / SML_AGGD_TRACE_SHARE) * SML_RECORD_BYTES;
-  *m = (struct sml_aggd_memory){.slots_bytes = count_slots(a),
-                                .connections_bytes = count_connections(a),
-                                .status_bytes = count_status(o)};
-  m->total_bytes = PROCESS_BYTES + (o->num_lanes + 1u) * lane_bytes + m->slots_bytes + m->connections_bytes +
-                   m->status_bytes;
+  *m = (struct sml_aggd_memory){
+      .slots_bytes = count_slots(a), .connections_bytes = count_connections(a), .status_bytes = count_status(o)};
+  m->total_bytes =
+      PROCESS_BYTES + (o->num_lanes + 1u) * lane_bytes + m->slots_bytes + m->connections_bytes + m->status_bytes;
   m->total_bytes += m->total_bytes / 8; /* what an allocator loses between its pieces */
 }

@@ -32,7 +32,7 @@ struct rank {
   uint32_t rank;
   struct sml_channel channel;
   bool is_keyed;
-  struct sml_key key; /* the tenant's */
+  struct sml_key key;   /* the tenant's */
   struct sml_seal seal; /* the epoch's */
   const char *job_name; /* keyed */
   size_t in_bytes;
@@ -180,8 +180,7 @@ static struct {
   uint32_t voucher;
 } played_switch;
 
-static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h, uint8_t *frame,
-                            bool wants_answer) {
+static inline bool exchange(struct rank *r, uint32_t lane, struct sml_header *h, uint8_t *frame, bool wants_answer) {
   struct sml_addr addr;
   sml_aggd_addr(aggd, &addr);
   sml_addr_set_port(&addr, r->welcome.data_ports[lane]);
@@ -231,7 +230,7 @@ static inline void start_world(const char *name, uint32_t world_size) {
 
 /* An UPDATE of one int32 lane, in the first window of a slot. */
 static inline bool update(struct rank *r, uint32_t lane, uint32_t slot, uint32_t tag, int32_t value,
-                   struct sml_header *answer, uint8_t *frame, bool wants_answer) {
+                          struct sml_header *answer, uint8_t *frame, bool wants_answer) {
   memset(frame, 0, 9000);
   *answer = header_of(r, SML_PACKET_UPDATE, r->start.chunk_bytes);
   answer->slot = (uint16_t)(r->start.slot_base[lane] + slot);

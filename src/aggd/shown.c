@@ -38,8 +38,8 @@ uint32_t sml_shown_put(struct sml_shown *shown, const char *key_name, char *text
   struct sml_shown_text *t = &shown->texts[place];
   free(t->text);
   if (++shown->last_ticket == SML_SHOWN_NONE) shown->last_ticket++;
-  *t = (struct sml_shown_text){
-      .text = text, .num_bytes = strlen(text), .made_ns = now_ns, .ticket = shown->last_ticket};
+  *t =
+      (struct sml_shown_text){.text = text, .num_bytes = strlen(text), .made_ns = now_ns, .ticket = shown->last_ticket};
   snprintf(t->key_name, sizeof t->key_name, "%s", key_name);
   return t->ticket;
 }

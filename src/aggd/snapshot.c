@@ -149,8 +149,8 @@ static bool is_of_job(const struct sml_registry *registry, uint16_t job, uint64_
 
 /* "it did not send 12 packets, the last one to rank 3 (10.0.0.3): Operation not permitted; ", if that is news. It
  * stands in front, because details are cut at their ends. */
-static void add_unsent(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
-                       uint32_t world_size, uint64_t now_ns, struct sml_ctl_report *report) {
+static void add_unsent(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job, uint32_t world_size,
+                       uint64_t now_ns, struct sml_ctl_report *report) {
   for (uint32_t l = 0; l < sml_lanes_count(lanes); l++) {
     struct sml_netio_stats io;
     uint64_t num_drops[SML_NUM_DROPS];
@@ -172,8 +172,8 @@ static void add_unsent(const struct sml_registry *registry, struct sml_lanes *la
   }
 }
 
-bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
-                         uint64_t now_ns, struct sml_ctl_report *report) {
+bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job, uint64_t now_ns,
+                         struct sml_ctl_report *report) {
   struct sml_registry_look is;
   struct sml_job_look does;
   if (!sml_registry_look(registry, job, now_ns, &is)) return false;
@@ -204,31 +204,21 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
 
 static enum sml_happening happening_of(enum sml_note note) {
   switch (note) {
-    case SML_NOTE_RANK_JOINED:
-      return SML_HAPPENED_RANK_JOINED;
-    case SML_NOTE_RANK_LEFT:
-      return SML_HAPPENED_RANK_LEFT;
-    case SML_NOTE_RANK_LOST:
-      return SML_HAPPENED_RANK_LOST;
-    case SML_NOTE_RANK_LATE:
-      return SML_HAPPENED_RANK_LATE;
-    case SML_NOTE_JOB_STARTED:
-      return SML_HAPPENED_JOB_STARTED;
-    case SML_NOTE_JOB_ENDED:
-      return SML_HAPPENED_JOB_ENDED;
-    case SML_NOTE_JOB_ABORTED:
-      return SML_HAPPENED_JOB_ABORTED;
-    case SML_NOTE_JOB_REFUSED:
-      return SML_HAPPENED_JOB_REFUSED;
-    case SML_NOTE_JOIN_REFUSED:
-      return SML_HAPPENED_JOIN_REFUSED;
+    case SML_NOTE_RANK_JOINED: return SML_HAPPENED_RANK_JOINED;
+    case SML_NOTE_RANK_LEFT: return SML_HAPPENED_RANK_LEFT;
+    case SML_NOTE_RANK_LOST: return SML_HAPPENED_RANK_LOST;
+    case SML_NOTE_RANK_LATE: return SML_HAPPENED_RANK_LATE;
+    case SML_NOTE_JOB_STARTED: return SML_HAPPENED_JOB_STARTED;
+    case SML_NOTE_JOB_ENDED: return SML_HAPPENED_JOB_ENDED;
+    case SML_NOTE_JOB_ABORTED: return SML_HAPPENED_JOB_ABORTED;
+    case SML_NOTE_JOB_REFUSED: return SML_HAPPENED_JOB_REFUSED;
+    case SML_NOTE_JOIN_REFUSED: return SML_HAPPENED_JOIN_REFUSED;
     case SML_NOTE_RANK_CALLED:
     case SML_NOTE_EPOCH_RENEWED:
     case SML_NOTE_STATUS_REFUSED:
     case SML_NOTE_EVICT_REFUSED:
     case SML_NOTE_HOST_LIMITED:
-    case SML_NOTE_NO_MULTICAST:
-      break;
+    case SML_NOTE_NO_MULTICAST: break;
   }
   return SML_NUM_HAPPENINGS;
 }

@@ -90,7 +90,7 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
                                        const struct sml_history *history, uint64_t now_ns);
 /* The answer to a member's ASK. */
 struct sml_ctl_report;
-bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job,
-                         uint64_t now_ns, struct sml_ctl_report *report_out);
+bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job, uint64_t now_ns,
+                         struct sml_ctl_report *report_out);
 
 #endif

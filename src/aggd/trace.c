@@ -35,20 +35,25 @@ static void name_job(struct sml_aggd_trace *t, const struct sml_effect *note, ui
   struct sml_trace_job *job = &t->jobs[note->job];
   if (strcmp(job->name, note->job_name) == 0 && !t->has_ended[note->job]) return;
   if (job->name[0] != 0) t->before[t->num_before++ % t->max_before] = *job;
-  *job = (struct sml_trace_job){
-      .number = note->job, .epoch = note->epoch, .rank = SML_TRACE_NONE, .since_ns = now_ns};
+  *job = (struct sml_trace_job){.number = note->job, .epoch = note->epoch, .rank = SML_TRACE_NONE, .since_ns = now_ns};
   snprintf(job->name, sizeof job->name, "%s", note->job_name);
   t->has_ended[note->job] = false;
 }
 
 void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note, uint64_t now_ns) {
   static const enum sml_trace_event events[] = {
-      [SML_NOTE_RANK_JOINED] = SML_TRACE_RANK_JOINED,   [SML_NOTE_JOB_STARTED] = SML_TRACE_JOB_STARTED,
-      [SML_NOTE_RANK_LEFT] = SML_TRACE_RANK_LEFT,       [SML_NOTE_RANK_LOST] = SML_TRACE_RANK_LOST,
-      [SML_NOTE_JOIN_REFUSED] = SML_TRACE_JOIN_REFUSED, [SML_NOTE_JOB_REFUSED] = SML_TRACE_JOB_REFUSED,
-      [SML_NOTE_HOST_LIMITED] = SML_TRACE_HOST_LIMITED, [SML_NOTE_JOB_ABORTED] = SML_TRACE_JOB_ABORTED,
-      [SML_NOTE_JOB_ENDED] = SML_TRACE_JOB_ENDED,       [SML_NOTE_RANK_LATE] = SML_TRACE_RANK_DELAYED,
-      [SML_NOTE_RANK_CALLED] = SML_TRACE_RANK_CALLED,   [SML_NOTE_EPOCH_RENEWED] = SML_TRACE_EPOCH_RENEWED,
+      [SML_NOTE_RANK_JOINED] = SML_TRACE_RANK_JOINED,
+      [SML_NOTE_JOB_STARTED] = SML_TRACE_JOB_STARTED,
+      [SML_NOTE_RANK_LEFT] = SML_TRACE_RANK_LEFT,
+      [SML_NOTE_RANK_LOST] = SML_TRACE_RANK_LOST,
+      [SML_NOTE_JOIN_REFUSED] = SML_TRACE_JOIN_REFUSED,
+      [SML_NOTE_JOB_REFUSED] = SML_TRACE_JOB_REFUSED,
+      [SML_NOTE_HOST_LIMITED] = SML_TRACE_HOST_LIMITED,
+      [SML_NOTE_JOB_ABORTED] = SML_TRACE_JOB_ABORTED,
+      [SML_NOTE_JOB_ENDED] = SML_TRACE_JOB_ENDED,
+      [SML_NOTE_RANK_LATE] = SML_TRACE_RANK_DELAYED,
+      [SML_NOTE_RANK_CALLED] = SML_TRACE_RANK_CALLED,
+      [SML_NOTE_EPOCH_RENEWED] = SML_TRACE_EPOCH_RENEWED,
       [SML_NOTE_STATUS_REFUSED] = SML_TRACE_STATUS_REFUSED,
       [SML_NOTE_EVICT_REFUSED] = SML_TRACE_STATUS_REFUSED, /* who asked is no operator, either */
       [SML_NOTE_NO_MULTICAST] = SML_TRACE_MULTICAST_REFUSED};

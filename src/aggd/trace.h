@@ -11,11 +11,11 @@
 struct sml_aggd_trace {
   struct sml_recorder *recorder; /* the control thread's, for what is of no started job; NULL before _open */
   struct sml_recorder_set job_recorders;
-  pthread_mutex_t lock;          /* jobs */
+  pthread_mutex_t lock; /* jobs */
   uint32_t max_jobs;
-  struct sml_trace_job *jobs; /* by number: the last one of it, name "" if none */
+  struct sml_trace_job *jobs;   /* by number: the last one of it, name "" if none */
   struct sml_trace_job *before; /* that had a number before, the last max_before of them: a ring */
-  bool *has_ended; /* by number; the control thread's */
+  bool *has_ended;              /* by number; the control thread's */
   uint32_t max_before;
   uint64_t num_before; /* ever */
 };

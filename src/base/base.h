@@ -19,6 +19,7 @@
 
 #define SML_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
+/* clang-format off */
 static inline uint64_t sml_min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t sml_max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint32_t sml_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -26,6 +27,7 @@ static inline uint32_t sml_max_u32(uint32_t a, uint32_t b) { return a > b ? a : 
 static inline bool sml_is_pow2(uint64_t x) { return x != 0 && (x & (x - 1)) == 0; }
 static inline uint64_t sml_div_ceil(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 static inline size_t sml_align_up(size_t x, size_t align) { return (x + align - 1) & ~(align - 1); }
+/* clang-format on */
 
 /* ceil(log2 x) for x >= 1. */
 static inline uint32_t sml_ceil_log2(uint32_t x) {
@@ -34,10 +36,12 @@ static inline uint32_t sml_ceil_log2(uint32_t x) {
 
 /* Between this host's order of bytes and the other: big-endian is the wire's, little-endian that of SipHash's words. */
 #define SML_IS_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+/* clang-format off */
 static inline uint16_t sml_be16(uint16_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap16(v); }
 static inline uint32_t sml_be32(uint32_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap32(v); }
 static inline uint64_t sml_be64(uint64_t v) { return SML_IS_BIG_ENDIAN ? v : __builtin_bswap64(v); }
 static inline uint64_t sml_le64(uint64_t v) { return SML_IS_BIG_ENDIAN ? __builtin_bswap64(v) : v; }
+/* clang-format on */
 
 static inline uint16_t sml_load_be16(const void *p) {
   uint16_t v;
@@ -104,7 +108,9 @@ static inline uint32_t sml_popcount_u64(uint64_t x) {
 static inline bool sml_bit_test(const uint64_t *words, uint32_t i) {
   return (words[i / 64] >> (i % 64)) & 1u;
 }
-static inline void sml_bit_set(uint64_t *words, uint32_t i) { words[i / 64] |= UINT64_C(1) << (i % 64); }
+static inline void sml_bit_set(uint64_t *words, uint32_t i) {
+  words[i / 64] |= UINT64_C(1) << (i % 64);
+}
 static inline void sml_bit_clear(uint64_t *words, uint32_t i) {
   words[i / 64] &= ~(UINT64_C(1) << (i % 64));
 }

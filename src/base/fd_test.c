@@ -20,8 +20,8 @@
 #include <cmocka.h>
 
 /* Its exit code is the line of the check that failed; a signal that ends it is a failure, too. */
-#define CHECK(claim) \
-  do {               \
+#define CHECK(claim)                                             \
+  do {                                                           \
     if (!(claim)) _exit(__LINE__ % 255 + (__LINE__ % 255 == 0)); \
   } while (0)
 
@@ -131,10 +131,10 @@ static void allocate(void) {
   CHECK(sml_fd_allocate_quietly(none, num_bytes) == EFBIG);
 }
 
-#define IN_CHILD(name, body)         \
-  static void name(void **state) {   \
-    (void)state;                     \
-    in_child(body);                  \
+#define IN_CHILD(name, body)       \
+  static void name(void **state) { \
+    (void)state;                   \
+    in_child(body);                \
   }
 IN_CHILD(descriptors_go_above_2, raise_all)
 IN_CHILD(a_program_fills_what_is_closed, fill)
@@ -144,10 +144,8 @@ IN_CHILD(memory_is_there_or_is_an_error, allocate)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(descriptors_go_above_2),
-      cmocka_unit_test(a_program_fills_what_is_closed),
-      cmocka_unit_test(number_2_of_others_is_left_alone),
-      cmocka_unit_test(limits_and_closed_pipes_are_errors),
+      cmocka_unit_test(descriptors_go_above_2),           cmocka_unit_test(a_program_fills_what_is_closed),
+      cmocka_unit_test(number_2_of_others_is_left_alone), cmocka_unit_test(limits_and_closed_pipes_are_errors),
       cmocka_unit_test(memory_is_there_or_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,12 +56,9 @@ static void add_value(struct line *line, const char *text) {
   for (; *text && line->num_bytes < LINE_BYTES - RESERVE_BYTES; text++) {
     char escaped[8];
     const unsigned char c = (unsigned char)*text;
-    if (!line->is_json)
-      snprintf(escaped, sizeof escaped, "%c", c == '"' ? '\'' : c < 0x20 || c == 0x7f ? ' ' : c);
-    else if (c == '"' || c == '\\' || c < 0x20 || c == 0x7f)
-      snprintf(escaped, sizeof escaped, "\\u%04x", c);
-    else
-      snprintf(escaped, sizeof escaped, "%c", c < 0x80 ? c : '?');
+    if (!line->is_json) snprintf(escaped, sizeof escaped, "%c", c == '"' ? '\'' : c < 0x20 || c == 0x7f ? ' ' : c);
+    else if (c == '"' || c == '\\' || c < 0x20 || c == 0x7f) snprintf(escaped, sizeof escaped, "\\u%04x", c);
+    else snprintf(escaped, sizeof escaped, "%c", c < 0x80 ? c : '?');
     add(line, escaped);
   }
 }
@@ -98,8 +95,7 @@ static void end_line(struct line *line) {
   line->text[line->num_bytes++] = '\n';
 }
 
-static void end_event(struct line *line, const struct sml_log_field *fields, size_t num_fields,
-                      const char *sentence) {
+static void end_event(struct line *line, const struct sml_log_field *fields, size_t num_fields, const char *sentence) {
   if (line->is_json) add(line, "\"");
   for (size_t i = 0; i < num_fields; i++) add_field(line, &fields[i]);
   if (sentence[0]) {
@@ -158,8 +154,8 @@ static bool may_write(enum sml_log_level level, const struct timespec *now) {
   return is_written;
 }
 
-void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields,
-                   size_t num_fields, const char *sentence) {
+void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
+                   const char *sentence) {
   if ((int)level > atomic_load_explicit(&log_state.level, memory_order_relaxed)) return;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

@@ -88,12 +88,9 @@ static void test_flood_is_limited(void **state) {
   assert_non_null(strstr(captured, "log_lines_left_out count="));
 }
 
-static const struct sml_log_field fields[] = {{"job", "x", 0},
-                                              {"rank", NULL, 3},
-                                              {"said", "two words", 0},
-                                              {"odd", "a\"b\\c\n\xff", 0},
-                                              {"none", "", 0},
-                                              {"pair", "A=1", 0}};
+static const struct sml_log_field fields[] = {{"job", "x", 0},          {"rank", NULL, 3},
+                                              {"said", "two words", 0}, {"odd", "a\"b\\c\n\xff", 0},
+                                              {"none", "", 0},          {"pair", "A=1", 0}};
 
 static void log_events(void) {
   sml_log_event(SML_LOG_WARNING, "rank_lost", fields, SML_ARRAY_LEN(fields), "it \"went\"");

@@ -109,7 +109,9 @@ static uint32_t add_to_list(struct reading *r, uint32_t at, const struct sml_opt
     r->list[at] = (struct argp_option){.name = table->name,
                                        .key = table->letter != 0 || has_no_key ? table->letter : FIRST_KEY + (int)at,
                                        .arg = table->value,
-                                       .flags = is_alias ? OPTION_ALIAS : table->help == NULL ? OPTION_HIDDEN : 0,
+                                       .flags = is_alias              ? OPTION_ALIAS
+                                                : table->help == NULL ? OPTION_HIDDEN
+                                                                      : 0,
                                        .doc = table->help,
                                        .group = table->group};
   }
@@ -159,10 +161,8 @@ void sml_options_parse(const struct sml_option_parser *parser, int argc, char **
   r.num_own = add_to_list(&r, 0, parser->table);
   if (parser->common != NULL) (void)add_to_list(&r, r.num_own, parser->common);
   const bool has_options = r.list[0].name != NULL || r.list[0].doc != NULL; /* glibc's help leaks for an empty list */
-  const struct argp argp = {.options = has_options ? r.list : NULL,
-                            .parser = take,
-                            .doc = parser->doc,
-                            .args_doc = parser->arguments_doc};
+  const struct argp argp = {
+      .options = has_options ? r.list : NULL, .parser = take, .doc = parser->doc, .args_doc = parser->arguments_doc};
   argp_err_exit_status = 2;
   if (argp_parse(&argp, argc, argv, 0, NULL, &r) != 0) exit(2);
 }

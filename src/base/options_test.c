@@ -35,20 +35,19 @@ static const char *take_square(void *options, const char *text) {
 }
 
 #define SML_OPTIONS struct options
-static const struct sml_option table[] = {
-    {NULL, .help = "A title:", .group = 1},
-    {"json", 'j', NULL, "a flag", 1, SML_FLAG(is_json)},
-    {"name", 'n', "NAME", "a text", 1, SML_TEXT(name)},
-    {"title", .group = 1, .kind = SML_OPTION_ALIAS},
-    {"byte", 0, "N", "a number", 1, SML_NUMBER(byte, 0, 255)},
-    {"port", 0, "N", "a number", 1, SML_NUMBER(port, 1, 65535)},
-    {"count", 0, "N", "a number without an end", 1, SML_NUMBER(count, 1, 0)},
-    {"seed", 0, "N", "the same", 1, SML_NUMBER(seed, 0, 0)},
-    {"wait", 0, "S", "seconds", 1, SML_SECONDS(wait_ns, 0.5, 60)},
-    {"share", 0, "PERCENT", "a real number", 1, SML_REAL(share, -100, 100, 0.01)},
-    {"color", 0, "COLOR", "a word", 1, SML_WORD(color, colors)},
-    {"square", 0, "D", "something else", 1, SML_TAKEN_BY(take_square)},
-    {0}};
+static const struct sml_option table[] = {{NULL, .help = "A title:", .group = 1},
+                                          {"json", 'j', NULL, "a flag", 1, SML_FLAG(is_json)},
+                                          {"name", 'n', "NAME", "a text", 1, SML_TEXT(name)},
+                                          {"title", .group = 1, .kind = SML_OPTION_ALIAS},
+                                          {"byte", 0, "N", "a number", 1, SML_NUMBER(byte, 0, 255)},
+                                          {"port", 0, "N", "a number", 1, SML_NUMBER(port, 1, 65535)},
+                                          {"count", 0, "N", "a number without an end", 1, SML_NUMBER(count, 1, 0)},
+                                          {"seed", 0, "N", "the same", 1, SML_NUMBER(seed, 0, 0)},
+                                          {"wait", 0, "S", "seconds", 1, SML_SECONDS(wait_ns, 0.5, 60)},
+                                          {"share", 0, "PERCENT", "a real number", 1, SML_REAL(share, -100, 100, 0.01)},
+                                          {"color", 0, "COLOR", "a word", 1, SML_WORD(color, colors)},
+                                          {"square", 0, "D", "something else", 1, SML_TAKEN_BY(take_square)},
+                                          {0}};
 #undef SML_OPTIONS
 #define SML_OPTIONS struct inner
 static const struct sml_option common[] = {{"quiet", 'q', NULL, NULL, 2, SML_FLAG(is_quiet)}, {0}};

@@ -47,7 +47,7 @@ static void take_byte(struct sml_siphash *h, uint8_t byte) {
 
 void sml_siphash_update(struct sml_siphash *hash, const void *data, size_t num_bytes) {
   struct sml_siphash h = *hash; /* in registers */
-  if (num_bytes == 0) return; /* then data may be NULL, which no number may be added to */
+  if (num_bytes == 0) return;   /* then data may be NULL, which no number may be added to */
   const uint8_t *p = data, *end = p + num_bytes;
   while (p < end && (h.num_bytes & 7) != 0) take_byte(&h, *p++);
   for (; end - p >= 8; p += 8, h.num_bytes += 8) take_word(&h, load_word(p));

@@ -9,26 +9,26 @@
 #include <stdatomic.h>
 
 /* One round on the lanes of a vector; ROTATE(x, by) is the processor's. */
-#define MIX(ADD, XOR, ROTATE)                              \
-  do {                                                     \
-    v0 = ADD(v0, v1), v2 = ADD(v2, v3);                    \
+#define MIX(ADD, XOR, ROTATE)                                   \
+  do {                                                          \
+    v0 = ADD(v0, v1), v2 = ADD(v2, v3);                         \
     v1 = XOR(ROTATE(v1, 13), v0), v3 = XOR(ROTATE(v3, 16), v2); \
-    v0 = ROTATE(v0, 32);                                   \
-    v2 = ADD(v2, v1), v0 = ADD(v0, v3);                    \
+    v0 = ROTATE(v0, 32);                                        \
+    v2 = ADD(v2, v1), v0 = ADD(v0, v3);                         \
     v1 = XOR(ROTATE(v1, 17), v2), v3 = XOR(ROTATE(v3, 21), v0); \
-    v2 = ROTATE(v2, 32);                                   \
+    v2 = ROTATE(v2, 32);                                        \
   } while (0)
 
 /* ---- eight lanes ---- */
 
 #define AVX512 __attribute__((target("avx512f")))
-#define TAKE_512(word)                                                  \
-  do {                                                                  \
-    const __m512i w = (word);                                           \
-    v3 = _mm512_xor_si512(v3, w);                                       \
-    MIX(_mm512_add_epi64, _mm512_xor_si512, _mm512_rol_epi64);          \
-    MIX(_mm512_add_epi64, _mm512_xor_si512, _mm512_rol_epi64);          \
-    v0 = _mm512_xor_si512(v0, w);                                       \
+#define TAKE_512(word)                                         \
+  do {                                                         \
+    const __m512i w = (word);                                  \
+    v3 = _mm512_xor_si512(v3, w);                              \
+    MIX(_mm512_add_epi64, _mm512_xor_si512, _mm512_rol_epi64); \
+    MIX(_mm512_add_epi64, _mm512_xor_si512, _mm512_rol_epi64); \
+    v0 = _mm512_xor_si512(v0, w);                              \
   } while (0)
 
 /* 64 bytes of each message in; its word w of each message out. */
@@ -75,13 +75,13 @@ static AVX512 void take_words_512(uint64_t state[4][SML_SIPHASH_MANY], const uin
 
 #define AVX2 __attribute__((target("avx2")))
 #define ROTATE_256(x, by) _mm256_or_si256(_mm256_slli_epi64(x, by), _mm256_srli_epi64(x, 64 - (by)))
-#define TAKE_256(word)                                         \
-  do {                                                         \
-    const __m256i w = (word);                                  \
-    v3 = _mm256_xor_si256(v3, w);                              \
-    MIX(_mm256_add_epi64, _mm256_xor_si256, ROTATE_256);       \
-    MIX(_mm256_add_epi64, _mm256_xor_si256, ROTATE_256);       \
-    v0 = _mm256_xor_si256(v0, w);                              \
+#define TAKE_256(word)                                   \
+  do {                                                   \
+    const __m256i w = (word);                            \
+    v3 = _mm256_xor_si256(v3, w);                        \
+    MIX(_mm256_add_epi64, _mm256_xor_si256, ROTATE_256); \
+    MIX(_mm256_add_epi64, _mm256_xor_si256, ROTATE_256); \
+    v0 = _mm256_xor_si256(v0, w);                        \
   } while (0)
 
 /* Lanes first .. first + 3. */

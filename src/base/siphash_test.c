@@ -87,10 +87,14 @@ static void each_input_changes_a_derived_key(void **state) {
   (void)state;
   const struct sml_key other = {KEY.k0, KEY.k1 ^ 1};
   const struct sml_key keys[] = {
-      sml_key_derive(&KEY, "data", "ab", 2),   sml_key_derive(&KEY, "data", "ac", 2),
-      sml_key_derive(&KEY, "data", "ab", 1),   sml_key_derive(&KEY, "datb", "ab", 2),
-      sml_key_derive(&other, "data", "ab", 2), sml_key_derive(&KEY, "dataa", "b", 1),
-      sml_key_derive(&KEY, "", "ab", 2),       sml_key_derive(&KEY, "", NULL, 0),
+      sml_key_derive(&KEY, "data", "ab", 2),
+      sml_key_derive(&KEY, "data", "ac", 2),
+      sml_key_derive(&KEY, "data", "ab", 1),
+      sml_key_derive(&KEY, "datb", "ab", 2),
+      sml_key_derive(&other, "data", "ab", 2),
+      sml_key_derive(&KEY, "dataa", "b", 1),
+      sml_key_derive(&KEY, "", "ab", 2),
+      sml_key_derive(&KEY, "", NULL, 0),
       KEY,
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(keys); i++)

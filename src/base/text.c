@@ -5,8 +5,8 @@
 
 static bool is_shown(uint32_t c) {
   const bool is_control = c < 0x20 || (c >= 0x7f && c < 0xa0), is_surrogate = c >= 0xd800 && c < 0xe000;
-  const bool turns_order = c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
-                           (c >= 0x2066 && c <= 0x2069);
+  const bool turns_order =
+      c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
   const bool ends_line = c == 0x2028 || c == 0x2029;
   return !is_control && !is_surrogate && !turns_order && !ends_line && c <= 0x10ffff;
 }

@@ -26,20 +26,29 @@ static void test_texts_of_people_stay(void **state) {
 static void test_controls_go(void **state) {
   (void)state;
   expect("a\nb\x1b[31mc\x7f\t", "a b [31mc  ");
-  expect("\xc2\x9b" "31m", "??31m"); /* C1: CSI in one character */
+  expect(
+      "\xc2\x9b"
+      "31m",
+      "??31m"); /* C1: CSI in one character */
   expect("\xc2\x80\xc2\x9f\xc2\x85", "??????");
-  expect("a\xe2\x80\xae" "b\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c", "a???b????????"); /* right to left, isolates, marks */
-  expect("a\xe2\x80\xa8" "b", "a???b");                                        /* a line that ends */
+  expect(
+      "a\xe2\x80\xae"
+      "b\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c",
+      "a???b????????"); /* right to left, isolates, marks */
+  expect(
+      "a\xe2\x80\xa8"
+      "b",
+      "a???b"); /* a line that ends */
 }
 
 static void test_what_is_no_utf_8_goes(void **state) {
   (void)state;
   expect("\xff\xfe", "??");
-  expect("caf\xe9", "caf?");               /* Latin-1 */
-  expect("cut \xe2\x82", "cut ??");        /* in the middle of a character */
-  expect("\xc0\xaf\xc1\xbf", "????");      /* longer than need be */
+  expect("caf\xe9", "caf?");          /* Latin-1 */
+  expect("cut \xe2\x82", "cut ??");   /* in the middle of a character */
+  expect("\xc0\xaf\xc1\xbf", "????"); /* longer than need be */
   expect("\xe0\x80\xaf\xf0\x80\x80\xaf", "???????");
-  expect("\xed\xa0\x80", "???");           /* half of a pair */
+  expect("\xed\xa0\x80", "???");                /* half of a pair */
   expect("\xf4\x90\x80\x80\xf8\x88", "??????"); /* beyond the last character */
   expect("\xe2\x28\xa1", "?(?");
 }
@@ -57,8 +66,8 @@ static void test_ages(void **state) {
   static const struct {
     double seconds;
     const char *text;
-  } ages[] = {{-1, "-"}, {0, "0.0 s"}, {9.9, "9.9 s"}, {10, "10 s"}, {119, "119 s"}, {120, "2 min"}, {7199, "120 min"},
-              {7200, "2 h"}, {172800, "2 d"}};
+  } ages[] = {{-1, "-"},      {0, "0.0 s"},      {9.9, "9.9 s"}, {10, "10 s"},   {119, "119 s"},
+              {120, "2 min"}, {7199, "120 min"}, {7200, "2 h"},  {172800, "2 d"}};
   for (size_t i = 0; i < SML_ARRAY_LEN(ages); i++) {
     char text[32];
     assert_string_equal(sml_text_age(text, sizeof text, ages[i].seconds), ages[i].text);

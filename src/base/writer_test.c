@@ -25,8 +25,8 @@
 static int ends[2]; /* of the pipe that is standard error in the child */
 
 /* Its exit code is the line of the check that failed. */
-#define CHECK(claim) \
-  do {               \
+#define CHECK(claim)                                             \
+  do {                                                           \
     if (!(claim)) _exit(__LINE__ % 255 + (__LINE__ % 255 == 0)); \
   } while (0)
 

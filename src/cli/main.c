@@ -89,14 +89,9 @@ static void take_command(struct command_line *line, const char *name, struct arg
 static error_t parse_option(int key, char *text, struct argp_state *state) {
   struct command_line *line = state->input;
   switch (key) {
-    case ARGP_KEY_ARG:
-      take_command(line, text, state);
-      return 0;
-    case ARGP_KEY_NO_ARGS:
-      argp_error(state, "no command; there are: " COMMAND_NAMES);
-      return 0;
-    default:
-      return ARGP_ERR_UNKNOWN;
+    case ARGP_KEY_ARG: take_command(line, text, state); return 0;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "no command; there are: " COMMAND_NAMES); return 0;
+    default: return ARGP_ERR_UNKNOWN;
   }
 }
 

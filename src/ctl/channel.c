@@ -100,8 +100,8 @@ enum sml_ctl_decode sml_channel_decode(struct sml_channel *ch, const uint8_t *in
   return SML_CTL_DECODED;
 }
 
-struct sml_key sml_ctl_data_key(const struct sml_key *tenant, const char *job_name, uint16_t job,
-                                uint32_t epoch, const uint64_t salt[2]) {
+struct sml_key sml_ctl_data_key(const struct sml_key *tenant, const char *job_name, uint16_t job, uint32_t epoch,
+                                const uint64_t salt[2]) {
   uint8_t context[22 + SML_JOB_NAME_BYTES]; /* fixed lengths first: no two jobs have the same bytes */
   size_t name_bytes = strnlen(job_name, SML_JOB_NAME_BYTES);
   sml_store_be64(context, salt[0]);

@@ -46,7 +46,7 @@ enum sml_ctl_decode sml_channel_decode(struct sml_channel *ch, const uint8_t *in
                                        struct sml_ctl_message *message_out, size_t *consumed_out);
 
 /* The key of an epoch's datagrams, known to the daemon and to the job's ranks. */
-struct sml_key sml_ctl_data_key(const struct sml_key *tenant, const char *job_name, uint16_t job,
-                                uint32_t epoch, const uint64_t salt[2]);
+struct sml_key sml_ctl_data_key(const struct sml_key *tenant, const char *job_name, uint16_t job, uint32_t epoch,
+                                const uint64_t salt[2]);
 
 #endif

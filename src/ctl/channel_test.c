@@ -44,9 +44,16 @@ static enum sml_ctl_decode decode(struct sml_channel *to, const struct frame *f)
 
 static struct sml_ctl_message join_message(void) {
   struct sml_ctl_message m = {.kind = SML_CTL_JOIN};
-  m.u.join = (struct sml_ctl_join){.job_name = "x", .rank = 1, .world_size = 2, .num_lanes = 1, .num_slots = 16,
-                                   .max_datagram_bytes = 1472, .lease_ns = 1, .join_timeout_ns = 1,
-                                   .key_name = "a", .nonce = {up_nonce[0], up_nonce[1]}};
+  m.u.join = (struct sml_ctl_join){.job_name = "x",
+                                   .rank = 1,
+                                   .world_size = 2,
+                                   .num_lanes = 1,
+                                   .num_slots = 16,
+                                   .max_datagram_bytes = 1472,
+                                   .lease_ns = 1,
+                                   .join_timeout_ns = 1,
+                                   .key_name = "a",
+                                   .nonce = {up_nonce[0], up_nonce[1]}};
   return m;
 }
 
@@ -288,10 +295,10 @@ static void test_data_keys_differ(void **state) {
   (void)state;
   const uint64_t salt[2] = {5, 6}, salt_2[2] = {5, 7}, salt_3[2] = {4, 6};
   struct sml_key keys[8] = {
-      sml_ctl_data_key(&key, "x", 1, 2, salt),       sml_ctl_data_key(&other_key, "x", 1, 2, salt),
-      sml_ctl_data_key(&key, "xx", 1, 2, salt),      sml_ctl_data_key(&key, "x", 2, 2, salt),
-      sml_ctl_data_key(&key, "x", 1, 3, salt),       sml_ctl_data_key(&key, "x", 1, 2, salt_2),
-      sml_ctl_data_key(&key, "x", 1, 2, salt_3),     key,
+      sml_ctl_data_key(&key, "x", 1, 2, salt),   sml_ctl_data_key(&other_key, "x", 1, 2, salt),
+      sml_ctl_data_key(&key, "xx", 1, 2, salt),  sml_ctl_data_key(&key, "x", 2, 2, salt),
+      sml_ctl_data_key(&key, "x", 1, 3, salt),   sml_ctl_data_key(&key, "x", 1, 2, salt_2),
+      sml_ctl_data_key(&key, "x", 1, 2, salt_3), key,
   };
   struct sml_key again = sml_ctl_data_key(&key, "x", 1, 2, salt);
   assert_memory_equal(&again, &keys[0], sizeof again);

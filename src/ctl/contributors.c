@@ -38,9 +38,9 @@ uint32_t sml_contributor_ranks(const struct sml_ctl_start *start, uint32_t contr
 }
 
 /* snprintf at the end of a text; what does not fit is cut. */
-#define APPEND(...)                                                                                \
-  do {                                                                                             \
-    if (used < room_bytes) used += (size_t)snprintf(text + used, room_bytes - used, __VA_ARGS__);  \
+#define APPEND(...)                                                                               \
+  do {                                                                                            \
+    if (used < room_bytes) used += (size_t)snprintf(text + used, room_bytes - used, __VA_ARGS__); \
   } while (0)
 
 size_t sml_contributor_describe(const struct sml_ctl_start *start, uint32_t contributor, char *text,

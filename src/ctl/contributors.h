@@ -18,8 +18,7 @@ uint32_t sml_contributor_lead(const struct sml_ctl_start *start, uint32_t contri
 uint32_t sml_contributor_ranks(const struct sml_ctl_start *start, uint32_t contributor, uint16_t *ranks_out,
                                uint32_t max_ranks);
 /* "rank 2", or "ranks 4-7 on the host of rank 4", into text; returns its length, below room_bytes. */
-size_t sml_contributor_describe(const struct sml_ctl_start *start, uint32_t contributor, char *text,
-                                size_t room_bytes);
+size_t sml_contributor_describe(const struct sml_ctl_start *start, uint32_t contributor, char *text, size_t room_bytes);
 /* The ranks of all contributors in a list, for an error: of each all if there is room for all of all, else the one
  * that leads. Contributors that do not exist are left out. Returns how many; at most SML_CTL_MAX_RANKS. */
 uint32_t sml_contributors_name(const struct sml_ctl_start *start, uint32_t world_size, const uint16_t *contributors,

@@ -84,8 +84,10 @@ static void test_lists_for_errors(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_without_a_table_each_rank_is_one), cmocka_unit_test(test_leads_and_ranks),
-      cmocka_unit_test(test_sentences), cmocka_unit_test(test_lists_for_errors),
+      cmocka_unit_test(test_without_a_table_each_rank_is_one),
+      cmocka_unit_test(test_leads_and_ranks),
+      cmocka_unit_test(test_sentences),
+      cmocka_unit_test(test_lists_for_errors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

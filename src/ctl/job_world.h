@@ -28,11 +28,11 @@ struct worker {
   struct test_op ops[MAX_OPS];
   struct sml_member_inputs inputs;
   struct sml_member_sight sight;
-  uint32_t epoch;     /* of its lanes; 0: closed */
-  uint32_t epoch_ops; /* that an epoch has room for */
-  uint32_t num_taken; /* of it */
+  uint32_t epoch;       /* of its lanes; 0: closed */
+  uint32_t epoch_ops;   /* that an epoch has room for */
+  uint32_t num_taken;   /* of it */
   uint32_t contributed; /* to it: bit n is operation n */
-  bool has_no_memory; /* for lanes */
+  bool has_no_memory;   /* for lanes */
   bool loses_results;
   bool wants_abort;
   uint64_t value; /* it contributes value + number */

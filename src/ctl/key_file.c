@@ -82,8 +82,8 @@ const struct sml_key *sml_key_find(const struct sml_key_entry *entries, size_t n
   return NULL;
 }
 
-bool sml_key_file_parse(const char *text, size_t num_bytes, struct sml_key_entry *entries, size_t max,
-                        size_t *num_out, char *error, size_t error_bytes) {
+bool sml_key_file_parse(const char *text, size_t num_bytes, struct sml_key_entry *entries, size_t max, size_t *num_out,
+                        char *error, size_t error_bytes) {
   const char *end = text + num_bytes;
   uint32_t number = 0;
   *num_out = 0;

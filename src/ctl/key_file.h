@@ -18,8 +18,8 @@ struct sml_key_entry {
 
 /* False: error has one sentence that names the line. More than `max` keys, two of one name, an all-zero key
  * and a file without any key are errors; entries may be written up to the bad line. */
-bool sml_key_file_parse(const char *text, size_t num_bytes, struct sml_key_entry *entries, size_t max,
-                        size_t *num_out, char *error, size_t error_bytes);
+bool sml_key_file_parse(const char *text, size_t num_bytes, struct sml_key_entry *entries, size_t max, size_t *num_out,
+                        char *error, size_t error_bytes);
 /* NULL: there is none of that name. */
 const struct sml_key *sml_key_find(const struct sml_key_entry *entries, size_t num_entries, const char *name);
 

@@ -51,8 +51,9 @@ static void test_good_files(void **state) {
 
 static void test_several_keys(void **state) {
   (void)state;
-  static const char text[] = "a 00000000000000000000000000000001\nA.b_c:d/e-9 10000000000000000000000000000000\n"
-                             "abcdefghijklmnopqrstuvwxyz01234 ffffffffffffffffffffffffffffffff\n";
+  static const char text[] =
+      "a 00000000000000000000000000000001\nA.b_c:d/e-9 10000000000000000000000000000000\n"
+      "abcdefghijklmnopqrstuvwxyz01234 ffffffffffffffffffffffffffffffff\n";
   assert_true(parse_bytes(text, strlen(text)));
   assert_int_equal(num_keys, 3);
   assert_ptr_equal(sml_key_find(entries, num_keys, "a"), &entries[0].key);

@@ -63,8 +63,8 @@ void sml_member_compose(const struct sml_member *m, enum sml_ctl_kind kind, stru
 
 /* ---- ends ---- */
 
-__attribute__((format(printf, 3, 4))) static void end(struct sml_member *m, sml_status status,
-                                                      const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void end(struct sml_member *m, sml_status status, const char *format,
+                                                      ...) {
   va_list arguments;
   va_start(arguments, format);
   m->failure = (struct sml_ctl_abort){.status = status};
@@ -76,8 +76,8 @@ __attribute__((format(printf, 3, 4))) static void end(struct sml_member *m, sml_
 }
 
 /* An attempt failed before anything was promised: again, until the join's deadline. */
-__attribute__((format(printf, 3, 4))) static void retry(struct sml_member *m, uint64_t now_ns,
-                                                        const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void retry(struct sml_member *m, uint64_t now_ns, const char *format,
+                                                        ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(m->attempt_failure, sizeof m->attempt_failure, format, arguments);

@@ -16,11 +16,11 @@
 #define SML_MEMBER_NO_RANK UINT32_MAX
 
 struct sml_member_options {
-  struct sml_ctl_join join; /* the nonce is the member's to choose */
+  struct sml_ctl_join join;                  /* the nonce is the member's to choose */
   char aggregator[SML_MEMBER_ADDRESS_BYTES]; /* for sentences */
-  uint32_t num_addresses; /* at which the aggregator may be: they are tried in turn until one answers; at least 1 */
-  bool is_keyed;          /* the key of join.key_name is the owner's */
-  uint64_t deadline_ns;   /* of the join */
+  uint32_t num_addresses;     /* at which the aggregator may be: they are tried in turn until one answers; at least 1 */
+  bool is_keyed;              /* the key of join.key_name is the owner's */
+  uint64_t deadline_ns;       /* of the join */
   uint64_t busy_heartbeat_ns; /* between heartbeats that have news; 0: as all others */
   uint64_t (*random)(void *user);
   /* Another rank of the same job that its owner serves: they would share data ports, and one result for both cannot be
@@ -90,15 +90,15 @@ struct sml_member {
   enum sml_member_state state;
   bool has_connection;
   bool has_eof, was_challenged, was_welcomed; /* of this connection */
-  uint64_t attempt_ns; /* WAITING: when to connect; CONNECTING: when to give this attempt up */
+  uint64_t attempt_ns;                        /* WAITING: when to connect; CONNECTING: when to give this attempt up */
   uint32_t num_attempts;
   char attempt_failure[160]; /* why the last attempt failed */
   uint64_t leave_deadline_ns, last_heard_ns, next_heartbeat_ns;
-  uint64_t silent_since_ns; /* SILENT was said; 0: it was not, or HEARD was */
-  uint64_t num_packets;     /* that had come when it was looked last */
-  uint64_t told_operation;  /* operations_completed of the last heartbeat */
-  bool wants_report;        /* the next timer asks */
-  uint32_t num_asked;       /* of this connection: without an answer yet */
+  uint64_t silent_since_ns;     /* SILENT was said; 0: it was not, or HEARD was */
+  uint64_t num_packets;         /* that had come when it was looked last */
+  uint64_t told_operation;      /* operations_completed of the last heartbeat */
+  bool wants_report;            /* the next timer asks */
+  uint32_t num_asked;           /* of this connection: without an answer yet */
   uint32_t only_datagram_bytes; /* to join again: this size or nothing; else 0 */
   struct sml_ctl_challenge challenge;
   struct sml_ctl_welcome welcome;

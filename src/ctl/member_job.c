@@ -102,8 +102,7 @@ enum sml_member_step sml_member_job_on_gone(struct sml_member_job *j, const stru
                                             bool is_host, struct sml_ctl_abort *failure) {
   if (!j->has_gone_rank) {
     j->gone = *gone;
-    if (gone->detail[0] == 0)
-      snprintf(j->gone.detail, sizeof j->gone.detail, "rank %u is gone", gone->ranks[0]);
+    if (gone->detail[0] == 0) snprintf(j->gone.detail, sizeof j->gone.detail, "rank %u is gone", gone->ranks[0]);
     j->has_gone_rank = true;
   }
   if (j->phase == SML_MEMBER_IS_RENEWING) return fail_for_gone(j, failure);
@@ -161,8 +160,7 @@ static enum sml_member_step start_all(struct sml_member_job *j, struct sml_ctl_a
 /* A job that rejoins has one aggregator. */
 static enum sml_member_step follow_successor(struct sml_member_job *j, const struct sml_ctl_start *start,
                                              struct sml_ctl_abort *failure) {
-  const char *fault =
-      sml_member_retry_find_fault(&j->retry, &j->start, start, sml_member_job_first_unfinished(j));
+  const char *fault = sml_member_retry_find_fault(&j->retry, &j->start, start, sml_member_job_first_unfinished(j));
   if (fault != NULL)
     return fail(failure, sml_member_failure(SML_ERR_AGGREGATOR_LOST,
                                             "after the aggregator was lost its successor came, but %s", fault));
@@ -181,8 +179,7 @@ enum sml_member_step sml_member_job_on_started(struct sml_member_job *j, uint32_
   if (j->phase == SML_MEMBER_HAS_FAILED) return SML_MEMBER_STEP_NONE;
   if (j->phase == SML_MEMBER_IS_REJOINING) return follow_successor(j, start, failure);
   if (!is_due)
-    return fail(failure, sml_member_failure(SML_ERR_PROTOCOL,
-                                            "the aggregator started an epoch that nobody asked for"));
+    return fail(failure, sml_member_failure(SML_ERR_PROTOCOL, "the aggregator started an epoch that nobody asked for"));
   shard->start = *start;
   shard->is_started = true;
   return have_all_started(j) ? start_all(j, failure) : SML_MEMBER_STEP_NONE;

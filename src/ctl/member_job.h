@@ -41,12 +41,12 @@ struct sml_member_operation {
 /* One of the aggregators that a job shares its lanes among. */
 struct sml_member_shard {
   struct sml_member *member;
-  uint32_t process_rank;          /* the rank whose process it is in; SML_MEMBER_OF_DAEMON: none */
+  uint32_t process_rank;       /* the rank whose process it is in; SML_MEMBER_OF_DAEMON: none */
   struct sml_ctl_start start;  /* the last one */
   bool is_started;             /* the next epoch's START is in; others' are not */
   bool is_asked, has_reported; /* whom it waits for; what it said */
   struct sml_ctl_report report;
-  uint64_t silent_since_ns;    /* it is late; 0: it is not */
+  uint64_t silent_since_ns; /* it is late; 0: it is not */
 };
 
 struct sml_member_job {

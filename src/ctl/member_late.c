@@ -14,7 +14,7 @@
 /* An abort comes on the control connection at about the same time as the data port's ERROR: it knows why. */
 #define ERROR_REPLY_GRACE_NS (2 * SML_NS_PER_S)
 #define JOIN_NS (10 * SML_NS_PER_S) /* what failed before is no reason for a join to fail */
-#define MANY_BYTES 360u /* of a detail: no further aggregator's report begins behind it */
+#define MANY_BYTES 360u             /* of a detail: no further aggregator's report begins behind it */
 
 __attribute__((format(printf, 2, 3))) static void add(struct sml_ctl_abort *failure, const char *format, ...) {
   const size_t used = strlen(failure->detail);
@@ -129,8 +129,8 @@ bool sml_member_late_is_unknown(const struct sml_member_job *j, const struct sml
                                 struct sml_ctl_abort *failure) {
   if (j->oldest == NULL || !sight->has_slot || !sight->has_error_reply) return false;
   if (now_ns < sight->error_reply_ns + ERROR_REPLY_GRACE_NS) return false;
-  *failure = sml_member_failure(SML_ERR_AGGREGATOR_LOST, "the aggregator no longer knows job '%s': it was restarted",
-                                j->name);
+  *failure =
+      sml_member_failure(SML_ERR_AGGREGATOR_LOST, "the aggregator no longer knows job '%s': it was restarted", j->name);
   return true;
 }
 

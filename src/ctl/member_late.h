@@ -15,7 +15,7 @@
 enum sml_member_wait_kind { SML_WAIT_NONE_BEGUN, SML_WAIT_RANKS, SML_WAIT_LEAD, SML_WAIT_NETWORK };
 struct sml_member_wait {
   enum sml_member_wait_kind kind;
-  uint32_t num_absent; /* of RANKS and LEAD; 0: this rank's own part is missing */
+  uint32_t num_absent;               /* of RANKS and LEAD; 0: this rank's own part is missing */
   uint32_t ranks[SML_CTL_MAX_RANKS]; /* the first ones */
 };
 

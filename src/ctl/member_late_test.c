@@ -23,10 +23,8 @@ static int begin_late(void **state) {
   j = (struct sml_member_job){.name = "x", .rank = 2, .world_size = 4, .num_shards = 1, .shards = shards};
   j.phase = SML_MEMBER_IS_RUNNING;
   for (uint32_t i = 0; i < 3; i++)
-    ops[i] = (struct sml_member_operation){.number = i,
-                                           .submitted_ns = T0 + i * S,
-                                           .deadline_ns = T0 + (60 - i) * S,
-                                           .last_deadline_ns = T0 + 90 * S};
+    ops[i] = (struct sml_member_operation){
+        .number = i, .submitted_ns = T0 + i * S, .deadline_ns = T0 + (60 - i) * S, .last_deadline_ns = T0 + 90 * S};
   j.next_number = 1;
   sml_member_job_insert(&j, &ops[0]);
   return 0;
@@ -237,8 +235,9 @@ static void test_what_aggregators_say(void **state) {
   shards[0].process_rank = SML_MEMBER_OF_DAEMON;
   j.num_shards = 2;
   shards[1].is_asked = true;
-  expect_explained(S, "it was not begun; the aggregator at 10.0.0.0:4242: ranks 3 and 1 have not called; the "
-                      "aggregator at 10.0.0.1:4242: no answer when it was asked");
+  expect_explained(S,
+                   "it was not begun; the aggregator at 10.0.0.0:4242: ranks 3 and 1 have not called; the "
+                   "aggregator at 10.0.0.1:4242: no answer when it was asked");
   sight.has_slot = true;
   sight.num_missing = 1;
   expect_blamed(1, 0); /* whom the lanes know */
@@ -262,8 +261,9 @@ static void test_what_the_system_says(void **state) {
   snprintf(sight.unsent_why, sizeof sight.unsent_why, "Message too long");
   expect_explained(S, "no answer from the aggregator on lane 0 slot 7 for 1 s"); /* of an earlier operation */
   sight.unsent_ns = T0;
-  expect_explained(S, "no answer from the aggregator on lane 0 slot 7 for 1 s; rank 2's host did not send 12 packets, "
-                      "the last one 1 s ago: Message too long");
+  expect_explained(S,
+                   "no answer from the aggregator on lane 0 slot 7 for 1 s; rank 2's host did not send 12 packets, "
+                   "the last one 1 s ago: Message too long");
   struct sml_ctl_abort failure = {.num_ranks = 0};
   memset(failure.detail, 'w', sizeof failure.detail - 1); /* what another rank says of this one */
   failure.detail[390] = (char)0xc3, failure.detail[391] = (char)0xa9;

@@ -23,8 +23,7 @@ static bool is_loss(const struct sml_ctl_abort *failure) {
 /* An aggregator that goes as soon as it came, or whose data ports are not reached yet. All ranks are told the
  * same, so all come again. */
 static bool is_passing(const struct sml_ctl_abort *failure) {
-  return is_loss(failure) || failure->status == SML_ERR_UNREACHABLE ||
-         failure->status == SML_ERR_MTU;
+  return is_loss(failure) || failure->status == SML_ERR_UNREACHABLE || failure->status == SML_ERR_MTU;
 }
 
 /* Whether a successor may still come, or let this rank in. */

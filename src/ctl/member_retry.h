@@ -68,7 +68,7 @@ uint64_t sml_member_retry_deadline(uint64_t submitted_ns, uint64_t deadline_ns, 
 struct sml_member_input {
   struct sml_member_input *next; /* in the order of submission */
   uint64_t number;               /* of its operation; of a batch: of the first one in it */
-  const void *reader; /* of the copy: an operation that has not ended here, or is done again; NULL: none */
+  const void *reader;            /* of the copy: an operation that has not ended here, or is done again; NULL: none */
 };
 struct sml_member_inputs {
   struct sml_member_input *oldest, *newest;

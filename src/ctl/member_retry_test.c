@@ -272,12 +272,11 @@ static void take_loss(uint32_t rank) {
   struct rank *k = &ranks[rank];
   if (!has_ended(k)) return;
   const bool has_started = k->start.num_lanes != 0;
-  const struct sml_member_situation s = {
-      .phase = !has_started                  ? SML_MEMBER_IS_JOINING
-               : retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING
-                                             : SML_MEMBER_IS_RUNNING,
-      .was_welcomed = k->m.was_welcomed,
-      .join_deadline_ns = k->m.options.deadline_ns};
+  const struct sml_member_situation s = {.phase = !has_started                 ? SML_MEMBER_IS_JOINING
+                                                  : retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING
+                                                                               : SML_MEMBER_IS_RUNNING,
+                                         .was_welcomed = k->m.was_welcomed,
+                                         .join_deadline_ns = k->m.options.deadline_ns};
   const enum sml_member_way_on way_on =
       sml_member_retry_on_lost(&retries[rank], &s, &k->m.failure, w.now_ns, &is_first, &patience_ns);
   assert_int_equal(way_on, has_started ? SML_MEMBER_REJOINS : SML_MEMBER_JOINS_ANEW);
@@ -328,8 +327,9 @@ static void test_a_successor_that_does_not_come(void **state) {
   wait_for(61 * S);
   expect_line(0, "ended -6; ");
   situation = (struct sml_member_situation){.phase = SML_MEMBER_IS_JOINING, .join_deadline_ns = w.now_ns};
-  assert_int_equal(sml_member_retry_on_lost(&retries[0], &situation, &ranks[0].m.failure, w.now_ns, &is_first,
-                                            &patience_ns), SML_MEMBER_ENDS);
+  assert_int_equal(
+      sml_member_retry_on_lost(&retries[0], &situation, &ranks[0].m.failure, w.now_ns, &is_first, &patience_ns),
+      SML_MEMBER_ENDS);
   expect_failure(0, SML_ERR_UNREACHABLE, "after the aggregator was lost while this rank joined: no aggregator at");
 }
 

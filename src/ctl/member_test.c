@@ -206,7 +206,7 @@ static void change_start(struct sml_ctl_start *s, uint32_t how) {
   if (how == 5) s->is_multicast = 1;               /* it hears no group */
   if (how == 6) s->is_one_host = 1;                /* it shares no memory */
   if (how == 7) s->num_ranks = 3;                  /* of another job */
-  if (how == 8) s->num_ranks = 2; /* rank 0 contributes for rank 1, which has not asked for it */
+  if (how == 8) s->num_ranks = 2;                  /* rank 0 contributes for rank 1, which has not asked for it */
 }
 
 static void test_a_start_of_something_else(void **state) {

@@ -16,8 +16,8 @@ struct rank {
   struct sml_member m;
   uint32_t conn; /* MAX_CONNS: none */
   bool is_probing;
-  bool is_stopped; /* it does not run */
-  bool is_cut_off; /* its messages are lost, and the daemon's to it */
+  bool is_stopped;         /* it does not run */
+  bool is_cut_off;         /* its messages are lost, and the daemon's to it */
   uint32_t datagram_bytes; /* that come back to it */
   struct sml_member_progress progress;
   struct sml_ctl_start start;
@@ -34,7 +34,7 @@ static uint32_t num_ranks;
 static void (*on_told)(uint32_t rank, const struct sml_member_effect *effect);
 static void (*on_tick)(uint32_t rank);
 static bool (*on_settled)(void); /* true: it did something */
-static bool is_down, is_deaf; /* the daemon: nobody listens; it takes connections and says nothing */
+static bool is_down, is_deaf;    /* the daemon: nobody listens; it takes connections and says nothing */
 
 static inline uint64_t draw_for_rank(void *user) {
   (void)user;
@@ -136,23 +136,12 @@ static inline void note_effect(struct rank *k, const struct sml_member_effect *e
       k->start = e->message->u.start;
       NOTE(k, "started e%u; ", name_of(k->start.epoch));
       break;
-    case SML_MEMBER_ENDED:
-      NOTE(k, "ended %d; ", k->m.failure.status);
-      break;
-    case SML_MEMBER_RANK_GONE:
-      NOTE(k, "gone r%u; ", e->message->u.rank_gone.ranks[0]);
-      break;
-    case SML_MEMBER_REPORTED:
-      NOTE(k, "reported; ");
-      break;
-    case SML_MEMBER_SILENT:
-      NOTE(k, "silent; ");
-      break;
-    case SML_MEMBER_HEARD:
-      NOTE(k, "heard; ");
-      break;
-    default:
-      assert_int_equal(e->kind, SML_MEMBER_HEARTBEAT);
+    case SML_MEMBER_ENDED: NOTE(k, "ended %d; ", k->m.failure.status); break;
+    case SML_MEMBER_RANK_GONE: NOTE(k, "gone r%u; ", e->message->u.rank_gone.ranks[0]); break;
+    case SML_MEMBER_REPORTED: NOTE(k, "reported; "); break;
+    case SML_MEMBER_SILENT: NOTE(k, "silent; "); break;
+    case SML_MEMBER_HEARD: NOTE(k, "heard; "); break;
+    default: assert_int_equal(e->kind, SML_MEMBER_HEARTBEAT);
   }
   if (on_told != NULL) on_told((uint32_t)(k - ranks), e);
 }

@@ -163,8 +163,8 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
   const uint32_t packet_lanes = w->is_valid ? sml_ctl_packet_lanes(start) : 0;
-  if (packet_lanes != 0 && (!sml_is_pow2(packet_lanes) || packet_lanes < SML_MIN_PACKET_LANES ||
-                            packet_lanes > SML_MAX_PACKET_LANES))
+  if (packet_lanes != 0 &&
+      (!sml_is_pow2(packet_lanes) || packet_lanes < SML_MIN_PACKET_LANES || packet_lanes > SML_MAX_PACKET_LANES))
     w->is_valid = false;
   walk_u64(w, &start->rtt_ns, 0);
   walk_u32(w, &start->slots_why, 0, SML_SLOTS_REASON_QUOTA);
@@ -208,8 +208,8 @@ static void walk_status_part(struct walk *w, struct sml_ctl_status_part *part) {
   walk_u32(w, &part->total_bytes, 0, UINT32_MAX);
   walk_u32(w, &part->offset_bytes, 0, UINT32_MAX);
   walk_u16(w, &part->num_bytes, 0, SML_STATUS_PART_BYTES);
-  if (w->is_valid && (part->offset_bytes > part->total_bytes ||
-                      part->num_bytes > part->total_bytes - part->offset_bytes)) {
+  if (w->is_valid &&
+      (part->offset_bytes > part->total_bytes || part->num_bytes > part->total_bytes - part->offset_bytes)) {
     w->is_valid = false;
   }
   if (!take(w, part->num_bytes)) return;
@@ -236,44 +236,23 @@ static void walk_probed(struct walk *w, struct sml_ctl_probed *probed) {
 
 static void walk_body(struct walk *w, struct sml_ctl_message *m) {
   switch (m->kind) {
-    case SML_CTL_JOIN:
-      walk_join(w, &m->u.join);
-      break;
-    case SML_CTL_WELCOME:
-      walk_welcome(w, &m->u.welcome);
-      break;
-    case SML_CTL_PROBED:
-      walk_probed(w, &m->u.probed);
-      break;
-    case SML_CTL_START:
-      walk_start(w, &m->u.start);
-      break;
+    case SML_CTL_JOIN: walk_join(w, &m->u.join); break;
+    case SML_CTL_WELCOME: walk_welcome(w, &m->u.welcome); break;
+    case SML_CTL_PROBED: walk_probed(w, &m->u.probed); break;
+    case SML_CTL_START: walk_start(w, &m->u.start); break;
     case SML_CTL_HEARTBEAT:
       walk_u64(w, &m->u.heartbeat.operations_submitted, 0);
       walk_u64(w, &m->u.heartbeat.operations_completed, 0);
       break;
-    case SML_CTL_EPOCH:
-      walk_u32(w, &m->u.epoch.epoch, 0, UINT32_MAX);
-      break;
-    case SML_CTL_ABORT:
-      walk_abort(w, &m->u.abort);
-      break;
-    case SML_CTL_RANK_GONE:
-      walk_rank_gone(w, &m->u.rank_gone);
-      break;
+    case SML_CTL_EPOCH: walk_u32(w, &m->u.epoch.epoch, 0, UINT32_MAX); break;
+    case SML_CTL_ABORT: walk_abort(w, &m->u.abort); break;
+    case SML_CTL_RANK_GONE: walk_rank_gone(w, &m->u.rank_gone); break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:
-    case SML_CTL_ASK:
-      break;
-    case SML_CTL_STATUS:
-      walk_status_request(w, &m->u.status);
-      break;
-    case SML_CTL_STATUS_PART:
-      walk_status_part(w, &m->u.status_part);
-      break;
-    case SML_CTL_REPORT:
-      walk_report(w, &m->u.report);
-      break;
+    case SML_CTL_ASK: break;
+    case SML_CTL_STATUS: walk_status_request(w, &m->u.status); break;
+    case SML_CTL_STATUS_PART: walk_status_part(w, &m->u.status_part); break;
+    case SML_CTL_REPORT: walk_report(w, &m->u.report); break;
     case SML_CTL_EVICT:
       walk_name(w, m->u.evict.job_name, SML_JOB_NAME_BYTES, false);
       walk_detail(w, m->u.evict.detail);
@@ -286,11 +265,8 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
       walk_status(w, &m->u.refuse.status);
       walk_detail(w, m->u.refuse.detail);
       break;
-    case SML_CTL_CHALLENGE:
-      walk_u128(w, m->u.challenge.nonce);
-      break;
-    default:
-      w->is_valid = false;
+    case SML_CTL_CHALLENGE: walk_u128(w, m->u.challenge.nonce); break;
+    default: w->is_valid = false;
   }
 }
 
@@ -322,8 +298,7 @@ enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, s
   return frame_out->body_bytes > SML_CTL_MAX_BODY ? SML_CTL_MALFORMED : SML_CTL_DECODED;
 }
 
-bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes,
-                         struct sml_ctl_message *message_out) {
+bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes, struct sml_ctl_message *message_out) {
   memset(message_out, 0, sizeof *message_out);
   message_out->kind = (enum sml_ctl_kind)kind;
   struct walk w = {.in = body, .end_bytes = body_bytes, .is_valid = true};

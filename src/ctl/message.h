@@ -37,19 +37,19 @@
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
-#define SML_MAX_SHARDS 64u /* aggregators of a job */
+#define SML_MAX_SHARDS 64u     /* aggregators of a job */
 #define SML_JOB_NAME_BYTES 64u /* with the terminating 0 */
 #define SML_KEY_NAME_BYTES 32u /* with the terminating 0 */
 #define SML_DETAIL_BYTES 512u
 #define SML_CTL_MAX_RANKS 16u
-#define SML_CTL_MAX_GONE 1024u /* ranks in one RANK_GONE */
+#define SML_CTL_MAX_GONE 1024u       /* ranks in one RANK_GONE */
 #define SML_CTL_MAX_WORLD_SIZE 4096u /* these three: equal to core/wire.h's, which ctl does not see */
 #define SML_CTL_HEADER_BYTES 32u
 #define SML_CTL_KEYED_BYTES 4u /* by which the header of a keyed job's datagrams is longer: core's too */
-#define SML_CTL_CHECK_BYTES 4u  /* the check word */
+#define SML_CTL_CHECK_BYTES 4u /* the check word */
 #define SML_CTL_FIRST_PHASE 2u
 #define SML_CTL_SWITCH_MAX_CONTRIBUTORS 30u /* core's too */
-#define SML_MIN_PACKET_LANES 32u /* switch format: of a packet; powers of two */
+#define SML_MIN_PACKET_LANES 32u            /* switch format: of a packet; powers of two */
 #define SML_MAX_PACKET_LANES 256u
 
 /* Who has said nothing for so long is *late*: people are told, and nothing ends. After the job's lease it is *lost*.
@@ -83,10 +83,24 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 #define SML_KNOWN_FEATURES 511u
 
 enum sml_ctl_kind {
-  SML_CTL_JOIN = 1, SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START, SML_CTL_HEARTBEAT,
-  SML_CTL_EPOCH, SML_CTL_ABORT, SML_CTL_RANK_GONE, SML_CTL_GOODBYE, SML_CTL_REFUSE,
-  SML_CTL_CHALLENGE, SML_CTL_AUTH, SML_CTL_STATUS, SML_CTL_STATUS_PART, SML_CTL_ASK, SML_CTL_REPORT,
-  SML_CTL_EVICT, SML_CTL_EVICTED,
+  SML_CTL_JOIN = 1,
+  SML_CTL_WELCOME,
+  SML_CTL_PROBED,
+  SML_CTL_START,
+  SML_CTL_HEARTBEAT,
+  SML_CTL_EPOCH,
+  SML_CTL_ABORT,
+  SML_CTL_RANK_GONE,
+  SML_CTL_GOODBYE,
+  SML_CTL_REFUSE,
+  SML_CTL_CHALLENGE,
+  SML_CTL_AUTH,
+  SML_CTL_STATUS,
+  SML_CTL_STATUS_PART,
+  SML_CTL_ASK,
+  SML_CTL_REPORT,
+  SML_CTL_EVICT,
+  SML_CTL_EVICTED,
 };
 #define SML_CTL_LAST_KIND SML_CTL_EVICTED
 #define SML_STATUS_PART_BYTES 8192u
@@ -94,12 +108,12 @@ enum sml_ctl_kind {
 struct sml_ctl_join {
   char job_name[SML_JOB_NAME_BYTES];
   uint32_t rank, world_size;
-  uint32_t num_lanes;          /* offered; the job gets the minimum over members and the daemon */
-  uint32_t num_slots;          /* asked for a lane, 0: the aggregator chooses; must be equal on all ranks */
-  uint32_t max_datagram_bytes; /* upper limit asked for */
-  uint64_t lease_ns;           /* who is silent for so long is lost; must be equal on all ranks */
-  uint64_t join_timeout_ns;    /* the daemon gives up at the first member's deadline */
-  uint32_t features;           /* SML_FEATURE_*; must be equal on all ranks, but for those OF_RANKS */
+  uint32_t num_lanes;                /* offered; the job gets the minimum over members and the daemon */
+  uint32_t num_slots;                /* asked for a lane, 0: the aggregator chooses; must be equal on all ranks */
+  uint32_t max_datagram_bytes;       /* upper limit asked for */
+  uint64_t lease_ns;                 /* who is silent for so long is lost; must be equal on all ranks */
+  uint64_t join_timeout_ns;          /* the daemon gives up at the first member's deadline */
+  uint32_t features;                 /* SML_FEATURE_*; must be equal on all ranks, but for those OF_RANKS */
   char key_name[SML_KEY_NAME_BYTES]; /* "": unkeyed. Jobs of different keys never meet */
   uint64_t nonce[2];                 /* of this connection, unpredictable; 0 when unkeyed */
   uint64_t resume_operation;         /* the first operation that this rank has not completed */
@@ -133,10 +147,10 @@ struct sml_ctl_probed {
   uint32_t hearing; /* enum sml_ctl_hearing */
 };
 struct sml_ctl_start {
-  uint32_t epoch; /* random */
-  uint32_t num_lanes; /* this many of the welcome's ports are used */
-  uint32_t chunk_bytes; /* payload of a full data chunk; multiple of 4 */
-  uint32_t num_slots;   /* at most as many as asked for, if any were */
+  uint32_t epoch;                    /* random */
+  uint32_t num_lanes;                /* this many of the welcome's ports are used */
+  uint32_t chunk_bytes;              /* payload of a full data chunk; multiple of 4 */
+  uint32_t num_slots;                /* at most as many as asked for, if any were */
   uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
   uint32_t features;                 /* those of the joins; SWITCH as the aggregator decides */
@@ -164,7 +178,9 @@ struct sml_ctl_heartbeat {
    * the daemon, once the job has started) at the rank that is furthest behind. */
   uint64_t operations_completed;
 };
-struct sml_ctl_epoch { uint32_t epoch; /* the one to be left */ };
+struct sml_ctl_epoch {
+  uint32_t epoch; /* the one to be left */
+};
 struct sml_ctl_abort {
   int32_t status; /* enum sml_status */
   uint32_t num_ranks;
@@ -178,8 +194,13 @@ struct sml_ctl_rank_gone {
   uint16_t ranks[SML_CTL_MAX_GONE];
   char detail[SML_DETAIL_BYTES];
 };
-struct sml_ctl_refuse { int32_t status; char detail[SML_DETAIL_BYTES]; };
-struct sml_ctl_challenge { uint64_t nonce[2]; /* of this connection, unpredictable */ };
+struct sml_ctl_refuse {
+  int32_t status;
+  char detail[SML_DETAIL_BYTES];
+};
+struct sml_ctl_challenge {
+  uint64_t nonce[2]; /* of this connection, unpredictable */
+};
 struct sml_ctl_status {
   char key_name[SML_KEY_NAME_BYTES]; /* as in JOIN: "": the asker has none */
   uint64_t nonce[2];
@@ -200,7 +221,9 @@ struct sml_ctl_evict {
   char job_name[SML_JOB_NAME_BYTES];
   char detail[SML_DETAIL_BYTES]; /* why, for its ranks; may be empty */
 };
-struct sml_ctl_evicted { uint32_t num_jobs, num_ranks; };
+struct sml_ctl_evicted {
+  uint32_t num_jobs, num_ranks;
+};
 
 struct sml_ctl_message {
   enum sml_ctl_kind kind;
@@ -228,12 +251,12 @@ struct sml_ctl_message {
 size_t sml_ctl_encode(const struct sml_ctl_message *message, uint8_t *out, size_t room_bytes);
 
 enum sml_ctl_decode {
-  SML_CTL_NEED_MORE,  /* not a whole message yet; nothing was consumed */
-  SML_CTL_DECODED,    /* *consumed_out bytes made *message_out */
-  SML_CTL_BAD_MAGIC,  /* not this protocol: close, say nothing */
-  SML_CTL_BAD_VERSION,/* another version: answer REFUSE with SML_ERR_VERSION and close */
-  SML_CTL_MALFORMED,  /* over-long, unknown kind, field out of its range: close */
-  SML_CTL_BAD_MAC,    /* only from sml_channel_decode(): MAC missing, wrong, or not wanted: close */
+  SML_CTL_NEED_MORE,   /* not a whole message yet; nothing was consumed */
+  SML_CTL_DECODED,     /* *consumed_out bytes made *message_out */
+  SML_CTL_BAD_MAGIC,   /* not this protocol: close, say nothing */
+  SML_CTL_BAD_VERSION, /* another version: answer REFUSE with SML_ERR_VERSION and close */
+  SML_CTL_MALFORMED,   /* over-long, unknown kind, field out of its range: close */
+  SML_CTL_BAD_MAC,     /* only from sml_channel_decode(): MAC missing, wrong, or not wanted: close */
 };
 enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct sml_ctl_message *message_out,
                                    size_t *consumed_out);
@@ -247,7 +270,6 @@ struct sml_ctl_frame {
 /* Judges the header as early as its bytes are there; DECODED: *frame_out is set, the body may be missing. */
 enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, struct sml_ctl_frame *frame_out);
 /* False: malformed. */
-bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes,
-                         struct sml_ctl_message *message_out);
+bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes, struct sml_ctl_message *message_out);
 
 #endif

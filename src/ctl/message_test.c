@@ -53,51 +53,54 @@ static const struct sml_ctl_join JOIN = {.job_name = "run-7/dp:0.a_B",
 static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
   struct sml_ctl_message m = {.kind = kind};
   switch (kind) {
-    case SML_CTL_JOIN:
-      m.u.join = JOIN;
-      break;
+    case SML_CTL_JOIN: m.u.join = JOIN; break;
     case SML_CTL_WELCOME:
-      m.u.welcome = (struct sml_ctl_welcome){.job = 12, .epoch = 0xdeadbeef, .nonce = 0x0123456789abcdef,
-                                             .num_lanes = 2, .data_ports = {4000, 65535}, .salt = {7, UINT64_MAX},
-                                             .group = {0, 0xffffefc00701}, .group_port = 28879,
+      m.u.welcome = (struct sml_ctl_welcome){.job = 12,
+                                             .epoch = 0xdeadbeef,
+                                             .nonce = 0x0123456789abcdef,
+                                             .num_lanes = 2,
+                                             .data_ports = {4000, 65535},
+                                             .salt = {7, UINT64_MAX},
+                                             .group = {0, 0xffffefc00701},
+                                             .group_port = 28879,
                                              .secret = {UINT64_MAX, 8}};
       break;
     case SML_CTL_PROBED:
       m.u.probed = (struct sml_ctl_probed){.datagram_bytes = 1472, .rtt_ns = UINT64_MAX, .hearing = SML_CTL_HEARS};
       break;
     case SML_CTL_START:
-      m.u.start = (struct sml_ctl_start){.epoch = 7, .num_lanes = 3, .chunk_bytes = 1440, .num_slots = 256,
-                                         .slot_base = {0, 256, 65280}, .first_phase = 2, .first_chunk = 9,
-                                         .features = SML_FEATURE_CHECK, .rtt_ns = UINT64_MAX,
-                                         .slots_why = 5, .first_operation = UINT64_MAX,
-                                         .is_multicast = 1, .is_one_host = 1, .secret = {9, UINT64_MAX},
-                                         .num_ranks = 5, .contributors = {0, 1, 0, 2, 1}};
+      m.u.start = (struct sml_ctl_start){.epoch = 7,
+                                         .num_lanes = 3,
+                                         .chunk_bytes = 1440,
+                                         .num_slots = 256,
+                                         .slot_base = {0, 256, 65280},
+                                         .first_phase = 2,
+                                         .first_chunk = 9,
+                                         .features = SML_FEATURE_CHECK,
+                                         .rtt_ns = UINT64_MAX,
+                                         .slots_why = 5,
+                                         .first_operation = UINT64_MAX,
+                                         .is_multicast = 1,
+                                         .is_one_host = 1,
+                                         .secret = {9, UINT64_MAX},
+                                         .num_ranks = 5,
+                                         .contributors = {0, 1, 0, 2, 1}};
       break;
-    case SML_CTL_HEARTBEAT:
-      m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17};
-      break;
-    case SML_CTL_EPOCH:
-      m.u.epoch.epoch = 41;
-      break;
+    case SML_CTL_HEARTBEAT: m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17}; break;
+    case SML_CTL_EPOCH: m.u.epoch.epoch = 41; break;
     case SML_CTL_ABORT:
-      m.u.abort = (struct sml_ctl_abort){.status = SML_ERR_MISMATCH, .num_ranks = 2, .ranks = {0, 4095},
-                                         .detail = "ranks 0 and 4095 differ"};
+      m.u.abort = (struct sml_ctl_abort){
+          .status = SML_ERR_MISMATCH, .num_ranks = 2, .ranks = {0, 4095}, .detail = "ranks 0 and 4095 differ"};
       break;
     case SML_CTL_RANK_GONE:
       m.u.rank_gone = (struct sml_ctl_rank_gone){SML_ERR_RANK_LOST, 2, {9, 4095}, "rank 9 left, and 1 more is gone"};
       break;
     case SML_CTL_GOODBYE:
     case SML_CTL_AUTH:
-    case SML_CTL_ASK:
-      break;
-    default:
-      return sample_of_questions(kind);
-    case SML_CTL_REFUSE:
-      m.u.refuse = (struct sml_ctl_refuse){SML_ERR_KEY, "no"};
-      break;
-    case SML_CTL_CHALLENGE:
-      m.u.challenge = (struct sml_ctl_challenge){{UINT64_MAX, 3}};
-      break;
+    case SML_CTL_ASK: break;
+    default: return sample_of_questions(kind);
+    case SML_CTL_REFUSE: m.u.refuse = (struct sml_ctl_refuse){SML_ERR_KEY, "no"}; break;
+    case SML_CTL_CHALLENGE: m.u.challenge = (struct sml_ctl_challenge){{UINT64_MAX, 3}}; break;
   }
   return m;
 }
@@ -215,56 +218,91 @@ struct bad_field {
 };
 #define NAME_END 16u /* the sample's job name: 2 + 14 */
 
+static const struct bad_field bad_fields[] = {
+    {SML_CTL_JOIN, 0, 2, 0},
+    {SML_CTL_JOIN, 0, 2, 64},
+    {SML_CTL_JOIN, 0, 2, 0xffff},
+    {SML_CTL_JOIN, 2, 1, 0},
+    {SML_CTL_JOIN, 3, 1, ' '},
+    {SML_CTL_JOIN, 3, 1, '\n'},
+    {SML_CTL_JOIN, 3, 1, '%'},
+    {SML_CTL_JOIN, 15, 1, 0x80},
+    {SML_CTL_JOIN, 15, 1, 0},
+    {SML_CTL_JOIN, NAME_END, 4, 65536},          /* rank */
+    {SML_CTL_JOIN, NAME_END + 4, 4, UINT32_MAX}, /* world size */
+    {SML_CTL_JOIN, NAME_END + 8, 4, 0},          /* lanes */
+    {SML_CTL_JOIN, NAME_END + 8, 4, SML_MAX_LANES + 1},
+    {SML_CTL_JOIN, NAME_END + 12, 4, 65537}, /* slots */
+    {SML_CTL_JOIN, NAME_END + 16, 4, 31},    /* datagram */
+    {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
+    {SML_CTL_JOIN, NAME_END + 20, 8, 0},                      /* lease */
+    {SML_CTL_JOIN, NAME_END + 28, 8, 0},                      /* join timeout */
+    {SML_CTL_JOIN, NAME_END + 36, 4, SML_KNOWN_FEATURES + 1}, /* features */
+    {SML_CTL_JOIN, NAME_END + 36, 4, UINT32_MAX},
+    {SML_CTL_JOIN, NAME_END + 40, 2, 32}, /* key name */
+    {SML_CTL_JOIN, NAME_END + 40, 2, 5},
+    {SML_CTL_JOIN, NAME_END + 40, 2, 7},
+    {SML_CTL_JOIN, NAME_END + 42, 1, ' '},
+    {SML_CTL_JOIN, NAME_END + 47, 1, 0},
+    {SML_CTL_JOIN, NAME_END + 64, 8, 4},    /* resumes before what it has */
+    {SML_CTL_JOIN, NAME_END + 80, 4, 1441}, /* chunk to resume with */
+    {SML_CTL_JOIN, NAME_END + 80, 4, 65504},
+    {SML_CTL_START, 30, 4, SML_KNOWN_FEATURES + 1},
+    {SML_CTL_WELCOME, 14, 4, 0},
+    {SML_CTL_WELCOME, 14, 4, 3},
+    {SML_CTL_WELCOME, 14, 4, 17},
+    {SML_CTL_WELCOME, 20, 2, 0}, /* a port */
+    {SML_CTL_PROBED, 0, 4, 65536},
+    {SML_CTL_START, 4, 4, 0},
+    {SML_CTL_START, 4, 4, 17},
+    {SML_CTL_START, 4, 4, UINT32_MAX},
+    {SML_CTL_START, 8, 4, 0},
+    {SML_CTL_START, 8, 4, 1442},
+    {SML_CTL_START, 8, 4, 65536},
+    {SML_CTL_START, 12, 4, 0},
+    {SML_CTL_START, 12, 4, 255},
+    {SML_CTL_START, 12, 4, 65536},
+    {SML_CTL_START, 18, 2, 255},
+    {SML_CTL_START, 22, 4, 0},
+    {SML_CTL_START, 22, 4, 3},
+    {SML_CTL_START, 54, 4, 2},
+    {SML_CTL_JOIN, NAME_END + 100, 4, 2},
+    {SML_CTL_START, 42, 4, SML_SLOTS_REASON_QUOTA + 1},
+    {SML_CTL_START, 58, 4, 2}, /* one host */
+    {SML_CTL_START, 78, 4, 4},
+    {SML_CTL_START, 78, 4, 6},
+    {SML_CTL_START, 78, 4, 4097}, /* ranks */
+    {SML_CTL_START, 82, 2, 1},
+    {SML_CTL_START, 84, 2, 2},
+    {SML_CTL_START, 88, 2, 3}, /* contributors */
+    {SML_CTL_ABORT, 0, 4, 0},
+    {SML_CTL_ABORT, 0, 4, 1},
+    {SML_CTL_ABORT, 0, 4, 0xffffffec},
+    {SML_CTL_ABORT, 4, 4, 17},
+    {SML_CTL_ABORT, 4, 4, UINT32_MAX},
+    {SML_CTL_ABORT, 8, 2, 4096},
+    {SML_CTL_ABORT, 12, 2, 256},
+    {SML_CTL_ABORT, 14, 1, 0},
+    {SML_CTL_ABORT, 14, 1, 27},
+    {SML_CTL_ABORT, 15, 1, 127},
+    {SML_CTL_RANK_GONE, 0, 4, 0},
+    {SML_CTL_RANK_GONE, 4, 4, 0},
+    {SML_CTL_RANK_GONE, 4, 4, 1025},
+    {SML_CTL_RANK_GONE, 8, 2, 4096},
+    {SML_CTL_REFUSE, 0, 4, 0},
+    {SML_CTL_REFUSE, 4, 2, 3},
+    {SML_CTL_REFUSE, 6, 1, '\r'},
+};
+
 static void test_bad_fields_are_malformed(void **state) {
   (void)state;
-  static const struct bad_field rows[] = {
-      {SML_CTL_JOIN, 0, 2, 0},   {SML_CTL_JOIN, 0, 2, 64},       {SML_CTL_JOIN, 0, 2, 0xffff},
-      {SML_CTL_JOIN, 2, 1, 0},   {SML_CTL_JOIN, 3, 1, ' '},      {SML_CTL_JOIN, 3, 1, '\n'},
-      {SML_CTL_JOIN, 3, 1, '%'}, {SML_CTL_JOIN, 15, 1, 0x80},    {SML_CTL_JOIN, 15, 1, 0},
-      {SML_CTL_JOIN, NAME_END, 4, 65536},                        /* rank */
-      {SML_CTL_JOIN, NAME_END + 4, 4, UINT32_MAX},               /* world size */
-      {SML_CTL_JOIN, NAME_END + 8, 4, 0},                        /* lanes */
-      {SML_CTL_JOIN, NAME_END + 8, 4, SML_MAX_LANES + 1},
-      {SML_CTL_JOIN, NAME_END + 12, 4, 65537},                   /* slots */
-      {SML_CTL_JOIN, NAME_END + 16, 4, 31},                      /* datagram */
-      {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
-      {SML_CTL_JOIN, NAME_END + 20, 8, 0},                       /* lease */
-      {SML_CTL_JOIN, NAME_END + 28, 8, 0},                       /* join timeout */
-      {SML_CTL_JOIN, NAME_END + 36, 4, SML_KNOWN_FEATURES + 1},  /* features */
-      {SML_CTL_JOIN, NAME_END + 36, 4, UINT32_MAX},
-      {SML_CTL_JOIN, NAME_END + 40, 2, 32},                      /* key name */
-      {SML_CTL_JOIN, NAME_END + 40, 2, 5},      {SML_CTL_JOIN, NAME_END + 40, 2, 7},
-      {SML_CTL_JOIN, NAME_END + 42, 1, ' '},    {SML_CTL_JOIN, NAME_END + 47, 1, 0},
-      {SML_CTL_JOIN, NAME_END + 64, 8, 4},                       /* resumes before what it has */
-      {SML_CTL_JOIN, NAME_END + 80, 4, 1441},                    /* chunk to resume with */
-      {SML_CTL_JOIN, NAME_END + 80, 4, 65504},
-      {SML_CTL_START, 30, 4, SML_KNOWN_FEATURES + 1},
-      {SML_CTL_WELCOME, 14, 4, 0}, {SML_CTL_WELCOME, 14, 4, 3},  {SML_CTL_WELCOME, 14, 4, 17},
-      {SML_CTL_WELCOME, 20, 2, 0},                               /* a port */
-      {SML_CTL_PROBED, 0, 4, 65536},
-      {SML_CTL_START, 4, 4, 0},    {SML_CTL_START, 4, 4, 17},    {SML_CTL_START, 4, 4, UINT32_MAX},
-      {SML_CTL_START, 8, 4, 0},    {SML_CTL_START, 8, 4, 1442},  {SML_CTL_START, 8, 4, 65536},
-      {SML_CTL_START, 12, 4, 0},   {SML_CTL_START, 12, 4, 255},  {SML_CTL_START, 12, 4, 65536},
-      {SML_CTL_START, 18, 2, 255}, {SML_CTL_START, 22, 4, 0},    {SML_CTL_START, 22, 4, 3},
-      {SML_CTL_START, 54, 4, 2},   {SML_CTL_JOIN, NAME_END + 100, 4, 2},
-      {SML_CTL_START, 42, 4, SML_SLOTS_REASON_QUOTA + 1},
-      {SML_CTL_START, 58, 4, 2},                                                               /* one host */
-      {SML_CTL_START, 78, 4, 4},   {SML_CTL_START, 78, 4, 6},    {SML_CTL_START, 78, 4, 4097}, /* ranks */
-      {SML_CTL_START, 82, 2, 1},   {SML_CTL_START, 84, 2, 2},    {SML_CTL_START, 88, 2, 3},    /* contributors */
-      {SML_CTL_ABORT, 0, 4, 0},    {SML_CTL_ABORT, 0, 4, 1},     {SML_CTL_ABORT, 0, 4, 0xffffffec},
-      {SML_CTL_ABORT, 4, 4, 17},   {SML_CTL_ABORT, 4, 4, UINT32_MAX},
-      {SML_CTL_ABORT, 8, 2, 4096}, {SML_CTL_ABORT, 12, 2, 256},  {SML_CTL_ABORT, 14, 1, 0},
-      {SML_CTL_ABORT, 14, 1, 27},  {SML_CTL_ABORT, 15, 1, 127},
-      {SML_CTL_RANK_GONE, 0, 4, 0}, {SML_CTL_RANK_GONE, 4, 4, 0},  {SML_CTL_RANK_GONE, 4, 4, 1025},
-      {SML_CTL_RANK_GONE, 8, 2, 4096},
-      {SML_CTL_REFUSE, 0, 4, 0},   {SML_CTL_REFUSE, 4, 2, 3},    {SML_CTL_REFUSE, 6, 1, '\r'},
-  };
-  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
-    struct sml_ctl_message m = sample(rows[i].kind);
+  for (size_t i = 0; i < SML_ARRAY_LEN(bad_fields); i++) {
+    const struct bad_field *row = &bad_fields[i];
+    struct sml_ctl_message m = sample(row->kind);
     uint8_t frame[FRAME_ROOM], value[8];
     size_t num_bytes = encode(&m, frame);
-    sml_store_be64(value, rows[i].value);
-    memcpy(frame + SML_CTL_FRAME_BYTES + rows[i].at_bytes, value + 8 - rows[i].num_bytes, rows[i].num_bytes);
+    sml_store_be64(value, row->value);
+    memcpy(frame + SML_CTL_FRAME_BYTES + row->at_bytes, value + 8 - row->num_bytes, row->num_bytes);
     if (decode(frame, num_bytes) != SML_CTL_MALFORMED) fail_msg("row %zu was accepted", i);
   }
 }
@@ -327,7 +365,10 @@ static void test_a_detail_is_plain_text(void **state) {
   struct sml_ctl_message m = sample(SML_CTL_ABORT), out;
   uint8_t frame[FRAME_ROOM];
   size_t consumed;
-  strcpy(m.u.abort.detail, "a\xc2\x9b" "31m \xe2\x80\xae" "b caf\xe9 \xe2\x82");
+  strcpy(m.u.abort.detail,
+         "a\xc2\x9b"
+         "31m \xe2\x80\xae"
+         "b caf\xe9 \xe2\x82");
   const size_t num_bytes = encode(&m, frame);
   assert_int_equal(sml_ctl_decode(frame, num_bytes, &out, &consumed), SML_CTL_DECODED);
   assert_string_equal(out.u.abort.detail, "a??31m ???b caf? ??");

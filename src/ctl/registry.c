@@ -108,8 +108,8 @@ char *sml_registry_text(struct sml_registry *r, const char *format, ...) {
   return text;
 }
 
-void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job,
-                       uint32_t rank, const char *text) {
+void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job, uint32_t rank,
+                       const char *text) {
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_NOTE);
   effect->note = note;
   effect->rank = rank;
@@ -234,11 +234,10 @@ void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl
   }
 }
 
-static void end_with(struct sml_registry *r, struct sml_job_entry *job, sml_status status,
-                     const uint16_t *ranks, uint32_t num_ranks, const char *text, uint32_t silent_conn) {
+static void end_with(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const uint16_t *ranks,
+                     uint32_t num_ranks, const char *text, uint32_t silent_conn) {
   bool is_started = job->state == SML_JOB_STARTED;
-  sml_registry_end_job(r, job, sml_registry_farewell(r, is_started, status, ranks, num_ranks, text),
-                       silent_conn);
+  sml_registry_end_job(r, job, sml_registry_farewell(r, is_started, status, ranks, num_ranks, text), silent_conn);
 }
 
 static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct sml_ctl_abort *abort) {
@@ -258,10 +257,9 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
   end_with(r, job, (sml_status)abort->status, ranks, num_ranks, text, conn);
 }
 
-static const char *const kind_names[] = {"",      "JOIN",  "WELCOME",   "PROBED",  "START", "HEARTBEAT",
-                                         "EPOCH", "ABORT", "RANK_GONE", "GOODBYE", "REFUSE",
-                                         "CHALLENGE", "AUTH", "STATUS", "STATUS_PART", "ASK", "REPORT",
-                                         "EVICT", "EVICTED"};
+static const char *const kind_names[] = {
+    "",       "JOIN",      "WELCOME", "PROBED", "START",       "HEARTBEAT", "EPOCH",  "ABORT", "RANK_GONE", "GOODBYE",
+    "REFUSE", "CHALLENGE", "AUTH",    "STATUS", "STATUS_PART", "ASK",       "REPORT", "EVICT", "EVICTED"};
 
 /* Ranks that keep inputs learn soon that they need not any more, but not of each operation. */
 static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t completed, uint64_t now_ns) {
@@ -281,8 +279,7 @@ static void ask(struct sml_registry *r, uint32_t conn) {
   effect->epoch = r->jobs[effect->job].epoch;
 }
 
-static void on_member_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *m,
-                              uint64_t now_ns) {
+static void on_member_message(struct sml_registry *r, uint32_t conn, const struct sml_ctl_message *m, uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
   struct sml_job_entry *job = &r->jobs[c->job];
   bool is_joining = job->state == SML_JOB_JOINING;
@@ -304,15 +301,12 @@ static void on_member_message(struct sml_registry *r, uint32_t conn, const struc
       is_expected = !is_joining && !c->wants_epoch && m->u.epoch.epoch == job->epoch;
       if (is_expected) sml_registry_want_epoch(r, conn);
       break;
-    case SML_CTL_ABORT:
-      abort_by_member(r, conn, &m->u.abort);
-      break;
+    case SML_CTL_ABORT: abort_by_member(r, conn, &m->u.abort); break;
     case SML_CTL_GOODBYE:
       sml_registry_depart(r, conn, false, "");
       sml_registry_forget(r, conn);
       break;
-    default:
-      is_expected = false;
+    default: is_expected = false;
   }
   if (is_expected) return;
   throw_out(r, conn, SML_ERR_PROTOCOL,
@@ -332,8 +326,7 @@ void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct
   if (c->state == SML_CONN_FREE) return;
   if (is_too_fast(r, c, now_ns)) {
     throw_out(r, conn, SML_ERR_PROTOCOL,
-              sml_registry_text(r, "it sends more than %u control messages a second",
-                                r->options.max_messages_per_s));
+              sml_registry_text(r, "it sends more than %u control messages a second", r->options.max_messages_per_s));
   } else if (c->state == SML_CONN_MEMBER) {
     c->heard_at_ns = now_ns;
     on_member_message(r, conn, message, now_ns);
@@ -362,8 +355,7 @@ struct sml_job_entry *sml_registry_find_started(struct sml_registry *r, uint16_t
   return entry->state == SML_JOB_STARTED && entry->epoch == epoch ? entry : NULL;
 }
 
-void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a,
-                              uint32_t rank_b) {
+void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a, uint32_t rank_b) {
   sml_registry_begin_input(r);
   struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
@@ -400,11 +392,10 @@ void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, 
   struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
   uint16_t ranks[1] = {(uint16_t)rank};
-  char *text =
-      sml_registry_text(r,
-                        "rank %u sent a packet that no working library sends (phase jumped): check that "
-                        "all ranks run the same switchml version",
-                        rank);
+  char *text = sml_registry_text(r,
+                                 "rank %u sent a packet that no working library sends (phase jumped): check that "
+                                 "all ranks run the same switchml version",
+                                 rank);
   end_with(r, entry, SML_ERR_PROTOCOL, ranks, 1, text, SML_NO_CONN);
 }
 
@@ -469,8 +460,7 @@ static void expire_conn(struct sml_registry *r, uint32_t conn) {
   if (c->state == SML_CONN_MEMBER) {
     if (sml_registry_listen(r, c, r->latest_ns)) return;
     uint64_t lease_ms = r->jobs[c->job].lease_ns / SML_NS_PER_MS;
-    char *why =
-        sml_registry_text(r, "silent for longer than its lease of %llu ms", (unsigned long long)lease_ms);
+    char *why = sml_registry_text(r, "silent for longer than its lease of %llu ms", (unsigned long long)lease_ms);
     throw_out(r, conn, SML_ERR_RANK_LOST, why);
   } else {
     sml_registry_forget(r, conn);

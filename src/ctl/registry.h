@@ -20,7 +20,7 @@
 
 #define SML_REGISTRY_MAX_JOBS 1024u
 #define SML_REGISTRY_MAX_RANKS_FACTOR 2u /* started jobs have so many ranks a connection at most, gone ones included */
-#define SML_PEER_BYTES 64u /* "192.0.2.1:48879" with the terminating 0 */
+#define SML_PEER_BYTES 64u               /* "192.0.2.1:48879" with the terminating 0 */
 #define SML_MIN_CHUNK_BYTES 256u
 #define SML_MIN_LEASE_NS (20 * SML_NS_PER_MS)
 #define SML_MAX_LEASE_NS (3600 * SML_NS_PER_S)
@@ -45,9 +45,9 @@ struct sml_registry_options {
   uint16_t data_ports[SML_MAX_LANES];
   uint32_t pool_slots;               /* a lane */
   uint32_t max_window_mib;           /* of a job, a lane; 0: SML_TUNING_MOST_MIB */
-  bool is_embedded;                    /* in a rank's process: larger windows, see tuning.h */
+  bool is_embedded;                  /* in a rank's process: larger windows, see tuning.h */
   uint32_t max_datagram_bytes;       /* what the daemon's sockets take */
-  uint32_t packet_lanes; /* all jobs are in switch format, with so many lanes a packet; 0: none is */
+  uint32_t packet_lanes;             /* all jobs are in switch format, with so many lanes a packet; 0: none is */
   uint64_t join_grace_ns;            /* a connection that has not joined by then is closed */
   uint64_t max_lease_ns;             /* that a JOIN may ask for; 0: SML_MAX_LEASE_NS */
   uint64_t max_join_ns;              /* that a job waits for its ranks, whatever they ask for; 0: a week */
@@ -56,7 +56,7 @@ struct sml_registry_options {
   uint64_t first_group[2];
   uint32_t num_groups;
   uint16_t group_port;
-  uint64_t (*random)(void *user);    /* unpredictable: epochs, secrets, nonces and salts */
+  uint64_t (*random)(void *user); /* unpredictable: epochs, secrets, nonces and salts */
   void *random_user;
   /* NULL: the daemon has no keys and refuses joins that name one; else it refuses all others. False: there
    * is no such key. */
@@ -70,10 +70,10 @@ struct sml_registry_options {
   uint64_t (*count_packets)(void *user, uint16_t job, uint32_t rank);
   void *count_packets_user;
   /* Limits; 0: none. A source is an IPv4 address or an IPv6 /64. */
-  uint32_t max_connections_per_host;  /* joined ones of one source */
-  uint32_t new_connections_per_s;     /* of one source, on average; as many as in 4 s may come at once */
-  uint32_t max_messages_per_s;        /* of one connection, on average; as many may come at once */
-  uint64_t late_note_ns;              /* a rank that is late for so long is worth a note */
+  uint32_t max_connections_per_host; /* joined ones of one source */
+  uint32_t new_connections_per_s;    /* of one source, on average; as many as in 4 s may come at once */
+  uint32_t max_messages_per_s;       /* of one connection, on average; as many may come at once */
+  uint64_t late_note_ns;             /* a rank that is late for so long is worth a note */
 };
 
 enum sml_effect_kind {
@@ -99,8 +99,8 @@ enum sml_note {
   SML_NOTE_JOB_REFUSED,
   SML_NOTE_JOB_ABORTED,
   SML_NOTE_JOB_ENDED,
-  SML_NOTE_RANK_LATE,    /* a rank has not called an operation for a while that others have, or says nothing */
-  SML_NOTE_RANK_CALLED,  /* such a rank did at last, or is heard again */
+  SML_NOTE_RANK_LATE,   /* a rank has not called an operation for a while that others have, or says nothing */
+  SML_NOTE_RANK_CALLED, /* such a rank did at last, or is heard again */
   SML_NOTE_EPOCH_RENEWED,
   SML_NOTE_STATUS_REFUSED,
   SML_NOTE_HOST_LIMITED, /* a host opens connections faster than it may; at most once a second */
@@ -118,11 +118,11 @@ struct sml_effect {
   const uint64_t *ranks; /* DEPART: a bitmap of them */
   uint64_t nonce;
   const struct sml_key *key; /* SET_KEY: the tenant's; OPEN_JOB, START_JOB: the epoch's data key, NULL: unkeyed */
-  uint64_t secret[2]; /* OPEN_JOB, START_JOB: as in WELCOME and START */
+  uint64_t secret[2];        /* OPEN_JOB, START_JOB: as in WELCOME and START */
   uint64_t worker_nonce[2], daemon_nonce[2];
   enum sml_note note;
-  const char *job_name; /* NOTE */
-  const char *text;     /* NOTE: one sentence */
+  const char *job_name;  /* NOTE */
+  const char *text;      /* NOTE: one sentence */
   uint32_t offset_bytes; /* SHOW */
   const char *key_name;  /* SHOW; NOTE of a job */
 };
@@ -146,8 +146,7 @@ void sml_registry_on_message(struct sml_registry *r, uint32_t conn, const struct
 /* What came is no message: verdict as sml_ctl_decode() gave it. */
 void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl_decode verdict);
 /* From the engines. An event of another epoch than the job's is out of date and ignored. */
-void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a,
-                              uint32_t rank_b);
+void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a, uint32_t rank_b);
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank);
 /* The rank does not hear its job's group any more, and gets its results by unicast. */
@@ -182,9 +181,9 @@ struct sml_member_look {
   char host[SML_PEER_BYTES];
   bool is_gone, is_lost; /* gone: left, or lost */
   bool has_probed, is_lead, is_late;
-  bool is_silent;    /* late, because nothing is heard of it */
-  uint64_t since_ns; /* late, gone: since then */
-  uint64_t heard_ns; /* present: its last message */
+  bool is_silent;                /* late, because nothing is heard of it */
+  uint64_t since_ns;             /* late, gone: since then */
+  uint64_t heard_ns;             /* present: its last message */
   uint64_t submitted, completed; /* operations, as of its last heartbeat */
   uint32_t contributor;
   uint32_t num_lanes, max_datagram_bytes, probed_bytes; /* present: offered, asked for, came back (0: not known) */
@@ -200,11 +199,11 @@ struct sml_registry_look {
   char name[SML_JOB_NAME_BYTES], key_name[SML_KEY_NAME_BYTES];
   bool is_started, is_one_host;
   uint32_t epoch, world_size, features, shard, num_shards, num_present, num_departed, num_late;
-  uint64_t lease_ns, since_ns; /* since: joined by its first rank, or started */
-  uint64_t submitted, completed; /* by the rank that is ahead, by all */
+  uint64_t lease_ns, since_ns;                                  /* since: joined by its first rank, or started */
+  uint64_t submitted, completed;                                /* by the rank that is ahead, by all */
   uint32_t num_lanes, num_slots, chunk_bytes, num_contributors; /* started; joining: only slots, those asked for */
-  uint32_t num_refusals; /* ever; the last ones are kept */
-  struct sml_refusal refusals[SML_MAX_REFUSALS]; /* the latest first */
+  uint32_t num_refusals;                                        /* ever; the last ones are kept */
+  struct sml_refusal refusals[SML_MAX_REFUSALS];                /* the latest first */
 };
 bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns, struct sml_registry_look *look_out);
 /* Its members that are there, and those departed that are remembered, in no order; at most `room` of them. */
@@ -213,10 +212,10 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
 /* What the answer to an ASK says: of the job as it is, and of its slots. False: the job is not started. */
 struct sml_waiting_slots {
   uint32_t num_waiting, num_contributors, least_contributions, most_contributions;
-  uint32_t lane, slot, phase;  /* one of those with the least */
-  uint32_t num_missing;        /* ranks whose contributions, or those that they send for others, slots wait for */
+  uint32_t lane, slot, phase; /* one of those with the least */
+  uint32_t num_missing;       /* ranks whose contributions, or those that they send for others, slots wait for */
   uint16_t missing[SML_CTL_MAX_RANKS]; /* the first of them */
-  uint64_t progress_ns; /* the last time that a slot was completed; 0: never */
+  uint64_t progress_ns;                /* the last time that a slot was completed; 0: never */
 };
 bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
                          uint64_t now_ns, struct sml_ctl_report *report_out);

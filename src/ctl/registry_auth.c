@@ -16,8 +16,7 @@ void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_statu
 /* An unknown name gets a key that nobody has: it fails where, when and how a wrong key does, so that
  * names can't be guessed. */
 static struct sml_key key_of(struct sml_registry *r, const char *name) {
-  struct sml_key key, random = {r->options.random(r->options.random_user),
-                                r->options.random(r->options.random_user)};
+  struct sml_key key, random = {r->options.random(r->options.random_user), r->options.random(r->options.random_user)};
   return r->options.find_key(r->options.find_key_user, name, &key) ? key : random;
 }
 
@@ -35,8 +34,7 @@ static void challenge(struct sml_registry *r, uint32_t conn, const char *key_nam
   memcpy(effect->daemon_nonce, m->u.challenge.nonce, sizeof effect->daemon_nonce);
 }
 
-void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
-                            uint64_t now_ns) {
+void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
   if (!join->key_name[0] && !r->options.find_key) {
     sml_registry_join(r, conn, join, now_ns);
@@ -86,8 +84,9 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
     return;
   }
   if (c->state == SML_CONN_UNJOINED && is_keyed && !sml_registry_is_loopback(c->host)) {
-    refuse_status(r, conn, "only those with a key of its --key-file see the aggregator's status: name yours with "
-                           "SWITCHML_KEY_FILE");
+    refuse_status(r, conn,
+                  "only those with a key of its --key-file see the aggregator's status: name yours with "
+                  "SWITCHML_KEY_FILE");
     return;
   }
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_SHOW);

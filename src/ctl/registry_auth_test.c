@@ -40,8 +40,8 @@ static void test_wrong_keys_and_unknown_names(void **state) {
   static const struct {
     const char *name;
     struct sml_key key;
-  } rows[] = {{"a", {1, 3}}, {"a", {3, 4}}, {"b", {1, 2}}, {"nobody", {1, 2}},
-             {"nobody", {5, 6}}, {"nobody", {0, 0}}, {"A", {1, 2}}, {"aa", {1, 2}}};
+  } rows[] = {{"a", {1, 3}},      {"a", {3, 4}},      {"b", {1, 2}}, {"nobody", {1, 2}},
+              {"nobody", {5, 6}}, {"nobody", {0, 0}}, {"A", {1, 2}}, {"aa", {1, 2}}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     char detail[SML_DETAIL_BYTES];
     begin();
@@ -63,16 +63,18 @@ static void test_both_sides_must_want_a_key(void **state) {
   opened(0);
   said_once(0, &m);
   EXPECT("c0<REFUSE -19; c0 close; ");
-  expect_detail(0, "the aggregator takes ranks with a key only: set SWITCHML_KEY_FILE on all ranks to a file with a "
-                   "key of its --key-file");
+  expect_detail(0,
+                "the aggregator takes ranks with a key only: set SWITCHML_KEY_FILE on all ranks to a file with a "
+                "key of its --key-file");
   is_keyed = false;
   begin();
   m = keyed_join("a", "x", 0);
   opened(0);
   said_once(0, &m);
   EXPECT("c0<REFUSE -19; c0 close; ");
-  expect_detail(0, "this rank has a key, but the aggregator has none: start it with --key-file, or unset "
-                   "SWITCHML_KEY_FILE on all ranks");
+  expect_detail(0,
+                "this rank has a key, but the aggregator has none: start it with --key-file, or unset "
+                "SWITCHML_KEY_FILE on all ranks");
   expect_all_free();
 }
 
@@ -197,8 +199,9 @@ static void test_members_wrong_tag(void **state) {
   start_world("x", 0, 2);
   garbage(1, SML_CTL_BAD_MAC);
   EXPECT("c1<ABORT -19; depart j0 r1; c0<GONE r1; c1 close; ");
-  expect_detail(0, "rank 1 (10.0.0.1) was lost: a control message came with a wrong MAC: somebody changed or "
-                   "repeated it on its way");
+  expect_detail(0,
+                "rank 1 (10.0.0.1) was lost: a control message came with a wrong MAC: somebody changed or "
+                "repeated it on its way");
 }
 
 /* AUTH of an old connection, and all that followed, said again on a new one. */
@@ -227,7 +230,8 @@ static void test_replayed_session(void **state) {
   EXPECT("c1<REFUSE -19; c1 close; ");
 }
 
-#define KEYED(test) {#test, test, keyed_world, NULL, NULL}
+#define KEYED(test) \
+  { #test, test, keyed_world, NULL, NULL }
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -5,36 +5,96 @@
 
 static struct sml_job_entry *x, *y; /* started, with ranks on connections 0, 1 and 2, 3 */
 
-static void break_list(void) { w.r->conns[1].next = SML_NO_CONN; }
-static void break_back_link(void) { w.r->conns[0].prev = 3; }
-static void break_count(void) { x->num_members = 3; }
-static void break_count_down(void) { x->num_members = 1; }
-static void break_state(void) { w.r->conns[0].state = SML_CONN_UNJOINED; }
-static void break_owner(void) { w.r->conns[0].job = 1; }
-static void break_range(void) { x->first_member = MAX_CONNS + 1; }
-static void break_rank(void) { w.r->conns[0].rank = 2; }
-static void break_present(void) { sml_bit_set(x->present, 77); }
-static void break_probed(void) { w.r->conns[0].has_probed = false; }
-static void break_member_lanes(void) { w.r->conns[0].num_lanes = 3; }
-static void break_progress(void) { w.r->conns[0].resume_operation = 5; }
-static void break_epoch_wait(void) { w.r->conns[0].wants_epoch = w.r->conns[1].wants_epoch = true; }
-static void break_departed(void) { x->num_departed = 1; }
-static void break_lanes(void) { x->num_lanes = 0; }
-static void break_chunk(void) { x->chunk_bytes = 1001; }
-static void break_confirmed(void) { x->confirmed = 1; }
-static void break_first(void) { x->first_operation = 1; }
-static void break_alignment(void) { x->slot_base[0] += 1; }
-static void break_window(void) { x->slot_base[1] = (uint16_t)w.options.pool_slots; }
-static void break_meeting(void) { x->slot_base[0] = y->slot_base[0]; }
-static void break_pool(void) { w.r->pools[0].used[0] &= ~UINT64_C(1); }
-static void break_leak(void) { w.r->pools[1].used[1000 / 64] |= 1; }
-static void break_epochs(void) { x->epoch = y->epoch; }
-static void break_names(void) { memcpy(x->name, y->name, sizeof x->name); }
-static void break_keys(void) { x->key_name[0] = x->key_name[0] ? 0 : 'z'; }
-static void break_table(void) { w.r->jobs_end = 1; }
-static void break_conn_table(void) { w.r->conns_end = 2; }
-static void break_stray(void) { w.r->conns[5].state = SML_CONN_MEMBER; }
-static void break_limit(void) { w.r->options.max_jobs = 1; }
+static void break_list(void) {
+  w.r->conns[1].next = SML_NO_CONN;
+}
+static void break_back_link(void) {
+  w.r->conns[0].prev = 3;
+}
+static void break_count(void) {
+  x->num_members = 3;
+}
+static void break_count_down(void) {
+  x->num_members = 1;
+}
+static void break_state(void) {
+  w.r->conns[0].state = SML_CONN_UNJOINED;
+}
+static void break_owner(void) {
+  w.r->conns[0].job = 1;
+}
+static void break_range(void) {
+  x->first_member = MAX_CONNS + 1;
+}
+static void break_rank(void) {
+  w.r->conns[0].rank = 2;
+}
+static void break_present(void) {
+  sml_bit_set(x->present, 77);
+}
+static void break_probed(void) {
+  w.r->conns[0].has_probed = false;
+}
+static void break_member_lanes(void) {
+  w.r->conns[0].num_lanes = 3;
+}
+static void break_progress(void) {
+  w.r->conns[0].resume_operation = 5;
+}
+static void break_epoch_wait(void) {
+  w.r->conns[0].wants_epoch = w.r->conns[1].wants_epoch = true;
+}
+static void break_departed(void) {
+  x->num_departed = 1;
+}
+static void break_lanes(void) {
+  x->num_lanes = 0;
+}
+static void break_chunk(void) {
+  x->chunk_bytes = 1001;
+}
+static void break_confirmed(void) {
+  x->confirmed = 1;
+}
+static void break_first(void) {
+  x->first_operation = 1;
+}
+static void break_alignment(void) {
+  x->slot_base[0] += 1;
+}
+static void break_window(void) {
+  x->slot_base[1] = (uint16_t)w.options.pool_slots;
+}
+static void break_meeting(void) {
+  x->slot_base[0] = y->slot_base[0];
+}
+static void break_pool(void) {
+  w.r->pools[0].used[0] &= ~UINT64_C(1);
+}
+static void break_leak(void) {
+  w.r->pools[1].used[1000 / 64] |= 1;
+}
+static void break_epochs(void) {
+  x->epoch = y->epoch;
+}
+static void break_names(void) {
+  memcpy(x->name, y->name, sizeof x->name);
+}
+static void break_keys(void) {
+  x->key_name[0] = x->key_name[0] ? 0 : 'z';
+}
+static void break_table(void) {
+  w.r->jobs_end = 1;
+}
+static void break_conn_table(void) {
+  w.r->conns_end = 2;
+}
+static void break_stray(void) {
+  w.r->conns[5].state = SML_CONN_MEMBER;
+}
+static void break_limit(void) {
+  w.r->options.max_jobs = 1;
+}
 static void break_empty(void) {
   x->state = SML_JOB_JOINING;
   x->first_member = SML_NO_CONN;

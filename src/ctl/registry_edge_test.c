@@ -109,14 +109,22 @@ static void break_member_present(void) {
   sml_bit_clear(w.r->jobs[0].present, 1);
   sml_bit_set(w.r->jobs[0].present, 77);
 }
-static void break_member_no_lanes(void) { w.r->conns[0].num_lanes = 0; }
-static void break_oldest(void) { w.r->conns[0].oldest_operation = 1; }
+static void break_member_no_lanes(void) {
+  w.r->conns[0].num_lanes = 0;
+}
+static void break_oldest(void) {
+  w.r->conns[0].oldest_operation = 1;
+}
 static void break_completed(void) {
   w.r->conns[0].resume_operation = w.r->conns[0].oldest_operation = 2;
   w.r->conns[0].completed = 1;
 }
-static void break_many_lanes(void) { w.r->jobs[0].num_lanes = 3; }
-static void break_small_chunk(void) { w.r->jobs[0].chunk_bytes = SML_MIN_CHUNK_BYTES - 4; }
+static void break_many_lanes(void) {
+  w.r->jobs[0].num_lanes = 3;
+}
+static void break_small_chunk(void) {
+  w.r->jobs[0].chunk_bytes = SML_MIN_CHUNK_BYTES - 4;
+}
 
 static void test_each_side_of_a_bound_is_checked(void **state) {
   (void)state;
@@ -143,12 +151,9 @@ static void test_each_side_of_a_bound_is_checked(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_reports_out_of_date_change_nothing),
-      BOTH(test_abort_for_a_rank_that_is_here_is_no_echo),
-      BOTH(test_a_timer_that_is_not_due_does_nothing),
-      BOTH(test_counts_of_what_is_half_way),
-      BOTH(test_larger_job_after_one_at_its_end),
-      BOTH(test_each_side_of_a_bound_is_checked),
+      BOTH(test_reports_out_of_date_change_nothing),   BOTH(test_abort_for_a_rank_that_is_here_is_no_echo),
+      BOTH(test_a_timer_that_is_not_due_does_nothing), BOTH(test_counts_of_what_is_half_way),
+      BOTH(test_larger_job_after_one_at_its_end),      BOTH(test_each_side_of_a_bound_is_checked),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);
 }

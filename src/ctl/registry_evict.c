@@ -4,8 +4,7 @@
 
 static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
   sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_EVICT_REFUSED, NULL, 0,
-                    sml_registry_text(r, "%s: %.420s", r->conns[conn].host, text));
+  sml_registry_note(r, SML_NOTE_EVICT_REFUSED, NULL, 0, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, text));
   sml_registry_forget(r, conn);
 }
 
@@ -65,8 +64,8 @@ bool sml_registry_on_withdrawn(struct sml_registry *r) {
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
     if (job->state == SML_JOB_FREE || !is_withdrawn(r, job->key_name, &job->tenant)) continue;
-    const char *text = sml_registry_text(r, "key '%s' of job '%.63s' was withdrawn at the aggregator", job->key_name,
-                                         job->name);
+    const char *text =
+        sml_registry_text(r, "key '%s' of job '%.63s' was withdrawn at the aggregator", job->key_name, job->name);
     sml_registry_end_job(r, job, sml_registry_farewell(r, job->state == SML_JOB_STARTED, SML_ERR_KEY, NULL, 0, text),
                          SML_NO_CONN);
     return true;

@@ -36,9 +36,9 @@ static void test_groups(void **state) {
   static const struct {
     const char *hosts, *table; /* "": none */
   } rows[] = {
-      {"0000", ""},         {"1234", ""},     {"1111", ""},         {"1122", "0011"},
-      {"2211", "0011"},     {"1212", "0101"}, {"1010", "0102"},     {"0110", "0112"},
-      {"3132331", "0102001"}, {"11", ""},     {"12341", "01230"},
+      {"0000", ""},           {"1234", ""},     {"1111", ""},       {"1122", "0011"},
+      {"2211", "0011"},       {"1212", "0101"}, {"1010", "0102"},   {"0110", "0112"},
+      {"3132331", "0102001"}, {"11", ""},       {"12341", "01230"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     start_hosts(rows[i].hosts, 0);
@@ -144,7 +144,11 @@ static void test_mismatch_names_the_hosts(void **state) {
     uint16_t ranks[8];
     const char *begin;
   } rows[] = {
-      {"11112222", 4, 0, 8, {0, 1, 2, 3, 4, 5, 6, 7},
+      {"11112222",
+       4,
+       0,
+       8,
+       {0, 1, 2, 3, 4, 5, 6, 7},
        "ranks 0-3 on the host of rank 0 and ranks 4-7 on the host of rank 4 called"},
       {"1213", 1, 0, 3, {0, 2, 1}, "ranks 0, 2 on the host of rank 0 and rank 1 called"},
       {"1123", 2, 3, 2, {2, 3}, "ranks 2 and 3 called"},

@@ -37,14 +37,14 @@ struct sml_conn {
   uint32_t rank;
   uint32_t next, prev; /* members of the job */
   uint32_t num_lanes, max_datagram_bytes, probed_bytes, hearing;
-  uint64_t rtt_ns; /* 0: not known */
+  uint64_t rtt_ns;                                                   /* 0: not known */
   uint64_t resume_operation, oldest_operation, submitted, completed; /* the latter two as in its heartbeats */
   uint64_t behind_since_ns; /* others have submitted more, seen at a heartbeat; 0: not so */
   bool is_noted_late;
-  uint64_t num_packets; /* that it had sent on the data path at the last look */
+  uint64_t num_packets;     /* that it had sent on the data path at the last look */
   uint64_t silent_since_ns; /* it was noted to be silent since then; 0: it was not, or is heard again */
   uint32_t resume_chunk_bytes;
-  bool has_no_result;      /* of its JOIN, like the next */
+  bool has_no_result; /* of its JOIN, like the next */
   uint32_t slots_asked;
   uint64_t share_host[2]; /* of its JOIN, like the next */
   bool is_combining;
@@ -72,13 +72,13 @@ struct sml_job_entry {
   sml_slots_reason slots_why; /* started, like the next */
   uint64_t rtt_ns;            /* of the furthest rank */
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
-  uint64_t early_at_ns; /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
-  uint64_t since_ns;     /* JOINING: opened; STARTED: started */
-  uint64_t joined_at_ns; /* the last rank */
-  uint64_t source;       /* of the first rank */
-  bool is_capped;        /* deadline_ns is the aggregator's, not a rank's */
-  uint64_t submitted;    /* the most of all ranks */
-  uint64_t looked_at_ns; /* last heartbeats, or a look without */
+  uint64_t early_at_ns;               /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
+  uint64_t since_ns;                  /* JOINING: opened; STARTED: started */
+  uint64_t joined_at_ns;              /* the last rank */
+  uint64_t source;                    /* of the first rank */
+  bool is_capped;                     /* deadline_ns is the aggregator's, not a rank's */
+  uint64_t submitted;                 /* the most of all ranks */
+  uint64_t looked_at_ns;              /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   uint32_t num_probed, num_wanting;   /* of them: have probed, want an epoch */
   /* once started */
@@ -93,8 +93,8 @@ struct sml_job_entry {
   uint64_t tell_at_ns;
   char untold_text[SML_DETAIL_BYTES]; /* of the first of them */
   uint32_t num_refusals;
-  struct sml_refusal refusals[SML_MAX_REFUSALS]; /* a ring */
-  struct sml_departure departures[SML_MAX_DEPARTURES];        /* the first ones: why they went */
+  struct sml_refusal refusals[SML_MAX_REFUSALS];       /* a ring */
+  struct sml_departure departures[SML_MAX_DEPARTURES]; /* the first ones: why they went */
 };
 
 struct sml_registry {
@@ -102,7 +102,7 @@ struct sml_registry {
   struct sml_conn *conns;
   struct sml_job_entry *jobs;
   uint32_t conns_end, jobs_end; /* none is used from here on: they bound the scans */
-  uint64_t latest_ns; /* of all inputs so far: for what only people look at */
+  uint64_t latest_ns;           /* of all inputs so far: for what only people look at */
   struct sml_slot_pool pools[SML_MAX_LANES];
   struct sml_source_table sources;
   uint64_t limit_noted_ns;
@@ -129,14 +129,12 @@ void sml_registry_send(struct sml_registry *r, uint32_t conn, const struct sml_c
 void sml_registry_free_conn(struct sml_conn *c);
 void sml_registry_forget(struct sml_registry *r, uint32_t conn); /* emits CLOSE, frees the entry */
 /* A text of this call: valid until the next input. */
-char *sml_registry_text(struct sml_registry *r, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job,
-                       uint32_t rank, const char *text);
+char *sml_registry_text(struct sml_registry *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct sml_job_entry *job, uint32_t rank,
+                       const char *text);
 
 /* registry_auth.c */
-void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
-                            uint64_t now_ns);
+void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns);
 void sml_registry_bad_mac(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
 /* Where the log says more than the rank is told. */
@@ -200,8 +198,7 @@ const char *sml_registry_meet_quota(struct sml_registry *r, struct sml_job_entry
 /* What a datagram of the job has besides the elements of its chunk. */
 uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features);
 uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_job_entry *job);
-void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
-                       uint64_t now_ns);
+void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns);
 void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml_ctl_probed *probed);
 void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn);
 /* The member is gone: takes it out of its job and tells the others. The connection's entry is freed
@@ -209,8 +206,8 @@ void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn);
 void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, const char *why);
 /* The job is over for all members: each gets `farewell` (REFUSE while joining, else ABORT) but for
  * `silent_conn`; all connections are closed, number, name and slots are free. */
-void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job,
-                          const struct sml_ctl_message *farewell, uint32_t silent_conn);
+void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job, const struct sml_ctl_message *farewell,
+                          uint32_t silent_conn);
 void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job);
 /* Engines first: when the ranks hear of it, the aggregator is ready. */
 void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,

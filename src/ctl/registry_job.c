@@ -20,25 +20,22 @@ uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features) {
 static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl_join *j) {
   const struct sml_registry_options *o = &r->options;
   if (j->world_size < 2 || j->world_size > SML_CTL_MAX_WORLD_SIZE) {
-    return sml_registry_text(r, "world size %u is not between 2 and %u", j->world_size,
-                             SML_CTL_MAX_WORLD_SIZE);
+    return sml_registry_text(r, "world size %u is not between 2 and %u", j->world_size, SML_CTL_MAX_WORLD_SIZE);
   }
   if (j->rank >= j->world_size) {
     return sml_registry_text(r, "rank %u is not below the world size %u", j->rank, j->world_size);
   }
   if (j->world_size > o->max_connections) {
-    return sml_registry_text(
-        r, "world size %u is more than the aggregator's limit of %u connections: raise it there",
-        j->world_size, o->max_connections);
+    return sml_registry_text(r, "world size %u is more than the aggregator's limit of %u connections: raise it there",
+                             j->world_size, o->max_connections);
   }
   if ((j->num_slots != 0 && !sml_is_pow2(j->num_slots)) || j->num_slots > MAX_WINDOW_SLOTS) {
     return sml_registry_text(r, "%u slots: the number must be a power of two, at most %u", j->num_slots,
                              MAX_WINDOW_SLOTS);
   }
   if (j->num_slots > o->pool_slots) {
-    return sml_registry_text(
-        r, "%u slots a lane are more than the aggregator's %u: ask for fewer, or raise them there",
-        j->num_slots, o->pool_slots);
+    return sml_registry_text(r, "%u slots a lane are more than the aggregator's %u: ask for fewer, or raise them there",
+                             j->num_slots, o->pool_slots);
   }
   if (j->lease_ns < SML_MIN_LEASE_NS || j->lease_ns > SML_MAX_LEASE_NS) {
     return sml_registry_text(r, "a lease of %llu us is not between 20 ms and 1 hour",
@@ -76,7 +73,7 @@ static struct sml_job_entry *find_job(struct sml_registry *r, const struct sml_c
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
     if (job->state == SML_JOB_FREE || strcmp(job->name, j->job_name) != 0) continue;
-    if (strcmp(job->key_name, j->key_name) != 0) continue; /* another tenant's */
+    if (strcmp(job->key_name, j->key_name) != 0) continue;                 /* another tenant's */
     if (memcmp(&job->tenant, &c->tenant, sizeof c->tenant) != 0) continue; /* the key was changed meanwhile */
     if (job->state == SML_JOB_JOINING) return job;
     if (!is_ending_without(job, j->rank)) running = job;
@@ -122,17 +119,20 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
                              job->shard + 1, sml_max_u32(job->num_shards, 1));
   }
   if (differ != 0) {
-    static const char *const names[] = {"SWITCHML_CHECK",           "SWITCHML_RETRY", NULL,
-                                        "SWITCHML_FLOAT_BITS=16",   "SWITCHML_FLOAT_BITS=32",
-                                        "SWITCHML_FLOAT64_BITS=64", "SWITCHML_FLOAT64_BITS=96",
+    static const char *const names[] = {"SWITCHML_CHECK",
+                                        "SWITCHML_RETRY",
+                                        NULL,
+                                        "SWITCHML_FLOAT_BITS=16",
+                                        "SWITCHML_FLOAT_BITS=32",
+                                        "SWITCHML_FLOAT64_BITS=64",
+                                        "SWITCHML_FLOAT64_BITS=96",
                                         "narrow updates (no aggregator configured)"};
     const uint32_t number = (uint32_t)__builtin_ctz(differ);
     const bool is_mine = (j->features >> number & 1) != 0;
     return sml_registry_text(r,
                              "rank %u has %s %s, but rank %u of job '%s' has it %s: all ranks must set "
                              "the same",
-                             j->rank, names[number], on_off[is_mine], other_rank,
-                             job->name, on_off[!is_mine]);
+                             j->rank, names[number], on_off[is_mine], other_rank, job->name, on_off[!is_mine]);
   }
   uint32_t other = j->resume_chunk_bytes ? sml_registry_find_other_resume(r, job, j->resume_chunk_bytes) : SML_NO_CONN;
   if (other != SML_NO_CONN) {
@@ -146,8 +146,7 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
 }
 
 /* The connection that has joined as the rank already, or SML_NO_CONN. */
-static uint32_t find_twin(const struct sml_registry *r, const struct sml_job_entry *job,
-                          const struct sml_ctl_join *j) {
+static uint32_t find_twin(const struct sml_registry *r, const struct sml_job_entry *job, const struct sml_ctl_join *j) {
   const bool is_there = j->world_size == job->world_size && sml_bit_test(job->present, j->rank);
   return is_there ? find_member(r, job, j->rank) : SML_NO_CONN;
 }
@@ -172,34 +171,30 @@ static const char *find_conflict(struct sml_registry *r, const struct sml_job_en
     return describe_twin(r, job, j, &r->conns[twin], may_know);
   }
   if (job->state == SML_JOB_STARTED) {
-    return sml_registry_text(
-        r,
-        "job '%s' is already running with %u ranks: use another name, or wait until all of "
-        "them have left",
-        job->name, job->world_size);
+    return sml_registry_text(r,
+                             "job '%s' is already running with %u ranks: use another name, or wait until all of "
+                             "them have left",
+                             job->name, job->world_size);
   }
   if (j->world_size != job->world_size) {
-    return sml_registry_text(
-        r,
-        "rank %u says world size %u, but rank %u of job '%s' said %u: all ranks must say the "
-        "same",
-        j->rank, j->world_size, other_rank, job->name, job->world_size);
+    return sml_registry_text(r,
+                             "rank %u says world size %u, but rank %u of job '%s' said %u: all ranks must say the "
+                             "same",
+                             j->rank, j->world_size, other_rank, job->name, job->world_size);
   }
   const uint32_t like = find_like(r, job, j->resume_chunk_bytes != 0);
   if (like != SML_NO_CONN && j->num_slots != r->conns[like].slots_asked) {
-    return sml_registry_text(
-        r,
-        "rank %u asks for %u slots, but rank %u of job '%s' asked for %u: all ranks must ask "
-        "for the same",
-        j->rank, j->num_slots, r->conns[like].rank, job->name, r->conns[like].slots_asked);
+    return sml_registry_text(r,
+                             "rank %u asks for %u slots, but rank %u of job '%s' asked for %u: all ranks must ask "
+                             "for the same",
+                             j->rank, j->num_slots, r->conns[like].rank, job->name, r->conns[like].slots_asked);
   }
   if (j->lease_ns != job->lease_ns) {
-    return sml_registry_text(
-        r,
-        "rank %u asks for a lease of %llu ms, but rank %u of job '%s' asked for %llu ms: all "
-        "ranks must ask for the same",
-        j->rank, (unsigned long long)(j->lease_ns / SML_NS_PER_MS), other_rank, job->name,
-        (unsigned long long)(job->lease_ns / SML_NS_PER_MS));
+    return sml_registry_text(r,
+                             "rank %u asks for a lease of %llu ms, but rank %u of job '%s' asked for %llu ms: all "
+                             "ranks must ask for the same",
+                             j->rank, (unsigned long long)(j->lease_ns / SML_NS_PER_MS), other_rank, job->name,
+                             (unsigned long long)(job->lease_ns / SML_NS_PER_MS));
   }
   return find_feature_conflict(r, job, j);
 }
@@ -220,14 +215,13 @@ static void enter_epoch(struct sml_registry *r, struct sml_job_entry *job, uint3
   const bool has_secret = !job->key_name[0] && r->options.packet_lanes == 0;
   for (uint32_t k = 0; k < 2; k++) job->secret[k] = has_secret ? draw(r) : 0;
   if (!job->key_name[0]) return;
-  job->data_key =
-      sml_ctl_data_key(&job->tenant, job->name, (uint16_t)(job - r->jobs), job->epoch, job->salt);
+  job->data_key = sml_ctl_data_key(&job->tenant, job->name, (uint16_t)(job - r->jobs), job->epoch, job->salt);
 }
 
 /* NULL: the table is full. Named but not started jobs don't count against max_jobs: that answer is given
  * when the last rank is in, to all ranks alike. */
-static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_conn *c,
-                                      const struct sml_ctl_join *j, uint64_t now_ns) {
+static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_conn *c, const struct sml_ctl_join *j,
+                                      uint64_t now_ns) {
   uint32_t i = 0;
   while (i < SML_REGISTRY_MAX_JOBS && r->jobs[i].state != SML_JOB_FREE) i++;
   if (i == SML_REGISTRY_MAX_JOBS) return NULL;
@@ -262,8 +256,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   return job;
 }
 
-static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn,
-                       const struct sml_ctl_join *j) {
+static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn, const struct sml_ctl_join *j) {
   struct sml_conn *c = &r->conns[conn];
   c->state = SML_CONN_MEMBER;
   c->job = (uint16_t)(job - r->jobs);
@@ -349,8 +342,7 @@ static void limit_waiting(const struct sml_registry *r, struct sml_job_entry *jo
   job->is_capped = join->join_timeout_ns > most_ns;
 }
 
-void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join,
-                       uint64_t now_ns) {
+void sml_registry_join(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns) {
   const char *bad = find_bad_setting(r, join);
   struct sml_job_entry *job = bad ? NULL : find_job(r, &r->conns[conn], join);
   if (job) bad = find_conflict(r, job, &r->conns[conn], join);
@@ -383,8 +375,8 @@ static void append(char *text, size_t room_bytes, const char *more) {
 
 /* "rank 2" or "ranks 2, 3" of the ranks without a connection, or of those that have not probed; the count
  * comes back. Long lists end with "and 9 more". */
-static uint32_t list_ranks(const struct sml_registry *r, const struct sml_job_entry *job, bool is_probing,
-                           char *text, size_t room_bytes) {
+static uint32_t list_ranks(const struct sml_registry *r, const struct sml_job_entry *job, bool is_probing, char *text,
+                           size_t room_bytes) {
   uint64_t wanted[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)] = {0};
   uint32_t num_ranks = 0;
   for (uint32_t rank = 0; rank < job->world_size; rank++) {
@@ -416,10 +408,10 @@ void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job
   if (job->is_capped)
     snprintf(capped, sizeof capped, " within %.0f s, the aggregator's limit: start all at once, or raise %s",
              (double)r->options.max_join_ns / 1e9, "--max-join-time");
-  char *text = is_probing ? sml_registry_text(
-                                r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
-                                ranks, job->world_size, have, job->name)
-                          : sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
+  char *text = is_probing
+                   ? sml_registry_text(r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
+                                       ranks, job->world_size, have, job->name)
+                   : sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
   sml_registry_end_job(r, job, sml_registry_farewell(r, false, SML_ERR_TIMEOUT, NULL, 0, text), SML_NO_CONN);
 }
 
@@ -532,8 +524,7 @@ static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uin
 }
 
 /* Number, name and slots are free from here on. */
-static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sml_note note,
-                      const char *text) {
+static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sml_note note, const char *text) {
   SML_ASSERT(job->num_members == 0);
   if (job->state == SML_JOB_STARTED) sml_registry_give_windows(r, job, job->num_lanes);
   sml_registry_emit(r, SML_EFFECT_CLOSE_JOB)->job = (uint16_t)(job - r->jobs);
@@ -545,8 +536,8 @@ static void close_job(struct sml_registry *r, struct sml_job_entry *job, enum sm
   while (r->jobs_end > 0 && r->jobs[r->jobs_end - 1].state == SML_JOB_FREE) r->jobs_end--;
 }
 
-void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job,
-                          const struct sml_ctl_message *farewell, uint32_t silent_conn) {
+void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job, const struct sml_ctl_message *farewell,
+                          uint32_t silent_conn) {
   bool is_started = job->state == SML_JOB_STARTED;
   SML_ASSERT(farewell->kind == (is_started ? SML_CTL_ABORT : SML_CTL_REFUSE));
   while (job->first_member != SML_NO_CONN) {

@@ -130,8 +130,7 @@ static void test_bad_settings_are_refused(void **state) {
       {0, 4097, 256, 8960, S, "world size 4097 is not between 2 and 4096"},
       {4, 4, 256, 8960, S, "rank 4 is not below the world size 4"},
       {65535, 4, 256, 8960, S, "rank 65535 is not below the world size 4"},
-      {0, 41, 256, 8960, S,
-       "world size 41 is more than the aggregator's limit of 40 connections: raise it there"},
+      {0, 41, 256, 8960, S, "world size 41 is more than the aggregator's limit of 40 connections: raise it there"},
       {0, 4, 255, 8960, S, "255 slots: the number must be a power of two, at most 32768"},
       {0, 4, 65536, 8960, S, "65536 slots: the number must be a power of two, at most 32768"},
       {0, 4, 2048, 8960, S,
@@ -150,8 +149,8 @@ static void test_bad_settings_are_refused(void **state) {
     said(0, &m);
     EXPECT("c0<REFUSE -7; c0 close; ");
     expect_detail(0, rows[i].detail ? rows[i].detail
-                     : is_keyed ? "datagrams of at most 287 bytes are asked for, the smallest chunk needs 292"
-                                : "datagrams of at most 287 bytes are asked for, the smallest chunk needs 288");
+                     : is_keyed     ? "datagrams of at most 287 bytes are asked for, the smallest chunk needs 292"
+                                    : "datagrams of at most 287 bytes are asked for, the smallest chunk needs 288");
     expect_all_free();
   }
 }
@@ -163,8 +162,7 @@ static void test_settings_must_be_equal(void **state) {
     uint64_t lease_ns;
     const char *detail;
   } rows[] = {
-      {8, 256, LEASE_NS,
-       "rank 2 says world size 8, but rank 0 of job 'x' said 4: all ranks must say the same"},
+      {8, 256, LEASE_NS, "rank 2 says world size 8, but rank 0 of job 'x' said 4: all ranks must say the same"},
       {4, 128, LEASE_NS,
        "rank 2 asks for 128 slots, but rank 0 of job 'x' asked for 256: all ranks must ask for the same"},
       {4, 256, S,
@@ -228,8 +226,7 @@ static void test_running_job_takes_nobody(void **state) {
   opened(5);
   join(5, "x", 3, 4);
   EXPECT("c5<REFUSE -7; c5 close; ");
-  expect_detail(
-      5, "job 'x' is already running with 3 ranks: use another name, or wait until all of them have left");
+  expect_detail(5, "job 'x' is already running with 3 ranks: use another name, or wait until all of them have left");
 }
 
 static void test_ending_job_frees_its_name(void **state) {
@@ -389,10 +386,9 @@ static void test_slots_run_out(void **state) {
   EXPECT("expect j4 r1; c9<WELCOME j4 e104; ");
   probed(9, 8960);
   EXPECT("c9<REFUSE -7; c9 close; c8<REFUSE -7; c8 close; end j4; ");
-  expect_detail(
-      8,
-      "no 256 slots in a row are free on lane 0 of the aggregator (1024 in all): wait for a job to end, ask "
-      "for fewer, or raise them there");
+  expect_detail(8,
+                "no 256 slots in a row are free on lane 0 of the aggregator (1024 in all): wait for a job to end, ask "
+                "for fewer, or raise them there");
   goodbye(2); /* job 1 ends: its window is free at once */
   goodbye(3);
   start_world("y", 8, 2);
@@ -403,7 +399,7 @@ static void test_what_is_asked_for_is_given(void **state) {
   (void)state;
   static const struct {
     uint32_t num_asked, datagram_bytes, num_slots;
-  } rows[] = {{256, 1472, 256}, {1024, 1472, 1024}, {512, 32800, 512}, {512, 32804, 256},
+  } rows[] = {{256, 1472, 256},  {1024, 1472, 1024}, {512, 32800, 512}, {512, 32804, 256},
               {256, 65504, 256}, {1024, 65504, 256}, {16, 65504, 16}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     struct sml_registry_options options = defaults();
@@ -432,8 +428,8 @@ static void join_and_probe(const char *const *peers, uint32_t num_asked, const u
     said(c, &m);
   }
   for (uint32_t c = 0; c < 2; c++)
-    said(c, &(struct sml_ctl_message){.kind = SML_CTL_PROBED,
-                                      .u.probed = {.datagram_bytes = 1472, .rtt_ns = rtts_ns[c]}});
+    said(c,
+         &(struct sml_ctl_message){.kind = SML_CTL_PROBED, .u.probed = {.datagram_bytes = 1472, .rtt_ns = rtts_ns[c]}});
   for (uint32_t c = 0; c < 2; c++) assert_int_equal(w.last[c].kind, SML_CTL_START);
   assert_memory_equal(&w.last[0].u.start, &w.last[1].u.start, sizeof w.last[0].u.start);
 }

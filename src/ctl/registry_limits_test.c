@@ -92,8 +92,9 @@ static void test_jobs_that_wait_make_room(void **state) {
   assert_true(sml_registry_on_full(w.r, w.now_ns)); /* s3 is the first to have had 5 s */
   take_effects();
   EXPECT("c3<REFUSE -7; c3 close; end j2; ");
-  expect_detail(3, "the aggregator has no place left, and job 's3' has waited longest for 29 of its 30 ranks: start it "
-                   "again when they are there, or raise --max-connections at the aggregator");
+  expect_detail(3,
+                "the aggregator has no place left, and job 's3' has waited longest for 29 of its 30 ranks: start it "
+                "again when they are there, or raise --max-connections at the aggregator");
   w.now_ns += S;
   opened_from(3, "10.6.6.6:1");
   join(3, "s4", 1, 30); /* has got a rank just now */
@@ -171,8 +172,9 @@ static void test_ranks_that_have_gone_count(void **state) {
     join(c, "more", c - 10, 2);
   }
   for (uint32_t c = 10; c < 12; c++) probed(c, 8960);
-  expect_detail(10, "the aggregator's jobs would have 82 ranks, gone ones included, and its limit is 80: end jobs "
-                    "whose ranks have gone, or raise --max-connections there");
+  expect_detail(10,
+                "the aggregator's jobs would have 82 ranks, gone ones included, and its limit is 80: end jobs "
+                "whose ranks have gone, or raise --max-connections there");
   goodbye(0);
   start_world("more", 10, 2);
 }
@@ -187,8 +189,9 @@ static void test_longest_lease_and_wait(void **state) {
   struct sml_ctl_message m = join_message("x", 0, 2);
   m.u.join.lease_ns = 10 * S + 1;
   said(0, &m);
-  expect_detail(0, "a lease of 10.0 s is longer than the aggregator's limit of 10.0 s: ask for a shorter one, or raise "
-                   "--max-lease there");
+  expect_detail(0,
+                "a lease of 10.0 s is longer than the aggregator's limit of 10.0 s: ask for a shorter one, or raise "
+                "--max-lease there");
   opened(0);
   m.u.join.lease_ns = 10 * S;
   m.u.join.join_timeout_ns = 7 * 24 * 3600 * S;
@@ -208,8 +211,9 @@ static void test_longest_lease_and_wait(void **state) {
   }
   assert_int_equal(w.now_ns, end_ns);
   expect_detail(1, "rank 1 of 2 has not joined");
-  expect_detail(0, "rank 1 of 2 has not joined within 30 s, the aggregator's limit: start all at once, or raise "
-                   "--max-join-time");
+  expect_detail(0,
+                "rank 1 of 2 has not joined within 30 s, the aggregator's limit: start all at once, or raise "
+                "--max-join-time");
   expect_all_free();
 }
 
@@ -264,8 +268,9 @@ static void test_joined_connections_of_a_host(void **state) {
     if (c < 3) assert_non_null(strstr(w.line, "WELCOME"));
   }
   EXPECT("c3<REFUSE -7; c3 close; ");
-  expect_detail(3, "host 10.0.0.1 has 3 connections to the aggregator, its limit: wait for a job to end, or raise it "
-                   "there");
+  expect_detail(3,
+                "host 10.0.0.1 has 3 connections to the aggregator, its limit: wait for a job to end, or raise it "
+                "there");
   opened_from(3, "10.0.0.2:9");
   join(3, "x", 3, 5);
   assert_non_null(strstr(w.line, "WELCOME"));

@@ -29,8 +29,7 @@ bool sml_registry_listen(struct sml_registry *r, struct sml_conn *c, uint64_t no
   return true;
 }
 
-void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64_t submitted,
-                              uint64_t now_ns) {
+void sml_registry_note_called(struct sml_registry *r, struct sml_conn *c, uint64_t submitted, uint64_t now_ns) {
   struct sml_job_entry *job = &r->jobs[c->job];
   if (submitted <= c->submitted) return;
   if (c->is_noted_late) {
@@ -66,13 +65,13 @@ static void watch_silence(struct sml_registry *r, struct sml_job_entry *job, uin
   char others[32] = "";
   if (num_silent > 1) snprintf(others, sizeof others, " (and %u more)", num_silent - 1);
   if (first_silent)
-    sml_registry_note(r, SML_NOTE_RANK_LATE, job, first_silent->rank,
-                      sml_registry_text(r,
-                                        "rank %u (%s)%s has been silent for %.1f s: it is stopped or cut off, and "
-                                        "is lost after %.4g s (its lease)",
-                                        first_silent->rank, first_silent->host, others,
-                                        (double)(now_ns - first_silent->heard_at_ns) / 1e9,
-                                        (double)job->lease_ns / 1e9));
+    sml_registry_note(
+        r, SML_NOTE_RANK_LATE, job, first_silent->rank,
+        sml_registry_text(r,
+                          "rank %u (%s)%s has been silent for %.1f s: it is stopped or cut off, and "
+                          "is lost after %.4g s (its lease)",
+                          first_silent->rank, first_silent->host, others,
+                          (double)(now_ns - first_silent->heard_at_ns) / 1e9, (double)job->lease_ns / 1e9));
   others[0] = 0;
   if (num_back > 1) snprintf(others, sizeof others, " (and %u more)", num_back - 1);
   if (first_back)
@@ -99,14 +98,13 @@ void sml_registry_watch_lateness(struct sml_registry *r, struct sml_job_entry *j
   if (!first) return;
   char others[32] = "";
   if (num_new > 1) snprintf(others, sizeof others, ", nor have %u more", num_new - 1);
-  sml_registry_note(r, SML_NOTE_RANK_LATE, job, first->rank,
-                    sml_registry_text(r, "rank %u (%s) has not called its operation %llu for %.1f s%s",
-                                      first->rank, first->host, (unsigned long long)first->submitted,
-                                      (double)(now_ns - first->behind_since_ns) / 1e9, others));
+  sml_registry_note(
+      r, SML_NOTE_RANK_LATE, job, first->rank,
+      sml_registry_text(r, "rank %u (%s) has not called its operation %llu for %.1f s%s", first->rank, first->host,
+                        (unsigned long long)first->submitted, (double)(now_ns - first->behind_since_ns) / 1e9, others));
 }
 
-bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns,
-                       struct sml_registry_look *look) {
+bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_ns, struct sml_registry_look *look) {
   const struct sml_job_entry *entry = &r->jobs[job];
   if (job >= r->jobs_end || entry->state == SML_JOB_FREE) return false;
   *look = (struct sml_registry_look){.is_started = entry->state == SML_JOB_STARTED,
@@ -165,8 +163,7 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
   for (uint32_t i = 0; i < sml_min_u32(entry->num_departed, SML_MAX_DEPARTURES) && num_members < room; i++) {
     const struct sml_departure *d = &entry->departures[i];
     struct sml_member_look *m = &members[num_members++];
-    *m = (struct sml_member_look){
-        .rank = d->rank, .is_gone = true, .is_lost = d->is_lost, .since_ns = d->at_ns};
+    *m = (struct sml_member_look){.rank = d->rank, .is_gone = true, .is_lost = d->is_lost, .since_ns = d->at_ns};
     memcpy(m->host, d->host, sizeof m->host);
   }
   return num_members;
@@ -240,8 +237,8 @@ static void add_slots(const struct sml_waiting_slots *slots, struct sentence *s)
   if (slots->num_missing > MAX_NAMED) add(s, " and %u more", slots->num_missing - MAX_NAMED);
   add(s, " with %u", slots->least_contributions);
   if (slots->most_contributions != slots->least_contributions) add(s, " to %u", slots->most_contributions);
-  add(s, " of %u contributions (%slane %u slot %u phase %u)", slots->num_contributors, is_one ? "" : "one: ",
-      slots->lane, slots->slot, slots->phase);
+  add(s, " of %u contributions (%slane %u slot %u phase %u)", slots->num_contributors,
+      is_one ? "" : "one: ", slots->lane, slots->slot, slots->phase);
 }
 
 bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
@@ -260,7 +257,6 @@ bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struc
       memcpy(report->ranks, slots->missing, report->num_ranks * sizeof report->ranks[0]);
     }
   }
-  if (slots->progress_ns != 0)
-    add(&s, ", the last sum was %.1f s ago", (double)(now_ns - slots->progress_ns) / 1e9);
+  if (slots->progress_ns != 0) add(&s, ", the last sum was %.1f s ago", (double)(now_ns - slots->progress_ns) / 1e9);
   return true;
 }

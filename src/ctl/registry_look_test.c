@@ -3,8 +3,7 @@
 #include "ctl/registry_world.h"
 
 static struct sml_ctl_message status_message(const char *key_name, uint32_t offset_bytes) {
-  struct sml_ctl_message m = {.kind = SML_CTL_STATUS,
-                              .u.status = {.nonce = {7, 8}, .offset_bytes = offset_bytes}};
+  struct sml_ctl_message m = {.kind = SML_CTL_STATUS, .u.status = {.nonce = {7, 8}, .offset_bytes = offset_bytes}};
   snprintf(m.u.status.key_name, sizeof m.u.status.key_name, "%s", key_name);
   return m;
 }
@@ -47,8 +46,7 @@ static void test_status_with_keys(void **state) {
     EXPECT("c1 show '' from 0; ");
     goodbye(1);
   }
-  static const char *const remote[] = {"128.0.0.1:5", "[::2]:5", "[fe80::1]:5", "[::ffff:10.0.0.1]:5",
-                                       "12.7.0.1:5"};
+  static const char *const remote[] = {"128.0.0.1:5", "[::2]:5", "[fe80::1]:5", "[::ffff:10.0.0.1]:5", "12.7.0.1:5"};
   for (size_t i = 0; i < SML_ARRAY_LEN(remote); i++) {
     opened_from(2, remote[i]);
     ask_status(2, "", 0);
@@ -112,8 +110,7 @@ static struct sml_registry_look look(void) {
 
 static struct sml_member_look member(uint32_t rank) {
   struct sml_member_look members[8];
-  const uint32_t num_members =
-      sml_registry_look_at_members(w.r, 0, w.now_ns, members, SML_ARRAY_LEN(members));
+  const uint32_t num_members = sml_registry_look_at_members(w.r, 0, w.now_ns, members, SML_ARRAY_LEN(members));
   for (uint32_t i = 0; i < num_members; i++)
     if (members[i].rank == rank) return members[i];
   fail_msg("rank %u is not among the members", rank);
@@ -211,8 +208,7 @@ static void test_departed_ranks_are_remembered(void **state) {
   assert_int_equal(look().num_present, 1);
   assert_int_equal(look().num_departed, 2);
   struct sml_member_look one[1];
-  assert_int_equal(sml_registry_look_at_members(w.r, 0, w.now_ns, one, 1),
-                   1); /* as many as there is room for */
+  assert_int_equal(sml_registry_look_at_members(w.r, 0, w.now_ns, one, 1), 1); /* as many as there is room for */
 }
 
 static void test_no_job_is_nothing(void **state) {

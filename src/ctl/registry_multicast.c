@@ -54,7 +54,7 @@ void sml_registry_on_deaf(struct sml_registry *r, uint16_t job, uint32_t epoch, 
   sml_registry_begin_input(r);
   const struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
   if (!entry) return;
-  sml_registry_note(r, SML_NOTE_NO_MULTICAST, entry, rank,
-                    sml_registry_text(
-                        r, "rank %u does not get the results that go to the group: it gets them by unicast", rank));
+  sml_registry_note(
+      r, SML_NOTE_NO_MULTICAST, entry, rank,
+      sml_registry_text(r, "rank %u does not get the results that go to the group: it gets them by unicast", rank));
 }

@@ -64,8 +64,7 @@ static void test_all_must_hear(void **state) {
     begin_offering(1);
     open_world("x", 0, 6);
     for (uint32_t rank = 6; rank-- > 0;) heard(rank, rows[i].hearing[rank]);
-    for (uint32_t rank = 0; rank < 6; rank++)
-      assert_int_equal(w.last[rank].u.start.is_multicast, rows[i].text == NULL);
+    for (uint32_t rank = 0; rank < 6; rank++) assert_int_equal(w.last[rank].u.start.is_multicast, rows[i].text == NULL);
     assert_int_equal(strstr(w.notes, " multicast=1") != NULL, rows[i].text == NULL);
     if (rows[i].text) assert_non_null(strstr(w.notes, rows[i].text));
     const uint32_t epoch = w.jobs[0].epoch;

@@ -110,8 +110,9 @@ static void test_inputs_that_are_gone(void **state) {
   join_with(2, 2, SML_FEATURE_RETRY, 16, 14, 0);
   probe_all(8960);
   EXPECT("c2<REFUSE -7; c2 close; c1<REFUSE -7; c1 close; c0<REFUSE -7; c0 close; end j0; ");
-  expect_detail(1, "the job can't go on: rank 1 has to repeat operation 14, but rank 0 has kept its inputs from "
-                   "operation 15 on only: start all ranks anew");
+  expect_detail(1,
+                "the job can't go on: rank 1 has to repeat operation 14, but rank 0 has kept its inputs from "
+                "operation 15 on only: start all ranks anew");
   expect_all_free();
 }
 
@@ -126,8 +127,9 @@ static void test_a_new_rank_among_those_that_resume(void **state) {
     join_with(2, 2, SML_FEATURE_RETRY, 0, 0, 0);
     probe_all(8960);
     EXPECT("c2<REFUSE -7; c2 close; c1<REFUSE -7; c1 close; c0<REFUSE -7; c0 close; end j0; ");
-    expect_detail(1, "the job can't go on: rank 2 was started anew, but rank 0 goes on with what it has: start all "
-                     "ranks anew");
+    expect_detail(1,
+                  "the job can't go on: rank 2 was started anew, but rank 0 goes on with what it has: start all "
+                  "ranks anew");
     expect_all_free();
   }
 }
@@ -168,8 +170,9 @@ static void test_new_ranks_among_those_that_have_no_result(void **state) {
   join_for_slots(2, 0, 0, 0, 0);
   probe_all(8960);
   assert_int_equal(w.last[0].u.refuse.status, SML_ERR_REFUSED);
-  expect_detail(0, "the job can't go on: rank 2 was started anew, but rank 1 goes on with what it has: start all "
-                   "ranks anew");
+  expect_detail(0,
+                "the job can't go on: rank 2 was started anew, but rank 1 goes on with what it has: start all "
+                "ranks anew");
   begin(); /* who has completed an operation has a result, whatever it says */
   join_for_slots(0, SML_FEATURE_NO_RESULT, 1, 1000, 128);
   join_for_slots(1, 0, 0, 0, 0);

@@ -6,8 +6,7 @@
 
 #define PACKET_BYTES 74u /* that a link carries for a chunk beside its payload: our header, UDP, IPv4, Ethernet */
 
-static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_status status,
-                       const char *text) {
+static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const char *text) {
   sml_registry_end_job(r, job, sml_registry_farewell(r, false, status, NULL, 0, text), SML_NO_CONN);
 }
 
@@ -100,17 +99,15 @@ static bool choose_chunk_size(struct sml_registry *r, struct sml_job_entry *job)
                              "only: start all ranks anew",
                              needed_bytes, min_bytes);
   } else if (min_bytes == 0) {
-    text = sml_registry_text(
-        r,
-        "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
-        "%u): check firewalls, and that all machines have the same switchml version",
-        narrowest->rank, narrowest->host, r->options.data_ports[0]);
+    text = sml_registry_text(r,
+                             "no datagram of rank %u (%s) came back from the aggregator's data ports (first: UDP "
+                             "%u): check firewalls, and that all machines have the same switchml version",
+                             narrowest->rank, narrowest->host, r->options.data_ports[0]);
   } else {
-    text = sml_registry_text(
-        r,
-        "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
-        "its MTU",
-        narrowest->rank, narrowest->host, min_bytes, needed_bytes);
+    text = sml_registry_text(r,
+                             "the path of rank %u (%s) carries datagrams of %u bytes only, %u are needed: check "
+                             "its MTU",
+                             narrowest->rank, narrowest->host, min_bytes, needed_bytes);
   }
   refuse_job(r, job, min_bytes == 0 ? SML_ERR_UNREACHABLE : SML_ERR_MTU, text);
   return false;
@@ -180,11 +177,10 @@ static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
       job->slots_why = SML_SLOTS_REASON_POOL;
       continue;
     }
-    char *text =
-        sml_registry_text(r,
-                          "no %u slots in a row are free on lane %u of the aggregator (%u in all): wait for "
-                          "a job to end, ask for fewer, or raise them there",
-                          job->num_slots, lane, r->options.pool_slots);
+    char *text = sml_registry_text(r,
+                                   "no %u slots in a row are free on lane %u of the aggregator (%u in all): wait for "
+                                   "a job to end, ask for fewer, or raise them there",
+                                   job->num_slots, lane, r->options.pool_slots);
     refuse_job(r, job, SML_ERR_REFUSED, text);
     return false;
   }
@@ -197,23 +193,22 @@ static bool has_rank_places(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t i = 0; i < r->jobs_end; i++)
     if (r->jobs[i].state == SML_JOB_STARTED) num_ranks += r->jobs[i].world_size;
   if (num_ranks <= (uint64_t)SML_REGISTRY_MAX_RANKS_FACTOR * r->options.max_connections) return true;
-  refuse_job(r, job, SML_ERR_REFUSED,
-             sml_registry_text(r,
-                               "the aggregator's jobs would have %llu ranks, gone ones included, and its limit is %u: "
-                               "end jobs whose ranks have gone, or raise --max-connections there",
-                               (unsigned long long)num_ranks,
-                               SML_REGISTRY_MAX_RANKS_FACTOR * r->options.max_connections));
+  refuse_job(
+      r, job, SML_ERR_REFUSED,
+      sml_registry_text(r,
+                        "the aggregator's jobs would have %llu ranks, gone ones included, and its limit is %u: "
+                        "end jobs whose ranks have gone, or raise --max-connections there",
+                        (unsigned long long)num_ranks, SML_REGISTRY_MAX_RANKS_FACTOR * r->options.max_connections));
   return false;
 }
 
 void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   if (count_started(r) >= r->options.max_jobs) {
-    refuse_job(
-        r, job, SML_ERR_REFUSED,
-        sml_registry_text(r,
-                          "the aggregator runs %u jobs already, its limit: wait for one to end, or raise it "
-                          "there",
-                          r->options.max_jobs));
+    refuse_job(r, job, SML_ERR_REFUSED,
+               sml_registry_text(r,
+                                 "the aggregator runs %u jobs already, its limit: wait for one to end, or raise it "
+                                 "there",
+                                 r->options.max_jobs));
     return;
   }
   if (!has_rank_places(r, job)) return;
@@ -231,9 +226,9 @@ void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   job->since_ns = r->latest_ns;
   job->is_multicast = sml_registry_choose_multicast(r, job);
   sml_registry_send_start(r, job, r->options.first_phase, r->options.first_chunk);
-  sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
-                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu%s",
-                                      job->num_lanes, job->num_slots, job->chunk_bytes, job->num_contributors,
-                                      (unsigned long long)(job->rtt_ns / SML_NS_PER_US),
-                                      job->is_multicast ? " multicast=1" : ""));
+  sml_registry_note(
+      r, SML_NOTE_JOB_STARTED, job, 0,
+      sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu%s", job->num_lanes,
+                        job->num_slots, job->chunk_bytes, job->num_contributors,
+                        (unsigned long long)(job->rtt_ns / SML_NS_PER_US), job->is_multicast ? " multicast=1" : ""));
 }

@@ -140,10 +140,9 @@ static void test_mismatch_names_both(void **state) {
   sml_registry_on_mismatch(w.r, 0, epoch_of(100), 2, 0);
   take_effects();
   EXPECT("c2<ABORT -13; c2 close; c1<ABORT -13; c1 close; c0<ABORT -13; c0 close; end j0; ");
-  expect_detail(
-      1,
-      "ranks 0 and 2 called different operations: every rank must call the same operations in the same "
-      "order, with the same sizes, types, reductions and keys");
+  expect_detail(1,
+                "ranks 0 and 2 called different operations: every rank must call the same operations in the same "
+                "order, with the same sizes, types, reductions and keys");
   assert_int_equal(w.last[1].u.abort.num_ranks, 2);
   assert_int_equal(w.last[1].u.abort.ranks[1], 2);
   expect_all_free();
@@ -188,8 +187,7 @@ static void test_abort_by_a_member(void **state) {
   expect_detail(0, "rank 1 (10.0.0.1) aborted the job: loss is NaN");
   assert_int_equal(w.last[0].u.abort.ranks[0], 1);
 
-  start_world("x", 0,
-              3); /* ranks named by the sender pass, those that can't be don't; a long reason is cut */
+  start_world("x", 0, 3); /* ranks named by the sender pass, those that can't be don't; a long reason is cut */
   m.u.abort.status = SML_ERR_TIMEOUT;
   m.u.abort.num_ranks = 2;
   m.u.abort.ranks[0] = 2;
@@ -209,8 +207,7 @@ static void test_abort_for_a_lost_rank_repeats_the_cause(void **state) {
   start_world("x", 0, 3);
   closed(2, SML_CLOSED_FIN);
   struct sml_ctl_message m = {.kind = SML_CTL_ABORT};
-  m.u.abort = (struct sml_ctl_abort){
-      .status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {2}, .detail = "so I heard"};
+  m.u.abort = (struct sml_ctl_abort){.status = SML_ERR_RANK_LOST, .num_ranks = 1, .ranks = {2}, .detail = "so I heard"};
   said(0, &m);
   EXPECT("c1<ABORT -11; c1 close; c0 close; end j0; ");
   expect_detail(1, "rank 2 (10.0.0.2) was lost: connection closed without goodbye");
@@ -272,7 +269,7 @@ static void test_messages_out_of_place(void **state) {
     struct sml_ctl_message m = {.kind = (enum sml_ctl_kind)kind};
     begin();
     opened(0);
-    said(0, &m); /* before JOIN */
+    said(0, &m);                  /* before JOIN */
     if (kind == SML_CTL_STATUS) { /* registry_look_test.c */
       EXPECT(is_keyed ? "c0<REFUSE -19; c0 close; " : "c0 show '' from 0; ");
     } else if (kind == SML_CTL_GOODBYE) {
@@ -283,9 +280,9 @@ static void test_messages_out_of_place(void **state) {
       EXPECT("c0<REFUSE -17; c0 close; ");
     }
   }
-  static const enum sml_ctl_kind wrong[] = {SML_CTL_JOIN,      SML_CTL_WELCOME, SML_CTL_PROBED, SML_CTL_START,
-                                            SML_CTL_RANK_GONE, SML_CTL_REFUSE,  SML_CTL_EPOCH, SML_CTL_CHALLENGE,
-                                            SML_CTL_AUTH};
+  static const enum sml_ctl_kind wrong[] = {SML_CTL_JOIN,  SML_CTL_WELCOME,   SML_CTL_PROBED,
+                                            SML_CTL_START, SML_CTL_RANK_GONE, SML_CTL_REFUSE,
+                                            SML_CTL_EPOCH, SML_CTL_CHALLENGE, SML_CTL_AUTH};
   for (size_t i = 0; i < SML_ARRAY_LEN(wrong); i++) { /* in a started job; EPOCH 0 is not its epoch */
     struct sml_ctl_message m = {.kind = wrong[i]};
     begin();
@@ -379,17 +376,10 @@ static void random_engine_event(struct sml_prng *prng) {
   uint16_t number = (uint16_t)sml_prng_below(prng, 6);
   uint32_t epoch = w.jobs[number].epoch;
   switch (sml_prng_below(prng, 4)) {
-    case 0:
-      sml_registry_on_blocked(w.r, number, epoch, 0);
-      break;
-    case 1:
-      sml_registry_on_mismatch(w.r, number, epoch, 0, 1);
-      break;
-    case 2:
-      sml_registry_on_jump(w.r, number, epoch, 1);
-      break;
-    default:
-      sml_registry_on_job_failed(w.r, number, epoch, NULL);
+    case 0: sml_registry_on_blocked(w.r, number, epoch, 0); break;
+    case 1: sml_registry_on_mismatch(w.r, number, epoch, 0, 1); break;
+    case 2: sml_registry_on_jump(w.r, number, epoch, 1); break;
+    default: sml_registry_on_job_failed(w.r, number, epoch, NULL);
   }
   take_effects();
 }

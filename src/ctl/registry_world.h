@@ -75,7 +75,10 @@ static inline int keyed_world(void **state) {
   return 0;
 }
 /* A test that must pass in both. */
-#define BOTH(test) {#test, test, unkeyed_world, NULL, NULL}, {#test " keyed", test, keyed_world, NULL, NULL}
+#define BOTH(test)                                \
+  {#test, test, unkeyed_world, NULL, NULL}, {     \
+#test " keyed", test, keyed_world, NULL, NULL \
+  }
 #define OVERHEAD_BYTES (SML_CTL_HEADER_BYTES + (is_keyed ? SML_CTL_KEYED_BYTES : 0))
 
 static inline uint64_t draw(void *user) {
@@ -129,8 +132,7 @@ static inline void begin(void) {
   begin_with(defaults());
 }
 
-__attribute__((format(printf, 3, 4))) static inline void add(char *buffer, size_t room, const char *format,
-                                                             ...) {
+__attribute__((format(printf, 3, 4))) static inline void add(char *buffer, size_t room, const char *format, ...) {
   size_t used = strlen(buffer);
   va_list args;
   va_start(args, format);
@@ -185,35 +187,22 @@ static inline void show_message(uint32_t conn, const struct sml_ctl_message *m) 
       assert_int_equal(m->u.welcome.epoch, w.jobs[m->u.welcome.job].epoch);
       assert_memory_equal(m->u.welcome.secret, w.jobs[m->u.welcome.job].secret, sizeof m->u.welcome.secret);
       break;
-    case SML_CTL_START:
-      LINE("c%u<START e%u; ", conn, name_of(m->u.start.epoch));
-      break;
+    case SML_CTL_START: LINE("c%u<START e%u; ", conn, name_of(m->u.start.epoch)); break;
     case SML_CTL_HEARTBEAT:
       w.heartbeat = m->u.heartbeat;
       LINE("c%u<HEARTBEAT; ", conn);
       break;
-    case SML_CTL_ABORT:
-      LINE("c%u<ABORT %d; ", conn, m->u.abort.status);
-      break;
+    case SML_CTL_ABORT: LINE("c%u<ABORT %d; ", conn, m->u.abort.status); break;
     case SML_CTL_RANK_GONE:
       LINE("c%u<GONE", conn);
       for (uint32_t i = 0; i < m->u.rank_gone.num_ranks; i++) LINE(" r%u", m->u.rank_gone.ranks[i]);
       LINE("; ");
       break;
-    case SML_CTL_CHALLENGE:
-      LINE("c%u<CHALLENGE; ", conn);
-      break;
-    case SML_CTL_EVICTED:
-      LINE("c%u<EVICTED %u %u; ", conn, m->u.evicted.num_jobs, m->u.evicted.num_ranks);
-      break;
-    case SML_CTL_REPORT:
-      LINE("c%u<REPORT; ", conn);
-      break;
-    case SML_CTL_REFUSE:
-      LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status);
-      break;
-    default:
-      fail_msg("the daemon sent kind %d", (int)m->kind);
+    case SML_CTL_CHALLENGE: LINE("c%u<CHALLENGE; ", conn); break;
+    case SML_CTL_EVICTED: LINE("c%u<EVICTED %u %u; ", conn, m->u.evicted.num_jobs, m->u.evicted.num_ranks); break;
+    case SML_CTL_REPORT: LINE("c%u<REPORT; ", conn); break;
+    case SML_CTL_REFUSE: LINE("c%u<REFUSE %d; ", conn, m->u.refuse.status); break;
+    default: fail_msg("the daemon sent kind %d", (int)m->kind);
   }
 }
 
@@ -261,14 +250,11 @@ static inline void answer_asker(uint32_t conn, uint16_t job) {
 static inline void take_effect(const struct sml_effect *e) {
   uint32_t name;
   switch (e->kind) {
-    case SML_EFFECT_SEND:
-      show_message(e->conn, e->message);
-      break;
+    case SML_EFFECT_SEND: show_message(e->conn, e->message); break;
     case SML_EFFECT_SET_KEY:
       LINE("c%u key; ", e->conn);
       sml_channel_set_key(&w.daemon_end[e->conn], e->key, e->worker_nonce, e->daemon_nonce);
-      sml_channel_set_key(&w.worker_end[e->conn], &w.worker_key, e->worker_nonce,
-                          w.last[e->conn].u.challenge.nonce);
+      sml_channel_set_key(&w.worker_end[e->conn], &w.worker_key, e->worker_nonce, w.last[e->conn].u.challenge.nonce);
       break;
     case SML_EFFECT_CLOSE:
       LINE("c%u close; ", e->conn);
@@ -284,12 +270,8 @@ static inline void take_effect(const struct sml_effect *e) {
       name_epoch(e->epoch, w.next_name++);
       LINE("open j%u e%u n%u; ", e->job, name_of(e->epoch), e->world_size);
       break;
-    case SML_EFFECT_EXPECT_HELLO:
-      LINE("expect j%u r%u; ", e->job, e->rank);
-      break;
-    case SML_EFFECT_FORGET_RANK:
-      LINE("forget j%u r%u; ", e->job, e->rank);
-      break;
+    case SML_EFFECT_EXPECT_HELLO: LINE("expect j%u r%u; ", e->job, e->rank); break;
+    case SML_EFFECT_FORGET_RANK: LINE("forget j%u r%u; ", e->job, e->rank); break;
     case SML_EFFECT_START_JOB:
       name = w.jobs[e->job].is_started ? w.next_name++ : name_of(w.jobs[e->job].epoch);
       take_epoch(e);
@@ -299,19 +281,13 @@ static inline void take_effect(const struct sml_effect *e) {
       w.jobs[e->job].is_started = true;
       LINE("start j%u e%u; ", e->job, name);
       break;
-    case SML_EFFECT_DEPART:
-      show_departed(e);
-      break;
+    case SML_EFFECT_DEPART: show_departed(e); break;
     case SML_EFFECT_CLOSE_JOB:
       memset(&w.jobs[e->job], 0, sizeof w.jobs[e->job]);
       LINE("end j%u; ", e->job);
       break;
-    case SML_EFFECT_NOTE:
-      add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text);
-      break;
-    case SML_EFFECT_SHOW:
-      LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes);
-      break;
+    case SML_EFFECT_NOTE: add(w.notes, sizeof w.notes, "%d:%s:%s; ", (int)e->note, e->job_name, e->text); break;
+    case SML_EFFECT_SHOW: LINE("c%u show '%s' from %u; ", e->conn, e->key_name, e->offset_bytes); break;
     case SML_EFFECT_REPORT:
       LINE("c%u report j%u e%u; ", e->conn, e->job, name_of(e->epoch));
       if (on_sent) answer_asker(e->conn, e->job);
@@ -324,8 +300,7 @@ static inline void take_effects(void) {
   w.line[0] = w.notes[0] = 0;
   while ((e = sml_registry_next_effect(w.r))) {
     if (e->kind <= SML_EFFECT_CLOSE) assert_true(e->conn < MAX_CONNS && w.is_open[e->conn]);
-    if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB)
-      assert_true(w.jobs[e->job].is_open);
+    if (e->kind >= SML_EFFECT_EXPECT_HELLO && e->kind <= SML_EFFECT_CLOSE_JOB) assert_true(w.jobs[e->job].is_open);
     if (e->kind == SML_EFFECT_EXPECT_HELLO || e->kind == SML_EFFECT_FORGET_RANK)
       assert_true(e->rank < w.jobs[e->job].world_size);
     take_effect(e);

@@ -22,8 +22,7 @@ static bool is_free(const struct sml_slot_pool *pool, uint32_t num_slots, uint32
 
 bool sml_slot_pool_take(struct sml_slot_pool *pool, uint32_t num_slots, uint16_t *base_out) {
   SML_ASSERT(sml_is_pow2(num_slots));
-  for (uint32_t base = 0; num_slots <= pool->num_slots && base <= pool->num_slots - num_slots;
-       base += num_slots) {
+  for (uint32_t base = 0; num_slots <= pool->num_slots && base <= pool->num_slots - num_slots; base += num_slots) {
     if (!is_free(pool, num_slots, base)) continue;
     uint64_t mask = window_mask(num_slots, base);
     for (uint32_t slot = base; slot < base + num_slots; slot += 64) pool->used[slot / 64] |= mask;

@@ -53,7 +53,10 @@ static void test_random_life(void **state) {
   static uint8_t owner[4096];
   struct sml_slot_pool pool;
   struct sml_prng prng = {.state = 5};
-  struct { uint16_t base; uint32_t num_slots; } held[256];
+  struct {
+    uint16_t base;
+    uint32_t num_slots;
+  } held[256];
   uint32_t num_held = 0;
   sml_slot_pool_init(&pool, 4096);
   for (uint32_t round = 0; round < 100000; round++) {

@@ -105,6 +105,6 @@ bool sml_source_admit(struct sml_source_table *table, uint64_t source, uint32_t 
     table->cells[set][way].source = source;
     table->cells[set][way].full_at_ns = 0;
   }
-  return sml_pace_admit(&table->cells[set][way].full_at_ns, SML_NS_PER_S / rate,
-                        SML_SOURCE_BURST_S * SML_NS_PER_S, now_ns);
+  return sml_pace_admit(&table->cells[set][way].full_at_ns, SML_NS_PER_S / rate, SML_SOURCE_BURST_S * SML_NS_PER_S,
+                        now_ns);
 }

@@ -9,12 +9,11 @@
 
 #define SML_SOURCE_SETS 256u
 #define SML_SOURCE_WAYS 4u
-#define SML_SOURCE_BURST_S 4u        /* this many seconds' worth may come at once */
+#define SML_SOURCE_BURST_S 4u          /* this many seconds' worth may come at once */
 #define SML_SOURCE_LOOPBACK_FACTOR 16u /* our own host starts many ranks at once */
 
 /* A pace: when the bucket would be full again. At most as far ahead as the window. */
-static inline bool sml_pace_admit(uint64_t *full_at_ns, uint64_t interval_ns, uint64_t window_ns,
-                                  uint64_t now_ns) {
+static inline bool sml_pace_admit(uint64_t *full_at_ns, uint64_t interval_ns, uint64_t window_ns, uint64_t now_ns) {
   uint64_t next_ns = sml_max_u64(*full_at_ns, now_ns) + interval_ns;
   if (next_ns - now_ns > window_ns) return false;
   *full_at_ns = next_ns;

@@ -51,10 +51,24 @@ static void test_addresses(void **state) {
 
 static void test_other_texts(void **state) {
   (void)state;
-  static const char *const texts[] = {"",        "host",     "1.2.3",   "1.2.3.4.5", "256.1.1.1", "1.2.3.1234",
-                                      "1:2:3",   ":1",      "1:",       "1::2::3", "12345::",   "g::",       "::1.2.3",
-                                      "1:2:3:4:5:6:7:8:9", "1:2:3:4:5:6:7:1.2.3.4", "1:2:3:4:5:6:7::8",
-                                      "unix:7",  ":::"};
+  static const char *const texts[] = {"",
+                                      "host",
+                                      "1.2.3",
+                                      "1.2.3.4.5",
+                                      "256.1.1.1",
+                                      "1.2.3.1234",
+                                      "1:2:3",
+                                      ":1",
+                                      "1:",
+                                      "1::2::3",
+                                      "12345::",
+                                      "g::",
+                                      "::1.2.3",
+                                      "1:2:3:4:5:6:7:8:9",
+                                      "1:2:3:4:5:6:7:1.2.3.4",
+                                      "1:2:3:4:5:6:7::8",
+                                      "unix:7",
+                                      ":::"};
   for (size_t i = 0; i < SML_ARRAY_LEN(texts); i++) {
     uint64_t source = sml_source_of(texts[i]);
     if (source >> 48 != 0xfffe) fail_msg("%s: %llx", texts[i], (unsigned long long)source);

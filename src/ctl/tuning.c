@@ -5,8 +5,8 @@
 #define USUAL_SLOTS 256u
 #define USUAL_BYTES (5u << 18)
 #define LOOPBACK_BYTES (5u << 17)
-#define PATH_BYTES_PER_US 1250u   /* 10 Gbit/s: nobody knows the rate before there is traffic */
-#define OTHERS_NS_PER_BYTE 8u     /* 1 Gbit/s: a slower aggregator's jobs may get unequal windows */
+#define PATH_BYTES_PER_US 1250u             /* 10 Gbit/s: nobody knows the rate before there is traffic */
+#define OTHERS_NS_PER_BYTE 8u               /* 1 Gbit/s: a slower aggregator's jobs may get unequal windows */
 #define LOOPBACK_RTT_NS (2 * SML_NS_PER_MS) /* above it somebody has put a delay there, which is to be served */
 
 /* The largest power of two of slots within num_bytes a lane, but not below FEW. */

@@ -24,9 +24,9 @@ struct sml_tuning {
   uint64_t rtt_ns;      /* the smallest seen of the furthest rank; 0: not known */
   /* What other jobs may have waiting in the aggregator's queues: a rank that joins meanwhile measures that, too. */
   uint64_t others_bytes;
-  bool is_loopback;     /* all ranks are on the aggregator's host */
-  bool is_embedded;       /* the aggregator is in a rank's process */
-  uint32_t most_mib;      /* of a window, a lane; 0: SML_TUNING_MOST_MIB */
+  bool is_loopback;  /* all ranks are on the aggregator's host */
+  bool is_embedded;  /* the aggregator is in a rank's process */
+  uint32_t most_mib; /* of a window, a lane; 0: SML_TUNING_MOST_MIB */
 };
 /* Slots a lane, a power of two; *why_out: the reason. An asked number is given as it is, as long as the window is
  * within most_mib. */

@@ -298,8 +298,10 @@ static sml_status look_around(const struct sml_job_settings *s, struct sml_inter
   who->has_v4 = sml_interfaces_has_family(interfaces, AF_INET);
   who->has_v6 = sml_interfaces_has_family(interfaces, AF_INET6);
   if (only == NULL || interfaces->num_addrs > 0) return SML_OK;
-  return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_INTERFACE is '%.64s': no interface of that name is up and has an "
-                  "address", only);
+  return sml_fail(SML_ERR_INVALID_ARGUMENT,
+                  "SWITCHML_INTERFACE is '%.64s': no interface of that name is up and has an "
+                  "address",
+                  only);
 }
 
 /* This rank's part between the two rounds; what fails is told in the second. */
@@ -354,7 +356,7 @@ static sml_status arrange(struct sml_job_settings *s, const struct sml_settings 
 }
 
 sml_status sml_embedded_arrange(struct sml_job_settings *s, const struct sml_settings *c,
-                               struct sml_embedded **embedded_out) {
+                                struct sml_embedded **embedded_out) {
   *embedded_out = NULL;
   const sml_status status = arrange(s, c, embedded_out);
   /* A host's link carries updates and results: what updates save, it has more of both. */

@@ -19,7 +19,7 @@ struct sml_embedded {
 /* Collective, after sml_job_settings_exchange(): starts this rank's shard, if it hosts one, and fills in places and
  * key. Fails alike on all ranks; then nothing is left running. *embedded_out: NULL, or to be stopped. */
 sml_status sml_embedded_arrange(struct sml_job_settings *settings, const struct sml_settings *context_settings,
-                               struct sml_embedded **embedded_out);
+                                struct sml_embedded **embedded_out);
 /* Its members hear that it goes. */
 void sml_embedded_stop(struct sml_embedded *embedded);
 

@@ -64,9 +64,8 @@ static bool read_one(const struct ifaddrs *i, struct sml_interface_addr *out) {
   const uint8_t *ip = (const uint8_t *)i->ifa_addr + offset;
   if (is_link_local(family, ip)) return false;
   const uint32_t num_bytes = family == AF_INET ? 4 : 16;
-  *out = (struct sml_interface_addr){.addr = sml_addr_of_ip(family, ip, 0),
-                                     .prefix_bits = num_bytes * 8,
-                                     .is_virtual = has_virtual_name(i->ifa_name)};
+  *out = (struct sml_interface_addr){
+      .addr = sml_addr_of_ip(family, ip, 0), .prefix_bits = num_bytes * 8, .is_virtual = has_virtual_name(i->ifa_name)};
   if (i->ifa_netmask != NULL) out->prefix_bits = count_bits((const uint8_t *)i->ifa_netmask + offset, num_bytes);
   return true;
 }

@@ -31,8 +31,7 @@ sml_status sml_job_settings_read(const sml_job_options *options, struct sml_job_
     if (rank_status != SML_OK) return rank_status;
   }
   if (o->world_size < 1 || o->world_size > MAX_WORLD_SIZE)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "world_size is %u: from 1 to %u", o->world_size,
-                    MAX_WORLD_SIZE);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "world_size is %u: from 1 to %u", o->world_size, MAX_WORLD_SIZE);
   if (o->aggregator == NULL) o->aggregator = getenv("SWITCHML_AGGREGATOR");
   if (o->aggregator == NULL) o->aggregator = "";
   if (o->name == NULL) o->name = "default";
@@ -74,8 +73,7 @@ static sml_status read_check(struct sml_job_settings *s) {
   const uint32_t check = s->options.check;
   const char *text = sml_settings_environment("SWITCHML_CHECK");
   if (check > 2)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "check is %u: 1 is on, 2 is off, 0 as SWITCHML_CHECK says",
-                    check);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "check is %u: 1 is on, 2 is off, 0 as SWITCHML_CHECK says", check);
   if (check == 0 && text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_CHECK is '%.64s': set 1 or 0", text);
   if (check == 1 || (check == 0 && text != NULL && text[0] == '1')) s->features |= SML_FEATURE_CHECK;
@@ -108,8 +106,7 @@ static sml_status read_retry(struct sml_job_settings *s) {
   const sml_status status = read_seconds("SWITCHML_RETRY", 0, MAX_RETRY_NS, &o->retry_ns);
   if (status != SML_OK) return status;
   if (o->retry_ns > MAX_RETRY_NS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "retry_ns is %llu: at most 7 days",
-                    (unsigned long long)o->retry_ns);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "retry_ns is %llu: at most 7 days", (unsigned long long)o->retry_ns);
   if (o->retry_ns != 0) s->features |= SML_FEATURE_RETRY;
   return SML_OK;
 }
@@ -121,8 +118,7 @@ static sml_status read_key(struct sml_job_settings *s) {
   if (name != NULL && name[0] == 0) name = NULL;
   if (path != NULL && path[0] != 0) return sml_key_read(path, name, s->key_name, &s->key);
   if (o->key_name == NULL || name == NULL) return SML_OK;
-  return sml_fail(SML_ERR_INVALID_ARGUMENT, "key_name is '%.64s', but no key file is named: set key_file",
-                  name);
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "key_name is '%.64s', but no key file is named: set key_file", name);
 }
 
 /* As batch systems set it (ulimit -f); it counts for memory that is shared, too. Which rank of a host will allocate it,
@@ -204,27 +200,24 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (status == SML_OK) status = read_key(s);
   if (status != SML_OK) return status;
   if (o->rank >= o->world_size)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank is %u: it must be below world_size, %u", o->rank,
-                    o->world_size);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank is %u: it must be below world_size, %u", o->rank, o->world_size);
   if (!is_name(o->name))
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "job name '%.70s': 1 to 63 letters, digits or . _ : / -",
-                    o->name);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "job name '%.70s': 1 to 63 letters, digits or . _ : / -", o->name);
   if (o->lease_ns < MIN_LEASE_NS || o->lease_ns > MAX_LEASE_NS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "lease_ns is %llu: from 20 ms to 1 h",
-                    (unsigned long long)o->lease_ns);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "lease_ns is %llu: from 20 ms to 1 h", (unsigned long long)o->lease_ns);
   if ((o->num_slots != 0 && !sml_is_pow2(o->num_slots)) || o->num_slots > MAX_SLOTS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots,
-                    MAX_SLOTS);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots, MAX_SLOTS);
   if (o->max_datagram_bytes < min_datagram_bytes(s) || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u",
-                    o->max_datagram_bytes, min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u", o->max_datagram_bytes,
+                    min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
   if (o->world_size == 1) return SML_OK;
   if (o->aggregator[0] == 0) return check_embedded(o);
   status = sml_shards_parse(o->aggregator, &s->places);
   if (status == SML_OK && s->places.num_shards > 1 && o->retry_ns != 0)
     return sml_fail(SML_ERR_UNSUPPORTED,
                     "retry_ns is set and %u aggregators are listed: a job can only go on after the loss of one that it "
-                    "has alone", s->places.num_shards);
+                    "has alone",
+                    s->places.num_shards);
   return status;
 }
 
@@ -294,11 +287,10 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     if (r.status != SML_OK && r.status >= SML_ERR_KEY && r.status < 0)
       return sml_fail((sml_status)r.status, "rank %u: %s", i, r.detail);
     if (r.rank != i)
-      return sml_fail(SML_ERR_INVALID_ARGUMENT, "the all-gather callback's rank %u calls itself rank %u", i,
-                      r.rank);
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "the all-gather callback's rank %u calls itself rank %u", i, r.rank);
     if (r.world_size != first.world_size)
-      return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank %u has world_size %u, but rank 0 has %u", i,
-                      r.world_size, first.world_size);
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "rank %u has world_size %u, but rank 0 has %u", i, r.world_size,
+                      first.world_size);
     if (r.settings_hash != first.settings_hash)
       return sml_fail(SML_ERR_INVALID_ARGUMENT,
                       "ranks 0 and %u have different settings: aggregator, name, num_slots, "
@@ -320,10 +312,8 @@ sml_status sml_job_settings_gather(const struct sml_job_settings *s, const void 
 
 /* Ranks that have a key take none that could not read its own: it need not knock. */
 static bool is_shut_out(const struct sml_job_settings *s, sml_status status) {
-  const char *path =
-      s->options.key_file != NULL ? s->options.key_file : sml_settings_environment("SWITCHML_KEY_FILE");
-  return status != SML_OK && s->has_rendezvous && path != NULL && path[0] != 0 &&
-         s->key_name[0] == 0;
+  const char *path = s->options.key_file != NULL ? s->options.key_file : sml_settings_environment("SWITCHML_KEY_FILE");
+  return status != SML_OK && s->has_rendezvous && path != NULL && path[0] != 0 && s->key_name[0] == 0;
 }
 
 static sml_status exchange(const struct sml_job_settings *s, sml_status status, uint64_t *random_out) {

@@ -10,12 +10,12 @@
 #include "process/status.h"
 
 struct sml_job_settings {
-  sml_job_options options; /* defaults filled in; aggregator "" if none is configured */
+  sml_job_options options;        /* defaults filled in; aggregator "" if none is configured */
   struct sml_shard_places places; /* of the aggregators; not for world size 1 */
-  bool has_rendezvous; /* allgather is the library's (rendezvous.h), and says itself why it fails */
-  const char *rank_source; /* the variable that named the rank; NULL: the caller did */
+  bool has_rendezvous;            /* allgather is the library's (rendezvous.h), and says itself why it fails */
+  const char *rank_source;        /* the variable that named the rank; NULL: the caller did */
   char name[SML_JOB_NAME_BYTES];
-  uint32_t features;                 /* SML_FEATURE_* */
+  uint32_t features; /* SML_FEATURE_* */
   bool no_multicast;
   uint64_t host[2];                  /* who can share memory with this process; 0: nobody */
   bool no_combining;                 /* memory is shared only if all ranks are on one host */

@@ -35,8 +35,8 @@ sml_status sml_rank_from_environment(uint32_t *rank_out, uint32_t *world_size_ou
     const char *rank_name = launchers[i].rank, *size_name = launchers[i].world_size;
     const bool has_rank = sml_settings_environment(rank_name) != NULL;
     if (has_rank != (sml_settings_environment(size_name) != NULL) && i < 2)
-      return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is set, but %s is not: set both",
-                      has_rank ? rank_name : size_name, has_rank ? size_name : rank_name);
+      return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is set, but %s is not: set both", has_rank ? rank_name : size_name,
+                      has_rank ? size_name : rank_name);
     if (!has_rank || sml_settings_environment(size_name) == NULL) continue;
     uint32_t rank, world_size;
     sml_status status = read_number(rank_name, SML_MAX_WORLD_SIZE - 1, &rank);
@@ -50,6 +50,7 @@ sml_status sml_rank_from_environment(uint32_t *rank_out, uint32_t *world_size_ou
     if (source_out != NULL) *source_out = rank_name;
     return SML_OK;
   }
-  return sml_fail(SML_ERR_NOT_CONFIGURED, "no launcher says which rank this is: set RANK and WORLD_SIZE, or start it "
-                                          "by torchrun, mpirun or srun");
+  return sml_fail(SML_ERR_NOT_CONFIGURED,
+                  "no launcher says which rank this is: set RANK and WORLD_SIZE, or start it "
+                  "by torchrun, mpirun or srun");
 }

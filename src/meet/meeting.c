@@ -19,8 +19,8 @@
 #include "meet/rendezvous_message.h"
 #include "process/fork.h"
 
-#define MAX_STRANGERS 256u              /* connections that are no ranks yet */
-#define STRANGER_NS (2 * SML_NS_PER_S)  /* that they have to become one, however they use it */
+#define MAX_STRANGERS 256u             /* connections that are no ranks yet */
+#define STRANGER_NS (2 * SML_NS_PER_S) /* that they have to become one, however they use it */
 #define NEWS_NS (1 * SML_NS_PER_S)
 #define GONE_MS 10000 /* a rank whose host says nothing for so long is none any more */
 #define RETRY_MS 50
@@ -43,15 +43,15 @@ struct sml_meeting {
   int listen_fd, name_fd; /* name_fd: says to other processes that this job's rank 0 is here */
   struct sml_fork_watch watch;
   uint32_t round, num_bytes; /* num_bytes: of a record */
-  bool has_met; /* all ranks were here: nobody may be missing from now on */
+  bool has_met;              /* all ranks were here: nobody may be missing from now on */
   struct guest *guests;
   struct pollfd *polls; /* the listener's is behind the guests' */
   uint8_t *marks;       /* [world_size]; list_missing()'s */
   uint32_t num_guests, max_guests;
-  uint64_t news_ns;      /* when ranks hear next who is waited for */
+  uint64_t news_ns;       /* when ranks hear next who is waited for */
   uint64_t not_accept_ns; /* no descriptors until then */
-  char stranger[160]; /* who was turned away last, and why; "": nobody */
-  char lost[160];     /* a rank that was lost after the first round */
+  char stranger[160];     /* who was turned away last, and why; "": nobody */
+  char lost[160];         /* a rank that was lost after the first round */
 };
 
 /* ---- who is here ---- */
@@ -93,8 +93,8 @@ static void drop(struct sml_meeting *m, struct guest *g) {
   *g = m->guests[--m->num_guests];
 }
 
-__attribute__((format(printf, 3, 4))) static void note(struct sml_meeting *m, const struct guest *g,
-                                                       const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static void note(struct sml_meeting *m, const struct guest *g, const char *format,
+                                                       ...) {
   char address[64];
   va_list arguments;
   char *text = m->has_met ? m->lost : m->stranger;
@@ -169,12 +169,13 @@ static bool open_place(struct sml_meeting *m) {
       continue;
     }
     if (error == EADDRINUSE && !has_name)
-      sml_fail(SML_ERR_SYSTEM, "another process waits as rank 0 of this job at SWITCHML_RENDEZVOUS=%.80s: groups of "
+      sml_fail(SML_ERR_SYSTEM,
+               "another process waits as rank 0 of this job at SWITCHML_RENDEZVOUS=%.80s: groups of "
                "ranks that meet at one address need names of their own, and an earlier run must have ended",
                m->options.address);
     else
-      sml_fail(SML_ERR_SYSTEM, "rank 0 cannot listen at the port of SWITCHML_RENDEZVOUS=%.80s: %s",
-               m->options.address, strerror(error));
+      sml_fail(SML_ERR_SYSTEM, "rank 0 cannot listen at the port of SWITCHML_RENDEZVOUS=%.80s: %s", m->options.address,
+               strerror(error));
     return false;
   }
 }
@@ -245,8 +246,7 @@ static bool is_record(const struct sml_meeting *m, const struct guest *g) {
   const uint8_t *body = g->in + SML_FRAME_HEAD_BYTES;
   struct sml_frame_head head;
   return sml_frame_head_read(g->in, &head) && head.kind == SML_FRAME_RECORD && head.round == m->round &&
-         head.num_bytes == m->num_bytes &&
-         sml_frame_has_mac(body + m->num_bytes, &g->key, g->in, body, m->num_bytes);
+         head.num_bytes == m->num_bytes && sml_frame_has_mac(body + m->num_bytes, &g->key, g->in, body, m->num_bytes);
 }
 
 static bool take_record(struct sml_meeting *m, struct guest *g) {
@@ -278,7 +278,10 @@ static bool hear(struct sml_meeting *m, struct guest *g) {
                               : recv(g->fd, &unwanted, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return true;
   if (n <= 0 || !is_wanted) {
-    note(m, g, m->has_met ? "(rank %u) has gone" : g->stage == SAYS_HELLO ? "went without a word" : "(rank %u?) went",
+    note(m, g,
+         m->has_met               ? "(rank %u) has gone"
+         : g->stage == SAYS_HELLO ? "went without a word"
+                                  : "(rank %u?) went",
          g->rank);
     return false;
   }
@@ -322,10 +325,10 @@ static void take_guest(struct sml_meeting *m, int fd, const struct sml_addr *add
 static void accept_guests(struct sml_meeting *m, uint64_t now_ns) {
   for (uint32_t i = 0; i < MAX_STRANGERS; i++) {
     struct sml_addr addr = {.num_bytes = sizeof addr.bytes};
+    struct sockaddr *from = (struct sockaddr *)(void *)addr.bytes;
     socklen_t addr_bytes = sizeof addr.bytes;
     sml_fork_lock();
-    const int fd = sml_fd_raise(accept4(m->listen_fd, (struct sockaddr *)(void *)addr.bytes, &addr_bytes,
-                                        SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const int fd = sml_fd_raise(accept4(m->listen_fd, from, &addr_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
     sml_fork_unlock();
     addr.num_bytes = (uint8_t)addr_bytes;
     if (fd >= 0) {
@@ -381,8 +384,8 @@ static bool send_all(struct guest *g, const struct all *all) {
   for (size_t i = 0, begin = 0; i < SML_ARRAY_LEN(parts); begin += parts[i++].num_bytes) {
     const size_t end = begin + parts[i].num_bytes;
     while (g->sent_bytes < end) {
-      const ssize_t n = send(g->fd, parts[i].bytes + (g->sent_bytes - begin), end - g->sent_bytes,
-                             MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t n =
+          send(g->fd, parts[i].bytes + (g->sent_bytes - begin), end - g->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0) return errno == EINTR || errno == EAGAIN;
       g->sent_bytes += (size_t)n;
     }
@@ -426,8 +429,8 @@ static bool fail(struct sml_meeting *m, int error) {
   const char *others = m->has_met ? m->lost : m->stranger;
   sml_rendezvous_name_ranks(num, ranks, text, sizeof text);
   sml_fail(SML_ERR_SYSTEM, "%u of %u ranks %s SWITCHML_RENDEZVOUS=%.80s: %s %s missing: %s%s%s",
-           m->options.world_size - num, m->options.world_size, m->has_met ? "stayed at" : "came to",
-           m->options.address, text, num == 1 ? "is" : "are", strerror(error), others[0] == 0 ? "" : "; ", others);
+           m->options.world_size - num, m->options.world_size, m->has_met ? "stayed at" : "came to", m->options.address,
+           text, num == 1 ? "is" : "are", strerror(error), others[0] == 0 ? "" : "; ", others);
   return false;
 }
 
@@ -461,8 +464,7 @@ static void begin_all(struct sml_meeting *m, struct all *all) {
   const struct sml_frame_head head = {SML_FRAME_ALL, m->round, (uint32_t)all->num_bytes};
   sml_frame_head_write(all->head, &head);
   for (uint32_t i = 0; i < m->num_guests; i++)
-    memcpy(all->bytes + (size_t)m->guests[i].rank * m->num_bytes, m->guests[i].in + SML_FRAME_HEAD_BYTES,
-           m->num_bytes);
+    memcpy(all->bytes + (size_t)m->guests[i].rank * m->num_bytes, m->guests[i].in + SML_FRAME_HEAD_BYTES, m->num_bytes);
   for (uint32_t i = 0; i < m->num_guests; i++) {
     struct guest *g = &m->guests[i];
     sml_frame_mac(g->in, &g->key, all->head, all->bytes, all->num_bytes);

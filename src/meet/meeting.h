@@ -8,10 +8,10 @@
 #include "netio/netio.h"
 
 struct sml_meeting_options {
-  struct sml_addr addr;      /* its port is listened at, on all addresses */
-  const char *address;       /* as it was configured, for sentences */
+  struct sml_addr addr; /* its port is listened at, on all addresses */
+  const char *address;  /* as it was configured, for sentences */
   bool is_keyed;
-  struct sml_key key;        /* zeros: the job has none */
+  struct sml_key key; /* zeros: the job has none */
   uint32_t world_size;
   uint64_t job_hash, deadline_ns;
 };

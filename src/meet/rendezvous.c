@@ -109,8 +109,7 @@ __attribute__((format(printf, 2, 3))) static bool put_off(struct sml_rendezvous 
 static bool take_refusal(struct sml_rendezvous *r, const struct sml_rendezvous_answer *answer) {
   const sml_job_options *o = &r->settings->options;
   switch (answer->kind) {
-    case SML_ANSWER_OTHER_JOB:
-      return put_off(r, "there is rank 0 of another job, none of '%s'", o->name);
+    case SML_ANSWER_OTHER_JOB: return put_off(r, "there is rank 0 of another job, none of '%s'", o->name);
     case SML_ANSWER_OTHER_SIZE:
       return put_off(r, "rank 0 has world_size %u, and this is rank %u of %u", answer->world_size, o->rank,
                      o->world_size);
@@ -125,10 +124,10 @@ static bool say_hello(struct sml_rendezvous *r, uint64_t deadline_ns) {
   const struct sml_job_settings *s = r->settings;
   const struct sml_key none = {0, 0};
   const struct sml_rendezvous_hello hello = {.is_keyed = s->key_name[0] != 0,
-                                  .world_size = s->options.world_size,
-                                  .rank = s->options.rank,
-                                  .job_hash = hash_name(s->options.name),
-                                  .nonce = {sml_random_bits(), sml_random_bits()}};
+                                             .world_size = s->options.world_size,
+                                             .rank = s->options.rank,
+                                             .job_hash = hash_name(s->options.name),
+                                             .nonce = {sml_random_bits(), sml_random_bits()}};
   struct sml_rendezvous_answer answer;
   uint8_t said[SML_HELLO_BYTES], heard[SML_ANSWER_BYTES];
   sml_rendezvous_hello_write(said, &hello);
@@ -196,8 +195,7 @@ static void wait_before_retry(uint32_t num_tries) {
 }
 
 static bool fail_to_meet(const struct sml_rendezvous *r) {
-  sml_fail(SML_ERR_SYSTEM, "the ranks have not met at SWITCHML_RENDEZVOUS=%.80s: %s%s", r->address, r->news,
-           r->why);
+  sml_fail(SML_ERR_SYSTEM, "the ranks have not met at SWITCHML_RENDEZVOUS=%.80s: %s%s", r->address, r->news, r->why);
   return false;
 }
 

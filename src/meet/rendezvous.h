@@ -10,15 +10,15 @@
 #include "process/status.h"
 
 struct sml_rendezvous {
-  const char *address; /* NULL: none is configured */
+  const char *address;                     /* NULL: none is configured */
   const struct sml_job_settings *settings; /* rank, world size, name and key */
   uint64_t deadline_ns;
   uint32_t round;
   struct sml_meeting *meeting; /* rank 0's */
   int fd;                      /* the others': to rank 0; -1: not met yet */
   struct sml_key key;          /* of the connection */
-  char why[160];  /* the last try came to nothing */
-  char news[160]; /* what rank 0 said of whom it waits for; "": it has never taken this rank */
+  char why[160];               /* the last try came to nothing */
+  char news[160];              /* what rank 0 said of whom it waits for; "": it has never taken this rank */
 };
 
 /* Reads the environment; opens nothing. Only ranks of one job, by its name, meet. settings: stays until the end. */

@@ -32,10 +32,10 @@ void sml_rendezvous_hello_write(uint8_t out[SML_HELLO_BYTES], const struct sml_r
 bool sml_rendezvous_hello_read(const uint8_t in[SML_HELLO_BYTES], struct sml_rendezvous_hello *hello) {
   const uint16_t flags = sml_load_be16(in + 6);
   *hello = (struct sml_rendezvous_hello){.is_keyed = (flags & 1) != 0,
-                              .world_size = sml_load_be32(in + 8),
-                              .rank = sml_load_be32(in + 12),
-                              .job_hash = sml_load_be64(in + 16),
-                              .nonce = {sml_load_be64(in + 24), sml_load_be64(in + 32)}};
+                                         .world_size = sml_load_be32(in + 8),
+                                         .rank = sml_load_be32(in + 12),
+                                         .job_hash = sml_load_be64(in + 16),
+                                         .nonce = {sml_load_be64(in + 24), sml_load_be64(in + 32)}};
   return has_head(in) && flags <= 1;
 }
 
@@ -48,8 +48,8 @@ void sml_rendezvous_answer_write(uint8_t out[SML_ANSWER_BYTES], const struct sml
 
 bool sml_rendezvous_answer_read(const uint8_t in[SML_ANSWER_BYTES], struct sml_rendezvous_answer *answer) {
   *answer = (struct sml_rendezvous_answer){.kind = sml_load_be16(in + 6),
-                                .world_size = sml_load_be32(in + 8),
-                                .nonce = {sml_load_be64(in + 16), sml_load_be64(in + 24)}};
+                                           .world_size = sml_load_be32(in + 8),
+                                           .nonce = {sml_load_be64(in + 16), sml_load_be64(in + 24)}};
   return has_head(in) && answer->kind >= SML_ANSWER_GO_ON && answer->kind <= SML_ANSWER_NO_HELLO;
 }
 
@@ -97,7 +97,7 @@ void sml_frame_mac(uint8_t out[SML_FRAME_MAC_BYTES], const struct sml_key *key,
 }
 
 bool sml_frame_has_mac(const uint8_t mac[SML_FRAME_MAC_BYTES], const struct sml_key *key,
-                         const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes) {
+                       const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes) {
   return sml_load_be64(mac) == mac_of(key, head, body, num_bytes);
 }
 
@@ -108,6 +108,9 @@ void sml_rendezvous_name_ranks(uint32_t num, const uint32_t *ranks, char *text, 
   size_t used = (size_t)snprintf(text, text_bytes, "%s", num == 1 ? "rank" : "ranks");
   for (uint32_t i = 0; i < num_named && used < text_bytes; i++)
     used += (size_t)snprintf(text + used, text_bytes - used, "%s %u",
-                             i == 0 ? "" : i + 1 == num ? " and" : ",", ranks[i]);
+                             i == 0         ? ""
+                             : i + 1 == num ? " and"
+                                            : ",",
+                             ranks[i]);
   if (num > num_named && used < text_bytes) snprintf(text + used, text_bytes - used, " and %u more", num - num_named);
 }

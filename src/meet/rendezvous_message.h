@@ -66,7 +66,7 @@ bool sml_frame_head_read(const uint8_t in[SML_FRAME_HEAD_BYTES], struct sml_fram
 void sml_frame_mac(uint8_t out[SML_FRAME_MAC_BYTES], const struct sml_key *key,
                    const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes);
 bool sml_frame_has_mac(const uint8_t mac[SML_FRAME_MAC_BYTES], const struct sml_key *key,
-                         const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes);
+                       const uint8_t head[SML_FRAME_HEAD_BYTES], const void *body, size_t num_bytes);
 
 /* "rank 2", "ranks 1, 2 and 300 more": num ranks, of which the first SML_MAX_NEWS are in ranks. */
 void sml_rendezvous_name_ranks(uint32_t num, const uint32_t *ranks, char *text, size_t text_bytes);

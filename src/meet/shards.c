@@ -13,8 +13,7 @@ static sml_status add_place(const char *text, size_t num_bytes, struct sml_shard
   struct sml_shard_place *place = &places->shards[places->num_shards];
   char error[SML_ERROR_DETAIL_BYTES / 2];
   if (num_bytes == 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT,
-                    "the list of aggregators has an empty place: write host:port,...");
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "the list of aggregators has an empty place: write host:port,...");
   if (num_bytes >= sizeof place->text)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "aggregator '%.80s': the name is too long", text);
   *place = (struct sml_shard_place){.num_addrs = 1, .process_rank = SML_NO_PROCESS_RANK};

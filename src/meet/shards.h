@@ -16,9 +16,9 @@
 /* Where an aggregator is. */
 struct sml_shard_place {
   struct sml_addr addrs[SML_MAX_PLACES]; /* the likely ones first */
-  uint32_t num_addrs;    /* of a daemon's: 1 */
-  uint32_t process_rank; /* the rank whose process it is in; SML_NO_PROCESS_RANK: a daemon's */
-  char text[96];      /* for sentences */
+  uint32_t num_addrs;                    /* of a daemon's: 1 */
+  uint32_t process_rank;                 /* the rank whose process it is in; SML_NO_PROCESS_RANK: a daemon's */
+  char text[96];                         /* for sentences */
 };
 struct sml_shard_places {
   uint32_t num_shards;

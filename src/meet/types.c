@@ -50,8 +50,7 @@ static sml_status read_bits(uint32_t option, const char *option_name, const char
   const char *text = sml_settings_environment(variable);
   *bits_out = option;
   if (option != 0 && option != a && option != b)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is %u: %u, %u, or 0 as %s says", option_name, option, a, b,
-                    variable);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is %u: %u, %u, or 0 as %s says", option_name, option, a, b, variable);
   if (option != 0 || text == NULL || strcmp(text, "0") == 0) return SML_OK;
   char digits[4];
   for (uint32_t bits = a; *bits_out == 0; bits = b) {
@@ -77,7 +76,10 @@ sml_status sml_types_read(const sml_job_options *o, uint32_t *features) {
 }
 
 struct sml_format_options sml_types_of_features(uint32_t features) {
-  return (struct sml_format_options){
-      .float_bits = features & SML_FEATURE_FLOAT_BITS_16 ? 16 : features & SML_FEATURE_FLOAT_BITS_32 ? 32 : 0,
-      .float64_bits = features & SML_FEATURE_FLOAT64_BITS_64 ? 64 : features & SML_FEATURE_FLOAT64_BITS_96 ? 96 : 0};
+  return (struct sml_format_options){.float_bits = features & SML_FEATURE_FLOAT_BITS_16   ? 16
+                                                   : features & SML_FEATURE_FLOAT_BITS_32 ? 32
+                                                                                          : 0,
+                                     .float64_bits = features & SML_FEATURE_FLOAT64_BITS_64   ? 64
+                                                     : features & SML_FEATURE_FLOAT64_BITS_96 ? 96
+                                                                                              : 0};
 }

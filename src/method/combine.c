@@ -251,15 +251,15 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
 }
 
 static const struct sml_method_ops combine_ops = {.max_begun = 1,
-                                                   .take_room = take_room,
-                                                   .begin = sml_driver_begin,
-                                                   .drive = sml_driver_drive,
-                                                   .fail = fail,
-                                                   .set_gone = sml_driver_set_gone,
-                                                   .resume = sml_driver_resume,
-                                                   .wait = find_wait,
-                                                   .add_figures = add_figures,
-                                                   .close = sml_driver_close};
+                                                  .take_room = take_room,
+                                                  .begin = sml_driver_begin,
+                                                  .drive = sml_driver_drive,
+                                                  .fail = fail,
+                                                  .set_gone = sml_driver_set_gone,
+                                                  .resume = sml_driver_resume,
+                                                  .wait = find_wait,
+                                                  .add_figures = add_figures,
+                                                  .close = sml_driver_close};
 
 struct sml_method *sml_combine_open(const struct sml_driver_options *options) {
   struct combine *c = calloc(1, sizeof *c);

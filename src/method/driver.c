@@ -26,9 +26,9 @@ static void fail_for_mismatch(const struct sml_driver *d) {
   const uint16_t ranks[2] = {d->ranks[a], d->ranks[b]};
   ops->describe(d->current, text, sizeof text);
   sml_method_fail_owner(&d->method, SML_ERR_MISMATCH, ranks, 2,
-                         "ranks %u and %u called different operations (rank %u: %s): count, type, reduction, key "
-                         "and order must be equal on all ranks",
-                         ranks[0], ranks[1], d->lanes->rank, text);
+                        "ranks %u and %u called different operations (rank %u: %s): count, type, reduction, key "
+                        "and order must be equal on all ranks",
+                        ranks[0], ranks[1], d->lanes->rank, text);
 }
 
 static void fail_for_lost(const struct sml_driver *d) {
@@ -230,8 +230,7 @@ static void fail_to_meet(const struct sml_driver *d, const struct sml_driver_opt
     snprintf(text, sizeof text,
              "rank %u did not meet rank %u to share memory: is it stopped? SWITCHML_SHARED_MEMORY=0 does without",
              missing_rank, rank);
-  else
-    snprintf(text, sizeof text, "shared memory on rank %u: %s", rank, error);
+  else snprintf(text, sizeof text, "shared memory on rank %u: %s", rank, error);
   fail_owner(options, met == SML_SHM_TOO_LATE ? SML_ERR_TIMEOUT : SML_ERR_SYSTEM,
              met == SML_SHM_TOO_LATE ? &missing_rank : NULL, text);
 }
@@ -270,10 +269,10 @@ static bool should_stop(void *user) {
 /* False: the owner knows why. */
 static bool meet(struct sml_driver *d, const struct sml_driver_options *options) {
   struct sml_shm_meeting meeting = {.num_ranks = d->num_ranks,
-                                     .index = d->index,
-                                     .deadline_ns = options->deadline_ns,
-                                     .should_stop = should_stop,
-                                     .user = d};
+                                    .index = d->index,
+                                    .deadline_ns = options->deadline_ns,
+                                    .should_stop = should_stop,
+                                    .user = d};
   enum sml_shm_met met;
   uint32_t missing;
   char error[SML_SHM_ERROR_BYTES];

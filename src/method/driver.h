@@ -41,15 +41,15 @@ struct sml_driver {
   struct sml_job_lanes *lanes;
   const struct sml_ctl_start *start;
   const struct sml_quant_kernels *kernels;
-  uint32_t num_ranks, index;      /* of this host, and among them */
-  uint16_t *ranks;                /* index -> rank, ascending */
+  uint32_t num_ranks, index; /* of this host, and among them */
+  uint16_t *ranks;           /* index -> rank, ascending */
   pthread_t helper;
   _Atomic uint32_t num_in_flight; /* pieces that engines hold; written with the lock held; a hint to others */
   /* guarded by the lock */
-  pthread_cond_t wanted;                /* the helper's; CLOCK_MONOTONIC */
-  struct sml_engine_operation *current; /* it has room in the epoch; NULL: there is none */
-  bool is_begun;                        /* `current`, by whoever drives */
-  bool is_driving; /* a thread has `current` and the steps for itself, without the lock */
+  pthread_cond_t wanted;                      /* the helper's; CLOCK_MONOTONIC */
+  struct sml_engine_operation *current;       /* it has room in the epoch; NULL: there is none */
+  bool is_begun;                              /* `current`, by whoever drives */
+  bool is_driving;                            /* a thread has `current` and the steps for itself, without the lock */
   bool is_asleep, is_wanted_now, should_stop; /* the helper */
   sml_status failed_status;                   /* of the owner; SML_OK: it has not failed */
   uint64_t num_drives;
@@ -57,9 +57,9 @@ struct sml_driver {
 
 /* What a method in shared memory is opened with. Without the lock, on a caller's thread. */
 struct sml_driver_options {
-  const struct sml_method *owner;     /* its owner, and lock */
-  struct sml_job_lanes *lanes;             /* open, and of the same owner */
-  const struct sml_ctl_start *start;   /* says that all ranks are on this host, or has a table; outlives the method */
+  const struct sml_method *owner;    /* its owner, and lock */
+  struct sml_job_lanes *lanes;       /* open, and of the same owner */
+  const struct sml_ctl_start *start; /* says that all ranks are on this host, or has a table; outlives the method */
   const struct sml_ctl_welcome *welcome;
   const struct sml_quant_kernels *kernels;
   uint64_t deadline_ns;

@@ -74,8 +74,7 @@ static sml_status start_unit(struct sml_engine_unit *unit, const struct sml_sett
                              uint32_t lane, struct sml_recorder *recorder) {
   const sml_status status = open_io(unit, settings, family, lane);
   if (status != SML_OK) return status;
-  const struct sml_worker_engine_options options = {
-      .io = unit->io, .kernels = settings->kernels, .recorder = recorder};
+  const struct sml_worker_engine_options options = {.io = unit->io, .kernels = settings->kernels, .recorder = recorder};
   unit->engine = sml_worker_engine_create(&options);
   if (unit->engine == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for engine %u", lane);
   const uint32_t cpu = sml_cpus_of_thread(&settings->cpus, lane);

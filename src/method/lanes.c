@@ -354,12 +354,12 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
 }
 
 static const struct sml_method_ops lanes_ops = {.is_run_by_callers = true,
-                                                 .take_room = take_room,
-                                                 .fit = fit,
-                                                 .begin = begin,
-                                                 .fail = fail,
-                                                 .wait = find_wait,
-                                                 .add_figures = add_figures};
+                                                .take_room = take_room,
+                                                .fit = fit,
+                                                .begin = begin,
+                                                .fail = fail,
+                                                .wait = find_wait,
+                                                .add_figures = add_figures};
 
 void sml_job_lanes_init(struct sml_job_lanes *lanes, struct sml_engines *engines, const struct sml_settings *settings,
                         uint32_t rank, uint32_t world_size, uint32_t num_shards) {

@@ -80,14 +80,14 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
 }
 
 static const struct sml_method_ops memory_ops = {.max_begun = 1,
-                                                  .begin = sml_driver_begin,
-                                                  .drive = sml_driver_drive,
-                                                  .fail = sml_driver_fail,
-                                                  .set_gone = sml_driver_set_gone,
-                                                  .resume = sml_driver_resume,
-                                                  .wait = find_wait,
-                                                  .add_figures = add_figures,
-                                                  .close = sml_driver_close};
+                                                 .begin = sml_driver_begin,
+                                                 .drive = sml_driver_drive,
+                                                 .fail = sml_driver_fail,
+                                                 .set_gone = sml_driver_set_gone,
+                                                 .resume = sml_driver_resume,
+                                                 .wait = find_wait,
+                                                 .add_figures = add_figures,
+                                                 .close = sml_driver_close};
 
 struct sml_method *sml_memory_open(const struct sml_driver_options *options) {
   struct memory *m = calloc(1, sizeof *m);

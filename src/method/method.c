@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 void sml_method_fail_owner(const struct sml_method *r, sml_status status, const uint16_t *ranks, uint32_t num_ranks,
-                            const char *format, ...) {
+                           const char *format, ...) {
   struct sml_ctl_abort failure = {.status = status, .num_ranks = num_ranks};
   va_list arguments;
   va_start(arguments, format);

@@ -89,7 +89,7 @@ struct sml_method {
 
 /* The owner fails, with what is formatted and these ranks. */
 __attribute__((format(printf, 5, 6))) void sml_method_fail_owner(const struct sml_method *method, sml_status status,
-                                                                  const uint16_t *ranks, uint32_t num_ranks,
-                                                                  const char *format, ...);
+                                                                 const uint16_t *ranks, uint32_t num_ranks,
+                                                                 const char *format, ...);
 
 #endif

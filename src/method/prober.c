@@ -39,8 +39,7 @@ static uint32_t ask_kernel(const struct sml_addr *to) {
   return payload_bytes;
 }
 
-static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_bytes,
-                            bool is_only_size) {
+static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_bytes, bool is_only_size) {
   static const uint32_t usual_bytes[] = {8960, 1472, 1252, 508};
   const uint32_t first = is_only_size ? max_bytes : sml_min_u32(max_bytes, ask_kernel(to));
   p->num_candidates = 0;
@@ -112,8 +111,7 @@ static bool poll_sizes(struct sml_prober *p, uint64_t now_ns) {
   uint32_t datagram_bytes = p->num_lanes == 0 ? 0 : UINT32_MAX;
   for (uint32_t l = 0; l < p->num_lanes; l++) {
     struct sml_prober_lane *lane = &p->lanes[l];
-    const int verdict =
-        atomic_load_explicit(&lane->verdict, memory_order_acquire); /* pairs with take_verdict */
+    const int verdict = atomic_load_explicit(&lane->verdict, memory_order_acquire); /* pairs with take_verdict */
     if (verdict == PROBE_SILENT && lane->candidate + 1 < p->num_candidates) {
       lane->candidate++;
       ask(p, l, now_ns);
@@ -206,8 +204,7 @@ static void begin_group(struct sml_prober *p, uint64_t now_ns) {
 static void poll_group(struct sml_prober *p) {
   uint32_t num_echoed = 0;
   for (uint32_t l = 0; l < p->num_lanes; l++) {
-    const int verdict =
-        atomic_load_explicit(&p->lanes[l].verdict, memory_order_acquire); /* pairs with take_verdict */
+    const int verdict = atomic_load_explicit(&p->lanes[l].verdict, memory_order_acquire); /* pairs with take_verdict */
     if (verdict == PROBE_ASKING) return;
     num_echoed += verdict == PROBE_ECHOED;
   }

@@ -14,9 +14,9 @@ struct sml_prober;
 struct sml_prober_lane {
   struct sml_hello hello; /* lent to the engine while verdict is PROBE_ASKING */
   struct sml_prober *prober;
-  uint32_t candidate;  /* index of the size asked for */
+  uint32_t candidate;    /* index of the size asked for */
   struct sml_addr group; /* joined by the lane's engine; num_bytes 0: none */
-  _Atomic int verdict; /* release by the engine's thread, acquire by sml_prober_poll */
+  _Atomic int verdict;   /* release by the engine's thread, acquire by sml_prober_poll */
 };
 
 enum sml_prober_phase { SML_PROBER_SIZES, SML_PROBER_GROUP, SML_PROBER_OVER };
@@ -25,8 +25,8 @@ struct sml_prober {
   enum sml_prober_phase phase;
   struct sml_addr group; /* lane 0's; num_bytes 0: there is none to try */
   uint32_t datagram_bytes;
-  bool hears_group;      /* OVER: all lanes do, and their engines are in it */
-  int group_error;       /* an errno: why it could not be joined */
+  bool hears_group; /* OVER: all lanes do, and their engines are in it */
+  int group_error;  /* an errno: why it could not be joined */
   struct sml_engines *engines;
   void (*wake)(void *user); /* called on an engine's thread when a verdict is there */
   void *user;
@@ -40,9 +40,9 @@ struct sml_prober_options {
   uint32_t rank;
   const struct sml_addr *aggregator; /* of the control connection; the lanes' ports come from the welcome */
   uint32_t max_datagram_bytes;
-  bool is_only_size;         /* max_datagram_bytes or nothing */
+  bool is_only_size;           /* max_datagram_bytes or nothing */
   const struct sml_seal *seal; /* of the welcome's epoch */
-  bool no_multicast;         /* do not try the welcome's group */
+  bool no_multicast;           /* do not try the welcome's group */
 };
 /* engines, wake and user are set by the caller before. */
 void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *welcome,
@@ -50,8 +50,7 @@ void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *w
 enum sml_prober_state { SML_PROBER_BUSY, SML_PROBER_DONE };
 /* Moves lanes on to their next candidate. DONE: *datagram_bytes_out came back on all lanes (0: nothing
  * did on some lane), and no engine holds memory of the prober any more. */
-enum sml_prober_state sml_prober_poll(struct sml_prober *prober, uint64_t now_ns,
-                                      uint32_t *datagram_bytes_out);
+enum sml_prober_state sml_prober_poll(struct sml_prober *prober, uint64_t now_ns, uint32_t *datagram_bytes_out);
 /* Gives up: no lane begins another candidate. Poll until DONE. */
 void sml_prober_cancel(struct sml_prober *prober);
 /* What rests of it once it is DONE: whether the lanes hear the group, for PROBED. */

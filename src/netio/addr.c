@@ -138,12 +138,8 @@ void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes)
       if (v6.sin6_scope_id != 0) (void)snprintf(text, text_bytes, "[%s%%%u]:%u", host, v6.sin6_scope_id, port);
       else (void)snprintf(text, text_bytes, "[%s]:%u", host, port);
       break;
-    case SML_ADDR_FAMILY_MEM:
-      (void)snprintf(text, text_bytes, "mem:%u", port);
-      break;
-    default:
-      (void)snprintf(text, text_bytes, "%s", addr->num_bytes == 0 ? "none" : "unknown");
-      break;
+    case SML_ADDR_FAMILY_MEM: (void)snprintf(text, text_bytes, "mem:%u", port); break;
+    default: (void)snprintf(text, text_bytes, "%s", addr->num_bytes == 0 ? "none" : "unknown"); break;
   }
 }
 

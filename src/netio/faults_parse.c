@@ -68,10 +68,8 @@ static bool set_value(struct sml_fault_options *options, const struct key *key, 
   void *field = (char *)options + key->offset;
   uint64_t frames;
   switch (key->kind) {
-    case KEY_PROBABILITY:
-      return parse_probability(text, end, field);
-    case KEY_SEED:
-      return parse_integer(text, end, field);
+    case KEY_PROBABILITY: return parse_probability(text, end, field);
+    case KEY_SEED: return parse_integer(text, end, field);
     case KEY_FRAMES:
       if (!parse_integer(text, end, &frames) || frames < 1 || frames > MAX_REORDER_FRAMES) return false;
       *(uint32_t *)field = (uint32_t)frames;
@@ -82,12 +80,9 @@ static bool set_value(struct sml_fault_options *options, const struct key *key, 
 
 static const char *describe_value(const struct key *key) {
   switch (key->kind) {
-    case KEY_PROBABILITY:
-      return "a probability from 0 to 1, such as 0.01";
-    case KEY_FRAMES:
-      return "a number from 1 to 1024";
-    case KEY_SEED:
-      return "a whole number";
+    case KEY_PROBABILITY: return "a probability from 0 to 1, such as 0.01";
+    case KEY_FRAMES: return "a number from 1 to 1024";
+    case KEY_SEED: return "a whole number";
   }
   return "";
 }

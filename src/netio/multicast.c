@@ -15,14 +15,9 @@ bool sml_multicast_is_group(const struct sml_addr *addr) {
   struct sockaddr_in v4;
   struct sockaddr_in6 v6;
   switch (sml_addr_family(addr)) {
-    case AF_INET:
-      memcpy(&v4, addr->bytes, sizeof v4);
-      return IN_MULTICAST(ntohl(v4.sin_addr.s_addr));
-    case AF_INET6:
-      memcpy(&v6, addr->bytes, sizeof v6);
-      return IN6_IS_ADDR_MULTICAST(&v6.sin6_addr);
-    default:
-      return false;
+    case AF_INET: memcpy(&v4, addr->bytes, sizeof v4); return IN_MULTICAST(ntohl(v4.sin_addr.s_addr));
+    case AF_INET6: memcpy(&v6, addr->bytes, sizeof v6); return IN6_IS_ADDR_MULTICAST(&v6.sin6_addr);
+    default: return false;
   }
 }
 

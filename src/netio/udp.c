@@ -148,18 +148,12 @@ void sml_udp_set_ecn(int fd, uint16_t family, bool is_sending) {
 
 static const char *advice_for(int error) {
   switch (error) {
-    case EADDRINUSE:
-      return "; another socket has this port: end its process or choose another port";
-    case EADDRNOTAVAIL:
-      return "; no interface of this host has this address";
-    case EACCES:
-      return "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one";
-    case EMFILE:
-      return "; raise the limit of open files (ulimit -n)";
-    case EAFNOSUPPORT:
-      return "; this host or this build of the kernel lacks the address family";
-    default:
-      return "";
+    case EADDRINUSE: return "; another socket has this port: end its process or choose another port";
+    case EADDRNOTAVAIL: return "; no interface of this host has this address";
+    case EACCES: return "; ports below 1024 need CAP_NET_BIND_SERVICE: choose a higher one";
+    case EMFILE: return "; raise the limit of open files (ulimit -n)";
+    case EAFNOSUPPORT: return "; this host or this build of the kernel lacks the address family";
+    default: return "";
   }
 }
 

@@ -16,48 +16,27 @@ const char *sml_error_detail(void) {
 
 const char *sml_status_string(sml_status s) {
   switch (s) {
-    case SML_OK:
-      return "success";
-    case SML_IN_PROGRESS:
-      return "in progress";
-    case SML_ERR_INVALID_ARGUMENT:
-      return "invalid argument";
-    case SML_ERR_UNSUPPORTED:
-      return "unsupported";
-    case SML_ERR_NO_MEMORY:
-      return "out of memory";
-    case SML_ERR_BUSY:
-      return "too many operations in flight";
-    case SML_ERR_SYSTEM:
-      return "system call failed";
-    case SML_ERR_UNREACHABLE:
-      return "aggregator unreachable";
-    case SML_ERR_REFUSED:
-      return "refused by the aggregator";
-    case SML_ERR_VERSION:
-      return "protocol version mismatch";
-    case SML_ERR_MTU:
-      return "path MTU too small";
-    case SML_ERR_TIMEOUT:
-      return "timed out";
-    case SML_ERR_RANK_LOST:
-      return "rank lost";
-    case SML_ERR_AGGREGATOR_LOST:
-      return "aggregator lost";
-    case SML_ERR_MISMATCH:
-      return "ranks called different operations";
-    case SML_ERR_ABORTED:
-      return "aborted";
-    case SML_ERR_NOT_CONFIGURED:
-      return "not configured";
-    case SML_ERR_FORKED:
-      return "handle belongs to the parent process";
-    case SML_ERR_PROTOCOL:
-      return "protocol violation";
-    case SML_ERR_INTEGRITY:
-      return "wrong sum";
-    case SML_ERR_KEY:
-      return "keys differ";
+    case SML_OK: return "success";
+    case SML_IN_PROGRESS: return "in progress";
+    case SML_ERR_INVALID_ARGUMENT: return "invalid argument";
+    case SML_ERR_UNSUPPORTED: return "unsupported";
+    case SML_ERR_NO_MEMORY: return "out of memory";
+    case SML_ERR_BUSY: return "too many operations in flight";
+    case SML_ERR_SYSTEM: return "system call failed";
+    case SML_ERR_UNREACHABLE: return "aggregator unreachable";
+    case SML_ERR_REFUSED: return "refused by the aggregator";
+    case SML_ERR_VERSION: return "protocol version mismatch";
+    case SML_ERR_MTU: return "path MTU too small";
+    case SML_ERR_TIMEOUT: return "timed out";
+    case SML_ERR_RANK_LOST: return "rank lost";
+    case SML_ERR_AGGREGATOR_LOST: return "aggregator lost";
+    case SML_ERR_MISMATCH: return "ranks called different operations";
+    case SML_ERR_ABORTED: return "aborted";
+    case SML_ERR_NOT_CONFIGURED: return "not configured";
+    case SML_ERR_FORKED: return "handle belongs to the parent process";
+    case SML_ERR_PROTOCOL: return "protocol violation";
+    case SML_ERR_INTEGRITY: return "wrong sum";
+    case SML_ERR_KEY: return "keys differ";
   }
   return "unknown status";
 }

@@ -50,20 +50,12 @@ static void put_elem(uint8_t *at, sml_type type, uint64_t random, uint32_t num_b
   const uint64_t wide = type == SML_FLOAT64 ? make_float64(random, num_binades) : random;
   const uint32_t low = (uint32_t)random;
   switch (type) {
-    case SML_FLOAT32:
-      memcpy(at, &bits, sizeof bits);
-      break;
-    case SML_INT32:
-      memcpy(at, &low, sizeof low);
-      break;
+    case SML_FLOAT32: memcpy(at, &bits, sizeof bits); break;
+    case SML_INT32: memcpy(at, &low, sizeof low); break;
     case SML_FLOAT16:
-    case SML_BFLOAT16:
-      memcpy(at, &half, sizeof half);
-      break;
+    case SML_BFLOAT16: memcpy(at, &half, sizeof half); break;
     case SML_FLOAT64:
-    case SML_INT64:
-      memcpy(at, &wide, sizeof wide);
-      break;
+    case SML_INT64: memcpy(at, &wide, sizeof wide); break;
   }
 }
 

@@ -86,16 +86,12 @@ struct sml_format_options sml_bench_formats(const struct sml_bench_options *o) {
 static uint64_t unit_of(char letter) {
   switch (letter) {
     case 'k':
-    case 'K':
-      return UINT64_C(1) << 10;
+    case 'K': return UINT64_C(1) << 10;
     case 'm':
-    case 'M':
-      return UINT64_C(1) << 20;
+    case 'M': return UINT64_C(1) << 20;
     case 'g':
-    case 'G':
-      return UINT64_C(1) << 30;
-    default:
-      return 0;
+    case 'G': return UINT64_C(1) << 30;
+    default: return 0;
   }
 }
 

@@ -21,20 +21,13 @@ static uint32_t full_bytes(const struct sml_conform_binding *b) {
 
 int64_t sml_conform_resolve(struct sml_conform_value v, const struct sml_conform_binding *b) {
   switch (v.symbol) {
-    case SML_SYMBOL_SLOTS:
-      return v.number + b->num_slots;
-    case SML_SYMBOL_RANKS:
-      return v.number + b->world_size;
-    case SML_SYMBOL_FULL:
-      return v.number + full_bytes(b);
-    case SML_SYMBOL_NARROW:
-      return v.number + sml_narrow_bytes(b->chunk_bytes);
-    case SML_SYMBOL_MAX:
-      return v.number + UINT32_MAX;
-    case SML_SYMBOL_UNKNOWN:
-      return v.number + SML_CONFORM_UNKNOWN_JOB;
-    case SML_SYMBOL_NONE:
-      break;
+    case SML_SYMBOL_SLOTS: return v.number + b->num_slots;
+    case SML_SYMBOL_RANKS: return v.number + b->world_size;
+    case SML_SYMBOL_FULL: return v.number + full_bytes(b);
+    case SML_SYMBOL_NARROW: return v.number + sml_narrow_bytes(b->chunk_bytes);
+    case SML_SYMBOL_MAX: return v.number + UINT32_MAX;
+    case SML_SYMBOL_UNKNOWN: return v.number + SML_CONFORM_UNKNOWN_JOB;
+    case SML_SYMBOL_NONE: break;
   }
   return v.number;
 }
@@ -45,22 +38,14 @@ static uint32_t number_of(const struct sml_conform_packet *p, enum sml_conform_f
   const bool is_given = p->given >> field & 1u, is_max = p->fields[field].symbol == SML_SYMBOL_MAX;
   const int64_t number = is_given ? sml_conform_resolve(p->fields[field], b) : 0;
   switch (field) {
-    case SML_FIELD_VERSION:
-      return is_given ? (uint32_t)number : SML_WIRE_VERSION;
-    case SML_FIELD_JOB:
-      return is_given && p->fields[field].symbol == SML_SYMBOL_UNKNOWN ? (uint32_t)number : b->job;
-    case SML_FIELD_EPOCH:
-      return b->epoch + (uint32_t)number;
-    case SML_FIELD_RANK:
-      return is_given ? (uint32_t)number : p->socket;
-    case SML_FIELD_SLOT:
-      return (uint16_t)(b->slot_base + number);
-    case SML_FIELD_PHASE:
-      return (uint32_t)number + (is_max ? 0 : b->first_phase);
-    case SML_FIELD_CHUNK:
-      return (uint32_t)number + (is_max ? 0 : b->first_chunk);
-    default:
-      return (uint32_t)number;
+    case SML_FIELD_VERSION: return is_given ? (uint32_t)number : SML_WIRE_VERSION;
+    case SML_FIELD_JOB: return is_given && p->fields[field].symbol == SML_SYMBOL_UNKNOWN ? (uint32_t)number : b->job;
+    case SML_FIELD_EPOCH: return b->epoch + (uint32_t)number;
+    case SML_FIELD_RANK: return is_given ? (uint32_t)number : p->socket;
+    case SML_FIELD_SLOT: return (uint16_t)(b->slot_base + number);
+    case SML_FIELD_PHASE: return (uint32_t)number + (is_max ? 0 : b->first_phase);
+    case SML_FIELD_CHUNK: return (uint32_t)number + (is_max ? 0 : b->first_chunk);
+    default: return (uint32_t)number;
   }
 }
 
@@ -147,34 +132,20 @@ static char difference[400];
 
 static uint32_t header_number(const uint8_t *f, enum sml_conform_field field) {
   switch (field) {
-    case SML_FIELD_VERSION:
-      return f[0] >> 4;
-    case SML_FIELD_TYPE:
-      return f[0] & 15u;
-    case SML_FIELD_WIRE:
-      return f[1] >> 4;
-    case SML_FIELD_REDUCER:
-      return f[1] & 15u;
-    case SML_FIELD_JOB:
-      return sml_load_be16(f + 2);
-    case SML_FIELD_EPOCH:
-      return sml_load_be32(f + 4);
-    case SML_FIELD_RANK:
-      return sml_load_be16(f + 8);
-    case SML_FIELD_PAYLOAD_BYTES:
-      return sml_load_be16(f + 10);
-    case SML_FIELD_SLOT:
-      return sml_load_be16(f + 12);
-    case SML_FIELD_FLAGS:
-      return sml_load_be16(f + 14);
-    case SML_FIELD_PHASE:
-      return sml_load_be32(f + 16);
-    case SML_FIELD_TAG:
-      return sml_load_be32(f + 20);
-    case SML_FIELD_CHUNK:
-      return sml_load_be32(f + 24);
-    default:
-      return 0;
+    case SML_FIELD_VERSION: return f[0] >> 4;
+    case SML_FIELD_TYPE: return f[0] & 15u;
+    case SML_FIELD_WIRE: return f[1] >> 4;
+    case SML_FIELD_REDUCER: return f[1] & 15u;
+    case SML_FIELD_JOB: return sml_load_be16(f + 2);
+    case SML_FIELD_EPOCH: return sml_load_be32(f + 4);
+    case SML_FIELD_RANK: return sml_load_be16(f + 8);
+    case SML_FIELD_PAYLOAD_BYTES: return sml_load_be16(f + 10);
+    case SML_FIELD_SLOT: return sml_load_be16(f + 12);
+    case SML_FIELD_FLAGS: return sml_load_be16(f + 14);
+    case SML_FIELD_PHASE: return sml_load_be32(f + 16);
+    case SML_FIELD_TAG: return sml_load_be32(f + 20);
+    case SML_FIELD_CHUNK: return sml_load_be32(f + 24);
+    default: return 0;
   }
 }
 

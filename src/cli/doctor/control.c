@@ -143,8 +143,7 @@ static void find_unreachable(struct sml_doctor *d, const struct sml_doctor_targe
       snprintf(advice, sizeof advice, "there is no way to %s: correct the address, or look at 'ip route get %s'",
                t->numeric, t->numeric);
       break;
-    default:
-      snprintf(advice, sizeof advice, "correct the address %s, or what the error says", t->text);
+    default: snprintf(advice, sizeof advice, "correct the address %s, or what the error says", t->text);
   }
   sml_doctor_find(d, SML_DOCTOR_CONTROL, "control", SML_FINDING_FAILED,
                   json_pack("{s:i, s:i}", "errno", x->system_error, "port", (int)port), advice, "TCP port %u of %s: %s",
@@ -191,9 +190,7 @@ static void find_other_version(struct sml_doctor *d, const struct sml_exchange *
 /* What answered is a switchmld that we understand, or there is a finding why not. */
 static bool judge_trouble(struct sml_doctor *d, const struct sml_exchange *x) {
   switch (x->trouble) {
-    case SML_TROUBLE_VERSION:
-      find_other_version(d, x);
-      return false;
+    case SML_TROUBLE_VERSION: find_other_version(d, x); return false;
     case SML_TROUBLE_STRANGER:
       sml_doctor_find(d, SML_DOCTOR_CONTROL, "version", SML_FINDING_FAILED, NULL,
                       "another service listens on that port: give the address of switchmld's control port", "%s",
@@ -210,9 +207,7 @@ static bool judge_trouble(struct sml_doctor *d, const struct sml_exchange *x) {
                       "switchmld",
                       "the connection was closed without an answer");
       return false;
-    case SML_TROUBLE_SYSTEM:
-      d->is_broken = true;
-      return false;
+    case SML_TROUBLE_SYSTEM: d->is_broken = true; return false;
     default: /* NONE, REFUSED, KEY: it was understood. UNREACHABLE: gone since a moment ago; the join will say so */
       return true;
   }

@@ -196,9 +196,7 @@ static void find_failure(struct sml_doctor *d, const struct sml_doctor_target *t
       advice = "the aggregator adds wrong: take its machine out of service and test its memory";
       break;
     case SML_ERR_INVALID_ARGUMENT:
-    case SML_ERR_UNSUPPORTED:
-      advice = "correct the setting that is named";
-      break;
+    case SML_ERR_UNSUPPORTED: advice = "correct the setting that is named"; break;
     default:
       advice = t ? "do what the sentence says; the aggregator's log has its side of it"
                  : "do what the sentence says: it is this host's own loopback";

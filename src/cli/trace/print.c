@@ -33,17 +33,12 @@ void sml_trace_reason_text(const struct sml_trace_file *file, uint64_t reason, c
 static void put_value(const struct sml_trace_item *item, char *text, size_t text_bytes) {
   const uint64_t value = item->record.value;
   switch (item->event->kind) {
-    case SML_TRACE_NS:
-      snprintf(text, text_bytes, "%.3fms", (double)value / (double)SML_NS_PER_MS);
-      break;
-    case SML_TRACE_REASON:
-      sml_trace_reason_text(item->file, value, text, text_bytes);
-      break;
+    case SML_TRACE_NS: snprintf(text, text_bytes, "%.3fms", (double)value / (double)SML_NS_PER_MS); break;
+    case SML_TRACE_REASON: sml_trace_reason_text(item->file, value, text, text_bytes); break;
     case SML_TRACE_STATUS:
       snprintf(text, text_bytes, "%lld (%s)", (long long)value, sml_status_string((sml_status)(int64_t)value));
       break;
-    default:
-      snprintf(text, text_bytes, "%llu", (unsigned long long)value);
+    default: snprintf(text, text_bytes, "%llu", (unsigned long long)value);
   }
 }
 
