@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -221,6 +222,40 @@ def test_setup_brings_what_debian_packages_are_built_with():
     assert {"debhelper", "meson", "pkgconf"} <= needed, needed # Meson finds all else by pkg-config
     needed |= {"build-essential", "git", "lintian", "dpkg-dev", "fakeroot"}
     assert needed <= setup_groups()["deb"], needed - setup_groups()["deb"]
+
+
+# As apt does without a terminal: it reports on a descriptor that programs after it do not get, and these write to what is left.
+APT = """#!/bin/sh
+for option; do case $option in APT::Status-Fd=*) eval "exec 9>&${option#*=} ${option#*=}>&-" ;; esac; done
+echo pmstatus:one:10.5:Unpacking >&9
+sh -c 'exec 9>&-; printf "Regenerating fonts cache... "' || exit 1
+echo pmstatus:one:100:done >&9
+"""
+SUDO = "#!/bin/sh\nshift\nexec 3>&- 4>&- 5>&- 6>&-\nexec \"$@\"\n"
+
+
+def call_setup(folder, **programs):
+    for name, text in {"dpkg-query": "#!/bin/sh\n", **programs}.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as program:
+            program.write(text)
+        os.chmod(program.name, 0o755)
+    done = subprocess.run([os.path.join(TOOLS, "setup"), "model"], env={"PATH": f"{folder}:/usr/bin:/bin"}, timeout=30, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
+
+
+def test_setup_leaves_packages_a_standard_output():
+    told = "setup: installing spin gcc\nsetup: installed 10 %\nsetup: installed 100 %\n"
+    for user, more in ("0", {}), ("1000", {"sudo": SUDO}):
+        with tempfile.TemporaryDirectory() as folder:
+            status, output = call_setup(folder, id=f"#!/bin/sh\necho {user}\n", **{"apt-get": APT}, **more)
+            assert (status, output) == (0, told), (user, status, output)
+
+
+def test_setup_says_what_apt_says_when_it_fails():
+    with tempfile.TemporaryDirectory() as folder:
+        status, output = call_setup(folder, id="#!/bin/sh\necho 0\n", **{"apt-get": "#!/bin/sh\necho E: no network >&2\nexit 100\n"})
+    assert status == 1 and "E: no network" in output and output.endswith("setup: apt-get could not install: spin gcc\n"), output
 
 
 if __name__ == "__main__":
