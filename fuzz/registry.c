@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The daemon's membership, driven by messages, ends of connections, engines' reports and time. What each effect may
- * be is ctl/registry_world.h's model. At the end nobody says anything any more: then all must be free again. */
-#include "ctl/registry_world.h"
+ * be is ctl/test_registry_world.h's model. At the end nobody says anything any more: then all must be free again. */
+#include "ctl/test_registry_world.h"
 
 #include "fuzz/fuzz.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The service with keys, and what it lets one host do on the control port. */
-#include "aggd/rank_world.h"
+#include "aggd/test_rank_world.h"
 
 #include "aggd/snapshot.h"
 

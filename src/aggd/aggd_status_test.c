@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The service asked about itself: by connections, by ranks that wait, by other threads. */
-#include "aggd/rank_world.h"
+#include "aggd/test_rank_world.h"
 
 #include "aggd/snapshot.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The aggregator service beside a switch: jobs that the switch sums, over real sockets on loopback. */
-#include "aggd/rank_world.h"
+#include "aggd/test_rank_world.h"
 
 #include <stdatomic.h>
 

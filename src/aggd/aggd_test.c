@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The aggregator service over real sockets on loopback, against hand-written ranks. */
-#include "aggd/rank_world.h"
+#include "aggd/test_rank_world.h"
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The bound on memory grows with each thing that it is to hold. */
-#include "aggd/rank_world.h"
+#include "aggd/test_rank_world.h"
 
 #include "ctl/registry.h"
 #include "engine/aggregator_engine.h"

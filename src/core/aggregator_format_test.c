@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The aggregator's other formats: check words, switch format, narrow updates. */
-#include "core/aggregator_calls.h"
+#include "core/test_aggregator_calls.h"
 
 /* A check word on lanes and on nothing else, and one element at least before it. */
 static void check_words_are_due_or_not(void **state) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every verdict of the aggregator, and its invariants after each of them. */
-#include "core/aggregator_calls.h"
+#include "core/test_aggregator_calls.h"
 
 /* ---- the straight way ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a worker refuses: packets that do not fit, lies, garbage, and sums whose check word is wrong. */
-#include "core/worker_calls.h"
+#include "core/test_worker_calls.h"
 
 /* ---- refusals ---- */
 

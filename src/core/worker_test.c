@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One worker, with the test in the place of the aggregator: what it sends and when, what it refuses.
  * Whole worlds are in worker_world_test.c. */
-#include "core/worker_calls.h"
+#include "core/test_worker_calls.h"
 
 /* ---- sending ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whole worlds (worker_world.h) in which packets are lost, repeated and late, at every position and at random; and what
- * repair costs. */
-#include "core/worker_world.h"
+ * Whole worlds (test_worker_world.h) in which packets are lost, repeated and late, at every position and at random; and
+ * what repair costs. */
+#include "core/test_worker_world.h"
 
 /* ---- every position ---- */
 

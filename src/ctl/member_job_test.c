@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What becomes of a job and its operations on every rank as ranks and aggregators come, go, and call different things:
- * whole jobs and the daemon's registry, face to face (job_world.h). */
-#include "ctl/job_world.h"
+ * whole jobs and the daemon's registry, face to face (test_job_world.h). */
+#include "ctl/test_job_world.h"
 
 static void expect_all_summed(uint64_t num) {
   for (uint32_t i = 0; i < num_ranks; i++) {

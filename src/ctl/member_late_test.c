@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * When operations are late, whom a job asks, and each sentence that it says of what it waits for. */
-#include "ctl/job_world.h"
+#include "ctl/test_job_world.h"
 
 #define T0 (1000 * S)
 

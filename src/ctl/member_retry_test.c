@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a rank decides as its aggregator is lost: whether it goes on, for how long, with what; and its deadlines. Then
- * the whole of it with a daemon that goes and comes (member_world.h). */
+ * the whole of it with a daemon that goes and comes (test_member_world.h). */
 #include "ctl/member_retry.h"
 
-#include "ctl/member_world.h"
+#include "ctl/test_member_world.h"
 
 #define RETRY_NS (30 * S)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How ranks join, start, stay in touch, lose their aggregator and leave: their members and the daemon's registry, face
  * to face. */
-#include "ctl/member_world.h"
+#include "ctl/test_member_world.h"
 
 static void start_ranks_with(uint32_t world_size, uint64_t lease_ns) {
   begin_world(world_size);

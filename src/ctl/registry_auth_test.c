@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys: who is challenged, what a wrong answer gets, which jobs meet, which data keys they have. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static struct sml_ctl_message keyed_join(const char *key_name, const char *name, uint32_t rank) {
   struct sml_ctl_message m = join_message(name, rank, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The checker of the registry's invariants must see each of them broken: every row breaks one on purpose. */
 #include "ctl/registry_internal.h"
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static struct sml_job_entry *x, *y; /* started, with ranks on connections 0, 1 and 2, 3 */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Inputs of the registry that come too early, too late or from nowhere, and bounds of its checker one by one. */
 #include "ctl/registry_internal.h"
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 /* What an engine reports of jobs that never were, are gone, or are in another epoch. */
 static void test_reports_out_of_date_change_nothing(void **state) {

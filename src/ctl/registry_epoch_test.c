@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * New epochs, and what a job knows of those before. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static void test_new_epoch_when_all_asked(void **state) {
   (void)state;

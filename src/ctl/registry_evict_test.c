@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Jobs that are ended by hand, or with their keys. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static struct sml_ctl_message evict_message(const char *name, const char *why) {
   struct sml_ctl_message m = {.kind = SML_CTL_EVICT};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who hears of ranks that go, and how much that costs: counted, in virtual time, up to the largest world. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static void test_the_first_loss_at_once_others_together(void **state) {
   (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Ranks that say the same host contribute as one: who, which of them sends, and how errors name them. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 #include "ctl/contributors.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who may join a job, and when it starts. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 /* --- joining --- */
 

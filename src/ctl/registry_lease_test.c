@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Late is not lost: who is silent is named after 2 s and lost after its lease, and datagrams are signs of life. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 #define LONG_LEASE_NS (60 * S)
 

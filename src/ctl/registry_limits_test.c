@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What one source, and one connection, may ask of the daemon. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 /* Opens and closes; how many of num_tries were let in. */
 static uint32_t count_let_in(const char *peer, uint32_t num_tries) {

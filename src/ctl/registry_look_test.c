@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the registry tells people: who may see what, who is late since when, what an ASK is answered. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static struct sml_ctl_message status_message(const char *key_name, uint32_t offset_bytes) {
   struct sml_ctl_message m = {.kind = SML_CTL_STATUS, .u.status = {.nonce = {7, 8}, .offset_bytes = offset_bytes}};

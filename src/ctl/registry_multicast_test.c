@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Results by multicast: which group a job is offered, when it is used, and what the log says when it is not. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static void begin_offering(uint32_t num_groups) {
   struct sml_registry_options options = defaults();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What tenants may have at a time, and what a job that asks for nothing leaves to those that come later. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static struct sml_quota quota;
 

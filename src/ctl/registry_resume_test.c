@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Features that all ranks must have alike, jobs that go on where an earlier aggregator was lost, and what
  * the daemon says is confirmed. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static void join_with(uint32_t conn, uint32_t rank, uint32_t features, uint64_t resume, uint64_t oldest,
                       uint32_t chunk_bytes) {

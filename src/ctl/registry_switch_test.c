@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A daemon whose jobs are in switch format: what it starts, and whom it refuses with which sentence. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 static void begin_switch(uint32_t packet_lanes) {
   struct sml_registry_options options = defaults();

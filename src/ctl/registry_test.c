@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Leases, departures, aborts, strangers; at last everything at random. */
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 /* --- leases and departures --- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every implementation under every floating point environment of the caller: the bits of the scalar one under the usual
  * environment, and the environment stays as it is. */
-#include "quant/vector_patterns.h"
+#include "quant/test_vector_patterns.h"
 
 /* The caller's floating point environment: mode and sticky flags. 32 modes: rounding, results and operands that are
  * denormal flushed (or NaNs made default ones), and every exception masked or trapped; 0 is the usual one. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every implementation that this processor has against the scalar one, bit for bit: many patterns, and short
  * and unaligned buffers that end at a guard page. */
-#include "quant/vector_patterns.h"
+#include "quant/test_vector_patterns.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

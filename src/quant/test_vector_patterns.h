@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: the implementations that this processor has beside the scalar one, and patterns for them. */
-#ifndef SML_QUANT_VECTOR_PATTERNS_H
-#define SML_QUANT_VECTOR_PATTERNS_H
+#ifndef SML_QUANT_TEST_VECTOR_PATTERNS_H
+#define SML_QUANT_TEST_VECTOR_PATTERNS_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: packets for one aggregator, and what it says to them. */
-#ifndef SML_CORE_AGGREGATOR_CALLS_H
-#define SML_CORE_AGGREGATOR_CALLS_H
+#ifndef SML_CORE_TEST_AGGREGATOR_CALLS_H
+#define SML_CORE_TEST_AGGREGATOR_CALLS_H
 
 #include "core/aggregator.h"
 

@@ -2,8 +2,8 @@
  * For tests: whole worlds, workers and one aggregator in virtual time, joined by a network that loses, repeats and
  * delays. Packets carry headers and, for values, whose contribution of which chunk is in the sum, so that
  * a wrong sum is seen exactly. After each step all invariants are looked at. */
-#ifndef SML_CORE_WORKER_WORLD_H
-#define SML_CORE_WORKER_WORLD_H
+#ifndef SML_CORE_TEST_WORKER_WORLD_H
+#define SML_CORE_TEST_WORKER_WORLD_H
 
 #include "core/worker.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: one worker, with the test in the place of the aggregator. */
-#ifndef SML_CORE_WORKER_CALLS_H
-#define SML_CORE_WORKER_CALLS_H
+#ifndef SML_CORE_TEST_WORKER_CALLS_H
+#define SML_CORE_TEST_WORKER_CALLS_H
 
 #include "core/worker.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For the service's tests: a service on loopback and hand-written ranks, which are the codec on a TCP socket
  * and frames made by core/wire on a UDP socket. */
-#ifndef SML_AGGD_RANK_WORLD_H
-#define SML_AGGD_RANK_WORLD_H
+#ifndef SML_AGGD_TEST_RANK_WORLD_H
+#define SML_AGGD_TEST_RANK_WORLD_H
 
 #include "aggd/aggd.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For the registry's tests: an owner without sockets. Each step writes its effects as one line to be
  * compared, and checks each against a small model (open connections, open jobs, lent windows). */
-#ifndef SML_CTL_REGISTRY_WORLD_H
-#define SML_CTL_REGISTRY_WORLD_H
+#ifndef SML_CTL_TEST_REGISTRY_WORLD_H
+#define SML_CTL_TEST_REGISTRY_WORLD_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +50,7 @@ struct world {
   } jobs[SML_REGISTRY_MAX_JOBS];
 };
 static struct world w;
-/* Told what the daemon sends, and that it hangs up, if a world's ranks are machines as well (member_world.h). */
+/* Told what the daemon sends, and that it hangs up, if a world's ranks are machines as well (test_member_world.h). */
 static void (*on_sent)(uint32_t conn, const struct sml_ctl_message *message);
 static void (*on_hung_up)(uint32_t conn);
 static bool is_keyed; /* a keyed world: every join() is a handshake, what a test expects stays the same */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Both halves of the control protocol face to face: the daemon's registry (registry_world.h) and ranks' members, in one
- * thread and virtual time. Each step goes on until nobody has anything to say; what happened to each rank's job is its
- * line. */
-#ifndef SML_CTL_MEMBER_WORLD_H
-#define SML_CTL_MEMBER_WORLD_H
+ * Both halves of the control protocol face to face: the daemon's registry (test_registry_world.h) and ranks' members,
+ * in one thread and virtual time. Each step goes on until nobody has anything to say; what happened to each rank's job
+ * is its line. */
+#ifndef SML_CTL_TEST_MEMBER_WORLD_H
+#define SML_CTL_TEST_MEMBER_WORLD_H
 
 #include "ctl/member.h"
-#include "ctl/registry_world.h"
+#include "ctl/test_registry_world.h"
 
 #define MAX_RANKS 4u
 #define MAX_INBOX 16u
@@ -30,7 +30,7 @@ struct rank {
 };
 static struct rank ranks[MAX_RANKS];
 static uint32_t num_ranks;
-/* For worlds with whole jobs (job_world.h): a member's news, before each of its passes, when all is said; or NULL. */
+/* For whole jobs (test_job_world.h), or NULL: a member's news; before each of its passes; when all is said. */
 static void (*on_told)(uint32_t rank, const struct sml_member_effect *effect);
 static void (*on_tick)(uint32_t rank);
 static bool (*on_settled)(void); /* true: it did something */
@@ -152,7 +152,7 @@ static inline bool carry_out(struct rank *k) {
   for (; (e = sml_member_next_effect(&k->m)) != NULL; is_first = false) {
     if (e->kind == SML_MEMBER_CONNECT) connect_rank(k);
     else if (e->kind == SML_MEMBER_SEND) send_from(k, e->sent);
-    else if (e->kind == SML_MEMBER_SET_KEY) assert_true(is_keyed); /* registry_world.h does */
+    else if (e->kind == SML_MEMBER_SET_KEY) assert_true(is_keyed); /* test_registry_world.h does */
     else if (e->kind == SML_MEMBER_CLOSE) hang_up(k, SML_CLOSED_FIN);
     else if (e->kind == SML_MEMBER_PROBE) k->is_probing = true;
     else if (e->kind != SML_MEMBER_CANCEL_PROBE && e->kind != SML_MEMBER_LEAVE_GROUPS && e->kind != SML_MEMBER_FINISH)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whole jobs face to face: the daemon's registry, ranks' members (member_world.h), and what each rank's job makes of
- * them (ctl/member_job.h, ctl/member_late.h), in one thread and virtual time. The data plane is a rule: an operation is
- * summed when every rank has begun it in the same epoch, and each rank gets the result that is not kept from it. */
-#ifndef SML_CTL_JOB_WORLD_H
-#define SML_CTL_JOB_WORLD_H
+ * Whole jobs face to face: the daemon's registry, ranks' members (test_member_world.h), and what each rank's job makes
+ * of them (ctl/member_job.h, ctl/member_late.h), in one thread and virtual time. The data plane is a rule: an operation
+ * is summed when every rank has begun it in the same epoch, and each rank gets the result that is not kept from it. */
+#ifndef SML_CTL_TEST_JOB_WORLD_H
+#define SML_CTL_TEST_JOB_WORLD_H
 
 #include "ctl/member_late.h"
-#include "ctl/member_world.h"
+#include "ctl/test_member_world.h"
 
 #define MAX_OPS 32u
 #define OP_TIMEOUT_NS (30 * S)
