@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * build/bench/kernels [--json] [--rounds=N] [--only=IMPLEMENTATION] [--set=NAME]
+ * build/bench/kernels (--help)
  * Each kernel of each implementation that this processor has, against memcpy, on one core.
  *
  * Working sets (source and destination together): one packet of 1,440 bytes of payload, and what fits L1, L2, L3 and
  * none of them. GB/s are 10^9 bytes of the source's payload a second of processor time, so a kernel that also reads its
  * destination is not credited for that; of the reductions, all inputs are source. A kernel runs right after memcpy over
  * the same memory, and the ratio is taken of these two; figures are medians over all rounds. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
 
+#include "base/options.h"
 #include "base/siphash.h"
 #include "core/wire.h"
 #include "quant/format.h"
@@ -256,7 +256,7 @@ static void *map(size_t num_bytes) {
 #define NUM_KERNELS SML_ARRAY_LEN(kernels)
 #define NUM_COLUMNS (NUM_KERNELS * SML_ARRAY_LEN(implementations))
 
-static const char *only, *only_set;
+static const char *only;
 
 /* Common kernels count as the first implementation's. */
 static const struct sml_quant_kernels *find(size_t column) {
@@ -305,40 +305,39 @@ static void print_set(struct result *results, const char *set, const struct buff
   }
 }
 
+struct options {
+  uint32_t num_rounds;
+  bool is_json;
+  const char *only, *only_set;
+};
+#define SML_OPTIONS struct options
+static const struct sml_option table[] = {
+    {"json", 0, NULL, "Print JSON", 1, SML_FLAG(is_json)},
+    {"rounds", 0, "N", "Of which medians are taken (default 15)", 1, SML_NUMBER(num_rounds, 1, MAX_ROUNDS)},
+    {"only", 0, "NAME", "One implementation", 1, SML_TEXT(only)},
+    {"set", 0, "NAME", "One working set", 1, SML_TEXT(only_set)},
+    {0}};
+
 int main(int argc, char **argv) {
-  static const struct option options[] = {{"json", no_argument, NULL, 'j'},
-                                          {"rounds", required_argument, NULL, 'r'},
-                                          {"only", required_argument, NULL, 'o'},
-                                          {"set", required_argument, NULL, 's'},
-                                          {NULL, 0, NULL, 0}};
   static struct result results[NUM_COLUMNS];
-  bool is_json = false;
-  long num_rounds = 15;
-  for (int o; (o = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-    if (o == 'j') is_json = true;
-    else if (o == 'r') num_rounds = strtol(optarg, NULL, 10);
-    else if (o == 'o') only = optarg;
-    else if (o == 's') only_set = optarg;
-    else return 2;
-  }
-  if (num_rounds < 1 || num_rounds > MAX_ROUNDS) {
-    fprintf(stderr, "kernels: --rounds: 1 to %d\n", MAX_ROUNDS);
-    return 2;
-  }
+  const struct sml_option_parser parser = {.table = table, .doc = "Kernels of numbers, beside memcpy"};
+  struct options o = {.num_rounds = 15};
+  sml_options_parse(&parser, argc, argv, &o);
+  only = o.only;
   const size_t most_bytes = sets[SML_ARRAY_LEN(sets) - 1].num_bytes / 2;
   /* Not at the same place of a page: loads would wait for stores that only look like theirs. */
   struct buffers b = {.from = map(most_bytes), .to = (uint8_t *)map(most_bytes + PAGE_SHIFT_BYTES) + PAGE_SHIFT_BYTES};
   fill_floats(b.from, most_bytes / 4);
   memset(b.to, 0, most_bytes);
-  if (is_json) printf("[");
+  if (o.is_json) printf("[");
   for (size_t s = 0; s < SML_ARRAY_LEN(sets); s++) {
-    if (only_set != NULL && strcmp(only_set, sets[s].name) != 0) continue;
+    if (o.only_set != NULL && strcmp(o.only_set, sets[s].name) != 0) continue;
     b.num_elems = sets[s].num_bytes / 8;
     /* One pass over DRAM is many slices long. */
-    const uint32_t rounds = s + 1 < SML_ARRAY_LEN(sets) ? (uint32_t)num_rounds : (uint32_t)(num_rounds + 2) / 3;
+    const uint32_t rounds = s + 1 < SML_ARRAY_LEN(sets) ? o.num_rounds : (o.num_rounds + 2) / 3;
     measure(results, &b, rounds);
-    print_set(results, sets[s].name, &b, rounds, is_json);
+    print_set(results, sets[s].name, &b, rounds, o.is_json);
   }
-  if (is_json) printf("\n]\n");
+  if (o.is_json) printf("\n]\n");
   return 0;
 }

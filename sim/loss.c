@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * loss: one all-reduce through lossy links in virtual time, by the shipped engines, ours or as the paper repeats
  * (NSDI'21: static slots, a fixed timeout, data again). Exact and repeatable: no processor takes part in it. */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/options.h"
 #include "engine/aggregator_engine.h"
 #include "engine/worker_engine.h"
 #include "paper.h"
@@ -22,6 +22,9 @@ struct settings {
   double floor_at_most;  /* without loss, times the floor, and four round trips; 0: any */
   double most_packets;   /* that come to the aggregator for each sum; 0: any number */
   double most_questions; /* and repeats, for each packet that was lost; 0: any number */
+  double losses[16];
+  uint32_t num_losses;
+  uint64_t paper_timeout_ns; /* 0: ours */
   bool is_json;
 };
 
@@ -251,7 +254,7 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
 
 /* ---- the report ---- */
 
-static const char *const loss_names[BED_NUM_LOSSES] = {"uniform", "burst", "one-receiver", "segmented"};
+static const char *const loss_names[BED_NUM_LOSSES + 1] = {"uniform", "burst", "one-receiver", "segmented"};
 
 static double packets_a_sum(const struct settings *s, const struct outcome *o) {
   return (double)o->aggregator_packets / (o->slot_mean * s->num_slots);
@@ -310,80 +313,70 @@ static bool is_within(const struct settings *s, const struct outcome *o, bool is
   return s->floor_at_most <= 0 || (double)o->time_ns <= s->floor_at_most * floor_of(s) + four_ns;
 }
 
-static const char usage[] =
-    "usage: loss [--workers N] [--size BYTES] [--rate GBIT] [--delay US] [--queue BYTES] [--mark BYTES]\n"
-    "            [--chunk BYTES] [--slots N] [--kind uniform|burst|one-receiver|segmented] [--loss P,P...]\n"
-    "            [--paper MS] [--cpus N] [--starve RANK|all:MS:MS] [--socket BYTES] [--rounds N] [--seed S]\n"
-    "            [--at-most X] [--floor-at-most X] [--most-packets X] [--most-questions X] [--limit S] [--frame US]\n"
-    "            [--json]\n"
-    "One all-reduce of float32 in virtual time: without loss, then with each of the losses. --paper: static slots and\n"
-    "data again after that time, instead of ours. --cpus: processors that all nodes share, as one machine's do.\n"
-    "--starve: the rank has a processor for the first part of each period only (run, period); all: each node, the\n"
-    "aggregator too, in turns. --frame: the processor time of a frame. --socket: what a rank's receive buffer holds.\n"
-    "--at-most: fails where loss makes it take longer than so many times; --floor-at-most: where it takes longer\n"
-    "without loss than so many times the floor and four round trips; --most-packets: where more come to the\n"
-    "aggregator for each sum; --most-questions: where more questions and repeats follow for each lost packet.\n"
-    "--limit: gives up after so many seconds of virtual time.\n";
-
-static void parse_starved(struct settings *s, char *text) {
-  char *end = NULL;
+static const char *take_starved(void *options, const char *text) {
+  struct settings *s = options;
+  char *end;
+  const char *times = strchr(text, ':');
   s->bed.starved_rank = strncmp(text, "all:", 4) == 0 ? BED_ALL_NODES : (uint32_t)strtoul(text, &end, 10);
-  if (s->bed.starved_rank == BED_ALL_NODES) end = strchr(text, ':');
-  s->bed.starved_run_ns = *end == ':' ? (uint64_t)(strtod(end + 1, &end) * 1e6) : 0;
+  if (times == NULL) return "it must be like 3:20:320 or all:20:320";
+  s->bed.starved_run_ns = (uint64_t)(strtod(times + 1, &end) * 1e6);
   s->bed.starved_period_ns = *end == ':' ? (uint64_t)(strtod(end + 1, NULL) * 1e6) : 0;
+  return s->bed.starved_run_ns > 0 ? NULL : "how long it runs must be above 0";
 }
 
-static bool parse(int argc, char **argv, struct settings *s, double *losses, uint32_t *num_losses) {
-  static const struct option options[] = {
-      {"workers", 1, NULL, 'n'},        {"size", 1, NULL, 's'},          {"rate", 1, NULL, 'r'},
-      {"delay", 1, NULL, 'd'},          {"queue", 1, NULL, 'q'},         {"mark", 1, NULL, 'm'},
-      {"chunk", 1, NULL, 'c'},          {"slots", 1, NULL, 'w'},         {"kind", 1, NULL, 'k'},
-      {"loss", 1, NULL, 'l'},           {"paper", 1, NULL, 'p'},         {"seed", 1, NULL, 'x'},
-      {"rounds", 1, NULL, 'y'},         {"json", 0, NULL, 'j'},          {"cpus", 1, NULL, 'u'},
-      {"at-most", 1, NULL, 'a'},        {"starve", 1, NULL, 'v'},        {"socket", 1, NULL, 'b'},
-      {"most-packets", 1, NULL, 'o'},   {"limit", 1, NULL, 'i'},         {"frame", 1, NULL, 'f'},
-      {"most-questions", 1, NULL, 'e'}, {"floor-at-most", 1, NULL, 'g'}, {NULL, 0, NULL, 0}};
-  int option;
-  while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-    const double value = optarg != NULL ? strtod(optarg, NULL) : 0;
-    switch (option) {
-      case 'n': s->bed.num_ranks = (uint32_t)value; break;
-      case 's': s->num_bytes = (uint64_t)value / 4 * 4; break;
-      case 'r': s->bed.rate_bps = value * 1e9; break;
-      case 'd': s->bed.delay_ns = (uint64_t)(value * 1e3); break;
-      case 'q': s->bed.queue_bytes = (uint64_t)value; break;
-      case 'm': s->bed.mark_bytes = (uint64_t)value; break;
-      case 'c': s->chunk_bytes = (uint32_t)value / 4 * 4; break;
-      case 'w': s->num_slots = (uint32_t)value; break;
-      case 'p': sml_paper_timeout_ns = (uint64_t)(value * 1e6); break;
-      case 'x': s->bed.seed = (uint64_t)value; break;
-      case 'u': s->bed.num_cpus = (uint32_t)value; break;
-      case 'y': s->num_rounds = (uint32_t)value; break;
-      case 'a': s->at_most = value; break;
-      case 'j': s->is_json = true; break;
-      case 'f': s->bed.frame_ns = (uint64_t)(value * 1e3); break;
-      case 'b': s->bed.socket_bytes = (uint64_t)value; break;
-      case 'o': s->most_packets = value; break;
-      case 'e': s->most_questions = value; break;
-      case 'g': s->floor_at_most = value; break;
-      case 'i': s->limit_ns = (uint64_t)(value * 1e9); break;
-      case 'v': parse_starved(s, optarg); break;
-      case 'k':
-        while (s->bed.loss_kind < BED_NUM_LOSSES && strcmp(optarg, loss_names[s->bed.loss_kind]) != 0)
-          s->bed.loss_kind++;
-        break;
-      case 'l':
-        for (char *text = optarg; *num_losses < 16 && *text != '\0'; text += *text == ',')
-          losses[(*num_losses)++] = strtod(text, &text);
-        break;
-      default: return false;
-    }
+static const char *take_losses(void *options, const char *text) {
+  struct settings *s = options;
+  char *end;
+  for (s->num_losses = 0; s->num_losses < SML_ARRAY_LEN(s->losses); text = end + 1) {
+    s->losses[s->num_losses++] = strtod(text, &end);
+    if (end == text || (*end != ',' && *end != 0)) return "shares are like 0.001 or 0.001,0.01";
+    if (*end == 0) return NULL;
   }
-  return s->bed.num_ranks >= 2 && s->bed.num_ranks < BED_MAX_NODES && s->num_bytes > 0 && s->bed.rate_bps > 0 &&
-         s->chunk_bytes >= 64 && s->chunk_bytes <= 8192 && sml_is_pow2(s->num_slots) && s->num_slots <= 32768 &&
-         s->bed.num_cpus <= BED_MAX_CPUS && s->bed.loss_kind < BED_NUM_LOSSES && s->num_rounds > 0 &&
-         (s->bed.starved_rank < s->bed.num_ranks || s->bed.starved_rank == BED_ALL_NODES) &&
-         (s->bed.starved_period_ns == 0 || s->bed.starved_run_ns > 0);
+  return "at most 16 shares";
+}
+
+#define SML_OPTIONS struct settings
+static const struct sml_option table[] = {
+    {"workers", 0, "N", "Ranks (default 8)", 1, SML_NUMBER(bed.num_ranks, 2, BED_MAX_NODES - 1)},
+    {"size", 0, "BYTES", "Of the tensor (default 16777216)", 1, SML_NUMBER(num_bytes, 4, 1e12)},
+    {"chunk", 0, "BYTES", "Of a packet's elements (default 1440)", 1, SML_NUMBER(chunk_bytes, 64, 8192)},
+    {"slots", 0, "N", "A power of two (default 512)", 1, SML_NUMBER(num_slots, 1, 32768)},
+    {"paper", 0, "MS", "Static slots, and data again after that time, instead of ours", 1,
+     SML_SCALED(paper_timeout_ns, 0, 1e6, 1e6)},
+    {"rate", 0, "GBIT", "Of each link (default 1)", 2, SML_REAL(bed.rate_bps, 1e-6, 1e6, 1e9)},
+    {"delay", 0, "US", "Of each link (default 20)", 2, SML_SCALED(bed.delay_ns, 0, 1e9, 1e3)},
+    {"queue", 0, "BYTES", "Of each link (default 12500000)", 2, SML_NUMBER(bed.queue_bytes, 0, 0)},
+    {"mark", 0, "BYTES", "The queue from which packets are marked (default: none are)", 2,
+     SML_NUMBER(bed.mark_bytes, 0, 0)},
+    {"kind", 0, "KIND", "uniform (default), burst, one-receiver or segmented", 2, SML_WORD(bed.loss_kind, loss_names)},
+    {"loss", 0, "P,P...", "Shares of packets, one run for each, after one without loss", 2, SML_TAKEN_BY(take_losses)},
+    {"socket", 0, "BYTES", "What a rank's receive buffer holds", 2, SML_NUMBER(bed.socket_bytes, 0, 0)},
+    {"cpus", 0, "N", "Processors that all nodes share, as one machine's do", 3,
+     SML_NUMBER(bed.num_cpus, 0, BED_MAX_CPUS)},
+    {"frame", 0, "US", "The processor time of a frame", 3, SML_SCALED(bed.frame_ns, 0, 1e6, 1e3)},
+    {"starve", 0, "RANK:MS:MS",
+     "The rank has a processor for the first part of each period only (run, period); all: each node, the aggregator "
+     "too, in turns",
+     3, SML_TAKEN_BY(take_starved)},
+    {"rounds", 0, "N", "Of each loss, with a seed each (default 1)", 4, SML_NUMBER(num_rounds, 1, 1u << 20)},
+    {"seed", 0, "S", "Of the first round (default 1)", 4, SML_NUMBER(bed.seed, 0, 0)},
+    {"json", 0, NULL, "A line of JSON for each run", 4, SML_FLAG(is_json)},
+    {"limit", 0, "S", "Give up after so much virtual time (default 120)", 5, SML_SECONDS(limit_ns, 0, 1e9)},
+    {"at-most", 0, "X", "Fail where loss makes it take more than X times as long", 5, SML_REAL(at_most, 0, 1e9, 1)},
+    {"floor-at-most", 0, "X", "Fail where it takes more than X floors and four round trips without loss", 5,
+     SML_REAL(floor_at_most, 0, 1e9, 1)},
+    {"most-packets", 0, "X", "Fail where more come to the aggregator for each sum", 5,
+     SML_REAL(most_packets, 0, 1e9, 1)},
+    {"most-questions", 0, "X", "Fail where more questions and repeats follow for each lost packet", 5,
+     SML_REAL(most_questions, 0, 1e9, 1)},
+    {0}};
+
+static const char *check(void *options) {
+  const struct settings *s = options;
+  if (s->num_bytes % 4 != 0 || s->chunk_bytes % 4 != 0) return "--size and --chunk must be multiples of 4";
+  if (!sml_is_pow2(s->num_slots)) return "--slots must be a power of two";
+  if (s->bed.starved_rank >= s->bed.num_ranks && s->bed.starved_rank != BED_ALL_NODES) return "--starve: no such rank";
+  return NULL;
 }
 
 int main(int argc, char **argv) {
@@ -394,12 +387,10 @@ int main(int argc, char **argv) {
       .num_slots = 512,
       .num_rounds = 1,
       .limit_ns = 120 * SML_NS_PER_S};
-  double losses[16];
-  uint32_t num_losses = 0;
-  if (!parse(argc, argv, &s, losses, &num_losses)) {
-    fputs(usage, stderr);
-    return 2;
-  }
+  const struct sml_option_parser parser = {
+      .table = table, .doc = "One all-reduce of float32 in virtual time, without and with loss", .check = check};
+  sml_options_parse(&parser, argc, argv, &s);
+  sml_paper_timeout_ns = s.paper_timeout_ns;
   s.bed.ring_packets = sml_max_u32(16384, 2 * s.num_slots);
   s.bed.max_frame_bytes = SML_HEADER_BYTES + s.chunk_bytes + 32;
   float *in = must(malloc(s.num_bytes)), *out = must(malloc(s.num_bytes));
@@ -414,11 +405,11 @@ int main(int argc, char **argv) {
         "probes", "pending", "timeouts", "no room", "in/sum", "ask/lost", "slots m/m");
   bool are_right = true;
   double free_ns = 0;
-  for (uint32_t i = 0; i <= num_losses; i++) {
+  for (uint32_t i = 0; i <= s.num_losses; i++) {
     for (uint32_t round = 0; round < (i == 0 ? 1 : s.num_rounds); round++) {
       struct settings each = s;
       each.bed.seed = s.bed.seed + round;
-      const double loss = i == 0 ? 0 : losses[i - 1];
+      const double loss = i == 0 ? 0 : s.losses[i - 1];
       const struct outcome outcome = run(&each, loss, in, out);
       if (i == 0) free_ns = (double)outcome.time_ns;
       (s.is_json ? print_json : print_row)(&each, loss, &outcome, free_ns);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * sim: runs seeds of the simulator. One line a seed; a failure says what is wrong and how to see it again. */
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/options.h"
 #include "sim/verdict.h"
 #include "sim/world.h"
 
@@ -17,52 +17,44 @@ static void print_line(void *user, const char *line) {
   puts(line);
 }
 
-static const char usage[] =
-    "sim --seed N | --seeds A-B [--verbose] [cuts]\n"
-    "Runs the shipped aggregator and library on a simulated network; all is drawn from the seed.\n"
-    "  --verbose          a line for each event\n"
-    "Cuts make a seed's run shorter and leave its beginning as it is:\n"
-    "  --until NS         faults end then\n"
-    "  --max-ops N        operations of a round\n"
-    "  --max-rounds N     memberships of a job\n"
-    "  --max-incidents N  kills, pauses, partitions ...\n";
-
 struct options {
   uint64_t first_seed, last_seed;
-  bool is_verbose;
+  bool has_seed, is_verbose;
   struct sim_cuts cuts;
 };
 
-static bool parse_seeds(const char *text, struct options *o) {
-  char *end;
-  o->first_seed = o->last_seed = strtoull(text, &end, 10);
-  if (end == text) return false;
-  if (*end == '-') o->last_seed = strtoull(end + 1, &end, 10);
-  return *end == 0 && o->first_seed <= o->last_seed;
+static const char *take_seeds(void *options, const char *text) {
+  struct options *o = options;
+  const char *end;
+  o->has_seed = sml_number_parse(text, UINT64_MAX, &o->first_seed, &end);
+  o->last_seed = o->first_seed;
+  if (o->has_seed && *end == '-') o->has_seed = sml_number_parse(end + 1, UINT64_MAX, &o->last_seed, &end);
+  return o->has_seed && *end == 0 && o->first_seed <= o->last_seed ? NULL : "seeds are like 7 or 1-100";
 }
 
-static bool parse(int argc, char **argv, struct options *o) {
-  static const struct option longs[] = {{"seed", required_argument, NULL, 's'},
-                                        {"seeds", required_argument, NULL, 's'},
-                                        {"verbose", no_argument, NULL, 'v'},
-                                        {"until", required_argument, NULL, 'u'},
-                                        {"max-ops", required_argument, NULL, 'o'},
-                                        {"max-rounds", required_argument, NULL, 'r'},
-                                        {"max-incidents", required_argument, NULL, 'i'},
-                                        {NULL, 0, NULL, 0}};
-  bool has_seed = false;
-  int c;
-  while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-    const uint64_t number = optarg != NULL ? strtoull(optarg, NULL, 10) : 0;
-    if (c == 's') has_seed = parse_seeds(optarg, o);
-    else if (c == 'v') o->is_verbose = true;
-    else if (c == 'u') o->cuts.faults_end_ns = number;
-    else if (c == 'o') o->cuts.num_ops = (uint32_t)number;
-    else if (c == 'r') o->cuts.num_rounds = (uint32_t)number;
-    else if (c == 'i') o->cuts.num_incidents = (uint32_t)number + 1; /* 0: none are left out */
-    else return false;
-  }
-  return has_seed && optind == argc;
+static const char *take_incidents(void *options, const char *text) {
+  struct options *o = options;
+  const char *end;
+  uint64_t number;
+  if (!sml_number_parse(text, UINT32_MAX - 1, &number, &end) || *end != 0) return "it must be a number";
+  o->cuts.num_incidents = (uint32_t)number + 1; /* 0: none are left out */
+  return NULL;
+}
+
+#define SML_OPTIONS struct options
+static const struct sml_option table[] = {
+    {"seed", 0, "N", "From which all is drawn", 1, SML_TAKEN_BY(take_seeds)},
+    {"seeds", 0, "A-B", "All of these, until one fails", 1, SML_TAKEN_BY(take_seeds)},
+    {"verbose", 0, NULL, "A line for each event", 1, SML_FLAG(is_verbose)},
+    {NULL, 0, NULL, "Cuts make a seed's run shorter and leave its beginning as it is:", 2, .kind = SML_OPTION_FLAG},
+    {"until", 0, "NS", "Faults end then", 2, SML_NUMBER(cuts.faults_end_ns, 0, 0)},
+    {"max-ops", 0, "N", "Operations of a round", 2, SML_NUMBER(cuts.num_ops, 0, 0)},
+    {"max-rounds", 0, "N", "Memberships of a job", 2, SML_NUMBER(cuts.num_rounds, 0, 0)},
+    {"max-incidents", 0, "N", "Kills, pauses, partitions ...", 2, SML_TAKEN_BY(take_incidents)},
+    {0}};
+
+static const char *check(void *options) {
+  return ((struct options *)options)->has_seed ? NULL : "--seed says which world";
 }
 
 static void write_replay(const struct options *o, uint64_t seed) {
@@ -132,10 +124,9 @@ static bool run(const struct options *o, uint64_t seed) {
 
 int main(int argc, char **argv) {
   struct options options = {.first_seed = 0};
-  if (!parse(argc, argv, &options)) {
-    fputs(usage, stderr);
-    return 2;
-  }
+  const struct sml_option_parser parser = {
+      .table = table, .doc = "Runs the shipped aggregator and library on a simulated network", .check = check};
+  sml_options_parse(&parser, argc, argv, &options);
   setvbuf(stdout, NULL, _IOLBF, 0);
   catch_crashes();
   for (uint64_t seed = options.first_seed; seed <= options.last_seed; seed++)
