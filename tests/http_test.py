@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -41,7 +42,7 @@ def daemon(*arguments):
 
 @contextlib.contextmanager
 def job_at_work(process, world_size=2, **env):
-    members = [real.Member(process.address, rank, world_size, MEMBER_JOB="page", MEMBER_ELEMENTS=30000, **env)
+    members = [real.Member(process.address, rank, world_size, **{"MEMBER_JOB": "page", "MEMBER_ELEMENTS": 30000, **env})
                for rank in range(world_size)]
     try:
         for member in members:
@@ -116,6 +117,27 @@ def test_metrics_of_a_job():
             return
         check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
         assert check.returncode == 0 and not check.stdout and not check.stderr, check
+
+
+def test_how_long_chunks_wait():
+    """Rank 1 stops for 1.2 s while rank 0 fills all slots: the histogram has it, and adds up."""
+    def waits():
+        found = samples(get(port, "/metrics")[2])
+        kinds = {kind: {labels: value for (name, labels), value in found.items() if name == f"switchml_job_chunk_wait_seconds_{kind}"}
+                 for kind in ("bucket", "sum", "count")}
+        buckets = {float(re.search('le="(.*?)"', labels).group(1)): value for labels, value in kinds["bucket"].items()}
+        (total,), (num,) = kinds["sum"].values(), kinds["count"].values()
+        assert list(buckets) == sorted(buckets) and list(buckets.values()) == sorted(buckets.values()), buckets
+        assert len(buckets) == 21 and 0.000016 in buckets and buckets[float("inf")] == num, buckets
+        return num - max(value for bound, value in buckets.items() if bound < 1), total, num
+    with daemon() as (process, port), job_at_work(process, MEMBER_ELEMENTS=3000000) as members:
+        e2e.wait_until(lambda: waits()[2] > 0, "chunks are measured")
+        num_long, total, _ = waits()
+        members[1].send_signal(signal.SIGSTOP)
+        time.sleep(1.2)
+        members[1].send_signal(signal.SIGCONT)
+        e2e.wait_until(lambda: waits()[0] > num_long, "the stop is in the histogram")
+        assert waits()[1] > total + 1, (total, waits())
 
 
 def test_promtool_accepts_the_metrics():
@@ -245,7 +267,7 @@ def test_dashboard_asks_for_metrics_that_there_are():
         dashboard = json.load(file)
     with daemon() as (process, port), job_at_work(process):
         text = get(port, "/metrics")[2]
-    known = set(re.findall(r"^# TYPE (switchml_\w+)", text, re.MULTILINE))
+    known = set(re.findall(r"^(switchml_\w+)", text, re.MULTILINE))
     labels = set(re.findall(r"[{,](\w+)=", text)) | {"instance"}
     asked, events = set(), set(re.findall(r'event="(\w+)"', text))
     for panel in dashboard["panels"]:

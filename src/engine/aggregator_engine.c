@@ -173,15 +173,35 @@ static void record_update(struct sml_aggregator_engine *e, const struct sml_head
     sml_record_packet(recorder_of(e, h->job), SML_TRACE_SLOT_COMPLETED, e->now_ns, h, slot_base, 0);
 }
 
+static struct outgoing answer_of(const struct job *job, const struct sml_header *h, const struct sml_decision *d) {
+  return (struct outgoing){.job = h->job,
+                           .rank = h->rank,
+                           .cell = d->cell,
+                           .phase = sml_aggregator_phase(job->aggregator, d->cell),
+                           .wire = h->wire,
+                           .reducer = h->reducer};
+}
+
+/* How long chunks wait is measured in slot 0 alone, so that the others pay nothing. */
+static bool is_measured(const struct sml_decision *d) {
+  return d->cell < 2;
+}
+
+static void note_first(const struct sml_aggregator_engine *e, struct job *job, const struct sml_decision *d) {
+  sml_bulk_note_open(&job->bulk);
+  if (is_measured(d)) job->waits_since_ns = e->now_ns;
+}
+
+static void note_complete(const struct sml_aggregator_engine *e, struct job *job, const struct sml_decision *d) {
+  job->num_results++;
+  job->futile = (struct sml_futile){0};
+  sml_bulk_note_result(&job->bulk, !d->is_first);
+  if (is_measured(d)) sml_waits_note(&job->waits, d->is_first ? 0 : e->now_ns - job->waits_since_ns);
+}
+
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                     const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
-  const struct outgoing out = {.job = h->job,
-                               .rank = h->rank,
-                               .cell = d->cell,
-                               .phase = sml_aggregator_phase(job->aggregator, d->cell),
-                               .wire = h->wire,
-                               .reducer = h->reducer};
   if (sml_recorder_takes_all(e->recorder)) record_update(e, h, d);
   switch (d->verdict) {
     case SML_VERDICT_DROP:
@@ -190,7 +210,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
       sum(e, job, h, payload, d->cell, d->verdict == SML_VERDICT_FIRST);
-      if (d->verdict == SML_VERDICT_FIRST) sml_bulk_note_open(&job->bulk);
+      if (d->verdict == SML_VERDICT_FIRST) note_first(e, job, d);
       if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
         job->is_blocked_reported = true;
         sml_engine_report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
@@ -199,17 +219,16 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       break;
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
-      job->num_results++;
-      job->futile = (struct sml_futile){0};
-      sml_bulk_note_result(&job->bulk, !d->is_first);
-      e->results[e->num_results++] = out;
+      note_complete(e, job, d);
+      e->results[e->num_results++] = answer_of(job, h, d);
       break;
     case SML_VERDICT_REPEAT:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
       job->members.all[job->members.leads[h->rank]].traffic.num_repeats++;
-      e->repeats[e->num_repeats++] = out;
+      e->repeats[e->num_repeats++] = answer_of(job, h, d);
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
-             (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank, .phase = out.phase});
+             (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank,
+                                 .phase = sml_aggregator_phase(job->aggregator, d->cell)});
       if ((h->flags & SML_FLAG_DEAF) != 0 && job->fanout != NULL &&
           sml_fanout_add_deaf(job->fanout, h->rank, &job->members.peers[h->rank]))
         sml_engine_report(e, SML_EVENT_DEAF, h->job, job->members.leads[h->rank], job->members.leads[h->rank],

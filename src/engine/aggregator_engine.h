@@ -105,6 +105,19 @@ struct sml_rank_look {
   struct sml_traffic traffic;
   uint32_t slots_missing; /* that wait for it, or for those that it leads */
 };
+/* For how long chunks waited in their slot, from the first contribution to the last. num[i]: for more than bound i - 1,
+ * and at most bound i; the last one is without a bound. */
+#define SML_NUM_WAITS 21u
+#define SML_WAIT_BOUND_NS(i) (UINT64_C(16000) << (i))
+struct sml_waits {
+  uint64_t num[SML_NUM_WAITS], total_ns;
+};
+static inline void sml_waits_note(struct sml_waits *waits, uint64_t wait_ns) {
+  const uint64_t above = (wait_ns - (wait_ns > 0)) / SML_WAIT_BOUND_NS(0);
+  const uint32_t i = above == 0 ? 0 : 64u - (uint32_t)__builtin_clzll(above);
+  waits->num[sml_min_u32(i, SML_NUM_WAITS - 1)]++;
+  waits->total_ns += wait_ns;
+}
 #define SML_LOOK_CELLS 256u
 #define SML_CELL_UNUSED 0u
 #define SML_CELL_MOST_WAITING 8u /* 1 .. this: waiting; the share of the contributions that are there, in eighths */
@@ -119,6 +132,7 @@ struct sml_job_look {
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns; /* when a slot was completed last; 0: never */
   uint64_t opened_ns;   /* when slots last began to wait in a lane where none did; 0: never */
+  struct sml_waits waits; /* of slot 0 of each lane: a sample */
   uint32_t slots_waiting, least_contributions, most_contributions; /* the latter of those that wait */
   uint32_t waiting_lane, waiting_slot, waiting_phase; /* of those with the least contributions the first */
   uint32_t num_cells;

@@ -30,6 +30,8 @@ struct job {
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
   uint64_t opened_ns;     /* the last pass in which slots began to wait where none did before */
   bool was_open;
+  uint64_t waits_since_ns; /* slot 0, for ranks that have not contributed */
+  struct sml_waits waits;  /* of slot 0 */
   struct sml_addr group;  /* that HELLOs may ask for; num_bytes 0: none is offered */
   struct sml_fanout *fanout; /* NULL: results go to each peer by itself */
 };

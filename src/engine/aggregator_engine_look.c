@@ -58,6 +58,8 @@ void sml_aggregator_engine_look(struct sml_aggregator_engine *e, uint16_t number
   look->num_results += job->num_results;
   look->progress_ns = sml_max_u64(look->progress_ns, job->progress_ns);
   look->opened_ns = sml_max_u64(look->opened_ns, job->opened_ns);
+  for (uint32_t i = 0; i < SML_NUM_WAITS; i++) look->waits.num[i] += job->waits.num[i];
+  look->waits.total_ns += job->waits.total_ns;
   if (job->aggregator != NULL) look_at_slots(e, job, look);
 }
 

@@ -102,6 +102,47 @@ static void test_slots_wait_since_the_first_update(void **state) {
   world_destroy(w);
 }
 
+static void test_waits_are_sorted(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t wait_ns;
+    uint32_t i;
+  } cases[] = {{0, 0},     {1, 0},     {16000, 0}, {16001, 1},
+               {32000, 1}, {32001, 2}, {SML_WAIT_BOUND_NS(19), 19}, {SML_WAIT_BOUND_NS(19) + 1, 20}, {UINT64_MAX, 20}};
+  for (size_t c = 0; c < SML_ARRAY_LEN(cases); c++) {
+    struct sml_waits waits = {0};
+    sml_waits_note(&waits, cases[c].wait_ns);
+    assert_int_equal(waits.num[cases[c].i], 1);
+    assert_int_equal(waits.total_ns, cases[c].wait_ns);
+  }
+}
+
+/* The chunk of slot 0 waits for rank 1, which computes for 100 ms; nobody waits for what all send at once. */
+static void test_how_long_chunks_wait(void **state) {
+  (void)state;
+  struct world *w = make_world(1, 8);
+  struct world_call *call = make_call(w, 8 * CHUNK_ELEMS);
+  world_call_submit(call, 0);
+  world_call_submit(call, 2);
+  for (int i = 0; i < 10; i++) world_pass(w);
+  assert_int_equal(look_at(w).waits.total_ns, 0);
+  w->now_ns += 100 * SML_NS_PER_MS;
+  world_call_submit(call, 1);
+  assert_true(world_call_run(call, LIMIT_NS));
+  const struct sml_waits waits = look_at(w).waits;
+  assert_in_range(waits.total_ns, 100 * SML_NS_PER_MS, SML_WAIT_BOUND_NS(13));
+  for (uint32_t i = 0; i < SML_NUM_WAITS; i++) assert_int_equal(waits.num[i], i == 13); /* 65.5 to 131 ms */
+  struct world_call *next = make_call(w, 8 * CHUNK_ELEMS);
+  for (uint32_t r = 0; r < 3; r++) world_call_submit(next, r);
+  assert_true(world_call_run(next, LIMIT_NS));
+  const struct sml_waits after = look_at(w).waits;
+  assert_int_equal(after.num[0] + after.num[1] + after.num[2], 1);
+  assert_in_range(after.total_ns - waits.total_ns, 0, 64000);
+  world_call_free(call);
+  world_call_free(next);
+  world_destroy(w);
+}
+
 /* More slots than cells: one shows the emptiest of those that it stands for. */
 static void test_many_slots_share_cells(void **state) {
   (void)state;
@@ -180,6 +221,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_slots_that_wait),
       cmocka_unit_test(test_slots_wait_since_the_first_update),
+      cmocka_unit_test(test_waits_are_sorted),
+      cmocka_unit_test(test_how_long_chunks_wait),
       cmocka_unit_test(test_many_slots_share_cells),
       cmocka_unit_test(test_drops_and_repeats_count_for_their_job),
       cmocka_unit_test(test_other_jobs_are_nothing),

@@ -216,8 +216,28 @@ static void put_job_values(const struct writer *w, const struct family *family, 
   }
 }
 
+static void put_waits_of(const struct writer *w, const struct sml_job_snapshot *job) {
+  const struct sml_waits *waits = &job->does.waits;
+  uint64_t num = 0;
+  for (uint32_t i = 0; i < SML_NUM_WAITS; i++) {
+    num += waits->num[i];
+    put_labels(w, "job_chunk_wait_seconds_bucket", job);
+    if (i < SML_NUM_WAITS - 1) fprintf(w->stream, ",le=\"%.9g\"", (double)SML_WAIT_BOUND_NS(i) / 1e9);
+    else fprintf(w->stream, ",le=\"+Inf\"");
+    fprintf(w->stream, "} %" PRIu64 "\n", num);
+  }
+  put_labels(w, "job_chunk_wait_seconds_sum", job);
+  fprintf(w->stream, "} %.9f\n", (double)waits->total_ns / 1e9);
+  put_labels(w, "job_chunk_wait_seconds_count", job);
+  fprintf(w->stream, "} %" PRIu64 "\n", num);
+}
+
 static void put_jobs(const struct writer *w) {
   put_families(w, job_families, SML_ARRAY_LEN(job_families), put_job_values);
+  begin(w, "job_chunk_wait_seconds", "histogram",
+        "Between a chunk's first contribution and its last, in slot 0 of each lane: a sample of all slots.");
+  for (uint32_t j = 0; j < w->s->num_jobs; j++)
+    if (!w->is_shadowed[j] && !w->s->jobs[j].does.is_at_switch) put_waits_of(w, &w->s->jobs[j]);
   begin(w, "job_dropped_packets_total", "counter",
         "Datagrams for the job that were not acted upon; reasons that occurred.");
   for (uint32_t j = 0; j < w->s->num_jobs; j++) {
