@@ -38,7 +38,7 @@ def beside_cubic(session, direction, limit_bytes, is_marking, seconds):
         try:
             workers = ours.start_workers([64 * M], 100_000, "float32", **QUIET)
             time.sleep(SETTLE_S / 2)
-            flow = link.CubicFlow(place.bed, 0, direction)
+            flow = link.BulkFlow(place.bed, 0, direction)
             time.sleep(SETTLE_S)
             check_running(workers)
             before = shared.sent_bytes(), flow.received_bytes(), shared.counters(), shared.dropped_packets()

@@ -170,12 +170,11 @@ class Link:
         return int(re.search(r"qdisc tbf.*?dropped (\d+)", text, re.DOTALL).group(1))
 
 
-class CubicFlow:
-    """A bulk TCP flow with Cubic and ECN over worker `rank`'s link, "up" or "down", until stop(). Its other end is
+class BulkFlow:
+    """A bulk TCP flow with ECN and the congestion control of this name over worker `rank`'s link, "up" or "down", until stop(). Its other end is
     the aggregator, whose port is not shaped."""
-    port = 4899
-
-    def __init__(self, bed, rank, direction):
+    def __init__(self, bed, rank, direction, control="cubic", port=4899):
+        self.control, self.port = control, port
         worker, aggregator = bed.worker(rank), bed.aggregator
         sender, receiver = (worker, aggregator) if direction == "up" else (aggregator, worker)
         address = bed.aggregator_address if direction == "up" else bed.worker_address(rank)
@@ -195,7 +194,7 @@ class CubicFlow:
 
     def _start(self, namespace, role, address):
         process = subprocess.Popen(netbed.Netbed.command(namespace, [sys.executable, os.path.abspath(__file__), role,
-                                                                     address, str(self.port)]),
+                                                                     address, str(self.port), self.control]),
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
         self.processes.append(process)
         return process
@@ -213,16 +212,15 @@ class CubicFlow:
         self.processes = []
 
 
-def _bulk_socket():
+def _bulk_socket(control):
     bulk = socket.socket()
     bulk.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_CONGESTION"):
-        bulk.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    bulk.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
     return bulk
 
 
-def _send(address, port):
-    bulk = _bulk_socket()
+def _send(address, port, control):
+    bulk = _bulk_socket(control)
     deadline = time.monotonic() + 5
     while True:
         try:
@@ -237,8 +235,8 @@ def _send(address, port):
         bulk.sendall(block)
 
 
-def _receive(address, port):
-    listener = _bulk_socket()
+def _receive(address, port, control):
+    listener = _bulk_socket(control)
     listener.bind((address, port))
     listener.listen(1)
     print("ready", flush=True)
@@ -260,4 +258,4 @@ def _receive(address, port):
 
 
 if __name__ == "__main__":
-    {"send": _send, "receive": _receive}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    {"send": _send, "receive": _receive}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -8,12 +8,20 @@
 Each worker, the bridge and the aggregator have a namespace of their own, `sml-NAME-w0`, `-br`, `-agg`;
 the addresses 10.77.0.x exist only in there. Segmentation offload stays on; the token buckets hold 256 KiB,
 since a bucket smaller than a segmented packet would cut it up (and change the result by a factor).
+
+With a Path there is a program (bench/path.c) instead of bridge and token buckets: between any two hosts it takes a
+time, varies, reorders and loses, and the links have no free credit. `bench/netbed check` says how exact it is.
 """
 import argparse
 import atexit
+import dataclasses
+import json
 import os
 import re
+import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -23,6 +31,10 @@ SUBNET = "10.77.0"
 MAX_WORKERS = 100
 BURST_BYTES = 256 << 10
 QUEUE_SECONDS = 0.1  # of the link's rate: what a token bucket holds unless told
+BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "build"))
+SO_TIMESTAMPNS = 35
+PROBE_BYTES = 1000
+TCP_BUFFER_BYTES = 64 << 20  # at most; a window for 300 ms has to fit
 
 
 class NetbedError(RuntimeError):
@@ -116,11 +128,34 @@ def remove_abandoned():
             remove(f"p{pid}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """What lies between any two hosts of a bed."""
+    rtt_us: float = 0
+    jitter_us: float = 0      # a frame takes up to so much longer, without overtaking
+    late_share: float = 0     # of frames that take late_us longer, and are overtaken
+    late_us: float = 0
+    loss: float = 0           # share of packets, each way
+    mark_bytes: int = 0       # CE on what finds more waiting for a link
+    seed: int = 1
+
+    def __post_init__(self):
+        if min(dataclasses.astuple(self)) < 0 or max(self.loss, self.late_share) >= 1:
+            raise NetbedError(f"{self}: times are not negative, shares are below 1")
+
+    def arguments(self, queue_bytes):
+        return ["--delay", str(self.rtt_us / 2), "--jitter", str(self.jitter_us), "--late",
+                f"{self.late_share}:{self.late_us}", "--loss", str(self.loss), "--mark", str(self.mark_bytes),
+                "--seed", str(self.seed), *(["--queue", str(queue_bytes)] if queue_bytes else [])]
+
+
 class Netbed:
     """A bed. As a context manager it is removed at the end, whatever happens; also at the process's exit."""
 
-    def __init__(self, num_workers, rate="1gbit", mtu=1500, name=None, limit_bytes=None, aggregator_rate="none"):
-        """limit_bytes: what may wait in each token bucket; else what passes in QUEUE_SECONDS."""
+    def __init__(self, num_workers, rate="1gbit", mtu=1500, name=None, limit_bytes=None, aggregator_rate="none",
+                 path=None, burst_bytes=BURST_BYTES):
+        """limit_bytes: what may wait for each link; else what passes in QUEUE_SECONDS. path: a Path, instead of the
+        bridge. burst_bytes: of the token buckets, which a link carries at once after a pause."""
         if not 1 <= num_workers <= MAX_WORKERS:
             raise NetbedError(f"a bed has 1 to {MAX_WORKERS} workers, not {num_workers}")
         if not 576 <= mtu <= 65521:
@@ -130,15 +165,16 @@ class Netbed:
             raise NetbedError(f"'{self.name}' cannot name a bed: letters, digits, _ and . only, at most 32")
         self.num_workers, self.rate, self.mtu = num_workers, rate, mtu
         self.aggregator_rate, self.limit_bytes = aggregator_rate, limit_bytes
+        self.path, self.burst_bytes, self.switch = path, burst_bytes, None
         self.rate_bps = None if rate == "none" else parse_rate(rate)
 
     @property
     def queue_bytes(self):
-        """What may wait in a worker's token bucket."""
+        """What may wait for a worker's link."""
         return self._queue_bytes(self.rate)
 
     def _queue_bytes(self, rate):
-        return self.limit_bytes or int(BURST_BYTES + QUEUE_SECONDS * parse_rate(rate) / 8)
+        return self.limit_bytes or int(self.burst_bytes + QUEUE_SECONDS * parse_rate(rate) / 8)
 
     def worker(self, rank):
         return f"{PREFIX}{self.name}-w{rank}"
@@ -162,12 +198,15 @@ class Netbed:
             raise NetbedError(f"a bed named {self.name} is up already; `bench/netbed down --name {self.name}`")
         try:
             self._add_namespace(self.bridge)
-            self._inside(self.bridge, "ip link add br0 mtu", str(self.mtu),
-                         "type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
-            self._inside(self.bridge, "ip link set br0 up")
+            if not self.path:
+                self._inside(self.bridge, "ip link add br0 mtu", str(self.mtu),
+                             "type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
+                self._inside(self.bridge, "ip link set br0 up")
             for rank in range(self.num_workers):
                 self._add_member(self.worker(rank), f"w{rank}", self.worker_address(rank), self.rate)
             self._add_member(self.aggregator, "agg", self.aggregator_address, self.aggregator_rate)
+            if self.path:
+                self._start_switch()
         except BaseException:
             self.down()
             raise
@@ -175,6 +214,10 @@ class Netbed:
 
     def down(self):
         remove(self.name)
+        if self.switch:
+            self.switch.wait()
+            self.switch.stdout.close()
+            self.switch = None
 
     def __enter__(self):
         atexit.register(self.down)
@@ -203,13 +246,48 @@ class Netbed:
         self._add_namespace(namespace)
         _run("ip", "link", "add", "name", "eth0", "netns", namespace, "mtu", str(self.mtu), "type", "veth",
              "peer", "name", port, "netns", self.bridge, "mtu", str(self.mtu))
-        self._inside(self.bridge, "ip link set", port, "master br0 up")
+        self._inside(self.bridge, "ip link set", port, "up" if self.path else "master br0 up")
         self._inside(namespace, "ip addr add", f"{address}/24", "dev eth0")
         self._inside(namespace, "ip link set eth0 up")
-        if rate != "none":
+        if self.path:
+            if rate != "none" or self.path.loss or self.path.late_share:  # these are of packets, not of segmented sends
+                self._inside(namespace, "ip link set eth0 gso_max_segs 1")
+            for path, value in (("tcp_rmem", f"4096 131072 {TCP_BUFFER_BYTES}"), ("tcp_slow_start_after_idle", 0),
+                                ("tcp_wmem", f"4096 16384 {TCP_BUFFER_BYTES}")):
+                self.set_kernel(namespace, f"net/ipv4/{path}", value)
+        elif rate != "none":
             for inside, device in ((namespace, "eth0"), (self.bridge, port)):
                 self._inside(inside, "tc qdisc add dev", device, "root handle 1: tbf rate", rate, "burst",
-                             str(BURST_BYTES), "limit", str(self._queue_bytes(rate)))
+                             str(self.burst_bytes), "limit", str(self._queue_bytes(rate)))
+
+    def _start_switch(self):
+        program = os.path.join(BUILD, "bench/path")
+        if not os.path.exists(program):
+            raise NetbedError(f"{program} is not built; run `make everything`")
+        ports = [(f"w{rank}", self.rate) for rank in range(self.num_workers)] + [("agg", self.aggregator_rate)]
+        words = [port if rate == "none" else f"{port}={parse_rate(rate):.0f}" for port, rate in ports]
+        queue_bytes = self.limit_bytes if self.rate == "none" else self.queue_bytes
+        self.switch = subprocess.Popen(self.command(self.bridge, [program, *self.path.arguments(queue_bytes), *words]),
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0)
+        if self.switch.stdout.readline() != "ready\n":
+            raise NetbedError("the bed's switch did not start")
+
+    def path_counters(self):
+        """Since the start: frames, bytes, lost, dropped (by full queues), marked, late, overrun (by the switch itself,
+        which should have none); since the last call error_us, by which frames left late: median, p99, worst."""
+        self.switch.send_signal(signal.SIGUSR1)
+        if not select.select([self.switch.stdout], [], [], 10)[0]:
+            raise NetbedError("the bed's switch does not answer")
+        return json.loads(self.switch.stdout.readline())
+
+    def use_congestion_control(self, name):
+        """Of all TCP connections that are made from now on. By route, since a namespace may not choose any that the host
+        does not allow to all."""
+        for namespace in _namespaces(self.name):
+            if namespace != self.bridge:
+                address = json.loads(_run("ip", "-j", "-n", namespace, "addr", "show", "eth0"))[0]["addr_info"][0]["local"]
+                self._inside(namespace, f"ip route replace {SUBNET}.0/24 dev eth0 proto kernel scope link src {address}"
+                             f" congctl lock {name}")
 
     @staticmethod
     def set_kernel(namespace, path, value):
@@ -275,29 +353,123 @@ class RaisedPriority:
             autogroup.write(nice)
 
 
+def _send_probes(address, port, num_probes, interval_s):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        begin = time.monotonic()
+        for number in range(num_probes):
+            time.sleep(max(0.0, begin + number * interval_s - time.monotonic()))
+            out.sendto(struct.pack("=QQ", number, time.time_ns()).ljust(PROBE_BYTES, b"\0"), (address, port))
+
+
+def _take_probes(address, port, num_probes, deadline_s):
+    """[(number, nanoseconds under way)] as they came, by the kernel's time stamps."""
+    taken = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taker:
+        taker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        taker.bind((address, port))
+        print("ready", flush=True)
+        end = time.monotonic() + deadline_s
+        while len(taken) < num_probes and time.monotonic() < end:
+            taker.settimeout(max(0.001, end - time.monotonic()))
+            try:
+                data, extra, _, _ = taker.recvmsg(PROBE_BYTES, 256)
+            except TimeoutError:
+                break
+            seconds, nanoseconds = struct.unpack("=qq", extra[0][2])
+            number, sent_ns = struct.unpack_from("=QQ", data)
+            taken.append((number, seconds * 10 ** 9 + nanoseconds - sent_ns))
+    print(json.dumps(taken))
+
+
+def check(path, rate="none", num_probes=2000):
+    """Probes from one host to another of a bed: how far their time under way is from what `path` says, what was lost,
+    and what was overtaken; the congestion control that connections get."""
+    with Netbed(2, rate=rate, path=path, name=f"p{os.getpid()}") as bed:
+        own = [sys.executable, os.path.abspath(__file__)]
+        serial_us = 0 if rate == "none" else 2 * (PROBE_BYTES + 42) * 8e6 / parse_rate(rate)
+        interval_s = max(0.0005, serial_us / 1e6)
+        address = bed.worker_address(1)
+        end_s = num_probes * interval_s * 1.5 + (path.rtt_us + path.jitter_us + path.late_us) / 1e6 + 3
+        taker = subprocess.Popen(bed.command(bed.worker(1), [*own, "take-probes", address, str(num_probes), str(end_s)]),
+                                 stdout=subprocess.PIPE, text=True, process_group=0)
+        taker.stdout.readline()
+        for each, seconds in ((10, 0.01), (num_probes, interval_s)):  # the first few are for ARP, and not taken
+            if each == 10:
+                _run(*bed.command(bed.worker(0), [*own, "send-probes", address, "4802", str(each), str(seconds)]))
+                time.sleep(path.rtt_us / 1e6)
+            else:
+                bed.path_counters()
+                _run(*bed.command(bed.worker(0), [*own, "send-probes", address, "4801", str(each), str(seconds)]))
+        taken = json.loads(taker.communicate(timeout=end_s + 10)[0])
+        counters = bed.path_counters()
+    nominal_us = path.rtt_us / 2 + serial_us
+    errors = sorted(elapsed_ns / 1e3 - nominal_us for _, elapsed_ns in taken)
+    highest, overtaken = -1, 0
+    for number, _ in taken:
+        overtaken += number < highest
+        highest = max(highest, number)
+    pick = lambda share: round(errors[min(len(errors) - 1, int(share * len(errors)))], 1) if errors else None
+    return {"rtt_us": path.rtt_us, "nominal_us": round(nominal_us, 1), "probes": num_probes, "came": len(taken),
+            "loss": 1 - len(taken) / num_probes, "overtaken": overtaken / max(1, len(taken)),
+            "error_us": {"median": pick(0.5), "p99": pick(0.99), "least": pick(0), "worst": pick(1)},
+            "switch_error_us": counters["error_us"], "overrun": counters["overrun"]}
+
+
+def print_check(path, rate):
+    """For this path, or for the issue's four."""
+    paths = [path] if path.rtt_us else [dataclasses.replace(path, rtt_us=rtt) for rtt in (100, 1000, 2000, 20_000, 100_000, 300_000)]
+    print("round trip, us | one way meant, us | error of median, us | of 99 % | the switch's own: median | 99 % | lost | overtaken | overrun")
+    for each in paths:
+        seen = check(each, rate)
+        print(f"{each.rtt_us:g} | {seen['nominal_us']:g} | {seen['error_us']['median']} | {seen['error_us']['p99']} | "
+              f"{seen['switch_error_us']['median']} | {seen['switch_error_us']['p99']} | {100 * seen['loss']:.2f} % | "
+              f"{100 * seen['overtaken']:.2f} % | {seen['overrun']}", flush=True)
+
+
 def _forward_signals(process):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: process.send_signal(received))
 
 
-def main():
+def _parse():
     parser = argparse.ArgumentParser(prog="bench/netbed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="make a bed and leave it there")
+    probe = commands.add_parser("check", help="say how exact the bed is on these paths (default: 0.1 to 300 ms)")
+    probe.add_argument("--rate", default="none", help="of each link (default: none)")
     up.add_argument("--workers", type=int, required=True)
     up.add_argument("--rate", default="1gbit", help="of each worker's link, as tc writes it; none: unshaped")
     up.add_argument("--mtu", type=int, default=1500)
     up.add_argument("--limit", type=int, help="bytes that may wait in a link's token bucket (default: 0.1 s of its rate)")
     up.add_argument("--aggregator-rate", default="none", help="of the aggregator's port (default: none, unshaped)")
+    for name, kind, text in (("rtt", float, "microseconds of round trip between any two hosts, by a switch of our own"),
+                             ("jitter", float, "microseconds that a frame takes longer, at most"),
+                             ("late-share", float, "share of frames that are overtaken"),
+                             ("late", float, "microseconds that these take longer"),
+                             ("loss", float, "share of packets, each way"),
+                             ("mark", int, "bytes that wait for a link before CE is set"), ("seed", int, "of these")):
+        for each in (up, probe):
+            each.add_argument(f"--{name}", type=kind, default=1 if name == "seed" else 0, help=text)
+    up.add_argument("--tcp", help="congestion control of TCP connections in the bed, like cubic or bbr")
     down = commands.add_parser("down", help="take it down, with what runs in it; no error if there is none")
     execute = commands.add_parser("exec", help="run a command in it: RANK or agg or br, then the command")
     execute.add_argument("where")
     execute.add_argument("words", nargs=argparse.REMAINDER)
     for each in (up, down, execute):
         each.add_argument("--name", default="bed", help="of the bed (default: bed)")
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    arguments = _parse()
     try:
+        path = Path(arguments.rtt, arguments.jitter, arguments.late_share, arguments.late, arguments.loss, arguments.mark,
+                    arguments.seed) if arguments.command in ("up", "check") else None
+        if arguments.command == "check":
+            print_check(path, arguments.rate)
+            return 0
         if arguments.command == "up":
             reason = why_unavailable()
             if reason:
@@ -305,7 +477,9 @@ def main():
             remove_abandoned()
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             bed = Netbed(arguments.workers, arguments.rate, arguments.mtu, arguments.name, arguments.limit,
-                         arguments.aggregator_rate).up()
+                         arguments.aggregator_rate, path if path != Path() else None).up()
+            if arguments.tcp:
+                bed.use_congestion_control(arguments.tcp)
             print(f"{bed.num_workers} workers at {SUBNET}.1 and up, aggregator at {bed.aggregator_address}; "
                   f"{bed.rate} each, MTU {bed.mtu}; namespaces {PREFIX}{bed.name}-*")
             return 0
@@ -329,4 +503,9 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["send-probes"]:
+        _send_probes(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    elif sys.argv[1:2] == ["take-probes"]:
+        _take_probes(sys.argv[2], 4801, int(sys.argv[3]), float(sys.argv[4]))
+    else:
+        sys.exit(main())

@@ -306,7 +306,7 @@ def training_speedup(results):
     panels = sorted({(row["time_scale"], row["rate"], row["ranks"]) for row in rows})
     if not rows:
         return None
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = _grid(plt, len(panels), height=3.6)
     chosen = styles(rows)
     for (_, rate, n), each in zip(panels, axes):

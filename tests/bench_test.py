@@ -55,7 +55,7 @@ def test_links_mark_and_lose():
     with netbed.Netbed(1, limit_bytes=4_000_000) as bed:
         up, down = make_link(bed, "up"), make_link(bed, "down")
         down.mark(50_000)
-        flow = link.CubicFlow(bed, 0, "down")
+        flow = link.BulkFlow(bed, 0, "down")
         try:
             deadline = time.monotonic() + 10
             while down.counters()["marked_packets"] == 0:
@@ -73,6 +73,70 @@ def test_links_mark_and_lose():
                 time.sleep(0.02)
         finally:
             flow.stop()
+
+
+def seen_on(path, rate="none", num_probes=300):
+    need_bed()
+    return netbed.check(path, rate, num_probes)
+
+
+def test_a_path_takes_its_time():
+    """Never less than it says, and near to it half of the time, whatever else the machine does."""
+    for rtt_us, rate in ((1000, "none"), (20_000, "100mbit")):
+        seen = seen_on(netbed.Path(rtt_us=rtt_us), rate)
+        assert seen["came"] == seen["probes"] and seen["overtaken"] == 0 and seen["overrun"] == 0, seen
+        assert 0 <= seen["error_us"]["least"] and seen["error_us"]["median"] < 1000, seen
+
+
+def test_a_path_loses_and_overtakes_as_told():
+    seen = seen_on(netbed.Path(rtt_us=2000, loss=0.2, seed=7))
+    assert 0.1 < seen["loss"] < 0.3 and seen["overtaken"] == 0, seen
+    seen = seen_on(netbed.Path(rtt_us=2000, late_share=0.1, late_us=5000))
+    assert seen["loss"] == 0 and 0.03 < seen["overtaken"] < 0.2, seen
+    seen = seen_on(netbed.Path(rtt_us=2000, jitter_us=4000))
+    assert seen["loss"] == 0 and seen["overtaken"] == 0 and seen["error_us"]["median"] > 1000, seen
+
+
+def transfer(bed, seconds):
+    """Bytes that a TCP connection from worker 0 brought to the aggregator."""
+    flow = link.BulkFlow(bed, 0, "up")
+    try:
+        time.sleep(seconds)
+        return flow.received_bytes()
+    finally:
+        flow.stop()
+
+
+def test_a_path_has_a_rate_a_queue_and_marks():
+    need_bed()
+    with netbed.Netbed(1, rate="50mbit", limit_bytes=60_000, path=netbed.Path(rtt_us=4000, mark_bytes=20_000)) as bed:
+        received = transfer(bed, 2)
+        counters = bed.path_counters()
+    assert 2_000_000 < received < 13_500_000, received  # 12.5 MB in 2 s, and a little for the start
+    assert counters["marked"] > 0 and counters["lost"] == 0 and counters["overrun"] == 0, counters
+    with netbed.Netbed(1, rate="50mbit", limit_bytes=20_000, path=netbed.Path(rtt_us=4000)) as bed:
+        transfer(bed, 1)
+        counters = bed.path_counters()
+    assert counters["dropped"] > 0 and counters["marked"] == 0, counters
+
+
+ENDS = {"take": "taken = socket.create_server((sys.argv[1], 4899)); print('ready', flush=True); end = taken.accept()[0]",
+        "make": "end = socket.create_connection((sys.argv[1], 4899))"}
+ASK = "import socket, sys; {}; print(end.getsockopt(6, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode())"
+
+
+def test_the_bed_names_the_congestion_control():
+    """Of both ends, whatever the host's own is."""
+    need_bed()
+    with netbed.Netbed(2, rate="none", path=netbed.Path(rtt_us=1000)) as bed:
+        for name in ("cubic", "reno"):
+            bed.use_congestion_control(name)
+            taker, maker = ([*bed.command(bed.worker(rank), [PYTHON, "-c", ASK.format(ENDS[end]), bed.worker_address(0)])]
+                            for rank, end in enumerate(("take", "make")))
+            with subprocess.Popen(taker, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout.readline() == "ready\n"
+                made = subprocess.run(maker, capture_output=True, text=True, check=True, timeout=20).stdout
+                assert (process.stdout.read(), made) == (f"{name}\n", f"{name}\n"), made
 
 
 def test_ranks_without_an_aggregator_send_what_a_ring_does():
