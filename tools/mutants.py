@@ -30,8 +30,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "mutants"))
 import apply # noqa: E402  pylint: disable=wrong-import-position
 
-SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "host", "engine", "sim", "aggd", "lib", "netio", "dataplane",
-          "pipeline", "switchd", "cli"]
+SUITES = ["base", "core", "quant", "ctl", "trace", "fuzz", "engine", "sim", "aggd", "shm", "lib", "process", "netio",
+          "dataplane", "pipeline", "switchd", "cli"]
 TEST_ENV = {"SWITCHML_CHECK": "1", "SWITCHML_SHARED_MEMORY": "0"} # as meson test has it
 NOT_OK = re.compile(r"^\s*not ok\s*\d*\s*-?\s*(.*)$", re.MULTILINE)
 
