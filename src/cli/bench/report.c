@@ -1,34 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <jansson.h>
-#include <libsmartcols.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/bench/bench.h"
+#include "cli/bench/rows.h"
 
 static const char *reduction_name(const struct sml_bench_options *options) {
   return options->reduction == SML_AVG ? "avg" : "sum";
-}
-
-/* JSON has no infinity; an error that is not finite is null. */
-static json_t *real_or_null(double value) {
-  return isfinite(value) ? json_real(value) : json_null();
-}
-
-static json_t *make_result(const struct sml_bench_report *report, const struct sml_bench_result *r) {
-  return json_pack(
-      "{s:I, s:I, s:s, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o, s:o, s:f, s:f, s:I, s:I, s:f, s:I, s:I, "
-      "s:f, s:f, s:f}",
-      "bytes", (json_int_t)r->size_bytes, "count", (json_int_t)r->num_elems, "type",
-      sml_bench_type_name(report->options->type), "op", reduction_name(report->options), "ranks",
-      (int)report->world_size, "iters", (int)r->num_iters, "time_us_median", r->median_us, "time_us_p99", r->p99_us,
-      "algbw_GBps", r->algbw_gbps, "busbw_GBps", r->busbw_gbps, "wrong", (json_int_t)r->check.num_wrong, "max_error",
-      real_or_null(r->check.max_error), "max_error_bound", real_or_null(r->check.max_error_bound),
-      "wire_bytes_per_rank", r->tx_bytes, "wire_rx_bytes_per_rank", r->rx_bytes, "retransmits",
-      (json_int_t)r->retransmissions, "needless_repeats", (json_int_t)r->needless_repeats, "slot_spread",
-      r->slot_spread, "window_reductions", (json_int_t)r->window_reductions, "ecn_marks", (json_int_t)r->ecn_marks,
-      "syscalls_per_chunk", r->system_calls_per_chunk, "cpu_s", r->cpu_s, "cpu_s_per_GB", r->cpu_s_per_gb);
 }
 
 static const char *why_slots(const struct sml_bench_report *report) {
@@ -37,23 +15,6 @@ static const char *why_slots(const struct sml_bench_report *report) {
       [SML_SLOTS_REASON_PATH] = "path",   [SML_SLOTS_REASON_LOOPBACK] = "loopback", [SML_SLOTS_REASON_POOL] = "pool",
       [SML_SLOTS_REASON_QUOTA] = "quota", [SML_SLOTS_REASON_FEWER] = "fewer"};
   return report->slots_why < SML_ARRAY_LEN(names) ? names[report->slots_why] : "unknown";
-}
-
-static bool print_json(const struct sml_bench_report *report) {
-  const struct sml_bench_options *o = report->options;
-  json_t *results = json_array();
-  for (uint32_t i = 0; i < report->num_results; i++)
-    json_array_append_new(results, make_result(report, &report->results[i]));
-  json_t *root = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:i, s:b, s:f, s:I, s:o}", "version",
-                           sml_version(), "ranks", (int)report->world_size, "lanes", (int)report->num_lanes, "slots",
-                           (int)report->num_slots, "slots_why", why_slots(report), "join_rtt_us",
-                           (double)report->join_rtt_ns / 1e3, "chunk_bytes", (int)report->chunk_bytes, "offload",
-                           (int)report->has_offload, "shared_memory", (int)(report->num_local_ranks != 0), "in_place",
-                           (int)o->is_in_place, "calls", (int)o->num_calls, "batch", (int)o->is_batched, "loss",
-                           o->loss < 0 ? 0 : o->loss, "seed", (json_int_t)o->seed, "results", results);
-  bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
-  json_decref(root);
-  return is_ok && putchar('\n') != EOF && fflush(stdout) == 0;
 }
 
 static void print_heading(const struct sml_bench_report *report) {
@@ -93,56 +54,60 @@ static void put_size(char *text, size_t text_bytes, uint64_t size_bytes) {
   snprintf(text, text_bytes, "%llu", (unsigned long long)size_bytes);
 }
 
-__attribute__((format(printf, 3, 4))) static void put_cell(struct libscols_line *line, size_t column,
-                                                           const char *format, ...) {
-  char text[64];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  scols_line_set_data(line, column, text);
-}
-
-static void put_row(struct libscols_line *line, const struct sml_bench_result *r) {
+static void fill_row(struct sml_row *row, const struct sml_bench_report *report, const struct sml_bench_result *r) {
   char size[32];
   put_size(size, sizeof size, r->size_bytes);
-  size_t column = 0;
-  put_cell(line, column++, "%s", size);
-  put_cell(line, column++, "%llu", (unsigned long long)r->num_elems);
-  put_cell(line, column++, "%u", r->num_iters);
-  put_cell(line, column++, "%.1f", r->median_us);
-  put_cell(line, column++, "%.1f", r->p99_us);
-  put_cell(line, column++, "%.3f", r->algbw_gbps);
-  put_cell(line, column++, "%.3f", r->busbw_gbps);
-  put_cell(line, column++, "%llu", (unsigned long long)r->check.num_wrong);
-  put_cell(line, column++, "%.2e", r->check.max_error);
-  put_cell(line, column++, "%.2e", r->check.max_error_bound);
-  put_cell(line, column++, "%.0f", r->tx_bytes);
-  put_cell(line, column++, "%llu", (unsigned long long)r->retransmissions);
-  put_cell(line, column++, "%.3f", r->system_calls_per_chunk);
-  put_cell(line, column++, "%.2f", r->cpu_s_per_gb);
+  sml_row_add_number(row, "bytes", NULL, (double)r->size_bytes, 0);
+  sml_row_add_number(row, NULL, "bytes", 0, 0);
+  memcpy(row->cells[row->num_cells - 1].text, size, sizeof size); /* "4K", to the right as numbers are */
+  sml_row_add_number(row, "count", "count", (double)r->num_elems, 0);
+  sml_row_add_text(row, "type", NULL, sml_bench_type_name(report->options->type));
+  sml_row_add_text(row, "op", NULL, reduction_name(report->options));
+  sml_row_add_number(row, "ranks", NULL, report->world_size, 0);
+  sml_row_add_number(row, "iters", "iters", r->num_iters, 0);
+  sml_row_add_number(row, "time_us_median", "median_us", r->median_us, 1);
+  sml_row_add_number(row, "time_us_p99", "p99_us", r->p99_us, 1);
+  sml_row_add_number(row, "algbw_GBps", "algbw_GB/s", r->algbw_gbps, 3);
+  sml_row_add_number(row, "busbw_GBps", "busbw_GB/s", r->busbw_gbps, 3);
+  sml_row_add_number(row, "wrong", "wrong", (double)r->check.num_wrong, 0);
+  sml_row_add_number(row, "max_error", "error", r->check.max_error, -2);
+  sml_row_add_number(row, "max_error_bound", "bound", r->check.max_error_bound, -2);
+  sml_row_add_number(row, "wire_bytes_per_rank", "wire_bytes", r->tx_bytes, 0);
+  sml_row_add_number(row, "wire_rx_bytes_per_rank", NULL, r->rx_bytes, 0);
+  sml_row_add_number(row, "retransmits", "retrans", (double)r->retransmissions, 0);
+  sml_row_add_number(row, "needless_repeats", NULL, (double)r->needless_repeats, 0);
+  sml_row_add_number(row, "slot_spread", NULL, r->slot_spread, 0);
+  sml_row_add_number(row, "window_reductions", NULL, (double)r->window_reductions, 0);
+  sml_row_add_number(row, "ecn_marks", NULL, (double)r->ecn_marks, 0);
+  sml_row_add_number(row, "syscalls_per_chunk", "calls", r->system_calls_per_chunk, 3);
+  sml_row_add_number(row, "cpu_s", NULL, r->cpu_s, 0);
+  sml_row_add_number(row, "cpu_s_per_GB", "CPU_s/GB", r->cpu_s_per_gb, 2);
 }
 
-static bool print_table(const struct sml_bench_report *report) {
-  static const char *const columns[] = {"bytes", "count", "iters", "median_us",  "p99_us",  "algbw_GB/s", "busbw_GB/s",
-                                        "wrong", "error", "bound", "wire_bytes", "retrans", "calls",      "CPU_s/GB"};
-  print_heading(report);
-  struct libscols_table *table = scols_new_table();
-  if (!table) return false;
-  scols_table_enable_nowrap(table, 1);
-  scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER);
-  for (size_t i = 0; i < SML_ARRAY_LEN(columns); i++) scols_table_new_column(table, columns[i], 0, SCOLS_FL_RIGHT);
-  for (uint32_t i = 0; i < report->num_results; i++) {
-    struct libscols_line *line = scols_table_new_line(table, NULL);
-    if (line) put_row(line, &report->results[i]);
-  }
-  bool is_ok = scols_print_table(table) == 0;
-  scols_unref_table(table);
-  return is_ok && fflush(stdout) == 0;
+static bool print_json(const struct sml_bench_report *report, const struct sml_row *rows) {
+  const struct sml_bench_options *o = report->options;
+  json_t *root = json_pack(
+      "{s:s, s:i, s:i, s:i, s:s, s:f, s:i, s:b, s:b, s:b, s:i, s:b, s:f, s:I, s:o}", "version", sml_version(), "ranks",
+      (int)report->world_size, "lanes", (int)report->num_lanes, "slots", (int)report->num_slots, "slots_why",
+      why_slots(report), "join_rtt_us", (double)report->join_rtt_ns / 1e3, "chunk_bytes", (int)report->chunk_bytes,
+      "offload", (int)report->has_offload, "shared_memory", (int)(report->num_local_ranks != 0), "in_place",
+      (int)o->is_in_place, "calls", (int)o->num_calls, "batch", (int)o->is_batched, "loss", o->loss < 0 ? 0 : o->loss,
+      "seed", (json_int_t)o->seed, "results", sml_rows_make_json(rows, report->num_results));
+  bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(12)) == 0;
+  json_decref(root);
+  return is_ok && putchar('\n') != EOF;
 }
 
 bool sml_bench_report_print(const struct sml_bench_report *report) {
-  bool is_ok = report->options->is_json ? print_json(report) : print_table(report);
-  if (!is_ok) sml_bench_say("the report could not be written to standard output");
-  return is_ok;
+  struct sml_row *rows = calloc(SML_BENCH_MAX_SIZES, sizeof *rows);
+  bool is_ok = rows != NULL;
+  for (uint32_t i = 0; is_ok && i < report->num_results; i++) fill_row(&rows[i], report, &report->results[i]);
+  if (is_ok && report->options->is_json) {
+    is_ok = print_json(report, rows);
+  } else if (is_ok) {
+    print_heading(report);
+    is_ok = sml_rows_print_table(rows, report->num_results);
+  }
+  free(rows);
+  return sml_rows_end(is_ok);
 }

@@ -1,106 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <jansson.h>
-#include <libsmartcols.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cli/bench/rows.h"
 #include "cli/training/training.h"
 
-/* A row as pairs of a name and a value, from which all three forms are made. */
-struct cell {
-  const char *name;
-  char text[64];
-  double number;
-  bool is_number;
-};
-struct row {
-  struct cell cells[32];
-  uint32_t num_cells;
-};
-
-static void put_text(struct row *row, const char *name, const char *text) {
-  struct cell *cell = &row->cells[row->num_cells++];
-  cell->name = name;
-  snprintf(cell->text, sizeof cell->text, "%s", text);
+static void put_text(struct sml_row *row, const char *name, const char *text) {
+  sml_row_add_text(row, name, name, text);
 }
 
-static void put_number(struct row *row, const char *name, double value, const char *format) {
-  struct cell *cell = &row->cells[row->num_cells++];
-  cell->name = name;
-  cell->number = value;
-  cell->is_number = true;
-  char number[32];
-  snprintf(number, sizeof number, "%.*f", (int)(format[0] - '0'), value);
-  snprintf(cell->text, sizeof cell->text, "%s", number);
+static void put_number(struct sml_row *row, const char *name, double value, int digits) {
+  sml_row_add_number(row, name, name, value, digits);
 }
 
-static json_t *make_object(const struct row *row) {
-  json_t *object = json_object();
-  for (uint32_t i = 0; i < row->num_cells; i++) {
-    const struct cell *cell = &row->cells[i];
-    const bool is_whole = cell->is_number && cell->number == floor(cell->number) && fabs(cell->number) < 1e15;
-    json_t *value = !cell->is_number ? json_string(cell->text)
-                    : is_whole       ? json_integer((json_int_t)cell->number)
-                                     : json_real(cell->number);
-    json_object_set_new(object, cell->name, value);
-  }
-  return object;
-}
-
-static bool print_json(const struct row *rows, uint32_t num_rows) {
-  json_t *results = json_array();
-  for (uint32_t i = 0; i < num_rows; i++) json_array_append_new(results, make_object(&rows[i]));
-  json_t *root = json_pack("{s:s, s:o}", "version", sml_version(), "results", results);
+static bool print_json(const struct sml_row *rows, uint32_t num_rows) {
+  json_t *root = json_pack("{s:s, s:o}", "version", sml_version(), "results", sml_rows_make_json(rows, num_rows));
   const bool is_ok = root && json_dumpf(root, stdout, JSON_REAL_PRECISION(9)) == 0;
   json_decref(root);
   return is_ok && putchar('\n') != EOF;
 }
 
-static bool print_csv(const struct row *rows, uint32_t num_rows) {
-  for (uint32_t i = 0; i < rows[0].num_cells; i++) printf("%s%s", i ? "," : "", rows[0].cells[i].name);
-  putchar('\n');
-  for (uint32_t k = 0; k < num_rows; k++) {
-    for (uint32_t i = 0; i < rows[k].num_cells; i++) {
-      const struct cell *cell = &rows[k].cells[i];
-      if (cell->is_number) printf("%s%.9g", i ? "," : "", cell->number);
-      else printf("%s\"%s\"", i ? "," : "", cell->text);
-    }
-    putchar('\n');
-  }
-  return true;
-}
-
-static bool print_table(const struct row *rows, uint32_t num_rows) {
-  struct libscols_table *table = scols_new_table();
-  if (!table) return false;
-  scols_table_enable_nowrap(table, 1);
-  scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER);
-  for (uint32_t i = 0; i < rows[0].num_cells; i++)
-    scols_table_new_column(table, rows[0].cells[i].name, 0, rows[0].cells[i].is_number ? SCOLS_FL_RIGHT : 0);
-  for (uint32_t k = 0; k < num_rows; k++) {
-    struct libscols_line *line = scols_table_new_line(table, NULL);
-    for (uint32_t i = 0; line && i < rows[k].num_cells; i++) scols_line_set_data(line, i, rows[k].cells[i].text);
-  }
-  const bool is_ok = scols_print_table(table) == 0;
-  scols_unref_table(table);
-  return is_ok;
-}
-
-static bool print_rows(const struct sml_training_options *o, const struct row *rows, uint32_t num_rows,
+static bool print_rows(const struct sml_training_options *o, const struct sml_row *rows, uint32_t num_rows,
                        const char *heading) {
-  bool is_ok;
+  bool is_ok = true;
   if (o->bench.is_json) {
     is_ok = print_json(rows, num_rows);
   } else if (o->is_csv) {
-    is_ok = print_csv(rows, num_rows);
+    sml_rows_print_csv(rows, num_rows);
   } else {
     fputs(heading, stdout);
-    is_ok = print_table(rows, num_rows);
+    is_ok = sml_rows_print_table(rows, num_rows);
   }
-  is_ok = is_ok && fflush(stdout) == 0 && !ferror(stdout);
-  if (!is_ok) sml_bench_say("the report could not be written to standard output");
-  return is_ok;
+  return sml_rows_end(is_ok);
 }
 
 static const char *rate_text(double bps, char *text, size_t text_bytes) {
@@ -109,25 +40,25 @@ static const char *rate_text(double bps, char *text, size_t text_bytes) {
   return text;
 }
 
-static void put_case(struct row *row, const struct sml_training_options *o, const struct sml_training_model *model,
+static void put_case(struct sml_row *row, const struct sml_training_options *o, const struct sml_training_model *model,
                      const struct sml_training_plan *plan, double bps, uint32_t num_ranks) {
   char rate[32];
   put_text(row, "model", model->name);
-  put_number(row, "MB", (double)plan->num_elems * 4 / 1e6, "1");
-  put_number(row, "sends", plan->num_sends, "0");
+  put_number(row, "MB", (double)plan->num_elems * 4 / 1e6, 1);
+  put_number(row, "sends", plan->num_sends, 0);
   put_text(row, "gpu", o->samples_per_s > 0 ? "given" : o->gpu);
-  put_number(row, "batch", o->batch != 0 ? o->batch : model->batch, "0");
+  put_number(row, "batch", o->batch != 0 ? o->batch : model->batch, 0);
   put_text(row, "rate", rate_text(bps, rate, sizeof rate));
-  put_number(row, "ranks", num_ranks, "0");
+  put_number(row, "ranks", num_ranks, 0);
 }
 
-static void put_prediction(struct row *row, const struct sml_training_prediction *ours,
+static void put_prediction(struct sml_row *row, const struct sml_training_prediction *ours,
                            const struct sml_training_prediction *ring) {
-  put_number(row, "compute_ms", ours->compute_s * 1e3, "1");
-  put_number(row, "link_ms", ours->link_s * 1e3, "1");
-  put_number(row, "predicted_ms", ours->iteration_s * 1e3, "1");
-  put_number(row, "ring_ms", ring->iteration_s * 1e3, "1");
-  put_number(row, "speedup", ring->iteration_s / ours->iteration_s, "3");
+  put_number(row, "compute_ms", ours->compute_s * 1e3, 1);
+  put_number(row, "link_ms", ours->link_s * 1e3, 1);
+  put_number(row, "predicted_ms", ours->iteration_s * 1e3, 1);
+  put_number(row, "ring_ms", ring->iteration_s * 1e3, 1);
+  put_number(row, "speedup", ring->iteration_s / ours->iteration_s, 3);
 }
 
 /* Both over links of that rate. A ring is given its best: the plan's sends, or the buckets that everybody
@@ -153,21 +84,21 @@ static void predict_both(const struct sml_training_options *o, const struct sml_
 bool sml_training_report_replay(const struct sml_training_options *o, const struct sml_training_model *model,
                                 const struct sml_training_plan *plan, const struct sml_training_result *r) {
   struct sml_training_prediction ours, ring;
-  struct row row = {.num_cells = 0};
+  struct sml_row row = {.num_cells = 0};
   predict_both(o, model, plan, o->rates_bps[0], r->world_size, &ours, &ring);
   put_case(&row, o, model, plan, o->rates_bps[0], r->world_size);
-  put_number(&row, "iters", r->num_iters, "0");
-  put_number(&row, "time_ms", r->median_s * 1e3, "1");
-  put_number(&row, "fastest_ms", r->fastest_s * 1e3, "1");
-  put_number(&row, "slowest_ms", r->slowest_s * 1e3, "1");
+  put_number(&row, "iters", r->num_iters, 0);
+  put_number(&row, "time_ms", r->median_s * 1e3, 1);
+  put_number(&row, "fastest_ms", r->fastest_s * 1e3, 1);
+  put_number(&row, "slowest_ms", r->slowest_s * 1e3, 1);
   put_prediction(&row, &ours, &ring);
-  put_number(&row, "wrong", (double)r->num_wrong, "0");
-  put_number(&row, "operations", (double)r->num_operations, "0");
-  put_number(&row, "wire_bytes_per_rank", r->tx_bytes, "0");
-  put_number(&row, "wire_rx_bytes_per_rank", r->rx_bytes, "0");
-  put_number(&row, "retransmits", (double)r->retransmissions, "0");
-  put_number(&row, "cpu_s", r->cpu_s, "3");
-  put_number(&row, "time_scale", o->time_scale, "3");
+  put_number(&row, "wrong", (double)r->num_wrong, 0);
+  put_number(&row, "operations", (double)r->num_operations, 0);
+  put_number(&row, "wire_bytes_per_rank", r->tx_bytes, 0);
+  put_number(&row, "wire_rx_bytes_per_rank", r->rx_bytes, 0);
+  put_number(&row, "retransmits", (double)r->retransmissions, 0);
+  put_number(&row, "cpu_s", r->cpu_s, 3);
+  put_number(&row, "time_scale", o->time_scale, 3);
   put_text(&row, "path", r->is_shared_memory ? "shared memory" : "network");
   return print_rows(
       o, &row, 1,
@@ -177,7 +108,7 @@ bool sml_training_report_replay(const struct sml_training_options *o, const stru
       "library, of all ranks.\n");
 }
 
-static bool predict_model(const struct sml_training_options *o, const char *name, struct row *rows,
+static bool predict_model(const struct sml_training_options *o, const char *name, struct sml_row *rows,
                           uint32_t *num_rows) {
   struct sml_training_model model;
   if (!sml_training_model_load(&model, o, name)) return false;
@@ -195,7 +126,7 @@ static bool predict_model(const struct sml_training_options *o, const char *name
     if (!is_ok) sml_bench_say("%s: no memory for the plan, or more than %u all-reduces", name, SML_TRAINING_MAX_SENDS);
     if (!is_ok) break;
     predict_both(o, &model, &plan, o->rates_bps[i], num_ranks, &ours, &ring);
-    struct row *row = &rows[(*num_rows)++];
+    struct sml_row *row = &rows[(*num_rows)++];
     row->num_cells = 0;
     put_case(row, o, &model, &plan, o->rates_bps[i], num_ranks);
     put_prediction(row, &ours, &ring);
@@ -211,7 +142,7 @@ int sml_training_report_predictions(const struct sml_training_options *o) {
   uint32_t num_models = 1, num_rows = 0;
   const bool is_all = !o->model_file && strcmp(o->model_name, "all") == 0;
   for (const struct sml_training_builtin *each = sml_training_builtins; is_all && each->name; each++) num_models++;
-  struct row *rows = calloc((size_t)num_models * o->num_rates, sizeof *rows);
+  struct sml_row *rows = calloc((size_t)num_models * o->num_rates, sizeof *rows);
   bool is_ok = rows != NULL;
   if (is_ok && !is_all) is_ok = predict_model(o, o->model_file ? o->model_file : o->model_name, rows, &num_rows);
   for (const struct sml_training_builtin *each = sml_training_builtins; is_ok && is_all && each->name; each++)
