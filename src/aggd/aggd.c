@@ -11,6 +11,7 @@
 
 #include "aggd/aggd_internal.h"
 #include "base/fd.h"
+#include "base/text.h"
 #include "switchml/switchml.h"
 
 #define LINGER_NS (1 * SML_NS_PER_S) /* for the peer to read its last message and close */
@@ -266,23 +267,12 @@ static uint32_t find_room(struct sml_aggd *a) {
   return find_free(a);
 }
 
-static bool is_loopback(const struct sml_addr *addr) {
-  static const uint8_t v6[16] = {[15] = 1};
-  struct sockaddr_in6 in6;
-  struct sockaddr_in in;
-  memcpy(&in, addr->bytes, sizeof in);
-  memcpy(&in6, addr->bytes, sizeof in6);
-  if (in.sin_family == AF_INET) return (ntohl(in.sin_addr.s_addr) >> 24) == 127;
-  return in.sin_family == AF_INET6 && memcmp(&in6.sin6_addr, v6, sizeof v6) == 0;
-}
-
 /* As the other ranks know it. */
 static void name_peer(const struct sml_aggd *a, const struct sml_addr *addr, char peer[SML_PEER_BYTES]) {
-  struct sml_addr shown = *addr;
-  if (a->options.seen_at.num_bytes > 0 && is_loopback(addr)) {
-    shown = a->options.seen_at;
-    sml_addr_set_port(&shown, sml_addr_port(addr));
-  }
+  sml_addr_format(addr, peer, SML_PEER_BYTES);
+  if (a->options.seen_at.num_bytes == 0 || !sml_text_is_loopback(peer)) return;
+  struct sml_addr shown = a->options.seen_at;
+  sml_addr_set_port(&shown, sml_addr_port(addr));
   sml_addr_format(&shown, peer, SML_PEER_BYTES);
 }
 

@@ -4,10 +4,18 @@
 #include <sys/random.h>
 #include <time.h>
 
-uint64_t sml_clock_ns(void) {
+static uint64_t read_clock(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (uint64_t)t.tv_sec * SML_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+uint64_t sml_clock_ns(void) {
+  return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t sml_clock_cpu_ns(void) {
+  return read_clock(CLOCK_PROCESS_CPUTIME_ID);
 }
 
 uint64_t sml_random_bits(void) {

@@ -7,6 +7,8 @@
 
 /* CLOCK_MONOTONIC. */
 uint64_t sml_clock_ns(void);
+/* What processors have spent on this process. */
+uint64_t sml_clock_cpu_ns(void);
 /* For nonces and seeds: they have to differ. No secret is made of them. */
 uint64_t sml_random_bits(void);
 

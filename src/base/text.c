@@ -44,6 +44,26 @@ void sml_text_make_plain(char *text) {
   }
 }
 
+bool sml_text_is_loopback(const char *address) {
+  return strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
+         strncmp(address, "[::ffff:127.", 12) == 0;
+}
+
+bool sml_text_lists(const char *list, const char *word) {
+  const size_t word_bytes = strlen(word);
+  while (list != NULL && list[0] != 0) {
+    const size_t num_bytes = strcspn(list, ",");
+    if (num_bytes == word_bytes && memcmp(list, word, num_bytes) == 0) return true;
+    list += num_bytes + (list[num_bytes] == ',');
+  }
+  return false;
+}
+
+bool sml_text_is_name_byte(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+         c == ':' || c == '/' || c == '-';
+}
+
 uint32_t sml_text_distance(const char *a, const char *b) {
   uint32_t row[64];
   const uint32_t num_b = (uint32_t)sml_min_u64(strlen(b), SML_ARRAY_LEN(row) - 1);

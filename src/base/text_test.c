@@ -61,6 +61,22 @@ static void test_distance(void **state) {
   assert_int_equal(sml_text_distance("", "top"), 3);
 }
 
+static void test_loopback(void **state) {
+  (void)state;
+  static const char *const own[] = {"127.0.0.1", "127.9.9.9:48879", "[::1]", "[::1]:80", "[::ffff:127.0.0.1]:5"};
+  static const char *const others[] = {"", "128.0.0.1", "[::]:80", "[::2]", "1127.0.0.1", "[::ffff:10.0.0.1]:5"};
+  for (size_t i = 0; i < SML_ARRAY_LEN(own); i++) assert_true(sml_text_is_loopback(own[i]));
+  for (size_t i = 0; i < SML_ARRAY_LEN(others); i++) assert_false(sml_text_is_loopback(others[i]));
+}
+
+static void test_lists(void **state) {
+  (void)state;
+  assert_true(sml_text_lists("eth0", "eth0"));
+  assert_true(sml_text_lists("a,bc,d", "bc") && sml_text_lists("a,bc,d", "a") && sml_text_lists("a,bc,d", "d"));
+  assert_false(sml_text_lists("a,bc,d", "b") || sml_text_lists("a,bc,d", "bcd") || sml_text_lists("a,bc,d", "c"));
+  assert_false(sml_text_lists(NULL, "a") || sml_text_lists("", "a"));
+}
+
 static void test_ages(void **state) {
   (void)state;
   static const struct {
@@ -80,6 +96,8 @@ int main(void) {
       cmocka_unit_test(test_controls_go),
       cmocka_unit_test(test_what_is_no_utf_8_goes),
       cmocka_unit_test(test_distance),
+      cmocka_unit_test(test_loopback),
+      cmocka_unit_test(test_lists),
       cmocka_unit_test(test_ages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

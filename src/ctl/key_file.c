@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
+
 #define KEY_DIGITS 32u
 
 /* One line without its end; words are separated by blanks. */
@@ -12,11 +14,6 @@ struct line {
 
 static bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r';
-}
-
-static bool is_name_byte(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-         c == ':' || c == '/' || c == '-';
 }
 
 /* The next word of the line, of *num_bytes_out bytes; 0: there is none. */
@@ -37,7 +34,7 @@ static int digit_of(char c) {
 static const char *parse_name(const char *word, size_t num_bytes, char *name) {
   if (num_bytes >= SML_KEY_NAME_BYTES) return "the name has more than 31 characters";
   for (size_t i = 0; i < num_bytes; i++) {
-    if (!is_name_byte(word[i])) return "a name has letters, digits and . _ : / - only";
+    if (!sml_text_is_name_byte(word[i])) return "a name has letters, digits and . _ : / - only";
   }
   memset(name, 0, SML_KEY_NAME_BYTES);
   memcpy(name, word, num_bytes);

@@ -71,11 +71,6 @@ static void walk_status(struct walk *w, int32_t *field) {
   if (*field > SML_ERR_INVALID_ARGUMENT || *field < LAST_STATUS) w->is_valid = false;
 }
 
-static bool is_name_byte(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-         c == ':' || c == '/' || c == '-';
-}
-
 /* A string of at most room_bytes - 1 bytes; `field` is terminated after a valid walk. Returns its
  * length on the wire: a zero byte within would leave bytes that nobody checks. */
 static size_t walk_string(struct walk *w, char *field, size_t room_bytes) {
@@ -96,7 +91,7 @@ static void walk_name(struct walk *w, char *field, size_t room_bytes, bool may_b
   size_t num_bytes = walk_string(w, field, room_bytes);
   if (num_bytes == 0 && !may_be_empty) w->is_valid = false;
   for (size_t i = 0; i < num_bytes; i++) {
-    if (!is_name_byte(field[i])) w->is_valid = false;
+    if (!sml_text_is_name_byte(field[i])) w->is_valid = false;
   }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who may join at all: the first JOIN of a connection, the challenge, and what a wrong answer gets. */
+#include "base/text.h"
 #include "ctl/registry_internal.h"
 
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
@@ -63,10 +64,6 @@ static void refuse_status(struct sml_registry *r, uint32_t conn, const char *tex
   sml_registry_forget(r, conn);
 }
 
-bool sml_registry_is_loopback(const char *host) {
-  return strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0 || strncmp(host, "[::ffff:127.", 12) == 0;
-}
-
 /* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to whoever proves that key, and
  * of all jobs to whoever is on the daemon's own machine. */
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status) {
@@ -83,7 +80,7 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
     challenge(r, conn, status->key_name, status->nonce);
     return;
   }
-  if (c->state == SML_CONN_UNJOINED && is_keyed && !sml_registry_is_loopback(c->host)) {
+  if (c->state == SML_CONN_UNJOINED && is_keyed && !sml_text_is_loopback(c->host)) {
     refuse_status(r, conn,
                   "only those with a key of its --key-file see the aggregator's status: name yours with "
                   "SWITCHML_KEY_FILE");

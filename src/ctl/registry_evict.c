@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Jobs that end although neither they nor the aggregator do: by hand, and with their keys. */
+#include "base/text.h"
 #include "ctl/registry_internal.h"
 
 static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
@@ -12,7 +13,7 @@ static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, con
 static const char *find_objection(const struct sml_registry *r, const struct sml_conn *c) {
   if (c->state == SML_CONN_VIEWER) return NULL;
   if (r->options.find_key) return "only those who have a job's key may end it: name the key with SWITCHML_KEY_FILE";
-  if (sml_registry_is_loopback(c->host)) return NULL;
+  if (sml_text_is_loopback(c->host)) return NULL;
   return "the aggregator has no keys, so jobs are ended by hand on its own machine only";
 }
 

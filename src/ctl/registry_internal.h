@@ -144,8 +144,6 @@ void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_statu
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status);
 void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns);
 
-bool sml_registry_is_loopback(const char *host);
-
 /* registry_evict.c */
 void sml_registry_evict(struct sml_registry *r, uint32_t conn, const struct sml_ctl_evict *evict);
 

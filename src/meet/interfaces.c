@@ -5,6 +5,8 @@
 #include <net/if.h>
 #include <netinet/in.h>
 
+#include "base/text.h"
+
 struct sml_addr sml_addr_of_ip(int family, const void *ip, uint16_t port) {
   struct sml_addr addr = {.num_bytes = 0};
   if (family == AF_INET6) {
@@ -26,16 +28,6 @@ const uint8_t *sml_addr_ip(const struct sml_addr *addr, uint32_t *num_bytes_out)
 }
 
 /* ---- this host's ---- */
-
-static bool is_listed(const char *only, const char *name) {
-  const size_t num_bytes = strlen(name);
-  while (only != NULL && only[0] != 0) {
-    const size_t word_bytes = strcspn(only, ",");
-    if (word_bytes == num_bytes && memcmp(only, name, num_bytes) == 0) return true;
-    only += word_bytes + (only[word_bytes] == ',');
-  }
-  return false;
-}
 
 static bool has_virtual_name(const char *name) {
   static const char *const prefixes[] = {"docker", "br-", "virbr", "veth", "cni", "flannel", "tun", "tap"};
@@ -77,7 +69,7 @@ bool sml_interfaces_list(const char *only, struct sml_interfaces *out) {
   for (uint32_t is_virtual = 0; is_virtual < 2; is_virtual++) {
     for (const struct ifaddrs *i = all; i != NULL && out->num_addrs < SML_MAX_INTERFACE_ADDRS; i = i->ifa_next) {
       struct sml_interface_addr *a = &out->addrs[out->num_addrs];
-      if (only != NULL && !is_listed(only, i->ifa_name)) continue;
+      if (only != NULL && !sml_text_lists(only, i->ifa_name)) continue;
       if (read_one(i, a) && a->is_virtual == (is_virtual != 0)) out->num_addrs++;
     }
   }

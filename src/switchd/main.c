@@ -13,6 +13,7 @@
 
 #include "aggd/snapshot.h"
 #include "base/fd.h"
+#include "base/text.h"
 #include "base/writer.h"
 #include "dataplane/switches.h"
 #include "switchd/http.h"
@@ -145,9 +146,8 @@ static void say_memory(const struct daemon *d) {
 /* Without keys whoever reaches the port may join, and be in the way of those who do. */
 static void warn_of_strangers(const struct daemon *d) {
   const struct sml_aggd_options *o = &d->settings.aggd;
-  const bool is_own = strncmp(d->addr_text, "127.", 4) == 0 || strncmp(d->addr_text, "[::1]:", 6) == 0;
   const struct sml_log_field address = {"address", d->addr_text, 0};
-  if (o->num_keys > 0 || o->num_networks > 0 || is_own) return;
+  if (o->num_keys > 0 || o->num_networks > 0 || sml_text_is_loopback(d->addr_text)) return;
   sml_log_event(SML_LOG_WARNING, "open_to_strangers", &address, 1,
                 o->packet_lanes > 0 ? "whoever reaches this address may join, hold and end jobs: name the networks of "
                                       "the ranks with --allow"

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "aggd/key_reader.h"
+#include "base/text.h"
 #include "cli/ask/exchange.h"
 
 #define PATIENCE_NS (5 * SML_NS_PER_S)
@@ -97,23 +98,10 @@ static char *take_text(struct sml_exchange *x, const struct sml_status_source *s
 
 /* ---- what it says ---- */
 
-/* Bytes of the character at `c` that commands a terminal, or turns the direction of what is written; 0: of none. */
-static size_t command_bytes(const unsigned char *c) {
-  if (c[0] < 0x20 || c[0] == 0x7f) return 1;
-  if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) return 2;
-  if (c[0] != 0xe2) return 0;
-  const bool is_mark = c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xaa && c[2] <= 0xae));
-  return is_mark || (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9) ? 3 : 0;
-}
-
-/* The text with dots instead of such characters, malloc'd; NULL: it has none, or there is no memory. */
+/* malloc'd; NULL: it is plain, is none, or there is no memory. */
 static char *make_plain(const char *text) {
-  char *plain = NULL;
-  for (size_t i = 0; text[i] != 0; i++) {
-    const size_t num_bytes = command_bytes((const unsigned char *)text + i);
-    if (num_bytes > 0 && plain == NULL && (plain = strdup(text)) == NULL) return NULL;
-    for (size_t k = 0; k < num_bytes; k++) plain[i + k] = '.';
-  }
+  char *plain = text == NULL || sml_text_is_plain(text, strlen(text)) ? NULL : strdup(text);
+  if (plain != NULL) sml_text_make_plain(plain);
   return plain;
 }
 
@@ -131,7 +119,7 @@ static void make_all_plain(json_t *value) {
     free(plain);
   }
   json_array_foreach(value, i, inner) make_all_plain(inner);
-  char *plain = json_is_string(value) ? make_plain(json_string_value(value)) : NULL;
+  char *plain = make_plain(json_string_value(value));
   if (plain != NULL) json_string_set(value, plain);
   free(plain);
 }

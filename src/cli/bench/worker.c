@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "cli/bench/bench.h"
 
 /* Keys of the bench's own calls: a rank that is at another step is told apart by them. */
@@ -37,12 +38,6 @@ enum counter {
   COUNT_CPU_NS,
   NUM_COUNTERS
 };
-
-static uint64_t read_clock_ns(clockid_t clock) {
-  struct timespec now;
-  clock_gettime(clock, &now);
-  return (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-}
 
 static bool say_failed(const struct worker *w, const char *what, sml_status status, const char *detail) {
   sml_bench_say("rank %u: %s failed: %s%s%s", w->rank, what, sml_status_string(status), detail && *detail ? ": " : "",
@@ -249,11 +244,11 @@ static void read_counters(const struct worker *w, uint64_t *counters, uint64_t s
 static bool time_once(struct worker *w, uint64_t *time_ns_out, uint64_t *counters) {
   if (!prepare(w)) return false;
   read_counters(w, counters, UINT64_MAX); /* - now */
-  uint64_t cpu_ns = read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-  uint64_t start_ns = read_clock_ns(CLOCK_MONOTONIC);
+  uint64_t cpu_ns = sml_clock_cpu_ns();
+  uint64_t start_ns = sml_clock_ns();
   if (!reduce_data(w)) return false;
-  *time_ns_out = read_clock_ns(CLOCK_MONOTONIC) - start_ns;
-  counters[COUNT_CPU_NS] += read_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
+  *time_ns_out = sml_clock_ns() - start_ns;
+  counters[COUNT_CPU_NS] += sml_clock_cpu_ns() - cpu_ns;
   read_counters(w, counters, 1);
   /* Not before all have theirs: the check would take the processor from ranks of this host that are still timed. */
   return wait_for_all(w) && check_later(w);

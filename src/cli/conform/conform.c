@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/options.h"
+#include "base/text.h"
 #include "cli/conform/live.h"
 #include "cli/ask/status_client.h"
 #include "ctl/message.h"
@@ -88,18 +89,9 @@ static bool read_vectors(struct run *run) {
   return false;
 }
 
-static bool is_named(const char *names, const char *name) {
-  const size_t num_bytes = strlen(name);
-  for (const char *at = names; at; at = strchr(at, ',')) {
-    at += *at == ',';
-    if (strncmp(at, name, num_bytes) == 0 && (at[num_bytes] == 0 || at[num_bytes] == ',')) return true;
-  }
-  return false;
-}
-
 static bool is_chosen(const struct run *run, const struct sml_conform_vector *v) {
   const char *only = run->options.only;
-  return !only || is_named(only, v->name) || is_named(only, v->topic);
+  return !only || sml_text_lists(only, v->name) || sml_text_lists(only, v->topic);
 }
 
 static int list_vectors(const struct run *run) {
@@ -201,22 +193,18 @@ static int play_all(struct run *run) {
   return print_end(run);
 }
 
-static bool is_loopback(const struct sml_addr *addr) {
-  char text[64];
-  sml_addr_format(addr, text, sizeof text);
-  return strncmp(text, "127.", 4) == 0 || strncmp(text, "[::1]", 5) == 0;
-}
-
 static int run_at(struct run *run) {
   char error[512];
   if (!sml_status_source_open(&run->source, run->options.address, error, sizeof error)) {
     fail("%s", error);
     return SML_CONFORM_EXIT_USAGE;
   }
+  char address[64];
+  sml_addr_format(&run->source.addr, address, sizeof address);
   const struct sml_conform_live_options live = {.source = &run->source,
                                                 .patience_ns = run->options.patience_ns,
                                                 .chunk_bytes = run->options.chunk_bytes,
-                                                .is_loopback = is_loopback(&run->source.addr),
+                                                .is_loopback = sml_text_is_loopback(address),
                                                 .features = SML_FEATURE_SWITCH};
   run->stage = sml_conform_live_create(&live);
   run->vectors = json_array();

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/options.h"
+#include "base/text.h"
 #include "switchml/switchml.h"
 
 #define SML_OPTIONS struct sml_doctor_options
@@ -75,7 +76,7 @@ int sml_doctor_run(int argc, char **argv) {
     free(list);
     return SML_DOCTOR_BROKEN;
   }
-  sml_doctor_sanitize(list);
+  sml_text_make_plain(list);
   d.deadline_ns = sml_clock_ns() + (uint64_t)(d.options.timeout_s * 1e9);
   d.num_aggregators = *list != 0;
   for (const char *c = list; *c; c++) d.num_aggregators += *c == ',';

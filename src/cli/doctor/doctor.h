@@ -80,8 +80,6 @@ void sml_doctor_about(struct sml_doctor *d, const char *aggregator);
  * programs; the sentence: what was seen. */
 void sml_doctor_find(struct sml_doctor *d, enum sml_doctor_class class, const char *id, enum sml_verdict verdict,
                      json_t *values, const char *advice, const char *format, ...) __attribute__((format(printf, 7, 8)));
-/* Texts come from others as well: what is no printable ASCII, and could steer a terminal, becomes '?'. */
-void sml_doctor_sanitize(char *text);
 /* The exit status. */
 int sml_doctor_end_report(struct sml_doctor *d);
 /* Nanoseconds for something that wants so many; fewer where the end of all is near, 0: none are left. */

@@ -38,7 +38,7 @@ static void find_unknown(struct sml_doctor *d) {
                          strncmp(*entry, "SWITCHML_E2E_", 13) != 0;
     if (!is_ours || num_bytes >= sizeof name) continue;
     snprintf(name, sizeof name, "%.*s", (int)num_bytes, *entry);
-    sml_doctor_sanitize(name);
+    sml_text_make_plain(name);
     const char *nearest = sml_doctor_nearest_variable(name, &is_known);
     if (is_known) continue;
     if (nearest) snprintf(advice, sizeof advice, "did you mean %s?", nearest);

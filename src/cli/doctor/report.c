@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "cli/doctor/doctor.h"
 
 static const char *const verdict_names[] = {"OK", "SKIPPED", "WARNING", "FAILED"};
@@ -25,11 +26,6 @@ int sml_doctor_worse(int one, int other) {
 uint64_t sml_doctor_patience(const struct sml_doctor *d, uint64_t wanted_ns) {
   const uint64_t now_ns = sml_clock_ns();
   return now_ns >= d->deadline_ns ? 0 : sml_min_u64(wanted_ns, d->deadline_ns - now_ns);
-}
-
-void sml_doctor_sanitize(char *text) {
-  for (; *text; text++)
-    if (*text < ' ' || *text > '~') *text = '?';
 }
 
 bool sml_doctor_begin_report(struct sml_doctor *d) {
@@ -63,7 +59,7 @@ void sml_doctor_find(struct sml_doctor *d, enum sml_doctor_class class, const ch
   va_start(args, format);
   vsnprintf(seen, sizeof seen, format, args);
   va_end(args);
-  sml_doctor_sanitize(seen);
+  sml_text_make_plain(seen);
   d->worst = sml_doctor_worse(d->worst, sml_doctor_status_of(class, verdict));
   json_t *finding = json_pack("{s:s?, s:s, s:s, s:s, s:s, s:s?, s:o}", "aggregator", d->aggregator, "id", id, "class",
                               class_names[class - SML_DOCTOR_NAME], "verdict", verdict_names[verdict], "seen", seen,

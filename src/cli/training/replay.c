@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "cli/training/training.h"
 
 #define MAX_UNDER_WAY 512u /* operations of a job that are out at once; the library has room for 1,024 */
@@ -39,14 +40,8 @@ struct replay {
   bool has_failed;
 };
 
-static uint64_t read_clock_ns(clockid_t clock) {
-  struct timespec now;
-  clock_gettime(clock, &now);
-  return (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 static void sleep_until(uint64_t time_ns) {
-  const struct timespec time = {.tv_sec = (time_t)(time_ns / SML_NS_PER_S), .tv_nsec = (long)(time_ns % SML_NS_PER_S)};
+  const struct timespec time = sml_timespec(time_ns);
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) != 0) continue;
 }
 
@@ -153,7 +148,7 @@ static bool run_forward(struct replay *r, uint64_t *now_ns_io) {
   for (uint32_t layer = 0; layer < p->num_layers; layer++) {
     if (r->num_called != 0 && p->num_needed[layer] > r->num_done) {
       if (!wait_for_sends(r, p->num_needed[layer])) return false;
-      *now_ns_io = sml_max_u64(*now_ns_io, read_clock_ns(CLOCK_MONOTONIC));
+      *now_ns_io = sml_max_u64(*now_ns_io, sml_clock_ns());
     }
     *now_ns_io += p->forward_ns[layer];
   }
@@ -196,7 +191,7 @@ static bool make_buffers(struct replay *r) {
 }
 
 static bool run_iterations(struct replay *r) {
-  uint64_t now_ns = read_clock_ns(CLOCK_MONOTONIC);
+  uint64_t now_ns = sml_clock_ns();
   for (uint32_t i = 0; i <= r->num_iters; i++) {
     if (!run_forward(r, &now_ns)) return false;
     r->starts_ns[i] = now_ns;
@@ -266,7 +261,7 @@ static void add_counters(struct replay *r, uint64_t *figures, uint64_t sign) {
   figures[FIGURE_RX_BYTES] += sign * s.rx_bytes;
   figures[FIGURE_RETRANSMISSIONS] += sign * s.retransmissions;
   figures[FIGURE_OPERATIONS] += sign * s.operations_completed;
-  figures[FIGURE_CPU_NS] += sign * read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+  figures[FIGURE_CPU_NS] += sign * sml_clock_cpu_ns();
 }
 
 static bool measure(struct replay *r, struct sml_training_result *result_out) {
