@@ -300,6 +300,33 @@ SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t
                                  sml_reduction reduction, const sml_operation_options *options,
                                  sml_operation **operation_out);
 
+/* Other collectives. They are operations like sml_allreduce()'s: asynchronous, in one order on all ranks, with the same
+ * options, deadlines, failures and retry; ranks that differ in the kind, the parts or the root get SML_ERR_MISMATCH.
+ * Their memory is lent in the same way. A rank's *part* of a tensor has counts[rank] elements (parts_bytes[rank]
+ * bytes), the same array on all ranks, read during the call; NULL: `count` (num_bytes) on every rank. Parts lie one
+ * behind the other in the order of ranks; they may be empty. Sums have the bits of sml_allreduce() over the whole
+ * tensor; options->starts counts in that, too. What is copied and not summed arrives as it is, byte by byte, and
+ * options->starts means nothing there. Today all of them travel as all-reduces (docs/adr/0045-one-way-collectives.md),
+ * and take memory for the parts of others where they have no result here.
+ *
+ * reduce_scatter: `in` has all parts, `out` gets the sum of this rank's. It may be that part's place in `in`.
+ * reduce: `out` of the rank `root` gets the sum, and may be `in`; that of others is not looked at.
+ * all_gather: `out` gets all parts, `in` is this rank's. It may be that part's place in `out`.
+ * broadcast: `data` of the rank `root` goes to all.
+ * barrier: ends when all ranks have called it.
+ * Errors: as sml_allreduce(). */
+SML_API sml_status sml_reduce_scatter(sml_job *job, const void *in, void *out, size_t count, const size_t *counts,
+                                      sml_type type, sml_reduction reduction, const sml_operation_options *options,
+                                      sml_operation **operation_out);
+SML_API sml_status sml_reduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
+                              sml_reduction reduction, uint32_t root, const sml_operation_options *options,
+                              sml_operation **operation_out);
+SML_API sml_status sml_all_gather(sml_job *job, const void *in, void *out, size_t num_bytes, const size_t *parts_bytes,
+                                  const sml_operation_options *options, sml_operation **operation_out);
+SML_API sml_status sml_broadcast(sml_job *job, void *data, size_t num_bytes, uint32_t root,
+                                 const sml_operation_options *options, sml_operation **operation_out);
+SML_API sml_status sml_barrier(sml_job *job, const sml_operation_options *options, sml_operation **operation_out);
+
 /* Batches: small operations called between begin and end share packets, so that k of them cost about one packet's
  * round, not k. Those of at most 16 KiB of int32, 1365 elements of int64, 128 of float32, float16 or bfloat16, or 36 of
  * float64, are noted by sml_allreduce() and sent together by sml_batch_end(), or earlier when what is noted has filled

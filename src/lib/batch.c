@@ -63,9 +63,10 @@ static struct sml_batch_buffer *buffer_of(struct sml_operation *op) {
 
 static void store_members(struct sml_operation *op) {
   const int32_t *lanes = op->engine.out;
-  for (const struct sml_operation *m = op->members; m; m = m->next_member) {
+  for (struct sml_operation *m = op->members; m; m = m->next_member) {
     store_member(buffer_of(op)->batch, m, lanes);
     lanes += lanes_of(m);
+    if (m->kind->summed != NULL) m->kind->summed(m);
   }
 }
 

@@ -93,13 +93,19 @@ static uint64_t num_elems_of(const struct sml_operation *op) {
 
 static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
   const struct sml_operation_plan *plan = &op->engine.plan;
-  snprintf(text, text_bytes, "operation %llu (%s %s, %llu elements)", (unsigned long long)plan->number,
-           sml_type_name((sml_type)plan->type), plan->reduction == SML_AVG ? "AVG" : "SUM",
-           (unsigned long long)num_elems_of(op));
+  const struct sml_collective *c = op->collective;
+  if (c != NULL && c->num_bytes > 0)
+    snprintf(text, text_bytes, "operation %llu (%s, %llu bytes)", (unsigned long long)plan->number, c->name,
+             (unsigned long long)c->num_bytes);
+  else
+    snprintf(text, text_bytes, "operation %llu (%s%s%s %s, %llu elements)", (unsigned long long)plan->number,
+             c != NULL ? c->name : "", c != NULL ? ": " : "", sml_type_name((sml_type)plan->type),
+             plan->reduction == SML_AVG ? "AVG" : "SUM", (unsigned long long)num_elems_of(op));
 }
 
-static void store_tensors(struct sml_operation *op) {
+static void store(struct sml_operation *op) {
   if (op->tensors != NULL) sml_tensors_store(op->tensors);
+  if (op->collective != NULL) sml_collective_store(op->collective);
 }
 
 static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_status status) {
@@ -118,7 +124,9 @@ static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_st
 static void give_back_to_pool(struct sml_operation *op) {
   struct sml_context *context = op->context;
   free(op->tensors);
+  free(op->collective);
   op->tensors = NULL;
+  op->collective = NULL;
   pthread_mutex_lock(&context->lock);
   op->next_free = context->free_operations;
   context->free_operations = op;
@@ -126,7 +134,7 @@ static void give_back_to_pool(struct sml_operation *op) {
 }
 
 static const struct sml_operation_kind caller_kind = {
-    .describe = describe, .summed = store_tensors, .ended = end_for_caller, .give_back = give_back_to_pool};
+    .describe = describe, .summed = store, .ended = end_for_caller, .give_back = give_back_to_pool};
 
 static void end_replay(struct sml_job *job, struct sml_operation *op, sml_status status) {
   (void)status;
@@ -442,44 +450,58 @@ void sml_operation_abandon(struct sml_operation *op, sml_status status) {
   pthread_mutex_unlock(&job->lock);
 }
 
-sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
-                         sml_reduction reduction, const sml_operation_options *options,
-                         sml_operation **operation_out) {
-  SML_UNCANCELLED;
+/* For whom it sums, other than where its caller wants the sum as it is. */
+static sml_status attach(struct sml_operation *op, struct sml_call *call, const sml_operation_options *o,
+                         const struct sml_operation_plan *plan) {
+  if (plan->num_elems != call->count) {
+    op->tensors =
+        sml_tensors_fill(o, call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
+    if (op->tensors == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu elements", call->count);
+    call->in = call->out = op->tensors->filled;
+  }
+  op->collective = call->collective;
+  return SML_OK;
+}
+
+static sml_status take(sml_job *job, struct sml_operation **op_out) {
+  *op_out = sml_operation_take(job->context);
+  if (*op_out != NULL) return SML_OK;
+  const sml_status status = refuse(job); /* waiting for an operation would not help a failed job */
+  if (status != SML_OK) return status;
+  return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
+                  job->context->settings.num_operations);
+}
+
+sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out) {
   if (operation_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation_out is NULL");
   *operation_out = NULL;
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
-  sml_status status = options != NULL ? sml_options_copy(&o, sizeof o, options, "sml_operation_options") : SML_OK;
+  sml_status status =
+      call->options != NULL ? sml_options_copy(&o, sizeof o, call->options, "sml_operation_options") : SML_OK;
+  if (call->collective != NULL) o.key = sml_collective_key(call->collective, o.key);
   struct sml_operation_plan plan;
-  if (status == SML_OK) status = check_kind(job, type, reduction, count, &o, &plan);
-  if (status == SML_OK) status = check_buffers(in, out, count, sml_format_elem_bytes((uint32_t)type));
+  if (status == SML_OK) status = check_kind(job, call->type, call->reduction, call->count, &o, &plan);
+  if (status == SML_OK)
+    status = check_buffers(call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
+  struct sml_operation *op = NULL;
+  if (status == SML_OK) status = take(job, &op);
   if (status != SML_OK) return status;
-  struct sml_operation *op = sml_operation_take(job->context);
-  if (op == NULL) {
-    status = refuse(job); /* waiting for an operation would not help a failed job */
-    if (status != SML_OK) return status;
-    return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
-                    job->context->settings.num_operations);
-  }
-  if (plan.num_elems != count) {
-    op->tensors = sml_tensors_fill(&o, in, out, count, sml_format_elem_bytes(plan.type));
-    if (op->tensors == NULL) {
-      sml_operation_give_back(op);
-      return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu elements", count);
-    }
-    in = out = op->tensors->filled;
-  }
-  sml_operation_prepare(op, job, in, out, &plan, o.timeout_ns);
-  /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes by itself. */
-  const struct sml_member_operation *order = &op->order;
-  const uint64_t time_ns = order->deadline_ns - order->submitted_ns;
-  const uint64_t look_ns = order->deadline_ns - sml_min_u64(SML_MEMBER_ASK_NS, time_ns / 2);
+  status = attach(op, call, &o, &plan);
   bool is_noted = false;
-  if (!job->method->ops->is_alone) status = sml_batch_note(&job->batch, op, &is_noted);
+  uint64_t look_ns = 0;
+  if (status == SML_OK) {
+    sml_operation_prepare(op, job, call->in, call->out, &plan, o.timeout_ns);
+    /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes. */
+    const struct sml_member_operation *order = &op->order;
+    const uint64_t time_ns = order->deadline_ns - order->submitted_ns;
+    look_ns = order->deadline_ns - sml_min_u64(SML_MEMBER_ASK_NS, time_ns / 2);
+    if (!job->method->ops->is_alone) status = sml_batch_note(&job->batch, op, &is_noted);
+  }
   if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
   if (status != SML_OK) {
+    op->collective = NULL; /* the caller's again */
     sml_operation_give_back(op);
     return status;
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One all-reduce. Memory of the context's pool, so that submission allocates nothing in steady state:
+ * One collective call. Memory of the context's pool, so that submission allocates nothing in steady state:
  * the buffers for exponent codes stay with the pool's entry and only ever grow. */
 #ifndef SML_LIB_OPERATION_H
 #define SML_LIB_OPERATION_H
@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "ctl/member_job.h"
+#include "lib/collective.h"
 #include "lib/context.h"
 #include "lib/retained.h"
 #include "lib/tensors.h"
@@ -39,6 +40,7 @@ struct sml_operation {
   _Atomic uint64_t returned_ns; /* from the call of a middle-sized one, which nobody has waited for yet; else 0 */
   uint32_t num_waiters;
   struct sml_tensors *tensors;   /* filled up, if they are: engine.in and out; NULL: the caller's */
+  struct sml_collective *collective; /* owned: what it does beside its sum; NULL: it is an all-reduce, or a replay */
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
   /* SML_IN_PROGRESS until it ended: release by its end, acquire by test; the buffers follow it. */
   _Atomic int32_t status;
@@ -68,7 +70,20 @@ static inline uint64_t sml_deadline_after(uint64_t now_ns, uint64_t timeout_ns) 
   return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
 }
 
-/* The steps of sml_allreduce(), for batch.c. Takes: NULL, if all are in use. */
+/* What every collective comes to: sml_allreduce() is this alone. The operation takes `collective` over, unless the call
+ * fails. Changes the call. */
+struct sml_call {
+  const void *in;
+  void *out;
+  size_t count;
+  sml_type type;
+  sml_reduction reduction;
+  const sml_operation_options *options;
+  struct sml_collective *collective;
+};
+sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out);
+
+/* The steps of that, for batch.c. Takes: NULL, if all are in use. */
 struct sml_operation *sml_operation_take(struct sml_context *context);
 void sml_operation_give_back(struct sml_operation *operation);
 void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job, const void *in, void *out,

@@ -4,6 +4,7 @@
 static void begin(struct sml_method *r, struct sml_engine_operation *op, bool caller_runs) {
   (void)caller_runs;
   if (op->in != op->out) memcpy(op->out, op->in, op->plan.num_elems * sml_format_elem_bytes(op->plan.type));
+  r->owner_ops->summed(op);
   r->owner_ops->ended(r->owner, op, SML_OK);
 }
 
