@@ -31,6 +31,8 @@ def kind_of(row):
     title = row["contender"]
     if row["scenario"] == "training":
         return title
+    if row["scenario"] == "middle":
+        return title
     if title.startswith("Open MPI"):
         head, _, algorithm = title.partition(", ")
         return f"{head}, {'default' if algorithm == 'default' else 'best forced'}"
@@ -166,6 +168,33 @@ def algbw_over_size(results):
         _size_axis(each, shown)
         each.set_yscale("log")
         each.set_ylabel("algbw (GB/s)")
+        each.set_title(f"n = {n}, float32")
+    _legend(figure, axes)
+    return figure
+
+
+def time_over_size(results):
+    """Time over size, one host: ours over UDP by a daemon, embedded, in shared memory; the peers over TCP and in shared memory"""
+    rows = [row for row in results if row["scenario"] == "middle" and row["part"] == "loopback"]
+    panels = sorted({row["ranks"] for row in rows})
+    if not rows:
+        return None
+    plt = pyplot()
+    figure, axes = _grid(plt, len(panels), height=4.2, columns=3)
+    for n, each in zip(panels, axes):
+        shown = {}
+        for row in rows:
+            if row["ranks"] != n:
+                continue
+            title = row["contender"]
+            if row["is_peer"]:  # the best of each kind at each size
+                title = {"gloo": "Gloo, best"}.get(row["family"], f"{title.split(',')[0]}, best")
+            best = shown.setdefault((title, row["bytes"]), row)
+            shown[title, row["bytes"]] = {**min(best, row, key=lambda each: each["time_s"]), "contender": title}
+        _draw(each, list(shown.values()), "bytes", lambda row: row["time_s"] * 1e6)
+        _size_axis(each, list(shown.values()))
+        each.set_yscale("log")
+        each.set_ylabel("time (us)")
         each.set_title(f"n = {n}, float32")
     _legend(figure, axes)
     return figure
@@ -320,7 +349,7 @@ def training_speedup(results):
 PLOTS = {"time-over-n": time_over_n, "one-host": time_over_n_one_host, "algbw-over-size": algbw_over_size,
          "latency": latency_over_size, "time-over-loss": time_over_loss, "simulated-loss": simulated_time_over_loss, "cpu-per-gb": cpu_per_gb,
          "fairness": fairness,
-         "training": training_speedup}
+         "training": training_speedup, "time-over-size": time_over_size}
 
 
 def draw(results):

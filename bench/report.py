@@ -6,6 +6,7 @@ import os
 import sys
 
 import plots
+import wanted
 
 STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1100px;padding:0 1em;color:#222}
 h1{font-size:1.6em}h2{margin-top:2em;border-bottom:1px solid #ccc}table{border-collapse:collapse;font-size:13px;margin:1em 0}
@@ -18,10 +19,10 @@ dt{color:#555}dd{margin:0}"""
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
           "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "checks": "What the checks cost",
-          "training": "Training, replayed"}
+          "training": "Training, replayed", "middle": "The middle of the curve", "long-path": "Long paths"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
             "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"],
-            "training": ["training"]}
+            "training": ["training"], "middle": ["time-over-size"]}
 
 
 def number(value, digits=3):
@@ -76,6 +77,15 @@ LOSS_COLUMNS = COLUMNS + [("loss", lambda row: f"{100 * row.get('loss', 0):g} %"
                           ("time / loss-free", _ratio("times_loss_free")),
                           ("spurious", lambda row: "-" if row.get("spurious_share") is None
                            else f"{100 * row['spurious_share']:.3f} %")]
+PATH_COLUMNS = [("part", lambda row: row["part"])] + COLUMNS[:5] + [
+    ("round trip", lambda row: f"{row['rtt_us'] / 1000:g} ms" if row.get("rtt_us") else "-"),
+    ("loss", lambda row: f"{100 * row['loss']:g} %" if "loss" in row else "-")] + COLUMNS[5:] + [
+    ("ask / lost", lambda row: number(row.get("questions"))),
+    ("bed's error, us", lambda row: "{median:g}, {p99:g}".format(**row["bed_error_us"]) if row.get("bed_error_us") else "-"),
+    ("bed's overrun", lambda row: number(row.get("bed_overrun")))]
+WANTED_COLUMNS = [(key.replace("_", " "), lambda line, key=key: str(line[key])) for key in
+                  ("what", "wanted", "reached", "where", "cases")] + [
+                      ("", lambda line: ("yes" if line["is_reached"] else "NO") + (", starved" if line["is_starved"] else ""))]
 TRAINING_COLUMNS = [
     ("contender", lambda row: row["contender"]), ("network", lambda row: row["model"]),
     ("n", lambda row: str(row["ranks"])), ("S", lambda row: f"{row['bytes'] / 1e6:.0f} MB"),
@@ -119,6 +129,9 @@ def tables(name, rows):
     if name == "fairness":
         parts = [([row for row in rows if "bytes_ratio" in row], FAIR_COLUMNS),
                  ([row for row in rows if "jain_index" in row], JOB_COLUMNS)]
+    elif name in ("middle", "long-path"):
+        reached = [{**line, "family": ""} for line in wanted.lines(rows)]
+        return (table(reached, WANTED_COLUMNS) if reached else "") + table(rows, PATH_COLUMNS)
     else:
         parts = [(rows, TRAINING_COLUMNS if name == "training" else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
     return "".join(table(part, columns) for part, columns in parts if part)

@@ -11,6 +11,7 @@ import places
 from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, MulticastSwitchML, OpenMPI, SwitchML, copy_rate
 from counts import gate
 from fairness import fairness
+from paths import long_path, middle
 from sharded import sharded
 from training import training
 
@@ -328,5 +329,5 @@ def checks(session):
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
              "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
-             "sharded": sharded, "training": training}
-NEEDS_BED = {"shaped", "loss", "fairness", "sharded", "training"}
+             "sharded": sharded, "training": training, "middle": middle, "long-path": long_path}
+NEEDS_BED = {"middle", "long-path", "shaped", "loss", "fairness", "sharded", "training"}

@@ -22,6 +22,7 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import link  # pylint: disable=wrong-import-position  # bench/link.py
 import netbed  # pylint: disable=wrong-import-position  # bench/netbed.py
 import report  # pylint: disable=wrong-import-position  # bench/report.py
+import wanted  # pylint: disable=wrong-import-position  # bench/wanted.py
 from places import Processes  # pylint: disable=wrong-import-position
 from session import Session  # pylint: disable=wrong-import-position
 
@@ -206,6 +207,51 @@ def test_a_replayed_training_moves_its_gradients():
         assert others or any("openmpi" in each["note"] for each in results["notes"]), results["notes"]
         with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
             assert "Training, replayed" in file.read()
+
+
+def middle_row(contender, time_s, **more):
+    return {"scenario": "middle", "part": "loopback", "contender": contender, "family": contender.split()[0].lower(),
+            "ranks": 2, "bytes": 1 << 20, "time_s": time_s, "p99_s": time_s, "is_shared": False,
+            "is_peer": contender != "SwitchML", **more}
+
+
+def test_wanted_and_reached_are_compared():
+    """The worst case of each line counts, against the best peer; a starved row says so."""
+    rows = [middle_row("SwitchML", 2.0), middle_row("Gloo, ring", 1.0), middle_row("Open MPI TCP, default", 4.0),
+            middle_row("SwitchML", 2.3, bytes=1 << 22), middle_row("Gloo, ring", 1.0, bytes=1 << 22)]
+    line = wanted.lines(rows)[0]
+    assert (line["wanted"], line["reached"], line["is_reached"], line["where"], line["cases"]) == (
+        "at most 2.20", "2.30", False, "n = 2, 4 MiB", 2), line
+    assert wanted.lines(rows[:3])[0]["is_reached"] and not line["is_starved"]
+    rows[3]["is_starved"] = True
+    assert wanted.lines(rows)[0]["is_starved"] and "starved" in wanted.text(rows)
+    path = {"scenario": "long-path", "part": "bed", "rtt_us": 100_000, "wanted_s": 1.0}
+    rows = [middle_row("SwitchML", 1.0, **path, loss=0.0), middle_row("SwitchML", 1.2, **path, loss=0.001),
+            middle_row("Gloo, ring, Cubic", 7.0, **path, loss=0.001)]
+    reached = {line["what"]: (line["reached"], line["is_reached"]) for line in wanted.lines(rows)}
+    assert reached["over the bed, 0.1 % lost over loss-free"] == ("1.20", False), reached
+    assert reached["over the bed, Gloo over Cubic over ours, 100 ms, 0.1 %"] == ("5.83", True), reached
+    assert wanted.lines([]) == [] and wanted.text([]) == ""
+
+
+def test_long_paths_and_the_middle_are_measured():
+    """Quick, and only the parts that this machine has peers for."""
+    need_bed()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run("--quick", "--scenario", "long-path", "--scenario", "middle", "--parts", "bed,loopback", "--rounds", "1",
+                     "--sizes", "64K", "--peers", "gloo", "--output", folder)
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        assert result.returncode == 0 and not results["failures"], result.stderr
+        rows = results["results"]
+        assert {row["loss"] for row in rows if row["scenario"] == "long-path"} == {0.0, 0.01}, rows
+        ours = [row for row in rows if row["scenario"] == "long-path" and row["contender"] == "SwitchML"]
+        assert all(row["time_s"] > 0.02 and row["bed_overrun"] == 0 for row in ours), ours
+        assert {row["contender"] for row in rows if row["scenario"] == "middle"} >= {
+            "SwitchML", "SwitchML, embedded", "SwitchML, shared memory"}, rows
+        assert "what | wanted | reached" in result.stderr, result.stderr
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            assert "over the bed, loss-free" in file.read()
 
 
 def test_wrong_arguments_are_usage_errors():
