@@ -172,7 +172,7 @@ void sim_inject(uint32_t from_ipv4, uint16_t from_port, uint32_t to_ipv4, uint16
 struct sim_process *sim_spawn(struct sim_host *host, const char *name, int (*main)(void *argument), void *argument,
                               const char *const *environment);
 /* kill -9, at this moment. Its sockets are closed by its kernel: peers get what they would from Linux. May be
- * called by the victim itself and then does not return. Of a process that ended: nothing. */
+ * called by the victim itself and then does not return. Nothing happens to a process that has ended. */
 void sim_kill(struct sim_process *process);
 /* SIGSTOP and SIGCONT. Its sockets still receive while they have room. */
 void sim_pause(struct sim_process *process);

@@ -62,7 +62,7 @@ struct sim_op_spec {
   uint64_t key;
   uint64_t gap_ns; /* each rank computes for up to this long before the call */
 };
-/* Words of 32 bits; at most max_chunks chunks. Of int64 an even number. */
+/* Words of 32 bits, an even number for int64; at most max_chunks chunks. */
 uint64_t sim_op_count(const struct sim_op_spec *op, uint32_t chunk_elems, uint32_t window_chunks, uint32_t max_chunks);
 
 /* What one rank does that the others do not. */

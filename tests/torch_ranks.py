@@ -184,7 +184,7 @@ NURSERY = None
 
 class Ranks:
     """Starts a case on n ranks, in a bed each on a host of its own; wait() gives what each reported (the last line it
-    printed, as JSON). Of the environment None is not set."""
+    printed, as JSON). A variable whose value is None is not set."""
 
     def __init__(self, case, num_ranks, aggregator=None, bed=None, **environment):
         base = {name: value for name, value in os.environ.items()

@@ -408,8 +408,8 @@ def check_glossary(tree):
             found = words.search(line)
             if found:
                 yield f"{path}:{number}: '{found.group(0)}': docs/GLOSSARY.md has another word"
-            if re.match(r"\s*(?:/\*|//|#) Of\b", line):
-                yield f"{path}:{number}: a comment that begins with 'Of': say what the thing is"
+            if re.search(r"^\s*(?:/\*|//|#|\*) Of\b|\. Of [a-z]", line):
+                yield f"{path}:{number}: a sentence that begins with 'Of': say what the thing is"
 
 
 def check_python_api(tree):

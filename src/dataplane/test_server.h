@@ -13,7 +13,7 @@
 
 enum fault { NO_FAULT, CLOSES, REFUSES, NO_HTTP2, NO_GRPC, CUTS, COMPRESSES, RESETS, TOO_LONG, SILENT, DIES, LENGTHY };
 
-/* For stand_in_start. Of the numbers of names nothing is counted, and they come without fault. */
+/* For stand_in_start. Questions for the numbers of names are not counted, and are answered without fault. */
 void server_serve(int fd);
 /* As nothing had been asked yet. has_more_lanes: than SERVER_LANES. */
 void server_reset(bool has_more_lanes);

@@ -99,7 +99,7 @@ static void submit(struct rank *r, struct flight *f, struct sml_prng *dice) {
         sml_allreduce(r->job, f->in, f->is_in_place ? f->in : f->out, f->count,
                       is_float ? SML_FLOAT32 : SML_INT32, is_avg ? SML_AVG : SML_SUM, &o, &f->op) == SML_OK,
         "%s", sml_error_detail());
-  /* Below: what was in the caller's buffer does not matter. Of a batch the copy is made at its end. */
+  /* Below: what was in the caller's buffer does not matter. A batch is copied at its end. */
   if (!f->is_in_place && is_reference) memset(f->in, 0xee, 4);
 }
 

@@ -50,7 +50,7 @@ struct sml_job_lanes {
   struct sml_job_lane lanes[SML_MAX_JOB_LANES];
 };
 
-/* lanes->method has its owner and lock. Of a job that has others. */
+/* For a job with other ranks; lanes->method has its owner and lock. */
 void sml_job_lanes_init(struct sml_job_lanes *lanes, struct sml_engines *engines, const struct sml_settings *settings,
                         uint32_t rank, uint32_t world_size, uint32_t num_shards);
 /* Opens all lanes of the shards' starts, which say `start` together; false: no memory, and none is open. Nothing is

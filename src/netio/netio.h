@@ -67,7 +67,7 @@ struct sml_netio_ops {
    * that was not committed. */
   void (*tx_reserve)(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
   /* Queues the first num_frames frames of the burst for each peer; the last frame has last_bytes (1 ..
-   * frame_bytes). Of no frames: nothing. `peers` must stay as it is until the tx_flush. */
+   * frame_bytes). No frames: it does nothing. `peers` must stay as it is until the tx_flush. */
   void (*tx_commit)(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
                     const struct sml_addr *peers, size_t num_peers);
   /* Sends what is queued, with as few system calls as possible. To be called before wait(); a tx_reserve

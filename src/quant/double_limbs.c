@@ -102,8 +102,8 @@ static uint64_t round_sum(const uint8_t *lanes, uint32_t limb_width, uint32_t nu
   int64_t top = carry_up(digits, lanes, s, limb_width, 1);
   const uint64_t sign = top < 0 ? SIGN_BIT : 0;
   if (top < 0) top = carry_up(digits, lanes, s, limb_width, -1);
-  /* So many digits as 128 bits hold: more than 2^12, the largest divisor, leaves room for. Of the rest counts only
-   * whether there is one. */
+  /* As many digits as 128 bits hold, which is more than 2^12, the largest divisor, leaves room for. What is left only
+   * counts as zero or not. */
   sml_uint128 value = (sml_uint128)(uint64_t)top;
   while (num_left > 0 && value >> (128 - limb_width) == 0) value = value << limb_width | digits[--num_left];
   const int32_t unit = (int32_t)((s.first + num_left) * limb_width) + UNIT_EXPONENT;

@@ -37,7 +37,7 @@ struct sml_format_shape {
 struct sml_format {
   uint8_t elem_bytes; /* in memory */
   uint8_t unit_bytes; /* with exponents: of its lanes */
-  /* With exponents only; NULL otherwise. Of a block. */
+  /* The code of a block's exponent; NULL for formats without exponents. */
   uint8_t (*block_code)(const struct sml_quant_kernels *k, const void *in, size_t num_elems);
   /* lanes = in, as a contribution to the sum of world_size ranks (2 .. 4096); add: lanes += in. */
   void (*put)(const struct sml_quant_kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,

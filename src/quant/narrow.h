@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Updates of 28 bits a lane (docs/PROTOCOL.md rules R66 to R69). From 5 ranks on a rank's share of a float sum in
- * 32-bit lanes is below 2^27, so of each lane's upper five bits four say nothing. Of eight equal rows of lanes the last
- * one's 28 bits take these places in the other seven, and the row itself is left out. Rows, and not neighbours, so that
- * plain vector code does many columns at once. */
+ * 32-bit lanes is below 2^27, so four of each lane's upper five bits say nothing. The lanes are taken as eight equal
+ * rows: the 28 bits of the last row's lanes take these places in the other seven rows, and the last row is left out.
+ * Rows, and not neighbours, let plain vector code do many columns at once. */
 #ifndef SML_QUANT_NARROW_H
 #define SML_QUANT_NARROW_H
 

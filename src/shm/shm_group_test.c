@@ -106,8 +106,8 @@ static void begin(struct rank *r, const void *in, void *out, const struct sml_sh
   sml_shm_group_begin(r->group, &operation);
 }
 
-/* Element i of a rank's input: floats of all magnitudes, in some operations with an Inf or a NaN. Of wider types it is
- * the upper end, of narrower ones that end alone. */
+/* Element i of a rank's input: floats of all magnitudes, in some operations with an Inf or a NaN. A wider type
+ * has it at its upper end, a narrower one has that end alone. */
 static void put_input(uint8_t *to, uint64_t seed, uint32_t rank, uint64_t i, uint32_t type) {
   const size_t num_bytes = sml_format_elem_bytes(type);
   uint64_t bits = sml_mix64(seed * 977 + rank * 131 + sml_mix64(i + 1));

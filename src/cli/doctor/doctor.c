@@ -33,7 +33,7 @@ static const struct sml_option_parser parser = {
         "a job over its own loopback.\n\n"
         "Exit status: 0 all is well, 1 doctor could not work, 2 wrong usage. The worst finding decides: one that "
         "FAILED before a WARNING, then the first of: 4 name, 5 control port, 6 version, 7 key, 8 room, 9 data port, "
-        "10 MTU, 11 sum, 12 link, 13 settings, 14 host. Of a WARNING it is 20 more: 24 to 34."};
+        "10 MTU, 11 sum, 12 link, 13 settings, 14 host. A WARNING is 20 more: 24 to 34."};
 
 /* --- the order --- */
 
