@@ -68,9 +68,9 @@ static void explain(const struct sml_member_retry *r, bool is_joining, struct sm
   }
 }
 
-enum sml_member_way_on sml_member_retry_on_lost(struct sml_member_retry *r, const struct sml_member_situation *s,
-                                                struct sml_ctl_abort *failure, uint64_t now_ns, bool *is_first,
-                                                uint64_t *patience_ns) {
+enum sml_member_after_loss sml_member_retry_on_lost(struct sml_member_retry *r, const struct sml_member_situation *s,
+                                                    struct sml_ctl_abort *failure, uint64_t now_ns, bool *is_first,
+                                                    uint64_t *patience_ns) {
   const bool is_joining = s->phase == SML_MEMBER_IS_JOINING;
   const bool was_lost = is_joining ? r->lost_ns != 0 : s->phase == SML_MEMBER_IS_REJOINING;
   const bool goes_on = is_joining ? may_join_anew(r, s, failure, now_ns) : may_rejoin(r, s, failure, now_ns);

@@ -31,16 +31,16 @@ struct sml_member_situation {
   bool was_welcomed;         /* on the connection that ended */
   uint64_t join_deadline_ns; /* of the first join */
 };
-enum sml_member_way_on {
+enum sml_member_after_loss {
   SML_MEMBER_ENDS,       /* the job fails: *failure says now that it was rejoining */
   SML_MEMBER_JOINS_ANEW, /* before its start: nothing was promised, nothing summed */
   SML_MEMBER_REJOINS,    /* from now on, if it was not: its lanes are closed, and what they held waits again */
 };
 /* is_first_out: this loss begins it. patience_ns_out: how long from now on it is tried. */
-enum sml_member_way_on sml_member_retry_on_lost(struct sml_member_retry *r,
-                                                const struct sml_member_situation *situation,
-                                                struct sml_ctl_abort *failure, uint64_t now_ns, bool *is_first_out,
-                                                uint64_t *patience_ns_out);
+enum sml_member_after_loss sml_member_retry_on_lost(struct sml_member_retry *r,
+                                                    const struct sml_member_situation *situation,
+                                                    struct sml_ctl_abort *failure, uint64_t now_ns, bool *is_first_out,
+                                                    uint64_t *patience_ns_out);
 /* What a rejoining rank asks for. */
 struct sml_member_resume sml_member_retry_resume(const struct sml_member_retry *r, const struct sml_ctl_start *before,
                                                  uint64_t first_unfinished, bool has_no_result);

@@ -20,12 +20,12 @@ static int begin_retry(void **state) {
   return 0;
 }
 
-static enum sml_member_way_on lost(sml_status status, uint64_t now_ns) {
+static enum sml_member_after_loss lost(sml_status status, uint64_t now_ns) {
   failure = (struct sml_ctl_abort){.status = status, .detail = "why it was"};
-  const enum sml_member_way_on way_on =
+  const enum sml_member_after_loss after_loss =
       sml_member_retry_on_lost(&r, &situation, &failure, now_ns, &is_first, &patience_ns);
-  if (way_on == SML_MEMBER_REJOINS) situation.phase = SML_MEMBER_IS_REJOINING;
-  return way_on;
+  if (after_loss == SML_MEMBER_REJOINS) situation.phase = SML_MEMBER_IS_REJOINING;
+  return after_loss;
 }
 
 static void test_only_a_lost_aggregator_is_replaced(void **state) {
@@ -196,7 +196,7 @@ static void test_what_somebody_reads_stays(void **state) {
 
 static struct sml_member_retry retries[MAX_RANKS];
 
-static void expect_way_on(uint32_t rank, enum sml_member_way_on expected) {
+static void expect_after_loss(uint32_t rank, enum sml_member_after_loss expected) {
   struct rank *k = &ranks[rank];
   const struct sml_member_situation s = {
       .phase = retries[rank].lost_ns != 0 ? SML_MEMBER_IS_REJOINING : SML_MEMBER_IS_RUNNING,
@@ -222,7 +222,7 @@ static void test_successors_one_after_the_other(void **state) {
     for (uint32_t i = 0; i < 3; i++) ranks[i].progress.operations_completed = 10 * round + i;
     lose_daemon();
     forget_lines();
-    for (uint32_t i = 0; i < 3; i++) expect_way_on(i, SML_MEMBER_REJOINS);
+    for (uint32_t i = 0; i < 3; i++) expect_after_loss(i, SML_MEMBER_REJOINS);
     wait_for(round * S);
     begin_successor();
     wait_for(S);
@@ -252,12 +252,12 @@ static void test_a_rank_that_comes_back_too_early(void **state) {
   ranks[0].conn = MAX_CONNS;
   sml_member_on_closed(&ranks[0].m, "Connection reset by peer", w.now_ns);
   while (sml_member_next_effect(&ranks[0].m)) continue;
-  expect_way_on(0, SML_MEMBER_REJOINS);
+  expect_after_loss(0, SML_MEMBER_REJOINS);
   ranks[0].is_cut_off = false;
   settle();
   wait_for(200 * MS);
   expect_line(0, "ended -7; ");
-  expect_way_on(0, SML_MEMBER_REJOINS); /* refused, but not for long */
+  expect_after_loss(0, SML_MEMBER_REJOINS); /* refused, but not for long */
   assert_false(is_first);
 }
 
@@ -277,9 +277,9 @@ static void take_loss(uint32_t rank) {
                                                                                : SML_MEMBER_IS_RUNNING,
                                          .was_welcomed = k->m.was_welcomed,
                                          .join_deadline_ns = k->m.options.deadline_ns};
-  const enum sml_member_way_on way_on =
+  const enum sml_member_after_loss after_loss =
       sml_member_retry_on_lost(&retries[rank], &s, &k->m.failure, w.now_ns, &is_first, &patience_ns);
-  assert_int_equal(way_on, has_started ? SML_MEMBER_REJOINS : SML_MEMBER_JOINS_ANEW);
+  assert_int_equal(after_loss, has_started ? SML_MEMBER_REJOINS : SML_MEMBER_JOINS_ANEW);
   const struct sml_member_resume resume = sml_member_retry_resume(&retries[rank], &k->start, 0, true);
   if (has_started) sml_member_rejoin(&k->m, &resume, w.now_ns);
   else sml_member_join_anew(&k->m, w.now_ns);

@@ -86,20 +86,20 @@ struct block {
 };
 
 /* How the job sums it, and with which code a block. */
-struct way {
+struct coding {
   const struct sml_format *format;
   struct sml_format_shape shape;
   size_t elem_bytes;
   bool is_float;
 };
 
-static struct way way_of(const struct sml_bench_shape *shape) {
+static struct coding coding_of(const struct sml_bench_shape *shape) {
   const struct sml_format_shape chosen =
       sml_format_choose((uint32_t)shape->type, shape->num_elems, shape->world_size, shape->formats);
-  return (struct way){.format = sml_format_find((uint32_t)shape->type, chosen),
-                      .shape = chosen,
-                      .elem_bytes = sml_format_elem_bytes((uint32_t)shape->type),
-                      .is_float = sml_format_is_float((uint32_t)shape->type)};
+  return (struct coding){.format = sml_format_find((uint32_t)shape->type, chosen),
+                         .shape = chosen,
+                         .elem_bytes = sml_format_elem_bytes((uint32_t)shape->type),
+                         .is_float = sml_format_is_float((uint32_t)shape->type)};
 }
 
 static long double value_of(const uint8_t *at, sml_type type) {
@@ -126,19 +126,19 @@ static uint64_t whole_of(const uint8_t *at, sml_type type) {
 }
 
 /* The sums to compare with, and the code. */
-static uint8_t sum_up(struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint64_t first_elem,
-                      size_t num_elems) {
+static uint8_t sum_up(struct block *b, const struct sml_bench_shape *shape, const struct coding *coding,
+                      uint64_t first_elem, size_t num_elems) {
   uint8_t code = 0;
   memset(b->sum, 0, num_elems * sizeof b->sum[0]);
   memset(b->magnitude, 0, num_elems * sizeof b->magnitude[0]);
   memset(b->whole_sum, 0, num_elems * sizeof b->whole_sum[0]);
   for (uint32_t rank = 0; rank < shape->world_size; rank++) {
     sml_bench_fill(b->in, shape->type, shape->seed, rank, first_elem, num_elems);
-    if (way->shape.has_exponents)
-      code = (uint8_t)sml_max_u32(code, way->format->block_code(&sml_quant_scalar, b->in, num_elems));
+    if (coding->shape.has_exponents)
+      code = (uint8_t)sml_max_u32(code, coding->format->block_code(&sml_quant_scalar, b->in, num_elems));
     for (size_t i = 0; i < num_elems; i++) {
-      const uint8_t *at = b->in + way->elem_bytes * i;
-      if (!way->is_float) {
+      const uint8_t *at = b->in + coding->elem_bytes * i;
+      if (!coding->is_float) {
         b->whole_sum[i] += whole_of(at, shape->type);
         continue;
       }
@@ -149,49 +149,49 @@ static uint8_t sum_up(struct block *b, const struct sml_bench_shape *shape, cons
   return code;
 }
 
-static void make_reference(struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint8_t code,
-                           uint64_t first_elem, size_t num_elems) {
+static void make_reference(struct block *b, const struct sml_bench_shape *shape, const struct coding *coding,
+                           uint8_t code, uint64_t first_elem, size_t num_elems) {
   const struct sml_quant_kernels *k = &sml_quant_scalar;
   for (uint32_t rank = 0; rank < shape->world_size; rank++) {
     sml_bench_fill(b->in, shape->type, shape->seed, rank, first_elem, num_elems);
-    if (rank == 0) way->format->put(k, b->lanes, b->in, num_elems, code, shape->world_size);
-    else way->format->add(k, b->lanes, b->in, num_elems, code, shape->world_size);
+    if (rank == 0) coding->format->put(k, b->lanes, b->in, num_elems, code, shape->world_size);
+    else coding->format->add(k, b->lanes, b->in, num_elems, code, shape->world_size);
   }
-  way->format->get(k, b->reference, b->lanes, num_elems, code, shape->world_size, shape->reduction == SML_AVG);
+  coding->format->get(k, b->reference, b->lanes, num_elems, code, shape->world_size, shape->reduction == SML_AVG);
 }
 
 /* |result - sum| of one element, and how large it may be: the long double sum's own rounding is part of it. */
-static double error_of(const struct block *b, const struct sml_bench_shape *shape, const struct way *way, uint8_t code,
-                       size_t i, const uint8_t *result, double *bound_out) {
+static double error_of(const struct block *b, const struct sml_bench_shape *shape, const struct coding *coding,
+                       uint8_t code, size_t i, const uint8_t *result, double *bound_out) {
   *bound_out = 0;
-  if (!way->is_float) {
+  if (!coding->is_float) {
     const uint64_t off = whole_of(result, shape->type) - b->whole_sum[i];
     return fabs((double)(shape->type == SML_INT32 ? (int32_t)(uint32_t)off : (int64_t)off));
   }
   const bool average = shape->reduction == SML_AVG;
   const long double value = value_of(result, shape->type);
-  const double reference = (double)value_of(b->reference + way->elem_bytes * i, shape->type);
+  const double reference = (double)value_of(b->reference + coding->elem_bytes * i, shape->type);
   if (shape->world_size > 1)
     *bound_out =
-        sml_format_error_bound((uint32_t)shape->type, way->shape, code, shape->world_size, average, reference) +
+        sml_format_error_bound((uint32_t)shape->type, coding->shape, code, shape->world_size, average, reference) +
         shape->world_size * 0x1p-63 * (double)b->magnitude[i];
   return (double)fabsl(value - b->sum[i] / (average ? shape->world_size : 1));
 }
 
-static void check_block(struct block *b, const struct sml_bench_shape *shape, const struct way *way, const void *result,
-                        uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
-  const uint8_t *at = (const uint8_t *)result + first_elem * way->elem_bytes;
-  const uint8_t code = sum_up(b, shape, way, first_elem, num_elems);
-  if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * way->elem_bytes);
-  else make_reference(b, shape, way, code, first_elem, num_elems);
-  long double largest = way->is_float ? 0 : 1;
+static void check_block(struct block *b, const struct sml_bench_shape *shape, const struct coding *coding,
+                        const void *result, uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
+  const uint8_t *at = (const uint8_t *)result + first_elem * coding->elem_bytes;
+  const uint8_t code = sum_up(b, shape, coding, first_elem, num_elems);
+  if (shape->world_size == 1) memcpy(b->reference, b->in, num_elems * coding->elem_bytes);
+  else make_reference(b, shape, coding, code, first_elem, num_elems);
+  long double largest = coding->is_float ? 0 : 1;
   for (size_t i = 0; i < num_elems; i++) largest = fmaxl(largest, b->magnitude[i]);
   if (shape->reduction == SML_AVG) largest /= shape->world_size;
   const double scale = largest > 0 ? (double)largest : 1;
-  for (size_t i = 0; i < num_elems; i++, at += way->elem_bytes) {
+  for (size_t i = 0; i < num_elems; i++, at += coding->elem_bytes) {
     double bound;
-    const double error = error_of(b, shape, way, code, i, at, &bound);
-    const bool is_same = memcmp(at, b->reference + way->elem_bytes * i, way->elem_bytes) == 0;
+    const double error = error_of(b, shape, coding, code, i, at, &bound);
+    const bool is_same = memcmp(at, b->reference + coding->elem_bytes * i, coding->elem_bytes) == 0;
     if (!is_same || !(error <= bound)) check->num_wrong++;
     if (!(error / scale <= check->max_error)) {
       check->max_error = isfinite(error) ? error / scale : INFINITY;
@@ -204,11 +204,12 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
                       struct sml_bench_check *check) {
   struct block *b = malloc(sizeof *b);
   if (!b) return false;
-  const struct way way = way_of(shape);
+  const struct coding coding = coding_of(shape);
   uint64_t block_idx = 0;
   for (uint64_t first = 0; first < shape->num_elems; first += SML_BLOCK_ELEMS, block_idx++)
     if (block_idx % num_slices == slice)
-      check_block(b, shape, &way, result, first, (size_t)sml_min_u64(SML_BLOCK_ELEMS, shape->num_elems - first), check);
+      check_block(b, shape, &coding, result, first, (size_t)sml_min_u64(SML_BLOCK_ELEMS, shape->num_elems - first),
+                  check);
   free(b);
   return true;
 }
