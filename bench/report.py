@@ -12,9 +12,9 @@ STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:11
 h1{font-size:1.6em}h2{margin-top:2em;border-bottom:1px solid #ccc}table{border-collapse:collapse;font-size:13px;margin:1em 0}
 th,td{padding:2px 9px;text-align:right;border-bottom:1px solid #e5e5e5;white-space:nowrap}th{background:#f4f4f4}
 td:first-child,th:first-child{text-align:left}tr.ours{font-weight:600}tr.first td{border-top:2px solid #999}
-.scroll{overflow-x:auto}figure{margin:1.5em 0}figcaption{color:#555}svg{max-width:100%;height:auto}
-code{background:#f4f4f4;padding:0 3px}.bad{color:#b00}dl{display:grid;grid-template-columns:max-content auto;gap:2px 1em}
-dt{color:#555}dd{margin:0}"""
+.scroll,figure{overflow-x:auto}figure{margin:1.5em 0}figcaption{color:#555}svg{max-width:100%;min-width:600px;height:auto}
+code{background:#f4f4f4;padding:0 3px}.bad{color:#b00}dl{display:grid;grid-template-columns:max-content minmax(0,auto);gap:2px 1em}
+dt{color:#555}dd{margin:0}p,dd{overflow-wrap:anywhere}@media(max-width:600px){body{margin:1em auto}dl{display:block}}"""
 
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
@@ -160,8 +160,9 @@ def page(results, drawn):
     machine = results["machine"]
     facts = "".join(f"<dt>{html.escape(key.replace('_', ' '))}</dt><dd>{html.escape(str(value))}</dd>"
                     for key, value in machine.items())
-    parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>SwitchML benchmarks</title><style>{STYLE}</style>",
-             "<h1>SwitchML beside its peers</h1>",
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>"
+             f"<title>SwitchML benchmarks</title><style>{STYLE}</style>", "<h1>SwitchML beside its peers</h1>",
+             "" if results.get("is_over", True) else "<p class=bad>The run goes on, or was killed: this is what it had measured by then.</p>",
              "<p>Medians of interleaved rounds; a round's time is the median of the slowest rank's times. Every result was "
              "checked in the same run. <b>time / bound</b> is against each contender's <em>own</em> bound: S/B with the "
              "framing of its packets for an aggregator, 2(n-1)/n of it for any algorithm between ranks. "
@@ -190,17 +191,19 @@ def page(results, drawn):
 
 
 def write(folder, results):
-    """report.html and the plots; without matplotlib the tables alone."""
+    """report.html, and the plots when the run is over (they take seconds); without matplotlib the tables alone. Whoever reads
+    meanwhile finds each file whole."""
     try:
-        drawn = plots.draw(results["results"])
+        drawn = plots.draw(results["results"]) if results.get("is_over", True) else {}
     except ImportError:
-        drawn = {}
-        results["notes"].append({"scenario": "plots", "note": "not drawn: matplotlib is missing (Debian: python3-matplotlib)"})
-    for name, (_, svg) in drawn.items():
-        with open(os.path.join(folder, f"{name}.svg"), "w", encoding="utf-8") as file:
-            file.write(svg)
-    with open(os.path.join(folder, "report.html"), "w", encoding="utf-8") as file:
-        file.write(page(results, drawn))
+        note = {"scenario": "plots", "note": "not drawn: matplotlib is missing (Debian: python3-matplotlib)"}
+        drawn, results = {}, {**results, "notes": results["notes"] + [note]}
+    files = {f"{name}.svg": svg for name, (_, svg) in drawn.items()}
+    for name, text in {**files, "report.html": page(results, drawn)}.items():
+        path = os.path.join(folder, name)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of the benchmarks: rounds interleaved over the contenders, a row for each, written as they come."""
+"""One run of the benchmarks: rounds interleaved over the contenders, a row for each, and the report, written as they come."""
 import csv
 import json
 import os
@@ -10,6 +10,7 @@ import time
 
 import machine
 import netbed
+import report
 from contenders import SwitchML
 from places import BenchError
 
@@ -24,7 +25,7 @@ class Session:
     def __init__(self, options, tools, processes, facts):
         self.options, self.tools, self.processes, self.facts = options, tools, processes, facts
         self.rows, self.pilots, self.failures, self.notes = [], [], [], []
-        self.scenario, self.started_s = "", time.monotonic()
+        self.scenario, self.started_s, self.is_over = "", time.monotonic(), False
 
     # -- what is chosen ------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class Session:
     # -- writing -------------------------------------------------------------------------------------
 
     def as_json(self):
-        return {"machine": self.facts, "quick": self.options.quick, "results": self.rows, "pilots": self.pilots,
+        return {"machine": self.facts, "quick": self.options.quick, "is_over": self.is_over, "results": self.rows, "pilots": self.pilots,
                 "failures": self.failures, "notes": self.notes}
 
     def save(self):
@@ -171,3 +172,4 @@ class Session:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(self.rows)
+        report.write(folder, self.as_json())

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmarks' own parts: the links of the bed do what they say, a run keeps its contract, a failure of one
 contender is not one of the others, and an interrupted run leaves nothing."""
+import contextlib
 import csv
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 
+import browser
 import tap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -20,6 +22,7 @@ PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.execu
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import link  # pylint: disable=wrong-import-position  # bench/link.py
+import machine  # pylint: disable=wrong-import-position  # bench/machine.py
 import netbed  # pylint: disable=wrong-import-position  # bench/netbed.py
 import report  # pylint: disable=wrong-import-position  # bench/report.py
 import wanted  # pylint: disable=wrong-import-position  # bench/wanted.py
@@ -302,9 +305,36 @@ def test_one_failure_costs_one_contender():
         with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
             saved = json.load(file)
         assert len(saved["results"]) == 2 and len(saved["failures"]) == 2, saved
-        report.write(folder, saved)
-        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
-            assert "no such program" in file.read()
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file: # though the run has not ended
+            text = file.read()
+            assert "no such program" in text and "The run goes on, or was killed" in text and "<td>a</td>" in text, text
+
+
+def test_the_report_fits_a_phone():
+    """Wide tables and plots scroll by themselves, not the page; of a run that was killed there is what it had measured."""
+    row = {"scenario": "shaped", "family": "switchml", "contender": "SwitchML", "ranks": 2, "bytes": 1 << 20, "type": "float32",
+           "rate": "1gbit", "aggregator_rate": "none", "mtu": 1500, "time_s": 0.009, "fastest_s": 0.0085, "slowest_s": 0.01,
+           "p99_s": 0.01, "algbw_GBps": 0.11, "bound_s": 0.0088, "floor": 1.02, "bound_ratio": 1.02, "wire_bytes": 1 << 20, "cpu_s": 0.01,
+           "cpu_s_per_GB": 0.2, "aggregator_cores": 0.3, "interrupt_cores": 0.1, "foreign_cores": 0.02, "command": "x" * 300}
+    rows = [{**row, "ranks": ranks, "contender": name, "family": family, "times_ours": 1.5} for ranks in (2, 4, 8)
+            for name, family in (("SwitchML", "switchml"), ("Gloo, ring", "gloo"), ("Open MPI TCP, default", "openmpi"))]
+    rows.append({**row, "scenario": "training", "model": "resnet50", "gpu": "p100", "time_scale": 1, "compute_s": 0.3, "speedup": 1.4,
+                 "bound_speedup": 1.44, "predicted_ratio": 1.01, "regime": "network-bound"})
+    results = {"machine": machine.facts(ROOT), "is_over": True, "results": rows, "pilots": [], "notes": [],
+               "failures": [{"scenario": "loss", "what": "a", "error": "/a/path/without/a/place/to/break" * 9}]}
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(browser.Browser()) as page:
+        for is_over in (True, False):
+            report.write(folder, {**results, "is_over": is_over})
+            for width, height in {390: 844, 1280: 800}.items():
+                page.set_screen(width, height, "light")
+                page.open(f"file://{folder}/report.html")
+                assert page.run("document.documentElement.scrollWidth") <= width, width
+                assert page.run("document.querySelectorAll('table tr').length") == 2 + len(rows) # in two tables
+                assert page.run("document.querySelectorAll('figure').length") == (3 if is_over else 0)
+                assert page.run("document.body.textContent.includes('The run goes on, or was killed')") != is_over
+                inside = page.run("document.querySelector('.scroll').scrollWidth > document.querySelector('.scroll').clientWidth")
+                assert inside or width > 390, "the table is cut off"
+        assert not page.complaints(), page.complaints()
 
 
 def figures(*arguments):
@@ -398,7 +428,7 @@ def test_an_interrupted_run_leaves_nothing_but_its_results():
             process.send_signal(number)
             assert process.wait(timeout=60) in (130, 128 + number), process.returncode
             assert not traces(process.pid) and not marked_processes(process.pid), (scenario, traces(process.pid))
-            assert os.path.exists(os.path.join(folder, "results.json"))
+            assert {"results.json", "report.html"} <= set(os.listdir(folder)), os.listdir(folder)
 
 
 def marked_processes(own):
