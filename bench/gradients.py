@@ -6,7 +6,7 @@ says of the gradients at some steps, by blocks of 256 of each tensor:
 
     default   share of elements, and of blocks with one, whose error is above 2^-9 sum |x_r|
     ring      share of blocks by lanes that keep each error below (n - 1) 2^-24 sum |x_r|
-    exact     share of blocks by lanes from the highest bit of the largest to the lowest bit of any
+    exact     share of blocks by lanes an element in exact mode, and bytes on the wire a byte of float32, codes included
     equal     share of neighbours with the same code
 
 Errors are those that the format makes of these values, not its bound. --save keeps the gradients as numpy files."""
@@ -22,6 +22,8 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../dem
 import fashion  # noqa: E402  # pylint: disable=wrong-import-position
 
 BLOCK, BATCH, FLUSHED = 256, 16, 2.0**-100
+CELL_BITS, VALUE_BITS, LEAST = 8, 277, -149  # docs/PROTOCOL.md section 6, "Exact mode"
+FRAMING = 1472 / 1440
 
 
 def dense():
@@ -62,6 +64,28 @@ def lowest_bit(values):
     return numpy.where(whole > 0, exponent - 24 + numpy.log2(numpy.maximum(whole & -whole, 1)), 9999)
 
 
+def limbs(used, bits):
+    """How many limbs cover the cells of a block that are used."""
+    count, covered = 0, 0
+    for cell in numpy.flatnonzero(used):
+        start = max(covered, cell * CELL_BITS)
+        needed = max(0, -(-((cell + 1) * CELL_BITS - start) // bits))
+        count, covered = count + needed, start + needed * bits
+    return count
+
+
+def exact_lanes(blocks, bits):
+    """Of each block of ranks x blocks x elements."""
+    lowest, top = lowest_bit(blocks), numpy.frexp(blocks)[1] - 1
+    used = numpy.zeros((blocks.shape[1], -(-VALUE_BITS // CELL_BITS) + 1), bool)
+    first = numpy.where(lowest < 9999, (lowest - LEAST) // CELL_BITS, used.shape[1] - 1).astype(int)
+    last = numpy.where(lowest < 9999, (top - LEAST) // CELL_BITS, used.shape[1] - 1).astype(int)
+    which = numpy.broadcast_to(numpy.arange(blocks.shape[1])[None, :, None], blocks.shape)
+    for further in range(24 // CELL_BITS + 1):
+        used[which, numpy.minimum(first + further, last)] = True
+    return [limbs(row[:-1], bits) for row in used]
+
+
 def measure(tensors, ranks):
     log_ranks, count = (ranks - 1).bit_length(), collections.Counter()
     ring, exact = collections.Counter(), collections.Counter()
@@ -75,9 +99,9 @@ def measure(tensors, ranks):
         size = numpy.abs(blocks).sum(axis=0)
         misses = error > size * 2.0**-9
         excess = numpy.where(error > 0, error / numpy.maximum(size * (ranks - 1) * 2.0**-24, 1e-300), 0).max(axis=1)
-        lowest, bits = lowest_bit(blocks).min(axis=(0, 2)), 31 - log_ranks
+        bits = 31 - log_ranks
         ring.update((1 + numpy.ceil(numpy.log2(numpy.maximum(excess, 1)) / bits)).astype(int).tolist())
-        exact.update(numpy.where(lowest < 9999, numpy.ceil((above - lowest) / bits), 0).astype(int).tolist())
+        exact.update(exact_lanes(blocks, bits))
         count.update(elements=values.shape[1], blocks=len(above), elements_missing=int(misses.sum()),
                      blocks_missing=int(misses.any(axis=1).sum()), equal=int((above[1:] == above[:-1]).sum()),
                      pairs=len(above) - 1)
@@ -102,9 +126,12 @@ def main():
             if options.save:
                 numpy.savez(os.path.join(options.save, f"{make_network.__name__}-{step}.npz"), *tensors)
             blocks = count["blocks"]
+            fields_per_lane = 32 // ((options.ranks - 1).bit_length() + 1)
+            code_lanes = -(-(-(-VALUE_BITS // CELL_BITS) + 1) // fields_per_lane)
+            lanes = sum(number * each for each, number in exact.items()) / blocks + code_lanes / BLOCK
             print(f"{make_network.__name__}, step {step}, {blocks} blocks: default {count['elements_missing'] / count['elements']:.1e}"
                   f" of elements, {100 * count['blocks_missing'] / blocks:.2f} % of blocks; ring {shares(ring, blocks)}; "
-                  f"exact {shares(exact, blocks)}; equal {100 * count['equal'] / max(count['pairs'], 1):.0f} %", flush=True)
+                  f"exact {shares(exact, blocks)}, {lanes * FRAMING:.2f} bytes; equal {100 * count['equal'] / max(count['pairs'], 1):.0f} %", flush=True)
 
 
 if __name__ == "__main__":

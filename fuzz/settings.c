@@ -16,7 +16,7 @@ static const struct {
                  {'f', "SWITCHML_FAULTS"},       {'d', "SWITCHML_DEBUG"},      {'a', "SWITCHML_AGGREGATOR"},
                  {'c', "SWITCHML_CHECK"},        {'r', "SWITCHML_RETRY"},      {'K', "SWITCHML_KEY_NAME"},
                  {'p', "SWITCHML_POLL"},         {'w', "SWITCHML_CONGESTION"}, {'b', "SWITCHML_FLOAT_BITS"},
-                 {'D', "SWITCHML_FLOAT64_BITS"}, {'l', "SWITCHML_LEASE"}};
+                 {'D', "SWITCHML_FLOAT64_BITS"}, {'E', "SWITCHML_EXACT"},      {'l', "SWITCHML_LEASE"}};
 #define KEY_FILE_LETTER 'F' /* its value is a line of the key file; several make several lines */
 #define JOB_NAME_LETTER 'j'
 

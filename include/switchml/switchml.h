@@ -168,6 +168,11 @@ typedef struct sml_job_options {
    * digits, but fewer than it has alone beside larger elements of its datagram. 0: SWITCHML_FLOAT64_BITS, else such
    * operations are not offered. (Shorter ones are exact sums.) Equal on all ranks. */
   uint32_t float64_bits;
+  /* 1: floats of all types are summed exactly and rounded once, in operations of any length; a sum is then the same
+   * however tensors are cut, and an Inf or NaN is its element's alone. About twice the bytes of float32 travel, and of
+   * float64 about as many as by a ring. 2: they are not; 0: as SWITCHML_EXACT=1 or 0 says, else they are not. Equal on
+   * all ranks. */
+  uint32_t exact;
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT SML_INIT(sml_job_options)
 
@@ -182,6 +187,10 @@ typedef struct sml_operation_options {
    * the last are multiples of 256, the operation is done in a copy. num_starts 0: it is one tensor. */
   const size_t *starts;
   size_t num_starts;
+  /* 1: floats are summed exactly, as sml_job_options.exact has it; 2: they are not; 0: as the job has it. Equal on all
+   * ranks. Starts of tensors then mean nothing, and 64 Ki elements at a time the operation takes two of its job's
+   * numbers. */
+  uint32_t exact;
 } sml_operation_options;
 #define SML_OPERATION_OPTIONS_INIT SML_INIT(sml_operation_options)
 

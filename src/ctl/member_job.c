@@ -25,7 +25,9 @@ void sml_member_job_remove(struct sml_member_job *j, struct sml_member_operation
 }
 
 struct sml_member_operation *sml_member_job_next(const struct sml_member_job *j, uint32_t max_begun) {
-  return j->phase == SML_MEMBER_IS_RUNNING && j->num_begun < max_begun ? j->first_waiting : NULL;
+  struct sml_member_operation *op = j->first_waiting;
+  if (j->phase != SML_MEMBER_IS_RUNNING || j->num_begun >= max_begun || op == NULL) return NULL;
+  return j->open_number == 0 || op->number < j->open_number ? op : NULL;
 }
 
 void sml_member_job_begin(struct sml_member_job *j, struct sml_member_operation *op) {
@@ -47,7 +49,8 @@ bool sml_member_job_end(struct sml_member_job *j, struct sml_member_operation *o
 uint64_t sml_member_job_first_unfinished(const struct sml_member_job *j) {
   const struct sml_member_operation *op = j->oldest;
   while (op != NULL && op->is_replay) op = op->next;
-  return op != NULL ? op->number : j->next_number;
+  const uint64_t first = op != NULL ? op->number : j->next_number;
+  return j->open_number != 0 ? sml_min_u64(first, j->open_number) : first;
 }
 
 /* ---- failing ---- */

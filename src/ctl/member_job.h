@@ -68,6 +68,7 @@ struct sml_member_job {
   struct sml_member_operation *first_waiting;   /* of them, that the method does not hold: the tail of that list */
   uint32_t num_begun;                           /* of them, that the method holds */
   uint64_t next_number;
+  uint64_t open_number; /* this one is taken, but its operation is inserted later: all from here on wait. 0: none is */
 };
 
 /* ---- operations ---- */

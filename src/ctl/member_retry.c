@@ -143,10 +143,16 @@ uint64_t sml_member_retry_deadline(uint64_t submitted_ns, uint64_t deadline_ns, 
 
 /* ---- inputs that are kept ---- */
 
-void sml_member_inputs_append(struct sml_member_inputs *inputs, struct sml_member_input *input) {
-  input->next = NULL;
-  *(inputs->newest != NULL ? &inputs->newest->next : &inputs->oldest) = input;
-  inputs->newest = input;
+void sml_member_inputs_insert(struct sml_member_inputs *inputs, struct sml_member_input *input) {
+  struct sml_member_input *before = inputs->newest;
+  if (before != NULL && before->number > input->number) {
+    before = inputs->oldest->number < input->number ? inputs->oldest : NULL;
+    while (before != NULL && before->next->number < input->number) before = before->next;
+  }
+  struct sml_member_input **at = before != NULL ? &before->next : &inputs->oldest;
+  input->next = *at;
+  *at = input;
+  if (input->next == NULL) inputs->newest = input;
 }
 
 struct sml_member_input *sml_member_inputs_pop(struct sml_member_inputs *inputs, const struct sml_member_retry *r) {

@@ -66,14 +66,14 @@ uint64_t sml_member_retry_deadline(uint64_t submitted_ns, uint64_t deadline_ns, 
 
 /* The copy of an input. Within the owner's. */
 struct sml_member_input {
-  struct sml_member_input *next; /* in the order of submission */
+  struct sml_member_input *next; /* by their numbers */
   uint64_t number;               /* of its operation; of a batch: of the first one in it */
   const void *reader;            /* of the copy: an operation that has not ended here, or is done again; NULL: none */
 };
 struct sml_member_inputs {
   struct sml_member_input *oldest, *newest;
 };
-void sml_member_inputs_append(struct sml_member_inputs *inputs, struct sml_member_input *input);
+void sml_member_inputs_insert(struct sml_member_inputs *inputs, struct sml_member_input *input);
 /* Takes the oldest one off the list, if all ranks are known to have the result and nobody reads it; else NULL. */
 struct sml_member_input *sml_member_inputs_pop(struct sml_member_inputs *inputs, const struct sml_member_retry *r);
 /* After a rejoin: the first one behind `input` (NULL: of all) that other ranks may need and nobody reads; or NULL. */

@@ -175,7 +175,7 @@ static void test_what_somebody_reads_stays(void **state) {
   struct sml_member_input kept[5];
   for (uint64_t i = 0; i < 5; i++) {
     kept[i] = (struct sml_member_input){.number = i, .reader = i == 1 || i == 3 ? &r : NULL};
-    sml_member_inputs_append(&inputs, &kept[i]);
+    sml_member_inputs_insert(&inputs, &kept[i]);
   }
   r.confirmed_operation = 3;
   assert_ptr_equal(sml_member_inputs_pop(&inputs, &r), &kept[0]);

@@ -80,7 +80,9 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 #define SML_FEATURE_NO_RESULT 256u
 /* What ranks say of themselves, and need not be equal. */
 #define SML_FEATURES_OF_RANKS (SML_FEATURE_SWITCH | SML_FEATURE_NO_RESULT)
-#define SML_KNOWN_FEATURES 511u
+/* Floats are summed in exact mode, where a call does not say otherwise. */
+#define SML_FEATURE_EXACT 512u
+#define SML_KNOWN_FEATURES 1023u
 
 enum sml_ctl_kind {
   SML_CTL_JOIN = 1,

@@ -126,7 +126,9 @@ static const char *find_feature_conflict(struct sml_registry *r, const struct sm
                                         "SWITCHML_FLOAT_BITS=32",
                                         "SWITCHML_FLOAT64_BITS=64",
                                         "SWITCHML_FLOAT64_BITS=96",
-                                        "narrow updates (no aggregator configured)"};
+                                        "narrow updates (no aggregator configured)",
+                                        NULL,
+                                        "SWITCHML_EXACT"};
     const uint32_t number = (uint32_t)__builtin_ctz(differ);
     const bool is_mine = (j->features >> number & 1) != 0;
     return sml_registry_text(r,

@@ -323,7 +323,7 @@ static inline bool call_within(uint32_t rank, uint64_t timeout_ns) {
                                             .last_deadline_ns = w.now_ns + timeout_ns + k->j.retry.retry_ns};
   op->state = CALLED;
   op->input = (struct sml_member_input){.number = op->order.number, .reader = &op->order};
-  if (k->j.retry.retry_ns != 0) sml_member_inputs_append(&k->inputs, &op->input);
+  if (k->j.retry.retry_ns != 0) sml_member_inputs_insert(&k->inputs, &op->input);
   sml_member_job_insert(&k->j, &op->order);
   push(rank);
   return true;

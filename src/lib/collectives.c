@@ -4,7 +4,6 @@
 #include "lib/job.h"
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
-#include "meet/types.h"
 
 #define KEY_START UINT64_C(0x636f6c6c6b310001) /* any constant; part of the protocol */
 #define LANE_BYTES sizeof(int32_t)
@@ -146,7 +145,7 @@ sml_status sml_reduce_scatter(sml_job *job, const void *in, void *out, size_t co
   struct part part = {0};
   sml_status status = check_call(job, options, operation_out, &o);
   if (status == SML_OK) status = find_part(job, REDUCE_SCATTER, count, counts, sizeof(uint64_t), &part);
-  if (status == SML_OK) status = sml_type_check(&job->formats, type, reduction, part.total, job->state.world_size);
+  if (status == SML_OK) status = sml_operation_check_type(job, &o, type, reduction, part.total);
   if (status != SML_OK) return status;
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
   status = check_place(in, part.total * elem_bytes, out, part.count * elem_bytes, part.first * elem_bytes);
@@ -162,7 +161,7 @@ sml_status sml_reduce(sml_job *job, const void *in, void *out, size_t count, sml
   sml_operation_options o;
   sml_status status = check_call(job, options, operation_out, &o);
   if (status == SML_OK) status = check_root(job, root);
-  if (status == SML_OK) status = sml_type_check(&job->formats, type, reduction, count, job->state.world_size);
+  if (status == SML_OK) status = sml_operation_check_type(job, &o, type, reduction, count);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sizeof(uint64_t))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);

@@ -70,6 +70,7 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->num_slots_asked = s->options.num_slots;
   job->state.retry.retry_ns = s->options.retry_ns;
   job->formats = sml_types_of_features(s->features);
+  job->is_exact = (s->features & SML_FEATURE_EXACT) != 0;
   snprintf(job->state.name, sizeof job->state.name, "%s", s->name);
   pthread_mutex_init(&job->lock, NULL);
   sml_thread_init_cond(&job->changed);
@@ -381,7 +382,7 @@ sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {
   if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
   sml_stats stats = SML_STATS_INIT;
   pthread_mutex_lock(&job->lock);
-  stats.operations_submitted = job->state.next_number;
+  stats.operations_submitted = job->state.next_number - job->num_extra_numbers;
   stats.operations_completed = job->operations_completed;
   stats.operations_failed = job->operations_failed;
   stats.tensor_bytes = job->tensor_bytes;

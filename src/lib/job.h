@@ -29,6 +29,7 @@ struct sml_job {
   /* constant */
   uint64_t operation_timeout_ns;
   struct sml_format_options formats; /* equal on all ranks: features of the join, and START's chunks */
+  bool is_exact;                     /* likewise: floats are summed in exact mode where the caller does not say */
   uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */
 
@@ -44,6 +45,8 @@ struct sml_job {
   struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
   struct sml_method *method;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_batch batch;
+  struct sml_exact_operation *exact_operations; /* that have not ended, by their numbers */
+  uint64_t num_extra_numbers;                   /* that operations have taken, beyond one each */
   _Atomic uint32_t num_at_once; /* the last middle-sized operations that were waited for as soon as they were called */
   uint64_t operations_completed, operations_failed, tensor_bytes;
   struct sml_retained_inputs retained;

@@ -12,10 +12,6 @@
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
-#include "quant/limbs.h"
-
-/* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
-#define MAX_CHUNKS (UINT64_C(1) << 31)
 
 static const struct sml_operation_kind caller_kind, replay_kind;
 
@@ -251,61 +247,6 @@ void sml_operations_drop_replays_locked(struct sml_job *job) {
 
 /* ---- submission ---- */
 
-/* What is to be summed, and in which format: equal on all ranks. */
-static struct sml_operation_plan make_plan(const struct sml_job *job, sml_type type, sml_reduction reduction,
-                                           size_t count, uint64_t key) {
-  struct sml_operation_plan plan = {
-      .num_elems = count, .key = key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
-  const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->state.world_size, job->formats);
-  plan.block_elems = shape.has_exponents ? SML_BLOCK_ELEMS : 0;
-  plan.elem_lanes = shape.elem_lanes;
-  plan.lane_elems = shape.lane_elems;
-  plan.has_wide_codes = sml_ctl_packet_lanes(&job->state.start) != 0;
-  /* Ranks that contribute as one have larger lanes. */
-  plan.is_narrow = (job->state.start.features & SML_FEATURE_NARROW) != 0 && job->state.start.num_ranks == 0 &&
-                   sml_format_is_narrow(shape, job->state.world_size);
-  return plan;
-}
-
-/* What is to be summed, if the job offers that. */
-static sml_status check_kind(const struct sml_job *job, sml_type type, sml_reduction reduction, size_t count,
-                             const sml_operation_options *o, struct sml_operation_plan *plan_out) {
-  const size_t kind_count = o->num_starts > 0 && count > 0 ? sml_max_u64(count, SML_LIMBS_MAX_ELEMS + 1) : count;
-  sml_status status = sml_type_check(&job->formats, type, reduction, kind_count, job->state.world_size);
-  if (status == SML_OK) status = sml_tensors_check(o, count);
-  if (status != SML_OK) return status;
-  if (count > PTRDIFF_MAX / sml_format_elem_bytes((uint32_t)type))
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
-  *plan_out = make_plan(job, type, reduction, kind_count, o->key);
-  plan_out->num_elems = count;
-  if (o->num_starts > 0 && count > 0 && plan_out->block_elems != 0 && job->state.world_size > 1) {
-    plan_out->num_elems = sml_tensors_filled(o->starts, o->num_starts, count);
-    plan_out->key = sml_tensors_key(o->starts, o->num_starts, o->key);
-  }
-  if (job->lanes.num_lanes == 0) return SML_OK;
-  struct sml_range range;
-  sml_job_lanes_range(&job->lanes, plan_out, 0, &range);
-  if (range.num_chunks <= MAX_CHUNKS) return SML_OK;
-  return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
-}
-
-static sml_status check_buffers(const void *in, const void *out, size_t count, size_t elem_bytes) {
-  if (count == 0) return SML_OK;
-  if (in == NULL || out == NULL)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is NULL, but count is %zu", in == NULL ? "in" : "out", count);
-  const uintptr_t a = (uintptr_t)in, b = (uintptr_t)out, num_bytes = count * elem_bytes;
-  if (a != b && (a < b ? b - a : a - b) < num_bytes)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "in and out overlap: they must be equal or disjoint");
-  return SML_OK;
-}
-
-int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, size_t count) {
-  const sml_operation_options none = SML_OPERATION_OPTIONS_INIT;
-  struct sml_operation_plan plan;
-  return job != NULL && !sml_context_is_forked(job->context) &&
-         check_kind(job, type, reduction, count, &none, &plan) == SML_OK;
-}
-
 sml_status sml_job_check(const sml_job *job) {
   if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
   return sml_context_is_forked(job->context) ? sml_context_fail_forked() : SML_OK;
@@ -348,13 +289,6 @@ void sml_operations_push_locked(struct sml_job *job) {
   (void)push_locked(job, false);
 }
 
-static sml_status refuse(struct sml_job *job) {
-  pthread_mutex_lock(&job->lock);
-  const sml_status status = sml_job_refuse_locked(job);
-  pthread_mutex_unlock(&job->lock);
-  return status;
-}
-
 /* Its place in the job's order, or those of its members. True: somebody sleeps for it already. */
 static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
   bool is_awaited = op->num_waiters > 0;
@@ -366,8 +300,29 @@ static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
   return is_awaited;
 }
 
+void sml_operation_take_numbers_locked(struct sml_operation *op, uint64_t num_numbers) {
+  struct sml_job *job = op->job;
+  op->engine.plan.number = op->order.number = job->state.next_number;
+  job->state.next_number += num_numbers;
+  job->num_extra_numbers += num_numbers - 1;
+  trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
+}
+
+void sml_operation_insert_locked(struct sml_operation *op) {
+  if (op->retained != NULL) {
+    op->retained->plan = op->engine.plan;
+    sml_retained_append(&op->job->retained, op->retained, op);
+  }
+  sml_member_job_insert(&op->job->state, &op->order);
+}
+
+void sml_operation_drop_copy_locked(struct sml_job *job, struct sml_operation *op) {
+  if (op->retained != NULL) sml_retained_give_back(&job->retained, op->retained);
+  op->retained = NULL;
+}
+
 static sml_status submit(struct sml_job *job, struct sml_operation *op) {
-  struct sml_engine_operation *engine = &op->engine;
+  const struct sml_engine_operation *engine = &op->engine;
   pthread_mutex_lock(&job->lock);
   /* An empty one needs nobody: those who have left cannot be missing in it. */
   const bool is_empty = engine->plan.num_elems == 0 && job->state.phase != SML_MEMBER_HAS_FAILED;
@@ -378,18 +333,13 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
     const bool caller_runs = !take_number_locked(job, op) && (op->is_small || is_driven);
     trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
     if (engine->plan.num_elems > 0) {
-      if (op->retained != NULL) {
-        op->retained->plan = engine->plan;
-        sml_retained_append(&job->retained, op->retained, op);
-      }
-      sml_member_job_insert(&job->state, &op->order);
+      sml_operation_insert_locked(op);
       needs_pass = push_locked(job, caller_runs) && caller_runs && op->is_small;
     } else {
       sml_operation_publish_end_locked(job, op, SML_OK);
     }
-  } else if (op->retained != NULL) {
-    sml_retained_give_back(&job->retained, op->retained);
-    op->retained = NULL;
+  } else {
+    sml_operation_drop_copy_locked(job, op);
   }
   pthread_mutex_unlock(&job->lock);
   if (needs_pass && !sml_engines_try_run(job->engines, 0)) sml_engines_wake(job->engines, 0);
@@ -421,8 +371,8 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->order.last_deadline_ns = sml_deadline_after(op->order.deadline_ns, job->state.retry.retry_ns);
 }
 
-/* What the operation needs beside its place in the pool. */
-static sml_status fit(struct sml_operation *op, struct sml_job *job) {
+sml_status sml_operation_fit(struct sml_operation *op) {
+  struct sml_job *job = op->job;
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   if (!fits(job, op))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
@@ -433,82 +383,26 @@ static sml_status fit(struct sml_operation *op, struct sml_job *job) {
 }
 
 sml_status sml_operation_submit(struct sml_operation *op) {
-  const sml_status status = fit(op, op->job);
+  const sml_status status = sml_operation_fit(op);
   return status == SML_OK ? submit(op->job, op) : status;
+}
+
+void sml_operation_fail_job(const struct sml_operation *op, sml_status status) {
+  struct sml_job *job = op->job;
+  const struct sml_ctl_abort failure = sml_member_failure(status, "rank %u: %s", job->state.rank, sml_error_detail());
+  pthread_mutex_lock(&job->lock);
+  if (job->state.phase != SML_MEMBER_HAS_FAILED) sml_job_fail_locked(job, &failure, true);
+  pthread_mutex_unlock(&job->lock);
 }
 
 void sml_operation_abandon(struct sml_operation *op, sml_status status) {
   struct sml_job *job = op->job;
+  sml_operation_fail_job(op, status);
   pthread_mutex_lock(&job->lock);
-  if (job->state.phase != SML_MEMBER_HAS_FAILED) {
-    const struct sml_ctl_abort failure = sml_member_failure(status, "rank %u: %s", job->state.rank, sml_error_detail());
-    sml_job_fail_locked(job, &failure, true);
-  }
   const bool is_detached = op->is_released;
   sml_operation_publish_end_locked(job, op, job->state.error.status);
   if (is_detached) sml_operation_give_back(op);
   pthread_mutex_unlock(&job->lock);
-}
-
-/* For whom it sums, other than where its caller wants the sum as it is. */
-static sml_status attach(struct sml_operation *op, struct sml_call *call, const sml_operation_options *o,
-                         const struct sml_operation_plan *plan) {
-  if (plan->num_elems != call->count) {
-    op->tensors =
-        sml_tensors_fill(o, call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
-    if (op->tensors == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu elements", call->count);
-    call->in = call->out = op->tensors->filled;
-  }
-  op->collective = call->collective;
-  return SML_OK;
-}
-
-static sml_status take(sml_job *job, struct sml_operation **op_out) {
-  *op_out = sml_operation_take(job->context);
-  if (*op_out != NULL) return SML_OK;
-  const sml_status status = refuse(job); /* waiting for an operation would not help a failed job */
-  if (status != SML_OK) return status;
-  return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
-                  job->context->settings.num_operations);
-}
-
-sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out) {
-  if (operation_out == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation_out is NULL");
-  *operation_out = NULL;
-  if (job == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "job is NULL");
-  if (sml_context_is_forked(job->context)) return sml_context_fail_forked();
-  sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
-  sml_status status =
-      call->options != NULL ? sml_options_copy(&o, sizeof o, call->options, "sml_operation_options") : SML_OK;
-  if (call->collective != NULL) o.key = sml_collective_key(call->collective, o.key);
-  struct sml_operation_plan plan;
-  if (status == SML_OK) status = check_kind(job, call->type, call->reduction, call->count, &o, &plan);
-  if (status == SML_OK)
-    status = check_buffers(call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
-  struct sml_operation *op = NULL;
-  if (status == SML_OK) status = take(job, &op);
-  if (status != SML_OK) return status;
-  status = attach(op, call, &o, &plan);
-  bool is_noted = false;
-  uint64_t look_ns = 0;
-  if (status == SML_OK) {
-    sml_operation_prepare(op, job, call->in, call->out, &plan, o.timeout_ns);
-    /* Read now: once submitted it may end at any moment. Long before its deadline the control thread comes. */
-    const struct sml_member_operation *order = &op->order;
-    const uint64_t time_ns = order->deadline_ns - order->submitted_ns;
-    look_ns = order->deadline_ns - sml_min_u64(SML_MEMBER_ASK_NS, time_ns / 2);
-    if (!job->method->ops->is_alone) status = sml_batch_note(&job->batch, op, &is_noted);
-  }
-  if (status == SML_OK && !is_noted) status = sml_operation_submit(op);
-  if (status != SML_OK) {
-    op->collective = NULL; /* the caller's again */
-    sml_operation_give_back(op);
-    return status;
-  }
-  if (job->engines != NULL) sml_control_wake_by(&job->context->control, look_ns);
-  sml_note_return(op, &plan);
-  *operation_out = op;
-  return SML_OK;
 }
 
 /* ---- the caller's handle ---- */

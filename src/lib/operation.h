@@ -31,7 +31,8 @@ struct sml_operation {
   struct sml_job *job;
   struct sml_operation *next_free;   /* the pool's */
   size_t codes_bytes[SML_MAX_JOB_LANES]; /* room at engine.codes[] */
-  struct sml_operation *members; /* of a batch: those that it stands for, in the order of their calls */
+  struct sml_operation *members; /* of a batch, and of a stage of an exact operation: those that it stands for, in the
+                                  * order of their calls */
   struct sml_operation *next_member;
   uint32_t num_members;
   bool is_released;
@@ -82,6 +83,9 @@ struct sml_call {
   struct sml_collective *collective;
 };
 sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out);
+/* Whether the job sums that; call.c's, as the above. */
+sml_status sml_operation_check_type(const sml_job *job, const sml_operation_options *options, sml_type type,
+                                    sml_reduction reduction, size_t count);
 
 /* The steps of that, for batch.c. Takes: NULL, if all are in use. */
 struct sml_operation *sml_operation_take(struct sml_context *context);
@@ -89,6 +93,15 @@ void sml_operation_give_back(struct sml_operation *operation);
 void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job, const void *in, void *out,
                            const struct sml_operation_plan *plan, uint64_t timeout_ns);
 sml_status sml_operation_submit(struct sml_operation *operation);
+/* What it needs beside its place in the pool: memory, and a copy of its input if the job keeps inputs. */
+sml_status sml_operation_fit(struct sml_operation *operation);
+/* With job->lock held, for exact_operation.c: it is called, and takes as many numbers; it joins the order of the job's,
+ * with the number that it has; what it was fitted with goes, if it never joined. */
+void sml_operation_take_numbers_locked(struct sml_operation *operation, uint64_t num_numbers);
+void sml_operation_insert_locked(struct sml_operation *operation);
+void sml_operation_drop_copy_locked(struct sml_job *job, struct sml_operation *operation);
+/* Without the lock: the job fails, as sml_error_detail() says. */
+void sml_operation_fail_job(const struct sml_operation *operation, sml_status status);
 /* With job->lock held: afterwards the caller may release it. */
 void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
 /* Its caller has its handle, but it could not be submitted: it ends with the job, which fails. */

@@ -80,7 +80,7 @@ void sml_retained_append(struct sml_retained_inputs *inputs, struct sml_retained
                          const struct sml_operation *reader) {
   r->input.number = r->plan.number;
   r->input.reader = reader;
-  sml_member_inputs_append(&inputs->listed, &r->input);
+  sml_member_inputs_insert(&inputs->listed, &r->input);
   inputs->input_bytes += input_bytes(r);
 }
 

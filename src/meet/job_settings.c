@@ -294,8 +294,8 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     if (r.settings_hash != first.settings_hash)
       return sml_fail(SML_ERR_INVALID_ARGUMENT,
                       "ranks 0 and %u have different settings: aggregator, name, num_slots, "
-                      "max_datagram_bytes, lease_ns, check, retry_ns, key_name, float_bits and float64_bits must be "
-                      "equal on all ranks",
+                      "max_datagram_bytes, lease_ns, check, retry_ns, key_name, float_bits, float64_bits and exact "
+                      "must be equal on all ranks",
                       i);
   }
   *random_out = first.random;

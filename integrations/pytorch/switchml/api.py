@@ -61,6 +61,7 @@ class JobOptions(ctypes.Structure):
         ("no_multicast", ctypes.c_uint32),
         ("float_bits", ctypes.c_uint32),
         ("float64_bits", ctypes.c_uint32),
+        ("exact", ctypes.c_uint32),
     ]
 
 
@@ -71,6 +72,7 @@ class OperationOptions(ctypes.Structure):
         ("timeout_ns", ctypes.c_uint64),
         ("starts", ctypes.c_void_p),
         ("num_starts", ctypes.c_size_t),
+        ("exact", ctypes.c_uint32),
     ]
 
 

@@ -24,6 +24,7 @@ struct sml_bench_options {
   uint32_t num_sizes;
   sml_type type;
   uint32_t float_bits, float64_bits; /* 0: as the environment says; float64_bits: 96 if it says nothing */
+  bool is_exact;                     /* or the environment says so */
   sml_reduction reduction;
   uint32_t num_iters; /* 0: by size */
   uint32_t num_warmup;
@@ -50,6 +51,7 @@ uint32_t sml_bench_iters(const struct sml_bench_options *options, uint64_t size_
 const char *sml_bench_type_name(sml_type type);
 /* What the job's ranks agree on, from the options, or the environment where they are 0. */
 struct sml_format_options sml_bench_formats(const struct sml_bench_options *options);
+bool sml_bench_is_exact(const struct sml_bench_options *options);
 
 /* Runs an aggregator and num_local workers on this machine; returns an exit status. argv: of the
  * command, from "bench" on. */
@@ -77,6 +79,7 @@ struct sml_bench_shape {
   uint64_t num_elems;
   uint64_t seed;
   uint32_t world_size;
+  bool is_exact;
 };
 struct sml_bench_check {
   uint64_t num_wrong;     /* bits differ from the scalar reference, or error beyond its bound */

@@ -9,10 +9,10 @@
 
 #define NUM_BINADES 60u
 #define FLOAT16_BINADES 20u
-#define WINDOW_ELEMS 1024u                    /* shares an upper end of its exponents */
-#define ZERO_RUN_ELEMS 8192u                  /* holds several whole chunks */
-#define MAX_BLOCK_BYTES (8 * SML_BLOCK_ELEMS) /* in memory */
-#define MAX_LANES_BYTES 65536u                /* of exact sums, which have fewer elements */
+#define WINDOW_ELEMS 1024u                          /* shares an upper end of its exponents */
+#define ZERO_RUN_ELEMS 8192u                        /* holds several whole chunks */
+#define MAX_BLOCK_BYTES (8 * SML_BLOCK_ELEMS)       /* in memory */
+#define MAX_LANES_BYTES (SML_BLOCK_ELEMS * 4 * 113) /* of exact sums of float64 */
 
 static uint64_t hash_of(uint64_t seed, uint64_t what, uint64_t index) {
   return sml_mix64(sml_mix64(seed + what * UINT64_C(0x9e3779b97f4a7c15)) + index * UINT64_C(0xd1342543de82ef95));
@@ -94,8 +94,9 @@ struct coding {
 };
 
 static struct coding coding_of(const struct sml_bench_shape *shape) {
-  const struct sml_format_shape chosen =
+  struct sml_format_shape chosen =
       sml_format_choose((uint32_t)shape->type, shape->num_elems, shape->world_size, shape->formats);
+  if (shape->is_exact) chosen = (struct sml_format_shape){.has_exponents = false}; /* of integers it is that, too */
   return (struct coding){.format = sml_format_find((uint32_t)shape->type, chosen),
                          .shape = chosen,
                          .elem_bytes = sml_format_elem_bytes((uint32_t)shape->type),

@@ -30,6 +30,7 @@ static const struct sml_option table[] = {
      SML_NUMBER(float_bits, 16, 32)},
     {"float64-bits", 0, "64|96", "Of float64, as SWITCHML_FLOAT64_BITS (default 96 here)", 2,
      SML_NUMBER(float64_bits, 64, 96)},
+    {"exact", 0, NULL, "Sums of floats are exact and rounded once, as SWITCHML_EXACT=1", 2, SML_FLAG(is_exact)},
     {"op", 'o', "OP", "sum (default) or avg", 2, SML_WORD(reduction, reduction_names)},
     {"calls", 0, "N", "All-reduces of a size that are called at once, and timed together (default 1)", 2,
      SML_NUMBER(num_calls, 1, SML_BENCH_MAX_CALLS)},
@@ -81,6 +82,10 @@ struct sml_format_options sml_bench_formats(const struct sml_bench_options *o) {
   if (formats.float64_bits == 0) formats.float64_bits = environment_bits("SWITCHML_FLOAT64_BITS");
   if (formats.float64_bits == 0 && o->type == SML_FLOAT64) formats.float64_bits = 96;
   return formats;
+}
+
+bool sml_bench_is_exact(const struct sml_bench_options *o) {
+  return o->is_exact || environment_bits("SWITCHML_EXACT") == 1;
 }
 
 static uint64_t unit_of(char letter) {

@@ -347,7 +347,8 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
                                       .formats = sml_bench_formats(o),
                                       .reduction = o->reduction,
                                       .seed = o->seed,
-                                      .world_size = w->world_size};
+                                      .world_size = w->world_size,
+                                      .is_exact = sml_bench_is_exact(o)};
   w->shape.formats.chunk_bytes = stats.chunk_bytes;
   if (!check_same_options(w)) return false;
   for (uint32_t i = 0; i < o->num_sizes; i++) {
@@ -384,6 +385,7 @@ bool sml_bench_join(const struct sml_bench_options *o, uint32_t rank, uint32_t w
   job_options.retry_ns = o->retry_ns;
   job_options.lease_ns = o->lease_ns;
   job_options.float_bits = o->float_bits;
+  job_options.exact = o->is_exact;
   job_options.float64_bits = sml_bench_formats(o).float64_bits;
   if (o->is_local_worker) job_options.join_timeout_ns = sml_min_u64(o->timeout_ns, 20 * SML_NS_PER_S);
   status = sml_job_create(*context_out, &job_options, job_out);

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/exact_operation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/job.h"
+#include "quant/exact.h"
+
+#define KEY_START UINT64_C(0x6578616374310001) /* any constant; part of the protocol */
+#define NUM_PLACES 4u                          /* pieces under way */
+
+enum stage_kind { CODES, LANES, NUM_KINDS };
+
+struct stage {
+  struct sml_operation operation; /* first */
+  struct place *place;
+  enum stage_kind kind;
+};
+
+/* One piece, and the next but three after it. */
+struct place {
+  struct stage stages[NUM_KINDS];
+  struct sml_exact_operation *whole;
+  uint64_t piece;
+  bool is_ready[NUM_KINDS]; /* prepared, and not inserted */
+  int32_t *codes, *lanes;
+  size_t room_lanes;
+};
+
+struct sml_exact_operation {
+  struct sml_exact_operation *next; /* of the job's, by their numbers */
+  struct sml_operation *caller;
+  struct sml_job *job;
+  struct sml_exact exact;
+  const uint8_t *in;
+  uint8_t *out;
+  uint64_t num_elems, num_pieces, first_number;
+  uint64_t num_inserted, num_ended; /* stages */
+  uint64_t deadline_ns, last_deadline_ns; /* as a rejoin has moved them */
+  _Atomic uint64_t num_stored;            /* pieces whose sum is the caller's */
+  bool average, has_failed, is_over;
+  struct place places[NUM_PLACES];
+};
+
+static const struct sml_operation_kind stage_operation_kind;
+
+static struct stage *stage_of(struct sml_operation *op) {
+  return (struct stage *)(void *)op;
+}
+
+/* ---- pieces and blocks ---- */
+
+static uint64_t piece_elems(const struct sml_exact_operation *x, uint64_t piece) {
+  return sml_min_u64(SML_EXACT_PIECE_ELEMS, x->num_elems - piece * SML_EXACT_PIECE_ELEMS);
+}
+
+static uint64_t num_blocks(const struct sml_exact_operation *x, uint64_t piece) {
+  return sml_div_ceil(piece_elems(x, piece), SML_BLOCK_ELEMS);
+}
+
+/* The block-th block of a place's piece: its codes, first byte in the tensor and number of elements. */
+struct block {
+  int32_t *codes;
+  size_t first_byte, num_elems;
+};
+
+static struct block find_block(const struct place *place, uint64_t block) {
+  const struct sml_exact_operation *x = place->whole;
+  const uint64_t first_elem = block * SML_BLOCK_ELEMS, elems = piece_elems(x, place->piece);
+  return (struct block){.codes = place->codes + block * x->exact.code_lanes,
+                        .first_byte = (place->piece * SML_EXACT_PIECE_ELEMS + first_elem) * x->exact.elem_bytes,
+                        .num_elems = sml_min_u64(SML_BLOCK_ELEMS, elems - first_elem)};
+}
+
+static uint64_t count_lanes(const struct place *place) {
+  const struct sml_exact_operation *x = place->whole;
+  struct sml_exact_layout layout;
+  uint64_t num_lanes = 0;
+  for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
+    const struct block block = find_block(place, b);
+    sml_exact_lay_out(&x->exact, &layout, block.codes);
+    num_lanes += layout.num_lanes * block.num_elems;
+  }
+  return num_lanes;
+}
+
+/* ---- stages ---- */
+
+static uint64_t number_of(const struct place *place, enum stage_kind kind) {
+  const uint64_t last = place->whole->num_pieces - 1, piece = place->piece;
+  if (kind == CODES) return place->whole->first_number + (piece > 0 ? 2 * piece - 1 : 0);
+  return place->whole->first_number + 2 * piece + (piece < last ? 2 : 1);
+}
+
+/* What it is a stage of is in the key, for tags: how the ranks' callers called it. */
+static sml_status prepare(struct stage *stage, int32_t *lanes, uint64_t num_lanes) {
+  const struct sml_exact_operation *x = stage->place->whole;
+  const struct sml_operation_plan *whole = &x->caller->engine.plan;
+  const uint64_t fields[] = {whole->key, whole->num_elems, (uint64_t)whole->type << 8 | whole->reduction,
+                             stage->place->piece << 1 | stage->kind};
+  struct sml_operation_plan plan = {.num_elems = num_lanes, .key = KEY_START, .type = SML_INT32, .reduction = SML_SUM};
+  for (size_t i = 0; i < SML_ARRAY_LEN(fields); i++)
+    plan.key = sml_mix64(plan.key ^ fields[i]) + UINT64_C(0x9e3779b97f4a7c15);
+  struct sml_operation *op = &stage->operation;
+  op->context = x->caller->context;
+  op->kind = &stage_operation_kind;
+  sml_operation_prepare(op, x->job, lanes, lanes, &plan, 0);
+  op->is_small = false;
+  op->is_released = true; /* nobody has its handle */
+  op->members = x->caller;
+  return sml_operation_fit(op);
+}
+
+static sml_status prepare_codes(struct place *place) {
+  const struct sml_exact_operation *x = place->whole;
+  const uint64_t num = num_blocks(x, place->piece);
+  for (uint64_t b = 0; b < num; b++) {
+    const struct block block = find_block(place, b);
+    sml_exact_code(&x->exact, block.codes, x->in + block.first_byte, block.num_elems);
+  }
+  return prepare(&place->stages[CODES], place->codes, num * x->exact.code_lanes);
+}
+
+/* One lane, which means nothing, where none is used: that is an operation, too. */
+static sml_status prepare_lanes(struct place *place) {
+  const struct sml_exact_operation *x = place->whole;
+  const uint64_t num_lanes = sml_max_u64(count_lanes(place), 1);
+  struct sml_exact_layout layout;
+  if (num_lanes > place->room_lanes) {
+    free(place->lanes);
+    place->lanes = malloc(num_lanes * sizeof *place->lanes);
+    place->room_lanes = place->lanes != NULL ? num_lanes : 0;
+    if (place->lanes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu lanes", (size_t)num_lanes);
+  }
+  int32_t *lanes = place->lanes;
+  *lanes = 0;
+  for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
+    const struct block block = find_block(place, b);
+    sml_exact_lay_out(&x->exact, &layout, block.codes);
+    sml_exact_put(&x->exact, &layout, lanes, x->in + block.first_byte, block.num_elems);
+    lanes += layout.num_lanes * block.num_elems;
+  }
+  return prepare(&place->stages[LANES], place->lanes, num_lanes);
+}
+
+static void store_sums(const struct place *place) {
+  const struct sml_exact_operation *x = place->whole;
+  struct sml_exact_layout layout;
+  const int32_t *lanes = place->lanes;
+  for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
+    const struct block block = find_block(place, b);
+    sml_exact_lay_out(&x->exact, &layout, block.codes);
+    sml_exact_round(&x->exact, &layout, x->out + block.first_byte, lanes, block.num_elems, x->average);
+    lanes += layout.num_lanes * block.num_elems;
+  }
+}
+
+/* Without the lock: what the next stage of this place needs. */
+static void go_on(struct sml_operation *op) {
+  struct stage *stage = stage_of(op);
+  struct place *place = stage->place;
+  sml_status status = SML_OK;
+  if (stage->kind == CODES) {
+    status = prepare_lanes(place);
+  } else {
+    struct sml_exact_operation *x = place->whole;
+    store_sums(place);
+    /* pairs with itself, on the threads that stored other pieces */
+    const uint64_t num_before = atomic_fetch_add_explicit(&x->num_stored, 1, memory_order_acq_rel);
+    if (num_before + 1 == x->num_pieces && x->caller->kind->summed != NULL) x->caller->kind->summed(x->caller);
+    place->piece += NUM_PLACES;
+    if (place->piece < place->whole->num_pieces) status = prepare_codes(place);
+  }
+  if (status != SML_OK) sml_operation_fail_job(op, status);
+}
+
+/* ---- order ---- */
+
+static void note_open_number_locked(struct sml_job *job) {
+  const struct sml_exact_operation *x = job->exact_operations;
+  while (x != NULL && x->num_inserted == 2 * x->num_pieces) x = x->next;
+  job->state.open_number = x != NULL ? x->first_number + x->num_inserted : 0;
+}
+
+/* The stage with the next number, if it is ready; else NULL. */
+static struct stage *find_next(struct sml_exact_operation *x) {
+  for (uint32_t i = 0; i < NUM_PLACES; i++)
+    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+      struct place *place = &x->places[i];
+      if (!place->is_ready[kind]) continue; /* its thread's alone */
+      if (number_of(place, (enum stage_kind)kind) == x->first_number + x->num_inserted) return &place->stages[kind];
+    }
+  return NULL;
+}
+
+static void insert_ready_locked(struct sml_exact_operation *x) {
+  struct stage *stage;
+  while ((stage = find_next(x)) != NULL) {
+    struct sml_operation *op = &stage->operation;
+    stage->place->is_ready[stage->kind] = false;
+    op->engine.plan.number = op->order.number = x->first_number + x->num_inserted++;
+    op->order.deadline_ns = x->deadline_ns;
+    op->order.last_deadline_ns = x->last_deadline_ns;
+    sml_operation_insert_locked(op);
+  }
+  note_open_number_locked(x->job);
+}
+
+/* What was prepared and not inserted may have a copy of its input. */
+static void drop_copies_locked(struct sml_exact_operation *x) {
+  for (uint32_t i = 0; i < NUM_PLACES; i++)
+    for (uint32_t kind = 0; kind < NUM_KINDS; kind++)
+      sml_operation_drop_copy_locked(x->job, &x->places[i].stages[kind].operation);
+}
+
+static void free_all(struct sml_exact_operation *x) {
+  for (uint32_t i = 0; i < NUM_PLACES; i++) {
+    free(x->places[i].codes);
+    free(x->places[i].lanes);
+  }
+  free(x);
+}
+
+/* All stages have ended, or the job has failed and none is under way: nobody touches the caller's buffers. */
+static void end_locked(struct sml_exact_operation *x) {
+  struct sml_job *job = x->job;
+  struct sml_exact_operation **at = &job->exact_operations;
+  while (*at != x) at = &(*at)->next;
+  *at = x->next;
+  note_open_number_locked(job);
+  drop_copies_locked(x);
+  const bool is_detached = x->caller->is_released;
+  x->is_over = true;
+  sml_operation_publish_end_locked(job, x->caller, x->has_failed ? job->state.error.status : SML_OK);
+  if (is_detached) sml_operation_give_back(x->caller);
+}
+
+static void end_stage(struct sml_job *job, struct sml_operation *op, sml_status status) {
+  struct stage *stage = stage_of(op);
+  struct place *place = stage->place;
+  struct sml_exact_operation *x = place->whole;
+  op->retained = NULL; /* listed */
+  x->num_ended++;
+  x->deadline_ns = op->order.deadline_ns;
+  x->last_deadline_ns = op->order.last_deadline_ns;
+  x->has_failed = x->has_failed || status != SML_OK ||
+                  (job->state.phase == SML_MEMBER_HAS_FAILED && x->num_ended < 2 * x->num_pieces);
+  if (!x->has_failed) {
+    place->is_ready[stage->kind == CODES ? LANES : CODES] = place->piece < x->num_pieces;
+    insert_ready_locked(x);
+  }
+  if (x->num_ended == x->num_inserted) end_locked(x);
+}
+
+static void give_back(struct sml_operation *op) {
+  if (stage_of(op)->place->whole->is_over) free_all(stage_of(op)->place->whole);
+}
+
+static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
+  sml_operation_describe(op->members, text, text_bytes);
+}
+
+static const struct sml_operation_kind stage_operation_kind = {
+    .describe = describe, .summed = go_on, .ended = end_stage, .give_back = give_back};
+
+/* ---- submission ---- */
+
+static sml_status make(struct sml_operation *op, struct sml_exact_operation **made) {
+  const struct sml_operation_plan *plan = &op->engine.plan;
+  struct sml_exact_operation *x = *made = calloc(1, sizeof *x);
+  if (x == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation");
+  x->caller = op;
+  x->job = op->job;
+  x->in = op->engine.in;
+  x->out = op->engine.out;
+  x->num_elems = plan->num_elems;
+  x->num_pieces = sml_div_ceil(plan->num_elems, SML_EXACT_PIECE_ELEMS);
+  x->average = plan->reduction == SML_AVG;
+  x->deadline_ns = op->order.deadline_ns;
+  x->last_deadline_ns = op->order.last_deadline_ns;
+  sml_exact_init(&x->exact, plan->type, op->job->state.world_size);
+  for (uint32_t i = 0; i < NUM_PLACES && i < x->num_pieces; i++) {
+    struct place *place = &x->places[i];
+    place->whole = x;
+    place->piece = i;
+    place->is_ready[CODES] = true;
+    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+      place->stages[kind].place = place;
+      place->stages[kind].kind = (enum stage_kind)kind;
+    }
+    place->codes = malloc(num_blocks(x, i) * x->exact.code_lanes * sizeof *place->codes);
+    if (place->codes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
+    const sml_status status = prepare_codes(place);
+    if (status != SML_OK) return status;
+  }
+  return SML_OK;
+}
+
+sml_status sml_exact_operation_submit(struct sml_operation *op) {
+  struct sml_job *job = op->job;
+  struct sml_exact_operation *x;
+  sml_status status = make(op, &x);
+  pthread_mutex_lock(&job->lock);
+  if (status == SML_OK) status = sml_job_refuse_locked(job);
+  if (status == SML_OK) {
+    struct sml_exact_operation **at = &job->exact_operations;
+    while (*at != NULL) at = &(*at)->next;
+    *at = x;
+    x->first_number = job->state.next_number;
+    sml_operation_take_numbers_locked(op, 2 * x->num_pieces);
+    insert_ready_locked(x);
+    sml_operations_push_locked(job);
+  } else if (x != NULL) {
+    drop_copies_locked(x);
+    free_all(x);
+  }
+  pthread_mutex_unlock(&job->lock);
+  return status;
+}
