@@ -3,9 +3,11 @@
 
 #include "quant/wide.h"
 
+#define FEW_BITS 31u   /* limbs that begin within so many bits: their sum, and its sign, fit 64 */
 #define SHORT_BITS 94u /* limbs that begin within so many bits: their sum, and its sign, fit 128 */
 #define MAX_WORDS 70u  /* of 32 bits: any limbs */
 #define MAX_FIELDS 140u
+#define USED_WORDS 4u /* of 64 fields */
 #define POS_INFINITY UINT32_C(0x00000001)
 #define NEG_INFINITY UINT32_C(0x00010000)
 
@@ -16,6 +18,7 @@ void sml_exact_init(struct sml_exact *e, uint32_t type, uint32_t world_size) {
                                                                        [SML_FORMAT_FLOAT64] = SML_LAYOUT_FLOAT64};
   SML_ASSERT(sml_format_is_float(type) && world_size >= 2);
   *e = (struct sml_exact){.floats = floats[type],
+                          .type = type,
                           .elem_bytes = sml_format_elem_bytes(type),
                           .world_size = world_size,
                           .limb_bits = sml_limb_bits(world_size),
@@ -46,7 +49,21 @@ struct number {
   bool is_negative, is_special;
 };
 
-static inline uint64_t load(const uint8_t *p, uint32_t elem_bytes) {
+/* What loops over elements know of a type when they are compiled; and one of them for each. */
+struct kind {
+  uint32_t elem_bytes, fraction_bits, num_fields, cell_log2;
+  bool has_signed_zeros;
+};
+#define INLINE static inline __attribute__((always_inline))
+#define FOR_EACH_KIND(f, type, ...)                                                             \
+  do {                                                                                          \
+    if ((type) == SML_FORMAT_FLOAT32) f((struct kind){4, 23, 255, 3, false}, __VA_ARGS__);      \
+    else if ((type) == SML_FORMAT_FLOAT64) f((struct kind){8, 52, 2047, 4, true}, __VA_ARGS__); \
+    else if ((type) == SML_FORMAT_FLOAT16) f((struct kind){2, 10, 31, 3, false}, __VA_ARGS__);  \
+    else f((struct kind){2, 7, 255, 3, false}, __VA_ARGS__);                                    \
+  } while (0)
+
+INLINE uint64_t load(const uint8_t *p, uint32_t elem_bytes) {
   uint64_t wide;
   uint32_t word;
   uint16_t half;
@@ -63,37 +80,43 @@ static inline void store(uint8_t *p, uint64_t bits, uint32_t elem_bytes) {
   else memcpy(p, &half, sizeof half);
 }
 
-static inline struct number read_number(const struct sml_exact *e, const void *in, size_t i) {
-  const uint32_t fraction_bits = e->floats.mantissa_bits - 1;
-  const uint64_t bits = load((const uint8_t *)in + i * e->elem_bytes, e->elem_bytes);
-  const uint64_t hidden = UINT64_C(1) << fraction_bits, fraction = bits & (hidden - 1);
-  const uint32_t field = (uint32_t)(bits >> fraction_bits) & e->floats.num_fields;
-  const bool is_special = field == e->floats.num_fields;
+INLINE struct number read_number(struct kind k, const void *in, size_t i) {
+  const uint64_t bits = load((const uint8_t *)in + i * k.elem_bytes, k.elem_bytes);
+  const uint64_t hidden = UINT64_C(1) << k.fraction_bits, fraction = bits & (hidden - 1);
+  const uint32_t field = (uint32_t)(bits >> k.fraction_bits) & k.num_fields;
+  const bool is_special = field == k.num_fields;
   return (struct number){.mantissa = field > 0 && !is_special ? fraction | hidden : fraction,
                          .position = field > 1 ? field - 1 : 0,
-                         .is_negative = (bits >> (8 * e->elem_bytes - 1)) != 0,
+                         .is_negative = (bits >> (8 * k.elem_bytes - 1)) != 0,
                          .is_special = is_special};
 }
 
 /* ---- codes ---- */
 
-void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems) {
-  uint8_t fields[MAX_FIELDS] = {0};
-  uint32_t lanes[MAX_FIELDS] = {0};
+/* Sets the bits of the fields that the elements use. */
+INLINE void find_used(struct kind k, const struct sml_exact *e, uint64_t *used, const void *in, size_t num_elems) {
   for (size_t i = 0; i < num_elems; i++) {
-    const struct number x = read_number(e, in, i);
+    const struct number x = read_number(k, in, i);
     if (x.is_special) {
-      fields[specials_field(e)] = 1;
-    } else if (x.mantissa == 0) {
-      fields[e->num_fields - 1] |= x.is_negative && has_signed_zeros(e);
-    } else {
-      const uint32_t first = x.position + (uint32_t)__builtin_ctzll(x.mantissa);
-      const uint32_t last = x.position + 63 - (uint32_t)__builtin_clzll(x.mantissa);
-      for (uint32_t cell = first >> e->cell_log2; cell <= last >> e->cell_log2; cell++) fields[cell] = 1;
+      used[specials_field(e) / 64] |= UINT64_C(1) << specials_field(e) % 64;
+    } else if (x.mantissa != 0) {
+      const uint32_t first = (x.position + (uint32_t)__builtin_ctzll(x.mantissa)) >> k.cell_log2;
+      const uint32_t last = (x.position + 63 - (uint32_t)__builtin_clzll(x.mantissa)) >> k.cell_log2;
+      const uint64_t cells = (UINT64_C(2) << (last - first)) - 1;
+      used[first / 64] |= cells << first % 64;
+      if (last / 64 != first / 64) used[last / 64] |= cells >> (64 - first % 64);
+    } else if (k.has_signed_zeros && x.is_negative) {
+      used[(e->num_fields - 1) / 64] |= UINT64_C(1) << (e->num_fields - 1) % 64;
     }
   }
+}
+
+void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems) {
+  uint64_t used[USED_WORDS] = {0};
+  uint32_t lanes[MAX_FIELDS] = {0};
+  FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
   for (uint32_t f = 0; f < e->num_fields; f++)
-    lanes[f / e->fields_per_lane] |= (uint32_t)fields[f] << f % e->fields_per_lane * e->field_bits;
+    lanes[f / e->fields_per_lane] |= (uint32_t)(used[f / 64] >> f % 64 & 1) << f % e->fields_per_lane * e->field_bits;
   memcpy(codes, lanes, e->code_lanes * sizeof *codes);
 }
 
@@ -118,17 +141,17 @@ void sml_exact_lay_out(const struct sml_exact *e, struct sml_exact_layout *layou
 
 /* ---- lanes ---- */
 
-static uint32_t special_of(struct number x) {
+INLINE uint32_t special_of(struct number x) {
   if (!x.is_special) return 0;
   if (x.mantissa != 0) return POS_INFINITY | NEG_INFINITY;
   return x.is_negative ? NEG_INFINITY : POS_INFINITY;
 }
 
-void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes, const void *in,
-                   size_t num_elems) {
+INLINE void put(struct kind k, const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes,
+                const void *in, size_t num_elems) {
   const uint64_t mask = (UINT64_C(1) << e->limb_bits) - 1;
   for (size_t i = 0; i < num_elems; i++) {
-    const struct number x = read_number(e, in, i);
+    const struct number x = read_number(k, in, i);
     const uint64_t mantissa = x.is_special ? 0 : x.mantissa;
     int32_t *lane = lanes + i;
     for (uint32_t limb = 0; limb < layout->num_limbs; limb++, lane += num_elems) {
@@ -142,6 +165,11 @@ void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *lay
     if (layout->counts_specials) lane += num_elems;
     if (layout->counts_zeros) *lane = !x.is_special && x.mantissa == 0 && x.is_negative;
   }
+}
+
+void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes, const void *in,
+                   size_t num_elems) {
+  FOR_EACH_KIND(put, e->type, e, layout, lanes, in, num_elems);
 }
 
 /* ---- sums ---- */
@@ -177,7 +205,7 @@ static uint64_t round_long(const struct sml_exact *e, const struct sml_exact_lay
   }
   const bool is_negative = carry < 0;
   for (uint32_t w = 0; w < MAX_WORDS && is_negative; w++, negated >>= 32) {
-    negated += (uint32_t)~(uint32_t)sums[w];
+    negated += (uint32_t) ~(uint32_t)sums[w];
     sums[w] = (uint32_t)negated;
   }
   uint32_t top = MAX_WORDS;
@@ -207,6 +235,22 @@ static uint64_t round_short(const struct sml_exact *e, const struct sml_exact_la
   return (uint64_t)(sum < 0) << (8 * e->elem_bytes - 1) | round_magnitude(e, magnitude, false, exponent, divisor);
 }
 
+/* Nearly all sums: one or two limbs, not divided. */
+INLINE void round_few(struct kind k, const struct sml_exact *e, const struct sml_exact_layout *layout, uint8_t *out,
+                      const int32_t *lanes, size_t num_elems) {
+  const struct sml_float_layout floats = {k.fraction_bits + 1, e->floats.least_exponent, k.num_fields};
+  const int32_t exponent = e->floats.least_exponent + layout->positions[0];
+  const uint32_t up = layout->num_limbs > 1 ? layout->positions[1] - layout->positions[0] : 0;
+  const int32_t *upper = lanes + (layout->num_limbs > 1 ? num_elems : 0);
+  const int64_t weight = layout->num_limbs > 1 ? INT64_C(1) << up : 0;
+  for (size_t i = 0; i < num_elems; i++) {
+    const int64_t sum = lanes[i] + upper[i] * weight;
+    const uint64_t sign = (uint64_t)(sum < 0) << (8 * k.elem_bytes - 1);
+    store(out + i * k.elem_bytes, sign | sml_float_bits(floats, (uint64_t)(sum < 0 ? -sum : sum), exponent, false),
+          k.elem_bytes);
+  }
+}
+
 /* Infinity, or the quiet NaN. */
 static uint64_t special_bits(const struct sml_exact *e, uint32_t counts) {
   const uint32_t fraction_bits = e->floats.mantissa_bits - 1;
@@ -219,6 +263,11 @@ static uint64_t special_bits(const struct sml_exact *e, uint32_t counts) {
 void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out, const int32_t *lanes,
                      size_t num_elems, bool average) {
   const uint32_t divisor = average ? e->world_size : 1, num_limbs = layout->num_limbs;
+  const bool has_few = layout->num_lanes == num_limbs && num_limbs > 0 && num_limbs <= 2 && !average;
+  if (has_few && layout->positions[num_limbs - 1] <= layout->positions[0] + FEW_BITS) {
+    FOR_EACH_KIND(round_few, e->type, e, layout, out, lanes, num_elems);
+    return;
+  }
   const bool is_short = num_limbs > 0 && layout->positions[num_limbs - 1] <= layout->positions[0] + SHORT_BITS;
   for (size_t i = 0; i < num_elems; i++) {
     const int32_t *counts = lanes + num_limbs * num_elems + i;

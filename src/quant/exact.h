@@ -18,7 +18,7 @@
 /* How elements of a type are summed among ranks: equal on all of them. */
 struct sml_exact {
   struct sml_float_layout floats;
-  uint32_t elem_bytes, world_size;
+  uint32_t type, elem_bytes, world_size;
   uint32_t limb_bits;
   uint32_t cell_log2, num_cells;
   uint32_t num_fields, field_bits, fields_per_lane; /* a field a cell, then of what is counted */
