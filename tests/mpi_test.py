@@ -137,8 +137,11 @@ def check_defaults(launcher, *words, **variables):
     out, taken = run(launcher, "-n", 2, *words, "fill", SWITCHML_MPI_TYPES=None, **variables)
     check_client(out, taken, 2, 1)
     assert "20000 of 20000 floats are MPI's" in out, out
-    # What the documents say of floats that are asked for.
+    # Floats that are asked for are exact: of two ranks what MPI's own addition gives.
     out, taken = run(launcher, "-n", 2, *words, "fill", SWITCHML_MPI_TYPES="float32,int32", **variables)
+    assert "20000 of 20000 floats are MPI's" in out, out
+    # What the documents say of block fixed point.
+    out, taken = run(launcher, "-n", 2, *words, "fill", SWITCHML_MPI_TYPES="float32,int32", SWITCHML_EXACT=0, **variables)
     check_client(out, taken, 2, 2)
     assert re.search(r"^\d{1,4} of 20000 floats are MPI's", out, re.MULTILINE), out
 

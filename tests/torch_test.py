@@ -422,8 +422,9 @@ def test_every_type_within_its_bound():
 def test_float64_is_not_offloaded_unless_asked_for():
     """Nor do ranks that want different bits sum anything."""
     with Daemon() as daemon:
-        for result in run_ranks("float64", 2, daemon.address):
-            assert result["error"] == "" and result["stats"]["offloaded_calls"] == 1, result
+        for num_taken, more in ((1, {}), (2, {"SWITCHML_EXACT": "1", "SWITCHML_REQUIRE": "1"})):
+            for result in run_ranks("float64", 2, daemon.address, **more):
+                assert result["error"] == "" and result["stats"]["offloaded_calls"] == num_taken, result
         for result in run_ranks("float64", 2, daemon.address, CASE_BITS="64", SWITCHML_REQUIRE="1"):
             assert "SWITCHML_FLOAT64_BITS is not what it is on rank 0 on rank 1" in result["error"], result
 

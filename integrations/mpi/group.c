@@ -21,12 +21,9 @@
 #define DEFAULT_TIMEOUT_S 3600u
 /* All are there when one joins: they have just gathered. */
 #define DEFAULT_JOIN_TIMEOUT_S 10u
-/* No floats unless they are asked for: beside a large one in their block small ones lose digits, down to all of them.
- * The owner of a gradient accepts that; a program that sums temperatures beside a fill value of 1e20 does not. */
+/* No floats unless they are asked for: exact sums of float32 take twice its bytes, which is more than MPI's ring moves,
+ * and a default must not slow anybody down. */
 #define DEFAULT_TYPES (1u << SML_INT32 | 1u << SML_INT64)
-/* Who asks for doubles here wants as many digits as there are. */
-#define USUAL_FLOAT64_BITS 96u
-
 /* Each costs the rank that embeds its aggregator three threads and the descriptors below. */
 #define DEFAULT_MAX_JOBS 16u
 #define MOST_JOBS 512u
@@ -370,6 +367,15 @@ static bool is_ready(struct sml_mpi_group *g, uint64_t *name_out) {
   return true;
 }
 
+/* Else floats are exact sums: in block fixed point they would lose digits beside a large one, down to all of them. The
+ * owner of a gradient accepts that; a program that sums temperatures beside a fill value of 1e20 does not. */
+static bool says_how_floats_travel(void) {
+  static const char *const names[] = {"SWITCHML_EXACT", "SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    if (getenv(names[i]) != NULL && getenv(names[i])[0] != 0) return true;
+  return false;
+}
+
 /* The job of all ranks, who are ready; or none, on all of them alike. */
 static void create_job(struct sml_mpi_group *g, uint64_t name) {
   sml_job_options o = SML_JOB_OPTIONS_INIT;
@@ -383,9 +389,7 @@ static void create_job(struct sml_mpi_group *g, uint64_t name) {
   o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
   o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
   o.lease_ns = g->lease_ns;
-  const char *float64_bits = getenv("SWITCHML_FLOAT64_BITS");
-  if ((g->settings.types >> SML_FLOAT64 & 1) != 0 && (float64_bits == NULL || float64_bits[0] == 0))
-    o.float64_bits = USUAL_FLOAT64_BITS;
+  o.exact = says_how_floats_travel() ? 0 : 1;
   if (sml_job_create(context, &o, &g->job) == SML_OK) {
     if (g->settings.is_verbose && g->rank == 0)
       say(g, "job %s of %u ranks takes sums of at least %llu elements", text, g->size,

@@ -85,7 +85,7 @@ def agree(exchange):
     mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
             "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
             "lease": os.environ.get("SWITCHML_LEASE", ""),
-            "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS")],
+            "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS", "SWITCHML_EXACT")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
     is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
@@ -94,7 +94,8 @@ def agree(exchange):
         raise SwitchMLError(f"SWITCHML_REQUIRE=1, but {why_off}")
     if why_off and exchange.rank == 0 and not any(rank["disable"] for rank in ranks):
         warnings.warn(f"switchml: all-reduce goes through Gloo: {why_off}", RuntimeWarning, stacklevel=4)
-    return why_off, is_required, ranks[0]["bits"][1] not in ("", "0"), [rank["address"] for rank in ranks]
+    has_float64 = ranks[0]["bits"][1] not in ("", "0") or ranks[0]["bits"][2] == "1"
+    return why_off, is_required, has_float64, [rank["address"] for rank in ranks]
 
 
 def _why_off(ranks):
@@ -109,7 +110,8 @@ def _why_off(ranks):
     for name, setting in (("SWITCHML_AGGREGATOR", lambda rank: rank["aggregator"]),
                           ("SWITCHML_LEASE", lambda rank: rank["lease"]),
                           ("SWITCHML_FLOAT_BITS", lambda rank: rank["bits"][0]),
-                          ("SWITCHML_FLOAT64_BITS", lambda rank: rank["bits"][1])):
+                          ("SWITCHML_FLOAT64_BITS", lambda rank: rank["bits"][1]),
+                          ("SWITCHML_EXACT", lambda rank: rank["bits"][2])):
         if len({setting(rank) for rank in ranks}) > 1:
             others = those(lambda rank, setting=setting: setting(rank) != setting(ranks[0]))
             return f"{name} is not what it is on rank 0 on {others}; set it to the same on all ranks, or on none"

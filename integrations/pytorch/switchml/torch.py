@@ -5,9 +5,9 @@
     torch.distributed.init_process_group("switchml")
 
 All-reduce of dense float32, float16, bfloat16 (SUM, AVG), int32 and int64 (SUM) tensors, on the CPU or a GPU, goes
-through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS asks for it; so do, on the CPU, what is a sum or can be
-one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has the rules). Every
-other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all ranks:
+through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS or SWITCHML_EXACT asks for it; so do, on the CPU, what
+is a sum or can be one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has
+the rules). Every other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all ranks:
 type, reduction, number of elements, group size, and the settings the ranks exchanged when the group was made. Plain
 Python over the C library (ctypes), for torch 1.13 and 2.x alike.
 
