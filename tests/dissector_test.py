@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 
 import e2e
+import peer
 import real
 import tap
 
@@ -163,7 +164,7 @@ def text(value):
     return struct.pack(">H", len(value)) + value
 
 
-def message(kind, body=b"", version=4, mac=b""):
+def message(kind, body=b"", version=peer.CTL_VERSION, mac=b""):
     return struct.pack(">IHHI", 0x534d4c31, version, kind | (0x8000 if mac else 0), len(body)) + body + mac
 
 
@@ -185,7 +186,8 @@ def write_stream(path, segments):
 def test_the_control_connection():
     second = 10 ** 9
     join = message(1, text(b"train") + struct.pack(">IIIIIQQI", 3, 4, 2, 256, 8960, 2 * second, 60 * second, 1)
-                   + text(b"tenant") + struct.pack(">QQQQIQQIII", 1, 2, 5, 4, 8928, 3, 4, 1, 0, 1))
+                   + text(b"tenant") + struct.pack(">QQQQIQQIII", 1, 2, 5, 4, 8928, 3, 4, 1, 0, 2)
+                   + text(b"10.0.0.1:48879 10.0.0.2:48879"))
     abort = message(7, struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost"), mac=bytes(range(8)))
     refuse = message(10, struct.pack(">i", -8) + text(b"speak version 9"), version=9)
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
@@ -197,7 +199,7 @@ def test_the_control_connection():
         for name in ("JOIN", "CHALLENGE", "AUTH", "HEARTBEAT", "ABORT", "REFUSE", "GOODBYE"):
             assert f"SwitchML control: {name}" in out, (name, out)
         for field in ("job: train", "rank: 3", "world_size: 4", "key_name: tenant", "combining: 1", "rank 1: 3",
-                      "detail: rank 3 was lost", "detail: speak version 9", "MAC: 0x0001020304050607"):
+                      "aggregators: 10.0.0.1:48879 10.0.0.2:48879", "detail: rank 3 was lost", "detail: speak version 9", "MAC: 0x0001020304050607"):
             assert field in out, (field, out)
         odd = tshark(path, "-Y", "_ws.expert", "-T", "fields", "-e", "_ws.expert.message")
         assert odd.count("does not end where its fields do") == 1 and "Malformed" not in out, odd

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import types
 import urllib.error
 import urllib.request
 
@@ -117,6 +118,21 @@ def test_metrics_of_a_job():
             return
         check = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
         assert check.returncode == 0 and not check.stdout and not check.stderr, check
+
+
+def test_aggregators_of_a_job():
+    """Each of them names all, as addresses."""
+    def of_a_job(at):
+        jobs = json.loads(get(at, "/api/status")[2])["jobs"]
+        return (jobs[0]["shard"], jobs[0]["shards"], jobs[0]["aggregators"]) if jobs else None
+    with daemon() as (first, port), daemon() as (second, other_port):
+        both = [first.address, second.address]
+        with job_at_work(types.SimpleNamespace(address=",".join(both))):
+            for shard, each in enumerate((port, other_port)):
+                assert of_a_job(each) == (shard, 2, both)
+        e2e.wait_until(lambda: of_a_job(port) is None, "the job has ended")
+        with job_at_work(first):
+            e2e.wait_until(lambda: of_a_job(port) == (0, 1, []), "a job of one aggregator")
 
 
 def test_how_long_chunks_wait():

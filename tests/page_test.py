@@ -103,7 +103,8 @@ def make_jobs(template, num_jobs):
         job.update(name=["resnet50", "gpt2-medium", "vit-base"][number] if num_jobs <= 3 else f"train-{number + 1}", number=number,
                    world_size=world_size, present=world_size, contributors=world_size, since_s=3600.0 * (number + 1), slots=128, lanes=1,
                    retransmissions=17 * number, operations_called=1200 * (number + 1), operations_completed=1200 * (number + 1),
-                   slots_waiting=0, map="#" * 96 + "." * 32, bytes=0, shards=2 if number == 4 else 1, shard=0)
+                   slots_waiting=0, map="#" * 96 + "." * 32, bytes=0, shards=4 if number == 4 else 1, shard=0,
+                   aggregators=["192.0.2.1:48879", "[2001:db8::2]:48879", "192.0.2.3:48879"] if number == 4 else [])
         job["ranks"] = [{**copy.deepcopy(template["ranks"][0]), "rank": rank, "host": f"10.0.{number}.{rank + 1}", "bytes": 0}
                         for rank in range(world_size)]
         if number in (1, 12):
@@ -197,6 +198,17 @@ def check_keyboard(page, path):
     assert page.run("document.querySelectorAll('.details:not([hidden])').length") == 0
 
 
+def check_aggregators(page, own_port):
+    """Those that the job's ranks named are links to pages at this one's port; this one is none; one found no room."""
+    page.run("[...document.querySelectorAll('.row')].find(row => row.textContent.includes('aggregator 1 of 4')).click()")
+    told = page.run("[...document.querySelectorAll('.details:not([hidden]) dd')].map(node => node.textContent).find(text => /192.0.2.1/.test(text))")
+    assert told == "192.0.2.1:48879 (this), [2001:db8::2]:48879, 192.0.2.3:48879 and 1 more", told
+    links = page.run("[...document.querySelectorAll('.details a')].map(node => node.href)")
+    assert links == [f"http://[2001:db8::2]:{own_port}/", f"http://192.0.2.3:{own_port}/"], links
+    assert page.run("document.documentElement.scrollWidth == innerWidth") and not page.run(CONTRASTS)
+    page.press("Escape")
+
+
 def test_page():
     template = {}
     with opened() as page:
@@ -221,6 +233,8 @@ def test_page():
                     page.picture(os.path.join(PICTURES, f"{num_jobs:02}-jobs-{width}-{scheme}.png"))
                     if num_jobs == 3:
                         check_keyboard(page, os.path.join(PICTURES, f"details-{width}-{scheme}.png"))
+                    if num_jobs == 20:
+                        check_aggregators(page, story.server.server_port)
         assert not page.complaints(), page.complaints()
         story.server.shutdown()
 

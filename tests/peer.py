@@ -12,7 +12,7 @@ import peer_keys
 
 PATIENCE = float(os.environ.get("SWITCHML_TEST_PATIENCE", "1"))
 HEADER_BYTES, KEYED_BYTES = 32, 4
-CTL_VERSION = 4
+CTL_VERSION = 5
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4, "NARROW": 128}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
@@ -23,7 +23,8 @@ STATUSES = {"REFUSED": -7, "VERSION": -8, "MTU": -9, "TIMEOUT": -10, "RANK_LOST"
 # H, I, Q: unsigned of 16, 32, 64 bits; i: signed; s: string; H* and H+: as many as the field before says
 BODIES = {
     "JOIN": "job_name:s rank:I world_size:I lanes:I slots:I datagram_bytes:I lease_ns:Q timeout_ns:Q features:I key_name:s "
-            "nonce0:Q nonce1:Q resume:Q oldest:Q resume_chunk_bytes:I host0:Q host1:Q is_combining:I shard:I num_shards:I",
+            "nonce0:Q nonce1:Q resume:Q oldest:Q resume_chunk_bytes:I host0:Q host1:Q is_combining:I shard:I num_shards:I "
+            "aggregators:s",
     "WELCOME": "job:H epoch:I nonce:Q lanes:I ports:H* salt0:Q salt1:Q group0:Q group1:Q group_port:H secret0:Q secret1:Q",
     "PROBED": "datagram_bytes:I rtt_ns:Q hearing:I",
     "START": "epoch:I lanes:I chunk_bytes:I slots:I slot_base:H+lanes first_phase:I first_chunk:I features:I "
@@ -255,7 +256,7 @@ class Member:
     JOIN = {"job_name": "scripted", "lanes": 1, "slots": 32, "datagram_bytes": 1472, "lease_ns": 10**9 * 30,
             "timeout_ns": 30 * 10**9, "features": 0, "key_name": "", "nonce0": 0, "nonce1": 0, "resume": 0, "oldest": 0,
             "resume_chunk_bytes": 0, "host0": 0, "host1": 0,
-            "is_combining": 0, "shard": 0, "num_shards": 0}
+            "is_combining": 0, "shard": 0, "num_shards": 0, "aggregators": ""}
 
     def __init__(self, daemon_port, rank, world_size, key=None, **join):
         self.daemon_port, self.rank, self.key = daemon_port, rank, key

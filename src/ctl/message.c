@@ -103,6 +103,12 @@ static void walk_detail(struct walk *w, char *field) {
   if (!sml_text_is_plain(field, num_bytes)) w->is_valid = false;
 }
 
+/* Numbers, no names: a page makes links of them. */
+static void walk_addresses(struct walk *w, char *field) {
+  const size_t num_bytes = walk_string(w, field, SML_DETAIL_BYTES);
+  if (w->is_valid && strspn(field, "0123456789abcdef.:[]% ") != num_bytes) w->is_valid = false;
+}
+
 static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   /* Only what no honest library can say is malformed; the registry refuses the rest with a sentence. */
   walk_name(w, join->job_name, SML_JOB_NAME_BYTES, false);
@@ -126,6 +132,7 @@ static void walk_join(struct walk *w, struct sml_ctl_join *join) {
   walk_u32(w, &join->shard, 0, SML_MAX_SHARDS - 1);
   walk_u32(w, &join->num_shards, 0, SML_MAX_SHARDS);
   if (join->shard > 0 && join->shard >= join->num_shards) w->is_valid = false;
+  walk_addresses(w, join->aggregators);
 }
 
 static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {

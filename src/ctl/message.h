@@ -33,7 +33,7 @@
 #include "base/base.h"
 
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
-#define SML_CTL_VERSION 4
+#define SML_CTL_VERSION 5
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
@@ -124,6 +124,8 @@ struct sml_ctl_join {
   uint64_t host[2];                  /* equal for ranks that can share memory; 0: it does not want to */
   uint32_t is_combining;             /* 1: among several hosts, it would contribute as one with others of its host */
   uint32_t shard, num_shards;        /* which of the job's aggregators it is, equal on all ranks; 0, 0: the only one */
+  /* All of them, for people: addresses with ports, a space between two. */
+  char aggregators[SML_DETAIL_BYTES];
 };
 struct sml_ctl_welcome {
   uint16_t job;

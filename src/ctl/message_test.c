@@ -48,7 +48,8 @@ static const struct sml_ctl_join JOIN = {.job_name = "run-7/dp:0.a_B",
                                          .host = {UINT64_MAX, 3},
                                          .is_combining = 1,
                                          .shard = 1,
-                                         .num_shards = 3};
+                                         .num_shards = 3,
+                                         .aggregators = "10.0.0.1:48879 [fe80::1%2]:48879"};
 
 static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
   struct sml_ctl_message m = {.kind = kind};
@@ -247,6 +248,8 @@ static const struct bad_field bad_fields[] = {
     {SML_CTL_JOIN, NAME_END + 64, 8, 4},    /* resumes before what it has */
     {SML_CTL_JOIN, NAME_END + 80, 4, 1441}, /* chunk to resume with */
     {SML_CTL_JOIN, NAME_END + 80, 4, 65504},
+    {SML_CTL_JOIN, NAME_END + 112, 2, SML_DETAIL_BYTES}, /* addresses */
+    {SML_CTL_JOIN, NAME_END + 114, 1, '<'},
     {SML_CTL_START, 30, 4, SML_KNOWN_FEATURES + 1},
     {SML_CTL_WELCOME, 14, 4, 0},
     {SML_CTL_WELCOME, 14, 4, 3},

@@ -198,6 +198,7 @@ struct sml_refusal {
 struct sml_registry_look {
   char name[SML_JOB_NAME_BYTES], key_name[SML_KEY_NAME_BYTES];
   bool is_started, is_one_host;
+  char aggregators[SML_DETAIL_BYTES]; /* of its JOINs */
   uint32_t epoch, world_size, features, shard, num_shards, num_present, num_departed, num_late;
   uint64_t lease_ns, since_ns;                                  /* since: joined by its first rank, or started */
   uint64_t submitted, completed;                                /* by the rank that is ahead, by all */

@@ -68,9 +68,10 @@ struct sml_job_entry {
   struct sml_key tenant, data_key;   /* keyed: data_key is the epoch's */
   uint64_t salt[2], secret[2];       /* secret: the epoch's, unkeyed; like the epoch random */
   uint32_t epoch, world_size, features, shard, num_shards;
-  uint32_t num_slots;         /* asked for, 0: none was named; started: a lane has them */
-  sml_slots_reason slots_why; /* started, like the next */
-  uint64_t rtt_ns;            /* of the furthest rank */
+  char aggregators[SML_DETAIL_BYTES]; /* as its first rank has them */
+  uint32_t num_slots;                 /* asked for, 0: none was named; started: a lane has them */
+  sml_slots_reason slots_why;         /* started, like the next */
+  uint64_t rtt_ns;                    /* of the furthest rank */
   uint64_t lease_ns, deadline_ns, heartbeat_at_ns;
   uint64_t early_at_ns;               /* when to look whether more is confirmed; SML_NEVER: at the next heartbeat */
   uint64_t since_ns;                  /* JOINING: opened; STARTED: started */

@@ -242,6 +242,7 @@ static struct sml_job_entry *open_job(struct sml_registry *r, const struct sml_c
   job->features = j->features & ~SML_FEATURES_OF_RANKS;
   job->shard = j->shard;
   job->num_shards = j->num_shards;
+  memcpy(job->aggregators, j->aggregators, sizeof job->aggregators);
   job->lease_ns = j->lease_ns;
   job->deadline_ns = SML_NEVER;
   job->heartbeat_at_ns = now_ns + sml_ctl_heartbeat_ns(j->lease_ns);

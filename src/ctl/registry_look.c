@@ -120,6 +120,7 @@ bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_
                                      .submitted = entry->submitted};
   memcpy(look->name, entry->name, sizeof look->name);
   memcpy(look->key_name, entry->key_name, sizeof look->key_name);
+  memcpy(look->aggregators, entry->aggregators, sizeof look->aggregators);
   uint64_t completed = UINT64_MAX;
   for (uint32_t i = entry->first_member; i != SML_NO_CONN; i = r->conns[i].next) {
     look->num_late += sml_registry_is_late(entry, &r->conns[i], now_ns);

@@ -83,6 +83,17 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   return job;
 }
 
+/* As many of them as find room. */
+static void list_aggregators(const struct sml_shard_places *places, char *text, size_t room) {
+  char place[INET6_ADDRSTRLEN + 24] = "";
+  size_t num_bytes = 0;
+  for (uint32_t i = 0; i < places->num_shards; i++) {
+    sml_addr_format(&places->shards[i].addrs[0], place, sizeof place);
+    if (num_bytes + strlen(place) + 2 > room) return;
+    num_bytes += (size_t)snprintf(text + num_bytes, room - num_bytes, "%s%s", i > 0 ? " " : "", place);
+  }
+}
+
 static struct sml_member_options make_member_options(const struct sml_job *job, const struct sml_job_settings *s,
                                                      uint32_t index) {
   const sml_job_options *o = &s->options;
@@ -108,6 +119,7 @@ static struct sml_member_options make_member_options(const struct sml_job *job, 
   snprintf(member.aggregator, sizeof member.aggregator, "%s", place->text);
   memcpy(member.join.job_name, s->name, sizeof member.join.job_name);
   memcpy(member.join.key_name, s->key_name, sizeof member.join.key_name);
+  if (places->num_shards > 1) list_aggregators(places, member.join.aggregators, sizeof member.join.aggregators);
   return member;
 }
 

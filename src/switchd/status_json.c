@@ -220,6 +220,15 @@ static void put_slots(json_t *object, const struct sml_snapshot *s, const struct
   json_object_set_new(object, "map", job->does.is_at_switch ? json_null() : json_string(map));
 }
 
+static json_t *make_aggregators(const char *addresses) {
+  json_t *array = json_array();
+  for (size_t num_bytes; *addresses != 0; addresses += num_bytes + (addresses[num_bytes] == ' ')) {
+    num_bytes = strcspn(addresses, " ");
+    json_array_append_new(array, json_stringn(addresses, num_bytes));
+  }
+  return array;
+}
+
 static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snapshot *job) {
   char why[SML_DETAIL_BYTES];
   json_t *object = json_object();
@@ -228,6 +237,7 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
   put(object, "number", job->number);
   put(object, "shard", job->is.shard);
   put(object, "shards", sml_max_u32(job->is.num_shards, 1));
+  json_object_set_new(object, "aggregators", make_aggregators(job->is.aggregators));
   put_text(object, "state", job->is.is_started ? "running" : "joining");
   put_text(object, "health", sml_job_health(s, job, why, sizeof why));
   put_text(object, "why", why);

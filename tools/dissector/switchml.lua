@@ -198,7 +198,7 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 -- ---- the control connection ----
 
 local CONTROL_MAGIC = 0x534d4c31
-local CONTROL_VERSION = 4
+local CONTROL_VERSION = 5
 local CONTROL_HEADER_BYTES = 12
 local CONTROL_MAC_BYTES = 8
 local CONTROL_HAS_MAC = 0x8000
@@ -231,7 +231,7 @@ local bodies = {
   [1] = {{"job", "text"}, {"rank", 32}, {"world_size", 32}, {"lanes", 32}, {"slots", 32},
     {"max_datagram_bytes", 32}, {"lease_ns", 64}, {"join_timeout_ns", 64}, {"features", 32}, {"key_name", "text"},
     {"nonce", 128}, {"resume_operation", 64}, {"oldest_operation", 64}, {"resume_chunk_bytes", 32}, {"host", 128},
-    {"combining", 32}, {"shard", 32}, {"shards", 32}},
+    {"combining", 32}, {"shard", 32}, {"shards", 32}, {"aggregators", "text"}},
   -- WELCOME
   [2] = {{"job", 16}, {"epoch", 32}, {"nonce", 64}, {"lanes", 32}, {"data_port", 16, "lanes"}, {"salt", 128},
     {"group", 128}, {"group_port", 16}, {"secret", 128}},
