@@ -11,7 +11,8 @@ static uint32_t count_contributors(const struct sml_aggregator_options *o) {
 }
 
 static struct layout place(const struct sml_aggregator_options *o) {
-  const size_t num_cells = 2 * (size_t)o->num_slots, words = SML_BITMAP_WORDS(count_contributors(o));
+  const size_t num_cells = 2 * ((size_t)o->num_slots + o->num_one_way_slots);
+  const size_t words = SML_BITMAP_WORDS(count_contributors(o));
   struct layout l;
   l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
   l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
@@ -39,6 +40,7 @@ size_t sml_aggregator_memsize(const struct sml_aggregator_options *options) {
 struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *o) {
   SML_ASSERT(o->world_size >= 2 && o->world_size <= SML_MAX_WORLD_SIZE && o->num_contributors <= o->world_size);
   SML_ASSERT(sml_is_pow2(o->num_slots) && o->num_slots <= 32768 && o->slot_base % o->num_slots == 0);
+  SML_ASSERT(o->num_one_way_slots == 0 || (!o->is_switch_format && !o->is_checked));
   SML_ASSERT(o->first_phase >= SML_FIRST_PHASE && o->first_phase % 2 == 0 && o->chunk_bytes % 4 == 0);
   const struct layout l = place(o);
   uint8_t *bytes = mem;
@@ -73,15 +75,31 @@ void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell) {
   return a->values + cell * a->value_stride_bytes;
 }
 
-/* A departed rank that this cell waits for, or UINT32_MAX. */
-static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
-  if (a->num_departed == 0 || sml_aggregator_is_complete(a, &a->cells[cell])) return UINT32_MAX;
-  const uint64_t *seen = sml_aggregator_seen(a, cell);
-  for (uint32_t w = 0; w < a->seen_words; w++) {
-    const uint64_t missing = a->departed[w] & ~seen[w];
+/* The contributors of a chunk, words w of their bitmap. */
+static uint64_t contributors(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, uint32_t w) {
+  const uint32_t n = a->options.num_contributors;
+  const uint64_t members = n - w * 64 >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - w * 64)) - 1;
+  const uint64_t own = owner / 64 == w ? UINT64_C(1) << owner % 64 : 0;
+  if (reducer == SML_REDUCE_TO_OWNER) return members & ~own;
+  return reducer == SML_REDUCE_COPY ? own : members;
+}
+
+static bool is_one_way(const struct sml_aggregator *a, uint32_t cell) {
+  return cell / 2 >= a->options.num_slots;
+}
+
+/* A departed rank that a chunk waits for in this cell, whose contributions are `seen`; or UINT32_MAX. */
+static uint32_t find_departed(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, const uint64_t *seen) {
+  for (uint32_t w = 0; a->num_departed > 0 && w < a->seen_words; w++) {
+    const uint64_t missing = a->departed[w] & contributors(a, reducer, owner, w) & ~(seen != NULL ? seen[w] : 0);
     if (missing != 0) return w * 64 + (uint32_t)__builtin_ctzll(missing);
   }
   return UINT32_MAX;
+}
+
+static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
+  const struct cell *c = &a->cells[cell];
+  return find_departed(a, c->reducer, is_one_way(a, cell) ? c->grant : 0, sml_aggregator_seen(a, cell));
 }
 
 /* PROTOCOL.md rule R26. Can an honest member be in `phase` of this cell, when the cell is older? Only if it holds the
@@ -107,15 +125,27 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
   struct cell *c = &a->cells[cell];
   sml_bit_set(sml_aggregator_seen(a, cell), h->rank);
   c->count++;
-  sml_aggregator_note_update(a, h->rank, cell / 2, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
+  if (!is_one_way(a, cell))
+    sml_aggregator_note_update(a, h->rank, cell / 2, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
   if (sml_aggregator_is_complete(a, c)) {
-    c->grant = a->cursor++; /* I9: once, and stored with the result */
-    sml_aggregator_note_grant(a, cell / 2, c->grant);
+    if (!is_one_way(a, cell)) {
+      c->grant = a->cursor++; /* I9: once, and stored with the result */
+      sml_aggregator_note_grant(a, cell / 2, c->grant);
+    }
     d.verdict = SML_VERDICT_COMPLETE;
     d.is_first = is_first;
   }
-  d.blocked_rank = blocked_by(a, cell);
+  if (d.verdict != SML_VERDICT_COMPLETE) d.blocked_rank = blocked_by(a, cell);
+  return d;
+}
+
+/* The sender is told who is missing. */
+static struct sml_decision answer_pending(const struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
+  struct sml_decision d = verdict(SML_VERDICT_PENDING, cell);
+  const bool is_live = a->cells[cell].phase == h->phase;
+  if (is_one_way(a, cell))
+    d.blocked_rank = find_departed(a, h->reducer, h->chunk, is_live ? sml_aggregator_seen(a, cell) : NULL);
   return d;
 }
 
@@ -123,6 +153,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
   struct cell *c = &a->cells[cell];
   *c = (struct cell){.phase = h->phase,
                      .tag = h->tag,
+                     .grant = is_one_way(a, cell) ? h->chunk : 0,
                      .first_rank = h->rank,
                      .payload_bytes = (uint16_t)sml_lanes_bytes_of(h),
                      .wire = h->wire,
@@ -144,14 +175,24 @@ static struct sml_decision decide_newer(struct sml_aggregator *a, const struct s
     d.drop = SML_DROP_FUTURE_PHASE;
     return d;
   }
-  if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
+  if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   return start_phase(a, h, cell);
 }
 
 static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
   if (c->tag != h->tag) return false;
+  if (c->reducer >= SML_REDUCE_TO_OWNER && c->grant != h->chunk) return false;
   return h->type == SML_PACKET_PROBE ||
          (c->payload_bytes == sml_lanes_bytes_of(h) && c->wire == h->wire && c->reducer == h->reducer);
+}
+
+/* One-way windows have sums for owners, copies, and maxima of all: exponents and fences. */
+static bool fits_window(const struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
+  const bool has_owner = h->reducer == SML_REDUCE_TO_OWNER || h->reducer == SML_REDUCE_COPY;
+  if (slot < a->options.num_slots) return !has_owner;
+  if (!has_owner) return h->reducer == SML_REDUCE_MAX && (h->flags & SML_FLAG_BY_GRANT) == 0;
+  if (h->chunk >= a->options.num_contributors) return false;
+  return h->type == SML_PACKET_PROBE || sml_contributes(h->reducer, h->chunk, h->rank);
 }
 
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
@@ -184,7 +225,8 @@ static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struc
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
   SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
-  if (slot >= a->options.num_slots) return drop(SML_DROP_BAD_SLOT);
+  if (slot >= sml_aggregator_all_slots(a)) return drop(SML_DROP_BAD_SLOT);
+  if (!fits_window(a, h, slot)) return drop(SML_DROP_BAD_TYPE);
   const enum sml_drop reason = check_payload(a, h);
   if (reason != SML_NUM_DROPS) return drop(reason);
   if (h->flags & SML_FLAG_BY_GRANT)
@@ -200,7 +242,7 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
     return d;
   }
   if (sml_aggregator_is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
-  if (h->type == SML_PACKET_PROBE) return verdict(SML_VERDICT_PENDING, cell);
+  if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
   sml_aggregator_note_needless(a);
@@ -242,13 +284,24 @@ void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct
 
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words) {
-  const uint32_t n = a->options.num_contributors, cell = slot * 2 + (phase & 1);
+  const uint32_t cell = slot * 2 + (phase & 1);
   const bool is_live = a->cells[cell].phase == phase;
   const uint64_t *seen = sml_aggregator_seen(a, cell);
   uint32_t num_missing = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) {
-    const uint64_t members = n - w * 64 >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - w * 64)) - 1;
-    words[w] = members & ~(is_live ? seen[w] : 0);
+    words[w] = contributors(a, SML_REDUCE_SUM, 0, w) & ~(is_live ? seen[w] : 0);
+    num_missing += sml_popcount_u64(words[w]);
+  }
+  return num_missing;
+}
+
+uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *h, uint64_t *words) {
+  const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
+  uint32_t num_missing = sml_aggregator_missing(a, slot, h->phase, words);
+  if (slot < a->options.num_slots) return num_missing;
+  num_missing = 0;
+  for (uint32_t w = 0; w < a->seen_words; w++) {
+    words[w] &= contributors(a, h->reducer, h->chunk, w);
     num_missing += sml_popcount_u64(words[w]);
   }
   return num_missing;
@@ -262,8 +315,9 @@ void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank) {
 }
 
 uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out) {
-  for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
-    if (a->cells[cell].count == 0) continue;
+  for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a); cell++) {
+    const struct cell *c = &a->cells[cell];
+    if (c->count == 0 || sml_aggregator_is_complete(a, c)) continue;
     *rank_out = blocked_by(a, cell);
     if (*rank_out != UINT32_MAX) return cell / 2;
   }
@@ -271,7 +325,7 @@ uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *r
 }
 
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot) {
-  SML_ASSERT(slot < a->options.num_slots);
+  SML_ASSERT(slot < sml_aggregator_all_slots(a));
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
   const struct cell *newer = odd->phase > even->phase ? odd : even;
   struct sml_slot_look look = {.state = SML_SLOT_UNUSED, .phase = newer->phase, .count = newer->count};

@@ -20,6 +20,7 @@ struct sml_aggregator_options {
    * those of one host contribute as one. 0: world_size */
   uint32_t num_contributors;
   uint32_t num_slots;  /* power of two, <= 32768 */
+  uint32_t num_one_way_slots; /* behind these: of the one-way window; not in switch format, nor checked */
   uint16_t slot_base;  /* multiple of num_slots */
   uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
   bool is_checked;      /* int32 payloads have a check word, summed like any lane */
@@ -48,7 +49,8 @@ struct sml_decision {
   bool is_first;          /* COMPLETE: of a lone contributor, whose payload is the result */
   uint32_t cell;          /* index of (slot, version): values and result belong to it */
   uint32_t first_rank;    /* MISMATCH: who the slot's operation came from */
-  uint32_t blocked_rank;  /* FIRST, ADD: a departed rank this phase waits for, or UINT32_MAX */
+  uint32_t blocked_rank;  /* FIRST, ADD; PENDING of a one-way window: a departed rank this phase waits for, or
+                             UINT32_MAX */
 };
 
 struct sml_aggregator;
@@ -80,6 +82,9 @@ void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, ui
 /* Contributors missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words_out);
+/* The same for the slot of an UPDATE or PROBE, of those who contribute to such a chunk. */
+uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *header,
+                                    uint64_t *words_out);
 /* Marks a contributor as gone, or one of its ranks. */
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
 /* A slot that waits for a contributor that is gone, and which; or UINT32_MAX. */

@@ -10,7 +10,7 @@
 struct cell {
   uint32_t phase;
   uint32_t tag;
-  uint32_t grant; /* drawn once, at completion */
+  uint32_t grant; /* drawn once, at completion; in a one-way window the owner */
   uint32_t count; /* I4: the number of seen bits */
   uint16_t first_rank;
   uint16_t payload_bytes;
@@ -49,10 +49,10 @@ struct sml_aggregator {
   uint32_t num_departed;
   uint32_t seen_words; /* words a cell */
   size_t value_stride_bytes;
-  struct cell *cells; /* [2 * num_slots]: slot * 2 + version */
-  uint64_t *seen;     /* [2 * num_slots][seen_words]; I3 */
+  struct cell *cells; /* [2 * all slots]: slot * 2 + version */
+  uint64_t *seen;     /* [2 * all slots][seen_words]; I3 */
   uint64_t *departed; /* [seen_words] */
-  uint8_t *values;    /* [2 * num_slots][value_stride_bytes] */
+  uint8_t *values;    /* [2 * all slots][value_stride_bytes] */
   struct live *live;  /* [num_slots] */
   struct progress *progress; /* [world_size] */
   uint64_t *suspects;        /* [num_slots][2][seen_words]: to be asked; asked, and not heard of since */
@@ -68,8 +68,18 @@ static inline uint64_t *sml_aggregator_seen(const struct sml_aggregator *a, uint
   return a->seen + (size_t)cell * a->seen_words;
 }
 
+/* How many contributors a chunk has. */
+static inline uint32_t sml_aggregator_needed(const struct sml_aggregator *a, uint8_t reducer) {
+  return reducer == SML_REDUCE_COPY ? 1 : a->options.num_contributors - (reducer == SML_REDUCE_TO_OWNER);
+}
+
 static inline bool sml_aggregator_is_complete(const struct sml_aggregator *a, const struct cell *c) {
-  return c->count == a->options.num_contributors;
+  return c->count == sml_aggregator_needed(a, c->reducer);
+}
+
+/* Slots, the one-way window's included. */
+static inline uint32_t sml_aggregator_all_slots(const struct sml_aggregator *a) {
+  return a->options.num_slots + a->options.num_one_way_slots;
 }
 
 static inline uint64_t *sml_aggregator_suspects(const struct sml_aggregator *a, uint32_t slot) {

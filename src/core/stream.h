@@ -5,11 +5,17 @@
  * chunks are whole blocks, so each block is one group's alone, and what other lanes write never changes its code. Each
  * group is preceded by an exponent chunk with a code for each of its blocks, lead_groups ahead (here: 1):
  *     E0 E1 D(0) E2 D(1) E3 D(2) ... D(last)
- * Integers and exact sums have data chunks only. */
+ * Integers and exact sums have data chunks only.
+ *
+ * Operations that go one way (docs/PROTOCOL.md "One-way windows") have a part for each contributor, its owner. All
+ * exponent chunks are first; then come rows of chunks, one of each part that is so long. A fence stands behind each
+ * quarter of the window, but one place, and at the end. */
 #ifndef SML_CORE_STREAM_H
 #define SML_CORE_STREAM_H
 
 #include "base/base.h"
+
+#define SML_LEAST_ONE_WAY_SLOTS 8u /* of a one-way window: four quarters, of a chunk and a fence at least */
 
 /* What core must know of one operation; equal on all ranks but for nothing. */
 struct sml_operation_plan {
@@ -23,6 +29,11 @@ struct sml_operation_plan {
   uint8_t lane_elems;   /* elements of a lane: 2, and then elem_lanes is 0; 0 counts as 1 */
   bool is_narrow;       /* each rank's lanes fit 28 bits, and travel so (quant/narrow.h) where whole rows do */
   bool has_wide_codes;  /* switch format: a code is a lane; else a byte */
+  /* SML_REDUCE_TO_OWNER or SML_REDUCE_COPY: it goes one way, in a window for that. COPY: an element is a byte. */
+  uint8_t way;
+  uint32_t num_parts;    /* one way: as many as contributors; each owns one */
+  const uint64_t *parts; /* [num_parts + 1] one way: where they begin, and the last one's end. The caller's until the
+                          * operation ended */
 };
 
 /* Lanes that all of it takes. */
@@ -44,6 +55,17 @@ struct sml_range {
   uint32_t num_groups;   /* 0 without exponents */
   uint64_t num_blocks;   /* 0 without exponents */
   uint64_t num_chunks;   /* data and exponent chunks */
+  /* One way: the plan's, and how many chunks stand before each fence. */
+  uint8_t way;
+  uint32_t num_parts, lane, num_lanes, fence_chunks;
+  uint32_t group_blocks; /* codes of an exponent chunk */
+  const uint64_t *parts;
+};
+
+/* Where a range that goes one way is: chunks are made in their order. */
+struct sml_row {
+  uint64_t chunk; /* of each part */
+  uint32_t part;
 };
 /* Ranges begin where a chunk does, with exponents where a block does. A group has at least four windows of data chunks
  * or about 2 MiB of tensor, but no more blocks than an exponent chunk has codes; where that is less than four windows,
@@ -55,8 +77,11 @@ size_t sml_stream_codes_bytes(const struct sml_range *range);
 
 /* The position-th chunk of a range. */
 struct sml_chunk {
-  bool is_exponent;
+  bool is_exponent;       /* or a fence, which is one without codes */
+  bool is_fence;
+  uint32_t owner;         /* of data that go one way */
   uint32_t group;         /* of chunks with exponents */
+  uint32_t last_group;    /* that a chunk has elements of */
   uint64_t first_elem;    /* data: in the whole tensor */
   uint32_t num_elems;     /* data: elements; exponent: codes */
   uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */
@@ -64,6 +89,9 @@ struct sml_chunk {
   uint32_t payload_bytes; /* of what is in it; in switch format a packet has zeros behind that */
 };
 void sml_range_chunk(const struct sml_range *range, uint64_t position, struct sml_chunk *chunk_out);
+/* The same where it goes one way: all positions in turn, with *row zero at first. */
+void sml_range_one_way_chunk(const struct sml_range *range, uint64_t position, struct sml_row *row,
+                             struct sml_chunk *chunk_out);
 
 /* 64-bit hash of the operation for tags; the tag of its position-th chunk. */
 uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes);

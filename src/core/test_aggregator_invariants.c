@@ -100,7 +100,7 @@ static const char *find_trouble_violation(const struct sml_aggregator *a) {
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a) {
   uint32_t num_complete = 0, num_departed = 0;
   const char *problem = NULL;
-  for (uint32_t cell = 0; cell < 2 * a->options.num_slots && problem == NULL; cell++)
+  for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a) && problem == NULL; cell++)
     problem = find_cell_violation(a, cell);
   for (uint32_t slot = 0; slot < a->options.num_slots && problem == NULL; slot++)
     problem = find_slot_violation(a, slot, &num_complete);

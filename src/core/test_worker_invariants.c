@@ -9,7 +9,8 @@ static const char *find_slot_violation(const struct sml_worker *w, uint32_t s) {
   if (slot->wants_update && !slot->is_in_updates) return "a slot wants its update sent, but is not queued";
   if (slot->wants_probe && !slot->is_in_probes) return "a slot wants to be asked about, but is not queued";
   if (slot->wants_probe && slot->state != OUTSTANDING) return "a slot is to be asked about that was not sent";
-  if (slot->wants_update && slot->state != OUTSTANDING) return "an update is to be sent again that was not sent";
+  if (slot->wants_update && slot->state != OUTSTANDING && slot->state != SENT)
+    return "an update is to be sent again that was not sent";
   if (slot->num_charged > SML_MOST_QUESTIONS) return "more was paid for a slot's questions than there can be";
   if (slot->level >= SML_RTO_LEVELS) return "a slot's level is too high";
   if (slot->state == IDLE && slot->chunk < w->end_chunk) return "I9: the chunk of an idle slot is submitted";
@@ -97,7 +98,8 @@ static const char *find_waiting_violation(const struct sml_worker *w) {
     if (s >= n || ++num_listed > n) return "the list of waiting slots has no end";
     const struct slot *slot = &w->slots[s];
     if (slot->state != WAITING) return "the list of waiting slots has one that is not";
-    if (w->ring[slot->operation].ready[slot->what.group]) return "a slot waits for exponents that are there";
+    const uint8_t *ready = w->ring[slot->operation].ready;
+    if (ready[slot->what.group] && ready[slot->what.last_group]) return "a slot waits for exponents that are there";
   }
   for (uint32_t s = 0; s < n; s++) num_waiting += w->slots[s].state == WAITING;
   if (w->waiting.tail != last) return "the list of waiting slots has another tail";

@@ -51,6 +51,7 @@ struct world_options {
   uint32_t world_size, num_slots, chunk_bytes, num_operations;
   uint32_t ring; /* capacity of the operation ring */
   uint32_t first_phase, first_chunk;
+  bool is_one_way; /* operations go to their owners and from them in turn, in a one-way window */
   double loss, duplicate, delay, forge;
   uint64_t max_delay_ns, hop_jitter_ns;
   uint64_t faults_end_ns;
@@ -67,11 +68,12 @@ struct world {
   uint64_t now_ns, num_sent, num_events, num_solicits, burst_end_ns;
   size_t num_packets;
   struct sml_aggregator *aggregator;
-  struct sum cells[2 * MAX_SLOTS];
+  struct sum cells[4 * MAX_SLOTS]; /* a one-way window's behind the others */
   uint32_t num_grants;
   struct sml_worker *workers[MAX_RANKS];
   struct sml_operation_plan plans[MAX_OPERATIONS];
   struct sml_range ranges[MAX_OPERATIONS];
+  uint64_t parts[MAX_OPERATIONS][MAX_RANKS + 1]; /* one way */
   uint64_t num_drops[SML_NUM_DROPS];
 };
 
@@ -181,7 +183,8 @@ static void answer(struct world *x, const struct packet *p, uint32_t cell, uint3
   sml_aggregator_result(x->aggregator, cell, &down.header);
   if (p->header.flags & SML_FLAG_BY_GRANT) assert_int_equal(down.header.chunk, p->header.chunk);
   else assert_int_equal(down.header.phase, p->header.phase);
-  assert_int_equal(down.header.chunk, grants[cell / 2][down.header.phase - x->options.first_phase]);
+  if (!x->options.is_one_way)
+    assert_int_equal(down.header.chunk, grants[cell / 2][down.header.phase - x->options.first_phase]);
   down.header.flags |= flags;
   transmit(x, down);
 }
@@ -191,6 +194,30 @@ static void add(struct world *x, const struct packet *p, uint32_t cell, bool is_
   if (is_first) *sum = (struct sum){.id = p->sum.id};
   assert_true(sum->id == p->sum.id); /* I8 */
   sum->counts[p->rank]++;
+}
+
+/* To all ranks; one way to those that did not contribute, or to all of maxima. */
+static void answer_all(struct world *x, const struct packet *p, uint32_t cell) {
+  const struct sml_header *h = &p->header;
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++)
+    if (h->reducer <= SML_REDUCE_MAX || !sml_contributes(h->reducer, h->chunk, rank)) answer(x, p, cell, rank, 0);
+}
+
+/* One way the missing are told, too: it is they who must send again. */
+static void answer_pending(struct world *x, const struct packet *p) {
+  struct packet pending = {.rank = p->rank, .header = p->header};
+  uint64_t words[1];
+  sml_aggregator_missing_for(x->aggregator, &p->header, words);
+  memcpy(pending.missing, words, sizeof pending.missing);
+  pending.header.type = SML_PACKET_PENDING;
+  pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
+  transmit(x, pending);
+  if (p->header.reducer <= SML_REDUCE_MAX) return;
+  pending.header.flags = SML_FLAG_UNASKED;
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++) {
+    pending.rank = (uint16_t)rank;
+    if (sml_bit_test(words, rank)) transmit(x, pending);
+  }
 }
 
 static void expect_sound(const struct world *x, const char *problem) {
@@ -207,8 +234,6 @@ static bool is_look_due(const struct world *x) {
 static void deliver_up(struct world *x, const struct packet *p) {
   const struct sml_decision d = sml_aggregator_decide(x->aggregator, &p->header);
   if (is_look_due(x)) expect_sound(x, sml_aggregator_find_violation(x->aggregator));
-  struct packet pending = {.rank = p->rank, .header = p->header};
-  uint64_t words[1];
   switch (d.verdict) {
     case SML_VERDICT_DROP:
       x->num_drops[d.drop]++;
@@ -218,21 +243,18 @@ static void deliver_up(struct world *x, const struct packet *p) {
       add(x, p, d.cell, d.verdict == SML_VERDICT_FIRST);
       break;
     case SML_VERDICT_COMPLETE:
-      add(x, p, d.cell, false);
+      add(x, p, d.cell, d.is_first);
       assert_true(p->header.phase - x->options.first_phase < MAX_PHASES);
-      grants[d.cell / 2][p->header.phase - x->options.first_phase] =
-          x->options.first_chunk + x->options.num_slots + x->num_grants++;
-      for (uint32_t rank = 0; rank < x->options.world_size; rank++) answer(x, p, d.cell, rank, 0);
+      if (!x->options.is_one_way)
+        grants[d.cell / 2][p->header.phase - x->options.first_phase] =
+            x->options.first_chunk + x->options.num_slots + x->num_grants++;
+      answer_all(x, p, d.cell);
       break;
     case SML_VERDICT_REPEAT:
       answer(x, p, d.cell, p->rank, SML_FLAG_RETRANSMISSION);
       break;
     case SML_VERDICT_PENDING:
-      sml_aggregator_missing(x->aggregator, p->header.slot, p->header.phase, words);
-      memcpy(pending.missing, words, sizeof pending.missing);
-      pending.header.type = SML_PACKET_PENDING;
-      pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
-      transmit(x, pending);
+      answer_pending(x, p);
       break;
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
@@ -264,14 +286,36 @@ static void solicit(struct world *x) {
 
 /* ---- the workers ---- */
 
-static uint64_t id_of(const struct work *work, const struct sml_chunk *c) {
+static uint64_t id_of(const struct work *work, const struct sml_chunk *c, uint32_t tag) {
+  if (c->is_fence) return (uint64_t)work->operation << 33 | (uint64_t)3 << 62 | tag;
+  if (!c->is_exponent && c->data_chunk == 0) return (uint64_t)work->operation << 33 | (uint32_t)c->first_elem;
   return (uint64_t)work->operation << 33 | (uint64_t)c->is_exponent << 32 |
          (c->is_exponent ? c->group : (uint32_t)c->data_chunk);
 }
 
 static uint8_t *writes_of(const struct world *x, struct work *work, const struct sml_chunk *c) {
   const struct sml_range *r = &x->ranges[work->operation];
+  if (r->way != SML_REDUCE_SUM) /* data by their first element */
+    return &work->num_writes[c->is_exponent ? MAX_CHUNKS - 1 - c->group : c->first_elem];
   return &work->num_writes[c->is_exponent ? r->num_data_chunks + c->group : c->data_chunk];
+}
+
+/* What was for this rank has come, once; nothing else has. */
+static void check_writes(const struct world *x, uint32_t rank, struct work *work) {
+  const struct sml_range *r = &x->ranges[work->operation];
+  struct sml_row row = {0};
+  for (uint64_t i = 0; i < r->num_chunks; i++) {
+    struct sml_chunk c;
+    uint32_t expected = 1;
+    if (r->way == SML_REDUCE_SUM) {
+      assert_int_equal(work->num_writes[i], 1);
+      continue;
+    }
+    sml_range_one_way_chunk(r, i, &row, &c);
+    if (c.is_fence) continue;
+    if (!c.is_exponent) expected = !sml_contributes(r->way, c.owner, rank);
+    assert_int_equal(*writes_of(x, work, &c), expected);
+  }
 }
 
 static void deliver_down(struct world *x, const struct packet *p) {
@@ -280,15 +324,16 @@ static void deliver_down(struct world *x, const struct packet *p) {
   if (a.kind == SML_ACCEPT_DROP) x->num_drops[a.drop]++;
   if (a.kind != SML_ACCEPT_RESULT) return;
   struct work *work = a.cookie;
-  assert_true(p->sum.id == id_of(work, &a.chunk));
-  for (uint32_t rank = 0; rank < x->options.world_size; rank++) assert_int_equal(p->sum.counts[rank], 1);
-  uint8_t *num_writes = writes_of(x, work, &a.chunk);
-  assert_int_equal((*num_writes)++, 0);
-  if (!a.is_operation_done) return;
-  assert_false(work->is_done);
-  work->is_done = true;
-  const uint64_t num_chunks = x->ranges[work->operation].num_chunks;
-  for (uint64_t i = 0; i < num_chunks; i++) assert_int_equal(work->num_writes[i], 1);
+  assert_true(p->sum.id == id_of(work, &a.chunk, p->header.tag));
+  const uint8_t way = a.chunk.is_exponent ? SML_REDUCE_MAX : x->plans[work->operation].way;
+  for (uint32_t rank = 0; rank < x->options.world_size; rank++)
+    assert_int_equal(p->sum.counts[rank], sml_contributes(way, a.chunk.owner, rank));
+  if (!a.chunk.is_fence) assert_int_equal((*writes_of(x, work, &a.chunk))++, 0);
+  for (bool has_ended = a.is_operation_done; has_ended; has_ended = (work = sml_worker_next_ended(w)) != NULL) {
+    assert_false(work->is_done);
+    work->is_done = true;
+    check_writes(x, p->rank, work);
+  }
 }
 
 static void send_all(struct world *x, uint32_t rank) {
@@ -306,9 +351,10 @@ static void send_all(struct world *x, uint32_t rank) {
     if (send.kind == SML_SEND_UPDATE) {
       struct work *work = send.cookie;
       const struct sml_range *r = &x->ranges[work->operation];
-      up.sum.id = id_of(work, &send.chunk);
-      if (r->num_groups > 0 && !send.chunk.is_exponent) /* the scale must be known */
-        assert_int_equal(work->num_writes[r->num_data_chunks + send.chunk.group], 1);
+      up.sum.id = id_of(work, &send.chunk, send.header.tag);
+      const bool has_scale = r->num_groups > 0 && !send.chunk.is_exponent;
+      for (uint32_t g = send.chunk.group; has_scale && g <= send.chunk.last_group; g++)
+        assert_int_equal(*writes_of(x, work, &(struct sml_chunk){.is_exponent = true, .group = g}), 1); /* the scale */
     }
     transmit(x, up);
   }
@@ -381,6 +427,23 @@ static const struct world_options QUIET = {.ring = 4,
                                            .repeated = NO_PACKET,
                                            .seed = 1};
 
+/* The operation gets parts: equal ones, any, or all of it is one rank's. */
+static void go_one_way(struct world *x, uint32_t i) {
+  struct sml_operation_plan *plan = &x->plans[i];
+  const uint32_t n = x->options.world_size;
+  uint64_t *parts = x->parts[i];
+  for (uint32_t p = 0; p <= n; p++) {
+    parts[p] = plan->num_elems * p / n;
+    if (x->options.seed % 3 == 1 && p > 0 && p < n)
+      parts[p] = sml_max_u64(parts[p - 1], sml_mix64(x->options.seed + i * 64 + p) % (plan->num_elems + 1));
+    if (x->options.seed % 3 == 2) parts[p] = p > x->options.seed / 3 % n ? plan->num_elems : 0;
+  }
+  plan->parts = parts;
+  plan->num_parts = n;
+  plan->way = (i + x->options.seed / 9) % 2 ? SML_REDUCE_COPY : SML_REDUCE_TO_OWNER;
+  if (plan->way == SML_REDUCE_COPY) plan->block_elems = 0;
+}
+
 /* Operations of num_chunks[i] data chunks; odd ones are int32 when `is_mixed`. */
 static struct world *make_world(const struct world_options *o, const uint32_t *num_chunks, bool is_mixed) {
   struct world *x = calloc(1, sizeof *x);
@@ -388,11 +451,12 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
   assert_true(o->world_size <= MAX_RANKS && o->num_slots <= MAX_SLOTS && o->num_operations <= MAX_OPERATIONS);
   x->options = *o;
   x->prng.state = o->seed;
-  const bool is_checked = o->seed % 3 != 0;
+  const bool is_checked = o->seed % 3 != 0 && !o->is_one_way;
   /* 1: order shows losses however few slots there are. */
   const uint32_t order_slots = (o->world_size + o->num_slots) % 2;
   const struct sml_aggregator_options options = {.world_size = o->world_size,
                                                  .num_slots = o->num_slots,
+                                                 .num_one_way_slots = o->is_one_way ? o->num_slots : 0,
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = is_checked,
                                                  .first_phase = o->first_phase,
@@ -403,6 +467,7 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
     const uint64_t num_elems = (uint64_t)num_chunks[i] * o->chunk_bytes / 4 - i % 2;
     x->plans[i] = (struct sml_operation_plan){
         .number = i, .num_elems = num_elems, .block_elems = !is_mixed || i % 2 == 0 ? 2 : 0};
+    if (o->is_one_way) go_one_way(x, i);
     sml_range_make(&x->ranges[i], &x->plans[i], 0, 1, o->chunk_bytes, o->num_slots);
     assert_true(x->ranges[i].num_chunks <= MAX_CHUNKS);
   }
@@ -411,6 +476,8 @@ static struct world *make_world(const struct world_options *o, const uint32_t *n
                                          .world_size = o->world_size,
                                          .num_lanes = 1,
                                          .num_slots = o->num_slots,
+                                         .slot_base = (uint16_t)(o->is_one_way ? o->num_slots : 0),
+                                         .is_one_way = o->is_one_way,
                                          .chunk_bytes = o->chunk_bytes,
                                          .is_checked = is_checked,
                                          .first_phase = o->first_phase,

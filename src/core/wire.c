@@ -96,13 +96,15 @@ static bool is_known(const struct sml_header *h) {
   const bool is_exponents =
       (h->wire == SML_LANES_UINT8 || h->wire == SML_LANES_WIDE_UINT8) && h->reducer == SML_REDUCE_MAX;
   /* Only sums of lanes have a check word. */
+  const bool is_one_way = (h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_TO_OWNER) ||
+                          (h->wire == SML_LANES_UINT8 && h->reducer == SML_REDUCE_COPY);
   const bool is_summed = is_data && (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_RESULT);
   if ((h->flags & SML_FLAG_CHECKED) && !is_summed) return false;
   if ((h->flags & SML_FLAG_NARROW) && (!is_data || h->type != SML_PACKET_UPDATE || (h->flags & SML_FLAG_CHECKED)))
     return false;
   if ((h->flags & (SML_FLAG_BY_GRANT | SML_FLAG_DEAF)) && h->type != SML_PACKET_PROBE) return false;
   if ((h->flags & (SML_FLAG_UNASKED | SML_FLAG_MARKED)) && h->type != SML_PACKET_PENDING) return false;
-  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents) &&
+  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents || is_one_way) &&
          (h->flags & ~KNOWN_FLAGS) == 0;
 }
 

@@ -53,7 +53,19 @@ enum sml_wire_type {
   SML_LANES_UINT8 = 1,
   SML_LANES_WIDE_UINT8 = 2, /* each in 32 bits, as switches take them */
 };
-enum sml_wire_reducer { SML_REDUCE_SUM = 0, SML_REDUCE_MAX = 1 };
+enum sml_wire_reducer {
+  SML_REDUCE_SUM = 0,
+  SML_REDUCE_MAX = 1,
+  /* One-way windows only; `chunk` is the owner there (docs/PROTOCOL.md "One-way windows"). */
+  SML_REDUCE_TO_OWNER = 2, /* int32 SUM of all but the owner, who alone gets it */
+  SML_REDUCE_COPY = 3,     /* uint8: what the owner has goes to all others */
+};
+
+/* Who contributes to a chunk, by its reducer. In one-way windows all others are receivers. */
+static inline bool sml_contributes(uint8_t reducer, uint32_t owner, uint32_t rank) {
+  if (reducer == SML_REDUCE_TO_OWNER) return rank != owner;
+  return reducer != SML_REDUCE_COPY || rank == owner;
+}
 
 enum sml_packet_flags {
   SML_FLAG_RETRANSMISSION = 1u << 0, /* UPDATE sent again; RESULT repeated from the stored one */

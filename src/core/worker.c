@@ -38,7 +38,9 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->options = *o;
   w->options.num_contributors = num_contributors;
   if (o->order_slots == 0) w->options.order_slots = SML_ORDER_SLOTS;
-  if (o->packet_lanes != 0) w->options.order_slots = UINT32_MAX; /* a switch neither asks nor finds grants */
+  /* A switch neither asks nor finds grants, and one-way windows have none. */
+  if (o->packet_lanes != 0 || o->is_one_way) w->options.order_slots = UINT32_MAX;
+  SML_ASSERT(!o->is_one_way || (o->num_slots >= SML_LEAST_ONE_WAY_SLOTS && !o->is_checked && o->packet_lanes == 0));
   w->code_wire = o->packet_lanes != 0 ? SML_LANES_WIDE_UINT8 : SML_LANES_UINT8;
   w->packet_bytes = 4 * o->packet_lanes;
   SML_ASSERT(o->packet_lanes == 0 || w->packet_bytes == o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0));
@@ -52,7 +54,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
   w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
   w->idle = (uint32_t *)(void *)(bytes + l.idle);
-  w->end_chunk = o->first_chunk;
+  w->end_chunk = w->released = w->heard = o->first_chunk;
   w->last_grant = (uint64_t)o->first_chunk + o->num_slots - 1;
   for (uint32_t s = 0; s < o->num_slots; s++) {
     w->slots[s].phase = o->first_phase;
@@ -62,7 +64,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto, o->rtt_ns);
-  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window);
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window || o->is_one_way);
   sml_worker_gaps_init(w);
   w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
   w->prng.state = o->seed;
@@ -109,6 +111,7 @@ static uint32_t update_bytes_of(const struct sml_worker *w, const struct slot *s
 /* Only a chunk beyond all data that were sent waits for this, and in a silence a few go all the same: else two ranks
  * could each be full of what the other one holds back. */
 static bool is_held_back(const struct sml_worker *w, uint32_t s) {
+  if (w->options.is_one_way) return false;
   return w->slots[s].chunk >= w->first_unsent &&
          w->view.num_outstanding >= sml_worker_most_outstanding(w) + w->quiet_level;
 }
@@ -169,20 +172,28 @@ uint32_t sml_worker_peek_send(struct sml_worker *w) {
   return s != NONE ? update_bytes_of(w, &w->slots[s]) : UINT32_MAX;
 }
 
+static uint8_t wire_of(const struct sml_worker *w, const struct slot *slot) {
+  if (slot->what.is_exponent) return w->code_wire;
+  return w->ring[slot->operation].range.way == SML_REDUCE_COPY ? SML_LANES_UINT8 : SML_LANES_INT32;
+}
+
+static uint8_t reducer_of(const struct sml_worker *w, const struct slot *slot) {
+  return slot->what.is_exponent ? SML_REDUCE_MAX : w->ring[slot->operation].range.way;
+}
+
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
   const struct slot *slot = &w->slots[s];
-  const bool is_exponent = slot->what.is_exponent;
   return (struct sml_header){.version = SML_WIRE_VERSION,
                              .type = (uint8_t)type,
-                             .wire = is_exponent ? w->code_wire : SML_LANES_INT32,
-                             .reducer = is_exponent ? SML_REDUCE_MAX : SML_REDUCE_SUM,
+                             .wire = wire_of(w, slot),
+                             .reducer = reducer_of(w, slot),
                              .job = w->options.job,
                              .epoch = w->options.epoch,
                              .rank = w->options.rank,
                              .slot = (uint16_t)(w->options.slot_base + s),
                              .phase = slot->phase,
                              .tag = slot->tag,
-                             .chunk = (uint32_t)slot->chunk};
+                             .chunk = w->options.is_one_way ? slot->what.owner : (uint32_t)slot->chunk};
 }
 
 static void send_gap_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -232,14 +243,16 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     if (w->view.num_outstanding == 0 && now_ns - w->progress_ns > w->rto.rto_ns) sml_congestion_on_idle(&w->congestion);
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     if (!slot->what.is_exponent) w->first_unsent = sml_max_u64(w->first_unsent, slot->chunk + 1);
-    slot->state = OUTSTANDING;
-    w->view.num_outstanding++;
+    const bool has_result = !w->options.is_one_way || slot->what.is_exponent;
+    slot->state = has_result ? OUTSTANDING : SENT;
+    w->view.num_outstanding += has_result;
     w->room_chunks--;
     w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = false;
     slot->probe_copies = 0;
-    list_append(w, s, 0, now_ns);
+    if (has_result) list_append(w, s, 0, now_ns);
+    else sml_worker_note_heard(w);
     return;
   }
   dequeue(&w->updates, w->options.num_slots);
@@ -247,6 +260,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
   w->view.retransmissions++;
+  if (slot->state == SENT) return;
   if (slot->wants_probe) slot->wants_probe = false;
   else list_remove(w, s);
   list_append(w, s, 0, now_ns); /* the repeat may be lost as well */
@@ -254,6 +268,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
 
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   clean_queues(w);
+  w->now_ns = now_ns;
   out->kind = SML_SEND_NONE;
   uint32_t s;
   if (w->num_due_gaps > 0) send_gap_probe(w, now_ns, out);
@@ -293,6 +308,7 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
   if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
   /* Where nothing comes later, at the end of an operation, time has to tell. */
   if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > sml_worker_round_trip(w)) return false;
+  if (w->options.is_one_way) return w->rto.srtt_ns > 0;
   return order_of(w, h->chunk) <= w->slots[s].order;
 }
 
@@ -330,14 +346,17 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   struct sml_worker_view *v = &w->view;
   v->num_missing = 0;
   v->waiting_slot = s;
-  note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
+  const bool is_mine = sml_worker_contributes(w, &w->slots[s]);
+  if (!w->options.is_one_way)
+    note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
   if ((h->flags & SML_FLAG_UNASKED) == 0) note_answer(w, &w->slots[s], now_ns);
   bool is_mine_missing = false;
   for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
-    if (r == o->rank) is_mine_missing = true;
+    if (r == o->rank) is_mine_missing = is_mine;
     else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
   }
+  if (w->slots[s].state == SENT && !is_mine_missing) return;
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
     want_update(w, s);
@@ -375,20 +394,20 @@ static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
   return w->last_grant + (uint64_t)(int64_t)(int32_t)(chunk - (uint32_t)w->last_grant);
 }
 
-/* Returns whether the operation has ended in this lane. */
-static bool finish_chunk(struct sml_worker *w, uint32_t index) {
-  struct operation *op = &w->ring[index];
-  w->view.chunks_completed++;
-  if (--op->chunks_left > 0) return false;
-  op->is_done = true;
-  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
-  return true;
+/* The result of a one-way window is here. Returns whether the operation has ended in this lane. */
+static bool hold(struct sml_worker *w, uint32_t s) {
+  struct slot *slot = &w->slots[s];
+  slot->state = HELD;
+  if (slot->what.is_fence) return sml_worker_next_ended(w) != NULL;
+  if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
+  sml_worker_note_heard(w);
+  return false;
 }
 
 /* Returns whether the operation has ended in this lane. */
 static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
-  note_arrived(w, slot->order, now_ns);
+  if (sml_worker_contributes(w, slot)) note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
   w->stalled_chunks = sml_min_u32(w->stalled_chunks + 1, w->options.num_slots);
   earn(&w->clock_budget, 1, SML_MOST_BUDGET);
@@ -398,21 +417,22 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else list_remove(w, s);
   slot->wants_update = false;
+  w->view.num_outstanding--;
+  w->view.waiting_since_ns = w->progress_ns = now_ns;
+  w->view.num_missing = 0;
+  slot->level = 0;
+  if (w->options.is_one_way) return hold(w, s);
   slot->phase++;
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
   const uint64_t grant = widen_chunk(w, h->chunk);
   sml_worker_note_grant(w, grant, (h->flags & SML_FLAG_RETRANSMISSION) != 0, now_ns);
   slot->chunk = grant;
   slot->state = IDLE;
-  w->view.num_outstanding--;
-  slot->level = 0;
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
-  w->view.waiting_since_ns = w->progress_ns = now_ns;
   w->quiet_level = 0;
   w->quiet_until_ns = 0;
-  w->view.num_missing = 0;
   if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
-  const bool is_operation_done = finish_chunk(w, slot->operation);
+  const bool is_operation_done = sml_worker_finish_chunk(w, slot->operation);
   sml_worker_activate(w, s);
   return is_operation_done;
 }
@@ -433,7 +453,8 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1)
     return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
-  if (slot->state != OUTSTANDING) return drop(SML_DROP_NOT_OUTSTANDING);
+  if (slot->state != OUTSTANDING && !(slot->state == SENT && h->type == SML_PACKET_PENDING))
+    return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {
     const uint32_t bitmap_bytes =
@@ -441,7 +462,7 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
     if (h->payload_bytes != bitmap_bytes) return drop(SML_DROP_BAD_LENGTH);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
-  if (h->wire != (slot->what.is_exponent ? w->code_wire : SML_LANES_INT32)) return drop(SML_DROP_BAD_TYPE);
+  if (h->wire != wire_of(w, slot) || h->reducer != reducer_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
   return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
@@ -458,6 +479,7 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
                                        const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(w, h);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  w->now_ns = now_ns;
   if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
   else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
   return a;

@@ -31,6 +31,8 @@ struct sml_worker_options {
   uint32_t order_slots;    /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
   uint64_t rtt_ns;         /* of the path, as far as the join knows; 0: not known */
   uint64_t seed;           /* jitter */
+  bool is_one_way;         /* its operations are those of a one-way window: num_slots >= SML_LEAST_ONE_WAY_SLOTS, no
+                            * check words, a fixed window */
   bool has_fixed_window;   /* as many chunks as slots may be under way, whatever is lost or marked */
 };
 
@@ -96,6 +98,10 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *hea
  * PENDING's payload is the bitmap of missing contributors: c is bit c % 8 of byte c / 8. */
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *header,
                                        const uint8_t *payload, uint64_t now_ns);
+
+/* In a one-way window a fence that is late may end more operations than the one that on_packet names: the cookie of the
+ * next one, or NULL. After each that has ended. */
+void *sml_worker_next_ended(struct sml_worker *w);
 
 /* The packet came marked (ECN), or it is the aggregator's word that an update did; after job, epoch and source checks,
  * before on_packet. */

@@ -15,6 +15,10 @@ enum slot_state {
   WAITING,     /* a data chunk whose group's exponents are not back */
   READY,       /* its UPDATE is to be sent for the first time */
   OUTSTANDING, /* sent; the result is awaited */
+  /* In a one-way window, where OUTSTANDING is also a chunk to which only others contribute: */
+  CLOSED, /* a fence before which something is not here or not sent yet */
+  SENT,   /* a chunk whose result is only for others */
+  HELD,   /* its result is here; the slot waits for the fence, as with SENT */
 };
 
 struct slot {
@@ -42,6 +46,7 @@ struct slot {
 struct operation {
   struct sml_range range;
   uint64_t first_chunk, chunks_left;
+  struct sml_row row; /* where the next chunk is of one that goes one way */
   uint64_t chunks_unassigned; /* not given to a slot yet: a chunk granted twice can't outlive its operation */
   uint64_t tag_base;
   uint8_t *ready; /* [num_groups] exponents of the group are back */
@@ -110,6 +115,10 @@ struct sml_worker {
   uint64_t first_unsent; /* behind the last data chunk of the stream that was sent */
   uint32_t packet_bytes; /* payload of each UPDATE and RESULT in switch format; 0: ordinary format */
   uint8_t code_wire;     /* enum sml_wire_type of exponents */
+  /* One-way window: chunks before `released` are behind a fence that is complete; before `heard` this rank has what is
+   * for it, and has sent what is its own. */
+  uint64_t released, heard;
+  uint64_t now_ns; /* of the last call that brought the time */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;
@@ -165,6 +174,16 @@ static inline bool sml_worker_is_window_full(const struct sml_worker *w) {
 static inline struct operation *operation_at(const struct sml_worker *w, uint64_t index) {
   return &w->ring[index & (w->options.num_operations - 1)];
 }
+
+static inline bool sml_worker_contributes(const struct sml_worker *w, const struct slot *slot) {
+  const uint8_t way = w->ring[slot->operation].range.way;
+  return slot->what.is_exponent || sml_contributes(way, slot->what.owner, w->options.rank);
+}
+
+/* One-way window: a fence may have come to be sent. */
+void sml_worker_note_heard(struct sml_worker *w);
+/* A chunk is done with. Returns whether the operation has ended in this lane. */
+bool sml_worker_finish_chunk(struct sml_worker *w, uint32_t index);
 
 /* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
 void sml_worker_activate(struct sml_worker *w, uint32_t s);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One-way windows: sums that only their owner gets, and copies of what an owner has, in worlds that lose, repeat and
+ * delay. Each rank takes each chunk that is for it once, with one contribution of each contributor; nobody is accused;
+ * all operations end. */
+#include "core/test_worker_world.h"
+
+#include "core/test_aggregator_calls.h"
+
+static const uint32_t sizes[MAX_OPERATIONS] = {20, 3, 1, 40, 7, 60, 2, 90, 33, 5, 1, 1, 64, 12, 100, 31, 8, 4, 50, 9};
+
+static struct world_options one_way(uint64_t seed) {
+  struct world_options o = QUIET;
+  o.is_one_way = true;
+  o.seed = seed;
+  o.world_size = 2 + (uint32_t)(seed % 5);
+  o.num_slots = 8u << seed % 4;
+  o.num_operations = 10 + (uint32_t)(seed % 10);
+  return o;
+}
+
+static void quiet_worlds_end(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 60; seed++) {
+    const struct world_options o = one_way(seed);
+    run_once(&o, sizes, true);
+  }
+}
+
+static void worlds_that_lose_end(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 400; seed++) {
+    struct world_options o = one_way(seed);
+    o.loss = 0.02 * (double)(seed % 10);
+    o.duplicate = 0.1 * (double)(seed % 3);
+    o.delay = 0.1 * (double)(seed % 4);
+    o.max_delay_ns = 300 * SML_NS_PER_US;
+    o.forge = seed % 2 ? 0.05 : 0;
+    o.faults_end_ns = 400 * SML_NS_PER_MS;
+    struct world *x = make_world(&o, sizes, true);
+    run_world(x, 20 * SML_NS_PER_S);
+    free_world(x);
+  }
+}
+
+/* Each of the first packets is lost, or comes again much later. */
+static void any_one_packet(void **state) {
+  (void)state;
+  static const uint32_t few[MAX_OPERATIONS] = {5, 6, 3};
+  for (uint32_t kind = 0; kind < 3; kind++) {
+    for (uint64_t index = 0; index < 150; index++) {
+      struct world_options o = one_way(kind * 9 + 3);
+      o.world_size = 3;
+      o.num_slots = 8;
+      o.num_operations = 3;
+      if (kind == 0) o.lost[0] = index;
+      else o.repeated = index;
+      o.is_delayed_only = kind == 2;
+      o.repeat_delay_ns = 3 * SML_NS_PER_MS;
+      run_once(&o, few, true);
+    }
+  }
+}
+
+/* Without losses a rank sends and hears what is its own, and fences; nothing is asked twice in this time. */
+static void bytes_go_one_way(void **state) {
+  (void)state;
+  static const uint32_t large[MAX_OPERATIONS] = {300};
+  for (uint32_t way = 0; way < 2; way++) {
+    struct world_options o = one_way(way * 9 + 3);
+    o.world_size = 4;
+    o.num_slots = 64;
+    o.num_operations = 1;
+    struct world *x = make_world(&o, large, false);
+    x->plans[0].block_elems = 0;
+    sml_range_make(&x->ranges[0], &x->plans[0], 0, 1, o.chunk_bytes, o.num_slots);
+    run_world(x, SML_NS_PER_S);
+    const struct sml_range *r = &x->ranges[0];
+    const uint64_t num_fences = r->num_chunks - r->num_data_chunks;
+    uint64_t num_data = 0;
+    /* TO_OWNER: n - 1 go up, one down. COPY: one up, n - 1 down. Fences: all up, all down. */
+    num_data = r->num_data_chunks * o.world_size;
+    const uint64_t least = num_data + 2 * num_fences * o.world_size;
+    assert_in_range(x->num_sent, least, least + 40);
+    free_world(x);
+  }
+}
+
+static struct sml_header owned(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, uint32_t rank,
+                               uint32_t slot) {
+  struct sml_header h = update(a, rank, slot, SML_FIRST_PHASE);
+  h.reducer = reducer;
+  h.wire = reducer == SML_REDUCE_COPY ? SML_LANES_UINT8 : SML_LANES_INT32;
+  h.chunk = owner;
+  return h;
+}
+
+static struct sml_aggregator *make_one_way(uint32_t world_size) {
+  const struct sml_aggregator_options options = {.world_size = world_size,
+                                                 .num_slots = 8,
+                                                 .num_one_way_slots = 8,
+                                                 .chunk_bytes = CHUNK_BYTES,
+                                                 .first_phase = SML_FIRST_PHASE};
+  return init(&options);
+}
+
+static void what_the_aggregator_refuses(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_one_way(3);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 0), SML_VERDICT_DROP);    /* not in that window */
+  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 7), SML_VERDICT_DROP);
+  expect(a, update(a, 0, 8, SML_FIRST_PHASE), SML_VERDICT_DROP);          /* nor a sum to all in this */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 0, 8), SML_VERDICT_DROP);    /* by the owner */
+  expect(a, owned(a, SML_REDUCE_COPY, 1, 0, 8), SML_VERDICT_DROP);        /* by another */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 3, 0, 8), SML_VERDICT_DROP);    /* there is no such owner */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 16), SML_VERDICT_DROP);   /* beyond the window */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 8), SML_VERDICT_FIRST);
+  struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 8);
+  expect(a, other, SML_VERDICT_MISMATCH); /* of the owner alone: the tags are the same */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 8), SML_VERDICT_COMPLETE);
+  expect(a, owned(a, SML_REDUCE_COPY, 2, 2, 9), SML_VERDICT_COMPLETE);
+  free(a);
+}
+
+/* A copy that nobody can send any more: whoever asks about it is told. */
+static void a_lost_owner_is_found(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_one_way(3);
+  struct sml_header question = owned(a, SML_REDUCE_COPY, 2, 0, 8);
+  question.type = SML_PACKET_PROBE;
+  question.payload_bytes = 0;
+  assert_int_equal(expect(a, question, SML_VERDICT_PENDING).blocked_rank, UINT32_MAX);
+  sml_aggregator_note_departed(a, 2);
+  assert_int_equal(expect(a, question, SML_VERDICT_PENDING).blocked_rank, 2);
+  /* It need not be there for a sum of its own. */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 9), SML_VERDICT_FIRST);
+  uint64_t words[1];
+  const struct sml_header h = owned(a, SML_REDUCE_TO_OWNER, 2, 0, 9);
+  assert_int_equal(sml_aggregator_missing_for(a, &h, words), 1);
+  assert_int_equal(words[0], 2);
+  assert_int_equal(expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 9), SML_VERDICT_COMPLETE).blocked_rank, UINT32_MAX);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(quiet_worlds_end),          cmocka_unit_test(worlds_that_lose_end),
+      cmocka_unit_test(any_one_packet),            cmocka_unit_test(bytes_go_one_way),
+      cmocka_unit_test(what_the_aggregator_refuses), cmocka_unit_test(a_lost_owner_is_found),
+  };
+  return cmocka_run_group_tests_name("one_way", tests, NULL, NULL);
+}
