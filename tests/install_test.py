@@ -68,6 +68,36 @@ def test_make_builds_what_is_installed_and_no_test():
     assert len(files) >= 3 and files <= outputs, (files, files - outputs)
 
 
+def configured_without(names):
+    """Status and output of meson where pkg-config does not know these."""
+    with tempfile.TemporaryDirectory() as folder:
+        for place in run("pkg-config", "--variable", "pc_path", "pkg-config").strip().split(":"):
+            for name in os.listdir(place) if os.path.isdir(place) else []:
+                if name.removesuffix(".pc") not in names and not os.path.lexists(os.path.join(folder, name)):
+                    os.symlink(os.path.join(place, name), os.path.join(folder, name))
+        env = {**os.environ, "PKG_CONFIG_LIBDIR": folder, "CMAKE": "false"} # it knows some of them, too
+        env.pop("PKG_CONFIG_PATH", None)
+        done = subprocess.run(["meson", "setup", os.path.join(folder, "build"), ROOT], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, env=env, check=False, timeout=120)
+    return done.returncode, done.stdout
+
+
+def test_a_missing_library_is_named_as_its_packages():
+    packages = {"cmocka": ("libcmocka-dev", "libcmocka-devel"), "jansson": ("libjansson-dev", "jansson-devel", "libjansson-devel"),
+                "smartcols": ("libsmartcols-dev", "libsmartcols-devel"), "inih": ("libinih-dev", "inih-devel", "libinih-devel")}
+    for missing in (*([name] for name in packages), list(packages)):
+        status, output = configured_without(missing)
+        told = output.partition("What pkg-config does not find (docs/install.md):")[2]
+        assert status != 0 and told, output
+        assert re.findall(r"^  (\w+): ", told, re.M) == missing, (missing, told)
+        for name in missing:
+            for package in packages[name]:
+                assert re.search(rf"^  {name}: .*\b{package}\b", told, re.M), (package, told)
+    with open(os.path.join(ROOT, "docs/install.md"), encoding="utf-8") as file:
+        text = file.read()
+    assert not [name for names in packages.values() for name in names if not re.search(rf"[ `]{name}[ `]", text)]
+
+
 def test_cmake_finds_the_package():
     need("cmake", "cmake")
     with Tree() as tree, tempfile.TemporaryDirectory() as work:

@@ -5,7 +5,7 @@
 Convolutional networks come from torchvision's modules (Debian: python3-torchvision 0.14; without it they are left as
 they are), the others from the shapes in their publications. A line `layer NAME FLOPS PARAMETER=ELEMENTS...` is a
 module with parameters, in forward order; FLOPS are those of one sample's forward pass (2 a multiply-add).
-A line `speed GPU SAMPLES_PER_S WHY` is one GPU's rate of training: published, or derived from what is, by FLOPs.
+A line `speed GPU SAMPLES_PER_S WHY` is one GPU's rate of training: published, or derived from what is, by FLOPs, or an estimate by peaks.
 """
 import os
 import sys
@@ -28,8 +28,10 @@ PUBLISHED = {
 }
 GPUS = ("p100", "v100", "a100", "h100", "a10", "l4", "rtx4090")
 L4_OF_A10 = 60 / 62.5  # peaks of TensorFloat-32 in NVIDIA's data sheets; the L4's memory has half the bandwidth
-# What is trained in 16 bit: TFLOP/s that Meta had of an H100 (Introducing Meta Llama 3, April 2024), and of the others in
-# proportion to the peaks in NVIDIA's data sheets (16 bit, dense).
+# What is trained in 16 bit has no published rates of one GPU: they are estimates. samples/s = TFLOP/s / (3 x the FLOPs of a
+# forward pass), since a backward pass takes twice as many. Meta had 400 TFLOP/s of an H100 in the training of Llama 3 405B on
+# 16,384 of them (380 to 430: arXiv:2407.21783, table 4). Others are in proportion to the peaks in NVIDIA's data sheets (16
+# bit, dense; RTX 4090: with sums in 32 bit).
 LLAMA_3_TFLOPS = 400
 PEAK_TFLOPS = {"p100": 21.2, "v100": 125, "a100": 312, "h100": 989, "a10": 125, "l4": 121, "rtx4090": 165}
 IN_16_BIT = ("gpt2", "llama_1b", "llama_8b", "vit_b_16")
@@ -162,12 +164,12 @@ def llama(width, num_layers, kv_width, ffn_width, is_tied, steps=8192, words=128
 
 
 def llama_1b():
-    """Meta 2024, Llama 3.2 1B: 16 layers of 2,048, 128,256 tokens; the output layer is the embedding."""
+    """Meta 2024, config.json of meta-llama/Llama-3.2-1B: 16 layers of 2,048, 128,256 tokens; the output layer is the embedding."""
     return llama(2048, 16, 512, 8192, True)
 
 
 def llama_8b():
-    """Dubey et al. 2024, Llama 3 8B: 32 layers of 4,096, 128,256 tokens."""
+    """Dubey et al. 2024 (arXiv:2407.21783, table 3), Llama 3 8B: 32 layers of 4,096, 128,256 tokens."""
     return llama(4096, 32, 1024, 14336, False)
 
 
@@ -238,8 +240,8 @@ def speeds(name, made):
     lines = []
     for gpu in GPUS if name in IN_16_BIT else ():
         tflops = LLAMA_3_TFLOPS * PEAK_TFLOPS[gpu] / PEAK_TFLOPS["h100"]
-        lines.append(f"speed {gpu} {tflops * 1e12 / (3 * flops_of(name, made)):.4g} derived: {tflops:.0f} TFLOP/s in 16 bit, from "
-                     f"Meta's {LLAMA_3_TFLOPS} of an H100 for Llama 3 by NVIDIA's peaks")
+        lines.append(f"speed {gpu} {tflops * 1e12 / (3 * flops_of(name, made)):.4g} estimate: {tflops:.0f} TFLOP/s in 16 bit / 3 forward "
+                     f"passes, from {LLAMA_3_TFLOPS} of an H100 (arXiv:2407.21783, table 4) by NVIDIA's peaks")
     if lines:
         return lines
     for gpu in GPUS:

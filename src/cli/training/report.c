@@ -150,7 +150,8 @@ int sml_training_report_predictions(const struct sml_training_options *o) {
   const bool is_printed =
       is_ok && print_rows(o, rows, num_rows,
                           "# An iteration: computing alone, the link alone, both with SwitchML; with a ring, "
-                          "in buckets of 25 MiB if that is better.\n# speedup: ring_ms / predicted_ms.\n");
+                          "in buckets of 25 MiB if that is better.\n# speedup: ring_ms / predicted_ms. "
+                          "Computing: published or estimated, --list says which.\n");
   free(rows);
   return is_printed ? SML_BENCH_OK : is_ok ? SML_BENCH_FAILED : SML_BENCH_USAGE;
 }
@@ -180,7 +181,7 @@ bool sml_training_report_list(void) {
       printf("%-14s %7.1f MB  %4u tensors  batch %u\n", model.name, (double)model.num_parameters * 4 / 1e6,
              model.num_tensors, model.batch);
       for (uint32_t i = 0; i < model.num_speeds; i++)
-        printf("  %-6s %12.1f samples/s  %s\n", model.speeds[i].gpu, model.speeds[i].samples_per_s,
+        printf("  %-6s %12.4g samples/s  %s\n", model.speeds[i].gpu, model.speeds[i].samples_per_s,
                model.speeds[i].source);
     }
     sml_training_model_free(&model);
