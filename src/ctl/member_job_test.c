@@ -513,8 +513,31 @@ static void test_a_stopped_aggregator_is_its_own_successor(void **state) {
   assert_int_equal(workers[0].j.retry.num_rejoins, 1);
 }
 
+/* Operation 7 has numbers 7 to 9, of which the last is inserted when the first has ended; 10 is called meanwhile. */
+static void test_what_is_inserted_later_holds_up_all_behind(void **state) {
+  (void)state;
+  struct sml_member_job j = {.phase = SML_MEMBER_IS_RUNNING, .next_number = 11, .open_number = 9};
+  struct sml_member_operation ops[4] = {{.number = 7}, {.number = 8}, {.number = 10}, {.number = 9}};
+  for (uint32_t i = 0; i < 3; i++) sml_member_job_insert(&j, &ops[i]);
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_ptr_equal(sml_member_job_next(&j, 4), &ops[i]);
+    sml_member_job_begin(&j, &ops[i]);
+  }
+  assert_null(sml_member_job_next(&j, 4));
+  assert_int_equal(sml_member_job_first_unfinished(&j), 7);
+  for (uint32_t i = 0; i < 2; i++) assert_true(sml_member_job_end(&j, &ops[i], true));
+  assert_int_equal(sml_member_job_first_unfinished(&j), 9); /* others must keep what they need for it */
+  assert_null(sml_member_job_next(&j, 4));
+  sml_member_job_insert(&j, &ops[3]);
+  j.open_number = 0;
+  assert_ptr_equal(sml_member_job_next(&j, 4), &ops[3]);
+  sml_member_job_begin(&j, &ops[3]);
+  assert_ptr_equal(sml_member_job_next(&j, 4), &ops[2]);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_is_inserted_later_holds_up_all_behind),
       BOTH(test_operations_end_in_their_order),
       BOTH(test_full_epochs_are_renewed),
       BOTH(test_an_epoch_without_room),

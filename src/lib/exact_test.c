@@ -112,6 +112,25 @@ static void long_sums_are_exact_beside_others(void **state) {
   }
 }
 
+static void see_epochs(struct rank *r) {
+  const uint32_t first_epoch = r->job->state.start.epoch;
+  call_all(r);
+  CHECK(r, r->failure[0] != 0 || r->job->state.start.epoch != first_epoch);
+}
+
+static void stages_go_on_in_a_new_epoch(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, NUM_RANKS);
+  w.job_options.lease_ns = PATIENT_LEASE_NS;
+  w.job_options.no_shared_memory = 1;
+  w.aggd_options.first_phase = UINT32_MAX - 301;
+  world_start(&w);
+  world_run(&w, see_epochs);
+  for (uint32_t c = 0; c < NUM_CALLS; c++) check_call(c);
+  world_stop(&w);
+}
+
 /* ---- fill values ---- */
 
 #define NUM_FILLED 20000u
@@ -260,6 +279,7 @@ static void aborts_end_all_stages(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(long_sums_are_exact_beside_others),
+      cmocka_unit_test(stages_go_on_in_a_new_epoch),
       cmocka_unit_test(fill_values_touch_their_own_element),
       cmocka_unit_test(jobs_and_calls_say_whether),
       cmocka_unit_test(one_rank_needs_no_other),
