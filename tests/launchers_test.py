@@ -14,6 +14,7 @@ import openmpi
 import ports
 import slurm
 import tap
+import torch_ranks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(os.path.dirname(HERE), "examples")
@@ -107,6 +108,43 @@ def test_example_for_mpirun():
     env = {**openmpi.variables(FOLDER.name), "MEMBER_OPERATIONS": NUM_OPERATIONS, "MEMBER_ELEMENTS": NUM_ELEMS,
            "MEMBER_STATS": 1, "PATH": path, "MASTER_PORT": ports.fixed_port()}
     check_ranks(launch(os.path.join(EXAMPLES, "mpirun/train"), 3, MEMBER, **env), 3, None)
+
+
+# What the example calls of Ray: N processes in a group over gloo.
+RAY = {"__init__": "import os\ndef init(runtime_env):\n    os.environ.update(runtime_env['env_vars'])\n",
+       "train/__init__": "import collections\nScalingConfig = collections.namedtuple('ScalingConfig', 'num_workers')\n",
+       "train/torch": """import os, torch, torch.multiprocessing
+def prepare_model(model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+def work(rank, train, size):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+    train()
+class TorchTrainer:
+    def __init__(self, train, scaling_config):
+        self.train, self.size = train, scaling_config.num_workers
+    def fit(self):
+        torch.multiprocessing.start_processes(work, (self.train, self.size), self.size, start_method="fork")
+"""}
+
+
+def test_example_for_ray():
+    """With a stand-in for Ray, which Debian does not have."""
+    found = subprocess.run([torch_ranks.PYTHON, "-c", "import torch"], capture_output=True, check=False)
+    if found.returncode != 0:
+        raise tap.Skip("PyTorch is not installed (Debian: python3-torch)")
+    for name, text in RAY.items():
+        path = os.path.join(FOLDER.name, "ray-standin/ray", name + ".py")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    with torch_ranks.Daemon() as daemon:
+        out = launch(torch_ranks.PYTHON, os.path.join(EXAMPLES, "ray/train.py"), SWITCHML_AGGREGATOR=daemon.address,
+                     SWITCHML_LIBRARY=torch_ranks.library(), SWITCHML_SHARED_MEMORY=0, GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1",
+                     MASTER_PORT=ports.fixed_port(), USE_LIBUV=0,
+                     PYTHONPATH=os.path.join(FOLDER.name, "ray-standin") + ":" + os.path.join(torch_ranks.ROOT, "integrations/pytorch"))
+    ranks = re.findall(r"rank (\d): loss 0\.\d+, (\d+) calls through SwitchML", out)
+    assert sorted(rank for rank, _ in ranks) == ["0", "1", "2", "3"] and min(int(calls) for _, calls in ranks) >= 100, out
 
 
 if __name__ == "__main__":

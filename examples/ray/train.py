@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """train.py: a training on 4 workers of Ray's TorchTrainer. Ray makes the process group, over gloo or nccl; the gradients alone go
-through SwitchML, by the hook. Not run so far: Ray is in no package of Debian."""
+through SwitchML, by the hook. Tried with a stand-in for Ray only, which Debian does not have."""
 import os
 
 import ray.train
