@@ -52,6 +52,32 @@ def test_types_reductions_and_ranks():
         assert all(r["ranks"] == ranks for r in report["results"])
 
 
+COLLECTIVES = ["reduce_scatter", "all_gather", "broadcast", "reduce", "barrier"]
+
+
+def test_collectives():
+    for what in COLLECTIVES:
+        for more in [["--shared-memory", "no", "--loss", "0.01", "--calls", "3"], ["--in-place", "--type", "bfloat16"],
+                     ["--shared-memory", "no", "--type", "int32", "--retry", "5", "--batch", "--calls", "4"]]:
+            report = e2e.bench_json("--local", "3", "--sizes", "4,1000,300001", "--iters", "3", "--collective", what, *more)
+            assert all(r["collective"] == what for r in report["results"]), report
+
+
+def test_a_killed_rank_is_named_in_each_collective():
+    with e2e.Daemon() as daemon:
+        for what in ["all_reduce", *COLLECTIVES]:
+            with e2e.workers(daemon.address, 3, "--sizes", "1M", "--iters", "100000", "--collective", what,
+                             "--job", what) as ranks:
+                time.sleep(1)
+                assert all(worker.process.poll() is None for worker in ranks), what
+                ranks[1].process.kill()
+                killed_s = time.monotonic()
+                for worker in (ranks[0], ranks[2]):
+                    status, _, err = worker.finish()
+                    assert status == 1 and "rank 1 " in err, (what, status, err)
+                assert time.monotonic() - killed_s < 3 * e2e.PATIENCE, what
+
+
 def test_every_type_over_the_network():
     for kind, bits, more in [("float16", 2, []), ("bfloat16", 2, ["--op", "avg"]), ("float16", 4, ["--float-bits", "32"]),
                              ("float32", 2, ["--float-bits", "16"]), ("int64", 12, []), ("float64", 12, ["--op", "avg"]),

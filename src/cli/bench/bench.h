@@ -15,6 +15,15 @@
 
 enum sml_bench_exit { SML_BENCH_OK = 0, SML_BENCH_FAILED = 1, SML_BENCH_USAGE = 2 };
 
+enum sml_bench_collective {
+  SML_BENCH_ALL_REDUCE = 0,
+  SML_BENCH_REDUCE_SCATTER,
+  SML_BENCH_ALL_GATHER,
+  SML_BENCH_BROADCAST, /* from rank 0 */
+  SML_BENCH_REDUCE,    /* to rank 0 */
+  SML_BENCH_BARRIER,
+};
+
 enum sml_bench_choice { SML_BENCH_NO = 0, SML_BENCH_YES, SML_BENCH_AS_ENVIRONMENT };
 
 struct sml_bench_options {
@@ -26,6 +35,7 @@ struct sml_bench_options {
   uint32_t float_bits, float64_bits; /* 0: as the environment says; float64_bits: 96 if it says nothing */
   bool is_exact;                     /* or the environment says so */
   sml_reduction reduction;
+  enum sml_bench_collective collective;
   uint32_t num_iters; /* 0: by size */
   uint32_t num_warmup;
   uint32_t num_calls; /* all-reduces under way at once, which are timed together; at least 1 */
@@ -49,6 +59,7 @@ void sml_bench_options_parse(struct sml_bench_options *options_out, int argc, ch
 const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *options);
 uint32_t sml_bench_iters(const struct sml_bench_options *options, uint64_t size_bytes);
 const char *sml_bench_type_name(sml_type type);
+const char *sml_bench_collective_name(enum sml_bench_collective collective);
 /* What the job's ranks agree on, from the options, or the environment where they are 0. */
 struct sml_format_options sml_bench_formats(const struct sml_bench_options *options);
 bool sml_bench_is_exact(const struct sml_bench_options *options);
@@ -90,6 +101,9 @@ struct sml_bench_check {
  * all ranks' inputs. Adds to *check. False: out of memory. */
 bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice, uint32_t num_slices,
                       struct sml_bench_check *check);
+/* The same where nothing is summed: each part is its rank's input. parts: elements of each rank's. */
+void sml_bench_verify_copy(const struct sml_bench_shape *shape, const size_t *parts, const void *result, uint32_t slice,
+                           uint32_t num_slices, struct sml_bench_check *check);
 /* Any change of one word changes it. */
 uint64_t sml_bench_hash(const void *data, size_t num_bytes);
 

@@ -215,6 +215,23 @@ bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, u
   return true;
 }
 
+void sml_bench_verify_copy(const struct sml_bench_shape *shape, const size_t *parts, const void *result, uint32_t slice,
+                           uint32_t num_slices, struct sml_bench_check *check) {
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)shape->type);
+  const uint8_t *at = result;
+  uint8_t expected[MAX_BLOCK_BYTES];
+  uint64_t first = 0, block_idx = 0;
+  for (uint32_t rank = 0; rank < shape->world_size; first += parts[rank++]) {
+    for (size_t done = 0, num; done < parts[rank]; done += num, at += num * elem_bytes, block_idx++) {
+      num = (size_t)sml_min_u64(SML_BLOCK_ELEMS, parts[rank] - done);
+      if (block_idx % num_slices != slice) continue;
+      sml_bench_fill(expected, shape->type, shape->seed, rank, first + done, num);
+      for (size_t i = 0; i < num; i++)
+        check->num_wrong += memcmp(at + i * elem_bytes, expected + i * elem_bytes, elem_bytes) != 0;
+    }
+  }
+}
+
 uint64_t sml_bench_hash(const void *data, size_t num_bytes) {
   const uint8_t *at = data;
   uint64_t h[4] = {1, 2, 3, 4};

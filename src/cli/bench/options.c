@@ -17,6 +17,14 @@ static const char *const type_names[] = {[SML_FLOAT32] = "float32",
                                          NULL};
 static const char *const reduction_names[] = {[SML_SUM] = "sum", [SML_AVG] = "avg", NULL};
 
+static const char *const collective_names[] = {[SML_BENCH_ALL_REDUCE] = "all_reduce",
+                                               [SML_BENCH_REDUCE_SCATTER] = "reduce_scatter",
+                                               [SML_BENCH_ALL_GATHER] = "all_gather",
+                                               [SML_BENCH_BROADCAST] = "broadcast",
+                                               [SML_BENCH_REDUCE] = "reduce",
+                                               [SML_BENCH_BARRIER] = "barrier",
+                                               NULL};
+
 static const char *take_sizes(void *options, const char *text) {
   return sml_bench_parse_sizes(text, options);
 }
@@ -32,7 +40,9 @@ static const struct sml_option table[] = {
      SML_NUMBER(float64_bits, 64, 96)},
     {"exact", 0, NULL, "Sums of floats are exact and rounded once, as SWITCHML_EXACT=1", 2, SML_FLAG(is_exact)},
     {"op", 'o', "OP", "sum (default) or avg", 2, SML_WORD(reduction, reduction_names)},
-    {"calls", 0, "N", "All-reduces of a size that are called at once, and timed together (default 1)", 2,
+    {"collective", 0, "WHAT", "all_reduce (default), reduce_scatter, all_gather, broadcast, reduce or barrier", 2,
+     SML_WORD(collective, collective_names)},
+    {"calls", 0, "N", "Calls of a size that are made at once, and timed together (default 1)", 2,
      SML_NUMBER(num_calls, 1, SML_BENCH_MAX_CALLS)},
     {"batch", 0, NULL, "They are one batch: small ones share packets", 2, SML_FLAG(is_batched)},
     {"in-place", 0, NULL, "Input and output are one buffer", 2, SML_FLAG(is_in_place)},
@@ -62,6 +72,10 @@ void sml_bench_say(const char *format, ...) {
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
   fprintf(stderr, "switchml bench: %s\n", text);
+}
+
+const char *sml_bench_collective_name(enum sml_bench_collective collective) {
+  return collective_names[collective];
 }
 
 const char *sml_bench_type_name(sml_type type) {

@@ -22,6 +22,7 @@ static void print_heading(const struct sml_bench_report *report) {
   printf("# switchml %s  ranks %u  type %s  op %s%s  seed %llu", sml_version(), report->world_size,
          sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
+  if (o->collective != SML_BENCH_ALL_REDUCE) printf("  collective %s", sml_bench_collective_name(o->collective));
   if (o->loss >= 0) printf("  loss %g at each receiver", o->loss);
   if (o->num_calls > 1) printf("  calls %u at once%s", o->num_calls, o->is_batched ? ", one batch" : "");
   printf("\n# path: %s",
@@ -37,7 +38,8 @@ static void print_heading(const struct sml_bench_report *report) {
       report->has_offload ? "yes" : "no");
   printf(
       "# times: of the slowest rank. algbw = bytes / median, the figure to judge an aggregator by;\n"
-      "# busbw = algbw x 2(n-1)/n is defined for rings. wire: UDP payload that a rank sends per all-reduce.\n"
+      "# busbw, defined for rings: algbw x 2(n-1)/n, (n-1)/n of a reduce_scatter or an all_gather, 1 of broadcast\n"
+      "# and reduce. wire: UDP payload that a rank sends per call.\n"
       "# error, bound: of the largest of 256 neighbours, its ranks' absolute values added (integers: as they are).\n"
       "# retrans: of all ranks and iterations. calls: system calls a chunk. CPU: of a worker, s a GB.\n");
 }
@@ -63,6 +65,7 @@ static void fill_row(struct sml_row *row, const struct sml_bench_report *report,
   sml_row_add_number(row, "count", "count", (double)r->num_elems, 0);
   sml_row_add_text(row, "type", NULL, sml_bench_type_name(report->options->type));
   sml_row_add_text(row, "op", NULL, reduction_name(report->options));
+  sml_row_add_text(row, "collective", NULL, sml_bench_collective_name(report->options->collective));
   sml_row_add_number(row, "ranks", NULL, report->world_size, 0);
   sml_row_add_number(row, "iters", "iters", r->num_iters, 0);
   sml_row_add_number(row, "time_us_median", "median_us", r->median_us, 1);

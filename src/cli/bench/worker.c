@@ -20,6 +20,8 @@ struct worker {
   sml_context *context;
   sml_job *job;
   struct sml_bench_shape shape;
+  size_t *parts;       /* [world_size] elements of each rank's: an even share, or all is rank 0's */
+  size_t *parts_bytes; /* behind them */
   void *in, *out;
   uint64_t expected_hash;       /* of the first result */
   struct sml_bench_check later; /* of results that differed from it */
@@ -53,7 +55,7 @@ static bool give_up(const struct worker *w, const char *why) {
 }
 
 static const char *const key_names[] = {
-    [KEY_BARRIER] = "the barrier", [KEY_GATHER] = "gathering the figures", [KEY_DATA] = "the all-reduce"};
+    [KEY_BARRIER] = "the barrier", [KEY_GATHER] = "gathering the figures", [KEY_DATA] = "the timed call"};
 
 static bool submit(const struct worker *w, const void *in, void *out, size_t num_elems, sml_type type,
                    sml_reduction reduction, enum call_key key, sml_operation **operation_out) {
@@ -74,6 +76,41 @@ static bool finish(const struct worker *w, sml_operation *operation, enum call_k
   if (status != SML_OK) sml_operation_error(operation, &error);
   sml_operation_release(operation);
   return status == SML_OK || say_failed(w, key_names[key], status, error.detail);
+}
+
+/* Where this rank's part begins, in elements. */
+static size_t first_elem(const struct worker *w) {
+  size_t first = 0;
+  for (uint32_t r = 0; r < w->rank; r++) first += w->parts[r];
+  return first;
+}
+
+/* The timed call. Parts lie in their place of `out`. */
+static bool submit_data(const struct worker *w, uint8_t *out, sml_operation **operation_out) {
+  const struct sml_bench_options *o = w->options;
+  const struct sml_bench_shape *s = &w->shape;
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)s->type), place = first_elem(w) * elem_bytes;
+  const uint8_t *in = o->is_in_place ? out : w->in;
+  sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
+  options.key = KEY_DATA;
+  sml_status status = SML_ERR_UNSUPPORTED;
+  switch (o->collective) {
+    case SML_BENCH_ALL_REDUCE: return submit(w, in, out, s->num_elems, s->type, s->reduction, KEY_DATA, operation_out);
+    case SML_BENCH_REDUCE_SCATTER:
+      status = sml_reduce_scatter(w->job, in, out + place, 0, w->parts, s->type, s->reduction, &options, operation_out);
+      break;
+    case SML_BENCH_ALL_GATHER:
+      status = sml_all_gather(w->job, in + place, out, 0, w->parts_bytes, &options, operation_out);
+      break;
+    case SML_BENCH_BROADCAST:
+      status = sml_broadcast(w->job, out, s->num_elems * elem_bytes, 0, &options, operation_out);
+      break;
+    case SML_BENCH_REDUCE:
+      status = sml_reduce(w->job, in, out, s->num_elems, s->type, s->reduction, 0, &options, operation_out);
+      break;
+    case SML_BENCH_BARRIER: status = sml_barrier(w->job, &options, operation_out); break;
+  }
+  return status == SML_OK || say_failed(w, key_names[KEY_DATA], status, sml_error_detail());
 }
 
 static bool reduce(const struct worker *w, const void *in, void *out, size_t num_elems, sml_type type,
@@ -106,8 +143,9 @@ static bool gather(const struct worker *w, const uint64_t *values, size_t num_va
 static bool check_same_options(const struct worker *w) {
   const struct sml_bench_options *o = w->options;
   uint64_t digest = sml_bench_hash(o->size_bytes, o->num_sizes * sizeof o->size_bytes[0]);
-  const uint64_t parts[] = {o->seed,      o->num_iters, o->num_warmup, (uint64_t)o->type, (uint64_t)o->reduction,
-                            o->num_calls, o->is_batched}; /* bits of floats: the join compares them */
+  const uint64_t parts[] = {o->seed,           o->num_iters,           o->num_warmup,
+                            (uint64_t)o->type, (uint64_t)o->reduction, o->num_calls,
+                            o->is_batched,     (uint64_t)o->collective}; /* bits of floats: the join compares them */
   digest = sml_mix64(digest ^ sml_bench_hash(parts, sizeof parts));
   uint64_t *all = calloc(w->world_size, sizeof *all);
   if (!all) return give_up(w, "out of memory");
@@ -115,9 +153,11 @@ static bool check_same_options(const struct worker *w) {
   for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++) {
     if (all[rank] == all[0]) continue;
     char why[160];
-    snprintf(why, sizeof why,
-             "ranks 0 and %u run with different --sizes, --type, --op, --iters, --warmup, --calls, --batch or --seed",
-             rank);
+    snprintf(
+        why, sizeof why,
+        "ranks 0 and %u run with different --sizes, --type, --op, --collective, --iters, --warmup, --calls, --batch "
+        "or --seed",
+        rank);
     is_ok = give_up(w, why);
   }
   free(all);
@@ -133,8 +173,35 @@ static uint8_t *result_of(const struct worker *w, uint32_t call) {
   return (uint8_t *)w->out + call * tensor_bytes(w);
 }
 
+static bool is_copy(const struct worker *w) {
+  return w->options->collective == SML_BENCH_ALL_GATHER || w->options->collective == SML_BENCH_BROADCAST;
+}
+
+/* Before a check: what only its owner has goes to all ranks. */
+static bool share_results(const struct worker *w) {
+  sml_operation *operation = NULL;
+  sml_status status = SML_OK;
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)w->shape.type);
+  for (uint32_t call = 0; call < w->options->num_calls; call++) {
+    uint8_t *out = result_of(w, call);
+    if (w->options->collective == SML_BENCH_REDUCE_SCATTER)
+      status = sml_all_gather(w->job, out + first_elem(w) * elem_bytes, out, 0, w->parts_bytes, NULL, &operation);
+    else if (w->options->collective == SML_BENCH_REDUCE)
+      status = sml_broadcast(w->job, out, tensor_bytes(w), 0, NULL, &operation);
+    else break;
+    if (status != SML_OK) return say_failed(w, "sharing the results", status, sml_error_detail());
+    if (!finish(w, operation, KEY_GATHER)) return false;
+  }
+  return true;
+}
+
 static bool verify(const struct worker *w, uint32_t call, uint32_t slice, uint32_t num_slices,
                    struct sml_bench_check *check) {
+  if (w->options->collective == SML_BENCH_BARRIER) return true; /* there is nothing to be seen */
+  if (is_copy(w)) {
+    sml_bench_verify_copy(&w->shape, w->parts, result_of(w, call), slice, num_slices, check);
+    return true;
+  }
   return sml_bench_verify(&w->shape, result_of(w, call), slice, num_slices, check) || give_up(w, "out of memory");
 }
 
@@ -179,7 +246,8 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
 /* Prepares the buffers and waits for the others; then one all-reduce of the size. */
 static bool prepare(const struct worker *w) {
   for (uint32_t call = 0; call < w->options->num_calls; call++) {
-    if (w->options->is_in_place) memcpy(result_of(w, call), w->in, tensor_bytes(w));
+    const bool is_root = w->options->collective == SML_BENCH_BROADCAST && w->rank == 0;
+    if (w->options->is_in_place || is_root) memcpy(result_of(w, call), w->in, tensor_bytes(w));
     else memset(result_of(w, call), 0xa5, tensor_bytes(w)); /* an element not written is seen */
   }
   return wait_for_all(w);
@@ -202,8 +270,7 @@ static bool reduce_data(const struct worker *w) {
   bool is_ok = !o->is_batched || begin_batch(w);
   while (is_ok && num_called < o->num_calls) {
     uint8_t *out = result_of(w, num_called);
-    is_ok = submit(w, o->is_in_place ? out : w->in, out, w->shape.num_elems, w->shape.type, w->shape.reduction,
-                   KEY_DATA, &operations[num_called]);
+    is_ok = submit_data(w, out, &operations[num_called]);
     num_called += is_ok;
   }
   if (is_ok && o->is_batched) is_ok = end_batch(w);
@@ -251,7 +318,7 @@ static bool time_once(struct worker *w, uint64_t *time_ns_out, uint64_t *counter
   counters[COUNT_CPU_NS] += sml_clock_cpu_ns() - cpu_ns;
   read_counters(w, counters, 1);
   /* Not before all have theirs: the check would take the processor from ranks of this host that are still timed. */
-  return wait_for_all(w) && check_later(w);
+  return wait_for_all(w) && share_results(w) && check_later(w);
 }
 
 static int compare_u64(const void *a, const void *b) {
@@ -261,9 +328,16 @@ static int compare_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+/* As nccl-tests has it: the share of the tensor that a link carries in a ring. */
+static double bus_share(enum sml_bench_collective collective, uint32_t world_size) {
+  if (collective == SML_BENCH_BROADCAST || collective == SML_BENCH_REDUCE) return 1;
+  const double share = (double)(world_size - 1) / world_size;
+  return collective == SML_BENCH_REDUCE_SCATTER || collective == SML_BENCH_ALL_GATHER ? share : 2 * share;
+}
+
 /* Figures of all ranks (num_iters times, NUM_COUNTERS counters, wrong elements of later results);
  * slowest_ns: room for num_iters. */
-static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_size, uint32_t num_at_once,
+static void sum_up(const struct sml_bench_options *o, const uint64_t *all, uint64_t *slowest_ns, uint32_t world_size,
                    struct sml_bench_result *r) {
   const size_t stride = r->num_iters + NUM_COUNTERS + 1u;
   uint64_t totals[NUM_COUNTERS] = {0};
@@ -277,9 +351,9 @@ static void sum_up(const uint64_t *all, uint64_t *slowest_ns, uint32_t world_siz
   uint32_t n = r->num_iters;
   r->median_us = ((double)slowest_ns[(n - 1) / 2] + (double)slowest_ns[n / 2]) / 2e3;
   r->p99_us = (double)slowest_ns[(uint32_t)ceil(0.99 * n) - 1] / 1e3;
-  const double num_bytes = (double)r->size_bytes * num_at_once;
+  const double num_bytes = (double)r->size_bytes * o->num_calls;
   r->algbw_gbps = r->median_us > 0 ? num_bytes / r->median_us / 1e3 : 0;
-  r->busbw_gbps = r->algbw_gbps * 2 * (world_size - 1) / world_size;
+  r->busbw_gbps = r->algbw_gbps * bus_share(o->collective, world_size);
   const double num_calls = (double)world_size * n;
   r->tx_bytes = (double)totals[COUNT_TX_BYTES] / num_calls;
   r->rx_bytes = (double)totals[COUNT_RX_BYTES] / num_calls;
@@ -309,7 +383,7 @@ static bool time_size(struct worker *w, struct sml_bench_result *r) {
   for (uint32_t i = 0; is_ok && i < r->num_iters; i++) is_ok = time_once(w, &mine[i], &mine[r->num_iters]);
   mine[r->num_iters + NUM_COUNTERS] = w->later.num_wrong;
   is_ok = is_ok && gather(w, mine, stride, all);
-  if (is_ok) sum_up(all, mine, w->world_size, w->options->num_calls, r);
+  if (is_ok) sum_up(w->options, all, mine, w->world_size, r);
   if (is_ok) r->slot_spread = find_slot_spread(w);
   free(all);
   return is_ok;
@@ -321,12 +395,24 @@ static bool run_size(struct worker *w, struct sml_bench_result *r) {
   memset(&w->later, 0, sizeof w->later);
   w->in = malloc(size_bytes);
   w->out = malloc(size_bytes * w->options->num_calls);
-  bool is_ok = w->in && w->out;
+  w->parts = calloc(2 * w->world_size, sizeof *w->parts);
+  w->parts_bytes = w->parts + w->world_size;
+  bool is_ok = w->in && w->out && w->parts;
+  for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
+    w->parts[rank] = r->num_elems * (rank + 1) / w->world_size - r->num_elems * rank / w->world_size;
+  const enum sml_bench_collective collective = w->options->collective;
+  for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
+    if (collective == SML_BENCH_BROADCAST || collective == SML_BENCH_REDUCE)
+      w->parts[rank] = rank == 0 ? r->num_elems : 0;
+  for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
+    w->parts_bytes[rank] = w->parts[rank] * sml_format_elem_bytes((uint32_t)w->shape.type);
   if (!is_ok) give_up(w, "no memory for the tensors; ask for smaller --sizes");
   if (is_ok) sml_bench_fill(w->in, w->shape.type, w->shape.seed, w->rank, 0, r->num_elems);
-  is_ok = is_ok && prepare(w) && reduce_data(w) && check_first(w, &r->check) && check_later(w);
-  for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++) is_ok = prepare(w) && reduce_data(w) && check_later(w);
+  is_ok = is_ok && prepare(w) && reduce_data(w) && share_results(w) && check_first(w, &r->check) && check_later(w);
+  for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++)
+    is_ok = prepare(w) && reduce_data(w) && share_results(w) && check_later(w);
   is_ok = is_ok && time_size(w, r);
+  free(w->parts);
   free(w->in);
   free(w->out);
   return is_ok;
