@@ -98,6 +98,29 @@ def test_a_missing_library_is_named_as_its_packages():
     assert not [name for names in packages.values() for name in names if not re.search(rf"[ `]{name}[ `]", text)]
 
 
+def test_the_sample_in_c_after_make():
+    """As README says: make, . build/env.sh, cc."""
+    run(os.path.join(ROOT, "tools/stage"), BUILD)
+    with tempfile.TemporaryDirectory(prefix="a folder ") as folder:
+        log = os.path.join(folder, "log")
+        script = f"""set -e
+            . {BUILD}/env.sh
+            cd "{folder}"
+            cc {ROOT}/examples/c/allreduce.c $(pkg-config --cflags --libs "switchml >= 0.1")
+            switchmld --listen 127.0.0.1:0 --port-file port 2> log &
+            daemon=$!
+            trap 'kill $daemon' EXIT
+            while [ ! -s port ]; do kill -0 $daemon; sleep 0.05; done
+            ./a.out "$(cat port)" 0 2 > first &
+            ./a.out "$(cat port)" 1 2
+            wait $!
+            cat first"""
+        done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60,
+                              env={name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "PKG_CONFIG_PATH")})
+        assert done.returncode == 0, (done.stdout, os.path.exists(log) and open(log, encoding="utf-8").read())
+    assert done.stdout.splitlines() == [f"rank {rank} of 2: 99 on each rank is 198 in all" for rank in (1, 0)], done.stdout
+
+
 def test_cmake_finds_the_package():
     need("cmake", "cmake")
     with Tree() as tree, tempfile.TemporaryDirectory() as work:
