@@ -33,6 +33,7 @@ struct progress {
   uint32_t latest; /* the latest chunk that it contributed to */
   uint32_t next;   /* the first that has not been looked at for it */
   uint32_t run;    /* from here to the latest they came in order: there is nothing to look at */
+  uint32_t left_next, left_end; /* many that it left out at once, which are looked at when it comes back to them */
   uint64_t answer_ns; /* how long it takes for what it was asked for to come, about */
   uint32_t budget;    /* of questions to it */
 };

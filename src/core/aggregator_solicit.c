@@ -8,6 +8,7 @@
  * Questions to a rank are paid out of what came from it: to one that is late, or has no processor, they end.
  * Hints only: they decide nothing, and every rank's own timers work without them. */
 #include "core/aggregator_internal.h"
+#include "core/rto.h"
 
 #define FIRST_THRESHOLD 3u /* chunks: as in TCP */
 #define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
@@ -16,6 +17,7 @@
 #define MAX_PATIENCE 8u
 #define MAX_THRESHOLD 128u
 #define CALM_CHUNKS 1024u   /* after so many it is halved, if needless repeats had made it larger */
+#define MAX_LEFT_OUT 256u   /* chunks in a row, on a long path */
 #define NONE UINT32_MAX
 
 /* Positions in the stream of chunks are compared modulo 2^32: those of a moment are close to each other. */
@@ -34,6 +36,7 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
   for (uint32_t r = 0; r < a->options.world_size; r++)
     a->progress[r] = (struct progress){
         .latest = a->options.first_chunk - 1, .next = a->options.first_chunk, .run = a->options.first_chunk,
+        .left_next = a->options.first_chunk, .left_end = a->options.first_chunk,
         .answer_ns = sml_max_u64(FIRST_ANSWER_NS, a->options.rtt_ns), .budget = SML_MOST_UNASKED};
 }
 
@@ -114,18 +117,38 @@ static bool has_contributed(const struct sml_aggregator *a, uint32_t slot, uint3
   return cell != NONE && sml_bit_test(sml_aggregator_seen(a, cell), rank);
 }
 
+/* Suspects the rank of what it did not contribute to, from *next up to this chunk. */
+static void look_up_to(struct sml_aggregator *a, uint32_t rank, uint32_t *next, uint32_t last) {
+  if (is_beyond(last, *next, a->num_holders)) *next = last - a->num_holders; /* the table forgot them */
+  for (; !is_beyond(*next, last, 0); ++*next) {
+    const uint32_t s = a->holders[*next & (a->num_holders - 1)];
+    if (a->live[s].chunk == *next && !has_contributed(a, s, rank)) suspect(a, s, rank);
+  }
+}
+
+/* Who leaves out so many on a long path waits for their exponents, and has no answer before it sends the first of them.
+ * If it has lost them, its own clock asks. */
+static void leave_out(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
+  struct progress *p = &a->progress[rank];
+  look_up_to(a, rank, &p->left_next, p->left_end - 1); /* of the time before */
+  look_up_to(a, rank, &p->next, p->latest);
+  p->left_next = p->next;
+  p->left_end = p->next = chunk;
+}
+
 /* A contribution that is not the next in order, or comes while earlier chunks are still to be looked at: each once a
  * rank, when enough are behind it. */
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
   struct progress *p = &a->progress[rank];
-  if (a->options.num_slots < a->options.order_slots || !is_beyond(chunk, p->latest, 0)) return;
+  if (a->options.num_slots < a->options.order_slots) return;
+  const bool is_late = !is_beyond(chunk, p->latest, 0);
+  if (is_late && is_beyond(p->left_end, chunk, 0) && is_beyond(chunk, p->left_next, a->threshold))
+    look_up_to(a, rank, &p->left_next, chunk - a->threshold - 1);
+  if (is_late) return;
+  if (a->options.rtt_ns >= SML_RTO_LONG_PATH_NS && is_beyond(chunk, p->latest, MAX_LEFT_OUT)) leave_out(a, rank, chunk);
   if (chunk != p->latest + 1) p->run = chunk;
   p->latest = chunk;
-  if (is_beyond(chunk, p->next, a->num_holders)) p->next = chunk - a->num_holders; /* the table forgot them */
-  for (; is_beyond(chunk, p->next, a->threshold); p->next++) {
-    const uint32_t s = a->holders[p->next & (a->num_holders - 1)];
-    if (a->live[s].chunk == p->next && !has_contributed(a, s, rank)) suspect(a, s, rank);
-  }
+  if (is_beyond(chunk, p->next, a->threshold)) look_up_to(a, rank, &p->next, chunk - a->threshold - 1);
   if (!is_beyond(p->run, p->next, 0)) p->next = p->latest + 1;
 }
 

@@ -14,7 +14,7 @@
 #define MAX_GROWING_MS 100000
 #define MAX_FORGIVEN 32u /* round trips */
 #define EVIDENCE_KEPT_NS SML_NS_PER_S
-#define NEAR_NS (500 * SML_NS_PER_US) /* a data centre's round trip: one segmented send harms nobody there */
+#define NEAR_NS SML_RTO_LONG_PATH_NS /* below it one segmented send harms nobody */
 #define FAR_LOSS_SHARE 16u   /* of a round's chunks; fewer are lost for no reason */
 #define FAR_LEAST_LOSSES 8u
 #define FAR_ROUNDS 16u       /* for which what the path held counts */
@@ -199,7 +199,7 @@ static uint32_t least_kept(const struct sml_congestion *c) {
  * hold, or shorter than one and a half round trips (and 250 us): that part of the window stays. */
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns) {
-  c->round_losses++;
+  c->round_losses += order > c->reduced_order; /* what was sent before says nothing new */
   if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed || is_far(c, rto)) return;
   c->loss_order = last_order;
   const uint64_t least_ns = sml_min_u64(c->min_rtt_ns, rto->min_ns);

@@ -245,6 +245,34 @@ static uint32_t ask_for_a_half(uint32_t num_slots, bool answers) {
   return num_asked;
 }
 
+/* On a long path rank 1 lacks the exponents of 512 chunks, and sends later ones first. Then it comes back to them, and
+ * has lost the third of them. */
+static void who_lacks_exponents_is_asked_when_it_has_them(void **state) {
+  (void)state;
+  const struct sml_aggregator_options o = {.world_size = 3, .num_slots = 1024, .chunk_bytes = CHUNK_BYTES,
+                                           .first_phase = SML_FIRST_PHASE, .rtt_ns = 100 * MS};
+  struct sml_aggregator *a = sml_aggregator_init(room(sml_aggregator_memsize(&o)), &o);
+  struct sml_header h;
+  const uint64_t *ranks;
+  for (uint32_t s = 0; s < 1024; s++) {
+    update(a, 0, s, 0);
+    if (s < 8 || s >= 520) update(a, 1, s, 0);
+  }
+  for (uint64_t now_ns = MS; now_ns < 400 * MS; now_ns += STEP_NS) {
+    sml_aggregator_begin_solicit(a, now_ns);
+    assert_false(sml_aggregator_next_solicit(a, &h, &ranks));
+  }
+  for (uint32_t s = 8; s < 520; s++)
+    if (s != 10) update(a, 1, s, 0);
+  uint32_t num_asked = 0;
+  for (uint64_t now_ns = 400 * MS; now_ns < 500 * MS; now_ns += STEP_NS)
+    for (sml_aggregator_begin_solicit(a, now_ns); sml_aggregator_next_solicit(a, &h, &ranks); num_asked++)
+      assert_true(h.slot == 10 && ranks[0] == 1 << 1);
+  assert_int_equal(num_asked, 1);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
 static void a_rank_that_does_not_answer_is_not_asked(void **state) {
   (void)state;
   for (uint32_t num_slots = 256; num_slots <= MAX_SLOTS; num_slots *= 4)
@@ -266,6 +294,7 @@ int main(void) {
       cmocka_unit_test(what_losses_earn_is_kept),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
+      cmocka_unit_test(who_lacks_exponents_is_asked_when_it_has_them),
       cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),
       cmocka_unit_test(a_rank_that_answers_is_asked_for_all),
   };

@@ -10,6 +10,7 @@
 #define SML_RTO_FLOOR_NS (1 * SML_NS_PER_MS)
 #define SML_RTO_CEILING_NS (200 * SML_NS_PER_MS) /* and eight round trips of the path */
 #define SML_RTO_LONGEST_PATH_NS (2 * SML_NS_PER_S) /* whatever the join says */
+#define SML_RTO_LONG_PATH_NS (500 * SML_NS_PER_US) /* no data centre's round trip */
 #define SML_RTO_LEVELS 8u /* 0: not asked about yet; k: asked k times, at most 7 */
 
 struct sml_rto {

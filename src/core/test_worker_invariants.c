@@ -66,7 +66,7 @@ static const char *find_window_violation(const struct sml_worker *w) {
   if (sml_worker_most_outstanding(w) > w->options.num_slots) return "more may be outstanding than there are slots";
   if (sml_worker_most_outstanding(w) < sml_min_u32(SML_LEAST_CHUNKS, w->options.num_slots))
     return "too few may be outstanding";
-  if (w->clock_budget > SML_MOST_BUDGET || w->silence_budget > SML_MOST_BY_LOSSES)
+  if (sml_max_u32(w->clock_budget, w->silence_budget) > SML_MOST_BY_LOSSES)
     return "a budget has more questions than it may hold";
   return NULL;
 }

@@ -331,6 +331,9 @@ static void earn(uint32_t *budget, uint32_t num, uint32_t most) {
 static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS, SML_MOST_BY_LOSSES);
   w->slots[s].num_charged = 0;
+  /* A queue that overflows takes thousands of a long path's window at once, from all ranks alike. Then nobody's chunks
+   * show it, and the clock alone asks. */
+  if (w->rto.path_ns >= SML_RTO_LONG_PATH_NS) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
 }
 
 /* After several questions nobody knows which one this answers. */
