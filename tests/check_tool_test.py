@@ -63,19 +63,34 @@ def call_check(root, *arguments):
     return status, output.getvalue()
 
 
+def make_tree(root):
+    """One for all cases, as its set-up takes longer than they do: each writes the programs that it names."""
+    with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
+        out.write("project('tree')\n")
+        for name in "abcd":
+            write_program(root, name, GOOD, GOOD)
+            out.write(f"test('{name}', files('{name}'), suite: 'some', protocol: 'tap')\n")
+    set_up_tools(root)
+
+
+def write_program(root, name, first, second):
+    path = os.path.join(root, name)
+    with open(path, "w", encoding="utf-8") as script:
+        script.write(PROGRAM.format(first=commands(first), second=commands(second)))
+    os.chmod(path, 0o755)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path + ".ran")
+
+
+TREE = tempfile.TemporaryDirectory()
+make_tree(TREE.name)
+
+
 def run_check(programs, *arguments):
     """Exit status and output of check.py over programs {name: (first run, later runs)}."""
-    with tempfile.TemporaryDirectory() as root:
-        with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
-            out.write("project('tree')\n")
-            for name, (first, second) in programs.items():
-                path = os.path.join(root, name)
-                with open(path, "w", encoding="utf-8") as script:
-                    script.write(PROGRAM.format(first=commands(first), second=commands(second)))
-                os.chmod(path, 0o755)
-                out.write(f"test('{name}', files('{name}'), suite: 'some', protocol: 'tap')\n")
-        set_up_tools(root)
-        return call_check(root, *arguments)
+    for name, runs in programs.items():
+        write_program(TREE.name, name, *runs)
+    return call_check(TREE.name, *arguments, *([] if "--" in arguments else ["--"]), *programs)
 
 
 def expect(programs, status, closing, *words, arguments=()):
