@@ -162,7 +162,8 @@ static uint64_t make_bits(uint32_t type, enum habit habit, uint32_t rank, size_t
     case SMALL: return random_bits(type, random % 3, random >> 8);
     case FILLED: return i % 50 == 7 ? random_bits(type, top - 3, random) : random_bits(type, middle + 2, random);
     case INTEGERS: /* two limbs, with a gap between */
-      return random_bits(type, middle + random % 5 + (i % 8 == 3 ? 40 : 0), random << (kinds[type].fraction_bits - 4));
+      if (i % 8 == 3) return random_bits(type, middle + 60, random >> 8);
+      return random_bits(type, middle + random % 5, random << (kinds[type].fraction_bits - 4));
     case WITH_SPECIALS:
       if (random % 16 == 0) return infinity | (random >> 8 & 1 ? sign : 0);
       if (random % 16 == 1) return infinity | 1 | (random >> 8 & 1 ? sign : 0);
