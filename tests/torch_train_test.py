@@ -11,6 +11,8 @@ Without it 6 steps on 2, in the first of these ways."""
 import hashlib
 import itertools
 import os
+import re
+import subprocess
 import sys
 import tempfile
 
@@ -150,6 +152,18 @@ def test_buckets_and_datagrams_change_no_bits():
         assert len(set(bits.values())) == 1, bits
         print(f"# {hook or 'exact sums'}, buckets of {BUCKETS_MB} MB, datagrams of {DATAGRAMS}, and shared memory: "
               f"{set(bits.values())} on {num_ranks} ranks after {num_steps} steps", flush=True)
+
+
+def test_exact_sums_are_the_same_in_each_way():
+    """bench/numerics, in short."""
+    with tempfile.TemporaryDirectory(prefix="switchml-numerics-") as folder:
+        picture = os.path.join(folder, "numerics.svg")
+        out = subprocess.run([torch_ranks.PYTHON, os.path.join(torch_ranks.ROOT, "bench/numerics"), "--quick", "--ranks", "3",
+                              "--megabytes", "6", "--picture", picture], check=True, text=True, stdout=subprocess.PIPE,
+                             timeout=400, env={**os.environ, "SML_BUILD_DIR": torch_ranks.BUILD}).stdout
+        with open(picture, encoding="utf-8") as drawn:
+            assert "3 ranks, SwitchML, exact mode" in drawn.read()
+    assert re.search(r"SwitchML, exact mode +1 different sums in 6 ways", out) and "Gloo" in out, out
 
 
 if __name__ == "__main__":
