@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ours beside others: a Cubic flow on one worker's link, several jobs at one aggregator."""
-import statistics
+"""Ours beside others: a Cubic or BBR flow on one worker's link, several jobs at one aggregator."""
 import subprocess
 import time
 
@@ -14,6 +13,7 @@ RATE = "1gbit"
 M = 1 << 20
 LIMITS = (250_000, 16_000_000)
 MARK_BYTES = {250_000: 60_000, 16_000_000: 400_000}
+RIVALS = ("cubic", "bbr")
 SETTLE_S = 2.0  # both flows run so long before it is counted
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -27,38 +27,67 @@ def check_running(workers):
         raise BenchError("a worker ended while the flows were compared")
 
 
-def beside_cubic(session, direction, limit_bytes, is_marking, seconds):
-    """Bytes of our worker over bytes of Cubic, both as the link carries them."""
-    with places.bed(2, rate=RATE, mtu=1500, limit_bytes=limit_bytes) as place:
-        shared = link.Link(place.bed, 0, direction)
-        shared.mark(MARK_BYTES[limit_bytes] if is_marking else 0)
-        ours = SwitchML(session.processes, 2)
-        ours.start(place)
-        flow, workers = None, []
+class Ours:
+    """A worker that sums without an end."""
+
+    def __init__(self, session, place):
+        self.session, self.workers = session, []
+        self.job = SwitchML(session.processes, 2)
+        self.job.start(place)
+        self.workers = self.job.start_workers([64 * M], 100_000, "float32", **QUIET)
+
+    def check(self):
+        check_running(self.workers)
+
+    def stop(self):
+        self.session.processes.stop(self.workers)
+        self.job.stop()
+
+
+class Second(link.BulkFlow):
+    """A flow of the rival's kind, in our place."""
+
+    def check(self):
+        if any(process.poll() is not None for process in self.processes):
+            raise BenchError("a flow ended while it was measured")
+
+
+def beside(session, case, seconds, is_ours):
+    """What two flows on one link carried, in bytes with their headers: ours, or a second one like the rival, and the
+    rival's."""
+    with places.bed(2, rate=RATE, mtu=1500, limit_bytes=case["limit_bytes"]) as place:
+        shared = link.Link(place.bed, 0, case["direction"])
+        shared.mark(MARK_BYTES[case["limit_bytes"]] if case["is_marking"] else 0)
+        mine = rival = None
+        look = lambda: (shared.sent_bytes(), rival.received_bytes(), shared.counters(), shared.dropped_packets())
         try:
-            workers = ours.start_workers([64 * M], 100_000, "float32", **QUIET)
+            mine = Ours(session, place) if is_ours else Second(place.bed, 0, case["direction"], case["rival"], 4897)
             time.sleep(SETTLE_S / 2)
-            flow = link.BulkFlow(place.bed, 0, direction)
+            rival = link.BulkFlow(place.bed, 0, case["direction"], case["rival"])
             time.sleep(SETTLE_S)
-            check_running(workers)
-            before = shared.sent_bytes(), flow.received_bytes(), shared.counters(), shared.dropped_packets()
+            mine.check()
+            before = look()
             time.sleep(seconds)
-            check_running(workers)
-            after = shared.sent_bytes(), flow.received_bytes(), shared.counters(), shared.dropped_packets()
+            mine.check()
+            after = look()
         finally:
-            if flow:
-                flow.stop()
-            session.processes.stop(workers)
-            ours.stop()
-    cubic = tcp_wire_bytes(after[1] - before[1])
-    mine = after[0] - before[0] - cubic
-    if cubic <= 0:
-        raise BenchError("Cubic delivered nothing in that time")
-    return {"direction": direction, "limit_bytes": limit_bytes, "is_marking": is_marking, "seconds": seconds,
-            "our_bytes": mine, "cubic_bytes": cubic, "bytes_ratio": mine / cubic,
-            "link_share": (after[0] - before[0]) * 8 / seconds / netbed.parse_rate(RATE),
+            for each in (rival, mine):
+                if each:
+                    each.stop()
+    rival_bytes, all_bytes = tcp_wire_bytes(after[1] - before[1]), after[0] - before[0]
+    if rival_bytes <= 0 or all_bytes <= rival_bytes:
+        raise BenchError("one of the flows delivered nothing in that time")
+    return {"our_bytes": all_bytes - rival_bytes, "rival_bytes": rival_bytes, "bytes_ratio": all_bytes / rival_bytes - 1,
+            "link_share": all_bytes * 8 / seconds / netbed.parse_rate(RATE),
             "marked_packets": after[2]["marked_packets"] - before[2]["marked_packets"],
             "dropped_packets": after[3] - before[3], "deepest_bytes": after[2]["deepest_bytes"]}
+
+
+def beside_rival(session, case, seconds):
+    """Ours, over a second flow like the rival in our place, measured right after."""
+    ours, second = beside(session, case, seconds, True), beside(session, case, seconds, False)
+    return {**case, "seconds": seconds, **ours, "second_bytes": second["our_bytes"],
+            "over_second": ours["our_bytes"] / second["our_bytes"]}
 
 
 def jain(values):
@@ -104,30 +133,33 @@ def sent(place, rank):
     return netbed.Netbed.sent_bytes(place.bed.worker(rank))
 
 
+def cases(session):
+    if session.options.quick:
+        return [{"rival": "cubic", "direction": "down", "limit_bytes": LIMITS[0], "is_marking": True}]
+    return [{"rival": rival, "direction": direction, "limit_bytes": limit_bytes, "is_marking": is_marking}
+            for rival in session.options.rivals or RIVALS for direction in ("up", "down") for limit_bytes in LIMITS
+            for is_marking in (False, True)]
+
+
 def fairness(session):
-    """A Cubic flow and one worker's on one link, up and down, with and without ECN; four jobs at one aggregator"""
+    """Cubic or BBR and one worker's flow on one link, up, down, with and without ECN; four jobs at one aggregator"""
     reason = link.why_unavailable()
     if reason:
-        session.note(f"beside Cubic: not measured, no tc programs here: {reason}")
-    seconds = 4 if session.options.quick else 30
-    combinations = [(direction, limit, is_marking) for direction in ("up", "down") for limit in LIMITS
-                    for is_marking in (False, True)]
-    if session.options.quick:
-        combinations = [("up", LIMITS[0], True), ("down", LIMITS[0], True)]
-    for direction, limit_bytes, is_marking in combinations if not reason else []:
-        what = f"beside Cubic, {direction}, queue {limit_bytes // 1000} kB, {'ECN' if is_marking else 'no ECN'}"
+        session.note(f"beside TCP: not measured, no tc programs here: {reason}")
+    for case in cases(session) if not reason else []:
+        what = (f"beside {case['rival']}, {case['direction']}, queue {case['limit_bytes'] // 1000} kB, "
+                f"{'ECN' if case['is_marking'] else 'no ECN'}")
         session.say(what)
         repeats = []
         for _ in range(session.options.rounds or 1):
             try:
-                repeats.append(beside_cubic(session, direction, limit_bytes, is_marking, seconds))
+                repeats.append(beside_rival(session, case, 4 if session.options.quick else 60))
             except session.expected as error:
                 session.fail(what, error)
         if repeats:
-            middle = sorted(repeats, key=lambda each: each["bytes_ratio"])[len(repeats) // 2]
+            middle = sorted(repeats, key=lambda each: each["over_second"])[len(repeats) // 2]
             session.add([{"scenario": session.scenario, "contender": SwitchML.title, "family": "switchml", "ranks": 2,
-                          "rate": RATE, "mtu": 1500, **middle,
-                          "bytes_ratio": statistics.median(each["bytes_ratio"] for each in repeats)}])
+                          "rate": RATE, "mtu": 1500, "rounds": len(repeats), **middle}])
     session.say("four jobs at one aggregator")
     try:
         session.add([{"scenario": session.scenario, "contender": SwitchML.title, "family": "switchml", "ranks": 2,

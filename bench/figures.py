@@ -22,6 +22,7 @@ MARK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end of figures -->)"
 KEYS = ("contender", "family", "ranks", "bytes", "type", "mtu", "aggregator_rate", "rounds", "time_s", "p99_s", "bound_ratio",
         "aggregator_cores", "cpu_s", "foreign_cores", "wire_bytes", "num_daemons", "loss", "loss_burst", "loss_kind", "scheme",
         "times_loss_free", "spurious_share", "direction", "limit_bytes", "is_marking", "seconds", "bytes_ratio",
+        "rival", "over_second",
         "dropped_packets", "link_share", "jobs", "jain_index")
 FACTS = ("processor", "cores", "vector", "kernel", "commit", "openmpi", "gloo", "compiler", "arguments")
 OURS, MULTICAST = "SwitchML", "SwitchML, multicast"
@@ -176,13 +177,13 @@ def sharded_small(rows):
 
 def fairness(rows):
     lines = []
-    for limit, is_marking in values(rows, "limit_bytes", "is_marking"):
-        cells = [find(rows, direction=each, limit_bytes=limit, is_marking=is_marking) for each in ("up", "down")]
-        lines.append([f"{limit / 1e6:g} MB, " + ("marks" if is_marking else "no marks")] +
-                     [f"{cell[0]['bytes_ratio']:.2f}" if cell else "-" for cell in cells])
+    for rival, limit, is_marking in values([row for row in rows if "rival" in row], "rival", "limit_bytes", "is_marking"):
+        cells = [find(rows, rival=rival, direction=each, limit_bytes=limit, is_marking=is_marking) for each in ("up", "down")]
+        lines.append([f"{rival}, {limit / 1e6:g} MB, " + ("marks" if is_marking else "no marks")] +
+                     [f"{cell[0]['over_second']:.2f}" if cell else "-" for cell in cells])
     jobs = "".join(f"\n{row['jobs']} jobs behind one aggregator's link: Jain's index {row['jain_index']:.3f}.\n"
                    for row in rows if "jain_index" in row)
-    return markdown(["queue", "up: our bytes over Cubic's", "down"], lines) + jobs
+    return markdown(["beside", "up: our bytes over a second such flow's", "down"], lines) + jobs
 
 
 TABLES = {"shaped": ("shaped", shaped), "loopback": ("loopback", unshaped),

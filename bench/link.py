@@ -206,7 +206,7 @@ class BulkFlow:
         return int(self.receiver.stdout.readline())
 
     def stop(self):
-        for process in self.processes:
+        for process in reversed(self.processes):  # the sender first: it would complain of the other's end
             process.kill()
             process.communicate()
         self.processes = []

@@ -289,22 +289,22 @@ def cpu_per_gb(results):
 
 
 def fairness(results):
-    """Bytes of one worker over bytes of one Cubic flow on the same link"""
-    rows = [row for row in results if row["scenario"] == "fairness" and row.get("bytes_ratio")]
+    """Bytes of one worker over those of a second flow like its rival in its place"""
+    rows = [row for row in results if row["scenario"] == "fairness" and row.get("over_second")]
     if not rows:
         return None
     plt = pyplot()
     figure, axes = plt.subplots(figsize=(6.6, 0.38 * len(rows) + 1.3))
-    names = [f"{row['direction']}, queue {row['limit_bytes'] / 1e6:g} MB, {'ECN' if row['is_marking'] else 'no ECN'}"
+    names = [f"{row['rival']}, {row['direction']}, queue {row['limit_bytes'] / 1e6:g} MB, {'ECN' if row['is_marking'] else 'no ECN'}"
              for row in rows]
-    axes.axvspan(0.67, 1.5, color="#cfe8cf", label="0.67 to 1.5")
+    axes.axvspan(0.5, 2, color="#cfe8cf", label="wanted: 0.5 to 2")
     axes.axvline(1, **BOUND)
-    axes.plot([row["bytes_ratio"] for row in rows], names, linestyle="none", marker="o", color=COLOURS["switchml"][0],
-              label="SwitchML / Cubic")
+    axes.plot([row["over_second"] for row in rows], names, linestyle="none", marker="o", color=COLOURS["switchml"][0],
+              label="SwitchML / a second flow like the rival")
     axes.invert_yaxis()
     axes.set_xscale("log")
     ticks = [0.1, 0.2, 0.5, 1, 2, 5, 10]
-    low, high = min(row["bytes_ratio"] for row in rows), max(row["bytes_ratio"] for row in rows)
+    low, high = min(row["over_second"] for row in rows), max(row["over_second"] for row in rows)
     axes.set_xlim(min(0.45, low / 1.5), max(2.2, high * 1.5))
     shown = [tick for tick in ticks if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]
     axes.set_xticks(shown, [f"{tick:g}" for tick in shown])

@@ -98,9 +98,10 @@ TRAINING_COLUMNS = [
     *(column for column in COLUMNS if column[0] in ("wire bytes / S", "retrans.", "CPU s", "interrupts' cores",
                                                     "others' cores"))]
 FAIR_COLUMNS = [
-    ("beside Cubic", lambda row: row["direction"]), ("queue", lambda row: f"{row['limit_bytes'] / 1e6:g} MB"),
+    ("beside", lambda row: f"{row['rival']}, {row['direction']}"), ("queue", lambda row: f"{row['limit_bytes'] / 1e6:g} MB"),
     ("ECN", lambda row: "yes" if row["is_marking"] else "no"), ("ours GB", lambda row: number(row["our_bytes"] / 1e9)),
-    ("Cubic GB", lambda row: number(row["cubic_bytes"] / 1e9)), ("ratio", _ratio("bytes_ratio", 2)),
+    ("its GB", lambda row: number(row["rival_bytes"] / 1e9)), ("ratio", _ratio("bytes_ratio", 2)),
+    ("a second one's GB", lambda row: number(row["second_bytes"] / 1e9)), ("ours over that", _ratio("over_second", 2)),
     ("link used", lambda row: f"{100 * row['link_share']:.1f} %"),
     ("marked", lambda row: number(row["marked_packets"])), ("dropped", lambda row: number(row["dropped_packets"])),
     ("deepest queue", lambda row: f"{row['deepest_bytes'] / 1e3:,.0f} kB"), ("s", lambda row: number(row["seconds"]))]
@@ -130,11 +131,11 @@ def tables(name, rows):
         parts = [([row for row in rows if "bytes_ratio" in row], FAIR_COLUMNS),
                  ([row for row in rows if "jain_index" in row], JOB_COLUMNS)]
     elif name in ("middle", "long-path"):
-        reached = [{**line, "family": ""} for line in wanted.lines(rows)]
-        return (table(reached, WANTED_COLUMNS) if reached else "") + table(rows, PATH_COLUMNS)
+        parts = [(rows, PATH_COLUMNS)]
     else:
         parts = [(rows, TRAINING_COLUMNS if name == "training" else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
-    return "".join(table(part, columns) for part, columns in parts if part)
+    reached = [{**line, "family": ""} for line in wanted.lines(rows)]
+    return (table(reached, WANTED_COLUMNS) if reached else "") + "".join(table(part, columns) for part, columns in parts if part)
 
 
 def growth(rows):

@@ -121,14 +121,25 @@ def _long_path(rows, part):
                     is_least=True)
 
 
+def _fairness(rows):
+    for row in rows:
+        what = (f"beside {row['rival']}, {row['direction']}, {row['limit_bytes'] / 1e6:g} MB, "
+                f"{'marks' if row['is_marking'] else 'no marks'}: over a second flow of that kind")
+        row = {"bytes": row["limit_bytes"], **row}
+        yield _line(f"{what}, least", [(row["over_second"], row)], 0.5, is_least=True)
+        yield _line(f"{what}, most", [(row["over_second"], row)], 2.0)
+
+
 def lines(rows):
     """[{what, wanted, reached, where, cases, is_reached, is_starved}]"""
     found = []
     for scenario, part, make in (("middle", "loopback", _middle_loopback), ("middle", "hosts", _middle_hosts),
                                  ("middle", "shaped", _middle_shaped),
                                  ("long-path", "bed", lambda rows: _long_path(rows, "bed")),
-                                 ("long-path", "simulated", lambda rows: _long_path(rows, "simulated"))):
-        chosen = [row for row in rows if row["scenario"] == scenario and row.get("part") == part]
+                                 ("long-path", "simulated", lambda rows: _long_path(rows, "simulated")),
+                                 ("fairness", None, _fairness)):
+        chosen = [row for row in rows if row["scenario"] == scenario and row.get("part") == part and
+                  (scenario != "fairness" or "over_second" in row)]
         found += [{"scenario": scenario, **line} for line in make(chosen) if line] if chosen else []
     return found
 

@@ -234,6 +234,10 @@ def test_wanted_and_reached_are_compared():
     reached = {line["what"]: (line["reached"], line["is_reached"]) for line in wanted.lines(rows)}
     assert reached["over the bed, 0.1 % lost over loss-free"] == ("1.20", False), reached
     assert reached["over the bed, Gloo over Cubic over ours, 100 ms, 0.1 %"] == ("5.83", True), reached
+    fair = {"scenario": "fairness", "contender": "SwitchML", "ranks": 2, "rival": "bbr", "direction": "up",
+            "limit_bytes": 250_000, "is_marking": False}
+    for ratio, reached in ((0.4, [False, True]), (1.0, [True, True]), (2.1, [True, False])):
+        assert [line["is_reached"] for line in wanted.lines([{**fair, "over_second": ratio}])] == reached, ratio
     assert wanted.lines([]) == [] and wanted.text([]) == ""
 
 
