@@ -14,7 +14,7 @@ local CHECK_BYTES = 4
 local packet_types = {[1] = "UPDATE", [2] = "RESULT", [3] = "PENDING", [4] = "ERROR", [5] = "HELLO", [6] = "ABORT",
                       [7] = "PROBE"}
 local wires = {[0] = "int32 lanes", [1] = "uint8"}
-local reducers = {[0] = "SUM", [1] = "MAX"}
+local reducers = {[0] = "SUM", [1] = "MAX", [2] = "SUM to the owner", [3] = "COPY of the owner's"}
 local FLAG_RETRANSMISSION, FLAG_KEYED, FLAG_CHECKED, FLAG_BY_GRANT, FLAG_UNASKED = 1, 2, 4, 8, 16
 local FLAG_MARKED, FLAG_DEAF, FLAG_NARROW = 32, 64, 128
 local KNOWN_FLAGS = 255
@@ -44,6 +44,7 @@ f.narrow = ProtoField.bool("switchml.flags.narrow", "Narrow", 16, nil, FLAG_NARR
 f.phase = ProtoField.uint32("switchml.phase", "Phase")
 f.tag = ProtoField.uint32("switchml.tag", "Tag", base.HEX)
 f.chunk = ProtoField.uint32("switchml.chunk", "Chunk")
+f.owner = ProtoField.uint32("switchml.owner", "Owner")
 f.crc = ProtoField.uint32("switchml.crc32c", "CRC-32C", base.HEX)
 f.mac = ProtoField.uint64("switchml.mac", "MAC", base.HEX)
 f.payload = ProtoField.bytes("switchml.payload", "Payload")
@@ -162,7 +163,8 @@ local function dissect_datagram(buffer, pinfo, root)
   add_flags(tree, buffer(14, 2))
   tree:add(f.phase, buffer(16, 4))
   tree:add(f.tag, buffer(20, 4))
-  tree:add(f.chunk, buffer(24, 4))
+  local has_owner = buffer(1, 1):bitfield(4, 4) >= 2 -- in one-way windows it stands where the chunk does
+  tree:add(has_owner and f.owner or f.chunk, buffer(24, 4))
   local head = HEADER_BYTES
   if bit.band(flags, FLAG_KEYED) ~= 0 and buffer:len() >= HEADER_BYTES + KEYED_BYTES then
     head = HEADER_BYTES + KEYED_BYTES
