@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A job as the library has it; four files see its fields: job.c, job_events.c, operation.c and trace.c.
- * Locks: job->lock orders submissions and guards everything that is not
- * said to be constant; it is taken by callers, by the control thread and, once an operation, by the
- * engine that ends it. Order: job->lock, then context->lock or an engine's mailbox. */
+ * A job as the library has it. job.c, job_events.c, operation.c and trace.c work on its fields; call.c and
+ * collectives.c read its shape and options, and exact_operation.c keeps a list and numbers of its own there.
+ * Locks: job->lock orders submissions and guards everything that is not said to be constant. Callers take it,
+ * the control thread and, once an operation, the engine that ends it. Order: job->lock, then context->lock or an
+ * engine's mailbox. */
 #ifndef SML_LIB_JOB_H
 #define SML_LIB_JOB_H
 
