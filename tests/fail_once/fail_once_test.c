@@ -78,13 +78,14 @@ static bool is_ok(struct actor *a, const char *what, sml_status status) {
   return false;
 }
 
-static void sum_floats(struct actor *a, sml_job *job) {
+static void sum_floats(struct actor *a, sml_job *job, uint32_t exact) {
   static float buffers[NUM_RANKS][NUM_ELEMS];
   static const float weights[NUM_RANKS] = {1, 0.5f, 0};
   float *buffer = buffers[a->rank];
   for (uint32_t i = 0; i < NUM_ELEMS; i++) buffer[i] = (float)(i % 1000) * weights[a->rank];
+  const sml_operation_options o = {.struct_bytes = sizeof o, .exact = exact};
   sml_operation *op;
-  if (!is_ok(a, "submitting floats", sml_allreduce(job, buffer, buffer, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op)))
+  if (!is_ok(a, "submitting floats", sml_allreduce(job, buffer, buffer, NUM_ELEMS, SML_FLOAT32, SML_SUM, &o, &op)))
     return;
   const sml_status status = sml_operation_wait(op, UINT64_C(10000000000));
   if (is_ok(a, "summing floats", status)) {
@@ -181,7 +182,8 @@ static void *act(void *argument) {
   options.no_shared_memory = a->ending != END_SHARED && a->ending != END_COMBINING;
   sml_job *job = NULL;
   if (is_ok(a, "joining", sml_job_create(context, &options, &job))) {
-    sum_floats(a, job);
+    sum_floats(a, job, 0);
+    sum_floats(a, job, 1);
     sum_integers(a, job);
     sum_batch(a, job);
     if (a->ending == END_TRACED) dump_trace(a, context);
