@@ -57,14 +57,18 @@ def _within(found, low, high):
     return [each for each in found if low <= each[1]["bytes"] <= high]
 
 
+def is_shared(row):
+    return "shared memory" in row["contender"]
+
+
 def _by_udp(row):
-    return row["is_peer"] and not row["is_shared"]
+    return row["family"] != "switchml" and not is_shared(row)
 
 
 def _middle_loopback(rows):
     daemon, embedded = (_over_best(rows, title, _by_udp) for title in ("SwitchML", "SwitchML, embedded"))
-    shared = _over_best(rows, "SwitchML, shared memory", lambda row: row["family"] == "openmpi" and row["is_shared"])
-    tcp = lambda row: row["family"] == "openmpi" and not row["is_shared"]
+    shared = _over_best(rows, "SwitchML, shared memory", lambda row: row["family"] == "openmpi" and is_shared(row))
+    tcp = lambda row: row["family"] == "openmpi" and not is_shared(row)
     gloo = [(1 / ratio, row) for ratio, row in _over_best(rows, "SwitchML", lambda row: row["contender"] == "Gloo, ring")]
     small = {title: [each for each in _within(_over_best(rows, title, tcp), 4, K) if each[1]["ranks"] == 2]
              for title in ("SwitchML", "SwitchML, embedded")}
@@ -107,7 +111,7 @@ def _long_path(rows, part):
     ours = [row for row in rows if row["contender"] == "SwitchML"]
     free = {(row["ranks"], row["rtt_us"]): row["time_s"] for row in ours if row["loss"] == 0}
     yield _line(f"{name}, loss-free over 1.05 S/B and four round trips",
-                [(row["time_s"] / row["wanted_s"], row) for row in ours if row["loss"] == 0], 1.0, digits=3)
+                [(row["time_s"] / row["wanted_s"], row) for row in ours if row["loss"] == 0 and "wanted_s" in row], 1.0, digits=3)
     for loss, limit in ((0.001, 1.10), (0.01, 1.20)):
         yield _line(f"{name}, {100 * loss:g} % lost over loss-free",
                     [(row["time_s"] / free[row["ranks"], row["rtt_us"]], row) for row in ours
