@@ -98,6 +98,7 @@ static uint32_t find_departed(const struct sml_aggregator *a, uint8_t reducer, u
 }
 
 static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
+  if (a->num_departed == 0) return UINT32_MAX;
   const struct cell *c = &a->cells[cell];
   return find_departed(a, c->reducer, is_one_way(a, cell) ? c->grant : 0, sml_aggregator_seen(a, cell));
 }
@@ -226,7 +227,8 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
   if (slot >= sml_aggregator_all_slots(a)) return drop(SML_DROP_BAD_SLOT);
-  if (!fits_window(a, h, slot)) return drop(SML_DROP_BAD_TYPE);
+  const bool is_usual = slot < a->options.num_slots && h->reducer <= SML_REDUCE_MAX;
+  if (!is_usual && !fits_window(a, h, slot)) return drop(SML_DROP_BAD_TYPE);
   const enum sml_drop reason = check_payload(a, h);
   if (reason != SML_NUM_DROPS) return drop(reason);
   if (h->flags & SML_FLAG_BY_GRANT)

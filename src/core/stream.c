@@ -137,7 +137,7 @@ static void make_exponent_chunk(const struct sml_range *r, uint32_t group, struc
 static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, struct sml_chunk *c) {
   const uint64_t offset = data_chunk * r->chunk_elems;
   c->is_exponent = false;
-  c->group = c->last_group = r->num_groups == 0 ? 0 : (uint32_t)(data_chunk / r->group_chunks);
+  c->group = r->num_groups == 0 ? 0 : (uint32_t)(data_chunk / r->group_chunks);
   c->data_chunk = data_chunk;
   c->block = r->num_groups == 0 ? 0 : offset / r->block_elems;
   c->first_elem = r->first_elem + offset;
@@ -147,8 +147,6 @@ static void make_data_chunk(const struct sml_range *r, uint64_t data_chunk, stru
 
 void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_chunk *c) {
   SML_ASSERT(position < r->num_chunks && r->way == SML_REDUCE_SUM);
-  c->is_fence = false;
-  c->owner = 0;
   const uint32_t num_first = sml_min_u32(r->lead_groups, r->num_groups);
   if (position < num_first) {
     make_exponent_chunk(r, (uint32_t)position, c);

@@ -78,15 +78,15 @@ size_t sml_stream_codes_bytes(const struct sml_range *range);
 /* The position-th chunk of a range. */
 struct sml_chunk {
   bool is_exponent;       /* or a fence, which is one without codes */
-  bool is_fence;
+  bool is_fence;          /* this, owner and last_group: one way only */
   uint32_t owner;         /* of data that go one way */
   uint32_t group;         /* of chunks with exponents */
   uint32_t last_group;    /* that a chunk has elements of */
   uint64_t first_elem;    /* data: in the whole tensor */
   uint32_t num_elems;     /* data: elements; exponent: codes */
+  uint32_t payload_bytes; /* of what is in it; in switch format a packet has zeros behind that */
   uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */
   uint64_t block;         /* index in the range: of its first element's; exponent: of its first code's */
-  uint32_t payload_bytes; /* of what is in it; in switch format a packet has zeros behind that */
 };
 void sml_range_chunk(const struct sml_range *range, uint64_t position, struct sml_chunk *chunk_out);
 /* The same where it goes one way: all positions in turn, with *row zero at first. */

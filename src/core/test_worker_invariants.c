@@ -99,7 +99,8 @@ static const char *find_waiting_violation(const struct sml_worker *w) {
     const struct slot *slot = &w->slots[s];
     if (slot->state != WAITING) return "the list of waiting slots has one that is not";
     const uint8_t *ready = w->ring[slot->operation].ready;
-    if (ready[slot->what.group] && ready[slot->what.last_group]) return "a slot waits for exponents that are there";
+    const uint32_t other = w->options.is_one_way ? slot->what.last_group : slot->what.group;
+    if (ready[slot->what.group] && ready[other]) return "a slot waits for exponents that are there";
   }
   for (uint32_t s = 0; s < n; s++) num_waiting += w->slots[s].state == WAITING;
   if (w->waiting.tail != last) return "the list of waiting slots has another tail";

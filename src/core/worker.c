@@ -174,11 +174,13 @@ uint32_t sml_worker_peek_send(struct sml_worker *w) {
 
 static uint8_t wire_of(const struct sml_worker *w, const struct slot *slot) {
   if (slot->what.is_exponent) return w->code_wire;
+  if (!w->options.is_one_way) return SML_LANES_INT32;
   return w->ring[slot->operation].range.way == SML_REDUCE_COPY ? SML_LANES_UINT8 : SML_LANES_INT32;
 }
 
 static uint8_t reducer_of(const struct sml_worker *w, const struct slot *slot) {
-  return slot->what.is_exponent ? SML_REDUCE_MAX : w->ring[slot->operation].range.way;
+  if (slot->what.is_exponent) return SML_REDUCE_MAX;
+  return w->options.is_one_way ? w->ring[slot->operation].range.way : SML_REDUCE_SUM;
 }
 
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
@@ -268,7 +270,6 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
 
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   clean_queues(w);
-  w->now_ns = now_ns;
   out->kind = SML_SEND_NONE;
   uint32_t s;
   if (w->num_due_gaps > 0) send_gap_probe(w, now_ns, out);
@@ -424,7 +425,10 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->view.waiting_since_ns = w->progress_ns = now_ns;
   w->view.num_missing = 0;
   slot->level = 0;
-  if (w->options.is_one_way) return hold(w, s);
+  if (w->options.is_one_way) {
+    w->now_ns = now_ns;
+    return hold(w, s);
+  }
   slot->phase++;
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
   const uint64_t grant = widen_chunk(w, h->chunk);
@@ -465,7 +469,8 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
     if (h->payload_bytes != bitmap_bytes) return drop(SML_DROP_BAD_LENGTH);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
-  if (h->wire != wire_of(w, slot) || h->reducer != reducer_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
+  if (h->wire != wire_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
+  if (w->options.is_one_way && h->reducer != reducer_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
   return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
@@ -482,7 +487,6 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
                                        const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(w, h);
   const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
-  w->now_ns = now_ns;
   if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
   else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
   return a;

@@ -118,7 +118,7 @@ struct sml_worker {
   /* One-way window: chunks before `released` are behind a fence that is complete; before `heard` this rank has what is
    * for it, and has sent what is its own. */
   uint64_t released, heard;
-  uint64_t now_ns; /* of the last call that brought the time */
+  uint64_t now_ns; /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;
@@ -175,16 +175,24 @@ static inline struct operation *operation_at(const struct sml_worker *w, uint64_
   return &w->ring[index & (w->options.num_operations - 1)];
 }
 
+/* A chunk is done with. Returns whether the operation has ended in this lane. */
+static inline bool sml_worker_finish_chunk(struct sml_worker *w, uint32_t index) {
+  struct operation *op = &w->ring[index];
+  w->view.chunks_completed++;
+  if (--op->chunks_left > 0) return false;
+  op->is_done = true;
+  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
+  return true;
+}
+
 static inline bool sml_worker_contributes(const struct sml_worker *w, const struct slot *slot) {
+  if (!w->options.is_one_way) return true;
   const uint8_t way = w->ring[slot->operation].range.way;
   return slot->what.is_exponent || sml_contributes(way, slot->what.owner, w->options.rank);
 }
 
 /* One-way window: a fence may have come to be sent. */
 void sml_worker_note_heard(struct sml_worker *w);
-/* A chunk is done with. Returns whether the operation has ended in this lane. */
-bool sml_worker_finish_chunk(struct sml_worker *w, uint32_t index);
-
 /* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
 void sml_worker_activate(struct sml_worker *w, uint32_t s);
 /* The exponents of the group are back: slots that waited for them become ready. */

@@ -229,7 +229,6 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
 }
 
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
-  w->now_ns = now_ns;
   find_due_gaps(w, now_ns);
   ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);

@@ -86,15 +86,6 @@ static void begin_chunk(struct sml_worker *w, uint32_t s) {
   list_append(w, s, 0, w->now_ns);
 }
 
-bool sml_worker_finish_chunk(struct sml_worker *w, uint32_t index) {
-  struct operation *op = &w->ring[index];
-  w->view.chunks_completed++;
-  if (--op->chunks_left > 0) return false;
-  op->is_done = true;
-  while (w->ring_head != w->ring_tail && operation_at(w, w->ring_head)->is_done) w->ring_head++;
-  return true;
-}
-
 /* ---- one-way windows ---- */
 
 /* Places are fixed there. */
@@ -149,6 +140,15 @@ void *sml_worker_next_ended(struct sml_worker *w) {
   return cookie;
 }
 
+static void activate_one_way(struct sml_worker *w, uint32_t s, uint64_t position) {
+  struct slot *slot = &w->slots[s];
+  struct operation *op = &w->ring[slot->operation];
+  sml_range_one_way_chunk(&op->range, position, &op->row, &slot->what);
+  if (slot->what.is_fence) slot->state = CLOSED;
+  else if (!has_exponents(w, slot)) wait_for_exponents(w, s);
+  else begin_chunk(w, s);
+}
+
 void sml_worker_activate(struct sml_worker *w, uint32_t s) {
   struct slot *slot = &w->slots[s];
   const uint32_t index = slot->chunk < w->end_chunk ? find_operation(w, slot->chunk) : NONE;
@@ -160,12 +160,15 @@ void sml_worker_activate(struct sml_worker *w, uint32_t s) {
   const uint64_t position = slot->chunk - op->first_chunk;
   op->chunks_unassigned--;
   slot->operation = index;
-  if (w->options.is_one_way) sml_range_one_way_chunk(&op->range, position, &op->row, &slot->what);
-  else sml_range_chunk(&op->range, position, &slot->what);
   slot->tag = sml_tag(op->tag_base, position);
-  if (slot->what.is_fence) slot->state = CLOSED;
-  else if (!has_exponents(w, slot)) wait_for_exponents(w, s);
-  else begin_chunk(w, s);
+  if (w->options.is_one_way) {
+    activate_one_way(w, s, position);
+    return;
+  }
+  sml_range_chunk(&op->range, position, &slot->what);
+  const bool needs_exponents = op->range.num_groups > 0 && !slot->what.is_exponent;
+  if (needs_exponents && !op->ready[slot->what.group]) wait_for_exponents(w, s);
+  else become_ready(w, s);
 }
 
 void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t group) {
@@ -175,7 +178,8 @@ void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t
   while (s != NONE) {
     const struct slot *slot = &w->slots[s];
     const uint32_t next = slot->next;
-    if (slot->operation == operation && has_exponents(w, slot)) begin_chunk(w, s);
+    const bool is_of_group = slot->operation == operation && slot->what.group == group;
+    if (w->options.is_one_way ? has_exponents(w, slot) : is_of_group) begin_chunk(w, s);
     else wait_for_exponents(w, s);
     s = next;
   }
