@@ -15,7 +15,7 @@
 /* One phase of one slot, from its first contribution on; kept for ever. */
 struct record {
   bool seen[MAX_RANKS];
-  uint32_t num_seen, first_rank, tag, payload_bytes, wire;
+  uint32_t num_seen, first_rank, tag, payload_bytes, wire, reducer;
   uint32_t sum[MAX_LANES]; /* of contributions, each once */
   uint32_t grant;
 };
@@ -64,10 +64,9 @@ static enum sml_drop judge_payload(const struct model *m, const struct sml_heade
     const bool is_some_rows = h->payload_bytes == 28 || h->payload_bytes == 56; /* of a chunk of 64 bytes */
     return is_some_rows ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
   }
-  const uint32_t min_bytes = is_lanes ? 4 : 1;
+  const uint32_t min_bytes = h->wire == SML_LANES_UINT8 ? 1 : h->wire == SML_LANES_UINT64 ? 8 : 4;
   const uint32_t elem_bytes = h->payload_bytes - (has_word ? sml_min_u32(4, h->payload_bytes) : 0);
-  if (elem_bytes < min_bytes || elem_bytes > CHUNK_BYTES || (is_lanes && elem_bytes % 4 != 0))
-    return SML_DROP_BAD_LENGTH;
+  if (elem_bytes < min_bytes || elem_bytes > CHUNK_BYTES || elem_bytes % min_bytes != 0) return SML_DROP_BAD_LENGTH;
   return SML_NUM_DROPS;
 }
 
@@ -82,6 +81,7 @@ static struct sml_decision expect_contribution(struct model *m, const struct sml
     r->tag = h->tag;
     r->payload_bytes = lanes_bytes_of(h);
     r->wire = h->wire;
+    r->reducer = h->reducer;
   }
   r->seen[h->rank] = true;
   r->num_seen++;
@@ -118,7 +118,8 @@ static struct sml_decision predict(struct model *m, const struct sml_header *h) 
     }
     return d;
   }
-  const bool is_same = h->type == SML_PACKET_PROBE || (lanes_bytes_of(h) == r->payload_bytes && h->wire == r->wire);
+  const bool is_same = h->type == SML_PACKET_PROBE ||
+                       (lanes_bytes_of(h) == r->payload_bytes && h->wire == r->wire && h->reducer == r->reducer);
   if (h->tag != r->tag || !is_same) {
     d.verdict = SML_VERDICT_MISMATCH;
     d.drop = SML_DROP_TAG_MISMATCH;
@@ -216,7 +217,10 @@ static struct sml_header draw_packet(const struct model *m, struct fuzz_input *i
   if (kind & 64) h.slot = (uint16_t)fuzz_near(in, h.slot + m->options.num_slots);
   if (kind & 128) {
     const uint8_t other = fuzz_u8(in);
+    static const uint8_t pairs[] = {0x21, 0x31, 0x24, 0x34, 0x25};
+    const uint8_t pair = pairs[(other >> 4) % SML_ARRAY_LEN(pairs)];
     if (other & 1) h.wire = h.reducer = h.wire ^ 1;
+    else if (other >> 4 != 0) h.wire = pair >> 4, h.reducer = pair & 15;
     if (other & 2) h.flags ^= SML_FLAG_CHECKED;
     const bool can_be_narrow = h.type == SML_PACKET_UPDATE && h.wire == SML_LANES_INT32; /* what the wire lets in */
     if ((other & 4) && can_be_narrow && (h.flags & SML_FLAG_CHECKED) == 0) {

@@ -36,15 +36,15 @@ static void repair(uint8_t *frame, size_t num_bytes, uint8_t how) {
 
 static bool is_in_version_1(const struct sml_header *h) {
   const bool is_lanes = h->wire == 0 && h->reducer == 0;
-  const bool is_codes = (h->wire == 1 || h->wire == 2) && h->reducer == 1; /* 2: in lanes of 32 bits */
-  const bool is_one_way = (h->wire == 0 && h->reducer == 2) || (h->wire == 1 && h->reducer == 3);
+  const uint32_t pair = h->wire << 4 | h->reducer;
+  const bool is_other = pair == 0x11 || pair == 0x21 || pair == 0x31 || pair == 0x24 || pair == 0x34 || pair == 0x25 ||
+                        pair == 0x02 || pair == 0x13;
   uint32_t flags = SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED;
   if (is_lanes && (h->type == 1 || h->type == 2)) flags |= SML_FLAG_CHECKED;
   if (is_lanes && h->type == 1 && (h->flags & SML_FLAG_CHECKED) == 0) flags |= SML_FLAG_NARROW;
   if (h->type == 3) flags |= SML_FLAG_UNASKED | SML_FLAG_MARKED;
   if (h->type == 7) flags |= SML_FLAG_BY_GRANT | SML_FLAG_DEAF;
-  return h->version == 1 && h->type >= 1 && h->type <= 7 && (is_lanes || is_codes || is_one_way) &&
-         (h->flags & ~flags) == 0;
+  return h->version == 1 && h->type >= 1 && h->type <= 7 && (is_lanes || is_other) && (h->flags & ~flags) == 0;
 }
 
 /* One bit of a good frame changed on its way: CRC-32C finds each of them, and the tag what has none. */

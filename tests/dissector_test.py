@@ -38,6 +38,8 @@ def test_constants_are_those_of_the_headers():
     wire, message = read("src/core/wire.h"), read("src/ctl/message.h")
     types = {name: int(number) for name, number in re.findall(r"SML_PACKET_(\w+) = (\d+)", wire)}
     assert types and lua_table("packet_types") == types, types
+    reducers = {name: int(number) for name, number in re.findall(r"SML_REDUCE_(\w+) = (\d+)", wire)}
+    assert len(reducers) >= 4 and lua_table("reducers") == reducers, reducers
     for name in ("WIRE_VERSION", "HEADER_BYTES", "KEYED_BYTES", "CHECK_BYTES"):
         assert lua_number(name) == int(re.search(rf"#define SML_{name} (\d+)", wire).group(1)), name
     flags = {name: 1 << int(shift) for name, shift in re.findall(r"SML_FLAG_(\w+) = 1u << (\d+)", wire)}

@@ -67,9 +67,24 @@ typedef enum sml_type {
   SML_FLOAT16 = 2,
   SML_BFLOAT16 = 3,
   SML_FLOAT64 = 4, /* up to 128 elements; longer only where sml_job_options.float64_bits says so */
-  SML_INT64 = 5
+  SML_INT64 = 5,
+  SML_INT8 = 6,
+  SML_UINT8 = 7, /* and what has a byte for true or false */
+  SML_UINT32 = 8,
+  SML_UINT64 = 9
 } sml_type;
-typedef enum sml_reduction { SML_SUM = 0, SML_AVG = 1 } sml_reduction;
+/* Floats: SUM, AVG, MIN and MAX. Integers: all but AVG. */
+typedef enum sml_reduction {
+  SML_SUM = 0,
+  SML_AVG = 1,
+  SML_MIN = 2, /* of floats as IEEE 754's minimum and maximum: -0 is below +0, a NaN makes the result a NaN */
+  SML_MAX = 3,
+  SML_PRODUCT = 4, /* wraps as unsigned numbers do */
+  SML_BAND = 5,    /* bit by bit */
+  SML_BOR = 6,
+  SML_LAND = 7, /* 1 where no rank has 0, else 0 */
+  SML_LOR = 8   /* 0 where all ranks have 0, else 1 */
+} sml_reduction;
 
 typedef struct sml_context sml_context;
 typedef struct sml_job sml_job;
@@ -301,9 +316,13 @@ SML_API int sml_supported(const sml_job *job, sml_type type, sml_reduction reduc
  * which are a function of the inputs alone, whatever carries them. A block, 256 elements from the first one on, with an
  * Inf or NaN on any rank is NaN everywhere. Cuts at multiples of 256 elements change no bit, if no part has fewer than
  * 129, or where options->starts says where tensors begin. An exact sum has the Inf or NaN in its element alone, and of
- * float64 also the sign of a zero, as processors add. int32 and int64 SUM wrap modulo 2^32 and 2^64; their AVG is
- * SML_ERR_UNSUPPORTED, and so are more than 128 elements of float64 unless the job's float64_bits is set. Where packets
- * are too short for an exact sum of float64 (a switch's; paths of below 500 bytes) float64_bits is needed for all.
+ * float64 also the sign of a zero, as processors add. SUM and PRODUCT of integers of k bits wrap modulo 2^k. Every
+ * other reduction has one result too, element by element, in whatever order ranks come (PROTOCOL.md, "Other
+ * reductions"); a NaN that it gives is the type's quiet one. SML_ERR_UNSUPPORTED are AVG of integers, PRODUCT of floats
+ * (it would depend on the order), PRODUCT in a job with check words (none would show a wrong one), in switch format
+ * what a switch cannot do (it has SUM, LAND, LOR, and MIN and MAX of up to 32 bits), and sums of more than 128 elements
+ * of float64 unless the job's float64_bits is set. Where packets are too short for an exact sum of float64 (a switch's;
+ * paths of below 500 bytes) float64_bits is needed for all.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED, BUSY, NO_MEMORY, or the status the job failed with. */
 SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t count, sml_type type,
                                  sml_reduction reduction, const sml_operation_options *options,

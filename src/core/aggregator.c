@@ -182,14 +182,14 @@ static struct sml_decision decide_newer(struct sml_aggregator *a, const struct s
 
 static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
   if (c->tag != h->tag) return false;
-  if (c->reducer >= SML_REDUCE_TO_OWNER && c->grant != h->chunk) return false;
+  if (sml_has_owner(c->reducer) && c->grant != h->chunk) return false;
   return h->type == SML_PACKET_PROBE ||
          (c->payload_bytes == sml_lanes_bytes_of(h) && c->wire == h->wire && c->reducer == h->reducer);
 }
 
 /* One-way windows have sums for owners, copies, and maxima of all: exponents and fences. */
 static bool fits_window(const struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
-  const bool has_owner = h->reducer == SML_REDUCE_TO_OWNER || h->reducer == SML_REDUCE_COPY;
+  const bool has_owner = sml_has_owner(h->reducer);
   if (slot < a->options.num_slots) return !has_owner;
   if (!has_owner) return h->reducer == SML_REDUCE_MAX && (h->flags & SML_FLAG_BY_GRANT) == 0;
   if (h->chunk >= a->options.num_contributors) return false;
@@ -198,9 +198,11 @@ static bool fits_window(const struct sml_aggregator *a, const struct sml_header 
 
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
 static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
-  if (a->options.is_switch_format && h->wire == SML_LANES_UINT8) return SML_DROP_BAD_TYPE;
+  static const uint8_t lane_bytes[] = {[SML_LANES_INT32] = 4, [SML_LANES_UINT8] = 1, [SML_LANES_UINT32] = 4,
+                                       [SML_LANES_UINT64] = 8};
+  const bool is_of_switch = h->wire == SML_LANES_INT32 || (h->wire == SML_LANES_UINT32 && h->reducer == SML_REDUCE_MAX);
+  if (a->options.is_switch_format && !is_of_switch) return SML_DROP_BAD_TYPE;
   if (h->type != SML_PACKET_UPDATE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
-  if (!a->options.is_switch_format && h->wire == SML_LANES_WIDE_UINT8) return SML_DROP_BAD_TYPE;
   const bool is_lanes = h->wire == SML_LANES_INT32, is_checked = (h->flags & SML_FLAG_CHECKED) != 0;
   if (is_checked != (is_lanes && a->options.is_checked)) return SML_DROP_BAD_TYPE;
   if ((h->flags & SML_FLAG_NARROW) && (!a->options.is_narrow || a->options.is_switch_format)) return SML_DROP_BAD_TYPE;
@@ -208,7 +210,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   if (a->options.is_switch_format)
     return h->payload_bytes == sml_aggregator_value_bytes(&a->options) ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
   if (h->payload_bytes <= check_bytes || sml_lanes_bytes_of(h) > a->options.chunk_bytes + check_bytes ||
-      (is_lanes && h->payload_bytes % 4 != 0))
+      h->payload_bytes % lane_bytes[h->wire] != 0)
     return SML_DROP_BAD_LENGTH;
   const bool is_narrow = (h->flags & SML_FLAG_NARROW) != 0;
   return is_narrow && h->payload_bytes % SML_NARROW_UNIT_BYTES != 0 ? SML_DROP_BAD_LENGTH : SML_NUM_DROPS;

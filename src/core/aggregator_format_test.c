@@ -64,7 +64,7 @@ static void switch_format(void **state) {
   h.flags = 0;
   assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
   h = update(a, 2, 1, 2); /* codes are lanes, and as many */
-  h.wire = SML_LANES_WIDE_UINT8;
+  h.wire = SML_LANES_UINT32;
   h.reducer = SML_REDUCE_MAX;
   assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_LENGTH);
   h.payload_bytes += SML_CHECK_BYTES;
@@ -72,7 +72,7 @@ static void switch_format(void **state) {
     expect(a, h, h.rank == 0 ? SML_VERDICT_FIRST : h.rank == 1 ? SML_VERDICT_ADD : SML_VERDICT_COMPLETE);
   struct sml_header result;
   sml_aggregator_result(a, 2, &result);
-  assert_int_equal(result.wire, SML_LANES_WIDE_UINT8);
+  assert_int_equal(result.wire, SML_LANES_UINT32);
   assert_int_equal(result.flags, 0);
   assert_int_equal(result.payload_bytes, CHUNK_BYTES + SML_CHECK_BYTES);
   h = probe(a, 0, 0, 0);
@@ -100,15 +100,40 @@ static void switch_format(void **state) {
   free(a);
 }
 
-/* A job in ordinary format knows no wide codes. */
-static void wide_codes_are_for_switches(void **state) {
+/* Lanes of each width are whole ones, without a check word; a cell is of one pair; a switch has maxima of 32 bits. */
+static void other_reductions_have_whole_lanes(void **state) {
   (void)state;
-  struct sml_aggregator *a = make(2, 4, 2, 0);
-  struct sml_header h = update(a, 0, 0, 2);
-  h.wire = SML_LANES_WIDE_UINT8;
-  h.reducer = SML_REDUCE_MAX;
-  assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
-  free(a);
+  static const uint8_t pairs[] = {0x21, 0x31, 0x24, 0x34, 0x25};
+  const struct sml_aggregator_options options = {
+      .world_size = 2, .num_slots = 4, .slot_base = 8, .chunk_bytes = CHUNK_BYTES, .first_phase = 2,
+      .is_checked = true};
+  struct sml_aggregator_options of_switch = options;
+  of_switch.is_switch_format = true;
+  for (size_t i = 0; i < SML_ARRAY_LEN(pairs); i++) {
+    struct sml_aggregator *a = init(&options), *s = init(&of_switch);
+    struct sml_header h = update(a, 0, 0, 2), result;
+    h.wire = pairs[i] >> 4;
+    h.reducer = pairs[i] & 15;
+    h.payload_bytes = 12;
+    expect(a, h, h.wire == SML_LANES_UINT64 ? SML_VERDICT_DROP : SML_VERDICT_FIRST);
+    h.payload_bytes = 8;
+    h.slot++;
+    expect(a, h, SML_VERDICT_FIRST);
+    h.rank = 1;
+    h.flags = SML_FLAG_CHECKED;
+    assert_int_equal(sml_aggregator_decide(a, &h).drop, SML_DROP_BAD_TYPE);
+    h.flags = 0;
+    h.reducer = h.reducer == SML_REDUCE_MAX ? SML_REDUCE_PRODUCT : SML_REDUCE_MAX;
+    expect(a, h, SML_VERDICT_MISMATCH);
+    h.reducer = pairs[i] & 15;
+    expect(a, h, SML_VERDICT_COMPLETE);
+    sml_aggregator_result(a, 2, &result);
+    assert_true(result.wire == h.wire && result.reducer == h.reducer && result.flags == 0);
+    h.payload_bytes = CHUNK_BYTES + SML_CHECK_BYTES;
+    assert_true((sml_aggregator_decide(s, &h).drop == SML_DROP_BAD_TYPE) == (pairs[i] != 0x21));
+    free(a);
+    free(s);
+  }
 }
 
 /* Narrow and other updates of a slot are added up; the result is as long as the lanes. */
@@ -162,7 +187,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(check_words_are_due_or_not),
       cmocka_unit_test(switch_format),
-      cmocka_unit_test(wide_codes_are_for_switches),
+      cmocka_unit_test(other_reductions_have_whole_lanes),
       cmocka_unit_test(narrow_updates_count_as_their_lanes),
       cmocka_unit_test(nothing_is_narrow_in_switch_format),
   };

@@ -125,7 +125,7 @@ static void sum(const struct packet *p, uint32_t cell, bool is_first) {
   if (p->header.wire == SML_LANES_UINT8) {
     for (uint32_t i = 0; i < p->header.payload_bytes; i++)
       codes[i] = is_first || p->payload[i] > codes[i] ? p->payload[i] : codes[i];
-  } else if (p->header.wire == SML_LANES_WIDE_UINT8) {
+  } else if (p->header.wire == SML_LANES_UINT32) {
     for (uint32_t i = 0; i < p->header.payload_bytes / 4; i++)
       lanes[i] = sml_max_u32(is_first ? 0 : lanes[i], sml_load_be32(p->payload + 4 * i));
   } else {

@@ -22,11 +22,11 @@ struct sml_operation_plan {
   uint64_t number;    /* in the job's order, from 0 */
   uint64_t num_elems; /* > 0 */
   uint64_t key;
-  uint8_t type; /* enum sml_type of the public header */
-  uint8_t reduction;
+  uint8_t type, reduction; /* enum sml_type and sml_reduction of the public header */
   uint16_t block_elems; /* that share an exponent code: floats in block fixed point; a power of two; 0: no exponents */
   uint8_t elem_lanes;   /* int32 lanes of an element; 0 counts as 1 */
-  uint8_t lane_elems;   /* elements of a lane: 2, and then elem_lanes is 0; 0 counts as 1 */
+  uint8_t lane_elems;   /* elements of a lane: 2 or 4, and then elem_lanes is 0; 0 counts as 1 */
+  uint8_t wire_reducer; /* of data chunks, as the header's byte has both; 0: int32 SUM */
   bool is_narrow;       /* each rank's lanes fit 28 bits, and travel so (quant/narrow.h) where whole rows do */
   bool has_wide_codes;  /* switch format: a code is a lane; else a byte */
   /* SML_REDUCE_TO_OWNER or SML_REDUCE_COPY: it goes one way, in a window for that. COPY: an element is a byte. */

@@ -91,10 +91,18 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
   }
 }
 
+/* Pairs of lanes and reducer, beside int32 SUM. */
+static bool is_other_reduction(const struct sml_header *h) {
+  switch (h->reducer) {
+  case SML_REDUCE_MAX: return h->wire >= SML_LANES_UINT8 && h->wire <= SML_LANES_UINT64;
+  case SML_REDUCE_PRODUCT: return h->wire == SML_LANES_UINT32 || h->wire == SML_LANES_UINT64;
+  case SML_REDUCE_OR: return h->wire == SML_LANES_UINT32;
+  default: return false;
+  }
+}
+
 static bool is_known(const struct sml_header *h) {
   const bool is_data = h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_SUM;
-  const bool is_exponents =
-      (h->wire == SML_LANES_UINT8 || h->wire == SML_LANES_WIDE_UINT8) && h->reducer == SML_REDUCE_MAX;
   /* Only sums of lanes have a check word. */
   const bool is_one_way = (h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_TO_OWNER) ||
                           (h->wire == SML_LANES_UINT8 && h->reducer == SML_REDUCE_COPY);
@@ -104,8 +112,8 @@ static bool is_known(const struct sml_header *h) {
     return false;
   if ((h->flags & (SML_FLAG_BY_GRANT | SML_FLAG_DEAF)) && h->type != SML_PACKET_PROBE) return false;
   if ((h->flags & (SML_FLAG_UNASKED | SML_FLAG_MARKED)) && h->type != SML_PACKET_PENDING) return false;
-  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (is_data || is_exponents || is_one_way) &&
-         (h->flags & ~KNOWN_FLAGS) == 0;
+  if (!is_data && !is_one_way && !is_other_reduction(h)) return false;
+  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (h->flags & ~KNOWN_FLAGS) == 0;
 }
 
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *h) {

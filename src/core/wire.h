@@ -51,7 +51,8 @@ enum sml_packet_type {
 enum sml_wire_type {
   SML_LANES_INT32 = 0,
   SML_LANES_UINT8 = 1,
-  SML_LANES_WIDE_UINT8 = 2, /* each in 32 bits, as switches take them */
+  SML_LANES_UINT32 = 2, /* in switch format also exponent codes, one a lane */
+  SML_LANES_UINT64 = 3, /* two lanes of 32 bits, the upper one first */
 };
 enum sml_wire_reducer {
   SML_REDUCE_SUM = 0,
@@ -59,7 +60,13 @@ enum sml_wire_reducer {
   /* One-way windows only; `chunk` is the owner there (docs/PROTOCOL.md "One-way windows"). */
   SML_REDUCE_TO_OWNER = 2, /* int32 SUM of all but the owner, who alone gets it */
   SML_REDUCE_COPY = 3,     /* uint8: what the owner has goes to all others */
+  SML_REDUCE_PRODUCT = 4,  /* modulo 2^32 or 2^64 */
+  SML_REDUCE_OR = 5,
 };
+
+static inline bool sml_has_owner(uint8_t reducer) {
+  return reducer == SML_REDUCE_TO_OWNER || reducer == SML_REDUCE_COPY;
+}
 
 /* Who contributes to a chunk, by its reducer. In one-way windows all others are receivers. */
 static inline bool sml_contributes(uint8_t reducer, uint32_t owner, uint32_t rank) {

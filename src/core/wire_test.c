@@ -312,7 +312,8 @@ static void each_field_wrong_alone(void **state) {
     memcpy(frame, good, sizeof frame);
     frame[1] = (uint8_t)value; /* wire type and reducer go together */
     reseal(frame, sizeof frame);
-    const bool is_known = value == 0x00 || value == 0x11 || value == 0x21 || value == 0x02 || value == 0x13;
+    const bool is_known = value == 0x00 || value == 0x11 || value == 0x21 || value == 0x31 || value == 0x24 ||
+                          value == 0x34 || value == 0x25 || value == 0x02 || value == 0x13;
     assert_int_equal(sml_wire_open(frame, sizeof frame, &h), is_known ? SML_WIRE_OK : SML_WIRE_BAD_TYPE);
   }
   for (uint32_t bit = 0; bit < 16; bit++) {

@@ -41,7 +41,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   /* A switch neither asks nor finds grants, and one-way windows have none. */
   if (o->packet_lanes != 0 || o->is_one_way) w->options.order_slots = UINT32_MAX;
   SML_ASSERT(!o->is_one_way || (o->num_slots >= SML_LEAST_ONE_WAY_SLOTS && !o->is_checked && o->packet_lanes == 0));
-  w->code_wire = o->packet_lanes != 0 ? SML_LANES_WIDE_UINT8 : SML_LANES_UINT8;
+  w->code_wire = o->packet_lanes != 0 ? SML_LANES_UINT32 : SML_LANES_UINT8;
   w->packet_bytes = 4 * o->packet_lanes;
   SML_ASSERT(o->packet_lanes == 0 || w->packet_bytes == o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0));
   w->slots = (struct slot *)(void *)(bytes + l.slots);
@@ -88,8 +88,20 @@ static void clean_queues(struct sml_worker *w) {
   }
 }
 
+static uint8_t wire_of(const struct sml_worker *w, const struct slot *slot) {
+  const struct operation *op = &w->ring[slot->operation];
+  if (slot->what.is_exponent) return w->code_wire;
+  return op->range.way == SML_REDUCE_COPY ? SML_LANES_UINT8 : op->wire_reducer >> 4;
+}
+
+static uint8_t reducer_of(const struct sml_worker *w, const struct slot *slot) {
+  const struct operation *op = &w->ring[slot->operation];
+  if (slot->what.is_exponent) return SML_REDUCE_MAX;
+  return op->range.way != SML_REDUCE_SUM ? op->range.way : op->wire_reducer & 15;
+}
+
 static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
-  return w->options.is_checked && !slot->what.is_exponent;
+  return w->options.is_checked && wire_of(w, slot) == SML_LANES_INT32;
 }
 
 /* The payload of an update that is not narrow, and of its result. */
@@ -170,17 +182,6 @@ uint32_t sml_worker_peek_send(struct sml_worker *w) {
   if (w->num_due_gaps > 0 || w->probes.count > 0) return 0;
   const uint32_t s = find_update(w);
   return s != NONE ? update_bytes_of(w, &w->slots[s]) : UINT32_MAX;
-}
-
-static uint8_t wire_of(const struct sml_worker *w, const struct slot *slot) {
-  if (slot->what.is_exponent) return w->code_wire;
-  if (!w->options.is_one_way) return SML_LANES_INT32;
-  return w->ring[slot->operation].range.way == SML_REDUCE_COPY ? SML_LANES_UINT8 : SML_LANES_INT32;
-}
-
-static uint8_t reducer_of(const struct sml_worker *w, const struct slot *slot) {
-  if (slot->what.is_exponent) return SML_REDUCE_MAX;
-  return w->options.is_one_way ? w->ring[slot->operation].range.way : SML_REDUCE_SUM;
 }
 
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {

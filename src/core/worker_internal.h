@@ -51,7 +51,8 @@ struct operation {
   uint64_t tag_base;
   uint8_t *ready; /* [num_groups] exponents of the group are back */
   void *cookie;
-  bool is_narrow; /* its updates, where they can be */
+  uint8_t wire_reducer; /* of its data chunks */
+  bool is_narrow;       /* its updates, where they can be */
   bool is_done;
 };
 

@@ -213,6 +213,7 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
                                                       .chunks_unassigned = range.num_chunks,
                                                       .tag_base = tag_base,
                                                       .ready = ready,
+                                                      .wire_reducer = plan->wire_reducer,
                                                       .is_narrow = is_narrow,
                                                       .cookie = cookie};
   if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;

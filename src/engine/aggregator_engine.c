@@ -9,6 +9,12 @@
 
 #define NONCE_BYTES 8u
 
+_Static_assert(SML_COMBINE_MAX_32 == (SML_LANES_UINT32 << 4 | SML_REDUCE_MAX), "");
+_Static_assert(SML_COMBINE_MAX_64 == (SML_LANES_UINT64 << 4 | SML_REDUCE_MAX), "");
+_Static_assert(SML_COMBINE_PRODUCT_32 == (SML_LANES_UINT32 << 4 | SML_REDUCE_PRODUCT), "");
+_Static_assert(SML_COMBINE_PRODUCT_64 == (SML_LANES_UINT64 << 4 | SML_REDUCE_PRODUCT), "");
+_Static_assert(SML_COMBINE_OR == (SML_LANES_UINT32 << 4 | SML_REDUCE_OR), "");
+
 struct sml_aggregator_engine *sml_aggregator_engine_create(
     const struct sml_aggregator_engine_options *options) {
   struct sml_aggregator_engine *e = calloc(1, sizeof *e);
@@ -145,12 +151,12 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
   if (h->wire == SML_LANES_UINT8) {
     if (is_first) memcpy(values, payload, h->payload_bytes);
     else k->max_uint8(values, payload, h->payload_bytes);
-  } else if (h->wire == SML_LANES_WIDE_UINT8 && !is_first) {
-    sml_switch_max_codes(values, payload, h->payload_bytes / 4u);
   } else if (is_first) {
     k->set_int32(values, payload, num_lanes);
-  } else {
+  } else if (h->wire == SML_LANES_INT32) {
     k->add_int32(values, payload, num_lanes);
+  } else {
+    k->combine(values, payload, num_lanes, (enum sml_combine)(h->wire << 4 | h->reducer));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "engine/switch_format.h"
 #include "engine/worker_engine_internal.h"
 #include "quant/check.h"
+#include "quant/images.h"
 #include "quant/narrow.h"
 #include "switchml/switchml.h"
 
@@ -67,6 +68,19 @@ static inline bool next_run(const struct sml_operation_plan *plan, struct run *r
   return true;
 }
 
+static inline struct sml_images images_of(const struct sml_engine_operation *op) {
+  return sml_images_of(op->plan.type, op->plan.reduction, sml_engine_shape(&op->plan));
+}
+
+static inline void fill_images(const struct sml_quant_kernels *k, const struct sml_engine_operation *op,
+                             const struct sml_chunk *c, uint8_t *payload) {
+  const struct sml_format *f = sml_engine_format(&op->plan);
+  const struct sml_images images = images_of(op);
+  sml_images_put(payload, elem_at(f, input_of(op, 0), c->first_elem), c->num_elems, images);
+  for (uint32_t i = 1; i < num_inputs_of(op); i++)
+    sml_images_add(k, payload, elem_at(f, input_of(op, i), c->first_elem), c->num_elems, images);
+}
+
 static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_lane *lane,
                               const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
   const struct sml_format *f = sml_engine_format(&op->plan);
@@ -119,12 +133,24 @@ static inline uint32_t check_of(const struct sml_worker_engine *e, const struct 
                         is_sum ? lane->all_checks : lane->own_check);
 }
 
-/* Is this the sum of one contribution of each contributor? Of exponents: is no code below this one's own? */
-static inline bool sml_payload_is_right(const struct sml_worker_engine *e, const struct sml_lane *lane,
+/* Images that are combined with their own twice are what they are once. (Products are not offered in a checked job.) */
+static inline bool has_own_images(struct sml_worker_engine *e, const struct sml_engine_operation *op,
+                                const struct sml_chunk *c, const uint8_t *payload) {
+  uint8_t *combined = e->wide + sizeof e->wide / 2;
+  fill_images(e->options.kernels, op, c, e->wide);
+  memcpy(combined, payload, c->payload_bytes);
+  sml_images_combine(e->options.kernels, combined, e->wide, c->payload_bytes / 4,
+                   (enum sml_combine)op->plan.wire_reducer);
+  return memcmp(combined, payload, c->payload_bytes) == 0;
+}
+
+/* Is this the sum of one contribution of each contributor? Of exponents and images: is none below this one's own? */
+static inline bool sml_payload_is_right(struct sml_worker_engine *e, const struct sml_lane *lane,
                                         const struct sml_accept *a, uint32_t tag, const uint8_t *payload) {
   const struct sml_engine_operation *op = a->cookie;
   const struct sml_chunk *c = &a->chunk;
   if (!lane->options.worker.is_checked) return true;
+  if (!c->is_exponent && op->plan.wire_reducer != 0) return has_own_images(e, op, c, payload);
   if (!c->is_exponent)
     return sml_load_be32(payload + check_offset(lane, c)) == check_of(e, lane, op, c, tag, payload, true);
   const uint8_t *own = op->codes[lane->options.lane] + c->block;
@@ -148,6 +174,7 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
+  else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
   else fill_lanes(k, lane, op, c, lanes);
   if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
   if (lane->options.worker.packet_lanes != 0)
@@ -171,6 +198,10 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
   if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
   const struct sml_format *f = sml_engine_format(&op->plan);
   uint8_t *out = (uint8_t *)op->out + c->first_elem * f->elem_bytes;
+  if (op->plan.wire_reducer != 0) {
+    sml_images_get(out, payload, c->num_elems, images_of(op));
+    return;
+  }
   struct run run = first_run(lane, op, c);
   do {
     f->get(k, out, payload, run.num_elems, *run.code, lane->options.worker.world_size, op->plan.reduction == SML_AVG);

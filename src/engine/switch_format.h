@@ -17,10 +17,4 @@ static inline void sml_switch_take_codes(uint8_t *codes, const uint8_t *payload,
     codes[i] = (uint8_t)sml_min_u32(sml_load_be32(payload + 4 * (size_t)i), UINT8_MAX);
 }
 
-/* values: in host order, as sums are kept. */
-static inline void sml_switch_max_codes(uint32_t *values, const uint8_t *payload, uint32_t num_lanes) {
-  for (uint32_t i = 0; i < num_lanes; i++)
-    values[i] = sml_max_u32(values[i], sml_load_be32(payload + 4 * (size_t)i));
-}
-
 #endif

@@ -35,10 +35,15 @@ struct sml_engine_operation {
   void (*on_ended)(struct sml_engine_operation *operation);
 };
 
+static inline struct sml_format_shape sml_engine_shape(const struct sml_operation_plan *plan) {
+  return (struct sml_format_shape){.has_exponents = plan->block_elems != 0,
+                                   .elem_lanes = plan->elem_lanes,
+                                   .lane_elems = plan->lane_elems,
+                                   .combine = plan->wire_reducer};
+}
+
 static inline const struct sml_format *sml_engine_format(const struct sml_operation_plan *plan) {
-  return sml_format_find(plan->type, (struct sml_format_shape){.has_exponents = plan->block_elems != 0,
-                                                               .elem_lanes = plan->elem_lanes,
-                                                               .lane_elems = plan->lane_elems});
+  return sml_format_find(plan->type, sml_engine_shape(plan));
 }
 
 struct sml_worker_engine_options {

@@ -68,7 +68,8 @@ static void call(struct rank *r, struct call *c, uint32_t i, struct sml_prng *pr
   const sml_operation_options o = {.struct_bytes = sizeof o, .key = i % 3};
   CHECK(r,
         sml_allreduce(r->job, in, c->out, c->count, is_float ? SML_FLOAT32 : SML_INT32,
-                      is_float && (bits >> 52 & 1) ? SML_AVG : SML_SUM, i % 2 ? &o : NULL, &c->op) == SML_OK,
+                      (bits >> 52 & 1) == 0 ? SML_SUM : is_float ? SML_AVG : SML_MAX, i % 2 ? &o : NULL,
+                      &c->op) == SML_OK,
         "%s", sml_error_detail());
 }
 

@@ -6,6 +6,7 @@
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
+#include "quant/images.h"
 #include "quant/limbs.h"
 
 /* One operation's chunks in one lane: far beyond any tensor, far below what an epoch holds. */
@@ -34,10 +35,12 @@ static struct sml_operation_plan make_plan(const struct sml_job *job, const sml_
                                            sml_reduction reduction, size_t count) {
   struct sml_operation_plan plan = {
       .num_elems = count, .key = o->key, .type = (uint8_t)type, .reduction = (uint8_t)reduction};
-  const struct sml_format_shape shape = sml_format_choose(plan.type, count, job->state.world_size, formats_for(job, o));
+  const struct sml_format_shape shape =
+      sml_images_shape(type, reduction, count, job->state.world_size, formats_for(job, o));
   plan.block_elems = shape.has_exponents ? SML_BLOCK_ELEMS : 0;
   plan.elem_lanes = shape.elem_lanes;
   plan.lane_elems = shape.lane_elems;
+  plan.wire_reducer = shape.combine;
   plan.has_wide_codes = sml_ctl_packet_lanes(&job->state.start) != 0;
   /* Ranks that contribute as one have larger lanes. */
   plan.is_narrow = (job->state.start.features & SML_FEATURE_NARROW) != 0 && job->state.start.num_ranks == 0 &&

@@ -102,7 +102,7 @@ static void pass_down(const struct leg *leg) {
   const ssize_t n = recv(leg->up_fd, frame, sizeof frame, 0);
   if (n <= 0) return;
   if (sml_wire_open(frame, (size_t)n, &h) == SML_WIRE_OK && h.type == SML_PACKET_RESULT &&
-      h.wire == SML_LANES_INT32 && relay.num_lies_left > 0 && leg == &relay.legs[0]) {
+      h.wire != SML_LANES_UINT8 && relay.num_lies_left > 0 && leg == &relay.legs[0]) {
     const struct sml_seal seal = {.mask = sml_wire_mask(frame, &h)};
     relay.num_lies_left--;
     frame[SML_HEADER_BYTES + 3] ^= 1;
@@ -168,16 +168,18 @@ static void stop_relay(void) {
 }
 
 static sml_status statuses[RELAY_RANKS];
+static sml_reduction reduction;
 static _Atomic uint32_t num_wrong;
 static _Atomic uint64_t num_check_failures;
 static char details[RELAY_RANKS][256];
 
 static void sum(struct rank *r) {
   int32_t x[300];
-  for (int32_t i = 0; i < 300; i++) x[i] = i;
-  statuses[r->rank] = allreduce(r, x, x, 300, SML_INT32, SML_SUM);
+  for (int32_t i = 0; i < 300; i++) x[i] = reduction == SML_SUM ? i : i + 1;
+  statuses[r->rank] = allreduce(r, x, x, 300, SML_INT32, reduction);
   snprintf(details[r->rank], sizeof details[0], "%s", sml_error_detail());
-  for (int32_t i = 0; i < 300 && statuses[r->rank] == SML_OK; i++) num_wrong += x[i] != 2 * i;
+  for (int32_t i = 0; i < 300 && statuses[r->rank] == SML_OK; i++)
+    num_wrong += x[i] != (reduction == SML_SUM ? 2 * i : i + 1);
   sml_stats stats = SML_STATS_INIT;
   CHECK(r, sml_job_stats(r->job, &stats) == SML_OK);
   num_check_failures += stats.check_failures; /* of the one that is lied to; the other one's is 0 */
@@ -213,6 +215,18 @@ static void a_wrong_sum_is_asked_for_again(void **state) {
   assert_int_equal(statuses[1], SML_OK);
   assert_int_equal(num_wrong, 0);
   assert_int_equal(num_check_failures, 1);
+}
+
+/* A rank gets a result that lacks a bit of its own contribution. */
+static void what_lacks_ones_own_is_asked_for_again(void **state) {
+  (void)state;
+  for (reduction = SML_MAX; reduction != SML_SUM; reduction = reduction == SML_MAX ? SML_BOR : SML_SUM)
+    for (uint32_t check = 1; check <= 2; check++) {
+      run(check, 1);
+      assert_true(statuses[0] == SML_OK && statuses[1] == SML_OK);
+      assert_int_equal(num_wrong, check == 1 ? 0 : 1);
+      assert_int_equal(num_check_failures, check == 1 ? 1 : 0);
+    }
 }
 
 static void two_wrong_sums_end_the_job_on_every_rank(void **state) {
@@ -258,6 +272,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(without_check_words_a_lie_is_believed),
       cmocka_unit_test(a_wrong_sum_is_asked_for_again),
+      cmocka_unit_test(what_lacks_ones_own_is_asked_for_again),
       cmocka_unit_test(two_wrong_sums_end_the_job_on_every_rank),
       cmocka_unit_test(a_rank_that_was_not_lied_to_hears_of_it),
   };

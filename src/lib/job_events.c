@@ -148,7 +148,10 @@ static void on_started(struct sml_job_shard *shard, const struct sml_ctl_start *
   struct sml_ctl_abort failure;
   pthread_mutex_lock(&job->lock);
   const enum sml_member_step step = sml_member_job_on_started(&job->state, shard->index, start, &failure);
-  if (step == SML_MEMBER_STEP_OPEN) job->formats.chunk_bytes = job->state.start.chunk_bytes;
+  if (step == SML_MEMBER_STEP_OPEN) {
+    job->formats.chunk_bytes = job->state.start.chunk_bytes;
+    job->formats.is_of_switch = sml_ctl_packet_lanes(&job->state.start) != 0;
+  }
   const bool goes_on = goes_on_locked(job, step, &failure);
   pthread_mutex_unlock(&job->lock);
   if (goes_on && step != SML_MEMBER_STEP_NONE) open_lanes(job, step);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "lib/test_world.h"
+#include "quant/test_reductions.h"
 
 #define NUM_RANKS 4u
 #define MAX_ELEMS 70000u
@@ -20,8 +21,15 @@
 static const struct tensor {
   sml_type type;
   uint32_t num_elems;
-} tensors[] = {{SML_FLOAT32, 65536},  {SML_FLOAT32, 69771}, {SML_FLOAT32, 300},      {SML_FLOAT16, 20203},
-               {SML_BFLOAT16, 33000}, {SML_FLOAT64, 20203}, {SML_FLOAT32, 2 * 2048}, {SML_FLOAT16, 129}};
+  sml_reduction reduction;
+} tensors[] = {{SML_FLOAT32, 65536, SML_SUM},   {SML_FLOAT32, 69771, SML_SUM},    {SML_FLOAT32, 300, SML_SUM},
+               {SML_FLOAT16, 20203, SML_SUM},   {SML_BFLOAT16, 33000, SML_SUM},   {SML_FLOAT64, 20203, SML_SUM},
+               {SML_FLOAT32, 2 * 2048, SML_SUM}, {SML_FLOAT16, 129, SML_SUM},     {SML_INT8, 20203, SML_SUM},
+               {SML_UINT64, 700, SML_SUM},      {SML_FLOAT32, 20203, SML_MAX},    {SML_FLOAT64, 9001, SML_MIN},
+               {SML_BFLOAT16, 5001, SML_MIN},   {SML_INT64, 3001, SML_MAX},       {SML_UINT8, 20203, SML_MAX},
+               {SML_INT8, 1, SML_MIN},          {SML_INT32, 9001, SML_PRODUCT},   {SML_UINT64, 3001, SML_PRODUCT},
+               {SML_INT8, 1001, SML_PRODUCT},   {SML_UINT8, 20203, SML_BAND},     {SML_INT64, 3001, SML_BOR},
+               {SML_INT32, 9001, SML_LAND},     {SML_INT64, 3, SML_LOR},          {SML_UINT32, 5001, SML_MIN}};
 
 static struct {
   uint8_t in[NUM_RANKS][8 * MAX_ELEMS], out[NUM_RANKS][8 * MAX_ELEMS], expected[8 * MAX_ELEMS];
@@ -30,6 +38,7 @@ static struct {
 static const struct tensor *current;
 static size_t cut_elems; /* 0: not cut */
 static bool is_exact;
+static bool is_refused;  /* this reduction, in this way */
 
 /* Those of a small model; the last one ends an operation in the middle of a block. */
 static const size_t model[] = {1, 10, 640, 64, 128, 129, 4096, 256, 1, 300, 21000, 255, 257, 2560, 10000, 77, 1000};
@@ -60,6 +69,20 @@ static void reduce_blocks(const struct sml_format *f, size_t begin, size_t end) 
   }
 }
 
+/* For what has no blocks: by values. */
+static void reduce_values(const struct tensor *t) {
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)t->type);
+  for (uint32_t i = 0; i < t->num_elems; i++) {
+    uint64_t bits[NUM_RANKS];
+    for (uint32_t rank = 0; rank < NUM_RANKS; rank++) {
+      bits[rank] = reduction_draw(sml_mix64((uint64_t)t->num_elems << 32 | i * NUM_RANKS | rank), (uint32_t)t->type);
+      reduction_store(memory->in[rank] + i * elem_bytes, bits[rank], (uint32_t)t->type);
+    }
+    reduction_store(memory->expected + i * elem_bytes,
+                    reduction_of(bits, NUM_RANKS, (uint32_t)t->type, (uint32_t)t->reduction), (uint32_t)t->type);
+  }
+}
+
 static const struct sml_format *make_inputs(const struct tensor *t, const struct sml_format_options *options) {
   const struct sml_format_shape shape = sml_format_choose((uint32_t)t->type, t->num_elems, NUM_RANKS, *options);
   const struct sml_format *f = sml_format_find((uint32_t)t->type, shape);
@@ -81,8 +104,12 @@ static void sum_it(struct rank *r) {
     const uint8_t *in = (first / SML_BLOCK_ELEMS) % 2 == 0 ? out : memory->in[r->rank];
     const sml_operation_options o = {.struct_bytes = sizeof o, .exact = is_exact};
     sml_operation *op;
-    sml_status status = sml_allreduce(r->job, in + first * elem_bytes, out + first * elem_bytes, num, t->type, SML_SUM,
-                                      &o, &op);
+    sml_status status = sml_allreduce(r->job, in + first * elem_bytes, out + first * elem_bytes, num, t->type,
+                                      t->reduction, &o, &op);
+    if (is_refused) {
+      CHECK(r, status == SML_ERR_UNSUPPORTED, "%d", status);
+      return;
+    }
     if (status == SML_OK) status = sml_operation_wait(op, 30 * SML_NS_PER_S);
     CHECK(r, status == SML_OK, "%s", sml_error_detail());
     sml_operation_release(op);
@@ -144,11 +171,11 @@ static void check_bits(const struct way *way, const struct sml_format_options *o
   for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
     if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
       fail_msg(
-          "type %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, check %u, "
-          "cut at %u, float_bits %u, %zu tensors a bucket, exact %d: other bits than the reference's",
-          current->type, current->num_elems, way->hosts != NULL ? way->hosts : "-", way->max_datagram_bytes,
-          way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks, options->float_bits,
-          num_in_bucket, is_exact);
+          "type %d, reduction %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, "
+          "check %u, cut at %u, float_bits %u, %zu tensors a bucket, exact %d: other bits than the reference's",
+          current->type, current->reduction, current->num_elems, way->hosts != NULL ? way->hosts : "-",
+          way->max_datagram_bytes, way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks,
+          options->float_bits, num_in_bucket, is_exact);
 }
 
 /* Short exact sums' own code, which knows no codes and no pieces. */
@@ -180,16 +207,27 @@ static void check_model(struct world *w, const struct way *way, const struct sml
   is_exact = false;
 }
 
+/* A switch has sums, and maxima of 32 bits. No check word fits a product. */
+static bool refuses(const struct way *way, const struct tensor *t) {
+  if (t->reduction == SML_PRODUCT && way->check == 1) return true;
+  if (way->packet_lanes == 0 || t->reduction <= SML_AVG) return false;
+  if (t->reduction == SML_MIN || t->reduction == SML_MAX) return sml_format_elem_bytes((uint32_t)t->type) > 4;
+  return t->reduction != SML_LAND && t->reduction != SML_LOR;
+}
+
 static void check_way(const struct way *way, const struct sml_format_options *options) {
   struct world w;
   start(&w, way, options);
   cut_elems = (size_t)way->cut_blocks * SML_BLOCK_ELEMS;
   for (size_t t = 0; t < SML_ARRAY_LEN(tensors); t++) {
     current = &tensors[t];
-    reduce_blocks(make_inputs(current, options), 0, current->num_elems);
+    is_refused = refuses(way, current);
+    const bool has_blocks = current->reduction <= SML_AVG && sml_format_is_float((uint32_t)current->type);
+    if (!has_blocks) reduce_values(current);
+    else reduce_blocks(make_inputs(current, options), 0, current->num_elems);
     world_run(&w, sum_it);
-    check_bits(way, options, 0);
-    if ((t + way->max_datagram_bytes + way->num_lanes) % 4 != 0) continue;
+    if (!is_refused) check_bits(way, options, 0);
+    if (!has_blocks || (t + way->max_datagram_bytes + way->num_lanes) % 4 != 0) continue;
     is_exact = true;
     reduce_exactly();
     world_run(&w, sum_it);

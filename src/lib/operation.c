@@ -96,7 +96,7 @@ static void describe(const struct sml_operation *op, char *text, size_t text_byt
   else
     snprintf(text, text_bytes, "operation %llu (%s%s%s %s, %llu elements)", (unsigned long long)plan->number,
              c != NULL ? c->name : "", c != NULL ? ": " : "", sml_type_name((sml_type)plan->type),
-             plan->reduction == SML_AVG ? "AVG" : "SUM", (unsigned long long)num_elems_of(op));
+             sml_reduction_name((sml_reduction)plan->reduction), (unsigned long long)num_elems_of(op));
 }
 
 static void store(struct sml_operation *op) {

@@ -54,6 +54,20 @@ static void one_rank_copies_bits(void **state) {
   }
 }
 
+/* But for what is true or false. */
+static void one_rank_has_truths(void **state) {
+  (void)state;
+  static const int32_t in[] = {0, 5, -1};
+  for (int reduction = SML_LAND; reduction <= SML_LOR; reduction++) {
+    int32_t out[] = {7, 7, 7};
+    sml_operation *op;
+    assert_int_equal(sml_allreduce(job, in, out, 3, SML_INT32, (sml_reduction)reduction, NULL, &op), SML_OK);
+    assert_int_equal(sml_operation_wait(op, 0), SML_OK);
+    assert_true(out[0] == 0 && out[1] == 1 && out[2] == 1);
+    sml_operation_release(op);
+  }
+}
+
 static void bad_arguments(void **state) {
   (void)state;
   float a[8] = {0};
@@ -72,7 +86,7 @@ static void bad_arguments(void **state) {
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a + 1, a, 2, SML_FLOAT32, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX / 4 + 1, SML_FLOAT32, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX, SML_FLOAT32, SML_SUM, NULL);
-  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)6, SML_SUM, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)10, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, (sml_type)-1, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, SIZE_MAX / 16 + 1, SML_INT64, SML_SUM, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a + 1, 1, SML_INT64, SML_SUM, NULL);
@@ -80,6 +94,11 @@ static void bad_arguments(void **state) {
   REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT64, SML_AVG, NULL);
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, (sml_reduction)-1, NULL);
   REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_INT32, SML_AVG, NULL);
+  REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_INT32, (sml_reduction)9, NULL);
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_FLOAT32, SML_PRODUCT, NULL);
+  assert_non_null(strstr(sml_error_detail(), "depend on the order"));
+  REFUSED(SML_ERR_UNSUPPORTED, job, a, a, 1, SML_FLOAT64, SML_BOR, NULL);
+  assert_non_null(strstr(sml_error_detail(), "BOR takes integers only, not float64"));
   const sml_operation_options empty = {.struct_bytes = 0};
   REFUSED(SML_ERR_INVALID_ARGUMENT, job, a, a, 1, SML_FLOAT32, SML_SUM, &empty);
   const size_t starts[] = {0, 3, 3, 8}, late[] = {1};
@@ -134,7 +153,7 @@ static void support_is_of_the_kind_only(void **state) {
   assert_int_equal(sml_supported(job, SML_FLOAT32, SML_AVG, 1 << 30), 1);
   assert_int_equal(sml_supported(job, SML_INT32, SML_SUM, 1), 1);
   assert_int_equal(sml_supported(job, SML_INT32, SML_AVG, 1), 0);
-  assert_int_equal(sml_supported(job, (sml_type)9, SML_SUM, 1), 0);
+  assert_int_equal(sml_supported(job, (sml_type)10, SML_SUM, 1), 0);
   static const sml_type more[] = {SML_FLOAT16, SML_BFLOAT16, SML_INT64, SML_FLOAT64};
   for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
     assert_int_equal(sml_supported(job, more[i], SML_SUM, 1 << 20), more[i] != SML_FLOAT64);
@@ -252,6 +271,7 @@ static void what_a_method_asks_of_its_job(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(one_rank_copies_bits, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(one_rank_has_truths, set_up, tear_down),
       cmocka_unit_test_setup_teardown(bad_arguments, set_up, tear_down),
       cmocka_unit_test_setup_teardown(nothing_to_sum_ends_at_once, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_full_pool_is_busy, set_up, tear_down),

@@ -72,7 +72,11 @@ static void put_small(uint8_t *to, sml_type type, uint32_t number) {
   case SML_BFLOAT16: memcpy(to, &bfloat16, 2); break;
   case SML_FLOAT64: memcpy(to, &wide, 8); break;
   case SML_INT32: memcpy(to, &whole, 4); break;
-  case SML_INT64: memcpy(to, &whole, 8); break;
+  case SML_INT8:
+  case SML_UINT8: *to = (uint8_t)number; break;
+  case SML_UINT32: memcpy(to, &whole, 4); break;
+  case SML_INT64:
+  case SML_UINT64: memcpy(to, &whole, 8); break;
   }
 }
 

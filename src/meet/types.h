@@ -9,6 +9,7 @@
 
 /* "float32"; of a type that there is. */
 const char *sml_type_name(sml_type type);
+const char *sml_reduction_name(sml_reduction reduction);
 /* SML_OK, or why the job does not reduce this. */
 sml_status sml_type_check(const struct sml_format_options *formats, sml_type type, sml_reduction reduction,
                           size_t count, uint32_t world_size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A job of one rank: its sum and its average are its input's bits. */
+ * A job of one rank: its input's bits are the result, or of LAND and LOR whether they are 0. */
 #ifndef SML_METHOD_ALONE_H
 #define SML_METHOD_ALONE_H
 

@@ -62,10 +62,8 @@ static void begin_steps(struct sml_driver *d, const struct sml_engine_operation 
                                                  .num_elems = plan->num_elems,
                                                  .key = plan->key,
                                                  .type = plan->type,
-                                                 .is_average = plan->reduction == SML_AVG,
-                                                 .shape = {.has_exponents = plan->block_elems != 0,
-                                                           .elem_lanes = plan->elem_lanes,
-                                                           .lane_elems = plan->lane_elems}},
+                                                 .reduction = plan->reduction,
+                                                 .shape = sml_engine_shape(plan)},
                                         .in = op->in,
                                         .out = op->out};
   if (d->steps->piece_elems != NULL) operation.piece_elems = d->steps->piece_elems(d, plan);

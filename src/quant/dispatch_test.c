@@ -77,6 +77,7 @@ static void every_kernel_is_there(void **state) {
     assert_non_null(k->unpack_int32);
     assert_non_null(k->set_int32);
     assert_non_null(k->add_int32);
+    assert_non_null(k->combine);
     assert_non_null(k->max_uint8);
     assert_non_null(k->quantize_add);
     assert_non_null(k->pack_add_int32);

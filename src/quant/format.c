@@ -318,6 +318,51 @@ static void int64_reduce(kernels *k, void *out, const void *const *in, uint32_t 
   }
 }
 
+/* ---- int8: unsigned bytes, two a lane where 16 bits have room for their sum; a sum is its last 8 bits ---- */
+
+#define BYTE_PAIR_RANKS 256u
+
+static void add_bytes(uint8_t *lanes, const uint8_t *in, size_t num_elems, size_t num_lanes) {
+  for (size_t i = 0; i < num_lanes; i++) sml_lane_add(lanes + 4 * i, in[i]);
+  for (size_t i = num_lanes; i < num_elems; i++) sml_lane_add(lanes + 4 * (i - num_lanes), (uint32_t)in[i] << 16);
+}
+
+static void get_bytes(uint8_t *out, const uint8_t *lanes, size_t num_elems, size_t num_lanes) {
+  for (size_t i = 0; i < num_lanes; i++) out[i] = lanes[4 * i + 3];
+  for (size_t i = num_lanes; i < num_elems; i++) out[i] = lanes[4 * (i - num_lanes) + 1];
+}
+
+#define BYTE_FUNCTIONS(name, num_lanes)                                                                               \
+  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
+                         uint32_t world_size) {                                                                       \
+    (void)k, (void)code, (void)world_size;                                                                            \
+    add_bytes(lanes, in, num_elems, num_lanes);                                                                       \
+  }                                                                                                                   \
+  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
+                         uint32_t world_size) {                                                                       \
+    memset(lanes, 0, 4 * (num_lanes));                                                                                \
+    name##_add(k, lanes, in, num_elems, code, world_size);                                                            \
+  }                                                                                                                   \
+  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                    \
+                         uint32_t world_size, bool average) {                                                         \
+    (void)k, (void)code, (void)world_size, (void)average;                                                             \
+    get_bytes(out, lanes, num_elems, num_lanes);                                                                      \
+  }
+
+BYTE_FUNCTIONS(int8, num_elems)
+BYTE_FUNCTIONS(int8_packed, (num_elems + 1) / 2)
+
+static void int8_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
+                        bool average) {
+  (void)k, (void)average;
+  for (size_t i = 0; i < num_elems; i++) {
+    uint32_t sum = 0;
+    for (uint32_t w = 0; w < num_inputs; w++) sum += ((const uint8_t *)in[w])[i];
+    ((uint8_t *)out)[i] = (uint8_t)sum;
+  }
+}
+#define int8_packed_reduce int8_reduce
+
 /* ---- which ---- */
 
 #define FORMAT(name, elem, unit, code) \
@@ -339,16 +384,22 @@ const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
                             [SML_SHAPE_WIDE] = FORMAT(float64_two, 8, 8, float64_code),
                             [SML_SHAPE_LONG] = FORMAT(float64_three, 8, 12, float64_code)},
     [SML_FORMAT_INT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
+    [SML_FORMAT_INT8] = {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL),
+                         [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
+    [SML_FORMAT_UINT8] = {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL),
+                          [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
+    [SML_FORMAT_UINT32] = {[SML_SHAPE_EXACT] = FORMAT(int32, 4, 4, NULL)},
+    [SML_FORMAT_UINT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
 };
 
 uint32_t sml_format_elem_bytes(uint32_t type) {
-  static const uint8_t bytes[SML_NUM_FORMAT_TYPES] = {4, 4, 2, 2, 8, 8};
+  static const uint8_t bytes[SML_NUM_FORMAT_TYPES] = {4, 4, 2, 2, 8, 8, 1, 1, 4, 8};
   SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
   return bytes[type];
 }
 
 bool sml_format_is_float(uint32_t type) {
-  return type != SML_FORMAT_INT32 && type != SML_FORMAT_INT64;
+  return type == SML_FORMAT_FLOAT32 || (type >= SML_FORMAT_FLOAT16 && type <= SML_FORMAT_FLOAT64);
 }
 
 static bool fits_exact_double(uint32_t world_size, struct sml_format_options options) {
@@ -370,7 +421,8 @@ static struct sml_format_shape choose_float64(uint64_t num_elems, uint32_t world
 struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
                                           struct sml_format_options options) {
   struct sml_format_shape shape = {.has_exponents = false};
-  if (type == SML_FORMAT_INT64) shape.elem_lanes = INT64_LANES;
+  if (type == SML_FORMAT_INT64 || type == SML_FORMAT_UINT64) shape.elem_lanes = INT64_LANES;
+  if (sml_format_elem_bytes(type) == 1 && world_size <= BYTE_PAIR_RANKS) shape.lane_elems = 2;
   if (!sml_format_is_float(type)) return shape;
   if (type == SML_FORMAT_FLOAT64) return choose_float64(num_elems, world_size, options);
   if (sml_limbs_is_exact(num_elems, world_size)) {
@@ -390,7 +442,7 @@ struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uin
 static double half_ulp(uint32_t type, double result) {
   static const struct {
     int32_t mantissa_bits, least_exponent;
-  } layouts[SML_NUM_FORMAT_TYPES] = {{24, -149}, {0, 0}, {11, -24}, {8, -133}, {53, -1074}, {0, 0}};
+  } layouts[SML_NUM_FORMAT_TYPES] = {{24, -149}, {0, 0}, {11, -24}, {8, -133}, {53, -1074}};
   uint64_t bits;
   memcpy(&bits, &result, sizeof bits);
   const int32_t field = (int32_t)(bits >> 52 & 0x7ff), least = layouts[type].least_exponent;
@@ -408,7 +460,7 @@ double sml_format_error_bound(uint32_t type, struct sml_format_shape shape, uint
   const bool is_double = type == SML_FORMAT_FLOAT64;
   if (is_double ? code == 0 : !sml_quant_is_scaled(code))
     return num_shares * sml_quant_pow2(is_double ? -999 : -100);
-  static const uint8_t digits[SML_NUM_FORMAT_TYPES] = {24, 0, 11, 8, 53, 0};
+  static const uint8_t digits[SML_NUM_FORMAT_TYPES] = {24, 0, 11, 8, 53};
   const uint32_t num_bits = is_double              ? sml_doubles_bits(shape.elem_lanes, world_size)
                             : shape.lane_elems > 1 ? 15 - sml_ceil_log2(world_size)
                                                    : 30 - sml_ceil_log2(world_size);

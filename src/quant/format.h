@@ -8,7 +8,7 @@
 #include "quant/narrow.h"
 #include "quant/quant.h"
 
-/* As in the public header. */
+/* As in the public header, both. */
 enum sml_format_type {
   SML_FORMAT_FLOAT32,
   SML_FORMAT_INT32,
@@ -16,7 +16,24 @@ enum sml_format_type {
   SML_FORMAT_BFLOAT16,
   SML_FORMAT_FLOAT64,
   SML_FORMAT_INT64,
+  SML_FORMAT_INT8,
+  SML_FORMAT_UINT8,
+  SML_FORMAT_UINT32,
+  SML_FORMAT_UINT64,
   SML_NUM_FORMAT_TYPES
+};
+
+enum sml_format_reduction {
+  SML_FORMAT_SUM,
+  SML_FORMAT_AVG,
+  SML_FORMAT_MIN,
+  SML_FORMAT_MAX,
+  SML_FORMAT_PRODUCT,
+  SML_FORMAT_BAND,
+  SML_FORMAT_BOR,
+  SML_FORMAT_LAND,
+  SML_FORMAT_LOR,
+  SML_NUM_FORMAT_REDUCTIONS
 };
 
 /* What a job's ranks have agreed on. */
@@ -25,6 +42,7 @@ struct sml_format_options {
   uint8_t float64_bits; /* 64, 96, or 0: float64 is offered only where it is summed exactly */
   /* The size of the job's chunks: a switch's have no room for an element of an exact sum of float64. 0: any size. */
   uint32_t chunk_bytes;
+  bool is_of_switch, is_checked;
 };
 
 /* What streams and tags must know of a format. */
@@ -32,6 +50,7 @@ struct sml_format_shape {
   bool has_exponents;
   uint8_t elem_lanes; /* lanes of an element, where they are more than 1; else 0 */
   uint8_t lane_elems; /* elements of a lane, where they are more than 1; else 0 */
+  uint8_t combine;    /* enum sml_combine; not SUM: images travel (images.h), whatever struct sml_format does */
 };
 
 struct sml_format {
@@ -57,7 +76,7 @@ uint32_t sml_format_elem_bytes(uint32_t type);
 bool sml_format_is_float(uint32_t type);
 /* Whether an operation of float64 is offered: short ones, which are exact, and others if float64_bits is not 0. */
 bool sml_format_has_doubles(uint64_t num_elems, uint32_t world_size, struct sml_format_options options);
-/* The format of an operation, which is offered. */
+/* The format of a sum, which is offered. */
 struct sml_format_shape sml_format_choose(uint32_t type, uint64_t num_elems, uint32_t world_size,
                                           struct sml_format_options options);
 
@@ -68,7 +87,8 @@ extern const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES]
 static inline const struct sml_format *sml_format_find(uint32_t type, struct sml_format_shape shape) {
   const struct sml_format *of_type = sml_formats[type];
   SML_ASSERT(type < SML_NUM_FORMAT_TYPES);
-  if (!shape.has_exponents) return &of_type[SML_SHAPE_EXACT];
+  if (shape.combine != SML_COMBINE_SUM) return &of_type[SML_SHAPE_EXACT]; /* for elem_bytes alone */
+  if (!shape.has_exponents && shape.lane_elems == 0) return &of_type[SML_SHAPE_EXACT];
   if (shape.lane_elems > 1) return &of_type[SML_SHAPE_PACKED];
   return &of_type[shape.elem_lanes > 2 ? SML_SHAPE_LONG : SML_SHAPE_WIDE];
 }

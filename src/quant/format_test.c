@@ -18,7 +18,8 @@
 #define MAX_RANKS 300u
 #define LANE_BYTES (4u * SML_DOUBLE_LIMBS_MAX_PER_ELEM)
 
-static const char *const names[SML_NUM_FORMAT_TYPES] = {"float32", "int32", "float16", "bfloat16", "float64", "int64"};
+static const char *const names[SML_NUM_FORMAT_TYPES] = {"float32", "int32", "float16", "bfloat16", "float64",
+                                                        "int64",   "int8",  "uint8",   "uint32",   "uint64"};
 static const uint32_t worlds[] = {2, 3, 4, 5, 7, 8, 15, 16, 17, 30, 64, 100, 128, 129, 300};
 
 static uint8_t in[MAX_RANKS][8 * MAX_ELEMS];
@@ -149,7 +150,8 @@ static void check_equal(const struct operation *o, const uint8_t *expected) {
   }
 }
 
-static const struct sml_format_options all_options[] = {{0, 64, 0}, {16, 96, 0}, {32, 64, 0}};
+static const struct sml_format_options all_options[] = {
+    {.float64_bits = 64}, {.float_bits = 16, .float64_bits = 96}, {.float_bits = 32, .float64_bits = 64}};
 
 static void bounds_hold(void **state) {
   (void)state;

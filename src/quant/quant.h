@@ -25,6 +25,18 @@
 /* Elements of floating point that kernels read and write. */
 enum sml_elem { SML_ELEM_FLOAT32, SML_ELEM_FLOAT16, SML_ELEM_BFLOAT16 };
 
+/* How unsigned numbers are combined; of 64 bits: two lanes, the upper one first. Products are modulo 2^32 or 2^64. A
+ * number here is the byte of the header that says so (PROTOCOL.md, "Header"): wire:4, reducer:4. */
+enum sml_combine {
+  SML_COMBINE_SUM = 0,
+  SML_COMBINE_MAX_8 = 0x11,
+  SML_COMBINE_MAX_32 = 0x21,
+  SML_COMBINE_MAX_64 = 0x31,
+  SML_COMBINE_PRODUCT_32 = 0x24,
+  SML_COMBINE_PRODUCT_64 = 0x34,
+  SML_COMBINE_OR = 0x25
+};
+
 struct sml_quant_kernels {
   const char *name; /* "scalar", "avx2", "avx512", "neon" */
   /* Exponent code of in[0..num_elems). num_elems 0 gives 0. */
@@ -62,7 +74,9 @@ struct sml_quant_kernels {
   void (*add_int32)(int32_t *acc, const void *lanes, size_t num_elems);
   /* out[i] = sum of in[0..num_inputs)[i], wrapping. out may be one of the inputs. */
   void (*reduce_int32)(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems);
-  /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks. */
+  /* As add_int32, in another way (not SUM nor MAX_8). num_lanes is even where numbers have 64 bits. */
+  void (*combine)(uint32_t *acc, const void *lanes, size_t num_lanes, enum sml_combine how);
+  /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks, and images of one byte (images.h). */
   void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
   /* Sum of r_i * lanes[i], modulo 2^32; the r_i are made with this multiplier (check.h). */
   uint32_t (*check_lanes)(const void *lanes, size_t num_elems, uint32_t multiplier);

@@ -153,6 +153,27 @@ static void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t num_in
   }
 }
 
+static uint64_t combine_64(uint64_t a, uint64_t b, enum sml_combine how) {
+  return how == SML_COMBINE_PRODUCT_64 ? a * b : a > b ? a : b;
+}
+
+static uint32_t combine_32(uint32_t a, uint32_t b, enum sml_combine how) {
+  return how == SML_COMBINE_PRODUCT_32 ? a * b : how == SML_COMBINE_OR ? a | b : sml_max_u32(a, b);
+}
+
+static void combine(uint32_t *acc, const void *lanes, size_t num_lanes, enum sml_combine how) {
+  const uint8_t *from = lanes;
+  if (how == SML_COMBINE_MAX_64 || how == SML_COMBINE_PRODUCT_64) {
+    for (size_t i = 0; i + 1 < num_lanes; i += 2) {
+      const uint64_t value = combine_64((uint64_t)acc[i] << 32 | acc[i + 1], sml_load_be64(from + 4 * i), how);
+      acc[i] = (uint32_t)(value >> 32);
+      acc[i + 1] = (uint32_t)value;
+    }
+    return;
+  }
+  for (size_t i = 0; i < num_lanes; i++) acc[i] = combine_32(acc[i], sml_load_be32(from + 4 * i), how);
+}
+
 static void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   for (size_t i = 0; i < num_bytes; i++) {
     if (in[i] > acc[i]) acc[i] = in[i];
@@ -191,6 +212,7 @@ const struct sml_quant_kernels sml_quant_scalar = {
     .set_int32 = set_int32,
     .add_int32 = add_int32,
     .reduce_int32 = reduce_int32,
+    .combine = combine,
     .max_uint8 = max_uint8,
     .check_lanes = check_lanes,
 };

@@ -279,6 +279,21 @@ static VECTOR void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t
   }
 }
 
+/* Numbers of 64 bits, and the rest behind whole vectors, are the scalar kernel's. */
+static VECTOR void combine(uint32_t *acc, const void *lanes, size_t num_lanes, enum sml_combine how) {
+  const uint8_t *from = lanes;
+  uint8_t *to = (uint8_t *)acc;
+  size_t i = 0;
+  if (how == SML_COMBINE_MAX_32) {
+    EACH_VECTOR(i, num_lanes) store(to + 4 * i, max_u32(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
+  } else if (how == SML_COMBINE_PRODUCT_32) {
+    EACH_VECTOR(i, num_lanes) store(to + 4 * i, multiply(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
+  } else if (how == SML_COMBINE_OR) {
+    EACH_VECTOR(i, num_lanes) store(to + 4 * i, or_bits(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
+  }
+  sml_quant_scalar.combine(acc + i, from + 4 * i, num_lanes - i, how);
+}
+
 static VECTOR void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   size_t i = 0;
   for (; i + 4 * VECTOR_ELEMS <= num_bytes; i += 4 * VECTOR_ELEMS) {
@@ -320,7 +335,7 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     .pack_add = pack_add, .unpack = unpack, .reduce_packed = reduce_packed, .widen = widen,                        \
     .dequantize_16 = dequantize_16, .pack_int32 = pack_int32, .pack_add_int32 = pack_add_int32,                    \
     .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32,                               \
-    .reduce_int32 = reduce_int32, .max_uint8 = max_uint8, .check_lanes = check_lanes,                              \
+    .reduce_int32 = reduce_int32, .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes,          \
   }
 
 #endif

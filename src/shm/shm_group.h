@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 
 #include "shm/shm_segment.h"
-#include "quant/format.h"
+#include "quant/images.h"
 
 struct sml_shm_group;
 
@@ -39,9 +39,9 @@ size_t sml_shm_segment_bytes(uint32_t num_ranks);
 /* What must be equal on all ranks; compared at the first step. */
 struct sml_shm_plan {
   uint64_t number, num_elems, key; /* num_elems > 0 */
-  uint8_t type, is_average;
+  uint8_t type, reduction;         /* enum sml_format_reduction */
   struct sml_format_shape shape;
-  uint8_t unused[3]; /* 0: plans are compared as bytes */
+  uint8_t unused[2]; /* 0: plans are compared as bytes */
 };
 
 struct sml_shm_operation {

@@ -142,7 +142,7 @@ static void expect_block(uint8_t *out, uint64_t seed, uint32_t num_ranks, uint64
         sml_store_be32(sums + 4 * l, sml_load_be32(sums + 4 * l) + sml_load_be32(lanes + 4 * l));
     }
   }
-  f->get(k, out, sums, num_elems, code, num_ranks, p->is_average != 0);
+  f->get(k, out, sums, num_elems, code, num_ranks, p->reduction == SML_FORMAT_AVG);
 }
 
 static bool is_expected(const struct rank *r, const uint8_t *out, uint64_t seed, const struct sml_shm_plan *p) {
@@ -182,7 +182,7 @@ static void reduce_some(struct rank *r) {
     struct sml_shm_plan plan = {.num_elems = i < SML_ARRAY_LEN(sizes) ? sizes[i] : 1 + bits % 9001,
                                 .key = bits % 3,
                                 .type = (uint8_t)((bits >> 40) % SML_NUM_FORMAT_TYPES)};
-    plan.is_average = sml_format_is_float(plan.type) && (bits >> 50 & 1);
+    plan.reduction = sml_format_is_float(plan.type) && (bits >> 50 & 1) ? SML_FORMAT_AVG : SML_FORMAT_SUM;
     plan.shape = sml_format_choose(plan.type, plan.num_elems, r->world->num_ranks,
                                    (struct sml_format_options){.float_bits = (uint8_t)(16 * (bits >> 52 & 3)),
                                                                .float64_bits = bits >> 54 & 1 ? 64 : 96});

@@ -35,11 +35,15 @@ static struct span share_span(const struct sml_shm_group *g, const struct span *
 /* Adds up all ranks' inputs. g->inputs points to them, and moves past what is added. */
 static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes) {
   const struct sml_format *f = g->format;
-  const bool average = g->operation.plan.is_average != 0;
+  const struct sml_shm_plan *plan = &g->operation.plan;
+  const struct sml_images images = sml_images_of(plan->type, plan->reduction, plan->shape);
   const size_t at_once = f->block_code != NULL ? g->block_bytes : num_bytes;
   for (size_t done = 0; done < num_bytes; done += at_once) {
     const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
-    f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, average);
+    if (plan->shape.combine == SML_COMBINE_SUM)
+      f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes,
+                plan->reduction == SML_FORMAT_AVG);
+    else sml_images_reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, images);
     for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = (const uint8_t *)g->inputs[r] + block;
   }
 }

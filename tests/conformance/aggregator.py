@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data path (PROTOCOL.md rules R14 to R30) a second time: for vectors to be played on, and as the stand-in for a
 switch where none is. One job's cells, and what comes before them. Written from the text, not from the C."""
+import operator
 import struct
 
 import peer
 
 UPDATE, RESULT, PENDING, PROBE = (peer.PACKETS[name] for name in ("UPDATE", "RESULT", "PENDING", "PROBE"))
 RETRANSMISSION, KEYED, CHECKED, BY_GRANT, NARROW = 1, 2, 4, 8, 128
-PAIRS = {False: ((0, 0), (1, 1)), True: ((0, 0), (2, 1))}  # by whether it is a switch
+PAIRS = {False: ((0, 0), (1, 1), (2, 1), (3, 1), (2, 4), (3, 4), (2, 5)), True: ((0, 0), (2, 1))}  # by whether it is a switch
 UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED | NARROW, PROBE: RETRANSMISSION | BY_GRANT | 64}
+LANE_BYTES = 4, 1, 4, 8  # by wire
 HEADER_BYTES = 32
+
+
+def form_of(pair, num_bytes):
+    return f">{num_bytes // LANE_BYTES[pair[0]]}{'IBIQ'[pair[0]]}"
 
 
 class Cell:
@@ -72,7 +78,7 @@ class Aggregator:
         is_due = job.is_checked and is_lanes
         check_bytes = 4 if is_due else 0
         most = job.full_bytes - (4 if job.is_checked and not is_lanes else 0)
-        return bool(fields["flags"] & CHECKED) == is_due and check_bytes < num_bytes <= most and (not is_lanes or num_bytes % 4 == 0)
+        return bool(fields["flags"] & CHECKED) == is_due and check_bytes < num_bytes <= most and num_bytes % LANE_BYTES[fields["wire"]] == 0
 
     def widen(self, payload):
         return peer.widen(payload)
@@ -134,16 +140,14 @@ class Aggregator:
         return phase == job.first_phase + 1 if cell.phase == 0 else is_complete(phase - 2)
 
     @staticmethod
-    def reduce(reducer, values, more):
-        if reducer == 1:
-            return tuple(map(max, values, more))
-        return tuple(a + b & 0xffffffff for a, b in zip(values, more))
+    def reduce(pair, values, more):
+        how = {0: operator.add, 1: max, 4: operator.mul, 5: operator.or_}[pair[1]]
+        return tuple(how(a, b) & (2**64 - 1 if pair[0] == 3 else 2**32 - 1) for a, b in zip(values, more))
 
     def contribute(self, index, slot, cell, rank, payload):
-        form = ">%dB" % len(payload) if cell.pair[0] == 1 else ">%dI" % (len(payload) // 4)
-        values = struct.unpack(form, payload)
+        values = struct.unpack(form_of(cell.pair, len(payload)), payload)
         cell.seen.add(rank)
-        cell.values = values if cell.values is None else self.reduce(cell.pair[1], cell.values, values)
+        cell.values = values if cell.values is None else self.reduce(cell.pair, cell.values, values)
         job = self.jobs[index]
         if len(cell.seen) < job.ranks:
             return []
@@ -160,12 +164,12 @@ class Aggregator:
     def result(self, index, slot, cell, flags, pair=None):
         """pair: that of the packet which is answered; else the cell's."""
         job, pair = self.jobs[index], pair or cell.pair
-        form = ">%dB" if cell.pair[0] == 1 else ">%dI"
+        form = form_of(cell.pair, cell.payload_bytes)
         if job.is_checked and pair[0] == 0:
             flags |= CHECKED
         return self.seal({"type": RESULT, "wire": pair[0], "reducer": pair[1], "job": job.number, "epoch": job.epoch,
                           "slot": job.slot_base + slot, "flags": flags, "phase": cell.phase, "tag": cell.tag, "chunk": cell.grant},
-                         struct.pack(form % len(cell.values), *cell.values))
+                         struct.pack(form, *cell.values))
 
     def pending(self, index, cell, fields):
         job = self.jobs[index]

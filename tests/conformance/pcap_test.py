@@ -89,8 +89,8 @@ def test_duplicates_that_count_are_found():
 def test_sums_of_codes_are_found():
     class Adding(aggregator.Aggregator):
         @staticmethod
-        def reduce(reducer, values, more):
-            return RIGHT.reduce(0, values, more)
+        def reduce(pair, values, more):
+            return RIGHT.reduce((0, 0), values, more)
     expect_found(["exponents_are_maxima"], ["sum_of_2"], kind=Adding)
 
 

@@ -170,14 +170,12 @@ static void sum(struct taken *t, uint32_t cell, bool is_first) {
       memcpy(values, t->payload, t->h.payload_bytes);
     else
       k->max_uint8(values, t->payload, t->h.payload_bytes);
-  } else if (t->h.wire == SML_LANES_WIDE_UINT8 && !is_first) {
-    uint32_t *lanes = values;
-    for (uint32_t i = 0; i < t->h.payload_bytes / 4u; i++)
-      lanes[i] = sml_max_u32(lanes[i], sml_load_be32(t->payload + 4 * (size_t)i));
   } else if (is_first) {
     k->set_int32(values, lanes_in, num_lanes);
-  } else {
+  } else if (t->h.wire == SML_LANES_INT32) {
     k->add_int32(values, lanes_in, num_lanes);
+  } else {
+    k->combine(values, lanes_in, num_lanes, (enum sml_combine)(t->h.wire << 4 | t->h.reducer));
   }
 }
 

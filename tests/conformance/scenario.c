@@ -216,7 +216,7 @@ struct sml_conform_packet update(const struct scenario *s, uint32_t rank, int64_
 struct sml_conform_packet codes(const struct scenario *s, uint32_t rank, int64_t slot, int64_t phase) {
   struct sml_conform_packet p = packet_of(SML_PACKET_UPDATE, rank, slot, phase);
   const bool is_shorter = s->vector.jobs[0].is_checked && !s->is_switch;
-  p = with(p, SML_FIELD_WIRE, s->is_switch ? SML_LANES_WIDE_UINT8 : SML_LANES_UINT8);
+  p = with(p, SML_FIELD_WIRE, s->is_switch ? SML_LANES_UINT32 : SML_LANES_UINT8);
   p = with(p, SML_FIELD_REDUCER, SML_REDUCE_MAX);
   p = with_symbol(p, SML_FIELD_BYTES, SML_SYMBOL_FULL, is_shorter ? -(int64_t)SML_CHECK_BYTES : 0);
   fill(s, &p, slot, phase, 0xff);

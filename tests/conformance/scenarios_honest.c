@@ -87,6 +87,37 @@ static void make_exponents(struct scenario *s) {
   end(s);
 }
 
+/* Lanes in which a wrong width or sign shows: the lower half alone, or the upper one, decides. */
+static void make_reductions(struct scenario *s) {
+  static const struct {
+    const char *name, *about;
+    uint8_t wire, reducer;
+  } all[] = {{"maxima_of_32_bits", "Lanes without a sign: the largest of all ranks", 2, 1},
+             {"maxima_of_64_bits", "Two lanes are a number, the upper one first", 3, 1},
+             {"products_of_32_bits", "Modulo 2^32", 2, 4},
+             {"products_of_64_bits", "Two lanes are a number, modulo 2^64", 3, 4},
+             {"bits_of_any", "What is set at any rank", 2, 5}};
+  static const uint32_t values[3][6] = {{0x80000000, 1, 7, 0xffffffff, 0, 3},
+                                        {0x7fffffff, 0xffffffff, 7, 0x80000000, 0xffffffff, 5},
+                                        {0x80000000, 2, 6, 0xffffffff, 1, 0x80000001}};
+  for (size_t i = 0; i < (s->is_switch ? 1 : SML_ARRAY_LEN(all)); i++) {
+    begin(s, "reductions", all[i].name, all[i].about, (struct shape){.num_ranks = 3, .is_checked = i % 2 == 0});
+    for (uint32_t rank = 0; rank < 3; rank++) {
+      struct sml_conform_packet p = with_values(codes(s, rank, 0, 0), 6, values[rank]);
+      if (!s->is_switch) p = with(p, SML_FIELD_BYTES, 24);
+      put(s, with(with(p, SML_FIELD_WIRE, all[i].wire), SML_FIELD_REDUCER, all[i].reducer));
+    }
+    put(s, probe(s, 1, 0, 0));
+    end(s);
+  }
+  if (s->is_switch) return;
+  begin(s, "reductions", "numbers_of_64_bits_are_whole", "Three lanes are no numbers of 64 bits",
+        (struct shape){.num_ranks = 2});
+  put(s, with(with(with(update(s, 0, 0, 0), SML_FIELD_BYTES, 12), SML_FIELD_WIRE, 3), SML_FIELD_REDUCER, 1));
+  put_all(s, 0, 0, 0);
+  end(s);
+}
+
 static void make_grants(struct scenario *s) {
   begin(s, "grants", "grants_follow_completion", "Grants are drawn in the order of completion, whatever the slot",
         (struct shape){.num_ranks = 2});
@@ -135,6 +166,7 @@ void make_sums(struct scenario *s) {
   make_plain_sums(s);
   make_numbers(s);
   make_exponents(s);
+  make_reductions(s);
   make_grants(s);
 
   begin(s, "sums", "checked_sums", "The check word is the payload's last lane, stored and added like the others",
@@ -143,7 +175,7 @@ void make_sums(struct scenario *s) {
   put(s, probe(s, 1, 0, 0));
   for (uint32_t rank = 0; rank < 3; rank++) put(s, codes(s, rank, 0, 1));
   struct sml_conform_packet about_codes = probe(s, 2, 0, 1);
-  if (s->is_switch) about_codes = with(with(about_codes, SML_FIELD_WIRE, SML_LANES_WIDE_UINT8), SML_FIELD_REDUCER, 1);
+  if (s->is_switch) about_codes = with(with(about_codes, SML_FIELD_WIRE, SML_LANES_UINT32), SML_FIELD_REDUCER, 1);
   put(s, about_codes);
   if (s->is_switch) put(s, probe(s, 1, 0, 1)); /* no honest one: the answer has the wire of the question */
   if (!s->is_switch)

@@ -204,7 +204,8 @@ static void end_garbage(struct scenario *s) {
 }
 
 static void make_headers(struct scenario *s) {
-  static const uint8_t pairs[][2] = {{0, 1}, {1, 0}, {2, 0}, {3, 1}, {15, 15}, {0, 8}};
+  static const uint8_t pairs[][2] = {{0, 1}, {1, 0}, {2, 0}, {3, 0}, {0, 4}, {1, 4}, {1, 5}, {3, 5}, {15, 15}, {0, 8}};
+  static const uint8_t no_switch_has[][2] = {{1, 1}, {3, 1}, {2, 4}, {3, 4}, {2, 5}};
   begin_garbage(s, "versions", "Other wire versions", (struct shape){.num_ranks = 2});
   for (int64_t version = 0; version < 16; version += version == 0 ? 2 : version == 2 ? 13 : 1)
     put(s, with(update(s, 1, 0, 0), SML_FIELD_VERSION, version));
@@ -219,10 +220,8 @@ static void make_headers(struct scenario *s) {
   begin_garbage(s, "wire_types_and_reducers", "Pairs that version 1 does not have", (struct shape){.num_ranks = 2});
   for (size_t i = 0; i < SML_ARRAY_LEN(pairs); i++)
     put(s, with(with(update(s, 1, 0, 0), SML_FIELD_WIRE, pairs[i][0]), SML_FIELD_REDUCER, pairs[i][1]));
-  if (s->is_switch)
-    put(s, with(with(update(s, 1, 0, 0), SML_FIELD_WIRE, 1), SML_FIELD_REDUCER, 1));
-  else
-    put(s, with(with(update(s, 1, 0, 0), SML_FIELD_WIRE, 2), SML_FIELD_REDUCER, 1));
+  for (size_t i = 0; s->is_switch && i < SML_ARRAY_LEN(no_switch_has); i++)
+    put(s, with(with(update(s, 1, 0, 0), SML_FIELD_WIRE, no_switch_has[i][0]), SML_FIELD_REDUCER, no_switch_has[i][1]));
   end_garbage(s);
 
   begin_garbage(s, "flags", "Unknown flags, and flags of other types", (struct shape){.num_ranks = 2});

@@ -129,7 +129,7 @@ static void ask_honestly(struct world *w, struct question *q) {
   q->host = q->port = job->first_host + rank;
   q->h = (struct sml_header){.version = SML_WIRE_VERSION,
                              .type = is_probe ? SML_PACKET_PROBE : SML_PACKET_UPDATE,
-                             .wire = is_max ? SML_LANES_WIDE_UINT8 : SML_LANES_INT32,
+                             .wire = is_max ? SML_LANES_UINT32 : SML_LANES_INT32,
                              .reducer = is_max ? SML_REDUCE_MAX : SML_REDUCE_SUM,
                              .job = job->is.number,
                              .epoch = job->is.epoch,
@@ -174,7 +174,7 @@ static void spoil(struct world *w, struct question *q) {
     default: /* members that do not agree */
       if (below(w, 8) == 0) h->tag ^= 1u << below(w, 32);
       if (below(w, 4) != 0 || q->job->is.is_checked) break;
-      h->wire ^= SML_LANES_WIDE_UINT8;
+      h->wire ^= SML_LANES_UINT32;
       h->reducer ^= SML_REDUCE_MAX;
   }
 }

@@ -13,8 +13,8 @@ local CHECK_BYTES = 4
 
 local packet_types = {[1] = "UPDATE", [2] = "RESULT", [3] = "PENDING", [4] = "ERROR", [5] = "HELLO", [6] = "ABORT",
                       [7] = "PROBE"}
-local wires = {[0] = "int32 lanes", [1] = "uint8"}
-local reducers = {[0] = "SUM", [1] = "MAX", [2] = "SUM to the owner", [3] = "COPY of the owner's"}
+local wires = {[0] = "int32 lanes", [1] = "uint8", [2] = "uint32", [3] = "uint64"}
+local reducers = {[0] = "SUM", [1] = "MAX", [2] = "TO_OWNER", [3] = "COPY", [4] = "PRODUCT", [5] = "OR"}
 local FLAG_RETRANSMISSION, FLAG_KEYED, FLAG_CHECKED, FLAG_BY_GRANT, FLAG_UNASKED = 1, 2, 4, 8, 16
 local FLAG_MARKED, FLAG_DEAF, FLAG_NARROW = 32, 64, 128
 local KNOWN_FLAGS = 255
@@ -200,7 +200,7 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 -- ---- the control connection ----
 
 local CONTROL_MAGIC = 0x534d4c31
-local CONTROL_VERSION = 5
+local CONTROL_VERSION = 6
 local CONTROL_HEADER_BYTES = 12
 local CONTROL_MAC_BYTES = 8
 local CONTROL_HAS_MAC = 0x8000

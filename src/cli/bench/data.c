@@ -56,6 +56,7 @@ static void put_elem(uint8_t *at, sml_type type, uint64_t random, uint32_t num_b
     case SML_BFLOAT16: memcpy(at, &half, sizeof half); break;
     case SML_FLOAT64:
     case SML_INT64: memcpy(at, &wide, sizeof wide); break;
+    default: SML_ASSERT(false); /* not offered (options.c) */
   }
 }
 
