@@ -61,10 +61,10 @@ static struct world_options draw_world(struct sml_prng *prng, uint64_t seed) {
   o.is_unchecked = seed % 4 == 1;
   o.is_unkeyed = seed % 8 == 1 || seed % 8 == 2;
   if (seed % 16 == 0) o.world_size = 65 + (uint32_t)sml_prng_below(prng, 8); /* a second word of ranks */
-  if (seed % 3 == 2) draw_contributors(&o, seed);
-  o.is_narrow = o.world_size >= 5 && o.is_unchecked && o.num_contributors == 0;
   const bool is_for_switch = seed % 7 == 5;
   if (is_for_switch) put_in_switch_format(&o);
+  if (seed % 3 == 2) draw_contributors(&o, seed); /* of the ranks that a switch leaves */
+  o.is_narrow = o.world_size >= 5 && o.is_unchecked && o.num_contributors == 0;
   if (sml_prng_below(prng, 3) == 0) return o;
   o.stall = unit(prng) * 0.5;
   o.faults.loss = unit(prng) * 0.05;
