@@ -20,14 +20,14 @@ OBJECT = re.compile(r"\blibsml_(base|core|quant|trace|ctl|netio|engine|aggd|proc
 # They look at a state machine and change nothing: the checkers ask them, the products have no use for them.
 ONLOOKERS = {"ctl/src_ctl_test_registry_check.c.o", "core/src_core_test_aggregator_invariants.c.o",
              "core/src_core_test_worker_invariants.c.o"}
-# The daemon's command alone has options, looks at links, and says how much memory it may need: base/options.c,
-# netio/link.c and aggd/memory.c are not asked for.
-REPLACED = re.compile(r"^(base/(.*_)?options\.c\.o|netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|process/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
+# The daemon's command alone looks at links, and says how much memory it may need: netio/link.c and aggd/memory.c are
+# not asked for.
+REPLACED = re.compile(r"^(netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|process/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_shm_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace or a capture. Their library's lines go where the simulator's do, and
-# simulated descriptors begin at 3: none has to be moved up.
-UNREACHED = re.compile(r"^(process/(.*_)?log\.c\.o$|base/(.*_)?(fd|writer)\.c\.o$|host/|trace/.*dump\.c\.o$|netio/.*pcap\.c\.o$)")
+# simulated descriptors begin at 3: none has to be moved up. The simulator's own command has options.
+UNREACHED = re.compile(r"^(process/(.*_)?log\.c\.o$|base/(.*_)?(fd|options|writer)\.c\.o$|host/|trace/.*dump\.c\.o$|netio/.*pcap\.c\.o$)")
 # Functions that depend on nothing but their arguments, or that the simulated system leaves as they are.
 HARMLESS = re.compile(
     r"^(mem\w+|str(c|n|l|r|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"

@@ -106,7 +106,8 @@ static void walk_detail(struct walk *w, char *field) {
 /* Numbers, no names: a page makes links of them. */
 static void walk_addresses(struct walk *w, char *field) {
   const size_t num_bytes = walk_string(w, field, SML_DETAIL_BYTES);
-  if (w->is_valid && strspn(field, "0123456789abcdef.:[]% ") != num_bytes) w->is_valid = false;
+  for (size_t i = 0; w->is_valid && i < num_bytes; i++)
+    w->is_valid = memchr("0123456789abcdef.:[]% ", field[i], 22) != NULL;
 }
 
 static void walk_join(struct walk *w, struct sml_ctl_join *join) {

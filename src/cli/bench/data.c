@@ -51,12 +51,15 @@ static void put_elem(uint8_t *at, sml_type type, uint64_t random, uint32_t num_b
   const uint32_t low = (uint32_t)random;
   switch (type) {
     case SML_FLOAT32: memcpy(at, &bits, sizeof bits); break;
-    case SML_INT32: memcpy(at, &low, sizeof low); break;
+    case SML_INT8:
+    case SML_UINT8: *at = (uint8_t)random; break;
+    case SML_INT32:
+    case SML_UINT32: memcpy(at, &low, sizeof low); break;
     case SML_FLOAT16:
     case SML_BFLOAT16: memcpy(at, &half, sizeof half); break;
     case SML_FLOAT64:
-    case SML_INT64: memcpy(at, &wide, sizeof wide); break;
-    default: SML_ASSERT(false); /* not offered (options.c) */
+    case SML_INT64:
+    case SML_UINT64: memcpy(at, &wide, sizeof wide); break;
   }
 }
 
@@ -116,15 +119,17 @@ static long double value_of(const uint8_t *at, sml_type type) {
   return narrow;
 }
 
-static uint64_t whole_of(const uint8_t *at, sml_type type) {
-  uint64_t value = 0;
-  int32_t narrow;
-  if (type == SML_INT64) {
-    memcpy(&value, at, sizeof value);
-    return value;
+/* Modulo what the type holds. */
+static uint64_t whole_of(const uint8_t *at, size_t elem_bytes) {
+  uint64_t value;
+  uint32_t narrow;
+  if (elem_bytes == 1) return *at;
+  if (elem_bytes == sizeof narrow) {
+    memcpy(&narrow, at, sizeof narrow);
+    return narrow;
   }
-  memcpy(&narrow, at, sizeof narrow);
-  return (uint64_t)(int64_t)narrow;
+  memcpy(&value, at, sizeof value);
+  return value;
 }
 
 /* The sums to compare with, and the code. */
@@ -141,7 +146,7 @@ static uint8_t sum_up(struct block *b, const struct sml_bench_shape *shape, cons
     for (size_t i = 0; i < num_elems; i++) {
       const uint8_t *at = b->in + coding->elem_bytes * i;
       if (!coding->is_float) {
-        b->whole_sum[i] += whole_of(at, shape->type);
+        b->whole_sum[i] += whole_of(at, coding->elem_bytes);
         continue;
       }
       b->sum[i] += value_of(at, shape->type);
@@ -167,8 +172,9 @@ static double error_of(const struct block *b, const struct sml_bench_shape *shap
                        uint8_t code, size_t i, const uint8_t *result, double *bound_out) {
   *bound_out = 0;
   if (!coding->is_float) {
-    const uint64_t off = whole_of(result, shape->type) - b->whole_sum[i];
-    return fabs((double)(shape->type == SML_INT32 ? (int32_t)(uint32_t)off : (int64_t)off));
+    const uint64_t off = whole_of(result, coding->elem_bytes) - b->whole_sum[i];
+    const size_t num_above = 64 - 8 * coding->elem_bytes;
+    return fabs((double)((int64_t)(off << num_above) >> num_above));
   }
   const bool average = shape->reduction == SML_AVG;
   const long double value = value_of(result, shape->type);

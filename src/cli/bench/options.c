@@ -14,6 +14,10 @@ static const char *const type_names[] = {[SML_FLOAT32] = "float32",
                                          [SML_BFLOAT16] = "bfloat16",
                                          [SML_FLOAT64] = "float64",
                                          [SML_INT64] = "int64",
+                                         [SML_INT8] = "int8",
+                                         [SML_UINT8] = "uint8",
+                                         [SML_UINT32] = "uint32",
+                                         [SML_UINT64] = "uint64",
                                          NULL};
 static const char *const reduction_names[] = {[SML_SUM] = "sum", [SML_AVG] = "avg", NULL};
 
@@ -32,7 +36,7 @@ static const char *take_sizes(void *options, const char *text) {
 static const struct sml_option table[] = {
     {"sizes", 's', "LIST", "Bytes per rank, with K, M, G = 2^10, 2^20, 2^30 (default 4,1000,1M,16M)", 2,
      SML_TAKEN_BY(take_sizes)},
-    {"type", 't', "TYPE", "float32 (default), float16, bfloat16, float64, int32 or int64", 2,
+    {"type", 't', "TYPE", "float32 (default), float16, bfloat16, float64; int8, int32, int64, uint8, uint32, uint64", 2,
      SML_WORD(type, type_names)},
     {"float-bits", 0, "16|32", "On the wire, of float32, float16, bfloat16; as SWITCHML_FLOAT_BITS", 2,
      SML_NUMBER(float_bits, 16, 32)},
