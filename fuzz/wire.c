@@ -36,7 +36,7 @@ static void repair(uint8_t *frame, size_t num_bytes, uint8_t how) {
 
 static bool is_in_version_1(const struct sml_header *h) {
   const bool is_lanes = h->wire == 0 && h->reducer == 0;
-  const uint32_t pair = h->wire << 4 | h->reducer;
+  const uint32_t pair = (uint32_t)h->wire << 4 | h->reducer;
   const bool is_other = pair == 0x11 || pair == 0x21 || pair == 0x31 || pair == 0x24 || pair == 0x34 || pair == 0x25 ||
                         pair == 0x02 || pair == 0x13;
   uint32_t flags = SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED;

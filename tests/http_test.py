@@ -136,7 +136,8 @@ def test_aggregators_of_a_job():
 
 
 def test_how_long_chunks_wait():
-    """Rank 1 stops for 1.2 s while rank 0 fills all slots: the histogram has it, and adds up."""
+    """Rank 1 stops for 1.2 s while rank 0 fills its window: the histogram has it, and adds up. A window that a loaded
+    machine's losses have made smaller may be without the slot that is looked at: then it stops again."""
     def waits():
         found = samples(get(port, "/metrics")[2])
         kinds = {kind: {labels: value for (name, labels), value in found.items() if name == f"switchml_job_chunk_wait_seconds_{kind}"}
@@ -149,10 +150,14 @@ def test_how_long_chunks_wait():
     with daemon() as (process, port), job_at_work(process, MEMBER_ELEMENTS=3000000) as members:
         e2e.wait_until(lambda: waits()[2] > 0, "chunks are measured")
         num_long, total, _ = waits()
-        members[1].send_signal(signal.SIGSTOP)
-        time.sleep(1.2)
-        members[1].send_signal(signal.SIGCONT)
-        e2e.wait_until(lambda: waits()[0] > num_long, "the stop is in the histogram")
+        for _ in range(10):
+            members[1].send_signal(signal.SIGSTOP)
+            time.sleep(1.2)
+            members[1].send_signal(signal.SIGCONT)
+            time.sleep(0.3)
+            if waits()[0] > num_long:
+                break
+        assert waits()[0] > num_long, "no stop is in the histogram"
         assert waits()[1] > total + 1, (total, waits())
 
 

@@ -191,7 +191,7 @@ static void lose_the_child(struct rank *r) {
 void lose_a_child(struct world *w, int signal_number) {
   int address[2];
   w->world_size = w->num_ranks + 1;
-  w->job_options.lease_ns = 300 * SML_NS_PER_MS;
+  w->job_options.lease_ns = 2 * SML_NS_PER_S;
   assert_int_equal(pipe(address), 0);
   child = fork();
   if (child == 0) run_child(w, address[0]);
