@@ -63,6 +63,8 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->progress = (struct progress *)(void *)(bytes + l.progress);
   a->holders = (uint16_t *)(void *)(bytes + l.holders);
   a->num_holders = l.num_holders;
+  for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a); cell++)
+    a->cells[cell].needed = (uint16_t)sml_aggregator_needed(a, SML_REDUCE_SUM);
   sml_aggregator_solicit_init(a);
   return a;
 }
@@ -109,8 +111,8 @@ static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_
   const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
   const uint32_t first = a->options.first_phase;
   if (phase == first) return c->phase == 0;
-  if (other->phase != phase - 1 || !sml_aggregator_is_complete(a, other)) return false;
-  return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && sml_aggregator_is_complete(a, c);
+  if (other->phase != phase - 1 || !sml_aggregator_is_complete(other)) return false;
+  return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && sml_aggregator_is_complete(c);
 }
 
 static struct sml_decision verdict(enum sml_verdict v, uint32_t cell) {
@@ -124,13 +126,14 @@ static struct sml_decision drop(enum sml_drop reason) {
 static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
                                       bool is_first) {
   struct cell *c = &a->cells[cell];
+  const bool has_grant = !is_one_way(a, cell);
   sml_bit_set(sml_aggregator_seen(a, cell), h->rank);
   c->count++;
-  if (!is_one_way(a, cell))
+  if (has_grant)
     sml_aggregator_note_update(a, h->rank, cell / 2, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
-  if (sml_aggregator_is_complete(a, c)) {
-    if (!is_one_way(a, cell)) {
+  if (sml_aggregator_is_complete(c)) {
+    if (has_grant) {
       c->grant = a->cursor++; /* I9: once, and stored with the result */
       sml_aggregator_note_grant(a, cell / 2, c->grant);
     }
@@ -158,7 +161,8 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
                      .first_rank = h->rank,
                      .payload_bytes = (uint16_t)sml_lanes_bytes_of(h),
                      .wire = h->wire,
-                     .reducer = h->reducer};
+                     .reducer = h->reducer,
+                     .needed = (uint16_t)sml_aggregator_needed(a, h->reducer)};
   memset(sml_aggregator_seen(a, cell), 0, a->seen_words * sizeof(uint64_t));
   return contribute(a, h, cell, true);
 }
@@ -196,10 +200,18 @@ static bool fits_window(const struct sml_aggregator *a, const struct sml_header 
   return h->type == SML_PACKET_PROBE || sml_contributes(h->reducer, h->chunk, h->rank);
 }
 
+/* What sums and maxima of all ranks skip, so that they do not pay for it (bench/counts). */
+__attribute__((noinline)) static enum sml_drop check_slot(const struct sml_aggregator *a, const struct sml_header *h,
+                                                          uint32_t slot) {
+  if (slot >= sml_aggregator_all_slots(a)) return SML_DROP_BAD_SLOT;
+  return fits_window(a, h, slot) ? SML_NUM_DROPS : SML_DROP_BAD_TYPE;
+}
+
 /* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
 static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
-  static const uint8_t lane_bytes[] = {[SML_LANES_INT32] = 4, [SML_LANES_UINT8] = 1, [SML_LANES_UINT32] = 4,
-                                       [SML_LANES_UINT64] = 8};
+  /* What must be 0 of the payload's length: it is whole lanes. */
+  static const uint8_t rests[] = {[SML_LANES_INT32] = 3, [SML_LANES_UINT8] = 0, [SML_LANES_UINT32] = 3,
+                                  [SML_LANES_UINT64] = 7};
   const bool is_of_switch = h->wire == SML_LANES_INT32 || (h->wire == SML_LANES_UINT32 && h->reducer == SML_REDUCE_MAX);
   if (a->options.is_switch_format && !is_of_switch) return SML_DROP_BAD_TYPE;
   if (h->type != SML_PACKET_UPDATE) return h->payload_bytes == 0 ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
@@ -210,7 +222,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   if (a->options.is_switch_format)
     return h->payload_bytes == sml_aggregator_value_bytes(&a->options) ? SML_NUM_DROPS : SML_DROP_BAD_LENGTH;
   if (h->payload_bytes <= check_bytes || sml_lanes_bytes_of(h) > a->options.chunk_bytes + check_bytes ||
-      h->payload_bytes % lane_bytes[h->wire] != 0)
+      (h->payload_bytes & rests[h->wire]) != 0)
     return SML_DROP_BAD_LENGTH;
   const bool is_narrow = (h->flags & SML_FLAG_NARROW) != 0;
   return is_narrow && h->payload_bytes % SML_NARROW_UNIT_BYTES != 0 ? SML_DROP_BAD_LENGTH : SML_NUM_DROPS;
@@ -228,10 +240,9 @@ static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struc
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *h) {
   SML_ASSERT(h->rank < a->options.num_contributors);
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
-  if (slot >= sml_aggregator_all_slots(a)) return drop(SML_DROP_BAD_SLOT);
   const bool is_usual = slot < a->options.num_slots && h->reducer <= SML_REDUCE_MAX;
-  if (!is_usual && !fits_window(a, h, slot)) return drop(SML_DROP_BAD_TYPE);
-  const enum sml_drop reason = check_payload(a, h);
+  enum sml_drop reason = is_usual ? SML_NUM_DROPS : check_slot(a, h, slot);
+  if (reason == SML_NUM_DROPS) reason = check_payload(a, h);
   if (reason != SML_NUM_DROPS) return drop(reason);
   if (h->flags & SML_FLAG_BY_GRANT)
     return a->options.is_switch_format ? drop(SML_DROP_STALE_PHASE) : decide_by_grant(a, h);
@@ -245,7 +256,7 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
     d.first_rank = c->first_rank;
     return d;
   }
-  if (sml_aggregator_is_complete(a, c)) return verdict(SML_VERDICT_REPEAT, cell);
+  if (sml_aggregator_is_complete(c)) return verdict(SML_VERDICT_REPEAT, cell);
   if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
@@ -258,7 +269,7 @@ uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell) {
 }
 
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
-  return a->cells[cell].phase == phase && sml_aggregator_is_complete(a, &a->cells[cell]);
+  return a->cells[cell].phase == phase && sml_aggregator_is_complete(&a->cells[cell]);
 }
 
 void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, uint8_t wire, uint8_t reducer,
@@ -272,7 +283,7 @@ void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, ui
 
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *h) {
   const struct cell *c = &a->cells[cell];
-  SML_ASSERT(sml_aggregator_is_complete(a, c));
+  SML_ASSERT(sml_aggregator_is_complete(c));
   const bool is_checked = a->options.is_checked && c->wire == SML_LANES_INT32;
   *h = (struct sml_header){.version = SML_WIRE_VERSION,
                            .type = SML_PACKET_RESULT,
@@ -321,7 +332,7 @@ void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank) {
 uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out) {
   for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a); cell++) {
     const struct cell *c = &a->cells[cell];
-    if (c->count == 0 || sml_aggregator_is_complete(a, c)) continue;
+    if (c->count == 0 || sml_aggregator_is_complete(c)) continue;
     *rank_out = blocked_by(a, cell);
     if (*rank_out != UINT32_MAX) return cell / 2;
   }
@@ -334,6 +345,6 @@ struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_
   const struct cell *newer = odd->phase > even->phase ? odd : even;
   struct sml_slot_look look = {.state = SML_SLOT_UNUSED, .phase = newer->phase, .count = newer->count};
   if (newer->phase != 0)
-    look.state = sml_aggregator_is_complete(a, newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
+    look.state = sml_aggregator_is_complete(newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
   return look;
 }

@@ -15,6 +15,7 @@ struct cell {
   uint16_t first_rank;
   uint16_t payload_bytes;
   uint8_t wire, reducer;
+  uint16_t needed; /* sml_aggregator_needed of its chunk */
 };
 
 /* The chunk that a slot holds, and who is suspected to have lost his update for it (aggregator_solicit.c). */
@@ -74,8 +75,8 @@ static inline uint32_t sml_aggregator_needed(const struct sml_aggregator *a, uin
   return reducer == SML_REDUCE_COPY ? 1 : a->options.num_contributors - (reducer == SML_REDUCE_TO_OWNER);
 }
 
-static inline bool sml_aggregator_is_complete(const struct sml_aggregator *a, const struct cell *c) {
-  return c->count == sml_aggregator_needed(a, c->reducer);
+static inline bool sml_aggregator_is_complete(const struct cell *c) {
+  return c->count == c->needed;
 }
 
 /* Slots, the one-way window's included. */

@@ -101,7 +101,7 @@ static void suspect(struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
 static uint32_t live_cell(const struct sml_aggregator *a, uint32_t slot) {
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
   const uint32_t cell = 2 * slot + (odd->phase > even->phase);
-  const bool is_live = a->cells[cell].phase != 0 && !sml_aggregator_is_complete(a, &a->cells[cell]);
+  const bool is_live = a->cells[cell].phase != 0 && !sml_aggregator_is_complete(&a->cells[cell]);
   return is_live ? cell : NONE;
 }
 
@@ -262,7 +262,7 @@ uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t gran
   const uint32_t slot = a->holders[grant & (a->num_holders - 1)];
   for (uint32_t cell = 2 * slot; cell < 2 * slot + 2; cell++) {
     const struct cell *c = &a->cells[cell];
-    if (c->phase != 0 && sml_aggregator_is_complete(a, c) && c->grant == grant) return cell;
+    if (c->phase != 0 && sml_aggregator_is_complete(c) && c->grant == grant) return cell;
   }
   return NONE;
 }

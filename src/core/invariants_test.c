@@ -63,12 +63,13 @@ static void cell_phase_early(struct sml_aggregator *a) { a->cells[3].phase = 1; 
 static void cell_parity(struct sml_aggregator *a) { a->cells[3].phase = 4; }
 static void cell_too_long(struct sml_aggregator *a) { a->cells[3].payload_bytes = CHUNK_BYTES + 8; }
 static void cell_no_payload(struct sml_aggregator *a) { a->cells[3].payload_bytes = 0; }
+static void cell_needed(struct sml_aggregator *a) { a->cells[3].needed--; }
 static void slot_gap(struct sml_aggregator *a) { a->cells[6].phase = 6; }
 static void slot_incomplete(struct sml_aggregator *a) { a->cells[2].count = 2, a->seen[2] = 3; }
 static void slot_before_first(struct sml_aggregator *a) {
   a->cells[5] = a->cells[3]; /* phase 3, but no phase 2 */
   a->seen[5] = 1;
-  a->cells[4] = (struct cell){0};
+  a->cells[4] = (struct cell){.needed = NUM_RANKS};
 }
 static void slot_grant_order(struct sml_aggregator *a) {
   const uint32_t grant = a->cells[0].grant;
@@ -103,6 +104,7 @@ static const struct {
     {cell_parity, "a phase in the cell of the other version"},
     {cell_too_long, "a cell holds more than its values have room for"},
     {cell_no_payload, "a cell holds more than its values have room for"},
+    {cell_needed, "a cell waits for more or fewer than contribute to it"},
     {slot_gap, "I1: the phases of a slot are not next to each other"},
     {slot_incomplete, "I2: a phase began before the one before it was complete"},
     {slot_before_first, "I1: the phases of a slot are not next to each other"},

@@ -6,6 +6,7 @@ static const char *find_cell_violation(const struct sml_aggregator *a, uint32_t 
   const struct cell *c = &a->cells[cell];
   const uint64_t *seen = sml_aggregator_seen(a, cell);
   const uint32_t n = a->options.num_contributors;
+  if (c->needed != sml_aggregator_needed(a, c->reducer)) return "a cell waits for more or fewer than contribute to it";
   if (c->phase == 0) return c->count == 0 ? NULL : "I4: a cell that was never used counts contributions";
   uint32_t num_seen = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) num_seen += sml_popcount_u64(seen[w]);
@@ -28,11 +29,11 @@ static const char *find_slot_violation(const struct sml_aggregator *a, uint32_t 
   if (newer->phase == 0) return NULL;
   if (newer->phase != first) {
     if (older->phase != newer->phase - 1) return "I1: the phases of a slot are not next to each other";
-    if (!sml_aggregator_is_complete(a, older)) return "I2: a phase began before the one before it was complete";
-    if (sml_aggregator_is_complete(a, newer) && a->cursor - older->grant <= a->cursor - newer->grant)
+    if (!sml_aggregator_is_complete(older)) return "I2: a phase began before the one before it was complete";
+    if (sml_aggregator_is_complete(newer) && a->cursor - older->grant <= a->cursor - newer->grant)
       return "I9: a slot's grants are not in their order";
   }
-  *num_complete += newer->phase - first + sml_aggregator_is_complete(a, newer);
+  *num_complete += newer->phase - first + sml_aggregator_is_complete(newer);
   return NULL;
 }
 
@@ -43,11 +44,11 @@ static const char *find_grant_violation(const struct sml_aggregator *a) {
   uint64_t marks[SML_BITMAP_WORDS(0x10000)] = {0}; /* grants met, by their lower half */
   for (uint32_t cell = 0; cell < 2 * a->options.num_slots; cell++) {
     const struct cell *c = &a->cells[cell];
-    if (c->phase == 0 || !sml_aggregator_is_complete(a, c)) continue;
+    if (c->phase == 0 || !sml_aggregator_is_complete(c)) continue;
     if (c->grant - first_grant >= a->cursor - first_grant) return "I9: a grant at or beyond the cursor";
     if (sml_bit_test(marks, c->grant & 0xffff)) {
       for (uint32_t k = 0; k < cell; k++) {
-        const bool is_drawn = sml_aggregator_is_complete(a, &a->cells[k]);
+        const bool is_drawn = sml_aggregator_is_complete(&a->cells[k]);
         if (is_drawn && a->cells[k].grant == c->grant) return "I9: a chunk was granted twice";
       }
     }
@@ -61,8 +62,8 @@ static const char *find_grant_violation(const struct sml_aggregator *a) {
 static const char *find_holder_violation(const struct sml_aggregator *a, uint32_t slot) {
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
   const struct cell *newer = odd->phase > even->phase ? odd : even, *older = newer == odd ? even : odd;
-  const struct cell *last = newer->phase != 0 && sml_aggregator_is_complete(a, newer) ? newer : older;
-  const bool has_result = last->phase != 0 && sml_aggregator_is_complete(a, last);
+  const struct cell *last = newer->phase != 0 && sml_aggregator_is_complete(newer) ? newer : older;
+  const bool has_result = last->phase != 0 && sml_aggregator_is_complete(last);
   const uint32_t chunk = a->live[slot].chunk;
   if (has_result && chunk != last->grant) return "a slot holds a chunk that was not granted to it last";
   const uint32_t holder = a->holders[chunk & (a->num_holders - 1)];

@@ -91,29 +91,30 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
   }
 }
 
-/* Pairs of lanes and reducer, beside int32 SUM. */
-static bool is_other_reduction(const struct sml_header *h) {
-  switch (h->reducer) {
-  case SML_REDUCE_MAX: return h->wire >= SML_LANES_UINT8 && h->wire <= SML_LANES_UINT64;
-  case SML_REDUCE_PRODUCT: return h->wire == SML_LANES_UINT32 || h->wire == SML_LANES_UINT64;
-  case SML_REDUCE_OR: return h->wire == SML_LANES_UINT32;
-  default: return false;
-  }
-}
+/* By lanes: a bit for each reducer that they have. */
+static const uint8_t REDUCERS[16] = {
+    [SML_LANES_INT32] = 1u << SML_REDUCE_SUM | 1u << SML_REDUCE_TO_OWNER,
+    [SML_LANES_UINT8] = 1u << SML_REDUCE_MAX | 1u << SML_REDUCE_COPY,
+    [SML_LANES_UINT32] = 1u << SML_REDUCE_MAX | 1u << SML_REDUCE_PRODUCT | 1u << SML_REDUCE_OR,
+    [SML_LANES_UINT64] = 1u << SML_REDUCE_MAX | 1u << SML_REDUCE_PRODUCT,
+};
 
-static bool is_known(const struct sml_header *h) {
+/* Asked about headers with a flag that not all packets can have. */
+static bool has_known_flags(const struct sml_header *h) {
   const bool is_data = h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_SUM;
   /* Only sums of lanes have a check word. */
-  const bool is_one_way = (h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_TO_OWNER) ||
-                          (h->wire == SML_LANES_UINT8 && h->reducer == SML_REDUCE_COPY);
   const bool is_summed = is_data && (h->type == SML_PACKET_UPDATE || h->type == SML_PACKET_RESULT);
   if ((h->flags & SML_FLAG_CHECKED) && !is_summed) return false;
   if ((h->flags & SML_FLAG_NARROW) && (!is_data || h->type != SML_PACKET_UPDATE || (h->flags & SML_FLAG_CHECKED)))
     return false;
   if ((h->flags & (SML_FLAG_BY_GRANT | SML_FLAG_DEAF)) && h->type != SML_PACKET_PROBE) return false;
   if ((h->flags & (SML_FLAG_UNASKED | SML_FLAG_MARKED)) && h->type != SML_PACKET_PENDING) return false;
-  if (!is_data && !is_one_way && !is_other_reduction(h)) return false;
-  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (h->flags & ~KNOWN_FLAGS) == 0;
+  return (h->flags & ~KNOWN_FLAGS) == 0;
+}
+
+static bool is_known(const struct sml_header *h) {
+  if ((h->flags & ~(SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED)) != 0 && !has_known_flags(h)) return false;
+  return h->type >= SML_PACKET_UPDATE && h->type <= SML_PACKET_PROBE && (REDUCERS[h->wire] >> h->reducer & 1) != 0;
 }
 
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *h) {

@@ -88,36 +88,8 @@ static void clean_queues(struct sml_worker *w) {
   }
 }
 
-static uint8_t wire_of(const struct sml_worker *w, const struct slot *slot) {
-  const struct operation *op = &w->ring[slot->operation];
-  if (slot->what.is_exponent) return w->code_wire;
-  return op->range.way == SML_REDUCE_COPY ? SML_LANES_UINT8 : op->wire_reducer >> 4;
-}
-
-static uint8_t reducer_of(const struct sml_worker *w, const struct slot *slot) {
-  const struct operation *op = &w->ring[slot->operation];
-  if (slot->what.is_exponent) return SML_REDUCE_MAX;
-  return op->range.way != SML_REDUCE_SUM ? op->range.way : op->wire_reducer & 15;
-}
-
-static bool is_checked(const struct sml_worker *w, const struct slot *slot) {
-  return w->options.is_checked && wire_of(w, slot) == SML_LANES_INT32;
-}
-
-/* The payload of an update that is not narrow, and of its result. */
-static uint32_t payload_bytes_of(const struct sml_worker *w, const struct slot *slot) {
-  if (w->packet_bytes != 0) return w->packet_bytes;
-  return slot->what.payload_bytes + (is_checked(w, slot) ? SML_CHECK_BYTES : 0);
-}
-
-static bool goes_narrow(const struct sml_worker *w, const struct slot *slot) {
-  return w->ring[slot->operation].is_narrow && !slot->what.is_exponent &&
-         slot->what.payload_bytes % SML_NARROW_UNIT == 0;
-}
-
-static uint32_t update_bytes_of(const struct sml_worker *w, const struct slot *slot) {
-  const uint32_t num_bytes = payload_bytes_of(w, slot);
-  return goes_narrow(w, slot) ? sml_narrow_bytes(num_bytes) : num_bytes;
+static uint32_t update_bytes_of(const struct slot *slot) {
+  return slot->flags & SML_FLAG_NARROW ? sml_narrow_bytes(slot->payload_bytes) : slot->payload_bytes;
 }
 
 /* Only a chunk beyond all data that were sent waits for this, and in a silence a few go all the same: else two ranks
@@ -181,15 +153,15 @@ uint32_t sml_worker_peek_send(struct sml_worker *w) {
   clean_queues(w);
   if (w->num_due_gaps > 0 || w->probes.count > 0) return 0;
   const uint32_t s = find_update(w);
-  return s != NONE ? update_bytes_of(w, &w->slots[s]) : UINT32_MAX;
+  return s != NONE ? update_bytes_of(&w->slots[s]) : UINT32_MAX;
 }
 
 static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
   const struct slot *slot = &w->slots[s];
   return (struct sml_header){.version = SML_WIRE_VERSION,
                              .type = (uint8_t)type,
-                             .wire = wire_of(w, slot),
-                             .reducer = reducer_of(w, slot),
+                             .wire = slot->wire,
+                             .reducer = slot->reducer,
                              .job = w->options.job,
                              .epoch = w->options.epoch,
                              .rank = w->options.rank,
@@ -234,9 +206,8 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
   out->header = make_header(w, s, SML_PACKET_UPDATE);
-  out->header.payload_bytes = (uint16_t)update_bytes_of(w, slot);
-  if (is_checked(w, slot)) out->header.flags = SML_FLAG_CHECKED;
-  if (goes_narrow(w, slot)) out->header.flags = SML_FLAG_NARROW;
+  out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
+  out->header.flags = slot->flags;
   slot->order = ++w->last_order;
   slot->update_ns = now_ns;
   slot->num_unanswered = 0;
@@ -470,10 +441,10 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
     if (h->payload_bytes != bitmap_bytes) return drop(SML_DROP_BAD_LENGTH);
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
-  if (h->wire != wire_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
-  if (w->options.is_one_way && h->reducer != reducer_of(w, slot)) return drop(SML_DROP_BAD_TYPE);
-  if (((h->flags & SML_FLAG_CHECKED) != 0) != is_checked(w, slot)) return drop(SML_DROP_BAD_TYPE);
-  if (h->payload_bytes != payload_bytes_of(w, slot)) return drop(SML_DROP_BAD_LENGTH);
+  if (h->wire != slot->wire) return drop(SML_DROP_BAD_TYPE);
+  if (w->options.is_one_way && h->reducer != slot->reducer) return drop(SML_DROP_BAD_TYPE);
+  if (((h->flags ^ slot->flags) & SML_FLAG_CHECKED) != 0) return drop(SML_DROP_BAD_TYPE);
+  if (h->payload_bytes != slot->payload_bytes) return drop(SML_DROP_BAD_LENGTH);
   return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
                              .cookie = w->ring[slot->operation].cookie,
                              .chunk = slot->what,

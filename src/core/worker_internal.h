@@ -26,11 +26,14 @@ struct slot {
   uint32_t tag;
   uint64_t chunk; /* position in the lane's stream; the wire has it mod 2^32 */
   uint32_t operation; /* index in the ring; not for IDLE */
+  uint8_t wire, reducer;  /* these four: of its updates and results, as `what` and the operation have it */
+  uint16_t payload_bytes; /* of an update that is not narrow, and of the result: with a check word */
   struct sml_chunk what;
   enum slot_state state;
   uint8_t level;       /* how often the aggregator was asked about it */
   uint8_t probe_copies; /* how many more of the next probe */
   uint8_t num_charged;  /* questions about it that were paid for; at most SML_MOST_QUESTIONS */
+  uint8_t flags;        /* of its updates: CHECKED or NARROW, or neither */
   uint8_t num_unanswered; /* questions since its last update; 1: that was at sent_ns; 2: or more */
   bool wants_update;   /* to be sent again: in the update queue, or stale there if false */
   bool wants_probe;    /* likewise for the probe queue */
@@ -51,8 +54,8 @@ struct operation {
   uint64_t tag_base;
   uint8_t *ready; /* [num_groups] exponents of the group are back */
   void *cookie;
-  uint8_t wire_reducer; /* of its data chunks */
-  bool is_narrow;       /* its updates, where they can be */
+  uint8_t wire, reducer; /* of its data chunks */
+  bool is_narrow;        /* its updates, where they can be */
   bool is_done;
 };
 

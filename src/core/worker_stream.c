@@ -86,6 +86,22 @@ static void begin_chunk(struct sml_worker *w, uint32_t s) {
   list_append(w, s, 0, w->now_ns);
 }
 
+/* What updates and results of the slot's chunk are on the wire. */
+static void set_wire(const struct sml_worker *w, const struct operation *op, struct slot *slot) {
+  const struct sml_chunk *c = &slot->what;
+  slot->wire = op->wire;
+  slot->reducer = op->reducer;
+  if (c->is_exponent) {
+    slot->wire = w->code_wire;
+    slot->reducer = SML_REDUCE_MAX;
+  }
+  const bool is_checked = w->options.is_checked && slot->wire == SML_LANES_INT32;
+  const bool is_narrow = op->is_narrow && !c->is_exponent && c->payload_bytes % SML_NARROW_UNIT == 0;
+  slot->flags = is_checked ? SML_FLAG_CHECKED : is_narrow ? SML_FLAG_NARROW : 0;
+  const uint32_t check_bytes = is_checked ? SML_CHECK_BYTES : 0;
+  slot->payload_bytes = (uint16_t)(w->packet_bytes != 0 ? w->packet_bytes : c->payload_bytes + check_bytes);
+}
+
 /* ---- one-way windows ---- */
 
 /* Places are fixed there. */
@@ -144,6 +160,7 @@ static void activate_one_way(struct sml_worker *w, uint32_t s, uint64_t position
   struct slot *slot = &w->slots[s];
   struct operation *op = &w->ring[slot->operation];
   sml_range_one_way_chunk(&op->range, position, &op->row, &slot->what);
+  set_wire(w, op, slot);
   if (slot->what.is_fence) slot->state = CLOSED;
   else if (!has_exponents(w, slot)) wait_for_exponents(w, s);
   else begin_chunk(w, s);
@@ -166,6 +183,7 @@ void sml_worker_activate(struct sml_worker *w, uint32_t s) {
     return;
   }
   sml_range_chunk(&op->range, position, &slot->what);
+  set_wire(w, op, slot);
   const bool needs_exponents = op->range.num_groups > 0 && !slot->what.is_exponent;
   if (needs_exponents && !op->ready[slot->what.group]) wait_for_exponents(w, s);
   else become_ready(w, s);
@@ -202,6 +220,7 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
   SML_ASSERT(sml_worker_can_submit(w) && (plan->way != SML_REDUCE_SUM) == o->is_one_way);
   w->now_ns = now_ns;
   struct sml_range range;
+  const uint8_t wire = plan->way == SML_REDUCE_COPY ? SML_LANES_UINT8 : plan->wire_reducer >> 4;
   sml_range_make(&range, plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
   if (range.num_chunks == 0) return false;
   SML_ASSERT(range.num_chunks <= sml_worker_chunks_left(w));
@@ -213,7 +232,8 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
                                                       .chunks_unassigned = range.num_chunks,
                                                       .tag_base = tag_base,
                                                       .ready = ready,
-                                                      .wire_reducer = plan->wire_reducer,
+                                                      .wire = wire,
+                                                      .reducer = o->is_one_way ? plan->way : plan->wire_reducer & 15,
                                                       .is_narrow = is_narrow,
                                                       .cookie = cookie};
   if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
