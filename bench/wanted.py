@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What is wanted of ours, and what a run reached: a line for each, from the rows of results.json.
 
