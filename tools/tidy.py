@@ -68,9 +68,9 @@ CIRCLES = {
 }
 
 # Folders whose C code is as .clang-format says. The list may only grow.
-FORMATTED = ("bench/", "examples/", "fuzz/", "include/", "model/", "sim/", "src/aggd/", "src/base/", "src/cli/", "src/ctl/",
-             "src/meet/", "src/method/", "src/netio/", "src/pipeline/", "src/process/", "src/shm/", "src/switchd/",
-             "src/trace/")
+FORMATTED = ("bench/", "examples/", "fuzz/", "include/", "model/", "sim/", "integrations/", "src/aggd/", "src/base/", "src/cli/",
+             "src/ctl/", "src/dataplane/", "src/meet/", "src/method/", "src/netio/", "src/pipeline/", "src/process/",
+             "src/quant/", "src/shm/", "src/switchd/", "src/trace/")
 
 CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")

@@ -234,27 +234,26 @@ static int sum(switchml_module *m, const void *in, void *out, size_t count, sml_
   return sml_mpi_group_sum(m->group, in, out, count, type) ? OMPI_SUCCESS : OMPI_ERROR;
 }
 
-static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
-                     ompi_communicator_t *comm, mca_coll_base_module_t *module) {
+static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, ompi_communicator_t *comm,
+                     mca_coll_base_module_t *module) {
   switchml_module *m = (switchml_module *)module;
   sml_type type;
   switch (way_of(m, count, datatype, op, true, &type)) {
-  case SML_MPI_PASSED: return m->allreduce(in, out, count, datatype, op, comm, m->allreduce_module);
-  case SML_MPI_FAILED: return OMPI_ERROR;
-  case SML_MPI_TAKEN: break;
+    case SML_MPI_PASSED: return m->allreduce(in, out, count, datatype, op, comm, m->allreduce_module);
+    case SML_MPI_FAILED: return OMPI_ERROR;
+    case SML_MPI_TAKEN: break;
   }
   return sum(m, input_of(in, out), out, (size_t)count, type);
 }
 
-static int iallreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op,
-                      ompi_communicator_t *comm, ompi_request_t **request_out, mca_coll_base_module_t *module) {
+static int iallreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, ompi_communicator_t *comm,
+                      ompi_request_t **request_out, mca_coll_base_module_t *module) {
   switchml_module *m = (switchml_module *)module;
   sml_type type;
   switch (way_of(m, count, datatype, op, false, &type)) {
-  case SML_MPI_PASSED:
-    return m->iallreduce(in, out, count, datatype, op, comm, request_out, m->iallreduce_module);
-  case SML_MPI_FAILED: return OMPI_ERROR;
-  case SML_MPI_TAKEN: break;
+    case SML_MPI_PASSED: return m->iallreduce(in, out, count, datatype, op, comm, request_out, m->iallreduce_module);
+    case SML_MPI_FAILED: return OMPI_ERROR;
+    case SML_MPI_TAKEN: break;
   }
   switchml_request *request = new_request(m);
   if (request == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
@@ -324,8 +323,8 @@ static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
   m->group = sml_mpi_group_create(comm->c_name, (uint32_t)ompi_comm_rank(comm), (uint32_t)ompi_comm_size(comm), &own,
                                   gather, let_mpi_go_on, m);
   if (m->group == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
-#define KEEP(call) \
-  m->call = before->coll_##call; \
+#define KEEP(call)                                 \
+  m->call = before->coll_##call;                   \
   m->call##_module = before->coll_##call##_module; \
   OBJ_RETAIN(m->call##_module)
   KEEP(allreduce);
@@ -380,11 +379,9 @@ static int close_component(void) {
 
 typedef mca_coll_base_component_t component;
 __attribute__((visibility("default"))) component mca_coll_switchml_component = {
-    .collm_version = {COLL_VERSION,
-                      .mca_component_name = "switchml",
+    .collm_version = {COLL_VERSION, .mca_component_name = "switchml",
                       MCA_BASE_MAKE_VERSION(component, SML_VERSION_MAJOR, SML_VERSION_MINOR, SML_VERSION_PATCH),
-                      .mca_open_component = open_component,
-                      .mca_close_component = close_component,
+                      .mca_open_component = open_component, .mca_close_component = close_component,
                       .mca_register_component_params = register_parameters},
     .collm_data = {.param_field = MCA_BASE_METADATA_PARAM_CHECKPOINT},
     .collm_init_query = init_query,
@@ -420,10 +417,9 @@ static int register_parameters(void) {
   sml_mpi_types_list(defaults.types, list);
   types = list;
   for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++) {
-    const int index = mca_base_component_var_register(&mca_coll_switchml_component.collm_version, parameters[i].name,
-                                                      parameters[i].help, parameters[i].type, NULL, 0, 0,
-                                                      OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY,
-                                                      parameters[i].storage);
+    const int index = mca_base_component_var_register(
+        &mca_coll_switchml_component.collm_version, parameters[i].name, parameters[i].help, parameters[i].type, NULL, 0,
+        0, OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY, parameters[i].storage);
     if (index < 0) return index;
   }
   return OMPI_SUCCESS;

@@ -58,7 +58,7 @@ struct sml_mpi_group {
   int (*progress)(void *user);
   void *user;
   uint64_t (*gathered)[GATHERED_WORDS]; /* of each rank; there from the start: who lacked it would keep all waiting */
-  size_t longest[NUM_TYPES]; /* sum of each type that was seen; equal on all ranks in each blocking call */
+  size_t longest[NUM_TYPES];            /* sum of each type that was seen; equal on all ranks in each blocking call */
   sml_job *job;
   atomic_uint num_outstanding;
   uint64_t num_passed;
@@ -132,8 +132,8 @@ static void read_lease(double *seconds) {
   char *end;
   const double number = strtod(text, &end);
   if (*end == 0 && is_lease(number)) *seconds = number;
-  else say(NULL, "SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S,
-           *seconds);
+  else
+    say(NULL, "SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S, *seconds);
 }
 
 static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
@@ -158,9 +158,12 @@ static bool is_on(const char *name) {
 }
 
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
-  struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT, .timeout_s = DEFAULT_TIMEOUT_S,
-                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S, .lease_s = DEFAULT_LEASE_S,
-                               .max_jobs = DEFAULT_MAX_JOBS, .short_hosts = SML_MPI_SHORT_HOSTS};
+  struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT,
+                               .timeout_s = DEFAULT_TIMEOUT_S,
+                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S,
+                               .lease_s = DEFAULT_LEASE_S,
+                               .max_jobs = DEFAULT_MAX_JOBS,
+                               .short_hosts = SML_MPI_SHORT_HOSTS};
   s.types = DEFAULT_TYPES;
   read_number("SWITCHML_MPI_SHORT_HOSTS", 0, UINT32_MAX, &s.short_hosts);
   read_number("SWITCHML_MPI_MIN_COUNT", 0, UINT64_MAX, &s.min_count);
@@ -322,17 +325,18 @@ static uint32_t count_hosts(const struct sml_mpi_group *g) {
 }
 
 static void agree(struct sml_mpi_group *g) {
-  const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count, g->settings.timeout_s, g->settings.types,
-                                         g->settings.is_required, g->settings.join_timeout_s,
-                                         (uint64_t)(g->settings.lease_s * NS_PER_S), g->settings.short_hosts,
-                                         host_number()};
+  const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count,      g->settings.timeout_s,
+                                         g->settings.types,          g->settings.is_required,
+                                         g->settings.join_timeout_s, (uint64_t)(g->settings.lease_s * NS_PER_S),
+                                         g->settings.short_hosts,    host_number()};
   if (!gather(g, mine)) return;
   g->state = AGREED;
   for (uint32_t r = 1; r < g->size; r++) {
     if (memcmp(g->gathered[r], g->gathered[0], sizeof mine - sizeof mine[0]) == 0) continue;
-    if (g->rank == 0)
-      say(g, "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_LEASE, _REQUIRE, _DISABLE or coll_switchml_*); "
-             "all use those of rank 0", r);
+    static const char others[] =
+        "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_LEASE, _REQUIRE, _DISABLE or coll_switchml_*); "
+        "all use those of rank 0";
+    if (g->rank == 0) say(g, others, r);
     break;
   }
   g->settings.min_count = g->gathered[0][0];

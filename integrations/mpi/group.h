@@ -16,15 +16,15 @@
 #include "switchml/switchml.h"
 
 struct sml_mpi_settings {
-  uint64_t min_count;   /* elements; shorter sums stay with MPI, but for those of short_hosts */
-  uint64_t short_hosts; /* sums of few doubles are taken if the ranks run on at least so many hosts; 0: none */
-  uint64_t timeout_s;   /* of an operation: how long a rank may be late */
+  uint64_t min_count;      /* elements; shorter sums stay with MPI, but for those of short_hosts */
+  uint64_t short_hosts;    /* sums of few doubles are taken if the ranks run on at least so many hosts; 0: none */
+  uint64_t timeout_s;      /* of an operation: how long a rank may be late */
   uint64_t join_timeout_s; /* of a join: how long an aggregator is waited for */
-  uint64_t max_jobs;    /* of this process: further communicators stay with MPI */
-  double lease_s;       /* a rank that is silent for so long is lost */
-  uint32_t types;       /* bit t: sml_type t is taken */
-  bool is_required;     /* a sum that should be taken and cannot be is an error, not MPI's */
-  bool is_verbose;      /* tells how each communicator's job starts and ends */
+  uint64_t max_jobs;       /* of this process: further communicators stay with MPI */
+  double lease_s;          /* a rank that is silent for so long is lost */
+  uint32_t types;          /* bit t: sml_type t is taken */
+  bool is_required;        /* a sum that should be taken and cannot be is an error, not MPI's */
+  bool is_verbose;         /* tells how each communicator's job starts and ends */
 };
 /* Up to so many doubles are few: then one exchange with an aggregator takes less time than MPI's over TCP, from
  * SML_MPI_SHORT_HOSTS hosts on (bench/short_sums; README.md has the figures). */

@@ -117,13 +117,11 @@ static bool are_suspect(const void *in, const void *out) {
 static bool is_ended(const void *in, void *out, long long count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm,
                      int *error_out) {
   sml_type type;
-  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || are_suspect(in, out) ||
-      !sml_mpi_type_of(datatype, &type))
+  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || are_suspect(in, out) || !sml_mpi_type_of(datatype, &type))
     return false;
   struct communicator *c = communicator_of(comm);
   if (c != NULL && c->group == NULL) return false;
-  const enum sml_mpi_way way =
-      c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, type, (size_t)count, true);
+  const enum sml_mpi_way way = c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, type, (size_t)count, true);
   if (way == SML_MPI_PASSED) return false;
   const void *input = in == MPI_IN_PLACE ? out : in;
   const bool is_good = way == SML_MPI_TAKEN && sml_mpi_group_sum(c->group, input, out, (size_t)count, type);

@@ -9,8 +9,14 @@
 
 #define SML_BFRT_MAX_NAMES 192u
 
-enum sml_bfrt_update { SML_BFRT_INSERT = 1, SML_BFRT_MODIFY = 2, SML_BFRT_ADD_TO = 3, SML_BFRT_DELETE = 4,
-                       SML_BFRT_TAKE_FROM = 103 /* the same call as ADD_TO, with a flag */ };
+/* clang-format off */
+/* clang-format off */
+enum sml_bfrt_update {
+  SML_BFRT_INSERT = 1, SML_BFRT_MODIFY = 2, SML_BFRT_ADD_TO = 3, SML_BFRT_DELETE = 4,
+  SML_BFRT_TAKE_FROM = 103 /* the same call as ADD_TO, with a flag */
+};
+/* clang-format on */
+/* clang-format on */
 
 struct sml_bfrt_name {
   char text[160];

@@ -160,8 +160,8 @@ static void port_map(char text[MAX_PORTS + 1], const uint32_t *ports, uint32_t n
   for (uint32_t i = 0; i < num_ports; i++) text[end - 1 - ports[i]] = '1';
 }
 
-static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t rid,
-                     const struct sml_place *place, int64_t *node_out) {
+static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t rid, const struct sml_place *place,
+                     int64_t *node_out) {
   struct sml_bmv2 *b = user;
   char map[MAX_PORTS + 1];
   const uint32_t port = place->port;

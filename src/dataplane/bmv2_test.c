@@ -13,6 +13,8 @@
 #include "dataplane/test_stand_in.h"
 #include "dataplane/thrift.h"
 
+/* clang-format off */ /* scripts of calls, a line for each call */
+
 #define MAX_HANDLES 512u
 #define MAX_FIELDS 8u
 

@@ -12,7 +12,7 @@
 #include "dataplane/switches.h"
 
 #define CALL_NS (1 * SML_NS_PER_S)
-#define REQUEST_BYTES 49152u          /* 30 members' entries are half of it */
+#define REQUEST_BYTES 49152u /* 30 members' entries are half of it */
 #define ERROR_BYTES 256u
 /* Registers, as p4c-dpdk names them: the first lane of 32 has no number of its own, the last one 30. */
 #define MAP "aggregate_state_cell_map"
@@ -25,11 +25,11 @@ struct sml_dpdk {
   struct sml_switch_options options;
   struct sml_switch_jobs jobs;
   uint64_t deadline_ns; /* of the work that is done */
-  int fd; /* -1: not connected */
-  bool was_lost; /* a request found the connection closed, and nobody was told yet */
-  uint32_t num_ports; /* of the pipeline; its port for results comes next, and one for floods */
-  uint64_t born;      /* which run of it was filled; 0: none yet */
-  uint64_t *values;   /* [2 * slots of the program] */
+  int fd;               /* -1: not connected */
+  bool was_lost;        /* a request found the connection closed, and nobody was told yet */
+  uint32_t num_ports;   /* of the pipeline; its port for results comes next, and one for floods */
+  uint64_t born;        /* which run of it was filled; 0: none yet */
+  uint64_t *values;     /* [2 * slots of the program] */
   char request[REQUEST_BYTES];
   uint32_t request_bytes;
   char in[4096];
@@ -167,8 +167,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct sml_dpdk *d, const 
 static bool ask(struct sml_dpdk *d, const char *text, size_t num_bytes, uint64_t *values_out, uint32_t num,
                 uint64_t deadline_ns) {
   bool is_sound = false;
-  const bool is_done = send_text(d, text, num_bytes, deadline_ns) &&
-                       take_answer(d, values_out, num, deadline_ns, &is_sound);
+  const bool is_done =
+      send_text(d, text, num_bytes, deadline_ns) && take_answer(d, values_out, num, deadline_ns, &is_sound);
   if (is_done || is_sound) return is_done;
   d->was_lost = d->was_lost || sml_connection_is_closed(d->fd);
   hang_up(d); /* a late answer would be taken for that of the next request */

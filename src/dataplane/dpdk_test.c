@@ -15,6 +15,8 @@
 
 #include "dataplane/test_stand_in.h"
 
+/* clang-format off */ /* scripts of calls, a line for each call */
+
 #define NUM_PORTS 3u
 #define NUM_SLOTS 16u
 

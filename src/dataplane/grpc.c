@@ -175,19 +175,16 @@ static bool take_some(struct sml_grpc *g) {
 /* ---- the call ---- */
 
 #define HEADER(name, text) \
-  {(uint8_t *)(uintptr_t)(name), (uint8_t *)(uintptr_t)(text), sizeof(name) - 1, strlen(text), NGHTTP2_NV_FLAG_NONE}
+  { (uint8_t *)(uintptr_t)(name), (uint8_t *)(uintptr_t)(text), sizeof(name) - 1, strlen(text), NGHTTP2_NV_FLAG_NONE }
 
 static bool submit(struct sml_grpc *g) {
   char authority[64], timeout[32];
   const uint64_t now_ns = sml_clock_ns(), left_ns = g->deadline_ns > now_ns ? g->deadline_ns - now_ns : 0;
   sml_addr_format(&g->addr, authority, sizeof authority);
   snprintf(timeout, sizeof timeout, "%um", (unsigned)sml_min_u64(sml_div_ceil(left_ns, SML_NS_PER_MS), 99999999));
-  const nghttp2_nv headers[] = {HEADER(":method", "POST"),
-                                HEADER(":scheme", "http"),
-                                HEADER(":path", g->path),
-                                HEADER(":authority", authority),
-                                HEADER("te", "trailers"),
-                                HEADER("content-type", "application/grpc"),
+  const nghttp2_nv headers[] = {HEADER(":method", "POST"),      HEADER(":scheme", "http"),
+                                HEADER(":path", g->path),       HEADER(":authority", authority),
+                                HEADER("te", "trailers"),       HEADER("content-type", "application/grpc"),
                                 HEADER("grpc-timeout", timeout)};
   const nghttp2_data_provider provider = {.read_callback = give_data};
   g->stream = nghttp2_submit_request(g->session, NULL, headers, SML_ARRAY_LEN(headers), &provider, NULL);

@@ -26,7 +26,7 @@ struct sml_grpc {
   char message[160];
   char path[96];
   char error[SML_GRPC_ERROR_BYTES]; /* of the last call; "": none */
-  bool was_lost; /* a call found the connection closed; its owner sets it to false */
+  bool was_lost;                    /* a call found the connection closed; its owner sets it to false */
 };
 
 void sml_grpc_init(struct sml_grpc *g, const struct sml_addr *addr);

@@ -84,6 +84,7 @@ static void leave_route(struct sml_switch_jobs *jobs, struct member *m) {
   else settle_route(jobs, r);
 }
 
+/* clang-format off */
 bool sml_switch_jobs_add_aggregator(struct sml_switch_jobs *jobs, uint16_t cpu_port) {
   int64_t handle;
   struct sml_switch_route *r = jobs->mac != 0 ? sml_routes_find(jobs, jobs->mac) : NULL;
@@ -152,6 +153,7 @@ static struct sml_switch_entry replica_entry(const struct sml_switch_jobs *jobs,
        {"ip", sml_switch_ip(&place->addr), 32, 0},
        {"port", sml_addr_port(&place->addr), 16, 0}}};
 }
+/* clang-format on */
 
 static void delete_entry(struct sml_switch_jobs *jobs, struct sml_switch_entry entry, int64_t *handle) {
   if (*handle != NONE) jobs->driver->delete_entry(jobs->user, &entry, *handle);

@@ -10,8 +10,8 @@
 #define SML_SWITCH_LOOK_NS (100 * SML_NS_PER_MS) /* who asks for figures shall not hold leases up */
 #define SML_SWITCH_FLOOD_GROUP 1u
 #define SML_SWITCH_FIRST_JOB_GROUP 16u /* and the job's number */
-#define SML_SWITCH_NONE INT64_MIN /* no handle */
-#define SML_SWITCH_ANY UINT64_MAX /* a mask: any value fits */
+#define SML_SWITCH_NONE INT64_MIN      /* no handle */
+#define SML_SWITCH_ANY UINT64_MAX      /* a mask: any value fits */
 
 struct sml_switch_field {
   const char *name;
@@ -75,10 +75,10 @@ struct sml_switch_route {
 struct sml_switch_jobs {
   struct sml_dataplane dataplane; /* what switchmld calls; the first member */
   const struct sml_switch_driver *driver;
-  void *user; /* of the driver */
+  void *user;  /* of the driver */
   uint32_t ip; /* the aggregator's, as ranks know it; host byte order */
   uint16_t port;
-  uint64_t mac; /* of the interface that has the address; 0: none has it */
+  uint64_t mac;     /* of the interface that has the address; 0: none has it */
   uint32_t voucher; /* aggd/dataplane.h */
   uint32_t num_routes;
   struct sml_switch_route routes[SML_SWITCH_MAX_ROUTES];

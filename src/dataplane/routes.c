@@ -16,8 +16,8 @@ static struct sml_switch_entry l2_entry(const struct sml_switch_route *r) {
 }
 
 static struct sml_switch_entry host_entry(const struct sml_switch_route *r) {
-  return (struct sml_switch_entry){"host", "is_here", 2, 0, {{"src", r->mac, 48, 0}, {"ingress", r->port, 16, 0}},
-                                   {{NULL, 0, 0, 0}}};
+  return (struct sml_switch_entry){
+      "host", "is_here", 2, 0, {{"src", r->mac, 48, 0}, {"ingress", r->port, 16, 0}}, {{NULL, 0, 0, 0}}};
 }
 
 static bool is_free(const struct sml_switch_route *r) {
@@ -113,7 +113,8 @@ static void shut(struct sml_switch_jobs *jobs, const struct sml_switch_route *r,
   for (uint32_t i = 0; i < jobs->num_routes; i++)
     is_needed = is_needed || (jobs->routes[i].num_users > 0 && jobs->routes[i].port == port);
   snprintf(why, why_bytes,
-           "%012" PRIx64 " is at port %u of the switch and its frames come by port %u, too: two links lead to one "
+           "%012" PRIx64
+           " is at port %u of the switch and its frames come by port %u, too: two links lead to one "
            "network (attach one of them), or somebody there uses its address; port %u %s",
            r->mac, r->port, port, port,
            is_needed ? "has ranks, so it stays open" : "gets no floods for 5 minutes, and nobody new is learned there");

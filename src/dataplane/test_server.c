@@ -30,7 +30,7 @@ struct session {
 static struct {
   bool has_more_lanes;
   char live[SERVER_MAX_LIVE][256]; /* "table keys" */
-} state; /* under the stand-in's lock */
+} state;                           /* under the stand-in's lock */
 
 static uint64_t number_in(struct sml_pb_reader in, uint32_t number) {
   struct sml_pb_field field;
@@ -287,8 +287,8 @@ static bool read_entries(struct session *c, struct sml_pb_reader in) {
 
 /* ---- the stand-in's HTTP/2 ---- */
 
-static ssize_t give_answer(nghttp2_session *session, int32_t stream, uint8_t *bytes, size_t room_bytes,
-                           uint32_t *flags, nghttp2_data_source *source, void *user) {
+static ssize_t give_answer(nghttp2_session *session, int32_t stream, uint8_t *bytes, size_t room_bytes, uint32_t *flags,
+                           nghttp2_data_source *source, void *user) {
   struct session *c = user;
   const size_t part = sml_min_u64(room_bytes, c->answer.num_bytes - c->sent_bytes);
   (void)source;
@@ -297,16 +297,16 @@ static ssize_t give_answer(nghttp2_session *session, int32_t stream, uint8_t *by
   if (c->sent_bytes < c->answer.num_bytes) return (ssize_t)part;
   *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
   const nghttp2_nv trailers[] = {
-      {(uint8_t *)(uintptr_t)"grpc-status", (uint8_t *)c->status, 11, strlen(c->status), 0},
-      {(uint8_t *)(uintptr_t)"grpc-message", (uint8_t *)c->message, 12, strlen(c->message), 0}};
+      {(uint8_t *)(uintptr_t) "grpc-status", (uint8_t *)c->status, 11, strlen(c->status), 0},
+      {(uint8_t *)(uintptr_t) "grpc-message", (uint8_t *)c->message, 12, strlen(c->message), 0}};
   nghttp2_submit_trailer(session, stream, trailers, c->message[0] != 0 ? 2 : 1);
   return (ssize_t)part;
 }
 
 static void respond(struct session *c, int32_t stream, const char *status) {
   const nghttp2_nv headers[] = {
-      {(uint8_t *)(uintptr_t)":status", (uint8_t *)(uintptr_t)status, 7, 3, 0},
-      {(uint8_t *)(uintptr_t)"content-type", (uint8_t *)(uintptr_t)"application/grpc", 12, 16, 0}};
+      {(uint8_t *)(uintptr_t) ":status", (uint8_t *)(uintptr_t)status, 7, 3, 0},
+      {(uint8_t *)(uintptr_t) "content-type", (uint8_t *)(uintptr_t) "application/grpc", 12, 16, 0}};
   const nghttp2_data_provider provider = {.read_callback = give_answer};
   const bool has_body = strcmp(status, "200") == 0;
   c->sent_bytes = 0;
@@ -399,8 +399,7 @@ static int take_frame(nghttp2_session *session, const nghttp2_frame *frame, void
 static bool send_all(struct session *c) {
   const uint8_t *bytes;
   ssize_t num_bytes;
-  while ((num_bytes = nghttp2_session_mem_send(c->http2, &bytes)) > 0)
-    stand_in_answer(c->fd, bytes, (size_t)num_bytes);
+  while ((num_bytes = nghttp2_session_mem_send(c->http2, &bytes)) > 0) stand_in_answer(c->fd, bytes, (size_t)num_bytes);
   return num_bytes == 0;
 }
 

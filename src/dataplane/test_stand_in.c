@@ -169,8 +169,12 @@ bool stand_in_move(uint16_t number, uint32_t num_contributors, uint32_t first_po
 
 bool stand_in_start_job_of(uint16_t number, uint32_t epoch, uint32_t num_contributors, uint32_t num_slots,
                            uint32_t first_port) {
-  struct sml_dataplane_job job = {.number = number, .epoch = epoch, .num_contributors = num_contributors,
-                                  .num_slots = num_slots, .slot_base = SLOT_BASE, .first_chunk = 9,
+  struct sml_dataplane_job job = {.number = number,
+                                  .epoch = epoch,
+                                  .num_contributors = num_contributors,
+                                  .num_slots = num_slots,
+                                  .slot_base = SLOT_BASE,
+                                  .first_chunk = 9,
                                   .is_checked = true};
   fill_places(job.places, num_contributors, first_port);
   return stand_in.plane->start_job(stand_in.plane->user, &job, stand_in.error, sizeof stand_in.error);

@@ -21,7 +21,7 @@ struct stand_in {
   int listen_fd;
   pthread_t thread;
   void (*serve)(int fd);
-  struct sml_addr addr; /* on loopback; of a local socket: none */
+  struct sml_addr addr;        /* on loopback; of a local socket: none */
   struct sml_dataplane *plane; /* of the test's switch */
   char error[512];
   pthread_mutex_t lock; /* of what follows, and of what the test's server keeps besides */

@@ -9,11 +9,15 @@
 #define SML_THRIFT_CALL_BYTES 4096u
 #define SML_THRIFT_ERROR_BYTES 200u
 
+/* clang-format off */
+/* clang-format off */
 enum sml_thrift_type {
   SML_THRIFT_STOP = 0, SML_THRIFT_BOOL = 2, SML_THRIFT_BYTE = 3, SML_THRIFT_DOUBLE = 4, SML_THRIFT_I16 = 6,
   SML_THRIFT_I32 = 8, SML_THRIFT_I64 = 10, SML_THRIFT_STRING = 11, SML_THRIFT_STRUCT = 12, SML_THRIFT_MAP = 13,
   SML_THRIFT_SET = 14, SML_THRIFT_LIST = 15,
 };
+/* clang-format on */
+/* clang-format on */
 
 struct sml_thrift {
   int fd; /* -1: not connected */
@@ -27,7 +31,7 @@ struct sml_thrift {
   uint32_t in_at, in_end;
   char method[64];
   char error[SML_THRIFT_ERROR_BYTES]; /* of the last call; "": none */
-  bool was_lost; /* a call found the connection closed; its owner sets it to false */
+  bool was_lost;                      /* a call found the connection closed; its owner sets it to false */
 };
 
 void sml_thrift_init(struct sml_thrift *t, const struct sml_addr *addr);

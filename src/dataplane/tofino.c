@@ -8,11 +8,11 @@
 #include "dataplane/switches.h"
 
 #define OPEN_NS (10 * SML_NS_PER_S)
-#define BATCH 256u                    /* entries a call */
+#define BATCH 256u /* entries a call */
 #define MAX_PIPES 8u
 #define PIPE_SHIFT 7u /* a port's number is that of its pipe and 7 bits */
 #define MAX_PORTS SML_SWITCH_MAX_PORTS
-#define MAX_XIDS 288u      /* entries of $pre.prune: ports from there on would get their own floods back */
+#define MAX_XIDS 288u       /* entries of $pre.prune: ports from there on would get their own floods back */
 #define FLOOD_NODE 0x10000u /* above every rid */
 #define WORD_VALID 0x80000000u
 #define WORD_RANKS 0x3fffffffu
@@ -128,8 +128,8 @@ static bool write_node(struct sml_tofino *t, enum sml_bfrt_update update, uint32
 }
 
 /* The node of a copy has its rid as number. */
-static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t rid,
-                     const struct sml_place *place, int64_t *handle_out) {
+static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t rid, const struct sml_place *place,
+                     int64_t *handle_out) {
   const uint32_t port = place->port;
   (void)group_handle;
   if (!write_node(user, SML_BFRT_INSERT, rid, rid, &port, 1)) return false;
@@ -330,8 +330,7 @@ static bool open_switch(void *user, char *error, size_t error_bytes) {
   snprintf(beyond, sizeof beyond, LANE "%u_0.values", (last + 1) & 0xff);
   snprintf(wrong, sizeof wrong, "the switch's program has not %u lanes a packet, as --switch-format says",
            t->options.packet_lanes);
-  if (!sml_bfrt_has_table(&t->bfrt, last_lane) || sml_bfrt_has_table(&t->bfrt, beyond) ||
-      t->bfrt.grpc.error[0] != 0)
+  if (!sml_bfrt_has_table(&t->bfrt, last_lane) || sml_bfrt_has_table(&t->bfrt, beyond) || t->bfrt.grpc.error[0] != 0)
     return tell(t, error, error_bytes, wrong);
   if (!look_at(&t->bfrt, CELLS, "$REGISTER_INDEX", 2 * t->options.pool_slots - 1, 2 * t->options.pool_slots)) {
     if (t->bfrt.grpc.fd < 0) return tell(t, error, error_bytes, "");

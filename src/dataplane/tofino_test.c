@@ -16,6 +16,8 @@
 #include "dataplane/protobuf.h"
 #include "dataplane/test_server.h"
 
+/* clang-format off */ /* scripts of calls, a line for each call */
+
 static void start_with(uint32_t packet_lanes, uint32_t pool_slots, bool has_more_lanes) {
   server_reset(has_more_lanes);
   stand_in_start(NULL, 0, server_serve);

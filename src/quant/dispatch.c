@@ -32,17 +32,13 @@ static const struct sml_quant_kernels *implementation(int number) {
     case 0:
       return has_extensions(XCR0_AVX512, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) ? &sml_quant_avx512
                                                                                                    : NULL;
-    case 1:
-      return has_extensions(XCR0_AVX, bit_AVX2) ? &sml_quant_avx2 : NULL;
+    case 1: return has_extensions(XCR0_AVX, bit_AVX2) ? &sml_quant_avx2 : NULL;
 #endif
 #if SML_QUANT_HAS_NEON
-    case 2:
-      return &sml_quant_neon; /* part of the architecture */
+    case 2: return &sml_quant_neon; /* part of the architecture */
 #endif
-    case 3:
-      return &sml_quant_scalar;
-    default:
-      return NULL;
+    case 3: return &sml_quant_scalar;
+    default: return NULL;
   }
 }
 

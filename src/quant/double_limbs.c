@@ -30,8 +30,9 @@ static void add_double(uint8_t *lanes, uint64_t bits, uint32_t limb_width, uint3
   const uint64_t fraction = bits & (HIDDEN_BIT - 1);
   const bool is_negative = (bits & SIGN_BIT) != 0;
   if (field == FIELD_NONFINITE) {
-    sml_lane_add(lanes + 4 * (size_t)(num_limbs + 1),
-                 fraction != 0 ? POS_INFINITY | NEG_INFINITY : is_negative ? NEG_INFINITY : POS_INFINITY);
+    sml_lane_add(lanes + 4 * (size_t)(num_limbs + 1), fraction != 0 ? POS_INFINITY | NEG_INFINITY
+                                                      : is_negative ? NEG_INFINITY
+                                                                    : POS_INFINITY);
     return;
   }
   if (bits == SIGN_BIT) sml_lane_add(lanes + 4 * (size_t)num_limbs, 1);

@@ -47,9 +47,9 @@ static double all_reduce(const double *values, uint32_t world_size, bool average
   return result;
 }
 
-#define assert_bits(x, expected)                                                                         \
-  do {                                                                                                   \
-    const uint64_t is = to_bits(x), should = to_bits(expected);                                          \
+#define assert_bits(x, expected)                                                                            \
+  do {                                                                                                      \
+    const uint64_t is = to_bits(x), should = to_bits(expected);                                             \
     if (is != should) fail_msg("%016llx, not %016llx", (unsigned long long)is, (unsigned long long)should); \
   } while (0)
 
@@ -59,7 +59,7 @@ static void sums_of_two_are_the_processors(void **state) {
   for (uint32_t i = 0; i < 1000000; i++) {
     uint64_t a = sml_prng_next(&prng), b = sml_prng_next(&prng);
     if (i % 2 == 0) b = (b & 0x800fffffffffffff) | (((a >> 52) + b % 120 - 60) & 0x7ff) << 52; /* of like magnitude */
-    if (i % 16 == 0) a &= 0x801fffffffffffff, b &= 0x801fffffffffffff; /* at the lower end */
+    if (i % 16 == 0) a &= 0x801fffffffffffff, b &= 0x801fffffffffffff;                         /* at the lower end */
     if (i % 64 == 0) b = a ^ 0x8000000000000000;
     if ((a >> 52 & 0x7ff) == 0x7ff || (b >> 52 & 0x7ff) == 0x7ff) continue;
     const volatile double sum = from_bits(a) + from_bits(b);
@@ -88,7 +88,7 @@ static void equal_values_average_to_themselves(void **state) {
   static double values[MAX_RANKS];
   for (size_t w = 0; w < SML_ARRAY_LEN(world_sizes); w++) {
     const uint32_t n = world_sizes[w];
-    for (uint64_t field = 0; field < 2047; field += n > 64 ? 93 : 1) {
+    for (uint64_t field = 0; field<2047; field += n> 64 ? 93 : 1) {
       const double x = from_bits(field << 52 | (field % 3 == 2 ? 1 : 0xfffffffffffff) | (field & 1u) << 63);
       for (uint32_t r = 0; r < n; r++) values[r] = x;
       assert_bits(all_reduce(values, n, true), x);
@@ -103,6 +103,7 @@ static void what_is_not_finite_and_zeros(void **state) {
   (void)state;
   const double inf = __builtin_inf(), nan = from_bits(0x7ff8000000000000), max = 0x1.fffffffffffffp1023;
   const double tiny = 0x1p-1074;
+  /* clang-format off */
   const struct {
     double in[4], sum;
   } cases[] = {
@@ -116,6 +117,7 @@ static void what_is_not_finite_and_zeros(void **state) {
       {{1e16, 1, -1e16, 0}, 1},      {{1, 0x1p-53, tiny, 0}, 0x1.0000000000001p0},  {{1, 0x1p-53, -tiny, 0}, 1},
       {{1, 0x1p-53, 0, 0}, 1},       {{-1, -0x1p-53, -tiny, 0}, -0x1.0000000000001p0},
   };
+  /* clang-format on */
   for (size_t i = 0; i < SML_ARRAY_LEN(cases); i++) {
     assert_bits(all_reduce(cases[i].in, 4, false), cases[i].sum);
     const void *inputs[4] = {&cases[i].in[0], &cases[i].in[1], &cases[i].in[2], &cases[i].in[3]};
@@ -126,7 +128,7 @@ static void what_is_not_finite_and_zeros(void **state) {
   const double zeros[4] = {-0.0, -0.0, -0.0, -0.0}, least[4] = {-tiny, 0, 0, 0}, all_max[4] = {max, max, max, max},
                two[4] = {2 * tiny, 0, 0, 0}, three[4] = {tiny, 2 * tiny, 0, 0};
   assert_bits(all_reduce(zeros, 4, true), -0.0);
-  assert_bits(all_reduce(least, 4, true), -0.0); /* rounded to 0, it keeps its sign */
+  assert_bits(all_reduce(least, 4, true), -0.0);  /* rounded to 0, it keeps its sign */
   assert_bits(all_reduce(all_max, 4, true), max); /* the sum itself is beyond the range */
   assert_bits(all_reduce(two, 4, true), 0.0);     /* a tie, to even */
   assert_bits(all_reduce(three, 4, true), tiny);

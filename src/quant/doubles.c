@@ -110,8 +110,7 @@ void sml_doubles_get(void *out, const void *lanes, size_t num_elems, uint32_t nu
 void sml_doubles_reduce(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, uint32_t num_lanes,
                         bool average) {
   uint8_t code = SML_CODE_ZERO, *to = out;
-  for (uint32_t w = 0; w < num_inputs; w++)
-    code = (uint8_t)sml_max_u32(code, sml_doubles_block_code(in[w], num_elems));
+  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, sml_doubles_block_code(in[w], num_elems));
   if (!is_scaled(code)) {
     fill(to, num_elems, code);
     return;
@@ -120,8 +119,7 @@ void sml_doubles_reduce(void *out, const void *const *in, uint32_t num_inputs, s
   const int32_t unit = sml_doubles_unit(num_lanes, code, num_inputs);
   for (size_t i = 0; i < num_elems; i++) {
     sml_int128 sum = 0;
-    for (uint32_t w = 0; w < num_inputs; w++)
-      sum += quantized(load_64((const uint8_t *)in[w] + 8 * i), unit, num_bits);
+    for (uint32_t w = 0; w < num_inputs; w++) sum += quantized(load_64((const uint8_t *)in[w] + 8 * i), unit, num_bits);
     const uint64_t bits = rounded(sum, unit, average ? num_inputs : 1);
     memcpy(to + 8 * i, &bits, sizeof bits);
   }

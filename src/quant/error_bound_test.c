@@ -47,8 +47,7 @@ static double check_bound(uint8_t code, uint32_t n, bool average) {
     if (average) sum /= n;
     double bound = bound_of(code, n, average, out[i]);
     double error = (double)fabsl((long double)out[i] - sum);
-    if (!(error <= bound))
-      fail_msg("n %u code %u: %a for %La, bound %a", n, code, (double)out[i], sum, bound);
+    if (!(error <= bound)) fail_msg("n %u code %u: %a for %La, bound %a", n, code, (double)out[i], sum, bound);
     if (error / bound > worst) worst = error / bound;
   }
   return worst;

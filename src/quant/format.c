@@ -140,8 +140,7 @@ static void reduce_exactly(kernels *k, uint8_t *out, const void *const *in, uint
 static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
                         enum sml_elem elem, bool average) {
   uint8_t code = SML_CODE_ZERO, lanes[4 * RUN_ELEMS];
-  for (uint32_t w = 0; w < num_inputs; w++)
-    code = (uint8_t)sml_max_u32(code, k->block_code_16(in[w], num_elems, elem));
+  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, k->block_code_16(in[w], num_elems, elem));
   for (size_t done = 0; done < num_elems; done += RUN_ELEMS) {
     const size_t num = sml_min_u64(RUN_ELEMS, num_elems - done);
     memset(lanes, 0, 4 * num);
@@ -152,42 +151,42 @@ static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_
 }
 
 /* Functions of a type: each calls the one that has the type as an argument. */
-#define WIDENED_FUNCTIONS(name, elem)                                                                                 \
-  static uint8_t name##_code(kernels *k, const void *in, size_t num_elems) {                                          \
-    return k->block_code_16(in, num_elems, elem);                                                                     \
-  }                                                                                                                   \
-  static void name##_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,               \
-                               uint32_t world_size) {                                                                 \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_put, limbs_bytes(world_size));                 \
-  }                                                                                                                   \
-  static void name##_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,               \
-                               uint32_t world_size) {                                                                 \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_add, limbs_bytes(world_size));                 \
-  }                                                                                                                   \
-  static void name##_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,              \
-                               uint32_t world_size, bool average) {                                                   \
-    (void)k, (void)code;                                                                                              \
-    get_exactly(out, lanes, num_elems, elem, world_size, average);                                                    \
-  }                                                                                                                   \
-  static void name##_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,                  \
-                                  size_t num_elems, bool average) {                                                   \
-    reduce_exactly(k, out, in, num_inputs, num_elems, elem, average);                                                 \
-  }                                                                                                                   \
-  static void name##_wide_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                              uint32_t world_size) {                                                                  \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_put, 4);                                     \
-  }                                                                                                                   \
-  static void name##_wide_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                              uint32_t world_size) {                                                                  \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_add, 4);                                     \
-  }                                                                                                                   \
-  static void name##_wide_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
-                              uint32_t world_size, bool average) {                                                    \
-    k->dequantize_16(out, lanes, num_elems, elem, code, world_size, average);                                         \
-  }                                                                                                                   \
-  static void name##_wide_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
-                                 bool average) {                                                                      \
-    reduce_wide(k, out, in, num_inputs, num_elems, elem, average);                                                    \
+#define WIDENED_FUNCTIONS(name, elem)                                                                                  \
+  static uint8_t name##_code(kernels *k, const void *in, size_t num_elems) {                                           \
+    return k->block_code_16(in, num_elems, elem);                                                                      \
+  }                                                                                                                    \
+  static void name##_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                               uint32_t world_size) {                                                                  \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_put, limbs_bytes(world_size));                  \
+  }                                                                                                                    \
+  static void name##_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                               uint32_t world_size) {                                                                  \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_add, limbs_bytes(world_size));                  \
+  }                                                                                                                    \
+  static void name##_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
+                               uint32_t world_size, bool average) {                                                    \
+    (void)k, (void)code;                                                                                               \
+    get_exactly(out, lanes, num_elems, elem, world_size, average);                                                     \
+  }                                                                                                                    \
+  static void name##_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
+                                  bool average) {                                                                      \
+    reduce_exactly(k, out, in, num_inputs, num_elems, elem, average);                                                  \
+  }                                                                                                                    \
+  static void name##_wide_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                 \
+                              uint32_t world_size) {                                                                   \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_put, 4);                                      \
+  }                                                                                                                    \
+  static void name##_wide_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                 \
+                              uint32_t world_size) {                                                                   \
+    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_add, 4);                                      \
+  }                                                                                                                    \
+  static void name##_wide_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                \
+                              uint32_t world_size, bool average) {                                                     \
+    k->dequantize_16(out, lanes, num_elems, elem, code, world_size, average);                                          \
+  }                                                                                                                    \
+  static void name##_wide_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,  \
+                                 bool average) {                                                                       \
+    reduce_wide(k, out, in, num_inputs, num_elems, elem, average);                                                     \
   }
 
 WIDENED_FUNCTIONS(float16, SML_ELEM_FLOAT16)
@@ -195,22 +194,22 @@ WIDENED_FUNCTIONS(bfloat16, SML_ELEM_BFLOAT16)
 
 /* ---- two elements a lane ---- */
 
-#define PACKED_FUNCTIONS(name, elem)                                                                                  \
-  static void name##_packed_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,              \
-                                uint32_t world_size) {                                                                \
-    k->pack(lanes, in, num_elems, elem, code, world_size);                                                            \
-  }                                                                                                                   \
-  static void name##_packed_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,              \
-                                uint32_t world_size) {                                                                \
-    k->pack_add(lanes, in, num_elems, elem, code, world_size);                                                        \
-  }                                                                                                                   \
-  static void name##_packed_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,             \
-                                uint32_t world_size, bool average) {                                                  \
-    k->unpack(out, lanes, num_elems, elem, code, world_size, average);                                                \
-  }                                                                                                                   \
-  static void name##_packed_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,                 \
-                                   size_t num_elems, bool average) {                                                  \
-    k->reduce_packed(out, in, num_inputs, num_elems, elem, average);                                                  \
+#define PACKED_FUNCTIONS(name, elem)                                                                      \
+  static void name##_packed_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
+                                uint32_t world_size) {                                                    \
+    k->pack(lanes, in, num_elems, elem, code, world_size);                                                \
+  }                                                                                                       \
+  static void name##_packed_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
+                                uint32_t world_size) {                                                    \
+    k->pack_add(lanes, in, num_elems, elem, code, world_size);                                            \
+  }                                                                                                       \
+  static void name##_packed_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, \
+                                uint32_t world_size, bool average) {                                      \
+    k->unpack(out, lanes, num_elems, elem, code, world_size, average);                                    \
+  }                                                                                                       \
+  static void name##_packed_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,     \
+                                   size_t num_elems, bool average) {                                      \
+    k->reduce_packed(out, in, num_inputs, num_elems, elem, average);                                      \
   }
 
 PACKED_FUNCTIONS(float32, SML_ELEM_FLOAT32)
@@ -224,26 +223,26 @@ static uint8_t float64_code(kernels *k, const void *in, size_t num_elems) {
   return sml_doubles_block_code(in, num_elems);
 }
 
-#define FLOAT64_FUNCTIONS(name, num_lanes)                                                                            \
-  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
-                         uint32_t world_size) {                                                                       \
-    (void)k;                                                                                                          \
-    sml_doubles_add(lanes, in, num_elems, num_lanes, code, world_size);                                               \
-  }                                                                                                                   \
-  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
-                         uint32_t world_size) {                                                                       \
-    memset(lanes, 0, 4 * (size_t)(num_lanes) * num_elems);                                                            \
-    name##_add(k, lanes, in, num_elems, code, world_size);                                                            \
-  }                                                                                                                   \
-  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                    \
-                         uint32_t world_size, bool average) {                                                         \
-    (void)k;                                                                                                          \
-    sml_doubles_get(out, lanes, num_elems, num_lanes, code, world_size, average);                                     \
-  }                                                                                                                   \
-  static void name##_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,      \
-                            bool average) {                                                                           \
-    (void)k;                                                                                                          \
-    sml_doubles_reduce(out, in, num_inputs, num_elems, num_lanes, average);                                           \
+#define FLOAT64_FUNCTIONS(name, num_lanes)                                                                       \
+  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                         uint32_t world_size) {                                                                  \
+    (void)k;                                                                                                     \
+    sml_doubles_add(lanes, in, num_elems, num_lanes, code, world_size);                                          \
+  }                                                                                                              \
+  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
+                         uint32_t world_size) {                                                                  \
+    memset(lanes, 0, 4 * (size_t)(num_lanes)*num_elems);                                                         \
+    name##_add(k, lanes, in, num_elems, code, world_size);                                                       \
+  }                                                                                                              \
+  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
+                         uint32_t world_size, bool average) {                                                    \
+    (void)k;                                                                                                     \
+    sml_doubles_get(out, lanes, num_elems, num_lanes, code, world_size, average);                                \
+  }                                                                                                              \
+  static void name##_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
+                            bool average) {                                                                      \
+    (void)k;                                                                                                     \
+    sml_doubles_reduce(out, in, num_inputs, num_elems, num_lanes, average);                                      \
   }
 
 FLOAT64_FUNCTIONS(float64_two, 2)
@@ -332,21 +331,21 @@ static void get_bytes(uint8_t *out, const uint8_t *lanes, size_t num_elems, size
   for (size_t i = num_lanes; i < num_elems; i++) out[i] = lanes[4 * (i - num_lanes) + 1];
 }
 
-#define BYTE_FUNCTIONS(name, num_lanes)                                                                               \
-  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
-                         uint32_t world_size) {                                                                       \
-    (void)k, (void)code, (void)world_size;                                                                            \
-    add_bytes(lanes, in, num_elems, num_lanes);                                                                       \
-  }                                                                                                                   \
-  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                     \
-                         uint32_t world_size) {                                                                       \
-    memset(lanes, 0, 4 * (num_lanes));                                                                                \
-    name##_add(k, lanes, in, num_elems, code, world_size);                                                            \
-  }                                                                                                                   \
-  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                    \
-                         uint32_t world_size, bool average) {                                                         \
-    (void)k, (void)code, (void)world_size, (void)average;                                                             \
-    get_bytes(out, lanes, num_elems, num_lanes);                                                                      \
+#define BYTE_FUNCTIONS(name, num_lanes)                                                            \
+  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
+                         uint32_t world_size) {                                                    \
+    (void)k, (void)code, (void)world_size;                                                         \
+    add_bytes(lanes, in, num_elems, num_lanes);                                                    \
+  }                                                                                                \
+  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
+                         uint32_t world_size) {                                                    \
+    memset(lanes, 0, 4 * (num_lanes));                                                             \
+    name##_add(k, lanes, in, num_elems, code, world_size);                                         \
+  }                                                                                                \
+  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, \
+                         uint32_t world_size, bool average) {                                      \
+    (void)k, (void)code, (void)world_size, (void)average;                                          \
+    get_bytes(out, lanes, num_elems, num_lanes);                                                   \
   }
 
 BYTE_FUNCTIONS(int8, num_elems)
@@ -365,9 +364,11 @@ static void int8_reduce(kernels *k, void *out, const void *const *in, uint32_t n
 
 /* ---- which ---- */
 
-#define FORMAT(name, elem, unit, code) \
-  {.elem_bytes = elem, .unit_bytes = unit, .block_code = code, .put = name##_put, .add = name##_add, \
-   .get = name##_get, .reduce = name##_reduce}
+#define FORMAT(name, elem, unit, code)                                                                \
+  {                                                                                                   \
+    .elem_bytes = elem, .unit_bytes = unit, .block_code = code, .put = name##_put, .add = name##_add, \
+    .get = name##_get, .reduce = name##_reduce                                                        \
+  }
 
 const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
     [SML_FORMAT_FLOAT32] = {[SML_SHAPE_EXACT] = FORMAT(exact, 4, 4, NULL),
@@ -384,10 +385,10 @@ const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
                             [SML_SHAPE_WIDE] = FORMAT(float64_two, 8, 8, float64_code),
                             [SML_SHAPE_LONG] = FORMAT(float64_three, 8, 12, float64_code)},
     [SML_FORMAT_INT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
-    [SML_FORMAT_INT8] = {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL),
-                         [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
-    [SML_FORMAT_UINT8] = {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL),
-                          [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
+    [SML_FORMAT_INT8] =
+        {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL), [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
+    [SML_FORMAT_UINT8] =
+        {[SML_SHAPE_EXACT] = FORMAT(int8, 1, 4, NULL), [SML_SHAPE_PACKED] = FORMAT(int8_packed, 1, 2, NULL)},
     [SML_FORMAT_UINT32] = {[SML_SHAPE_EXACT] = FORMAT(int32, 4, 4, NULL)},
     [SML_FORMAT_UINT64] = {[SML_SHAPE_EXACT] = FORMAT(int64, 8, 12, NULL)},
 };
@@ -407,8 +408,7 @@ static bool fits_exact_double(uint32_t world_size, struct sml_format_options opt
 }
 
 bool sml_format_has_doubles(uint64_t num_elems, uint32_t world_size, struct sml_format_options options) {
-  return options.float64_bits != 0 ||
-         (num_elems <= SML_LIMBS_MAX_ELEMS && fits_exact_double(world_size, options));
+  return options.float64_bits != 0 || (num_elems <= SML_LIMBS_MAX_ELEMS && fits_exact_double(world_size, options));
 }
 
 static struct sml_format_shape choose_float64(uint64_t num_elems, uint32_t world_size,
@@ -458,14 +458,13 @@ double sml_format_error_bound(uint32_t type, struct sml_format_shape shape, uint
   const double num_shares = average ? 1 : (double)world_size, rounding = half_ulp(type, result);
   if (!shape.has_exponents) return rounding;
   const bool is_double = type == SML_FORMAT_FLOAT64;
-  if (is_double ? code == 0 : !sml_quant_is_scaled(code))
-    return num_shares * sml_quant_pow2(is_double ? -999 : -100);
+  if (is_double ? code == 0 : !sml_quant_is_scaled(code)) return num_shares * sml_quant_pow2(is_double ? -999 : -100);
   static const uint8_t digits[SML_NUM_FORMAT_TYPES] = {24, 0, 11, 8, 53};
   const uint32_t num_bits = is_double              ? sml_doubles_bits(shape.elem_lanes, world_size)
                             : shape.lane_elems > 1 ? 15 - sml_ceil_log2(world_size)
                                                    : 30 - sml_ceil_log2(world_size);
-  const int32_t unit = is_double ? sml_doubles_unit(shape.elem_lanes, code, world_size)
-                                 : (int32_t)code - 126 - (int32_t)num_bits;
+  const int32_t unit =
+      is_double ? sml_doubles_unit(shape.elem_lanes, code, world_size) : (int32_t)code - 126 - (int32_t)num_bits;
   const bool is_cut = digits[type] > num_bits && (is_double || shape.lane_elems > 1);
   return num_shares * sml_quant_pow2(unit < -1021 ? -1021 : is_cut ? unit : unit - 1) + rounding;
 }

@@ -121,8 +121,8 @@ static void fill(struct sml_prng *prng, const struct operation *o, int exponent,
       else if (o->type == SML_FORMAT_FLOAT32) memcpy(in[w] + 4 * i, &bits, 4);
       else if (o->type == SML_FORMAT_BFLOAT16) sml_elem_store(in[w] + 2 * i, bits >> 16, SML_ELEM_BFLOAT16);
       else {
-        const uint64_t half = sml_float_bits(SML_LAYOUT_FLOAT16, (bits & 0x7fffff) | 0x800000,
-                                             (int32_t)(bits >> 23 & 0xff) - 150, false);
+        const uint64_t half =
+            sml_float_bits(SML_LAYOUT_FLOAT16, (bits & 0x7fffff) | 0x800000, (int32_t)(bits >> 23 & 0xff) - 150, false);
         sml_elem_store(in[w] + 2 * i, (uint32_t)half | (bits >> 16 & 0x8000), SML_ELEM_FLOAT16);
       }
     }
@@ -237,8 +237,10 @@ static void specials_are_told(void **state) {
         for (uint32_t w = 0; w < 3; w++) put_bits(w, &o, 1, x->one);
         if (what == 0) put_bits(1, &o, 2, x->infinity);
         if (what == 1) put_bits(2, &o, 2, x->nan + 1); /* no quiet one */
-        if (what == 2) for (uint32_t w = 0; w < 3; w++) put_bits(w, &o, 2, x->largest);
-        if (what == 3) for (uint32_t w = 0; w < 3; w++) put_bits(w, &o, 2, x->largest | (x->infinity + 1));
+        if (what == 2)
+          for (uint32_t w = 0; w < 3; w++) put_bits(w, &o, 2, x->largest);
+        if (what == 3)
+          for (uint32_t w = 0; w < 3; w++) put_bits(w, &o, 2, x->largest | (x->infinity + 1));
         reduce(&sml_quant_scalar, &o, out);
         const bool is_exact = !o.shape.has_exponents;
         if (what < 2) {
@@ -380,10 +382,10 @@ static void choice_is_as_documented(void **state) {
     uint8_t float_bits;
     bool is_packed;
   } rows[] = {
-      {SML_FORMAT_FLOAT32, 2, 0, false},  {SML_FORMAT_FLOAT32, 2, 16, true},     {SML_FORMAT_FLOAT32, 128, 16, true},
-      {SML_FORMAT_FLOAT32, 129, 16, false}, {SML_FORMAT_FLOAT16, 16, 0, true},     {SML_FORMAT_FLOAT16, 17, 0, false},
-      {SML_FORMAT_FLOAT16, 2, 32, false}, {SML_FORMAT_FLOAT16, 128, 16, true},   {SML_FORMAT_BFLOAT16, 16, 0, true},
-      {SML_FORMAT_BFLOAT16, 17, 0, false}, {SML_FORMAT_BFLOAT16, 2, 32, false},   {SML_FORMAT_BFLOAT16, 129, 16, false},
+      {SML_FORMAT_FLOAT32, 2, 0, false},    {SML_FORMAT_FLOAT32, 2, 16, true},   {SML_FORMAT_FLOAT32, 128, 16, true},
+      {SML_FORMAT_FLOAT32, 129, 16, false}, {SML_FORMAT_FLOAT16, 16, 0, true},   {SML_FORMAT_FLOAT16, 17, 0, false},
+      {SML_FORMAT_FLOAT16, 2, 32, false},   {SML_FORMAT_FLOAT16, 128, 16, true}, {SML_FORMAT_BFLOAT16, 16, 0, true},
+      {SML_FORMAT_BFLOAT16, 17, 0, false},  {SML_FORMAT_BFLOAT16, 2, 32, false}, {SML_FORMAT_BFLOAT16, 129, 16, false},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     const struct sml_format_options options = {.float_bits = rows[i].float_bits};
@@ -404,9 +406,9 @@ static void short_doubles_are_exact_where_they_fit(void **state) {
     uint64_t num_elems;
     uint32_t world_size, chunk_bytes;
     uint8_t float64_bits, elem_lanes; /* 0: not offered */
-  } rows[] = {{1, 2, 0, 0, 72},     {128, 2, 288, 0, 72},  {1, 2, 284, 0, 0},     {1, 2, 284, 64, 2},
+  } rows[] = {{1, 2, 0, 0, 72},     {128, 2, 288, 0, 72},  {1, 2, 284, 0, 0},        {1, 2, 284, 64, 2},
               {128, 8, 308, 0, 77}, {128, 8, 304, 96, 3},  {128, 4096, 452, 0, 113}, {1, 4096, 448, 0, 0},
-              {129, 2, 1440, 0, 0}, {129, 2, 1440, 96, 3}, {1, 2, 1440, 64, 72},  {1, 3, 256, 96, 3}};
+              {129, 2, 1440, 0, 0}, {129, 2, 1440, 96, 3}, {1, 2, 1440, 64, 72},     {1, 3, 256, 96, 3}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     const struct sml_format_options o = {.float64_bits = rows[i].float64_bits, .chunk_bytes = rows[i].chunk_bytes};
     assert_int_equal(sml_format_has_doubles(rows[i].num_elems, rows[i].world_size, o), rows[i].elem_lanes != 0);

@@ -23,8 +23,9 @@ static void add_float(uint8_t *lanes, uint32_t bits, uint32_t limb_width, uint32
   const uint32_t field = bits >> 23 & 0xff, fraction = bits & 0x7fffff;
   const bool is_negative = (bits & SIGN_BIT) != 0;
   if (field == 0xff) {
-    sml_lane_add(lanes + 4 * (size_t)num_limbs,
-             fraction != 0 ? POS_INFINITY | NEG_INFINITY : is_negative ? NEG_INFINITY : POS_INFINITY);
+    sml_lane_add(lanes + 4 * (size_t)num_limbs, fraction != 0 ? POS_INFINITY | NEG_INFINITY
+                                                : is_negative ? NEG_INFINITY
+                                                              : POS_INFINITY);
     return;
   }
   const uint32_t position = field > 1 ? field - 1 : 0; /* of the mantissa's last bit, above 2^-149 */
@@ -132,12 +133,11 @@ static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_l
   const bool has_rest = divisor != 1 && sml_wide_divide(&value, divisor);
   const int32_t top = 127 - (int32_t)sml_wide_leading_zeros(value);
   const int32_t unit = (int32_t)(first * limb_width) - (int32_t)SHORT_FRACTION_BITS; /* of bit 0, above 2^-149 */
-  const int32_t last = top - 23 + unit > 0 ? top - 23 : -unit; /* 1 .. 105: top is 24 or more */
+  const int32_t last = top - 23 + unit > 0 ? top - 23 : -unit;                       /* 1 .. 105: top is 24 or more */
   if (last + unit >= 0xfe) return sign | INFINITY_BITS;
   const uint32_t mantissa = (uint32_t)(value >> last);
   const sml_uint128 dropped = value & (((sml_uint128)1 << last) - 1), half = (sml_uint128)1 << (last - 1);
-  if (is_to_odd)
-    return sign | (((uint32_t)(last + unit) << 23) + (mantissa | (dropped != 0 || has_rest)));
+  if (is_to_odd) return sign | (((uint32_t)(last + unit) << 23) + (mantissa | (dropped != 0 || has_rest)));
   const bool is_up = dropped > half || (dropped == half && (has_rest || (mantissa & 1) != 0));
   return sign | (((uint32_t)(last + unit) << 23) + mantissa + is_up);
 }

@@ -42,10 +42,10 @@ static float all_reduce(const float *values, uint32_t world_size, bool average) 
   return result;
 }
 
-#define assert_bits(x, expected)                                                                           \
-  do {                                                                                                     \
-    const uint32_t is = to_bits(x), should = to_bits(expected);                                            \
-    if (is != should) fail_msg("%08x, not %08x", is, should);                                              \
+#define assert_bits(x, expected)                                \
+  do {                                                          \
+    const uint32_t is = to_bits(x), should = to_bits(expected); \
+    if (is != should) fail_msg("%08x, not %08x", is, should);   \
   } while (0)
 
 static float without_minus_zero(float x) {
@@ -90,7 +90,7 @@ static void equal_values_average_to_themselves(void **state) {
   for (size_t w = 0; w < SML_ARRAY_LEN(world_sizes); w++) {
     const uint32_t n = world_sizes[w];
     float values[4096];
-    for (uint32_t field = 0; field < 255; field += n > 64 ? 6 : 1) {
+    for (uint32_t field = 0; field < 255; field += (n > 64 ? 6 : 1)) {
       const float x = from_bits(field << 23 | (field % 3 == 2 ? 1 : 0x7fffff) | (field & 1u) << 31);
       for (uint32_t r = 0; r < n; r++) values[r] = x;
       assert_bits(all_reduce(values, n, true), x);
@@ -168,6 +168,7 @@ static void what_is_not_finite(void **state) {
   (void)state;
   const float inf = __builtin_inff(), nan = from_bits(0x7fc00000), max = 0x1.fffffep127f;
   static const float zeros[4] = {-0.0f, 0, -0.0f, -0.0f};
+  /* clang-format off */
   const struct {
     float in[4], sum;
   } cases[] = {
@@ -178,6 +179,7 @@ static void what_is_not_finite(void **state) {
       {{0x1p-149f, 0x1p-149f, -0x1p-148f, 0}, 0}, {{1, 0x1p-149f, -1, 0}, 0x1p-149f},
       {{0x1p127f, 0x1p-149f, -0x1p127f, 0x1p-149f}, 0x1p-148f},
   };
+  /* clang-format on */
   for (size_t i = 0; i < SML_ARRAY_LEN(cases); i++) assert_bits(all_reduce(cases[i].in, 4, false), cases[i].sum);
   assert_bits(all_reduce(zeros, 4, true), 0.0f);
   const float tiny_negative[4] = {-0x1p-149f, 0, 0, 0};

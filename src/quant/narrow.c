@@ -44,8 +44,7 @@ static inline __attribute__((always_inline)) columns with_sign(columns word) {
   return (word & ~UPPER) | ((sign << 5) - (sign << 1)); /* 16 times it, less twice: the four bits above, or none */
 }
 
-static inline __attribute__((always_inline)) void narrow_columns(uint8_t *out, const uint8_t *lanes,
-                                                                 size_t row_bytes) {
+static inline __attribute__((always_inline)) void narrow_columns(uint8_t *out, const uint8_t *lanes, size_t row_bytes) {
   const columns last = load(lanes + 7 * row_bytes);
 #pragma GCC unroll 7
   for (uint32_t r = 0; r < 7; r++)

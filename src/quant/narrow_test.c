@@ -27,8 +27,7 @@ static int32_t lane_of(struct sml_prng *prng) {
 
 static void test_lanes_come_back(void **state) {
   static int32_t lanes[MAX_LANES];
-  static uint8_t wire[4 * MAX_LANES + 1], narrow[4 * MAX_LANES + 2], book[4 * MAX_LANES],
-      back[4 * MAX_LANES + 2];
+  static uint8_t wire[4 * MAX_LANES + 1], narrow[4 * MAX_LANES + 2], book[4 * MAX_LANES], back[4 * MAX_LANES + 2];
   struct sml_prng prng = {.state = 7};
   (void)state;
   for (uint32_t num_lanes = 8; num_lanes <= MAX_LANES; num_lanes += num_lanes < 400 ? 8 : 1848) {
@@ -105,8 +104,7 @@ static void test_shares_of_floats_fit(void **state) {
         assert_true(sml_format_is_narrow(shape, worlds[w]));
         const struct sml_format *f = sml_format_find(types[t], shape);
         const uint32_t bits32 = exponent << 23 | 0x7fffff;
-        const uint16_t bits16 =
-            (uint16_t)(types[t] == SML_FORMAT_FLOAT16 ? exponent << 10 | 0x3ff : bits32 >> 16);
+        const uint16_t bits16 = (uint16_t)(types[t] == SML_FORMAT_FLOAT16 ? exponent << 10 | 0x3ff : bits32 >> 16);
         for (uint32_t sign = 0; sign < 2; sign++) {
           const uint32_t x32 = bits32 | sign << 31;
           const uint16_t x16 = (uint16_t)(bits16 | sign << 15);
@@ -136,7 +134,7 @@ static void test_what_is_not_narrow(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lanes_come_back), cmocka_unit_test(test_lanes_of_any_alignment),
-      cmocka_unit_test(test_a_larger_lane_loses_its_upper_bits_only),
-      cmocka_unit_test(test_shares_of_floats_fit), cmocka_unit_test(test_what_is_not_narrow)};
+      cmocka_unit_test(test_a_larger_lane_loses_its_upper_bits_only), cmocka_unit_test(test_shares_of_floats_fit),
+      cmocka_unit_test(test_what_is_not_narrow)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

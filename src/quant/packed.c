@@ -81,8 +81,7 @@ void sml_packed_reduce(void *out, const void *const *in, uint32_t num_inputs, si
                        bool average) {
   uint8_t *to = out, code = SML_CODE_ZERO;
   const size_t elem_bytes = sml_elem_bytes(elem);
-  for (uint32_t w = 0; w < num_inputs; w++)
-    code = (uint8_t)sml_max_u32(code, code_of_part(in[w], num_elems, elem));
+  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, code_of_part(in[w], num_elems, elem));
   if (!sml_quant_is_scaled(code)) {
     sml_elem_fill(to, num_elems, code, elem);
     return;

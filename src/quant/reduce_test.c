@@ -18,7 +18,7 @@ static const struct sml_quant_kernels *kernels;
 struct world {
   uint32_t num_ranks;
   size_t num_elems;
-  uint8_t code;                     /* of the sum: the ranks' maximum */
+  uint8_t code;                      /* of the sum: the ranks' maximum */
   uint32_t in[MAX_RANKS][MAX_ELEMS]; /* bits */
 };
 
@@ -144,8 +144,9 @@ static int choose(void **state) {
   return 0;
 }
 
-#define TEST_OF(name, test) {#test " " #name, test, choose, NULL, name}
-#define TESTS_OF(name)                                                                  \
+#define TEST_OF(name, test) \
+  { #test " " #name, test, choose, NULL, name }
+#define TESTS_OF(name)                                                                 \
   TEST_OF(name, contributions_add_up_in_one_frame), TEST_OF(name, added_to_any_lanes), \
       TEST_OF(name, reductions_are_what_the_network_gives)
 

@@ -216,8 +216,7 @@ static void dequantize_is_nearest(void **state) {
     int code = i % 3 == 0 ? SML_CODE_MIN + (int)((r >> 32) % 16) : SML_CODE_MIN + (int)((r >> 32) % 228);
     int n = 2 + (int)sml_prng_below(&prng, 4095);
     int32_t sum = (int32_t)(uint32_t)r >> ((r >> 48) % 31);
-    if (i % 2 == 0)
-      sum = (int32_t)((int64_t)n * (sum >> 14)) ^ (int32_t)(i % 8 / 2); /* about a multiple of n */
+    if (i % 2 == 0) sum = (int32_t)((int64_t)n * (sum >> 14)) ^ (int32_t)(i % 8 / 2); /* about a multiple of n */
     if (!dequantizes_right(sum, code, n)) fail_msg("sum %d code %d n %d", sum, code, n);
   }
 }

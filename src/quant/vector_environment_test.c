@@ -47,28 +47,14 @@ static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, e
   uint64_t own = get_environment();
   set_environment(environment);
   uint64_t before = get_environment(); /* a processor need not have every trap */
-  switch (which) { /* with a tail */
-    case QUANTIZE:
-      k->quantize(out, in, BATCH_ELEMS - 1, code, 3);
-      break;
-    case DEQUANTIZE:
-      k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average);
-      break;
-    case PACK:
-      k->pack(out, in, BATCH_ELEMS - 1, elem, code, 3);
-      break;
-    case UNPACK:
-      k->unpack(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
-      break;
-    case REDUCE:
-      k->reduce_packed(out, inputs, 3, BATCH_ELEMS - 1, elem, average);
-      break;
-    case DEQUANTIZE_16:
-      k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average);
-      break;
-    case WIDEN:
-      k->widen(out, in, BATCH_ELEMS - 1, elem);
-      break;
+  switch (which) {                     /* with a tail */
+    case QUANTIZE: k->quantize(out, in, BATCH_ELEMS - 1, code, 3); break;
+    case DEQUANTIZE: k->dequantize(out, in, BATCH_ELEMS - 1, code, 3, average); break;
+    case PACK: k->pack(out, in, BATCH_ELEMS - 1, elem, code, 3); break;
+    case UNPACK: k->unpack(out, in, BATCH_ELEMS - 1, elem, code, 3, average); break;
+    case REDUCE: k->reduce_packed(out, inputs, 3, BATCH_ELEMS - 1, elem, average); break;
+    case DEQUANTIZE_16: k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average); break;
+    case WIDEN: k->widen(out, in, BATCH_ELEMS - 1, elem); break;
   }
   uint64_t after = get_environment();
   set_environment(own);

@@ -37,7 +37,6 @@
 /* For i = 0, VECTOR_ELEMS, ..: all whole vectors. Afterwards i is where the rest begins. */
 #define EACH_VECTOR(i, num_elems) UNROLL for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS)
 
-
 /* `rest` elements, or a whole vector if there are as many. */
 static VECTOR inline vint load_upto(const uint8_t *p, size_t rest) {
   return rest >= VECTOR_ELEMS ? load(p) : load_some(p, rest);
@@ -334,8 +333,8 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     .dequantize = dequantize, .reduce_floats = reduce_floats, .block_code_16 = block_code_16, .pack = pack,        \
     .pack_add = pack_add, .unpack = unpack, .reduce_packed = reduce_packed, .widen = widen,                        \
     .dequantize_16 = dequantize_16, .pack_int32 = pack_int32, .pack_add_int32 = pack_add_int32,                    \
-    .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32,                               \
-    .reduce_int32 = reduce_int32, .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes,          \
+    .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32, .reduce_int32 = reduce_int32, \
+    .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes,                                        \
   }
 
 #endif

@@ -128,11 +128,11 @@ static ALWAYS_INLINE void pack_elems(uint8_t *to, const uint8_t *from, size_t nu
   leave(saved);
 }
 
-#define EACH_ELEM(elem, call_of)                                   \
-  switch (elem) {                                                  \
-  case SML_ELEM_FLOAT32: call_of(SML_ELEM_FLOAT32); break;         \
-  case SML_ELEM_FLOAT16: call_of(SML_ELEM_FLOAT16); break;         \
-  case SML_ELEM_BFLOAT16: call_of(SML_ELEM_BFLOAT16); break;       \
+#define EACH_ELEM(elem, call_of)                               \
+  switch (elem) {                                              \
+    case SML_ELEM_FLOAT32: call_of(SML_ELEM_FLOAT32); break;   \
+    case SML_ELEM_FLOAT16: call_of(SML_ELEM_FLOAT16); break;   \
+    case SML_ELEM_BFLOAT16: call_of(SML_ELEM_BFLOAT16); break; \
   }
 
 static VECTOR void pack(void *lanes, const void *in, size_t num_elems, enum sml_elem elem, uint8_t code,

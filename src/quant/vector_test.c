@@ -68,8 +68,8 @@ static void compare_dequantize(const uint32_t *words, uint8_t code, uint32_t n, 
     if (memcmp(got, expected, sizeof got) == 0) continue;
     for (size_t i = 0; i < BATCH_ELEMS; i++) {
       if (memcmp(got + i, expected + i, 4) == 0) continue;
-      fail_msg("%s: sum %d code %u n %u average %d: %a, not %a", tested[k]->name,
-               (int32_t)sml_load_be32(words + i), code, n, average, (double)got[i], (double)expected[i]);
+      fail_msg("%s: sum %d code %u n %u average %d: %a, not %a", tested[k]->name, (int32_t)sml_load_be32(words + i),
+               code, n, average, (double)got[i], (double)expected[i]);
     }
   }
 }
@@ -211,11 +211,11 @@ static void unpacking_agrees(void **state) {
   static uint32_t lanes[BATCH_ELEMS], expected[2 * BATCH_ELEMS], got[2 * BATCH_ELEMS];
   uint32_t pattern = 9;
   for (uint32_t round = 0; round < 3000; round++) {
-    const struct packed_call c = {.elem = (enum sml_elem)(round % 3),
-                                  .code = code_of_round(round / 3),
-                                  .world_size = round % 4 == 0 ? 2 + round / 4 % 127
-                                                               : packed_worlds[round % SML_ARRAY_LEN(packed_worlds)],
-                                  .average = round / 6 % 2 == 1};
+    const struct packed_call c = {
+        .elem = (enum sml_elem)(round % 3),
+        .code = code_of_round(round / 3),
+        .world_size = round % 4 == 0 ? 2 + round / 4 % 127 : packed_worlds[round % SML_ARRAY_LEN(packed_worlds)],
+        .average = round / 6 % 2 == 1};
     const size_t num_elems = 2 * BATCH_ELEMS - 1 - round % 40;
     fill_patterns(lanes, &pattern);
     sml_quant_scalar.unpack(expected, lanes, num_elems, c.elem, c.code, c.world_size, c.average);
@@ -255,9 +255,8 @@ static void reductions_of_packed_elements_agree(void **state) {
   static uint32_t words[BATCH_ELEMS], expected[512], got[512];
   uint32_t pattern = 11;
   for (uint32_t round = 0; round < 600; round++) {
-    const struct packed_call c = {.elem = (enum sml_elem)(round % 3),
-                                  .world_size = 2 + round / 3 % 7,
-                                  .average = round / 3 % 2 == 1};
+    const struct packed_call c = {
+        .elem = (enum sml_elem)(round % 3), .world_size = 2 + round / 3 % 7, .average = round / 3 % 2 == 1};
     const size_t num_elems = 1 + round * 7 % 500;
     fill_patterns(words, &pattern);
     bring_near(words, (uint8_t)(100 + round % 60));
@@ -292,31 +291,17 @@ enum { NUM_KERNELS = 27, FIRST_PACKED_KERNEL = 16 };
 static void run_packed_kernel(const struct sml_quant_kernels *k, int which, void *out, const void *in, size_t elems) {
   const enum sml_elem elem = which % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
   switch (which - FIRST_PACKED_KERNEL) {
-    case 0:
-      *(uint8_t *)out = k->block_code_16(in, elems, elem);
-      break;
+    case 0: *(uint8_t *)out = k->block_code_16(in, elems, elem); break;
     case 1:
-    case 2:
-      k->pack(out, in, elems, elem, 127, 3);
-      break;
+    case 2: k->pack(out, in, elems, elem, 127, 3); break;
     case 3:
-    case 4:
-      k->pack_add(out, in, elems, elem, 127, 3);
-      break;
+    case 4: k->pack_add(out, in, elems, elem, 127, 3); break;
     case 5:
-    case 6:
-      k->unpack(out, in, elems, elem, 127, 3, which % 2 == 0);
-      break;
+    case 6: k->unpack(out, in, elems, elem, 127, 3, which % 2 == 0); break;
     case 7:
-    case 8:
-      k->reduce_packed(out, (const void *const[]){in, in, in}, 3, elems, elem, true);
-      break;
-    case 9:
-      k->widen(out, in, elems, elem);
-      break;
-    default:
-      k->dequantize_16(out, in, elems, elem, 127, 3, true);
-      break;
+    case 8: k->reduce_packed(out, (const void *const[]){in, in, in}, 3, elems, elem, true); break;
+    case 9: k->widen(out, in, elems, elem); break;
+    default: k->dequantize_16(out, in, elems, elem, 127, 3, true); break;
   }
 }
 
@@ -326,54 +311,22 @@ static void run_kernel(const struct sml_quant_kernels *k, int which, void *out, 
     return;
   }
   switch (which) {
-    case 0:
-      *(uint8_t *)out = k->block_code(in, elems);
-      break;
-    case 1:
-      k->quantize(out, in, elems, 127, 3);
-      break;
-    case 2:
-      k->quantize(out, in, elems, 0, 3);
-      break;
-    case 3:
-      k->dequantize(out, in, elems, 127, 3, false);
-      break;
-    case 4:
-      k->dequantize(out, in, elems, 127, 3, true);
-      break;
-    case 5:
-      k->dequantize(out, in, elems, 255, 3, true);
-      break;
-    case 6:
-      k->pack_int32(out, in, elems);
-      break;
-    case 7:
-      k->unpack_int32(out, in, elems);
-      break;
-    case 8:
-      k->set_int32(out, in, elems);
-      break;
-    case 9:
-      k->add_int32(out, in, elems);
-      break;
-    case 10:
-      k->max_uint8(out, in, 4 * elems);
-      break;
-    case 11:
-      k->max_uint8(out, in, elems);
-      break;
-    case 12:
-      k->quantize_add(out, in, elems, 127, 3);
-      break;
-    case 13:
-      k->pack_add_int32(out, in, elems);
-      break;
-    case 14:
-      k->reduce_floats(out, (const float *const[]){in, in, in}, 3, elems, true);
-      break;
-    default:
-      k->reduce_int32(out, (const int32_t *const[]){in, in, in}, 3, elems);
-      break;
+    case 0: *(uint8_t *)out = k->block_code(in, elems); break;
+    case 1: k->quantize(out, in, elems, 127, 3); break;
+    case 2: k->quantize(out, in, elems, 0, 3); break;
+    case 3: k->dequantize(out, in, elems, 127, 3, false); break;
+    case 4: k->dequantize(out, in, elems, 127, 3, true); break;
+    case 5: k->dequantize(out, in, elems, 255, 3, true); break;
+    case 6: k->pack_int32(out, in, elems); break;
+    case 7: k->unpack_int32(out, in, elems); break;
+    case 8: k->set_int32(out, in, elems); break;
+    case 9: k->add_int32(out, in, elems); break;
+    case 10: k->max_uint8(out, in, 4 * elems); break;
+    case 11: k->max_uint8(out, in, elems); break;
+    case 12: k->quantize_add(out, in, elems, 127, 3); break;
+    case 13: k->pack_add_int32(out, in, elems); break;
+    case 14: k->reduce_floats(out, (const float *const[]){in, in, in}, 3, elems, true); break;
+    default: k->reduce_int32(out, (const int32_t *const[]){in, in, in}, 3, elems); break;
   }
 }
 
