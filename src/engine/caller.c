@@ -28,6 +28,12 @@
 /* The system chooses a processor for a thread that wakes, and hardly ever moves one that only yields: all workers and
  * the aggregator may stay on one. So who shares its processor sleeps for a frame this often. */
 #define SETTLE_NS (1 * SML_NS_PER_MS)
+/* Calls in a row share a pass: the first one sends at once, and who calls again or comes to wait does it for those
+ * behind it. So they must come soon; two rows of calls that ended with a wait make it true, one that did not takes it
+ * back. A pass comes at least this often while there are calls. */
+#define ROW_NS (50 * SML_NS_PER_US)
+#define SHARED_PASS_NS (20 * SML_NS_PER_US)
+#define ENOUGH_ROWS 2u
 
 bool sml_poll_parse(const char *text, enum sml_poll *poll_out) {
   static const char *const names[] = {
@@ -112,22 +118,50 @@ bool sml_engine_thread_take_turn(struct sml_engine_thread *t) {
 }
 
 void sml_engine_thread_end_turn(struct sml_engine_thread *t) {
+  t->is_awaiting = false;
   atomic_store(&t->runner, SML_RUNNER_NONE);
 }
 
 /* ---- callers ---- */
 
 static void end_call(struct sml_engine_thread *t, bool leaves_work) {
+  t->is_awaiting = leaves_work;
   (void)atomic_fetch_add(&t->num_calls, 1);
   atomic_store(&t->runner, SML_RUNNER_NONE);
   if (atomic_load(&t->is_wanted) || (leaves_work && atomic_load(&t->is_deep))) signal_thread(t);
 }
 
+static void run_pass(struct sml_engine_thread *t, uint64_t now_ns) {
+  const uint64_t deadline_ns = t->run_once(t->engine, now_ns);
+  t->passed_ns = sml_clock_ns();
+  if (t->row_ns != 0) t->row_ns = t->passed_ns;
+  end_call(t, deadline_ns != SML_NEVER);
+}
+
+/* Somebody comes for what was called. */
+static void end_row(struct sml_engine_thread *t, uint64_t now_ns) {
+  if (t->row_ns == 0) return;
+  t->num_rows = now_ns - t->row_ns < ROW_NS ? sml_min_u32(t->num_rows + 1, ENOUGH_ROWS) : 0;
+  t->row_ns = 0;
+}
+
 bool sml_engine_thread_try_run(struct sml_engine_thread *t) {
   if (!try_take(t, SML_RUNNER_CALLER)) return false;
-  const uint64_t deadline_ns = t->run_once(t->engine, sml_clock_ns());
-  t->passed_ns = sml_clock_ns();
-  end_call(t, deadline_ns != SML_NEVER);
+  const uint64_t now_ns = sml_clock_ns();
+  end_row(t, now_ns);
+  run_pass(t, now_ns);
+  return true;
+}
+
+bool sml_engine_thread_try_call(struct sml_engine_thread *t) {
+  if (!try_take(t, SML_RUNNER_CALLER)) return false;
+  const uint64_t now_ns = sml_clock_ns();
+  if (t->row_ns != 0 && now_ns - t->row_ns >= ROW_NS) t->num_rows = 0;
+  const bool is_row = t->is_awaiting;
+  const bool is_shared = is_row && t->num_rows >= ENOUGH_ROWS && now_ns - t->passed_ns < SHARED_PASS_NS;
+  t->row_ns = is_row ? now_ns : 0;
+  if (is_shared) end_call(t, true);
+  else run_pass(t, now_ns);
   return true;
 }
 
@@ -152,7 +186,9 @@ void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(cons
   if (!try_take(t, SML_RUNNER_CALLER)) return;
   uint64_t now_ns = sml_clock_ns(), spin_from_ns = now_ns, seen_frames = t->io->stats.rx_frames;
   uint64_t next_ns;
-  if (t->spin_ns > 0 && now_ns - t->passed_ns < RECENT_NS) now_ns = yield(t, now_ns);
+  const bool has_row = t->row_ns != 0; /* it may have left something to send */
+  end_row(t, now_ns);
+  if (t->spin_ns > 0 && !has_row && now_ns - t->passed_ns < RECENT_NS) now_ns = yield(t, now_ns);
   for (;;) {
     next_ns = t->run_once(t->engine, now_ns);
     if (has_ended(argument) || now_ns >= deadline_ns || next_ns == SML_NEVER) break;

@@ -62,6 +62,9 @@ struct sml_engine_thread {
   uint32_t seen_calls;        /* the thread's */
   uint64_t passed_ns, settled_ns; /* of the caller that runs it: the last pass of _try_run, the last sleep to settle */
   bool is_sharing;                /* likewise: its processor ran another thread since then */
+  bool is_awaiting;               /* likewise: when it gave the engine back */
+  uint64_t row_ns;                /* likewise: the last call that came meanwhile, until somebody comes for it; or 0 */
+  uint32_t num_rows;              /* likewise: of such calls that ended soon, in a row */
   pthread_mutex_t lock;       /* for the sleep of the parked thread alone */
   pthread_cond_t changed;
 };
@@ -74,6 +77,8 @@ void sml_engine_thread_want(struct sml_engine_thread *thread);
 
 /* For callers of a shared engine. One pass; false: not now, somebody else runs it. */
 bool sml_engine_thread_try_run(struct sml_engine_thread *thread);
+/* The same for what was just pushed. Several calls in a row may share a pass; the first one never waits for it. */
+bool sml_engine_thread_try_call(struct sml_engine_thread *thread);
 /* Passes until has_ended(argument), the deadline passed or nothing is outstanding; none while somebody else runs
  * the engine. Spins as spin_ns says, then sleeps for frames. */
 void sml_engine_thread_drive(struct sml_engine_thread *thread, bool (*has_ended)(const void *argument),

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -127,9 +128,64 @@ static void test_sharing_a_processor(void **state) {
   world_destroy(w);
 }
 
+/* ---- calls in a row ---- */
+
+#define NUM_CALLS 16u
+
+static bool has_passed(const void *argument) {
+  return ((const struct driven *)argument)->num_passes > 0;
+}
+
+static struct driven make_driven(struct world *w) {
+  return (struct driven){.thread = {.io = w->worker_ports[0][0].io, .run_once = run_fake, .is_shared = true}};
+}
+
+/* The passes that one row of calls, and the wait for them, took. */
+static uint32_t make_row(struct driven *d, bool is_waited_for_at_once) {
+  const struct timespec pause = {.tv_nsec = 100000}; /* twice what counts as soon */
+  uint32_t num_passes;
+  d->thread.engine = d;
+  d->thread.is_awaiting = false; /* as when the row before had ended */
+  d->num_passes = 0;
+  for (uint32_t i = 0; i < NUM_CALLS; i++) {
+    assert_true(sml_engine_thread_try_call(&d->thread));
+    if (i == 0) assert_int_equal(d->num_passes, 1); /* it never waits for others */
+  }
+  num_passes = d->num_passes;
+  if (!is_waited_for_at_once) (void)nanosleep(&pause, NULL);
+  d->num_passes = 0;
+  sml_engine_thread_drive(&d->thread, has_passed, d, SML_NEVER);
+  assert_int_equal(d->num_passes, 1); /* for what the row left */
+  return num_passes;
+}
+
+/* How soon they come is the system's to say as well, so rows have many tries. */
+static void test_calls_in_a_row_share_a_pass(void **state) {
+  (void)state;
+  struct world *w = make_world();
+  struct driven d = make_driven(w);
+  uint32_t least = NUM_CALLS;
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(make_row(&d, true), NUM_CALLS);
+  for (uint32_t i = 0; i < 1000 && least > 1; i++) least = sml_min_u32(least, make_row(&d, true));
+  assert_int_equal(least, 1);
+  world_destroy(w);
+}
+
+static void test_nobody_waits_for_a_late_caller(void **state) {
+  (void)state;
+  struct world *w = make_world();
+  struct driven d = make_driven(w);
+  for (uint32_t i = 0; i < 5; i++) (void)make_row(&d, true);
+  (void)make_row(&d, false);
+  for (uint32_t i = 0; i < 5; i++) assert_int_equal(make_row(&d, i % 2 == 0), NUM_CALLS);
+  world_destroy(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_send_and_one_receive),
                                      cmocka_unit_test(test_others_are_looked_for),
-                                     cmocka_unit_test(test_sharing_a_processor)};
+                                     cmocka_unit_test(test_sharing_a_processor),
+                                     cmocka_unit_test(test_calls_in_a_row_share_a_pass),
+                                     cmocka_unit_test(test_nobody_waits_for_a_late_caller)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -342,7 +342,7 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
     sml_operation_drop_copy_locked(job, op);
   }
   pthread_mutex_unlock(&job->lock);
-  if (needs_pass && !sml_engines_try_run(job->engines, 0)) sml_engines_wake(job->engines, 0);
+  if (needs_pass && !sml_engines_try_call(job->engines, 0)) sml_engines_wake(job->engines, 0);
   return status;
 }
 

@@ -167,6 +167,10 @@ bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane) {
   return sml_engine_thread_try_run(&engines->units[lane].thread);
 }
 
+bool sml_engines_try_call(struct sml_engines *engines, uint32_t lane) {
+  return sml_engine_thread_try_call(&engines->units[lane].thread);
+}
+
 void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_ended)(const void *argument),
                        const void *argument, uint64_t deadline_ns) {
   sml_engine_thread_drive(&engines->units[lane].thread, has_ended, argument, deadline_ns);
