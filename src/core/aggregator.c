@@ -17,7 +17,7 @@ static struct layout place(const struct sml_aggregator_options *o) {
   l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
   l.seen = sml_align_up(l.cells + num_cells * sizeof(struct cell), 64);
   l.departed = l.seen + num_cells * words * sizeof(uint64_t);
-  /* So many chunks granted later still know which slot an earlier one went to. */
+  /* The table remembers which slot a chunk went to until so many more are granted. */
   l.num_holders = 4 * o->num_slots;
   l.suspects = l.departed + words * sizeof(uint64_t);
   l.due = l.suspects + num_cells * words * sizeof(uint64_t);
@@ -77,7 +77,7 @@ void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell) {
   return a->values + cell * a->value_stride_bytes;
 }
 
-/* The contributors of a chunk, words w of their bitmap. */
+/* The contributors of a chunk: word w of their bitmap. */
 static uint64_t contributors(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, uint32_t w) {
   const uint32_t n = a->options.num_contributors;
   const uint64_t members = n - w * 64 >= 64 ? UINT64_MAX : (UINT64_C(1) << (n - w * 64)) - 1;
@@ -90,7 +90,7 @@ static bool is_one_way(const struct sml_aggregator *a, uint32_t cell) {
   return cell / 2 >= a->options.num_slots;
 }
 
-/* A departed rank that a chunk waits for in this cell, whose contributions are `seen`; or UINT32_MAX. */
+/* A departed rank for which a chunk waits that has the contributions `seen`; or UINT32_MAX. */
 static uint32_t find_departed(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, const uint64_t *seen) {
   for (uint32_t w = 0; a->num_departed > 0 && w < a->seen_words; w++) {
     const uint64_t missing = a->departed[w] & contributors(a, reducer, owner, w) & ~(seen != NULL ? seen[w] : 0);
@@ -105,8 +105,8 @@ static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
   return find_departed(a, c->reducer, is_one_way(a, cell) ? c->grant : 0, sml_aggregator_seen(a, cell));
 }
 
-/* PROTOCOL.md rule R26. Can an honest member be in `phase` of this cell, when the cell is older? Only if it holds the
- * result of phase - 1, which the other version must then still store (I1, I2). */
+/* PROTOCOL.md rule R26. The cell is older than `phase`: can an honest member be there? Only if the member has the
+ * result of phase - 1. Then the other version must still store that result (I1, I2). */
 static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
   const uint32_t first = a->options.first_phase;
@@ -144,7 +144,7 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
   return d;
 }
 
-/* The sender is told who is missing. */
+/* Tells the sender who is missing. */
 static struct sml_decision answer_pending(const struct sml_aggregator *a, const struct sml_header *h, uint32_t cell) {
   struct sml_decision d = verdict(SML_VERDICT_PENDING, cell);
   const bool is_live = a->cells[cell].phase == h->phase;
@@ -167,7 +167,7 @@ static struct sml_decision start_phase(struct sml_aggregator *a, const struct sm
   return contribute(a, h, cell, true);
 }
 
-/* PROTOCOL.md rule R173. A switch looks at one cell only: what stands in the other one is not asked. */
+/* PROTOCOL.md rule R173. A switch looks at one cell only, not at the slot's other one. */
 static bool is_next_at_switch(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   const uint32_t at = a->cells[cell].phase;
   return at == 0 ? phase == a->options.first_phase + cell % 2 : phase - at == 2;
@@ -191,7 +191,7 @@ static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
          (c->payload_bytes == sml_lanes_bytes_of(h) && c->wire == h->wire && c->reducer == h->reducer);
 }
 
-/* One-way windows have sums for owners, copies, and maxima of all: exponents and fences. */
+/* A one-way window has sums for owners, copies, and maxima of all ranks (exponents and fences). */
 static bool fits_window(const struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
   const bool has_owner = sml_has_owner(h->reducer);
   if (slot < a->options.num_slots) return !has_owner;
@@ -200,16 +200,16 @@ static bool fits_window(const struct sml_aggregator *a, const struct sml_header 
   return h->type == SML_PACKET_PROBE || sml_contributes(h->reducer, h->chunk, h->rank);
 }
 
-/* What sums and maxima of all ranks skip, so that they do not pay for it (bench/counts). */
+/* Sums and maxima of all ranks skip these checks, so they do not pay for them (bench/counts). */
 __attribute__((noinline)) static enum sml_drop check_slot(const struct sml_aggregator *a, const struct sml_header *h,
                                                           uint32_t slot) {
   if (slot >= sml_aggregator_all_slots(a)) return SML_DROP_BAD_SLOT;
   return fits_window(a, h, slot) ? SML_NUM_DROPS : SML_DROP_BAD_TYPE;
 }
 
-/* An UPDATE has at least one element, and a check word behind them exactly if it is due. */
+/* An UPDATE has at least one element, and a check word behind its elements exactly if the job has check words. */
 static enum sml_drop check_payload(const struct sml_aggregator *a, const struct sml_header *h) {
-  /* What must be 0 of the payload's length: it is whole lanes. */
+  /* These bits of the payload's length must be 0: a payload is whole lanes. */
   static const uint8_t rests[] = {[SML_LANES_INT32] = 3, [SML_LANES_UINT8] = 0, [SML_LANES_UINT32] = 3,
                                   [SML_LANES_UINT64] = 7};
   const bool is_of_switch = h->wire == SML_LANES_INT32 || (h->wire == SML_LANES_UINT32 && h->reducer == SML_REDUCE_MAX);
@@ -228,7 +228,7 @@ static enum sml_drop check_payload(const struct sml_aggregator *a, const struct 
   return is_narrow && h->payload_bytes % SML_NARROW_UNIT_BYTES != 0 ? SML_DROP_BAD_LENGTH : SML_NUM_DROPS;
 }
 
-/* PROTOCOL.md rule R28. A question about the result that came with a grant: the worker does not know its slot. */
+/* PROTOCOL.md rule R28. The worker asks about the result that carried a grant: it does not know the slot. */
 static struct sml_decision decide_by_grant(struct sml_aggregator *a, const struct sml_header *h) {
   const uint32_t cell = sml_aggregator_find_grant(a, h->chunk);
   if (cell == UINT32_MAX) return drop(SML_DROP_STALE_PHASE);

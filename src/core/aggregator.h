@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The aggregator's state machine for one lane of one job (NSDI'21 algorithm 3, with a phase in place
- * of the version bit). Pure. It decides; the engine sums into sml_aggregator_values() and sends.
+ * The aggregator's state machine for one lane of one job (NSDI'21 algorithm 3, with a phase instead of the version
+ * bit). Pure. It decides; the engine sums into sml_aggregator_values() and sends.
  *
- * Where this says rank, it is a contributor's index (docs/PROTOCOL.md "Contributors"), which is the rank itself
- * unless ranks of one host contribute as one.
+ * A rank means a contributor's index here (docs/PROTOCOL.md "Contributors"). That is the rank itself unless ranks of
+ * one host contribute as one.
  *
- * Invariants (docs/PROTOCOL.md "Invariants"): I3 a seen bit is set exactly while the rank's contribution to the
- * live phase is in the sum; I4 count = number of seen bits, complete means count = n; the grant is
- * drawn once, at completion, and stored with the result. */
+ * Invariants (docs/PROTOCOL.md "Invariants"):
+ * I3 a seen bit is set exactly while the rank's contribution to the live phase is in the sum;
+ * I4 count = number of seen bits, and complete means count = n;
+ * I9 the grant is drawn once, at completion, and stored with the result. */
 #ifndef SML_CORE_AGGREGATOR_H
 #define SML_CORE_AGGREGATOR_H
 
@@ -16,27 +17,27 @@
 
 struct sml_aggregator_options {
   uint32_t world_size; /* 2 .. SML_MAX_WORLD_SIZE */
-  /* How many send: the `rank` of their packets is below it, bits and counts are over them. Fewer than ranks where
-   * those of one host contribute as one. 0: world_size */
+  /* How many send. The `rank` of their packets is below this number, and bits and counts are over them. They are fewer
+   * than the ranks if ranks of one host contribute as one. 0: world_size */
   uint32_t num_contributors;
   uint32_t num_slots;  /* power of two, <= 32768 */
-  uint32_t num_one_way_slots; /* behind these: of the one-way window; not in switch format, nor checked */
+  uint32_t num_one_way_slots; /* behind num_slots: the one-way window; not in switch format, and not checked */
   uint16_t slot_base;  /* multiple of num_slots */
   uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
   bool is_checked;      /* int32 payloads have a check word, summed like any lane */
   bool is_narrow;       /* updates may be narrow; not in switch format */
   uint32_t first_phase; /* even; SML_FIRST_PHASE but in tests */
   uint32_t first_chunk; /* 0 but in tests; slot s begins with first_chunk + s */
-  uint32_t order_slots; /* from so many slots on the order of what comes shows losses; 0: SML_ORDER_SLOTS */
-  uint64_t rtt_ns;       /* of the furthest rank, as far as the join knows; 0: not known */
-  bool is_switch_format; /* it does what a switch can: see docs/PROTOCOL.md "Switch format" */
+  uint32_t order_slots; /* with this many slots or more, order shows losses; 0: SML_ORDER_SLOTS */
+  uint64_t rtt_ns;       /* round trip to the furthest rank, as the join measured it; 0: not known */
+  bool is_switch_format; /* it does what a switch can do: docs/PROTOCOL.md "Switch format" */
 };
 
 enum sml_verdict {
   SML_VERDICT_DROP,      /* count `drop` */
   SML_VERDICT_FIRST,     /* set the values to the payload (first contribution of the phase) */
   SML_VERDICT_ADD,       /* add the payload */
-  SML_VERDICT_COMPLETE,  /* add the payload (is_first: set), then multicast the result */
+  SML_VERDICT_COMPLETE,  /* add the payload (is_first: set the values to it), then send the result to all */
   SML_VERDICT_REPEAT,    /* unicast the stored result to the sender, flagged RETRANSMISSION */
   SML_VERDICT_PENDING,   /* unicast PENDING with the missing ranks */
   SML_VERDICT_MISMATCH,  /* drop, and report ranks `rank` and `first_rank` */
@@ -46,10 +47,10 @@ enum sml_verdict {
 struct sml_decision {
   enum sml_verdict verdict;
   enum sml_drop drop;     /* for DROP, MISMATCH, JUMP */
-  bool is_first;          /* COMPLETE: of a lone contributor, whose payload is the result */
+  bool is_first;          /* COMPLETE: there is one contributor, whose payload is the result */
   uint32_t cell;          /* index of (slot, version): values and result belong to it */
-  uint32_t first_rank;    /* MISMATCH: who the slot's operation came from */
-  uint32_t blocked_rank;  /* FIRST, ADD; PENDING of a one-way window: a departed rank this phase waits for, or
+  uint32_t first_rank;    /* MISMATCH: the rank that the slot's operation came from */
+  uint32_t blocked_rank;  /* FIRST, ADD; PENDING of a one-way window: a departed rank for which this phase waits, or
                              UINT32_MAX */
 };
 
@@ -58,42 +59,42 @@ size_t sml_aggregator_memsize(const struct sml_aggregator_options *options);
 /* mem: sml_aggregator_memsize() bytes, aligned 64, zero-filled or not. */
 struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *options);
 
-/* For an UPDATE or PROBE that passed job, epoch, rank and source checks. Changes state for FIRST, ADD and
- * COMPLETE only. */
+/* Decides about an UPDATE or PROBE that passed the checks of job, epoch, rank and source. Only FIRST, ADD and COMPLETE
+ * change a slot. */
 struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct sml_header *header);
-/* After the packets of a pass: whom to ask at once for updates that later ones overtook. begin, then next until it
- * is false: a PENDING (all but job, epoch, rank, chunk and length) and the ranks it is for, a bitmap that stays until
- * the next call. */
+/* After the packets of a pass: whom to ask at once for updates that later ones overtook. Call begin, then next until it
+ * returns false. Each next gives a PENDING (all but job, epoch, rank, chunk and length) and a bitmap of the ranks that
+ * it is for. The bitmap is valid until the next call. */
 void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns);
 bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *header_out, const uint64_t **ranks_out);
-/* The PENDING's chunk: the latest that the rank contributed to. */
+/* The chunk field of that PENDING: the latest chunk that the rank contributed to. */
 uint32_t sml_aggregator_latest_chunk(const struct sml_aggregator *a, uint32_t rank);
 /* Values of a cell, sml_aggregator_value_bytes() bytes aligned 64: int32 in host order, or exponent codes. */
 void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
 /* The phase of a cell. */
 uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell);
-/* Whether a cell still holds the complete result of a phase: a later one may have taken its place. */
+/* Does a cell still hold the complete result of a phase? A later phase may have taken its place. */
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
 /* Header of a completed cell's RESULT, but for job and epoch. */
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *header_out);
-/* The same, as it answers an UPDATE or PROBE: in switch format with the wire and reducer of that. */
+/* The same for an answer to an UPDATE or PROBE: in switch format it has that packet's wire and reducer. */
 void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, uint8_t wire, uint8_t reducer,
                                struct sml_header *header_out);
 /* Contributors missing in `phase` of a slot (relative) as a bitmap of SML_BITMAP_WORDS(n) words; returns how many. */
 uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
                                 uint64_t *words_out);
-/* The same for the slot of an UPDATE or PROBE, of those who contribute to such a chunk. */
+/* The same for the slot of an UPDATE or PROBE, among those who contribute to such a chunk. */
 uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *header,
                                     uint64_t *words_out);
-/* Marks a contributor as gone, or one of its ranks. */
+/* A contributor, or one of its ranks, is gone. */
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
-/* A slot that waits for a contributor that is gone, and which; or UINT32_MAX. */
+/* A slot that waits for a contributor that is gone, or UINT32_MAX. *rank_out is that contributor. */
 uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *rank_out);
 const struct sml_aggregator_options *sml_aggregator_options_of(const struct sml_aggregator *a);
 /* The largest payload. */
 uint32_t sml_aggregator_value_bytes(const struct sml_aggregator_options *options);
 
-/* What a slot (relative) holds, for people who ask. */
+/* What a slot (relative) holds, for the status. */
 enum sml_slot_state {
   SML_SLOT_UNUSED,   /* nothing yet */
   SML_SLOT_WAITING,  /* for contributors: `count` have contributed to `phase` */
@@ -105,9 +106,9 @@ struct sml_slot_look {
 };
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot);
 
-/* NULL, or which invariant is broken, whatever arrived: what tests ask after every step, in time proportional
- * to the slots. In switch format the slot's other cell is not asked, so there it takes honest members to keep I1, I2
- * and I9. */
+/* NULL, or which invariant is broken. Tests ask after every step; it takes time proportional to the slots. No packet
+ * can break one. The exception is the switch format, which does not look at the slot's other cell: there I1, I2 and I9
+ * hold only if members are honest. */
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a);
 
 #endif

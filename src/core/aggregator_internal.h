@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The aggregator's state, for aggregator.c, which changes it, and test_aggregator_invariants.c, which looks whether it
+ * The aggregator's state. aggregator.c and aggregator_solicit.c change it; test_aggregator_invariants.c checks that it
  * is sound. */
 #ifndef SML_CORE_AGGREGATOR_INTERNAL_H
 #define SML_CORE_AGGREGATOR_INTERNAL_H
@@ -18,29 +18,29 @@ struct cell {
   uint16_t needed; /* sml_aggregator_needed of its chunk */
 };
 
-/* The chunk that a slot holds, and who is suspected to have lost his update for it (aggregator_solicit.c). */
+/* The chunk that a slot holds, and which ranks are suspected to have lost an update for it (aggregator_solicit.c). */
 struct live {
   uint32_t chunk;
-  uint32_t asked_at; /* the cursor when ranks were asked last: what is granted from there on overtakes the answer */
+  uint32_t asked_at; /* the cursor when ranks were asked last: chunks granted from there on overtake the answer */
   uint64_t asked_ns; /* when that was */
-  uint32_t num_asked; /* how often, since the slot holds the chunk */
-  uint64_t suspected_ns; /* when that began; 0: it was not looked at since */
+  uint32_t num_asked; /* how often ranks were asked since the slot has held the chunk */
+  uint64_t suspected_ns; /* since when there is a suspect; 0: since the last pass */
   uint32_t next;     /* in the list of troubled slots */
   bool is_troubled;
 };
 
-/* How far a rank is, as its packets show. While they come in the order of the chunks, next is latest + 1. */
+/* How far a rank is, as its packets show. While its packets come in the order of the chunks, next is latest + 1. */
 struct progress {
   uint32_t latest; /* the latest chunk that it contributed to */
-  uint32_t next;   /* the first that has not been looked at for it */
-  uint32_t run;    /* from here to the latest they came in order: there is nothing to look at */
-  uint32_t left_next, left_end; /* many that it left out at once, which are looked at when it comes back to them */
-  uint64_t answer_ns; /* how long it takes for what it was asked for to come, about */
+  uint32_t next;   /* the first chunk that has not been checked for this rank */
+  uint32_t run;    /* from here to the latest, chunks came in order: there is nothing to check */
+  uint32_t left_next, left_end; /* chunks that it left out at once, to be checked when it comes back to them */
+  uint64_t answer_ns; /* roughly how long its answers to questions take */
   uint32_t budget;    /* of questions to it */
 };
 
-/* The budget of questions to a rank is counted in its contributions: what a question costs, what a repeat earns that
- * was needed (so was the question, and so may be others), and how much there may be. */
+/* The budget of questions to a rank is counted in its contributions: what a question costs; what a repeat earns that
+ * was needed (so the question was needed, and others may be); and the most that it may hold. */
 #define SML_UNASKED_COSTS 4u
 #define SML_REPEAT_EARNS (3 * SML_UNASKED_COSTS)
 #define SML_MOST_UNASKED (64 * SML_UNASKED_COSTS)
@@ -57,11 +57,11 @@ struct sml_aggregator {
   uint8_t *values;    /* [2 * all slots][value_stride_bytes] */
   struct live *live;  /* [num_slots] */
   struct progress *progress; /* [world_size] */
-  uint64_t *suspects;        /* [num_slots][2][seen_words]: to be asked; asked, and not heard of since */
+  uint64_t *suspects;        /* [num_slots][2][seen_words]: ranks to ask; ranks that were asked and have not answered */
   uint64_t *due;             /* [seen_words] scratch */
   uint16_t *holders;         /* [num_holders], a power of two: the slot that was granted a chunk */
   uint32_t num_holders;
-  uint32_t threshold; /* chunks of a rank that must have overtaken one for that to count as lost */
+  uint32_t threshold; /* how many chunks of a rank must have overtaken one that counts as lost */
   uint64_t now_ns;
   uint32_t first_troubled, last_troubled, num_troubled, num_to_look_at;
 };
@@ -94,7 +94,7 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk);
 void sml_aggregator_note_needless(struct sml_aggregator *a);
 
-/* The rank's first contribution to the chunk that the slot holds; repeats say nothing. */
+/* The rank has contributed to the chunk that the slot holds. A repeat says nothing about the order. */
 static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
   struct progress *p = &a->progress[rank];
   const uint32_t chunk = a->live[slot].chunk;
@@ -104,7 +104,7 @@ static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t
   else sml_aggregator_look_for_gap(a, rank, chunk);
 }
 
-/* The cell whose result came with this grant, if it is still stored: else UINT32_MAX. */
+/* The cell whose result carried this grant, if it is still stored; else UINT32_MAX. */
 uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t grant);
 
 #endif

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who lost an update, by what came after it. A rank sends its updates in the order in which its slots were granted
- * their chunks, but for repeats and data that waits for exponents. So when a rank has contributed to several chunks
- * granted later, its update for this one is lost (or the result that granted it; then it cannot answer), and the
- * aggregator asks that rank alone: no timer, and nobody else's packets. A rank that was asked is asked
- * again when it contributes to chunks that were granted after the question was sent: those overtook the answer; or,
- * as with many slots that is long after, when twice the time is over that its answers take.
- * Questions to a rank are paid out of what came from it: to one that is late, or has no processor, they end.
- * Hints only: they decide nothing, and every rank's own timers work without them. */
+ * Finds out who lost an update, by what came after it. A rank sends its updates in the order in which its slots were
+ * granted their chunks, except for repeats and data that waits for exponents. So when a rank has contributed to several
+ * chunks granted later, its update for this one is lost (or the result that granted it; then it cannot answer). The
+ * aggregator asks that rank alone. It needs no timer, and no packets to others.
+ *
+ * It asks a rank again when
+ * - the rank contributes to chunks that were granted after the question was sent: those overtook the answer; or
+ * - twice the time has passed that the rank's answers take: with many slots the first case comes late.
+ *
+ * A rank's contributions pay for the questions to it. So questions end if a rank is late, or has no processor.
+ * Questions are hints: they decide nothing, and every rank's own timers work without them. */
 #include "core/aggregator_internal.h"
 #include "core/rto.h"
 
 #define FIRST_THRESHOLD 3u /* chunks: as in TCP */
-#define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
-#define FIRST_ANSWER_NS (5 * SML_NS_PER_MS) /* before it is known how long an answer takes */
+#define REORDER_NS (100 * SML_NS_PER_US) /* and at least this long: paths that reorder by less cost nothing */
+#define FIRST_ANSWER_NS (5 * SML_NS_PER_MS) /* until it is known how long answers take */
 #define LEAST_ANSWER_NS (500 * SML_NS_PER_US)
 #define MAX_PATIENCE 8u
 #define MAX_THRESHOLD 128u
-#define CALM_CHUNKS 1024u   /* after so many it is halved, if needless repeats had made it larger */
+#define CALM_CHUNKS 1024u   /* needless repeats make the threshold larger; after so many chunks it is halved */
 #define MAX_LEFT_OUT 256u   /* chunks in a row, on a long path */
 #define NONE UINT32_MAX
 
-/* Positions in the stream of chunks are compared modulo 2^32: those of a moment are close to each other. */
+/* Positions in the stream of chunks are compared modulo 2^32: those in use at one time are close to each other. */
 static bool is_beyond(uint32_t position, uint32_t other, uint32_t distance) {
   return (int32_t)(position - other) > (int32_t)distance;
 }
@@ -40,8 +43,8 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
         .answer_ns = sml_max_u64(FIRST_ANSWER_NS, a->options.rtt_ns), .budget = SML_MOST_UNASKED};
 }
 
-/* What a rank was asked for has come. With more than one question nobody knows which one it answers, but the last one
- * has taken so long at least. */
+/* What ranks were asked for has come. After more than one question nobody knows which one it answers, but the answer
+ * took at least as long as since the last one. */
 static void note_answers(struct sml_aggregator *a, const struct live *l, uint32_t word, uint64_t ranks) {
   if (l->num_asked == 0) return;
   for (; ranks != 0; ranks &= ranks - 1) {
@@ -58,13 +61,13 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
   a->holders[chunk & (a->num_holders - 1)] = (uint16_t)slot;
   if ((chunk & (CALM_CHUNKS - 1)) == 0) a->threshold = sml_max_u32(FIRST_THRESHOLD, a->threshold / 2);
   if (!l->is_troubled) {
-    l->num_asked = 0; /* about the chunk before: all answers came before its sum */
+    l->num_asked = 0; /* it was about the chunk before: all answers came before its sum */
     return;
   }
   uint64_t *suspects = sml_aggregator_suspects(a, slot);
   for (uint32_t w = 0; w < a->seen_words; w++) note_answers(a, l, w, suspects[a->seen_words + w]);
   l->suspected_ns = l->num_asked = 0;
-  /* It leaves the list at the next look. */
+  /* The next pass takes the slot out of the list. */
   memset(suspects, 0, 2 * a->seen_words * sizeof(uint64_t));
 }
 
@@ -90,14 +93,14 @@ static uint32_t take_troubled(struct sml_aggregator *a) {
 
 static void suspect(struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot);
-  if (sml_bit_test(suspects + a->seen_words, rank)) return; /* was asked, or asks itself */
+  if (sml_bit_test(suspects + a->seen_words, rank)) return; /* it was asked, or asks itself */
   sml_bit_set(suspects, rank);
   if (a->live[slot].is_troubled) return;
   a->live[slot].suspected_ns = 0;
   append_troubled(a, slot);
 }
 
-/* The cell of the chunk that a slot holds now, if somebody contributed to it: else NONE. */
+/* The cell of the chunk that a slot holds now, if somebody has contributed to it; else NONE. */
 static uint32_t live_cell(const struct sml_aggregator *a, uint32_t slot) {
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
   const uint32_t cell = 2 * slot + (odd->phase > even->phase);
@@ -117,7 +120,7 @@ static bool has_contributed(const struct sml_aggregator *a, uint32_t slot, uint3
   return cell != NONE && sml_bit_test(sml_aggregator_seen(a, cell), rank);
 }
 
-/* Suspects the rank of what it did not contribute to, from *next up to this chunk. */
+/* Suspects the rank of having lost what it has not contributed to, from *next to last. */
 static void look_up_to(struct sml_aggregator *a, uint32_t rank, uint32_t *next, uint32_t last) {
   if (is_beyond(last, *next, a->num_holders)) *next = last - a->num_holders; /* the table forgot them */
   for (; !is_beyond(*next, last, 0); ++*next) {
@@ -126,18 +129,18 @@ static void look_up_to(struct sml_aggregator *a, uint32_t rank, uint32_t *next, 
   }
 }
 
-/* Who leaves out so many on a long path waits for their exponents, and has no answer before it sends the first of them.
- * If it has lost them, its own clock asks. */
+/* On a long path a rank that leaves out so many chunks waits for their exponents. It has no answer before it sends the
+ * first of them. If it has lost the exponents, its own clock asks. */
 static void leave_out(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
   struct progress *p = &a->progress[rank];
-  look_up_to(a, rank, &p->left_next, p->left_end - 1); /* of the time before */
+  look_up_to(a, rank, &p->left_next, p->left_end - 1); /* those that it left out before */
   look_up_to(a, rank, &p->next, p->latest);
   p->left_next = p->next;
   p->left_end = p->next = chunk;
 }
 
-/* A contribution that is not the next in order, or comes while earlier chunks are still to be looked at: each once a
- * rank, when enough are behind it. */
+/* A contribution is not the next one in order, or comes while earlier chunks are still to be checked. Each chunk is
+ * checked once a rank, when enough others have overtaken it. */
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk) {
   struct progress *p = &a->progress[rank];
   if (a->options.num_slots < a->options.order_slots) return;
@@ -157,14 +160,14 @@ static void note_asked(const struct sml_aggregator *a, struct live *l) {
   l->asked_ns = a->now_ns;
 }
 
-/* Has the rank had time to answer? It is asked more and more rarely: it may have nothing to send yet. */
+/* Has the rank had time to answer? Questions become rarer and rarer: it may have nothing to send yet. */
 static bool is_answer_late(const struct sml_aggregator *a, const struct live *l, uint32_t rank) {
   const struct progress *p = &a->progress[rank];
   if (!is_beyond(p->latest, l->chunk, a->threshold)) return false; /* it may not have come to this chunk */
   return a->now_ns - l->asked_ns >= 2 * p->answer_ns * sml_min_u32(l->num_asked + 1, MAX_PATIENCE);
 }
 
-/* A rank lacks the result that granted the slot's chunk, and asks for it: before that is there it can send nothing. */
+/* A rank lacks the result that granted the slot's chunk, and asks for it. Until it has that, it can send nothing. */
 void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_t chunk, uint32_t rank) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
   if (a->options.num_slots < a->options.order_slots) return;
@@ -175,13 +178,13 @@ void sml_aggregator_note_asking(struct sml_aggregator *a, uint32_t slot, uint32_
   if (!a->live[slot].is_troubled) append_troubled(a, slot);
 }
 
-/* A repeat of what was there: so packets are overtaken by more than was thought. */
+/* A repeat of what was there already: more packets overtake one than was thought. */
 void sml_aggregator_note_needless(struct sml_aggregator *a) {
   const uint32_t most = sml_min_u32(a->options.num_slots / 2, MAX_THRESHOLD);
   a->threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * a->threshold, most));
 }
 
-/* Those of these ranks that may be asked. They pay for it. */
+/* Those of these ranks that can pay for a question. They pay. */
 static uint64_t pay(struct sml_aggregator *a, uint32_t word, uint64_t ranks) {
   for (uint64_t left = ranks; left != 0; left &= left - 1) {
     const uint32_t bit = (uint32_t)__builtin_ctzll(left);
@@ -192,7 +195,7 @@ static uint64_t pay(struct sml_aggregator *a, uint32_t word, uint64_t ranks) {
   return ranks;
 }
 
-/* Who is to be asked about a slot now, and counts as asked from now on: into a->due. Whether it stays in trouble. */
+/* Writes the ranks to ask about a slot into a->due; they count as asked. Returns whether the slot stays troubled. */
 static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, bool *is_any_due) {
   uint64_t *suspects = sml_aggregator_suspects(a, slot), *asked = suspects + a->seen_words;
   const uint64_t *seen = sml_aggregator_seen(a, cell);
@@ -235,7 +238,7 @@ bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *h,
     a->num_to_look_at--;
     const uint32_t slot = take_troubled(a), cell = live_cell(a, slot);
     bool is_any_due = false;
-    /* Nobody has contributed yet: then there is no tag to ask with. */
+    /* If nobody has contributed yet, there is no tag to ask with. */
     const bool is_troubled = cell == NONE ? !is_empty(a, slot) : find_due(a, slot, cell, &is_any_due);
     if (is_troubled) append_troubled(a, slot);
     if (!is_any_due) continue;

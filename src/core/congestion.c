@@ -2,7 +2,7 @@
 #include "core/congestion.h"
 
 #define ONE (UINT64_C(1) << 20)
-/* At the start and after an idle time: what one segmented send carries anyway, or RFC 6928's ten packets. */
+/* The window at the start and after an idle time: what one segmented send carries anyway, or RFC 6928's ten packets. */
 #define INITIAL_BYTES 92160u
 #define INITIAL_MIN_CHUNKS 10u
 #define KEPT_PERCENT 70u   /* beta_cubic, of RFC 9438 section 4.6 and of Linux */
@@ -15,13 +15,13 @@
 #define MAX_FORGIVEN 32u /* round trips */
 #define EVIDENCE_KEPT_NS SML_NS_PER_S
 #define NEAR_NS SML_RTO_LONG_PATH_NS /* below it one segmented send harms nobody */
-#define FAR_LOSS_SHARE 16u   /* of a round's chunks; fewer are lost for no reason */
+#define FAR_LOSS_SHARE 16u   /* losses up to this share of a round's chunks are random */
 #define FAR_LEAST_LOSSES 8u
-#define FAR_ROUNDS 16u       /* for which what the path held counts */
-#define FAR_FULL_ROUNDS 3u   /* that brought no fourth more: the path is full */
-#define FAR_GROWTH 2u        /* for each chunk that completes, until then: three times as many each round trip */
-#define FAR_GAIN 2u          /* times what the path holds may be under way then */
-#define FAR_LEAST_NS (5 * SML_NS_PER_MS) /* so long at least: processors have to be waited for, too */
+#define FAR_ROUNDS 16u       /* what the path held counts for so many rounds */
+#define FAR_FULL_ROUNDS 3u   /* the path is full if so many rounds brought less than a fourth more */
+#define FAR_GROWTH 2u        /* until then, for each completed chunk: the window triples each round trip */
+#define FAR_GAIN 2u          /* then so many times what the path holds may be under way */
+#define FAR_LEAST_NS (5 * SML_NS_PER_MS) /* a path counts as at least so long: chunks wait for processors, too */
 
 static uint64_t chunks(uint32_t num) {
   return num * ONE;
@@ -49,7 +49,7 @@ static uint64_t cube_root(uint64_t value) {
   return root;
 }
 
-/* W_cubic(t) = 0.4 (t - K)^3 + peak, in seconds and chunks; K is when it is at the peak again. */
+/* W_cubic(t) = 0.4 (t - K)^3 + peak, in seconds and chunks. At the time K it is at the peak again. */
 static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
   const uint64_t lost = c->peak > c->threshold ? c->peak - c->threshold : 0;
   const int64_t k_ms = (int64_t)cube_root(lost / (ONE / 1000) * 2500000);
@@ -61,13 +61,13 @@ static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
   return window < (int64_t)ONE ? ONE : (uint64_t)window;
 }
 
-/* By what the join measured and by what came since. */
+/* Is the path long, both as the join measured it and as samples show? */
 static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
   return rto->path_ns >= NEAR_NS && c->min_rtt_ns >= NEAR_NS && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
 }
 
 static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
-  /* While something else holds the lane back, time does not count. */
+  /* Time counts only while the window holds the lane back. */
   const uint64_t passed_ns = now_ns - c->growing_since_ns;
   c->growing_since_ns = now_ns;
   if (!c->is_limited && !c->was_limited) return;
@@ -85,8 +85,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
 
-
-/* The path is no longer than this, or holds so much. */
+/* Limits the window to what the path holds, now that its length or what it held is known better. */
 static void note_path(struct sml_congestion *c) {
   SML_ASSERT(c->chunk_bytes > 0);
   if (c->max_chunks <= SML_CONGESTION_USUAL_SLOTS || c->is_fixed) return;
@@ -98,7 +97,7 @@ static void note_path(struct sml_congestion *c) {
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
 
-/* How long what completes now has queued, unless the round is one in which a rank was late: then chunks waited at the
+/* Notes how long what completes now has queued. It skips a round in which a rank was late: then chunks waited at the
  * aggregator, and came all at once. */
 static void note_queue(struct sml_congestion *c, const struct sml_rto *rto, uint64_t passed_ns, uint64_t now_ns) {
   if (now_ns - c->deepest_since_ns > DEEPEST_KEPT_NS) {
@@ -117,14 +116,14 @@ static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uin
   if (window >= c->window) return;
   c->reduced_order = last_order;
   c->num_reductions++;
-  /* Fast convergence: whose window shrinks from one time to the next makes room for a newcomer. */
+  /* Fast convergence: a flow whose window shrinks from one reduction to the next makes room for a newcomer. */
   c->peak = c->window < c->peak ? c->window / 200 * (100 + KEPT_PERCENT) : c->window;
   c->window = c->threshold = c->reno = window;
   c->grown_ns = 0;
   c->growing_since_ns = now_ns;
 }
 
-/* A long path is full when more that is under way does not come faster. */
+/* A long path is full when more chunks under way do not come faster. */
 static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   const uint64_t path_ns = sml_max_u64(c->min_rtt_ns, FAR_LEAST_NS);
   const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * path_ns / passed_ns;
@@ -176,8 +175,8 @@ void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto 
 
 /* ---- reduction ---- */
 
-/* A loss with a short queue is random, so the path loses packets for no reason, and for a while those that follow are
- * forgiven as well, once a round trip: the window stays, and is soon what losses had made of it before. */
+/* A loss with a short queue is random: the path loses packets for no reason. So losses that follow are forgiven, too,
+ * once a round trip and for a while. The window stays, and soon is again what it was before losses reduced it. */
 static bool is_forgiven(struct sml_congestion *c, bool is_short, uint64_t now_ns) {
   if (is_short) {
     c->num_to_forgive = MAX_FORGIVEN;
@@ -190,13 +189,13 @@ static bool is_forgiven(struct sml_congestion *c, bool is_short, uint64_t now_ns
   return true;
 }
 
-/* By losses, where the round trip is a data centre's. */
+/* Losses keep at least so much of the window in a data centre. */
 static uint32_t least_kept(const struct sml_congestion *c) {
   return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
 }
 
-/* A queue is full when packets are lost to it. One is not that is shorter than a fourth of what the path was seen to
- * hold, or shorter than one and a half round trips (and 250 us): that part of the window stays. */
+/* A queue loses packets when it is full. It is not full if it is shorter than a fourth of the longest that the path was
+ * seen to hold, or shorter than one and a half round trips (and 250 us). That part of the window stays. */
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns) {
   c->round_losses += order > c->reduced_order; /* what was sent before says nothing new */

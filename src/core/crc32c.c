@@ -22,9 +22,9 @@ static uint32_t crc32c_portable(uint32_t crc, const uint8_t *data, size_t num_by
 }
 
 #if defined(__x86_64__)
-/* The instruction takes 3 cycles and can start every cycle: three streams side by side are three times
- * as fast. Two streams of zeros' effect is then removed by the "shift by a block" operator. Blocks are long, and short
- * for what is left of long ones. */
+/* The instruction takes 3 cycles and can start every cycle, so three streams side by side are three times as fast.
+ * The "shift by a block" operator then puts the first two streams before the third. Blocks are long; what long ones
+ * leave is done in short ones. */
 #define LONG_BLOCK 256u
 #define SHORT_BLOCK 64u
 
@@ -53,7 +53,7 @@ __attribute__((target("sse4.2,pclmul"), always_inline)) static inline uint64_t a
   const uint32_t two = atomic_load_explicit(&shifts[1], memory_order_relaxed);
   for (; num_bytes >= 3 * block; num_bytes -= 3 * block, data += 3 * block) {
     uint64_t b = 0, c = 0;
-#ifndef __clang__ /* which does so by itself */
+#ifndef __clang__ /* clang unrolls it by itself */
 #pragma GCC unroll 8
 #endif
     for (uint32_t i = 0; i < block; i += 8) {
@@ -109,16 +109,16 @@ static AVX512 inline __m512i fold_powers(uint32_t num_lanes) {
   return _mm512_set_epi64(h, l, h, l, h, l, h, l);
 }
 
-/* `rest` carried forward, added to what is there. */
+/* Carries `rest` forward and adds it to what is there. */
 static AVX512 inline __m512i fold(__m512i rest, __m512i powers, __m512i there) {
   const __m512i a = _mm512_clmulepi64_epi128(rest, powers, 0x00);
   const __m512i b = _mm512_clmulepi64_epi128(rest, powers, 0x11);
   return _mm512_ternarylogic_epi64(a, b, there, 0x96);
 }
 
-/* Twice as fast again, where the processor multiplies four pairs at a time: carries registers forward with
- * carry-less multiplications, four side by side as long as it goes, then one, which leaves LANE bytes of the
- * same remainder (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
+/* Twice as fast again on processors that multiply four pairs at a time. It carries registers forward with carry-less
+ * multiplications: four side by side as long as there is enough data, then one. That leaves LANE bytes with the same
+ * remainder (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009).
  * A reflected product is one bit short, so the powers of x are one less than the distance. */
 static AVX512 uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t num_bytes) {
   if (num_bytes < 2 * LANE) return crc32c_sse42(crc, data, num_bytes);
@@ -149,7 +149,7 @@ static AVX512 uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t n
 enum { NOT_ASKED, PORTABLE, SSE42, VPCLMUL };
 static _Atomic int chosen; /* racing first calls find the same answer */
 
-/* By hand: __builtin_cpu_supports would bring the compiler's library into this module. */
+/* This asks the processor itself: __builtin_cpu_supports would bring the compiler's library into this module. */
 static int find_best(void) {
   unsigned int a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & bit_SSE4_2) == 0 || (c & bit_PCLMUL) == 0) return PORTABLE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Why a received packet was not acted upon: one list, one counter each (X-macro: name, what it means). */
+ * Why a received packet was not acted upon: one list (X-macro: name, meaning), with a counter for each line. */
 #ifndef SML_CORE_DROP_H
 #define SML_CORE_DROP_H
 

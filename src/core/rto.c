@@ -9,7 +9,7 @@ void sml_rto_init(struct sml_rto *rto, uint64_t path_ns) {
 }
 
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns) {
-  rtt_ns = sml_min_u64(rtt_ns, rto->ceiling_ns); /* a rank that was late says nothing of the path */
+  rtt_ns = sml_min_u64(rtt_ns, rto->ceiling_ns); /* a rank that was late says nothing about the path */
   rto->sample_ns = rtt_ns;
   if (rto->srtt_ns == 0) {
     rto->srtt_ns = rtt_ns;

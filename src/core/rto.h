@@ -19,20 +19,20 @@ struct sml_rto {
   uint64_t ceiling_ns; /* of samples and timeouts */
   uint64_t sample_ns;  /* the last one */
   uint64_t min_ns; /* the smallest sample; follows larger ones slowly */
-  uint64_t answer_ns; /* how long questions take, which wait for nobody; 0: none was answered yet */
+  uint64_t answer_ns; /* how long answers to questions take, which wait for nobody; 0: there was none yet */
 };
 void sml_rto_init(struct sml_rto *rto, uint64_t path_ns);
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
-/* A question was answered. Many samples wait for repairs where much is lost; this is the path alone. */
+/* A question was answered. Where much is lost, many samples wait for repairs; answers measure the path alone. */
 void sml_rto_answer(struct sml_rto *rto, uint64_t rtt_ns);
 /* Timeout of a slot that was asked about `level` times: doubled each time, up to the ceiling. */
 uint64_t sml_rto_backoff(const struct sml_rto *rto, uint32_t level);
-/* How much later than a chunk another one must have been sent, and be complete, for the first to count
- * as held up by a loss: what is below is the path's own reordering. */
+/* When a chunk is complete that was sent this much later, the first one counts as held up by a loss. Less than this is
+ * the path's own reordering. */
 uint64_t sml_rto_reorder_window(const struct sml_rto *rto);
-/* The same for samples: by the smallest round trip, lest it widens with what it lets through. */
+/* The same for samples. It goes by the smallest round trip, so that it does not widen with the samples it lets pass. */
 uint64_t sml_rto_least_window(const struct sml_rto *rto);
-/* How much later for the worker to ask about the first itself: by then a repair that the aggregator began has come. */
+/* The same for the worker to ask by itself: by then a repair that the aggregator has begun is there. */
 uint64_t sml_rto_repair_window(const struct sml_rto *rto);
 
 #endif

@@ -6,8 +6,8 @@
 #define LANE_BYTES 4u
 #define GROUP_TENSOR_BYTES (2u << 20)
 
-/* E / gcd(E, block) blocks are as long as block / gcd chunks; a group is some of these. A chunk has room for their
- * codes. */
+/* With chunks of E elements, E / gcd(E, block) blocks are as long as block / gcd(E, block) chunks. A group is a
+ * multiple of this unit, and its codes fit one chunk. */
 static void make_groups(struct sml_range *r, uint32_t chunk_bytes, uint32_t num_slots) {
   const uint32_t common = sml_min_u32(r->chunk_elems & -r->chunk_elems, r->block_elems);
   const uint32_t unit_chunks = r->block_elems / common, unit_blocks = r->chunk_elems / common;
@@ -23,7 +23,7 @@ static void make_groups(struct sml_range *r, uint32_t chunk_bytes, uint32_t num_
 
 /* ---- one way ---- */
 
-/* The lane's share of a part, up to whole pairs: two elements may be a lane. */
+/* Where the lane's share of a part begins. Shares are whole pairs of elements: two elements may be a lane. */
 static uint64_t begin_of(const struct sml_range *r, uint32_t part, uint32_t lane) {
   const uint64_t length = r->parts[part + 1] - r->parts[part];
   if (lane == r->num_lanes) return r->parts[part + 1];
@@ -106,7 +106,7 @@ void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, 
     make_one_way(r, plan, lane, num_lanes, chunk_bytes, num_slots);
     return;
   }
-  /* What lanes get is whole blocks, as many as fit a chunk, if one does. */
+  /* Each lane gets whole blocks: as many at a time as fit a chunk, or one. */
   const uint64_t share_elems =
       plan->block_elems == 0 ? r->chunk_elems : plan->block_elems * sml_max_u32(1, r->chunk_elems / plan->block_elems);
   const uint64_t all_shares = sml_div_ceil(plan->num_elems, share_elems);
@@ -152,7 +152,7 @@ void sml_range_chunk(const struct sml_range *r, uint64_t position, struct sml_ch
     make_exponent_chunk(r, (uint32_t)position, c);
     return;
   }
-  /* Behind these come segments: E(g + lead), and the data of group g. The last groups' have no exponent chunk. */
+  /* Then come segments: E(g + lead) and the data of group g. Segments of the last groups have no exponent chunk. */
   const uint64_t segment_chunks = 1 + (uint64_t)r->group_chunks, num_segments = r->num_groups - num_first;
   const uint64_t offset = position - num_first, segment = offset / segment_chunks;
   if (segment >= num_segments) make_data_chunk(r, offset - num_segments, c);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/wire.h"
 
-#define CRC_OFFSET 28u /* of KEYED frames the MAC's */
+#define CRC_OFFSET 28u /* in KEYED frames the MAC's */
 #define KNOWN_FLAGS \
   (SML_FLAG_RETRANSMISSION | SML_FLAG_KEYED | SML_FLAG_CHECKED | SML_FLAG_BY_GRANT | SML_FLAG_UNASKED | \
    SML_FLAG_MARKED | SML_FLAG_DEAF | SML_FLAG_NARROW)
 
 static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
-  uint8_t header[SML_HEADER_BYTES] = {0}; /* in one piece: each call costs as much as many bytes */
+  uint8_t header[SML_HEADER_BYTES] = {0}; /* all of it at once: a call costs as much as many bytes */
   memcpy(header, frame, CRC_OFFSET);
   return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, payload_bytes);
 }
@@ -91,7 +91,7 @@ void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_by
   }
 }
 
-/* By lanes: a bit for each reducer that they have. */
+/* For each wire type: a bit for each reducer that it may have. */
 static const uint8_t REDUCERS[16] = {
     [SML_LANES_INT32] = 1u << SML_REDUCE_SUM | 1u << SML_REDUCE_TO_OWNER,
     [SML_LANES_UINT8] = 1u << SML_REDUCE_MAX | 1u << SML_REDUCE_COPY,
@@ -99,7 +99,7 @@ static const uint8_t REDUCERS[16] = {
     [SML_LANES_UINT64] = 1u << SML_REDUCE_MAX | 1u << SML_REDUCE_PRODUCT,
 };
 
-/* Asked about headers with a flag that not all packets can have. */
+/* Checks the flags of a header, if it has one that not all packets may have. */
 static bool has_known_flags(const struct sml_header *h) {
   const bool is_data = h->wire == SML_LANES_INT32 && h->reducer == SML_REDUCE_SUM;
   /* Only sums of lanes have a check word. */

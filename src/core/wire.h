@@ -21,14 +21,14 @@
 
 #define SML_WIRE_VERSION 1
 #define SML_HEADER_BYTES 32u
-#define SML_KEYED_BYTES 4u  /* by which the header of KEYED packets is longer: their MAC is in the checksum's place */
+#define SML_KEYED_BYTES 4u  /* the header of KEYED packets is longer by this: a MAC replaces the checksum */
 #define SML_CHECK_BYTES 4u  /* the check word: the last lane of CHECKED payloads */
-#define SML_MAX_DATAGRAM_BYTES 8960u /* unless asked for */
+#define SML_MAX_DATAGRAM_BYTES 8960u /* unless a setting asks for more */
 #define SML_MAX_WORLD_SIZE 4096u
-/* With fewer slots too few packets follow to show what is lost: timers alone do. The default of the options'
- * order_slots, which tests set to less so that small worlds ask as large ones do. */
+/* With fewer slots too few packets follow a lost one to show it, and only timers do. This is the default of the
+ * options' order_slots. Tests set less, so that small worlds ask as large ones do. */
 #define SML_ORDER_SLOTS 16u
-#define SML_SWITCH_MAX_CONTRIBUTORS 30u /* switch format: a word of a switch has so many bits to spare */
+#define SML_SWITCH_MAX_CONTRIBUTORS 30u /* switch format: a switch's word has so many bits to spare */
 #define SML_SWITCH_BITMAP_BYTES 4u       /* switch format: PENDING's payload */
 #define SML_FIRST_PHASE 2u /* zero-filled state is then older than anything */
 
@@ -42,16 +42,16 @@ enum sml_packet_type {
   SML_PACKET_PROBE = 7,   /* worker -> aggregator: what became of this slot? never a contribution */
 };
 
-/* A switch's word to its control plane that an UPDATE or PROBE has another tag than its slot: `chunk` is the
- * contributor that the slot's tag came from. From anybody else dropped as what it is: unknown. */
+/* A switch tells its control plane that an UPDATE or PROBE has another tag than its slot: `chunk` is the contributor
+ * that the slot's tag came from. From anybody else such a packet is dropped as an unknown type. */
 #define SML_PACKET_SWITCH_REPORT 15u
-/* Likewise: a host that the switch does not know was heard at port `slot`; its MAC is in phase (upper bits) and tag. */
+/* Likewise: the switch heard an unknown host at port `slot`; its MAC is in phase (upper bits) and tag. */
 #define SML_PACKET_SWITCH_HEARD 13u
 
 enum sml_wire_type {
   SML_LANES_INT32 = 0,
   SML_LANES_UINT8 = 1,
-  SML_LANES_UINT32 = 2, /* in switch format also exponent codes, one a lane */
+  SML_LANES_UINT32 = 2, /* in switch format exponent codes, too: one a lane */
   SML_LANES_UINT64 = 3, /* two lanes of 32 bits, the upper one first */
 };
 enum sml_wire_reducer {
@@ -79,10 +79,10 @@ enum sml_packet_flags {
   SML_FLAG_KEYED = 1u << 1,          /* the header ends with the MAC instead of the checksum */
   SML_FLAG_CHECKED = 1u << 2,        /* int32 UPDATE and RESULT: the last lane is the check word */
   SML_FLAG_BY_GRANT = 1u << 3,       /* PROBE: for the result that granted `chunk`; slot, phase and tag are not used */
-  SML_FLAG_UNASKED = 1u << 4,        /* PENDING: not for a probe; later packets of the rank overtook its update */
-  SML_FLAG_MARKED = 1u << 5,         /* PENDING: nothing but that the update of `chunk` came with a congestion mark */
+  SML_FLAG_UNASKED = 1u << 4,        /* PENDING: no answer to a probe; later packets of the rank overtook its update */
+  SML_FLAG_MARKED = 1u << 5,         /* PENDING: it says only that the update of `chunk` came with a congestion mark */
   SML_FLAG_DEAF = 1u << 6,           /* PROBE: the rank's latest results came as repeats only, not by the job's group */
-  SML_FLAG_NARROW = 1u << 7,         /* int32 UPDATE: lanes of 28 bits, eight in the place of seven */
+  SML_FLAG_NARROW = 1u << 7,         /* int32 UPDATE: lanes of 28 bits, eight in the space of seven */
 };
 
 struct sml_header {
@@ -106,15 +106,15 @@ enum sml_wire_error {
   SML_WIRE_BAD_TYPE,    /* type, wire type, reducer or flags that version 1 does not have */
 };
 
-/* What shows that a datagram is one of a job's epoch: the key of its MAC, or the word that its CRC is masked with.
- * Nobody knows it but the members and the aggregator; a reader of the path can tell the mask. NULL: a CRC with none. */
+/* What shows that a datagram belongs to a job's epoch: the key of its MAC, or the mask of its CRC. Only the members and
+ * the aggregator know it, but whoever reads the path can compute the mask. NULL: a CRC without a mask. */
 struct sml_seal {
   bool is_keyed;
   uint32_t mask;      /* not keyed */
   struct sml_key key; /* keyed */
 };
-/* key: the epoch's, NULL: there is none; secret: the epoch's, as WELCOME and START have it. The other one returns it,
- * and may leave a copy of the key on the stack. */
+/* key: the epoch's, or NULL; secret: the epoch's, from WELCOME or START. sml_seal_of returns the seal, and may leave a
+ * copy of the key on the stack. */
 static inline void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]) {
   *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = key != NULL ? 0 : (uint32_t)(secret[0] >> 32)};
   if (key != NULL) seal->key = *key;
@@ -136,8 +136,8 @@ static inline uint32_t sml_head_bytes_of(const struct sml_header *header) {
   return sml_head_bytes((header->flags & SML_FLAG_KEYED) != 0);
 }
 
-/* Narrow updates (quant/narrow.h): the payload of lanes of so many bytes, a multiple of SML_NARROW_UNIT; and the way
- * back, of an UPDATE's payload to the bytes of its lanes. */
+/* Narrow updates (quant/narrow.h): from the bytes of lanes, a multiple of SML_NARROW_UNIT, to those of the payload; and
+ * from an UPDATE's payload back to the bytes of its lanes. */
 #define SML_NARROW_UNIT 32u
 #define SML_NARROW_UNIT_BYTES 28u
 static inline uint32_t sml_narrow_bytes(uint32_t lanes_bytes) {
@@ -148,38 +148,40 @@ static inline uint32_t sml_lanes_bytes_of(const struct sml_header *header) {
                                                 : header->payload_bytes / SML_NARROW_UNIT_BYTES * SML_NARROW_UNIT;
 }
 
-/* A HELLO's payload: nonce:64, time:64, a byte that is 1 if the echo is to come by the job's multicast group, zeros. */
+/* A HELLO's payload: nonce:64, time:64, a byte that is 1 if the echo shall come by the job's multicast group, zeros. */
 #define SML_HELLO_GROUP_OFFSET 16u
 static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payload_bytes) {
   return payload_bytes > SML_HELLO_GROUP_OFFSET && payload[SML_HELLO_GROUP_OFFSET] == 1;
 }
 
-/* Writes header and CRC or MAC before the payload that already stands at frame + sml_head_bytes(seal->is_keyed). The
- * KEYED flag is as the seal says, whatever the header has. */
+/* Writes header and CRC or MAC before the payload, which already stands at frame + sml_head_bytes(seal->is_keyed). The
+ * seal decides about the KEYED flag, whatever the header has. */
 void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
-/* The same in two steps, for bursts: MACs of many frames are made together, at a third of the time. First each frame,
- * then all of them, as they lie behind each other: frame_bytes each, and last_bytes. */
+/* The same in two steps, for bursts: making the MACs of many frames together takes a third of the time. Seal each frame
+ * first, then all of them as they lie behind each other: frame_bytes each, the last one last_bytes. */
 void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
 void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
                          const struct sml_seal *seal);
-/* Checks length, version and known values. Nothing is to be believed before sml_wire_is_authentic says so. The payload
- * is at frame + sml_head_bytes_of(header_out). */
+/* Checks length, version and known values. Believe nothing before sml_wire_is_authentic says so. The payload is at
+ * frame + sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
 
-/* Jobs in switch format: UPDATE, PROBE, RESULT and PENDING have 0 for a CRC, and nobody looks at it. */
+/* Jobs in switch format: UPDATE, PROBE, RESULT and PENDING have 0 for a CRC, and nobody checks it. */
 void sml_wire_seal_for_switch(uint8_t *frame, const struct sml_header *header);
-/* Is an opened frame of such a job one that has none? */
+/* In such a job: is an opened frame one without a CRC? */
 bool sml_wire_is_without_crc(const struct sml_header *header);
-/* For an opened frame: KEYED with the right MAC, or not KEYED with the right CRC under the mask, as the seal says. */
+/* Does an opened frame have what the seal asks for: KEYED with the right MAC, or not KEYED with the right CRC under the
+ * mask? */
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
-/* The mask that an opened frame, not KEYED, was sealed with, if nothing has damaged it: who does not know its job can
- * answer so that the sender, and nobody else, takes the answer for one to this frame. */
+/* The mask with which an opened frame, not KEYED, was sealed, if it is not damaged. An aggregator that does not know
+ * the job can seal its answer with it, so that the sender, and nobody else, takes it for the answer to this frame. */
 uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *header);
-/* That in two steps, for frames that came together: MACs that KEYED frames of one length (sml_head_bytes(true) or more;
- * at most SML_SIPHASH_MANY) should have, and whether one has it. Frames need not be opened yet. */
+/* sml_wire_is_authentic in two steps, for frames that came together: the MACs that KEYED frames of one length should
+ * have (sml_head_bytes(true) or more; at most SML_SIPHASH_MANY frames), and whether a frame has its MAC. Frames need
+ * not be opened yet. */
 void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
                    uint64_t *macs_out);
-/* What a switch wrote there (PROTOCOL.md, R183). */
+/* Did a switch write this voucher into the frame (PROTOCOL.md, R183)? */
 bool sml_wire_has_voucher(const uint8_t *frame, uint32_t voucher);
 bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac);
 

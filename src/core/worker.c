@@ -92,16 +92,16 @@ static uint32_t update_bytes_of(const struct slot *slot) {
   return slot->flags & SML_FLAG_NARROW ? sml_narrow_bytes(slot->payload_bytes) : slot->payload_bytes;
 }
 
-/* Only a chunk beyond all data that were sent waits for this, and in a silence a few go all the same: else two ranks
- * could each be full of what the other one holds back. */
+/* Only a chunk beyond all data sent so far is held back, and in a silence a few are sent nevertheless. Otherwise each
+ * of two ranks could be full of chunks that the other one holds back. */
 static bool is_held_back(const struct sml_worker *w, uint32_t s) {
   if (w->options.is_one_way) return false;
   return w->slots[s].chunk >= w->first_unsent &&
          w->view.num_outstanding >= sml_worker_most_outstanding(w) + w->quiet_level;
 }
 
-/* The READY slot with the first chunk of the stream, or NONE. All ranks send in this order, as far as they can: else
- * windows that are less than the slots could be full of chunks that other ranks' windows keep back, each of others. */
+/* The READY slot with the first chunk of the stream, or NONE. All ranks send in this order, as far as they can.
+ * Otherwise windows smaller than the slots could each be full of chunks that other ranks' windows hold back. */
 static uint32_t first_fresh(const struct sml_worker *w) {
   const uint32_t s = w->fresh.count > 0 ? w->fresh.slots[w->fresh.head] : NONE;
   if (w->num_early == 0) return s;
@@ -113,7 +113,7 @@ static void take_fresh(struct sml_worker *w, uint32_t s) {
   else dequeue(&w->fresh, w->options.num_slots);
 }
 
-/* The slot of the next update: repairs first, and new chunks as far as the window goes. NONE: none may be sent. */
+/* The slot of the next update: repairs first, then new chunks as far as the window allows. NONE: none may be sent. */
 static uint32_t find_update(struct sml_worker *w) {
   if (w->updates.count > 0) return w->updates.slots[w->updates.head];
   const uint32_t s = first_fresh(w);
@@ -255,8 +255,8 @@ static struct sml_accept drop(enum sml_drop reason) {
   return (struct sml_accept){.kind = SML_ACCEPT_DROP, .drop = reason};
 }
 
-/* The aggregator waits for other ranks: from now on the slot is asked about by the clock alone. A slot of
- * a higher level stays, so that no flood of answers can put its next question off. */
+/* The aggregator waits for other ranks: from now on only the clock asks about the slot. A slot of a higher level keeps
+ * its place, so that a flood of answers cannot put its next question off. */
 static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
   slot->was_pending = true;
@@ -270,16 +270,16 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   slot->num_unanswered = 2;
 }
 
-/* The place of a late chunk's first update in the order of sending. */
+/* The order of a recent chunk's first update. */
 static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
   return w->orders[chunk & (w->num_orders - 1)];
 }
 
-/* Is the last update of the slot still on its way, for all that the aggregator knew? It names the latest chunk that it
- * had from this rank: packets that were sent before the update have not overtaken it. */
+/* May the slot's last update still be on its way? The aggregator names the latest chunk that it has from this rank. If
+ * that chunk was sent before the update, it has not overtaken the update. */
 static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
-  /* Where nothing comes later, at the end of an operation, time has to tell. */
+  /* At the end of an operation nothing comes later, so time must tell. */
   if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > sml_worker_round_trip(w)) return false;
   if (w->options.is_one_way) return w->rto.srtt_ns > 0;
   return order_of(w, h->chunk) <= w->slots[s].order;
@@ -300,16 +300,16 @@ static void earn(uint32_t *budget, uint32_t num, uint32_t most) {
   *budget = sml_max_u32(*budget, sml_min_u32(*budget + num, most));
 }
 
-/* A loss was shown. What it earns is kept: others show when the window is sent, and are asked about at its end. */
+/* A loss was shown. What it earns is kept for the end of the window, when the worker asks about what else was lost. */
 static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS, SML_MOST_BY_LOSSES);
   w->slots[s].num_charged = 0;
-  /* A queue that overflows takes thousands of a long path's window at once, from all ranks alike. Then nobody's chunks
-   * show it, and the clock alone asks. */
+  /* On a long path a queue that overflows drops thousands of chunks of the window at once, from all ranks alike. Then
+   * nobody's chunks show the loss, and only the clock asks. */
   if (w->rto.path_ns >= SML_RTO_LONG_PATH_NS) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
 }
 
-/* After several questions nobody knows which one this answers. */
+/* Samples how long an answer takes. After several questions nobody knows which one it answers. */
 static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns) {
   if (slot->num_unanswered != 1) return;
   slot->num_unanswered = 0;
@@ -341,10 +341,10 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   }
 }
 
-/* Do not sample a result that later ones overtook: it waited for somebody's repair, which says nothing about the path,
+/* Do not sample a result that later ones overtook. It waited for somebody's repair, which says nothing about the path,
  * and would make the next repair slower still. The same goes for one that comes more than a timeout after the last new
- * update, once there is an estimate (before that, a long path makes every result late). But if it was asked about, and
- * a round trip was not enough for the answer, the path has become longer: then sample it. */
+ * update, once there is an estimate (before that, a long path makes every result late). But if the worker asked about
+ * it, and no answer came within a round trip, the path has become longer: then sample it. */
 static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
   if (slot->first_sent_ns + sml_rto_least_window(&w->rto) < w->latest_acked_ns) return true;
   if (!sml_worker_uses_order(w) || w->rto.srtt_ns == 0 || now_ns - w->last_update_ns <= w->rto.rto_ns) return false;
@@ -355,7 +355,7 @@ static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uin
 static void note_completed(struct sml_worker *w, const struct slot *slot, const struct sml_header *h,
                            uint64_t now_ns) {
   sml_congestion_on_completed(&w->congestion, &w->rto, slot->order, w->last_order, now_ns);
-  /* A repeat answers a probe, so it would measure the probe's timer. It is behind the result, which was lost then. */
+  /* A repeat answers a probe, so it would measure the probe's timer. It was sent behind the result, which was lost. */
   if (h->flags & SML_FLAG_RETRANSMISSION) {
     w->view.lost_results++;
     note_loss(w, slot->order, now_ns);
@@ -416,7 +416,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   return is_operation_done;
 }
 
-/* The answer to a question about a result that was on its way. */
+/* The worker asked while the result was on its way; this is the answer. */
 static bool is_repeated_result(const struct sml_header *h) {
   return h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) != 0;
 }
@@ -428,7 +428,7 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
   const struct slot *slot = &w->slots[s];
   if (h->phase < slot->phase) return drop(is_repeated_result(h) ? SML_DROP_NEEDLESS : SML_DROP_STALE_PHASE);
-  /* Asked for the next phase already: the result of this one is on its way, or lost, and grants tell which. */
+  /* It asks for the next phase already, so the result of this one is on its way, or lost. Grants tell which. */
   if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1)
     return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
@@ -490,7 +490,7 @@ static uint32_t oldest_level(const struct sml_worker *w) {
 void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_out) {
   *view_out = w->view;
   const uint32_t level = oldest_level(w);
-  /* Else PENDING named it. */
+  /* If ranks are missing, PENDING named the slot. */
   if (w->view.num_missing == 0) view_out->waiting_slot = level == NONE ? 0 : w->levels[level].head;
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The worker's state. worker.c sends and receives, worker_stream.c has what slots carry, worker_questions.c when to
- * ask, worker_queue.h what slots stand in; test_worker_invariants.c looks whether it is sound. */
+ * The worker's state. worker.c sends and receives. worker_stream.c gives slots their chunks, worker_questions.c decides
+ * when to ask, worker_queue.h has the queues and lists of slots. test_worker_invariants.c checks that the state is
+ * sound. */
 #ifndef SML_CORE_WORKER_INTERNAL_H
 #define SML_CORE_WORKER_INTERNAL_H
 
@@ -15,10 +16,10 @@ enum slot_state {
   WAITING,     /* a data chunk whose group's exponents are not back */
   READY,       /* its UPDATE is to be sent for the first time */
   OUTSTANDING, /* sent; the result is awaited */
-  /* In a one-way window, where OUTSTANDING is also a chunk to which only others contribute: */
-  CLOSED, /* a fence before which something is not here or not sent yet */
-  SENT,   /* a chunk whose result is only for others */
-  HELD,   /* its result is here; the slot waits for the fence, as with SENT */
+  /* In a one-way window. There a chunk to which only others contribute is OUTSTANDING, too. */
+  CLOSED, /* a fence; something before it is not here or not sent yet */
+  SENT,   /* a chunk whose result is only for others; the slot waits for the fence */
+  HELD,   /* its result is here; the slot waits for the fence */
 };
 
 struct slot {
@@ -26,36 +27,36 @@ struct slot {
   uint32_t tag;
   uint64_t chunk; /* position in the lane's stream; the wire has it mod 2^32 */
   uint32_t operation; /* index in the ring; not for IDLE */
-  uint8_t wire, reducer;  /* these four: of its updates and results, as `what` and the operation have it */
-  uint16_t payload_bytes; /* of an update that is not narrow, and of the result: with a check word */
+  uint8_t wire, reducer;  /* of its updates and results, from `what` and the operation, as are the next two */
+  uint16_t payload_bytes; /* of the result, and of an update that is not narrow; includes the check word */
   struct sml_chunk what;
   enum slot_state state;
   uint8_t level;       /* how often the aggregator was asked about it */
-  uint8_t probe_copies; /* how many more of the next probe */
+  uint8_t probe_copies; /* how many more copies of the next probe to send */
   uint8_t num_charged;  /* questions about it that were paid for; at most SML_MOST_QUESTIONS */
   uint8_t flags;        /* of its updates: CHECKED or NARROW, or neither */
-  uint8_t num_unanswered; /* questions since its last update; 1: that was at sent_ns; 2: or more */
-  bool wants_update;   /* to be sent again: in the update queue, or stale there if false */
+  uint8_t num_unanswered; /* questions since its last update; 1: asked at sent_ns; 2: two or more */
+  bool wants_update;   /* to be sent again; if false, an entry in the update queue is stale */
   bool wants_probe;    /* likewise for the probe queue */
-  bool is_in_updates, is_in_probes; /* physically in the queue */
+  bool is_in_updates, is_in_probes; /* has an entry in the queue */
   bool was_resent;     /* the UPDATE went out more than once: no RTT sample (Karn) */
   bool was_refused;    /* a result of this phase came with a wrong sum */
   bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
   uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
   uint64_t first_sent_ns, sent_ns;
-  uint64_t order, update_ns; /* of its last UPDATE: among those of the lane; when it was sent */
+  uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it was sent */
 };
 
 struct operation {
   struct sml_range range;
   uint64_t first_chunk, chunks_left;
-  struct sml_row row; /* where the next chunk is of one that goes one way */
+  struct sml_row row; /* one way: where its next chunk is */
   uint64_t chunks_unassigned; /* not given to a slot yet: a chunk granted twice can't outlive its operation */
   uint64_t tag_base;
   uint8_t *ready; /* [num_groups] exponents of the group are back */
   void *cookie;
   uint8_t wire, reducer; /* of its data chunks */
-  bool is_narrow;        /* its updates, where they can be */
+  bool is_narrow;        /* its updates are narrow where they can be */
   bool is_done;
 };
 
@@ -69,11 +70,11 @@ struct list {
   uint32_t head, tail;
 };
 
-/* A grant that did not arrive though later ones did: the result that came with it is lost, or late. */
+/* A grant that did not arrive although later ones did: the result that carried it is lost, or late. */
 struct gap {
   uint64_t grant;
   uint64_t noticed_ns, asked_ns; /* 0: not yet */
-  uint64_t order;    /* about that of the update whose result it was */
+  uint64_t order;    /* roughly that of the update whose result is missing */
   bool is_due;       /* to be asked about now */
 };
 
@@ -85,42 +86,42 @@ struct sml_worker {
   uint64_t end_chunk;            /* stream position behind the last submitted operation */
   uint64_t last_grant;           /* greatest position seen: reference for widening wire chunks */
   uint32_t *idle; /* [num_slots] the IDLE slot of a chunk, by chunk mod num_slots: honest grants never meet */
-  struct list waiting; /* WAITING slots in the order they began to */
-  /* READY slots, sent as the window lets them, the first chunk of the stream first: those that became ready in that
-   * order, and those that others were ready before. */
+  struct list waiting; /* WAITING slots, in the order in which they began to wait */
+  /* READY slots, sent as the window allows, the first chunk of the stream first. `fresh` has those that became ready in
+   * the order of the stream, `early` those that belong before one of them. */
   struct queue fresh;
   uint32_t *early, num_early;
-  uint64_t last_fresh; /* chunk of the last one in `fresh`, as long as there is one */
+  uint64_t last_fresh; /* chunk of the last slot in `fresh`, while there is one */
   struct queue updates;  /* to be sent again */
   struct queue probes;
-  uint64_t *orders; /* [num_orders], by chunk: the order of its first UPDATE, as far as chunks of late go */
+  uint64_t *orders; /* [num_orders] the order of a chunk's first UPDATE, by chunk mod num_orders: recent chunks only */
   uint32_t num_orders;
   uint64_t last_order;
   uint32_t last_sent; /* the slot of the last UPDATE */
-  uint64_t arrived_order; /* the greatest of an update that is known to have come to the aggregator */
-  uint64_t arrived_ns;    /* when that was learnt */
-  uint64_t full_asked_ns; /* when it was asked for because the window was full; how often in a row */
-  uint32_t full_level;
+  uint64_t arrived_order; /* the greatest order of an update that is known to have reached the aggregator */
+  uint64_t arrived_ns;    /* when this worker learned that */
+  uint64_t full_asked_ns; /* when the worker last asked because the window was full */
+  uint32_t full_level;    /* how often in a row */
   struct gap *gaps; /* [num_slots], in the order of their grants */
   uint32_t num_gaps, num_due_gaps;
-  uint32_t gap_threshold; /* grants that must have overtaken one */
+  uint32_t gap_threshold; /* how many grants must have overtaken one that counts as lost */
   uint64_t next_grant;    /* behind the greatest that arrived */
   uint64_t progress_ns;    /* when the last result came, or a chunk was sent for the first time */
-  uint64_t last_update_ns; /* the latter alone */
-  uint32_t clock_budget, silence_budget; /* of questions: by timeouts; in a silence */
-  uint64_t quiet_until_ns; /* when slots may be asked about again because nothing comes */
-  uint32_t quiet_level;    /* how often that was in a row */
+  uint64_t last_update_ns; /* when a chunk was last sent for the first time */
+  uint32_t clock_budget, silence_budget; /* of questions after timeouts, and in a silence */
+  uint64_t quiet_until_ns; /* in a silence: when the worker may ask again */
+  uint32_t quiet_level;    /* how often in a row it has asked */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   struct sml_congestion congestion;
-  uint32_t room_chunks; /* how many more may be sent for the first time, by their sender's own queue */
-  /* That may be outstanding, by what this host can receive while it does not look, and by what was summed of late. */
+  uint32_t room_chunks; /* how many more may be sent for the first time before the send queue is full */
+  /* How many chunks may be outstanding: as this host can receive while nobody reads, and as were summed recently. */
   uint32_t buffer_chunks, stalled_chunks;
   uint64_t first_unsent; /* behind the last data chunk of the stream that was sent */
   uint32_t packet_bytes; /* payload of each UPDATE and RESULT in switch format; 0: ordinary format */
   uint8_t code_wire;     /* enum sml_wire_type of exponents */
-  /* One-way window: chunks before `released` are behind a fence that is complete; before `heard` this rank has what is
-   * for it, and has sent what is its own. */
+  /* One-way window: a complete fence stands behind the chunks before `released`. This rank has sent or received all
+   * that it has to among the chunks before `heard`. */
   uint64_t released, heard;
   uint64_t now_ns; /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
@@ -129,42 +130,43 @@ struct sml_worker {
   struct sml_worker_view view;
 };
 
-/* Budgets of questions are counted in chunks that completed: what a question costs, what a loss earns that was shown
- * (so may others be), how much chunks may fill a budget with, and how much losses. */
+/* Budgets of questions are counted in completed chunks: what a question costs; what a loss that was shown earns (there
+ * may be others); how far chunks may fill a budget, and how far losses may. */
 #define SML_QUESTION_COSTS 256u
 #define SML_LOSS_EARNS (2 * SML_QUESTION_COSTS)
 #define SML_MOST_QUESTIONS 32u
 #define SML_MOST_BUDGET (SML_MOST_QUESTIONS * SML_QUESTION_COSTS)
 #define SML_MOST_BY_LOSSES (8 * SML_MOST_BUDGET)
 
-#define SML_LEAST_CHUNKS 32u /* that may be outstanding, whatever else limits them */
+#define SML_LEAST_CHUNKS 32u /* so many may be outstanding, whatever else limits them */
 
-/* Chunks that may be outstanding. */
+/* How many chunks may be outstanding. */
 static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
   return sml_min_u32(w->buffer_chunks, w->stalled_chunks);
 }
 
-/* Are there so many slots that the order of what comes shows what was lost? */
+/* Are there enough slots for the order of results to show what was lost? */
 static inline bool sml_worker_uses_order(const struct sml_worker *w) {
   return w->options.num_slots >= w->options.order_slots;
 }
 
-/* Has a chunk completed that was sent clearly later than at sent_ns? Where that makes the clock patient it must be
- * known before a timeout is over; where it makes the worker ask, a repair that the aggregator began must have time. */
+/* Has a chunk completed that was sent clearly later than at sent_ns? If order shows losses, the answer makes the clock
+ * patient, so it must be known before a timeout ends. Otherwise it makes the worker ask, so a repair that the
+ * aggregator has begun must have time. */
 static inline bool sml_worker_is_overtaken(const struct sml_worker *w, uint64_t sent_ns) {
   const struct sml_rto *rto = &w->rto;
   const uint64_t window_ns = sml_worker_uses_order(w) ? sml_rto_reorder_window(rto) : sml_rto_repair_window(rto);
   return sent_ns + window_ns < w->latest_acked_ns;
 }
 
-/* Updates, or their results, that are still on their way: what was sent before one that is answered is answered, lost,
- * or waits at the aggregator for others (as FACK counts, Mathis and Mahdavi 1996). So a window never is full of
- * chunks that wait for ranks whose windows are full of others. */
+/* Updates, or their results, that are still on their way. An update that was sent before an answered one is answered,
+ * lost, or waits at the aggregator for others (FACK counts so: Mathis and Mahdavi 1996). So a window is never full of
+ * chunks that wait for ranks whose windows are full of other chunks. */
 static inline uint64_t sml_worker_num_under_way(const struct sml_worker *w) {
   return w->last_order - w->arrived_order;
 }
 
-/* Not many take longer. */
+/* Few round trips take longer. */
 static inline uint64_t sml_worker_round_trip(const struct sml_worker *w) {
   return w->rto.srtt_ns + w->rto.srtt_ns / 4;
 }
@@ -195,13 +197,13 @@ static inline bool sml_worker_contributes(const struct sml_worker *w, const stru
   return slot->what.is_exponent || sml_contributes(way, slot->what.owner, w->options.rank);
 }
 
-/* One-way window: a fence may have come to be sent. */
+/* One-way window: moves `heard` on, and makes the fences ready that it passes. */
 void sml_worker_note_heard(struct sml_worker *w);
-/* Gives a slot its chunk, if that is submitted, and queues it when nothing is in the way. */
+/* Gives a slot its chunk, if that is submitted, and queues it when it waits for no exponents. */
 void sml_worker_activate(struct sml_worker *w, uint32_t s);
 /* The exponents of the group are back: slots that waited for them become ready. */
 void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t group);
-/* Takes the first slot of w->early. */
+/* Takes the first slot from w->early. */
 void sml_worker_take_early(struct sml_worker *w);
 
 /* ---- worker_questions.c ---- */

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). There are five
- * reasons; order and silence count only from 16 slots on (sml_worker_uses_order).
+ * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). It has five
+ * reasons. Order and silence count only with 16 slots or more (sml_worker_uses_order).
  *
  *   reason    when                                                           about
  *   order     a result is missing, the third grant after it has come (up to   its grant
  *             the 128th, if the path reorders) and 100 us have passed
  *   silence   no result came, or nothing new went out, for twice as long as   each slot, 8 to 32 at once
  *             answers take
- *   window    the window is full, and for as long nothing has arrived that    the update that was sent last
- *             was sent
- *   timer     the slot's timeout is over, where order counts twice that       the slot
+ *   window    the window is full, and for as long no update is known to have  the update that was sent last
+ *             arrived
+ *   timer     the slot's timeout is over; twice that where order counts       the slot
  *   sum       the check word of a result is wrong                             the slot
  *
- * How often: order asks again when a chunk has completed that was sent after the question. Silence, window and timer
+ * How often: order asks again when a chunk that was sent after the question has completed. Silence, window and timer
  * wait twice as long after each question in a row. Silence and (where order counts) the timer also have budgets: 256
- * chunks that complete pay for a question, and for silence a loss that was shown pays for two. A wrong sum is asked
- * about once: the second time the lane fails.
+ * completed chunks pay for one question, and for silence a loss that was shown pays for two. The worker asks about a
+ * wrong sum once; the second time the lane fails.
  *
- * An answer to any of them is the result, or PENDING: who is missing. The aggregator asks, too: if it lacks this rank's
- * update though later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
+ * The answer is the result, or a PENDING that says who is missing. The aggregator asks, too: if it lacks this rank's
+ * update although later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
 #include "core/worker_queue.h"
 
 #define QUIET_PROBES 32u
-#define LEAST_QUESTIONS 8u /* in a silence, whatever there was before: a lane lives by them */
-#define MOST_PAID_LEVEL 4u  /* a slot's own patience does not grow beyond this while losses pay for questions */
-#define CLOCK_PATIENCE 1u /* how often a timeout is doubled before the clock asks where order shows what is lost */
+#define LEAST_QUESTIONS 8u /* in a silence, whatever the budget: otherwise a lane could stand still */
+#define MOST_PAID_LEVEL 4u  /* a slot's patience does not grow beyond this while losses pay for questions */
+#define CLOCK_PATIENCE 1u /* where order shows losses: how often a timeout is doubled before the clock asks */
 
 #define FIRST_THRESHOLD 3u
 #define MAX_THRESHOLD 128u
-#define REORDER_NS (100 * SML_NS_PER_US) /* and so long at least: paths that reorder by less cost nothing */
+#define REORDER_NS (100 * SML_NS_PER_US) /* and at least this long: paths that reorder by less cost nothing */
 
 /* ---- order ----
  *
- * Results that were lost on the way to this worker, by the grants that came with them: the aggregator draws grants in
- * order and sends results in that order, so one that is missing while several later ones are here was lost. The answer
- * is one round trip away, and nobody is asked in vain. */
+ * Grants show which results were lost on the way to this worker. The aggregator draws grants in order and sends results
+ * in that order, so a result that is missing while several later ones are here was lost. The answer is one round trip
+ * away, and no question is in vain. */
 
 void sml_worker_gaps_init(struct sml_worker *w) {
   w->next_grant = (uint64_t)w->options.first_chunk + w->options.num_slots;
@@ -51,7 +51,7 @@ static void remove_gap(struct sml_worker *w, uint32_t i) {
 static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
   for (uint32_t i = 0; i < w->num_gaps; i++) {
     if (w->gaps[i].grant != grant) continue;
-    /* Late and not lost: packets are overtaken by more than was thought. */
+    /* It was late, not lost: more packets overtake one than was thought. */
     if (!is_repeat && w->gaps[i].asked_ns != 0) {
       const uint32_t most = sml_min_u32(w->options.num_slots / 2, MAX_THRESHOLD);
       w->gap_threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, most));
@@ -77,7 +77,7 @@ void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat,
   w->next_grant = grant + 1;
 }
 
-/* A gap is due when enough grants are beyond it; again, when a chunk that was sent after the question completed. */
+/* A gap is due when enough grants have overtaken it, and again when a chunk sent after the question has completed. */
 static void find_due_gaps(struct sml_worker *w, uint64_t now_ns) {
   for (uint32_t i = 0; i < w->num_gaps; i++) {
     struct gap *gap = &w->gaps[i];
@@ -102,8 +102,8 @@ uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
 
 /* ---- silence, window and timer: when ---- */
 
-/* Questions are paid out of what has completed, and a loss that was shown pays for more: so however many slots wait,
- * for however long, those that were not needed are a small share of all packets. */
+/* Completed chunks pay for questions, and a loss that was shown pays for more. So needless questions are a small share
+ * of all packets, however many slots wait, and however long. */
 static uint32_t num_affordable(uint32_t budget) {
   return budget / SML_QUESTION_COSTS;
 }
@@ -119,9 +119,9 @@ static bool is_full(const struct sml_worker *w) {
   return w->view.num_outstanding >= n - n / 4;
 }
 
-/* How long a silence means that nothing is under way any more: twice what answers take. Before the first answer round
- * trips have to tell, and while all slots are out, results gather at somebody for a part of one. Where much is lost,
- * most round trips have waited for somebody's repairs, so they say little. */
+/* How long a silence must last to mean that nothing is under way any more: twice what answers take. Before the first
+ * answer round trips must tell, and while the window is full, results gather somewhere for a part of one. Where much is
+ * lost, most round trips include somebody's repairs, so they say little. */
 static uint64_t quiet_time(const struct sml_worker *w) {
   if (w->rto.answer_ns != 0)
     return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
@@ -131,30 +131,30 @@ static uint64_t quiet_time(const struct sml_worker *w) {
   return sml_min_u64(quiet_ns, w->rto.rto_ns);
 }
 
-/* Since when the lane is silent: since the last result; or, when nothing new was sent for longer than a round trip, so
- * that no later chunk can show what is lost, since then, whatever still trickles in: that takes a budget. */
+/* Since when the lane is silent: since the last result. If there is a budget, it is also silent from a round trip after
+ * the last new update on, whatever still trickles in: no later chunk can show what is lost then. */
 static uint64_t quiet_since(const struct sml_worker *w) {
   if (num_affordable(w->silence_budget) == 0) return w->progress_ns;
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
 }
 
-/* When the head of a level's list is to be asked about. Lists are in the order of sent_ns and the rule
- * is monotone in it, so the head is always first. */
+/* When the timer asks about the head of a level's list. Lists are in the order of sent_ns, and the deadline grows with
+ * it, so the head is always first. */
 static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
   const bool is_late = sml_worker_is_overtaken(w, sent_ns), uses_order = sml_worker_uses_order(w);
   if (is_late && level == 0 && !uses_order) return sent_ns;
-  /* Order shows what is lost, and who lost it, and silence is seen by itself. The clock would ask about what others
-   * repair, and the answer be a result that is on its way already: so it is patient, and has a budget. */
+  /* Order shows what is lost and who lost it, and silence has its own deadline. The clock would ask about what others
+   * are repairing, and get results that are on their way anyway. So it is patient, and has a budget. */
   if (uses_order && num_affordable(w->clock_budget) == 0) return SML_NEVER;
-  /* While the lane makes progress there is no reason to ask ever more rarely. */
+  /* While the lane makes progress, there is no reason to ask more and more rarely. */
   const uint32_t steps = (is_late ? sml_min_u32(level, 1) : level) + (uses_order ? CLOCK_PATIENCE : 0);
   return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
 }
 
-/* The same in a silent lane: some at a time, and more rarely as long as no result comes. */
+/* When silence asks about it: about some slots at a time, and more and more rarely as long as no result comes. */
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
@@ -164,9 +164,9 @@ static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
 }
 
-/* When the window is full and nothing shows that what is under way has arrived: other ranks may have to send first,
- * or it was lost. Either way an answer about the update that was sent last says that none is under way any more, and
- * the window moves on by its whole length. */
+/* The window is full, and nothing shows that what is under way has arrived: other ranks may have to send first, or it
+ * was lost. Either way an answer about the last update says that nothing is under way any more, and the window moves on
+ * by its whole length. */
 static uint64_t full_deadline_of(const struct sml_worker *w) {
   if (w->congestion.is_fixed || !sml_worker_is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
   if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
@@ -183,13 +183,14 @@ uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
 
 /* ---- asking ---- */
 
-/* More slots than usual are there for a long path, which always brings something. */
+/* Slots beyond the usual number are for long paths, where something always comes. */
 static uint32_t usual_chunks(const struct sml_worker *w) {
   return sml_min_u32(sml_max_u32(SML_CONGESTION_USUAL_BYTES / w->options.chunk_bytes, SML_LEAST_CHUNKS),
                      w->options.num_slots);
 }
 
-/* So many copies as they are asked about in vain: they may have to outlast a burst of loss. Few slots only. */
+/* Each question in vain doubles the copies of the next, which may have to outlast a burst of loss. That is only for
+ * few slots. */
 static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   struct slot *slot = &w->slots[s];
   SML_ASSERT(slot->state == OUTSTANDING && level < SML_RTO_LEVELS);

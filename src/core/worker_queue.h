@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a worker's slots stand in: the queues of what is to be sent, and the lists of what was. For worker.c and
- * worker_questions.c, which do this for each chunk. */
+ * The queues of slots that are to be sent, and the lists of slots that were. They are inline because worker.c and
+ * worker_questions.c use them for each chunk. */
 #ifndef SML_CORE_WORKER_QUEUE_H
 #define SML_CORE_WORKER_QUEUE_H
 

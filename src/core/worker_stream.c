@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The worker's stream: the operations that were submitted, behind each other, and which chunk a slot has. */
+ * The worker's stream: the submitted operations, one behind the other, and which chunk a slot has. */
 #include "core/worker_queue.h"
 
 /* ---- READY slots, the first chunk of the stream first ----
  *
- * Chunks that became ready although one behind them in the stream was ready before are a heap, the first on top. They
- * come of exponents that are back late, and of results that were lost; without either everything is in order. */
+ * A chunk that becomes ready after one behind it in the stream goes into a heap, `early`, with the first chunk on top.
+ * That happens when exponents come back late or results are lost; otherwise everything is in order. */
 
 static bool is_before(const struct sml_worker *w, uint32_t s, uint32_t other) {
   return w->slots[s].chunk < w->slots[other].chunk;
@@ -43,8 +43,8 @@ static void become_ready(struct sml_worker *w, uint32_t s) {
 
 /* ---- operations ---- */
 
-/* Index in the ring of the operation that a submitted chunk belongs to, or NONE when a lying
- * aggregator granted one of the past, or one for the second time. */
+/* Index in the ring of the operation that a submitted chunk belongs to. NONE: a lying aggregator granted a chunk of the
+ * past, or one for the second time. */
 static uint32_t find_operation(const struct sml_worker *w, uint64_t chunk) {
   uint64_t low = w->ring_head, high = w->ring_tail; /* the answer is in [low, high) */
   if (low == high || chunk < operation_at(w, low)->first_chunk) return NONE;
@@ -71,7 +71,7 @@ static bool has_exponents(const struct sml_worker *w, const struct slot *slot) {
          (op->ready[slot->what.group] && op->ready[slot->what.last_group]);
 }
 
-/* Nothing is in the way: it is to be sent, or, if only others contribute, to come. */
+/* The chunk waits for no exponents: it is to be sent, or, if only others contribute, its result is to come. */
 static void begin_chunk(struct sml_worker *w, uint32_t s) {
   struct slot *slot = &w->slots[s];
   if (sml_worker_contributes(w, slot)) {
@@ -86,7 +86,7 @@ static void begin_chunk(struct sml_worker *w, uint32_t s) {
   list_append(w, s, 0, w->now_ns);
 }
 
-/* What updates and results of the slot's chunk are on the wire. */
+/* What updates and results of the slot's chunk look like on the wire. */
 static void set_wire(const struct sml_worker *w, const struct operation *op, struct slot *slot) {
   const struct sml_chunk *c = &slot->what;
   slot->wire = op->wire;
@@ -104,7 +104,7 @@ static void set_wire(const struct sml_worker *w, const struct operation *op, str
 
 /* ---- one-way windows ---- */
 
-/* Places are fixed there. */
+/* There each chunk has a fixed slot. */
 static uint32_t slot_of(const struct sml_worker *w, uint64_t chunk) {
   return (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
 }
@@ -119,7 +119,7 @@ void sml_worker_note_heard(struct sml_worker *w) {
   }
 }
 
-/* Is the next fence complete? Those behind it may be before it. */
+/* Is the next fence complete? Later ones may be complete before it. */
 static bool has_passed(const struct sml_worker *w) {
   for (uint64_t chunk = w->released; chunk < w->heard; chunk++) {
     const struct slot *slot = &w->slots[slot_of(w, chunk)];
@@ -128,7 +128,7 @@ static bool has_passed(const struct sml_worker *w) {
   return false;
 }
 
-/* The slots up to the next fence carry on. The cookie of an operation that ends with it, or NULL. */
+/* Frees the slots up to the next fence. Returns the cookie of an operation that ends with it, or NULL. */
 static void *release_stretch(struct sml_worker *w) {
   const uint64_t first = w->released;
   bool is_fence = false, is_operation_done = false;
