@@ -45,7 +45,7 @@ def case_sequence_numbers():
     for call in (lambda: dist.all_reduce(tensor), lambda: dist.broadcast(tensor, 0), dist.barrier,
                  lambda: dist.all_reduce(tensor, async_op=True).wait(),
                  lambda: dist.all_gather([torch.empty(4) for _ in range(size)], tensor),
-                 lambda: dist.all_reduce(tensor, op=dist.ReduceOp.MAX)):
+                 lambda: dist.all_reduce(tensor, op=dist.ReduceOp.PRODUCT)):
         call()
         numbers.append(group._get_sequence_number_for_group())
     report(steps=[later - first for first, later in zip(numbers, numbers[1:])])
@@ -180,7 +180,7 @@ def case_border():
         dist.all_reduce(torch.ones(5))
         dist.barrier()
     other = {"float64": lambda: dist.all_reduce(torch.ones(1000, dtype=torch.float64)),
-             "max": lambda: dist.all_reduce(torch.ones(1000), op=dist.ReduceOp.MAX),
+             "product": lambda: dist.all_reduce(torch.ones(1000), op=dist.ReduceOp.PRODUCT),
              "broadcast": lambda: dist.broadcast(torch.ones(1000), 0),
              "barrier": dist.barrier}[os.environ["CASE_OTHER"]]
     began = time.monotonic()
@@ -268,7 +268,7 @@ def test_debug_detail_names_a_mismatch():
 
 def test_mismatch_across_the_border_is_named():
     with Daemon() as daemon:
-        for other, words in (("float64", "all_reduce(SUM) of float64[1000]"), ("max", "all_reduce(MAX) of float32[1000]"),
+        for other, words in (("float64", "all_reduce(SUM) of float64[1000]"), ("product", "all_reduce(PRODUCT) of float32[1000]"),
                              ("broadcast", "broadcast of rank 0"), ("barrier", "barrier")):
             for is_first in "01":
                 results = run_ranks("border", 3, daemon.address, CASE_BACKEND="switchml", CASE_OTHER=other,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend: what comes after what, and who may wait where. Calls whose handles nobody keeps, collectives
 behind them that go through Gloo, handles that only C++ holds, and waits inside of callbacks."""
+import math
 import time
 
 import torch_ranks
@@ -46,12 +47,12 @@ def case_dropped():
         dist.all_reduce(tensor, async_op=True)
         gathered = [torch.empty(50_000) for _ in range(size)]
         works = [dist.all_gather(gathered, tensor, async_op=True)]
-        largest = torch.tensor([float(rank)])
-        works.append(dist.all_reduce(largest, op=dist.ReduceOp.MAX, async_op=True))  # a second one that Gloo does
+        product = torch.tensor([rank + 1.0])
+        works.append(dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, async_op=True))  # a second one that Gloo does
         for work in works:
             work.wait()
         early += sum(not torch.equal(other, torch.full_like(other, total)) for other in gathered)
-        assert largest.item() == size - 1
+        assert product.item() == math.factorial(size)
     report(missing=missing, early=early, stats=sml.stats())
     dist.destroy_process_group()
 

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch backend's collectives that are sums, or can be one: reduce-scatter, reduce, broadcast, barrier."""
+"""The PyTorch backend's collectives that are sums, or can be one: reduce-scatter, reduce, broadcast, barrier; and its
+reductions that are no sums."""
+import functools
 import os
 import signal
 import time
 
 import torch_ranks
+from torch_calls import gloo_takes
 from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
 COUNTS = (0, 1, 2, 3, 5, 127, 129, 1001, 70_001)  # of elements: some are no multiple of 4 bytes
@@ -74,6 +77,36 @@ def parts_of_sums(torch, dist, rank, size):
     return num_calls + 1
 
 
+def reductions(torch, dist, rank, size):
+    """Of every type, and in other collectives than an all-reduce, too."""
+    op, num_calls = dist.ReduceOp, 0
+    either, both = torch.logical_or, torch.logical_and
+    of_floats = [(op.MIN, torch.minimum), (op.MAX, torch.maximum)]
+    of_integers = [*of_floats, (op.PRODUCT, torch.mul), (op.BAND, torch.bitwise_and), (op.BOR, torch.bitwise_or)]
+    of_truths = [(op.SUM, either), (op.MAX, either), (op.BOR, either), (op.PRODUCT, both), (op.MIN, both), (op.BAND, both)]
+    made = {**{dtype: of_integers for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64)},
+            **{dtype: of_floats for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)},
+            torch.bool: of_truths}
+    for dtype, ways in made.items():
+        is_wide = dtype in (torch.float16, torch.bfloat16) and not gloo_takes(torch, dist, dtype)
+        for reduction, combine in ways:
+            for count in COUNTS[1:]:
+                of_ranks = [values(torch, count, other, dtype) > 0 if dtype is torch.bool else values(torch, count, other, dtype)
+                            for other in range(size)]
+                tensor, expected = of_ranks[rank].clone(), functools.reduce(combine, of_ranks)
+                dist.all_reduce(tensor, op=reduction)
+                assert torch.equal(tensor, expected), (dtype, reduction, count)
+                num_calls += is_wide or dtype not in (torch.float16, torch.bfloat16) and (
+                    reduction != op.PRODUCT or dtype not in (torch.int8, torch.uint8))
+    columns = torch.full((4, 4), rank == 1)
+    dist.all_reduce(columns[:, 2], op=op.MAX)
+    assert columns.sum().item() == (16 if rank == 1 else 4), columns
+    part = torch.empty(2, dtype=torch.int32)
+    dist.reduce_scatter_tensor(part, torch.arange(2 * size, dtype=torch.int32) * (rank + 1), op=op.MAX)
+    assert part.tolist() == [2 * rank * size, (2 * rank + 1) * size], part
+    return num_calls + 2
+
+
 def orders(torch, dist, rank, size):
     """What is called behind calls that have not ended has what they give, and a barrier ends after all of them."""
     num_calls, total = 0, size * (size + 1) // 2
@@ -103,7 +136,7 @@ def orders(torch, dist, rank, size):
 def case_sums():
     torch, dist, sml, rank, size = start(timeout_s=int(os.environ.get("CASE_TIMEOUT_S", "60")))
     num_calls = broadcasts(torch, dist, rank, size) + parts_of_sums(torch, dist, rank, size)
-    num_calls += orders(torch, dist, rank, size)
+    num_calls += reductions(torch, dist, rank, size) + orders(torch, dist, rank, size)
     futures = [dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * size), async_op=True).get_future(),
                dist.broadcast(torch.full((4,), float(rank)), 1, async_op=True).get_future()]
     assert [future.wait()[0].tolist() for future in futures] == [[float(size)] * 3, [1.0] * 4]

@@ -21,6 +21,8 @@ import torch
 from torch._C import _distributed_c10d as _c10d
 from torch.distributed import ReduceOp
 
+from . import api
+
 _LAST_CALLS = 16  # more than the threads of an inner group can be about to drop
 _REST_LIMIT_S = 0.5
 
@@ -166,16 +168,39 @@ def takes(dtype):
     return _takes[dtype]
 
 
-def sum_in_place(group, tensor, divisor, watched):
-    """The sum, or the average, of a dense tensor of a type that SwitchML takes. What this Gloo does not take (bfloat16
-    on torch 1.13) is summed in float32 and rounded once: asking Gloo for it would break the group."""
-    buffer = tensor if takes(tensor.dtype) else tensor.float()
+_OPS = {api.SML_SUM: ReduceOp.SUM, api.SML_AVG: ReduceOp.SUM, api.SML_MIN: ReduceOp.MIN, api.SML_MAX: ReduceOp.MAX,
+        api.SML_PRODUCT: ReduceOp.PRODUCT, api.SML_BAND: ReduceOp.BAND, api.SML_BOR: ReduceOp.BOR,
+        api.SML_LAND: ReduceOp.MIN, api.SML_LOR: ReduceOp.MAX}
+
+
+def taken(tensor, copies):
+    """For a dense tensor of a type that SwitchML takes: one of a type that this Gloo takes, a copy noted in `copies` or a
+    view. Asking Gloo for another would break the group. bfloat16 (on torch 1.13) is reduced in float32 and rounded once."""
+    if tensor.dtype is torch.bool:
+        return tensor.detach().view(torch.uint8)
+    if not takes(tensor.dtype):
+        copies.append((tensor, tensor.detach().float()))
+        return copies[-1][1]
+    return tensor
+
+
+def options(reduction):
+    """For what SwitchML's number means; averages are divided afterwards."""
+    made = _c10d.AllreduceOptions()
+    made.reduceOp = _OPS[reduction]
+    return made
+
+
+def reduce_in_place(group, tensor, reduction, watched):
+    """What SwitchML makes of a dense tensor."""
+    copies = []
+    buffer = taken(tensor, copies)
     remember([buffer])
-    watched(group.allreduce([buffer])).wait()
-    if divisor > 1:
-        buffer.div_(divisor)
-    if buffer is not tensor:
-        tensor.copy_(buffer)
+    watched(group.allreduce([buffer], options(reduction))).wait()
+    if reduction == api.SML_AVG:
+        buffer.div_(group.size())
+    for each, copy in copies:
+        each.copy_(copy)
 
 
 def check_type(dtype, what):

@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo
-from .job import is_eligible
+from .api import SML_SUM
+from .job import reduction_for
 from .library import SwitchMLError
 from .offload import Offload
 from .settings import Exchange, agree
@@ -107,7 +108,7 @@ class _Host:
             done.value()
             dist.all_gather(parts, own, group=self.gathers)
             return tensor if dense is tensor else tensor.copy_(dense[:tensor.numel()])
-        return offload.submit_for_future([own], False, own).then(gather)
+        return offload.submit_for_future([own], SML_SUM, own).then(gather)
 
 
 def _global_ranks(group, size):
@@ -123,11 +124,11 @@ def ddp_hook(state, bucket):
     all-reduce failed, with the ranks."""
     tensor = bucket.buffer()
     tensor.mul_(1 / state.size)  # before the sum, as DDP does: its bits are the same
-    is_ours = is_eligible([tensor], True, False, state.has_float64)
+    is_ours = reduction_for([tensor], dist.ReduceOp.SUM, state.has_float64) is not None
     if state.offload is not None and is_ours and state.host is not None:
         return state.host.average(state.offload, tensor)
     if state.offload is not None and is_ours:
-        return state.offload.submit_for_future([tensor], False, tensor, _starts_of(bucket, tensor))
+        return state.offload.submit_for_future([tensor], SML_SUM, tensor, _starts_of(bucket, tensor))
     state.num_elsewhere += 1
     if is_ours and not gloo.takes(tensor.dtype):  # bfloat16 on torch 1.13, without offload
         return _sum(state, tensor.float()).then(lambda done: tensor.copy_(_value(done)))

@@ -7,25 +7,46 @@ import os
 import secrets
 
 import torch
+from torch.distributed import ReduceOp
 
-from . import api, staging
+from . import api, gloo, staging
 from .library import SwitchMLError, described_error, sized, thread_error
 from .process import Process
 
 SML_TYPE = {torch.float32: api.SML_FLOAT32, torch.int32: api.SML_INT32, torch.float16: api.SML_FLOAT16,
-            torch.bfloat16: api.SML_BFLOAT16, torch.float64: api.SML_FLOAT64, torch.int64: api.SML_INT64}
-_WITHOUT_AVERAGE = (torch.int32, torch.int64)  # no integers
+            torch.bfloat16: api.SML_BFLOAT16, torch.float64: api.SML_FLOAT64, torch.int64: api.SML_INT64,
+            torch.int8: api.SML_INT8, torch.uint8: api.SML_UINT8, torch.bool: api.SML_UINT8}
+_REDUCTIONS = {name: getattr(api, f"SML_{name}") for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR")}
+_OF_FLOATS = (api.SML_SUM, api.SML_AVG, api.SML_MIN, api.SML_MAX)
+_OF_TRUTHS = {api.SML_SUM: api.SML_LOR, api.SML_MAX: api.SML_LOR, api.SML_BOR: api.SML_LOR,
+              api.SML_PRODUCT: api.SML_LAND, api.SML_MIN: api.SML_LAND, api.SML_BAND: api.SML_LAND}
 NS = 1_000_000_000
 _JOIN_TIMEOUT_S = 60  # every rank is known to be there when the join starts
 
 
-def is_eligible(tensors, is_sum, is_average, has_float64):
-    """Whether a call is one for SwitchML, from facts that are equal on all ranks. has_float64: as settings.agree()."""
+def _of_type(dtype, reduction, has_float64):
+    if dtype is torch.bool:
+        return _OF_TRUTHS.get(reduction)
+    is_sum = reduction in (api.SML_SUM, api.SML_AVG)
+    if dtype.is_floating_point:
+        is_offered, is_wider = reduction in _OF_FLOATS and (not is_sum or dtype != torch.float64 or has_float64), not is_sum
+    else:
+        is_offered, is_wider = reduction != api.SML_AVG, is_sum or reduction == api.SML_PRODUCT
+    # Some reductions of a byte or two take twice as much of a link: those are Gloo's if it knows the type.
+    is_wider = is_wider and dtype in (torch.float16, torch.bfloat16, torch.int8, torch.uint8)
+    return reduction if is_offered and not (is_wider and gloo.takes(dtype)) else None
+
+
+def reduction_for(tensors, op, has_float64):
+    """The library's number of the reduction, or None: the call is none for SwitchML. From facts that are equal on all
+    ranks. has_float64: as settings.agree()."""
     first = tensors[0].dtype if tensors else None
-    return (is_sum and first in SML_TYPE and not (is_average and first in _WITHOUT_AVERAGE)
-            and (first is not torch.float64 or has_float64)
-            and all(tensor.dtype == first and tensor.layout == torch.strided
-                    and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors))
+    reduction = next((number for name, number in _REDUCTIONS.items() if op == getattr(ReduceOp, name)), None)
+    if first not in SML_TYPE or reduction is None or not all(
+            tensor.dtype == first and tensor.layout == torch.strided
+            and (tensor.device.type == "cpu" or staging.is_staged(tensor)) for tensor in tensors):
+        return None
+    return _of_type(first, reduction, has_float64)
 
 
 class CannotJoin(Exception):
@@ -94,12 +115,11 @@ class Job:
             return None
         return {name: getattr(stats, name) for name, _ in api.Stats._fields_[1:]}
 
-    def takes(self, buffer, is_average):
-        return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype],
-                                          api.SML_AVG if is_average else api.SML_SUM, buffer.numel())
+    def takes(self, buffer, reduction):
+        return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype], reduction, buffer.numel())
 
-    def begin(self, buffer, is_average, key, starts=None):
-        """Sums a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not.
+    def begin(self, buffer, reduction, key, starts=None):
+        """Reduces a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not.
         key: tells apart calls that sum alike. starts: where tensors begin in the buffer, or None."""
         handle, options = ctypes.c_void_p(), sized(api.OperationOptions)
         options.key = key or 0
@@ -107,9 +127,8 @@ class Job:
             array = (ctypes.c_size_t * len(starts))(*starts)
             options.starts, options.num_starts = ctypes.addressof(array), len(starts)
         address = buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
-        status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype],
-                                            api.SML_AVG if is_average else api.SML_SUM, ctypes.byref(options),
-                                            ctypes.byref(handle))
+        status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype], reduction,
+                                            ctypes.byref(options), ctypes.byref(handle))
         if status == api.SML_ERR_BUSY:
             raise Busy
         if status != 0:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 
 from . import gloo, staging
+from .api import SML_AVG, SML_SUM
 from .job import NS, Busy, CannotJoin, Job
 from .library import SwitchMLError
 from .parts import Call, Edge, Step, of_thread
@@ -57,10 +58,10 @@ class Offload(Thread):
         self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
         self.last_stats = {}
 
-    def submit(self, tensors, is_average, called, is_waited_for=False, result=None):
+    def submit(self, tensors, reduction, called, is_waited_for=False, result=None):
         """A call on tensors, or parts, of one type. is_waited_for: at once, by torch's Python code. result: what its future
         has, if that is not the tensors."""
-        call = self._call(tensors, is_average, is_waited_for, tensors if result is None else result, called)
+        call = self._call(tensors, reduction, is_waited_for, tensors if result is None else result, called)
         if is_waited_for:
             return CallWork(call)
 
@@ -69,13 +70,13 @@ class Offload(Thread):
             call.join_streams()
         return call.promise.work(wait_for)
 
-    def submit_for_future(self, tensors, is_average, result, starts=None):
+    def submit_for_future(self, tensors, reduction, result, starts=None):
         """The future alone, which has `result` in the end. starts: as Call's."""
-        return self._call(tensors, is_average, False, result, starts=starts).promise.future
+        return self._call(tensors, reduction, False, result, starts=starts).promise.future
 
-    def submit_recorded(self, tensors, is_average, called, result, record):
+    def submit_recorded(self, tensors, reduction, called, result, record):
         """A call that no thread completes but one of the group, as a profiler wants it."""
-        return self._call(tensors, is_average, False, result, called, record).promise.work()
+        return self._call(tensors, reduction, False, result, called, record).promise.work()
 
     def put_behind(self, begin, result, finisher, called):
         """A collective that Gloo does: begin() is called when the calls so far have ended, and returns Gloo's Work and
@@ -90,9 +91,9 @@ class Offload(Thread):
             self.changed.notify_all()
         return step.promise.work()
 
-    def _call(self, tensors, is_average, is_waited_for, result, called=None, record=None, starts=None):
+    def _call(self, tensors, reduction, is_waited_for, result, called=None, record=None, starts=None):
         try:
-            call = Call(self, tensors, is_average, result, called, starts)
+            call = Call(self, tensors, reduction, result, called, starts)
         except RuntimeError as problem:
             if any(map(staging.is_staged, gloo.tensors_in(tensors))):
                 self.fail(self._device_error(problem))
@@ -225,8 +226,8 @@ class Offload(Thread):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
         job, parts = self.job, call.parts
-        if call.num_called == 0 and not all(job.takes(part.dense, call.is_average) for part in parts):
-            if self.is_required:
+        if call.num_called == 0 and not all(job.takes(part.dense, call.reduction) for part in parts):
+            if self.is_required and call.reduction in (SML_SUM, SML_AVG):
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
             return True
@@ -242,7 +243,7 @@ class Offload(Thread):
                 self.batch = []
                 job.begin_batch()
             try:
-                part.operation = job.begin(part.buffer, call.is_average, call.key, part.starts)
+                part.operation = job.begin(part.buffer, call.reduction, call.key, part.starts)
             except Busy:
                 return False
             except SwitchMLError as error:
@@ -543,7 +544,7 @@ class Offload(Thread):
                 if call.error is not None:
                     return
                 time.sleep(call.pause_s())
-            gloo.sum_in_place(self.gloo, part.buffer.detach(), self.size if call.is_average else 1, self._watched)
+            gloo.reduce_in_place(self.gloo, part.buffer.detach(), call.reduction, self._watched)
             self._take_result(call, part)
 
     def _reason_for(self, error):

@@ -100,11 +100,11 @@ def bytes_of_root(tensor, is_root):
 class Call:
     """One call that SwitchML sums for: one tensor, or a coalesced list of them. starts: of tensors within the one, or
     None."""
-    __slots__ = ("offload", "result", "is_average", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
+    __slots__ = ("offload", "result", "reduction", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
                  "key", "error", "is_ended", "promise", "is_of_callback", "called", "crossings", "made_at", "is_late_at")
 
-    def __init__(self, offload, tensors, is_average, result, called, starts=None):
-        self.offload, self.is_average, self.result, self.called = offload, is_average, result, called
+    def __init__(self, offload, tensors, reduction, result, called, starts=None):
+        self.offload, self.reduction, self.result, self.called = offload, reduction, result, called
         self.parts, self.crossings, self.made_at = [], [], time.monotonic()
         self.key = called.key if called is not None else 0
         self.is_late_at = None  # when its next part must have come from the device

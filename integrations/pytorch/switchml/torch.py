@@ -4,9 +4,9 @@
     import switchml.torch
     torch.distributed.init_process_group("switchml")
 
-All-reduce of dense float32, float16, bfloat16 (SUM, AVG), int32 and int64 (SUM) tensors, on the CPU or a GPU, goes
-through libswitchml, and of float64 where SWITCHML_FLOAT64_BITS or SWITCHML_EXACT asks for it; so do, on the CPU, what
-is a sum or can be one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has
+All-reduce of dense tensors, on the CPU or a GPU, goes through libswitchml, of the types and reductions that take no more
+bytes there than by Gloo (job.py), and of float64 where SWITCHML_FLOAT64_BITS or SWITCHML_EXACT asks for it; so do, on the CPU,
+what is a sum or can be one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has
 the rules). Every other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all ranks:
 type, reduction, number of elements, group size, and the settings the ranks exchanged when the group was made. Plain
 Python over the C library (ctypes), for torch 1.13 and 2.x alike.
@@ -37,9 +37,10 @@ if not dist.is_available():
     raise ImportError("switchml.torch: this PyTorch was built without torch.distributed")
 from torch._C import _distributed_c10d as _c10d  # noqa: E402
 from . import devices, gloo, staging, works  # noqa: E402
+from .api import SML_SUM  # noqa: E402
 from .calls import Calls, check_detail  # noqa: E402
 from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=unused-import
-from .job import is_eligible  # noqa: E402
+from .job import reduction_for  # noqa: E402
 from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload  # noqa: E402
 from .parts import bytes_of_root, copied, own_part  # noqa: E402
@@ -160,15 +161,15 @@ class SwitchMLGroup(dist.ProcessGroup):
                 return getattr(super(), method)(tensors, opts)
             tensors = gloo.plain(tensors)
         inner, op = self._gloo(), opts.reduceOp
-        is_average = op == ReduceOp.AVG
-        if is_one_each and is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64):
+        reduction = reduction_for(tensors, op, self._has_float64) if is_one_each else None
+        if reduction is not None:
             gloo.check_written(tensors, "all-reduce")
             called = self._number("all_reduce", tensors, op)
             if self._offload is not None:
-                return self._by_switchml(tensors, is_average, called, tensors)
+                return self._by_switchml(tensors, reduction, called, tensors)
             self._num_by_gloo += 1
-            if not gloo.takes(tensors[0].dtype):
-                return self._sum_in_float32(tensors, is_average, called)
+            if tensors[0].dtype is torch.bool:
+                opts.reduceOp = gloo.options(reduction).reduceOp
         else:
             for tensor in tensors:
                 gloo.check_reduction(tensor.dtype, op, "all-reduce")
@@ -176,19 +177,19 @@ class SwitchMLGroup(dist.ProcessGroup):
             called = self._number("all_reduce", tensors, op)
         return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True, called)
 
-    def _by_switchml(self, parts, is_average, called, result):
+    def _by_switchml(self, parts, reduction, called, result):
         """A call on tensors, or parts. A profiler shows it from here to its end, under the name that Gloo's would have, with
         its tensors' shapes. It ends on another thread than this one then, as Gloo's does."""
         if torch.autograd._profiler_enabled():
             record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:{called.name}", *result)
-            return self._handed_out(self._offload.submit_recorded(parts, is_average, called, result, record))
+            return self._handed_out(self._offload.submit_recorded(parts, reduction, called, result, record))
         is_waited_for = _is_waited_for(_caller())
-        work = self._offload.submit(parts, is_average, called, is_waited_for, result)
+        work = self._offload.submit(parts, reduction, called, is_waited_for, result)
         return work if is_waited_for else self._handed_out(work)
 
-    def _is_ours(self, tensors, is_eligible_by_type):
+    def _is_ours(self, tensors, is_eligible):
         """Whether a collective that is no all-reduce goes through SwitchML: of dense tensors of the CPU."""
-        is_ours = is_eligible_by_type and all(
+        is_ours = is_eligible and all(
             tensor.layout == torch.strided and tensor.device.type == "cpu" and not staging.is_staged(tensor)
             and not tensor.is_quantized and not gloo.stands_for_another(tensor) for tensor in tensors)
         if is_ours and self._offload is None:
@@ -199,9 +200,9 @@ class SwitchMLGroup(dist.ProcessGroup):
         """Whether there is one tensor, and such a root. Gloo refuses others."""
         return len(tensors) == 1 and 0 <= root < self.size() and getattr(opts, "rootTensor", 0) == 0
 
-    def _is_our_sum(self, tensors, op):
-        is_average = op == ReduceOp.AVG
-        return self._is_ours(tensors, is_eligible(tensors, is_average or op == ReduceOp.SUM, is_average, self._has_float64))
+    def _reduction_of_ours(self, tensors, op):
+        reduction = reduction_for(tensors, op, self._has_float64)
+        return reduction if self._is_ours(tensors, reduction is not None) else None
 
     def _take_reduce_scatter(self, outputs, inputs, opts=None):
         """By the sum of all parts, of which each rank keeps its own. None: it is Gloo's, which does the same, or nothing."""
@@ -209,12 +210,13 @@ class SwitchMLGroup(dist.ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         outputs, inputs, op = _plain(outputs), _plain(inputs), getattr(opts, "reduceOp", opts or ReduceOp.SUM)
         given = list(gloo.tensors_in(inputs))
-        if not self._is_our_sum([*given, *outputs], op):
+        reduction = self._reduction_of_ours([*given, *outputs], op)
+        if reduction is None:
             return None
         gloo.check_written(outputs, "reduce_scatter")
         parts = [own_part(output, each, self.rank(), self.size()) for output, each in zip(outputs, inputs)]
         called = self._number("reduce_scatter", given, op)
-        return self._by_switchml(parts, op == ReduceOp.AVG, called, list(outputs))
+        return self._by_switchml(parts, reduction, called, list(outputs))
 
     def _take_broadcast(self, tensors, opts=None):
         """By a sum of bytes. None: it is Gloo's."""
@@ -225,24 +227,17 @@ class SwitchMLGroup(dist.ProcessGroup):
             return None
         gloo.check_written(tensors, "broadcast")
         called = self._number("broadcast", root=root)
-        return self._by_switchml([bytes_of_root(tensors[0], root == self.rank())], False, called, list(tensors))
-
-    def _sum_in_float32(self, tensors, is_average, called):
-        """Sums of a type that SwitchML takes, where there is no offload, and this torch's Gloo does not."""
-        def begin():
-            copies = [(tensor, tensor.detach().float()) for tensor in tensors]
-            dense = [copy for _, copy in copies]
-            work = self._inner.allreduce_coalesced(dense, _c10d.AllreduceCoalescedOptions())
-            return work, copies, dense, self.size() if is_average else 1
-        return self._by_gloo(begin, tensors, tensors, called)
+        return self._by_switchml([bytes_of_root(tensors[0], root == self.rank())], SML_SUM, called, list(tensors))
 
     def reduce(self, tensors, opts):
         inner, tensors = self._gloo(), _plain(tensors)
-        if self._is_one_of(tensors, opts.rootRank, opts) and self._is_our_sum(tensors, opts.reduceOp):
+        is_one = self._is_one_of(tensors, opts.rootRank, opts)
+        reduction = self._reduction_of_ours(tensors, opts.reduceOp) if is_one else None
+        if reduction is not None:
             gloo.check_written(tensors, "reduce")
             called = self._number("reduce", tensors, opts.reduceOp, opts.rootRank)
             part = copied(tensors[0], opts.rootRank == self.rank())
-            return self._by_switchml([part], opts.reduceOp == ReduceOp.AVG, called, list(tensors))
+            return self._by_switchml([part], reduction, called, list(tensors))
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
         gloo.check_written(tensors, "reduce")
@@ -256,7 +251,7 @@ class SwitchMLGroup(dist.ProcessGroup):
 
         def begin():
             copies = []
-            dense = gloo.contiguous(tensors, copies)
+            dense = [gloo.taken(tensor, copies) for tensor in gloo.contiguous(tensors, copies)]
             return method(dense, opts), copies, dense if divisor > 1 else (), divisor
         return self._by_gloo(begin, tensors, tensors, called)
 
@@ -277,7 +272,7 @@ class SwitchMLGroup(dist.ProcessGroup):
                 for tensor in divided:
                     if divisor > 1:
                         tensor.detach().div_(divisor)
-                for tensor, copy in copies:
+                for tensor, copy in reversed(copies):  # a later one may be of an earlier one
                     tensor.detach().copy_(copy)
                 staging.keep_on_up_streams([copy for _, copy in copies])
             return work, finish if copies or divided else None
@@ -296,8 +291,8 @@ class SwitchMLGroup(dist.ProcessGroup):
         if self._offload is not None and self.size() > _GLOO_BARRIER:
             word = [torch.zeros(1, dtype=torch.int32)]
             if not (self._offload.has_steps() or self._calls.under_way()):
-                return self._by_switchml(word, False, called, [])
-            self._offload.submit(word, False, called)
+                return self._by_switchml(word, SML_SUM, called, [])
+            self._offload.submit(word, SML_SUM, called)
             return self._handed_out(self._offload.put_behind(lambda: (works.All(self._calls.under_way()), None), (),
                                                              self._finisher, called))
         return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), (), (), called)
