@@ -14,86 +14,31 @@
 typedef __m256i vint;
 typedef __m256 vfloat;
 
-static VECTOR inline vint load(const uint8_t *p) {
-  return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-
-static VECTOR inline void store(uint8_t *p, vint v) {
-  _mm256_storeu_si256((__m256i *)(void *)p, v);
-}
-
-static VECTOR inline vint count_up(void) {
-  return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-}
-
-static VECTOR inline vint mask_of(size_t num_elems) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)num_elems), count_up());
-}
-
-static VECTOR inline vint load_some(const uint8_t *p, size_t num_elems) {
-  return _mm256_maskload_epi32((const int *)(const void *)p, mask_of(num_elems));
-}
-
-static VECTOR inline void store_some(uint8_t *p, vint v, size_t num_elems) {
-  _mm256_maskstore_epi32((int *)(void *)p, mask_of(num_elems), v);
-}
+#define load(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define store(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
+#define mask_of(num_elems) \
+  _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)(num_elems)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+#define load_some(p, num_elems) _mm256_maskload_epi32((const int *)(const void *)(p), mask_of(num_elems))
+#define store_some(p, v, num_elems) _mm256_maskstore_epi32((int *)(void *)(p), mask_of(num_elems), v)
+#define fill(value) _mm256_set1_epi32((int32_t)(value))
+#define fill_float _mm256_set1_ps
+#define add _mm256_add_epi32
+#define multiply _mm256_mullo_epi32
+#define and_bits _mm256_and_si256
+#define max_u32 _mm256_max_epu32
+#define max_u8 _mm256_max_epu8
+#define scale_float _mm256_mul_ps
+/* min gives its second operand for a NaN */
+#define clamp(x, lower, upper) _mm256_max_ps(_mm256_min_ps(x, upper), lower)
+#define bits_of _mm256_castps_si256
+#define float_of _mm256_castsi256_ps
+#define to_int _mm256_cvtps_epi32
+#define to_float _mm256_cvtepi32_ps
 
 static VECTOR inline vint swap_lanes(vint v) {
   const __m256i order = _mm256_setr_epi8(3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12,  //
                                          3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12);
   return _mm256_shuffle_epi8(v, order);
-}
-
-static VECTOR inline vint fill(uint32_t value) {
-  return _mm256_set1_epi32((int32_t)value);
-}
-
-static VECTOR inline vfloat fill_float(float value) {
-  return _mm256_set1_ps(value);
-}
-
-static VECTOR inline vint add(vint a, vint b) {
-  return _mm256_add_epi32(a, b);
-}
-
-static VECTOR inline vint multiply(vint a, vint b) {
-  return _mm256_mullo_epi32(a, b);
-}
-
-static VECTOR inline vint and_bits(vint a, vint b) {
-  return _mm256_and_si256(a, b);
-}
-
-static VECTOR inline vint max_u32(vint a, vint b) {
-  return _mm256_max_epu32(a, b);
-}
-
-static VECTOR inline vint max_u8(vint a, vint b) {
-  return _mm256_max_epu8(a, b);
-}
-
-static VECTOR inline vfloat scale_float(vfloat a, vfloat b) {
-  return _mm256_mul_ps(a, b);
-}
-
-static VECTOR inline vfloat clamp(vfloat x, vfloat lower, vfloat upper) {
-  return _mm256_max_ps(_mm256_min_ps(x, upper), lower); /* min gives its second operand for a NaN */
-}
-
-static VECTOR inline vint bits_of(vfloat x) {
-  return _mm256_castps_si256(x);
-}
-
-static VECTOR inline vfloat float_of(vint bits) {
-  return _mm256_castsi256_ps(bits);
-}
-
-static VECTOR inline vint to_int(vfloat x) {
-  return _mm256_cvtps_epi32(x);
-}
-
-static VECTOR inline vfloat to_float(vint v) {
-  return _mm256_cvtepi32_ps(v);
 }
 
 /* The double v * (1 / divisor) is off by 2^-51.9 of itself at most; rounded to 45 bits it is the quotient's value
@@ -109,12 +54,13 @@ static VECTOR inline struct divisor divisor_of(double divisor) {
   return (struct divisor){.inverse = _mm256_set1_pd(1 / kept)};
 }
 
-static VECTOR inline __m128 averaged_half(__m128i sums, __m256d inverse) {
+static VECTOR inline __m256i quotients(__m128i sums, __m256d inverse) {
   const __m256d quotient = _mm256_mul_pd(_mm256_cvtepi32_pd(sums), inverse);
   const __m256i half = _mm256_set1_epi64x(0x80), kept = _mm256_set1_epi64x(~INT64_C(0xff));
-  const __m256i rounded = _mm256_and_si256(_mm256_add_epi64(_mm256_castpd_si256(quotient), half), kept);
-  return _mm256_cvtpd_ps(_mm256_castsi256_pd(rounded));
+  return _mm256_and_si256(_mm256_add_epi64(_mm256_castpd_si256(quotient), half), kept);
 }
+
+#define averaged_half(sums, inverse) _mm256_cvtpd_ps(_mm256_castsi256_pd(quotients(sums, inverse)))
 
 static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
   const __m128 low = averaged_half(_mm256_castsi256_si128(sums), divisor->inverse);
@@ -124,9 +70,7 @@ static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
 
 /* Bits below a float's, if there are any, become its last bit; where it had rounded, on the same side as above. */
 static VECTOR inline __m128 averaged_half_to_odd(__m128i sums, __m256d inverse) {
-  const __m256d quotient = _mm256_mul_pd(_mm256_cvtepi32_pd(sums), inverse);
-  const __m256i half = _mm256_set1_epi64x(0x80), kept = _mm256_set1_epi64x(~INT64_C(0xff));
-  const __m256i rounded = _mm256_and_si256(_mm256_add_epi64(_mm256_castpd_si256(quotient), half), kept);
+  const __m256i rounded = quotients(sums, inverse);
   const __m256i below = _mm256_set1_epi64x((INT64_C(1) << 29) - 1), last = _mm256_set1_epi64x(INT64_C(1) << 29);
   const __m256i is_exact = _mm256_cmpeq_epi64(_mm256_and_si256(rounded, below), _mm256_setzero_si256());
   const __m256i odd = _mm256_or_si256(_mm256_andnot_si256(below, rounded), _mm256_andnot_si256(is_exact, last));
@@ -143,13 +87,19 @@ static VECTOR inline vint averaged_to_odd(vint sums, const struct divisor *divis
 
 typedef __m128i vhalf;
 
-static VECTOR inline vhalf load_half(const uint8_t *p) {
-  return _mm_loadu_si128((const __m128i *)(const void *)p);
-}
-
-static VECTOR inline void store_half(uint8_t *p, vhalf v) {
-  _mm_storeu_si128((__m128i *)(void *)p, v);
-}
+#define load_half(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define store_half(p, v) _mm_storeu_si128((__m128i *)(void *)(p), v)
+#define max_u16 _mm256_max_epu16
+#define shift_left_16(v) _mm256_slli_epi32(v, 16)
+#define shift_right_16(v) _mm256_srli_epi32(v, 16)
+#define shift_sign_right_16(v) _mm256_srai_epi32(v, 16)
+#define or_bits _mm256_or_si256
+#define is_zero(v) _mm256_cmpeq_epi32(v, _mm256_setzero_si256())
+#define choose(mask, where, elsewhere) _mm256_blendv_epi8(elsewhere, where, mask)
+#define absolute _mm256_abs_epi32
+#define widened_bits _mm256_cvtepu16_epi32
+#define widened_float16(v) _mm256_castps_si256(_mm256_cvtph_ps(v))
+#define narrowed_float16(x) _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)
 
 static VECTOR inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
   uint8_t bytes[16] = {0};
@@ -163,58 +113,14 @@ static VECTOR inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems)
   memcpy(p, bytes, 2 * num_elems);
 }
 
-static VECTOR inline vint max_u16(vint a, vint b) {
-  return _mm256_max_epu16(a, b);
-}
-
-static VECTOR inline vint shift_left_16(vint v) {
-  return _mm256_slli_epi32(v, 16);
-}
-
-static VECTOR inline vint shift_right_16(vint v) {
-  return _mm256_srli_epi32(v, 16);
-}
-
-static VECTOR inline vint shift_sign_right_16(vint v) {
-  return _mm256_srai_epi32(v, 16);
-}
-
-static VECTOR inline vint or_bits(vint a, vint b) {
-  return _mm256_or_si256(a, b);
-}
-
-static VECTOR inline vint is_zero(vint v) {
-  return _mm256_cmpeq_epi32(v, _mm256_setzero_si256());
-}
-
-static VECTOR inline vint choose(vint mask, vint where, vint elsewhere) {
-  return _mm256_blendv_epi8(elsewhere, where, mask);
-}
-
-static VECTOR inline vint absolute(vint v) {
-  return _mm256_abs_epi32(v);
-}
-
 static VECTOR inline vint with_sign_of(vint sign, vint v) {
   const vint mask = _mm256_srai_epi32(sign, 31);
   return _mm256_sub_epi32(_mm256_xor_si256(v, mask), mask);
 }
 
-static VECTOR inline vint widened_bits(vhalf v) {
-  return _mm256_cvtepu16_epi32(v);
-}
-
-static VECTOR inline vint widened_float16(vhalf v) {
-  return _mm256_castps_si256(_mm256_cvtph_ps(v));
-}
-
 static VECTOR inline vhalf narrowed_bits(vint v) {
   const vint low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
   return _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-}
-
-static VECTOR inline vhalf narrowed_float16(vfloat x) {
-  return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 }
 
 static VECTOR inline uint32_t sum_of(vint v) {

@@ -14,81 +14,29 @@
 typedef __m512i vint;
 typedef __m512 vfloat;
 
-static VECTOR inline vint load(const uint8_t *p) {
-  return _mm512_loadu_si512((const void *)p);
-}
-
-static VECTOR inline void store(uint8_t *p, vint v) {
-  _mm512_storeu_si512((void *)p, v);
-}
-
-static VECTOR inline __mmask16 mask_of(size_t num_elems) {
-  return (__mmask16)((UINT32_C(1) << num_elems) - 1);
-}
-
-static VECTOR inline vint load_some(const uint8_t *p, size_t num_elems) {
-  return _mm512_maskz_loadu_epi32(mask_of(num_elems), p);
-}
-
-static VECTOR inline void store_some(uint8_t *p, vint v, size_t num_elems) {
-  _mm512_mask_storeu_epi32(p, mask_of(num_elems), v);
-}
+#define load(p) _mm512_loadu_si512((const void *)(p))
+#define store(p, v) _mm512_storeu_si512((void *)(p), v)
+#define mask_of(num_elems) (__mmask16)((UINT32_C(1) << (num_elems)) - 1)
+#define load_some(p, num_elems) _mm512_maskz_loadu_epi32(mask_of(num_elems), p)
+#define store_some(p, v, num_elems) _mm512_mask_storeu_epi32(p, mask_of(num_elems), v)
+#define fill(value) _mm512_set1_epi32((int32_t)(value))
+#define fill_float _mm512_set1_ps
+#define add _mm512_add_epi32
+#define multiply _mm512_mullo_epi32
+#define and_bits _mm512_and_si512
+#define max_u32 _mm512_max_epu32
+#define max_u8 _mm512_max_epu8
+#define scale_float _mm512_mul_ps
+/* min gives its second operand for a NaN */
+#define clamp(x, lower, upper) _mm512_max_ps(_mm512_min_ps(x, upper), lower)
+#define bits_of _mm512_castps_si512
+#define float_of _mm512_castsi512_ps
+#define to_int _mm512_cvtps_epi32
+#define to_float _mm512_cvtepi32_ps
 
 static VECTOR inline vint swap_lanes(vint v) {
   const __m512i order = _mm512_set4_epi32(0x0c0d0e0f, 0x08090a0b, 0x04050607, 0x00010203);
   return _mm512_shuffle_epi8(v, order);
-}
-
-static VECTOR inline vint fill(uint32_t value) {
-  return _mm512_set1_epi32((int32_t)value);
-}
-
-static VECTOR inline vfloat fill_float(float value) {
-  return _mm512_set1_ps(value);
-}
-
-static VECTOR inline vint add(vint a, vint b) {
-  return _mm512_add_epi32(a, b);
-}
-
-static VECTOR inline vint multiply(vint a, vint b) {
-  return _mm512_mullo_epi32(a, b);
-}
-
-static VECTOR inline vint and_bits(vint a, vint b) {
-  return _mm512_and_si512(a, b);
-}
-
-static VECTOR inline vint max_u32(vint a, vint b) {
-  return _mm512_max_epu32(a, b);
-}
-
-static VECTOR inline vint max_u8(vint a, vint b) {
-  return _mm512_max_epu8(a, b);
-}
-
-static VECTOR inline vfloat scale_float(vfloat a, vfloat b) {
-  return _mm512_mul_ps(a, b);
-}
-
-static VECTOR inline vfloat clamp(vfloat x, vfloat lower, vfloat upper) {
-  return _mm512_max_ps(_mm512_min_ps(x, upper), lower); /* min gives its second operand for a NaN */
-}
-
-static VECTOR inline vint bits_of(vfloat x) {
-  return _mm512_castps_si512(x);
-}
-
-static VECTOR inline vfloat float_of(vint bits) {
-  return _mm512_castsi512_ps(bits);
-}
-
-static VECTOR inline vint to_int(vfloat x) {
-  return _mm512_cvtps_epi32(x);
-}
-
-static VECTOR inline vfloat to_float(vint v) {
-  return _mm512_cvtepi32_ps(v);
 }
 
 /* As in avx2.c. */
@@ -101,12 +49,13 @@ static VECTOR inline struct divisor divisor_of(double divisor) {
   return (struct divisor){.inverse = _mm512_set1_pd(1 / kept)};
 }
 
-static VECTOR inline __m256 averaged_half(__m256i sums, __m512d inverse) {
+static VECTOR inline __m512i quotients(__m256i sums, __m512d inverse) {
   const __m512d quotient = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), inverse);
   const __m512i half = _mm512_set1_epi64(0x80), kept = _mm512_set1_epi64(~INT64_C(0xff));
-  const __m512i rounded = _mm512_and_si512(_mm512_add_epi64(_mm512_castpd_si512(quotient), half), kept);
-  return _mm512_cvtpd_ps(_mm512_castsi512_pd(rounded));
+  return _mm512_and_si512(_mm512_add_epi64(_mm512_castpd_si512(quotient), half), kept);
 }
+
+#define averaged_half(sums, inverse) _mm512_cvtpd_ps(_mm512_castsi512_pd(quotients(sums, inverse)))
 
 static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
   const __m256 low = averaged_half(_mm512_castsi512_si256(sums), divisor->inverse);
@@ -116,9 +65,7 @@ static VECTOR inline vint averaged(vint sums, const struct divisor *divisor) {
 
 /* Likewise. */
 static VECTOR inline __m256 averaged_half_to_odd(__m256i sums, __m512d inverse) {
-  const __m512d quotient = _mm512_mul_pd(_mm512_cvtepi32_pd(sums), inverse);
-  const __m512i half = _mm512_set1_epi64(0x80), kept = _mm512_set1_epi64(~INT64_C(0xff));
-  const __m512i rounded = _mm512_and_si512(_mm512_add_epi64(_mm512_castpd_si512(quotient), half), kept);
+  const __m512i rounded = quotients(sums, inverse);
   const __m512i below = _mm512_set1_epi64((INT64_C(1) << 29) - 1), last = _mm512_set1_epi64(INT64_C(1) << 29);
   const __mmask8 is_inexact = _mm512_test_epi64_mask(rounded, below);
   const __m512i cut = _mm512_andnot_si512(below, rounded);
@@ -135,68 +82,24 @@ static VECTOR inline vint averaged_to_odd(vint sums, const struct divisor *divis
 
 typedef __m256i vhalf;
 
-static VECTOR inline vhalf load_half(const uint8_t *p) {
-  return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-
-static VECTOR inline void store_half(uint8_t *p, vhalf v) {
-  _mm256_storeu_si256((__m256i *)(void *)p, v);
-}
-
-static VECTOR inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
-  return _mm256_maskz_loadu_epi16(mask_of(num_elems), p);
-}
-
-static VECTOR inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems) {
-  _mm256_mask_storeu_epi16(p, mask_of(num_elems), v);
-}
-
-static VECTOR inline vint max_u16(vint a, vint b) {
-  return _mm512_max_epu16(a, b);
-}
-
-static VECTOR inline vint shift_left_16(vint v) {
-  return _mm512_slli_epi32(v, 16);
-}
-
-static VECTOR inline vint shift_right_16(vint v) {
-  return _mm512_srli_epi32(v, 16);
-}
-
-static VECTOR inline vint shift_sign_right_16(vint v) {
-  return _mm512_srai_epi32(v, 16);
-}
-
-static VECTOR inline vint or_bits(vint a, vint b) {
-  return _mm512_or_si512(a, b);
-}
-
-static VECTOR inline vint is_zero(vint v) {
-  return _mm512_movm_epi32(_mm512_testn_epi32_mask(v, v));
-}
-
-static VECTOR inline vint choose(vint mask, vint where, vint elsewhere) {
-  return _mm512_mask_mov_epi32(elsewhere, _mm512_movepi32_mask(mask), where);
-}
-
-static VECTOR inline vint absolute(vint v) {
-  return _mm512_abs_epi32(v);
-}
+#define load_half(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define store_half(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
+#define load_half_some(p, num_elems) _mm256_maskz_loadu_epi16(mask_of(num_elems), p)
+#define store_half_some(p, v, num_elems) _mm256_mask_storeu_epi16(p, mask_of(num_elems), v)
+#define max_u16 _mm512_max_epu16
+#define shift_left_16(v) _mm512_slli_epi32(v, 16)
+#define shift_right_16(v) _mm512_srli_epi32(v, 16)
+#define shift_sign_right_16(v) _mm512_srai_epi32(v, 16)
+#define or_bits _mm512_or_si512
+#define is_zero(v) _mm512_movm_epi32(_mm512_testn_epi32_mask(v, v))
+#define choose(mask, where, elsewhere) _mm512_mask_mov_epi32(elsewhere, _mm512_movepi32_mask(mask), where)
+#define absolute _mm512_abs_epi32
+#define widened_bits _mm512_cvtepu16_epi32
+#define widened_float16(v) _mm512_castps_si512(_mm512_cvtph_ps(v))
+#define narrowed_bits _mm512_cvtepi32_epi16
 
 static VECTOR inline vint with_sign_of(vint sign, vint v) {
   return _mm512_mask_sub_epi32(v, _mm512_movepi32_mask(sign), _mm512_setzero_si512(), v);
-}
-
-static VECTOR inline vint widened_bits(vhalf v) {
-  return _mm512_cvtepu16_epi32(v);
-}
-
-static VECTOR inline vint widened_float16(vhalf v) {
-  return _mm512_castps_si512(_mm512_cvtph_ps(v));
-}
-
-static VECTOR inline vhalf narrowed_bits(vint v) {
-  return _mm512_cvtepi32_epi16(v);
 }
 
 static VECTOR inline vhalf narrowed_float16(vfloat x) {

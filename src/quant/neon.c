@@ -11,6 +11,24 @@
 typedef uint32x4_t vint;
 typedef float32x4_t vfloat;
 
+#define load(p) vreinterpretq_u32_u8(vld1q_u8(p))
+#define store(p, v) vst1q_u8(p, vreinterpretq_u8_u32(v))
+#define swap_lanes(v) vreinterpretq_u32_u8(vrev32q_u8(vreinterpretq_u8_u32(v)))
+#define fill vdupq_n_u32
+#define fill_float vdupq_n_f32
+#define add vaddq_u32
+#define multiply vmulq_u32
+#define and_bits vandq_u32
+#define max_u32 vmaxq_u32
+#define max_u8(a, b) vreinterpretq_u32_u8(vmaxq_u8(vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b)))
+#define scale_float vmulq_f32
+/* a product is no signaling NaN: minnm gives the number */
+#define clamp(x, lower, upper) vmaxq_f32(vminnmq_f32(x, upper), lower)
+#define bits_of vreinterpretq_u32_f32
+#define float_of vreinterpretq_f32_u32
+#define to_int(x) vreinterpretq_u32_s32(vcvtnq_s32_f32(x))
+#define to_float(v) vcvtq_f32_s32(vreinterpretq_s32_u32(v))
+
 #define FPCR_FLUSH (UINT64_C(1) << 24) /* the rest 0: to nearest, nothing traps */
 
 /* Control, and the sticky flags, which are restored too. The memory clobbers keep the arithmetic between `enter` and
@@ -31,14 +49,6 @@ static inline void leave(environment saved) {
   __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(saved.control), "r"(saved.flags) : "memory");
 }
 
-static inline vint load(const uint8_t *p) {
-  return vreinterpretq_u32_u8(vld1q_u8(p));
-}
-
-static inline void store(uint8_t *p, vint v) {
-  vst1q_u8(p, vreinterpretq_u8_u32(v));
-}
-
 static inline vint load_some(const uint8_t *p, size_t num_elems) {
   uint8_t bytes[16] = {0};
   memcpy(bytes, p, 4 * num_elems);
@@ -49,62 +59,6 @@ static inline void store_some(uint8_t *p, vint v, size_t num_elems) {
   uint8_t bytes[16];
   store(bytes, v);
   memcpy(p, bytes, 4 * num_elems);
-}
-
-static inline vint swap_lanes(vint v) {
-  return vreinterpretq_u32_u8(vrev32q_u8(vreinterpretq_u8_u32(v)));
-}
-
-static inline vint fill(uint32_t value) {
-  return vdupq_n_u32(value);
-}
-
-static inline vfloat fill_float(float value) {
-  return vdupq_n_f32(value);
-}
-
-static inline vint add(vint a, vint b) {
-  return vaddq_u32(a, b);
-}
-
-static inline vint multiply(vint a, vint b) {
-  return vmulq_u32(a, b);
-}
-
-static inline vint and_bits(vint a, vint b) {
-  return vandq_u32(a, b);
-}
-
-static inline vint max_u32(vint a, vint b) {
-  return vmaxq_u32(a, b);
-}
-
-static inline vint max_u8(vint a, vint b) {
-  return vreinterpretq_u32_u8(vmaxq_u8(vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b)));
-}
-
-static inline vfloat scale_float(vfloat a, vfloat b) {
-  return vmulq_f32(a, b);
-}
-
-static inline vfloat clamp(vfloat x, vfloat lower, vfloat upper) {
-  return vmaxq_f32(vminnmq_f32(x, upper), lower); /* a product is no signaling NaN: minnm gives the number */
-}
-
-static inline vint bits_of(vfloat x) {
-  return vreinterpretq_u32_f32(x);
-}
-
-static inline vfloat float_of(vint bits) {
-  return vreinterpretq_f32_u32(bits);
-}
-
-static inline vint to_int(vfloat x) {
-  return vreinterpretq_u32_s32(vcvtnq_s32_f32(x));
-}
-
-static inline vfloat to_float(vint v) {
-  return vcvtq_f32_s32(vreinterpretq_s32_u32(v));
 }
 
 /* Two roundings, to double and to float, but as if one. They could differ only if the double is the middle
@@ -140,13 +94,20 @@ static inline vint averaged_to_odd(vint sums, const struct divisor *divisor) {
 
 typedef uint16x4_t vhalf;
 
-static inline vhalf load_half(const uint8_t *p) {
-  return vreinterpret_u16_u8(vld1_u8(p));
-}
-
-static inline void store_half(uint8_t *p, vhalf v) {
-  vst1_u8(p, vreinterpret_u8_u16(v));
-}
+#define load_half(p) vreinterpret_u16_u8(vld1_u8(p))
+#define store_half(p, v) vst1_u8(p, vreinterpret_u8_u16(v))
+#define max_u16(a, b) vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)))
+#define shift_left_16(v) vshlq_n_u32(v, 16)
+#define shift_right_16(v) vshrq_n_u32(v, 16)
+#define shift_sign_right_16(v) vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(v), 16))
+#define or_bits vorrq_u32
+#define is_zero vceqzq_u32
+#define choose vbslq_u32
+#define absolute(v) vreinterpretq_u32_s32(vabsq_s32(vreinterpretq_s32_u32(v)))
+#define widened_bits vmovl_u16
+#define widened_float16(v) vreinterpretq_u32_f32(vcvt_f32_f16(vreinterpret_f16_u16(v)))
+#define narrowed_bits vmovn_u32
+#define narrowed_float16(x) vreinterpret_u16_f16(vcvt_f16_f32(x))
 
 static inline vhalf load_half_some(const uint8_t *p, size_t num_elems) {
   uint8_t bytes[8] = {0};
@@ -160,57 +121,9 @@ static inline void store_half_some(uint8_t *p, vhalf v, size_t num_elems) {
   memcpy(p, bytes, 2 * num_elems);
 }
 
-static inline vint max_u16(vint a, vint b) {
-  return vreinterpretq_u32_u16(vmaxq_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)));
-}
-
-static inline vint shift_left_16(vint v) {
-  return vshlq_n_u32(v, 16);
-}
-
-static inline vint shift_right_16(vint v) {
-  return vshrq_n_u32(v, 16);
-}
-
-static inline vint shift_sign_right_16(vint v) {
-  return vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(v), 16));
-}
-
-static inline vint or_bits(vint a, vint b) {
-  return vorrq_u32(a, b);
-}
-
-static inline vint is_zero(vint v) {
-  return vceqzq_u32(v);
-}
-
-static inline vint choose(vint mask, vint where, vint elsewhere) {
-  return vbslq_u32(mask, where, elsewhere);
-}
-
-static inline vint absolute(vint v) {
-  return vreinterpretq_u32_s32(vabsq_s32(vreinterpretq_s32_u32(v)));
-}
-
 static inline vint with_sign_of(vint sign, vint v) {
   const vint mask = vreinterpretq_u32_s32(vshrq_n_s32(vreinterpretq_s32_u32(sign), 31));
   return vsubq_u32(veorq_u32(v, mask), mask);
-}
-
-static inline vint widened_bits(vhalf v) {
-  return vmovl_u16(v);
-}
-
-static inline vint widened_float16(vhalf v) {
-  return vreinterpretq_u32_f32(vcvt_f32_f16(vreinterpret_f16_u16(v)));
-}
-
-static inline vhalf narrowed_bits(vint v) {
-  return vmovn_u32(v);
-}
-
-static inline vhalf narrowed_float16(vfloat x) {
-  return vreinterpret_u16_f16(vcvt_f16_f32(x));
 }
 
 static inline uint32_t sum_of(vint v) {
