@@ -100,6 +100,12 @@ def test_circles():
                   "src/engine/g_test.c": g})
 
 
+def test_seen_by():
+    see = SPDX + '#include "lib/job.h"\n'
+    expect_broken({"src/lib/call.c": see}, "may not see the fields in lib/job.h")
+    expect_clean({"src/lib/job.c": see, "src/lib/call_test.c": see, "src/lib/test_call.c": see})
+
+
 def test_columns():
     expect_broken({"src/core/a.c": SPDX + "/* " + "x" * 120 + " */\n"}, "columns")
     expect_broken({"src/core/a.c": SPDX + "int x; \n"}, "trailing space")

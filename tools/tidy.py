@@ -67,6 +67,9 @@ CIRCLES = {
     "src/quant": 2,
 }
 
+# Structs whose fields many would reach into: the header that has them, and who may include it, besides tests.
+SEEN_BY = {"lib/job.h": ("src/lib/job.c", "src/lib/job_events.c", "src/lib/operation.c", "src/lib/trace.c")}
+
 # Folders whose C code is as .clang-format says. The list may only grow.
 FORMATTED = ("bench/", "examples/", "fuzz/", "include/", "model/", "sim/", "integrations/", "src/aggd/", "src/base/", "src/cli/",
              "src/ctl/", "src/dataplane/", "src/meet/", "src/method/", "src/netio/", "src/pipeline/", "src/process/",
@@ -222,6 +225,13 @@ def check_circles(tree):
             yield f"{folder}:1: {len(circle)} files use each other in a circle (at most {most}): {', '.join(circle)}"
         elif max(len(circle), 1) < most and "tools/tidy.py" in tree.files: # a whole tree
             yield f"tools/tidy.py:1: the largest circle in {folder} has fewer than {most} files now: let CIRCLES say so"
+
+
+def check_seen_by(tree):
+    for path, text in tree.c_files():
+        for header in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+            if path not in SEEN_BY.get(header, [path]) and not re.search(r"_test\.c$|/test_|^sim/", path):
+                yield f"{path}:1: may not see the fields in {header} (SEEN_BY in tools/tidy.py): ask by a function"
 
 
 def check_columns(tree):
@@ -444,8 +454,9 @@ def check_purity(tree):
                     yield f"{os.path.relpath(path, tree.build)}:1: needs {symbol}, but {folder} is pure"
 
 
-RULES = [check_layers, check_layer_lists, check_sizes, check_functions, check_circles, check_columns,
-         check_licence_lines, check_words, check_descriptors, check_cancellation, check_asserts, check_memory_orders,
+RULES = [check_layers, check_layer_lists, check_sizes, check_functions, check_circles, check_seen_by,
+         check_columns, check_licence_lines, check_words, check_descriptors, check_cancellation, check_asserts,
+         check_memory_orders,
          check_drops, check_switch_numbers, check_documents, check_data_path, check_format,
          check_rules, check_glossary, check_python_api, check_purity]
 

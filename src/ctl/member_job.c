@@ -24,10 +24,26 @@ void sml_member_job_remove(struct sml_member_job *j, struct sml_member_operation
   if (j->first_waiting == op) j->first_waiting = op->next;
 }
 
+void sml_member_job_reserve(struct sml_member_job *j, struct sml_member_reservation *r, uint64_t num_numbers) {
+  struct sml_member_reservation **at = &j->reserved;
+  while (*at != NULL) at = &(*at)->next;
+  *at = r;
+  *r = (struct sml_member_reservation){.number = j->next_number, .end = j->next_number + num_numbers};
+  j->next_number = r->end;
+}
+
+uint64_t sml_member_job_take_reserved(struct sml_member_job *j, struct sml_member_reservation *r) {
+  SML_ASSERT(j->phase != SML_MEMBER_HAS_FAILED && r->number < r->end);
+  struct sml_member_reservation **at = &j->reserved;
+  while (*at != r) at = &(*at)->next;
+  if (r->number + 1 == r->end) *at = r->next;
+  return r->number++;
+}
+
 struct sml_member_operation *sml_member_job_next(const struct sml_member_job *j, uint32_t max_begun) {
   struct sml_member_operation *op = j->first_waiting;
   if (j->phase != SML_MEMBER_IS_RUNNING || j->num_begun >= max_begun || op == NULL) return NULL;
-  return j->open_number == 0 || op->number < j->open_number ? op : NULL;
+  return j->reserved == NULL || op->number < j->reserved->number ? op : NULL;
 }
 
 void sml_member_job_begin(struct sml_member_job *j, struct sml_member_operation *op) {
@@ -50,7 +66,7 @@ uint64_t sml_member_job_first_unfinished(const struct sml_member_job *j) {
   const struct sml_member_operation *op = j->oldest;
   while (op != NULL && op->is_replay) op = op->next;
   const uint64_t first = op != NULL ? op->number : j->next_number;
-  return j->open_number != 0 ? sml_min_u64(first, j->open_number) : first;
+  return j->reserved != NULL ? sml_min_u64(first, j->reserved->number) : first;
 }
 
 /* ---- failing ---- */
@@ -73,6 +89,7 @@ bool sml_member_job_fail(struct sml_member_job *j, const struct sml_ctl_abort *f
   for (uint32_t i = 0; i < failure->num_ranks; i++) j->error.ranks[i] = failure->ranks[i];
   memcpy(j->error.detail, failure->detail, sizeof j->error.detail);
   j->phase = SML_MEMBER_HAS_FAILED;
+  j->reserved = NULL;
   return true;
 }
 

@@ -38,6 +38,12 @@ struct sml_member_operation {
   bool was_warned;
 };
 
+/* Numbers that are taken for operations that are inserted later: from `number` on, before `end`. Within the owner's. */
+struct sml_member_reservation {
+  struct sml_member_reservation *next;
+  uint64_t number, end;
+};
+
 /* One of the aggregators that a job shares its lanes among. */
 struct sml_member_shard {
   struct sml_member *member;
@@ -68,13 +74,16 @@ struct sml_member_job {
   struct sml_member_operation *first_waiting;   /* of them, that the method does not hold: the tail of that list */
   uint32_t num_begun;                           /* of them, that the method holds */
   uint64_t next_number;
-  uint64_t open_number; /* this one is taken, but its operation is inserted later: all from here on wait. 0: none is */
+  struct sml_member_reservation *reserved; /* that have numbers left, in order: all behind the first of them wait */
 };
 
 /* ---- operations ---- */
 
 void sml_member_job_insert(struct sml_member_job *j, struct sml_member_operation *operation);
 void sml_member_job_remove(struct sml_member_job *j, struct sml_member_operation *operation);
+/* Takes the next numbers; the next of them that is left, for an operation. If the job fails, what is left lapses. */
+void sml_member_job_reserve(struct sml_member_job *j, struct sml_member_reservation *r, uint64_t num_numbers);
+uint64_t sml_member_job_take_reserved(struct sml_member_job *j, struct sml_member_reservation *r);
 /* The next one for a method that takes max_begun at a time; NULL: none. Begun: the method has it. */
 struct sml_member_operation *sml_member_job_next(const struct sml_member_job *j, uint32_t max_begun);
 void sml_member_job_begin(struct sml_member_job *j, struct sml_member_operation *operation);

@@ -516,8 +516,14 @@ static void test_a_stopped_aggregator_is_its_own_successor(void **state) {
 /* Operation 7 has numbers 7 to 9, of which the last is inserted when the first has ended; 10 is called meanwhile. */
 static void test_what_is_inserted_later_holds_up_all_behind(void **state) {
   (void)state;
-  struct sml_member_job j = {.phase = SML_MEMBER_IS_RUNNING, .next_number = 11, .open_number = 9};
+  struct sml_member_job j = {.phase = SML_MEMBER_IS_RUNNING, .next_number = 7};
+  struct sml_member_reservation reserved, behind;
   struct sml_member_operation ops[4] = {{.number = 7}, {.number = 8}, {.number = 10}, {.number = 9}};
+  sml_member_job_reserve(&j, &reserved, 3);
+  sml_member_job_reserve(&j, &behind, 1);
+  assert_int_equal(j.next_number, 11);
+  assert_int_equal(sml_member_job_take_reserved(&j, &behind), 10);
+  for (uint64_t i = 7; i < 9; i++) assert_int_equal(sml_member_job_take_reserved(&j, &reserved), i);
   for (uint32_t i = 0; i < 3; i++) sml_member_job_insert(&j, &ops[i]);
   for (uint32_t i = 0; i < 2; i++) {
     assert_ptr_equal(sml_member_job_next(&j, 4), &ops[i]);
@@ -529,7 +535,8 @@ static void test_what_is_inserted_later_holds_up_all_behind(void **state) {
   assert_int_equal(sml_member_job_first_unfinished(&j), 9); /* others must keep what they need for it */
   assert_null(sml_member_job_next(&j, 4));
   sml_member_job_insert(&j, &ops[3]);
-  j.open_number = 0;
+  assert_int_equal(sml_member_job_take_reserved(&j, &reserved), 9);
+  assert_null(j.reserved);
   assert_ptr_equal(sml_member_job_next(&j, 4), &ops[3]);
   sml_member_job_begin(&j, &ops[3]);
   assert_ptr_equal(sml_member_job_next(&j, 4), &ops[2]);

@@ -8,7 +8,6 @@
 #define SML_LIB_AT_ONCE_H
 
 #include "base/clock.h"
-#include "lib/job.h"
 #include "lib/operation.h"
 
 #define SML_SMALL_BYTES (64u << 10)
@@ -20,8 +19,9 @@ static inline bool sml_is_within(const struct sml_operation_plan *plan, uint32_t
   return sml_plan_lanes(plan) <= num_bytes / 4;
 }
 
-static inline bool sml_callers_run(const struct sml_job *job, const struct sml_operation_plan *plan) {
-  const bool waits_at_once = atomic_load_explicit(&job->num_at_once, memory_order_relaxed) >= SML_ENOUGH_AT_ONCE;
+/* num_at_once: the last middle-sized operations that were waited for at once. */
+static inline bool sml_callers_run(const _Atomic uint32_t *num_at_once, const struct sml_operation_plan *plan) {
+  const bool waits_at_once = atomic_load_explicit(num_at_once, memory_order_relaxed) >= SML_ENOUGH_AT_ONCE;
   return sml_is_within(plan, waits_at_once ? SML_MIDDLE_BYTES : SML_SMALL_BYTES);
 }
 
@@ -32,10 +32,9 @@ static inline void sml_note_return(struct sml_operation *op, const struct sml_op
 }
 
 /* Its caller comes to wait for it. */
-static inline void sml_note_wait(struct sml_operation *op) {
+static inline void sml_note_wait(struct sml_operation *op, _Atomic uint32_t *num) {
   const uint64_t returned_ns = atomic_load_explicit(&op->returned_ns, memory_order_relaxed);
   if (returned_ns == 0) return;
-  _Atomic uint32_t *num = &op->job->num_at_once;
   const bool is_at_once = sml_clock_ns() - returned_ns < SML_AT_ONCE_NS;
   const uint32_t more = sml_min_u32(atomic_load_explicit(num, memory_order_relaxed) + 1, SML_ENOUGH_AT_ONCE);
   atomic_store_explicit(num, is_at_once ? more : 0, memory_order_relaxed);

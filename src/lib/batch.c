@@ -116,21 +116,21 @@ void sml_batch_free_all(struct sml_batch *batch) {
 
 /* ---- ends ---- */
 
-static void end_members(struct sml_job *job, struct sml_operation *op, sml_status status) {
+static void end_members(struct sml_job *job, struct sml_operation *op, bool is_ok) {
   struct sml_operation *next;
   for (struct sml_operation *m = op->members; m; m = next) {
     next = m->next_member; /* once its end is published it may be another's */
     const bool is_detached = m->is_released;
-    sml_operation_publish_end_locked(job, m, status);
+    sml_operation_publish_end_locked(job, m, is_ok);
     if (is_detached) sml_operation_give_back(m);
   }
   op->members = NULL;
 }
 
-void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job, sml_status status) {
+void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job) {
   struct sml_batch_buffer *b = close_buffer_locked(batch);
   if (b == NULL) return;
-  end_members(job, &b->operation, status);
+  end_members(job, &b->operation, false);
   give_back(&b->operation);
 }
 

@@ -38,7 +38,7 @@ sml_status sml_batch_note(struct sml_batch *batch, struct sml_operation *operati
  * How many it takes; *is_awaited_out becomes true if somebody waits for a member already. */
 uint32_t sml_batch_number_locked(struct sml_operation *operation, uint64_t number, bool *is_awaited_out);
 /* The job has failed: ends what is noted. */
-void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job, sml_status status);
+void sml_batch_fail_locked(struct sml_batch *batch, struct sml_job *job);
 /* The operation with the earliest deadline, of an operation's members or of what is noted. NULL: there is none. */
 const struct sml_operation *sml_batch_first_due(const struct sml_operation *members);
 const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_batch *batch);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "lib/job.h"
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
 
@@ -23,16 +22,16 @@ struct part {
   uint64_t key;
 };
 
-static sml_status find_part(const sml_job *job, enum kind kind, size_t count, const size_t *counts, size_t elem_bytes,
-                            struct part *part_out) {
+static sml_status find_part(const struct sml_job_shape *shape, enum kind kind, size_t count, const size_t *counts,
+                            size_t elem_bytes, struct part *part_out) {
   struct part p = {.key = sml_collective_mix(KEY_START, kind)};
-  for (uint32_t r = 0; r < job->state.world_size; r++) {
+  for (uint32_t r = 0; r < shape->world_size; r++) {
     const size_t of_rank = counts != NULL ? counts[r] : count;
     if (of_rank > PTRDIFF_MAX / elem_bytes - p.total)
       return sml_fail(SML_ERR_INVALID_ARGUMENT, "the parts up to rank %u's, of %zu, are too large for a buffer", r,
                       of_rank);
-    if (r == job->state.rank) p.first = p.total;
-    if (r == job->state.rank) p.count = of_rank;
+    if (r == shape->rank) p.first = p.total;
+    if (r == shape->rank) p.count = of_rank;
     p.total += of_rank;
     p.key = sml_collective_mix(p.key, of_rank);
   }
@@ -40,9 +39,9 @@ static sml_status find_part(const sml_job *job, enum kind kind, size_t count, co
   return SML_OK;
 }
 
-static sml_status check_root(const sml_job *job, uint32_t root) {
-  if (root < job->state.world_size) return SML_OK;
-  return sml_fail(SML_ERR_INVALID_ARGUMENT, "root is %u: the job has %u ranks", root, job->state.world_size);
+static sml_status check_root(const struct sml_job_shape *shape, uint32_t root) {
+  if (root < shape->world_size) return SML_OK;
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "root is %u: the job has %u ranks", root, shape->world_size);
 }
 
 /* A part's buffer lies in its place of the whole, or apart from it. */
@@ -144,8 +143,8 @@ sml_status sml_reduce_scatter(sml_job *job, const void *in, void *out, size_t co
   sml_operation_options o;
   struct part part = {0};
   sml_status status = check_call(job, options, operation_out, &o);
-  if (status == SML_OK) status = find_part(job, REDUCE_SCATTER, count, counts, sizeof(uint64_t), &part);
-  if (status == SML_OK) status = sml_operation_check_type(job, &o, type, reduction, part.total);
+  if (status == SML_OK) status = find_part(sml_job_shape(job), REDUCE_SCATTER, count, counts, sizeof(uint64_t), &part);
+  if (status == SML_OK) status = sml_operation_check_type(sml_job_shape(job), &o, type, reduction, part.total);
   if (status != SML_OK) return status;
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
   status = check_place(in, part.total * elem_bytes, out, part.count * elem_bytes, part.first * elem_bytes);
@@ -160,15 +159,15 @@ sml_status sml_reduce(sml_job *job, const void *in, void *out, size_t count, sml
   SML_UNCANCELLED;
   sml_operation_options o;
   sml_status status = check_call(job, options, operation_out, &o);
-  if (status == SML_OK) status = check_root(job, root);
-  if (status == SML_OK) status = sml_operation_check_type(job, &o, type, reduction, count);
+  if (status == SML_OK) status = check_root(sml_job_shape(job), root);
+  if (status == SML_OK) status = sml_operation_check_type(sml_job_shape(job), &o, type, reduction, count);
   if (status != SML_OK) return status;
   if (count > PTRDIFF_MAX / sizeof(uint64_t))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "count is %zu: no buffer is that large", count);
   const uint64_t key = sml_collective_mix(sml_collective_mix(KEY_START, REDUCE), root);
   struct sml_call what = {
       .in = in, .out = out, .count = count, .type = type, .reduction = reduction, .options = &o};
-  if (job->state.rank != root) return sum_apart(job, &what, REDUCE, key, NULL, 0, 0, operation_out);
+  if (sml_job_shape(job)->rank != root) return sum_apart(job, &what, REDUCE, key, NULL, 0, 0, operation_out);
   what.collective = make(REDUCE, key, 0);
   return what.collective != NULL ? call(job, &what, operation_out) : SML_ERR_NO_MEMORY;
 }
@@ -179,7 +178,7 @@ sml_status sml_all_gather(sml_job *job, const void *in, void *out, size_t num_by
   sml_operation_options o;
   struct part part = {0};
   sml_status status = check_call(job, options, operation_out, &o);
-  if (status == SML_OK) status = find_part(job, ALL_GATHER, num_bytes, parts_bytes, 1, &part);
+  if (status == SML_OK) status = find_part(sml_job_shape(job), ALL_GATHER, num_bytes, parts_bytes, 1, &part);
   if (status == SML_OK) status = check_place(out, part.total, in, part.count, part.first);
   if (status != SML_OK) return status;
   return copy_to_all(job, ALL_GATHER, part.key, in, part.count, part.first, out, part.total, &o, operation_out);
@@ -190,11 +189,11 @@ sml_status sml_broadcast(sml_job *job, void *data, size_t num_bytes, uint32_t ro
   SML_UNCANCELLED;
   sml_operation_options o;
   sml_status status = check_call(job, options, operation_out, &o);
-  if (status == SML_OK) status = check_root(job, root);
+  if (status == SML_OK) status = check_root(sml_job_shape(job), root);
   if (status != SML_OK) return status;
   if (num_bytes > PTRDIFF_MAX) return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_bytes is %zu", num_bytes);
   if (data == NULL && num_bytes > 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "data is NULL");
-  const size_t own_bytes = job->state.rank == root ? num_bytes : 0;
+  const size_t own_bytes = sml_job_shape(job)->rank == root ? num_bytes : 0;
   const uint64_t key = sml_collective_mix(sml_collective_mix(KEY_START, BROADCAST), root);
   return copy_to_all(job, BROADCAST, key, data, own_bytes, 0, data, num_bytes, &o, operation_out);
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lib/job.h"
 #include "quant/exact.h"
 
 #define KEY_START UINT64_C(0x6578616374310001) /* any constant; part of the protocol */
@@ -29,14 +28,14 @@ struct place {
 };
 
 struct sml_exact_operation {
-  struct sml_exact_operation *next; /* of the job's, by their numbers */
   struct sml_operation *caller;
   struct sml_job *job;
   struct sml_exact exact;
   const uint8_t *in;
   uint8_t *out;
   uint64_t num_elems, num_pieces, first_number;
-  uint64_t num_inserted, num_ended; /* stages */
+  struct sml_member_reservation numbers; /* of stages that are not inserted */
+  uint64_t num_ended;                    /* stages */
   uint64_t deadline_ns, last_deadline_ns; /* as a rejoin has moved them */
   _Atomic uint64_t num_stored;            /* pieces whose sum is the caller's */
   bool average, has_failed, is_over;
@@ -177,19 +176,13 @@ static void go_on(struct sml_operation *op) {
 
 /* ---- order ---- */
 
-static void note_open_number_locked(struct sml_job *job) {
-  const struct sml_exact_operation *x = job->exact_operations;
-  while (x != NULL && x->num_inserted == 2 * x->num_pieces) x = x->next;
-  job->state.open_number = x != NULL ? x->first_number + x->num_inserted : 0;
-}
-
 /* The stage with the next number, if it is ready; else NULL. */
 static struct stage *find_next(struct sml_exact_operation *x) {
   for (uint32_t i = 0; i < NUM_PLACES; i++)
     for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
       struct place *place = &x->places[i];
       if (!place->is_ready[kind]) continue; /* its thread's alone */
-      if (number_of(place, (enum stage_kind)kind) == x->first_number + x->num_inserted) return &place->stages[kind];
+      if (number_of(place, (enum stage_kind)kind) == x->numbers.number) return &place->stages[kind];
     }
   return NULL;
 }
@@ -198,13 +191,11 @@ static void insert_ready_locked(struct sml_exact_operation *x) {
   struct stage *stage;
   while ((stage = find_next(x)) != NULL) {
     struct sml_operation *op = &stage->operation;
-    stage->place->is_ready[stage->kind] = false;
-    op->engine.plan.number = op->order.number = x->first_number + x->num_inserted++;
     op->order.deadline_ns = x->deadline_ns;
     op->order.last_deadline_ns = x->last_deadline_ns;
-    sml_operation_insert_locked(op);
+    if (!sml_operation_insert_reserved_locked(op, &x->numbers)) return; /* the job has failed */
+    stage->place->is_ready[stage->kind] = false;
   }
-  note_open_number_locked(x->job);
 }
 
 /* What was prepared and not inserted may have a copy of its input. */
@@ -224,19 +215,15 @@ static void free_all(struct sml_exact_operation *x) {
 
 /* All stages have ended, or the job has failed and none is under way: nobody touches the caller's buffers. */
 static void end_locked(struct sml_exact_operation *x) {
-  struct sml_job *job = x->job;
-  struct sml_exact_operation **at = &job->exact_operations;
-  while (*at != x) at = &(*at)->next;
-  *at = x->next;
-  note_open_number_locked(job);
   drop_copies_locked(x);
   const bool is_detached = x->caller->is_released;
   x->is_over = true;
-  sml_operation_publish_end_locked(job, x->caller, x->has_failed ? job->state.error.status : SML_OK);
+  sml_operation_publish_end_locked(x->job, x->caller, !x->has_failed && x->num_ended == 2 * x->num_pieces);
   if (is_detached) sml_operation_give_back(x->caller);
 }
 
-static void end_stage(struct sml_job *job, struct sml_operation *op, sml_status status) {
+static void end_stage(struct sml_job *job, struct sml_operation *op, bool is_ok) {
+  (void)job;
   struct stage *stage = stage_of(op);
   struct place *place = stage->place;
   struct sml_exact_operation *x = place->whole;
@@ -244,13 +231,12 @@ static void end_stage(struct sml_job *job, struct sml_operation *op, sml_status 
   x->num_ended++;
   x->deadline_ns = op->order.deadline_ns;
   x->last_deadline_ns = op->order.last_deadline_ns;
-  x->has_failed = x->has_failed || status != SML_OK ||
-                  (job->state.phase == SML_MEMBER_HAS_FAILED && x->num_ended < 2 * x->num_pieces);
+  x->has_failed = x->has_failed || !is_ok;
   if (!x->has_failed) {
     place->is_ready[stage->kind == CODES ? LANES : CODES] = place->piece < x->num_pieces;
     insert_ready_locked(x);
   }
-  if (x->num_ended == x->num_inserted) end_locked(x);
+  if (x->num_ended == x->numbers.number - x->first_number) end_locked(x);
 }
 
 static void give_back(struct sml_operation *op) {
@@ -279,7 +265,7 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
   x->average = plan->reduction == SML_AVG;
   x->deadline_ns = op->order.deadline_ns;
   x->last_deadline_ns = op->order.last_deadline_ns;
-  sml_exact_init(&x->exact, plan->type, op->job->state.world_size);
+  sml_exact_init(&x->exact, plan->type, sml_job_shape(op->job)->world_size);
   for (uint32_t i = 0; i < NUM_PLACES && i < x->num_pieces; i++) {
     struct place *place = &x->places[i];
     place->whole = x;
@@ -301,20 +287,17 @@ sml_status sml_exact_operation_submit(struct sml_operation *op) {
   struct sml_job *job = op->job;
   struct sml_exact_operation *x;
   sml_status status = make(op, &x);
-  pthread_mutex_lock(&job->lock);
+  pthread_mutex_lock(sml_job_lock(job));
   if (status == SML_OK) status = sml_job_refuse_locked(job);
   if (status == SML_OK) {
-    struct sml_exact_operation **at = &job->exact_operations;
-    while (*at != NULL) at = &(*at)->next;
-    *at = x;
-    x->first_number = job->state.next_number;
-    sml_operation_take_numbers_locked(op, 2 * x->num_pieces);
+    sml_operation_reserve_locked(op, &x->numbers, 2 * x->num_pieces);
+    x->first_number = x->numbers.number;
     insert_ready_locked(x);
     sml_operations_push_locked(job);
   } else if (x != NULL) {
     drop_copies_locked(x);
     free_all(x);
   }
-  pthread_mutex_unlock(&job->lock);
+  pthread_mutex_unlock(sml_job_lock(job));
   return status;
 }

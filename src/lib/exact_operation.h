@@ -3,8 +3,8 @@
  * any: the tensor is cut into pieces, and each has two *stages*: the codes of its blocks, and then the lanes that the
  * codes' sums ask for (quant/exact.h). All of them have numbers in the job's order from the start, but how long the
  * lanes are is known only when the codes are back; so a stage is inserted when it is ready, in the order of numbers,
- * and what is called behind waits until all are inserted (sml_member_job.open_number). Inputs and outputs of stages are
- * the library's own: retry, batches, hosts that combine, shared memory and switches see nothing new.
+ * and what is called behind waits until all are inserted (struct sml_member_reservation). Inputs and outputs of stages
+ * are the library's own: retry, batches, hosts that combine, shared memory and switches see nothing new.
  *
  *     C(0) C(1) L(0) C(2) L(1) ... C(last) L(last-1) L(last)
  *

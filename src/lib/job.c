@@ -69,8 +69,11 @@ static struct sml_job *make_job(struct sml_context *context, const struct sml_jo
   job->operation_timeout_ns = s->options.operation_timeout_ns;
   job->num_slots_asked = s->options.num_slots;
   job->state.retry.retry_ns = s->options.retry_ns;
-  job->formats = sml_types_of_features(s->features);
-  job->is_exact = (s->features & SML_FEATURE_EXACT) != 0;
+  job->shape = (struct sml_job_shape){.rank = job->state.rank,
+                                      .world_size = job->state.world_size,
+                                      .formats = sml_types_of_features(s->features),
+                                      .is_exact = (s->features & SML_FEATURE_EXACT) != 0,
+                                      .lanes = &job->lanes};
   snprintf(job->state.name, sizeof job->state.name, "%s", s->name);
   pthread_mutex_init(&job->lock, NULL);
   sml_thread_init_cond(&job->changed);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A job as the library has it. job.c, job_events.c, operation.c and trace.c work on its fields; call.c and
- * collectives.c read its shape and options, and exact_operation.c keeps a list and numbers of its own there.
+ * A job as the library has it. job.c, job_events.c, operation.c and trace.c work on its fields. Others do not include
+ * this header (tools/tidy.py counts): they ask by the functions of operation.h.
  * Locks: job->lock orders submissions and guards everything that is not said to be constant. Callers take it,
  * the control thread and, once an operation, the engine that ends it. Order: job->lock, then context->lock or an
  * engine's mailbox. */
@@ -9,8 +9,7 @@
 
 #include "ctl/member_late.h"
 #include "lib/batch.h"
-#include "lib/context.h"
-#include "lib/retained.h"
+#include "lib/operation.h"
 #include "lib/session.h"
 #include "meet/shards.h"
 #include "method/lanes.h"
@@ -29,8 +28,7 @@ struct sml_job {
   struct sml_job *next; /* the context's list */
   /* constant */
   uint64_t operation_timeout_ns;
-  struct sml_format_options formats; /* equal on all ranks: features of the join, and START's chunks */
-  bool is_exact;                     /* likewise: floats are summed in exact mode where the caller does not say */
+  struct sml_job_shape shape;
   uint32_t num_slots_asked;    /* of all aggregators together; 0: nobody did */
   struct sml_engines *engines; /* NULL: world size 1 */
 
@@ -46,9 +44,8 @@ struct sml_job {
   struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
   struct sml_method *method;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_batch batch;
-  struct sml_exact_operation *exact_operations; /* that have not ended, by their numbers */
-  uint64_t num_extra_numbers;                   /* that operations have taken, beyond one each */
-  _Atomic uint32_t num_at_once; /* the last middle-sized operations that were waited for as soon as they were called */
+  uint64_t num_extra_numbers;   /* that operations have taken, beyond one each */
+  _Atomic uint32_t num_at_once; /* at_once.h */
   uint64_t operations_completed, operations_failed, tensor_bytes;
   struct sml_retained_inputs retained;
   bool is_lingering;  /* in sml_job_destroy(): the others may still need what is kept here */

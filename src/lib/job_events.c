@@ -33,7 +33,7 @@ static void fail_at_locked(struct sml_job *job, const struct sml_ctl_abort *fail
   sml_job_want_dump_locked(job);
   job->wants_abort = tells_others;
   sml_job_log(job, SML_LIB_LOG_INFO, "failed: %s", job->state.error.detail);
-  sml_operations_end_waiting_locked(job, job->state.error.status);
+  sml_operations_end_waiting_locked(job);
   if (job->method->ops->fail != NULL) job->method->ops->fail(job->method, job->state.error.status);
   pthread_cond_broadcast(&job->changed);
   if (job->engines != NULL) sml_control_wake(&job->context->control);
@@ -149,8 +149,11 @@ static void on_started(struct sml_job_shard *shard, const struct sml_ctl_start *
   pthread_mutex_lock(&job->lock);
   const enum sml_member_step step = sml_member_job_on_started(&job->state, shard->index, start, &failure);
   if (step == SML_MEMBER_STEP_OPEN) {
-    job->formats.chunk_bytes = job->state.start.chunk_bytes;
-    job->formats.is_of_switch = sml_ctl_packet_lanes(&job->state.start) != 0;
+    const struct sml_ctl_start *all = &job->state.start;
+    job->shape.formats.chunk_bytes = all->chunk_bytes;
+    job->shape.formats.is_of_switch = sml_ctl_packet_lanes(all) != 0;
+    /* Ranks that contribute as one have larger lanes. */
+    job->shape.has_narrow_lanes = (all->features & SML_FEATURE_NARROW) != 0 && all->num_ranks == 0;
   }
   const bool goes_on = goes_on_locked(job, step, &failure);
   pthread_mutex_unlock(&job->lock);

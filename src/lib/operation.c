@@ -41,12 +41,19 @@ void sml_operations_destroy(struct sml_context *context) {
   free(context->operations);
 }
 
-struct sml_operation *sml_operation_take(struct sml_context *context) {
+sml_status sml_operation_take(struct sml_job *job, struct sml_operation **op_out) {
+  struct sml_context *context = job->context;
   pthread_mutex_lock(&context->lock);
-  struct sml_operation *op = context->free_operations;
+  struct sml_operation *op = *op_out = context->free_operations;
   if (op != NULL) context->free_operations = op->next_free;
   pthread_mutex_unlock(&context->lock);
-  return op;
+  if (op != NULL) return SML_OK;
+  pthread_mutex_lock(&job->lock);
+  const sml_status status = sml_job_refuse_locked(job); /* waiting for one would not help a failed job */
+  pthread_mutex_unlock(&job->lock);
+  if (status != SML_OK) return status;
+  return sml_fail(SML_ERR_BUSY, "all %u operations are in use: release one, or raise num_operations",
+                  context->settings.num_operations);
 }
 
 void sml_operation_give_back(struct sml_operation *op) {
@@ -72,12 +79,12 @@ static void trace(const struct sml_job *job, const struct sml_operation *op, con
   sml_job_log(job, SML_LIB_LOG_TRACE, "%s: %s", text, what);
 }
 
-void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, sml_status status) {
+void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *op, bool is_ok) {
   if (op->retained != NULL) {
     op->retained->input.reader = NULL;
     sml_retained_drop_confirmed(&job->retained, &job->state.retry); /* if the others were faster */
   }
-  op->kind->ended(job, op, status);
+  op->kind->ended(job, op, is_ok);
 }
 
 /* ---- operations of callers, and replays ---- */
@@ -104,14 +111,15 @@ static void store(struct sml_operation *op) {
   if (op->collective != NULL) sml_collective_store(op->collective);
 }
 
-static void end_for_caller(struct sml_job *job, struct sml_operation *op, sml_status status) {
-  if (status == SML_OK) {
+static void end_for_caller(struct sml_job *job, struct sml_operation *op, bool is_ok) {
+  const sml_status status = is_ok ? SML_OK : job->state.error.status;
+  if (is_ok) {
     job->operations_completed++;
     job->tensor_bytes += num_elems_of(op) * sml_format_elem_bytes(op->engine.plan.type);
   } else {
     job->operations_failed++;
   }
-  trace(job, op, sml_status_string(status), status == SML_OK ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED,
+  trace(job, op, sml_status_string(status), is_ok ? SML_TRACE_OPERATION_ENDED : SML_TRACE_OPERATION_FAILED,
         sml_clock_ns());
   if (op->num_waiters > 0) pthread_cond_broadcast(&job->changed);
   atomic_store_explicit(&op->status, status, memory_order_release); /* pairs with sml_operation_test */
@@ -132,8 +140,8 @@ static void give_back_to_pool(struct sml_operation *op) {
 static const struct sml_operation_kind caller_kind = {
     .describe = describe, .summed = store, .ended = end_for_caller, .give_back = give_back_to_pool};
 
-static void end_replay(struct sml_job *job, struct sml_operation *op, sml_status status) {
-  (void)status;
+static void end_replay(struct sml_job *job, struct sml_operation *op, bool is_ok) {
+  (void)is_ok;
   trace(job, op, "done again", SML_TRACE_OPERATION_ENDED, sml_clock_ns());
 }
 
@@ -162,7 +170,7 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml
   if (!is_ok && job->state.phase != SML_MEMBER_IS_REJOINING) fail_by_itself(job, op, status);
   if (!sml_member_job_end(&job->state, &op->order, is_ok)) return;
   const bool is_detached = op->is_released;
-  sml_operation_publish_end_locked(job, op, is_ok ? SML_OK : job->state.error.status);
+  sml_operation_publish_end_locked(job, op, is_ok);
   if (job->state.oldest == NULL && (job->state.phase == SML_MEMBER_HAS_FAILED || job->is_lingering))
     pthread_cond_broadcast(&job->changed); /* for destroy */
   if (job->state.phase == SML_MEMBER_IS_DRAINING && job->state.num_begun == 0) sml_control_wake(&job->context->control);
@@ -181,7 +189,7 @@ static void on_ended(struct sml_engine_operation *engine) {
   pthread_mutex_unlock(&job->lock);
 }
 
-void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status) {
+void sml_operations_end_waiting_locked(struct sml_job *job) {
   struct sml_member_operation *next;
   for (struct sml_member_operation *o = job->state.oldest; o; o = next) {
     struct sml_operation *op = sml_operation_of(o);
@@ -189,10 +197,10 @@ void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status) {
     next = o->next;
     if (o->is_begun) continue;
     sml_member_job_remove(&job->state, o);
-    sml_operation_publish_end_locked(job, op, status);
+    sml_operation_publish_end_locked(job, op, false);
     if (is_detached) sml_operation_give_back(op);
   }
-  sml_batch_fail_locked(&job->batch, job, status);
+  sml_batch_fail_locked(&job->batch, job);
 }
 
 /* ---- replays ---- */
@@ -252,7 +260,15 @@ sml_status sml_job_check(const sml_job *job) {
   return sml_context_is_forked(job->context) ? sml_context_fail_forked() : SML_OK;
 }
 
-struct sml_batch *sml_job_batch(sml_job *job) {
+const struct sml_job_shape *sml_job_shape(const struct sml_job *job) {
+  return &job->shape;
+}
+
+pthread_mutex_t *sml_job_lock(struct sml_job *job) {
+  return &job->lock;
+}
+
+struct sml_batch *sml_job_batch(struct sml_job *job) {
   return &job->batch;
 }
 
@@ -300,20 +316,29 @@ static bool take_number_locked(struct sml_job *job, struct sml_operation *op) {
   return is_awaited;
 }
 
-void sml_operation_take_numbers_locked(struct sml_operation *op, uint64_t num_numbers) {
+void sml_operation_reserve_locked(struct sml_operation *op, struct sml_member_reservation *numbers,
+                                  uint64_t num_numbers) {
   struct sml_job *job = op->job;
-  op->engine.plan.number = op->order.number = job->state.next_number;
-  job->state.next_number += num_numbers;
+  sml_member_job_reserve(&job->state, numbers, num_numbers);
+  op->engine.plan.number = op->order.number = numbers->number;
   job->num_extra_numbers += num_numbers - 1;
   trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
 }
 
-void sml_operation_insert_locked(struct sml_operation *op) {
+static void insert_locked(struct sml_operation *op) {
   if (op->retained != NULL) {
     op->retained->plan = op->engine.plan;
     sml_retained_append(&op->job->retained, op->retained, op);
   }
   sml_member_job_insert(&op->job->state, &op->order);
+}
+
+bool sml_operation_insert_reserved_locked(struct sml_operation *op, struct sml_member_reservation *numbers) {
+  struct sml_member_job *j = &op->job->state;
+  if (j->phase == SML_MEMBER_HAS_FAILED) return false;
+  op->engine.plan.number = op->order.number = sml_member_job_take_reserved(j, numbers);
+  insert_locked(op);
+  return true;
 }
 
 void sml_operation_drop_copy_locked(struct sml_job *job, struct sml_operation *op) {
@@ -329,14 +354,14 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
   const sml_status status = is_empty ? SML_OK : sml_job_refuse_locked(job);
   bool needs_pass = false;
   if (status == SML_OK) {
-    const bool is_driven = job->method->ops->drive != NULL && sml_callers_run(job, &engine->plan);
+    const bool is_driven = job->method->ops->drive != NULL && sml_callers_run(&job->num_at_once, &engine->plan);
     const bool caller_runs = !take_number_locked(job, op) && (op->is_small || is_driven);
     trace(job, op, "submitted", SML_TRACE_OPERATION_SUBMITTED, op->order.submitted_ns);
     if (engine->plan.num_elems > 0) {
-      sml_operation_insert_locked(op);
+      insert_locked(op);
       needs_pass = push_locked(job, caller_runs) && caller_runs && op->is_small;
     } else {
-      sml_operation_publish_end_locked(job, op, SML_OK);
+      sml_operation_publish_end_locked(job, op, true);
     }
   } else {
     sml_operation_drop_copy_locked(job, op);
@@ -362,7 +387,7 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   op->job = job;
   op->retained = NULL;
   op->is_released = op->is_noted = false;
-  op->is_small = sml_job_runs_small(job) && sml_callers_run(job, plan);
+  op->is_small = sml_job_runs_small(job) && sml_callers_run(&job->num_at_once, plan);
   atomic_store_explicit(&op->returned_ns, 0, memory_order_relaxed);
   op->num_waiters = 0;
   op->order = (struct sml_member_operation){.submitted_ns = sml_clock_ns()};
@@ -376,7 +401,7 @@ sml_status sml_operation_fit(struct sml_operation *op) {
   const uint64_t num_bytes = op->engine.plan.num_elems * sml_format_elem_bytes(op->engine.plan.type);
   if (!fits(job, op))
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for an operation's exponent codes");
-  if (job->state.retry.retry_ns == 0 || job->method->ops->is_alone || num_bytes == 0) return SML_OK;
+  if (job->state.retry.retry_ns == 0 || job->state.world_size == 1 || num_bytes == 0) return SML_OK;
   const sml_status status = sml_retained_copy(&job->retained, op->engine.in, num_bytes, &op->retained);
   if (status == SML_OK) op->engine.in = op->retained->data;
   return status;
@@ -400,7 +425,7 @@ void sml_operation_abandon(struct sml_operation *op, sml_status status) {
   sml_operation_fail_job(op, status);
   pthread_mutex_lock(&job->lock);
   const bool is_detached = op->is_released;
-  sml_operation_publish_end_locked(job, op, job->state.error.status);
+  sml_operation_publish_end_locked(job, op, false);
   if (is_detached) sml_operation_give_back(op);
   pthread_mutex_unlock(&job->lock);
 }
@@ -441,7 +466,7 @@ sml_status sml_operation_test(sml_operation *operation) {
 
 sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   SML_UNCANCELLED;
-  if (operation != NULL && timeout_ns != 0) sml_note_wait(operation);
+  if (operation != NULL && timeout_ns != 0) sml_note_wait(operation, &operation->job->num_at_once);
   if (operation == NULL || timeout_ns == 0 || has_ended(operation)) return sml_operation_test(operation);
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   sml_status status;

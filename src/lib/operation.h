@@ -17,11 +17,20 @@
 struct sml_operation_kind {
   void (*describe)(const struct sml_operation *operation, char *text, size_t text_bytes);
   void (*summed)(struct sml_operation *operation); /* well, and nobody knows. Without the lock; NULL: no matter */
-  /* With job->lock held: whoever it is for is told, and may release it afterwards. */
-  void (*ended)(struct sml_job *job, struct sml_operation *operation, sml_status status);
+  /* With job->lock held: whoever it is for is told, and may release it afterwards. Not ok: the job has failed. */
+  void (*ended)(struct sml_job *job, struct sml_operation *operation, bool is_ok);
   void (*give_back)(struct sml_operation *operation); /* its memory */
 };
 extern const struct sml_operation_kind sml_batch_kind; /* batch.c */
+
+/* By what a job's operations are planned: equal on all ranks, but for the rank. Constant once the caller has it. */
+struct sml_job_shape {
+  uint32_t rank, world_size;
+  struct sml_format_options formats; /* features of the join, and START's chunks */
+  bool is_exact;                     /* floats are summed in exact mode where the caller does not say */
+  bool has_narrow_lanes;             /* for sums that they hold */
+  const struct sml_job_lanes *lanes; /* world size 1: without any */
+};
 
 struct sml_operation {
   struct sml_engine_operation engine; /* first: engines hand back its address */
@@ -58,8 +67,8 @@ static inline struct sml_operation *sml_operation_of(const struct sml_member_ope
 /* With job->lock held: hands waiting operations to the method as long as it takes them and the epoch has room, and
  * asks for a new one when it has none. */
 void sml_operations_push_locked(struct sml_job *job);
-/* With job->lock held: ends the operations that the method does not hold. */
-void sml_operations_end_waiting_locked(struct sml_job *job, sml_status status);
+/* With job->lock held, after it has failed: ends the operations that the method does not hold. */
+void sml_operations_end_waiting_locked(struct sml_job *job);
 /* With job->lock held, after a rejoin: adds an operation for each that this rank has completed and others may not have:
  * memory of its own, freed at its end. False: no memory. */
 bool sml_operations_add_replays_locked(struct sml_job *job, uint64_t now_ns);
@@ -84,31 +93,34 @@ struct sml_call {
 };
 sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out);
 /* Whether the job sums that; call.c's, as the above. */
-sml_status sml_operation_check_type(const sml_job *job, const sml_operation_options *options, sml_type type,
-                                    sml_reduction reduction, size_t count);
+sml_status sml_operation_check_type(const struct sml_job_shape *shape, const sml_operation_options *options,
+                                    sml_type type, sml_reduction reduction, size_t count);
 
-/* The steps of that, for batch.c. Takes: NULL, if all are in use. */
-struct sml_operation *sml_operation_take(struct sml_context *context);
+/* The steps of that. Takes one of the pool's. */
+sml_status sml_operation_take(struct sml_job *job, struct sml_operation **operation_out);
 void sml_operation_give_back(struct sml_operation *operation);
 void sml_operation_prepare(struct sml_operation *operation, struct sml_job *job, const void *in, void *out,
                            const struct sml_operation_plan *plan, uint64_t timeout_ns);
 sml_status sml_operation_submit(struct sml_operation *operation);
 /* What it needs beside its place in the pool: memory, and a copy of its input if the job keeps inputs. */
 sml_status sml_operation_fit(struct sml_operation *operation);
-/* With job->lock held, for exact_operation.c: it is called, and takes as many numbers; it joins the order of the job's,
- * with the number that it has; what it was fitted with goes, if it never joined. */
-void sml_operation_take_numbers_locked(struct sml_operation *operation, uint64_t num_numbers);
-void sml_operation_insert_locked(struct sml_operation *operation);
+/* With job->lock held, for exact_operation.c: it is called, and so many numbers are reserved; one joins the job's order
+ * with the next of them (false: the job has failed); what it was fitted with goes, if it never joined. */
+void sml_operation_reserve_locked(struct sml_operation *operation, struct sml_member_reservation *numbers,
+                                  uint64_t num_numbers);
+bool sml_operation_insert_reserved_locked(struct sml_operation *operation, struct sml_member_reservation *numbers);
 void sml_operation_drop_copy_locked(struct sml_job *job, struct sml_operation *operation);
 /* Without the lock: the job fails, as sml_error_detail() says. */
 void sml_operation_fail_job(const struct sml_operation *operation, sml_status status);
-/* With job->lock held: afterwards the caller may release it. */
-void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, sml_status status);
+/* With job->lock held: it has ended well, or with the job's failure. Afterwards the caller may release it. */
+void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation *operation, bool is_ok);
 /* Its caller has its handle, but it could not be submitted: it ends with the job, which fails. */
 void sml_operation_abandon(struct sml_operation *operation, sml_status status);
 
-/* What batch.c asks of the job. SML_OK, or why this handle is none. */
+/* ---- what those ask of a job that don't see its fields. SML_OK, or why this handle is none. */
 sml_status sml_job_check(const struct sml_job *job);
+const struct sml_job_shape *sml_job_shape(const struct sml_job *job);
+pthread_mutex_t *sml_job_lock(struct sml_job *job);
 struct sml_batch *sml_job_batch(struct sml_job *job);
 /* Whether callers of small operations run the engine themselves. */
 bool sml_job_runs_small(const struct sml_job *job);

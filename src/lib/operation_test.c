@@ -207,7 +207,7 @@ static void one_that_fails_by_itself_ends_once(void **state) {
   struct sml_operation *ops[2];
   int32_t x = 1;
   for (uint32_t i = 0; i < 2; i++) {
-    ops[i] = sml_operation_take(context);
+    assert_int_equal(sml_operation_take(job, &ops[i]), SML_OK);
     sml_operation_prepare(ops[i], job, &x, &x, &plan, 0);
     ops[i]->order.number = job->state.next_number++;
     ops[i]->is_released = true;
@@ -236,7 +236,7 @@ static void what_a_method_asks_of_its_job(void **state) {
   assert_true(asks->is_running(job));
   assert_int_equal(asks->demand(job), SML_DEMAND_NONE);
   for (uint32_t i = 0; i < 3; i++) {
-    ops[i] = sml_operation_take(context);
+    assert_int_equal(sml_operation_take(job, &ops[i]), SML_OK);
     if (i == 2) plan.num_elems = SML_LARGE_ELEMS;
     sml_operation_prepare(ops[i], job, &x, &x, &plan, 0);
     ops[i]->engine.plan.number = ops[i]->order.number = job->state.next_number++;

@@ -19,4 +19,4 @@ static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   out->kind = SML_WAIT_NONE_BEGUN;
 }
 
-const struct sml_method_ops sml_alone = {.is_alone = true, .max_begun = 1, .begin = begin, .wait = find_wait};
+const struct sml_method_ops sml_alone = {.max_begun = 1, .begin = begin, .wait = find_wait};

@@ -36,7 +36,6 @@ enum sml_method_room {
 struct sml_method_ops {
   uint32_t max_begun;     /* operations that it takes at a time; 0: as many as the context has */
   bool is_run_by_callers; /* those of small operations run the engine, if there is but one */
-  bool is_alone;          /* no inputs need be kept for other ranks, and no packets be saved by batches */
   /* Takes the operation's chunks of the epoch: a pure function of the operations, equal on all ranks. */
   enum sml_method_room (*take_room)(struct sml_method *method, const struct sml_operation_plan *plan);
   /* Without the lock: memory for what the operation needs, of which codes_bytes[] say what is there; false: none. */
