@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an aggregator's engine tells single workers: ERROR, PENDING, that an update came marked, and what it asks them
- * by itself. */
+ * What an aggregator's engine tells single workers: ERROR, PENDING, that an update came marked, and its own
+ * questions. */
 #include <stdlib.h>
 
 #include "engine/aggregator_engine_internal.h"
 #include "engine/switch_format.h"
 
-/* Answers to packets of unknown jobs, so that a flood of them is not reflected. */
+/* The most answers to packets of unknown jobs, so that a flood of those is not reflected. */
 #define ERRORS_PER_S 1000u
 
 void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
@@ -20,9 +20,9 @@ void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h
   io->ops->tx_commit(io, &burst, 1, frame_bytes, to, 1);
 }
 
-/* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. Never larger
- * than the packet that asks, and never an answer to an ERROR. There is no key of such a job; but the answer has the
- * mask of what it answers, which nobody knows but the sender of that. */
+/* Tells a worker of an earlier daemon, or of a job that ended, that nobody will answer. An ERROR is never larger than
+ * the packet that asks, and never answers an ERROR. There is no key for such a job. But the ERROR has the mask of the
+ * packet that it answers, which only that packet's sender knows. */
 void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
                       const struct sml_addr *to, uint64_t now_ns) {
   if (h->type != SML_PACKET_UPDATE && h->type != SML_PACKET_PROBE) return;
@@ -59,7 +59,8 @@ static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const str
   return (uint32_t)sml_div_ceil(job->members.num_contributors, 8);
 }
 
-/* h: slot, phase, tag, rank and what else the answer repeats. frame: head and bitmap of missing contributors. */
+/* h: slot, phase, tag, rank and the other fields that the answer repeats. frame: room for head and bitmap of missing
+ * contributors. */
 static void fill_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags, uint8_t *frame) {
   const struct job *job = e->jobs[h->job];
   const uint32_t slot = (uint32_t)h->slot - slot_base_of(job);
@@ -77,7 +78,7 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   else sml_wire_seal(frame, &answer, &job->seal);
 }
 
-/* To one contributor, each as long as the others: then the kernel takes them as one. */
+/* All frames go to one contributor and are equally long, so the kernel takes them as one. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
   struct sml_netio *io = e->options.io;
   struct job *job = e->jobs[h->job];
@@ -94,7 +95,7 @@ void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header
   }
 }
 
-/* A contributor's update came through a long queue: it is told, at most once a pass. */
+/* A contributor's update came through a long queue. It will be told, at most once a pass. */
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h) {
   struct job *job = e->jobs[h->job];
   struct sml_member *m = &job->members.all[job->members.leads[h->rank]];
@@ -129,7 +130,8 @@ static void ask(struct sml_aggregator_engine *e) {
   e->num_questions = 0;
 }
 
-/* Asks ranks whose updates are overdue, behind the results of the pass: what they send for those comes later. */
+/* Asks ranks whose updates are overdue. The questions leave behind the results of the pass, since what ranks send for
+ * those comes later. */
 void sml_answer_solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
   for (uint32_t i = 0; i < e->num_busy; i++) {
     struct job *job = e->jobs[e->busy[i]];

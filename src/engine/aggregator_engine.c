@@ -72,7 +72,7 @@ static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct out
 }
 
 /* Between a verdict and the end of its pass the cell may start over: a late packet of phase p asked for the
- * result, the next packet opened p + 2. Then everybody has the result, and there is nothing to send. */
+ * result, and the next packet opened p + 2. Then everybody has the result, and there is nothing to send. */
 static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct outgoing *queue,
                                  uint32_t num_queued) {
   uint32_t num_kept = 0;
@@ -84,8 +84,8 @@ static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct o
   return num_kept;
 }
 
-/* Sends a queue of frames in bursts as long as receivers and size stay the same; the last frame of a
- * burst may be shorter. */
+/* Sends a queue of frames in bursts. A burst goes on while receivers and size stay the same; its last frame may be
+ * shorter. */
 static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue, uint32_t num_queued,
                   bool is_repeat) {
   struct sml_netio *io = e->options.io;
@@ -135,7 +135,7 @@ static void count_up(_Atomic uint64_t *counter) {
 static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, const struct sml_header *h) {
   count_up(&e->num_drops[drop]);
   struct job *job = h != NULL && h->job < SML_MAX_JOBS ? e->jobs[h->job] : NULL;
-  if (job != NULL) job->num_drops[drop]++; /* as it says; of any epoch, or this would tell who guesses it */
+  if (job != NULL) job->num_drops[drop]++; /* whatever its epoch: otherwise this would tell who guesses the epoch */
   sml_record_drop(recorder_of(e, h != NULL ? h->job : UINT16_MAX), e->now_ns, h, job ? slot_base_of(job) : 0, drop);
 }
 
@@ -188,7 +188,7 @@ static struct outgoing answer_of(const struct job *job, const struct sml_header 
                            .reducer = h->reducer};
 }
 
-/* How long chunks wait is measured in slot 0 alone, so that the others pay nothing. */
+/* Only slot 0 measures how long chunks wait, so the others pay nothing. */
 static bool is_measured(const struct sml_decision *d) {
   return d->cell < 2;
 }
@@ -251,7 +251,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
   }
 }
 
-/* Where it came in at the switch; its nonce is right. Nobody else knows that, so none but the rank itself moves it. */
+/* Notes where a HELLO with the right nonce came in at the switch. Nobody else knows it, so only the rank moves. */
 static void note_place(struct sml_aggregator_engine *e, const struct sml_header *hello, struct sml_member *m) {
   const struct job *job = e->jobs[hello->job];
   const uint64_t mac = (uint64_t)hello->phase << 16 | (hello->tag & 0xffff);
@@ -263,14 +263,15 @@ static void note_place(struct sml_aggregator_engine *e, const struct sml_header 
     sml_engine_report(e, SML_EVENT_MOVED, hello->job, hello->rank, hello->rank, m->port);
 }
 
-/* A HELLO registers where a rank's packets come from, and comes back in the same size: the path carries
- * such packets both ways. Or by the job's group, if it asks for that. In switch format ranks go on sending them. Beside
- * a switch nobody answers these: it might still send the answer, with the nonce, to where the rank was before. */
+/* A HELLO registers where a rank's packets come from. It goes back in the same size, which shows that the path carries
+ * such packets both ways; or it goes to the job's group, if it asks for that. In switch format ranks go on sending
+ * HELLOs after the start. Beside a switch nobody answers those: the switch might still send the answer, with the nonce,
+ * to where the rank was before. */
 static void take_hello(struct sml_aggregator_engine *e, const struct sml_header *hello, const uint8_t *payload,
                        const struct sml_addr *from) {
   struct sml_header own = *hello;
   const struct sml_header *h = &own;
-  own.slot = 0; /* beside a switch it is its port; phase and tag are the sender's MAC */
+  own.slot = 0; /* beside a switch this is the switch's port; phase and tag are the sender's MAC */
   own.phase = own.tag = 0;
   struct job *job = e->jobs[h->job];
   struct sml_member *m = sml_members_find(&job->members, h->rank);
@@ -278,7 +279,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
     count_drop(e, SML_DROP_BAD_NONCE, h);
     return;
   }
-  if (m->is_registered && !sml_addr_equal(&m->addr, from)) { /* overheard and sent again by another */
+  if (m->is_registered && !sml_addr_equal(&m->addr, from)) { /* somebody overheard it and sent it again */
     count_drop(e, SML_DROP_WRONG_SOURCE, h);
     return;
   }
@@ -300,7 +301,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   sml_engine_send(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }
 
-/* HELLOs are ranks', all else is contributors', once these are known. NULL: there is no such one. */
+/* HELLOs come from ranks, everything else from contributors once these are known. NULL: there is no such sender. */
 static struct sml_member *find_sender(const struct job *job, const struct sml_header *h) {
   const struct sml_members *m = &job->members;
   if (h->type == SML_PACKET_HELLO || m->num_contributors == 0)
@@ -308,15 +309,16 @@ static struct sml_member *find_sender(const struct job *job, const struct sml_he
   return h->rank < m->num_contributors ? &m->all[m->leads[h->rank]] : NULL;
 }
 
-/* HELLO and REPORT say what only a switch can know. It passes on other frames as well, in which a host may have written
- * the same: the voucher tells them apart. */
+/* HELLO, REPORT and HEARD say what only a switch can know. The switch also passes on frames in which a host may have
+ * written the same; the voucher tells them apart. */
 static bool is_vouched(const struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h) {
   return e->options.is_beside_switch && h->flags == 0 && sml_wire_has_voucher(frame, e->options.voucher) &&
          (h->type == SML_PACKET_HELLO || h->payload_bytes == 0);
 }
 
-/* For what a frame counts that is not of the job's epoch. Without a key that is 64 bits to be guessed, half of them the
- * epoch's: no counter and no answer may tell one half right from both wrong, or they are guessed one by one. */
+/* Why a frame is dropped that does not belong to the job's epoch. Without a key there are 64 bits to guess, half of
+ * them the epoch's number. No counter and no answer may show that one half was right: then the halves could be guessed
+ * one by one. */
 static enum sml_drop reason_of_forgery(const struct sml_aggregator_engine *e, const struct job *job,
                                        const struct sml_header *h) {
   const bool has_secret = !job->seal.is_keyed && !e->options.is_switch_format;
@@ -328,13 +330,13 @@ static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, 
                         const struct sml_header *h) {
   if (job->epoch != h->epoch) return false;
   if (e->options.is_beside_switch && h->type == SML_PACKET_HELLO) return is_vouched(e, frame->data, h);
-  const bool is_report = h->type == SML_PACKET_SWITCH_REPORT; /* take_frame() has looked at it */
+  const bool is_report = h->type == SML_PACKET_SWITCH_REPORT; /* take_frame() has checked its voucher */
   const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
                        (sml_wire_is_without_crc(h) || is_report);
   return is_bare || sml_macs_check(&e->macs, frame, e->frames_end, h, &job->seal);
 }
 
-/* A contributor's packet came to a slot of another operation, the switch says. */
+/* The switch says that a contributor's packet came to a slot of another operation. */
 static void take_switch_report(struct sml_aggregator_engine *e, const struct sml_header *h) {
   struct job *job = e->jobs[h->job];
   count_drop(e, SML_DROP_TAG_MISMATCH, h);
@@ -398,7 +400,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   if (drop == SML_DROP_BAD_KEY) sml_forged_note(&e->forged, &e->options, h.job, job->epoch, frame->from, now_ns);
 }
 
-/* As long as each job of the pass can do without. */
+/* How long results may gather: the shortest time that a job of this pass allows. */
 static uint64_t gather_time(struct sml_aggregator_engine *e, uint64_t now_ns) {
   uint64_t gather_ns = e->num_busy > 0 ? SML_NEVER : 0;
   for (uint32_t i = 0; i < e->num_busy; i++) {

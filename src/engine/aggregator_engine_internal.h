@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an aggregator's engine holds. aggregator_engine.c runs its passes, aggregator_jobs.c keeps its jobs,
- * aggregator_answers.c tells single workers what they ask, aggregator_engine_look.c shows it to people. */
+ * aggregator_answers.c answers and asks single workers, aggregator_engine_look.c copies what the status shows. */
 #ifndef SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
 #define SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
 
@@ -17,26 +17,26 @@
 struct job {
   uint32_t epoch;
   struct sml_members members;
-  bool is_reported; /* one MISMATCH or JUMP is enough: the control plane ends the job */
+  bool is_reported; /* one report of MISMATCH or JUMP is enough: the control plane ends the job */
   bool is_blocked_reported;
-  bool is_busy; /* packets of this pass were for it */
+  bool is_busy; /* this pass had packets for it */
   struct sml_bulk bulk;
   struct sml_futile futile;
   struct sml_seal seal;
   struct sml_aggregator *aggregator; /* NULL until started */
   uint64_t num_results;      /* complete sums; each goes to all */
-  uint64_t seen_results;     /* of them, by the end of the last pass with packets */
+  uint64_t seen_results;     /* num_results at the end of the last pass with packets */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
-  uint64_t opened_ns;     /* the last pass in which slots began to wait where none did before */
+  uint64_t opened_ns;     /* the last pass in which slots began to wait while none did before */
   bool was_open;
-  uint64_t waits_since_ns; /* slot 0, for ranks that have not contributed */
+  uint64_t waits_since_ns; /* since when slot 0 waits for ranks that have not contributed */
   struct sml_waits waits;  /* of slot 0 */
-  struct sml_addr group;  /* that HELLOs may ask for; num_bytes 0: none is offered */
+  struct sml_addr group;  /* which HELLOs may ask for; num_bytes 0: none is offered */
   struct sml_fanout *fanout; /* NULL: results go to each peer by itself */
 };
 
-/* A frame to be sent at the end of the pass: a completed cell to all ranks, or a stored one to one. */
+/* A frame to be sent at the end of the pass: a completed cell to all ranks, or a stored result to one. */
 struct outgoing {
   uint16_t job;
   uint16_t rank;
@@ -57,7 +57,7 @@ struct sml_aggregator_engine {
   uint32_t num_marks;
   struct sml_header questions[RX_FRAMES]; /* of one job, to be asked at once */
   uint32_t num_questions;
-  uint16_t busy[SML_MAX_JOBS]; /* jobs that this pass brought packets of */
+  uint16_t busy[SML_MAX_JOBS]; /* jobs for which this pass brought packets */
   uint32_t num_busy;
   struct sml_forged forged;
   uint64_t error_tokens_ns; /* token bucket as time: one ERROR costs 1/ERRORS_PER_S s */
@@ -84,7 +84,7 @@ static inline uint32_t slot_base_of(const struct job *job) {
 
 /* ---- aggregator_jobs.c ---- */
 
-/* To the owner: something of the job that ends it, or that it must know. */
+/* Tells the engine's owner of something that ends the job, or that it must know. */
 void sml_engine_report(struct sml_aggregator_engine *e, enum sml_aggregator_event_kind kind, uint16_t number,
                        uint32_t rank_a, uint32_t rank_b, uint32_t slot);
 
@@ -94,7 +94,7 @@ void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h
                      const struct sml_seal *seal, const struct sml_addr *to);
 void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
                       const struct sml_addr *to, uint64_t now_ns);
-/* h: num of them, for one contributor. */
+/* h: num headers, for one contributor. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_marks(struct sml_aggregator_engine *e);

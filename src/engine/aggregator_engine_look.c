@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an engine shows to people who ask. */
+ * Copies what an engine holds, for the status. */
 #include "engine/aggregator_engine_internal.h"
 
 static void look_at_waiting(const struct job *job, uint32_t slot, const struct sml_slot_look *is, uint64_t *missing,
@@ -18,7 +18,7 @@ static void look_at_waiting(const struct job *job, uint32_t slot, const struct s
       look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
 }
 
-/* Cells of the map are filled lane by lane; one stands for many slots where there are more of these. */
+/* Fills the cells of the map lane by lane. If there are more slots than cells, a cell stands for several. */
 static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job, struct sml_job_look *look) {
   const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
   const uint32_t first_cell = look->num_cells, room = (uint32_t)sizeof look->cells / look->num_lanes;
@@ -32,7 +32,7 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
       look_at_waiting(job, slot, &is, e->missing, look);
     }
     uint8_t *cell = &look->cells[first_cell + slot / slots_per_cell];
-    /* A waiting slot is what is looked for, the emptiest most of all. */
+    /* Readers look for waiting slots, above all for the emptiest. */
     const bool is_waiting = value != SML_CELL_UNUSED && value != SML_CELL_COMPLETE;
     const bool was_waiting = *cell != SML_CELL_UNUSED && *cell != SML_CELL_COMPLETE;
     const bool is_worse = is_waiting ? !was_waiting || value < *cell : !was_waiting && value > *cell;

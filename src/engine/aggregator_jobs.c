@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The jobs of an aggregator's engine: opened, started, changed and closed by commands. */
+ * The jobs of an aggregator's engine. Commands open, start, change and close them. */
 #include <stdlib.h>
 
 #include "engine/aggregator_engine_internal.h"
@@ -131,7 +131,7 @@ void sml_engine_report(struct sml_aggregator_engine *e, enum sml_aggregator_even
   e->options.on_event(e->options.user, &event);
 }
 
-/* All are noted before the slots are looked through, once. */
+/* It notes all ranks first, and then looks through the slots once. */
 void sml_aggregator_engine_depart(struct sml_aggregator_engine *e, uint16_t number, const uint64_t *ranks) {
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * To whom an aggregator sends completed results when a job uses a multicast group: one frame to the group, and one to
- * each contributor that says (by its PROBEs) that it does not hear the group any more. */
+ * The receivers of completed results in a job with a multicast group: the group, and each contributor whose PROBEs say
+ * that it does not hear the group. */
 #ifndef SML_ENGINE_FANOUT_H
 #define SML_ENGINE_FANOUT_H
 
@@ -8,15 +8,15 @@
 
 struct sml_fanout {
   uint32_t num_contributors, num_targets;
-  bool is_over;             /* more than half are deaf: results go to each by itself */
-  struct sml_addr *targets; /* [1 + num_contributors]: the group, then who is deaf; num_targets of them */
-  uint64_t *deaf;           /* bitmap of those */
+  bool is_over;             /* more than half are deaf: each contributor gets results by unicast */
+  struct sml_addr *targets; /* [1 + num_contributors]: the group, then the deaf ones; num_targets are in use */
+  uint64_t *deaf;           /* bitmap of the deaf ones */
 };
 
 /* Any thread; NULL: out of memory. */
 struct sml_fanout *sml_fanout_create(const struct sml_addr *group, uint32_t num_contributors);
 void sml_fanout_destroy(struct sml_fanout *fanout); /* NULL: nothing */
-/* The contributor, at its address, is a target of its own from now on. False: it was. */
+/* From now on the contributor is a target of its own, at its address. False: it was one already. */
 bool sml_fanout_add_deaf(struct sml_fanout *fanout, uint32_t contributor, const struct sml_addr *addr);
 
 #endif

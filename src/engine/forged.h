@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Somebody without the key sends into a job: the first packet is reported at once, then how many there were. */
+ * Somebody without the key sends packets to a job. The first one is reported at once, later ones as a number. */
 #ifndef SML_ENGINE_FORGED_H
 #define SML_ENGINE_FORGED_H
 
@@ -8,7 +8,7 @@
 #define SML_FORGED_NS (10 * SML_NS_PER_S) /* between two reports of an engine */
 
 struct sml_forged {
-  uint64_t noted_ns, num; /* last reported, 0: never; and since */
+  uint64_t noted_ns, num; /* when the last report was made (0: never); packets since */
 };
 
 static inline void sml_forged_note(struct sml_forged *f, const struct sml_aggregator_engine_options *o, uint16_t job,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/macs.h"
 
-#define JOB_OFFSET 2u /* with the epoch behind it: of the header, see core/wire.c */
+#define JOB_OFFSET 2u /* the header's job, and behind it the epoch (core/wire.c) */
 #define JOB_BYTES 6u
 
 static bool is_of_run(const struct sml_macs *t, const struct sml_rx_frame *first, const struct sml_rx_frame *frame) {

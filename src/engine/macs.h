@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * MACs of received frames. What one call of the system brought are runs of frames of one job and length; their MACs
- * are made together, since that takes a third of the time (base/siphash.h). No verdict differs from that of
- * sml_wire_is_authentic. */
+ * MACs of received frames. One system call brings runs of frames with one job and one length. Making the MACs of a run
+ * together takes a third of the time (base/siphash.h). Every verdict is that of sml_wire_is_authentic. */
 #ifndef SML_ENGINE_MACS_H
 #define SML_ENGINE_MACS_H
 
@@ -9,7 +8,7 @@
 #include "netio/netio.h"
 
 struct sml_macs {
-  bool is_per_source; /* who sends has a key of its own: frames of one source make a run */
+  bool is_per_source; /* each sender has a key of its own, so a run is of one source */
   const struct sml_rx_frame *first; /* of the run whose MACs are known */
   uint32_t num_frames;
   struct sml_key key;
@@ -21,7 +20,7 @@ static inline void sml_macs_begin(struct sml_macs *macs) {
   macs->num_frames = 0;
 }
 
-/* For KEYED frames. end: of the frames that lie behind this one. */
+/* For KEYED frames. end: where the frames end that lie behind this one. */
 bool sml_macs_check_keyed(struct sml_macs *macs, const struct sml_rx_frame *frame, const struct sml_rx_frame *end,
                           const struct sml_key *key);
 

@@ -5,7 +5,7 @@
 
 #define FIRST_ROOM 4u
 
-/* The place of the rank, or of the first one above it. */
+/* The place of the rank, or else of the first higher one. */
 static uint32_t place_of(const struct sml_members *m, uint32_t rank) {
   if (m->num == m->world_size) return rank;
   uint32_t low = 0, high = m->num;
@@ -21,7 +21,7 @@ static bool is_at(const struct sml_members *m, uint32_t place, uint32_t rank) {
   return place < m->num && m->all[place].rank == rank;
 }
 
-/* What could not be made smaller stays as it is. */
+/* A table that cannot be made smaller stays as it is. */
 static bool resize(struct sml_members *m, uint32_t room) {
   struct sml_member *all = realloc(m->all, room * sizeof *all);
   if (all != NULL) m->all = all;
@@ -65,7 +65,7 @@ struct sml_member *sml_members_find(const struct sml_members *m, uint32_t rank) 
 }
 
 void sml_members_seat(struct sml_members *m, const uint16_t *contributors) {
-  /* The registry starts a job when all are in. Tests may do without some, who then never come. */
+  /* The registry starts a job when all ranks are in. Tests may start without some, which then never come. */
   for (uint32_t r = 0; r < m->world_size && m->num < m->world_size; r++) {
     if (is_at(m, place_of(m, r), r)) continue;
     SML_ASSERT(sml_members_expect(m, r, 0));
