@@ -260,9 +260,8 @@ static void choose_options(struct sml_aggregator_options *o, struct fuzz_input *
 }
 
 static bool has_room(const struct model *m) {
-  for (uint32_t s = 0; s < m->options.num_slots; s++) {
+  for (uint32_t s = 0; s < m->options.num_slots; s++)
     if (m->num_phases[s] == MAX_PHASES || m->options.first_phase + m->num_phases[s] == UINT32_MAX) return false;
-  }
   return true;
 }
 

@@ -118,11 +118,10 @@ int main(int argc, char **argv) {
   uint64_t num_random = 0;
   struct sml_prng prng = {1};
   CHECK(argc >= 2, "usage: %s CORPUS [--random N] [--seed S]", argv[0]);
-  for (int i = 2; i + 1 < argc; i += 2) {
+  for (int i = 2; i + 1 < argc; i += 2)
     if (strcmp(argv[i], "--random") == 0) num_random = strtoull(argv[i + 1], NULL, 10);
     else if (strcmp(argv[i], "--seed") == 0) prng.state = strtoull(argv[i + 1], NULL, 10);
     else CHECK(false, "unknown option %s", argv[i]);
-  }
   static const int signals[] = {SIGABRT, SIGSEGV, SIGILL, SIGBUS, SIGFPE, SIGTRAP};
   for (size_t i = 0; i < SML_ARRAY_LEN(signals); i++) (void)signal(signals[i], keep_current);
   load(argv[1]);

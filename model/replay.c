@@ -126,9 +126,8 @@ static enum kind kind_of(const struct sml_header *h) {
 
 static bool is_right(const struct sum *sum) {
   if (sum->is_mixed) return false;
-  for (uint32_t rank = 0; rank < world.num_ranks; rank++) {
+  for (uint32_t rank = 0; rank < world.num_ranks; rank++)
     if (sum->counts[rank] != 1) return false;
-  }
   return true;
 }
 
@@ -243,9 +242,8 @@ static void add(const struct packet *p, const struct sml_decision *d) {
     sum->counts[p->header.rank]++;
   }
   if (d->verdict == SML_VERDICT_COMPLETE) {
-    for (uint32_t rank = 0; rank < world.num_ranks; rank++) {
+    for (uint32_t rank = 0; rank < world.num_ranks; rank++)
       if ((world.departed >> rank & 1) == 0) send_result(d->cell, rank, 0);
-    }
     expect_outcome("complete");
     return;
   }

@@ -21,18 +21,16 @@ static int32_t value_of(long i, int factor) {
 }
 
 static void fill(void *memory, long count, int is_float, int factor) {
-  for (long i = 0; i < count; i++) {
+  for (long i = 0; i < count; i++)
     if (is_float) ((float *)memory)[i] = (float)value_of(i, factor);
     else ((int32_t *)memory)[i] = value_of(i, factor);
-  }
 }
 
 static long count_wrong(const void *memory, long count, int is_float, int factor) {
   long wrong = 0;
-  for (long i = 0; i < count; i++) {
+  for (long i = 0; i < count; i++)
     if (is_float) wrong += ((const float *)memory)[i] != (float)value_of(i, factor);
     else wrong += ((const int32_t *)memory)[i] != value_of(i, factor);
-  }
   return wrong;
 }
 

@@ -261,9 +261,8 @@ static uint32_t find_room(struct sml_aggd *a) {
   }
   if (!sml_registry_on_full(a->registry, a->now_ns)) return a->options.max_connections;
   drain_effects(a);
-  for (i = 0; i < a->options.max_connections; i++) {
+  for (i = 0; i < a->options.max_connections; i++)
     if (a->conns[i].state == CONN_LINGERING) free_conn(&a->conns[i]);
-  }
   return find_free(a);
 }
 
@@ -326,11 +325,8 @@ static void take_messages(struct sml_aggd *a, uint32_t i) {
     enum sml_ctl_decode verdict = sml_channel_decode(&c->buffers->channel, c->buffers->in + taken_bytes,
                                                      c->in_bytes - taken_bytes, &message, &consumed_bytes);
     if (verdict == SML_CTL_NEED_MORE) break;
-    if (verdict == SML_CTL_DECODED) {
-      sml_registry_on_message(a->registry, i, &message, a->now_ns);
-    } else {
-      sml_registry_on_garbage(a->registry, i, verdict);
-    }
+    if (verdict == SML_CTL_DECODED) sml_registry_on_message(a->registry, i, &message, a->now_ns);
+    else sml_registry_on_garbage(a->registry, i, verdict);
     drain_effects(a);
     taken_bytes += consumed_bytes;
   }
@@ -349,11 +345,8 @@ static void read_conn(struct sml_aggd *a, uint32_t i) {
     return;
   }
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-  if (is_open) {
-    break_conn(c, n == 0 ? SML_CLOSED_FIN : SML_CLOSED_RESET);
-  } else {
-    free_conn(c);
-  }
+  if (is_open) break_conn(c, n == 0 ? SML_CLOSED_FIN : SML_CLOSED_RESET);
+  else free_conn(c);
 }
 
 static void serve_conn(struct sml_aggd *a, uint32_t i, uint32_t events) {
@@ -442,9 +435,8 @@ static uint64_t next_deadline(const struct sml_aggd *a) {
   uint64_t deadline_ns = sml_registry_next_deadline(a->registry);
   if (a->accept_paused_until_ns) deadline_ns = sml_min_u64(deadline_ns, a->accept_paused_until_ns);
   deadline_ns = sml_min_u64(deadline_ns, a->watch_at_ns);
-  for (uint32_t i = 0; i < a->options.max_connections; i++) {
+  for (uint32_t i = 0; i < a->options.max_connections; i++)
     if (a->conns[i].state == CONN_LINGERING) deadline_ns = sml_min_u64(deadline_ns, a->conns[i].linger_until_ns);
-  }
   return deadline_ns;
 }
 
@@ -499,12 +491,9 @@ static void say_goodbye(struct sml_aggd *a) {
   a->accept_paused_until_ns = 0;
   sml_registry_on_stop(a->registry);
   drain_effects(a);
-  while (expire_lingering(a) && a->now_ns < deadline_ns) {
-    take_input(a, sml_min_u64(deadline_ns, next_deadline(a)));
-  }
-  for (uint32_t i = 0; i < a->options.max_connections; i++) {
+  while (expire_lingering(a) && a->now_ns < deadline_ns) take_input(a, sml_min_u64(deadline_ns, next_deadline(a)));
+  for (uint32_t i = 0; i < a->options.max_connections; i++)
     if (a->conns[i].state != CONN_FREE) free_conn(&a->conns[i]);
-  }
 }
 
 static void end_withdrawn(struct sml_aggd *a) {

@@ -62,9 +62,8 @@ static void test_keyed_job(void **state) {
   start_keyed("x", ranks, &keys[0]);
   assert_int_equal(ranks[0].start.chunk_bytes, 1032 - 36);
   expect_sum(ranks, 0);
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; i++)
     say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = ranks[i].start.epoch});
-  }
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;

@@ -105,9 +105,8 @@ static int open_epoll(struct sml_aggd *a, char *error_out, size_t error_bytes) {
   struct epoll_event on_listen = {.events = EPOLLIN, .data.u32 = TAG_LISTEN};
   struct epoll_event on_event = {.events = EPOLLIN, .data.u32 = TAG_EVENT};
   if (a->epoll_fd >= 0 && a->event_fd >= 0 && epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->listen_fd, &on_listen) == 0 &&
-      epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->event_fd, &on_event) == 0) {
+      epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, a->event_fd, &on_event) == 0)
     return 0;
-  }
   int error = errno;
   snprintf(error_out, error_bytes, "cannot set up epoll: %s", strerror(error));
   return -error;

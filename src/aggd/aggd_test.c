@@ -162,9 +162,8 @@ static void test_new_epoch(void **state) {
   start_world("x", 2);
   const struct sml_ctl_start first = ranks[0].start;
   assert_int_equal(ranks[0].start.first_phase, 0xfffffff0);
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < 2; i++)
     say(&ranks[i], &(struct sml_ctl_message){.kind = SML_CTL_EPOCH, .u.epoch.epoch = first.epoch});
-  }
   for (uint32_t i = 0; i < 2; i++) {
     hear(&ranks[i], SML_CTL_START);
     ranks[i].start = ranks[i].last.u.start;

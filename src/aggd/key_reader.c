@@ -26,12 +26,10 @@ static bool read_all(int fd, char *text, size_t room_bytes, size_t *num_bytes_ou
 /* What speaks against the file, before a byte of it is read; NULL: nothing. */
 static const char *find_objection(const struct stat *st) {
   if (!S_ISREG(st->st_mode)) return "it is no regular file";
-  if (st->st_uid != geteuid() && st->st_uid != 0) {
+  if (st->st_uid != geteuid() && st->st_uid != 0)
     return "it is another user's, who may read and change it: run chown on it, and make new keys";
-  }
-  if (st->st_mode & (S_IRWXG | S_IRWXO)) {
+  if (st->st_mode & (S_IRWXG | S_IRWXO))
     return "others than its owner may read or write it: run chmod 600 on it, and make new keys if somebody could";
-  }
   return st->st_size > SML_KEY_FILE_MAX_BYTES ? "it has more than 1 MiB" : NULL;
 }
 

@@ -113,9 +113,8 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     is_posted[l] = true;
     sml_lane_post(lane);
   }
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_lanes; l++)
     if (is_posted[l]) sml_lane_await(&lanes->lanes[l]);
-  }
 }
 
 bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, uint32_t world_size,

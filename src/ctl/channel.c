@@ -83,13 +83,11 @@ enum sml_ctl_decode sml_channel_decode(struct sml_channel *ch, const uint8_t *in
   size_t all_bytes = frame_bytes + (has_mac ? SML_CHANNEL_MAC_BYTES : 0);
   if (num_bytes < all_bytes) return SML_CTL_NEED_MORE;
   /* No byte of the body is looked at before its MAC is right. */
-  if (has_mac && sml_load_be64(in + frame_bytes) != mac_of(&ch->rx_key, ch->num_accepted, in, frame_bytes)) {
+  if (has_mac && sml_load_be64(in + frame_bytes) != mac_of(&ch->rx_key, ch->num_accepted, in, frame_bytes))
     return SML_CTL_BAD_MAC;
-  }
   if (!sml_ctl_decode_body(frame.kind & (uint16_t)~SML_CTL_HAS_MAC, in + SML_CTL_FRAME_BYTES, frame.body_bytes,
-                           message_out)) {
+                           message_out))
     return SML_CTL_MALFORMED;
-  }
   if (has_mac) {
     ch->num_accepted++;
     ch->has_accepted = true;

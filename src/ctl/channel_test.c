@@ -302,9 +302,8 @@ static void test_data_keys_differ(void **state) {
   };
   struct sml_key again = sml_ctl_data_key(&key, "x", 1, 2, salt);
   assert_memory_equal(&again, &keys[0], sizeof again);
-  for (uint32_t i = 0; i < 8; i++) {
+  for (uint32_t i = 0; i < 8; i++)
     for (uint32_t j = 0; j < i; j++) assert_true(keys[i].k0 != keys[j].k0 || keys[i].k1 != keys[j].k1);
-  }
 }
 
 /* Random changes of a random number of frames: what is accepted is a prefix of what was sent. */

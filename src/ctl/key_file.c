@@ -33,9 +33,8 @@ static int digit_of(char c) {
 
 static const char *parse_name(const char *word, size_t num_bytes, char *name) {
   if (num_bytes >= SML_KEY_NAME_BYTES) return "the name has more than 31 characters";
-  for (size_t i = 0; i < num_bytes; i++) {
+  for (size_t i = 0; i < num_bytes; i++)
     if (!sml_text_is_name_byte(word[i])) return "a name has letters, digits and . _ : / - only";
-  }
   memset(name, 0, SML_KEY_NAME_BYTES);
   memcpy(name, word, num_bytes);
   return NULL;
@@ -73,9 +72,8 @@ static const char *parse_line(struct line line, struct sml_key_entry *entry, boo
 }
 
 const struct sml_key *sml_key_find(const struct sml_key_entry *entries, size_t num_entries, const char *name) {
-  for (size_t i = 0; i < num_entries; i++) {
+  for (size_t i = 0; i < num_entries; i++)
     if (strncmp(entries[i].name, name, SML_KEY_NAME_BYTES) == 0) return &entries[i].key;
-  }
   return NULL;
 }
 

@@ -30,31 +30,22 @@ static bool take(struct walk *w, size_t num_bytes) {
 
 static void walk_u16(struct walk *w, uint16_t *field, uint16_t min, uint16_t max) {
   if (!take(w, 2)) return;
-  if (w->out) {
-    sml_store_be16(w->out + w->at_bytes - 2, *field);
-  } else {
-    *field = sml_load_be16(w->in + w->at_bytes - 2);
-  }
+  if (w->out) sml_store_be16(w->out + w->at_bytes - 2, *field);
+  else *field = sml_load_be16(w->in + w->at_bytes - 2);
   if (*field < min || *field > max) w->is_valid = false;
 }
 
 static void walk_u32(struct walk *w, uint32_t *field, uint32_t min, uint32_t max) {
   if (!take(w, 4)) return;
-  if (w->out) {
-    sml_store_be32(w->out + w->at_bytes - 4, *field);
-  } else {
-    *field = sml_load_be32(w->in + w->at_bytes - 4);
-  }
+  if (w->out) sml_store_be32(w->out + w->at_bytes - 4, *field);
+  else *field = sml_load_be32(w->in + w->at_bytes - 4);
   if (*field < min || *field > max) w->is_valid = false;
 }
 
 static void walk_u64(struct walk *w, uint64_t *field, uint64_t min) {
   if (!take(w, 8)) return;
-  if (w->out) {
-    sml_store_be64(w->out + w->at_bytes - 8, *field);
-  } else {
-    *field = sml_load_be64(w->in + w->at_bytes - 8);
-  }
+  if (w->out) sml_store_be64(w->out + w->at_bytes - 8, *field);
+  else *field = sml_load_be64(w->in + w->at_bytes - 8);
   if (*field < min) w->is_valid = false;
 }
 
@@ -90,9 +81,8 @@ static size_t walk_string(struct walk *w, char *field, size_t room_bytes) {
 static void walk_name(struct walk *w, char *field, size_t room_bytes, bool may_be_empty) {
   size_t num_bytes = walk_string(w, field, room_bytes);
   if (num_bytes == 0 && !may_be_empty) w->is_valid = false;
-  for (size_t i = 0; i < num_bytes; i++) {
+  for (size_t i = 0; i < num_bytes; i++)
     if (!sml_text_is_name_byte(field[i])) w->is_valid = false;
-  }
 }
 
 /* One line for people: it ends in logs, on terminals and in JSON, so only plain text is let through.
@@ -141,9 +131,7 @@ static void walk_welcome(struct walk *w, struct sml_ctl_welcome *welcome) {
   walk_u32(w, &welcome->epoch, 0, UINT32_MAX);
   walk_u64(w, &welcome->nonce, 0);
   walk_u32(w, &welcome->num_lanes, 1, SML_MAX_LANES);
-  for (uint32_t i = 0; w->is_valid && i < welcome->num_lanes; i++) {
-    walk_u16(w, &welcome->data_ports[i], 1, UINT16_MAX);
-  }
+  for (uint32_t i = 0; w->is_valid && i < welcome->num_lanes; i++) walk_u16(w, &welcome->data_ports[i], 1, UINT16_MAX);
   walk_u128(w, welcome->salt);
   walk_u128(w, welcome->group);
   const bool has_group = (welcome->group[0] | welcome->group[1]) != 0;
@@ -186,18 +174,16 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
 static void walk_abort(struct walk *w, struct sml_ctl_abort *abort) {
   walk_status(w, &abort->status);
   walk_u32(w, &abort->num_ranks, 0, SML_CTL_MAX_RANKS);
-  for (uint32_t i = 0; w->is_valid && i < abort->num_ranks; i++) {
+  for (uint32_t i = 0; w->is_valid && i < abort->num_ranks; i++)
     walk_u16(w, &abort->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
-  }
   walk_detail(w, abort->detail);
 }
 
 static void walk_rank_gone(struct walk *w, struct sml_ctl_rank_gone *gone) {
   walk_status(w, &gone->status);
   walk_u32(w, &gone->num_ranks, 1, SML_CTL_MAX_GONE);
-  for (uint32_t i = 0; w->is_valid && i < gone->num_ranks; i++) {
+  for (uint32_t i = 0; w->is_valid && i < gone->num_ranks; i++)
     walk_u16(w, &gone->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
-  }
   walk_detail(w, gone->detail);
 }
 
@@ -212,22 +198,17 @@ static void walk_status_part(struct walk *w, struct sml_ctl_status_part *part) {
   walk_u32(w, &part->offset_bytes, 0, UINT32_MAX);
   walk_u16(w, &part->num_bytes, 0, SML_STATUS_PART_BYTES);
   if (w->is_valid &&
-      (part->offset_bytes > part->total_bytes || part->num_bytes > part->total_bytes - part->offset_bytes)) {
+      (part->offset_bytes > part->total_bytes || part->num_bytes > part->total_bytes - part->offset_bytes))
     w->is_valid = false;
-  }
   if (!take(w, part->num_bytes)) return;
-  if (w->out) {
-    memcpy(w->out + w->at_bytes - part->num_bytes, part->text, part->num_bytes);
-  } else {
-    memcpy(part->text, w->in + w->at_bytes - part->num_bytes, part->num_bytes);
-  }
+  if (w->out) memcpy(w->out + w->at_bytes - part->num_bytes, part->text, part->num_bytes);
+  else memcpy(part->text, w->in + w->at_bytes - part->num_bytes, part->num_bytes);
 }
 
 static void walk_report(struct walk *w, struct sml_ctl_report *report) {
   walk_u32(w, &report->num_ranks, 0, SML_CTL_MAX_RANKS);
-  for (uint32_t i = 0; w->is_valid && i < report->num_ranks; i++) {
+  for (uint32_t i = 0; w->is_valid && i < report->num_ranks; i++)
     walk_u16(w, &report->ranks[i], 0, SML_CTL_MAX_WORLD_SIZE - 1);
-  }
   walk_detail(w, report->detail);
 }
 
@@ -317,9 +298,8 @@ enum sml_ctl_decode sml_ctl_decode(const uint8_t *in, size_t num_bytes, struct s
   if (verdict != SML_CTL_DECODED) return verdict;
   if (frame.kind & SML_CTL_HAS_MAC) return SML_CTL_MALFORMED;
   if (num_bytes - SML_CTL_FRAME_BYTES < frame.body_bytes) return SML_CTL_NEED_MORE;
-  if (!sml_ctl_decode_body(frame.kind, in + SML_CTL_FRAME_BYTES, frame.body_bytes, message_out)) {
+  if (!sml_ctl_decode_body(frame.kind, in + SML_CTL_FRAME_BYTES, frame.body_bytes, message_out))
     return SML_CTL_MALFORMED;
-  }
   *consumed_out = SML_CTL_FRAME_BYTES + frame.body_bytes;
   return SML_CTL_DECODED;
 }

@@ -414,9 +414,8 @@ static void test_garbage(void **state) {
       sml_store_be16(frame + 6, (uint16_t)(1 + sml_prng_below(&prng, NUM_SAMPLES)));
       sml_store_be32(frame + 8, (uint32_t)num_bytes - 12);
     }
-    for (size_t i = 0; i < num_hits; i++) {
+    for (size_t i = 0; i < num_hits; i++)
       frame[sml_prng_below(&prng, num_bytes)] ^= (uint8_t)(1u << sml_prng_below(&prng, 8));
-    }
     if (sml_ctl_decode(frame, num_bytes, &out, &consumed) != SML_CTL_DECODED) continue;
     num_decoded++;
     assert_true(consumed <= num_bytes);

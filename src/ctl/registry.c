@@ -37,9 +37,7 @@ struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_opti
   r->effects = (struct sml_effect *)((uint8_t *)mem + place_effects(options));
   r->max_effects = count_effects(options);
   r->sources.seed = options->random(options->random_user);
-  for (uint32_t lane = 0; lane < options->num_lanes; lane++) {
-    sml_slot_pool_init(&r->pools[lane], options->pool_slots);
-  }
+  for (uint32_t lane = 0; lane < options->num_lanes; lane++) sml_slot_pool_init(&r->pools[lane], options->pool_slots);
   return r;
 }
 
@@ -163,9 +161,8 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
   r->conns_end = sml_max_u32(r->conns_end, conn + 1);
   snprintf(c->peer, sizeof c->peer, "%s", peer);
   size_t host_bytes = strlen(c->peer);
-  for (size_t i = 0; c->peer[i]; i++) {
+  for (size_t i = 0; c->peer[i]; i++)
     if (c->peer[i] == ':') host_bytes = i; /* the last one: IPv6 has more */
-  }
   memcpy(c->host, c->peer, host_bytes);
   c->source = sml_source_of(c->host);
   uint32_t unwanted = find_over_limits(r, conn, now_ns);
@@ -245,9 +242,8 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
   struct sml_job_entry *job = &r->jobs[c->job];
   uint16_t ranks[SML_CTL_MAX_RANKS];
   uint32_t num_ranks = 0;
-  for (uint32_t i = 0; i < abort->num_ranks; i++) {
+  for (uint32_t i = 0; i < abort->num_ranks; i++)
     if (abort->ranks[i] < job->world_size) ranks[num_ranks++] = abort->ranks[i];
-  }
   if (num_ranks == 0) ranks[num_ranks++] = (uint16_t)c->rank;
   /* A member that gives up because it heard of a lost rank only repeats us: the others get the cause. */
   bool is_echo = abort->status == SML_ERR_RANK_LOST && !sml_bit_test(job->present, ranks[0]);
@@ -418,9 +414,8 @@ void sml_registry_on_stop(struct sml_registry *r) {
     if (job->state == SML_JOB_FREE) continue;
     sml_registry_end_job(r, job, job->state == SML_JOB_STARTED ? abort : refuse, SML_NO_CONN);
   }
-  for (uint32_t i = 0; i < r->conns_end; i++) {
+  for (uint32_t i = 0; i < r->conns_end; i++)
     if (r->conns[i].state != SML_CONN_FREE) sml_registry_forget(r, i);
-  }
 }
 
 /* --- time --- */
@@ -439,12 +434,8 @@ static uint64_t job_deadline(const struct sml_job_entry *job) {
 
 uint64_t sml_registry_next_deadline(const struct sml_registry *r) {
   uint64_t deadline_ns = SML_NEVER;
-  for (uint32_t i = 0; i < r->conns_end; i++) {
-    deadline_ns = sml_min_u64(deadline_ns, conn_deadline(r, &r->conns[i]));
-  }
-  for (uint32_t i = 0; i < r->jobs_end; i++) {
-    deadline_ns = sml_min_u64(deadline_ns, job_deadline(&r->jobs[i]));
-  }
+  for (uint32_t i = 0; i < r->conns_end; i++) deadline_ns = sml_min_u64(deadline_ns, conn_deadline(r, &r->conns[i]));
+  for (uint32_t i = 0; i < r->jobs_end; i++) deadline_ns = sml_min_u64(deadline_ns, job_deadline(&r->jobs[i]));
   return deadline_ns;
 }
 
@@ -493,13 +484,9 @@ void sml_registry_on_timer(struct sml_registry *r, uint64_t now_ns) {
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
     if (job_deadline(job) > now_ns) continue;
-    if (job->state == SML_JOB_JOINING && job->deadline_ns <= now_ns) {
-      sml_registry_join_timeout(r, job);
-    } else if (sml_registry_tell_deadline(job) <= now_ns) {
-      sml_registry_tell_gone(r, job, now_ns);
-    } else {
-      send_heartbeats(r, job, now_ns);
-    }
+    if (job->state == SML_JOB_JOINING && job->deadline_ns <= now_ns) sml_registry_join_timeout(r, job);
+    else if (sml_registry_tell_deadline(job) <= now_ns) sml_registry_tell_gone(r, job, now_ns);
+    else send_heartbeats(r, job, now_ns);
     return;
   }
 }

@@ -167,13 +167,9 @@ static void test_challenged_and_something_else(void **state) {
     opened(0);
     said_once(0, &join);
     said_once(0, &m);
-    if (kind == SML_CTL_AUTH) {
-      assert_non_null(strstr(w.line, "WELCOME"));
-    } else if (kind == SML_CTL_GOODBYE) {
-      EXPECT("c0 close; ");
-    } else {
-      EXPECT("c0<REFUSE -17; c0 close; ");
-    }
+    if (kind == SML_CTL_AUTH) assert_non_null(strstr(w.line, "WELCOME"));
+    else if (kind == SML_CTL_GOODBYE) EXPECT("c0 close; ");
+    else EXPECT("c0<REFUSE -17; c0 close; ");
   }
   static const enum sml_ctl_decode garbages[] = {SML_CTL_BAD_MAGIC, SML_CTL_MALFORMED, SML_CTL_BAD_VERSION,
                                                  SML_CTL_BAD_MAC};

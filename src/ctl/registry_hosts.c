@@ -7,9 +7,8 @@
 
 bool sml_registry_is_one_host(const struct sml_registry *r, const struct sml_job_entry *job) {
   const uint64_t *host = r->conns[job->first_member].share_host;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
     if (memcmp(host, r->conns[c].share_host, sizeof r->conns[c].share_host) != 0) return false;
-  }
   return (host[0] | host[1]) != 0 && job->num_members == job->world_size;
 }
 

@@ -19,12 +19,10 @@ uint32_t sml_registry_overhead_bytes(bool is_keyed, uint32_t features) {
 /* What is wrong with a JOIN by itself, whoever else is in the job; NULL: nothing. */
 static const char *find_bad_setting(struct sml_registry *r, const struct sml_ctl_join *j) {
   const struct sml_registry_options *o = &r->options;
-  if (j->world_size < 2 || j->world_size > SML_CTL_MAX_WORLD_SIZE) {
+  if (j->world_size < 2 || j->world_size > SML_CTL_MAX_WORLD_SIZE)
     return sml_registry_text(r, "world size %u is not between 2 and %u", j->world_size, SML_CTL_MAX_WORLD_SIZE);
-  }
-  if (j->rank >= j->world_size) {
+  if (j->rank >= j->world_size)
     return sml_registry_text(r, "rank %u is not below the world size %u", j->rank, j->world_size);
-  }
   if (j->world_size > o->max_connections) {
     return sml_registry_text(r, "world size %u is more than the aggregator's limit of %u connections: raise it there",
                              j->world_size, o->max_connections);
@@ -92,9 +90,8 @@ uint32_t sml_registry_find_other_resume(const struct sml_registry *r, const stru
                                         uint32_t chunk_bytes) {
   uint32_t conn = job->first_member;
   while (conn != SML_NO_CONN &&
-         (r->conns[conn].resume_chunk_bytes == 0 || r->conns[conn].resume_chunk_bytes == chunk_bytes)) {
+         (r->conns[conn].resume_chunk_bytes == 0 || r->conns[conn].resume_chunk_bytes == chunk_bytes))
     conn = r->conns[conn].next;
-  }
   return conn;
 }
 
@@ -290,9 +287,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   memcpy(m->u.welcome.secret, job->secret, sizeof job->secret);
   m->u.welcome.nonce = draw(r);
   m->u.welcome.num_lanes = c->num_lanes;
-  for (uint32_t lane = 0; lane < c->num_lanes; lane++) {
-    m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
-  }
+  for (uint32_t lane = 0; lane < c->num_lanes; lane++) m->u.welcome.data_ports[lane] = r->options.data_ports[lane];
   memcpy(m->u.welcome.salt, job->salt, sizeof job->salt);
   sml_registry_offer_group(r, c->job, &m->u.welcome);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
@@ -382,12 +377,10 @@ static uint32_t list_ranks(const struct sml_registry *r, const struct sml_job_en
                            size_t room_bytes) {
   uint64_t wanted[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)] = {0};
   uint32_t num_ranks = 0;
-  for (uint32_t rank = 0; rank < job->world_size; rank++) {
+  for (uint32_t rank = 0; rank < job->world_size; rank++)
     if (!is_probing && !sml_bit_test(job->present, rank)) sml_bit_set(wanted, rank);
-  }
-  for (uint32_t c = job->first_member; is_probing && c != SML_NO_CONN; c = r->conns[c].next) {
+  for (uint32_t c = job->first_member; is_probing && c != SML_NO_CONN; c = r->conns[c].next)
     if (!r->conns[c].has_probed) sml_bit_set(wanted, r->conns[c].rank);
-  }
   char list[128] = "", item[32];
   for (uint32_t rank = 0; rank < job->world_size; rank++) {
     if (!sml_bit_test(wanted, rank) || ++num_ranks > MAX_LISTED_RANKS) continue;
@@ -467,9 +460,8 @@ void sml_registry_probed(struct sml_registry *r, uint32_t conn, const struct sml
 uint64_t sml_registry_confirmed(const struct sml_registry *r, const struct sml_job_entry *job) {
   if (job->state != SML_JOB_STARTED || job->num_departed > 0) return job->confirmed;
   uint64_t confirmed = UINT64_MAX;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
     confirmed = sml_min_u64(confirmed, r->conns[c].completed);
-  }
   return sml_max_u64(confirmed, job->confirmed);
 }
 
@@ -484,9 +476,8 @@ uint64_t sml_registry_lowest_completed(const struct sml_registry *r) {
 }
 
 const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_entry *job, uint32_t rank) {
-  for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++) {
+  for (uint32_t i = 0; i < sml_min_u32(job->num_departed, SML_MAX_DEPARTURES); i++)
     if (job->departures[i].rank == rank) return job->departures[i].text;
-  }
   return sml_registry_text(r, "rank %u has left or was lost", rank);
 }
 
@@ -513,11 +504,8 @@ void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
 
 static void remove_member(struct sml_registry *r, struct sml_job_entry *job, uint32_t conn) {
   struct sml_conn *c = &r->conns[conn];
-  if (c->prev != SML_NO_CONN) {
-    r->conns[c->prev].next = c->next;
-  } else {
-    job->first_member = c->next;
-  }
+  if (c->prev != SML_NO_CONN) r->conns[c->prev].next = c->next;
+  else job->first_member = c->next;
   if (c->next != SML_NO_CONN) r->conns[c->next].prev = c->prev;
   job->num_members--;
   job->num_probed -= c->has_probed;

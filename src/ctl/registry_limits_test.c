@@ -234,9 +234,8 @@ static void test_full_job_table(void **state) {
     while (sml_registry_next_effect(w.r)) continue;
     sml_registry_on_message(w.r, c, &m, w.now_ns);
     int kind = 0;
-    while ((e = sml_registry_next_effect(w.r))) {
+    while ((e = sml_registry_next_effect(w.r)))
       if (e->kind == SML_EFFECT_SEND) kind = (int)e->message->kind;
-    }
     assert_int_equal(kind, c < SML_REGISTRY_MAX_JOBS ? SML_CTL_WELCOME : SML_CTL_REFUSE);
   }
   expect_consistent();

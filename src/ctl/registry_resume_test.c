@@ -151,10 +151,9 @@ static void test_new_ranks_among_those_that_have_no_result(void **state) {
   (void)state;
   for (uint32_t started = 0; started < 3; started++) {
     begin();
-    for (uint32_t c = 0; c < 3; c++) {
+    for (uint32_t c = 0; c < 3; c++)
       if (c == started) join_for_slots(c, SML_FEATURE_NO_RESULT, 0, 1000, 128);
       else join_for_slots(c, 0, 0, 0, 0);
-    }
     probe_all(8960);
     for (uint32_t c = 0; c < 3; c++) {
       assert_int_equal(w.last[c].kind, SML_CTL_START);

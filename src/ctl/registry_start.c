@@ -37,9 +37,8 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
                               .is_loopback = true,
                               .is_embedded = r->options.is_embedded,
                               .most_mib = r->options.max_window_mib};
-  for (uint32_t i = 0; i < r->jobs_end; i++) {
+  for (uint32_t i = 0; i < r->jobs_end; i++)
     if (r->jobs[i].state == SML_JOB_STARTED) tuning.kept_slots += r->jobs[i].num_slots;
-  }
   tuning.kept_slots += sml_tuning_reserve(r->options.pool_slots, r->options.max_jobs, count_started(r));
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     const struct sml_conn *conn = &r->conns[c];
@@ -153,9 +152,8 @@ static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry 
 }
 
 void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes) {
-  for (uint32_t lane = 0; lane < num_lanes; lane++) {
+  for (uint32_t lane = 0; lane < num_lanes; lane++)
     sml_slot_pool_give(&r->pools[lane], job->num_slots, job->slot_base[lane]);
-  }
 }
 
 /* The lane that has no room, or num_lanes: all windows were taken. */
@@ -213,9 +211,8 @@ void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   }
   if (!has_rank_places(r, job)) return;
   job->num_lanes = r->options.num_lanes;
-  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
     job->num_lanes = sml_min_u32(job->num_lanes, r->conns[c].num_lanes);
-  }
   sml_registry_group(r, job);
   if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
   choose_num_slots(r, job);

@@ -11,12 +11,10 @@ const char *sml_registry_find_switch_conflict(struct sml_registry *r, const stru
                              j->rank);
   }
   if (j->key_name[0] != 0) return "the aggregator is a switch, which has no keys: name none";
-  if ((j->features & SML_FEATURE_RETRY) != 0) {
+  if ((j->features & SML_FEATURE_RETRY) != 0)
     return sml_registry_text(r, "rank %u has SWITCHML_RETRY on, which jobs of a switch can't have", j->rank);
-  }
-  if ((j->features & SML_FEATURE_NARROW) != 0) {
+  if ((j->features & SML_FEATURE_NARROW) != 0)
     return sml_registry_text(r, "rank %u wants narrow updates, which jobs of a switch can't have", j->rank);
-  }
   if (j->num_shards > 1) {
     return sml_registry_text(r, "rank %u names %u aggregators, but a switch must be the only one of a job", j->rank,
                              j->num_shards);

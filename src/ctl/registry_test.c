@@ -269,16 +269,13 @@ static void test_messages_out_of_place(void **state) {
     struct sml_ctl_message m = {.kind = (enum sml_ctl_kind)kind};
     begin();
     opened(0);
-    said(0, &m);                  /* before JOIN */
-    if (kind == SML_CTL_STATUS) { /* registry_look_test.c */
+    said(0, &m);                /* before JOIN */
+    if (kind == SML_CTL_STATUS) /* registry_look_test.c */
       EXPECT(is_keyed ? "c0<REFUSE -19; c0 close; " : "c0 show '' from 0; ");
-    } else if (kind == SML_CTL_GOODBYE) {
-      EXPECT("c0 close; ");
-    } else if (kind == SML_CTL_EVICT) { /* registry_evict_test.c */
+    else if (kind == SML_CTL_GOODBYE) EXPECT("c0 close; ");
+    else if (kind == SML_CTL_EVICT) /* registry_evict_test.c */
       EXPECT(is_keyed ? "c0<REFUSE -19; c0 close; " : "c0<REFUSE -7; c0 close; ");
-    } else {
-      EXPECT("c0<REFUSE -17; c0 close; ");
-    }
+    else EXPECT("c0<REFUSE -17; c0 close; ");
   }
   static const enum sml_ctl_kind wrong[] = {SML_CTL_JOIN,  SML_CTL_WELCOME,   SML_CTL_PROBED,
                                             SML_CTL_START, SML_CTL_RANK_GONE, SML_CTL_REFUSE,

@@ -14,9 +14,8 @@ static uint64_t window_mask(uint32_t num_slots, uint32_t base) {
 
 static bool is_free(const struct sml_slot_pool *pool, uint32_t num_slots, uint32_t base) {
   uint64_t mask = window_mask(num_slots, base);
-  for (uint32_t slot = base; slot < base + num_slots; slot += 64) {
+  for (uint32_t slot = base; slot < base + num_slots; slot += 64)
     if (pool->used[slot / 64] & mask) return false;
-  }
   return true;
 }
 

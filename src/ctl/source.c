@@ -19,9 +19,7 @@ static bool parse_ipv4(const char *text, uint32_t *addr_out) {
   uint32_t addr = 0;
   for (uint32_t part = 0; part < 4; part++) {
     uint32_t value = 0, num_digits = 0;
-    for (; *text >= '0' && *text <= '9' && num_digits < 3; num_digits++) {
-      value = value * 10 + (uint32_t)(*text++ - '0');
-    }
+    for (; *text >= '0' && *text <= '9' && num_digits < 3; num_digits++) value = value * 10 + (uint32_t)(*text++ - '0');
     if (num_digits == 0 || value > 255 || (part < 3 ? *text++ != '.' : !is_end(*text))) return false;
     addr = addr << 8 | value;
   }
@@ -52,9 +50,7 @@ static bool read_groups(const char *text, struct ipv6 *v6) {
       v6->groups[v6->num_groups++] = (uint16_t)addr;
       break;
     }
-    for (; hex_digit(*text) >= 0 && num_digits < 4; num_digits++) {
-      value = value << 4 | (uint32_t)hex_digit(*text++);
-    }
+    for (; hex_digit(*text) >= 0 && num_digits < 4; num_digits++) value = value << 4 | (uint32_t)hex_digit(*text++);
     if (num_digits == 0 || v6->num_groups == 8) return false;
     v6->groups[v6->num_groups++] = (uint16_t)value;
   }

@@ -42,11 +42,9 @@ static void test_addresses(void **state) {
       {"::", 0},
       {"::1", 0},
   };
-  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
-    if (sml_source_of(rows[i].host) != rows[i].source) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++)
+    if (sml_source_of(rows[i].host) != rows[i].source)
       fail_msg("%s: %llx", rows[i].host, (unsigned long long)sml_source_of(rows[i].host));
-    }
-  }
 }
 
 static void test_other_texts(void **state) {
@@ -80,12 +78,8 @@ static void test_loopback(void **state) {
   (void)state;
   static const char *const loopback[] = {"127.0.0.1", "127.8.9.1", "::1", "[::1]", "::ffff:127.0.0.1"};
   static const char *const others[] = {"126.0.0.1", "128.0.0.1", "10.0.0.1", "::1:0:0:0:1", "fe80::1", "host"};
-  for (size_t i = 0; i < SML_ARRAY_LEN(loopback); i++) {
-    assert_true(sml_source_is_loopback(sml_source_of(loopback[i])));
-  }
-  for (size_t i = 0; i < SML_ARRAY_LEN(others); i++) {
-    assert_false(sml_source_is_loopback(sml_source_of(others[i])));
-  }
+  for (size_t i = 0; i < SML_ARRAY_LEN(loopback); i++) assert_true(sml_source_is_loopback(sml_source_of(loopback[i])));
+  for (size_t i = 0; i < SML_ARRAY_LEN(others); i++) assert_false(sml_source_is_loopback(sml_source_of(others[i])));
 }
 
 static uint32_t count_admitted(const char *host, uint32_t num_tries, uint64_t now_ns) {
@@ -126,9 +120,8 @@ static void test_many_sources(void **state) {
   begin();
   struct sml_prng prng = {.state = 1};
   assert_int_equal(count_admitted("10.0.0.1", 1000, 1000 * S), 40);
-  for (uint32_t i = 0; i < 100000; i++) {
+  for (uint32_t i = 0; i < 100000; i++)
     sml_source_admit(table, IPV4 | 0x0b000000 | sml_prng_below(&prng, 1 << 24), 10, 1000 * S);
-  }
   assert_int_equal(count_admitted("10.0.0.1", 1000, 1000 * S), 0);
 }
 

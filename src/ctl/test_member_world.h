@@ -149,7 +149,7 @@ static inline void note_effect(struct rank *k, const struct sml_member_effect *e
 static inline bool carry_out(struct rank *k) {
   const struct sml_member_effect *e;
   bool is_first = true;
-  for (; (e = sml_member_next_effect(&k->m)) != NULL; is_first = false) {
+  for (; (e = sml_member_next_effect(&k->m)) != NULL; is_first = false)
     if (e->kind == SML_MEMBER_CONNECT) connect_rank(k);
     else if (e->kind == SML_MEMBER_SEND) send_from(k, e->sent);
     else if (e->kind == SML_MEMBER_SET_KEY) assert_true(is_keyed); /* test_registry_world.h does */
@@ -157,7 +157,6 @@ static inline bool carry_out(struct rank *k) {
     else if (e->kind == SML_MEMBER_PROBE) k->is_probing = true;
     else if (e->kind != SML_MEMBER_CANCEL_PROBE && e->kind != SML_MEMBER_LEAVE_GROUPS && e->kind != SML_MEMBER_FINISH)
       note_effect(k, e);
-  }
   return !is_first;
 }
 

@@ -11,13 +11,11 @@ static const char *check_member(const struct sml_registry *r, const struct sml_j
   if (c->prev != before) return "a list of members is not linked both ways";
   if (c->rank >= job->world_size || !sml_bit_test(job->present, c->rank)) return "a member's rank is not present";
   if (job->state == SML_JOB_STARTED && !c->has_probed) return "a rank of a started job has not probed";
-  if (job->state == SML_JOB_STARTED && (c->contributor >= job->num_contributors || c->contributor > c->rank)) {
+  if (job->state == SML_JOB_STARTED && (c->contributor >= job->num_contributors || c->contributor > c->rank))
     return "a rank's contributor is not one of its job's";
-  }
   if (c->num_lanes < 1 || c->num_lanes > r->options.num_lanes) return "a member has more lanes than the daemon";
-  if (c->oldest_operation > c->resume_operation || c->completed < c->resume_operation) {
+  if (c->oldest_operation > c->resume_operation || c->completed < c->resume_operation)
     return "a member's operations are out of order";
-  }
   return NULL;
 }
 
@@ -47,17 +45,14 @@ static const char *check_started(const struct sml_registry *r, const struct sml_
   uint32_t min_bytes = is_of_switch ? 4 * (SML_MIN_PACKET_LANES - 1) : SML_MIN_CHUNK_BYTES;
   if (job->chunk_bytes < min_bytes || job->chunk_bytes % 4 != 0) return "a job's chunk size is impossible";
   if (job->confirmed < job->first_operation) return "less is confirmed than the job began with";
-  for (uint32_t c = job->first_member; job->num_departed == 0 && c != SML_NO_CONN; c = r->conns[c].next) {
+  for (uint32_t c = job->first_member; job->num_departed == 0 && c != SML_NO_CONN; c = r->conns[c].next)
     if (r->conns[c].completed < job->confirmed) return "more is confirmed than a rank has completed";
-  }
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
     uint32_t base = job->slot_base[lane];
-    if (base % job->num_slots != 0 || base + job->num_slots > r->options.pool_slots) {
+    if (base % job->num_slots != 0 || base + job->num_slots > r->options.pool_slots)
       return "a job's window is not in the pool";
-    }
-    for (uint32_t slot = base; slot < base + job->num_slots; slot++) {
+    for (uint32_t slot = base; slot < base + job->num_slots; slot++)
       if (!sml_bit_test(r->pools[lane].used, slot)) return "a job's slot is not taken from the pool";
-    }
   }
   return NULL;
 }
@@ -87,14 +82,12 @@ static const char *check_jobs(const struct sml_registry *r) {
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     const struct sml_job_entry *job = &r->jobs[i];
     if (job->state == SML_JOB_FREE) continue;
-    if ((job->key_name[0] != 0) != (r->options.find_key != NULL)) {
+    if ((job->key_name[0] != 0) != (r->options.find_key != NULL))
       return "a job has a key at a daemon without, or none at one with keys";
-    }
     const char *bad = check_members(r, job);
     if (!bad && job->state == SML_JOB_STARTED) bad = check_started(r, job);
-    for (uint32_t j = 0; !bad && j < i; j++) {
+    for (uint32_t j = 0; !bad && j < i; j++)
       if (r->jobs[j].state != SML_JOB_FREE) bad = check_pair(&r->jobs[j], job);
-    }
     if (bad) return bad;
   }
   return NULL;
@@ -104,9 +97,8 @@ static const char *check_jobs(const struct sml_registry *r) {
 static const char *check_pools(const struct sml_registry *r) {
   for (uint32_t lane = 0; lane < r->options.num_lanes; lane++) {
     uint32_t num_used = 0, num_lent = 0;
-    for (uint32_t i = 0; i < SML_BITMAP_WORDS(r->options.pool_slots); i++) {
+    for (uint32_t i = 0; i < SML_BITMAP_WORDS(r->options.pool_slots); i++)
       num_used += sml_popcount_u64(r->pools[lane].used[i]);
-    }
     for (uint32_t i = 0; i < r->jobs_end; i++) {
       const struct sml_job_entry *job = &r->jobs[i];
       if (job->state == SML_JOB_STARTED && lane < job->num_lanes) num_lent += job->num_slots;

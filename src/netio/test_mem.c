@@ -214,10 +214,9 @@ static void mem_wait(struct sml_netio *io, uint64_t timeout_ns) {
   if (timeout_ns != SML_NEVER) deadline = deadline_after(timeout_ns);
   int rc = 0;
   (void)pthread_mutex_lock(&p->lock);
-  while (rc == 0 && !p->is_woken && p->num_filled == p->num_lent) {
+  while (rc == 0 && !p->is_woken && p->num_filled == p->num_lent)
     if (timeout_ns == SML_NEVER) rc = pthread_cond_wait(&p->event, &p->lock);
     else rc = pthread_cond_timedwait(&p->event, &p->lock, &deadline);
-  }
   p->is_woken = false;
   (void)pthread_mutex_unlock(&p->lock);
 }

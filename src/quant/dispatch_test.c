@@ -47,17 +47,15 @@ static void no_preference_gives_the_best(void **state) {
 static void a_name_is_obeyed_if_possible(void **state) {
   (void)state;
   assert_ptr_equal(sml_quant_select("scalar"), &sml_quant_scalar);
-  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(names); i++)
     assert_string_equal(sml_quant_select(names[i])->name, has(names[i]) ? names[i] : best_name());
-  }
 }
 
 static void an_unknown_name_is_no_preference(void **state) {
   (void)state;
   const char *unknown[] = {"", "scala", "scalars", "avx", "avx22", "AVX2", "avx512f", "neon2"};
-  for (size_t i = 0; i < SML_ARRAY_LEN(unknown); i++) {
+  for (size_t i = 0; i < SML_ARRAY_LEN(unknown); i++)
     assert_string_equal(sml_quant_select(unknown[i])->name, best_name());
-  }
 }
 
 static void the_environment_has_no_say(void **state) {

@@ -79,9 +79,8 @@ static void bound_holds(void **state) {
 }
 
 static void fill(float x, uint32_t n) {
-  for (uint32_t rank = 0; rank < n; rank++) {
+  for (uint32_t rank = 0; rank < n; rank++)
     for (int i = 0; i < ELEMS; i++) in[rank][i] = x;
-  }
 }
 
 /* Every rank is off by half a unit the same way: the first term is reached. */

@@ -29,13 +29,9 @@ static inline uint32_t sml_quantize_bits(uint32_t bits, uint8_t code, int32_t sh
   } else {
     const int32_t up = (int32_t)sml_max_u32(field, 1) - 150 + shift; /* <= 6: field <= code */
     if (field != 0) mantissa |= SML_HIDDEN_BIT;
-    if (up >= 0) {
-      q = mantissa << up;
-    } else if (up > -25) {
-      q = sml_min_u32((uint32_t)sml_shift_right_to_even(mantissa, (uint32_t)-up), limit);
-    } else {
-      q = 0; /* below a half */
-    }
+    if (up >= 0) q = mantissa << up;
+    else if (up > -25) q = sml_min_u32((uint32_t)sml_shift_right_to_even(mantissa, (uint32_t)-up), limit);
+    else q = 0; /* below a half */
   }
   return is_negative ? 0u - q : q;
 }

@@ -79,9 +79,8 @@ static void contributions_add_up_in_one_frame(void **state) {
       else if (r == 0) kernels->pack_int32(lanes, ints, w.num_elems);
       else kernels->pack_add_int32(lanes, ints, w.num_elems);
     }
-    if (memcmp(lanes, expected, 4 * w.num_elems) != 0) {
+    if (memcmp(lanes, expected, 4 * w.num_elems) != 0)
       fail_msg("trial %u: %u ranks, %zu elements, code %u", trial, w.num_ranks, w.num_elems, w.code);
-    }
   }
 }
 
@@ -97,9 +96,8 @@ static void added_to_any_lanes(void **state) {
     const uint32_t world_size = 1u << trial % 13;
     for (size_t i = 0; i < sizeof got; i++) got[i] = (uint8_t)sml_prng_next(&prng);
     sml_quant_scalar.quantize(q, floats_of(&w, 0), w.num_elems, code, world_size);
-    for (size_t i = 0; i < w.num_elems; i++) {
+    for (size_t i = 0; i < w.num_elems; i++)
       sml_store_be32(expected + 4 * i, sml_load_be32(got + 4 * i) + sml_load_be32(q + 4 * i));
-    }
     kernels->quantize_add(got, floats_of(&w, 0), w.num_elems, code, world_size);
     assert_memory_equal(got, expected, 4 * w.num_elems);
   }

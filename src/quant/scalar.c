@@ -18,9 +18,7 @@ static void store_bits(uint8_t *p, uint32_t bits) {
 static uint8_t block_code(const float *in, size_t num_elems) {
   const uint8_t *from = (const uint8_t *)in;
   uint32_t largest = 0;
-  for (size_t i = 0; i < num_elems; i++) {
-    largest = sml_max_u32(largest, load_bits(from + 4 * i) & ~SML_SIGN_BIT);
-  }
+  for (size_t i = 0; i < num_elems; i++) largest = sml_max_u32(largest, load_bits(from + 4 * i) & ~SML_SIGN_BIT);
   return sml_quant_code_of(largest);
 }
 
@@ -33,9 +31,8 @@ static void quantize(void *lanes, const float *in, size_t num_elems, uint8_t cod
   uint32_t limit = sml_quant_limit(world_size);
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
-  for (size_t i = 0; i < num_elems; i++) {
+  for (size_t i = 0; i < num_elems; i++)
     sml_store_be32(to + 4 * i, sml_quantize_bits(load_bits(from + 4 * i), code, shift, limit));
-  }
 }
 
 static void quantize_add(void *lanes, const float *in, size_t num_elems, uint8_t code, uint32_t world_size) {
@@ -83,15 +80,12 @@ static void dequantize(float *out, const void *lanes, size_t num_elems, uint8_t 
     return;
   }
   int32_t shift = sml_quant_shift(code, world_size);
-  if (average) {
-    for (size_t i = 0; i < num_elems; i++) {
+  if (average)
+    for (size_t i = 0; i < num_elems; i++)
       store_bits(to + 4 * i, dequantize_bits(sml_load_be32(from + 4 * i), shift, world_size));
-    }
-  } else {
-    for (size_t i = 0; i < num_elems; i++) {
+  else
+    for (size_t i = 0; i < num_elems; i++)
       store_bits(to + 4 * i, dequantize_bits(sml_load_be32(from + 4 * i), shift, 1));
-    }
-  }
 }
 
 static void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
@@ -106,9 +100,8 @@ static void reduce_floats(float *out, const float *const *in, uint32_t num_input
   uint32_t limit = sml_quant_limit(num_inputs);
   for (size_t i = 0; i < num_elems; i++) {
     uint32_t sum = 0;
-    for (uint32_t w = 0; w < num_inputs; w++) {
+    for (uint32_t w = 0; w < num_inputs; w++)
       sum += sml_quantize_bits(load_bits((const uint8_t *)in[w] + 4 * i), code, shift, limit);
-    }
     store_bits(to + 4 * i, dequantize_bits(sum, shift, average ? num_inputs : 1));
   }
 }
@@ -124,9 +117,8 @@ static void pack_int32(void *lanes, const int32_t *in, size_t num_elems) {
 static void pack_add_int32(void *lanes, const int32_t *in, size_t num_elems) {
   const uint8_t *from = (const uint8_t *)in;
   uint8_t *to = lanes;
-  for (size_t i = 0; i < num_elems; i++) {
+  for (size_t i = 0; i < num_elems; i++)
     sml_store_be32(to + 4 * i, sml_load_be32(to + 4 * i) + load_bits(from + 4 * i));
-  }
 }
 
 static void unpack_int32(int32_t *out, const void *lanes, size_t num_elems) {
@@ -139,9 +131,7 @@ static void set_int32(int32_t *acc, const void *lanes, size_t num_elems) {
 
 static void add_int32(int32_t *acc, const void *lanes, size_t num_elems) {
   const uint8_t *from = lanes;
-  for (size_t i = 0; i < num_elems; i++) {
-    acc[i] = (int32_t)((uint32_t)acc[i] + sml_load_be32(from + 4 * i));
-  }
+  for (size_t i = 0; i < num_elems; i++) acc[i] = (int32_t)((uint32_t)acc[i] + sml_load_be32(from + 4 * i));
 }
 
 static void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t num_inputs, size_t num_elems) {
@@ -175,9 +165,8 @@ static void combine(uint32_t *acc, const void *lanes, size_t num_lanes, enum sml
 }
 
 static void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
-  for (size_t i = 0; i < num_bytes; i++) {
+  for (size_t i = 0; i < num_bytes; i++)
     if (in[i] > acc[i]) acc[i] = in[i];
-  }
 }
 
 static uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t multiplier) {

@@ -200,9 +200,8 @@ static void every_exponent_quantizes_right(void **state) {
     for (int code = SML_CODE_MIN; code <= 254; code++) {
       for (uint32_t i = 0; i < 256 * 6 * 2; i++) {
         float x = float_of((i & 1) << 31 | (i / 12) << 23 | mantissas[i / 2 % 6]);
-        if (quantize_one(x, code, worlds[w]) != expected_q(x, code, worlds[w])) {
+        if (quantize_one(x, code, worlds[w]) != expected_q(x, code, worlds[w]))
           fail_msg("x %a code %d n %d", (double)x, code, worlds[w]);
-        }
       }
     }
   }
@@ -227,9 +226,8 @@ static void extreme_sums_dequantize_right(void **state) {
                           0x1000003, 0x3fffffff, 1 << 30, INT32_MAX, -INT32_MAX, INT32_MIN};
   for (int n = 2; n <= 4096; n += n < 70 || n > 4080 ? 1 : 61) {
     for (int code = SML_CODE_MIN; code <= 254; code++) {
-      for (size_t i = 0; i < SML_ARRAY_LEN(sums); i++) {
+      for (size_t i = 0; i < SML_ARRAY_LEN(sums); i++)
         if (!dequantizes_right(sums[i], code, n)) fail_msg("sum %d code %d n %d", sums[i], code, n);
-      }
     }
   }
 }

@@ -104,9 +104,8 @@ static void sticky_exception_flags_stay(void **state) {
   static uint32_t words[BATCH_ELEMS];
   uint32_t pattern = 6;
   fill_patterns(words, &pattern);
-  for (uint32_t flags = 0; flags < 64; flags++) {
+  for (uint32_t flags = 0; flags < 64; flags++)
     for (size_t k = 0; k < num_tested; k++) check_environment(environment_of(0, flags), tested[k], words);
-  }
 }
 
 int main(void) {

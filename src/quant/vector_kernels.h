@@ -211,9 +211,8 @@ static VECTOR void reduce_floats(float *out, const float *const *in, uint32_t nu
   for (; i < num_elems; i += VECTOR_ELEMS) {
     const size_t rest = num_elems - i;
     vint sums = fill(0);
-    for (uint32_t w = 0; w < num_inputs; w++) {
+    for (uint32_t w = 0; w < num_inputs; w++)
       sums = add(sums, quantized(load_upto((const uint8_t *)in[w] + 4 * i, rest), &scaling));
-    }
     store_upto(to + 4 * i, unscaled(sums, &unscaling), rest);
   }
   leave(saved);
@@ -271,9 +270,8 @@ static VECTOR void reduce_int32(int32_t *out, const int32_t *const *in, uint32_t
   }
   for (; i < num_elems; i += VECTOR_ELEMS) {
     vint sums = fill(0);
-    for (uint32_t w = 0; w < num_inputs; w++) {
+    for (uint32_t w = 0; w < num_inputs; w++)
       sums = add(sums, load_upto((const uint8_t *)in[w] + 4 * i, num_elems - i));
-    }
     store_upto(to + 4 * i, sums, num_elems - i);
   }
 }
@@ -283,21 +281,18 @@ static VECTOR void combine(uint32_t *acc, const void *lanes, size_t num_lanes, e
   const uint8_t *from = lanes;
   uint8_t *to = (uint8_t *)acc;
   size_t i = 0;
-  if (how == SML_COMBINE_MAX_32) {
+  if (how == SML_COMBINE_MAX_32)
     EACH_VECTOR(i, num_lanes) store(to + 4 * i, max_u32(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
-  } else if (how == SML_COMBINE_PRODUCT_32) {
+  else if (how == SML_COMBINE_PRODUCT_32)
     EACH_VECTOR(i, num_lanes) store(to + 4 * i, multiply(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
-  } else if (how == SML_COMBINE_OR) {
+  else if (how == SML_COMBINE_OR)
     EACH_VECTOR(i, num_lanes) store(to + 4 * i, or_bits(load(to + 4 * i), swap_lanes(load(from + 4 * i))));
-  }
   sml_quant_scalar.combine(acc + i, from + 4 * i, num_lanes - i, how);
 }
 
 static VECTOR void max_uint8(uint8_t *acc, const uint8_t *in, size_t num_bytes) {
   size_t i = 0;
-  for (; i + 4 * VECTOR_ELEMS <= num_bytes; i += 4 * VECTOR_ELEMS) {
-    store(acc + i, max_u8(load(acc + i), load(in + i)));
-  }
+  for (; i + 4 * VECTOR_ELEMS <= num_bytes; i += 4 * VECTOR_ELEMS) store(acc + i, max_u8(load(acc + i), load(in + i)));
   const size_t rest = (num_bytes - i) / 4;
   if (rest > 0) store_some(acc + i, max_u8(load_some(acc + i, rest), load_some(in + i, rest)), rest);
   i += 4 * rest;
@@ -319,9 +314,8 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     powers = multiply(powers, fill(multiplier));
   }
   vint block = fill(0);
-  for (size_t k = 0; i < num_elems; i += VECTOR_ELEMS, k += VECTOR_ELEMS) {
+  for (size_t k = 0; i < num_elems; i += VECTOR_ELEMS, k += VECTOR_ELEMS)
     block = add(block, multiply(load(table + 4 * k), swap_lanes(load_upto(from + 4 * i, num_elems - i))));
-  }
   return sum_of(add(sums, multiply(powers, block)));
 }
 
