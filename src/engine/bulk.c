@@ -4,13 +4,13 @@
 #define GATHER_SHARE 8u
 #define GATHER_MIN_NS (50 * SML_NS_PER_US)
 #define GATHER_MAX_NS (400 * SML_NS_PER_US)
-#define MIN_WINDOWS 4u /* the last results of an operation come that much later: not a matter after so many */
-#define MIN_RESULTS 8u /* of the pass: else somebody is late, and awaited */
+#define MIN_WINDOWS 4u /* gathering delays an operation's last results: after so many windows that is little */
+#define MIN_RESULTS 8u /* with fewer in a pass a rank is late, and the others wait for it */
 
 uint64_t sml_bulk_end_pass(struct sml_bulk *b, uint32_t num_slots, uint64_t now_ns) {
   const uint32_t num_results = b->pass_results;
   b->pass_results = 0;
-  if (b->num_open == 0) { /* all that was begun is done: the end of an operation, perhaps */
+  if (b->num_open == 0) { /* nothing is open: perhaps an operation has ended */
     b->window_results = b->num_windows = 0;
     b->window_from_ns = now_ns;
     return 0;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Engines that their users run. A small operation is over sooner than a thread wakes up, so who submits it
- * makes a pass, and who waits for it makes the rest; the engine's own thread is parked meanwhile. The rules:
+ * Callers run an engine themselves. A small operation is over sooner than a thread wakes up. So the caller that
+ * submits it makes a pass, and the caller that waits for it makes the rest, while the engine's own thread is parked.
+ * The rules:
  *
- * - `runner` says who runs the engine; only a NONE is replaced, by a compare-and-exchange, and only by its owner.
- * - What a caller cannot look after (mail, large operations, waits of others) sets is_wanted, and the thread takes
- *   its turn as soon as no caller runs the engine. It keeps it until nothing is outstanding.
- * - What callers leave outstanding, because nobody waits for it, goes on at the latest two TICKs later: the parked
- *   thread looks once a TICK whether callers still come by, and takes its turn if none did. If there is nothing to
- *   do either it parks without a time-out (is_deep), and costs nothing until a caller leaves something again.
+ * - `runner` says who runs the engine. A thread replaces NONE by itself, with a compare-and-exchange, and later puts
+ *   NONE back.
+ * - Work that a caller cannot do (mail, large operations, waits of others) sets is_wanted. The thread takes its turn as
+ *   soon as no caller runs the engine, and keeps it until nothing is outstanding.
+ * - What callers leave outstanding, because nobody waits for it, goes on two TICKs later at the latest: the parked
+ *   thread looks once a TICK whether callers still come, and takes its turn if none did. If nothing is left to do, it
+ *   parks without a time-out (is_deep). Then it costs nothing until a caller leaves something again.
  *
- * The atomics without an order are sequentially consistent. It takes that: each side sets its own flag and then
- * looks at the other's (is_wanted and runner; is_deep and num_calls), and at least one of them must see it. */
+ * Atomics without an order are sequentially consistent. They have to be: each side sets its own flag and then reads the
+ * other's (is_wanted and runner; is_deep and num_calls), and at least one of them must see the other's. */
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,14 +21,14 @@
 #include "engine/engine.h"
 
 #define TICK_NS (1 * SML_NS_PER_MS)
-/* Longer than a round trip through a host's stack and its scheduler, shorter than anybody notices. */
+/* This is longer than a round trip through a host's stack and scheduler, and shorter than anybody notices. */
 #define AUTO_SPIN_NS (50 * SML_NS_PER_US)
-/* A pass this shortly before found what there is to be found. */
+/* A pass this short a time ago found what there was to find. */
 #define RECENT_NS (2 * SML_NS_PER_US)
-/* A yield that takes longer let another thread run on this processor. */
+/* A yield that takes longer has let another thread run on this core. */
 #define SHARED_YIELD_NS 1500u
-/* The system chooses a processor for a thread that wakes, and hardly ever moves one that only yields: all workers and
- * the aggregator may stay on one. So who shares its processor sleeps for a frame this often. */
+/* The scheduler picks a core for a thread that wakes up, and hardly ever moves one that only yields: all workers and
+ * the aggregator could stay on one core. So a caller that shares its core blocks on the socket this often. */
 #define SETTLE_NS (1 * SML_NS_PER_MS)
 /* Calls in a row share a pass: the first one sends at once, and who calls again or comes to wait does it for those
  * behind it. So they must come soon; two rows of calls that ended with a wait make it true, one that did not takes it
@@ -48,7 +50,7 @@ bool sml_poll_parse(const char *text, enum sml_poll *poll_out) {
 
 uint64_t sml_poll_spin_ns(enum sml_poll poll) {
   if (poll == SML_POLL_BUSY) return SML_NEVER;
-  /* On a single processor whoever sends the frame needs it. */
+  /* On a single core the sender of the frame needs that core. */
   return poll == SML_POLL_BLOCK || sysconf(_SC_NPROCESSORS_ONLN) < 2 ? 0 : AUTO_SPIN_NS;
 }
 
@@ -76,20 +78,20 @@ void sml_engine_thread_wake(struct sml_engine_thread *t) {
     return;
   }
   sml_engine_thread_want(t);
-  /* NONE: whoever comes next sees what this wake is for. */
+  /* If nobody runs it, the next one that does sees what this wake is for. */
   if (atomic_load(&t->runner) != SML_RUNNER_NONE) t->io->ops->wake(t->io);
 }
 
 /* ---- the thread ---- */
 
-/* With the lock held. False: the tick is over. */
+/* Call it with the lock held. False: the tick is over. */
 static bool sleep_parked(struct sml_engine_thread *t) {
   if (atomic_load(&t->is_deep)) return pthread_cond_wait(&t->changed, &t->lock) == 0;
   const struct timespec until = sml_timespec(sml_clock_ns() + TICK_NS);
   return pthread_cond_timedwait(&t->changed, &t->lock, &until) == 0;
 }
 
-/* Notes the calls up to now. Whether there were any since the last time. */
+/* Notes the calls up to now. Returns whether there were any since the last time. */
 static bool note_calls(struct sml_engine_thread *t) {
   const uint32_t num_calls = atomic_load(&t->num_calls);
   const bool has_called = num_calls != t->seen_calls;
@@ -99,7 +101,7 @@ static bool note_calls(struct sml_engine_thread *t) {
 
 static void sleep_deep(struct sml_engine_thread *t) {
   atomic_store(&t->is_deep, true);
-  if (note_calls(t)) atomic_store(&t->is_deep, false); /* that caller may not have seen it */
+  if (note_calls(t)) atomic_store(&t->is_deep, false); /* that caller may not have seen the flag */
 }
 
 bool sml_engine_thread_take_turn(struct sml_engine_thread *t) {
@@ -110,7 +112,7 @@ bool sml_engine_thread_take_turn(struct sml_engine_thread *t) {
     if (atomic_load(&t->is_wanted) && (has_turn = try_take(t, SML_RUNNER_THREAD))) break;
     if (sleep_parked(t) || note_calls(t)) continue;
     if ((has_turn = try_take(t, SML_RUNNER_THREAD))) break;
-    sleep_deep(t); /* a caller has been at it for long; what it leaves, it says */
+    sleep_deep(t); /* a caller has run it for long, and wakes this thread if it leaves something */
   }
   atomic_store(&t->is_deep, false);
   pthread_mutex_unlock(&t->lock);
@@ -165,7 +167,7 @@ bool sml_engine_thread_try_call(struct sml_engine_thread *t) {
   return true;
 }
 
-/* Gives way for a moment; returns the time. */
+/* Gives way for a moment, and returns the time. */
 static uint64_t yield(struct sml_engine_thread *t, uint64_t now_ns) {
   (void)sched_yield();
   const uint64_t after_ns = sml_clock_ns();
@@ -173,7 +175,7 @@ static uint64_t yield(struct sml_engine_thread *t, uint64_t now_ns) {
   return after_ns;
 }
 
-/* Whether the next sleep for a frame should come instead of a yield. */
+/* Should the caller block on the socket instead of yielding? */
 static bool should_settle(struct sml_engine_thread *t, uint64_t now_ns) {
   if (!t->is_sharing || now_ns - t->settled_ns < SETTLE_NS) return false;
   t->is_sharing = false;
@@ -195,7 +197,7 @@ void sml_engine_thread_drive(struct sml_engine_thread *t, bool (*has_ended)(cons
     if (t->io->stats.rx_frames != seen_frames) spin_from_ns = now_ns;
     seen_frames = t->io->stats.rx_frames;
     now_ns = sml_clock_ns();
-    if (next_ns <= now_ns) continue; /* 0 too */
+    if (next_ns <= now_ns) continue; /* 0 included */
     if (now_ns - spin_from_ns < t->spin_ns && t->io->gather_ns == 0 && !should_settle(t, now_ns)) {
       now_ns = yield(t, now_ns);
       continue;

@@ -57,7 +57,7 @@ static void set_default_float_mode(void) {
 #endif
 }
 
-/* After a pass: whether to look for frames again at once. What a shared engine's own thread does is bulk. */
+/* After a pass: should the thread look for frames again at once? A shared engine's own thread does only bulk work. */
 static bool should_spin(const struct sml_engine_thread *t, struct sml_spin *spin, uint64_t now_ns) {
   if (t->spin_ns == SML_NEVER) return true;
   return !t->is_shared && t->spin_ns > 0 && sml_spin_after_pass(spin, t->io->stats.rx_frames, t->spin_ns, now_ns);

@@ -9,11 +9,11 @@
 /* Probes and data are counted separately. With one counter, probe and data bursts that alternate could split only the
  * probes, every time. */
 struct sml_futile {
-  uint32_t num_questions, num_data; /* bursts without a sum; both are set to 0 with each */
+  uint32_t num_questions, num_data; /* bursts since the last complete sum, which sets both to 0 */
 };
 
-/* Counts a burst of repeats. True: it shall go apart, as one in four without a sum does: datagrams by themselves are
- * expensive, and what is overloaded may repeat much. A single frame is one anyway. */
+/* Counts a burst of repeats. True: it shall leave as single datagrams. Only one in four without a sum does: single
+ * datagrams are expensive, and an overloaded host may repeat much. A burst of one frame is one datagram anyway. */
 static inline bool sml_is_futile(uint32_t *num_bursts, uint32_t num_frames) {
   return num_frames > 1 && ++*num_bursts % 4 == 0;
 }

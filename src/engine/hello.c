@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A worker's HELLOs: do datagrams of the job's size pass both ways, and how long does it take? PROTOCOL.md rule R89. */
+ * A worker's HELLOs. They show whether datagrams of the job's size pass both ways, and how long that takes (PROTOCOL.md
+ * rule R89). */
 #include "engine/worker_engine_internal.h"
 #include "switchml/switchml.h"
 
-#define HELLO_BYTES 16u /* the nonce, and when it was sent, by its sender's clock */
+#define HELLO_BYTES 16u /* the nonce, and when it was sent by the sender's clock */
 #define GREETING_NS SML_NS_PER_S
-#define HELLO_ECHOES 4u /* then the round trip is known well enough: one may have waited for a processor */
+#define HELLO_ECHOES 4u /* one may have waited for a processor, but the smallest of so many is the round trip */
 
 static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
   sml_recorder_put(e->recorder, (struct sml_record){.time_ns = e->now_ns,
@@ -26,11 +27,11 @@ void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, con
     const uint8_t *payload = f->data + sml_head_bytes_of(h);
     if (sml_load_be64(payload) != hello->nonce) continue;
     if (sml_hello_is_to_group(payload, h->payload_bytes) != hello->is_to_group) continue;
-    /* Its results will come as this echo does, and must have the lane's source. */
+    /* Results will come the same way as this echo, and must have the lane's source. */
     if (hello->is_to_group && !sml_addr_equal(&hello->from, f->from)) continue;
     const uint64_t rtt_ns = sml_max_u64(now_ns - sml_min_u64(sml_load_be64(payload + 8), now_ns), 1);
     hello->rtt_ns = hello->num_echoes == 0 ? rtt_ns : sml_min_u64(hello->rtt_ns, rtt_ns);
-    hello->from = *f->from; /* the nonce vouches for it */
+    hello->from = *f->from; /* the nonce shows that it is the aggregator's */
     hello->next_send_ns = now_ns;
     if (++hello->num_echoes < HELLO_ECHOES && !hello->is_to_group) return;
     *link = hello->next;
@@ -40,7 +41,7 @@ void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, con
   }
 }
 
-/* to: is read when the pass ends. */
+/* to: must stay until the pass ends. */
 static void send_hello(struct sml_worker_engine *e, const struct sml_hello *hello, const struct sml_addr *to,
                        uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
@@ -90,7 +91,7 @@ uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
   return deadline;
 }
 
-/* Nobody answers it (docs/PROTOCOL.md rule R182). */
+/* Nobody answers this HELLO (docs/PROTOCOL.md rule R182). */
 uint64_t sml_hello_greet(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   const struct sml_lane_options *o = &lane->options;
   if (!o->greets || lane->failed_status != SML_OK) return SML_NEVER;

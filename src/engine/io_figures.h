@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an engine's netio did, for threads that ask: written by the engine after each pass, read by anybody. Each figure
- * stands for itself (relaxed). */
+ * What an engine's netio did. The engine writes it after each pass, and any thread reads it. The figures are relaxed:
+ * each stands for itself. */
 #ifndef SML_ENGINE_IO_FIGURES_H
 #define SML_ENGINE_IO_FIGURES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The life of a lane: its ring of operations, epochs, failure, and what it shows to other threads. */
+ * The life of a lane: its ring of operations, epochs, failure, and the figures that other threads read. */
 #include <stdlib.h>
 
 #include "engine/worker_engine_internal.h"
@@ -107,7 +107,7 @@ void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *wo
   record_epoch(lane);
 }
 
-/* The lanes share a socket: it is to hold all their windows. */
+/* The lanes share a socket. Its buffer shall hold the windows of all of them. */
 static void hold_windows(struct sml_worker_engine *e) {
   uint64_t most_bytes = 0;
   for (uint32_t i = 0; i < e->num_lanes; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Tensor <-> payload: where core, quant and frames meet. For worker_engine.c alone, which does this for each chunk. */
+ * Tensor <-> payload: core, quant and frames meet here. It is inline: worker_engine.c does this for each chunk. */
 #ifndef SML_ENGINE_PAYLOAD_H
 #define SML_ENGINE_PAYLOAD_H
 
@@ -32,12 +32,13 @@ static inline uint8_t block_code_of(const struct sml_quant_kernels *k, const str
   return code;
 }
 
-/* Elements of a data chunk that share a code: what it has of a block, or of several that happen to have the same, where
- * each element has lanes of its own (kernels have a start to make). Without exponents: all of them. */
+/* Elements of a data chunk that share a code: what the chunk has of one block. If each element has lanes of its own, a
+ * run goes on over blocks with the same code, since each call of a kernel costs. Without exponents a run is the whole
+ * chunk. */
 struct run {
   const uint8_t *code; /* of its last block; without exponents: 0 */
   uint32_t num_elems;
-  uint32_t left; /* elements of the chunk from its first one on */
+  uint32_t left; /* elements of the chunk from the run's first one on */
 };
 
 static inline void extend_run(const struct sml_operation_plan *plan, struct run *run) {
@@ -96,8 +97,8 @@ static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sm
   }
 }
 
-/* One exponent code for each block of the group. They are kept where the result's will be: none of those may be
- * below. */
+/* One exponent code for each block of the group. They are kept where the result's codes will be. None of those may be
+ * smaller. */
 static inline void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
                                   const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
   const struct sml_format *f = sml_engine_format(&op->plan);
@@ -116,7 +117,7 @@ static inline uint32_t check_offset(const struct sml_lane *lane, const struct sm
   return lane->options.worker.packet_lanes != 0 ? lane->options.worker.chunk_bytes : c->payload_bytes;
 }
 
-/* The check word of a data chunk's lanes, as this contributor or all of them make it. */
+/* The check word of a data chunk's lanes: this contributor's, or (is_sum) the one that all of them add up to. */
 static inline uint32_t check_of(const struct sml_worker_engine *e, const struct sml_lane *lane,
                                 const struct sml_engine_operation *op, const struct sml_chunk *c, uint32_t tag,
                                 const uint8_t *lanes, bool is_sum) {
@@ -133,7 +134,8 @@ static inline uint32_t check_of(const struct sml_worker_engine *e, const struct 
                         is_sum ? lane->all_checks : lane->own_check);
 }
 
-/* Images that are combined with their own twice are what they are once. (Products are not offered in a checked job.) */
+/* Is this contributor's part in the images? Then combining them with its own again changes nothing. (A checked job has
+ * no products.) */
 static inline bool has_own_images(struct sml_worker_engine *e, const struct sml_engine_operation *op,
                                 const struct sml_chunk *c, const uint8_t *payload) {
   uint8_t *combined = e->wide + sizeof e->wide / 2;
@@ -144,7 +146,7 @@ static inline bool has_own_images(struct sml_worker_engine *e, const struct sml_
   return memcmp(combined, payload, c->payload_bytes) == 0;
 }
 
-/* Is this the sum of one contribution of each contributor? Of exponents and images: is none below this one's own? */
+/* Is this the sum of one contribution of each contributor? For exponents and images: is none below this rank's own? */
 static inline bool sml_payload_is_right(struct sml_worker_engine *e, const struct sml_lane *lane,
                                         const struct sml_accept *a, uint32_t tag, const uint8_t *payload) {
   const struct sml_engine_operation *op = a->cookie;

@@ -6,7 +6,7 @@
 #include "core/worker.h"
 #include "trace/recorder.h"
 
-/* An event about a packet's slot; slot_base: of the job's window. */
+/* An event about a packet's slot; slot_base: where the job's window begins. */
 static inline void sml_record_packet(struct sml_recorder *recorder, enum sml_trace_event event, uint64_t now_ns,
                                      const struct sml_header *h, uint32_t slot_base, uint64_t value) {
   sml_recorder_put(recorder, (struct sml_record){.time_ns = now_ns,

@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How much of what a worker sent may wait in its own host's queue. TCP keeps that short by itself (its "small queues":
- * a few segmented sends, or what leaves in a millisecond), so beside a worker that filled the queue with all its slots
- * a TCP flow got less, with nothing lost or marked that a window could react to. Pure; docs/adr/0012 has the figures.
+ * How much of what a worker sent may wait in the send queue, the queue of its own host. TCP keeps its part short ("TCP
+ * small queues": a few segmented sends, or what leaves in a millisecond). Beside a worker that filled the queue with
+ * all its slots a TCP flow got less, and nothing was lost or marked to which a window could react. Pure;
+ * docs/adr/0012-window-that-reacts.md has the figures.
  *
- * Asking the system costs a call, so it is asked only when more than the limit might wait: `most_bytes` is what it said
- * last and all that was sent since. */
+ * To ask the system costs a call, so the engine asks only when more than the limit might wait. `most_bytes` is what the
+ * system said last, plus all that was sent since. */
 #ifndef SML_ENGINE_SEND_QUEUE_H
 #define SML_ENGINE_SEND_QUEUE_H
 
 #include "base/base.h"
 
-/* Four segmented sends, what TCP has after a while: never fewer. And what leaves the host in this time at the present
- * rate: alone on a link this bridges the time until the engine's thread runs again. */
+/* The limit is what leaves the host in SML_SEND_QUEUE_NS at the present rate: on a link of its own that bridges the
+ * time until the engine's thread runs again. It is never below four segmented sends, which TCP has after a while. */
 #define SML_SEND_QUEUE_BYTES (256u << 10)
 #define SML_SEND_QUEUE_NS (3 * SML_NS_PER_MS)
-/* After so long at most it is looked at again while it holds chunks back. */
+/* While the queue holds chunks back, the engine looks at it again after this time at the latest. */
 #define SML_SEND_QUEUE_LOOK_NS SML_NS_PER_MS
-/* As many may always be sent when none is under way: whatever the system says, a lane goes on. */
+/* When none is under way, so many may always be sent: a lane goes on, whatever the system says. */
 #define SML_SEND_QUEUE_FEW_CHUNKS 64u
 
 struct sml_send_queue {
   uint64_t most_bytes;
-  uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, as far as its lanes are counted */
+  uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, for the lanes counted so far */
 };
 
-/* A lane has so many bytes under way, and each for a round trip (0: not known). To be called once a pass for each.
- * num_windows: 1, or as many as jobs have whose hosts aggregate as well, and take turns at processors with that. */
+/* Call it once a pass for each lane. It has so many bytes under way, each for a round trip (0: not known). num_windows:
+ * 1, or more in a job whose hosts aggregate as well, so that workers and aggregators take turns at processors. */
 static inline void sml_send_queue_count(struct sml_send_queue *q, uint64_t under_way_bytes, uint64_t srtt_ns,
                                         uint32_t num_windows) {
   if (srtt_ns > 0) q->next_limit_bytes += num_windows * under_way_bytes * SML_SEND_QUEUE_NS / srtt_ns;
 }
 
-/* Ends a pass, in which so many bytes were sent. */
+/* Ends a pass that sent so many bytes. */
 static inline void sml_send_queue_end_pass(struct sml_send_queue *q, uint64_t sent_bytes) {
   q->most_bytes += sent_bytes;
   q->limit_bytes = q->next_limit_bytes;

@@ -7,15 +7,15 @@
 #include "engine/worker_engine_internal.h"
 #include "switchml/switchml.h"
 
-/* How long results may gather: a share of the round trip, so that the lane's other slots keep the link busy
- * meanwhile; not below what is worth a sleep, and not for longer than a repair may wait. */
+/* How long results may gather: a share of the round trip, during which the lane's other slots keep the link busy. A
+ * time below the least is not worth a sleep, and a repair must not wait longer than the most. */
 #define GATHER_SHARE 3u
-#define LIMITED_GATHER_SHARE 4u /* with fewer under way than there are slots: it costs as much of what others share */
+#define LIMITED_GATHER_SHARE 4u /* if the window is less than the slots: gathering costs a share of a shared link */
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 
-/* So many passes in a row that brought results only because they were asked for: the group is not heard. Results would
- * not do: one pass may bring many repeats while what was sent to the group waits in the other socket. */
+/* The group is not heard if so many passes in a row brought results only as repeats. To count results would not do: one
+ * pass may bring many repeats while what was sent to the group waits in the other socket. */
 #define UNHEARD_PASSES 16u
 
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
@@ -103,7 +103,7 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
   }
 }
 
-/* How many new chunks may go to this host's queue now (send_queue.h). */
+/* How many new chunks may enter the send queue now (send_queue.h). */
 static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane) {
   struct sml_netio *io = e->options.io;
   struct sml_send_queue *q = &e->send_queue;
@@ -117,7 +117,7 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
-/* What may come while the thread has no processor must find room, in a socket that the lanes share. */
+/* The lanes share a socket, whose buffer must hold what comes while the thread has no processor: the lane's share. */
 static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
   const uint64_t num_bytes = e->options.io->rx_buffer_bytes / e->num_lanes;
   return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / sml_lane_held_bytes(lane), UINT32_MAX);
@@ -132,8 +132,8 @@ static void count_drop(struct sml_lane *lane, enum sml_drop drop, const struct s
   sml_record_drop(e->recorder, e->now_ns, h, lane->options.worker.slot_base, drop);
 }
 
-/* Job numbers are an aggregator's: two aggregators may use the same one, and one gives it again after a
- * job's end, perhaps while the lane of that job is still here. */
+/* Each aggregator numbers its jobs. So two may use the same number, and one reuses it after a job's end, perhaps while
+ * the lane of that job is still here. */
 static bool is_of_lane(const struct sml_lane *lane, const struct sml_header *h, const struct sml_addr *from) {
   return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.source, from);
 }
@@ -148,12 +148,12 @@ static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_
     if (e->lanes[i]->options.worker.epoch == h->epoch) return e->last_lane = e->lanes[i];
     stale = e->lanes[i];
   }
-  return stale; /* its counters show the drop */
+  return stale; /* its counters will show the drop */
 }
 
-/* The sum is wrong for the second time: so it is at the aggregator, and asking again would not help. */
+/* The sum is wrong for the second time. So it is wrong at the aggregator, and to ask again would not help. */
 static void fail_integrity(struct sml_lane *lane, uint32_t slot) {
-  /* The owner first: it hears which slot it was before operations end for it. */
+  /* The owner comes first: it hears which slot it was before operations end because of it. */
   if (lane->options.on_integrity != NULL) lane->options.on_integrity(lane->options.user, slot);
   sml_lane_fail(lane, SML_ERR_INTEGRITY);
 }
@@ -177,7 +177,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
     count_drop(lane, a.drop, h);
     return;
   }
-  lane->has_error_reply = false; /* it knows the job after all: the ERROR was old, or not the aggregator's */
+  lane->has_error_reply = false; /* the aggregator knows the job after all: the ERROR was old, or forged */
   if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT) note_hearing(e, lane, h);
   if (a.kind == SML_ACCEPT_RESULT && !sml_payload_is_right(e, lane, &a, h->tag, payload)) {
     count_drop(lane, SML_DROP_BAD_CHECK, h);
@@ -194,7 +194,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   e->has_results = true;
   lane->futile = (struct sml_futile){0};
   if (!a.is_operation_done) return;
-  /* Whoever waits for it and then looks at the figures finds it in them. */
+  /* A caller that waits for the operation and then reads the figures finds it in them. */
   struct sml_worker_view view;
   sml_worker_view(lane->worker, &view);
   sml_lane_publish(lane, &view);
@@ -205,7 +205,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   struct sml_header h;
   const enum sml_wire_error error = sml_wire_open(f->data, f->num_bytes, &h);
   if (error != SML_WIRE_OK) {
-    /* Nothing in it can be believed, its job included: counted where the traffic is, if anywhere. */
+    /* Nothing in it can be believed, not even its job. The last lane with traffic counts it, if there is one. */
     if (e->last_lane != NULL) count_drop(e->last_lane, sml_drop_of_wire(error), NULL);
     return;
   }
@@ -214,7 +214,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
     return;
   }
   struct sml_lane *lane = find_lane(e, &h, f->from);
-  if (lane == NULL) { /* no job's of this engine, so it counts as above; anybody can send to a group */
+  if (lane == NULL) { /* it is of no job here, so it counts as above; anybody can send to a group */
     const bool is_known = e->last_lane != NULL && e->last_lane->options.worker.job == h.job;
     if (e->last_lane != NULL) count_drop(e->last_lane, is_known ? SML_DROP_WRONG_SOURCE : SML_DROP_UNKNOWN_JOB, &h);
     return;
@@ -243,28 +243,28 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   take_answer(e, lane, &h, f->data + sml_head_bytes_of(&h), f->is_marked, now_ns);
 }
 
-/* How long the lane can do without looking at its results (SML_NEVER: it awaits none). Nearly all chunks that may be
- * out must be: a lane near the start or the end of its work is waited for. */
+/* How long the lane's results may gather (SML_NEVER: it awaits none). They may only if nearly all chunks that the
+ * window allows are out: near the start or the end of its work, others wait for the lane. */
 static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
   const uint32_t num_slots = lane->options.worker.num_slots, most = sml_min_u32(v->window_chunks, num_slots);
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
-  /* This host's queue is long enough. */
+  /* The send queue is long enough to keep the link busy. */
   if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, SML_SEND_QUEUE_LOOK_NS);
   if (v->num_outstanding < most - most / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
 }
 
-/* An operation comes to an engine that awaits nothing: its first packets go ahead of looking for frames, since none
- * can be what anybody waits for. The pass after that looks. */
+/* If an operation comes to an engine that awaits nothing, its first packets leave before the engine looks for frames:
+ * no frame can be one that anybody waits for. The next pass looks. */
 static bool should_send_first(const struct sml_worker_engine *e) {
   for (uint32_t i = 0; i < e->num_lanes && !e->awaits_frames; i++)
     if (sml_lane_has_pushed(e->lanes[i])) return true;
   return false;
 }
 
-/* One pass: what other threads want of the engine, the results that have come, then for each lane its new operations,
- * its timers, and what may be sent. */
+/* Makes one pass. It runs the commands of other threads and takes the results that have come. Then it goes through the
+ * lanes: new operations, timers, and what may be sent. */
 uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_worker_engine *e = engine;
   struct sml_netio *io = e->options.io;
@@ -278,7 +278,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   sml_macs_begin(&e->macs);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
-  /* After a pass without results the first one is waited for: somebody is late. */
+  /* After a pass without results somebody is late, so the engine waits for the first one. */
   uint64_t gather_ns = !e->has_results || e->hellos != NULL ? 0 : SML_NEVER;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     struct sml_lane *lane = e->lanes[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The worker's engine: one thread's poll loop over one netio, holding one lane of each job of the
- * context. Joins core (which chunk on which slot, when again), quant (tensor <-> lanes) and netio.
- * Functions taking an engine or a lane run on the engine's thread (through a command) or in a
- * single-threaded test, but for sml_lane_push. */
+ * The worker's engine: one thread's poll loop over one netio, with one lane of each job of the
+ * context. It joins core (which chunk on which slot, when again), quant (tensor <-> lanes) and netio (frames).
+ * Except for sml_lane_push, functions that take an engine or a lane run on the engine's thread (through a command) or
+ * in a single-threaded test. */
 #ifndef SML_ENGINE_WORKER_ENGINE_H
 #define SML_ENGINE_WORKER_ENGINE_H
 
@@ -16,22 +16,22 @@
 struct sml_worker_engine;
 struct sml_lane;
 
-/* One operation as the engines see it; the library's operation starts with it. Read-only for the
- * engines but for the last part. */
+/* One operation as the engines see it; the library's operation starts with it. Engines write only to the last part,
+ * from `codes` on. */
 struct sml_engine_operation {
   const void *in;
-  /* The inputs of a contributor that stands for several ranks, this rank's among them (`in` is not read then).
-   * 0 or 1: `in` alone. Like `in` they must not change until the operation ended; one of them may be `out`. */
+  /* The inputs of a contributor that stands for several ranks, this rank's among them; then nobody reads `in`.
+   * 0 or 1: only `in`. None of them may change until the operation has ended; one may be `out`. */
   uint32_t num_inputs;
   const void *const *inputs;
   void *out;                      /* NULL: results are checked and thrown away */
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
-  /* per lane: exponent codes of the lane's blocks (float only), then one ready byte a group;
-   * sml_stream_codes_bytes() bytes each, given at submission */
+  /* For each lane: exponent codes of its blocks (floats only), then one ready byte a group;
+   * sml_stream_codes_bytes() bytes, given at submission. */
   uint8_t *codes[SML_ENGINE_MAX_JOB_LANES];
   _Atomic uint32_t lanes_left; /* each engine subtracts 1 (acq_rel) after its last touch of the buffers */
-  _Atomic int32_t status;      /* SML_OK until one engine failed it */
-  /* Called by the engine that brought lanes_left to 0; pairs with the acquire load of whoever tests. */
+  _Atomic int32_t status;      /* SML_OK until an engine fails it */
+  /* The engine that brings lanes_left to 0 calls it; pairs with the acquire load of whoever tests. */
   void (*on_ended)(struct sml_engine_operation *operation);
 };
 
@@ -79,19 +79,19 @@ struct sml_lane *sml_lane_create(const struct sml_lane_options *options);
 void sml_lane_destroy(struct sml_lane *lane);                                  /* detached first */
 bool sml_lane_attach(struct sml_worker_engine *engine, struct sml_lane *lane); /* false: out of memory */
 void sml_lane_detach(struct sml_worker_engine *engine, struct sml_lane *lane); /* fails what is outstanding */
-/* Hands an operation to the lane: single producer (the job's submit mutex), any thread; then post a wake.
- * The ring holds num_operations. */
+/* Hands an operation to the lane. Any thread, but one at a time (the job's submit mutex); then wake the engine. The
+ * ring holds num_operations. */
 void sml_lane_push(struct sml_lane *lane, struct sml_engine_operation *operation);
 /* Ends every outstanding and later pushed operation of the lane with status; the lane sends no more. */
 void sml_lane_fail(struct sml_lane *lane, int32_t status);
-/* New epoch at an operation boundary: nothing may be outstanding. */
+/* A new epoch begins between operations: nothing may be outstanding. */
 void sml_lane_restart(struct sml_lane *lane, const struct sml_worker_options *worker, const struct sml_seal *seal);
-/* NULL, or which invariant of the worker's state is broken; of a lane that failed, NULL. For tests. */
+/* NULL, or which invariant of the worker's state is broken; NULL for a lane that failed. For tests. */
 const char *sml_lane_find_violation(const struct sml_lane *lane);
 
-/* HELLO exchange, before START: sends HELLO padded to datagram_bytes every interval until the echo of
- * that size is back or the deadline passed; done(user, ok) is called on the engine's thread. One at a
- * time a lane key. `struct sml_hello` is the caller's memory until done. */
+/* The exchange of HELLOs before START. Sends a HELLO padded to datagram_bytes every interval, until enough echoes of
+ * that size are back or the deadline has passed. Then it calls done on the engine's thread. There is one exchange at a
+ * time for a job, epoch and rank. `struct sml_hello` is the caller's memory, which must stay until done. */
 struct sml_hello {
   uint16_t job;
   uint32_t epoch;
@@ -100,30 +100,30 @@ struct sml_hello {
   struct sml_addr to;
   uint32_t datagram_bytes; /* at least sml_head_bytes(seal.is_keyed) + 8 */
   struct sml_seal seal;
-  bool is_to_group; /* the echo is to come by the job's multicast group, from where the last one came (`from`) */
+  bool is_to_group; /* the echo shall come by the job's multicast group, from the last echo's sender (`from`) */
   uint64_t interval_ns, deadline_ns; /* deadline absolute, sml_clock_ns() */
   void (*done)(struct sml_hello *hello, bool is_echoed);
   void *user;
-  /* engine's */
+  /* Set by the engine: */
   uint64_t rtt_ns; /* the smallest round trip of the echoes; 0: none came */
   uint32_t num_echoes;
-  struct sml_addr from; /* of the echo: an aggregator on all interfaces may answer from another address */
+  struct sml_addr from; /* the echo's sender: an aggregator on all interfaces may answer from another address */
   struct sml_hello *next;
   uint64_t next_send_ns;
 };
 void sml_worker_engine_hello(struct sml_worker_engine *engine, struct sml_hello *hello);
 
-/* What the engine counts of a lane, as SML_WORKER_STATS. */
+/* What the engine counts for a lane, like SML_WORKER_STATS. */
 #define SML_ENGINE_STATS(X) X(dropped_packets) X(tx_packets) X(tx_bytes) X(rx_packets) X(rx_bytes)
 #define SML_LANE_STATS(X) SML_WORKER_STATS(X) SML_ENGINE_STATS(X)
 
-/* Snapshot of a lane for statistics and error texts: relaxed atomics, any thread. */
+/* A copy of a lane's figures, for statistics and error texts: relaxed atomics, any thread. */
 struct sml_lane_snapshot {
   SML_WORKER_COUNTERS(SML_COUNTER) /* of all epochs */
   SML_ENGINE_STATS(SML_COUNTER)
   SML_WORKER_STATES(SML_STATE)
   uint64_t num_drops[SML_NUM_DROPS]; /* dropped_packets by reason */
-  uint32_t num_missing;              /* as the worker's view has it */
+  uint32_t num_missing;              /* as in the worker's view */
   uint16_t missing[16];
   bool has_error_reply;    /* the aggregator answered that it does not know job or epoch */
   uint64_t error_reply_ns; /* when it did so first */
@@ -131,7 +131,7 @@ struct sml_lane_snapshot {
 void sml_lane_snapshot(const struct sml_lane *lane, struct sml_lane_snapshot *snapshot_out);
 /* System calls of the engine's netio so far; any thread. */
 uint64_t sml_worker_engine_system_calls(const struct sml_worker_engine *engine);
-/* Frames that the system would not take, and why it did not take the last of them, when; any thread. */
+/* Frames that the system did not take; why it did not take the last one, and when. Any thread. */
 struct sml_unsent {
   uint64_t num_packets, at_ns;
   int32_t error; /* an errno; 0: it took all */

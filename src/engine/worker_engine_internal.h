@@ -13,7 +13,7 @@
 
 #define RX_FRAMES 1024u
 
-/* Published by the engine's thread for any other: relaxed, single writer, figures only. */
+/* The engine's thread publishes these for all others: relaxed, one writer, figures only. */
 #define SML_PUBLISHED_COUNTER(name) _Atomic uint64_t name;
 #define SML_PUBLISHED_STATE(type, name) _Atomic type name;
 struct published {
@@ -31,15 +31,15 @@ struct sml_lane {
   struct sml_worker_engine *engine; /* NULL until attached */
   struct sml_worker *worker;
   int32_t failed_status; /* SML_OK while it works; engine's thread */
-  uint32_t own_check, all_checks; /* what contributors add to check words: h(own index), H(how many) */
+  uint32_t own_check, all_checks; /* what this contributor adds to check words, h(index), and all of them, H(number) */
   SML_ENGINE_STATS(SML_COUNTER)
   bool has_error_reply;
   uint64_t error_reply_ns;
   uint64_t greet_at_ns;
   struct sml_futile futile;
-  uint32_t num_unheard, unheard_pass; /* passes with repeats since the last result by the group; the latest one */
+  uint32_t num_unheard, unheard_pass; /* passes with repeats since the last first copy of a result; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
-  /* Operations on their way from the submitter: pushed [tail], popped [head]. tail: release by push,
+  /* Operations on their way from the submitter, pushed at tail and popped at head. tail: release by push,
    * acquire by pop; head: release by pop, acquire by push. */
   struct sml_engine_operation **ring;
   _Atomic uint32_t head, tail;
@@ -69,8 +69,8 @@ struct sml_worker_engine {
 
 /* ---- lane.c ---- */
 
-/* What a chunk of the lane takes of a socket's buffer. The system counts half as much again, about, for what is around
- * a frame. */
+/* How much of a socket's buffer a chunk of the lane takes. The system adds about half a frame's size for what is around
+ * the frame. */
 static inline uint32_t sml_lane_held_bytes(const struct sml_lane *lane) {
   const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
   return frame_bytes + frame_bytes / 2;
@@ -85,10 +85,10 @@ static inline bool sml_lane_has_pushed(const struct sml_lane *lane) { /* a hint;
 struct sml_engine_operation *sml_lane_take(struct sml_lane *lane);
 /* The engine's last touch of the operation and its buffers. */
 void sml_lane_end_part(const struct sml_lane *lane, struct sml_engine_operation *operation, int32_t status);
-/* What sml_lane_snapshot() reads from now on. */
+/* Writes what sml_lane_snapshot() reads from now on. */
 void sml_lane_publish(struct sml_lane *lane, const struct sml_worker_view *v);
 
-/* About the lane, or one of its operations. */
+/* Records an event of the lane, or of one of its operations. */
 static inline void sml_lane_record(const struct sml_lane *lane, enum sml_trace_event event, uint64_t value) {
   if (lane->engine != NULL)
     sml_record_value(lane->engine->recorder, event, lane->engine->now_ns, lane->options.worker.job, value);
@@ -98,7 +98,7 @@ static inline void sml_lane_record(const struct sml_lane *lane, enum sml_trace_e
 
 void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, const struct sml_rx_frame *f,
                     uint64_t now_ns);
-/* Sends those whose time has come, and ends those whose time is over. Returns when to call it again. */
+/* Sends the HELLOs whose time has come, and ends those whose time is over. Returns when to call it again. */
 uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns);
 /* Sends the HELLO of a running job, if it is due. Returns when the next one is. */
 uint64_t sml_hello_greet(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns);
