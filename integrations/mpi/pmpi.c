@@ -2,7 +2,6 @@
  * A library to preload into MPI programs whose MPI has no components to add (MPICH and its relatives; any MPI with the
  * profiling interface): MPI_Allreduce of what can be taken, all else as it was. Built once for each MPI's binary
  * interface. Another profiling library cannot be used together with it. */
-#include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,6 @@
 #include "base/fd.h"
 #include "base/thread.h"
 #include "ctl/tuning.h"
-#include "switchml/switchml.h"
 
 #define MAX_UNJOINED_PER_HOST 64u
 

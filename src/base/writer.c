@@ -4,7 +4,6 @@
  * so no lock is held while anything is written, and what is being written is not overwritten. */
 #include "base/writer.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>

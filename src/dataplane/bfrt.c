@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "dataplane/jobs.h"
-#include "engine/engine.h"
 
 #define CALL_NS (1 * SML_NS_PER_S) /* one call */
 #define CLIENT 0x534d4cu           /* any number that no other controller uses */

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "dataplane/connection.h"
-#include "engine/engine.h"
 
 #define VERSION_CALL 0x80010001u
 #define VERSION_MASK 0xffff0000u

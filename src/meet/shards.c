@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "meet/shards.h"
 
-#include <stdio.h>
-
 #define FEW_SLOTS 16u /* below it a lane can't tell loss by the order of what comes */
 
 /* ---- where they are ---- */

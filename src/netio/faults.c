@@ -3,7 +3,6 @@
  * frame is a pure function of the seed and of how many frames were received before it, whatever the
  * bursts they came in. Per frame: lost (nothing else then), corrupted, held back, duplicated; a frame
  * held back and duplicated arrives now and later. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "netio/netio.h"

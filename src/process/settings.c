@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "process/settings.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -14,75 +14,51 @@
 
 typedef const struct sml_quant_kernels kernels;
 
+/* What the functions of a format get (format.h), and those functions that are one call. */
+#define UNUSED __attribute__((unused))
+#define CODE_ARGUMENTS UNUSED kernels *k, const void *in, size_t num_elems
+#define PUT_ARGUMENTS \
+  UNUSED kernels *k, void *lanes, const void *in, size_t num_elems, UNUSED uint8_t code, UNUSED uint32_t world_size
+#define GET_ARGUMENTS                                                                                                 \
+  UNUSED kernels *k, void *out, const void *lanes, size_t num_elems, UNUSED uint8_t code, UNUSED uint32_t world_size, \
+      UNUSED bool average
+#define REDUCE_ARGUMENTS \
+  UNUSED kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, UNUSED bool average
+#define CODE(name, call)                \
+  static uint8_t name(CODE_ARGUMENTS) { \
+    return call;                        \
+  }
+#define PUT(name, call)             \
+  static void name(PUT_ARGUMENTS) { \
+    call;                           \
+  }
+#define GET(name, call)             \
+  static void name(GET_ARGUMENTS) { \
+    call;                           \
+  }
+#define REDUCE(name, call)             \
+  static void name(REDUCE_ARGUMENTS) { \
+    call;                              \
+  }
+
 /* ---- float32, int32: the kernels as they are ---- */
 
-static uint8_t float32_code(kernels *k, const void *in, size_t num_elems) {
-  return k->block_code(in, num_elems);
-}
-
-static void float32_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  k->quantize(lanes, in, num_elems, code, world_size);
-}
-
-static void float32_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  k->quantize_add(lanes, in, num_elems, code, world_size);
-}
-
-static void float32_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
-                        bool average) {
-  k->dequantize(out, lanes, num_elems, code, world_size, average);
-}
-
-static void float32_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                           bool average) {
-  k->reduce_floats(out, (const float *const *)in, num_inputs, num_elems, average);
-}
-
-static void int32_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  (void)code, (void)world_size;
-  k->pack_int32(lanes, in, num_elems);
-}
-
-static void int32_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  (void)code, (void)world_size;
-  k->pack_add_int32(lanes, in, num_elems);
-}
-
-static void int32_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
-                      bool average) {
-  (void)code, (void)world_size, (void)average;
-  k->unpack_int32(out, lanes, num_elems);
-}
-
-static void int32_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                         bool average) {
-  (void)average;
-  k->reduce_int32(out, (const int32_t *const *)in, num_inputs, num_elems);
-}
+CODE(float32_code, k->block_code(in, num_elems))
+PUT(float32_put, k->quantize(lanes, in, num_elems, code, world_size))
+PUT(float32_add, k->quantize_add(lanes, in, num_elems, code, world_size))
+GET(float32_get, k->dequantize(out, lanes, num_elems, code, world_size, average))
+REDUCE(float32_reduce, k->reduce_floats(out, (const float *const *)in, num_inputs, num_elems, average))
+PUT(int32_put, k->pack_int32(lanes, in, num_elems))
+PUT(int32_add, k->pack_add_int32(lanes, in, num_elems))
+GET(int32_get, k->unpack_int32(out, lanes, num_elems))
+REDUCE(int32_reduce, k->reduce_int32(out, (const int32_t *const *)in, num_inputs, num_elems))
 
 /* ---- exact sums of float32 ---- */
 
-static void exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  (void)k, (void)code;
-  sml_limbs_put(lanes, in, num_elems, world_size);
-}
-
-static void exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  (void)k, (void)code;
-  sml_limbs_add(lanes, in, num_elems, world_size);
-}
-
-static void exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
-                      bool average) {
-  (void)k, (void)code;
-  sml_limbs_round(out, lanes, num_elems, world_size, average);
-}
-
-static void exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                         bool average) {
-  (void)k;
-  sml_limbs_reduce(out, (const float *const *)in, num_inputs, num_elems, average);
-}
+PUT(exact_put, sml_limbs_put(lanes, in, num_elems, world_size))
+PUT(exact_add, sml_limbs_add(lanes, in, num_elems, world_size))
+GET(exact_get, sml_limbs_round(out, lanes, num_elems, world_size, average))
+REDUCE(exact_reduce, sml_limbs_reduce(out, (const float *const *)in, num_inputs, num_elems, average))
 
 /* ---- 16-bit types, by way of float32 ---- */
 
@@ -151,66 +127,29 @@ static void reduce_wide(kernels *k, uint8_t *out, const void *const *in, uint32_
 }
 
 /* Functions of a type: each calls the one that has the type as an argument. */
-#define WIDENED_FUNCTIONS(name, elem)                                                                                  \
-  static uint8_t name##_code(kernels *k, const void *in, size_t num_elems) {                                           \
-    return k->block_code_16(in, num_elems, elem);                                                                      \
-  }                                                                                                                    \
-  static void name##_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                               uint32_t world_size) {                                                                  \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_put, limbs_bytes(world_size));                  \
-  }                                                                                                                    \
-  static void name##_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                               uint32_t world_size) {                                                                  \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_add, limbs_bytes(world_size));                  \
-  }                                                                                                                    \
-  static void name##_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
-                               uint32_t world_size, bool average) {                                                    \
-    (void)k, (void)code;                                                                                               \
-    get_exactly(out, lanes, num_elems, elem, world_size, average);                                                     \
-  }                                                                                                                    \
-  static void name##_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
-                                  bool average) {                                                                      \
-    reduce_exactly(k, out, in, num_inputs, num_elems, elem, average);                                                  \
-  }                                                                                                                    \
-  static void name##_wide_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                 \
-                              uint32_t world_size) {                                                                   \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_put, 4);                                      \
-  }                                                                                                                    \
-  static void name##_wide_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                 \
-                              uint32_t world_size) {                                                                   \
-    put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_add, 4);                                      \
-  }                                                                                                                    \
-  static void name##_wide_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,                \
-                              uint32_t world_size, bool average) {                                                     \
-    k->dequantize_16(out, lanes, num_elems, elem, code, world_size, average);                                          \
-  }                                                                                                                    \
-  static void name##_wide_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,  \
-                                 bool average) {                                                                       \
-    reduce_wide(k, out, in, num_inputs, num_elems, elem, average);                                                     \
-  }
+#define WIDENED_FUNCTIONS(name, elem)                                                                   \
+  CODE(name##_code, k->block_code_16(in, num_elems, elem))                                              \
+  PUT(name##_exact_put,                                                                                 \
+      put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_put, limbs_bytes(world_size))) \
+  PUT(name##_exact_add,                                                                                 \
+      put_widened(k, lanes, in, num_elems, elem, code, world_size, exact_add, limbs_bytes(world_size))) \
+  GET(name##_exact_get, get_exactly(out, lanes, num_elems, elem, world_size, average))                  \
+  REDUCE(name##_exact_reduce, reduce_exactly(k, out, in, num_inputs, num_elems, elem, average))         \
+  PUT(name##_wide_put, put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_put, 4))    \
+  PUT(name##_wide_add, put_widened(k, lanes, in, num_elems, elem, code, world_size, float32_add, 4))    \
+  GET(name##_wide_get, k->dequantize_16(out, lanes, num_elems, elem, code, world_size, average))        \
+  REDUCE(name##_wide_reduce, reduce_wide(k, out, in, num_inputs, num_elems, elem, average))
 
 WIDENED_FUNCTIONS(float16, SML_ELEM_FLOAT16)
 WIDENED_FUNCTIONS(bfloat16, SML_ELEM_BFLOAT16)
 
 /* ---- two elements a lane ---- */
 
-#define PACKED_FUNCTIONS(name, elem)                                                                      \
-  static void name##_packed_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
-                                uint32_t world_size) {                                                    \
-    k->pack(lanes, in, num_elems, elem, code, world_size);                                                \
-  }                                                                                                       \
-  static void name##_packed_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
-                                uint32_t world_size) {                                                    \
-    k->pack_add(lanes, in, num_elems, elem, code, world_size);                                            \
-  }                                                                                                       \
-  static void name##_packed_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, \
-                                uint32_t world_size, bool average) {                                      \
-    k->unpack(out, lanes, num_elems, elem, code, world_size, average);                                    \
-  }                                                                                                       \
-  static void name##_packed_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs,     \
-                                   size_t num_elems, bool average) {                                      \
-    k->reduce_packed(out, in, num_inputs, num_elems, elem, average);                                      \
-  }
+#define PACKED_FUNCTIONS(name, elem)                                                        \
+  PUT(name##_packed_put, k->pack(lanes, in, num_elems, elem, code, world_size))             \
+  PUT(name##_packed_add, k->pack_add(lanes, in, num_elems, elem, code, world_size))         \
+  GET(name##_packed_get, k->unpack(out, lanes, num_elems, elem, code, world_size, average)) \
+  REDUCE(name##_packed_reduce, k->reduce_packed(out, in, num_inputs, num_elems, elem, average))
 
 PACKED_FUNCTIONS(float32, SML_ELEM_FLOAT32)
 PACKED_FUNCTIONS(float16, SML_ELEM_FLOAT16)
@@ -218,59 +157,24 @@ PACKED_FUNCTIONS(bfloat16, SML_ELEM_BFLOAT16)
 
 /* ---- float64 ---- */
 
-static uint8_t float64_code(kernels *k, const void *in, size_t num_elems) {
-  (void)k;
-  return sml_doubles_block_code(in, num_elems);
-}
+CODE(float64_code, sml_doubles_block_code(in, num_elems))
 
-#define FLOAT64_FUNCTIONS(name, num_lanes)                                                                       \
-  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                         uint32_t world_size) {                                                                  \
-    (void)k;                                                                                                     \
-    sml_doubles_add(lanes, in, num_elems, num_lanes, code, world_size);                                          \
-  }                                                                                                              \
-  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,                \
-                         uint32_t world_size) {                                                                  \
-    memset(lanes, 0, 4 * (size_t)(num_lanes)*num_elems);                                                         \
-    name##_add(k, lanes, in, num_elems, code, world_size);                                                       \
-  }                                                                                                              \
-  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,               \
-                         uint32_t world_size, bool average) {                                                    \
-    (void)k;                                                                                                     \
-    sml_doubles_get(out, lanes, num_elems, num_lanes, code, world_size, average);                                \
-  }                                                                                                              \
-  static void name##_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, \
-                            bool average) {                                                                      \
-    (void)k;                                                                                                     \
-    sml_doubles_reduce(out, in, num_inputs, num_elems, num_lanes, average);                                      \
-  }
+#define FLOAT64_FUNCTIONS(name, num_lanes)                                                      \
+  PUT(name##_add, sml_doubles_add(lanes, in, num_elems, num_lanes, code, world_size))           \
+  static void name##_put(PUT_ARGUMENTS) {                                                       \
+    memset(lanes, 0, 4 * (size_t)(num_lanes)*num_elems);                                        \
+    name##_add(k, lanes, in, num_elems, code, world_size);                                      \
+  }                                                                                             \
+  GET(name##_get, sml_doubles_get(out, lanes, num_elems, num_lanes, code, world_size, average)) \
+  REDUCE(name##_reduce, sml_doubles_reduce(out, in, num_inputs, num_elems, num_lanes, average))
 
 FLOAT64_FUNCTIONS(float64_two, 2)
 FLOAT64_FUNCTIONS(float64_three, 3)
 
-static void float64_exact_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
-                              uint32_t world_size) {
-  (void)k, (void)code;
-  sml_double_limbs_put(lanes, in, num_elems, world_size);
-}
-
-static void float64_exact_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,
-                              uint32_t world_size) {
-  (void)k, (void)code;
-  sml_double_limbs_add(lanes, in, num_elems, world_size);
-}
-
-static void float64_exact_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,
-                              uint32_t world_size, bool average) {
-  (void)k, (void)code;
-  sml_double_limbs_round(out, lanes, num_elems, world_size, average);
-}
-
-static void float64_exact_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                                 bool average) {
-  (void)k;
-  sml_double_limbs_reduce(out, in, num_inputs, num_elems, average);
-}
+PUT(float64_exact_put, sml_double_limbs_put(lanes, in, num_elems, world_size))
+PUT(float64_exact_add, sml_double_limbs_add(lanes, in, num_elems, world_size))
+GET(float64_exact_get, sml_double_limbs_round(out, lanes, num_elems, world_size, average))
+REDUCE(float64_exact_reduce, sml_double_limbs_reduce(out, in, num_inputs, num_elems, average))
 
 /* ---- int64: bits 0 .. 15, 16 .. 31 and 32 .. 63. Sums of the first two fit a lane, that of the last wraps ---- */
 
@@ -280,8 +184,7 @@ static uint64_t load_64(const uint8_t *p) {
   return value;
 }
 
-static void int64_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
-  (void)k, (void)code, (void)world_size;
+static void int64_add(PUT_ARGUMENTS) {
   uint8_t *to = lanes;
   for (size_t i = 0; i < num_elems; i++, to += 4 * INT64_LANES) {
     const uint64_t value = load_64((const uint8_t *)in + 8 * i);
@@ -291,14 +194,12 @@ static void int64_add(kernels *k, void *lanes, const void *in, size_t num_elems,
   }
 }
 
-static void int64_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code, uint32_t world_size) {
+static void int64_put(PUT_ARGUMENTS) {
   memset(lanes, 0, 4 * INT64_LANES * num_elems);
   int64_add(k, lanes, in, num_elems, code, world_size);
 }
 
-static void int64_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size,
-                      bool average) {
-  (void)k, (void)code, (void)world_size, (void)average;
+static void int64_get(GET_ARGUMENTS) {
   const uint8_t *from = lanes;
   for (size_t i = 0; i < num_elems; i++, from += 4 * INT64_LANES) {
     const uint64_t low = sml_load_be32(from), middle = sml_load_be32(from + 4), high = sml_load_be32(from + 8);
@@ -307,9 +208,7 @@ static void int64_get(kernels *k, void *out, const void *lanes, size_t num_elems
   }
 }
 
-static void int64_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                         bool average) {
-  (void)k, (void)average;
+static void int64_reduce(REDUCE_ARGUMENTS) {
   for (size_t i = 0; i < num_elems; i++) {
     uint64_t sum = 0;
     for (uint32_t w = 0; w < num_inputs; w++) sum += load_64((const uint8_t *)in[w] + 8 * i);
@@ -331,29 +230,18 @@ static void get_bytes(uint8_t *out, const uint8_t *lanes, size_t num_elems, size
   for (size_t i = num_lanes; i < num_elems; i++) out[i] = lanes[4 * (i - num_lanes) + 1];
 }
 
-#define BYTE_FUNCTIONS(name, num_lanes)                                                            \
-  static void name##_add(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
-                         uint32_t world_size) {                                                    \
-    (void)k, (void)code, (void)world_size;                                                         \
-    add_bytes(lanes, in, num_elems, num_lanes);                                                    \
-  }                                                                                                \
-  static void name##_put(kernels *k, void *lanes, const void *in, size_t num_elems, uint8_t code,  \
-                         uint32_t world_size) {                                                    \
-    memset(lanes, 0, 4 * (num_lanes));                                                             \
-    name##_add(k, lanes, in, num_elems, code, world_size);                                         \
-  }                                                                                                \
-  static void name##_get(kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code, \
-                         uint32_t world_size, bool average) {                                      \
-    (void)k, (void)code, (void)world_size, (void)average;                                          \
-    get_bytes(out, lanes, num_elems, num_lanes);                                                   \
-  }
+#define BYTE_FUNCTIONS(name, num_lanes)                       \
+  PUT(name##_add, add_bytes(lanes, in, num_elems, num_lanes)) \
+  static void name##_put(PUT_ARGUMENTS) {                     \
+    memset(lanes, 0, 4 * (num_lanes));                        \
+    name##_add(k, lanes, in, num_elems, code, world_size);    \
+  }                                                           \
+  GET(name##_get, get_bytes(out, lanes, num_elems, num_lanes))
 
 BYTE_FUNCTIONS(int8, num_elems)
 BYTE_FUNCTIONS(int8_packed, (num_elems + 1) / 2)
 
-static void int8_reduce(kernels *k, void *out, const void *const *in, uint32_t num_inputs, size_t num_elems,
-                        bool average) {
-  (void)k, (void)average;
+static void int8_reduce(REDUCE_ARGUMENTS) {
   for (size_t i = 0; i < num_elems; i++) {
     uint32_t sum = 0;
     for (uint32_t w = 0; w < num_inputs; w++) sum += ((const uint8_t *)in[w])[i];
