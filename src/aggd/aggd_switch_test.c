@@ -59,6 +59,24 @@ static bool is_lost(void *user, char *why, size_t why_bytes) {
   return atomic_exchange(&is_switch_dead, false);
 }
 
+static struct sml_dataplane fake; /* of the test that runs */
+
+/* Options with that switch, for which a test may set more functions. */
+static struct sml_aggd_options at_switch(void) {
+  struct sml_aggd_options options = loopback();
+  fake = (struct sml_dataplane){.open = open_switch,
+                                .start_job = start_at_switch,
+                                .depart = depart,
+                                .find_blocked = find_blocked,
+                                .close_job = close_at_switch,
+                                .read_counters = read_counters,
+                                .read_words = read_words};
+  options.num_lanes = 1;
+  options.packet_lanes = 32;
+  options.dataplane = &fake;
+  return options;
+}
+
 static void join_switch(struct rank *r, const char *name, uint32_t rank) {
   struct sml_ctl_message m = join_message(name, rank, 2);
   m.u.join.features = SML_FEATURE_SWITCH;
@@ -73,18 +91,8 @@ static void join_switch(struct rank *r, const char *name, uint32_t rank) {
  * the first of them ends nothing. */
 static void test_lost_switch_ends_jobs(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch,
-                                     .start_job = start_at_switch,
-                                     .depart = depart,
-                                     .find_blocked = find_blocked,
-                                     .close_job = close_at_switch,
-                                     .read_counters = read_counters,
-                                     .read_words = read_words,
-                                     .is_lost = is_lost};
-  struct sml_aggd_options options = loopback();
-  options.num_lanes = 1;
-  options.packet_lanes = 32;
-  options.dataplane = &fake;
+  struct sml_aggd_options options = at_switch();
+  fake.is_lost = is_lost;
   num_closed = 0;
   begin_with(options);
   is_switch_dead = true;
@@ -123,17 +131,8 @@ static bool read_moving_words(void *user, uint16_t job, uint32_t *words) {
 /* Heartbeats may wait behind data; the cells of the switch show who is alive. */
 static void test_data_at_a_switch_is_a_sign_of_life(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch,
-                                     .start_job = start_at_switch,
-                                     .depart = depart,
-                                     .find_blocked = find_blocked,
-                                     .close_job = close_at_switch,
-                                     .read_counters = read_counters,
-                                     .read_words = read_moving_words};
-  struct sml_aggd_options options = loopback();
-  options.num_lanes = 1;
-  options.packet_lanes = 32;
-  options.dataplane = &fake;
+  struct sml_aggd_options options = at_switch();
+  fake.read_words = read_moving_words;
   is_rank_0_stopped = false;
   begin_with(options);
   for (uint32_t i = 0; i < 2; i++) {
@@ -185,18 +184,8 @@ static void greet_by(struct rank *r, uint64_t nonce, uint16_t port) {
  * nothing. In a running job none is answered: the answer would go to where the rank was. */
 static void test_a_moved_rank_is_followed(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch,
-                                     .start_job = start_at_switch,
-                                     .follow = follow,
-                                     .depart = depart,
-                                     .find_blocked = find_blocked,
-                                     .close_job = close_at_switch,
-                                     .read_counters = read_counters,
-                                     .read_words = read_words};
-  struct sml_aggd_options options = loopback();
-  options.num_lanes = 1;
-  options.packet_lanes = 32;
-  options.dataplane = &fake;
+  struct sml_aggd_options options = at_switch();
+  fake.follow = follow;
   num_moves = 0;
   begin_with(options);
   for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
@@ -257,19 +246,9 @@ static void tell_of_host(struct rank *r, uint64_t mac, uint16_t port, uint16_t p
  * into. Only the voucher is the switch's own. */
 static void test_only_what_the_switch_vouches_for_counts(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch,
-                                     .start_job = start_at_switch,
-                                     .follow = follow,
-                                     .depart = depart,
-                                     .find_blocked = find_blocked,
-                                     .close_job = close_at_switch,
-                                     .read_counters = read_counters,
-                                     .read_words = read_words,
-                                     .hear = hear_host};
-  struct sml_aggd_options options = loopback();
-  options.num_lanes = 1;
-  options.packet_lanes = 32;
-  options.dataplane = &fake;
+  struct sml_aggd_options options = at_switch();
+  fake.follow = follow;
+  fake.hear = hear_host;
   num_moves = num_heard = 0;
   begin_with(options);
   for (uint32_t i = 0; i < 2; i++) join_switch(&ranks[i], "x", i);
@@ -312,17 +291,7 @@ static void test_only_what_the_switch_vouches_for_counts(void **state) {
  * what it told before. */
 static void test_figures_of_a_switch(void **state) {
   (void)state;
-  const struct sml_dataplane fake = {.open = open_switch,
-                                     .start_job = start_at_switch,
-                                     .depart = depart,
-                                     .find_blocked = find_blocked,
-                                     .close_job = close_at_switch,
-                                     .read_counters = read_counters,
-                                     .read_words = read_words};
-  struct sml_aggd_options options = loopback();
-  options.num_lanes = 1;
-  options.packet_lanes = 32;
-  options.dataplane = &fake;
+  struct sml_aggd_options options = at_switch();
   for (uint32_t round = 0; round < 2; round++) {
     is_switch_silent = round == 1;
     num_counter_reads = 0;

@@ -211,102 +211,77 @@ static void test_header_is_judged_early(void **state) {
   assert_int_equal(decode(frame, SML_CTL_FRAME_BYTES), SML_CTL_MALFORMED);
 }
 
-/* Each row overwrites body bytes of a good message; num_bytes of `value`, big-endian. */
+/* Each of a row's values overwrites num_bytes of a good message's body, big-endian. */
 struct bad_field {
   enum sml_ctl_kind kind;
-  size_t at_bytes, num_bytes;
-  uint64_t value;
+  size_t at_bytes, num_bytes, num_values;
+  uint64_t values[4];
 };
 #define NAME_END 16u /* the sample's job name: 2 + 14 */
 
 static const struct bad_field bad_fields[] = {
-    {SML_CTL_JOIN, 0, 2, 0},
-    {SML_CTL_JOIN, 0, 2, 64},
-    {SML_CTL_JOIN, 0, 2, 0xffff},
-    {SML_CTL_JOIN, 2, 1, 0},
-    {SML_CTL_JOIN, 3, 1, ' '},
-    {SML_CTL_JOIN, 3, 1, '\n'},
-    {SML_CTL_JOIN, 3, 1, '%'},
-    {SML_CTL_JOIN, 15, 1, 0x80},
-    {SML_CTL_JOIN, 15, 1, 0},
-    {SML_CTL_JOIN, NAME_END, 4, 65536},          /* rank */
-    {SML_CTL_JOIN, NAME_END + 4, 4, UINT32_MAX}, /* world size */
-    {SML_CTL_JOIN, NAME_END + 8, 4, 0},          /* lanes */
-    {SML_CTL_JOIN, NAME_END + 8, 4, SML_MAX_LANES + 1},
-    {SML_CTL_JOIN, NAME_END + 12, 4, 65537}, /* slots */
-    {SML_CTL_JOIN, NAME_END + 16, 4, 31},    /* datagram */
-    {SML_CTL_JOIN, NAME_END + 16, 4, 65536},
-    {SML_CTL_JOIN, NAME_END + 20, 8, 0},                      /* lease */
-    {SML_CTL_JOIN, NAME_END + 28, 8, 0},                      /* join timeout */
-    {SML_CTL_JOIN, NAME_END + 36, 4, SML_KNOWN_FEATURES + 1}, /* features */
-    {SML_CTL_JOIN, NAME_END + 36, 4, UINT32_MAX},
-    {SML_CTL_JOIN, NAME_END + 40, 2, 32}, /* key name */
-    {SML_CTL_JOIN, NAME_END + 40, 2, 5},
-    {SML_CTL_JOIN, NAME_END + 40, 2, 7},
-    {SML_CTL_JOIN, NAME_END + 42, 1, ' '},
-    {SML_CTL_JOIN, NAME_END + 47, 1, 0},
-    {SML_CTL_JOIN, NAME_END + 64, 8, 4},    /* resumes before what it has */
-    {SML_CTL_JOIN, NAME_END + 80, 4, 1441}, /* chunk to resume with */
-    {SML_CTL_JOIN, NAME_END + 80, 4, 65504},
-    {SML_CTL_JOIN, NAME_END + 112, 2, SML_DETAIL_BYTES}, /* addresses */
-    {SML_CTL_JOIN, NAME_END + 114, 1, '<'},
-    {SML_CTL_START, 30, 4, SML_KNOWN_FEATURES + 1},
-    {SML_CTL_WELCOME, 14, 4, 0},
-    {SML_CTL_WELCOME, 14, 4, 3},
-    {SML_CTL_WELCOME, 14, 4, 17},
-    {SML_CTL_WELCOME, 20, 2, 0}, /* a port */
-    {SML_CTL_PROBED, 0, 4, 65536},
-    {SML_CTL_START, 4, 4, 0},
-    {SML_CTL_START, 4, 4, 17},
-    {SML_CTL_START, 4, 4, UINT32_MAX},
-    {SML_CTL_START, 8, 4, 0},
-    {SML_CTL_START, 8, 4, 1442},
-    {SML_CTL_START, 8, 4, 65536},
-    {SML_CTL_START, 12, 4, 0},
-    {SML_CTL_START, 12, 4, 255},
-    {SML_CTL_START, 12, 4, 65536},
-    {SML_CTL_START, 18, 2, 255},
-    {SML_CTL_START, 22, 4, 0},
-    {SML_CTL_START, 22, 4, 3},
-    {SML_CTL_START, 54, 4, 2},
-    {SML_CTL_JOIN, NAME_END + 100, 4, 2},
-    {SML_CTL_START, 42, 4, SML_SLOTS_REASON_QUOTA + 1},
-    {SML_CTL_START, 58, 4, 2}, /* one host */
-    {SML_CTL_START, 78, 4, 4},
-    {SML_CTL_START, 78, 4, 6},
-    {SML_CTL_START, 78, 4, 4097}, /* ranks */
-    {SML_CTL_START, 82, 2, 1},
-    {SML_CTL_START, 84, 2, 2},
-    {SML_CTL_START, 88, 2, 3}, /* contributors */
-    {SML_CTL_ABORT, 0, 4, 0},
-    {SML_CTL_ABORT, 0, 4, 1},
-    {SML_CTL_ABORT, 0, 4, 0xffffffec},
-    {SML_CTL_ABORT, 4, 4, 17},
-    {SML_CTL_ABORT, 4, 4, UINT32_MAX},
-    {SML_CTL_ABORT, 8, 2, 4096},
-    {SML_CTL_ABORT, 12, 2, 256},
-    {SML_CTL_ABORT, 14, 1, 0},
-    {SML_CTL_ABORT, 14, 1, 27},
-    {SML_CTL_ABORT, 15, 1, 127},
-    {SML_CTL_RANK_GONE, 0, 4, 0},
-    {SML_CTL_RANK_GONE, 4, 4, 0},
-    {SML_CTL_RANK_GONE, 4, 4, 1025},
-    {SML_CTL_RANK_GONE, 8, 2, 4096},
-    {SML_CTL_REFUSE, 0, 4, 0},
-    {SML_CTL_REFUSE, 4, 2, 3},
-    {SML_CTL_REFUSE, 6, 1, '\r'},
+    {SML_CTL_JOIN, 0, 2, 3, {0, 64, 0xffff}},
+    {SML_CTL_JOIN, 2, 1, 1, {0}},
+    {SML_CTL_JOIN, 3, 1, 3, {' ', '\n', '%'}},
+    {SML_CTL_JOIN, 15, 1, 2, {0x80, 0}},
+    {SML_CTL_JOIN, NAME_END, 4, 1, {65536}},                                   /* rank */
+    {SML_CTL_JOIN, NAME_END + 4, 4, 1, {UINT32_MAX}},                          /* world size */
+    {SML_CTL_JOIN, NAME_END + 8, 4, 2, {0, SML_MAX_LANES + 1}},                /* lanes */
+    {SML_CTL_JOIN, NAME_END + 12, 4, 1, {65537}},                              /* slots */
+    {SML_CTL_JOIN, NAME_END + 16, 4, 2, {31, 65536}},                          /* datagram */
+    {SML_CTL_JOIN, NAME_END + 20, 8, 1, {0}},                                  /* lease */
+    {SML_CTL_JOIN, NAME_END + 28, 8, 1, {0}},                                  /* join timeout */
+    {SML_CTL_JOIN, NAME_END + 36, 4, 2, {SML_KNOWN_FEATURES + 1, UINT32_MAX}}, /* features */
+    {SML_CTL_JOIN, NAME_END + 40, 2, 3, {32, 5, 7}},                           /* key name */
+    {SML_CTL_JOIN, NAME_END + 42, 1, 1, {' '}},
+    {SML_CTL_JOIN, NAME_END + 47, 1, 1, {0}},
+    {SML_CTL_JOIN, NAME_END + 64, 8, 1, {4}},                 /* resumes before what it has */
+    {SML_CTL_JOIN, NAME_END + 80, 4, 2, {1441, 65504}},       /* chunk to resume with */
+    {SML_CTL_JOIN, NAME_END + 112, 2, 1, {SML_DETAIL_BYTES}}, /* addresses */
+    {SML_CTL_JOIN, NAME_END + 114, 1, 1, {'<'}},
+    {SML_CTL_START, 30, 4, 1, {SML_KNOWN_FEATURES + 1}},
+    {SML_CTL_WELCOME, 14, 4, 3, {0, 3, 17}},
+    {SML_CTL_WELCOME, 20, 2, 1, {0}}, /* a port */
+    {SML_CTL_PROBED, 0, 4, 1, {65536}},
+    {SML_CTL_START, 4, 4, 3, {0, 17, UINT32_MAX}},
+    {SML_CTL_START, 8, 4, 3, {0, 1442, 65536}},
+    {SML_CTL_START, 12, 4, 3, {0, 255, 65536}},
+    {SML_CTL_START, 18, 2, 1, {255}},
+    {SML_CTL_START, 22, 4, 2, {0, 3}},
+    {SML_CTL_START, 54, 4, 1, {2}},
+    {SML_CTL_JOIN, NAME_END + 100, 4, 1, {2}},
+    {SML_CTL_START, 42, 4, 1, {SML_SLOTS_REASON_QUOTA + 1}},
+    {SML_CTL_START, 58, 4, 1, {2}},          /* one host */
+    {SML_CTL_START, 78, 4, 3, {4, 6, 4097}}, /* ranks */
+    {SML_CTL_START, 82, 2, 1, {1}},
+    {SML_CTL_START, 84, 2, 1, {2}},
+    {SML_CTL_START, 88, 2, 1, {3}}, /* contributors */
+    {SML_CTL_ABORT, 0, 4, 3, {0, 1, 0xffffffec}},
+    {SML_CTL_ABORT, 4, 4, 2, {17, UINT32_MAX}},
+    {SML_CTL_ABORT, 8, 2, 1, {4096}},
+    {SML_CTL_ABORT, 12, 2, 1, {256}},
+    {SML_CTL_ABORT, 14, 1, 2, {0, 27}},
+    {SML_CTL_ABORT, 15, 1, 1, {127}},
+    {SML_CTL_RANK_GONE, 0, 4, 1, {0}},
+    {SML_CTL_RANK_GONE, 4, 4, 2, {0, 1025}},
+    {SML_CTL_RANK_GONE, 8, 2, 1, {4096}},
+    {SML_CTL_REFUSE, 0, 4, 1, {0}},
+    {SML_CTL_REFUSE, 4, 2, 1, {3}},
+    {SML_CTL_REFUSE, 6, 1, 1, {'\r'}},
 };
 
 static void test_bad_fields_are_malformed(void **state) {
   (void)state;
   for (size_t i = 0; i < SML_ARRAY_LEN(bad_fields); i++) {
     const struct bad_field *row = &bad_fields[i];
-    struct sml_ctl_message m = sample(row->kind);
-    uint8_t frame[FRAME_ROOM], value[8];
-    size_t num_bytes = encode(&m, frame);
-    sml_store_be64(value, row->value);
-    memcpy(frame + SML_CTL_FRAME_BYTES + row->at_bytes, value + 8 - row->num_bytes, row->num_bytes);
-    if (decode(frame, num_bytes) != SML_CTL_MALFORMED) fail_msg("row %zu was accepted", i);
+    for (size_t v = 0; v < row->num_values; v++) {
+      struct sml_ctl_message m = sample(row->kind);
+      uint8_t frame[FRAME_ROOM], value[8];
+      size_t num_bytes = encode(&m, frame);
+      sml_store_be64(value, row->values[v]);
+      memcpy(frame + SML_CTL_FRAME_BYTES + row->at_bytes, value + 8 - row->num_bytes, row->num_bytes);
+      if (decode(frame, num_bytes) != SML_CTL_MALFORMED) fail_msg("value %zu of row %zu was accepted", v, i);
+    }
   }
 }
 

@@ -45,10 +45,8 @@ static struct bench *set_up(void **state) {
   struct bench *b = calloc(1, sizeof *b);
   assert_non_null(b);
   const struct world_options options = {.world_size = NUM_RANKS,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .is_unchecked = *state == PLAIN,
                                         .is_unkeyed = *state == PLAIN,
                                         .seed = 1,
@@ -365,10 +363,8 @@ static void nothing_is_summed_before_the_start(void **state) {
   (void)state;
   struct bench b = {0};
   const struct world_options options = {.world_size = 2,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .seed = 1};
   struct world *w = b.w = world_create(&options);
   world_open_job(w, 0, 77);

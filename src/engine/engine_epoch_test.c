@@ -122,7 +122,6 @@ static void phases_run_out_and_a_new_epoch_begins(void **state) {
                                           .num_lanes = 1 + i % 2,
                                           .num_slots = 1u << i % 5,
                                           .chunk_bytes = CHUNK_BYTES,
-                                          .num_operations = 2,
                                           .first_phase = UINT32_MAX - 1 - 2 * (150 + 10 * i),
                                           .faults = i < 4 ? (struct sml_fault_options){0} : rough,
                                           .is_unchecked = i % 3 == 0,
@@ -141,10 +140,8 @@ static void phases_run_out_and_a_new_epoch_begins(void **state) {
 static void the_last_phase_is_used(void **state) {
   (void)state;
   const struct world_options options = {.world_size = 2,
-                                        .num_lanes = 1,
                                         .num_slots = 1,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .first_phase = UINT32_MAX - 101,
                                         .seed = 3};
   struct world *w = world_create_started(&options);
@@ -159,10 +156,8 @@ static void chunk_numbers_wrap(void **state) {
   (void)state;
   for (uint32_t i = 0; i < 24; i++) {
     const struct world_options options = {.world_size = 2 + i % 3,
-                                          .num_lanes = 1,
                                           .num_slots = 1u << i % 6,
                                           .chunk_bytes = CHUNK_BYTES,
-                                          .num_operations = 2,
                                           .first_chunk = i < 12 ? UINT32_MAX - 10 * i : INT32_MAX - 10 * i,
                                           .faults = i % 2 == 0 ? (struct sml_fault_options){0} : rough,
                                           .seed = 200 + i};

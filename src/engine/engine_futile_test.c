@@ -44,10 +44,8 @@ static void run(uint32_t world_size, uint32_t num_slots, uint32_t queue_bytes, u
   host.num_dropped = host.num_apart = 0;
   host.queue_bytes = queue_bytes;
   const struct world_options options = {.world_size = world_size,
-                                        .num_lanes = 1,
                                         .num_slots = num_slots,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .is_unkeyed = true,
                                         .is_unchecked = true,
                                         .seed = seed,

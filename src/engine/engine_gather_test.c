@@ -16,7 +16,6 @@
 
 static struct world *create_world(void) {
   const struct world_options options = {.world_size = 2,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_ELEMS * 4,
                                         .num_operations = 8,

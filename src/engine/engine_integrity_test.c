@@ -62,10 +62,8 @@ static bool on_the_way(void *user, const struct world_port *to, const uint8_t *d
 
 static struct world *open_world(struct way *way, bool is_unchecked) {
   const struct world_options options = {.world_size = NUM_RANKS,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .is_unchecked = is_unchecked,
                                         .seed = 1,
                                         .on_frame = on_the_way,

@@ -46,10 +46,8 @@ static struct bench *set_up(bool is_unkeyed) {
   struct bench *b = calloc(1, sizeof *b);
   assert_non_null(b);
   const struct world_options options = {.world_size = NUM_RANKS,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .is_unkeyed = is_unkeyed,
                                         .seed = 1,
                                         .on_frame = hold,
@@ -336,10 +334,8 @@ static void a_hello_needs_the_key_too(void **state) {
   (void)state;
   for (uint32_t is_unkeyed = 0; is_unkeyed < 2; is_unkeyed++) {
     const struct world_options options = {.world_size = 2,
-                                          .num_lanes = 1,
                                           .num_slots = NUM_SLOTS,
                                           .chunk_bytes = CHUNK_BYTES,
-                                          .num_operations = 2,
                                           .is_unkeyed = is_unkeyed,
                                           .seed = 1};
     struct world *w = world_create(&options);
@@ -373,10 +369,8 @@ static void an_echo_needs_the_key_too(void **state) {
   (void)state;
   struct world *w = NULL;
   const struct world_options options = {.world_size = 2,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .seed = 1,
                                         .on_frame = echo_under_another_key,
                                         .user = &w};

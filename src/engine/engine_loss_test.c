@@ -46,10 +46,8 @@ struct trial {
 static uint64_t run_trial(const struct trial *t, uint64_t first, uint64_t num_dropped, uint64_t limit_ns) {
   struct dropper dropper = {.first = first, .num_dropped = num_dropped};
   const struct world_options options = {.world_size = t->world_size,
-                                        .num_lanes = 1,
                                         .num_slots = t->num_slots,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .is_unchecked = t->is_plain,
                                         .is_unkeyed = t->is_plain,
                                         .seed = 7 + first,
@@ -159,10 +157,8 @@ static void late_copies_change_nothing(void **state) {
   struct keeper *keeper = calloc(1, sizeof *keeper);
   assert_non_null(keeper);
   const struct world_options options = {.world_size = 3,
-                                        .num_lanes = 1,
                                         .num_slots = 4,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .stall = 0.3,
                                         .seed = 11,
                                         .on_frame = keep_frame,

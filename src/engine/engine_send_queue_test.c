@@ -46,10 +46,8 @@ static uint64_t run(uint64_t waiting_bytes, bool has_fixed_window, uint64_t *mos
   host.waiting_bytes = waiting_bytes;
   host.num_asked = 0;
   const struct world_options options = {.world_size = 2,
-                                        .num_lanes = 1,
                                         .num_slots = NUM_SLOTS,
                                         .chunk_bytes = CHUNK_BYTES,
-                                        .num_operations = 2,
                                         .has_fixed_window = has_fixed_window,
                                         .is_unkeyed = true,
                                         .is_unchecked = true,

@@ -63,6 +63,8 @@ struct world *world_create(const struct world_options *options) {
   struct world *w = must(calloc(1, sizeof *w));
   w->options = *options;
   struct world_options *o = &w->options;
+  if (o->num_lanes == 0) o->num_lanes = 1;
+  if (o->num_operations == 0) o->num_operations = 2;
   if (o->first_phase == 0) o->first_phase = SML_FIRST_PHASE;
   if (o->kernels == NULL) o->kernels = sml_quant_select(NULL);
   w->prng.state = o->seed;

@@ -25,7 +25,8 @@ struct world_port {
 };
 
 struct world_options {
-  uint32_t world_size, num_lanes, num_slots, chunk_bytes, num_operations;
+  uint32_t world_size, num_slots, chunk_bytes;
+  uint32_t num_lanes, num_operations; /* 0: one lane, two operations */
   uint32_t first_phase, first_chunk; /* 0: those of production */
   uint32_t queue_frames;             /* of a port; 0: enough */
   bool is_multicast;                 /* results go to a group that all senders are in */
