@@ -83,6 +83,8 @@ def test_function_size():
     expect_broken({"src/core/a.c": SPDX + "static int\nf(int x) {\n" + body + "}\n"}, "f has 71 lines")
     expect_broken({"src/core/a.c": SPDX + "static int f(int x,\n      int y) {\n" + body + "}\n"},
                   "f has 72 lines")
+    expect_broken({"bench/a.cc": "// SPDX-License-Identifier: Apache-2.0\nclass a {\n  bool f(int x) const {\n  " + body + "  }\n};\n"},
+                  "f has 71 lines")
     expect_broken({"tests/x.py": "# SPDX-License-Identifier: Apache-2.0\ndef f(x):\n" + "    x += 1\n" * 70},
                   "f has 71 lines")
     expect_clean({"src/core/a.c": SPDX + "int f(int x);\nint g(int x,\n      int y);\n"

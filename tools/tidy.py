@@ -75,7 +75,7 @@ FORMATTED = ("bench/", "examples/", "fuzz/", "include/", "model/", "sim/", "inte
              "src/ctl/", "src/dataplane/", "src/meet/", "src/method/", "src/netio/", "src/pipeline/", "src/process/",
              "src/quant/", "src/shm/", "src/switchd/", "src/trace/")
 
-CODE = re.compile(r"\.(c|h|p4|py|sh|build|txt)$")
+CODE = re.compile(r"\.(c|cc|h|p4|py|sh|build|txt)$")
 C_FILE = re.compile(r"\.(c|h)$")
 FORBIDDEN = [
     (re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b"), "work that is left belongs to the tracker, not to the tree"),
@@ -176,11 +176,20 @@ def c_functions(text):
                 start = None # a declaration over several lines
 
 
+def cpp_functions(text):
+    """The same of C++, where functions also stand in classes: up to the brace below the first letter."""
+    whole = r"^( *)(?!.*\b(?:if|for|while|switch)\b)(?=[\w~])[^\n;{]*?\b(\w+)\([^;{}]*\{\n(?:.*\n)*?\1\}"
+    for match in re.finditer(whole, text, re.MULTILINE):
+        yield match.group(2), text.count("\n", 0, match.start()) + 1, match.group(0).count("\n") + 1
+
+
 def check_functions(tree):
     for path, text in tree.files.items():
         found = []
         if C_FILE.search(path):
             found = list(c_functions(text))
+        elif path.endswith(".cc"):
+            found = list(cpp_functions(text))
         elif path.endswith(".py") or re.match(r"#!.*python", text):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -236,7 +245,7 @@ def check_seen_by(tree):
 
 def check_columns(tree):
     for path, text in tree.files.items():
-        if not path.endswith((".c", ".h", ".p4")):
+        if not path.endswith((".c", ".cc", ".h", ".p4")):
             continue
         for number, line in enumerate(text.splitlines(), 1):
             if len(line) > MAX_COLUMNS:

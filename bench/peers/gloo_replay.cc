@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// gloo_replay RANK SIZE INTERFACE STORE THREADS PLAN WARMUP ITERS: replays a plan of `switchml bench training --plan` with
-// Gloo's ring over TCP; so many all-reduces are under way at once, 2 as in PyTorch. Prints a JSON object. Status 1: an
-// element was wrong.
+// gloo_replay RANK SIZE INTERFACE STORE THREADS PLAN WARMUP ITERS: replays a plan of `switchml bench training --plan`
+// with Gloo's ring over TCP; so many all-reduces are under way at once, 2 as in PyTorch. Prints a JSON object.
+// Status 1: an element was wrong.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
