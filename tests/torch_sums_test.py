@@ -72,6 +72,15 @@ def parts_of_sums(torch, dist, rank, size):
     output = torch.empty(2, rank).t()
     dist.reduce_scatter(output, given)
     assert torch.equal(output, torch.full((rank, 2), float(sum(range(size))))), output
+    manager = dist.distributed_c10d._coalescing_manager
+    if "device" in manager.__wrapped__.__code__.co_varnames:  # torch 2 has forms of several tensors
+        given = [torch.full((size * count,), rank + 1.0) for count in (3, 5000)]
+        outputs = [torch.empty(count) for count in (3, 5000)]
+        with manager():
+            for output, each in zip(outputs, given):
+                dist.reduce_scatter_tensor(output, each)
+        assert all(bool((output == size * (size + 1) / 2).all()) for output in outputs), outputs
+        num_calls += 1
     text = error_text(dist.reduce_scatter_tensor, torch.empty(3), torch.empty(3 * size + 1))
     assert "a part for each of the" in text, text
     return num_calls + 1
@@ -107,6 +116,36 @@ def reductions(torch, dist, rank, size):
     return num_calls + 2
 
 
+def gathers(torch, dist, rank, size):
+    """Bytes of any type, whose own part may lie in its place. Gloo's of torch 1.13 takes fewer types, and lists
+    only, and divides by the number of elements."""
+    is_one_way = bool(os.environ.get("SWITCHML_ONE_WAY"))
+    for dtype in (torch.float32, torch.bool, torch.bfloat16) if is_one_way else (torch.float32,):
+        for count in COUNTS if is_one_way else COUNTS[1:]:
+            of_ranks = [values(torch, count, other, dtype) for other in range(size)]
+            parts, everything = [torch.empty(count, dtype=dtype) for _ in range(size)], torch.cat(of_ranks)
+            dist.all_gather(parts, of_ranks[rank])
+            assert has_bits_of(torch, torch.cat(parts), everything), count
+            if is_one_way or torch_ranks.torch_major() > 1:
+                whole = torch.empty(size * count, dtype=dtype)
+                dist.all_gather_into_tensor(whole, of_ranks[rank])
+                assert has_bits_of(torch, whole, everything), count
+                whole[:rank * count].fill_(0)
+                whole[(rank + 1) * count:].fill_(0)
+                dist.all_gather_into_tensor(whole, whole[rank * count:][:count])
+                assert has_bits_of(torch, whole, everything), count
+    if "device" in dist.distributed_c10d._coalescing_manager.__wrapped__.__code__.co_varnames:  # torch 2
+        wholes = [torch.empty(size * count) for count in (3, 5000)]
+        with dist.distributed_c10d._coalescing_manager():
+            for whole in wholes:
+                dist.all_gather_into_tensor(whole, torch.full((len(whole) // size,), float(rank)))
+        for whole in wholes:
+            assert torch.equal(whole, torch.arange(float(size)).repeat_interleave(len(whole) // size)), whole
+    objects = [None] * size
+    dist.all_gather_object(objects, "x" * rank)
+    assert objects == ["x" * other for other in range(size)], objects
+
+
 def orders(torch, dist, rank, size):
     """What is called behind calls that have not ended has what they give, and a barrier ends after all of them."""
     num_calls, total = 0, size * (size + 1) // 2
@@ -137,6 +176,7 @@ def case_sums():
     torch, dist, sml, rank, size = start(timeout_s=int(os.environ.get("CASE_TIMEOUT_S", "60")))
     num_calls = broadcasts(torch, dist, rank, size) + parts_of_sums(torch, dist, rank, size)
     num_calls += reductions(torch, dist, rank, size) + orders(torch, dist, rank, size)
+    gathers(torch, dist, rank, size)
     futures = [dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * size), async_op=True).get_future(),
                dist.broadcast(torch.full((4,), float(rank)), 1, async_op=True).get_future()]
     assert [future.wait()[0].tolist() for future in futures] == [[float(size)] * 3, [1.0] * 4]
@@ -254,6 +294,15 @@ def test_bits_and_order_over_the_network_in_memory_and_without_an_aggregator():
             for result in run_ranks("sums", num_ranks, aggregator, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory):
                 stats = result["stats"]
                 assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
+
+
+def test_all_gathers_where_they_go_one_way():
+    with Daemon() as daemon:
+        for aggregator in daemon.address, f"127.0.0.1:{torch_ranks.fixed_port()}":
+            for result in run_ranks("sums", 3, aggregator, SWITCHML_ONE_WAY="1", CASE_TIMEOUT_S="5"):
+                stats = result["stats"]
+                counter = "offloaded_calls" if aggregator == daemon.address else "fallback_calls"
+                assert stats[counter] > result["num_calls"] + 3 * 3 * len(COUNTS) and stats["failed_calls"] == 0, result
 
 
 def test_the_same_answers_where_gloo_stands_in():

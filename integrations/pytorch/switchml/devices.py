@@ -75,6 +75,13 @@ def register(group, inner, others):
         group._register_backend(torch.device(device), dist.Backend.backend_type_map[name], backend)
 
 
+def torchs_group(inner):
+    """A group of torch's own: it has what Python does not see of a backend (in torch 2.6 the coalesced forms)."""
+    group = dist.ProcessGroup(_c10d.HashStore(), inner.rank(), inner.size())
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, inner)
+    return group
+
+
 def dispatching(group_class, methods):
     """A class of groups that have other backends for some devices."""
     def pass_on(method):

@@ -115,20 +115,21 @@ class Job:
             return None
         return {name: getattr(stats, name) for name, _ in api.Stats._fields_[1:]}
 
-    def takes(self, buffer, reduction):
-        return self.library.sml_supported(self.handle, SML_TYPE[buffer.dtype], reduction, buffer.numel())
+    def takes(self, dtype, count, reduction):
+        return self.library.sml_supported(self.handle, SML_TYPE[dtype], reduction, count)
 
-    def begin(self, buffer, reduction, key, starts=None):
-        """Reduces a buffer where it lies; the library has it until ended(). Returns the operation. Raises Busy, or why not.
-        key: tells apart calls that sum alike. starts: where tensors begin in the buffer, or None."""
+    def begin(self, name, key, starts, *arguments):
+        """The library's function of that name: what comes between the job and the options. Tensors are lent until ended().
+        Returns the operation. Raises Busy, or why not. key: tells apart calls that are alike. starts: where tensors begin in
+        the one, or None."""
         handle, options = ctypes.c_void_p(), sized(api.OperationOptions)
         options.key = key or 0
         if starts is not None:
             array = (ctypes.c_size_t * len(starts))(*starts)
             options.starts, options.num_starts = ctypes.addressof(array), len(starts)
-        address = buffer.data_ptr() or ctypes.addressof(handle)  # 0 elements: any address will do
-        status = self.library.sml_allreduce(self.handle, address, address, buffer.numel(), SML_TYPE[buffer.dtype], reduction,
-                                            ctypes.byref(options), ctypes.byref(handle))
+        arguments = [each.data_ptr() or ctypes.addressof(handle) if isinstance(each, torch.Tensor) else each
+                     for each in arguments]  # 0 elements: any address will do
+        status = getattr(self.library, f"sml_{name}")(self.handle, *arguments, ctypes.byref(options), ctypes.byref(handle))
         if status == api.SML_ERR_BUSY:
             raise Busy
         if status != 0:

@@ -26,7 +26,8 @@ _SIGNATURES = {
     "sml_context_dump_trace": (_I, _P, _S),
     "sml_job_create": (_I, _P, _P, _P), "sml_job_destroy": (None, _P), "sml_job_abort": (_I, _P, _S),
     "sml_job_error": (_I, _P, _P), "sml_job_stats": (_I, _P, _P), "sml_supported": (_I, _P, _I, _I, _Z),
-    "sml_allreduce": (_I, _P, _P, _P, _Z, _I, _I, _P, _P), "sml_operation_wait": (_I, _P, _U64),
+    "sml_allreduce": (_I, _P, _P, _P, _Z, _I, _I, _P, _P), "sml_all_gather": (_I, _P, _P, _P, _Z, _P, _P, _P),
+    "sml_reduce_scatter": (_I, _P, _P, _P, _Z, _P, _I, _I, _P, _P), "sml_operation_wait": (_I, _P, _U64),
     "sml_operation_error": (_I, _P, _P), "sml_operation_release": (None, _P),
     "sml_batch_begin": (_I, _P), "sml_batch_end": (_I, _P)}
 

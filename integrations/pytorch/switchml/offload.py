@@ -226,7 +226,7 @@ class Offload(Thread):
         """False: the library has no operation free now, or the host not the tensor yet. Anything else that goes wrong
         is in call.error."""
         job, parts = self.job, call.parts
-        if call.num_called == 0 and not all(job.takes(part.dense, call.reduction) for part in parts):
+        if call.num_called == 0 and not all(part.is_taken(job, call.reduction) for part in parts):
             if self.is_required and call.reduction in (SML_SUM, SML_AVG):
                 call.error = SwitchMLError("SWITCHML_REQUIRE=1, but SwitchML does not take a tensor of this size and type")
             call.uses_gloo = True
@@ -236,14 +236,13 @@ class Offload(Thread):
                 self._end_batch()
             if part.piece is not None and not self._is_on_host(call, part):
                 return call.error is not None
-            if part.fill is not None and self._is_in_use(call):
+            if part.waits and self._is_in_use(call):
                 return False
-            part.make()
             if self.batch is None and (self.is_in_range or len(parts) > 1) and not part.is_large():
                 self.batch = []
                 job.begin_batch()
             try:
-                part.operation = job.begin(part.buffer, call.reduction, call.key, part.starts)
+                part.operation = part.begin(job, call)
             except Busy:
                 return False
             except SwitchMLError as error:
@@ -539,12 +538,11 @@ class Offload(Thread):
             self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
                                                timeout=self.timeout)
         for part in call.parts:
-            part.make()
             while part.piece is not None and not self._is_on_host(call, part):
                 if call.error is not None:
                     return
                 time.sleep(call.pause_s())
-            gloo.reduce_in_place(self.gloo, part.buffer.detach(), call.reduction, self._watched)
+            part.by_gloo(self.gloo, call.reduction, self._watched)
             self._take_result(call, part)
 
     def _reason_for(self, error):

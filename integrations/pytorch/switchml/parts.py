@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a group has in its row of calls: sums, made of parts, and what stands between them."""
+import ctypes
 import threading
 import time
 
 import torch
 
-from . import staging
+from . import gloo, staging
+from .job import SML_TYPE
 
 of_thread = threading.local()  # attends: the Offload that it is of; runs: the one of whose callbacks it runs one now
 
@@ -13,10 +15,11 @@ of_thread = threading.local()  # attends: the Offload that it is of; runs: the o
 class Part:
     """A tensor of a call, or a piece of one that is on a GPU: what one operation of the library sums. The buffer is lent to
     it until the operation ended."""
-    __slots__ = ("tensor", "dense", "piece", "starts", "operation", "fill")
+    __slots__ = ("tensor", "dense", "piece", "starts", "operation")
+    waits = False  # for calls before it that have its tensors
 
     def __init__(self, tensor, piece=None, starts=None):
-        self.tensor, self.dense, self.piece, self.starts, self.operation, self.fill = tensor, tensor, piece, starts, None, None
+        self.tensor, self.dense, self.piece, self.starts, self.operation = tensor, tensor, piece, starts, None
         if piece is None and (not tensor.is_contiguous() or tensor.is_neg()):
             self.tensor = tensor.detach()
             self.dense = self.tensor.resolve_neg().contiguous()
@@ -30,10 +33,18 @@ class Part:
         """What of the caller's it reads or writes."""
         return [self.tensor]
 
-    def make(self):
-        if self.fill is not None:
-            self.fill()
-            self.fill = None
+    def is_taken(self, job, reduction):
+        return job.takes(self.dense.dtype, self.dense.numel(), reduction)
+
+    def begin(self, job, call):
+        """The library's operation. Raises as Job.begin()."""
+        buffer = self.buffer
+        return job.begin("allreduce", call.key, self.starts, buffer, buffer, buffer.numel(), SML_TYPE[buffer.dtype],
+                         call.reduction)
+
+    def by_gloo(self, group, reduction, watched):
+        """What begin() does, where Gloo stands in."""
+        gloo.reduce_in_place(group, self.buffer.detach(), reduction, watched)
 
     def is_large(self):
         """It never shares packets, nor waits for what does while it has pinned memory."""
@@ -46,55 +57,124 @@ class Part:
             self.tensor.copy_(self.dense)
 
 
-class Made(Part):
-    """A buffer that `fill` makes of tensors once no call before it has them any more. `output`, if there is one, gets what
-    is in `result` of the sum. It shares no packets: when it is made differs from rank to rank."""
-    __slots__ = ("tensors", "output", "result")
+def _is_dense(tensor):
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
-    def __init__(self, buffer, fill, tensors, output=None, result=None):
-        super().__init__(buffer)
-        self.fill, self.tensors, self.output, self.result = fill, tensors, output, result
+
+def _num_bytes(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def _storage(tensor):
+    return getattr(tensor, "untyped_storage", tensor.storage)().data_ptr()
+
+
+class _OfParts(Part):
+    """Of a collective in which each rank has a part of a whole. What it lends to the library is chosen, and read, once no
+    call before it has the tensors any more. It shares no packets: when that is differs from rank to rank. counts: of each
+    rank's part, elements or bytes. outputs: whose elements, one tensor's behind the other's, are the result."""
+    __slots__ = ("tensors", "given", "outputs", "counts", "rank", "lent")
+    waits = True
+
+    def __init__(self, outputs, given, counts, rank):
+        self.outputs, self.given = [each.detach() for each in outputs], [each.detach() for each in given]
+        self.tensors, self.counts, self.rank, self.lent = self.outputs + self.given, counts, rank, None
+        self.piece = self.operation = None
 
     def is_large(self):
         return True
 
+    def lend(self, num_elements, dtype):
+        """(input, output), apart from each other."""
+        given = self.given[0].resolve_neg().resolve_conj().contiguous() if len(self.given) == 1 else torch.cat(
+            [each.reshape(-1) for each in self.given])
+        output = self.outputs[0] if len(self.outputs) == 1 else None
+        if output is None or not _is_dense(output) or _storage(output) == _storage(given):
+            output = torch.empty(num_elements, dtype=dtype)
+        self.lent = given, output
+
+    def array(self):
+        return (ctypes.c_size_t * len(self.counts))(*self.counts)
+
     def take_result(self):
-        if self.output is not None:
-            self.output.detach().copy_(self.result.view(self.output.shape))
+        result = self.lent[1]
+        if self.outputs and result is not self.outputs[0]:
+            sizes = [_num_bytes(each) for each in self.outputs]
+            for output, part in zip(self.outputs, result.view(torch.uint8).split(sizes)):
+                output.copy_(part.view(output.dtype).view(output.shape))
 
 
-def copied(tensor, is_root):
-    """A reduce's: the tensors of other ranks than the root stay as they are."""
-    buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return Made(buffer, lambda: buffer.copy_(tensor.detach()), [tensor], tensor if is_root else None, buffer)
+class ReduceScatter(_OfParts):
+    """A reduce is one whose root has all."""
+    __slots__ = ()
+
+    def is_taken(self, job, reduction):
+        return job.takes(self.given[0].dtype, sum(self.counts), reduction)
+
+    def begin(self, job, call):
+        dtype = self.given[0].dtype
+        if self.lent is None:
+            self.lend(self.counts[self.rank], dtype)
+        return job.begin("reduce_scatter", call.key, None, *self.lent, 0, self.array(), SML_TYPE[dtype], call.reduction)
+
+    def by_gloo(self, group, reduction, watched):
+        self.lend(self.counts[self.rank], self.given[0].dtype)
+        whole, output = self.lent[0].reshape(-1).clone(), self.lent[1]
+        gloo.reduce_in_place(group, whole, reduction, watched)
+        output.view(-1).copy_(whole.split(self.counts)[self.rank])
+
+
+class AllGather(_OfParts):
+    """Of bytes. A broadcast is one whose root has all."""
+    __slots__ = ()
+
+    def is_taken(self, job, reduction):
+        return True
+
+    def begin(self, job, call):
+        if self.lent is None:
+            self.lend(sum(self.counts), torch.uint8)
+        return job.begin("all_gather", call.key, None, *self.lent, 0, self.array())
+
+    def by_gloo(self, group, reduction, watched):
+        self.lend(sum(self.counts), torch.uint8)
+        own, whole = (each.reshape(-1).view(torch.uint8) for each in self.lent)
+        for rank, part in enumerate(whole.split(self.counts)):
+            if rank == self.rank:
+                part.copy_(own)
+            if len(part):
+                watched(group.broadcast(part, rank)).wait()
 
 
 def own_part(output, given, rank, size):
     """A reduce-scatter's; given: one tensor, or a list of one for each rank."""
-    parts = [each.detach() for each in ([given] if isinstance(given, torch.Tensor) else given)]
-    counts = [output.numel()] * size if isinstance(given, torch.Tensor) else [part.numel() for part in parts]
-    buffer = torch.empty(sum(part.numel() for part in parts), dtype=output.dtype)
-    if len(counts) != size or counts[rank] != output.numel() or sum(counts) != buffer.numel():
+    is_one = isinstance(given, torch.Tensor)
+    counts = [output.numel()] * size if is_one else [part.numel() for part in given]
+    total = given.numel() if is_one else sum(counts)
+    if len(counts) != size or counts[rank] != output.numel() or sum(counts) != total:
         raise RuntimeError(f"switchml: reduce_scatter takes a part for each of the {size} ranks, as long as that one's output; "
-                           f"not {buffer.numel()} elements for an output of {output.numel()}")
-    return Made(buffer, lambda: torch.cat([part.reshape(-1) for part in parts], out=buffer), [output, *parts], output,
-                buffer[sum(counts[:rank]):][:counts[rank]])
+                           f"not {total} elements for an output of {output.numel()}")
+    return ReduceScatter([output], [given] if is_one else given, counts, rank)
 
 
-def bytes_of_root(tensor, is_root):
-    """A broadcast's, of any type: the bytes as integers of 32 bits, to which the other ranks add 0. The root's memory is
-    only read; the others' is summed in place where it is whole integers."""
-    num_bytes, source = tensor.numel() * tensor.element_size(), tensor.detach()
-    if not (is_root or tensor.is_neg() or tensor.is_conj()) and tensor.is_contiguous() and tensor.element_size() % 4 == 0:
-        words = source.view(-1).view(torch.int32)
-        return Made(words, words.zero_, [tensor])
-    words = torch.empty(-(-num_bytes // 4), dtype=torch.int32)
-    result = words.view(torch.uint8)[:num_bytes].view(tensor.dtype).view(tensor.shape)
+def gathered(outputs, given, rank, size):
+    """An all-gather's; outputs: a tensor for each rank, or one for all."""
+    counts = [_num_bytes(given)] * size if len(outputs) == 1 else [_num_bytes(each) for each in outputs]
+    total = sum(map(_num_bytes, outputs))
+    if len(counts) != size or counts[rank] != _num_bytes(given) or sum(counts) != total:
+        raise RuntimeError(f"switchml: all_gather takes room for a part of each of the {size} ranks; not {total} bytes for "
+                           f"parts like this rank's, of {_num_bytes(given)}")
+    return AllGather(outputs, [given], counts, rank)
 
-    def fill():
-        words[-1:].zero_()
-        result.copy_(source)
-    return Made(words, fill, [tensor]) if is_root else Made(words, words.zero_, [tensor], tensor, result)
+
+def of_root(kind, tensor, root, rank, size):
+    """A reduce, whose root gets all, or a broadcast, whose root has it. The root's of a broadcast, and the others' of a
+    reduce, stay as they are."""
+    nothing, is_root = torch.empty(0, dtype=tensor.dtype), rank == root
+    count = tensor.numel() if kind is ReduceScatter else _num_bytes(tensor)
+    has_result, has_input = (is_root, True) if kind is ReduceScatter else (not is_root, is_root)
+    return kind([tensor] if has_result else [], [tensor if has_input else nothing],
+                [count * (other == root) for other in range(size)], rank)
 
 
 class Call:
@@ -126,7 +206,7 @@ class Call:
     def memory(self):
         """Where what it reads or writes is."""
         tensors = [tensor for part in self.parts for tensor in part.tensors]
-        return {getattr(tensor, "untyped_storage", tensor.storage)().data_ptr() for tensor in tensors}
+        return set(map(_storage, tensors)) - {0}
 
     def pause_s(self):
         """Between two looks at a copy: longer the longer it takes, because the device may compute before it."""

@@ -84,7 +84,7 @@ def agree(exchange):
         problem = str(load_error)
     mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
             "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
-            "lease": os.environ.get("SWITCHML_LEASE", ""),
+            "one_way": is_set("SWITCHML_ONE_WAY"), "lease": os.environ.get("SWITCHML_LEASE", ""),
             "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS", "SWITCHML_EXACT")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
@@ -95,7 +95,7 @@ def agree(exchange):
     if why_off and exchange.rank == 0 and not any(rank["disable"] for rank in ranks):
         warnings.warn(f"switchml: all-reduce goes through Gloo: {why_off}", RuntimeWarning, stacklevel=4)
     has_float64 = ranks[0]["bits"][1] not in ("", "0") or ranks[0]["bits"][2] == "1"
-    return why_off, is_required, has_float64, [rank["address"] for rank in ranks]
+    return why_off, is_required, has_float64, all(rank["one_way"] for rank in ranks), [rank["address"] for rank in ranks]
 
 
 def _why_off(ranks):

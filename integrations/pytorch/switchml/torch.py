@@ -6,7 +6,7 @@
 
 All-reduce of dense tensors, on the CPU or a GPU, goes through libswitchml, of the types and reductions that take no more
 bytes there than by Gloo (job.py), and of float64 where SWITCHML_FLOAT64_BITS or SWITCHML_EXACT asks for it; so do, on the CPU,
-what is a sum or can be one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has
+what has a sum in it or can be one, and is no faster elsewhere: reduce-scatter and reduce of these, broadcast, barrier (README.md has
 the rules). Every other collective goes to a Gloo group inside. Which way a call goes depends only on facts that are equal on all ranks:
 type, reduction, number of elements, group size, and the settings the ranks exchanged when the group was made. Plain
 Python over the C library (ctypes), for torch 1.13 and 2.x alike.
@@ -43,7 +43,7 @@ from .hook import DDPHookState, ddp_hook  # noqa: E402,F401  # pylint: disable=u
 from .job import reduction_for  # noqa: E402
 from .library import SwitchMLError, thread_error  # noqa: E402
 from .offload import Offload  # noqa: E402
-from .parts import bytes_of_root, copied, own_part  # noqa: E402
+from .parts import AllGather, ReduceScatter, gathered, of_root, own_part  # noqa: E402
 from .process import Process  # noqa: E402
 from .record import record  # noqa: E402,F401  # pylint: disable=unused-import
 from .settings import Exchange, agree  # noqa: E402
@@ -90,7 +90,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         self._pid = os.getpid()
         store = _c10d.PrefixStore("switchml", store)
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, size, timeout.total_seconds())
-        why_off, is_required, self._has_float64, addresses = agree(exchange)
+        why_off, is_required, self._has_float64, self._has_one_way, addresses = agree(exchange)
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
         self._calls = Calls(_c10d.PrefixStore("calls", store), rank, size, self._inner)
         if _IS_TORCH_2:
@@ -205,7 +205,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         return reduction if self._is_ours(tensors, reduction is not None) else None
 
     def _take_reduce_scatter(self, outputs, inputs, opts=None):
-        """By the sum of all parts, of which each rank keeps its own. None: it is Gloo's, which does the same, or nothing."""
+        """None: it is Gloo's, which sums all parts, or does nothing."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         outputs, inputs, op = _plain(outputs), _plain(inputs), getattr(opts, "reduceOp", opts or ReduceOp.SUM)
@@ -218,8 +218,21 @@ class SwitchMLGroup(dist.ProcessGroup):
         called = self._number("reduce_scatter", given, op)
         return self._by_switchml(parts, reduction, called, list(outputs))
 
+    def _take_all_gather(self, outputs, inputs, _opts=None):
+        """None: it is Gloo's, whose ring takes (n-1)/n of what a sum does. With one-way windows it takes as much of a link
+        downwards, and 1/n upwards."""
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        lists = [list(gloo.tensors_in([_plain(each)])) for each in outputs]
+        given, results = _plain(inputs), [each for outputs_of in lists for each in outputs_of]
+        if not self._is_ours([*given, *results], self._has_one_way):
+            return None
+        gloo.check_written(results, "all_gather")
+        parts = [gathered(each, own, self.rank(), self.size()) for each, own in zip(lists, given)]
+        return self._by_switchml(parts, SML_SUM, self._number("all_gather"), gloo.future_value(outputs))
+
     def _take_broadcast(self, tensors, opts=None):
-        """By a sum of bytes. None: it is Gloo's."""
+        """None: it is Gloo's."""
         tensors = _plain([tensors] if isinstance(tensors, torch.Tensor) else tensors)
         root = getattr(opts, "rootRank", opts or 0)
         if not self._is_one_of(tensors, root, opts) or not self._is_ours(
@@ -227,7 +240,8 @@ class SwitchMLGroup(dist.ProcessGroup):
             return None
         gloo.check_written(tensors, "broadcast")
         called = self._number("broadcast", root=root)
-        return self._by_switchml([bytes_of_root(tensors[0], root == self.rank())], SML_SUM, called, list(tensors))
+        part = of_root(AllGather, tensors[0], root, self.rank(), self.size())
+        return self._by_switchml([part], SML_SUM, called, list(tensors))
 
     def reduce(self, tensors, opts):
         inner, tensors = self._gloo(), _plain(tensors)
@@ -236,7 +250,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         if reduction is not None:
             gloo.check_written(tensors, "reduce")
             called = self._number("reduce", tensors, opts.reduceOp, opts.rootRank)
-            part = copied(tensors[0], opts.rootRank == self.rank())
+            part = of_root(ReduceScatter, tensors[0], opts.rootRank, self.rank(), self.size())
             return self._by_switchml([part], reduction, called, list(tensors))
         for tensor in tensors:
             gloo.check_reduction(tensor.dtype, opts.reduceOp, "reduce")
@@ -350,7 +364,7 @@ class SwitchMLGroup(dist.ProcessGroup):
 def _pass_to_gloo(method, name, gloos):
     """name: what the other ranks may call it, too, and it still is the same; gloos: Gloo's names for the method."""
     def call(self, *arguments, **keywords):
-        inner, take = self._gloo(), getattr(self, f"_take_{name}", None)
+        inner, take = self._gloo(), getattr(self, f"_take_{name}", None) if method != "allgather_coalesced" else None
         work = take(*arguments, **keywords) if take is not None else None
         if work is not None:
             return work
@@ -367,8 +381,9 @@ def _pass_to_gloo(method, name, gloos):
             copies = []
             dense = [gloo.contiguous(value, copies if value is outputs else []) for value in arguments]
             named = {key: gloo.contiguous(value, copies if value is outputs else []) for key, value in keywords.items()}
-            own = next(each for each in gloos if hasattr(inner, each))
-            return getattr(inner, own)(*dense, **named), copies, (), 1
+            own = next((each for each in gloos if hasattr(inner, each)), None)
+            gloos_own = getattr(inner, own) if own else getattr(devices.torchs_group(inner), method)
+            return gloos_own(*dense, **named), copies, (), 1
         return self._by_gloo(begin, gloo.future_value(outputs), tensors, called)
     call.__name__ = method
     return call
@@ -397,7 +412,8 @@ for _name, _methods in (
         ("reduce_scatter", ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")),
         ("all_to_all", ("alltoall_base", "all_to_all_single"))):
     for _method in _methods:
-        if any(hasattr(_c10d.ProcessGroupGloo, each) for each in _methods):
+        if any(hasattr(each, _method) for each in (_c10d.ProcessGroupGloo, dist.ProcessGroup)) or any(
+                hasattr(_c10d.ProcessGroupGloo, each) for each in _methods):
             setattr(SwitchMLGroup, _method, _pass_to_gloo(_method, _name, _methods))
             _COLLECTIVES.add(_method)
 for _method in "send", "recv", "recv_anysource":
