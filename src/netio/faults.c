@@ -5,7 +5,7 @@
  * held back and duplicated arrives now and later. */
 #include <stdlib.h>
 
-#include "netio/netio.h"
+#include "netio/wrap.h"
 
 #define MAX_REORDER_FRAMES 1024u
 #define DEFAULT_REORDER_FRAMES 16u
@@ -27,8 +27,7 @@ struct cell {
 };
 
 struct faults {
-  struct sml_netio io;
-  struct sml_netio *inner;
+  struct sml_wrap wrap; /* first */
   struct sml_fault_options options;
   uint64_t num_received; /* frames taken from inner: the index of the next */
   uint32_t num_to_lose;  /* of a burst that began */
@@ -53,40 +52,12 @@ static uint8_t *bytes_of(struct faults *f, const struct cell *cell) {
   return f->bytes + (size_t)(cell - f->cells) * f->cell_bytes;
 }
 
-static void share_stats(struct faults *f) {
-  f->io.stats = f->inner->stats;
-  f->io.has_segmentation_offload = f->inner->has_segmentation_offload;
-  f->io.rx_buffer_bytes = f->inner->rx_buffer_bytes;
-}
-
 static void faults_close(struct sml_netio *io) {
   struct faults *f = faults_of(io);
-  f->inner->ops->close(f->inner);
+  f->wrap.inner->ops->close(f->wrap.inner);
   free(f->cells);
   free(f->bytes);
   free(f);
-}
-
-static void faults_local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  inner->ops->local_addr(inner, addr_out);
-}
-
-static void faults_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  inner->ops->tx_reserve(inner, frame_bytes, burst_out);
-}
-
-static void faults_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
-                             const struct sml_addr *peers, size_t num_peers) {
-  struct faults *f = faults_of(io);
-  f->inner->ops->tx_commit(f->inner, burst, num_frames, last_bytes, peers, num_peers);
-}
-
-static void faults_tx_flush(struct sml_netio *io) {
-  struct faults *f = faults_of(io);
-  f->inner->ops->tx_flush(f->inner);
-  share_stats(f);
 }
 
 static void faults_wait(struct sml_netio *io, uint64_t timeout_ns) {
@@ -94,14 +65,7 @@ static void faults_wait(struct sml_netio *io, uint64_t timeout_ns) {
   if (f->next_inner < f->num_inner || f->has_duplicate) return;
   /* Frames held back come out by themselves only in rx_burst. */
   if (f->num_held > 0) timeout_ns = sml_min_u64(timeout_ns, SML_NS_PER_MS);
-  f->inner->gather_ns = io->gather_ns;
-  f->inner->ops->wait(f->inner, timeout_ns);
-  share_stats(f);
-}
-
-static void faults_wake(struct sml_netio *io) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  inner->ops->wake(inner);
+  sml_wrap_wait(io, timeout_ns);
 }
 
 static struct cell *find_free_cell(struct faults *f) {
@@ -204,10 +168,10 @@ static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_fram
 
 /* Only after all of inner's last burst was used: this releases it. */
 static void refill(struct faults *f) {
-  f->num_inner = f->inner->ops->rx_burst(f->inner, f->inner_frames, INNER_FRAMES);
+  f->num_inner = f->wrap.inner->ops->rx_burst(f->wrap.inner, f->inner_frames, INNER_FRAMES);
   f->next_inner = 0;
   f->num_quiet = f->num_inner == 0 ? f->num_quiet + 1 : 0;
-  share_stats(f);
+  sml_wrap_share(&f->wrap.io);
 }
 
 static size_t faults_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max) {
@@ -240,48 +204,17 @@ static size_t faults_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames,
   return num_frames;
 }
 
-static int faults_join_group(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  return inner->ops->join_group(inner, group, via);
-}
-
-static void faults_leave_group(struct sml_netio *io, const struct sml_addr *group) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  inner->ops->leave_group(inner, group);
-}
-
-static uint64_t faults_tx_waiting(struct sml_netio *io) {
-  struct faults *wrap = faults_of(io);
-  struct sml_netio *inner = wrap->inner;
-  const uint64_t num_bytes = inner->ops->tx_waiting == NULL ? 0 : inner->ops->tx_waiting(inner);
-  share_stats(wrap);
-  return num_bytes;
-}
-
-static void faults_hold(struct sml_netio *io, uint64_t num_bytes) {
-  struct sml_netio *inner = faults_of(io)->inner;
-  if (inner->ops->hold != NULL) inner->ops->hold(inner, num_bytes);
-  io->rx_buffer_bytes = inner->rx_buffer_bytes;
-}
-
-static const struct sml_netio_ops faults_ops = {.name = "faults",
+static const struct sml_netio_ops faults_ops = {SML_WRAP_OPS,
+                                                .name = "faults",
                                                 .close = faults_close,
-                                                .local_addr = faults_local_addr,
                                                 .rx_burst = faults_rx_burst,
-                                                .tx_reserve = faults_tx_reserve,
-                                                .tx_commit = faults_tx_commit,
-                                                .tx_flush = faults_tx_flush,
-                                                .wait = faults_wait,
-                                                .wake = faults_wake,
-                                                .join_group = faults_join_group,
-                                                .leave_group = faults_leave_group,
-                                                .tx_waiting = faults_tx_waiting,
-                                                .hold = faults_hold};
+                                                .tx_commit = sml_wrap_tx_commit,
+                                                .tx_flush = sml_wrap_tx_flush,
+                                                .wait = faults_wait};
 
 struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_fault_options *options) {
   struct faults *f = calloc(1, sizeof *f);
   if (f == NULL) return NULL;
-  f->inner = inner;
   f->options = *options;
   if (f->options.reorder_frames == 0) f->options.reorder_frames = DEFAULT_REORDER_FRAMES;
   f->options.reorder_frames = sml_min_u32(f->options.reorder_frames, MAX_REORDER_FRAMES);
@@ -295,9 +228,8 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
     free(f);
     return NULL;
   }
-  f->io = (struct sml_netio){.ops = &faults_ops, .max_frame_bytes = inner->max_frame_bytes};
-  share_stats(f);
-  return &f->io;
+  sml_wrap_init(&f->wrap, &faults_ops, inner);
+  return &f->wrap.io;
 }
 
 bool sml_faults_any(const struct sml_fault_options *options) {

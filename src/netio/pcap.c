@@ -16,7 +16,7 @@
 
 #include "base/fd.h"
 #include "netio/addr.h"
-#include "netio/netio.h"
+#include "netio/wrap.h"
 
 #define BUFFER_BYTES (1u << 20)
 #define DEFAULT_MAX_BYTES (UINT64_C(256) << 20)
@@ -38,8 +38,7 @@ struct route {
 };
 
 struct pcap {
-  struct sml_netio io;
-  struct sml_netio *inner;
+  struct sml_wrap wrap; /* first */
   void (*warn)(void *user, const char *text);
   void *user;
   char *path;
@@ -265,7 +264,7 @@ static void capture(struct pcap *p, const uint8_t *data, uint32_t num_bytes, con
 
 static void pcap_close(struct sml_netio *io) {
   struct pcap *p = pcap_of(io);
-  p->inner->ops->close(p->inner);
+  p->wrap.inner->ops->close(p->wrap.inner);
   if (p->fd >= 0 && p->owner == getpid()) flush(p);
   if (p->fd >= 0) close(p->fd);
   free(p->buffer);
@@ -273,31 +272,14 @@ static void pcap_close(struct sml_netio *io) {
   free(p);
 }
 
-static void share_stats(struct pcap *p) {
-  p->io.stats = p->inner->stats;
-  p->io.has_segmentation_offload = p->inner->has_segmentation_offload;
-  p->io.rx_buffer_bytes = p->inner->rx_buffer_bytes;
-}
-
-static void pcap_local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
-  struct sml_netio *inner = pcap_of(io)->inner;
-  inner->ops->local_addr(inner, addr_out);
-}
-
 static size_t pcap_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max) {
   struct pcap *p = pcap_of(io);
-  const size_t num_frames = p->inner->ops->rx_burst(p->inner, frames, max);
+  const size_t num_frames = p->wrap.inner->ops->rx_burst(p->wrap.inner, frames, max);
   const uint64_t now_ns = num_frames > 0 && p->fd >= 0 ? real_ns() : 0;
   for (size_t i = 0; i < num_frames; i++)
     capture(p, frames[i].data, frames[i].num_bytes, frames[i].from, INBOUND, now_ns);
-  share_stats(p);
+  sml_wrap_share(io);
   return num_frames;
-}
-
-static void pcap_tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out) {
-  struct pcap *p = pcap_of(io);
-  p->inner->ops->tx_reserve(p->inner, frame_bytes, burst_out);
-  share_stats(p);
 }
 
 /* Before the frames are the back end's. Whether it can send them is not known yet. */
@@ -309,8 +291,7 @@ static void pcap_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uin
     for (uint32_t i = 0; i < num_frames; i++)
       capture(p, burst->data + (size_t)i * burst->frame_bytes, i + 1 == num_frames ? last_bytes : burst->frame_bytes,
               &peers[k], OUTBOUND, now_ns);
-  p->inner->ops->tx_commit(p->inner, burst, num_frames, last_bytes, peers, num_peers);
-  share_stats(p);
+  sml_wrap_tx_commit(io, burst, num_frames, last_bytes, peers, num_peers);
 }
 
 /* Whether something is left that is not in the file. */
@@ -324,62 +305,22 @@ static bool flush_if_old(struct pcap *p) {
 }
 
 static void pcap_tx_flush(struct sml_netio *io) {
-  struct pcap *p = pcap_of(io);
-  p->inner->ops->tx_flush(p->inner);
-  (void)flush_if_old(p);
-  share_stats(p);
+  sml_wrap_tx_flush(io);
+  (void)flush_if_old(pcap_of(io));
 }
 
 static void pcap_wait(struct sml_netio *io, uint64_t timeout_ns) {
-  struct pcap *p = pcap_of(io);
-  if (flush_if_old(p)) timeout_ns = sml_min_u64(timeout_ns, FLUSH_NS);
-  p->inner->gather_ns = io->gather_ns;
-  p->inner->ops->wait(p->inner, timeout_ns);
-  share_stats(p);
+  if (flush_if_old(pcap_of(io))) timeout_ns = sml_min_u64(timeout_ns, FLUSH_NS);
+  sml_wrap_wait(io, timeout_ns);
 }
 
-static void pcap_wake(struct sml_netio *io) {
-  struct sml_netio *inner = pcap_of(io)->inner;
-  inner->ops->wake(inner);
-}
-
-static int pcap_join_group(struct sml_netio *io, const struct sml_addr *group, const struct sml_addr *via) {
-  struct sml_netio *inner = pcap_of(io)->inner;
-  return inner->ops->join_group(inner, group, via);
-}
-
-static void pcap_leave_group(struct sml_netio *io, const struct sml_addr *group) {
-  struct sml_netio *inner = pcap_of(io)->inner;
-  inner->ops->leave_group(inner, group);
-}
-
-static uint64_t pcap_tx_waiting(struct sml_netio *io) {
-  struct pcap *wrap = pcap_of(io);
-  struct sml_netio *inner = wrap->inner;
-  const uint64_t num_bytes = inner->ops->tx_waiting == NULL ? 0 : inner->ops->tx_waiting(inner);
-  share_stats(wrap);
-  return num_bytes;
-}
-
-static void pcap_hold(struct sml_netio *io, uint64_t num_bytes) {
-  struct sml_netio *inner = pcap_of(io)->inner;
-  if (inner->ops->hold != NULL) inner->ops->hold(inner, num_bytes);
-  io->rx_buffer_bytes = inner->rx_buffer_bytes;
-}
-
-static const struct sml_netio_ops pcap_ops = {.name = "pcap",
+static const struct sml_netio_ops pcap_ops = {SML_WRAP_OPS,
+                                              .name = "pcap",
                                               .close = pcap_close,
-                                              .local_addr = pcap_local_addr,
                                               .rx_burst = pcap_rx_burst,
-                                              .tx_reserve = pcap_tx_reserve,
                                               .tx_commit = pcap_tx_commit,
                                               .tx_flush = pcap_tx_flush,
-                                              .wait = pcap_wait,
-                                              .wake = pcap_wake,
-                                              .join_group = pcap_join_group,
-                                              .leave_group = pcap_leave_group,
-                                              .tx_waiting = pcap_tx_waiting,
-                                              .hold = pcap_hold};
+                                              .wait = pcap_wait};
 
 /* ---- opening ---- */
 
@@ -438,16 +379,14 @@ int sml_pcap_wrap(struct sml_netio *inner, const struct sml_pcap_options *option
     free(p);
     return error;
   }
-  p->inner = inner;
   p->warn = options->warn;
   p->user = options->user;
   p->owner = getpid();
   p->max_bytes = options->max_bytes != 0 ? options->max_bytes : DEFAULT_MAX_BYTES;
-  p->io = (struct sml_netio){.ops = &pcap_ops, .max_frame_bytes = inner->max_frame_bytes};
+  sml_wrap_init(&p->wrap, &pcap_ops, inner);
   inner->ops->local_addr(inner, &p->local);
   snprintf(name, sizeof name, "lane %u", options->lane);
   begin_file(p, name);
-  share_stats(p);
-  *io_out = &p->io;
+  *io_out = &p->wrap.io;
   return 0;
 }
