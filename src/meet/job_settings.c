@@ -49,35 +49,34 @@ static bool is_name(const char *name) {
   return num_bytes > 0 && num_bytes < SML_JOB_NAME_BYTES && strspn(name, allowed) == num_bytes;
 }
 
-/* A number of the environment for an option that was left open. */
-static sml_status read_number(const char *name, uint32_t *option) {
-  const char *text = sml_settings_environment(name);
-  if (text == NULL || *option != 0) return SML_OK;
-  char *end;
-  const unsigned long value = strtoul(text, &end, 10);
-  if (text[0] < '1' || text[0] > '9' || *end != 0 || value > MAX_DATAGRAM_BYTES)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is '%.64s': set a number up to %u", name, text, MAX_DATAGRAM_BYTES);
-  *option = (uint32_t)value;
-  return SML_OK;
-}
-
 static sml_status read_sizes(struct sml_job_settings *s) {
-  const sml_status status = read_number("SWITCHML_SLOTS", &s->options.num_slots);
-  if (status != SML_OK) return status;
-  const sml_status datagram_status = read_number("SWITCHML_MAX_DATAGRAM", &s->options.max_datagram_bytes);
-  if (s->options.max_datagram_bytes == 0) s->options.max_datagram_bytes = 8960;
-  return datagram_status;
+  sml_job_options *o = &s->options;
+  sml_status status = SML_OK;
+  if (o->num_slots == 0) status = sml_settings_read_number("SWITCHML_SLOTS", 1, MAX_SLOTS, &o->num_slots);
+  if (status == SML_OK && o->max_datagram_bytes == 0) {
+    o->max_datagram_bytes = 8960;
+    status = sml_settings_read_number("SWITCHML_MAX_DATAGRAM", 1, MAX_DATAGRAM_BYTES, &o->max_datagram_bytes);
+  }
+  return status;
 }
 
-static sml_status read_check(struct sml_job_settings *s) {
-  const uint32_t check = s->options.check;
-  const char *text = sml_settings_environment("SWITCHML_CHECK");
-  if (check > 2)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "check is %u: 1 is on, 2 is off, 0 as SWITCHML_CHECK says", check);
-  if (check == 0 && text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_CHECK is '%.64s': set 1 or 0", text);
-  if (check == 1 || (check == 0 && text != NULL && text[0] == '1')) s->features |= SML_FEATURE_CHECK;
-  return SML_OK;
+static sml_status read_feature(const char *option, uint32_t value, const char *variable, uint32_t feature,
+                               uint32_t *features) {
+  bool is_on = value == 1;
+  if (value > 2)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is %u: 1 is on, 2 is off, 0 as %s says", option, value, variable);
+  const sml_status status = value == 0 ? sml_settings_read_switch(variable, &is_on) : SML_OK;
+  if (is_on) *features |= feature;
+  return status;
+}
+
+/* Whether the option, or 0 in the environment, turns something off. */
+static sml_status read_refusal(const char *option, uint32_t no, const char *variable, bool *is_off) {
+  bool is_on = true;
+  if (no > 1) return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is %u: 1 or 0", option, no);
+  const sml_status status = sml_settings_read_switch(variable, &is_on);
+  *is_off = no != 0 || !is_on;
+  return status;
 }
 
 /* Seconds of the environment for an option that was left open. */
@@ -143,12 +142,10 @@ static void heed_file_limit(struct sml_job_settings *s) {
 
 /* A job with retry keeps inputs and replays operations over the network: it does not share memory. */
 static sml_status read_shared_memory(struct sml_job_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_SHARED_MEMORY");
-  const uint32_t no = s->options.no_shared_memory;
-  if (no > 1) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no_shared_memory is %u: 1 or 0", no);
-  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_SHARED_MEMORY is '%.64s': set 1 or 0", text);
-  if (no != 0 || (text != NULL && text[0] == '0') || (s->features & SML_FEATURE_RETRY) != 0) return SML_OK;
+  bool is_off = false;
+  const sml_status status =
+      read_refusal("no_shared_memory", s->options.no_shared_memory, "SWITCHML_SHARED_MEMORY", &is_off);
+  if (status != SML_OK || is_off || (s->features & SML_FEATURE_RETRY) != 0) return status;
   uint8_t host[16];
   if (s->options.world_size > 1 && sml_shm_identity(host)) memcpy(s->host, host, sizeof s->host);
   if ((s->host[0] | s->host[1]) == 0) return SML_OK;
@@ -160,13 +157,7 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
 /* By itself it gives nobody a say that has none: who sends to a group must still look like the aggregator. So it is
  * tried wherever the aggregator's operator offers it. */
 static sml_status read_multicast(struct sml_job_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_MULTICAST");
-  const uint32_t no = s->options.no_multicast;
-  if (no > 1) return sml_fail(SML_ERR_INVALID_ARGUMENT, "no_multicast is %u: 1 or 0", no);
-  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_MULTICAST is '%.64s': set 1 or 0", text);
-  s->no_multicast = no != 0 || (text != NULL && text[0] == '0');
-  return SML_OK;
+  return read_refusal("no_multicast", s->options.no_multicast, "SWITCHML_MULTICAST", &s->no_multicast);
 }
 
 /* What the smallest chunk needs. */
@@ -191,10 +182,11 @@ static sml_status check_embedded(const sml_job_options *o) {
 sml_status sml_job_settings_check(struct sml_job_settings *s) {
   const sml_job_options *o = &s->options;
   sml_status status = read_sizes(s);
-  if (status == SML_OK) status = read_check(s);
+  if (status == SML_OK) status = read_feature("check", o->check, "SWITCHML_CHECK", SML_FEATURE_CHECK, &s->features);
   if (status == SML_OK) status = read_lease(s);
   if (status == SML_OK) status = read_retry(s);
   if (status == SML_OK) status = sml_types_read(&s->options, &s->features);
+  if (status == SML_OK) status = read_feature("exact", o->exact, "SWITCHML_EXACT", SML_FEATURE_EXACT, &s->features);
   if (status == SML_OK) status = read_shared_memory(s);
   if (status == SML_OK) status = read_multicast(s);
   if (status == SML_OK) status = read_key(s);

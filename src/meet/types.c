@@ -101,12 +101,6 @@ sml_status sml_types_read(const sml_job_options *o, uint32_t *features) {
   if (status == SML_OK)
     status = read_bits(o->float64_bits, "float64_bits", "SWITCHML_FLOAT64_BITS", 64, 96, &float64_bits);
   if (status != SML_OK) return status;
-  const char *exact = sml_settings_environment("SWITCHML_EXACT");
-  if (o->exact > 2)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "exact is %u: 1 is on, 2 is off, 0 as SWITCHML_EXACT says", o->exact);
-  if (o->exact == 0 && exact != NULL && strcmp(exact, "0") != 0 && strcmp(exact, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_EXACT is '%.64s': set 1 or 0", exact);
-  if (o->exact == 1 || (o->exact == 0 && exact != NULL && exact[0] == '1')) *features |= SML_FEATURE_EXACT;
   if (float_bits == 16) *features |= SML_FEATURE_FLOAT_BITS_16;
   if (float_bits == 32) *features |= SML_FEATURE_FLOAT_BITS_32;
   if (float64_bits == 64) *features |= SML_FEATURE_FLOAT64_BITS_64;

@@ -15,34 +15,37 @@ const char *sml_settings_environment(const char *name) {
   return value != NULL && value[0] != 0 ? value : NULL;
 }
 
-static sml_status read_threads(struct sml_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_THREADS");
-  if (text == NULL || s->num_threads != 0) return SML_OK;
+sml_status sml_settings_read_switch(const char *name, bool *is_on) {
+  const char *text = sml_settings_environment(name);
+  if (text == NULL) return SML_OK;
+  *is_on = strcmp(text, "1") == 0;
+  if (*is_on || strcmp(text, "0") == 0) return SML_OK;
+  return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is '%.64s': set 1 or 0", name, text);
+}
+
+sml_status sml_settings_read_number(const char *name, uint32_t min, uint32_t max, uint32_t *value) {
+  const char *text = sml_settings_environment(name);
+  if (text == NULL) return SML_OK;
   char *end;
-  const unsigned long value = strtoul(text, &end, 10);
-  if (text[0] < '0' || text[0] > '9' || *end != 0 || value < 1 || value > MAX_THREADS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_THREADS is '%.64s': set a number from 1 to %u", text,
-                    MAX_THREADS);
-  s->num_threads = (uint32_t)value;
+  const unsigned long number = strtoul(text, &end, 10);
+  if (text[0] < '0' || text[0] > '9' || *end != 0 || number < min || number > max)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s is '%.64s': set a number from %u to %u", name, text, min, max);
+  *value = (uint32_t)number;
   return SML_OK;
 }
 
-static sml_status read_no_offload(struct sml_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_NO_OFFLOAD");
-  if (text == NULL || strcmp(text, "0") == 0) return SML_OK;
-  if (strcmp(text, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_NO_OFFLOAD is '%.64s': set 1 or 0", text);
-  s->no_offload = true;
-  return SML_OK;
+static sml_status read_threads(struct sml_settings *s) {
+  return s->num_threads == 0 ? sml_settings_read_number("SWITCHML_THREADS", 1, MAX_THREADS, &s->num_threads) : SML_OK;
 }
 
-static sml_status read_congestion(struct sml_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_CONGESTION");
-  if (text == NULL || strcmp(text, "1") == 0) return SML_OK;
-  if (strcmp(text, "0") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_CONGESTION is '%.64s': set 1 or 0", text);
-  s->no_congestion_control = true;
-  return SML_OK;
+static sml_status read_switches(struct sml_settings *s) {
+  bool no_offload = false, has_congestion_control = true;
+  const sml_status status = sml_settings_read_switch("SWITCHML_NO_OFFLOAD", &no_offload);
+  if (status != SML_OK) return status;
+  s->no_offload = s->no_offload || no_offload;
+  const sml_status congestion_status = sml_settings_read_switch("SWITCHML_CONGESTION", &has_congestion_control);
+  s->no_congestion_control = s->no_congestion_control || !has_congestion_control;
+  return congestion_status;
 }
 
 static sml_status read_poll(struct sml_settings *s) {
@@ -93,13 +96,19 @@ static sml_status read_log(struct sml_settings *s) {
   return SML_OK;
 }
 
+static sml_status read_path(const char *name, char *path, size_t path_bytes) {
+  const char *text = sml_settings_environment(name);
+  if (text == NULL) return SML_OK;
+  if (strlen(text) >= path_bytes)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "%s has more than %zu bytes", name, path_bytes - 1);
+  memcpy(path, text, strlen(text) + 1);
+  return SML_OK;
+}
+
 static sml_status read_trace(struct sml_settings *s) {
   static const char *const names[] = {
       [SML_TRACE_OFF] = "off", [SML_TRACE_NOTABLE] = "notable", [SML_TRACE_ALL] = "all"};
   const char *level = sml_settings_environment("SWITCHML_TRACE");
-  const char *events = sml_settings_environment("SWITCHML_TRACE_EVENTS");
-  const char *folder = sml_settings_environment("SWITCHML_TRACE_DIR");
-  const char *pcap = sml_settings_environment("SWITCHML_PCAP");
   s->trace_level = SML_TRACE_NOTABLE;
   s->trace_events = SML_TRACE_DEFAULT_EVENTS;
   size_t i = 0;
@@ -107,22 +116,10 @@ static sml_status read_trace(struct sml_settings *s) {
   if (i == SML_ARRAY_LEN(names))
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE is '%.64s': set off, notable or all", level);
   if (level != NULL) s->trace_level = (enum sml_trace_level)i;
-  if (events != NULL) {
-    char *end;
-    const unsigned long value = strtoul(events, &end, 10);
-    if (events[0] < '0' || events[0] > '9' || *end != 0 || value > SML_TRACE_MAX_EVENTS)
-      return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_EVENTS is '%.64s': set a number up to %u", events,
-                      SML_TRACE_MAX_EVENTS);
-    s->trace_events = (uint32_t)value;
-  }
-  if (pcap != NULL && strlen(pcap) > sizeof s->pcap_path - 1)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_PCAP has more than %zu bytes", sizeof s->pcap_path - 1);
-  if (pcap != NULL) memcpy(s->pcap_path, pcap, strlen(pcap) + 1);
-  if (folder == NULL) return SML_OK;
-  if (strlen(folder) > sizeof s->trace_folder - 1)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_TRACE_DIR has more than %zu bytes", sizeof s->trace_folder - 1);
-  memcpy(s->trace_folder, folder, strlen(folder) + 1);
-  return SML_OK;
+  sml_status status = sml_settings_read_number("SWITCHML_TRACE_EVENTS", 0, SML_TRACE_MAX_EVENTS, &s->trace_events);
+  if (status == SML_OK) status = read_path("SWITCHML_PCAP", s->pcap_path, sizeof s->pcap_path);
+  if (status == SML_OK) status = read_path("SWITCHML_TRACE_DIR", s->trace_folder, sizeof s->trace_folder);
+  return status;
 }
 
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *s) {
@@ -146,8 +143,8 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
   s->no_congestion_control = o.no_congestion_control != 0;
   const sml_status cpus_status = read_cpus(s, o.cpus);
   if (cpus_status != SML_OK) return cpus_status;
-  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_no_offload, read_congestion, read_poll,
-                                                          read_kernels, read_faults,     read_log,        read_trace};
+  sml_status (*const readers[])(struct sml_settings *) = {read_threads, read_switches, read_poll, read_kernels,
+                                                          read_faults,  read_log,      read_trace};
   for (size_t i = 0; i < SML_ARRAY_LEN(readers); i++) {
     const sml_status status = readers[i](s);
     if (status != SML_OK) return status;

@@ -30,6 +30,9 @@ struct sml_settings {
 
 /* NULL when unset or empty. */
 const char *sml_settings_environment(const char *name);
+/* 1 or 0, and a number of this range. Where it is unset or empty, the value stays. */
+sml_status sml_settings_read_switch(const char *name, bool *is_on);
+sml_status sml_settings_read_number(const char *name, uint32_t min, uint32_t max, uint32_t *value);
 
 /* options may be NULL. */
 sml_status sml_settings_read(const sml_context_options *options, struct sml_settings *settings_out);
