@@ -265,7 +265,7 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
   x->average = plan->reduction == SML_AVG;
   x->deadline_ns = op->order.deadline_ns;
   x->last_deadline_ns = op->order.last_deadline_ns;
-  sml_exact_init(&x->exact, plan->type, sml_job_shape(op->job)->world_size);
+  sml_exact_init(&x->exact, plan->type, sml_job_shape(op->job)->world_size, op->context->settings.kernels);
   for (uint32_t i = 0; i < NUM_PLACES && i < x->num_pieces; i++) {
     struct place *place = &x->places[i];
     place->whole = x;

@@ -11,13 +11,14 @@
 #define POS_INFINITY UINT32_C(0x00000001)
 #define NEG_INFINITY UINT32_C(0x00010000)
 
-void sml_exact_init(struct sml_exact *e, uint32_t type, uint32_t world_size) {
+void sml_exact_init(struct sml_exact *e, uint32_t type, uint32_t world_size, const struct sml_quant_kernels *kernels) {
   static const struct sml_float_layout floats[SML_NUM_FORMAT_TYPES] = {[SML_FORMAT_FLOAT32] = {24, -149, 255},
                                                                        [SML_FORMAT_FLOAT16] = SML_LAYOUT_FLOAT16,
                                                                        [SML_FORMAT_BFLOAT16] = SML_LAYOUT_BFLOAT16,
                                                                        [SML_FORMAT_FLOAT64] = SML_LAYOUT_FLOAT64};
   SML_ASSERT(sml_format_is_float(type) && world_size >= 2);
-  *e = (struct sml_exact){.floats = floats[type],
+  *e = (struct sml_exact){.kernels = kernels,
+                          .floats = floats[type],
                           .type = type,
                           .elem_bytes = sml_format_elem_bytes(type),
                           .world_size = world_size,
@@ -114,28 +115,48 @@ INLINE void find_used(struct kind k, const struct sml_exact *e, uint64_t *used, 
 void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems) {
   uint64_t used[USED_WORDS] = {0};
   uint32_t lanes[MAX_FIELDS] = {0};
-  FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
-  for (uint32_t f = 0; f < e->num_fields; f++)
-    lanes[f / e->fields_per_lane] |= (uint32_t)(used[f / 64] >> f % 64 & 1) << f % e->fields_per_lane * e->field_bits;
+  if (e->kernels->exact_cells == NULL || num_elems != SML_BLOCK_ELEMS || e->cell_log2 != 3 ||
+      !e->kernels->exact_cells(used, in, e->floats.mantissa_bits - 1)) {
+    used[0] = 0;
+    FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
+  }
+  for (uint32_t w = 0; w < USED_WORDS; w++)
+    for (; used[w] != 0; used[w] &= used[w] - 1) {
+      const uint32_t f = 64 * w + (uint32_t)__builtin_ctzll(used[w]);
+      lanes[f / e->fields_per_lane] |= UINT32_C(1) << f % e->fields_per_lane * e->field_bits;
+    }
   memcpy(codes, lanes, e->code_lanes * sizeof *codes);
 }
 
-static bool is_used(const struct sml_exact *e, const int32_t *codes, uint32_t field) {
+/* Sets the bits of the fields whose sums are not 0. */
+static void find_sums(const struct sml_exact *e, uint64_t *used, const int32_t *codes) {
   const uint32_t mask = (UINT32_C(1) << e->field_bits) - 1;
-  return ((uint32_t)codes[field / e->fields_per_lane] >> field % e->fields_per_lane * e->field_bits & mask) != 0;
+  for (uint32_t lane = 0, first = 0; lane < e->code_lanes; lane++, first += e->fields_per_lane) {
+    const uint32_t end = sml_min_u32(first + e->fields_per_lane, e->num_fields);
+    uint32_t fields = (uint32_t)codes[lane];
+    for (uint32_t f = first; f < end && fields != 0; f++, fields = (uint32_t)((uint64_t)fields >> e->field_bits))
+      used[f / 64] |= (uint64_t)((fields & mask) != 0) << f % 64;
+  }
+}
+
+static bool is_used(const uint64_t *used, uint32_t field) {
+  return (used[field / 64] >> field % 64 & 1) != 0;
 }
 
 void sml_exact_lay_out(const struct sml_exact *e, struct sml_exact_layout *layout, const int32_t *codes) {
+  uint64_t used[USED_WORDS] = {0};
   uint32_t covered = 0; /* all bits below */
+  find_sums(e, used, codes);
   layout->num_limbs = 0;
-  for (uint32_t cell = 0; cell < e->num_cells; cell++) {
-    const uint32_t end = (cell + 1) << e->cell_log2;
-    if (!is_used(e, codes, cell)) continue;
-    for (covered = sml_max_u32(covered, cell << e->cell_log2); covered < end; covered += e->limb_bits)
-      layout->positions[layout->num_limbs++] = (uint16_t)covered;
-  }
-  layout->counts_specials = is_used(e, codes, specials_field(e));
-  layout->counts_zeros = has_signed_zeros(e) && is_used(e, codes, e->num_fields - 1);
+  for (uint32_t w = 0; w <= e->num_cells / 64; w++)
+    for (uint64_t rest = used[w]; rest != 0; rest &= rest - 1) {
+      const uint32_t cell = 64 * w + (uint32_t)__builtin_ctzll(rest), end = (cell + 1) << e->cell_log2;
+      if (cell >= e->num_cells) break;
+      for (covered = sml_max_u32(covered, cell << e->cell_log2); covered < end; covered += e->limb_bits)
+        layout->positions[layout->num_limbs++] = (uint16_t)covered;
+    }
+  layout->counts_specials = is_used(used, specials_field(e));
+  layout->counts_zeros = has_signed_zeros(e) && is_used(used, e->num_fields - 1);
   layout->num_lanes = layout->num_limbs + layout->counts_specials + layout->counts_zeros;
 }
 
@@ -147,14 +168,14 @@ INLINE uint32_t special_of(struct number x) {
   return x.is_negative ? NEG_INFINITY : POS_INFINITY;
 }
 
-INLINE void put(struct kind k, const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes,
-                const void *in, size_t num_elems) {
+INLINE void put(struct kind k, const struct sml_exact *e, const struct sml_exact_layout *layout, uint32_t num_done,
+                int32_t *lanes, const void *in, size_t num_elems) {
   const uint64_t mask = (UINT64_C(1) << e->limb_bits) - 1;
   for (size_t i = 0; i < num_elems; i++) {
     const struct number x = read_number(k, in, i);
     const uint64_t mantissa = x.is_special ? 0 : x.mantissa;
-    int32_t *lane = lanes + i;
-    for (uint32_t limb = 0; limb < layout->num_limbs; limb++, lane += num_elems) {
+    int32_t *lane = lanes + num_done * num_elems + i;
+    for (uint32_t limb = num_done; limb < layout->num_limbs; limb++, lane += num_elems) {
       const int32_t up = (int32_t)x.position - layout->positions[limb];
       uint64_t part = 0;
       if (up >= 0 && up < (int32_t)e->limb_bits) part = mantissa << up & mask;
@@ -169,7 +190,12 @@ INLINE void put(struct kind k, const struct sml_exact *e, const struct sml_exact
 
 void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes, const void *in,
                    size_t num_elems) {
-  FOR_EACH_KIND(put, e->type, e, layout, lanes, in, num_elems);
+  uint32_t num_done = 0;
+  if (e->kernels->exact_limb != NULL && num_elems == SML_BLOCK_ELEMS)
+    for (; num_done < layout->num_limbs; num_done++)
+      e->kernels->exact_limb(lanes + num_done * num_elems, in, layout->positions[num_done], e->limb_bits,
+                             e->floats.mantissa_bits - 1);
+  if (num_done < layout->num_lanes) FOR_EACH_KIND(put, e->type, e, layout, num_done, lanes, in, num_elems);
 }
 
 /* ---- sums ---- */
@@ -263,8 +289,17 @@ static uint64_t special_bits(const struct sml_exact *e, uint32_t counts) {
 void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out, const int32_t *lanes,
                      size_t num_elems, bool average) {
   const uint32_t divisor = average ? e->world_size : 1, num_limbs = layout->num_limbs;
-  const bool has_few = layout->num_lanes == num_limbs && num_limbs > 0 && num_limbs <= 2 && !average;
-  if (has_few && layout->positions[num_limbs - 1] <= layout->positions[0] + FEW_BITS) {
+  const bool has_limbs_alone = layout->num_lanes == num_limbs && num_limbs > 0;
+  if (has_limbs_alone && num_limbs <= 3 && (divisor & (divisor - 1)) == 0 && e->type == SML_FORMAT_FLOAT32 &&
+      e->kernels->exact_floats != NULL && num_elems == SML_BLOCK_ELEMS) {
+    int32_t exponents[3];
+    for (uint32_t limb = 0; limb < num_limbs; limb++)
+      exponents[limb] = e->floats.least_exponent - (int32_t)sml_ceil_log2(divisor) + layout->positions[limb];
+    e->kernels->exact_floats(out, lanes, num_limbs, exponents);
+    return;
+  }
+  if (has_limbs_alone && num_limbs <= 2 && divisor == 1 &&
+      layout->positions[num_limbs - 1] <= layout->positions[0] + FEW_BITS) {
     FOR_EACH_KIND(round_few, e->type, e, layout, out, lanes, num_elems);
     return;
   }

@@ -17,6 +17,7 @@
 
 /* How elements of a type are summed among ranks: equal on all of them. */
 struct sml_exact {
+  const struct sml_quant_kernels *kernels;
   struct sml_float_layout floats;
   uint32_t type, elem_bytes, world_size;
   uint32_t limb_bits;
@@ -24,7 +25,9 @@ struct sml_exact {
   uint32_t num_fields, field_bits, fields_per_lane; /* a field a cell, then of what is counted */
   uint32_t code_lanes;                              /* of a block */
 };
-void sml_exact_init(struct sml_exact *exact_out, uint32_t type, uint32_t world_size); /* of floats; 2 .. 4096 ranks */
+/* type: of floats. 2 .. 4096 ranks. */
+void sml_exact_init(struct sml_exact *exact_out, uint32_t type, uint32_t world_size,
+                    const struct sml_quant_kernels *kernels);
 
 /* One block's, up to SML_BLOCK_ELEMS elements. */
 void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems);

@@ -184,15 +184,25 @@ static void put_bits(uint8_t *to, uint32_t type, size_t i, uint64_t bits) {
 
 /* ---- */
 
+/* One that this processor has. Any two of them may be ranks of one sum. */
+static const struct sml_quant_kernels *any_kernels(void) {
+  static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
+  return sml_quant_select(names[sml_prng_below(&prng, SML_ARRAY_LEN(names))]);
+}
+
 /* As the product does: codes, their sum, lanes, their sum, the result. Returns the lanes of an element. */
 static uint32_t all_reduce(uint32_t type, uint32_t num_ranks, size_t num_elems, bool average) {
   struct sml_exact e;
   struct sml_exact_layout layout;
   int32_t code[SML_EXACT_MAX_LIMBS], codes[SML_EXACT_MAX_LIMBS] = {0};
-  sml_exact_init(&e, type, num_ranks);
+  sml_exact_init(&e, type, num_ranks, any_kernels());
   assert_true(e.code_lanes <= SML_EXACT_MAX_LIMBS);
   for (uint32_t r = 0; r < num_ranks; r++) {
+    e.kernels = &sml_quant_scalar;
+    sml_exact_code(&e, sums, inputs[r], num_elems);
+    e.kernels = any_kernels();
     sml_exact_code(&e, code, inputs[r], num_elems);
+    assert_memory_equal(code, sums, e.code_lanes * sizeof *code);
     for (uint32_t l = 0; l < e.code_lanes; l++) codes[l] = (int32_t)((uint32_t)codes[l] + (uint32_t)code[l]);
   }
   sml_exact_lay_out(&e, &layout, codes);
@@ -284,7 +294,7 @@ static void only_limbs_in_use_travel(void **state) {
   assert_int_equal(all_reduce(SML_FORMAT_FLOAT32, 8, SML_BLOCK_ELEMS, false), 3);
 }
 
-/* An aggregator may say what it likes: nothing is read or written that should not be. */
+/* An aggregator may say what it likes: nothing is read or written that should not be, and all kernels agree. */
 static void any_sums_are_taken(void **state) {
   (void)state;
   for (uint32_t round = 0; round < 3000; round++) {
@@ -293,24 +303,59 @@ static void any_sums_are_taken(void **state) {
     struct sml_exact e;
     struct sml_exact_layout layout;
     int32_t codes[SML_EXACT_MAX_LIMBS];
-    sml_exact_init(&e, types[round % 4], ranks[round / 4 % 4]);
+    sml_exact_init(&e, types[round % 4], ranks[round / 4 % 4], any_kernels());
     for (uint32_t l = 0; l < e.code_lanes; l++)
       codes[l] = (int32_t)(sml_prng_next(&prng) & (round % 5 != 0 ? sml_prng_next(&prng) & sml_prng_next(&prng) : ~0u));
     sml_exact_lay_out(&e, &layout, codes);
     assert_true(layout.num_limbs <= SML_EXACT_MAX_LIMBS);
     for (uint32_t limb = 1; limb < layout.num_limbs; limb++)
       assert_true(layout.positions[limb] >= layout.positions[limb - 1] + e.limb_bits);
-    for (uint32_t l = 0; l < 4 * layout.num_lanes; l++)
+    const size_t num_elems = round % 4 != 0 ? 4 : SML_BLOCK_ELEMS, num_bytes = num_elems * e.elem_bytes;
+    for (size_t l = 0; l < num_elems * layout.num_lanes; l++)
       lanes[l] = round % 3 ? (int32_t)sml_prng_next(&prng) : INT32_MIN;
-    sml_exact_round(&e, &layout, result, lanes, 4, round % 2 == 0);
+    sml_exact_round(&e, &layout, result, lanes, num_elems, round % 2 == 0);
+    e.kernels = &sml_quant_scalar;
+    sml_exact_round(&e, &layout, inputs[0], lanes, num_elems, round % 2 == 0);
+    assert_memory_equal(result, inputs[0], num_bytes);
+  }
+}
+
+/* Three limbs whose upper ones are nearly nothing together. */
+static void limbs_that_cancel_are_rounded_once(void **state) {
+  (void)state;
+  for (uint32_t round = 0; round < 2000; round++) {
+    struct sml_exact e;
+    struct sml_exact_layout layout;
+    int32_t codes[SML_EXACT_MAX_LIMBS] = {0};
+    sml_exact_init(&e, SML_FORMAT_FLOAT32, round % 2 != 0 ? 2 : 64, any_kernels());
+    for (uint32_t cell = 0; cell < 2 * e.limb_bits / 8 + 1; cell++) {
+      const uint32_t field = cell + (uint32_t)round % 24;
+      codes[field / e.fields_per_lane] |= 1 << field % e.fields_per_lane * e.field_bits;
+    }
+    sml_exact_lay_out(&e, &layout, codes);
+    assert_int_equal(layout.num_limbs, 3);
+    for (size_t i = 0; i < SML_BLOCK_ELEMS; i++) {
+      const int32_t top = (int32_t)sml_prng_below(&prng, 3) - 1, rest = (int32_t)sml_prng_below(&prng, 5) - 2;
+      lanes[i] = (int32_t)sml_prng_next(&prng) >> (i % 32);
+      lanes[SML_BLOCK_ELEMS + i] = rest - top * (1 << e.limb_bits);
+      lanes[2 * SML_BLOCK_ELEMS + i] = top;
+    }
+    sml_exact_round(&e, &layout, result, lanes, SML_BLOCK_ELEMS, round % 3 == 0);
+    e.kernels = &sml_quant_scalar;
+    sml_exact_round(&e, &layout, inputs[0], lanes, SML_BLOCK_ELEMS, round % 3 == 0);
+    assert_memory_equal(result, inputs[0], 4 * SML_BLOCK_ELEMS);
   }
 }
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(float32_is_rounded_once),           cmocka_unit_test(float64_is_rounded_once),
-      cmocka_unit_test(types_of_16_bits_are_rounded_once), cmocka_unit_test(short_sums_have_the_same_bits),
-      cmocka_unit_test(only_limbs_in_use_travel),          cmocka_unit_test(any_sums_are_taken),
+      cmocka_unit_test(float32_is_rounded_once),
+      cmocka_unit_test(float64_is_rounded_once),
+      cmocka_unit_test(types_of_16_bits_are_rounded_once),
+      cmocka_unit_test(short_sums_have_the_same_bits),
+      cmocka_unit_test(only_limbs_in_use_travel),
+      cmocka_unit_test(any_sums_are_taken),
+      cmocka_unit_test(limbs_that_cancel_are_rounded_once),
   };
   if (argc > 1) num_elems_wanted = strtoull(argv[1], NULL, 10);
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,7 +39,7 @@ static uint64_t environment_of(uint32_t mode, uint32_t flags) {
 
 /* One kernel call under a caller's environment, which must stay as it is. Nothing else happens there: printing may
  * use floating point. */
-enum kernel_under { QUANTIZE, DEQUANTIZE, PACK, UNPACK, REDUCE, DEQUANTIZE_16, WIDEN };
+enum kernel_under { QUANTIZE, DEQUANTIZE, PACK, UNPACK, REDUCE, DEQUANTIZE_16, WIDEN, EXACT };
 static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, enum kernel_under which, void *out,
                       const void *in, uint8_t code, bool average) {
   const enum sml_elem elem = code % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
@@ -55,6 +55,11 @@ static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, e
     case REDUCE: k->reduce_packed(out, inputs, 3, BATCH_ELEMS - 1, elem, average); break;
     case DEQUANTIZE_16: k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average); break;
     case WIDEN: k->widen(out, in, BATCH_ELEMS - 1, elem); break;
+    case EXACT:
+      k->exact_floats(out, in, 1 + code % 3, (const int32_t[]){-149, -121, -93});
+      k->exact_limb((int32_t *)out + SML_BLOCK_ELEMS, in, code, 28, 23);
+      (void)k->exact_cells((uint64_t *)out + SML_BLOCK_ELEMS, in, 23);
+      break;
   }
   uint64_t after = get_environment();
   set_environment(own);
@@ -66,6 +71,7 @@ static void check_environment(uint64_t environment, const struct sml_quant_kerne
   static const enum kernel_under of_elems[] = {QUANTIZE, PACK, REDUCE, WIDEN};
   static const enum kernel_under of_lanes[] = {DEQUANTIZE, UNPACK, DEQUANTIZE_16};
   static float in[BATCH_ELEMS];
+  _Static_assert(BATCH_ELEMS >= 2 * SML_BLOCK_ELEMS + 2, "room for all that EXACT gives");
   static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
   for (size_t c = 0; c < SML_ARRAY_LEN(codes); c++) {
     uint32_t near[BATCH_ELEMS];
@@ -75,6 +81,11 @@ static void check_environment(uint64_t environment, const struct sml_quant_kerne
     for (size_t which = 0; which < SML_ARRAY_LEN(of_elems); which++) {
       run_under(environment_of(0, 0), &sml_quant_scalar, of_elems[which], expected, in, codes[c], false);
       assert_true(run_under(environment, k, of_elems[which], got, in, codes[c], false));
+      assert_memory_equal(got, expected, sizeof got);
+    }
+    if (k->exact_floats != NULL) { /* exact_test compares with what the scalar one does */
+      run_under(environment_of(0, 0), k, EXACT, expected, in, codes[c], false);
+      assert_true(run_under(environment, k, EXACT, got, in, codes[c], false));
       assert_memory_equal(got, expected, sizeof got);
     }
     memcpy(near, words, sizeof near);

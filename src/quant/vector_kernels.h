@@ -319,6 +319,7 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
   return sum_of(add(sums, multiply(powers, block)));
 }
 
+#include "quant/vector_exact.h"
 #include "quant/vector_packed.h"
 
 #define SML_VECTOR_KERNELS(the_name)                                                                               \
@@ -328,7 +329,8 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     .pack_add = pack_add, .unpack = unpack, .reduce_packed = reduce_packed, .widen = widen,                        \
     .dequantize_16 = dequantize_16, .pack_int32 = pack_int32, .pack_add_int32 = pack_add_int32,                    \
     .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32, .reduce_int32 = reduce_int32, \
-    .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes,                                        \
+    .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes, .exact_cells = exact_cells,            \
+    .exact_limb = exact_limb, .exact_floats = exact_floats,                                                        \
   }
 
 #endif
