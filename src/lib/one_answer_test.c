@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A sum is a function of the inputs alone: whatever carries it, and however the tensor is cut at multiples of the
  * block or where tensors begin, it has the bits of the scalar reference, which knows nothing of chunks, lanes, pieces
- * and hosts. */
+ * and hosts. Arguments: how many random ways are tried, and from which seed (docs/TESTING.md). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,6 @@
 
 #define NUM_RANKS 4u
 #define MAX_ELEMS 70000u
-#define NUM_RANDOM_WAYS 12u
 
 /* float32 and bfloat16: small numbers with a large one here and there; the others: any magnitudes. */
 static const struct tensor {
@@ -38,6 +37,7 @@ static struct {
 static const struct tensor *current;
 static size_t cut_elems; /* 0: not cut */
 static bool is_exact;
+static uint64_t num_random_ways = 12, seed = 20, num_compared; /* elements, of one rank */
 static bool is_refused;  /* this reduction, in this way */
 
 /* Those of a small model; the last one ends an operation in the middle of a block. */
@@ -168,6 +168,7 @@ static void start(struct world *w, const struct way *way, const struct sml_forma
 
 static void check_bits(const struct way *way, const struct sml_format_options *options, size_t num_in_bucket) {
   const size_t num_bytes = current->num_elems * sml_format_elem_bytes((uint32_t)current->type);
+  num_compared += current->num_elems;
   for (uint32_t rank = 0; rank < NUM_RANKS; rank++)
     if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
       fail_msg(
@@ -256,8 +257,9 @@ static void each_way_gives_the_same_bits(void **state) {
 static void random_ways_give_the_same_bits(void **state) {
   (void)state;
   static const char *const hosts[] = {NULL, NULL, "1111", "1122", "1223"};
-  struct sml_prng prng = {.state = 20};
-  for (uint32_t i = 0; i < NUM_RANDOM_WAYS; i++) {
+  static const char *const kernels[] = {"scalar", "avx2", "avx512", "neon"}; /* one that is not here is not taken */
+  struct sml_prng prng = {.state = seed};
+  for (uint64_t i = 0; i < num_random_ways; i++) {
     const bool is_switch = sml_prng_below(&prng, 4) == 0;
     const struct way way = {.hosts = hosts[sml_prng_below(&prng, SML_ARRAY_LEN(hosts))],
                             .max_datagram_bytes = 576 + (uint32_t)sml_prng_below(&prng, 8425),
@@ -267,13 +269,20 @@ static void random_ways_give_the_same_bits(void **state) {
                             .check = 1 + (uint32_t)sml_prng_below(&prng, 2),
                             .cut_blocks = (uint32_t)sml_prng_below(&prng, 64)};
     const uint8_t float_bits = (uint8_t)(16 * sml_prng_below(&prng, 3));
+    const char *which = kernels[sml_prng_below(&prng, SML_ARRAY_LEN(kernels))];
+    if (strcmp(sml_quant_select(which)->name, which) == 0) setenv("SWITCHML_KERNELS", which, 1);
     check_way(&way, &(struct sml_format_options){.float_bits = float_bits, .float64_bits = 64});
+    if (i % 100 == 99)
+      print_message("# %llu random ways, %llu elements\n", (unsigned long long)i + 1, (unsigned long long)num_compared);
   }
+  unsetenv("SWITCHML_KERNELS");
 }
 
-int main(void) {
+int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(each_way_gives_the_same_bits),
                                      cmocka_unit_test(random_ways_give_the_same_bits)};
+  if (argc > 1) num_random_ways = strtoull(argv[1], NULL, 10);
+  if (argc > 2) seed = strtoull(argv[2], NULL, 10);
   memory = malloc(sizeof *memory);
   if (memory == NULL) return 1;
   const int num_failed = cmocka_run_group_tests(tests, NULL, NULL);
