@@ -163,6 +163,7 @@ def fork_ranks(control):
             ranks.append(os.fork())
             if ranks[-1] == 0:
                 os.setsid()
+                ctypes.CDLL(None).prctl(1, signal.SIGKILL) # PR_SET_PDEATHSIG: who ends the test ends its ranks too
                 os.dup2(outputs[2 * index], 1)
                 os.dup2(outputs[2 * index + 1], 2)
                 for output in outputs:
