@@ -297,29 +297,28 @@ void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct
                            .chunk = c->grant};
 }
 
-uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
-                                uint64_t *words) {
-  const uint32_t cell = slot * 2 + (phase & 1);
-  const bool is_live = a->cells[cell].phase == phase;
-  const uint64_t *seen = sml_aggregator_seen(a, cell);
+static uint32_t find_missing(const struct sml_aggregator *a, uint32_t cell, uint32_t phase, uint8_t reducer,
+                             uint32_t owner, uint64_t *words) {
+  const uint64_t *seen = a->cells[cell].phase == phase ? sml_aggregator_seen(a, cell) : NULL;
   uint32_t num_missing = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) {
-    words[w] = contributors(a, SML_REDUCE_SUM, 0, w) & ~(is_live ? seen[w] : 0);
+    words[w] = contributors(a, reducer, owner, w) & ~(seen != NULL ? seen[w] : 0);
     num_missing += sml_popcount_u64(words[w]);
   }
   return num_missing;
 }
 
+uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, uint32_t phase,
+                                uint64_t *words) {
+  const uint32_t cell = slot * 2 + (phase & 1);
+  const struct cell *c = &a->cells[cell];
+  const bool is_live = c->phase == phase;
+  return find_missing(a, cell, phase, is_live ? c->reducer : SML_REDUCE_SUM, is_one_way(a, cell) ? c->grant : 0, words);
+}
+
 uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *h, uint64_t *words) {
   const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
-  uint32_t num_missing = sml_aggregator_missing(a, slot, h->phase, words);
-  if (slot < a->options.num_slots) return num_missing;
-  num_missing = 0;
-  for (uint32_t w = 0; w < a->seen_words; w++) {
-    words[w] &= contributors(a, h->reducer, h->chunk, w);
-    num_missing += sml_popcount_u64(words[w]);
-  }
-  return num_missing;
+  return find_missing(a, slot * 2 + (h->phase & 1), h->phase, h->reducer, h->chunk, words);
 }
 
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank) {

@@ -63,8 +63,7 @@ static uint32_t bitmap_bytes_of(const struct sml_aggregator_engine *e, const str
  * contributors. */
 static void fill_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint16_t flags, uint8_t *frame) {
   const struct job *job = e->jobs[h->job];
-  const uint32_t slot = (uint32_t)h->slot - slot_base_of(job);
-  sml_aggregator_missing(job->aggregator, slot, h->phase, e->missing);
+  sml_aggregator_missing_for(job->aggregator, h, e->missing);
   /* The bytes of little-endian words are the wire's bitmap: bit r % 8 of byte r / 8. */
   for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
     e->missing[w] = sml_le64(e->missing[w]);
@@ -92,6 +91,18 @@ void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header
     io->ops->tx_commit(io, &burst, num_frames, frame_bytes, &job->members.peers[h->rank], 1);
     h += num_frames;
     num -= num_frames;
+  }
+}
+
+void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header *h) {
+  const struct job *job = e->jobs[h->job];
+  struct sml_header unasked = *h;
+  uint64_t missing[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)];
+  sml_aggregator_missing_for(job->aggregator, h, missing);
+  for (uint32_t c = 0; c < job->members.num_contributors; c++) {
+    if (!sml_bit_test(missing, c)) continue;
+    unasked.rank = (uint16_t)c;
+    sml_answer_pending(e, &unasked, 1, SML_FLAG_UNASKED);
   }
 }
 

@@ -84,6 +84,33 @@ static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct o
   return num_kept;
 }
 
+/* A burst goes to whom its first frame does: the one that asked, an owner, all but an owner, or all. */
+static void commit(struct sml_aggregator_engine *e, struct sml_tx_burst *burst, uint32_t num_frames,
+                   uint32_t last_bytes, const struct outgoing *first, bool is_repeat) {
+  const struct job *job = e->jobs[first->job];
+  const struct sml_members *m = &job->members;
+  const struct sml_addr *to = m->peers;
+  uint32_t num = m->num_contributors;
+  if (is_repeat || first->reducer == SML_REDUCE_TO_OWNER) {
+    to += is_repeat ? first->rank : first->owner;
+    num = 1;
+  } else if (job->fanout != NULL && !job->fanout->is_over) {
+    to = job->fanout->targets;
+    num = job->fanout->num_targets;
+  } else if (first->reducer == SML_REDUCE_COPY) {
+    to += first->owner + 1u;
+    num--;
+  }
+  e->options.io->ops->tx_commit(e->options.io, burst, num_frames, last_bytes, to, num);
+}
+
+static bool has_same_receivers(const struct outgoing *a, const struct outgoing *b, bool is_repeat) {
+  if (a->job != b->job) return false;
+  if (is_repeat) return a->rank == b->rank;
+  return a->owner == b->owner &&
+         (a->reducer == b->reducer || !(sml_has_owner(a->reducer) || sml_has_owner(b->reducer)));
+}
+
 /* Sends a queue of frames in bursts. A burst goes on while receivers and size stay the same; its last frame may be
  * shorter. */
 static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue, uint32_t num_queued,
@@ -99,7 +126,7 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
     io->ops->tx_reserve(io, frame_bytes, &burst);
     while (i < num_queued && num_frames < burst.max_frames && last_bytes == frame_bytes) {
       const struct outgoing *next = &queue[i];
-      if (next->job != first->job || (is_repeat && next->rank != first->rank)) break;
+      if (!has_same_receivers(next, first, is_repeat)) break;
       const uint32_t next_bytes = frame_bytes_of(e, next);
       if (next_bytes > frame_bytes) break;
       last_bytes = next_bytes;
@@ -108,12 +135,8 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       i++;
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &job->seal);
-    const struct sml_fanout *fanout = job->fanout;
     burst.goes_apart = is_repeat && sml_is_futile(&job->futile.num_data, num_frames);
-    if (is_repeat) io->ops->tx_commit(io, &burst, num_frames, last_bytes, &job->members.peers[first->rank], 1);
-    else if (fanout == NULL || fanout->is_over)
-      io->ops->tx_commit(io, &burst, num_frames, last_bytes, job->members.peers, job->members.num_contributors);
-    else io->ops->tx_commit(io, &burst, num_frames, last_bytes, fanout->targets, fanout->num_targets);
+    commit(e, &burst, num_frames, last_bytes, first, is_repeat);
   }
 }
 
@@ -185,7 +208,8 @@ static struct outgoing answer_of(const struct job *job, const struct sml_header 
                            .cell = d->cell,
                            .phase = sml_aggregator_phase(job->aggregator, d->cell),
                            .wire = h->wire,
-                           .reducer = h->reducer};
+                           .reducer = h->reducer,
+                           .owner = sml_has_owner(h->reducer) ? (uint16_t)h->chunk : 0};
 }
 
 /* Only slot 0 measures how long chunks wait, so the others pay nothing. */
@@ -205,6 +229,14 @@ static void note_complete(const struct sml_aggregator_engine *e, struct job *job
   if (is_measured(d)) sml_waits_note(&job->waits, d->is_first ? 0 : e->now_ns - job->waits_since_ns);
 }
 
+static void report_blocked(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
+  struct job *job = e->jobs[h->job];
+  if (d->blocked_rank == UINT32_MAX || job->is_blocked_reported) return;
+  job->is_blocked_reported = true;
+  sml_engine_report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
+                    job->members.leads[h->rank], d->cell / 2);
+}
+
 static void execute(struct sml_aggregator_engine *e, const struct sml_header *h, const uint8_t *payload,
                     const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
@@ -217,11 +249,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_ADD:
       sum(e, job, h, payload, d->cell, d->verdict == SML_VERDICT_FIRST);
       if (d->verdict == SML_VERDICT_FIRST) note_first(e, job, d);
-      if (d->blocked_rank != UINT32_MAX && !job->is_blocked_reported) {
-        job->is_blocked_reported = true;
-        sml_engine_report(e, SML_EVENT_BLOCKED, h->job, sml_members_find_departed(&job->members, d->blocked_rank),
-               job->members.leads[h->rank], d->cell / 2);
-      }
+      report_blocked(e, h, d);
       break;
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
@@ -243,6 +271,8 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
       sml_answer_pending(e, h, 1, 0);
+      if (h->type == SML_PACKET_PROBE && sml_has_owner(h->reducer)) sml_answer_missing(e, h);
+      report_blocked(e, h, d);
       break;
     case SML_VERDICT_MISMATCH:
     case SML_VERDICT_JUMP:
@@ -295,8 +325,9 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
   note_place(e, hello, m);
   m->traffic.num_hellos++;
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);
-  const bool is_seated = job->members.num_contributors > 0;
-  if (is_seated && job->members.leads[m->contributor] == h->rank) job->members.peers[m->contributor] = *from;
+  struct sml_members *members = &job->members;
+  const bool is_seated = members->num_contributors > 0;
+  if (is_seated && members->leads[m->contributor] == h->rank) sml_members_place(members, m->contributor, from);
   if (is_seated && e->options.is_beside_switch) return;
   sml_engine_send(e, h, payload, &job->seal, is_to_group ? &job->group : from);
 }

@@ -42,6 +42,7 @@ struct outgoing {
   uint16_t rank;
   uint32_t cell, phase;
   uint8_t wire, reducer; /* of the packet that it answers */
+  uint16_t owner;        /* of a sum that only its owner gets, or of a copy; else 0 */
 };
 
 struct sml_aggregator_engine {
@@ -96,6 +97,8 @@ void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, con
                       const struct sml_addr *to, uint64_t now_ns);
 /* h: num headers, for one contributor. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
+/* Just after that, of a chunk that only some contribute to: those whom it waits for get the same, unasked. */
+void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_marks(struct sml_aggregator_engine *e);
 void sml_answer_solicit(struct sml_aggregator_engine *e, uint64_t now_ns);

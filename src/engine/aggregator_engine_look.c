@@ -23,7 +23,8 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
   const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
   const uint32_t first_cell = look->num_cells, room = (uint32_t)sizeof look->cells / look->num_lanes;
   const uint32_t slots_per_cell = (uint32_t)sml_div_ceil(num_slots, room);
-  for (uint32_t slot = 0; slot < num_slots; slot++) {
+  const uint32_t num_one_way = sml_aggregator_options_of(job->aggregator)->num_one_way_slots;
+  for (uint32_t slot = 0; slot < num_slots + num_one_way; slot++) {
     const struct sml_slot_look is = sml_aggregator_look(job->aggregator, slot);
     uint8_t value = SML_CELL_UNUSED;
     if (is.state == SML_SLOT_COMPLETE) value = SML_CELL_COMPLETE;
@@ -31,6 +32,7 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
       value = (uint8_t)sml_max_u32(1, is.count * SML_CELL_MOST_WAITING / job->members.num_contributors);
       look_at_waiting(job, slot, &is, e->missing, look);
     }
+    if (slot >= num_slots) continue; /* the map is of all-reduces */
     uint8_t *cell = &look->cells[first_cell + slot / slots_per_cell];
     /* Readers look for waiting slots, above all for the emptiest. */
     const bool is_waiting = value != SML_CELL_UNUSED && value != SML_CELL_COMPLETE;

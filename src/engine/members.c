@@ -27,7 +27,7 @@ static bool resize(struct sml_members *m, uint32_t room) {
   if (all != NULL) m->all = all;
   uint16_t *leads = realloc(m->leads, room * sizeof *leads);
   if (leads != NULL) m->leads = leads;
-  struct sml_addr *peers = realloc(m->peers, room * sizeof *peers);
+  struct sml_addr *peers = realloc(m->peers, 2 * (size_t)room * sizeof *peers);
   if (peers != NULL) m->peers = peers;
   if (all == NULL || leads == NULL || peers == NULL) return false;
   m->room = room;
@@ -77,9 +77,13 @@ void sml_members_seat(struct sml_members *m, const uint16_t *contributors) {
     member->contributor = contributors != NULL ? contributors[r] : (uint16_t)r;
     SML_ASSERT(member->contributor <= m->num_contributors);
     if (member->contributor < m->num_contributors) continue;
-    m->leads[m->num_contributors] = (uint16_t)r;
-    m->peers[m->num_contributors++] = member->addr;
+    m->leads[m->num_contributors++] = (uint16_t)r;
   }
+  for (uint32_t c = 0; c < m->num_contributors; c++) sml_members_place(m, c, &m->all[m->leads[c]].addr);
+}
+
+void sml_members_place(struct sml_members *m, uint32_t contributor, const struct sml_addr *addr) {
+  m->peers[contributor] = m->peers[m->num_contributors + contributor] = *addr;
 }
 
 uint16_t sml_members_depart(struct sml_members *m, uint32_t rank) {

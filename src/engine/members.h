@@ -23,14 +23,16 @@ struct sml_member {
 struct sml_members {
   struct sml_member *all; /* [num], room for `room` */
   uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
-  struct sml_addr *peers; /* [num_contributors]: the leads' addresses again, side by side for a burst */
+  /* [2 * num_contributors]: the leads' addresses, as a burst wants them. They stand here twice, so that all but one are
+   * neighbours */
+  struct sml_addr *peers;
   uint32_t world_size, num, room;
   uint32_t num_contributors; /* 0: not seated */
 };
 
 /* The list has room for at most so many times the ranks that have come (and for 4). */
 #define SML_MEMBERS_SLACK 4u
-#define SML_MEMBER_BYTES (sizeof(struct sml_member) + sizeof(uint16_t) + sizeof(struct sml_addr))
+#define SML_MEMBER_BYTES (sizeof(struct sml_member) + sizeof(uint16_t) + 2 * sizeof(struct sml_addr))
 
 /* The rank has come, or has come again with another nonce. False: no memory. */
 bool sml_members_expect(struct sml_members *members, uint32_t rank, uint64_t nonce);
@@ -42,6 +44,8 @@ struct sml_member *sml_members_find(const struct sml_members *members, uint32_t 
 void sml_members_seat(struct sml_members *members, const uint16_t *contributors);
 /* The rank has gone after the start. Returns the contributor that it is, or belongs to. */
 uint16_t sml_members_depart(struct sml_members *members, uint32_t rank);
+/* The contributor's packets come from there, once they are seated. */
+void sml_members_place(struct sml_members *members, uint32_t contributor, const struct sml_addr *addr);
 /* The departed rank because of which the contributor is gone. */
 uint32_t sml_members_find_departed(const struct sml_members *members, uint32_t contributor);
 void sml_members_free(struct sml_members *members);
