@@ -82,15 +82,17 @@ static inline void fill_images(const struct sml_quant_kernels *k, const struct s
     sml_images_add(k, payload, elem_at(f, input_of(op, i), c->first_elem), c->num_elems, images);
 }
 
+/* has_lanes: they are added to those that are there. */
 static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sml_lane *lane,
-                              const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
+                              const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload,
+                              bool has_lanes) {
   const struct sml_format *f = sml_engine_format(&op->plan);
   for (uint32_t i = 0; i < num_inputs_of(op); i++) {
     const uint8_t *in = elem_at(f, input_of(op, i), c->first_elem);
     uint8_t *lanes = payload;
     struct run run = first_run(lane, op, c);
     do {
-      (i == 0 ? f->put : f->add)(k, lanes, in, run.num_elems, *run.code, lane->options.worker.world_size);
+      (i == 0 && !has_lanes ? f->put : f->add)(k, lanes, in, run.num_elems, *run.code, lane->options.worker.world_size);
       in += (size_t)run.num_elems * f->elem_bytes;
       lanes += (size_t)run.num_elems * f->unit_bytes;
     } while (next_run(&op->plan, &run));
@@ -108,6 +110,7 @@ static inline void fill_exponents(const struct sml_quant_kernels *k, const struc
     const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
     codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, op->plan.num_elems - elem));
   }
+  if (c->is_fence) payload[0] = 0;
   if (op->plan.has_wide_codes) sml_switch_put_codes(payload, codes, c->num_elems);
   else memcpy(payload, codes, c->num_elems);
 }
@@ -177,7 +180,8 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
   else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
-  else fill_lanes(k, lane, op, c, lanes);
+  else if (op->plan.way == SML_REDUCE_COPY) memcpy(payload, (const uint8_t *)op->in + c->first_elem, c->num_elems);
+  else fill_lanes(k, lane, op, c, lanes, false);
   if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
   if (lane->options.worker.packet_lanes != 0)
     memset(payload + c->payload_bytes, 0, send->header.payload_bytes - c->payload_bytes);
@@ -198,8 +202,19 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
     return;
   }
   if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
+  if (op->plan.way == SML_REDUCE_COPY) {
+    memcpy((uint8_t *)op->out + c->first_elem, payload, c->num_elems);
+    return;
+  }
   const struct sml_format *f = sml_engine_format(&op->plan);
-  uint8_t *out = (uint8_t *)op->out + c->first_elem * f->elem_bytes;
+  uint64_t first_elem = c->first_elem;
+  if (op->plan.way == SML_REDUCE_TO_OWNER) { /* `out` has this rank's part alone */
+    memcpy(e->wide, payload, c->payload_bytes);
+    fill_lanes(k, lane, op, c, e->wide, true);
+    payload = e->wide;
+    first_elem -= op->plan.parts[c->owner];
+  }
+  uint8_t *out = (uint8_t *)op->out + first_elem * f->elem_bytes;
   if (op->plan.wire_reducer != 0) {
     sml_images_get(out, payload, c->num_elems, images_of(op));
     return;

@@ -108,6 +108,12 @@ static void expect_ints(const struct world_call *call) {
   }
 }
 
+static void expect_copies(const struct world_call *call) {
+  for (uint32_t r = 0; r < call->world_size; r++)
+    memcpy(call->expected + call->parts_begin[r], call->parts[r].pristine + call->parts_begin[r],
+           (size_t)(call->parts_begin[r + 1] - call->parts_begin[r]));
+}
+
 /* The tensor's blocks, whatever the world. */
 typedef const char *block_visitor(const struct world_call *call, uint64_t first_elem, uint64_t num_elems);
 static const char *for_each_block(const struct world_call *call, block_visitor *visit) {
@@ -200,8 +206,16 @@ static void make_part(struct world_call *call, uint32_t rank, const struct sml_o
   else part->in = guarded(call, 0, &part->in_memory);
   memcpy(part->in, part->pristine, call->num_bytes);
   struct sml_engine_operation *operation = &part->operation;
-  operation->in = part->in;
-  operation->out = is_discarded(call, rank) ? NULL : part->out;
+  const uint32_t elem_bytes = plan->way == SML_REDUCE_COPY ? 1 : ELEM_BYTES;
+  const bool is_sum = plan->way == SML_REDUCE_TO_OWNER;
+  part->first = is_sum ? (size_t)plan->parts[rank] * elem_bytes : 0;
+  part->num_bytes = is_sum ? (size_t)plan->parts[rank + 1] * elem_bytes - part->first : call->num_bytes;
+  if (plan->way == SML_REDUCE_COPY) {
+    const size_t own = (size_t)plan->parts[rank], own_bytes = (size_t)plan->parts[rank + 1] - own;
+    memcpy(part->out + own, part->pristine + own, own_bytes);
+  }
+  operation->in = plan->way == SML_REDUCE_COPY ? part->out : part->in;
+  operation->out = is_discarded(call, rank) ? NULL : part->out + part->first;
   operation->plan = *plan;
   operation->lanes_left = o->num_lanes;
   operation->status = SML_OK;
@@ -223,7 +237,7 @@ struct world_call *world_call_create(struct world *w, const struct world_call_op
   call->options = *options;
   call->world_size = w->options.world_size;
   call->num_bytes = (size_t)options->num_elems * ELEM_BYTES;
-  const struct sml_operation_plan plan = {.number = w->jobs[options->job].num_calls++,
+  struct sml_operation_plan plan = {.number = w->jobs[options->job].num_calls++,
                                           .num_elems = options->num_elems,
                                           .key = options->key,
                                           .type = options->type,
@@ -231,9 +245,23 @@ struct world_call *world_call_create(struct world *w, const struct world_call_op
                                           .block_elems = options->type == SML_FLOAT32 ? SML_BLOCK_ELEMS : 0,
                                           .is_narrow = w->options.is_narrow && options->type == SML_FLOAT32,
                                           .has_wide_codes = w->options.is_switch_format};
+  const uint32_t elem_bytes = options->way == SML_REDUCE_COPY ? ELEM_BYTES : 1;
+  for (uint32_t r = 0; r < call->world_size; r++) call->parts_begin[r] = options->parts[r] * elem_bytes;
+  call->parts_begin[call->world_size] = options->num_elems * elem_bytes;
+  if (options->way != SML_REDUCE_SUM) {
+    plan.way = options->way;
+    plan.num_parts = call->world_size;
+    plan.parts = call->parts_begin;
+  }
+  if (options->way == SML_REDUCE_COPY) {
+    plan.num_elems = call->num_bytes;
+    plan.block_elems = 0;
+    plan.type = SML_UINT8;
+  }
   for (uint32_t r = 0; r < call->world_size; r++) make_part(call, r, &plan);
   call->expected = must(malloc(call->num_bytes));
-  if (options->type == SML_FLOAT32) for_each_block(call, expect_block);
+  if (options->way == SML_REDUCE_COPY) expect_copies(call);
+  else if (options->type == SML_FLOAT32) for_each_block(call, expect_block);
   else expect_ints(call);
   return call;
 }
@@ -253,7 +281,9 @@ void world_call_submit(struct world_call *call, uint32_t rank) {
   }
   sender->operation.inputs = sender->inputs;
   sender->operation.num_inputs = num_inputs;
-  for (uint32_t l = 0; l < call->world->options.num_lanes; l++) sml_lane_push(job->lanes[lead][l], &sender->operation);
+  const bool is_one_way = call->options.way != SML_REDUCE_SUM;
+  for (uint32_t l = 0; l < call->world->options.num_lanes; l++)
+    sml_lane_push(is_one_way ? job->one_way[lead][l] : job->lanes[lead][l], &sender->operation);
 }
 
 void world_call_submit_all(struct world_call *call) {
@@ -291,6 +321,15 @@ const char *world_call_check_guards(const struct world_call *call, uint32_t rank
   return NULL;
 }
 
+/* Beside the rank's own part. */
+static bool is_rest_untouched(const struct world_part *part) {
+  const size_t end = part->first + part->num_bytes, rest = part->call->num_bytes - end;
+  if (part->in == part->out)
+    return memcmp(part->out, part->pristine, part->first) == 0 &&
+           memcmp(part->out + end, part->pristine + end, rest) == 0;
+  return is_guard(part->out, part->first) && is_guard(part->out + end, rest);
+}
+
 static const char *check_part(const struct world_call *call, uint32_t rank) {
   const struct world_part *part = &call->parts[rank];
   if (part->num_ended != 1) return part->num_ended == 0 ? "the operation has not ended" : "it ended more than once";
@@ -299,10 +338,10 @@ static const char *check_part(const struct world_call *call, uint32_t rank) {
     const bool is_kept = part->in == part->out ? memcmp(part->out, part->pristine, call->num_bytes) == 0
                                                : is_guard(part->out, call->num_bytes);
     if (!is_kept) return "a result was written that was to be thrown away";
-  } else if (memcmp(part->out, call->expected, call->num_bytes) != 0) {
+  } else if (memcmp(part->out + part->first, call->expected + part->first, part->num_bytes) != 0) {
     return "the bits differ from the reference";
   }
-  return world_call_check_guards(call, rank);
+  return is_rest_untouched(part) ? world_call_check_guards(call, rank) : "another rank's part was written";
 }
 
 const char *world_call_check(const struct world_call *call) {
@@ -310,7 +349,7 @@ const char *world_call_check(const struct world_call *call) {
     const char *problem = check_part(call, r);
     if (problem != NULL) return problem;
   }
-  if (call->options.type != SML_FLOAT32) return NULL;
+  if (call->options.type != SML_FLOAT32 || call->options.way == SML_REDUCE_COPY) return NULL;
   return for_each_block(call, check_block);
 }
 

@@ -31,7 +31,7 @@ static void open_port(struct world *w, struct world_port *port, bool is_aggregat
   /* Room for the largest PENDING, for the HELLO, and for frames that are too long. */
   const uint32_t max_frame_bytes = sml_head_bytes(true) + sml_max_u32(o->chunk_bytes, 64) + SML_CHECK_BYTES + 16;
   const uint32_t num_senders = is_aggregator ? o->world_size : 1;
-  uint32_t queue_frames = sml_min_u32(2 * num_senders * o->num_slots + 256, MAX_QUEUE_FRAMES);
+  uint32_t queue_frames = sml_min_u32(2 * num_senders * o->num_slots * (1u + o->is_one_way) + 256, MAX_QUEUE_FRAMES);
   if (o->queue_frames != 0) queue_frames = o->queue_frames;
   *port = (struct world_port){.world = w, .is_aggregator = is_aggregator, .rank = rank, .lane = lane};
   if (o->open_io != NULL) {
@@ -166,7 +166,7 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
                                             .num_contributors = o->num_contributors,
                                             .num_lanes = o->num_lanes,
                                             .num_slots = o->num_slots,
-                                            .slot_base = (uint16_t)(j * o->num_slots),
+                                            .slot_base = (uint16_t)(j * (1u + o->is_one_way) * o->num_slots),
                                             .chunk_bytes = o->chunk_bytes,
                                             .is_checked = !o->is_unchecked,
                                             .packet_lanes = o->is_switch_format ? packet_lanes : 0,
@@ -232,6 +232,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
   const struct sml_aggregator_options options = {.world_size = o->world_size,
                                                  .num_contributors = o->num_contributors,
                                                  .num_slots = o->num_slots,
+                                                 .num_one_way_slots = w->options.is_one_way ? o->num_slots : 0,
                                                  .slot_base = o->slot_base,
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = o->is_checked,
@@ -250,12 +251,41 @@ static void start_aggregators(struct world *w, struct world_job *job) {
 }
 
 static struct sml_worker_options worker_options(struct world *w, const struct world_job *job, uint32_t r,
-                                                uint32_t l) {
+                                                uint32_t l, bool is_one_way) {
   struct sml_worker_options o = job->worker;
+  o.is_one_way = is_one_way;
+  if (is_one_way) o.slot_base = (uint16_t)(o.slot_base + o.num_slots);
   o.rank = contributors_of(w) != NULL ? w->options.contributors[r] : (uint16_t)r;
   o.lane = l;
   o.seed = sml_prng_next(&w->prng);
   return o;
+}
+
+static struct sml_lane *open_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, bool is_one_way) {
+  const struct sml_lane_options options = {.worker = worker_options(w, job, r, l, is_one_way),
+                                           .aggregator = w->aggregator_ports[l].addr,
+                                           .is_multicast = w->options.is_multicast,
+                                           .lane = l,
+                                           .num_operations = w->options.num_operations,
+                                           .seal = job->seal,
+                                           .on_integrity = note_integrity,
+                                           .user = &job->num_integrity[r]};
+  struct sml_lane *lane = must(sml_lane_create(&options));
+  SML_ASSERT(sml_lane_attach(w->workers[r][l], lane));
+  return lane;
+}
+
+static void restart_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, bool is_one_way) {
+  struct sml_lane *lane = is_one_way ? job->one_way[r][l] : job->lanes[r][l];
+  if (lane == NULL) return;
+  const struct sml_worker_options o = worker_options(w, job, r, l, is_one_way);
+  sml_lane_restart(lane, &o, &job->seal);
+}
+
+static void close_lane(struct world *w, uint32_t r, uint32_t l, struct sml_lane *lane) {
+  if (lane == NULL) return;
+  sml_lane_detach(w->workers[r][l], lane);
+  sml_lane_destroy(lane);
 }
 
 void world_start_job(struct world *w, uint32_t j) {
@@ -265,16 +295,8 @@ void world_start_job(struct world *w, uint32_t j) {
   job->is_started = true;
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes && world_lead(w, r) == r; l++) {
-      job->lanes[r][l] =
-          must(sml_lane_create(&(struct sml_lane_options){.worker = worker_options(w, job, r, l),
-                                                          .aggregator = w->aggregator_ports[l].addr,
-                                                          .is_multicast = w->options.is_multicast,
-                                                          .lane = l,
-                                                          .num_operations = w->options.num_operations,
-                                                          .seal = job->seal,
-                                                          .on_integrity = note_integrity,
-                                                          .user = &job->num_integrity[r]}));
-      SML_ASSERT(sml_lane_attach(w->workers[r][l], job->lanes[r][l]));
+      job->lanes[r][l] = open_lane(w, job, r, l, false);
+      if (w->options.is_one_way) job->one_way[r][l] = open_lane(w, job, r, l, true);
     }
   }
 }
@@ -287,9 +309,8 @@ void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   start_aggregators(w, job);
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
-      if (job->lanes[r][l] == NULL) continue;
-      const struct sml_worker_options o = worker_options(w, job, r, l);
-      sml_lane_restart(job->lanes[r][l], &o, &job->seal);
+      restart_lane(w, job, r, l, false);
+      restart_lane(w, job, r, l, true);
     }
   }
 }
@@ -309,9 +330,8 @@ void world_close_job(struct world *w, uint32_t j) {
       w->worker_ports[r][l].io->ops->leave_group(w->worker_ports[r][l].io, &group);
     free(sml_aggregator_engine_close_job(w->aggregators[l], job->number));
     for (uint32_t r = 0; r < w->options.world_size; r++) {
-      if (job->lanes[r][l] == NULL) continue;
-      sml_lane_detach(w->workers[r][l], job->lanes[r][l]);
-      sml_lane_destroy(job->lanes[r][l]);
+      close_lane(w, r, l, job->lanes[r][l]);
+      close_lane(w, r, l, job->one_way[r][l]);
     }
   }
   *job = (struct world_job){.is_open = false};
@@ -366,6 +386,8 @@ static void check_invariants(const struct world *w) {
   for (uint32_t j = 0; j < WORLD_MAX_JOBS && problem == NULL; j++) {
     if (w->jobs[j].is_started && w->jobs[j].lanes[r][l] != NULL)
       problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
+    if (w->jobs[j].is_started && w->jobs[j].one_way[r][l] != NULL && problem == NULL)
+      problem = sml_lane_find_violation(w->jobs[j].one_way[r][l]);
     if (problem != NULL && w->options.has_liar && memcmp(problem, "I9", 2) == 0) problem = NULL;
   }
   if (problem == NULL) return;

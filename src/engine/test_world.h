@@ -37,6 +37,7 @@ struct world_options {
    * lowest of each has lanes; calls give it the inputs of all once all have submitted, and its result to all. */
   uint32_t num_contributors;
   uint16_t contributors[WORLD_MAX_RANKS];
+  bool is_one_way;                   /* there are one-way windows as well: unchecked */
   bool has_fixed_window;             /* of chunks under way: nothing limits it */
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double up_mark;                    /* chance that an update comes marked; faults.mark: that any frame does */
@@ -61,7 +62,7 @@ struct world_job {
   uint64_t nonces[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_worker_options worker; /* what all ranks have in common */
   struct sml_seal seal; /* of this epoch */
-  struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES];
+  struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES], *one_way[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_aggregator *states[WORLD_MAX_LANES]; /* the aggregators', to look into and to break */
   uint32_t num_integrity[WORLD_MAX_RANKS];        /* calls of on_integrity */
 };
@@ -113,6 +114,10 @@ struct world_call_options {
   uint32_t job;
   uint64_t num_elems, key;
   uint8_t type, reduction;
+  /* SML_REDUCE_TO_OWNER or SML_REDUCE_COPY: by one-way windows; parts begin at these elements (the last one's end is
+   * num_elems). A rank's part of the sum stands in its place of the output, and nothing else is written. */
+  uint8_t way;
+  uint64_t parts[WORLD_MAX_RANKS];
   bool is_in_place;
   bool is_shifted; /* buffers not aligned to their type */
   uint64_t discards; /* bitmap of the ranks that throw the result away */
@@ -125,6 +130,7 @@ struct world_part {
   struct sml_engine_operation operation; /* first: on_ended casts */
   struct world_call *call;
   const void *inputs[WORLD_MAX_RANKS]; /* of a rank that leads */
+  size_t first, num_bytes; /* of the output that is the rank's */
   uint8_t *in_memory, *out_memory; /* what to free */
   uint8_t *in, *out;
   uint8_t *pristine; /* the input again */
@@ -138,6 +144,7 @@ struct world_call {
   struct world_call_options options;
   uint32_t world_size;
   size_t num_bytes;
+  uint64_t parts_begin[WORLD_MAX_RANKS + 1]; /* as the plan has them: of a copy in bytes */
   uint8_t *expected;
   struct world_part parts[WORLD_MAX_RANKS];
 };

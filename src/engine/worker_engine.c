@@ -138,14 +138,20 @@ static bool is_of_lane(const struct sml_lane *lane, const struct sml_header *h, 
   return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.source, from);
 }
 
+/* A job may have two lanes at an aggregator, one of them for its one-way window. */
+static bool is_in_window(const struct sml_lane *lane, const struct sml_header *h) {
+  return lane->options.worker.epoch == h->epoch &&
+         (uint32_t)h->slot - lane->options.worker.slot_base < lane->options.worker.num_slots;
+}
+
 static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_header *h,
                                   const struct sml_addr *from) {
   struct sml_lane *stale = e->last_lane;
-  if (stale != NULL && is_of_lane(stale, h, from) && stale->options.worker.epoch == h->epoch) return stale;
+  if (stale != NULL && is_of_lane(stale, h, from) && is_in_window(stale, h)) return stale;
   stale = NULL;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     if (!is_of_lane(e->lanes[i], h, from)) continue;
-    if (e->lanes[i]->options.worker.epoch == h->epoch) return e->last_lane = e->lanes[i];
+    if (is_in_window(e->lanes[i], h)) return e->last_lane = e->lanes[i];
     stale = e->lanes[i];
   }
   return stale; /* its counters will show the drop */
@@ -165,6 +171,14 @@ static void note_hearing(const struct sml_worker_engine *e, struct sml_lane *lan
     lane->num_unheard++;
     lane->unheard_pass = e->num_passes;
   }
+}
+
+static void end_operation(struct sml_lane *lane, struct sml_engine_operation *op) {
+  /* A caller that waits for the operation and then reads the figures finds it in them. */
+  struct sml_worker_view view;
+  sml_worker_view(lane->worker, &view);
+  sml_lane_publish(lane, &view);
+  sml_lane_end_part(lane, op, SML_OK);
 }
 
 static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h,
@@ -194,11 +208,10 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   e->has_results = true;
   lane->futile = (struct sml_futile){0};
   if (!a.is_operation_done) return;
-  /* A caller that waits for the operation and then reads the figures finds it in them. */
-  struct sml_worker_view view;
-  sml_worker_view(lane->worker, &view);
-  sml_lane_publish(lane, &view);
-  sml_lane_end_part(lane, a.cookie, SML_OK);
+  end_operation(lane, a.cookie);
+  void *also; /* by a fence that was late */
+  while (lane->options.worker.is_one_way && (also = sml_worker_next_ended(lane->worker)) != NULL)
+    end_operation(lane, also);
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
