@@ -2,6 +2,8 @@
  * A window of chunks that not everybody contributes to, nor hears (docs/adr/0045-one-way-collectives.md): sums that only
  * their owner gets, or copies of what the owner has. Position p is in slot p mod W; a fence, to and from all, follows every
  * Q positions, and its slots have two versions. The network is a bag with loss and repetition; timers may fire at any time.
+ * What was built differs: fences are positions of the window, and all of its slots have two versions (the decision says
+ * why, under "As built"). Random worlds show that one (src/core/one_way_test.c).
  *   safe  what a worker takes is the sum of all contributors of its position, once each; no honest worker is accused
  *   live  from every reachable state with empty channels a perfect network leads further */
 

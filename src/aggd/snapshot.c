@@ -50,7 +50,7 @@ static void take_job(struct sml_snapshot *s, const struct sml_registry *registry
   job->num_ranks = sml_registry_look_at_members(registry, number, s->taken_ns, all, room);
   for (uint32_t i = 0; i < job->num_ranks; i++) s->ranks[s->num_ranks++].member = all[i];
   for (uint32_t lane = 0; job->is.is_started && lane < job->is.num_lanes; lane++)
-    s->lanes[lane].slots_used += job->is.num_slots;
+    s->lanes[lane].slots_used += job->is.all_slots;
   s->num_jobs++;
   if (all != members) free(all);
 }

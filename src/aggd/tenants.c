@@ -119,7 +119,7 @@ bool sml_tenants_look(struct sml_tenants *t, struct sml_snapshot *s) {
     if (!job->is_started) continue;
     tenant->use.num_jobs++;
     tenant->use.num_workers += job->world_size;
-    tenant->use.num_slots += job->num_slots;
+    tenant->use.num_slots += job->all_slots;
   }
   pthread_mutex_unlock(&t->lock);
   return s->tenants != NULL;

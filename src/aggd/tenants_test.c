@@ -45,7 +45,7 @@ static void test_quotas(void **state) {
 
 static void put_job(struct sml_snapshot *s, const char *key_name, bool is_started) {
   struct sml_registry_look *is = &s->jobs[s->num_jobs++].is;
-  *is = (struct sml_registry_look){.is_started = is_started, .world_size = 4, .num_slots = is_started ? 32 : 0};
+  *is = (struct sml_registry_look){.is_started = is_started, .world_size = 4, .all_slots = is_started ? 32 : 0};
   snprintf(is->key_name, sizeof is->key_name, "%s", key_name);
 }
 

@@ -25,10 +25,18 @@ static bool has_agreed_path(const struct sml_member_offer *offer, const struct s
   return start->chunk_bytes + offer->overhead_bytes <= offer->datagram_bytes;
 }
 
+/* Where one-way windows are, if at all. */
+static bool may_go_one_way(const struct sml_ctl_join *join, const struct sml_ctl_start *start) {
+  const uint32_t others = SML_FEATURE_CHECK | SML_FEATURE_RETRY | SML_FEATURE_SWITCH;
+  return (join->features & SML_FEATURE_ONE_WAY) != 0 && (start->features & others) == 0 && start->num_ranks == 0 &&
+         !start->is_one_host && start->num_slots >= SML_CTL_LEAST_ONE_WAY_SLOTS;
+}
+
 /* Switch format is the aggregator's choice, where the job can be in it. */
 static bool has_agreed_features(const struct sml_member_offer *offer, const struct sml_ctl_start *start) {
   const struct sml_ctl_join *join = offer->join;
   if ((start->features ^ join->features) & ~SML_FEATURES_OF_RANKS) return false;
+  if ((start->features & SML_FEATURE_ONE_WAY) != 0 && !may_go_one_way(join, start)) return false;
   if ((start->features & SML_FEATURE_SWITCH) == 0) return true;
   return (join->features & (SML_FEATURE_SWITCH | SML_FEATURE_RETRY)) == SML_FEATURE_SWITCH && !offer->is_keyed &&
          join->num_shards <= 1 && !start->is_multicast &&
@@ -43,8 +51,8 @@ bool sml_member_has_agreed(const struct sml_member_offer *offer, const struct sm
 }
 
 bool sml_member_is_same_shape(const struct sml_ctl_start *a, const struct sml_ctl_start *b) {
-  return a->num_lanes == b->num_lanes && a->num_slots == b->num_slots && a->chunk_bytes == b->chunk_bytes &&
-         a->is_multicast == b->is_multicast && a->num_ranks == b->num_ranks &&
+  return a->num_lanes == b->num_lanes && sml_ctl_all_slots(a) == sml_ctl_all_slots(b) && a->num_slots == b->num_slots &&
+         a->chunk_bytes == b->chunk_bytes && a->is_multicast == b->is_multicast && a->num_ranks == b->num_ranks &&
          memcmp(a->contributors, b->contributors, sizeof a->contributors) == 0;
 }
 
@@ -60,6 +68,7 @@ const char *sml_member_combine_starts(const struct sml_ctl_start *const starts[]
       return "the aggregators disagree on which ranks are on one host";
     start->chunk_bytes = sml_min_u32(start->chunk_bytes, other->chunk_bytes);
     start->first_phase = sml_max_u32(start->first_phase, other->first_phase);
+    start->features &= other->features | ~SML_FEATURE_ONE_WAY; /* all lanes or none */
   }
   return NULL;
 }

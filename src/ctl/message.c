@@ -145,14 +145,13 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->chunk_bytes, 4, UINT16_MAX - SML_CTL_HEADER_BYTES);
   walk_u32(w, &start->num_slots, 1, CTL_MAX_POOL_SLOTS / 2);
   if (start->chunk_bytes % 4 != 0 || !sml_is_pow2(start->num_slots)) w->is_valid = false;
-  for (uint32_t i = 0; w->is_valid && i < start->num_lanes; i++) {
-    walk_u16(w, &start->slot_base[i], 0, UINT16_MAX);
-    if (start->slot_base[i] % start->num_slots != 0) w->is_valid = false;
-  }
+  for (uint32_t i = 0; w->is_valid && i < start->num_lanes; i++) walk_u16(w, &start->slot_base[i], 0, UINT16_MAX);
   walk_u32(w, &start->first_phase, SML_CTL_FIRST_PHASE, UINT32_MAX - 1);
   if (start->first_phase % 2 != 0) w->is_valid = false;
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
+  for (uint32_t i = 0; w->is_valid && i < start->num_lanes; i++)
+    if (start->slot_base[i] % sml_ctl_all_slots(start) != 0) w->is_valid = false;
   const uint32_t packet_lanes = w->is_valid ? sml_ctl_packet_lanes(start) : 0;
   if (packet_lanes != 0 &&
       (!sml_is_pow2(packet_lanes) || packet_lanes < SML_MIN_PACKET_LANES || packet_lanes > SML_MAX_PACKET_LANES))

@@ -501,6 +501,6 @@ void sml_registry_counts(const struct sml_registry *r, struct sml_registry_count
     const struct sml_job_entry *job = &r->jobs[i];
     counts_out->jobs_joining += job->state == SML_JOB_JOINING;
     counts_out->jobs_started += job->state == SML_JOB_STARTED;
-    if (job->state == SML_JOB_STARTED) counts_out->slots_used += job->num_slots;
+    if (job->state == SML_JOB_STARTED) counts_out->slots_used += sml_registry_all_slots(job);
   }
 }

@@ -203,6 +203,7 @@ struct sml_registry_look {
   uint64_t lease_ns, since_ns;                                  /* since: joined by its first rank, or started */
   uint64_t submitted, completed;                                /* by the rank that is ahead, by all */
   uint32_t num_lanes, num_slots, chunk_bytes, num_contributors; /* started; joining: only slots, those asked for */
+  uint32_t all_slots;                                           /* started: with those of one-way windows */
   uint32_t num_refusals;                                        /* ever; the last ones are kept */
   struct sml_refusal refusals[SML_MAX_REFUSALS];                /* the latest first */
 };

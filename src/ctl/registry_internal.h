@@ -44,7 +44,7 @@ struct sml_conn {
   uint64_t num_packets;     /* that it had sent on the data path at the last look */
   uint64_t silent_since_ns; /* it was noted to be silent since then; 0: it was not, or is heard again */
   uint32_t resume_chunk_bytes;
-  bool has_no_result; /* of its JOIN, like the next */
+  bool has_no_result, can_go_one_way; /* of its JOIN, like the next */
   uint32_t slots_asked;
   uint64_t share_host[2]; /* of its JOIN, like the next */
   bool is_combining;
@@ -85,6 +85,7 @@ struct sml_job_entry {
   /* once started */
   uint32_t num_lanes, chunk_bytes, num_departed, num_contributors;
   bool is_multicast;
+  bool is_one_way;                     /* there is a second window of as many slots */
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
@@ -97,6 +98,11 @@ struct sml_job_entry {
   struct sml_refusal refusals[SML_MAX_REFUSALS];       /* a ring */
   struct sml_departure departures[SML_MAX_DEPARTURES]; /* the first ones: why they went */
 };
+
+/* That a lane has for the job, started. */
+static inline uint32_t sml_registry_all_slots(const struct sml_job_entry *job) {
+  return job->num_slots * (1 + job->is_one_way);
+}
 
 struct sml_registry {
   struct sml_registry_options options;

@@ -267,6 +267,7 @@ static void add_member(struct sml_registry *r, struct sml_job_entry *job, uint32
   c->oldest_operation = j->oldest_operation;
   c->resume_chunk_bytes = j->resume_chunk_bytes;
   c->has_no_result = j->resume_operation == 0 && (j->features & SML_FEATURE_NO_RESULT) != 0;
+  c->can_go_one_way = (j->features & SML_FEATURE_ONE_WAY) != 0;
   c->slots_asked = j->num_slots;
   if (j->resume_chunk_bytes != 0) job->num_slots = j->num_slots;
   memcpy(c->share_host, j->host, sizeof c->share_host);
@@ -427,7 +428,7 @@ void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, 
   memcpy(start->slot_base, job->slot_base, sizeof start->slot_base);
   start->first_phase = first_phase;
   start->first_chunk = first_chunk;
-  start->features = job->features;
+  start->features = job->features | (job->is_one_way ? SML_FEATURE_ONE_WAY : 0);
   start->first_operation = job->first_operation;
   start->rtt_ns = job->rtt_ns;
   start->slots_why = job->slots_why;

@@ -134,6 +134,7 @@ bool sml_registry_look(const struct sml_registry *r, uint16_t job, uint64_t now_
   if (!look->is_started) return true;
   look->is_one_host = sml_registry_is_one_host(r, entry);
   look->num_lanes = entry->num_lanes;
+  look->all_slots = sml_registry_all_slots(entry);
   look->chunk_bytes = entry->chunk_bytes;
   look->num_contributors = entry->num_contributors;
   return true;

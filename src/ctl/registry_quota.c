@@ -12,7 +12,7 @@ static void add_use(const struct sml_registry *r, enum sml_job_state state, cons
     if (job->state != state || strcmp(job->key_name, key_name) != 0) continue;
     use->num_jobs++;
     use->num_workers += job->world_size;
-    use->num_slots += job->num_slots;
+    use->num_slots += job->state == SML_JOB_STARTED ? sml_registry_all_slots(job) : job->num_slots;
   }
 }
 
@@ -67,7 +67,11 @@ const char *sml_registry_meet_quota(struct sml_registry *r, struct sml_job_entry
   if (quota.max_workers > 0 && (uint64_t)use.num_workers + job->world_size > quota.max_workers)
     return refuse(r, job, &quota, &use);
   if (quota.max_slots == 0) return NULL;
-  while (use.num_slots + job->num_slots > quota.max_slots) {
+  while (use.num_slots + sml_registry_all_slots(job) > quota.max_slots) {
+    if (job->is_one_way) {
+      job->is_one_way = false;
+      continue;
+    }
     if (job->slots_why == SML_SLOTS_REASON_ASKED || job->num_slots <= SML_TUNING_FEW_SLOTS)
       return refuse(r, job, &quota, &use);
     job->num_slots /= 2;

@@ -27,6 +27,16 @@ static uint64_t count_windows_bytes(const struct sml_registry *r) {
   return num_bytes;
 }
 
+/* All ranks can make use of a second window (member_start.c looks for the same). */
+static bool can_go_one_way(const struct sml_registry *r, const struct sml_job_entry *job) {
+  bool is_offered = (job->features & (SML_FEATURE_CHECK | SML_FEATURE_RETRY | SML_FEATURE_SWITCH)) == 0 &&
+                    job->num_contributors == job->world_size && !sml_registry_is_one_host(r, job) &&
+                    job->num_slots >= SML_CTL_LEAST_ONE_WAY_SLOTS;
+  for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next)
+    is_offered = is_offered && r->conns[c].can_go_one_way;
+  return is_offered;
+}
+
 /* Path and place of all ranks, the chunk and the pool decide, and what others do (tuning.h). */
 static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry *job) {
   struct sml_tuning tuning = {.num_asked = job->num_slots,
@@ -38,7 +48,7 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
                               .is_embedded = r->options.is_embedded,
                               .most_mib = r->options.max_window_mib};
   for (uint32_t i = 0; i < r->jobs_end; i++)
-    if (r->jobs[i].state == SML_JOB_STARTED) tuning.kept_slots += r->jobs[i].num_slots;
+    if (r->jobs[i].state == SML_JOB_STARTED) tuning.kept_slots += sml_registry_all_slots(&r->jobs[i]);
   tuning.kept_slots += sml_tuning_reserve(r->options.pool_slots, r->options.max_jobs, count_started(r));
   for (uint32_t c = job->first_member; c != SML_NO_CONN; c = r->conns[c].next) {
     const struct sml_conn *conn = &r->conns[c];
@@ -50,6 +60,7 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
   /* A software switch has short queues, which carry the control connections, too. */
   if (r->options.packet_lanes != 0 && job->slots_why != SML_SLOTS_REASON_ASKED)
     job->num_slots = sml_min_u32(job->num_slots, SML_TUNING_FEW_SLOTS);
+  job->is_one_way = can_go_one_way(r, job) && 2 * job->num_slots + tuning.kept_slots <= r->options.pool_slots;
 }
 
 /* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger
@@ -153,13 +164,13 @@ static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry 
 
 void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes) {
   for (uint32_t lane = 0; lane < num_lanes; lane++)
-    sml_slot_pool_give(&r->pools[lane], job->num_slots, job->slot_base[lane]);
+    sml_slot_pool_give(&r->pools[lane], sml_registry_all_slots(job), job->slot_base[lane]);
 }
 
 /* The lane that has no room, or num_lanes: all windows were taken. */
 static uint32_t try_windows(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
-    if (sml_slot_pool_take(&r->pools[lane], job->num_slots, &job->slot_base[lane])) continue;
+    if (sml_slot_pool_take(&r->pools[lane], sml_registry_all_slots(job), &job->slot_base[lane])) continue;
     sml_registry_give_windows(r, job, lane);
     return lane;
   }
@@ -170,6 +181,10 @@ static uint32_t try_windows(struct sml_registry *r, struct sml_job_entry *job) {
 static bool take_windows(struct sml_registry *r, struct sml_job_entry *job) {
   uint32_t lane;
   while ((lane = try_windows(r, job)) < job->num_lanes) {
+    if (job->is_one_way) {
+      job->is_one_way = false;
+      continue;
+    }
     if (job->slots_why != SML_SLOTS_REASON_ASKED && job->num_slots > SML_TUNING_FEW_SLOTS) {
       job->num_slots /= 2;
       job->slots_why = SML_SLOTS_REASON_POOL;
@@ -223,9 +238,9 @@ void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   job->since_ns = r->latest_ns;
   job->is_multicast = sml_registry_choose_multicast(r, job);
   sml_registry_send_start(r, job, r->options.first_phase, r->options.first_chunk);
-  sml_registry_note(
-      r, SML_NOTE_JOB_STARTED, job, 0,
-      sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu%s", job->num_lanes,
-                        job->num_slots, job->chunk_bytes, job->num_contributors,
-                        (unsigned long long)(job->rtt_ns / SML_NS_PER_US), job->is_multicast ? " multicast=1" : ""));
+  sml_registry_note(r, SML_NOTE_JOB_STARTED, job, 0,
+                    sml_registry_text(r, "lanes=%u slots=%u chunk_bytes=%u contributors=%u rtt_us=%llu%s%s",
+                                      job->num_lanes, job->num_slots, job->chunk_bytes, job->num_contributors,
+                                      (unsigned long long)(job->rtt_ns / SML_NS_PER_US),
+                                      job->is_multicast ? " multicast=1" : "", job->is_one_way ? " one_way=1" : ""));
 }

@@ -48,10 +48,9 @@ static const char *check_started(const struct sml_registry *r, const struct sml_
   for (uint32_t c = job->first_member; job->num_departed == 0 && c != SML_NO_CONN; c = r->conns[c].next)
     if (r->conns[c].completed < job->confirmed) return "more is confirmed than a rank has completed";
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
-    uint32_t base = job->slot_base[lane];
-    if (base % job->num_slots != 0 || base + job->num_slots > r->options.pool_slots)
-      return "a job's window is not in the pool";
-    for (uint32_t slot = base; slot < base + job->num_slots; slot++)
+    uint32_t base = job->slot_base[lane], all_slots = sml_registry_all_slots(job);
+    if (base % all_slots != 0 || base + all_slots > r->options.pool_slots) return "a job's window is not in the pool";
+    for (uint32_t slot = base; slot < base + all_slots; slot++)
       if (!sml_bit_test(r->pools[lane].used, slot)) return "a job's slot is not taken from the pool";
   }
   return NULL;
@@ -60,7 +59,7 @@ static const char *check_started(const struct sml_registry *r, const struct sml_
 static bool do_windows_meet(const struct sml_job_entry *a, const struct sml_job_entry *b) {
   for (uint32_t lane = 0; lane < sml_min_u32(a->num_lanes, b->num_lanes); lane++) {
     uint32_t a_base = a->slot_base[lane], b_base = b->slot_base[lane];
-    if (a_base < b_base + b->num_slots && b_base < a_base + a->num_slots) return true;
+    if (a_base < b_base + sml_registry_all_slots(b) && b_base < a_base + sml_registry_all_slots(a)) return true;
   }
   return false;
 }
@@ -101,7 +100,7 @@ static const char *check_pools(const struct sml_registry *r) {
       num_used += sml_popcount_u64(r->pools[lane].used[i]);
     for (uint32_t i = 0; i < r->jobs_end; i++) {
       const struct sml_job_entry *job = &r->jobs[i];
-      if (job->state == SML_JOB_STARTED && lane < job->num_lanes) num_lent += job->num_slots;
+      if (job->state == SML_JOB_STARTED && lane < job->num_lanes) num_lent += sml_registry_all_slots(job);
     }
     if (num_used != num_lent) return "slots are taken from the pool that no job has";
   }

@@ -72,6 +72,32 @@ static sml_status check_kind(const struct sml_job_shape *shape, sml_type type, s
   return sml_fail(SML_ERR_UNSUPPORTED, "%zu elements are too many for one operation: cut the tensor", count);
 }
 
+/* Copies are of bytes, and need no format. */
+static void set_way(struct sml_operation_plan *plan, const struct sml_job_shape *shape, uint8_t way,
+                    const uint64_t *parts) {
+  if (way == SML_REDUCE_COPY) {
+    *plan = (struct sml_operation_plan){
+        .num_elems = plan->num_elems, .key = plan->key, .type = plan->type, .reduction = plan->reduction};
+  }
+  plan->way = way;
+  plan->num_parts = shape->world_size;
+  plan->parts = parts;
+}
+
+/* PROTOCOL.md rule R217. Two elements of a lane must not belong to two ranks. */
+bool sml_operation_goes_one_way(const struct sml_job_shape *shape, const struct sml_call *call) {
+  const sml_operation_options *o = call->options;
+  const struct sml_collective *c = call->collective;
+  const bool is_copy = c->way == SML_REDUCE_COPY;
+  if (!sml_job_lanes_go_one_way(shape->lanes)) return false;
+  const struct sml_operation_plan plan = make_plan(shape, o, call->type, call->reduction, call->count);
+  if (plan.block_elems != 0 && (wants_exact(shape, o) || o->num_starts > 0)) return false;
+  for (uint32_t r = 0; r < shape->world_size && !is_copy; r++)
+    if (plan.wire_reducer != 0 || c->parts[r] % sml_max_u32(plan.lane_elems, 1) != 0) return false;
+  const uint64_t num_bytes = is_copy ? call->count : 4 * sml_plan_lanes(&plan);
+  return num_bytes / shape->lanes->chunk_bytes > sml_job_lanes_least_one_way(shape->lanes);
+}
+
 static sml_status check_buffers(const void *in, const void *out, size_t count, size_t elem_bytes) {
   if (count == 0) return SML_OK;
   if (in == NULL || out == NULL)
@@ -113,7 +139,9 @@ sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation
   if (call->collective != NULL) o.key = sml_collective_key(call->collective, o.key);
   struct sml_operation_plan plan;
   if (status == SML_OK) status = check_kind(shape, call->type, call->reduction, call->count, &o, &plan);
-  if (status == SML_OK)
+  const struct sml_collective *c = call->collective;
+  if (status == SML_OK && c != NULL && c->way != SML_REDUCE_SUM) set_way(&plan, shape, c->way, c->parts);
+  else if (status == SML_OK)
     status = check_buffers(call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
   struct sml_operation *op = NULL;
   if (status == SML_OK) status = sml_operation_take(job, &op);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an operation does beside its sum, where it is a collective other than all-reduce (docs/PROTOCOL.md rules R190
- * and R191): a sum of which this rank wants a part, or of numbers that are zero on all ranks but one. */
+ * and R191): a sum of which this rank wants a part, or of numbers that are zero on all ranks but one. Or it goes one
+ * way, so that nobody gets what is for others. */
 #ifndef SML_LIB_COLLECTIVE_H
 #define SML_LIB_COLLECTIVE_H
 
-#include "base/base.h"
+#include "core/wire.h"
 
 struct sml_collective {
   const char *name;    /* for people */
@@ -13,6 +14,10 @@ struct sml_collective {
   const uint8_t *from; /* what of the sum is the caller's; NULL: nothing is to be copied */
   void *out;
   size_t out_bytes;
+  /* SML_REDUCE_TO_OWNER or SML_REDUCE_COPY: it goes one way, and its parts, with the end (PROTOCOL.md rules R192 to
+   * R195): of each rank, in elements, or bytes of a copy. */
+  uint8_t way;
+  uint64_t *parts;
   _Alignas(64) uint8_t scratch[]; /* where the sum goes, unless it is the caller's memory */
 };
 

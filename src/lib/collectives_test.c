@@ -167,7 +167,7 @@ static void by_every_way(void **state) {
   struct way {
     uint32_t num_ranks;
     const char *hosts;
-    bool is_network, is_embedded, is_checked;
+    bool is_network, is_embedded, is_checked, is_one_way;
     uint32_t num_aggds, packet_lanes;
     uint64_t retry_ns;
   };
@@ -179,6 +179,13 @@ static void by_every_way(void **state) {
                                     {.num_ranks = 4, .is_network = true, .num_aggds = 2},
                                     {.num_ranks = 2, .is_network = true, .retry_ns = SML_NS_PER_S},
                                     {.num_ranks = 3, .is_network = true, .packet_lanes = 32},
+                                    {.num_ranks = 3, .is_network = true, .is_one_way = true},
+                                    {.num_ranks = 4, .is_network = true, .is_one_way = true, .num_aggds = 2},
+                                    {.num_ranks = 3, .is_network = true, .is_one_way = true, .is_embedded = true},
+                                    {.num_ranks = 4, .hosts = "0011", .is_one_way = true},
+                                    {.num_ranks = 2, .is_network = true, .is_one_way = true, .is_checked = true},
+                                    {.num_ranks = 2, .is_network = true, .is_one_way = true, .retry_ns = SML_NS_PER_S},
+                                    {.num_ranks = 3, .is_network = true, .is_one_way = true, .packet_lanes = 32},
                                     {.num_ranks = 1}};
   for (size_t i = 0; i < SML_ARRAY_LEN(ways); i++) {
     struct world w;
@@ -187,6 +194,8 @@ static void by_every_way(void **state) {
     w.job_options.no_shared_memory = ways[i].is_network;
     w.job_options.check = ways[i].is_checked ? 1 : 2;
     w.job_options.retry_ns = ways[i].retry_ns;
+    setenv("SWITCHML_ONE_WAY", ways[i].is_one_way ? "1" : "0", 1);
+    w.job_options.num_slots = ways[i].is_one_way ? 8 : 0; /* then few chunks are worth it */
     w.hosts = ways[i].hosts;
     w.num_aggds = ways[i].num_aggds;
     w.is_embedded = ways[i].is_embedded;
@@ -195,6 +204,60 @@ static void by_every_way(void **state) {
     else world_start(&w);
     world_run(&w, call_all);
     world_run(&w, call_at_once);
+    world_stop(&w);
+  }
+}
+
+/* ---- what goes up and down ---- */
+
+#define PART_ELEMS 30000u
+
+static sml_status call_counted(struct rank *r, bool is_sum, uint8_t *in, uint8_t *out) {
+  sml_operation *op = NULL;
+  if (is_sum) return finish(sml_reduce_scatter(r->job, in, out, PART_ELEMS, NULL, SML_INT32, SML_SUM, NULL, &op), &op);
+  return finish(sml_all_gather(r->job, in, out, 4 * PART_ELEMS, NULL, NULL, &op), &op);
+}
+
+/* A reduce-scatter of S bytes takes (n-1)/n S up and S/n down, an all-gather the other way round. A fence for W/4 - 1
+ * chunks goes both ways. Beyond that there is only what was sent again, and PENDING where others asked. */
+static void count_bytes(struct rank *r) {
+  const uint32_t n = r->world->num_ranks;
+  uint8_t *in = calloc(2 * n, 4 * PART_ELEMS), *out = in + (size_t)n * 4 * PART_ELEMS;
+  for (uint32_t is_sum = 0; is_sum < 2; is_sum++) {
+    sml_stats before = SML_STATS_INIT, after = SML_STATS_INIT;
+    sml_job_stats(r->job, &before);
+    CHECK(r, call_counted(r, is_sum != 0, in, out) == SML_OK, "%s", sml_error_detail());
+    sml_job_stats(r->job, &after);
+    const uint64_t part_chunks = sml_div_ceil(4 * PART_ELEMS, after.chunk_bytes);
+    const uint64_t num_fences = sml_div_ceil(n * part_chunks, after.num_slots / 4 - 1);
+    const uint64_t one = 4 * PART_ELEMS + part_chunks * 32, others = (n - 1) * one, fences = num_fences * 33;
+    const uint64_t again = after.probes + after.retransmissions - before.probes - before.retransmissions;
+    const uint64_t tx_bytes = after.tx_bytes - before.tx_bytes, rx_bytes = after.rx_bytes - before.rx_bytes;
+    const uint64_t most = again * (after.chunk_bytes + 32);
+    const uint64_t up = fences + (is_sum ? others : one), down = fences + (is_sum ? one : others);
+    const uint64_t rx_packets = after.rx_packets - before.rx_packets;
+    const uint64_t down_packets = num_fences + part_chunks * (is_sum ? 1 : n - 1);
+    CHECK(r, tx_bytes >= up && tx_bytes <= up + most, "%u ranks: %llu bytes up instead of %llu", n,
+          (unsigned long long)tx_bytes, (unsigned long long)up);
+    CHECK(r, rx_bytes >= down && rx_bytes <= down + most + 33 * (rx_packets - down_packets),
+          "%u ranks: %llu bytes down instead of %llu", n, (unsigned long long)rx_bytes, (unsigned long long)down);
+  }
+  free(in);
+}
+
+static void no_more_bytes_than_needed(void **state) {
+  (void)state;
+  setenv("SWITCHML_ONE_WAY", "1", 1);
+  for (uint32_t n = 4; n <= 8; n += 4) {
+    struct world w;
+    world_init(&w, n);
+    w.job_options.lease_ns = PATIENT_LEASE_NS;
+    w.job_options.no_shared_memory = 1;
+    w.job_options.check = 2;
+    w.job_options.num_slots = 64;
+    w.job_options.max_datagram_bytes = 1472;
+    world_start(&w);
+    world_run(&w, count_bytes);
     world_stop(&w);
   }
 }
@@ -301,6 +364,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_bits_after_a_retry), /* first: it forks */
       cmocka_unit_test(by_every_way),
+      cmocka_unit_test(no_more_bytes_than_needed),
       cmocka_unit_test(wrong_arguments),
       cmocka_unit_test(calls_that_differ),
   };

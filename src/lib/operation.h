@@ -96,6 +96,10 @@ sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation
 sml_status sml_operation_check_type(const struct sml_job_shape *shape, const sml_operation_options *options,
                                     sml_type type, sml_reduction reduction, size_t count);
 
+/* Whether it can go as its collective's way and parts say: a function of START and of the call, so equal on all
+ * ranks. */
+bool sml_operation_goes_one_way(const struct sml_job_shape *shape, const struct sml_call *call);
+
 /* The steps of that. Takes one of the pool's. */
 sml_status sml_operation_take(struct sml_job *job, struct sml_operation **operation_out);
 void sml_operation_give_back(struct sml_operation *operation);

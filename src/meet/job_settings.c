@@ -160,6 +160,15 @@ static sml_status read_multicast(struct sml_job_settings *s) {
   return read_refusal("no_multicast", s->options.no_multicast, "SWITCHML_MULTICAST", &s->no_multicast);
 }
 
+/* Asked for alone, as it is new. */
+static sml_status read_one_way(struct sml_job_settings *s) {
+  const char *text = sml_settings_environment("SWITCHML_ONE_WAY");
+  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_ONE_WAY is '%.64s': set 1 or 0", text);
+  s->no_one_way = text == NULL || text[0] == '0';
+  return SML_OK;
+}
+
 /* What the smallest chunk needs. */
 static uint32_t min_datagram_bytes(const struct sml_job_settings *s) {
   return sml_head_bytes(s->key_name[0] != 0) + MIN_CHUNK_BYTES +
@@ -189,6 +198,7 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (status == SML_OK) status = read_feature("exact", o->exact, "SWITCHML_EXACT", SML_FEATURE_EXACT, &s->features);
   if (status == SML_OK) status = read_shared_memory(s);
   if (status == SML_OK) status = read_multicast(s);
+  if (status == SML_OK) status = read_one_way(s);
   if (status == SML_OK) status = read_key(s);
   if (status != SML_OK) return status;
   if (o->rank >= o->world_size)

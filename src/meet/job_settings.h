@@ -16,7 +16,7 @@ struct sml_job_settings {
   const char *rank_source;        /* the variable that named the rank; NULL: the caller did */
   char name[SML_JOB_NAME_BYTES];
   uint32_t features; /* SML_FEATURE_* */
-  bool no_multicast;
+  bool no_multicast, no_one_way;
   uint64_t host[2];                  /* who can share memory with this process; 0: nobody */
   bool no_combining;                 /* memory is shared only if all ranks are on one host */
   char key_name[SML_KEY_NAME_BYTES]; /* "": not keyed */

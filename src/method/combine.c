@@ -78,7 +78,7 @@ static enum sml_method_room take_room(struct sml_method *r, const struct sml_ope
   uint64_t num_chunks[SML_MAX_JOB_LANES] = {0};
   count_chunks(d->lanes, &full, num_full, num_chunks);
   if (rest > 0) count_chunks(d->lanes, &tail, 1, num_chunks);
-  return sml_job_lanes_take_room(d->lanes, num_chunks);
+  return sml_job_lanes_take_room(d->lanes, plan, num_chunks);
 }
 
 /* ---- pieces under way ---- */

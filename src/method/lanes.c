@@ -9,6 +9,8 @@
 #include "shm/shm_relay.h"
 #include "process/settings.h"
 
+_Static_assert(SML_CTL_LEAST_ONE_WAY_SLOTS == SML_LEAST_ONE_WAY_SLOTS, "ctl and core agree on one-way windows");
+
 /* That a lane holds: powers of two. */
 static uint32_t num_operations(const struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
   return sml_max_u32(lanes->settings->num_operations, start->num_ranks != 0 ? SML_SHM_RELAY_DEPTH : 1);
@@ -21,15 +23,17 @@ static void describe_shard(const struct sml_job_lanes *lanes, uint32_t shard, st
 static struct sml_worker_options make_worker_options(const struct sml_job_lanes *lanes, uint32_t lane,
                                                      const struct sml_job_lanes_shard *shard) {
   const struct sml_ctl_start *start = shard->start;
+  const struct sml_job_lane *place = &lanes->lanes[lane];
+  const uint32_t base = start->slot_base[place->engine] + (place->is_one_way ? start->num_slots : 0);
   return (struct sml_worker_options){.job = shard->welcome->job,
                                      .epoch = start->epoch,
                                      .rank = (uint16_t)sml_contributor_of(start, lanes->rank),
                                      .world_size = lanes->world_size,
                                      .num_contributors = sml_contributors_count(start, lanes->world_size),
                                      .num_lanes = lanes->num_lanes,
-                                     .lane = lane,
+                                     .lane = place->number,
                                      .num_slots = start->num_slots,
-                                     .slot_base = start->slot_base[lanes->lanes[lane].engine],
+                                     .slot_base = (uint16_t)base,
                                      .chunk_bytes = lanes->chunk_bytes,
                                      .first_phase = start->first_phase,
                                      .first_chunk = start->first_chunk,
@@ -38,6 +42,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job_lanes 
                                      .num_operations = num_operations(lanes, start),
                                      .rtt_ns = start->rtt_ns,
                                      .seed = sml_random_bits(),
+                                     .is_one_way = place->is_one_way,
                                      .has_fixed_window = lanes->settings->no_congestion_control};
 }
 
@@ -52,8 +57,7 @@ static void fail_for_wrong_sum(void *user, uint32_t slot) {
                         "%llu, lane %u slot %u; "
                         "do not trust that aggregator",
                         lanes->rank, lane->aggregator_text,
-                        (unsigned long long)r->owner_ops->first_unfinished(r->owner), (uint32_t)(lane - lanes->lanes),
-                        slot);
+                        (unsigned long long)r->owner_ops->first_unfinished(r->owner), lane->number, slot);
   pthread_mutex_unlock(r->lock);
 }
 
@@ -94,7 +98,7 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
                                      .aggregator = shard.aggregator,
                                      .source = shard.sources[place->engine],
                                      .is_multicast = shard.start->is_multicast != 0,
-                                     .lane = l,
+                                     .lane = place->number,
                                      .num_operations = num_operations(lanes, shard.start),
                                      .num_windows = shard.is_embedded ? SML_TUNING_EMBEDDED_WINDOWS : 1,
                                      .seal = shard.seal,
@@ -115,7 +119,7 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
 }
 
 /* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
-static void place_lanes(struct sml_job_lanes *lanes) {
+static void place_lanes(struct sml_job_lanes *lanes, bool goes_one_way) {
   uint32_t num_slots[SML_MAX_JOB_LANES], num_at_shard[SML_MAX_JOB_LANES], num_lanes = 0, num_engines = 0;
   SML_ASSERT(lanes->num_shards <= SML_MAX_JOB_LANES);
   for (uint32_t s = 0; s < lanes->num_shards; s++) {
@@ -129,36 +133,42 @@ static void place_lanes(struct sml_job_lanes *lanes) {
     for (uint32_t s = 0; s < lanes->num_shards; s++) {
       if (e >= num_at_shard[s]) continue;
       SML_ASSERT(num_lanes < SML_MAX_JOB_LANES);
-      lanes->lanes[num_lanes++] =
-          (struct sml_job_lane){.shard = s, .engine = e, .num_slots = num_slots[s], .lanes = lanes};
+      lanes->lanes[num_lanes] = (struct sml_job_lane){
+          .shard = s, .engine = e, .number = num_lanes, .num_slots = num_slots[s], .lanes = lanes};
+      num_lanes++;
       num_engines = e + 1;
     }
+  for (uint32_t l = 0; l < num_lanes && goes_one_way; l++) {
+    lanes->lanes[num_lanes + l] = lanes->lanes[l];
+    lanes->lanes[num_lanes + l].is_one_way = true;
+  }
+  lanes->num_windows = num_lanes * (1 + goes_one_way);
   lanes->num_lanes = num_lanes;
   lanes->num_engines = num_engines;
 }
 
 bool sml_job_lanes_open(struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
-  struct sml_lane *opened[SML_MAX_JOB_LANES] = {NULL};
+  struct sml_lane *opened[2 * SML_MAX_JOB_LANES] = {NULL};
   bool is_complete = true;
   pthread_mutex_lock(lanes->method.lock);
   lanes->chunk_bytes = start->chunk_bytes;
   lanes->first_phase = start->first_phase;
-  place_lanes(lanes);
+  place_lanes(lanes, (start->features & SML_FEATURE_ONE_WAY) != 0);
   pthread_mutex_unlock(lanes->method.lock);
-  const uint32_t num_lanes = sml_member_is_lead(start, lanes->rank) ? lanes->num_lanes : 0;
-  for (uint32_t l = 0; l < num_lanes && is_complete; l++) {
+  const uint32_t num_windows = sml_member_is_lead(start, lanes->rank) ? lanes->num_windows : 0;
+  for (uint32_t l = 0; l < num_windows && is_complete; l++) {
     opened[l] = open_lane(lanes, l);
     is_complete = opened[l] != NULL;
   }
   pthread_mutex_lock(lanes->method.lock);
-  for (uint32_t l = 0; l < num_lanes; l++) lanes->lanes[l].lane = opened[l];
+  for (uint32_t l = 0; l < num_windows; l++) lanes->lanes[l].lane = opened[l];
   pthread_mutex_unlock(lanes->method.lock);
   if (!is_complete) sml_job_lanes_close(lanes);
   return is_complete;
 }
 
 void sml_job_lanes_restart(struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
     const struct sml_job_lane *place = &lanes->lanes[l];
     if (place->lane == NULL) continue;
     struct sml_job_lanes_shard shard;
@@ -170,28 +180,29 @@ void sml_job_lanes_restart(struct sml_job_lanes *lanes, const struct sml_ctl_sta
   }
   pthread_mutex_lock(lanes->method.lock);
   lanes->first_phase = start->first_phase;
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) lanes->lanes[l].chunks_used = 0;
+  for (uint32_t l = 0; l < lanes->num_windows; l++) lanes->lanes[l].chunks_used = 0;
   pthread_mutex_unlock(lanes->method.lock);
 }
 
 /* Figures of a lane that are counts of packets dropped for one reason. */
 #define DROP_STATS(X) X(check_failures, BAD_CHECK) X(key_failures, BAD_KEY) X(needless_repeats, NEEDLESS)
 
-static void add_lane(const struct sml_lane *lane, sml_stats *stats) {
+static void add_lane(const struct sml_job_lane *lane, sml_stats *stats) {
   struct sml_lane_snapshot s;
-  sml_lane_snapshot(lane, &s);
+  sml_lane_snapshot(lane->lane, &s);
 #define ADD(name) stats->name += s.name;
 #define ADD_DROPS(name, drop) stats->name += s.num_drops[SML_DROP_##drop];
   SML_LANE_STATS(ADD)
   DROP_STATS(ADD_DROPS)
 #undef ADD
+  if (lane->is_one_way) return; /* its window is fixed, and grants nothing */
   stats->window_chunks += s.window_chunks;
   stats->busiest_slot_chunks =
       sml_max_u32(stats->busiest_slot_chunks, (uint32_t)sml_min_u64(s.busiest_slot_chunks, UINT32_MAX));
 }
 
 void sml_job_lanes_close(struct sml_job_lanes *lanes) {
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
     struct sml_job_lane *lane = &lanes->lanes[l];
     pthread_mutex_lock(lanes->method.lock);
     struct lane_call call = {.lane = lane->lane};
@@ -200,7 +211,7 @@ void sml_job_lanes_close(struct sml_job_lanes *lanes) {
     if (call.lane == NULL) continue;
     sml_engines_call(lanes->engines, lane->engine, detach_lane, &call);
     pthread_mutex_lock(lanes->method.lock);
-    add_lane(call.lane, &lanes->closed);
+    add_lane(lane, &lanes->closed);
     lane->lane = NULL;
     pthread_mutex_unlock(lanes->method.lock);
     sml_lane_destroy(call.lane);
@@ -215,7 +226,7 @@ static void fail_lane(struct sml_engine_command *command, void *engine, uint64_t
 }
 
 void sml_job_lanes_fail(struct sml_job_lanes *lanes, sml_status status) {
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
     struct sml_job_lane *lane = &lanes->lanes[l];
     if (lane->lane == NULL || lane->is_closing) continue;
     lane->failing = lane->lane;
@@ -234,8 +245,8 @@ void sml_job_lanes_add_figures(const struct sml_job_lanes *lanes, sml_stats *sta
   DROP_STATS(ADD)
 #undef ADD
   stats->busiest_slot_chunks = closed->busiest_slot_chunks;
-  for (uint32_t l = 0; l < lanes->num_lanes; l++)
-    if (lanes->lanes[l].lane != NULL) add_lane(lanes->lanes[l].lane, stats);
+  for (uint32_t l = 0; l < lanes->num_windows; l++)
+    if (lanes->lanes[l].lane != NULL) add_lane(&lanes->lanes[l], stats);
   if (lanes->lanes[0].lane == NULL) return;
   struct sml_lane_snapshot s;
   sml_lane_snapshot(lanes->lanes[0].lane, &s);
@@ -245,7 +256,7 @@ void sml_job_lanes_add_figures(const struct sml_job_lanes *lanes, sml_stats *sta
 
 uint64_t sml_job_lanes_count_packets(const struct sml_job_lanes *lanes, uint32_t shard) {
   uint64_t num_packets = 0;
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
     struct sml_lane_snapshot s;
     if (lanes->lanes[l].lane == NULL || lanes->lanes[l].shard != shard) continue;
     sml_lane_snapshot(lanes->lanes[l].lane, &s);
@@ -255,7 +266,7 @@ uint64_t sml_job_lanes_count_packets(const struct sml_job_lanes *lanes, uint32_t
 }
 
 void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_member_sight *sight) {
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) {
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
     struct sml_lane_snapshot s;
     if (lanes->lanes[l].lane == NULL) continue;
     sml_lane_snapshot(lanes->lanes[l].lane, &s);
@@ -263,8 +274,8 @@ void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_me
     sight->has_slot = true;
     sight->has_error_reply = s.has_error_reply;
     sight->error_reply_ns = s.error_reply_ns;
-    sight->lane = l;
-    sight->slot = s.waiting_slot;
+    sight->lane = lanes->lanes[l].number;
+    sight->slot = s.waiting_slot + (lanes->lanes[l].is_one_way ? lanes->lanes[l].num_slots : 0);
     sight->since_ns = s.waiting_since_ns;
     sight->num_missing = s.num_missing;
     memcpy(sight->missing, s.missing, sizeof sight->missing);
@@ -278,24 +289,35 @@ void sml_job_lanes_range(const struct sml_job_lanes *lanes, const struct sml_ope
   sml_range_make(range_out, plan, lane, lanes->num_lanes, lanes->chunk_bytes, lanes->lanes[lane].num_slots);
 }
 
+uint64_t sml_job_lanes_least_one_way(const struct sml_job_lanes *lanes) {
+  uint64_t num_slots = 0;
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) num_slots += lanes->lanes[l].num_slots;
+  return num_slots / 4;
+}
+
+static struct sml_job_lane *windows_of(struct sml_job_lanes *lanes, const struct sml_operation_plan *plan) {
+  return &lanes->lanes[plan->way != SML_REDUCE_SUM ? lanes->num_lanes : 0];
+}
+
 /* As sml_worker_chunks_left() counts it. */
-enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes,
+enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes, const struct sml_operation_plan *plan,
                                              const uint64_t num_chunks[SML_MAX_JOB_LANES]) {
   const uint64_t room = UINT64_C(0xffffffff) - lanes->first_phase;
   bool has_room = true, is_fresh = true;
+  struct sml_job_lane *windows = windows_of(lanes, plan);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {
-    has_room = has_room && num_chunks[l] <= room - lanes->lanes[l].chunks_used;
-    is_fresh = is_fresh && lanes->lanes[l].chunks_used == 0;
+    has_room = has_room && num_chunks[l] <= room - windows[l].chunks_used;
+    is_fresh = is_fresh && windows[l].chunks_used == 0;
   }
   if (!has_room) return is_fresh ? SML_ROOM_IN_NONE : SML_ROOM_IN_NEXT;
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) lanes->lanes[l].chunks_used += num_chunks[l];
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) windows[l].chunks_used += num_chunks[l];
   return SML_ROOM_TAKEN;
 }
 
 void sml_job_lanes_push(struct sml_job_lanes *lanes, struct sml_engine_operation *op) {
   atomic_store_explicit(&op->lanes_left, lanes->num_lanes, memory_order_relaxed); /* published by the push */
   atomic_store_explicit(&op->status, SML_OK, memory_order_relaxed);               /* it may have been pushed before */
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) sml_lane_push(lanes->lanes[l].lane, op);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) sml_lane_push(windows_of(lanes, &op->plan)[l].lane, op);
 }
 
 void sml_job_lanes_wake(struct sml_job_lanes *lanes) {
@@ -316,7 +338,7 @@ static enum sml_method_room take_room(struct sml_method *r, const struct sml_ope
     sml_job_lanes_range(lanes, plan, l, &range);
     num_chunks[l] = range.num_chunks;
   }
-  return sml_job_lanes_take_room(lanes, num_chunks);
+  return sml_job_lanes_take_room(lanes, plan, num_chunks);
 }
 
 /* Exponent codes. */

@@ -25,6 +25,8 @@ struct sml_job_lanes_shard {
 struct sml_job_lane {
   struct sml_lane *lane;  /* owned; attached to its engine; NULL: none */
   uint32_t shard, engine; /* where its aggregator is, and which engine has it: also its number at the shard */
+  uint32_t number;        /* of the lane: that of its one-way window has the same */
+  bool is_one_way;
   uint32_t num_slots;
   const char *aggregator_text;    /* the shard's */
   struct sml_engine_command fail; /* posted at most once: a job fails once */
@@ -47,7 +49,8 @@ struct sml_job_lanes {
   /* The lanes of all shards together; the engines that have any. Written under the lock, at the start and when a
    * successor has other ones; read without it. */
   _Atomic uint32_t num_lanes, num_engines;
-  struct sml_job_lane lanes[SML_MAX_JOB_LANES];
+  _Atomic uint32_t num_windows; /* num_lanes, or twice as many: the second half is for operations that go one way */
+  struct sml_job_lane lanes[2 * SML_MAX_JOB_LANES];
 };
 
 /* For a job with other ranks; lanes->method has its owner and lock. */
@@ -61,6 +64,12 @@ void sml_job_lanes_restart(struct sml_job_lanes *lanes, const struct sml_ctl_sta
 /* Ends the operations that engines hold; afterwards no thread touches a buffer of the caller's. */
 void sml_job_lanes_close(struct sml_job_lanes *lanes);
 
+/* Whether operations may go one way. */
+static inline bool sml_job_lanes_go_one_way(const struct sml_job_lanes *lanes) {
+  return lanes->num_windows > lanes->num_lanes;
+}
+/* So many chunks that waiting for a fence is less than what goes one way saves: a quarter of all windows. */
+uint64_t sml_job_lanes_least_one_way(const struct sml_job_lanes *lanes);
 /* The lane's part of an operation, or of a piece. */
 void sml_job_lanes_range(const struct sml_job_lanes *lanes, const struct sml_operation_plan *plan, uint32_t lane,
                          struct sml_range *range_out);
@@ -71,7 +80,8 @@ static inline bool sml_job_lanes_run_small(const struct sml_job_lanes *lanes) {
 
 /* All with the lock held. */
 /* So many chunks on each lane: all or nothing. */
-enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes, const uint64_t num_chunks[SML_MAX_JOB_LANES]);
+enum sml_method_room sml_job_lanes_take_room(struct sml_job_lanes *lanes, const struct sml_operation_plan *plan,
+                                             const uint64_t num_chunks[SML_MAX_JOB_LANES]);
 void sml_job_lanes_push(struct sml_job_lanes *lanes, struct sml_engine_operation *operation);
 void sml_job_lanes_wake(struct sml_job_lanes *lanes);
 /* The engines end what they hold with the status. */
