@@ -231,12 +231,6 @@ void sml_registry_on_garbage(struct sml_registry *r, uint32_t conn, enum sml_ctl
   }
 }
 
-static void end_with(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const uint16_t *ranks,
-                     uint32_t num_ranks, const char *text, uint32_t silent_conn) {
-  bool is_started = job->state == SML_JOB_STARTED;
-  sml_registry_end_job(r, job, sml_registry_farewell(r, is_started, status, ranks, num_ranks, text), silent_conn);
-}
-
 static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct sml_ctl_abort *abort) {
   struct sml_conn *c = &r->conns[conn];
   struct sml_job_entry *job = &r->jobs[c->job];
@@ -250,7 +244,7 @@ static void abort_by_member(struct sml_registry *r, uint32_t conn, const struct 
   const char *text = is_echo ? sml_registry_departure(r, job, ranks[0])
                              : sml_registry_text(r, "rank %u (%s) aborted the job: %.420s", c->rank, c->host,
                                                  abort->detail[0] ? abort->detail : "no reason given");
-  end_with(r, job, (sml_status)abort->status, ranks, num_ranks, text, conn);
+  sml_registry_end_with(r, job, (sml_status)abort->status, ranks, num_ranks, text, conn);
 }
 
 static const char *const kind_names[] = {
@@ -371,7 +365,7 @@ void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epo
     ranks[1] = (uint16_t)high;
     num_low = num_high = 1;
   }
-  end_with(r, entry, SML_ERR_MISMATCH, ranks, num_low + num_high, text, SML_NO_CONN);
+  sml_registry_end_with(r, entry, SML_ERR_MISMATCH, ranks, num_low + num_high, text, SML_NO_CONN);
 }
 
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {
@@ -380,7 +374,7 @@ void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoc
   if (!entry) return;
   uint16_t ranks[1] = {(uint16_t)rank};
   const char *text = sml_registry_departure(r, entry, rank);
-  end_with(r, entry, SML_ERR_RANK_LOST, ranks, 1, text, SML_NO_CONN);
+  sml_registry_end_with(r, entry, SML_ERR_RANK_LOST, ranks, 1, text, SML_NO_CONN);
 }
 
 void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {
@@ -392,16 +386,16 @@ void sml_registry_on_jump(struct sml_registry *r, uint16_t job, uint32_t epoch, 
                                  "rank %u sent a packet that no working library sends (phase jumped): check that "
                                  "all ranks run the same switchml version",
                                  rank);
-  end_with(r, entry, SML_ERR_PROTOCOL, ranks, 1, text, SML_NO_CONN);
+  sml_registry_end_with(r, entry, SML_ERR_PROTOCOL, ranks, 1, text, SML_NO_CONN);
 }
 
 void sml_registry_on_job_failed(struct sml_registry *r, uint16_t job, uint32_t epoch, const char *why) {
   sml_registry_begin_input(r);
   struct sml_job_entry *entry = &r->jobs[job];
   if (entry->state == SML_JOB_FREE || entry->epoch != epoch) return;
-  end_with(r, entry, why ? SML_ERR_AGGREGATOR_LOST : SML_ERR_NO_MEMORY, NULL, 0,
-           why ? why : "the aggregator has no memory for this job: ask for fewer slots or smaller datagrams",
-           SML_NO_CONN);
+  sml_registry_end_with(
+      r, entry, why ? SML_ERR_AGGREGATOR_LOST : SML_ERR_NO_MEMORY, NULL, 0,
+      why ? why : "the aggregator has no memory for this job: ask for fewer slots or smaller datagrams", SML_NO_CONN);
 }
 
 void sml_registry_on_stop(struct sml_registry *r) {

@@ -3,15 +3,19 @@
 #include "base/text.h"
 #include "ctl/registry_internal.h"
 
-void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
-  sml_registry_refuse_noting(r, conn, status, text, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, text));
+void sml_registry_turn_away(struct sml_registry *r, uint32_t conn, enum sml_note note, sml_status status,
+                            const char *text, const char *noted) {
+  sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
+  sml_registry_note(r, note, NULL, 0, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, noted));
+  sml_registry_forget(r, conn);
 }
 
-void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_status status, const char *text,
-                                const char *note) {
-  sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_JOIN_REFUSED, NULL, 0, note);
-  sml_registry_forget(r, conn);
+void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
+  sml_registry_turn_away(r, conn, SML_NOTE_JOIN_REFUSED, status, text, text);
+}
+
+static void refuse_status(struct sml_registry *r, uint32_t conn, const char *text) {
+  sml_registry_turn_away(r, conn, SML_NOTE_STATUS_REFUSED, SML_ERR_KEY, text, text);
 }
 
 /* An unknown name gets a key that nobody has: it fails where, when and how a wrong key does, so that
@@ -56,12 +60,6 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
   c->join = *join;
   c->wants_status = false;
   challenge(r, conn, join->key_name, join->nonce);
-}
-
-static void refuse_status(struct sml_registry *r, uint32_t conn, const char *text) {
-  sml_registry_send(r, conn, sml_registry_farewell(r, false, SML_ERR_KEY, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_STATUS_REFUSED, NULL, 0, sml_registry_text(r, "%s: %.180s", r->conns[conn].host, text));
-  sml_registry_forget(r, conn);
 }
 
 /* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to whoever proves that key, and

@@ -3,12 +3,6 @@
 #include "base/text.h"
 #include "ctl/registry_internal.h"
 
-static void refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text) {
-  sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
-  sml_registry_note(r, SML_NOTE_EVICT_REFUSED, NULL, 0, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, text));
-  sml_registry_forget(r, conn);
-}
-
 /* With keys, whoever has proved the job's may; without, whoever is on this machine. NULL: no objection. */
 static const char *find_objection(const struct sml_registry *r, const struct sml_conn *c) {
   if (c->state == SML_CONN_VIEWER) return NULL;
@@ -25,7 +19,8 @@ void sml_registry_evict(struct sml_registry *r, uint32_t conn, const struct sml_
   const struct sml_ctl_message *farewells[2] = {NULL};
   struct sml_ctl_evicted evicted = {0};
   if (objection) {
-    refuse(r, conn, r->options.find_key ? SML_ERR_KEY : SML_ERR_REFUSED, objection);
+    const sml_status status = r->options.find_key ? SML_ERR_KEY : SML_ERR_REFUSED;
+    sml_registry_turn_away(r, conn, SML_NOTE_EVICT_REFUSED, status, objection, objection);
     return;
   }
   const char *text = sml_registry_text(r, "job '%.63s' was ended by hand at the aggregator, from %s%s%.300s",
@@ -42,9 +37,9 @@ void sml_registry_evict(struct sml_registry *r, uint32_t conn, const struct sml_
     sml_registry_end_job(r, job, farewells[is_started], SML_NO_CONN);
   }
   if (evicted.num_jobs == 0) {
-    refuse(r, conn, SML_ERR_REFUSED,
-           sml_registry_text(r, "there is no job '%.63s'%s%.31s", evict->job_name, key_name[0] ? " of key " : "",
-                             key_name));
+    text = sml_registry_text(r, "there is no job '%.63s'%s%.31s", evict->job_name, key_name[0] ? " of key " : "",
+                             key_name);
+    sml_registry_turn_away(r, conn, SML_NOTE_EVICT_REFUSED, SML_ERR_REFUSED, text, text);
     return;
   }
   struct sml_ctl_message *m = sml_registry_compose(r, SML_CTL_EVICTED);
@@ -67,8 +62,7 @@ bool sml_registry_on_withdrawn(struct sml_registry *r) {
     if (job->state == SML_JOB_FREE || !is_withdrawn(r, job->key_name, &job->tenant)) continue;
     const char *text =
         sml_registry_text(r, "key '%s' of job '%.63s' was withdrawn at the aggregator", job->key_name, job->name);
-    sml_registry_end_job(r, job, sml_registry_farewell(r, job->state == SML_JOB_STARTED, SML_ERR_KEY, NULL, 0, text),
-                         SML_NO_CONN);
+    sml_registry_end_with(r, job, SML_ERR_KEY, NULL, 0, text, SML_NO_CONN);
     return true;
   }
   for (uint32_t i = 0; i < r->conns_end; i++) {

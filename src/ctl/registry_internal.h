@@ -144,10 +144,9 @@ void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct 
 void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns);
 void sml_registry_bad_mac(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
-/* Where the log says more than the rank is told. */
-void sml_registry_refuse_noting(struct sml_registry *r, uint32_t conn, sml_status status, const char *text,
-                                const char *note);
-
+/* The log may say more than whoever is told `text`. */
+void sml_registry_turn_away(struct sml_registry *r, uint32_t conn, enum sml_note note, sml_status status,
+                            const char *text, const char *noted);
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status);
 void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns);
 
@@ -213,6 +212,8 @@ void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, co
  * `silent_conn`; all connections are closed, number, name and slots are free. */
 void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job, const struct sml_ctl_message *farewell,
                           uint32_t silent_conn);
+void sml_registry_end_with(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const uint16_t *ranks,
+                           uint32_t num_ranks, const char *text, uint32_t silent_conn);
 void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job);
 /* Engines first: when the ranks hear of it, the aggregator is ready. */
 void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, uint32_t first_phase,

@@ -326,8 +326,7 @@ static void refuse_join(struct sml_registry *r, uint32_t conn, const struct sml_
                         const struct sml_ctl_join *join, const char *text) {
   const uint32_t twin = job ? find_twin(r, job, join) : SML_NO_CONN;
   const char *note = twin != SML_NO_CONN ? describe_twin(r, job, join, &r->conns[twin], true) : text;
-  sml_registry_refuse_noting(r, conn, SML_ERR_REFUSED, text,
-                             sml_registry_text(r, "%s: %.420s", r->conns[conn].host, note));
+  sml_registry_turn_away(r, conn, SML_NOTE_JOIN_REFUSED, SML_ERR_REFUSED, text, note);
 }
 
 /* The first rank whose patience ends gives the job up, or the aggregator, which lets none wait for longer. */
@@ -409,7 +408,7 @@ void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job
                    ? sml_registry_text(r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
                                        ranks, job->world_size, have, job->name)
                    : sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
-  sml_registry_end_job(r, job, sml_registry_farewell(r, false, SML_ERR_TIMEOUT, NULL, 0, text), SML_NO_CONN);
+  sml_registry_end_with(r, job, SML_ERR_TIMEOUT, NULL, 0, text, SML_NO_CONN);
 }
 
 /* --- starting --- */
@@ -486,8 +485,7 @@ const char *sml_registry_departure(struct sml_registry *r, const struct sml_job_
 static void end_if_epoch_is_vain(struct sml_registry *r, struct sml_job_entry *job) {
   if (job->num_departed == 0 || job->num_wanting == 0) return;
   uint16_t rank = (uint16_t)job->departures[0].rank;
-  struct sml_ctl_message *m = sml_registry_farewell(r, true, SML_ERR_RANK_LOST, &rank, 1, job->departures[0].text);
-  sml_registry_end_job(r, job, m, SML_NO_CONN);
+  sml_registry_end_with(r, job, SML_ERR_RANK_LOST, &rank, 1, job->departures[0].text, SML_NO_CONN);
 }
 
 void sml_registry_want_epoch(struct sml_registry *r, uint32_t conn) {
@@ -540,6 +538,12 @@ void sml_registry_end_job(struct sml_registry *r, struct sml_job_entry *job, con
   }
   close_job(r, job, is_started ? SML_NOTE_JOB_ABORTED : SML_NOTE_JOB_REFUSED,
             is_started ? farewell->u.abort.detail : farewell->u.refuse.detail);
+}
+
+void sml_registry_end_with(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const uint16_t *ranks,
+                           uint32_t num_ranks, const char *text, uint32_t silent_conn) {
+  const bool is_started = job->state == SML_JOB_STARTED;
+  sml_registry_end_job(r, job, sml_registry_farewell(r, is_started, status, ranks, num_ranks, text), silent_conn);
 }
 
 void sml_registry_depart(struct sml_registry *r, uint32_t conn, bool is_lost, const char *why) {

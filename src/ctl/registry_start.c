@@ -7,7 +7,7 @@
 #define PACKET_BYTES 74u /* that a link carries for a chunk beside its payload: our header, UDP, IPv4, Ethernet */
 
 static void refuse_job(struct sml_registry *r, struct sml_job_entry *job, sml_status status, const char *text) {
-  sml_registry_end_job(r, job, sml_registry_farewell(r, false, status, NULL, 0, text), SML_NO_CONN);
+  sml_registry_end_with(r, job, status, NULL, 0, text, SML_NO_CONN);
 }
 
 static uint32_t count_started(const struct sml_registry *r) {

@@ -31,6 +31,6 @@ bool sml_registry_make_room(struct sml_registry *r, uint64_t now_ns) {
       "the aggregator has no place left, and job '%.63s' has waited longest for %u of its %u ranks: start it again "
       "when they are there, or raise --max-connections at the aggregator",
       victim->name, victim->world_size - victim->num_members, victim->world_size);
-  sml_registry_end_job(r, victim, sml_registry_farewell(r, false, SML_ERR_REFUSED, NULL, 0, text), SML_NO_CONN);
+  sml_registry_end_with(r, victim, SML_ERR_REFUSED, NULL, 0, text, SML_NO_CONN);
   return true;
 }

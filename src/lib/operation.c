@@ -367,7 +367,8 @@ static sml_status submit(struct sml_job *job, struct sml_operation *op) {
     sml_operation_drop_copy_locked(job, op);
   }
   pthread_mutex_unlock(&job->lock);
-  if (needs_pass && !sml_engines_try_call(job->engines, 0)) sml_engines_wake(job->engines, 0);
+  struct sml_engine_thread *thread = needs_pass ? &job->engines->units[0].thread : NULL;
+  if (needs_pass && !sml_engine_thread_try_call(thread)) sml_engine_thread_wake(thread);
   return status;
 }
 
@@ -455,7 +456,7 @@ sml_status sml_operation_test(sml_operation *operation) {
   if (operation == NULL) return sml_fail(SML_ERR_INVALID_ARGUMENT, "operation is NULL");
   if (sml_context_is_forked(operation->context)) return sml_context_fail_forked();
   struct sml_job *job = operation->job;
-  if (operation->is_small && !has_ended(operation)) (void)sml_engines_try_run(job->engines, 0);
+  if (operation->is_small && !has_ended(operation)) (void)sml_engine_thread_try_run(&job->engines->units[0].thread);
   if (job->method->ops->drive != NULL && !has_ended(operation)) {
     pthread_mutex_lock(&job->lock); /* who works does not hold it */
     if (!has_ended(operation)) job->method->ops->drive(job->method, has_ended, operation, 0);
@@ -476,9 +477,9 @@ sml_status sml_operation_wait(sml_operation *operation, uint64_t timeout_ns) {
   const struct timespec deadline = sml_timespec(deadline_ns);
   int error = 0;
   if (operation->is_small) {
-    sml_engines_drive(job->engines, 0, has_ended, operation, deadline_ns);
+    sml_engine_thread_drive(&job->engines->units[0].thread, has_ended, operation, deadline_ns);
     if (has_ended(operation)) return report(operation, load_status(operation));
-    sml_engines_want(job->engines, 0);
+    sml_engine_thread_want(&job->engines->units[0].thread);
   }
   pthread_mutex_lock(&job->lock);
   operation->num_waiters++;

@@ -130,7 +130,7 @@ static bool submit(void *user, const struct sml_shm_piece *p) {
     sml_job_lanes_push(d->lanes, engine);
   }
   pthread_mutex_unlock(r->lock);
-  if (runs_itself && sml_engines_try_run(d->lanes->engines, 0)) return true;
+  if (runs_itself && sml_engine_thread_try_run(&d->lanes->engines->units[0].thread)) return true;
   if (is_running) sml_job_lanes_wake(d->lanes);
   return is_running;
 }
@@ -182,11 +182,11 @@ static void run(struct sml_driver *d, uint64_t deadline_ns) {
   struct sml_engines *engines = d->lanes->engines;
   if (has_no_piece(d) || !is_small(d, &d->current->plan)) return;
   if (deadline_ns == 0) {
-    (void)sml_engines_try_run(engines, 0);
+    (void)sml_engine_thread_try_run(&engines->units[0].thread);
     return;
   }
-  sml_engines_drive(engines, 0, has_no_piece, d, deadline_ns);
-  if (!has_no_piece(d)) sml_engines_want(engines, 0);
+  sml_engine_thread_drive(&engines->units[0].thread, has_no_piece, d, deadline_ns);
+  if (!has_no_piece(d)) sml_engine_thread_want(&engines->units[0].thread);
 }
 
 static enum sml_shm_verdict advance(struct sml_driver *d) {

@@ -159,27 +159,6 @@ void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_eng
   sml_engine_thread_wake(&unit->thread);
 }
 
-void sml_engines_wake(struct sml_engines *engines, uint32_t lane) {
-  sml_engine_thread_wake(&engines->units[lane].thread);
-}
-
-bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane) {
-  return sml_engine_thread_try_run(&engines->units[lane].thread);
-}
-
-bool sml_engines_try_call(struct sml_engines *engines, uint32_t lane) {
-  return sml_engine_thread_try_call(&engines->units[lane].thread);
-}
-
-void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_ended)(const void *argument),
-                       const void *argument, uint64_t deadline_ns) {
-  sml_engine_thread_drive(&engines->units[lane].thread, has_ended, argument, deadline_ns);
-}
-
-void sml_engines_want(struct sml_engines *engines, uint32_t lane) {
-  sml_engine_thread_want(&engines->units[lane].thread);
-}
-
 uint64_t sml_engines_unsent(const struct sml_engines *engines, struct sml_unsent *last) {
   uint64_t num_packets = 0;
   *last = (struct sml_unsent){.error = 0};

@@ -34,12 +34,5 @@ void sml_engines_call(struct sml_engines *engines, uint32_t lane,
 void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command);
 /* Datagrams that the system would not take, and the last one that it did not. */
 uint64_t sml_engines_unsent(const struct sml_engines *engines, struct sml_unsent *last_out);
-void sml_engines_wake(struct sml_engines *engines, uint32_t lane);
-/* The callers' part in running an engine: see engine.h. */
-bool sml_engines_try_run(struct sml_engines *engines, uint32_t lane);
-bool sml_engines_try_call(struct sml_engines *engines, uint32_t lane);
-void sml_engines_drive(struct sml_engines *engines, uint32_t lane, bool (*has_ended)(const void *argument),
-                       const void *argument, uint64_t deadline_ns);
-void sml_engines_want(struct sml_engines *engines, uint32_t lane);
 
 #endif

@@ -321,7 +321,7 @@ void sml_job_lanes_push(struct sml_job_lanes *lanes, struct sml_engine_operation
 }
 
 void sml_job_lanes_wake(struct sml_job_lanes *lanes) {
-  for (uint32_t e = 0; e < lanes->num_engines; e++) sml_engines_wake(lanes->engines, e);
+  for (uint32_t e = 0; e < lanes->num_engines; e++) sml_engine_thread_wake(&lanes->engines->units[e].thread);
 }
 
 /* ---- as a method ---- */

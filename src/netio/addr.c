@@ -8,6 +8,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
 
 #define MAX_HOST_BYTES 256u /* a DNS name has at most 253, an IPv6 address with a zone far less */
 
@@ -154,4 +157,16 @@ uint16_t sml_addr_port(const struct sml_addr *addr) {
 
 void sml_addr_set_port(struct sml_addr *addr, uint16_t port) {
   if (has_port(addr)) sml_store_be16(addr->bytes + 2, port);
+}
+
+bool sml_addr_find_local(const struct sml_addr *peer, struct sml_addr *local_out) {
+  struct sml_addr local = {.num_bytes = peer->num_bytes};
+  socklen_t local_bytes = sizeof local.bytes;
+  const int fd = sml_fd_raise(socket(sml_addr_family(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (fd < 0) return false;
+  const bool is_known = connect(fd, (const struct sockaddr *)(const void *)peer->bytes, peer->num_bytes) == 0 &&
+                        getsockname(fd, (struct sockaddr *)(void *)local.bytes, &local_bytes) == 0;
+  (void)close(fd);
+  if (is_known) *local_out = local;
+  return is_known;
 }

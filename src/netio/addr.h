@@ -15,4 +15,8 @@ static inline uint16_t sml_addr_family(const struct sml_addr *addr) {
   return family;
 }
 
+/* This host's address that packets to the peer leave from, as the kernel chooses for a socket that is connected there
+ * and sends nothing. False: not known, and *local_out is as it was. */
+bool sml_addr_find_local(const struct sml_addr *peer, struct sml_addr *local_out);
+
 #endif

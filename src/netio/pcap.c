@@ -211,26 +211,14 @@ static bool is_any(const struct sml_addr *addr) {
   return sml_addr_family(addr) == AF_INET && memcmp(v4_of(addr), "\0\0\0", 4) == 0;
 }
 
-/* The kernel's choice: a socket that is connected, which sends nothing, has the address that would be used. */
-static struct sml_addr ask_route(const struct pcap *p, const struct sml_addr *peer) {
-  struct sml_addr local = p->local;
-  socklen_t num_bytes = sizeof local.bytes;
-  const int fd = sml_fd_raise(socket(sml_addr_family(peer), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (fd < 0) return local;
-  if (connect(fd, (const struct sockaddr *)(const void *)peer->bytes, peer->num_bytes) == 0 &&
-      getsockname(fd, (struct sockaddr *)(void *)local.bytes, &num_bytes) == 0)
-    sml_addr_set_port(&local, sml_addr_port(&p->local));
-  close(fd);
-  return local;
-}
-
 static const struct sml_addr *local_for(struct pcap *p, const struct sml_addr *peer) {
   if (!is_any(&p->local)) return &p->local;
   uint64_t words[4] = {0};
   memcpy(words, peer->bytes, sizeof peer->bytes);
   struct route *r = &p->routes[sml_mix64(words[0] ^ sml_mix64(words[1] ^ sml_mix64(words[2]))) % NUM_ROUTES];
   if (!sml_addr_equal(&r->peer, peer)) {
-    r->local = ask_route(p, peer);
+    r->local = p->local;
+    if (sml_addr_find_local(peer, &r->local)) sml_addr_set_port(&r->local, sml_addr_port(&p->local));
     r->peer = *peer;
   }
   return &r->local;

@@ -56,20 +56,6 @@ void sml_udp_set_multicast(int fd, uint16_t family, const struct sml_udp_options
   }
 }
 
-/* The interface by which packets to `via` leave, and so its come in. 0: let the system choose. */
-static uint32_t interface_towards(const struct sml_addr *via) {
-  const int fd = sml_fd_raise(socket(sml_addr_family(via), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  struct sockaddr_storage local = {0};
-  socklen_t local_bytes = sizeof local;
-  struct sml_addr addr = {.num_bytes = via->num_bytes};
-  if (fd < 0) return 0;
-  const bool is_known = connect(fd, (const struct sockaddr *)(const void *)via->bytes, via->num_bytes) == 0 &&
-                        getsockname(fd, (struct sockaddr *)&local, &local_bytes) == 0;
-  (void)close(fd);
-  memcpy(addr.bytes, &local, addr.num_bytes);
-  return is_known ? sml_multicast_interface_of(&addr) : 0;
-}
-
 static int join(int fd, const struct sml_addr *group, uint32_t index) {
   const int off = 0;
   if (sml_addr_family(group) == AF_INET) {
@@ -102,7 +88,9 @@ int sml_udp_join_group(struct sml_netio *io, const struct sml_addr *group, const
   if (u->num_groups == SML_NETIO_MAX_GROUPS) return -ENOBUFS;
   const int fd = sml_fd_raise(socket(sml_addr_family(group), SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP));
   if (fd < 0) return -errno;
-  const uint32_t index = interface_towards(via);
+  struct sml_addr local_addr;
+  /* The interface by which packets to `via` leave, and so its come in. 0: let the system choose. */
+  const uint32_t index = sml_addr_find_local(via, &local_addr) ? sml_multicast_interface_of(&local_addr) : 0;
   const struct sockaddr_storage local = bind_address(group, index);
   sml_udp_set_rx_buffer(fd, u->rx_buffer_bytes);
   if (u->is_coalescing) (void)setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on);

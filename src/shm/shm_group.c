@@ -2,14 +2,9 @@
 #include "shm/shm_group.h"
 
 #include <errno.h>
-#include <linux/futex.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "shm/shm_internal.h"
@@ -97,10 +92,6 @@ void sml_shm_group_close(struct sml_shm_group *g) {
 
 /* ---- steps ---- */
 
-static void wake_all(struct sml_shm_group *g) {
-  syscall(SYS_futex, &g->header->num_open, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
 void sml_shm_arrive(struct sml_shm_group *g) {
   struct host_header *h = g->header;
   const uint64_t step = atomic_load_explicit(&g->step, memory_order_relaxed);
@@ -110,7 +101,7 @@ void sml_shm_arrive(struct sml_shm_group *g) {
   if (num_arrivals != g->num_ranks * (step + 1)) return;
   /* Sequentially consistent with a sleeper, who counts itself and then looks at num_open. */
   atomic_store(&h->num_open, (uint32_t)(step + 1));
-  if (atomic_load(&h->num_sleepers) > 0) wake_all(g);
+  if (atomic_load(&h->num_sleepers) > 0) sml_shm_wake(&h->num_open);
 }
 
 bool sml_shm_is_open(const struct sml_shm_group *g) {
@@ -147,17 +138,6 @@ static bool yield_for(const struct sml_shm_group *g, uint64_t begin_ns) {
   return false;
 }
 
-static void sleep_until(struct sml_shm_group *g, uint64_t now_ns, uint64_t deadline_ns) {
-  struct host_header *h = g->header;
-  const uint64_t step = atomic_load_explicit(&g->step, memory_order_relaxed);
-  const uint64_t sleep_ns = sml_min_u64(deadline_ns - now_ns, SLEEP_NS);
-  const struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)sleep_ns};
-  atomic_fetch_add(&h->num_sleepers, 1);
-  if (atomic_load(&h->num_open) == (uint32_t)step)
-    syscall(SYS_futex, &h->num_open, FUTEX_WAIT, (uint32_t)step, &timeout, NULL, 0);
-  atomic_fetch_sub(&h->num_sleepers, 1);
-}
-
 enum sml_shm_wait sml_shm_group_await(struct sml_shm_group *g, uint64_t deadline_ns) {
   bool has_yielded = false;
   if (look(g)) return SML_SHM_READY;
@@ -169,7 +149,10 @@ enum sml_shm_wait sml_shm_group_await(struct sml_shm_group *g, uint64_t deadline
     if (atomic_load_explicit(&g->has_gone, memory_order_acquire) && sml_shm_group_find_absent(g, true, &unused, 1) > 0)
       return SML_SHM_LOST;
     if (now_ns >= deadline_ns) return SML_SHM_DEADLINE;
-    if (has_yielded) sleep_until(g, now_ns, deadline_ns);
+    const uint32_t num_open = (uint32_t)atomic_load_explicit(&g->step, memory_order_relaxed);
+    if (has_yielded)
+      sml_shm_sleep(&g->header->num_open, num_open, &g->header->num_sleepers,
+                    sml_min_u64(deadline_ns - now_ns, SLEEP_NS));
     else if (yield_for(g, now_ns)) return SML_SHM_READY;
     has_yielded = true;
   }
@@ -179,13 +162,13 @@ enum sml_shm_wait sml_shm_group_await(struct sml_shm_group *g, uint64_t deadline
 
 void sml_shm_group_abort(struct sml_shm_group *g) {
   atomic_store_explicit(&g->is_aborted, true, memory_order_release);
-  wake_all(g); /* of all processes: the others look and sleep on */
+  sml_shm_wake(&g->header->num_open); /* of all processes: the others look and sleep on */
 }
 
 void sml_shm_group_set_gone(struct sml_shm_group *g, uint32_t index) {
   atomic_store_explicit(&g->is_gone[index], 1, memory_order_relaxed);
   atomic_store_explicit(&g->has_gone, true, memory_order_release);
-  wake_all(g);
+  sml_shm_wake(&g->header->num_open);
 }
 
 uint32_t sml_shm_group_find_absent(const struct sml_shm_group *g, bool only_gone, uint32_t *out, uint32_t room) {

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/shm_relay.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -165,14 +160,10 @@ static uint64_t elems_of(const struct sml_shm_relay *r, uint64_t piece) {
   return sml_min_u64(r->piece_elems, r->operation.plan.num_elems - (piece - r->first) * r->piece_elems);
 }
 
-static void wake_all(struct sml_shm_relay *r) {
-  syscall(SYS_futex, &r->header->num_events, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
 /* Sequentially consistent with a sleeper, who counts itself and then looks at num_events. */
 static void tell(struct sml_shm_relay *r) {
   atomic_fetch_add(&r->header->num_events, 1);
-  if (atomic_load(&r->header->num_sleepers) > 0) wake_all(r);
+  if (atomic_load(&r->header->num_sleepers) > 0) sml_shm_wake(&r->header->num_events);
 }
 
 static bool is_same(const struct sml_shm_plan *a, const struct sml_shm_plan *b) {
@@ -298,15 +289,6 @@ void sml_shm_relay_mismatch(const struct sml_shm_relay *r, uint32_t *a_out, uint
   *b_out = sml_min_u32(mismatch & 0xffff, r->num_ranks - 1);
 }
 
-static void sleep_until(struct sml_shm_relay *r, uint32_t num_events, uint64_t now_ns, uint64_t deadline_ns) {
-  struct relay_header *h = r->header;
-  const struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)sml_min_u64(deadline_ns - now_ns, SLEEP_NS)};
-  atomic_fetch_add(&h->num_sleepers, 1);
-  if (atomic_load(&h->num_events) == num_events)
-    syscall(SYS_futex, &h->num_events, FUTEX_WAIT, num_events, &timeout, NULL, 0);
-  atomic_fetch_sub(&h->num_sleepers, 1);
-}
-
 enum sml_shm_wait sml_shm_relay_await(struct sml_shm_relay *r, uint64_t deadline_ns) {
   const uint64_t begin_ns = sml_clock_ns();
   for (;;) {
@@ -319,7 +301,9 @@ enum sml_shm_wait sml_shm_relay_await(struct sml_shm_relay *r, uint64_t deadline
       return SML_SHM_LOST;
     if (now_ns >= deadline_ns) return SML_SHM_DEADLINE;
     if (now_ns - begin_ns < YIELD_NS) sched_yield();
-    else sleep_until(r, num_events, now_ns, deadline_ns);
+    else
+      sml_shm_sleep(&r->header->num_events, num_events, &r->header->num_sleepers,
+                    sml_min_u64(deadline_ns - now_ns, SLEEP_NS));
   }
 }
 

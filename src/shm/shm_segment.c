@@ -3,13 +3,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -254,4 +259,15 @@ enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *s, size_t num_by
     if (met != SML_SHM_TOO_LATE) return met;
     poll(NULL, 0, 1);
   }
+}
+
+void sml_shm_sleep(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *num_sleepers, uint64_t most_ns) {
+  const struct timespec timeout = {.tv_nsec = (long)most_ns};
+  atomic_fetch_add(num_sleepers, 1);
+  if (atomic_load(word) == value) syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+  atomic_fetch_sub(num_sleepers, 1);
+}
+
+void sml_shm_wake(_Atomic uint32_t *word) {
+  syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -51,4 +51,9 @@ enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *segment, size_t 
                                         char error_out[SML_SHM_ERROR_BYTES]);
 void sml_shm_segment_close(struct sml_shm_segment *segment);
 
+/* Sleeps while *word is `value`, until somebody wakes it, or the time is over. Sequentially consistent: who changes the
+ * word and then finds no sleeper need not wake. */
+void sml_shm_sleep(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *num_sleepers, uint64_t most_ns);
+void sml_shm_wake(_Atomic uint32_t *word); /* all that sleep, of all processes */
+
 #endif
