@@ -85,6 +85,19 @@ def faults_seeds():
     yield "digits", b"loss=0.00000000000000000001"
 
 
+def exact_seeds():
+    """Type, ranks, whole blocks, no average; codes and lanes; two ranks' inputs, each a pattern, and kernels."""
+    def pattern(data):
+        return bytes([len(data) - 1]) + data
+    lanes = pattern(struct.pack("=8i", 1, -1, 2**31 - 1, -2**31, 1 << 28, -5, 0, 77))
+    for number, (form, values) in enumerate([("f", [1.5, -1e-30, 3e38, 1e-45]), ("d", [1e300, -1e-300, 0.1, -0.0]),
+                                             ("e", [1.5, -6e-8, 65504, 0]), ("f", [1, -1, float("inf"), float("nan")])]):
+        data = struct.pack(f"=4{form}", *values)
+        for name, codes in [("near", b"\x11\x11\x11\0"), ("all", b"\xff"), ("none", b"\0")]:
+            yield f"{form}{number}_{name}", (bytes([number % 3, 0, 6, 1, number % 2]) + pattern(codes) + lanes +
+                                             pattern(data) + b"\1" + pattern(data[::-1]) + b"\2\0\3")
+
+
 def addr_seeds():
     port = struct.pack(">H", 4000)
     for number, value in enumerate(["127.0.0.1:80", "192.0.2.1", "[::1]:65535", "::1", "[fe80::1%1]:7", "fe80::1%lo",
@@ -292,7 +305,7 @@ def programs():
 def seeds():
     """(target, name, bytes)"""
     for target, generate in [("wire", wire_seeds), ("conform", conform_seeds), ("control", control_seeds), ("key_file", key_file_seeds),
-                             ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
+                             ("exact", exact_seeds), ("faults", faults_seeds), ("addr", addr_seeds), ("settings", settings_seeds),
                              ("record", record_seeds), ("trace", trace_seeds), ("thrift", thrift_seeds),
                              ("dpdk", dpdk_seeds), ("grpc", grpc_seeds), ("protobuf", protobuf_seeds),
                              ("config", config_seeds), ("training", training_seeds), ("status", status_seeds),
