@@ -37,8 +37,8 @@ help:
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu (~5 min)'
 	@echo 'make check-cross   cross-build the pure layers for 32 bits (armhf) and for a big-endian processor (s390x), run them under qemu (~5 min)'
 	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs (~1 h)"
-	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in a chroot of Debian 13 (root; 1.5 GB, once; ~20 min);'
-	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on the PyTorch of Debian testing'
+	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in chroots of Debian 13 and testing (root; 3 GB, once; ~40 min);'
+	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on one of them'
 	@echo 'make check-cuda    tensors on GPUs in the PyTorch backend, on the GPU that is here; installs nothing, says what it found (~5 min)'
 	@echo "make check-mpi     MPICH's own tests, from Debian's source package, with and without SwitchML: what differs (hours); ARGS=--help;"
 	@echo '                   ARGS=--mpi4py: those of mpi4py'

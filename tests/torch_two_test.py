@@ -4,13 +4,15 @@
 the background, ranges of calls, and groups of several backends. Skipped on PyTorch 1."""
 import datetime
 import os
+import runpy
+import sys
 import tempfile
 
 import tap
 import torch_ranks
 from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
-NUM_IN_RANGE, NUM_FSDP_STEPS = 8, 12
+NUM_IN_RANGE, NUM_FSDP_STEPS = 8, 30
 
 
 def case_functional():
@@ -118,7 +120,8 @@ def case_fsdp():
     """Parameters sharded, twice: with our reduce-scatter, and with all-reduce and slice in its place."""
     torch, dist, sml, rank, size = start()
     group_type, num_calls = type(dist.distributed_c10d._get_default_group()), []
-    ours = group_type._reduce_scatter_base
+    name = "reduce_scatter_single" if hasattr(dist.ProcessGroup, "reduce_scatter_single") else "_reduce_scatter_base"
+    ours = getattr(group_type, name)
 
     def all_reduce_and_slice(group, output, given, *_):
         whole = given.clone()
@@ -131,13 +134,27 @@ def case_fsdp():
         num_calls.append(1)
         return ours(*given)
 
-    group_type._reduce_scatter_base = counted
+    setattr(group_type, name, counted)
     flat = trained_by_fsdp(torch, dist, rank, size)
-    group_type._reduce_scatter_base = all_reduce_and_slice
+    setattr(group_type, name, all_reduce_and_slice)
     other = trained_by_fsdp(torch, dist, rank, size)
     assert torch.equal(flat.view(torch.int32), other.view(torch.int32))
     report(stats=sml.stats(), num_calls=len(num_calls))
     dist.destroy_process_group()
+
+
+def case_fsdp2():
+    """examples/pytorch/fsdp2.py in its short form. Counts its reduce-scatters and all-gathers."""
+    import torch  # pylint: disable=import-outside-toplevel
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    import switchml.torch as sml  # pylint: disable=import-outside-toplevel
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        return
+    end, found = dist.destroy_process_group, {}
+    dist.destroy_process_group = lambda: (found.update(sml.stats()), end())
+    sys.argv = ["fsdp2.py", "--steps", str(NUM_FSDP_STEPS)]
+    runpy.run_path(os.path.join(torch_ranks.ROOT, "examples/pytorch/fsdp2.py"), run_name="__main__")
+    report(stats=found)
 
 
 def case_async_save():
@@ -300,6 +317,18 @@ def test_sharded_parameters():
         for result in run_ranks("fsdp", 3, daemon.address, SWITCHML_REQUIRE="1"):
             assert result["num_calls"] >= 3 * NUM_FSDP_STEPS, result  # three modules of parameters each time
             assert result["stats"]["offloaded_calls"] >= 2 * result["num_calls"], result
+
+
+def test_example_of_fsdp2():
+    """Each step has a reduce-scatter of each of two layers and of what is around them; an all-gather of each goes through
+    SwitchML where it goes one way."""
+    skip_unless_torch_2()
+    with Daemon() as daemon:
+        for one_way, num_calls in (None, 3), ("1", 6):
+            for result in run_ranks("fsdp2", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY=one_way):
+                if "stats" not in result:
+                    raise tap.Skip("this PyTorch has FSDP2 for GPUs only")
+                assert result["stats"]["offloaded_calls"] >= num_calls * NUM_FSDP_STEPS, result
 
 
 def test_checkpoints_in_the_background():
