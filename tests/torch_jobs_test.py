@@ -115,13 +115,14 @@ def case_hook_within():
 
 
 def case_hook_killed():
-    torch, _, sml, rank, size = start_with("gloo")
+    torch, dist, sml, rank, size = start_with("gloo")
     torch.manual_seed(7)
     model, state = torch.nn.Linear(20, 300), sml.DDPHookState()
     ddp = torch.nn.parallel.DistributedDataParallel(model)
     ddp.register_comm_hook(state, sml.ddp_hook)
     for _ in range(2):  # the second orders DDP's buckets anew, with the other backend
         ddp(torch.ones(2, 20)).sum().backward()
+    dist.barrier()  # no rank lacks that sum any more
     loss = ddp(torch.ones(2, 20)).sum()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
