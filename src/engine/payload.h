@@ -110,7 +110,6 @@ static inline void fill_exponents(const struct sml_quant_kernels *k, const struc
     const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
     codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, op->plan.num_elems - elem));
   }
-  if (c->is_fence) payload[0] = 0;
   if (op->plan.has_wide_codes) sml_switch_put_codes(payload, codes, c->num_elems);
   else memcpy(payload, codes, c->num_elems);
 }
@@ -178,7 +177,8 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   uint8_t *payload = frame + sml_head_bytes(lane->options.seal.is_keyed);
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
-  if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
+  if (c->is_fence) payload[0] = 0;
+  else if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
   else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
   else if (op->plan.way == SML_REDUCE_COPY) memcpy(payload, (const uint8_t *)op->in + c->first_elem, c->num_elems);
   else fill_lanes(k, lane, op, c, lanes, false);
@@ -195,6 +195,7 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
   const struct sml_quant_kernels *k = e->options.kernels;
   struct sml_engine_operation *op = a->cookie;
   const struct sml_chunk *c = &a->chunk;
+  if (c->is_fence) return;
   if (c->is_exponent) {
     uint8_t *codes = op->codes[lane->options.lane] + c->block;
     if (lane->options.worker.packet_lanes == 0) memcpy(codes, payload, c->num_elems);
