@@ -11,7 +11,6 @@
 #include "netio/netio.h"
 #include "trace/dump.h"
 
-#define SML_AGGD_DEFAULT_PORT 48879u
 #define SML_AGGD_MAX_LANES 16u
 #define SML_AGGD_MAX_JOBS 1024u
 #define SML_AGGD_MAX_SLOTS 65536u

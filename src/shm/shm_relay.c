@@ -68,7 +68,7 @@ static size_t area_bytes(uint64_t piece_bytes) {
   return sml_align_up((size_t)piece_bytes, 4096) + 5 * LINE_BYTES; /* not all in one set of a cache */
 }
 
-size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_bytes) {
+static size_t relay_bytes(uint32_t num_ranks, uint64_t piece_bytes) {
   const size_t num_areas = num_ranks > 1 ? (size_t)DEPTH * num_ranks : 0;
   return sml_align_up(head_bytes(num_ranks) + num_areas * area_bytes(piece_bytes), 4096);
 }
@@ -80,12 +80,12 @@ uint64_t sml_shm_relay_piece_bytes(uint32_t num_ranks_of_largest_host) {
 uint64_t sml_shm_relay_most_bytes(uint32_t world_size) {
   uint64_t most = 0;
   for (uint32_t n = 2; n < world_size; n++) /* one rank at least is on another host */
-    most = sml_max_u64(most, sml_shm_relay_bytes(n, sml_shm_relay_piece_bytes(n)));
+    most = sml_max_u64(most, relay_bytes(n, sml_shm_relay_piece_bytes(n)));
   return most;
 }
 
 static enum sml_shm_met meet(struct sml_shm_relay *r, uint32_t *missing_out, char *error_out) {
-  const size_t num_bytes = sml_shm_relay_bytes(r->num_ranks, r->options.piece_bytes);
+  const size_t num_bytes = relay_bytes(r->num_ranks, r->options.piece_bytes);
   if (r->num_ranks == 1) {
     r->memory = aligned_alloc(4096, num_bytes);
     if (r->memory == NULL) return SML_SHM_FAILED;

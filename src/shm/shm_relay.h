@@ -38,7 +38,6 @@ struct sml_shm_relay *sml_shm_relay_open(const struct sml_shm_relay_options *opt
                                          uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]);
 /* Nothing that was submitted is under way any more. */
 void sml_shm_relay_close(struct sml_shm_relay *relay);
-size_t sml_shm_relay_bytes(uint32_t num_ranks, uint64_t piece_bytes);
 /* Bytes of a tensor: about 2 MiB, less where a host has so many ranks that its shared memory would be large. */
 uint64_t sml_shm_relay_piece_bytes(uint32_t num_ranks_of_largest_host);
 /* That ranks of one host share at most, in a job of this size over several hosts. */

@@ -14,8 +14,6 @@ __attribute__((visibility("default"))) const char *argp_program_version = "switc
 #define DEFAULT_TEXT(number) TEXT_OF(number)
 
 #define SML_OPTIONS struct sml_settings
-enum { ONLY_COMMAND_LINE = 1, LIVE = 2, LIST = 4 };
-
 static const char *const polls[] = {
     [SML_POLL_AUTO] = "auto", [SML_POLL_BUSY] = "busy", [SML_POLL_BLOCK] = "block", NULL};
 static const char *const trace_levels[] = {
@@ -41,7 +39,7 @@ static const char *take_switch_format(void *options, const char *text) {
   return NULL;
 }
 
-static const struct sml_option table[] = {
+const struct sml_option sml_daemon_options[] = {
     {"listen", 'l', "HOST:PORT",
      "Address of the control port; the data ports are opened at the same host. Port 0: any free one. "
      "Default " SML_DEFAULT_LISTEN,
@@ -78,14 +76,14 @@ static const struct sml_option table[] = {
     {"key-file", 0, "FILE",
      "Take ranks only that have a key of this file; their control connections and datagrams are "
      "authenticated. Default: any rank, no authentication",
-     0, SML_TEXT(key_file), .marks = LIVE},
+     0, SML_TEXT(key_file), .marks = SML_LIVE},
     {"end-withdrawn", 0, NULL,
      "When SIGHUP finds a key gone, or another one under its name, end the jobs that run with it. Default: they go on",
-     0, SML_FLAG(ends_withdrawn), .marks = LIVE},
+     0, SML_FLAG(ends_withdrawn), .marks = SML_LIVE},
     {"allow", 0, "NETWORK",
      "Take control connections from there only, as in 10.1.0.0/16, 2001:db8::/32 or 192.0.2.7; may stand several "
      "times. Default: from anywhere",
-     0, SML_TEXT(allow), .marks = LIVE | LIST},
+     0, SML_TEXT(allow), .marks = SML_LIVE | SML_LIST},
     {"no-offload", 0, NULL, "Never use UDP segmentation offload", 0, SML_FLAG(aggd.no_offload)},
     {"poll", 0, "HOW",
      "How to look for datagrams before sleeping for them: auto (for some tens of microseconds after the last ones), "
@@ -135,9 +133,9 @@ static const struct sml_option table[] = {
     {"switch-cpu-port", 0, "N", "The switch's port to this host: 0 to 511. Default 0", 0,
      SML_NUMBER(switch_cpu_port, 0, 511)},
     {"log-level", 0, "LEVEL", "error, warning, info or debug. Default info", 0, SML_WORD(log_level, log_levels),
-     .marks = LIVE},
+     .marks = SML_LIVE},
     {"log-format", 0, "FORMAT", "text or json, one object a line. Default text", 0, SML_WORD(log_format, log_formats),
-     .marks = LIVE},
+     .marks = SML_LIVE},
     {"http", 0, "ADDRESS:PORT",
      "Serve metrics (/metrics), the status (/api/status) and a page that shows it (/) there, to whoever reaches it. "
      "Default: no HTTP",
@@ -148,20 +146,20 @@ static const struct sml_option table[] = {
     {"config", 0, "FILE",
      "Take options from there, and quotas and keys of tenants; options of the command line come first. SIGHUP reads it "
      "again. See switchmld(1). Default: no file",
-     0, SML_TEXT(config_path), .marks = ONLY_COMMAND_LINE},
+     0, SML_TEXT(config_path), .marks = SML_ONLY_COMMAND_LINE},
     {"check-config", 0, NULL, "Say what is wrong with the options, the file and its keys, and exit", 0,
-     SML_FLAG(is_check), .marks = ONLY_COMMAND_LINE},
+     SML_FLAG(is_check), .marks = SML_ONLY_COMMAND_LINE},
     {"port-file", 0, "FILE", "Write HOST:PORT of the control port there once ready", 0, SML_TEXT(port_file)},
     {0},
 };
 
-#define NUM_OPTIONS (SML_ARRAY_LEN(table) - 1)
+#define NUM_OPTIONS (SML_ARRAY_LEN(sml_daemon_options) - 1)
 _Static_assert(NUM_OPTIONS <= SML_MAX_OPTIONS, "each option has a place");
 
 /* --- the command line --- */
 
 bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts) {
-  if (!sml_option_is_list(number)) return texts->texts[number] = text, true;
+  if ((sml_daemon_options[number].marks & SML_LIST) == 0) return texts->texts[number] = text, true;
   char *list = NULL;
   const int num_chars = asprintf(&list, "%s%s%s", texts->list ? texts->list : "", texts->list ? "," : "", text);
   if (num_chars < 0) return false;
@@ -176,7 +174,7 @@ static bool note(void *texts, uint32_t number, const char *text) {
 
 void sml_settings_parse(int argc, char **argv, struct sml_option_texts *texts) {
   static const struct sml_option_parser parser = {
-      .table = table,
+      .table = sml_daemon_options,
       .note = note,
       .doc =
           "The SwitchML aggregator: sums the tensors of jobs whose ranks join it."
@@ -187,40 +185,16 @@ void sml_settings_parse(int argc, char **argv, struct sml_option_texts *texts) {
 
 /* --- the table --- */
 
-uint32_t sml_options_count(void) {
-  return NUM_OPTIONS;
-}
-
-const char *sml_option_name(uint32_t number) {
-  return table[number].name;
-}
-
-bool sml_option_is_of_file(uint32_t number) {
-  return (table[number].marks & ONLY_COMMAND_LINE) == 0;
-}
-
-bool sml_option_is_list(uint32_t number) {
-  return (table[number].marks & LIST) != 0;
-}
-
-bool sml_option_is_live(uint32_t number) {
-  return (table[number].marks & LIVE) != 0;
-}
-
 uint32_t sml_option_find(const char *name, const char **nearest) {
   uint32_t least = 4; /* further off, nothing is meant */
   *nearest = NULL;
   for (uint32_t i = 0; i < NUM_OPTIONS; i++) {
-    if (!sml_option_is_of_file(i)) continue;
-    const uint32_t d = sml_text_distance(name, table[i].name);
+    if (sml_daemon_options[i].marks & SML_ONLY_COMMAND_LINE) continue;
+    const uint32_t d = sml_text_distance(name, sml_daemon_options[i].name);
     if (d == 0) return i;
     if (d >= least) continue;
     least = d;
-    *nearest = table[i].name;
+    *nearest = sml_daemon_options[i].name;
   }
   return SML_MAX_OPTIONS;
-}
-
-bool sml_option_set(uint32_t number, const char *text, struct sml_settings *s, char *error, size_t error_bytes) {
-  return sml_option_take(&table[number], text, s, error, error_bytes);
 }

@@ -48,17 +48,12 @@ struct sml_settings {
 
 /* Reads the command line; ends the process with status 2, or 0, as argp does. */
 void sml_settings_parse(int argc, char **argv, struct sml_option_texts *texts_out);
-uint32_t sml_options_count(void);
-const char *sml_option_name(uint32_t number);
-/* Whether it may stand in the file; whether a change counts without a restart. */
-bool sml_option_is_of_file(uint32_t number);
-bool sml_option_is_live(uint32_t number);
-/* It may stand several times. */
-bool sml_option_is_list(uint32_t number);
+
+/* The daemon's options, which end with one without a name. */
+enum sml_option_marks { SML_ONLY_COMMAND_LINE = 1, SML_LIVE = 2 /* no restart */, SML_LIST = 4 /* several times */ };
+extern const struct sml_option sml_daemon_options[];
 /* Notes an option of the command line or the file. False: out of memory. */
 bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts);
-/* Texts are kept by reference. False: error says what the text is not. */
-bool sml_option_set(uint32_t number, const char *text, struct sml_settings *settings, char *error, size_t error_bytes);
 /* The option with this name, or SML_MAX_OPTIONS; *nearest_out: the one that may be meant then, or NULL. */
 uint32_t sml_option_find(const char *name, const char **nearest_out);
 

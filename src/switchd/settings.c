@@ -149,7 +149,7 @@ static bool take_line(struct reading *r, struct sml_option_texts *texts, const s
     return fail(r, STATUS_USAGE, "%s:%u: there is no option '%s'%s%s%s", path, line->number, line->name,
                 nearest ? ": do you mean '" : "; switchmld --help has them all", nearest ? nearest : "",
                 nearest ? "'?" : "");
-  if (texts->texts[i] && !sml_option_is_list(i))
+  if (texts->texts[i] && !(sml_daemon_options[i].marks & SML_LIST))
     return fail(r, STATUS_USAGE, "%s:%u: %s stands in line %u already", path, line->number, line->name,
                 texts->lines[i]);
   texts->lines[i] = line->number;
@@ -185,7 +185,7 @@ static bool take_file(struct reading *r) {
   const bool is_taken = take_lines(r, &texts);
   if (!s->texts.list) s->texts.list = texts.list;
   else free(texts.list);
-  for (uint32_t i = 0; i < sml_options_count(); i++) {
+  for (uint32_t i = 0; sml_daemon_options[i].name != NULL; i++) {
     if (s->texts.texts[i]) continue;
     s->texts.texts[i] = texts.texts[i];
     s->texts.lines[i] = texts.lines[i];
@@ -208,9 +208,11 @@ static const char *place_of(const struct sml_settings *s, const char *name, char
 static bool take_options(struct reading *r) {
   char reason[256], place[4096];
   bool are_taken = true;
-  for (uint32_t i = 0; i < sml_options_count(); i++) {
-    if (!r->s->texts.texts[i] || sml_option_set(i, r->s->texts.texts[i], r->s, reason, sizeof reason)) continue;
-    are_taken = fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_option_name(i), place, sizeof place), reason);
+  for (uint32_t i = 0; sml_daemon_options[i].name != NULL; i++) {
+    const char *text = r->s->texts.texts[i];
+    if (!text || sml_option_take(&sml_daemon_options[i], text, r->s, reason, sizeof reason)) continue;
+    are_taken =
+        fail(r, STATUS_USAGE, "%s: %s", place_of(r->s, sml_daemon_options[i].name, place, sizeof place), reason);
   }
   return are_taken;
 }
@@ -361,11 +363,11 @@ void sml_settings_compare(const struct sml_settings *running, const struct sml_s
                           size_t text_bytes) {
   size_t used_bytes = 0;
   text[0] = 0;
-  for (uint32_t i = 0; i < sml_options_count() && used_bytes < text_bytes; i++) {
+  for (uint32_t i = 0; sml_daemon_options[i].name != NULL && used_bytes < text_bytes; i++) {
     const char *was = running->texts.texts[i], *is = now->texts.texts[i];
     const bool is_same = was && is ? strcmp(was, is) == 0 : was == is;
-    if (is_same || sml_option_is_live(i)) continue;
+    if (is_same || (sml_daemon_options[i].marks & SML_LIVE)) continue;
     used_bytes += (size_t)snprintf(text + used_bytes, text_bytes - used_bytes, "%s%s", used_bytes ? ", " : "",
-                                   sml_option_name(i));
+                                   sml_daemon_options[i].name);
   }
 }

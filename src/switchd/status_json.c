@@ -52,7 +52,7 @@ static void put_drops(json_t *object, const uint64_t *num_drops) {
 
 /* --- jobs --- */
 
-const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member) {
+static const char *rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member) {
   if (member->is_gone) return member->is_lost ? "lost" : "left";
   if (member->is_late) return "late";
   return member->has_probed || job->is.is_started ? "joined" : "probing";
@@ -92,8 +92,9 @@ static bool has_much_traffic(const struct sml_snapshot *s, const struct sml_job_
   return true;
 }
 
-const char *sml_job_health(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
-                           size_t why_bytes) {
+/* "joining" (not started), "lost", "late", "slow" or "healthy". why: a sentence where it is slow, else "". */
+static const char *job_health(const struct sml_snapshot *s, const struct sml_job_snapshot *job, char *why,
+                              size_t why_bytes) {
   why[0] = 0;
   if (!job->is.is_started) return "joining";
   for (uint32_t i = 0; i < job->num_ranks; i++)
@@ -147,7 +148,7 @@ static json_t *make_rank(const struct sml_snapshot *s, const struct sml_job_snap
   json_t *object = json_object();
   put(object, "rank", m->rank);
   put_text(object, "host", m->host);
-  put_text(object, "state", sml_rank_state(job, m));
+  put_text(object, "state", rank_state(job, m));
   put_age(object, "since_s", s, m->since_ns);
   if (m->is_late || m->is_lost) put_trouble(object, s, job, m);
   if (m->is_gone) return object;
@@ -239,7 +240,7 @@ static json_t *make_job(const struct sml_snapshot *s, const struct sml_job_snaps
   put(object, "shards", sml_max_u32(job->is.num_shards, 1));
   json_object_set_new(object, "aggregators", make_aggregators(job->is.aggregators));
   put_text(object, "state", job->is.is_started ? "running" : "joining");
-  put_text(object, "health", sml_job_health(s, job, why, sizeof why));
+  put_text(object, "health", job_health(s, job, why, sizeof why));
   put_text(object, "why", why);
   put(object, "world_size", job->is.world_size);
   put(object, "present", job->is.num_present);

@@ -9,13 +9,6 @@
 /* A malloc'd text; NULL: out of memory. key_name not "": only what its tenant may know. */
 char *sml_status_json(const struct sml_snapshot *snapshot, const char *key_name);
 
-/* "lost", "late", "healthy" or (not started) "joining". */
-/* why: a sentence where it is slow, else "". */
-const char *sml_job_health(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job, char *why,
-                           size_t why_bytes);
-/* "joined", "probing", "late", "lost" or "left". */
-const char *sml_rank_state(const struct sml_job_snapshot *job, const struct sml_member_look *member);
-
 /* By enum sml_happening. */
 extern const char *const sml_happening_names[SML_NUM_HAPPENINGS];
 /* All ranks' together. */
