@@ -45,7 +45,7 @@ void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, const uint64_t *ran
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);
 
 uint32_t sml_lanes_count(const struct sml_lanes *lanes);
-/* For people who ask: adds every lane's figures of jobs to the looks, in one command a lane. */
+/* For the status: adds every lane's figures of jobs to the looks, in one command a lane. */
 struct sml_lane_look {
   uint16_t job;
   struct sml_job_look *look;

@@ -66,7 +66,7 @@ struct outside {
   uint16_t *contributors;                         /* [world_size] of each rank; NULL: the job is not started */
   bool is_lost;                                   /* its switch has gone, and nobody was told yet */
   uint32_t num_slots, num_contributors;
-  uint32_t *words;   /* [2 * num_slots] of its cells; behind them those of the last look for signs of life */
+  uint32_t *words;   /* [2 * num_slots] of its cells; behind them those read last for signs of life */
   uint64_t signs_ns; /* of that */
   uint32_t num_signs[SML_SWITCH_MAX_CONTRIBUTORS]; /* contributions seen in cells that had not them before */
   uint64_t asked_ns, words_ns;                     /* for them, and when they came; 0: never */

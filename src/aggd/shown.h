@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Texts of the status that connections are being shown, part by part. There are few places, whoever asks: a
- * text that is fresh serves all who ask for the same view, and when every place is taken the oldest text that
- * is not fresh makes room, so that slow readers keep nobody from asking. */
+ * Texts of the status that connections are reading, part by part. There are few places, whoever asks. A fresh text
+ * serves all who ask for the same jobs: all, or those of a key. When every place is taken, the oldest text that is not
+ * fresh makes room, so slow readers keep nobody from asking. */
 #ifndef SML_AGGD_SHOWN_H
 #define SML_AGGD_SHOWN_H
 
@@ -22,7 +22,7 @@ struct sml_shown {
   } texts[SML_NUM_SHOWN];
 };
 
-/* The ticket of a fresh text of this view, or SML_SHOWN_NONE: make one and _put() it. */
+/* The ticket of a fresh text about the key's jobs ("": all), or SML_SHOWN_NONE: make one and _put() it. */
 uint32_t sml_shown_find(const struct sml_shown *shown, const char *key_name, uint64_t now_ns);
 /* Whether _put() will find a place: not if all texts are fresh. */
 bool sml_shown_has_room(const struct sml_shown *shown, uint64_t now_ns);

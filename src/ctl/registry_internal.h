@@ -24,7 +24,7 @@ struct sml_conn {
   char peer[SML_PEER_BYTES];
   char host[SML_PEER_BYTES]; /* peer without the port */
   uint64_t source;           /* of the host: whose limits count */
-  uint64_t heard_at_ns;      /* opened; MEMBER: or the last message, or the look that found new packets */
+  uint64_t heard_at_ns;      /* opened; MEMBER: or the last message, or when new packets were found */
   uint64_t paced_ns;         /* of its messages */
   struct sml_ctl_join join;  /* CHALLENGED; of a viewer only the key's name */
   bool wants_status;         /* CHALLENGED for that */
@@ -41,7 +41,7 @@ struct sml_conn {
   uint64_t resume_operation, oldest_operation, submitted, completed; /* the latter two as in its heartbeats */
   uint64_t behind_since_ns; /* others have submitted more, seen at a heartbeat; 0: not so */
   bool is_noted_late;
-  uint64_t num_packets;     /* that it had sent on the data path at the last look */
+  uint64_t num_packets;     /* that it had sent on the data path when they were last counted */
   uint64_t silent_since_ns; /* it was noted to be silent since then; 0: it was not, or is heard again */
   uint32_t resume_chunk_bytes;
   bool has_no_result, can_go_one_way; /* of its JOIN, like the next */
@@ -155,7 +155,7 @@ void sml_registry_evict(struct sml_registry *r, uint32_t conn, const struct sml_
 
 /* registry_look.c */
 bool sml_registry_is_late(const struct sml_job_entry *job, const struct sml_conn *c, uint64_t now_ns);
-/* Whether packets of a member have come since the last look: then it was heard. */
+/* Have packets of a member come since they were last counted? Then it was heard. */
 bool sml_registry_listen(struct sml_registry *r, struct sml_conn *c, uint64_t now_ns);
 /* At a job's heartbeats: who is behind the others or silent, and a note about one who has been for long. */
 void sml_registry_watch_lateness(struct sml_registry *r, struct sml_job_entry *job, uint64_t now_ns);

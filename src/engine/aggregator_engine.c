@@ -442,6 +442,8 @@ static uint64_t gather_time(struct sml_aggregator_engine *e, uint64_t now_ns) {
   return gather_ns;
 }
 
+/* Makes one pass. It runs the commands of other threads, takes the frames that have come, sends results and repeats,
+ * and then asks and tells single workers. */
 uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   struct sml_aggregator_engine *e = engine;
   struct sml_netio *io = e->options.io;

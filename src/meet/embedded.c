@@ -59,7 +59,7 @@ static void read_who(const uint8_t *in, struct who *who) {
 struct offer {
   sml_status status;
   struct sml_addr addrs[SML_MAX_PLACES];
-  uint32_t num_addrs; /* 0: it hosts none */
+  uint32_t num_addrs; /* 0: it embeds no shard */
   char detail[OFFER_DETAIL_BYTES];
 };
 
@@ -107,7 +107,7 @@ static uint8_t *gather(const struct sml_job_settings *s, const uint8_t *mine, ui
   return NULL;
 }
 
-/* ---- who hosts ---- */
+/* ---- who embeds a shard ---- */
 
 static bool is_same(const uint64_t a[2], const uint64_t b[2]) {
   return (a[0] | a[1]) != 0 && a[0] == b[0] && a[1] == b[1];
@@ -115,16 +115,16 @@ static bool is_same(const uint64_t a[2], const uint64_t b[2]) {
 
 struct plan {
   uint32_t num_shards;
-  uint32_t host_ranks[SML_MAX_SHARDS]; /* ascending */
-  uint32_t mine;                       /* this rank's shard; SML_MAX_SHARDS: none */
-  bool is_one_place;                   /* all ranks reach each other over loopback */
+  uint32_t shard_ranks[SML_MAX_SHARDS]; /* ascending */
+  uint32_t mine;                        /* this rank's shard; SML_MAX_SHARDS: none */
+  bool is_one_place;                    /* all ranks reach each other over loopback */
   int family;
   struct sml_key key;
   struct who own;
 };
 
 /* The lowest rank of each host has a shard, the first of them if there are too many. */
-static bool is_host_rank(const uint8_t *all, uint32_t rank) {
+static bool embeds_shard(const uint8_t *all, uint32_t rank) {
   struct who who, other;
   read_who(all + (size_t)rank * WHO_BYTES, &who);
   for (uint32_t r = 0; r < rank; r++) {
@@ -145,11 +145,11 @@ static sml_status make_plan(const struct sml_job_settings *s, const uint8_t *who
     if (r == 0) plan->key = who.key;
     has_failed = has_failed || who.has_failed;
     plan->is_one_place = plan->is_one_place && is_same(who.place, plan->own.place);
-    if (plan->num_shards == SML_MAX_SHARDS || !is_host_rank(whos, r)) continue;
+    if (plan->num_shards == SML_MAX_SHARDS || !embeds_shard(whos, r)) continue;
     has_v4 = has_v4 && who.has_v4;
     has_v6 = has_v6 && who.has_v6;
     if (r == s->options.rank) plan->mine = plan->num_shards;
-    plan->host_ranks[plan->num_shards++] = r;
+    plan->shard_ranks[plan->num_shards++] = r;
   }
   plan->family = has_v4 || plan->is_one_place || !has_v6 ? AF_INET : AF_INET6;
   if (has_v4 || has_v6 || plan->is_one_place || has_failed) return SML_OK;
@@ -259,19 +259,19 @@ static void order_addresses(const struct offer *offer, const struct sml_interfac
 static sml_status take_offers(struct sml_job_settings *s, const struct plan *plan, const uint8_t *offers,
                               const uint8_t *whos, const struct sml_interfaces *interfaces) {
   struct offer offer;
-  uint32_t num_hosts = 0;
+  uint32_t num_offers = 0;
   for (uint32_t r = 0; r < s->options.world_size; r++) {
     if (!read_offer(offers + (size_t)r * OFFER_BYTES, &offer))
       return sml_fail(SML_ERR_VERSION, "rank %u runs another version of libswitchml", r);
     if (offer.status != SML_OK && offer.status >= SML_ERR_KEY && offer.status < 0)
       return sml_fail(offer.status, "rank %u: %s", r, offer.detail);
-    num_hosts += offer.num_addrs > 0;
+    num_offers += offer.num_addrs > 0;
   }
-  if (num_hosts != plan->num_shards)
-    return sml_fail(SML_ERR_PROTOCOL, "%u ranks offer shards where %u should", num_hosts, plan->num_shards);
+  if (num_offers != plan->num_shards)
+    return sml_fail(SML_ERR_PROTOCOL, "%u ranks offer shards where %u should", num_offers, plan->num_shards);
   s->places.num_shards = plan->num_shards;
   for (uint32_t i = 0; i < plan->num_shards; i++) {
-    const uint32_t rank = plan->host_ranks[i];
+    const uint32_t rank = plan->shard_ranks[i];
     struct sml_shard_place *place = &s->places.shards[i];
     struct who who;
     read_who(whos + (size_t)rank * WHO_BYTES, &who);

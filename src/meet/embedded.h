@@ -16,7 +16,7 @@ struct sml_embedded {
   struct sml_aggd *aggd; /* NULL: not yet; under sml_fork_lock() */
 };
 
-/* Collective, after sml_job_settings_exchange(): starts this rank's shard, if it hosts one, and fills in places and
+/* Collective, after sml_job_settings_exchange(): starts this rank's shard, if it embeds one, and fills in places and
  * key. Fails alike on all ranks; then nothing is left running. *embedded_out: NULL, or to be stopped. */
 sml_status sml_embedded_arrange(struct sml_job_settings *settings, const struct sml_settings *context_settings,
                                 struct sml_embedded **embedded_out);

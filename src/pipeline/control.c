@@ -14,7 +14,7 @@
 
 #include "base/fd.h"
 #include "base/writer.h"
-#include "pipeline/host.h"
+#include "pipeline/soft_switch.h"
 
 #define MAX_CLIENTS 4u
 #define REQUEST_BYTES 65536u
@@ -29,14 +29,14 @@ struct client {
 };
 
 struct sml_control {
-  struct sml_host *host;
+  struct sml_soft_switch *sw;
   uint64_t born_ns; /* another for each run */
   int listen_fd;
   char path[sizeof((struct sockaddr_un *)0)->sun_path];
   struct client clients[MAX_CLIENTS];
   char answer[ANSWER_BYTES];
   uint32_t answer_bytes;
-  bool is_dead; /* the host */
+  bool is_dead; /* the switch */
 };
 
 /* ---- what is asked ---- */
@@ -68,32 +68,32 @@ static bool take_numbers(struct sml_control *c, const char *words, uint64_t *num
 }
 
 static bool add_member(struct sml_control *c, const uint64_t *numbers) {
-  struct sml_host *h = c->host;
-  if (numbers[0] >= SML_HOST_MAX_JOBS || numbers[1] >= h->num_devices) return refuse(c, "no such job or port");
+  struct sml_soft_switch *h = c->sw;
+  if (numbers[0] >= SML_SOFT_SWITCH_MAX_JOBS || numbers[1] >= h->num_devices) return refuse(c, "no such job or port");
   uint32_t *num = &h->jobs[numbers[0]].num_replicas;
-  if (*num == SML_HOST_MAX_REPLICAS) return refuse(c, "a job has too many members");
+  if (*num == SML_SOFT_SWITCH_MAX_REPLICAS) return refuse(c, "a job has too many members");
   h->jobs[numbers[0]].replicas[(*num)++] = (struct sml_replica){
       .port = (uint32_t)numbers[1], .mac = numbers[2], .ip = (uint32_t)numbers[3], .udp_port = (uint16_t)numbers[4]};
   return true;
 }
 
 static bool remove_members(struct sml_control *c, const uint64_t *numbers) {
-  if (numbers[0] >= SML_HOST_MAX_JOBS) return refuse(c, "no such job");
-  c->host->jobs[numbers[0]].num_replicas = 0;
+  if (numbers[0] >= SML_SOFT_SWITCH_MAX_JOBS) return refuse(c, "no such job");
+  c->sw->jobs[numbers[0]].num_replicas = 0;
   return true;
 }
 
 static bool set_cpu(struct sml_control *c, const uint64_t *numbers) {
-  if (numbers[0] >= c->host->num_devices) return refuse(c, "no such port");
-  c->host->cpu_device = (uint32_t)numbers[0];
-  c->host->greeting = (struct sml_greeting){
+  if (numbers[0] >= c->sw->num_devices) return refuse(c, "no such port");
+  c->sw->cpu_device = (uint32_t)numbers[0];
+  c->sw->greeting = (struct sml_greeting){
       .ip = (uint32_t)numbers[1], .udp_port = (uint16_t)numbers[2], .voucher = (uint32_t)numbers[3]};
   return true;
 }
 
 static bool show_ports(struct sml_control *c, const uint64_t *numbers) {
   (void)numbers;
-  say(c, " %u", c->host->num_devices);
+  say(c, " %u", c->sw->num_devices);
   return true;
 }
 
@@ -105,10 +105,10 @@ static bool show_born(struct sml_control *c, const uint64_t *numbers) {
 
 static bool reset(struct sml_control *c, const uint64_t *numbers) {
   (void)numbers;
-  if (sml_host_reset(c->host)) return true;
+  if (sml_soft_switch_reset(c->sw)) return true;
   c->is_dead = true;
-  sml_writer_say("switchml-pipeline: %s\n", c->host->program.error);
-  return refuse(c, c->host->program.error);
+  sml_writer_say("switchml-pipeline: %s\n", c->sw->program.error);
+  return refuse(c, c->sw->program.error);
 }
 
 static bool do_registers(struct sml_control *c, const char *name, const char *words, bool is_write) {
@@ -118,7 +118,7 @@ static bool do_registers(struct sml_control *c, const char *name, const char *wo
   if (!is_write && numbers[1] - numbers[0] > MAX_VALUES) return refuse(c, "too many values");
   for (uint32_t i = (uint32_t)numbers[0]; i < numbers[1]; i++) {
     uint64_t value = numbers[2];
-    struct sml_program *p = &c->host->program;
+    struct sml_program *p = &c->sw->program;
     if (is_write ? !sml_program_write(p, name, i, value) : !sml_program_read(p, name, i, &value))
       return refuse(c, p->error);
     if (!is_write) say(c, " %llu", (unsigned long long)value);
@@ -131,7 +131,7 @@ static bool do_named(struct sml_control *c, const char *verb, char *words, bool 
   char *rest = words + strcspn(words, " ");
   *is_known_out = true;
   if (*rest != 0) *rest++ = 0;
-  struct sml_program *p = &c->host->program;
+  struct sml_program *p = &c->sw->program;
   if (strcmp(verb, "add") == 0) return sml_program_add_entry(p, words, rest) || refuse(c, p->error);
   if (strcmp(verb, "remove") == 0) return sml_program_remove_entry(p, words, rest) || refuse(c, p->error);
   if (strcmp(verb, "write") == 0) return do_registers(c, words, rest, true);
@@ -169,8 +169,8 @@ static void do_request(struct sml_control *c, char *lines, const char *end) {
     is_well = do_line(c, line);
   }
   if (c->is_dead) return;
-  if (is_well && !sml_program_commit(&c->host->program)) is_well = refuse(c, c->host->program.error);
-  if (!is_well) sml_program_abort(&c->host->program);
+  if (is_well && !sml_program_commit(&c->sw->program)) is_well = refuse(c, c->sw->program.error);
+  if (!is_well) sml_program_abort(&c->sw->program);
 }
 
 /* ---- clients ---- */
@@ -258,12 +258,12 @@ static bool listen_at(struct sml_control *c, const char *path) {
   return listen(c->listen_fd, MAX_CLIENTS) == 0;
 }
 
-struct sml_control *sml_control_open(const char *path, struct sml_host *host) {
+struct sml_control *sml_control_open(const char *path, struct sml_soft_switch *sw) {
   struct sml_control *c = calloc(1, sizeof *c);
   if (!c) return sml_writer_say("switchml-pipeline: out of memory\n"), NULL;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  c->host = host;
+  c->sw = sw;
   c->born_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
   for (uint32_t i = 0; i < MAX_CLIENTS; i++) c->clients[i].fd = -1;
   if (listen_at(c, path)) return c;

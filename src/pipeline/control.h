@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The control socket of the pipeline's host: stream, in the file system, for its owner only.
+ * The control socket of the software switch: stream, in the file system, for its owner only.
  *
  * A request is lines of text and ends with the line "."; the answer is one line: "ok" and the numbers asked for, or
  * "error" and a sentence. Numbers are decimal, or hexadecimal with 0x.
@@ -19,13 +19,13 @@
 
 #include "base/base.h"
 
-struct sml_host;
+struct sml_soft_switch;
 struct sml_control;
 
 /* Also where another one's socket lies that has no owner any more. NULL: a sentence on stderr. */
-struct sml_control *sml_control_open(const char *path, struct sml_host *host);
+struct sml_control *sml_control_open(const char *path, struct sml_soft_switch *sw);
 void sml_control_close(struct sml_control *c);
-/* Does what has been asked for, after waiting for that for wait_ns. False: the host cannot go on; a sentence on
+/* Does what has been asked for, after waiting for that for wait_ns. False: the switch cannot go on; a sentence on
  * stderr. */
 bool sml_control_serve(struct sml_control *c, uint64_t wait_ns);
 

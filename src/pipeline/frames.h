@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the host of DPDK's pipeline does to Ethernet frames, because a pipeline cannot: it has one copy of a packet, no
- * egress, and no port that a packet came by. Pure: bytes in, bytes out. docs/p4.md, "DPDK". */
+ * What the switch around DPDK's pipeline does to Ethernet frames, because a pipeline cannot: it has one copy of a
+ * packet, no egress, and no port by which a packet came. Pure: bytes in, bytes out. docs/p4.md, "DPDK". */
 #ifndef SML_PIPELINE_FRAMES_H
 #define SML_PIPELINE_FRAMES_H
 

@@ -18,7 +18,7 @@
 #include "base/options.h"
 #include "base/writer.h"
 #include "pipeline/control.h"
-#include "pipeline/host.h"
+#include "pipeline/soft_switch.h"
 
 #define DEFAULT_CONTROL "/run/switchml-pipeline"
 #define DEFAULT_IDLE_US 20u
@@ -27,12 +27,12 @@
 #define NAME_BYTES 128u
 #define MAX_MTU 9216      /* the rest of a place in AF_PACKET's ring is for what the kernel writes before a frame */
 #define RING_FRAMES 1024u /* a queue has 10 MiB of them */
-#define RING_BLOCK_BYTES (2 * SML_HOST_FRAME_BYTES) /* whole pages, and whole frames */
+#define RING_BLOCK_BYTES (2 * SML_SOFT_SWITCH_FRAME_BYTES) /* whole pages, and whole frames */
 
 struct options {
   const char *control;
   uint32_t idle_us, num_ports;
-  const char *ports[SML_HOST_MAX_DEVICES];
+  const char *ports[SML_SOFT_SWITCH_MAX_DEVICES];
   bool makes_code;
   struct sml_arguments rest; /* LIBRARY and options of DPDK; or SPEC and CODE */
 };
@@ -43,7 +43,7 @@ __attribute__((visibility("default"))) const char *argp_program_version = "switc
 
 static const char *take_port(void *options, const char *text) {
   struct options *o = options;
-  if (o->num_ports == SML_HOST_MAX_DEVICES) return "too many ports";
+  if (o->num_ports == SML_SOFT_SWITCH_MAX_DEVICES) return "too many ports";
   o->ports[o->num_ports++] = text;
   return NULL;
 }
@@ -99,7 +99,7 @@ static void warn_of_long_frames(const char *interface) {
 
 /* Interfaces become devices of DPDK's AF_PACKET driver. */
 static bool start_dpdk(char *program, struct options *o) {
-  static char lcores[32], vdevs[SML_HOST_MAX_DEVICES][NAME_BYTES], names[SML_HOST_MAX_DEVICES][32];
+  static char lcores[32], vdevs[SML_SOFT_SWITCH_MAX_DEVICES][NAME_BYTES], names[SML_SOFT_SWITCH_MAX_DEVICES][32];
   char *arguments[MAX_EAL_ARGUMENTS] = {program};
   char *usual[] = {"--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=4", "-m", "256", lcores};
   uint32_t num = 1;
@@ -112,17 +112,17 @@ static bool start_dpdk(char *program, struct options *o) {
     warn_of_long_frames(o->ports[i]);
     snprintf(names[i], sizeof names[i], "net_af_packet%u", i);
     snprintf(vdevs[i], sizeof vdevs[i], "--vdev=%.31s,iface=%.15s,blocksz=%u,framesz=%u,framecnt=%u", names[i],
-             o->ports[i], RING_BLOCK_BYTES, SML_HOST_FRAME_BYTES, RING_FRAMES);
+             o->ports[i], RING_BLOCK_BYTES, SML_SOFT_SWITCH_FRAME_BYTES, RING_FRAMES);
     o->ports[i] = names[i];
     arguments[num++] = vdevs[i];
   }
   return rte_eal_init((int)num, arguments) >= 0;
 }
 
-static bool run(const struct options *o, struct sml_host *host, struct sml_control *control) {
+static bool run(const struct options *o, struct sml_soft_switch *sw, struct sml_control *control) {
   uint32_t num_busy = 0;
   while (!must_end) {
-    const bool is_idle = sml_host_pass(host) == 0;
+    const bool is_idle = sml_soft_switch_pass(sw) == 0;
     num_busy = is_idle ? 0 : num_busy + 1;
     if (!is_idle && num_busy % PASSES_A_LOOK != 0) continue;
     if (!sml_control_serve(control, is_idle ? o->idle_us * SML_NS_PER_US : 0)) return false;
@@ -140,22 +140,22 @@ int main(int argc, char **argv) {
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   prctl(PR_SET_TIMERSLACK, 1000);
-  struct sml_host *host = calloc(1, sizeof *host);
+  struct sml_soft_switch *sw = calloc(1, sizeof *sw);
   struct sml_control *control = NULL;
-  bool is_well = host && sml_host_open(host, o.rest.texts[0], o.ports, o.num_ports) &&
-                 (control = sml_control_open(o.control, host)) != NULL;
+  bool is_well = sw && sml_soft_switch_open(sw, o.rest.texts[0], o.ports, o.num_ports) &&
+                 (control = sml_control_open(o.control, sw)) != NULL;
   if (is_well) {
     sml_writer_say("switchml-pipeline: %u ports, control at %s\n", o.num_ports, o.control);
-    is_well = run(&o, host, control);
+    is_well = run(&o, sw, control);
     sml_writer_say(
         "switchml-pipeline: %llu frames in, %llu out; %llu broken, %llu gone round, %llu refused by a port, "
         "%llu lost inside\n",
-        (unsigned long long)host->num_received, (unsigned long long)host->num_sent,
-        (unsigned long long)host->num_broken, (unsigned long long)host->num_round,
-        (unsigned long long)host->num_refused, (unsigned long long)host->program.num_lost);
+        (unsigned long long)sw->num_received, (unsigned long long)sw->num_sent, (unsigned long long)sw->num_broken,
+        (unsigned long long)sw->num_round, (unsigned long long)sw->num_refused,
+        (unsigned long long)sw->program.num_lost);
   }
   sml_control_close(control);
-  if (host) sml_host_close(host);
-  free(host);
+  if (sw) sml_soft_switch_close(sw);
+  free(sw);
   return is_well ? 0 : 1;
 }

@@ -11,7 +11,7 @@
 struct options {
   const char *address; /* NULL: SWITCHML_AGGREGATOR */
   const char *job;
-  double interval_s; /* 0: no second look */
+  double interval_s; /* 0: it asks once */
   bool is_json;
 };
 #define SML_OPTIONS struct options
@@ -19,7 +19,7 @@ struct options {
 static const struct sml_option table[] = {
     {"json", 'j', NULL, "Print one JSON object instead of the tables", 0, SML_FLAG(is_json)},
     {"job", 'n', "NAME", "Only the jobs of that name, with their ranks", 0, SML_TEXT(job)},
-    {"interval", 'i', "S", "Seconds between its two looks: 0.3 to 60, or 0 for no rates. Default 0.3", 0,
+    {"interval", 'i', "S", "Seconds over which rates are taken: 0.3 to 60, or 0 for none. Default 0.3", 0,
      SML_REAL(interval_s, 0, 60, 1)},
     {0},
 };

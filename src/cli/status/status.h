@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `switchml status` and `switchml top`: what they share. ask/status_client.c fetches, view.c makes tables. */
+ * `switchml status` and `switchml top`: what they share. ask/status_client.c fetches, tables.c makes tables. */
 #ifndef SML_CLI_STATUS_STATUS_H
 #define SML_CLI_STATUS_STATUS_H
 

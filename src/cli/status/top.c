@@ -22,7 +22,7 @@ struct options {
 
 static const struct sml_option table[] = {
     {"count", 'c', "N", "End after so many tables. Default: go on", 0, SML_NUMBER(count, 1, 0)},
-    {"interval", 'i', "S", "Seconds between two looks: 0.3 to 3600. Default 1", 0, SML_REAL(interval_s, 0.3, 3600, 1)},
+    {"interval", 'i', "S", "Seconds between two tables: 0.3 to 3600. Default 1", 0, SML_REAL(interval_s, 0.3, 3600, 1)},
     {0},
 };
 

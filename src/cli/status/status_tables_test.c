@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rates that the command makes of two looks, and what it says of a switch. */
+ * Rates that the command makes of two answers, and what it says of a switch. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pipeline/host.h"
+#include "pipeline/soft_switch.h"
 
 #include <rte_ethdev.h>
 
@@ -13,7 +13,7 @@
 #define NUM_BUFFERS 8191u
 #define QUEUE_PACKETS 512u
 
-static bool open_device(struct sml_host *h, const char *name, struct sml_device *d) {
+static bool open_device(struct sml_soft_switch *h, const char *name, struct sml_device *d) {
   const struct rte_eth_conf conf = {.rxmode = {.mq_mode = RTE_ETH_MQ_RX_NONE}};
   const int socket = rte_socket_id() == (unsigned)SOCKET_ID_ANY ? 0 : (int)rte_socket_id();
   if (rte_eth_dev_get_port_by_name(name, &d->number) != 0 || d->number >= SML_ARRAY_LEN(h->device_of))
@@ -27,11 +27,12 @@ static bool open_device(struct sml_host *h, const char *name, struct sml_device 
   return true;
 }
 
-bool sml_host_open(struct sml_host *h, const char *library, const char *const *device_names, uint32_t num_devices) {
+bool sml_soft_switch_open(struct sml_soft_switch *h, const char *library, const char *const *device_names,
+                          uint32_t num_devices) {
   memset(h, 0, sizeof *h);
   h->cpu_device = UINT32_MAX;
   h->pool = rte_pktmbuf_pool_create("FRAMES", NUM_BUFFERS, 0, 0,
-                                    RTE_PKTMBUF_HEADROOM + SML_HOST_FRAME_BYTES + GROWTH_BYTES, SOCKET_ID_ANY);
+                                    RTE_PKTMBUF_HEADROOM + SML_SOFT_SWITCH_FRAME_BYTES + GROWTH_BYTES, SOCKET_ID_ANY);
   if (!h->pool) return sml_writer_say("switchml-pipeline: no memory for frames: %s\n", rte_strerror(rte_errno)), false;
   for (; h->num_devices < num_devices; h->num_devices++) {
     struct sml_device *d = &h->devices[h->num_devices];
@@ -42,7 +43,7 @@ bool sml_host_open(struct sml_host *h, const char *library, const char *const *d
   return sml_writer_say("switchml-pipeline: %s\n", h->program.error), false;
 }
 
-void sml_host_close(struct sml_host *h) {
+void sml_soft_switch_close(struct sml_soft_switch *h) {
   for (uint32_t i = 0; i < h->num_devices; i++) {
     rte_eth_dev_stop(h->devices[i].number);
     rte_eth_dev_close(h->devices[i].number);
@@ -50,15 +51,15 @@ void sml_host_close(struct sml_host *h) {
   if (h->program.library) sml_program_close(&h->program);
 }
 
-bool sml_host_reset(struct sml_host *h) {
-  for (uint32_t job = 0; job < SML_HOST_MAX_JOBS; job++) h->jobs[job].num_replicas = 0;
+bool sml_soft_switch_reset(struct sml_soft_switch *h) {
+  for (uint32_t job = 0; job < SML_SOFT_SWITCH_MAX_JOBS; job++) h->jobs[job].num_replicas = 0;
   h->cpu_device = UINT32_MAX;
   return sml_program_reset(&h->program);
 }
 
 /* ---- out ---- */
 
-static void send_waiting(struct sml_host *h, struct sml_device *d) {
+static void send_waiting(struct sml_soft_switch *h, struct sml_device *d) {
   if (d->num_waiting == 0) return;
   const uint16_t num_sent = rte_eth_tx_burst(d->number, 0, d->waiting, (uint16_t)d->num_waiting);
   rte_pktmbuf_free_bulk(d->waiting + num_sent, d->num_waiting - num_sent);
@@ -67,16 +68,17 @@ static void send_waiting(struct sml_host *h, struct sml_device *d) {
   d->num_waiting = 0;
 }
 
-static void send_by(struct sml_host *h, uint32_t device, struct rte_mbuf *packet) {
+static void send_by(struct sml_soft_switch *h, uint32_t device, struct rte_mbuf *packet) {
   struct sml_device *d = &h->devices[device];
   if (device == h->cpu_device)
     sml_frame_mark_hello(rte_pktmbuf_mtod(packet, uint8_t *), rte_pktmbuf_data_len(packet), &h->greeting,
                          h->device_of[packet->port & 0xff]);
   d->waiting[d->num_waiting++] = packet;
-  if (d->num_waiting == SML_HOST_BURST) send_waiting(h, d);
+  if (d->num_waiting == SML_SOFT_SWITCH_BURST) send_waiting(h, d);
 }
 
-static void send_copy(struct sml_host *h, uint32_t device, struct rte_mbuf *packet, const struct sml_replica *to) {
+static void send_copy(struct sml_soft_switch *h, uint32_t device, struct rte_mbuf *packet,
+                      const struct sml_replica *to) {
   struct rte_mbuf *copy = rte_pktmbuf_copy(packet, h->pool, 0, UINT32_MAX);
   if (!copy) {
     h->num_refused++;
@@ -86,14 +88,14 @@ static void send_copy(struct sml_host *h, uint32_t device, struct rte_mbuf *pack
   send_by(h, device, copy);
 }
 
-static void send_results(struct sml_host *h, struct rte_mbuf *packet) {
+static void send_results(struct sml_soft_switch *h, struct rte_mbuf *packet) {
   const uint32_t job = sml_frame_job(rte_pktmbuf_mtod(packet, const uint8_t *), rte_pktmbuf_data_len(packet));
-  for (uint32_t i = 0; job < SML_HOST_MAX_JOBS && i < h->jobs[job].num_replicas; i++)
+  for (uint32_t i = 0; job < SML_SOFT_SWITCH_MAX_JOBS && i < h->jobs[job].num_replicas; i++)
     send_copy(h, h->jobs[job].replicas[i].port, packet, &h->jobs[job].replicas[i]);
   rte_pktmbuf_free(packet);
 }
 
-static void flood(struct sml_host *h, struct rte_mbuf *packet) {
+static void flood(struct sml_soft_switch *h, struct rte_mbuf *packet) {
   const uint8_t *frame = rte_pktmbuf_mtod(packet, const uint8_t *);
   const uint32_t came_by = h->device_of[packet->port & 0xff];
   const uint32_t from = sml_stations_find(&h->stations, sml_stations_source(frame), h->now_ns);
@@ -113,7 +115,7 @@ static void flood(struct sml_host *h, struct rte_mbuf *packet) {
 }
 
 static void take(void *user, uint32_t port, struct rte_mbuf *packet) {
-  struct sml_host *h = user;
+  struct sml_soft_switch *h = user;
   if (port < h->num_devices) send_by(h, port, packet);
   else if (port == h->num_devices) send_results(h, packet);
   else flood(h, packet);
@@ -122,7 +124,7 @@ static void take(void *user, uint32_t port, struct rte_mbuf *packet) {
 /* ---- in ---- */
 
 /* Whether the program may see it. */
-static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
+static bool prepare(struct sml_soft_switch *h, struct rte_mbuf *packet) {
   const uint32_t num_bytes = rte_pktmbuf_data_len(packet);
   uint8_t *frame = rte_pktmbuf_mtod(packet, uint8_t *);
   /* AF_PACKET has taken a tag off, so the program, which drops what has one, would not see it. */
@@ -140,13 +142,13 @@ static bool prepare(struct sml_host *h, struct rte_mbuf *packet) {
   return true;
 }
 
-uint32_t sml_host_pass(struct sml_host *h) {
+uint32_t sml_soft_switch_pass(struct sml_soft_switch *h) {
   uint32_t num_received = 0;
   h->now_ns = sml_clock_ns();
-  for (uint32_t i = 0; i < h->num_devices && num_received + SML_HOST_BURST <= SML_PROGRAM_BATCH; i++) {
-    struct rte_mbuf *packets[SML_HOST_BURST];
+  for (uint32_t i = 0; i < h->num_devices && num_received + SML_SOFT_SWITCH_BURST <= SML_PROGRAM_BATCH; i++) {
+    struct rte_mbuf *packets[SML_SOFT_SWITCH_BURST];
     uint32_t num_packets = 0;
-    const uint32_t n = rte_eth_rx_burst(h->devices[i].number, 0, packets, SML_HOST_BURST);
+    const uint32_t n = rte_eth_rx_burst(h->devices[i].number, 0, packets, SML_SOFT_SWITCH_BURST);
     for (uint32_t k = 0; k < n; k++)
       if (prepare(h, packets[k])) packets[num_packets++] = packets[k];
     sml_program_put(&h->program, i, packets, num_packets);
