@@ -9,7 +9,7 @@
  * unbounded, and none is for a reader of stderr. What the library opens leaves descriptors 0, 1 and 2 alone,
  * also where they are closed; its threads block all signals, and nothing that it writes raises SIGPIPE or SIGXFSZ.
  *
- * Threads: any function may be called from any thread, but for a *_destroy or _release, which must
+ * Threads: any function may be called from any thread, except a *_destroy or _release, which must
  * be the last use of its handle. pthread_cancel() takes effect when a call has returned, never inside: each holds
  * it off, in callbacks too. Operations submitted by several threads on one job run in the
  * order in which sml_allreduce() returned; that order must be the same on every rank.
@@ -139,7 +139,7 @@ typedef struct sml_job_options {
   uint64_t operation_timeout_ns; /* default deadline of an operation; default 60 s */
   /* Silence after which a rank, or the aggregator, counts as lost, which ends the job; 20 ms to 1 h, equal on all
    * ranks. 0: SWITCHML_LEASE in seconds, else 60 s, which a breakpoint, a moved machine and a link that comes back
-   * survive. Who is silent for 2 s is late: the status, the logs and errors name it, and nothing ends. Any datagram is
+   * survive. A rank silent for 2 s is late: the status, the logs and errors name it, and nothing ends. Any datagram is
    * a sign of life. A process that ends, however, closes its connection and is lost at once; and an operation still
    * ends at its own deadline. A lease below 2 s holds for ranks; the aggregator is believed in for 2 s. */
   uint64_t lease_ns;

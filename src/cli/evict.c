@@ -76,7 +76,7 @@ int sml_evict_run(int argc, char **argv) {
       .doc =
           "Ends a job at an aggregator by hand: its ranks' operations end with an error that says so."
           "\vHOST:PORT is what SWITCHML_AGGREGATOR says by default; of a list each is asked. With keys the job's is "
-          "needed (SWITCHML_KEY_FILE, SWITCHML_KEY_NAME); without, it has to be on the aggregator's own machine. "
+          "needed (SWITCHML_KEY_FILE, SWITCHML_KEY_NAME); without, it has to be on the aggregator's own host. "
           "Exit status: 0 it is ended, 1 no answer or refused, 2 wrong usage, 4 there is no such job."};
   struct options options = {.reason = ""};
   sml_options_parse(&parser, argc, argv, &options);

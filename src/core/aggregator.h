@@ -75,7 +75,7 @@ void *sml_aggregator_values(struct sml_aggregator *a, uint32_t cell);
 uint32_t sml_aggregator_phase(const struct sml_aggregator *a, uint32_t cell);
 /* Does a cell still hold the complete result of a phase? A later phase may have taken its place. */
 bool sml_aggregator_has_result(const struct sml_aggregator *a, uint32_t cell, uint32_t phase);
-/* Header of a completed cell's RESULT, but for job and epoch. */
+/* Header of a completed cell's RESULT, without job and epoch. */
 void sml_aggregator_result(const struct sml_aggregator *a, uint32_t cell, struct sml_header *header_out);
 /* The same for an answer to an UPDATE or PROBE: in switch format it has that packet's wire and reducer. */
 void sml_aggregator_result_for(const struct sml_aggregator *a, uint32_t cell, uint8_t wire, uint8_t reducer,

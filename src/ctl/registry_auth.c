@@ -63,7 +63,7 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
 }
 
 /* Without keys, to whoever asks: he could join as well. With keys, of a tenant's jobs to whoever proves that key, and
- * of all jobs to whoever is on the daemon's own machine. */
+ * of all jobs to whoever is on the daemon's own host. */
 void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_ctl_status *status) {
   struct sml_conn *c = &r->conns[conn];
   const bool is_keyed = r->options.find_key != NULL;

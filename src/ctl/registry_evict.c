@@ -8,7 +8,7 @@ static const char *find_objection(const struct sml_registry *r, const struct sml
   if (c->state == SML_CONN_VIEWER) return NULL;
   if (r->options.find_key) return "only those who have a job's key may end it: name the key with SWITCHML_KEY_FILE";
   if (sml_text_is_loopback(c->host)) return NULL;
-  return "the aggregator has no keys, so jobs are ended by hand on its own machine only";
+  return "the aggregator has no keys, so jobs are ended by hand on its own host only";
 }
 
 /* All jobs of the name, at most one of which is not at its end already. One farewell serves those that run, one those

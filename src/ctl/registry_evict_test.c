@@ -9,7 +9,7 @@ static struct sml_ctl_message evict_message(const char *name, const char *why) {
   return m;
 }
 
-/* Without keys from its own machine; with keys as who has proved one. */
+/* Without keys from its own host; with keys as who has proved one. */
 static void ask(uint32_t conn, const char *key_name, const char *name, const char *why) {
   const struct sml_ctl_message m = evict_message(name, why);
   opened_from(conn, "127.0.0.1:9");
@@ -65,7 +65,7 @@ static void test_who_may_not(void **state) {
   EXPECT(is_keyed ? "c9<REFUSE -19; c9 close; " : "c9<REFUSE -7; c9 close; ");
   assert_non_null(strstr(w.notes, "10.0.0.9: "));
   if (is_keyed) {
-    ask(9, "", "x", ""); /* its own machine is not enough */
+    ask(9, "", "x", ""); /* its own host is not enough */
     EXPECT("c9<REFUSE -19; c9 close; ");
     w.worker_key = key_b;
     ask(9, "b", "x", "");
