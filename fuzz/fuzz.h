@@ -2,8 +2,7 @@
  * What the fuzz targets share. A target reads its input as a small program: every byte string is a valid one, and
  * what is missing at the end reads as zero, so that mutations stay meaningful. A target has no state between
  * inputs. */
-#ifndef SML_FUZZ_FUZZ_H
-#define SML_FUZZ_FUZZ_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,5 +79,3 @@ static inline char *fuzz_text(const void *data, size_t num_bytes) {
   text[num_bytes] = 0;
   return text;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Instead of whoever is connected (linked with --wrap of connect, send, recv and poll): a peer in this process, which
  * hears all that is sent, and whose answers are there at once. When it has no more of them, it has closed. */
-#ifndef SML_FUZZ_PEER_H
-#define SML_FUZZ_PEER_H
+#pragma once
 
 #include <arpa/inet.h>
 
@@ -23,5 +22,3 @@ static inline struct sml_addr fuzz_addr(uint32_t ip, uint16_t port) {
   memcpy(addr.bytes, &in, sizeof in);
   return addr;
 }
-
-#endif

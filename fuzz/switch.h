@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the targets of drivers of switches share: switchmld's calls, whatever the switch says. */
-#ifndef SML_FUZZ_SWITCH_H
-#define SML_FUZZ_SWITCH_H
+#pragma once
 
 #include "aggd/dataplane.h"
 #include "fuzz/peer.h"
@@ -42,5 +41,3 @@ static inline void drive_switch(struct sml_dataplane *p) {
   p->close_job(p->user, 1);
   free(words);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * A star of shaped links in virtual time for the engines alone (no processes, no control connection): what `loss`
  * measures on. Node 0 is the aggregator, node r + 1 is rank r; each rank has a link up and one down with a rate, a
  * delay and a queue that drops at its tail and marks above a depth. The aggregator's own port has no limit. */
-#ifndef SIM_BED_H
-#define SIM_BED_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -98,5 +97,3 @@ uint64_t bed_link_backlog(const struct bed *bed, const struct bed_link *link);
 /* Moves the clock to the next thing to do, but not beyond until_ns, and runs one engine. False: nothing is left to
  * do before until_ns, where the clock is now. */
 bool bed_step(struct bed *bed, uint64_t until_ns);
-
-#endif

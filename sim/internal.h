@@ -2,8 +2,7 @@
  * What the kernel's files share. Time in here is true time since sim_begin(), but where a name says local:
  * a fiber that works is ahead of the rest by what its work has cost so far (its debt), and pays by
  * sleeping when it next waits. */
-#ifndef SIM_INTERNAL_H
-#define SIM_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdio.h>
@@ -222,5 +221,3 @@ void sim_host_free_files(struct sim_host *host);
 void sim_packets_free(void);
 void sim_streams_vanish(struct sim_host *host); /* those with an end on a host that dies */
 void sim_streams_free(void);
-
-#endif

@@ -9,8 +9,7 @@
  * programs, all others from anywhere: from outside, from hooks, or from a simulated program. Outside of
  * simulated programs, and in hooks, the wrapped functions are the real ones. Memory is a process's if a
  * fiber of it took it, else the caller's own. */
-#ifndef SIM_KERNEL_H
-#define SIM_KERNEL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -238,5 +237,3 @@ void sim_process_fail_call(struct sim_process *process, enum sim_call call, uint
 
 /* (fiber) True time passes, whatever the process's clock. */
 void sim_sleep_ns(uint64_t duration_ns);
-
-#endif

@@ -2,8 +2,7 @@
  * Looks at every datagram on the wire, as sent and as delivered, and knows what may stand there from
  * docs/PROTOCOL.md alone: its invariants I1, I5, I8, I9, that a result is the sum of what all ranks sent, once each,
  * and that epochs do not repeat. It changes nothing. */
-#ifndef SIM_MONITOR_H
-#define SIM_MONITOR_H
+#pragma once
 
 #include "sim/kernel.h"
 
@@ -46,5 +45,3 @@ const struct sim_wire_counts *sim_wire_counts(const struct sim_wire *wire);
 uint32_t sim_crc32c(const uint8_t *bytes, size_t num_bytes);
 /* The CRC of a frame, whose own field counts as zero. */
 uint32_t sim_frame_crc(const uint8_t *frame, size_t num_bytes);
-
-#endif

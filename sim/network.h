@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What network.c (hosts, links, faults), packet.c (memory) and datagram.c (the packet back end) share. */
-#ifndef SIM_NETWORK_H
-#define SIM_NETWORK_H
+#pragma once
 
 #include "netio/netio.h"
 #include "sim/internal.h"
@@ -57,5 +56,3 @@ bool sim_network_send(struct sim_socket *from, struct sim_buffer *buffer, uint8_
 /* At its host, at packet->at_ns. Takes the packet. */
 void sim_socket_arrive(struct sim_socket *socket, struct sim_packet *packet);
 void sim_packet_lose(struct sim_packet *packet, enum sim_count why);
-
-#endif

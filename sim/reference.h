@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What sums must be, bit for bit: written from docs/PROTOCOL.md "Numbers" alone, with none of the product's
  * code; slow and plain. And the tensors that are summed, a pure function of where they are. */
-#ifndef SIM_REFERENCE_H
-#define SIM_REFERENCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ struct sim_sum {
 };
 /* scratch: world_size * SIM_BLOCK_WORDS words. */
 void sim_sum_make(const struct sim_sum *sum, uint32_t *bits_out, uint32_t *scratch);
-
-#endif

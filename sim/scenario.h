@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a seed stands for: jobs with their programs of operations, options, a network, and what goes wrong. All
  * of it is drawn before the run begins, so that cutting a run short leaves its beginning as it was. */
-#ifndef SIM_SCENARIO_H
-#define SIM_SCENARIO_H
+#pragma once
 
 #include "sim/kernel.h"
 
@@ -149,5 +148,3 @@ static inline bool sim_has(const struct sim_scenario *s, enum sim_kind kind) {
 }
 /* "kinds=loss,kill jobs=4x2+3x1 ..." in one line. */
 void sim_scenario_describe(const struct sim_scenario *s, char *text, size_t text_bytes);
-
-#endif

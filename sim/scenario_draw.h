@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Parts of the draw, in the order of their dependence: scenario.c calls scenario_jobs.c. */
-#ifndef SIM_SCENARIO_DRAW_H
-#define SIM_SCENARIO_DRAW_H
+#pragma once
 
 #include "sim/scenario.h"
 
@@ -9,5 +8,3 @@ uint64_t sim_pick(struct sml_prng *p, uint64_t low, uint64_t high);     /* both 
 uint64_t sim_pick_log(struct sml_prng *p, uint64_t low, uint64_t high); /* over orders of magnitude */
 void sim_jobs_draw(struct sim_scenario *s, struct sml_prng *p);
 void sim_incidents_draw(struct sim_scenario *s, struct sml_prng *p);
-
-#endif

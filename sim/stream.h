@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What stream.c (how connections behave) and socket.c (the calls) share. */
-#ifndef SIM_STREAM_H
-#define SIM_STREAM_H
+#pragma once
 
 #include "sim/internal.h"
 
@@ -39,5 +38,3 @@ int64_t sim_stream_send(struct sim_endpoint *endpoint, const void *data, size_t 
 int64_t sim_stream_receive(struct sim_endpoint *endpoint, void *data, size_t num_bytes);
 void sim_stream_shut(struct sim_endpoint *endpoint);
 void sim_stream_close(struct sim_endpoint *endpoint);
-
-#endif

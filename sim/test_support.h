@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests of the kernel: programs are C functions on simulated processes. They note what they find wrong;
  * the test asserts on it afterwards, outside. */
-#ifndef SIM_TEST_SUPPORT_H
-#define SIM_TEST_SUPPORT_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,5 +55,3 @@ static void finish(void) {
 static void run_out(void) {
   assert_int_equal(sim_run_until(SML_NEVER, NULL, NULL), SIM_IDLE);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What of the product came with check words, keys and retry. */
-#ifndef SIM_TRUST_H
-#define SIM_TRUST_H
+#pragma once
 
 #include "aggd/aggd.h"
 #include "core/aggregator.h"
@@ -17,5 +16,3 @@ void sim_host_set_trust(struct sim_host *host);
 const char *sim_aggregator_violation(const struct sml_aggregator *a);
 const char *sim_worker_violation(const struct sml_worker *w);
 const char *sim_registry_violation(const struct sml_registry *r);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What checkers found. The first finding of a run ends it. */
-#ifndef SIM_VERDICT_H
-#define SIM_VERDICT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -10,5 +9,3 @@ void sim_verdict_reset(void);
 void sim_fail(const char *checker, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool sim_has_failed(void);
 const char *sim_verdict(void); /* "checker: sentence", or "" */
-
-#endif

@@ -2,8 +2,7 @@
  * A scenario as it runs: the daemon, the ranks' processes and their network, what has happened so far. World
  * memory is the simulator's own, so that a process that is killed in the middle leaves nothing unusable, and a
  * process's heap is only what the product took. */
-#ifndef SIM_WORLD_H
-#define SIM_WORLD_H
+#pragma once
 
 #include <pthread.h>
 
@@ -198,5 +197,3 @@ static inline struct sim_attempt *sim_attempt_of(struct sim_rank *rank) {
 static inline const struct sim_round_spec *sim_round_of(const struct sim_rank *rank) {
   return &rank->job->spec->rounds[rank->round];
 }
-
-#endif

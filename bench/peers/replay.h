@@ -2,8 +2,7 @@
  * What the programs share that replay a plan of `switchml bench training --plan` with another library. One thread
  * waits as a GPU would compute, and lets sends get ready; others take them in their order, sum them, and say so. C and
  * C++. */
-#ifndef BENCH_PEERS_REPLAY_H
-#define BENCH_PEERS_REPLAY_H
+#pragma once
 
 #include <pthread.h>
 #include <stdint.h>
@@ -158,5 +157,3 @@ static inline void replay_print(const struct replay *r, unsigned num_timed, doub
   printf("]}\n");
   fflush(stdout);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * other. Rank 0's settings count. They tell them, and join, in a *blocking* collective call: there any rank may wait
  * for all others. A call that does not block looks, and waits for nobody; until the ranks have met, its sums are MPI's.
  */
-#ifndef SML_MPI_GROUP_H
-#define SML_MPI_GROUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -79,5 +78,3 @@ bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_goo
 /* What was TAKEN by a call that blocks: starts it once there is room, and waits for it. It lets MPI go on meanwhile: a
  * rank that is late may wait for a message of this one. False: an error; stderr says why. */
 bool sml_mpi_group_sum(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type);
-
-#endif

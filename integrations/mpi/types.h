@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which of MPI's types the library can sum, in C and in Fortran. Compiled against the MPI of whoever includes it. */
-#ifndef SML_MPI_TYPES_H
-#define SML_MPI_TYPES_H
+#pragma once
 
 #include <mpi.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ static inline bool sml_mpi_type_of(MPI_Datatype type, sml_type *type_out) {
     default: return false;
   }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The aggregator as a service: one control thread (membership over TCP) and one engine thread a lane (sums
  * over UDP). The daemon switchmld is one of these and a command line. */
-#ifndef SML_AGGD_AGGD_H
-#define SML_AGGD_AGGD_H
+#pragma once
 
 #include "aggd/tenants.h"
 #include "ctl/key_file.h"
@@ -121,5 +120,3 @@ void sml_aggd_describe_drops(const struct sml_aggd *aggd, char *text, size_t tex
  * to make; to be released. Any thread; NULL: out of memory, or no answer
  * within a second. */
 struct sml_snapshot *sml_aggd_snapshot(struct sml_aggd *aggd);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The service's own state, shared by aggd.c (the control thread) and aggd_start.c (how it begins and ends). */
-#ifndef SML_AGGD_AGGD_INTERNAL_H
-#define SML_AGGD_AGGD_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -70,5 +69,3 @@ struct sml_aggd {
 
 /* The control thread, until it is told to stop. */
 void *sml_aggd_run(void *aggd);
-
-#endif

@@ -2,8 +2,7 @@
  * What the service tells people about itself: the status as a text for connections that ask for it, a report
  * for ranks that wait, snapshots for other threads of the process. Nothing is made more often than each 100
  * ms, and what takes long less often, so that who asks costs the others a tenth of the thread at most. */
-#ifndef SML_AGGD_ANSWERS_H
-#define SML_AGGD_ANSWERS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -50,5 +49,3 @@ void sml_answers_serve(struct sml_answers *answers, uint64_t now_ns);
 
 /* Any other thread: waits for sml_answers_serve(), at most a second. NULL: no answer, or out of memory. */
 struct sml_snapshot *sml_answers_ask(struct sml_answers *answers);
-
-#endif

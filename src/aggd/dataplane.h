@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A switch that sums instead of the lanes' engines (docs/PROTOCOL.md "Switch format"). HELLOs still come to the
  * engines, and so do the packets that no entry of the switch fits. */
-#ifndef SML_AGGD_DATAPLANE_H
-#define SML_AGGD_DATAPLANE_H
+#pragma once
 
 #include "engine/aggregator_engine.h"
 
@@ -59,5 +58,3 @@ struct sml_dataplane {
    * people. NULL: it never tells. */
   void (*hear)(void *user, uint64_t mac, uint16_t port, char *why_out, size_t why_bytes);
 };
-
-#endif

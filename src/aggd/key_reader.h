@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads a key file (ctl/key_file.h) for a process that serves its keys. */
-#ifndef SML_AGGD_KEY_READER_H
-#define SML_AGGD_KEY_READER_H
+#pragma once
 
 #include "ctl/key_file.h"
 
@@ -10,5 +9,3 @@
  * and nobody else may be able to read or write it. */
 struct sml_key_entry *sml_keys_read(const char *path, uint32_t *num_keys_out, char *error, size_t error_bytes);
 void sml_keys_free(struct sml_key_entry *keys, uint32_t num_keys);
-
-#endif

@@ -2,8 +2,7 @@
  * The engines of an aggregator: one lane = one UDP port, one engine, one thread. Commands go to all lanes
  * and are done when the call returns, so that a worker never hears of a state that its engine is not in;
  * they are rare (joins, starts, ends). All functions are the control thread's. */
-#ifndef SML_AGGD_LANES_H
-#define SML_AGGD_LANES_H
+#pragma once
 
 #include "aggd/aggd.h"
 #include "ctl/message.h"
@@ -64,5 +63,3 @@ void sml_lanes_look_at_port(struct sml_lanes *lanes, uint32_t lane, uint16_t *po
 
 /* Events of the engines, the first of each job and kind; false: none left. */
 bool sml_lanes_next_event(struct sml_lanes *lanes, struct sml_aggregator_event *event_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What lanes hold: lanes.c opens them and commands their engines, lanes_switch.c has what a switch does instead of
  * them. */
-#ifndef SML_AGGD_LANES_INTERNAL_H
-#define SML_AGGD_LANES_INTERNAL_H
+#pragma once
 
 #include <semaphore.h>
 
@@ -107,5 +106,3 @@ void sml_outside_depart(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
 void sml_outside_close(struct sml_lanes *lanes, uint16_t job);
 /* Contributions of the rank that looks at the switch's cells have shown. */
 uint64_t sml_outside_count_signs(struct sml_lanes *lanes, uint16_t job, uint32_t rank);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Networks from which connections are taken: 10.1.0.0/16, 2001:db8::/32, or one address. */
-#ifndef SML_AGGD_NETWORK_H
-#define SML_AGGD_NETWORK_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -12,5 +11,3 @@ struct sml_network {
 /* False: the text is no network. What is behind the prefix does not count. */
 bool sml_network_parse(const char *text, struct sml_network *network_out);
 bool sml_network_has(const struct sml_network *network, const struct sml_addr *addr);
-
-#endif

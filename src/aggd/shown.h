@@ -2,8 +2,7 @@
  * Texts of the status that connections are reading, part by part. There are few places, whoever asks. A fresh text
  * serves all who ask for the same jobs: all, or those of a key. When every place is taken, the oldest text that is not
  * fresh makes room, so slow readers keep nobody from asking. */
-#ifndef SML_AGGD_SHOWN_H
-#define SML_AGGD_SHOWN_H
+#pragma once
 
 #include "ctl/message.h"
 
@@ -32,5 +31,3 @@ uint32_t sml_shown_put(struct sml_shown *shown, const char *key_name, char *text
 bool sml_shown_part(const struct sml_shown *shown, uint32_t ticket, uint32_t offset_bytes,
                     struct sml_ctl_status_part *part_out);
 void sml_shown_destroy(struct sml_shown *shown);
-
-#endif

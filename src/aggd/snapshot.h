@@ -2,8 +2,7 @@
  * What the service does at one moment, as plain structs: for whoever shows it (docs/operating.md). Taken by
  * the control thread without stopping an engine: each is asked for one job at a time. Its size is bounded by
  * the connections and jobs that the service may have. Shared by reference, never changed. */
-#ifndef SML_AGGD_SNAPSHOT_H
-#define SML_AGGD_SNAPSHOT_H
+#pragma once
 
 #include "aggd/dataplane.h"
 #include "ctl/registry.h"
@@ -92,5 +91,3 @@ struct sml_snapshot *sml_snapshot_take(const struct sml_registry *registry, stru
 struct sml_ctl_report;
 bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *lanes, uint16_t job, uint64_t now_ns,
                          struct sml_ctl_report *report_out);
-
-#endif

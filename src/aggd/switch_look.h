@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a switch's registers say about a job, for people who ask. */
-#ifndef SML_AGGD_SWITCH_LOOK_H
-#define SML_AGGD_SWITCH_LOOK_H
+#pragma once
 
 #include "aggd/dataplane.h"
 
@@ -9,5 +8,3 @@
  * about slots that wait, but their phase, and adds to missing_out[num_contributors] those that wait for each. */
 void sml_switch_look(const uint32_t *words, uint32_t num_slots, uint32_t num_contributors, struct sml_job_look *look,
                      uint32_t *missing_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Whose ranks may join, and how much each tenant may have. Any thread may change both while the service runs: they are
  * looked at when a rank joins and when a job starts, so what runs goes on. */
-#ifndef SML_AGGD_TENANTS_H
-#define SML_AGGD_TENANTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -43,5 +42,3 @@ bool sml_tenants_find_quota(void *user, const char *name, struct sml_quota *quot
 /* Sets the snapshot's tenants: those with an entry, and those that have jobs. False: out of memory. */
 struct sml_snapshot;
 bool sml_tenants_look(struct sml_tenants *tenants, struct sml_snapshot *snapshot);
-
-#endif

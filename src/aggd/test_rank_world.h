@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For the service's tests: a service on loopback and hand-written ranks, which are the codec on a TCP socket
  * and frames made by core/wire on a UDP socket. */
-#ifndef SML_AGGD_TEST_RANK_WORLD_H
-#define SML_AGGD_TEST_RANK_WORLD_H
+#pragma once
 
 #include "aggd/aggd.h"
 
@@ -240,5 +239,3 @@ static inline bool update(struct rank *r, uint32_t lane, uint32_t slot, uint32_t
   sml_store_be32(frame + sml_head_bytes(r->is_keyed), (uint32_t)value);
   return exchange(r, lane, answer, frame, wants_answer);
 }
-
-#endif

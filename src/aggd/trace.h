@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The service's own flight recorder (its lanes have theirs), and the names of jobs for a dump. */
-#ifndef SML_AGGD_TRACE_H
-#define SML_AGGD_TRACE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -26,5 +25,3 @@ void sml_aggd_trace_close(struct sml_aggd_trace *trace);
 void sml_aggd_trace_note(struct sml_aggd_trace *trace, const struct sml_effect *note, uint64_t now_ns);
 /* Any thread. False: out of memory. */
 bool sml_aggd_trace_add(struct sml_aggd_trace *trace, struct sml_trace_dump *dump);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What every module shares: assertions about our own truth, time, bits, a random generator.
  * Header only and free of the operating system, so that the pure modules may use it. */
-#ifndef SML_BASE_BASE_H
-#define SML_BASE_BASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -114,5 +113,3 @@ static inline void sml_bit_set(uint64_t *words, uint32_t i) {
 static inline void sml_bit_clear(uint64_t *words, uint32_t i) {
   words[i / 64] &= ~(UINT64_C(1) << (i % 64));
 }
-
-#endif

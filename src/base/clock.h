@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What threads ask the system for: the time, and bits that nobody foresees. Pure modules are given both. */
-#ifndef SML_BASE_CLOCK_H
-#define SML_BASE_CLOCK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -11,5 +10,3 @@ uint64_t sml_clock_ns(void);
 uint64_t sml_clock_cpu_ns(void);
 /* For nonces and seeds: they have to differ. No secret is made of them. */
 uint64_t sml_random_bits(void);
-
-#endif

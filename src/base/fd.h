@@ -3,8 +3,7 @@
  * such a number would be written to by whoever prints a message, and a file of the user's that got number 2 would get
  * our log. So what is opened here goes above 2, and standard error is number 2 only while it is the file that it was
  * when this code was loaded. */
-#ifndef SML_BASE_FD_H
-#define SML_BASE_FD_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -35,5 +34,3 @@ ssize_t sml_fd_write_quietly(int fd, const void *data, size_t num_bytes);
 /* Makes the file num_bytes long, with memory or disk behind all of it: what lacks is an error here, and no SIGBUS
  * later. For a new file. 0, or an errno. */
 int sml_fd_allocate_quietly(int fd, size_t num_bytes);
-
-#endif

@@ -2,8 +2,7 @@
  * Lines for the operator, on stderr, one for each event that matters: "2026-01-02T03:04:05.678Z warning rank_lost job=x
  * rank=2 "why"", or the same as an object of JSON. For daemons and commands; the pure modules and the library don't
  * log. */
-#ifndef SML_BASE_LOG_H
-#define SML_BASE_LOG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -27,5 +26,3 @@ void sml_log_event(enum sml_log_level level, const char *event, const struct sml
 
 /* Lines that were left out since the process began, for either reason. */
 uint64_t sml_log_num_left_out(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The options of a command, as one table: what --help says of each, what texts it takes, and where in the command's own
  * struct the value goes. argp does the rest (help, usage, abbreviations). A configuration file reads the same table. */
-#ifndef SML_BASE_OPTIONS_H
-#define SML_BASE_OPTIONS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -74,5 +73,3 @@ bool sml_option_take(const struct sml_option *option, const char *text, void *op
 
 /* A decimal number up to `max`, neither sign nor space before it, the end of which is left in *end_out. */
 bool sml_number_parse(const char *text, uint64_t max, uint64_t *value_out, const char **end_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012): a 64-bit MAC that only a holder of the 128-bit key
  * can make. Pure. Messages are authenticated with it and keys are derived with it; it hides nothing. */
-#ifndef SML_BASE_SIPHASH_H
-#define SML_BASE_SIPHASH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,5 +34,3 @@ struct sml_key sml_key_derive(const struct sml_key *key, const char *label, cons
 
 /* Overwrites keys that are not needed any more, or what has some, also where the compiler sees nobody read it. */
 void sml_key_wipe(void *memory, size_t num_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SML_BASE_TEST_SKIP_H
-#define SML_BASE_TEST_SKIP_H
+#pragma once
 
 /* A test that cannot run on this machine says why, in the words of printf, and returns. tools/check.py counts the line.
  * cmocka's skip() will not do: before version 1.1.6 it prints `not ok .. # SKIP`, which is a failure to Meson. */
@@ -10,5 +9,3 @@
     print_message("\n");                      \
     return;                                   \
   } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Texts of others that people will read: on a terminal, in a log, in a browser. Pure. */
-#ifndef SML_BASE_TEXT_H
-#define SML_BASE_TEXT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -20,5 +19,3 @@ bool sml_text_is_name_byte(char c);
 uint32_t sml_text_distance(const char *a, const char *b);
 /* "3.5 s", "12 s", "3 min", "5 h", "2 d"; "-" for a negative one. Returns text. */
 const char *sml_text_age(char *text, size_t room, double seconds);
-
-#endif

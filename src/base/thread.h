@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Threads, and waits that go by sml_clock_ns(). */
-#ifndef SML_BASE_THREAD_H
-#define SML_BASE_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <time.h>
@@ -16,5 +15,3 @@ void sml_thread_init_cond(pthread_cond_t *cond);
 static inline struct timespec sml_timespec(uint64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / SML_NS_PER_S), .tv_nsec = (long)(ns % SML_NS_PER_S)};
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  * The thread starts with the first message. exit() waits for what is in the ring, but for EXIT_NS (writer.c) at most.
  * The child of a fork starts with an empty ring: what was in it is the parent's to write. */
-#ifndef SML_BASE_WRITER_H
-#define SML_BASE_WRITER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -29,5 +28,3 @@ bool sml_writer_flush(uint64_t timeout_ns);
 bool sml_writer_end(uint64_t timeout_ns);
 /* How many lines this process has left out since it began. */
 uint64_t sml_writer_num_left_out(void);
-
-#endif

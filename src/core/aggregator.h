@@ -9,8 +9,7 @@
  * I3 a seen bit is set exactly while the rank's contribution to the live phase is in the sum;
  * I4 count = number of seen bits, and complete means count = n;
  * I9 the grant is drawn once, at completion, and stored with the result. */
-#ifndef SML_CORE_AGGREGATOR_H
-#define SML_CORE_AGGREGATOR_H
+#pragma once
 
 #include "core/drop.h"
 #include "core/wire.h"
@@ -110,5 +109,3 @@ struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_
  * can break one. The exception is the switch format, which does not look at the slot's other cell: there I1, I2 and I9
  * hold only if members are honest. */
 const char *sml_aggregator_find_violation(const struct sml_aggregator *a);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The aggregator's state. aggregator.c and aggregator_solicit.c change it; test_aggregator_invariants.c checks that it
  * is sound. */
-#ifndef SML_CORE_AGGREGATOR_INTERNAL_H
-#define SML_CORE_AGGREGATOR_INTERNAL_H
+#pragma once
 
 #include "core/aggregator.h"
 
@@ -106,5 +105,3 @@ static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t
 
 /* The cell whose result carried this grant, if it is still stored; else UINT32_MAX. */
 uint32_t sml_aggregator_find_grant(const struct sml_aggregator *a, uint32_t grant);
-
-#endif

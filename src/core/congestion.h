@@ -18,8 +18,7 @@
  *   at least 1.25 MiB. More would only lengthen queues, and with them every repair.
  *
  * The window never exceeds the slots. While nothing is lost or marked, it soon is as large as it may be. */
-#ifndef SML_CORE_CONGESTION_H
-#define SML_CORE_CONGESTION_H
+#pragma once
 
 #include "base/base.h"
 #include "core/rto.h"
@@ -79,5 +78,3 @@ void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto,
 void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns);
 /* Nothing was under way for a timeout. */
 void sml_congestion_on_idle(struct sml_congestion *c);
-
-#endif

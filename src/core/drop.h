@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Why a received packet was not acted upon: one list (X-macro: name, meaning), with a counter for each line. */
-#ifndef SML_CORE_DROP_H
-#define SML_CORE_DROP_H
+#pragma once
 
 #include "core/wire.h"
 
@@ -38,5 +37,3 @@ enum sml_drop {
 const char *sml_drop_name(enum sml_drop drop); /* "STALE_PHASE" */
 /* The reason for a frame that sml_wire_open refused. */
 enum sml_drop sml_drop_of_wire(enum sml_wire_error error);
-
-#endif

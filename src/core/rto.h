@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Retransmission timeout from round-trip samples (RFC 6298 with a floor for data centres). A "round
  * trip" here ends with the slowest rank's contribution. */
-#ifndef SML_CORE_RTO_H
-#define SML_CORE_RTO_H
+#pragma once
 
 #include "base/base.h"
 
@@ -34,5 +33,3 @@ uint64_t sml_rto_reorder_window(const struct sml_rto *rto);
 uint64_t sml_rto_least_window(const struct sml_rto *rto);
 /* The same for the worker to ask by itself: by then a repair that the aggregator has begun is there. */
 uint64_t sml_rto_repair_window(const struct sml_rto *rto);
-
-#endif

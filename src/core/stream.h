@@ -10,8 +10,7 @@
  * In operations that go one way (docs/PROTOCOL.md "One-way windows") each contributor owns a part. All exponent chunks
  * come first. Then come rows: row k has chunk k of each part that is so long. A fence is the last chunk of each quarter
  * of the window, and of the range. */
-#ifndef SML_CORE_STREAM_H
-#define SML_CORE_STREAM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -96,5 +95,3 @@ void sml_range_one_way_chunk(const struct sml_range *range, uint64_t position, s
 /* 64-bit hash of the operation for tags; the tag of its position-th chunk. */
 uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes);
 uint32_t sml_tag(uint64_t tag_base, uint64_t position);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: packets for one aggregator, and what it says to them. */
-#ifndef SML_CORE_TEST_AGGREGATOR_CALLS_H
-#define SML_CORE_TEST_AGGREGATOR_CALLS_H
+#pragma once
 
 #include "core/aggregator.h"
 
@@ -95,5 +94,3 @@ static inline void assert_missing(const struct sml_aggregator *a, uint32_t slot,
   }
   assert_int_equal(answer, num_missing);
 }
-
-#endif

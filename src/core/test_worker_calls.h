@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: one worker, with the test in the place of the aggregator. */
-#ifndef SML_CORE_TEST_WORKER_CALLS_H
-#define SML_CORE_TEST_WORKER_CALLS_H
+#pragma once
 
 #include "core/worker.h"
 
@@ -94,5 +93,3 @@ static inline struct sml_worker_view view_of(const struct sml_worker *w) {
   sml_worker_view(w, &view);
   return view;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * For tests: whole worlds, workers and one aggregator in virtual time, joined by a network that loses, repeats and
  * delays. Packets carry headers and, for values, whose contribution of which chunk is in the sum, so that
  * a wrong sum is seen exactly. After each step all invariants are looked at. */
-#ifndef SML_CORE_TEST_WORKER_WORLD_H
-#define SML_CORE_TEST_WORKER_WORLD_H
+#pragma once
 
 #include "core/worker.h"
 
@@ -505,5 +504,3 @@ static uint64_t run_once(const struct world_options *o, const uint32_t *num_chun
   free_world(x);
   return num_sent;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * A KEYED packet has a longer word instead of the last one, so its header has four bytes more:
  *
  * 28  mac:64        SipHash-2-4 over the 28 bytes before it, four zero ones and the payload */
-#ifndef SML_CORE_WIRE_H
-#define SML_CORE_WIRE_H
+#pragma once
 
 #include "base/siphash.h"
 
@@ -187,5 +186,3 @@ bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac);
 
 /* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */
 uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes);
-
-#endif

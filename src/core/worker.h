@@ -8,8 +8,7 @@
  * The RTT is estimated as in RFC 6298. A chunk is suspected lost when one sent clearly later has completed (as in
  * RACK, RFC 8985). The worker asks about a suspected slot with a small PROBE, and sends the data again only if the
  * aggregator says that this rank's contribution is missing. Invariant I6 needs no order: phases are compared. */
-#ifndef SML_CORE_WORKER_H
-#define SML_CORE_WORKER_H
+#pragma once
 
 #include "core/drop.h"
 #include "core/stream.h"
@@ -155,5 +154,3 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
  * a worker whose operations were taken. No packet can break an invariant, except that those that begin with "I9"
  * (grants) hold only while the aggregator is honest. */
 const char *sml_worker_find_violation(const struct sml_worker *w);
-
-#endif

@@ -2,8 +2,7 @@
  * The worker's state. worker.c sends and receives. worker_stream.c gives slots their chunks, worker_questions.c decides
  * when to ask, worker_queue.h has the queues and lists of slots. test_worker_invariants.c checks that the state is
  * sound. */
-#ifndef SML_CORE_WORKER_INTERNAL_H
-#define SML_CORE_WORKER_INTERNAL_H
+#pragma once
 
 #include "core/congestion.h"
 #include "core/rto.h"
@@ -213,5 +212,3 @@ void sml_worker_gaps_init(struct sml_worker *w);
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);
 /* Takes the grant of the first gap that is due. */
 uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The queues of slots that are to be sent, and the lists of slots that were. They are inline because worker.c and
  * worker_questions.c use them for each chunk. */
-#ifndef SML_CORE_WORKER_QUEUE_H
-#define SML_CORE_WORKER_QUEUE_H
+#pragma once
 
 #include "core/worker_internal.h"
 
@@ -53,5 +52,3 @@ static inline void list_remove(struct sml_worker *w, uint32_t s) {
   if (slot->next == NONE) l->tail = slot->prev;
   else w->slots[slot->next].prev = slot->prev;
 }
-
-#endif

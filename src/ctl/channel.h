@@ -12,8 +12,7 @@
  *
  * REFUSE is the exception: an end that has not accepted a frame with a MAC yet sends and takes it plain,
  * since it must be able to say that the keys differ. Who can forge one could as well cut the connection. */
-#ifndef SML_CTL_CHANNEL_H
-#define SML_CTL_CHANNEL_H
+#pragma once
 
 #include "base/siphash.h"
 #include "ctl/message.h"
@@ -48,5 +47,3 @@ enum sml_ctl_decode sml_channel_decode(struct sml_channel *ch, const uint8_t *in
 /* The key of an epoch's datagrams, known to the daemon and to the job's ranks. */
 struct sml_key sml_ctl_data_key(const struct sml_key *tenant, const char *job_name, uint16_t job, uint32_t epoch,
                                 const uint64_t salt[2]);
-
-#endif

@@ -4,8 +4,7 @@
  * order of their lowest ranks, and that number stands where data packets, seen bitmaps and PENDING have a rank. Pure.
  *
  * START has the table; these read it. world_size and ranks are those of the job the START is for. */
-#ifndef SML_CTL_CONTRIBUTORS_H
-#define SML_CTL_CONTRIBUTORS_H
+#pragma once
 
 #include "ctl/message.h"
 
@@ -23,5 +22,3 @@ size_t sml_contributor_describe(const struct sml_ctl_start *start, uint32_t cont
  * that leads. Contributors that do not exist are left out. Returns how many; at most SML_CTL_MAX_RANKS. */
 uint32_t sml_contributors_name(const struct sml_ctl_start *start, uint32_t world_size, const uint16_t *contributors,
                                uint32_t num_contributors, uint16_t ranks_out[SML_CTL_MAX_RANKS]);
-
-#endif

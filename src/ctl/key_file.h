@@ -2,8 +2,7 @@
  * The file that names keys. One key a line: a name (letters, digits and . _ : / -, at most 31), spaces or
  * tabs, 32 hexadecimal digits. Empty lines and what follows a '#' are skipped. Pure: the caller reads the
  * file. */
-#ifndef SML_CTL_KEY_FILE_H
-#define SML_CTL_KEY_FILE_H
+#pragma once
 
 #include "base/siphash.h"
 #include "ctl/message.h"
@@ -22,5 +21,3 @@ bool sml_key_file_parse(const char *text, size_t num_bytes, struct sml_key_entry
                         char *error, size_t error_bytes);
 /* NULL: there is none of that name. */
 const struct sml_key *sml_key_find(const struct sml_key_entry *entries, size_t num_entries, const char *name);
-
-#endif

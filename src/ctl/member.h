@@ -6,8 +6,7 @@
  * Pure: events go in by on_*(), each with the time; effects come out by next_effect(), and the owner carries out all of
  * them before the next event. It may leave or join again in between. The owner has the socket, the channel's bytes and
  * the probes. */
-#ifndef SML_CTL_MEMBER_H
-#define SML_CTL_MEMBER_H
+#pragma once
 
 #include "ctl/message.h"
 
@@ -150,5 +149,3 @@ void sml_member_give_up(struct sml_member *m);
 void sml_member_hasten_heartbeat(struct sml_member *m);
 /* The next timer asks the aggregator whom it waits for, if the job is started. */
 void sml_member_ask(struct sml_member *m);
-
-#endif

@@ -6,8 +6,7 @@
  * Pure: an event goes in, and a step comes out, which is what the owner does next. A step that ends the job comes with
  * *failure. The job has not failed until the owner gives that to sml_member_job_fail(), to which it may add what it
  * knows. */
-#ifndef SML_CTL_MEMBER_JOB_H
-#define SML_CTL_MEMBER_JOB_H
+#pragma once
 
 #include "ctl/member_retry.h"
 #include "switchml/switchml.h"
@@ -132,5 +131,3 @@ void sml_member_job_on_confirmed(struct sml_member_job *j, uint64_t completed);
 void sml_member_job_on_silent(struct sml_member_job *j, uint32_t shard, uint64_t since_ns);
 void sml_member_job_on_heard(struct sml_member_job *j, uint32_t shard, uint64_t now_ns);
 void sml_member_job_on_reported(struct sml_member_job *j, uint32_t shard, const struct sml_ctl_report *report);
-
-#endif

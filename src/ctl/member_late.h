@@ -2,8 +2,7 @@
  * When operations of a job are late, and what a job waits for, in words: as this rank sees it, and as its aggregators
  * say when they are asked (ASK, REPORT). They know which ranks have called and what the slots hold; this rank knows
  * that only from what reached it. Pure. */
-#ifndef SML_CTL_MEMBER_LATE_H
-#define SML_CTL_MEMBER_LATE_H
+#pragma once
 
 #include "ctl/member_job.h"
 
@@ -70,5 +69,3 @@ void sml_member_late_explain(const struct sml_member_job *j, const struct sml_me
  * it, if its system would not take packets while the oldest operation waited, or the job was being joined. */
 void sml_member_late_add_unsent(const struct sml_member_job *j, const struct sml_member_sight *sight, uint64_t now_ns,
                                 struct sml_ctl_abort *failure);
-
-#endif

@@ -2,8 +2,7 @@
  * Retry (docs/adr/0007-retry.md), as far as a rank decides it: whether a job whose aggregator was lost goes on, from
  * which operation, and by how much its deadlines move. Pure. The owner has the job's state and tells it with each
  * question. */
-#ifndef SML_CTL_MEMBER_RETRY_H
-#define SML_CTL_MEMBER_RETRY_H
+#pragma once
 
 #include "ctl/member.h"
 
@@ -79,5 +78,3 @@ struct sml_member_input *sml_member_inputs_pop(struct sml_member_inputs *inputs,
 /* After a rejoin: the first one behind `input` (NULL: of all) that other ranks may need and nobody reads; or NULL. */
 struct sml_member_input *sml_member_inputs_next_replay(const struct sml_member_inputs *inputs,
                                                        const struct sml_member_input *input);
-
-#endif

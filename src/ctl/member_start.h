@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a rank makes of its aggregators' STARTs (docs/PROTOCOL.md section 8). Pure. */
-#ifndef SML_CTL_MEMBER_START_H
-#define SML_CTL_MEMBER_START_H
+#pragma once
 
 #include "ctl/message.h"
 
@@ -25,5 +24,3 @@ bool sml_member_is_same_shape(const struct sml_ctl_start *a, const struct sml_ct
  * NULL, or why they can't be put together. */
 const char *sml_member_combine_starts(const struct sml_ctl_start *const starts[], uint32_t num_shards,
                                       struct sml_ctl_start *start_out);
-
-#endif

@@ -27,8 +27,7 @@
  * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
  * big-endian, fields in the order of the structs below, strings as length:16 + bytes. The header, and
  * all of REFUSE, are the same in every version, so that a refusal can be read across versions. */
-#ifndef SML_CTL_MESSAGE_H
-#define SML_CTL_MESSAGE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -283,5 +282,3 @@ struct sml_ctl_frame {
 enum sml_ctl_decode sml_ctl_decode_header(const uint8_t *in, size_t num_bytes, struct sml_ctl_frame *frame_out);
 /* False: malformed. */
 bool sml_ctl_decode_body(uint16_t kind, const uint8_t *body, size_t body_bytes, struct sml_ctl_message *message_out);
-
-#endif

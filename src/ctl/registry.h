@@ -12,8 +12,7 @@
  *
  * A job: FREE -> JOINING (first JOIN) -> STARTED (all in and probed) -> FREE (aborted, or the last member
  * is gone). Its number, name and slots are free again in the same call. */
-#ifndef SML_CTL_REGISTRY_H
-#define SML_CTL_REGISTRY_H
+#pragma once
 
 #include "base/siphash.h"
 #include "ctl/message.h"
@@ -230,5 +229,3 @@ void sml_registry_counts(const struct sml_registry *r, struct sml_registry_count
 /* NULL, or which relation between connections, jobs and slot windows does not hold: for tests, simulation
  * and fuzzers. */
 const char *sml_registry_find_violation(const struct sml_registry *r);
-
-#endif

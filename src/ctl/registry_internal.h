@@ -2,8 +2,7 @@
  * The registry's tables, shared by registry.c (inputs, connections, time), registry_auth.c (who may
  * join at all), registry_job.c (the life of a job), registry_start.c (what it gets) and test_registry_check.c
  * (what must hold). */
-#ifndef SML_CTL_REGISTRY_INTERNAL_H
-#define SML_CTL_REGISTRY_INTERNAL_H
+#pragma once
 
 #include "ctl/registry.h"
 #include "ctl/slot_pool.h"
@@ -234,5 +233,3 @@ void sml_registry_tell_gone(struct sml_registry *r, struct sml_job_entry *job, u
 /* All ranks are in and have probed: the job starts, or is refused. */
 void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job);
 void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes);
-
-#endif

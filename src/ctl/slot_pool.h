@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The slots of one lane, lent to jobs as windows: a power of two of slots, aligned to its size, so that
  * a switch can tell a job's window by a mask. First fit. Pure. */
-#ifndef SML_CTL_SLOT_POOL_H
-#define SML_CTL_SLOT_POOL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ void sml_slot_pool_init(struct sml_slot_pool *pool, uint32_t num_slots);
 /* num_slots: a power of two. False: no window of that size is free; nothing changed. */
 bool sml_slot_pool_take(struct sml_slot_pool *pool, uint32_t num_slots, uint16_t *base_out);
 void sml_slot_pool_give(struct sml_slot_pool *pool, uint32_t num_slots, uint16_t base);
-
-#endif

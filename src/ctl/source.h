@@ -2,8 +2,7 @@
  * Who opens connections how fast: a source is an IPv4 address or an IPv6 /64, which one party has as a
  * whole. The table has a fixed size; when more sources are busy than fit, the least busy is forgotten, so
  * many sources get more than their share, one does not. Pure. */
-#ifndef SML_CTL_SOURCE_H
-#define SML_CTL_SOURCE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ bool sml_source_is_loopback(uint64_t source);
 /* One more connection of the source: false: it has had per_s (x the factor for loopback) a second, and the
  * burst. */
 bool sml_source_admit(struct sml_source_table *table, uint64_t source, uint32_t per_s, uint64_t now_ns);
-
-#endif

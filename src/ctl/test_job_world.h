@@ -2,8 +2,7 @@
  * Whole jobs face to face: the daemon's registry, ranks' members (test_member_world.h), and what each rank's job makes
  * of them (ctl/member_job.h, ctl/member_late.h), in one thread and virtual time. The data plane is a rule: an operation
  * is summed when every rank has begun it in the same epoch, and each rank gets the result that is not kept from it. */
-#ifndef SML_CTL_TEST_JOB_WORLD_H
-#define SML_CTL_TEST_JOB_WORLD_H
+#pragma once
 
 #include "ctl/member_late.h"
 #include "ctl/test_member_world.h"
@@ -339,5 +338,3 @@ static inline void abort_job(uint32_t rank, const char *why) {
   failure.ranks[failure.num_ranks++] = (uint16_t)rank;
   fail_worker(rank, &failure, workers[rank].j.next_number, true);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Both halves of the control protocol face to face: the daemon's registry (test_registry_world.h) and ranks' members,
  * in one thread and virtual time. Each step goes on until nobody has anything to say; what happened to each rank's job
  * is its line. */
-#ifndef SML_CTL_TEST_MEMBER_WORLD_H
-#define SML_CTL_TEST_MEMBER_WORLD_H
+#pragma once
 
 #include "ctl/member.h"
 #include "ctl/test_registry_world.h"
@@ -252,5 +251,3 @@ static inline void expect_failure(uint32_t rank, sml_status status, const char *
   if (strstr(ranks[rank].m.failure.detail, sentence) == NULL)
     fail_msg("'%s' is not in '%s'", sentence, ranks[rank].m.failure.detail);
 }
-
-#endif

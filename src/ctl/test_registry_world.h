@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For the registry's tests: an owner without sockets. Each step writes its effects as one line to be
  * compared, and checks each against a small model (open connections, open jobs, lent windows). */
-#ifndef SML_CTL_TEST_REGISTRY_WORLD_H
-#define SML_CTL_TEST_REGISTRY_WORLD_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -428,5 +427,3 @@ static inline int end_world(void **state) {
   w.r = NULL;
   return 0;
 }
-
-#endif

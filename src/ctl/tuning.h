@@ -3,8 +3,7 @@
  *
  * A window has to cover what the path holds and the time that ranks wait for their processors; a larger one only
  * lengthens queues and falls out of the caches (docs/adr/0013-the-aggregator-chooses-the-window.md has the figures). */
-#ifndef SML_CTL_TUNING_H
-#define SML_CTL_TUNING_H
+#pragma once
 
 #include "base/base.h"
 #include "switchml/switchml.h"
@@ -35,5 +34,3 @@ uint32_t sml_tuning_choose(const struct sml_tuning *tuning, sml_slots_reason *wh
 /* Slots a lane that a job which asks for none leaves for jobs that have not come yet, so that those who came early
  * take nobody's place: FEW for each job that may still start, as far as half of the pool goes. */
 uint32_t sml_tuning_reserve(uint32_t pool_slots, uint32_t max_jobs, uint32_t num_running);
-
-#endif

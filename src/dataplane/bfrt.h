@@ -2,8 +2,7 @@
  * BFRuntime, the interface of a Tofino's driver, over gRPC: entries of tables, fixed ones and a program's, by names.
  * Calls are Read and Write as an independent client, which names its program with each call and subscribes to nothing.
  * Numbers of tables, actions and fields are the server's: asked for once each. */
-#ifndef SML_DATAPLANE_BFRT_H
-#define SML_DATAPLANE_BFRT_H
+#pragma once
 
 #include "dataplane/grpc.h"
 
@@ -70,5 +69,3 @@ bool sml_bfrt_next(struct sml_bfrt_cursor *cursor, uint32_t field, uint64_t *key
                    uint32_t max_values, uint32_t *num_values_out);
 /* The number of a data field, for that; 0: it is not known. */
 uint32_t sml_bfrt_field(struct sml_bfrt *b, const char *table, const char *name);
-
-#endif

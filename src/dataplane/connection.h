@@ -2,8 +2,7 @@
  * A connection to a switch's control: a stream socket that never blocks. Every step looks at the deadline first, also
  * where there are bytes to be read or room for more: a switch that sends byte by byte, or without end, or that reads
  * slowly, takes no more time than a silent one. */
-#ifndef SML_DATAPLANE_CONNECTION_H
-#define SML_DATAPLANE_CONNECTION_H
+#pragma once
 
 #include <sys/socket.h>
 
@@ -19,5 +18,3 @@ int sml_connection_receive(int fd, void *bytes, size_t room_bytes, uint64_t dead
 
 /* Whether the peer has closed it, whatever it has sent before. */
 bool sml_connection_is_closed(int fd);
-
-#endif

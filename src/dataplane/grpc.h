@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Calls by gRPC over an unprotected TCP connection, with one message to the server, a deadline, and whatever messages
  * come back. HTTP/2 is libnghttp2's. */
-#ifndef SML_DATAPLANE_GRPC_H
-#define SML_DATAPLANE_GRPC_H
+#pragma once
 
 #include "dataplane/protobuf.h"
 #include "netio/netio.h"
@@ -37,5 +36,3 @@ void sml_grpc_close(struct sml_grpc *g);
  * unless the server refused. */
 bool sml_grpc_call(struct sml_grpc *g, const char *path, const struct sml_pb *request, uint64_t deadline_ns,
                    struct sml_pb *answer_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the jobs of any switch with SwitchML's program need: entries of its tables, by the names of p4/, groups, cells,
  * and in which order. How a switch is told is its driver's. docs/p4.md: tables. */
-#ifndef SML_DATAPLANE_JOBS_H
-#define SML_DATAPLANE_JOBS_H
+#pragma once
 
 #include "aggd/dataplane.h"
 
@@ -104,5 +103,3 @@ uint32_t sml_switch_ip(const struct sml_addr *addr);
 
 /* The value's bytes as P4 counts them, the highest first. Returns how many: bits, rounded up. */
 uint32_t sml_switch_bytes(uint64_t value, uint32_t bits, uint8_t bytes_out[8]);
-
-#endif

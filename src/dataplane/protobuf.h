@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Messages in the encoding of Protocol Buffers: what calls of BFRuntime need of it, written field by field and read
  * field by field, without a description of the messages. */
-#ifndef SML_DATAPLANE_PROTOBUF_H
-#define SML_DATAPLANE_PROTOBUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ struct sml_pb_field {
 bool sml_pb_next(struct sml_pb_reader *reader, struct sml_pb_field *field_out);
 /* Up to 8 bytes as a number, the highest first; of more the last ones. */
 uint64_t sml_pb_to_number(const struct sml_pb_reader *bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * Such a program passes on only frames of hosts that have one for the port by which they came; any other one becomes a
  * datagram to this daemon (SML_PACKET_SWITCH_HEARD). So what is flooded is of a host that is known, by its own port,
  * and a frame that comes back by another one goes round no further. */
-#ifndef SML_DATAPLANE_ROUTES_H
-#define SML_DATAPLANE_ROUTES_H
+#pragma once
 
 #include "dataplane/jobs.h"
 
@@ -22,5 +21,3 @@ void sml_routes_forget(struct sml_switch_jobs *jobs);
  * for about a second, it has moved. Ranks of running jobs move by HELLO alone, and their ports are never shut. */
 void sml_routes_hear(struct sml_switch_jobs *jobs, uint64_t mac, uint16_t port, uint64_t now_ns, char *why_out,
                      size_t why_bytes);
-
-#endif

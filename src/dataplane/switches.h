@@ -4,8 +4,7 @@
  *   dpdk    a switchml-pipeline on this machine with p4/pna.p4, filled by its socket (src/pipeline/control.h)
  *   tofino  a Tofino with p4/tna.p4, filled by BFRuntime over gRPC. Never run on a switch: what is tested is which
  *           calls are made, against a stand-in for the server */
-#ifndef SML_DATAPLANE_SWITCHES_H
-#define SML_DATAPLANE_SWITCHES_H
+#pragma once
 
 #include "aggd/dataplane.h"
 
@@ -28,5 +27,3 @@ struct sml_dataplane *sml_tofino_create(const struct sml_switch_options *options
 void sml_switch_destroy(struct sml_dataplane *plane); /* NULL: nothing */
 
 bool sml_tofino_is_built(void); /* else it cannot be created: there was no libnghttp2 */
-
-#endif

@@ -3,8 +3,7 @@
  * 9.13.4) writes it with --bf-rt-schema, and of the driver's own tables, whose names begin with $ (open-p4studio
  * 9.13.4: bf_rt_pre_tf1.json, bf_rt_port_tf1.json; those of Tofino 2 do not differ here). Made by tests/p4/schema.py,
  * which says what is in a line; `make check-p4` compares it with what the compiler says, where there is one. */
-#ifndef SML_DATAPLANE_TEST_SCHEMA_H
-#define SML_DATAPLANE_TEST_SCHEMA_H
+#pragma once
 
 static const char *const recorded_schema[] = {
     "pipe.host",
@@ -112,5 +111,3 @@ static const char *const recorded_schema[] = {
     "$PORT",
     "$PORT key $DEV_PORT 4",
 };
-
-#endif

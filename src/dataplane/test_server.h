@@ -3,8 +3,7 @@
  * registers, records calls, and errs when told to. It knows the names and widths of test_schema.h and no others, and
  * what of the vendor's server was read in its sources; it is not that server, and there was no switch. Functions here
  * are server_*. */
-#ifndef SML_DATAPLANE_TEST_SERVER_H
-#define SML_DATAPLANE_TEST_SERVER_H
+#pragma once
 
 #include "dataplane/test_stand_in.h"
 
@@ -18,5 +17,3 @@ void server_serve(int fd);
 /* As nothing had been asked yet. has_more_lanes: than SERVER_LANES. */
 void server_reset(bool has_more_lanes);
 uint32_t server_count_live(const char *table); /* entries; table: or a beginning of its name */
-
-#endif

@@ -2,8 +2,7 @@
  * Tests only: what stands in for a switch is a server in a thread of its own, one connection at a time. A test brings
  * the server's language; here is what such servers and their tests share: the socket, a log of what was asked, calls
  * that are to go wrong, and the job that all of them fill. One a test program. Functions here are stand_in_*. */
-#ifndef SML_DATAPLANE_TEST_STAND_IN_H
-#define SML_DATAPLANE_TEST_STAND_IN_H
+#pragma once
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -74,5 +73,3 @@ void stand_in_check_death_is_noticed(const char *why);
 /* lengthy: the server's fault of an answer that has STAND_IN_LENGTHY_BYTES more than it should. */
 void stand_in_check_dripping_is_given_up(uint32_t lengthy);
 void stand_in_check_ranks_must_reach_us(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Calls by Apache Thrift's binary protocol over TCP, as BMv2's runtime takes them: what is needed of it, with a
  * deadline for each call, which Debian's C library for Thrift does not have. */
-#ifndef SML_DATAPLANE_THRIFT_H
-#define SML_DATAPLANE_THRIFT_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -59,5 +58,3 @@ bool sml_thrift_end(struct sml_thrift *t, uint64_t deadline_ns, int64_t *values_
                     uint32_t *num_values_out);
 /* What was answered is of no use: t->error says so from here on. Returns false. */
 bool sml_thrift_fail(struct sml_thrift *t, const char *why);
-
-#endif

@@ -2,8 +2,7 @@
  * The aggregator's engine: one thread's poll loop over one netio, with lane l of every job. It
  * joins core (verdicts), quant (sums) and netio (frames). Functions that take an engine run on its
  * thread (through a command) or in a single-threaded test. */
-#ifndef SML_ENGINE_AGGREGATOR_ENGINE_H
-#define SML_ENGINE_AGGREGATOR_ENGINE_H
+#pragma once
 
 #include "core/aggregator.h"
 #include "engine/engine.h"
@@ -153,5 +152,3 @@ struct sml_aggregator_engine_sizes sml_aggregator_engine_sizes(void);
 const char *sml_aggregator_engine_find_violation(const struct sml_aggregator_engine *engine);
 /* Sums of the engine's counters; num_drops[SML_NUM_DROPS] by reason. */
 void sml_aggregator_engine_drops(const struct sml_aggregator_engine *engine, uint64_t *num_drops);
-
-#endif

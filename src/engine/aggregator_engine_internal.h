@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an aggregator's engine holds. aggregator_engine.c runs its passes, aggregator_jobs.c keeps its jobs,
  * aggregator_answers.c answers and asks single workers, aggregator_engine_look.c copies what the status shows. */
-#ifndef SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
-#define SML_ENGINE_AGGREGATOR_ENGINE_INTERNAL_H
+#pragma once
 
 #include "engine/aggregator_engine.h"
 #include "engine/bulk.h"
@@ -102,5 +101,3 @@ void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_marks(struct sml_aggregator_engine *e);
 void sml_answer_solicit(struct sml_aggregator_engine *e, uint64_t now_ns);
-
-#endif

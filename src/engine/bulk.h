@@ -3,8 +3,7 @@
  * more by the burst than by the byte. It does so only in the middle of much work, when nobody waits for the next result
  * alone. The time is a part of what a window of the job takes; the rest of the window bridges it. Pure; one for each
  * job of a lane. */
-#ifndef SML_ENGINE_BULK_H
-#define SML_ENGINE_BULK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -24,5 +23,3 @@ static inline void sml_bulk_note_result(struct sml_bulk *bulk, bool was_open) {
 }
 /* Call it after a pass with packets of the job. Returns how long to gather; 0: wait for the next frame. */
 uint64_t sml_bulk_end_pass(struct sml_bulk *bulk, uint32_t num_slots, uint64_t now_ns);
-
-#endif

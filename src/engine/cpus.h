@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The processors on which engine threads run. Thread l of a process gets the l-th of the list. So lane l of all
  * processes of a host shares one, and finds what its peers sent in the same caches. */
-#ifndef SML_ENGINE_CPUS_H
-#define SML_ENGINE_CPUS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ struct sml_cpus {
 bool sml_cpus_parse(const char *text, struct sml_cpus *cpus_out);
 /* The processor of thread `index`: the list in the order of its numbers, again and again; SML_MAX_CPUS: any. */
 uint32_t sml_cpus_of_thread(const struct sml_cpus *cpus, uint32_t index);
-
-#endif

@@ -2,8 +2,7 @@
  * What the two engines share: a mailbox of commands for the thread that owns the engine, and that thread. The thread
  * (or a test with its own clock) calls run_once(engine, now_ns), which returns until when it may sleep. Commands are
  * rare and may take a lock; the data path reads one atomic flag a pass. */
-#ifndef SML_ENGINE_ENGINE_H
-#define SML_ENGINE_ENGINE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -85,5 +84,3 @@ void sml_engine_thread_drive(struct sml_engine_thread *thread, bool (*has_ended)
 /* For the thread of a shared engine: waits for its turn (false: it should stop), and gives the turn back. */
 bool sml_engine_thread_take_turn(struct sml_engine_thread *thread);
 void sml_engine_thread_end_turn(struct sml_engine_thread *thread);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The receivers of completed results in a job with a multicast group: the group, and each contributor whose PROBEs say
  * that it does not hear the group. */
-#ifndef SML_ENGINE_FANOUT_H
-#define SML_ENGINE_FANOUT_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -18,5 +17,3 @@ struct sml_fanout *sml_fanout_create(const struct sml_addr *group, uint32_t num_
 void sml_fanout_destroy(struct sml_fanout *fanout); /* NULL: nothing */
 /* From now on the contributor is a target of its own, at its address. False: it was one already. */
 bool sml_fanout_add_deaf(struct sml_fanout *fanout, uint32_t contributor, const struct sml_addr *addr);
-
-#endif

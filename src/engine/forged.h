@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Somebody without the key sends packets to a job. The first one is reported at once, later ones as a number. */
-#ifndef SML_ENGINE_FORGED_H
-#define SML_ENGINE_FORGED_H
+#pragma once
 
 #include "engine/aggregator_engine.h"
 
@@ -20,5 +19,3 @@ static inline void sml_forged_note(struct sml_forged *f, const struct sml_aggreg
   *f = (struct sml_forged){.noted_ns = now_ns};
   o->on_event(o->user, &event);
 }
-
-#endif

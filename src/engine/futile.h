@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Counts bursts of repeats that brought nothing. A queue or a policer that is shorter than a segmented send drops all
  * of it, and every retransmission with it. So some bursts of repeats without a sum leave as single datagrams. */
-#ifndef SML_ENGINE_FUTILE_H
-#define SML_ENGINE_FUTILE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ struct sml_futile {
 static inline bool sml_is_futile(uint32_t *num_bursts, uint32_t num_frames) {
   return num_frames > 1 && ++*num_bursts % 4 == 0;
 }
-
-#endif

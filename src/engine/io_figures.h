@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What an engine's netio did. The engine writes it after each pass, and any thread reads it. The figures are relaxed:
  * each stands for itself. */
-#ifndef SML_ENGINE_IO_FIGURES_H
-#define SML_ENGINE_IO_FIGURES_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -23,5 +22,3 @@ static inline void sml_io_figures_publish(struct sml_io_figures *f, const struct
 }
 
 const struct sml_io_figures *sml_worker_engine_io_figures(const struct sml_worker_engine *engine);
-
-#endif

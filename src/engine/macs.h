@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * MACs of received frames. One system call brings runs of frames with one job and one length. Making the MACs of a run
  * together takes a third of the time (base/siphash.h). Every verdict is that of sml_wire_is_authentic. */
-#ifndef SML_ENGINE_MACS_H
-#define SML_ENGINE_MACS_H
+#pragma once
 
 #include "core/wire.h"
 #include "netio/netio.h"
@@ -31,5 +30,3 @@ static inline bool sml_macs_check(struct sml_macs *macs, const struct sml_rx_fra
   if (seal == NULL || !seal->is_keyed) return sml_wire_is_authentic(frame->data, header, seal);
   return (header->flags & SML_FLAG_KEYED) != 0 && sml_macs_check_keyed(macs, frame, end, &seal->key);
 }
-
-#endif

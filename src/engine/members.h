@@ -2,8 +2,7 @@
  * The ranks of a job at its aggregator's engine. Memory is for ranks that have come, not for as many as a JOIN names.
  * While the job fills up, they are in a list that grows, sorted by rank. Once all are in, the list is a table: each
  * rank is at the place of its number. Then each gets its contributor (`seat`). */
-#ifndef SML_ENGINE_MEMBERS_H
-#define SML_ENGINE_MEMBERS_H
+#pragma once
 
 #include "engine/aggregator_engine.h"
 
@@ -49,5 +48,3 @@ void sml_members_place(struct sml_members *members, uint32_t contributor, const 
 /* The departed rank because of which the contributor is gone. */
 uint32_t sml_members_find_departed(const struct sml_members *members, uint32_t contributor);
 void sml_members_free(struct sml_members *members);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tensor <-> payload: core, quant and frames meet here. It is inline: worker_engine.c does this for each chunk. */
-#ifndef SML_ENGINE_PAYLOAD_H
-#define SML_ENGINE_PAYLOAD_H
+#pragma once
 
 #include "engine/switch_format.h"
 #include "engine/worker_engine_internal.h"
@@ -227,5 +226,3 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
     payload += (size_t)run.num_elems * f->unit_bytes;
   } while (next_run(&op->plan, &run));
 }
-
-#endif

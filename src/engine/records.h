@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the engines tell their flight recorders (trace/events.h). */
-#ifndef SML_ENGINE_RECORDS_H
-#define SML_ENGINE_RECORDS_H
+#pragma once
 
 #include "core/worker.h"
 #include "trace/recorder.h"
@@ -39,5 +38,3 @@ void sml_record_drop(struct sml_recorder *recorder, uint64_t now_ns, const struc
                      enum sml_drop reason);
 /* How many bits of a bitmap are set, and the first of them (0 if none). */
 uint32_t sml_record_count_bits(const uint8_t *bitmap, uint32_t num_bytes, uint32_t *first_out);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * To ask the system costs a call, so the engine asks only when more than the limit might wait. `most_bytes` is what the
  * system said last, plus all that was sent since. */
-#ifndef SML_ENGINE_SEND_QUEUE_H
-#define SML_ENGINE_SEND_QUEUE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -47,5 +46,3 @@ static inline uint32_t sml_send_queue_room(const struct sml_send_queue *q, uint6
   if (most_bytes >= limit_bytes) return 0;
   return (uint32_t)sml_min_u64((limit_bytes - most_bytes) / frame_bytes, UINT32_MAX - 1);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Decides whether a thread that has just taken frames looks for more at once, or sleeps until there are some. For a
  * small or middle operation, to wake it costs its peers more than the operation itself. In the middle of a long one
  * many frames come at once. Then sleeping is cheapest, and looking takes a processor from those who send. */
-#ifndef SML_ENGINE_SPIN_H
-#define SML_ENGINE_SPIN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ static inline bool sml_spin_after_pass(struct sml_spin *s, uint64_t num_frames, 
   if (num_new > 0) s->until_ns = now_ns < s->bulk_until_ns ? 0 : now_ns + spin_ns;
   return now_ns < s->until_ns;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Payloads of jobs in switch format (docs/PROTOCOL.md rules R168 to R171): all of one length, exponent codes in lanes
  * of 32 bits. */
-#ifndef SML_ENGINE_SWITCH_FORMAT_H
-#define SML_ENGINE_SWITCH_FORMAT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ static inline void sml_switch_take_codes(uint8_t *codes, const uint8_t *payload,
   for (uint32_t i = 0; i < num_codes; i++)
     codes[i] = (uint8_t)sml_min_u32(sml_load_be32(payload + 4 * (size_t)i), UINT8_MAX);
 }
-
-#endif

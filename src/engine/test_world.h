@@ -2,8 +2,7 @@
  * Tests only: worker engines and aggregator engines of one small world in one thread, over the in-process
  * back end wrapped in faults, with a clock of its own. What the engines give is compared bit by bit with a
  * reference made of the scalar kernels, and with a plain sum. Functions here are world_*. */
-#ifndef SML_ENGINE_TEST_WORLD_H
-#define SML_ENGINE_TEST_WORLD_H
+#pragma once
 
 #include "engine/aggregator_engine.h"
 #include "engine/worker_engine.h"
@@ -178,5 +177,3 @@ void world_send_raw(const struct world_port *from, const void *frame, uint32_t n
 uint64_t world_drops(const struct world *w, enum sml_drop drop);
 uint64_t world_lane_drops(const struct world *w, uint32_t j, enum sml_drop drop);
 uint64_t world_retransmissions(const struct world *w, uint32_t j);
-
-#endif

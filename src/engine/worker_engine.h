@@ -3,8 +3,7 @@
  * context. It joins core (which chunk on which slot, when again), quant (tensor <-> lanes) and netio (frames).
  * Except for sml_lane_push, functions that take an engine or a lane run on the engine's thread (through a command) or
  * in a single-threaded test. */
-#ifndef SML_ENGINE_WORKER_ENGINE_H
-#define SML_ENGINE_WORKER_ENGINE_H
+#pragma once
 
 #include "core/worker.h"
 #include "engine/engine.h"
@@ -139,5 +138,3 @@ struct sml_unsent {
 void sml_worker_engine_unsent(const struct sml_worker_engine *engine, struct sml_unsent *unsent_out);
 /* Whether bursts go out by segmentation offload; a kernel that refuses one turns it off. Any thread. */
 bool sml_worker_engine_has_offload(const struct sml_worker_engine *engine);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a worker's engine and its lanes hold. worker_engine.c makes the passes, lane.c keeps the lanes, payload.h turns
  * elements into payload and back, hello.c sends HELLOs and takes their echoes. */
-#ifndef SML_ENGINE_WORKER_ENGINE_INTERNAL_H
-#define SML_ENGINE_WORKER_ENGINE_INTERNAL_H
+#pragma once
 
 #include "engine/futile.h"
 #include "engine/send_queue.h"
@@ -102,5 +101,3 @@ void sml_hello_take(struct sml_worker_engine *e, const struct sml_header *h, con
 uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns);
 /* Sends the HELLO of a running job, if it is due. Returns when the next one is. */
 uint64_t sml_hello_greet(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns);
-
-#endif

@@ -4,8 +4,7 @@
  * caller, is a good part of the time; but if nobody waited for it, it would stand still until the thread looks after it
  * (engine/caller.c). So two calls in a row that were waited for at once are needed, and one that was not takes it
  * back. */
-#ifndef SML_LIB_AT_ONCE_H
-#define SML_LIB_AT_ONCE_H
+#pragma once
 
 #include "base/clock.h"
 #include "lib/operation.h"
@@ -40,5 +39,3 @@ static inline void sml_note_wait(struct sml_operation *op, _Atomic uint32_t *num
   atomic_store_explicit(num, is_at_once ? more : 0, memory_order_relaxed);
   atomic_store_explicit(&op->returned_ns, 0, memory_order_relaxed);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * operation after the other in a buffer, and an int32 SUM over that buffer is what the engines, shared memory, retry
  * and check words see. So a batch changes no bit of a result. What is in which buffer is a pure function of the
  * calls, and the tag covers it (docs/PROTOCOL.md rules R80 to R83). */
-#ifndef SML_LIB_BATCH_H
-#define SML_LIB_BATCH_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,5 +43,3 @@ const struct sml_operation *sml_batch_first_due(const struct sml_operation *memb
 const struct sml_operation *sml_batch_first_noted_due_locked(const struct sml_batch *batch);
 
 void sml_batch_free_all(struct sml_batch *batch);
-
-#endif

@@ -2,8 +2,7 @@
  * What an operation does beside its sum, where it is a collective other than all-reduce (docs/PROTOCOL.md rules R190
  * and R191): a sum of which this rank wants a part, or of numbers that are zero on all ranks but one. Or it goes one
  * way, so that nobody gets what is for others. */
-#ifndef SML_LIB_COLLECTIVE_H
-#define SML_LIB_COLLECTIVE_H
+#pragma once
 
 #include "core/wire.h"
 
@@ -34,5 +33,3 @@ static inline uint64_t sml_collective_key(const struct sml_collective *c, uint64
 static inline void sml_collective_store(const struct sml_collective *c) {
   if (c->from != NULL && c->out_bytes > 0) memcpy(c->out, c->from, c->out_bytes);
 }
-
-#endif

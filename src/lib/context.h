@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A process's threads, sockets and operations. */
-#ifndef SML_LIB_CONTEXT_H
-#define SML_LIB_CONTEXT_H
+#pragma once
 
 #include "lib/control.h"
 #include "process/fork.h"
@@ -25,5 +24,3 @@ static inline sml_status sml_context_fail_forked(void) {
   return sml_fail(SML_ERR_FORKED,
                   "this handle belongs to the parent process: create a context in this process");
 }
-
-#endif

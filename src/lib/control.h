@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The control thread of a context: serves the control connections of all its jobs. It may block and
  * allocate; the engines never wait for it. */
-#ifndef SML_LIB_CONTROL_H
-#define SML_LIB_CONTROL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,5 +28,3 @@ void sml_control_wake(struct sml_control *control);
 void sml_control_wake_by(struct sml_control *control, uint64_t deadline_ns);
 /* The session is the control thread's from here until its `closed` event. */
 void sml_control_serve(struct sml_control *control, struct sml_session *session);
-
-#endif

@@ -9,8 +9,7 @@
  *     C(0) C(1) L(0) C(2) L(1) ... C(last) L(last-1) L(last)
  *
  * Guarded by the job's lock, but for a piece whose stage is under way, or not begun: that is its thread's alone. */
-#ifndef SML_LIB_EXACT_OPERATION_H
-#define SML_LIB_EXACT_OPERATION_H
+#pragma once
 
 #include "lib/operation.h"
 
@@ -19,5 +18,3 @@
 
 /* Submits an operation that was prepared; on failure it is as if it had not been called. */
 sml_status sml_exact_operation_submit(struct sml_operation *operation);
-
-#endif

@@ -4,8 +4,7 @@
  * Locks: job->lock orders submissions and guards everything that is not said to be constant. Callers take it,
  * the control thread and, once an operation, the engine that ends it. Order: job->lock, then context->lock or an
  * engine's mailbox. */
-#ifndef SML_LIB_JOB_H
-#define SML_LIB_JOB_H
+#pragma once
 
 #include "ctl/member_late.h"
 #include "lib/batch.h"
@@ -64,5 +63,3 @@ extern const struct sml_session_events sml_job_events;
 void sml_job_fail_locked(struct sml_job *job, const struct sml_ctl_abort *failure, bool tells_others);
 /* With job->lock held: what the job waits for, as the state asks for it. */
 void sml_job_look_locked(const struct sml_job *job, struct sml_member_sight *sight_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One collective call. Memory of the context's pool, so that submission allocates nothing in steady state:
  * the buffers for exponent codes stay with the pool's entry and only ever grow. */
-#ifndef SML_LIB_OPERATION_H
-#define SML_LIB_OPERATION_H
+#pragma once
 
 #include <stddef.h>
 
@@ -140,5 +139,3 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *operati
 
 /* "operation 7 (float32 SUM, 1048576 elements)". */
 void sml_operation_describe(const struct sml_operation *operation, char *text, size_t text_bytes);
-
-#endif

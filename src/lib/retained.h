@@ -3,8 +3,7 @@
  * have the result, since a rank that lacks it can only get it if all ranks contribute again, and an
  * operation in place overwrites its input. Memory is used again, and never more of it is allocated than was
  * needed at one time. */
-#ifndef SML_LIB_RETAINED_H
-#define SML_LIB_RETAINED_H
+#pragma once
 
 #include <pthread.h>
 
@@ -41,5 +40,3 @@ void sml_retained_give_back(struct sml_retained_inputs *inputs, struct sml_retai
 /* Gives back what nobody needs any more. */
 void sml_retained_drop_confirmed(struct sml_retained_inputs *inputs, const struct sml_member_retry *retry);
 void sml_retained_free_all(struct sml_retained_inputs *inputs);
-
-#endif

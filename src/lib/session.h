@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A job's control connection to its aggregator: carries out what the member of it decides (ctl/member.h). It has the
  * socket, the channel and the prober. Everything here runs on the context's control thread; nothing blocks. */
-#ifndef SML_LIB_SESSION_H
-#define SML_LIB_SESSION_H
+#pragma once
 
 #include "ctl/channel.h"
 #include "ctl/member.h"
@@ -60,5 +59,3 @@ void sml_session_send(struct sml_session *session, const struct sml_ctl_message 
 void sml_session_seal(const struct sml_session *session, uint32_t epoch, const uint64_t secret[2],
                       struct sml_seal *seal_out);
 bool sml_session_is_closed(const struct sml_session *session);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An operation that says where its tensors begin: on the wire each of them but the last is filled up to whole blocks,
  * so that blocks begin anew with it (docs/PROTOCOL.md rules R187 to R189). */
-#ifndef SML_LIB_TENSORS_H
-#define SML_LIB_TENSORS_H
+#pragma once
 
 #include "base/base.h"
 #include "process/status.h"
@@ -26,5 +25,3 @@ struct sml_tensors *sml_tensors_fill(const sml_operation_options *options, const
                                      size_t elem_bytes);
 /* The sum, to the caller. */
 void sml_tensors_store(const struct sml_tensors *tensors);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: sequences of calls that must do the same whatever carries them, and a rank that is a process. */
-#ifndef SML_LIB_TEST_CALLS_H
-#define SML_LIB_TEST_CALLS_H
+#pragma once
 
 #include "lib/test_world.h"
 
@@ -28,5 +27,3 @@ sml_status sum_for_ever(sml_job *job, float *data, sml_error *error_out);
 /* The last rank is a process: in the midst of large operations the signal reaches it, and all others must name it.
  * w: initialized, with one rank less than join; there must be no threads yet. Ends with the world stopped. */
 void lose_a_child(struct world *w, int signal_number);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: stands between ranks and their aggregator's control port and lets so many messages of each rank through,
  * in the order in which they come from both sides. So an aggregator can be lost at any step of a join. */
-#ifndef SML_LIB_TEST_GATE_H
-#define SML_LIB_TEST_GATE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -48,5 +47,3 @@ void gate_shut(struct gate *g);
 void gate_freeze(struct gate *g, bool is_frozen);
 /* No limits any more. */
 void gate_open(struct gate *g);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: a process that keeps an aggregator as a child of its own, so that one can be killed and started
  * again at the same address while the test has threads. */
-#ifndef SML_LIB_TEST_KEEPER_H
-#define SML_LIB_TEST_KEEPER_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -22,5 +21,3 @@ void keeper_signal(struct keeper *k, int number);
 /* A new one at the same address. */
 void keeper_start_again(struct keeper *k);
 void keeper_stop(struct keeper *k);
-
-#endif

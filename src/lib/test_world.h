@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: an aggregator and n ranks in this process, each with a context of its own and a thread to
  * run a test's body on. Ranks note what went wrong; the test's thread asserts on it afterwards. */
-#ifndef SML_LIB_TEST_WORLD_H
-#define SML_LIB_TEST_WORLD_H
+#pragma once
 
 #include <pthread.h>
 #include <stdio.h>
@@ -85,5 +84,3 @@ sml_status allreduce(struct rank *r, const void *in, void *out, size_t count, sm
 /* Values whose sums are exact: rank and element decide. */
 float float_value(uint32_t rank, size_t i);
 int32_t int_value(uint32_t rank, size_t i);
-
-#endif

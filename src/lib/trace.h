@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a job says of itself: lines of the library's log (process/log.h), and the flight recorders, one an engine, one a
  * job. Recorders are written to files only where SWITCHML_TRACE_DIR says, or sml_context_dump_trace(). */
-#ifndef SML_LIB_TRACE_H
-#define SML_LIB_TRACE_H
+#pragma once
 
 #include "process/log.h"
 #include "process/status.h"
@@ -29,5 +28,3 @@ void sml_job_want_dump_locked(struct sml_job *job);
 void sml_job_dump_if_wanted(struct sml_job *job);
 /* On a caller's thread with job->lock held, before the error is read: until that is done, at most a second. */
 void sml_job_await_dump_locked(struct sml_job *job);
-
-#endif

@@ -2,8 +2,7 @@
  * A job without a configured aggregator: its ranks embed one shard each, those of one host together one
  * (docs/adr/0019-shards.md). The library embeds the service that switchmld is. Ranks tell each other over the caller's
  * all-gather where their shards are, and a key that rank 0 has made, so that nobody else can join. */
-#ifndef SML_MEET_EMBEDDED_H
-#define SML_MEET_EMBEDDED_H
+#pragma once
 
 #include "aggd/aggd.h"
 #include "meet/job_settings.h"
@@ -22,5 +21,3 @@ sml_status sml_embedded_arrange(struct sml_job_settings *settings, const struct 
                                 struct sml_embedded **embedded_out);
 /* Its members hear that it goes. */
 void sml_embedded_stop(struct sml_embedded *embedded);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The addresses at which other hosts may reach this one, and which of theirs are near. */
-#ifndef SML_MEET_INTERFACES_H
-#define SML_MEET_INTERFACES_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -29,5 +28,3 @@ bool sml_interfaces_is_near(const struct sml_interfaces *interfaces, const struc
 /* An address from the bytes of an IPv4 (4) or IPv6 (16) one, and its bytes; they lie in `addr`. */
 struct sml_addr sml_addr_of_ip(int family, const void *ip, uint16_t port);
 const uint8_t *sml_addr_ip(const struct sml_addr *addr, uint32_t *num_bytes_out);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a rank asks for when it joins a job: the caller's options with their defaults, checked. */
-#ifndef SML_MEET_JOB_SETTINGS_H
-#define SML_MEET_JOB_SETTINGS_H
+#pragma once
 
 #include "base/siphash.h"
 #include "ctl/message.h"
@@ -41,5 +40,3 @@ sml_status sml_job_settings_agree(const struct sml_job_settings *settings, sml_s
 
 /* Tests: makes this thread's jobs say that they run on another host than with another value. */
 extern _Thread_local uint64_t sml_test_host;
-
-#endif

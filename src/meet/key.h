@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The job's key, from the file that names it. */
-#ifndef SML_MEET_KEY_H
-#define SML_MEET_KEY_H
+#pragma once
 
 #include "base/siphash.h"
 #include "process/status.h"
@@ -9,5 +8,3 @@
 /* name NULL: the file's first key. name_out: SML_KEY_NAME_BYTES. Errors: INVALID_ARGUMENT (the file cannot be
  * read, others may read it, a line is wrong), KEY (it has no such key). */
 sml_status sml_key_read(const char *path, const char *name, char *name_out, struct sml_key *key_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rank 0's side of a rendezvous: all connections are handled side by side, in a table of fixed size. A connection
  * becomes a rank when its first record has come, with a MAC. Until then it has 2 s, and makes room for newer ones. */
-#ifndef SML_MEET_MEETING_H
-#define SML_MEET_MEETING_H
+#pragma once
 
 #include "base/siphash.h"
 #include "netio/netio.h"
@@ -23,5 +22,3 @@ struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options);
 /* A round of the all-gather; the first one waits for the ranks to come. False: sml_error_detail() names ranks. */
 bool sml_meeting_gather(struct sml_meeting *meeting, const void *mine, uint8_t *all, uint32_t num_bytes);
 void sml_meeting_close(struct sml_meeting *meeting); /* NULL: nothing */
-
-#endif

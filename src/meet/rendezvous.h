@@ -2,8 +2,7 @@
  * An all-gather for programs that have none: SWITCHML_RENDEZVOUS=host:port, where rank 0 listens while a job is
  * created (meeting.h) and the others connect, again and again until they are taken. Every wait ends at the job's join
  * timeout. */
-#ifndef SML_MEET_RENDEZVOUS_H
-#define SML_MEET_RENDEZVOUS_H
+#pragma once
 
 #include "meet/job_settings.h"
 #include "meet/meeting.h"
@@ -27,5 +26,3 @@ void sml_rendezvous_init(struct sml_rendezvous *rendezvous, const struct sml_job
 /* An sml_allgather_fn; user: the rendezvous, opened by the first call. When it fails sml_error_detail() says why. */
 int sml_rendezvous_gather(void *rendezvous, const void *in, void *out, size_t num_bytes);
 void sml_rendezvous_close(struct sml_rendezvous *rendezvous);
-
-#endif

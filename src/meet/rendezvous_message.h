@@ -10,8 +10,7 @@
  * RECORD and ALL are repeated for each later round. MACs are made with a key that both derive from the job's key, HELLO
  * and ANSWER: only who has the job's key can make them. Where the job has none they show that the other end is no
  * stranger to this protocol, and no more. */
-#ifndef SML_MEET_RENDEZVOUS_MESSAGE_H
-#define SML_MEET_RENDEZVOUS_MESSAGE_H
+#pragma once
 
 #include "base/siphash.h"
 
@@ -70,5 +69,3 @@ bool sml_frame_has_mac(const uint8_t mac[SML_FRAME_MAC_BYTES], const struct sml_
 
 /* "rank 2", "ranks 1, 2 and 300 more": num ranks, of which the first SML_MAX_NEWS are in ranks. */
 void sml_rendezvous_name_ranks(uint32_t num, const uint32_t *ranks, char *text, size_t text_bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * then one of all their lanes together, and which of them sums a chunk follows from the rule that deals chunks to
  * lanes. Each has its own control connection, epoch and slots; what it says of the job is put together in
  * ctl/member_start.h. */
-#ifndef SML_MEET_SHARDS_H
-#define SML_MEET_SHARDS_H
+#pragma once
 
 #include "ctl/message.h"
 #include "netio/netio.h"
@@ -30,5 +29,3 @@ sml_status sml_shards_parse(const char *text, struct sml_shard_places *places_ou
 
 /* Slots to ask each of so many shards for, if one were asked for num_slots: the windows together are one link's. */
 uint32_t sml_shards_num_slots(uint32_t num_slots, uint32_t num_shards);
-
-#endif

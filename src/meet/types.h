@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which types a job sums, and with how many bits on the wire: what its options and environment say, agreed on by all
  * ranks at the join (docs/PROTOCOL.md rules R62 and R104). */
-#ifndef SML_MEET_TYPES_H
-#define SML_MEET_TYPES_H
+#pragma once
 
 #include "process/status.h"
 #include "quant/format.h"
@@ -17,5 +16,3 @@ sml_status sml_type_check(const struct sml_format_options *formats, sml_type typ
 /* float_bits and float64_bits of the options, or of the environment, as features of the join. */
 sml_status sml_types_read(const sml_job_options *options, uint32_t *features);
 struct sml_format_options sml_types_of_features(uint32_t features);
-
-#endif

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A job of one rank: its input's bits are the result, or of LAND and LOR whether they are 0. */
-#ifndef SML_METHOD_ALONE_H
-#define SML_METHOD_ALONE_H
+#pragma once
 
 #include "method/method.h"
 
 extern const struct sml_method_ops sml_alone;
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Operations are cut into pieces, on all ranks equally, and each piece is an operation of its own for the engines
  * (PROTOCOL.md rules R123 to R125). */
-#ifndef SML_METHOD_COMBINE_H
-#define SML_METHOD_COMBINE_H
+#pragma once
 
 #include "shm/shm_relay.h"
 #include "method/driver.h"
@@ -15,5 +14,3 @@ struct sml_method *sml_combine_open(const struct sml_driver_options *options);
 
 /* Elements of the operation's full pieces. */
 uint64_t sml_combine_piece_elems(const struct sml_method *combine, const struct sml_operation_plan *plan);
-
-#endif

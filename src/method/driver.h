@@ -5,8 +5,7 @@
  * operations, without the owner's lock, until its own has ended; the others sleep. So a rank that calls and waits needs
  * no other thread. What nobody waits for is driven by a helper thread, which begins a moment later than a caller would,
  * and sleeps while nothing is outstanding. */
-#ifndef SML_METHOD_DRIVER_H
-#define SML_METHOD_DRIVER_H
+#pragma once
 
 #include "shm/shm_group.h"
 #include "method/lanes.h"
@@ -80,5 +79,3 @@ void sml_driver_close(struct sml_method *method);
 
 /* The ranks that the current operation waits for; 0: none but this one. */
 uint32_t sml_driver_find_absent(const struct sml_driver *driver, struct sml_member_wait *wait_out);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine threads of a context for one address family, one a lane: started when the first job
  * needs them, shared by all jobs of the context. */
-#ifndef SML_METHOD_ENGINES_H
-#define SML_METHOD_ENGINES_H
+#pragma once
 
 #include "engine/worker_engine.h"
 #include "process/settings.h"
@@ -34,5 +33,3 @@ void sml_engines_call(struct sml_engines *engines, uint32_t lane,
 void sml_engines_post(struct sml_engines *engines, uint32_t lane, struct sml_engine_command *command);
 /* Datagrams that the system would not take, and the last one that it did not. */
 uint64_t sml_engines_unsent(const struct sml_engines *engines, struct sml_unsent *last_out);
-
-#endif

@@ -3,8 +3,7 @@
  * a method; where ranks combine they carry pieces; where all are on one host they stay idle.
  *
  * The control thread opens, restarts and closes them, without the owner's lock: engines that end operations take it. */
-#ifndef SML_METHOD_LANES_H
-#define SML_METHOD_LANES_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -91,5 +90,3 @@ void sml_job_lanes_add_figures(const struct sml_job_lanes *lanes, sml_stats *sta
 uint64_t sml_job_lanes_count_packets(const struct sml_job_lanes *lanes, uint32_t shard);
 /* The slot that has waited longest, and whom for, into `sight`, which has none yet. */
 void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_member_sight *sight);
-
-#endif

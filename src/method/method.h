@@ -10,8 +10,7 @@
  * The job is the method's *owner*: it numbers operations, keeps them in order and hands them over one by one. A
  * method knows of the owner only what stands below. The owner's lock guards both: all functions here, the method's
  * and the owner's, are called with it held, but for those that say otherwise. */
-#ifndef SML_METHOD_METHOD_H
-#define SML_METHOD_METHOD_H
+#pragma once
 
 #include <pthread.h>
 
@@ -90,5 +89,3 @@ struct sml_method {
 __attribute__((format(printf, 5, 6))) void sml_method_fail_owner(const struct sml_method *method, sml_status status,
                                                                  const uint16_t *ranks, uint32_t num_ranks,
                                                                  const char *format, ...);
-
-#endif

@@ -2,8 +2,7 @@
  * Finds, before a job starts, the largest datagram that comes back from the aggregator on every lane:
  * HELLOs padded to candidate sizes, from large to small. The HELLO also registers the lane's address. Then, if the
  * aggregator offers a multicast group, whether datagrams of that size come by it. */
-#ifndef SML_METHOD_PROBER_H
-#define SML_METHOD_PROBER_H
+#pragma once
 
 #include "ctl/message.h"
 #include "method/engines.h"
@@ -57,5 +56,3 @@ void sml_prober_cancel(struct sml_prober *prober);
 enum sml_ctl_hearing sml_prober_hearing(const struct sml_prober *prober);
 /* DONE: the engines leave the groups that they are in. */
 void sml_prober_leave_groups(struct sml_prober *prober);
-
-#endif

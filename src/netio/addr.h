@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the back ends and addr.c share about the bytes of a struct sml_addr. A sockaddr_in, a
  * sockaddr_in6 and a mem address all begin with a native 16-bit family and a big-endian port. */
-#ifndef SML_NETIO_ADDR_H
-#define SML_NETIO_ADDR_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -18,5 +17,3 @@ static inline uint16_t sml_addr_family(const struct sml_addr *addr) {
 /* This host's address that packets to the peer leave from, as the kernel chooses for a socket that is connected there
  * and sends nothing. False: not known, and *local_out is as it was. */
 bool sml_addr_find_local(const struct sml_addr *peer, struct sml_addr *local_out);
-
-#endif

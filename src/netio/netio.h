@@ -4,8 +4,7 @@
  * may be shorter) to one or several peers, because segmentation offload is what makes sockets fast.
  * A frame that cannot be sent (queue full, peer unreachable) is lost and counted: the protocol
  * repeats it. */
-#ifndef SML_NETIO_NETIO_H
-#define SML_NETIO_NETIO_H
+#pragma once
 
 #include "base/base.h"
 
@@ -204,5 +203,3 @@ uint32_t sml_multicast_interface_of(const struct sml_addr *addr);
  * minutes without an answer. And while little is under way it repeats soon: a link that is back is used at once, not
  * when a pause is over that doubled while it was down. lease_ns 0: as any other connection. */
 void sml_tcp_outlast(int fd, uint64_t lease_ns);
-
-#endif

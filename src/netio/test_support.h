@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the tests of the back ends share: frames with a recognizable content, sent and checked. */
-#ifndef SML_NETIO_TEST_SUPPORT_H
-#define SML_NETIO_TEST_SUPPORT_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,5 +68,3 @@ static inline struct sml_addr test_addr_of(struct sml_netio *io) {
   io->ops->local_addr(io, &addr);
   return addr;
 }
-
-#endif

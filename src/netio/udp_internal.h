@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The udp back end's own: one structure in three parts, udp.c (open, wait, close), udp_rx.c, udp_tx.c. */
-#ifndef SML_NETIO_UDP_INTERNAL_H
-#define SML_NETIO_UDP_INTERNAL_H
+#pragma once
 
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -122,5 +121,3 @@ int sml_udp_join_group(struct sml_netio *io, const struct sml_addr *group, const
 void sml_udp_leave_group(struct sml_netio *io, const struct sml_addr *group);
 /* udp.c: asks for buffers of a socket, as the options of its open said. */
 void sml_udp_set_rx_buffer(int fd, uint32_t num_bytes);
-
-#endif

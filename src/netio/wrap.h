@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A back end around another one: what it does not change goes through. */
-#ifndef SML_NETIO_WRAP_H
-#define SML_NETIO_WRAP_H
+#pragma once
 
 #include "netio/netio.h"
 
@@ -82,5 +81,3 @@ static inline void sml_wrap_hold(struct sml_netio *io, uint64_t num_bytes) {
   .local_addr = sml_wrap_local_addr, .tx_reserve = sml_wrap_tx_reserve, .wake = sml_wrap_wake,               \
   .join_group = sml_wrap_join_group, .leave_group = sml_wrap_leave_group, .tx_waiting = sml_wrap_tx_waiting, \
   .hold = sml_wrap_hold
-
-#endif

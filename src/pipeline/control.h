@@ -14,8 +14,7 @@
  *   member JOB PORT MAC IP UDP_PORT  one who gets the job's results
  *   nobody JOB                     gets them any more
  * Entries of a request count all together, at its end, or none of them, after an error. */
-#ifndef SML_PIPELINE_CONTROL_H
-#define SML_PIPELINE_CONTROL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -28,5 +27,3 @@ void sml_control_close(struct sml_control *c);
 /* Does what has been asked for, after waiting for that for wait_ns. False: the switch cannot go on; a sentence on
  * stderr. */
 bool sml_control_serve(struct sml_control *c, uint64_t wait_ns);
-
-#endif

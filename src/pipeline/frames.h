@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the switch around DPDK's pipeline does to Ethernet frames, because a pipeline cannot: it has one copy of a
  * packet, no egress, and no port by which a packet came. Pure: bytes in, bytes out. docs/p4.md, "DPDK". */
-#ifndef SML_PIPELINE_FRAMES_H
-#define SML_PIPELINE_FRAMES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -38,5 +37,3 @@ void sml_frame_mark_hello(uint8_t *frame, uint32_t num_bytes, const struct sml_g
 
 /* For a whole frame. Such go to all: whoever uses a rank's MAC does not get the answers that the rank waits for. */
 bool sml_frame_is_arp(const uint8_t *frame);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A program of p4c-dpdk in DPDK's pipeline: packets in by one ring a port, by which the program knows the port, out by
  * one ring a port. One thread does all. */
-#ifndef SML_PIPELINE_PROGRAM_H
-#define SML_PIPELINE_PROGRAM_H
+#pragma once
 
 #include <rte_mbuf.h>
 #include <rte_ring.h>
@@ -54,5 +53,3 @@ void sml_program_abort(struct sml_program *p); /* forgets what is not committed 
 /* Registers, and counters, which are registers too. */
 bool sml_program_write(struct sml_program *p, const char *name, uint32_t index, uint64_t value);
 bool sml_program_read(struct sml_program *p, const char *name, uint32_t index, uint64_t *value_out);
-
-#endif

@@ -6,8 +6,7 @@
  *   num_devices + 1        flood: the device where its receiver was heard (stations.h), else every one but that it came
  *                          by; none, if it has gone round
  * One thread does all. */
-#ifndef SML_PIPELINE_SOFT_SWITCH_H
-#define SML_PIPELINE_SOFT_SWITCH_H
+#pragma once
 
 #include <rte_mempool.h>
 
@@ -53,5 +52,3 @@ void sml_soft_switch_close(struct sml_soft_switch *h);
 uint32_t sml_soft_switch_pass(struct sml_soft_switch *h);
 /* As it was opened: no entry, no receiver. False: h->program.error; it cannot go on. */
 bool sml_soft_switch_reset(struct sml_soft_switch *h);
-
-#endif

@@ -5,8 +5,7 @@
  *   it is at another device when it is heard there after a second of silence;
  *   before that, what would be flooded has gone round, over two links to one switch, and is dropped.
  * Hosts of running jobs have entries of the program's table l2, which come first. */
-#ifndef SML_PIPELINE_STATIONS_H
-#define SML_PIPELINE_STATIONS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ void sml_stations_note_round(struct sml_stations *s, uint32_t device, uint32_t k
 bool sml_stations_goes_round(const struct sml_stations *s, uint32_t came_by, uint32_t device, uint64_t now_ns);
 /* The device, or SML_NO_STATION. */
 uint32_t sml_stations_find(const struct sml_stations *s, uint64_t mac, uint64_t now_ns);
-
-#endif

@@ -3,8 +3,7 @@
  * and would keep connections open that the parent closes. The child closes them and the handles are
  * dead. Descriptors are opened, stored and closed under one lock that fork() takes, so that the child
  * finds all of them. */
-#ifndef SML_PROCESS_FORK_H
-#define SML_PROCESS_FORK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ void sml_fork_lock(void);
 void sml_fork_unlock(void);
 void sml_fork_watch(struct sml_fork_watch *watch);
 void sml_fork_unwatch(struct sml_fork_watch *watch);
-
-#endif

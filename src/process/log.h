@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library's lines for people: SWITCHML_DEBUG, SWITCHML_DEBUG_FILE (docs/troubleshooting.md). They go where NCCL's
  * would, and look alike: "host:pid:thread [rank] SWITCHML INFO ...". The daemon's log is another one (base/log.h). */
-#ifndef SML_PROCESS_LOG_H
-#define SML_PROCESS_LOG_H
+#pragma once
 
 #include "base/base.h"
 
@@ -23,5 +22,3 @@ void sml_lib_log_line(enum sml_lib_log_level level, uint32_t rank, const char *t
 void sml_lib_log_rest(void);
 /* INFO: what SWITCHML_... is set to. No secret is in one: keys are in files. */
 void sml_lib_log_environment(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a context runs with: the caller's options and the environment, checked once. A value that
  * cannot be used is an error, never ignored; but for SWITCHML_DEBUG, for which nobody should lose a job. */
-#ifndef SML_PROCESS_SETTINGS_H
-#define SML_PROCESS_SETTINGS_H
+#pragma once
 
 #include "engine/cpus.h"
 #include "engine/engine.h"
@@ -43,5 +42,3 @@ struct sml_recorder *sml_settings_make_recorder(const struct sml_settings *setti
 
 /* The library's version, the settings and the environment, for people: as far as the level goes. */
 void sml_settings_log(const struct sml_settings *settings);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The calling thread's last failure, for sml_error_detail(). */
-#ifndef SML_PROCESS_STATUS_H
-#define SML_PROCESS_STATUS_H
+#pragma once
 
 #include "base/base.h"
 #include "switchml/switchml.h"
@@ -20,5 +19,3 @@ sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const c
 sml_status sml_result_copy(void *to, const void *from, size_t from_bytes, const char *what);
 /* An error's last member is a text: of a caller whose header has a shorter one it ends there. */
 sml_status sml_error_copy(sml_error *to, const sml_error *from);
-
-#endif

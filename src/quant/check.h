@@ -5,8 +5,7 @@
  * which the aggregator sums like any lane, and the result must have sum_k r_k * X_k + n * a + b * H(n), where
  * H(n) = h(0) + .. + h(n - 1). All r_k and b are odd; m, a and b depend on epoch, tag and exponent codes; h is a
  * fixed hash, so that no other multiset of n ranks has the sum H(n). Pure. It finds faults; it is no MAC. */
-#ifndef SML_QUANT_CHECK_H
-#define SML_QUANT_CHECK_H
+#pragma once
 
 #include "quant/quant.h"
 
@@ -41,5 +40,3 @@ static inline uint32_t sml_check_word(const struct sml_quant_kernels *kernels, c
                                       const void *lanes, size_t num_elems, uint32_t num_ranks, uint32_t ranks) {
   return kernels->check_lanes(lanes, num_elems, check->multiplier) + num_ranks * check->a + check->b * ranks;
 }
-
-#endif

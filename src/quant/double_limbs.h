@@ -4,8 +4,7 @@
  * the double's sign. The exact sum of n of them is rounded once. 72 lanes an element with 2 ranks, 113 with 4096. Two
  * more lanes than limbs: one counts negative zeros, since a sum of nothing else is -0; the last is that of limbs.h, for
  * what has no fixed point. Pure; integer arithmetic on bits only. Lanes are big-endian and need no alignment. */
-#ifndef SML_QUANT_DOUBLE_LIMBS_H
-#define SML_QUANT_DOUBLE_LIMBS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ void sml_double_limbs_round(void *out, const void *lanes, size_t num_elems, uint
 /* out[i] = what num_inputs ranks get from the network for in[0 .. num_inputs - 1][i], bit for bit; out may be one of
  * them. 1 <= num_inputs <= 4096. */
 void sml_double_limbs_reduce(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, bool average);
-
-#endif

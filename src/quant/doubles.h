@@ -5,8 +5,7 @@
  *   q = round_to_nearest_even(x * 2^(P b - e)), |q| < 2^(P b)
  * in two's complement of P limbs, least first: the last one has the sign, the others are 0 .. 2^b - 1. n limbs fit an
  * int32. Integers only; private to this folder but for format.h's use. */
-#ifndef SML_QUANT_DOUBLES_H
-#define SML_QUANT_DOUBLES_H
+#pragma once
 
 #include "quant/quant.h"
 #include "quant/wide.h"
@@ -26,5 +25,3 @@ int32_t sml_doubles_unit(uint32_t num_lanes, uint8_t code, uint32_t world_size);
 /* The bits, without the sign, of the double nearest to value * 2^unit / divisor, and a little more if has_more; value >
  * 0. has_more: value has 67 bits or more beside the divisor's. */
 uint64_t sml_doubles_round(sml_uint128 value, int32_t unit, uint32_t divisor, bool has_more);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Elements of float16, bfloat16 and float32, one at a time, as bits; private to this folder. */
-#ifndef SML_QUANT_ELEM_H
-#define SML_QUANT_ELEM_H
+#pragma once
 
 #include "quant/fixed.h"
 
@@ -76,5 +75,3 @@ static inline void sml_elem_fill(uint8_t *to, size_t num_elems, uint8_t code, en
   const uint32_t bits = sml_elem_unscaled_bits(code, elem);
   for (size_t i = 0; i < num_elems; i++) sml_elem_store(to + elem_bytes * i, bits, elem);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * float64, zeros with a minus, so that a sum of nothing else is one.
  * All lanes are int32 in the order of the host, summed modulo 2^32. Integers alone: no mode of the processor has a say.
  * Pure. Tensors need no alignment. */
-#ifndef SML_QUANT_EXACT_H
-#define SML_QUANT_EXACT_H
+#pragma once
 
 #include "quant/fixed.h"
 #include "quant/format.h"
@@ -45,5 +44,3 @@ void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *lay
 /* out = the sums, or a world_size-th of them, rounded once to nearest even. Any lanes are legal. */
 void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out, const int32_t *lanes,
                      size_t num_elems, bool average);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One number at a time between floating and fixed point, in integers alone, so that no mode of the processor has a
  * say; private to this folder. */
-#ifndef SML_QUANT_FIXED_H
-#define SML_QUANT_FIXED_H
+#pragma once
 
 #include "quant/kernels.h"
 
@@ -62,5 +61,3 @@ static inline uint64_t sml_float_bits(struct sml_float_layout layout, uint64_t v
   const uint64_t below = (uint64_t)(field >= 1 ? field - 1 : 0) << fraction_bits;
   return below + sml_shift_right_to_even(value, (uint32_t)drop);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * How the elements of an operation become int32 lanes and back, for every type (docs/PROTOCOL.md "Numbers"): which
  * format an operation has is a pure function of what is equal on all ranks, and the rest of the library knows a format
  * by this table alone. All functions give the same bits on every machine. Pointers need no alignment. */
-#ifndef SML_QUANT_FORMAT_H
-#define SML_QUANT_FORMAT_H
+#pragma once
 
 #include "quant/narrow.h"
 #include "quant/quant.h"
@@ -104,5 +103,3 @@ static inline bool sml_format_is_narrow(struct sml_format_shape shape, uint32_t 
  * half a unit in the last place of the result. Infinite if the result is no number. */
 double sml_format_error_bound(uint32_t type, struct sml_format_shape shape, uint8_t code, uint32_t world_size,
                               bool average, double result);
-
-#endif

@@ -3,8 +3,7 @@
  * reductions"). An element travels as its *image*, an unsigned number. Images are combined in one of a few ways
  * (enum sml_combine), and the result's image is turned back. All of it is independent of order, and the same on every
  * machine. Pointers need no alignment. */
-#ifndef SML_QUANT_IMAGES_H
-#define SML_QUANT_IMAGES_H
+#pragma once
 
 #include "quant/format.h"
 
@@ -32,5 +31,3 @@ void sml_images_reduce(const struct sml_quant_kernels *k, void *out, const void 
 /* lanes = what they and others combine to; both as on the wire, a whole number of lanes. */
 void sml_images_combine(const struct sml_quant_kernels *k, void *lanes, const void *others, size_t num_lanes,
                         enum sml_combine how);
-
-#endif

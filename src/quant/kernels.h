@@ -4,8 +4,7 @@
  * Outside of what quant.h promises (a buffer changed during its operation, a lying aggregator) every
  * implementation still agrees: codes below SML_CODE_MIN count as SML_CODE_ZERO, and an element that is
  * too large for the code saturates at the limit, with its sign; a NaN at the positive one. */
-#ifndef SML_QUANT_KERNELS_H
-#define SML_QUANT_KERNELS_H
+#pragma once
 
 #include "quant/packed.h"
 
@@ -73,5 +72,3 @@ static inline double sml_quant_pow2(int32_t exponent) {
   memcpy(&value, &bits, sizeof value);
   return value;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * added without overflow, by an aggregator that knows of no limbs, and the exact sum is rounded once. One round
  * instead of two, for 11 to 16 lanes an element. One more lane counts what has no fixed point: its low half +Inf, its
  * high half -Inf, both NaN. Pure; integer arithmetic on bits only. Lanes are big-endian and need no alignment. */
-#ifndef SML_QUANT_LIMBS_H
-#define SML_QUANT_LIMBS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uin
 /* out[i] = what num_inputs ranks get from the network for in[0 .. num_inputs - 1][i], bit for bit; out may be one of
  * them. 1 <= num_inputs <= 4096. */
 void sml_limbs_reduce(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The floating point environment of the x86 kernels; private to this folder. */
-#ifndef SML_QUANT_MXCSR_H
-#define SML_QUANT_MXCSR_H
+#pragma once
 
 #include "quant/kernels.h"
 
@@ -24,5 +23,3 @@ static inline environment enter(bool is_flushing) {
 static inline void leave(environment saved) {
   __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");
 }
-
-#endif

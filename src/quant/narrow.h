@@ -3,8 +3,7 @@
  * 32-bit lanes is below 2^27, so four of each lane's upper five bits say nothing. The lanes are taken as eight equal
  * rows: the 28 bits of the last row's lanes take these places in the other seven rows, and the last row is left out.
  * Rows, and not neighbours, let plain vector code do many columns at once. */
-#ifndef SML_QUANT_NARROW_H
-#define SML_QUANT_NARROW_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@
 void sml_narrow_lanes(void *out, const void *lanes, size_t num_lanes);
 /* The lanes again, with their signs. No overlap. */
 void sml_widen_lanes(void *lanes, const void *narrow, size_t num_lanes);
-
-#endif

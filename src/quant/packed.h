@@ -5,8 +5,7 @@
  * rounded up; the last lane of an odd chunk has one element only. Lanes are added modulo 2^32 as any: the low half of
  * the sum, with its sign, is one sum, and what is left is 2^16 times the other. So whoever adds lanes knows nothing of
  * it. Here, too: 16-bit elements of lanes of their own. */
-#ifndef SML_QUANT_PACKED_H
-#define SML_QUANT_PACKED_H
+#pragma once
 
 #include "quant/quant.h"
 
@@ -40,5 +39,3 @@ void sml_packed_reduce(void *out, const void *const *in, uint32_t num_inputs, si
 void sml_packed_widen(float *out, const void *in, size_t num_elems, enum sml_elem elem);
 void sml_packed_dequantize_16(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code,
                               uint32_t world_size, bool average);
-
-#endif

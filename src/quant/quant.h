@@ -11,8 +11,7 @@
  *   q = round_to_nearest_even(x * 2^k), so |q| <= 2^30 / n' (n' = n rounded up to a power of two)
  * and the sum over n ranks cannot overflow an int32.
  * Wire lanes are big-endian int32; `lanes` pointers need no alignment. */
-#ifndef SML_QUANT_QUANT_H
-#define SML_QUANT_QUANT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -92,5 +91,3 @@ extern const struct sml_quant_kernels sml_quant_scalar;
 /* The best for this processor. force = a name of the above picks that one if the processor has it (NULL: no
  * preference). Never NULL. */
 const struct sml_quant_kernels *sml_quant_select(const char *force);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What reductions that are no sums, and sums of integers, give: by value, one contribution after the other. */
-#ifndef SML_QUANT_TEST_REDUCTIONS_H
-#define SML_QUANT_TEST_REDUCTIONS_H
+#pragma once
 
 #include <math.h>
 
@@ -112,5 +111,3 @@ static inline bool reduction_is_offered(uint32_t type, uint32_t reduction) {
   if (sml_format_is_float(type)) return reduction == SML_FORMAT_MIN || reduction == SML_FORMAT_MAX;
   return reduction != SML_FORMAT_AVG;
 }
-
-#endif

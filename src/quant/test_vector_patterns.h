@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * For tests: the implementations that this processor has beside the scalar one, and patterns for them. */
-#ifndef SML_QUANT_TEST_VECTOR_PATTERNS_H
-#define SML_QUANT_TEST_VECTOR_PATTERNS_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,5 +64,3 @@ static void select_kernels(void) {
     tested[num_tested++] = kernels;
   }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Loops of exact mode (exact.h) over one whole block, that compilers turn into vectors; included by vector_kernels.h.
  * They have no branches, and a count that is known. */
-#ifndef SML_QUANT_VECTOR_EXACT_H
-#define SML_QUANT_VECTOR_EXACT_H
+#pragma once
 
 #define EACH_ELEMENT(i) for (size_t i = 0; i < SML_BLOCK_ELEMS; i++)
 
@@ -129,5 +128,3 @@ static VECTOR void exact_floats(void *restrict out, const int32_t *restrict lane
   else round_limbs(out, lanes, weights, units, 0);
   leave(saved);
 }
-
-#endif

@@ -18,8 +18,7 @@
  *   environment                 the caller's floating point environment: enter(is_flushing) gives it and makes one that
  *                               rounds to nearest, with denormals as zero if `is_flushing`; leave(it) restores it
  */
-#ifndef SML_QUANT_VECTOR_KERNELS_H
-#define SML_QUANT_VECTOR_KERNELS_H
+#pragma once
 
 #include "quant/check.h"
 #include "quant/elem.h"
@@ -332,5 +331,3 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes, .exact_cells = exact_cells,            \
     .exact_limb = exact_limb, .exact_floats = exact_floats,                                                        \
   }
-
-#endif

@@ -16,8 +16,7 @@
  *   averaged_to_odd(v, &divisor)   as averaged, but rounded to odd: who rounds again to 22 bits or fewer gets what one
  *                               rounding gives
  */
-#ifndef SML_QUANT_VECTOR_PACKED_H
-#define SML_QUANT_VECTOR_PACKED_H
+#pragma once
 
 #define ALWAYS_INLINE VECTOR inline __attribute__((always_inline))
 
@@ -270,5 +269,3 @@ static VECTOR void dequantize_16(void *out, const void *lanes, size_t num_elems,
   if (elem == SML_ELEM_FLOAT16) dequantize_elems(out, lanes, num_elems, SML_ELEM_FLOAT16, code, world_size, average);
   else dequantize_elems(out, lanes, num_elems, SML_ELEM_BFLOAT16, code, world_size, average);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Numbers of several int32 lanes an element, and those of 128 bits that they become: what exact sums (limbs.c), float64
  * (doubles.c) and int64 (format.c) share; private to this folder. */
-#ifndef SML_QUANT_WIDE_H
-#define SML_QUANT_WIDE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -36,5 +35,3 @@ static inline uint32_t sml_wide_leading_zeros(sml_uint128 value) {
   const uint64_t high = (uint64_t)(value >> 64);
   return high != 0 ? (uint32_t)__builtin_clzll(high) : 64 + (uint32_t)__builtin_clzll((uint64_t)value);
 }
-
-#endif

@@ -13,8 +13,7 @@
  * depend on where the ranks run. A rank's own share is read from its input and need not be copied in.
  *
  * A group is used by one thread at a time, but for what says "any thread". */
-#ifndef SML_SHM_SHM_GROUP_H
-#define SML_SHM_SHM_GROUP_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -83,5 +82,3 @@ void sml_shm_group_set_gone(struct sml_shm_group *group, uint32_t index);
 uint32_t sml_shm_group_find_absent(const struct sml_shm_group *group, bool only_gone, uint32_t *out, uint32_t room);
 /* Any thread: blocks whose sums this rank has received. */
 uint64_t sml_shm_group_num_blocks(const struct sml_shm_group *group);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SML_SHM_SHM_INTERNAL_H
-#define SML_SHM_SHM_INTERNAL_H
+#pragma once
 
 #include "shm/shm_group.h"
 
@@ -68,5 +67,3 @@ size_t sml_shm_piece_bytes(uint32_t num_ranks);
 /* The steps (shm_group.c). */
 void sml_shm_arrive(struct sml_shm_group *group);
 bool sml_shm_is_open(const struct sml_shm_group *group); /* the step arrived at */
-
-#endif

@@ -7,8 +7,7 @@
  * alone on its host copies nothing: it has its buffers submitted.
  *
  * Used by one thread at a time, but for what says "any thread". */
-#ifndef SML_SHM_SHM_RELAY_H
-#define SML_SHM_SHM_RELAY_H
+#pragma once
 
 #include "shm/shm_group.h"
 
@@ -56,5 +55,3 @@ void sml_shm_relay_done(struct sml_shm_relay *relay, uint32_t slot);
 void sml_shm_relay_abort(struct sml_shm_relay *relay);
 void sml_shm_relay_set_gone(struct sml_shm_relay *relay, uint32_t index);
 uint32_t sml_shm_relay_find_absent(const struct sml_shm_relay *relay, bool only_gone, uint32_t *out, uint32_t room);
-
-#endif

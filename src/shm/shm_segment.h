@@ -4,8 +4,7 @@
  * that no process can make another fail by shrinking it. The descriptor travels over a socket of the abstract
  * name space, whose peers must run under this process's effective user; a secret keeps jobs apart. No
  * descriptor is left open when a call returns. */
-#ifndef SML_SHM_SHM_SEGMENT_H
-#define SML_SHM_SHM_SEGMENT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -55,5 +54,3 @@ void sml_shm_segment_close(struct sml_shm_segment *segment);
  * word and then finds no sleeper need not wake. */
 void sml_shm_sleep(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *num_sleepers, uint64_t most_ns);
 void sml_shm_wake(_Atomic uint32_t *word); /* all that sleep, of all processes */
-
-#endif

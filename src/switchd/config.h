@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A configuration file as sections and lines, in the order of the file. What they mean is settings.c's business. */
-#ifndef SML_SWITCHD_CONFIG_H
-#define SML_SWITCHD_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ struct sml_config {
 /* NULL: it cannot be read; error has one sentence that names the file. */
 struct sml_config *sml_config_read(const char *path, char *error, size_t error_bytes);
 void sml_config_free(struct sml_config *config); /* NULL: nothing */
-
-#endif

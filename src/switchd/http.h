@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The daemon's HTTP side: /metrics (metrics.h), /api/status (status_json.h) and a page that shows it (page.html). One
  * thread of its own, which asks the service for snapshots; nothing that it is sent changes anything. */
-#ifndef SML_SWITCHD_HTTP_H
-#define SML_SWITCHD_HTTP_H
+#pragma once
 
 #include "aggd/aggd.h"
 
@@ -13,5 +12,3 @@ int sml_http_start(const struct sml_addr *listen, const char *names, struct sml_
                    char *error_out, size_t error_bytes);
 void sml_http_stop(struct sml_http *http); /* before the service's; NULL: nothing */
 uint16_t sml_http_port(const struct sml_http *http);
-
-#endif

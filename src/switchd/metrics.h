@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The status in Prometheus' text format. What each figure is stands in its HELP line. */
-#ifndef SML_SWITCHD_METRICS_H
-#define SML_SWITCHD_METRICS_H
+#pragma once
 
 #include "aggd/snapshot.h"
 
@@ -9,5 +8,3 @@
 #define SML_MAX_RANK_SERIES 4096u
 
 char *sml_metrics_text(const struct sml_snapshot *snapshot); /* malloc'd; NULL: out of memory */
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The daemon's options: one table for the command line and the configuration file, in which they have their long names.
  * Both give texts; sml_option_set() makes settings of them. */
-#ifndef SML_SWITCHD_OPTIONS_H
-#define SML_SWITCHD_OPTIONS_H
+#pragma once
 
 #include "aggd/aggd.h"
 #include "base/log.h"
@@ -56,5 +55,3 @@ extern const struct sml_option sml_daemon_options[];
 bool sml_option_note(uint32_t number, const char *text, struct sml_option_texts *texts);
 /* The option with this name, or SML_MAX_OPTIONS; *nearest_out: the one that may be meant then, or NULL. */
 uint32_t sml_option_find(const char *name, const char **nearest_out);
-
-#endif

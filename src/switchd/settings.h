@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * All that the daemon is told: by the environment, the configuration file and the command line, each before the one
  * named ahead of it; and the keys in files that these name. Read at the start, and again for SIGHUP. */
-#ifndef SML_SWITCHD_SETTINGS_H
-#define SML_SWITCHD_SETTINGS_H
+#pragma once
 
 #include "switchd/options.h"
 
@@ -17,5 +16,3 @@ void sml_settings_warn(const struct sml_settings *settings);
 /* "slots, lanes": options that are others now and count from the next start on; "": none. */
 void sml_settings_compare(const struct sml_settings *running, const struct sml_settings *now, char *text,
                           size_t text_bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The status as JSON, the one form in which `switchml status`, /api/status and the status page get it. Its
  * members are described in docs/operating.md. */
-#ifndef SML_SWITCHD_STATUS_JSON_H
-#define SML_SWITCHD_STATUS_JSON_H
+#pragma once
 
 #include "aggd/snapshot.h"
 
@@ -13,5 +12,3 @@ char *sml_status_json(const struct sml_snapshot *snapshot, const char *key_name)
 extern const char *const sml_happening_names[SML_NUM_HAPPENINGS];
 /* All ranks' together. */
 struct sml_traffic sml_job_traffic(const struct sml_snapshot *snapshot, const struct sml_job_snapshot *job);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * When the daemon writes its flight recorders to a file: when it is asked to, and when a job was aborted. */
-#ifndef SML_SWITCHD_TRACE_FILES_H
-#define SML_SWITCHD_TRACE_FILES_H
+#pragma once
 
 #include "aggd/aggd.h"
 
@@ -16,5 +15,3 @@ struct sml_trace_files {
 void sml_trace_files_note(struct sml_trace_files *files, const struct sml_aggd_note *note);
 /* On the main thread, after SIGUSR1. */
 void sml_trace_files_on_signal(struct sml_trace_files *files, struct sml_aggd *aggd);
-
-#endif

@@ -12,8 +12,7 @@
  *   time_ns:64 (monotonic) event:16 job:16 slot:16 rank:16 phase:32 chunk:32 value:64, and perhaps more
  *
  * A reader skips what it does not know of the header and of a record, so both may grow within a version. */
-#ifndef SML_TRACE_DUMP_H
-#define SML_TRACE_DUMP_H
+#pragma once
 
 #include "trace/recorder.h"
 
@@ -53,5 +52,3 @@ bool sml_trace_add_job(struct sml_trace_dump *dump, const struct sml_trace_job *
 void sml_trace_clear(struct sml_trace_dump *dump);
 /* Writes the file, whole or not at all, over one that is there. 0, or -errno with a sentence. */
 int sml_trace_write(const struct sml_trace_dump *dump, const char *path, char *error_out, size_t error_bytes);
-
-#endif

@@ -4,8 +4,7 @@
  * older one. An event's number is its place here: add at the end, change none.
  *
  * X(NAME, "name", level, "slot", "rank", "phase", "chunk", "value", kind of value); "" is a field not used. */
-#ifndef SML_TRACE_EVENTS_H
-#define SML_TRACE_EVENTS_H
+#pragma once
 
 /* NOTABLE: what happens rarely, and operations; recorded always. ALL: each packet, with SWITCHML_TRACE=all. */
 enum sml_trace_level { SML_TRACE_OFF, SML_TRACE_NOTABLE, SML_TRACE_ALL };
@@ -90,5 +89,3 @@ struct sml_trace_event_info {
   enum sml_trace_kind kind;
 };
 extern const struct sml_trace_event_info sml_trace_events[SML_TRACE_NUM_EVENTS];
-
-#endif

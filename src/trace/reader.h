@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Reads a dump that lies in memory (mapped), believing nothing: it may be cut off, of a newer release, or no dump
  * at all. */
-#ifndef SML_TRACE_READER_H
-#define SML_TRACE_READER_H
+#pragma once
 
 #include "trace/dump.h"
 
@@ -52,5 +51,3 @@ void sml_trace_read(const struct sml_trace_file *file, const struct sml_trace_fi
 const struct sml_trace_file_job *sml_trace_find_job(const struct sml_trace_file *file, const struct sml_record *record);
 /* CLOCK_REALTIME of a record; what cannot be is 0. */
 uint64_t sml_trace_realtime_ns(const struct sml_trace_file *file, uint64_t time_ns);
-
-#endif

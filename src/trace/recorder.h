@@ -2,8 +2,7 @@
  * A flight recorder: the last events of one writer (an engine, a job under its lock, a control thread) in fixed
  * memory. Writing is a few stores, without a lock or a system call; anybody may copy what is there meanwhile, and
  * leaves out what was overwritten under his hands. */
-#ifndef SML_TRACE_RECORDER_H
-#define SML_TRACE_RECORDER_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -69,5 +68,3 @@ uint64_t sml_recorder_room(const struct sml_recorder *r);
 /* Any thread: copies the last records, oldest first; returns how many. num_lost_out: how many were overwritten. */
 uint64_t sml_recorder_copy(const struct sml_recorder *r, struct sml_record *records, uint64_t room,
                            uint64_t *num_lost_out);
-
-#endif

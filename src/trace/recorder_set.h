@@ -2,8 +2,7 @@
  * A recorder for each job of a writer (an engine, a control thread), so that a busy one does not push out what another
  * is to be asked about. They are made when the first job of a number starts, and stay: the next job of a number goes on
  * behind the last one. One writer; anybody may read. */
-#ifndef SML_TRACE_RECORDER_SET_H
-#define SML_TRACE_RECORDER_SET_H
+#pragma once
 
 #include "trace/dump.h"
 
@@ -32,5 +31,3 @@ static inline struct sml_recorder *sml_recorder_set_pick(const struct sml_record
 /* Adds all that were used, as "WHOSE job NUMBER". False: out of memory, or too many. */
 bool sml_recorder_set_add(const struct sml_recorder_set *set, uint32_t lane, const char *whose,
                           struct sml_trace_dump *dump);
-
-#endif

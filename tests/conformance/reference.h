@@ -2,8 +2,7 @@
  * What an aggregator does with one datagram, made of the pure core and the scalar kernels alone: the vectors' verdicts
  * and packets out come from here. What comes before the core (docs/PROTOCOL.md rules R3 to R13: job, epoch, key, rank,
  * source) stands here a second time, in the order in which it is written there. */
-#ifndef SML_TESTS_CONFORMANCE_REFERENCE_H
-#define SML_TESTS_CONFORMANCE_REFERENCE_H
+#pragma once
 
 #include "cli/conform/conform.h"
 
@@ -17,5 +16,3 @@ const struct sml_conform_binding *reference_binding(const struct reference *refe
 /* Takes step->packet, as it came from its socket, and says what follows: verdict, reason, report, out. */
 void reference_take(struct reference *reference, struct sml_conform_step *step);
 void reference_leave(struct reference *reference, struct sml_conform_step *step);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * How the generator's scenarios are told: begin(), then packets one after the other, each answered by the reference at
  * once and written as a line. */
-#ifndef SML_TESTS_CONFORMANCE_SCENARIO_H
-#define SML_TESTS_CONFORMANCE_SCENARIO_H
+#pragma once
 
 #include "cli/conform/conform.h"
 #include "reference.h"
@@ -65,5 +64,3 @@ void make_keys(struct scenario *s);
 void make_membership(struct scenario *s);
 void make_narrow(struct scenario *s);   /* scenarios_narrow.c: updates of 28 bits a lane */
 void make_worlds(struct scenario *s);   /* worlds.c: seeded */
-
-#endif

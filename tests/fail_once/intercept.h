@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Every allocation, system call and thread creation of the library and the daemon goes through here
  * (linked with --wrap), is counted by where it stands in the code, and can be made to fail once. */
-#ifndef SML_TESTS_INTERCEPT_H
-#define SML_TESTS_INTERCEPT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -30,5 +29,3 @@ const struct site *intercept_site(size_t i);
 int intercept_start_thread(pthread_t *thread, void *(*run)(void *), void *argument);
 /* Blocks allocated and not given back, of all time. */
 long intercept_num_blocks(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The world of differential_test.c: jobs, and the packets that their members, honest, broken or hostile, and strangers
  * send next. */
-#ifndef SML_P4_DIFFERENTIAL_WORLD_H
-#define SML_P4_DIFFERENTIAL_WORLD_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -197,5 +196,3 @@ static struct question make_question(struct world *w) {
   write_question(w, &q);
   return q;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a switch program that translate.py made to C stands on: tables, groups, registers and packets. Each generated
  * file includes it once, so all is static but the struct by which the program is driven. */
-#ifndef SML_P4_MACHINE_H
-#define SML_P4_MACHINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -248,5 +247,4 @@ static int remove_from(struct table *t, const uint64_t *keys) {
   }
   return -1;
 }
-#endif
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A switch in this process: a program of p4/ as translate.py made C of it, with the tables that switchmld's own code
  * (src/dataplane/jobs.c) fills, through a driver that has no wire. One a test program. */
-#ifndef SML_P4_SWITCH_BED_H
-#define SML_P4_SWITCH_BED_H
+#pragma once
 
 #include "dataplane/jobs.h"
 #include "machine.h"
@@ -58,5 +57,3 @@ struct sml_place bed_place(uint32_t host);
 uint32_t bed_wrap(uint8_t *frame, const struct sml_place *from, uint64_t mac_to, uint32_t ip_to, uint16_t port_to,
                   const uint8_t *datagram, uint32_t num_bytes);
 uint16_t bed_ip_checksum(const uint8_t *head);
-
-#endif

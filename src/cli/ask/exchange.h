@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A control connection to an aggregator, one message after the other (docs/PROTOCOL.md "Control connection"), for
  * commands that ask. Every wait ends at the deadline. */
-#ifndef SML_CLI_ASK_EXCHANGE_H
-#define SML_CLI_ASK_EXCHANGE_H
+#pragma once
 
 #include "base/clock.h"
 #include "base/siphash.h"
@@ -46,5 +45,3 @@ bool sml_exchange_prove(struct sml_exchange *x, const struct sml_key *key, const
                         const uint64_t nonce[2]);
 bool sml_exchange_fail(struct sml_exchange *x, enum sml_trouble trouble, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

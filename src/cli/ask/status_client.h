@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Asks an aggregator for its status over its control port (docs/PROTOCOL.md rules R145 to R148). */
-#ifndef SML_CLI_ASK_STATUS_CLIENT_H
-#define SML_CLI_ASK_STATUS_CLIENT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -25,5 +24,3 @@ bool sml_status_prove(struct sml_exchange *x, const struct sml_status_source *so
 json_t *sml_status_exchange(struct sml_exchange *x, const struct sml_status_source *source, uint64_t patience_ns);
 /* NULL: error has a sentence. Takes at most 5 s. */
 json_t *sml_status_fetch(const struct sml_status_source *source, char *error, size_t error_bytes);
-
-#endif

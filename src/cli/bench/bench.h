@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `switchml bench`: what its parts know of each other. options -> local (starts an aggregator and the
  * workers) or worker (one rank: input, timing, check, gathering) -> report (rank 0 prints). */
-#ifndef SML_CLI_BENCH_BENCH_H
-#define SML_CLI_BENCH_BENCH_H
+#pragma once
 
 #include "base/base.h"
 #include "quant/format.h"
@@ -142,5 +141,3 @@ bool sml_bench_report_print(const struct sml_bench_report *report);
 
 /* "switchml bench: ..." on stderr, in one write. */
 __attribute__((format(printf, 1, 2))) void sml_bench_say(const char *format, ...);
-
-#endif

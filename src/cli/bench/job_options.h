@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Options that `switchml bench` and `switchml bench training` have alike: the job, and how long it is measured. */
-#ifndef SML_CLI_BENCH_JOB_OPTIONS_H
-#define SML_CLI_BENCH_JOB_OPTIONS_H
+#pragma once
 
 #include "base/options.h"
 #include "cli/bench/bench.h"
@@ -10,5 +9,3 @@ extern const struct sml_option sml_bench_job_options[]; /* of a struct sml_bench
 
 /* NULL, or what is wrong with those. */
 const char *sml_bench_check_job(const struct sml_bench_options *options);
-
-#endif

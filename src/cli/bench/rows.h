@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A report's rows: each figure is named once, and printed as JSON, as comma-separated values or as a table. */
-#ifndef SML_CLI_BENCH_ROWS_H
-#define SML_CLI_BENCH_ROWS_H
+#pragma once
 
 #include <jansson.h>
 
@@ -28,5 +27,3 @@ void sml_rows_print_csv(const struct sml_row *rows, uint32_t num_rows);
 bool sml_rows_print_table(const struct sml_row *rows, uint32_t num_rows);
 /* Flushes standard output, after `is_ok`; says what went wrong. */
 bool sml_rows_end(bool is_ok);
-
-#endif

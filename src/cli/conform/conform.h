@@ -3,8 +3,7 @@
  * are an aggregator's own choice. read.c parses them, packet.c binds one packet to a live job's numbers and
  * compares what comes, play.c plays a vector on a stage: an engine in a test, or (live.c) an aggregator
  * over the network, which `switchml conform` (conform.c) does. */
-#ifndef SML_CLI_CONFORM_CONFORM_H
-#define SML_CLI_CONFORM_CONFORM_H
+#pragma once
 
 #include <stdio.h>
 
@@ -203,5 +202,3 @@ int sml_conform_run(int argc, char **argv);
 /* The texts that are built in (tests/conformance/vectors). */
 extern const unsigned char sml_conform_ordinary[], sml_conform_switch[];
 extern const size_t sml_conform_ordinary_bytes, sml_conform_switch_bytes;
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A stage for conformance vectors at a live aggregator. */
-#ifndef SML_CLI_CONFORM_LIVE_H
-#define SML_CLI_CONFORM_LIVE_H
+#pragma once
 
 #include "cli/conform/conform.h"
 
@@ -17,5 +16,3 @@ struct sml_conform_stage *sml_conform_live_create(const struct sml_conform_live_
 void sml_conform_live_destroy(struct sml_conform_stage *stage);
 /* Joins once. False: error says why no job can be made; else in which format its jobs are. */
 bool sml_conform_live_look(struct sml_conform_stage *stage, bool *is_switch_out, char *error, size_t error_bytes);
-
-#endif

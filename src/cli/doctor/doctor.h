@@ -2,8 +2,7 @@
  * `switchml doctor`: what keeps ranks on this host from summing at an aggregator, or makes it slow, found before a
  * training. A check is a function that looks at one thing and ends in findings; doctor.c has their order, and
  * report.c what becomes of findings. Why it is done this way: docs/adr/0020. */
-#ifndef SML_CLI_DOCTOR_DOCTOR_H
-#define SML_CLI_DOCTOR_DOCTOR_H
+#pragma once
 
 #include <jansson.h>
 
@@ -120,5 +119,3 @@ const char *sml_doctor_nearest_variable(const char *name, bool *is_known);
 
 /* Time of an all-reduce at k aggregators over that of a ring, for n workers whose links are worker_mbps wide. */
 double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps, double aggregator_mbps);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Lines of text and the columns that a terminal has for them. Nothing is left out without a mark. */
-#ifndef SML_CLI_STATUS_SCREEN_H
-#define SML_CLI_STATUS_SCREEN_H
+#pragma once
 
 #include <stdio.h>
 
@@ -13,5 +12,3 @@ uint32_t sml_screen_width(const char *text, size_t num_bytes);
 void sml_screen_wrap(FILE *stream, const char *text, uint32_t columns);
 /* What of a line is in the columns from `first` on; '<' and '>' stand where some of it is not. */
 void sml_screen_cut(FILE *stream, const char *line, size_t num_bytes, uint32_t first, uint32_t columns);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `switchml status` and `switchml top`: what they share. ask/status_client.c fetches, tables.c makes tables. */
-#ifndef SML_CLI_STATUS_STATUS_H
-#define SML_CLI_STATUS_STATUS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -29,5 +28,3 @@ enum sml_status_exit sml_status_judge(const json_t *status);
 /* For people. has_ranks: a table of each job's ranks too. columns: sentences longer than that go on in further lines,
  * tables do not; 0: nothing does. False: out of memory or not written. */
 bool sml_status_print(FILE *stream, const json_t *status, bool has_ranks, uint32_t columns);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `switchml trace`: the files of flight recorders, merged by time, filtered, and shown. */
-#ifndef SML_CLI_TRACE_TRACE_H
-#define SML_CLI_TRACE_TRACE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdio.h>
@@ -81,5 +80,3 @@ void sml_trace_summary_end(struct sml_trace_summary *summary, FILE *out); /* pri
 
 /* The command; argv[0] is "trace". */
 int sml_trace_main(int argc, char **argv);
-
-#endif

@@ -3,8 +3,7 @@
  * table of layers (bench/models/) becomes a plan of sends, which is replayed over a job, predicted for any
  * link, or printed for the programs that replay it with other libraries. Times are of one rank's iteration,
  * from the start of its backward pass to the next one's. ADR 25. */
-#ifndef SML_CLI_TRAINING_TRAINING_H
-#define SML_CLI_TRAINING_TRAINING_H
+#pragma once
 
 #include "cli/bench/bench.h"
 
@@ -163,5 +162,3 @@ bool sml_training_model_load(struct sml_training_model *model_out, const struct 
                              const char *name);
 /* The whole command; argv: of `bench`, argv[at] is "training". */
 int sml_training_run(int argc, char **argv, int at);
-
-#endif
