@@ -85,6 +85,15 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
 
+static uint64_t held_for_ns(const struct sml_congestion *c) {
+  return sml_max_u64(c->min_rtt_ns, FAR_LEAST_NS);
+}
+
+/* In whole chunks. */
+static uint64_t most_held(const struct sml_congestion *c) {
+  return sml_max_u64(c->most_held, c->most_held_before);
+}
+
 /* Limits the window to what the path holds, now that its length or what it held is known better. */
 static void note_path(struct sml_congestion *c) {
   SML_ASSERT(c->chunk_bytes > 0);
@@ -92,7 +101,7 @@ static void note_path(struct sml_congestion *c) {
   uint64_t path_bytes =
       sml_max_u64(c->min_rtt_ns / SML_NS_PER_US * PATH_BYTES_PER_US, SML_CONGESTION_USUAL_BYTES);
   if (c->is_full)
-    path_bytes = sml_min_u64(path_bytes, FAR_GAIN * sml_max_u64(c->most_held, c->most_held_before) * c->chunk_bytes);
+    path_bytes = sml_min_u64(path_bytes, FAR_GAIN * most_held(c) * c->chunk_bytes);
   c->path_chunks = (uint32_t)sml_min_u64(c->max_chunks, sml_max_u64(path_bytes / c->chunk_bytes, c->initial_chunks));
   c->window = sml_min_u64(c->window, chunks(c->path_chunks));
 }
@@ -123,18 +132,19 @@ static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uin
   c->growing_since_ns = now_ns;
 }
 
+static void find_full(struct sml_congestion *c) {
+  if (!c->is_full) c->threshold = sml_min_u64(c->threshold, c->window);
+  c->is_full = true;
+}
+
 /* A long path is full when more chunks under way do not come faster. */
 static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
-  const uint64_t path_ns = sml_max_u64(c->min_rtt_ns, FAR_LEAST_NS);
-  const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * path_ns / passed_ns;
-  const uint64_t most = sml_max_u64(c->most_held, c->most_held_before);
+  const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * held_for_ns(c) / passed_ns;
+  const uint64_t most = most_held(c);
   const bool is_used = c->is_limited || chunks(2) * c->round_chunks >= c->window;
   if (held > most + most / 4) c->num_full_rounds = 0;
   else if (is_used) c->num_full_rounds++;
-  if (!c->is_full && c->num_full_rounds >= FAR_FULL_ROUNDS) {
-    c->is_full = true;
-    c->threshold = sml_min_u64(c->threshold, c->window);
-  }
+  if (c->num_full_rounds >= FAR_FULL_ROUNDS) find_full(c);
   if (is_used && ++c->num_held_rounds % FAR_ROUNDS == 0) {
     c->most_held_before = c->most_held;
     c->most_held = 0;
@@ -148,8 +158,10 @@ static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint6
   SML_ASSERT(last_order >= c->round_order);
   if (is_far(c, rto)) {
     note_held(c, now_ns - c->round_ns);
-    if (c->round_losses > sml_max_u64(c->round_chunks / FAR_LOSS_SHARE, FAR_LEAST_LOSSES))
-      reduce(c, 0, last_order, last_order, now_ns);
+    if (c->round_losses > sml_max_u64(c->round_chunks / FAR_LOSS_SHARE, FAR_LEAST_LOSSES)) {
+      find_full(c);
+      reduce(c, most_held(c) * ONE * c->min_rtt_ns / held_for_ns(c), last_order, last_order, now_ns);
+    }
   }
   c->round_chunks = c->round_losses = 0;
   note_queue(c, rto, now_ns - c->round_ns, now_ns);

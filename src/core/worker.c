@@ -261,12 +261,13 @@ static void wait_for_others(struct sml_worker *w, uint32_t s, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
   slot->was_pending = true;
   if (slot->level > 0) return;
+  const uint8_t level = !w->has_overflowed; /* then later chunks show that it is stuck */
   if (slot->wants_probe) {
-    slot->level = 1;
+    slot->level = level;
     return;
   }
   list_remove(w, s);
-  list_append(w, s, 1, now_ns);
+  list_append(w, s, level, now_ns);
   slot->num_unanswered = 2;
 }
 
@@ -306,7 +307,7 @@ static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   w->slots[s].num_charged = 0;
   /* On a long path a queue that overflows drops thousands of chunks of the window at once, from all ranks alike. Then
    * nobody's chunks show the loss, and only the clock asks. */
-  if (w->rto.path_ns >= SML_RTO_LONG_PATH_NS) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
+  if (sml_rto_is_far(&w->rto)) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
 }
 
 /* Samples how long an answer takes. After several questions nobody knows which one it answers. */

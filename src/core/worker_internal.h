@@ -109,6 +109,7 @@ struct sml_worker {
   uint64_t last_update_ns; /* when a chunk was last sent for the first time */
   uint32_t clock_budget, silence_budget; /* of questions after timeouts, and in a silence */
   uint64_t quiet_until_ns; /* in a silence: when the worker may ask again */
+  bool has_overflowed;     /* a long path's queue, and its losses are not made good yet */
   uint32_t quiet_level;    /* how often in a row it has asked */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;

@@ -10,6 +10,8 @@
  *   window    the window is full, and for as long no update is known to have  the update that was sent last
  *             arrived
  *   timer     the slot's timeout is over; twice that where order counts       the slot
+ *   overflow  on a long path many slots are behind what has arrived, and     the slot
+ *             a chunk that was sent more than two round trips later is done
  *   sum       the check word of a result is wrong                             the slot
  *
  * How often: order asks again when a chunk that was sent after the question has completed. Silence, window and timer
@@ -26,6 +28,8 @@
 #define MOST_PAID_LEVEL 4u  /* a slot's patience does not grow beyond this while losses pay for questions */
 #define CLOCK_PATIENCE 1u /* where order shows losses: how often a timeout is doubled before the clock asks */
 
+#define MANY_SHARE 4u /* of the slots, behind what has arrived: a queue has overflowed, until so few are left */
+#define FEW_SHARE 64u
 #define FIRST_THRESHOLD 3u
 #define MAX_THRESHOLD 128u
 #define REORDER_NS (100 * SML_NS_PER_US) /* and at least this long: paths that reorder by less cost nothing */
@@ -138,6 +142,20 @@ static uint64_t quiet_since(const struct sml_worker *w) {
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
 }
 
+/* A long path's queue that overflows takes the same chunks of all ranks, thousands at once, so the aggregator has
+ * nobody's update to ask about. Then many slots are behind what has arrived, and those are lost that were sent so long
+ * before a chunk that has completed that a repair by the aggregator would have come. */
+static bool is_unheard(const struct sml_worker *w, uint32_t level, uint64_t sent_ns) {
+  return level == 0 && w->has_overflowed && sent_ns + sml_rto_repair_window(&w->rto) < w->latest_acked_ns;
+}
+
+static void note_overflow(struct sml_worker *w) {
+  const uint64_t num_under_way = sml_worker_num_under_way(w);
+  const uint64_t num_behind = w->view.num_outstanding - sml_min_u64(num_under_way, w->view.num_outstanding);
+  if (num_behind <= w->options.num_slots / FEW_SHARE) w->has_overflowed = false;
+  else if (num_behind > w->options.num_slots / MANY_SHARE) w->has_overflowed = sml_rto_is_far(&w->rto);
+}
+
 /* When the timer asks about the head of a level's list. Lists are in the order of sent_ns, and the deadline grows with
  * it, so the head is always first. */
 static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
@@ -145,7 +163,7 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   if (head == NONE) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
   const bool is_late = sml_worker_is_overtaken(w, sent_ns), uses_order = sml_worker_uses_order(w);
-  if (is_late && level == 0 && !uses_order) return sent_ns;
+  if (is_unheard(w, level, sent_ns) || (is_late && level == 0 && !uses_order)) return sent_ns;
   /* Order shows what is lost and who lost it, and silence has its own deadline. The clock would ask about what others
    * are repairing, and get results that are on their way anyway. So it is patient, and has a budget. */
   if (uses_order && num_affordable(w->clock_budget) == 0) return SML_NEVER;
@@ -231,6 +249,7 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
 
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   find_due_gaps(w, now_ns);
+  note_overflow(w);
   ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);
   bool has_fired = false;
@@ -239,7 +258,8 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
       const uint32_t s = w->levels[k].head;
       struct slot *slot = &w->slots[s];
       list_remove(w, s);
-      if (sml_worker_uses_order(w)) (void)charge(&w->clock_budget, 1);
+      if (is_unheard(w, k, slot->sent_ns)) slot->num_unanswered = 2; /* the answer stands in a queue */
+      else if (sml_worker_uses_order(w)) (void)charge(&w->clock_budget, 1);
       if (!sml_worker_is_overtaken(w, slot->sent_ns)) {
         w->view.timeouts++;
         slot->level = (uint8_t)sml_min_u32(k + 1, SML_RTO_LEVELS - 1);
