@@ -274,6 +274,7 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
     for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
       place->stages[kind].place = place;
       place->stages[kind].kind = (enum stage_kind)kind;
+      place->stages[kind].operation.job = op->job; /* one that cannot be prepared asks it, too, whether it has failed */
     }
     place->codes = malloc(num_blocks(x, i) * x->exact.code_lanes * sizeof *place->codes);
     if (place->codes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
