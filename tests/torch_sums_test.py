@@ -100,8 +100,8 @@ def reductions(torch, dist, rank, size):
         is_wide = dtype in (torch.float16, torch.bfloat16) and not gloo_takes(torch, dist, dtype)
         for reduction, combine in ways:
             for count in COUNTS[1:]:
-                of_ranks = [values(torch, count, other, dtype) > 0 if dtype is torch.bool else values(torch, count, other, dtype)
-                            for other in range(size)]
+                of_ranks = [values(torch, count, other, torch.float32) > 0 if dtype is torch.bool else
+                            values(torch, count, other, dtype) for other in range(size)]
                 tensor, expected = of_ranks[rank].clone(), functools.reduce(combine, of_ranks)
                 dist.all_reduce(tensor, op=reduction)
                 assert torch.equal(tensor, expected), (dtype, reduction, count)
