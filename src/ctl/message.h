@@ -22,7 +22,7 @@
  *         anybody STATUS     first, or after AUTH; with a key's name it is challenged as a JOIN is
  *         daemon  STATUS_PART  a part of the status, from the byte that STATUS names
  * and whoever may end jobs that are not his own:
- *         operator EVICT     first, from the daemon's own host, or after STATUS and AUTH, as who has the job's key
+ *         operator EVICT     first, from the daemon's own host, or after STATUS and AUTH with the job's key
  *         daemon  EVICTED    it is ended (or REFUSE); the daemon closes
  * Framing: magic:32 "SML1", version:16, kind:16, body_bytes:32 (<= SML_CTL_MAX_BODY), body; all
  * big-endian, fields in the order of the structs below, strings as length:16 + bytes. The header, and

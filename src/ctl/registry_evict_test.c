@@ -9,7 +9,7 @@ static struct sml_ctl_message evict_message(const char *name, const char *why) {
   return m;
 }
 
-/* Without keys from its own host; with keys as who has proved one. */
+/* Without keys: from its own host. With keys: from a client that has proved one. */
 static void ask(uint32_t conn, const char *key_name, const char *name, const char *why) {
   const struct sml_ctl_message m = evict_message(name, why);
   opened_from(conn, "127.0.0.1:9");
