@@ -63,6 +63,28 @@ def test_collectives():
             assert all(r["collective"] == what for r in report["results"]), report
 
 
+def test_all_collectives_one_after_the_other():
+    for one_way in "01":
+        report = e2e.bench_json("--local", "3", "--sizes", "1000,2M", "--iters", "2", "--collective", "all",
+                                env=e2e.environment(SWITCHML_ONE_WAY=one_way))
+        rows = [(row["collective"], row["bytes"]) for row in report["results"]]
+        kinds = ["all_reduce", "reduce_scatter", "all_gather", "reduce_scatter+all_gather", "broadcast", "reduce"]
+        assert rows == [(kind, size) for kind in kinds for size in (1000, 2 << 20)] + [("barrier", 1000)], rows
+        # With their own windows those two send (n-1)/n S and S/n.
+        sent = {row["collective"]: row["wire_bytes_per_rank"] for row in report["results"] if row["bytes"] == 2 << 20}
+        assert (sent["reduce_scatter+all_gather"] < 1.1 * sent["all_reduce"]) == (one_way == "1"), sent
+
+
+def test_every_reduction_over_the_network():
+    """Against a reference of the bench's own, element by element."""
+    both, integers = ["min", "max"], ["product", "band", "bor", "land", "lor"]
+    for kind in ["float32", "float16", "bfloat16", "float64"] + ["int8", "uint8", "int32", "uint32", "int64", "uint64"]:
+        for op in both if "float" in kind else both + integers:
+            report = e2e.bench_json("--local", "3", "--sizes", "8,300000", "--iters", "1", "--warmup", "1", "--shared-memory", "no",
+                                    "--type", kind, "--op", op)
+            assert all(row["op"] == op and row["max_error"] == 0 for row in report["results"]), report
+
+
 def test_a_killed_rank_is_named_in_each_collective():
     with e2e.Daemon() as daemon:
         for what in ["all_reduce", *COLLECTIVES]:
@@ -152,7 +174,7 @@ def test_table_is_for_people():
 def test_bad_arguments_are_usage_errors():
     for wrong in [["--loss", "1.5"], ["--loss", "-0.1"], ["--loss", "nan"], ["--loss", "x"], ["--sizes", "junk"],
                   ["--sizes", ""], ["--sizes", "4,,8"], ["--sizes", "-4"], ["--sizes", "1T"],
-                  ["--type", "float80"], ["--type", ""], ["--float-bits", "24"], ["--float64-bits", "0"], ["--op", "max"], ["--type", "int32", "--op", "avg"], ["--type", "int64", "--op", "avg"],
+                  ["--type", "float80"], ["--type", ""], ["--float-bits", "24"], ["--float64-bits", "0"], ["--op", "xor"], ["--op", "product"], ["--op", "land", "--type", "bfloat16"], ["--collective", "gather"], ["--type", "int32", "--op", "avg"], ["--type", "int64", "--op", "avg"],
                   ["--local", "0"], ["--local", "-1"], ["--local", "9999"], ["--iters", "0"], ["--seed", "-1"],
                   ["--lanes", "17"], ["--slots", "3"], ["--calls", "0"], ["--timeout", "0"], ["--job", ""], ["--job", "j" * 64],
                   ["--no-such-option"], ["stray"]]:

@@ -47,6 +47,7 @@ TEST_LAYERS = {
     "engine": ["core", "quant", "trace", "netio"],
     "aggd": ["engine", "ctl", "core", "quant", "trace", "netio", "api"],
     "lib": ["meet", "method", "process", "engine", "shm", "aggd", "ctl", "core", "quant", "trace", "netio", "api"],
+    "cli": ["quant/images.h"],
 }
 # The pure part: objects without any undefined symbol but these and our own, and what a folder has besides:
 # ctl writes sentences into memory.

@@ -8,6 +8,7 @@
 #include "switchml/switchml.h"
 
 #define SML_BENCH_MAX_SIZES 256u
+#define SML_BENCH_MAX_RESULTS (SML_BENCH_ALL * SML_BENCH_MAX_SIZES)
 #define SML_BENCH_MAX_ITERS 1000000u
 #define SML_BENCH_MAX_LOCAL 256u
 #define SML_BENCH_MAX_CALLS 512u
@@ -18,9 +19,11 @@ enum sml_bench_collective {
   SML_BENCH_ALL_REDUCE = 0,
   SML_BENCH_REDUCE_SCATTER,
   SML_BENCH_ALL_GATHER,
+  SML_BENCH_BOTH,      /* those two at once */
   SML_BENCH_BROADCAST, /* from rank 0 */
   SML_BENCH_REDUCE,    /* to rank 0 */
   SML_BENCH_BARRIER,
+  SML_BENCH_ALL, /* one after the other */
 };
 
 enum sml_bench_choice { SML_BENCH_NO = 0, SML_BENCH_YES, SML_BENCH_AS_ENVIRONMENT };
@@ -37,7 +40,7 @@ struct sml_bench_options {
   enum sml_bench_collective collective;
   uint32_t num_iters; /* 0: by size */
   uint32_t num_warmup;
-  uint32_t num_calls; /* all-reduces under way at once, which are timed together; at least 1 */
+  uint32_t num_calls; /* of a collective, under way at once, which are timed together; at least 1 */
   bool is_batched;    /* they are one batch */
   double loss;        /* negative: as the environment says */
   uint64_t seed;
@@ -58,7 +61,12 @@ void sml_bench_options_parse(struct sml_bench_options *options_out, int argc, ch
 const char *sml_bench_parse_sizes(const char *text, struct sml_bench_options *options);
 uint32_t sml_bench_iters(const struct sml_bench_options *options, uint64_t size_bytes);
 const char *sml_bench_type_name(sml_type type);
+const char *sml_bench_reduction_name(sml_reduction reduction);
 const char *sml_bench_collective_name(enum sml_bench_collective collective);
+/* Operations that are timed as one; of `all`: at most. */
+static inline uint32_t sml_bench_calls_of(enum sml_bench_collective collective) {
+  return collective == SML_BENCH_BOTH || collective == SML_BENCH_ALL ? 2 : 1;
+}
 /* What the job's ranks agree on, from the options, or the environment where they are 0. */
 struct sml_format_options sml_bench_formats(const struct sml_bench_options *options);
 bool sml_bench_is_exact(const struct sml_bench_options *options);
@@ -78,7 +86,7 @@ bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num
 
 /* Input of a rank: a pure function of seed, rank and element index, so that every rank knows every
  * other's. Floats: random signs, 60 binades (20 of float16, denormals among them), runs of zeros on one rank and on
- * all. Integers: all bits. */
+ * all. Integers: all bits, a quarter zeros. */
 void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint64_t first_elem, size_t num_elems);
 
 /* What decides the bits of a result. */
@@ -115,12 +123,13 @@ void sml_bench_gather_pack(int32_t *vector, uint32_t world_size, uint32_t rank, 
 bool sml_bench_gather_unpack(const int32_t *vector, uint32_t world_size, size_t num_values, uint64_t *all_out);
 
 struct sml_bench_result {
+  enum sml_bench_collective collective;
   uint64_t size_bytes, num_elems;
   uint32_t num_iters;
   double median_us, p99_us;      /* of the slowest rank */
   double algbw_gbps, busbw_gbps; /* 10^9 bytes a second */
   struct sml_bench_check check;
-  double tx_bytes, rx_bytes;             /* UDP payload a rank and all-reduce */
+  double tx_bytes, rx_bytes;             /* UDP payload a rank and call */
   uint64_t window_reductions, ecn_marks; /* likewise */
   uint64_t retransmissions;              /* of all ranks and iterations */
   uint64_t needless_repeats;             /* of results, likewise */
@@ -134,7 +143,7 @@ struct sml_bench_report {
   uint32_t num_local_ranks; /* that add up in shared memory; 0: over the network */
   bool has_offload;
   uint32_t num_results;
-  struct sml_bench_result results[SML_BENCH_MAX_SIZES];
+  struct sml_bench_result results[SML_BENCH_MAX_RESULTS];
 };
 /* Writes the table, or the JSON object, to stdout. False: it could not be written. */
 bool sml_bench_report_print(const struct sml_bench_report *report);

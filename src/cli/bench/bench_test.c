@@ -8,6 +8,7 @@
 
 #include "cli/bench/bench.h"
 #include "core/stream.h"
+#include "quant/images.h"
 #include "quant/quant.h"
 
 static void sizes_are_bytes_of_whole_elements(void **state) {
@@ -158,6 +159,29 @@ static void right_results_pass_and_any_wrong_bit_is_counted(void **state) {
   }
 }
 
+/* As the library gives them, and each wrong element is counted. */
+static void other_reductions_have_a_reference(void **state) {
+  (void)state;
+  enum { NUM = 3000 };
+  static uint8_t in[3][8 * NUM], result[8 * NUM];
+  for (int type = 0; type < SML_NUM_FORMAT_TYPES; type++) {
+    const size_t elem_bytes = sml_format_elem_bytes((uint32_t)type);
+    for (int r = SML_MIN; r <= (sml_format_is_float((uint32_t)type) ? SML_MAX : SML_LOR); r++) {
+      const struct sml_bench_shape s = {
+          .type = (sml_type)type, .reduction = (sml_reduction)r, .num_elems = NUM, .seed = 4, .world_size = 3};
+      for (uint32_t rank = 0; rank < 3; rank++) sml_bench_fill(in[rank], s.type, s.seed, rank, 0, NUM);
+      const struct sml_images images = sml_images_of(
+          s.type, s.reduction, sml_images_shape(s.type, s.reduction, NUM, 3, (struct sml_format_options){0}));
+      sml_images_reduce(&sml_quant_scalar, result, (const void *[]){in[0], in[1], in[2]}, 3, NUM, images);
+      assert_int_equal(count_wrong(&s, result, 1, NULL), 0);
+      assert_int_equal(count_wrong(&s, result, 3, NULL), 0);
+      result[elem_bytes * (NUM - 1)] ^= 1;
+      result[0] ^= 1;
+      assert_int_equal(count_wrong(&s, result, 3, NULL), 2);
+    }
+  }
+}
+
 static void other_blocks_give_other_bits(void **state) {
   (void)state;
   const struct sml_bench_shape s = {.num_elems = 100000, .seed = 1, .world_size = 3};
@@ -255,6 +279,7 @@ int main(void) {
       cmocka_unit_test(inputs_are_equal_however_they_are_cut),
       cmocka_unit_test(inputs_cover_what_they_should),
       cmocka_unit_test(right_results_pass_and_any_wrong_bit_is_counted),
+      cmocka_unit_test(other_reductions_have_a_reference),
       cmocka_unit_test(other_blocks_give_other_bits),
       cmocka_unit_test(not_a_number_is_wrong),
       cmocka_unit_test(one_rank_alone_gets_its_own_bits),

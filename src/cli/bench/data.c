@@ -71,13 +71,13 @@ void sml_bench_fill(void *out, sml_type type, uint64_t seed, uint32_t rank, uint
   uint32_t num_binades = 1;
   bool is_zero = false;
   for (size_t i = 0; i < num_elems; i++, at += elem_bytes) {
-    const uint64_t index = first_elem + i;
+    const uint64_t index = first_elem + i, random = sml_mix64(base + index * UINT64_C(0x9e3779b97f4a7c15));
     if (is_float && (i == 0 || index % WINDOW_ELEMS == 0)) {
       num_binades = 1 + (uint32_t)(hash_of(seed, USE_SPREAD, index / WINDOW_ELEMS) % NUM_BINADES);
       is_zero = is_zero_run(seed, rank, index / ZERO_RUN_ELEMS);
     }
-    if (is_zero) memset(at, 0, elem_bytes);
-    else put_elem(at, type, sml_mix64(base + index * UINT64_C(0x9e3779b97f4a7c15)), num_binades);
+    if (is_zero || (!is_float && random >> 62 == 0)) memset(at, 0, elem_bytes);
+    else put_elem(at, type, random, num_binades);
   }
 }
 
@@ -208,16 +208,68 @@ static void check_block(struct block *b, const struct sml_bench_shape *shape, co
   }
 }
 
+static bool is_below(const uint8_t *a, const uint8_t *b, sml_type type, size_t elem_bytes) {
+  const uint64_t whole_a = whole_of(a, elem_bytes), whole_b = whole_of(b, elem_bytes);
+  const size_t num_above = 64 - 8 * elem_bytes;
+  switch (type) {
+    case SML_UINT8:
+    case SML_UINT32:
+    case SML_UINT64: return whole_a < whole_b;
+    case SML_INT8:
+    case SML_INT32:
+    case SML_INT64: return (int64_t)(whole_a << num_above) < (int64_t)(whole_b << num_above);
+    default: break;
+  }
+  const long double value_a = value_of(a, type), value_b = value_of(b, type);
+  return value_a < value_b || (value_a == value_b && signbit(value_a) && !signbit(value_b));
+}
+
+/* *at = what it and another rank's element give in a reduction that is no sum. */
+static void fold(uint8_t *at, const uint8_t *other, const struct sml_bench_shape *s, size_t elem_bytes) {
+  if (s->reduction == SML_MIN || s->reduction == SML_MAX) {
+    const bool is_other =
+        s->reduction == SML_MIN ? is_below(other, at, s->type, elem_bytes) : is_below(at, other, s->type, elem_bytes);
+    if (is_other) memcpy(at, other, elem_bytes);
+    return;
+  }
+  const uint64_t a = whole_of(at, elem_bytes), b = whole_of(other, elem_bytes);
+  uint64_t value = a * b;
+  if (s->reduction == SML_BAND) value = a & b;
+  if (s->reduction == SML_BOR) value = a | b;
+  if (s->reduction == SML_LAND) value = a != 0 && b != 0;
+  if (s->reduction == SML_LOR) value = a != 0 || b != 0;
+  put_elem(at, s->type, value, 0);
+}
+
+/* As check_block(), of a reduction that is no sum: element by element, and without an error. */
+static void check_other_block(struct block *b, const struct sml_bench_shape *shape, const void *result,
+                              uint64_t first_elem, size_t num_elems, struct sml_bench_check *check) {
+  const size_t elem_bytes = sml_format_elem_bytes((uint32_t)shape->type);
+  const bool is_truth = shape->reduction == SML_LAND || shape->reduction == SML_LOR;
+  for (uint32_t rank = 0; rank < shape->world_size; rank++) {
+    uint8_t *to = rank == 0 ? b->reference : b->in;
+    sml_bench_fill(to, shape->type, shape->seed, rank, first_elem, num_elems);
+    for (size_t i = 0; i < num_elems * elem_bytes; i += elem_bytes)
+      if (rank != 0 || is_truth) fold(b->reference + i, to + i, shape, elem_bytes);
+  }
+  const uint8_t *at = (const uint8_t *)result + first_elem * elem_bytes;
+  for (size_t i = 0; i < num_elems * elem_bytes; i += elem_bytes)
+    check->num_wrong += memcmp(at + i, b->reference + i, elem_bytes) != 0;
+}
+
 bool sml_bench_verify(const struct sml_bench_shape *shape, const void *result, uint32_t slice, uint32_t num_slices,
                       struct sml_bench_check *check) {
   struct block *b = malloc(sizeof *b);
   if (!b) return false;
   const struct coding coding = coding_of(shape);
+  const bool is_sum = shape->reduction <= SML_AVG;
   uint64_t block_idx = 0;
-  for (uint64_t first = 0; first < shape->num_elems; first += SML_BLOCK_ELEMS, block_idx++)
-    if (block_idx % num_slices == slice)
-      check_block(b, shape, &coding, result, first, (size_t)sml_min_u64(SML_BLOCK_ELEMS, shape->num_elems - first),
-                  check);
+  for (uint64_t first = 0; first < shape->num_elems; first += SML_BLOCK_ELEMS, block_idx++) {
+    const size_t num_elems = (size_t)sml_min_u64(SML_BLOCK_ELEMS, shape->num_elems - first);
+    if (block_idx % num_slices != slice) continue;
+    if (is_sum) check_block(b, shape, &coding, result, first, num_elems, check);
+    else check_other_block(b, shape, result, first, num_elems, check);
+  }
   free(b);
   return true;
 }

@@ -19,14 +19,18 @@ static const char *const type_names[] = {[SML_FLOAT32] = "float32",
                                          [SML_UINT32] = "uint32",
                                          [SML_UINT64] = "uint64",
                                          NULL};
-static const char *const reduction_names[] = {[SML_SUM] = "sum", [SML_AVG] = "avg", NULL};
+static const char *const reduction_names[] = {
+    [SML_SUM] = "sum",   [SML_AVG] = "avg", [SML_MIN] = "min",   [SML_MAX] = "max", [SML_PRODUCT] = "product",
+    [SML_BAND] = "band", [SML_BOR] = "bor", [SML_LAND] = "land", [SML_LOR] = "lor", NULL};
 
 static const char *const collective_names[] = {[SML_BENCH_ALL_REDUCE] = "all_reduce",
                                                [SML_BENCH_REDUCE_SCATTER] = "reduce_scatter",
                                                [SML_BENCH_ALL_GATHER] = "all_gather",
+                                               [SML_BENCH_BOTH] = "reduce_scatter+all_gather",
                                                [SML_BENCH_BROADCAST] = "broadcast",
                                                [SML_BENCH_REDUCE] = "reduce",
                                                [SML_BENCH_BARRIER] = "barrier",
+                                               [SML_BENCH_ALL] = "all",
                                                NULL};
 
 static const char *take_sizes(void *options, const char *text) {
@@ -43,9 +47,12 @@ static const struct sml_option table[] = {
     {"float64-bits", 0, "64|96", "Of float64, as SWITCHML_FLOAT64_BITS (default 96 here)", 2,
      SML_NUMBER(float64_bits, 64, 96)},
     {"exact", 0, NULL, "Sums of floats are exact and rounded once, as SWITCHML_EXACT=1", 2, SML_FLAG(is_exact)},
-    {"op", 'o', "OP", "sum (default) or avg", 2, SML_WORD(reduction, reduction_names)},
-    {"collective", 0, "WHAT", "all_reduce (default), reduce_scatter, all_gather, broadcast, reduce or barrier", 2,
-     SML_WORD(collective, collective_names)},
+    {"op", 'o', "OP", "sum (default), avg, min, max; of integers also product, band, bor, land, lor, but no avg", 2,
+     SML_WORD(reduction, reduction_names)},
+    {"collective", 0, "WHAT",
+     "all_reduce (default), reduce_scatter, all_gather, reduce_scatter+all_gather (both at once), broadcast, reduce, "
+     "barrier; or all, one after the other",
+     2, SML_WORD(collective, collective_names)},
     {"calls", 0, "N", "Calls of a size that are made at once, and timed together (default 1)", 2,
      SML_NUMBER(num_calls, 1, SML_BENCH_MAX_CALLS)},
     {"batch", 0, NULL, "They are one batch: small ones share packets", 2, SML_FLAG(is_batched)},
@@ -80,6 +87,10 @@ void sml_bench_say(const char *format, ...) {
 
 const char *sml_bench_collective_name(enum sml_bench_collective collective) {
   return collective_names[collective];
+}
+
+const char *sml_bench_reduction_name(sml_reduction reduction) {
+  return reduction_names[reduction];
 }
 
 const char *sml_bench_type_name(sml_type type) {
@@ -147,6 +158,8 @@ static const char *check(void *options) {
   struct sml_bench_options *o = options;
   if (!sml_format_is_float((uint32_t)o->type) && o->reduction == SML_AVG)
     return "there is no avg of integers: it is not an integer; use --op sum";
+  if (sml_format_is_float((uint32_t)o->type) && o->reduction >= SML_PRODUCT)
+    return "floats have sum, avg, min and max alone: a product would depend on the order, and bits are of integers";
   if (o->float_bits % 16 != 0) return "--float-bits must be 16 or 32";
   if (o->float64_bits % 32 != 0) return "--float64-bits must be 64 or 96";
   round_sizes(o);
@@ -195,7 +208,8 @@ bool sml_bench_fits_memory(const struct sml_bench_options *options, uint32_t num
   fclose(file);
   uint64_t largest_bytes = 0;
   for (uint32_t i = 0; i < options->num_sizes; i++) largest_bytes = sml_max_u64(largest_bytes, options->size_bytes[i]);
-  uint64_t need_kib = (1 + options->num_calls) * (largest_bytes >> 10) * num_processes;
+  const uint64_t num_results = (uint64_t)options->num_calls * sml_bench_calls_of(options->collective);
+  const uint64_t need_kib = (1 + num_results) * (largest_bytes >> 10) * num_processes;
   if (free_kib == 0 || need_kib <= free_kib) return true;
   sml_bench_say("a size of %llu bytes needs %llu MiB here, but only %llu MiB are free; ask for less",
                 (unsigned long long)largest_bytes, (unsigned long long)need_kib >> 10, free_kib >> 10);

@@ -5,10 +5,6 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/rows.h"
 
-static const char *reduction_name(const struct sml_bench_options *options) {
-  return options->reduction == SML_AVG ? "avg" : "sum";
-}
-
 static const char *why_slots(const struct sml_bench_report *report) {
   static const char *const names[] = {
       [SML_SLOTS_REASON_NONE] = "none",   [SML_SLOTS_REASON_ASKED] = "asked",       [SML_SLOTS_REASON_USUAL] = "usual",
@@ -20,7 +16,7 @@ static const char *why_slots(const struct sml_bench_report *report) {
 static void print_heading(const struct sml_bench_report *report) {
   const struct sml_bench_options *o = report->options;
   printf("# switchml %s  ranks %u  type %s  op %s%s  seed %llu", sml_version(), report->world_size,
-         sml_bench_type_name(o->type), reduction_name(o), o->is_in_place ? "  in place" : "",
+         sml_bench_type_name(o->type), sml_bench_reduction_name(o->reduction), o->is_in_place ? "  in place" : "",
          (unsigned long long)o->seed);
   if (o->collective != SML_BENCH_ALL_REDUCE) printf("  collective %s", sml_bench_collective_name(o->collective));
   if (o->loss >= 0) printf("  loss %g at each receiver", o->loss);
@@ -64,8 +60,9 @@ static void fill_row(struct sml_row *row, const struct sml_bench_report *report,
   memcpy(row->cells[row->num_cells - 1].text, size, sizeof size); /* "4K", to the right as numbers are */
   sml_row_add_number(row, "count", "count", (double)r->num_elems, 0);
   sml_row_add_text(row, "type", NULL, sml_bench_type_name(report->options->type));
-  sml_row_add_text(row, "op", NULL, reduction_name(report->options));
-  sml_row_add_text(row, "collective", NULL, sml_bench_collective_name(report->options->collective));
+  sml_row_add_text(row, "op", NULL, sml_bench_reduction_name(report->options->reduction));
+  sml_row_add_text(row, "collective", report->options->collective == SML_BENCH_ALL ? "collective" : NULL,
+                   sml_bench_collective_name(r->collective));
   sml_row_add_number(row, "ranks", NULL, report->world_size, 0);
   sml_row_add_number(row, "iters", "iters", r->num_iters, 0);
   sml_row_add_number(row, "time_us_median", "median_us", r->median_us, 1);
@@ -102,7 +99,7 @@ static bool print_json(const struct sml_bench_report *report, const struct sml_r
 }
 
 bool sml_bench_report_print(const struct sml_bench_report *report) {
-  struct sml_row *rows = calloc(SML_BENCH_MAX_SIZES, sizeof *rows);
+  struct sml_row *rows = calloc(sml_max_u32(report->num_results, 1), sizeof *rows);
   bool is_ok = rows != NULL;
   for (uint32_t i = 0; is_ok && i < report->num_results; i++) fill_row(&rows[i], report, &report->results[i]);
   if (is_ok && report->options->is_json) {

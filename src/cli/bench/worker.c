@@ -17,13 +17,15 @@ enum call_key { KEY_BARRIER = 1, KEY_GATHER, KEY_DATA };
 struct worker {
   const struct sml_bench_options *options;
   uint32_t rank, world_size;
+  enum sml_bench_collective collective; /* timed now */
+  uint32_t num_calls;                   /* operations of it at once */
   sml_context *context;
   sml_job *job;
   struct sml_bench_shape shape;
   size_t *parts;       /* [world_size] elements of each rank's: an even share, or all is rank 0's */
   size_t *parts_bytes; /* behind them */
   void *in, *out;
-  uint64_t expected_hash;       /* of the first result */
+  uint64_t expected_hash[2];    /* of the first result; of two at once, of each */
   struct sml_bench_check later; /* of results that differed from it */
 };
 
@@ -78,6 +80,15 @@ static bool finish(const struct worker *w, sml_operation *operation, enum call_k
   return status == SML_OK || say_failed(w, key_names[key], status, error.detail);
 }
 
+static size_t tensor_bytes(const struct worker *w) {
+  return w->shape.num_elems * sml_format_elem_bytes((uint32_t)w->shape.type);
+}
+
+/* The result of one of the calls. */
+static uint8_t *result_of(const struct worker *w, uint32_t call) {
+  return (uint8_t *)w->out + call * tensor_bytes(w);
+}
+
 /* Where this rank's part begins, in elements. */
 static size_t first_elem(const struct worker *w) {
   size_t first = 0;
@@ -85,16 +96,23 @@ static size_t first_elem(const struct worker *w) {
   return first;
 }
 
+/* Two at once take turns. */
+static enum sml_bench_collective kind_of(const struct worker *w, uint32_t call) {
+  if (w->collective != SML_BENCH_BOTH) return w->collective;
+  return call % 2 == 0 ? SML_BENCH_REDUCE_SCATTER : SML_BENCH_ALL_GATHER;
+}
+
 /* The timed call. Parts lie in their place of `out`. */
-static bool submit_data(const struct worker *w, uint8_t *out, sml_operation **operation_out) {
+static bool submit_data(const struct worker *w, uint32_t call, sml_operation **operation_out) {
   const struct sml_bench_options *o = w->options;
   const struct sml_bench_shape *s = &w->shape;
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)s->type), place = first_elem(w) * elem_bytes;
+  uint8_t *out = result_of(w, call);
   const uint8_t *in = o->is_in_place ? out : w->in;
   sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
   options.key = KEY_DATA;
   sml_status status = SML_ERR_UNSUPPORTED;
-  switch (o->collective) {
+  switch (kind_of(w, call)) {
     case SML_BENCH_ALL_REDUCE: return submit(w, in, out, s->num_elems, s->type, s->reduction, KEY_DATA, operation_out);
     case SML_BENCH_REDUCE_SCATTER:
       status = sml_reduce_scatter(w->job, in, out + place, 0, w->parts, s->type, s->reduction, &options, operation_out);
@@ -109,6 +127,8 @@ static bool submit_data(const struct worker *w, uint8_t *out, sml_operation **op
       status = sml_reduce(w->job, in, out, s->num_elems, s->type, s->reduction, 0, &options, operation_out);
       break;
     case SML_BENCH_BARRIER: status = sml_barrier(w->job, &options, operation_out); break;
+    case SML_BENCH_BOTH:
+    case SML_BENCH_ALL: break; /* of several */
   }
   return status == SML_OK || say_failed(w, key_names[KEY_DATA], status, sml_error_detail());
 }
@@ -164,31 +184,18 @@ static bool check_same_options(const struct worker *w) {
   return is_ok;
 }
 
-static size_t tensor_bytes(const struct worker *w) {
-  return w->shape.num_elems * sml_format_elem_bytes((uint32_t)w->shape.type);
-}
-
-/* The result of one of the calls. */
-static uint8_t *result_of(const struct worker *w, uint32_t call) {
-  return (uint8_t *)w->out + call * tensor_bytes(w);
-}
-
-static bool is_copy(const struct worker *w) {
-  return w->options->collective == SML_BENCH_ALL_GATHER || w->options->collective == SML_BENCH_BROADCAST;
-}
-
 /* Before a check: what only its owner has goes to all ranks. */
 static bool share_results(const struct worker *w) {
   sml_operation *operation = NULL;
   sml_status status = SML_OK;
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)w->shape.type);
-  for (uint32_t call = 0; call < w->options->num_calls; call++) {
+  for (uint32_t call = 0; call < w->num_calls; call++) {
+    const enum sml_bench_collective kind = kind_of(w, call);
     uint8_t *out = result_of(w, call);
-    if (w->options->collective == SML_BENCH_REDUCE_SCATTER)
+    if (kind == SML_BENCH_REDUCE_SCATTER)
       status = sml_all_gather(w->job, out + first_elem(w) * elem_bytes, out, 0, w->parts_bytes, NULL, &operation);
-    else if (w->options->collective == SML_BENCH_REDUCE)
-      status = sml_broadcast(w->job, out, tensor_bytes(w), 0, NULL, &operation);
-    else break;
+    else if (kind == SML_BENCH_REDUCE) status = sml_broadcast(w->job, out, tensor_bytes(w), 0, NULL, &operation);
+    else continue;
     if (status != SML_OK) return say_failed(w, "sharing the results", status, sml_error_detail());
     if (!finish(w, operation, KEY_GATHER)) return false;
   }
@@ -197,8 +204,9 @@ static bool share_results(const struct worker *w) {
 
 static bool verify(const struct worker *w, uint32_t call, uint32_t slice, uint32_t num_slices,
                    struct sml_bench_check *check) {
-  if (w->options->collective == SML_BENCH_BARRIER) return true; /* there is nothing to be seen */
-  if (is_copy(w)) {
+  const enum sml_bench_collective kind = kind_of(w, call);
+  if (kind == SML_BENCH_BARRIER) return true; /* there is nothing to be seen */
+  if (kind == SML_BENCH_ALL_GATHER || kind == SML_BENCH_BROADCAST) {
     sml_bench_verify_copy(&w->shape, w->parts, result_of(w, call), slice, num_slices, check);
     return true;
   }
@@ -220,16 +228,16 @@ static void combine_checks(const uint64_t *all, uint32_t world_size, bool is_sha
   }
 }
 
-/* The first result: each rank checks its share of the blocks if all have the same bits, all otherwise. */
-static bool check_first(struct worker *w, struct sml_bench_check *check) {
-  w->expected_hash = sml_bench_hash(w->out, tensor_bytes(w));
+/* The first result of a kind: each rank checks its share of the blocks if all have the same bits, all otherwise. */
+static bool check_first(struct worker *w, uint32_t call, struct sml_bench_check *check) {
+  w->expected_hash[call] = sml_bench_hash(result_of(w, call), tensor_bytes(w));
   uint64_t *all = calloc(w->world_size, 4 * sizeof *all);
   if (!all) return give_up(w, "out of memory");
   bool is_ok = true;
   for (bool is_share = true; is_ok; is_share = false) {
     struct sml_bench_check mine = {0};
-    is_ok = verify(w, 0, is_share ? w->rank : 0, is_share ? w->world_size : 1, &mine);
-    uint64_t values[4] = {w->expected_hash, mine.num_wrong};
+    is_ok = verify(w, call, is_share ? w->rank : 0, is_share ? w->world_size : 1, &mine);
+    uint64_t values[4] = {w->expected_hash[call], mine.num_wrong};
     memcpy(&values[2], &mine.max_error, sizeof mine.max_error);
     memcpy(&values[3], &mine.max_error_bound, sizeof mine.max_error_bound);
     is_ok = is_ok && gather(w, values, 4, all);
@@ -243,10 +251,18 @@ static bool check_first(struct worker *w, struct sml_bench_check *check) {
   return is_ok;
 }
 
+static bool check_firsts(struct worker *w, struct sml_bench_check *check) {
+  struct sml_bench_check second = {0};
+  if (!check_first(w, 0, check)) return false;
+  if (w->collective == SML_BENCH_BOTH && !check_first(w, 1, &second)) return false;
+  check->num_wrong += second.num_wrong; /* a copy: it has no error */
+  return true;
+}
+
 /* Prepares the buffers and waits for the others; then one all-reduce of the size. */
 static bool prepare(const struct worker *w) {
-  for (uint32_t call = 0; call < w->options->num_calls; call++) {
-    const bool is_root = w->options->collective == SML_BENCH_BROADCAST && w->rank == 0;
+  for (uint32_t call = 0; call < w->num_calls; call++) {
+    const bool is_root = w->collective == SML_BENCH_BROADCAST && w->rank == 0;
     if (w->options->is_in_place || is_root) memcpy(result_of(w, call), w->in, tensor_bytes(w));
     else memset(result_of(w, call), 0xa5, tensor_bytes(w)); /* an element not written is seen */
   }
@@ -265,12 +281,11 @@ static bool end_batch(const struct worker *w) {
 
 static bool reduce_data(const struct worker *w) {
   const struct sml_bench_options *o = w->options;
-  sml_operation *operations[SML_BENCH_MAX_CALLS];
+  sml_operation *operations[2 * SML_BENCH_MAX_CALLS];
   uint32_t num_called = 0;
   bool is_ok = !o->is_batched || begin_batch(w);
-  while (is_ok && num_called < o->num_calls) {
-    uint8_t *out = result_of(w, num_called);
-    is_ok = submit_data(w, out, &operations[num_called]);
+  while (is_ok && num_called < w->num_calls) {
+    is_ok = submit_data(w, num_called, &operations[num_called]);
     num_called += is_ok;
   }
   if (is_ok && o->is_batched) is_ok = end_batch(w);
@@ -280,7 +295,8 @@ static bool reduce_data(const struct worker *w) {
 }
 
 static bool check_call(struct worker *w, uint32_t call) {
-  if (sml_bench_hash(result_of(w, call), tensor_bytes(w)) == w->expected_hash) return true;
+  const uint32_t first = w->collective == SML_BENCH_BOTH ? call % 2 : 0;
+  if (sml_bench_hash(result_of(w, call), tensor_bytes(w)) == w->expected_hash[first]) return true;
   struct sml_bench_check check = {0};
   if (!verify(w, call, 0, 1, &check)) return false;
   /* Its bits differ from a result that every rank had: even if the reference now agrees, one was wrong. */
@@ -291,7 +307,7 @@ static bool check_call(struct worker *w, uint32_t call) {
 
 static bool check_later(struct worker *w) {
   bool is_ok = true;
-  for (uint32_t call = 0; is_ok && call < w->options->num_calls; call++) is_ok = check_call(w, call);
+  for (uint32_t call = 0; is_ok && call < w->num_calls; call++) is_ok = check_call(w, call);
   return is_ok;
 }
 
@@ -353,7 +369,7 @@ static void sum_up(const struct sml_bench_options *o, const uint64_t *all, uint6
   r->p99_us = (double)slowest_ns[(uint32_t)ceil(0.99 * n) - 1] / 1e3;
   const double num_bytes = (double)r->size_bytes * o->num_calls;
   r->algbw_gbps = r->median_us > 0 ? num_bytes / r->median_us / 1e3 : 0;
-  r->busbw_gbps = r->algbw_gbps * bus_share(o->collective, world_size);
+  r->busbw_gbps = r->algbw_gbps * bus_share(r->collective, world_size);
   const double num_calls = (double)world_size * n;
   r->tx_bytes = (double)totals[COUNT_TX_BYTES] / num_calls;
   r->rx_bytes = (double)totals[COUNT_RX_BYTES] / num_calls;
@@ -393,22 +409,23 @@ static bool run_size(struct worker *w, struct sml_bench_result *r) {
   const size_t size_bytes = r->size_bytes;
   w->shape.num_elems = r->num_elems;
   memset(&w->later, 0, sizeof w->later);
+  w->collective = r->collective;
+  w->num_calls = w->options->num_calls * (w->collective == SML_BENCH_BOTH ? 2 : 1);
   w->in = malloc(size_bytes);
-  w->out = malloc(size_bytes * w->options->num_calls);
+  w->out = malloc(size_bytes * w->num_calls);
   w->parts = calloc(2 * w->world_size, sizeof *w->parts);
   w->parts_bytes = w->parts + w->world_size;
   bool is_ok = w->in && w->out && w->parts;
   for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
     w->parts[rank] = r->num_elems * (rank + 1) / w->world_size - r->num_elems * rank / w->world_size;
-  const enum sml_bench_collective collective = w->options->collective;
   for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
-    if (collective == SML_BENCH_BROADCAST || collective == SML_BENCH_REDUCE)
+    if (w->collective == SML_BENCH_BROADCAST || w->collective == SML_BENCH_REDUCE)
       w->parts[rank] = rank == 0 ? r->num_elems : 0;
   for (uint32_t rank = 0; is_ok && rank < w->world_size; rank++)
     w->parts_bytes[rank] = w->parts[rank] * sml_format_elem_bytes((uint32_t)w->shape.type);
   if (!is_ok) give_up(w, "no memory for the tensors; ask for smaller --sizes");
   if (is_ok) sml_bench_fill(w->in, w->shape.type, w->shape.seed, w->rank, 0, r->num_elems);
-  is_ok = is_ok && prepare(w) && reduce_data(w) && share_results(w) && check_first(w, &r->check) && check_later(w);
+  is_ok = is_ok && prepare(w) && reduce_data(w) && share_results(w) && check_firsts(w, &r->check) && check_later(w);
   for (uint32_t i = 1; is_ok && i < w->options->num_warmup; i++)
     is_ok = prepare(w) && reduce_data(w) && share_results(w) && check_later(w);
   is_ok = is_ok && time_size(w, r);
@@ -437,13 +454,19 @@ static bool run_sizes(struct worker *w, struct sml_bench_report *report) {
                                       .is_exact = sml_bench_is_exact(o)};
   w->shape.formats.chunk_bytes = stats.chunk_bytes;
   if (!check_same_options(w)) return false;
-  for (uint32_t i = 0; i < o->num_sizes; i++) {
-    struct sml_bench_result *r = &report->results[i];
-    r->size_bytes = o->size_bytes[i];
-    r->num_elems = r->size_bytes / sml_format_elem_bytes((uint32_t)o->type);
-    r->num_iters = sml_bench_iters(o, r->size_bytes);
-    if (!run_size(w, r)) return false;
-    report->num_results++;
+  const bool is_all = o->collective == SML_BENCH_ALL;
+  const uint32_t first = is_all ? SML_BENCH_ALL_REDUCE : o->collective, last = is_all ? SML_BENCH_BARRIER : first;
+  for (uint32_t kind = first; kind <= last; kind++) {
+    const uint32_t num_sizes = is_all && kind == SML_BENCH_BARRIER ? 1 : o->num_sizes; /* it has none */
+    for (uint32_t i = 0; i < num_sizes; i++) {
+      struct sml_bench_result *r = &report->results[report->num_results];
+      r->collective = kind;
+      r->size_bytes = o->size_bytes[i];
+      r->num_elems = r->size_bytes / sml_format_elem_bytes((uint32_t)o->type);
+      r->num_iters = sml_bench_iters(o, r->size_bytes);
+      if (!run_size(w, r)) return false;
+      report->num_results++;
+    }
   }
   return true;
 }
