@@ -64,8 +64,8 @@ class Tools:
         return self._compile("memcopy", "cc", "-O2", os.path.join(HERE, "memcopy.c"))
 
     def mpi(self):
-        source = os.path.join(HERE, "peers/mpi_allreduce.c")
-        return self._compile("mpi_allreduce", "mpicc.openmpi", "-O3", "-march=native", source)
+        source = os.path.join(HERE, "peers/mpi_calls.c")
+        return self._compile("mpi_calls", "mpicc.openmpi", "-O3", "-march=native", source)
 
     def mpi_replay(self):
         return self._compile("mpi_replay", "mpicc.openmpi", "-O3", "-march=native",
@@ -79,9 +79,9 @@ class Tools:
         return path
 
     def gloo(self):
-        path = os.path.join(self.folder, "gloo_allreduce")
+        path = os.path.join(self.folder, "gloo_calls")
         if not os.path.exists(path):
-            self._compile("gloo_allreduce", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_allreduce.cc"),
+            self._compile("gloo_calls", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_calls.cc"),
                           "-lgloo", "-lpthread")
         return path
 
@@ -190,7 +190,8 @@ class SwitchML:
         return {"bytes": each["bytes"], "median_s": median_s, "p99_s": each["time_us_p99"] / 1e6,
                 "cpu_s": each["cpu_s"] * self.num_ranks + daemon_cpu_s, "aggregator_cpu_s": daemon_cpu_s,
                 "aggregator_cores": daemon_cpu_s / median_s,
-                "wire_bytes": each["wire_bytes_per_rank"] * framing, "payload_bytes": each["wire_bytes_per_rank"],
+                "wire_bytes": each["wire_bytes_per_rank"] * framing,
+                "received_bytes": each["wire_rx_bytes_per_rank"] * framing, "payload_bytes": each["wire_bytes_per_rank"],
                 "retransmissions": each["retransmits"] / iters, "needless_results": each["needless_repeats"] / iters,
                 "slot_spread": each["slot_spread"], "syscalls_per_chunk": each["syscalls_per_chunk"],
                 "floor": (payload + HEADER_BYTES + FRAME_BYTES) / payload, "chunk_bytes": payload}
@@ -205,8 +206,8 @@ class MulticastSwitchML(SwitchML):
     """Results to all ranks by one datagram; the aggregator's log must say that they did go that way, to the end."""
     title = "SwitchML, multicast"
 
-    def __init__(self, processes, num_ranks, port=4850):
-        super().__init__(processes, num_ranks, port=port, daemon_arguments=["--multicast", "239.192.77.0/64"])
+    def __init__(self, processes, num_ranks, port=4850, **keywords):
+        super().__init__(processes, num_ranks, port=port, daemon_arguments=["--multicast", "239.192.77.0/64"], **keywords)
         self.command = "switchmld --multicast 239.192.77.0/64; " + self.command
 
     def round(self, runs, type_name):
@@ -262,7 +263,7 @@ class Gloo(Peer):
     def __init__(self, processes, num_ranks, tools, algorithm="ring"):
         super().__init__(processes, num_ranks, tools)
         self.algorithm, self.title = algorithm, f"Gloo, {algorithm}"
-        self.command = f"gloo_allreduce RANK {num_ranks} INTERFACE STORE {algorithm}"
+        self.command = f"gloo_calls RANK {num_ranks} INTERFACE STORE {algorithm}"
         self.workers, self.store = [], None
 
     def start(self, place):
@@ -321,17 +322,19 @@ class OpenMPI(Peer):
     family = needs = "openmpi"
     algorithms = {0: "default", 2: "nonoverlapping", 3: "recursive doubling", 4: "ring", 5: "segmented ring",
                   6: "Rabenseifner"}
+    parameters = {"all_reduce": "allreduce", "reduce_scatter": "reduce_scatter", "all_gather": "allgather",
+                  "broadcast": "bcast"}
 
-    def __init__(self, processes, num_ranks, tools, algorithm=0, transport="tcp"):
+    def __init__(self, processes, num_ranks, tools, algorithm=0, transport="tcp", call="all_reduce"):
         super().__init__(processes, num_ranks, tools)
-        self.algorithm, self.transport = algorithm, transport
+        self.algorithm, self.transport, self.call = algorithm, transport, call
         kind = {"tcp": "TCP", "vader": "shared memory"}[transport]
         self.title = f"Open MPI {kind}, {self.algorithms[algorithm]}"
         self.settings = ["--mca", "btl", f"{transport},self", "--mca", "mpi_yield_when_idle", "1"]
         if algorithm:
             self.settings += ["--mca", "coll_tuned_use_dynamic_rules", "1",
-                              "--mca", "coll_tuned_allreduce_algorithm", str(algorithm)]
-        self.command = " ".join(["mpirun", f"-n {num_ranks}", *self.settings, "mpi_allreduce"])
+                              "--mca", f"coll_tuned_{self.parameters[call]}_algorithm", str(algorithm)]
+        self.command = " ".join(["mpirun", f"-n {num_ranks}", *self.settings, "mpi_calls", call])
         self.program, self.agent = None, None
 
     def start(self, place):
@@ -367,7 +370,7 @@ class OpenMPI(Peer):
         return process.returncode, output, errors
 
     def measure(self, runs, type_name):
-        status, output, errors = self.launch(self.program, type_name, ",".join(f"{size}:{iters}" for size, iters in runs))
+        status, output, errors = self.launch(self.program, self.call, type_name, ",".join(f"{size}:{iters}" for size, iters in runs))
         answers = [json.loads(line) for line in output.splitlines() if re.match(r'\{"bytes"', line)]
         if status != 0 or len(answers) != len(runs):
             raise BenchError(f"Open MPI failed ({status}): {output[-300:]}{errors[-900:]}")

@@ -18,7 +18,7 @@ dt{color:#555}dd{margin:0}p,dd{overflow-wrap:anywhere}@media(max-width:600px){bo
 
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
-          "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "checks": "What the checks cost",
+          "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "collectives": "The collectives of sharded training", "checks": "What the checks cost",
           "training": "Training, replayed", "middle": "The middle of the curve", "long-path": "Long paths"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
             "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"],
@@ -83,6 +83,9 @@ PATH_COLUMNS = [("part", lambda row: row["part"])] + COLUMNS[:5] + [
     ("ask / lost", lambda row: number(row.get("questions"))),
     ("bed's error, us", lambda row: "{median:g}, {p99:g}".format(**row["bed_error_us"]) if row.get("bed_error_us") else "-"),
     ("bed's overrun", lambda row: number(row.get("bed_overrun")))]
+COLLECTIVE_COLUMNS = [("part", lambda row: row["part"]), ("collective", lambda row: row["collective"])] + COLUMNS + [
+    ("received bytes / S", lambda row: f"{row['received_bytes'] / row['bytes']:.3f}" if row.get("received_bytes") else "-"),
+    ("time / loss-free", _ratio("times_loss_free")), ("time / all-reduce", _ratio("over_all_reduce"))]
 WANTED_COLUMNS = [(key.replace("_", " "), lambda line, key=key: str(line[key])) for key in
                   ("what", "wanted", "reached", "where", "cases")] + [
                       ("", lambda line: ("yes" if line["is_reached"] else "NO") + (", starved" if line["is_starved"] else ""))]
@@ -117,7 +120,7 @@ def table(rows, columns):
     lines = ["<tr>" + "".join(f"<th>{html.escape(columns[index][0])}</th>" for index in used) + "</tr>"]
     before = None
     for row, line in zip(rows, cells):
-        case = tuple(row.get(key) for key in ("model", "rate", "ranks", "bytes", "type", "mtu", "aggregator_rate"))
+        case = tuple(row.get(key) for key in ("collective", "model", "rate", "ranks", "bytes", "type", "mtu", "aggregator_rate"))
         names = ["ours"] if row["family"] == "switchml" else []
         names += ["first"] if case != before else []
         before = case
@@ -132,6 +135,8 @@ def tables(name, rows):
                  ([row for row in rows if "jain_index" in row], JOB_COLUMNS)]
     elif name in ("middle", "long-path"):
         parts = [(rows, PATH_COLUMNS)]
+    elif name == "collectives":
+        parts = [(rows, COLLECTIVE_COLUMNS)]
     else:
         parts = [(rows, TRAINING_COLUMNS if name == "training" else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
     reached = [{**line, "family": ""} for line in wanted.lines(rows)]

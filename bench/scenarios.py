@@ -9,6 +9,7 @@ import subprocess
 import netbed
 import places
 from contenders import BUILD, ROOT, ROUND_TIMEOUT_S, Gloo, MulticastSwitchML, OpenMPI, SwitchML, copy_rate
+from collectives import collectives
 from counts import gate
 from fairness import fairness
 from paths import long_path, middle
@@ -329,5 +330,5 @@ def checks(session):
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
              "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
-             "sharded": sharded, "training": training, "middle": middle, "long-path": long_path}
+             "sharded": sharded, "collectives": collectives, "training": training, "middle": middle, "long-path": long_path}
 NEEDS_BED = {"middle", "long-path", "shaped", "loss", "fairness", "sharded", "training"}

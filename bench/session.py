@@ -152,7 +152,7 @@ class Session:
 
     @staticmethod
     def _key(row):
-        return tuple(row.get(key) for key in ("scenario", "ranks", "bytes", "type", "mtu", "aggregator_rate"))
+        return tuple(row.get(key) for key in ("scenario", "collective", "ranks", "bytes", "type", "mtu", "aggregator_rate"))
 
     # -- writing -------------------------------------------------------------------------------------
 

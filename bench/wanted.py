@@ -126,6 +126,19 @@ def _long_path(rows, part):
                     is_least=True)
 
 
+def _collectives(rows):
+    def values(key, kind, title="SwitchML"):
+        return [(row[key], row) for row in rows if (row["contender"], row["collective"]) == (title, kind) and row.get(key)]
+    for kind, limit in (("reduce_scatter", 1.02), ("all_gather", 1.02), ("both", 1.05), ("broadcast", 1.02)):
+        what = "both at once" if kind == "both" else kind
+        yield _line(f"{what} over its bound", values("bound_ratio", kind), limit, digits=3)
+        yield _line(f"{what} by multicast, over its bound", values("bound_ratio", kind, "SwitchML, multicast"), limit, digits=3)
+        yield _line(f"{what}, 1 % lost over loss-free", values("times_loss_free", kind, "SwitchML, 1 % lost"), 1.05, digits=3)
+    gloo = _over_best([row for row in rows if row["collective"] == "reduce_scatter"], "SwitchML", lambda row: row["family"] == "gloo")
+    yield _line("reduce_scatter, torch's Gloo over ours", [(1 / ratio, row) for ratio, row in gloo], 1.7, is_least=True)
+    yield _line("barrier over an all-reduce of 4 bytes", values("over_all_reduce", "barrier"), 1.0)
+
+
 def _fairness(rows):
     for row in rows:
         what = (f"beside {row['rival']}, {row['direction']}, {row['limit_bytes'] / 1e6:g} MB, "
@@ -142,7 +155,7 @@ def lines(rows):
                                  ("middle", "shaped", _middle_shaped),
                                  ("long-path", "bed", lambda rows: _long_path(rows, "bed")),
                                  ("long-path", "simulated", lambda rows: _long_path(rows, "simulated")),
-                                 ("fairness", None, _fairness)):
+                                 ("collectives", "shaped", _collectives), ("fairness", None, _fairness)):
         chosen = [row for row in rows if row["scenario"] == scenario and row.get("part") == part and
                   (scenario != "fairness" or "over_second" in row)]
         found += [{"scenario": scenario, **line} for line in make(chosen) if line] if chosen else []

@@ -212,6 +212,26 @@ def test_a_replayed_training_moves_its_gradients():
             assert "Training, replayed" in file.read()
 
 
+def test_collectives_go_one_way():
+    """n = 3: a reduce-scatter sends 2/3 S up, an all-gather S/3; the peers' sums are checked by themselves."""
+    need_bed()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run("--quick", "--scenario", "collectives", "--n", "3", "--sizes", "3M", "--rounds", "1", "--output", folder)
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        assert result.returncode == 0 and not results["failures"], result.stderr
+        ways = {row["collective"]: (row["wire_bytes"] / row["bytes"], row["received_bytes"] / row["bytes"])
+                for row in results["results"] if row["part"] == "shaped" and row["contender"] == "SwitchML"}
+        for kind, up, down in (("reduce_scatter", 2 / 3, 1 / 3), ("all_gather", 1 / 3, 2 / 3), ("both", 1, 1)):
+            assert up < ways[kind][0] < 1.2 * up + 0.02 and down < ways[kind][1] < 1.2 * down + 0.02, ways
+        bounds = {(row["collective"], row["contender"]): row["bound"] for row in results["results"] if "bound" in row}
+        assert bounds["all_gather", "SwitchML, multicast"] == "1 S/B" and bounds["all_gather", "SwitchML"] == "0.667 S/B", bounds
+        assert {row["part"] for row in results["results"]} == {"shaped", "loopback"}
+        assert "torch's Gloo over ours" in result.stderr or any("gloo" in each["note"] for each in results["notes"]), result.stderr
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            assert "barrier over an all-reduce" in file.read()
+
+
 def middle_row(contender, time_s, **more):
     return {"scenario": "middle", "part": "loopback", "contender": contender, "family": "openmpi" if contender.startswith("Open") else contender.split()[0].strip(",").lower(),
             "ranks": 2, "bytes": 1 << 20, "time_s": time_s, "p99_s": time_s, **more}
@@ -237,6 +257,11 @@ def test_wanted_and_reached_are_compared():
             "limit_bytes": 250_000, "is_marking": False}
     for ratio, reached in ((0.4, [False, True]), (1.0, [True, True]), (2.1, [True, False])):
         assert [line["is_reached"] for line in wanted.lines([{**fair, "over_second": ratio}])] == reached, ratio
+    sharded = {"scenario": "collectives", "part": "shaped", "collective": "reduce_scatter"}
+    rows = [middle_row("SwitchML", 1.0, **sharded, bound_ratio=1.03), middle_row("Gloo, all-reduce and slice", 1.8, **sharded),
+            middle_row("SwitchML, 1 % lost", 1.04, **sharded, times_loss_free=1.04)]
+    reached = [(line["reached"], line["is_reached"]) for line in wanted.lines(rows)]
+    assert reached == [("1.030", False), ("1.040", True), ("1.80", True)], reached
     assert wanted.lines([]) == [] and wanted.text([]) == ""
 
 

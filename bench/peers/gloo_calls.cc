@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// gloo_allreduce RANK SIZE INTERFACE STORE ALGORITHM: one rank of Gloo over TCP. Prints "ready", then reads lines
-// "TYPE BYTES ITERS" and answers each with a JSON object: this rank's times of a barrier and one all-reduce, the
+// gloo_calls RANK SIZE INTERFACE STORE CALL: one rank of Gloo over TCP. Prints "ready", then reads lines
+// "TYPE BYTES ITERS" and answers each with a JSON object: this rank's times of a barrier and one call, the
 // latter timed, as `switchml bench` times ours; one more ahead is not timed. A wrong element ends it.
-// ALGORITHM: ring, bcube (its newer interface); halving-doubling, ring-chunked (its older one, in place).
+// CALL: an all-reduce by ring, bcube (its newer interface), halving-doubling or ring-chunked (its older one, in place);
+// all_gather, broadcast, barrier, or both: an all-reduce and an all-gather, by two threads.
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
 #include <gloo/barrier.h>
+#include <gloo/broadcast.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
@@ -22,6 +25,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -35,57 +39,90 @@ double cpu_seconds() {
 
 template <typename T> T value_of(size_t i, int factor) { return static_cast<T>(static_cast<int>(i % 1000) * factor); }
 
-template <typename T> class AllReduce {
+template <typename T> class Call {
 public:
-  AllReduce(std::shared_ptr<gloo::Context> context, const std::string &algorithm, size_t num_elems)
-      : context_(context), in_(num_elems), out_(num_elems) {
+  Call(std::shared_ptr<gloo::Context> context, const std::string &what, size_t num_elems)
+      : context_(context), what_(what), in_(num_elems), out_(num_elems),
+        gathered_(is_gather() ? num_elems / context->size * context->size : 0) {
     for (size_t i = 0; i < num_elems; i++) in_[i] = value_of<T>(i, context->rank + 1);
     const std::vector<T *> pointers{out_.data()};
     const int count = static_cast<int>(num_elems);
-    if (algorithm == "halving-doubling")
+    if (what == "halving-doubling")
       older_.reset(new gloo::AllreduceHalvingDoubling<T>(context, pointers, count));
-    else if (algorithm == "ring-chunked")
+    else if (what == "ring-chunked")
       older_.reset(new gloo::AllreduceRingChunked<T>(context, pointers, count));
-    is_bcube_ = algorithm == "bcube";
   }
 
   void prepare() {
-    if (older_) std::copy(in_.begin(), in_.end(), out_.begin());
-    gloo::BarrierOptions options(context_);
-    gloo::barrier(options);
+    if (older_ || (what_ == "broadcast" && context_->rank == 0)) std::copy(in_.begin(), in_.end(), out_.begin());
+    wait_for_all();
   }
 
   void run() {
-    if (older_) {
-      older_->run();
-      return;
-    }
-    gloo::AllreduceOptions options(context_);
-    options.setInput(in_.data(), in_.size());
-    options.setOutput(out_.data(), out_.size());
-    options.setReduceFunction(static_cast<void (*)(void *, const void *, const void *, size_t)>(&gloo::sum<T>));
-    options.setAlgorithm(is_bcube_ ? gloo::AllreduceOptions::Algorithm::BCUBE
-                                   : gloo::AllreduceOptions::Algorithm::RING);
-    gloo::allreduce(options);
+    if (older_) older_->run();
+    else if (what_ == "all_gather") gather();
+    else if (what_ == "broadcast") broadcast();
+    else if (what_ == "barrier") wait_for_all();
+    else if (what_ == "both") {
+      std::thread other([this] { gather(); });
+      sum();
+      other.join();
+    } else sum();
   }
 
   bool is_right() const {
-    const int factor = context_->size * (context_->size + 1) / 2;
-    for (size_t i = 0; i < out_.size(); i++)
+    const int factor = what_ == "broadcast" ? 1 : context_->size * (context_->size + 1) / 2;
+    const size_t part = gathered_.size() / context_->size;
+    for (size_t i = 0; i < gathered_.size(); i++)
+      if (gathered_[i] != value_of<T>(i, static_cast<int>(i / part) + 1)) return false;
+    for (size_t i = 0; i < out_.size() && what_ != "all_gather" && what_ != "barrier"; i++)
       if (out_[i] != value_of<T>(i, factor)) return false;
     return true;
   }
 
 private:
+  bool is_gather() const { return what_ == "all_gather" || what_ == "both"; }
+
+  void wait_for_all() {
+    gloo::BarrierOptions options(context_);
+    gloo::barrier(options);
+  }
+
+  void gather() {
+    const size_t part = gathered_.size() / context_->size;
+    gloo::AllgatherOptions options(context_);
+    options.setInput(in_.data() + part * context_->rank, part);
+    options.setOutput(gathered_.data(), gathered_.size());
+    options.setTag(1);
+    gloo::allgather(options);
+  }
+
+  void broadcast() {
+    gloo::BroadcastOptions options(context_);
+    options.setOutput(out_.data(), out_.size());
+    options.setRoot(0);
+    gloo::broadcast(options);
+  }
+
+  void sum() {
+    gloo::AllreduceOptions options(context_);
+    options.setInput(in_.data(), in_.size());
+    options.setOutput(out_.data(), out_.size());
+    options.setReduceFunction(static_cast<void (*)(void *, const void *, const void *, size_t)>(&gloo::sum<T>));
+    options.setAlgorithm(what_ == "bcube" ? gloo::AllreduceOptions::Algorithm::BCUBE
+                                   : gloo::AllreduceOptions::Algorithm::RING);
+    gloo::allreduce(options);
+  }
+
   std::shared_ptr<gloo::Context> context_;
-  std::vector<T> in_, out_;
+  std::string what_;
+  std::vector<T> in_, out_, gathered_;
   std::unique_ptr<gloo::Algorithm> older_;
-  bool is_bcube_ = false;
 };
 
 template <typename T>
-bool measure(std::shared_ptr<gloo::Context> context, const std::string &algorithm, size_t num_bytes, int iters) {
-  AllReduce<T> call(context, algorithm, num_bytes / 4);
+bool measure(std::shared_ptr<gloo::Context> context, const std::string &what, size_t num_bytes, int iters) {
+  Call<T> call(context, what, num_bytes / 4);
   std::vector<double> times_us;
   double cpu_s = 0;
   for (int k = -1; k < iters; k++) {
