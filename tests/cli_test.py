@@ -105,7 +105,7 @@ def test_manual_pages_have_the_options_that_the_commands_take():
         pages.append((PIPELINE, "switchml-pipeline.1"))
     for program, page in pages:
         commands, explained = documented_options(page)
-        assert len(commands) == (10 if program == SWITCHML else 1), commands
+        assert len(commands) == (11 if program == SWITCHML else 1), commands
         for command, documented in commands.items():
             taken = set(re.findall(r"--([\w-]+)", run(program, *command.split(), "--usage")[0])) - everywhere
             assert taken - also_called == documented - everywhere, (command, taken ^ documented)

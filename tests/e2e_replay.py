@@ -85,6 +85,29 @@ def test_ranks_with_different_arguments_are_told():
             daemon.wait()
 
 
+def test_a_sum_is_the_same_in_each_way():
+    """`switchml bench numerics` without its peers, which torch_train_test has: one sum in each mode, of all ways."""
+    with tempfile.TemporaryDirectory() as folder:
+        picture = os.path.join(folder, "numerics.svg")
+        status, out, err = e2e.run_bench("numerics", "--ranks", "2,3", "--tensors", "50", "--buckets", "1,3", "--no-peers",
+                                         "--seed", "5", "--picture", picture, "--json", timeout=200)
+        assert status == 0, err
+        with open(picture, encoding="utf-8") as drawn:
+            assert drawn.read().count("1 sum in 10 ways") == 4
+    found = json.loads(out)
+    assert [(count["sums"], count["ways"]) for count in found["counts"]] == 4 * [(1, 10)], found["counts"]
+    assert len(found["ways"]) == 2 * (1 + 5 + 5) and found["missing"] == {}, found
+    assert len({way["1_MiB"] for way in found["ways"]}) == 4, found  # each number of ranks, and each mode
+
+
+def test_numerics_refuses_what_makes_no_sense():
+    for arguments, words in ((["--ranks", "1"], "from 2 to 32"), (["--ranks", "2,,3"], "from 2 to 32"),
+                             (["--buckets", "0"], "from 1 to 1024"), (["--model", "nothing"], "no table 'nothing'"),
+                             (["--model", "llama_8b"], "too many elements")):
+        status, _, err = e2e.run_bench("numerics", *arguments)
+        assert status != 0 and words in err, (arguments, status, err)
+
+
 def predict(*arguments):
     status, out, err = e2e.run_bench("training", "--predict", *arguments)
     assert status == 0, (arguments, err)

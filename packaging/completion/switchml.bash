@@ -12,7 +12,7 @@ _switchml_options() {
 
 _switchml() {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=() command=("${COMP_WORDS[@]:1:1}")
-    [[ ${COMP_WORDS[1]} == bench && ${COMP_WORDS[2]} == training ]] && command+=(training)
+    [[ ${COMP_WORDS[1]} == bench && ${COMP_WORDS[2]} == @(training|numerics) ]] && command+=("${COMP_WORDS[2]}")
     COMPREPLY=()
     # bash cuts words at '=': "--key-file = /et" is three of them.
     if [[ $word == "=" ]]; then
@@ -44,10 +44,10 @@ _switchml() {
             mapfile -t words < <(_switchml_commands "${COMP_WORDS[0]}"; printf '%s\n' --help --version)
         else
             mapfile -t words < <(_switchml_options "${COMP_WORDS[0]}" "${command[@]}")
-            [[ $COMP_CWORD == 2 && ${COMP_WORDS[1]} == bench && $word != -* ]] && words=(training)
+            [[ $COMP_CWORD == 2 && ${COMP_WORDS[1]} == bench && $word != -* ]] && words=(training numerics)
         fi
         # Without an option begun, names of files come after all (readline's default).
-        [[ $word == -* || $COMP_CWORD == 1 || ${words[*]} == training ]] || return
+        [[ $word == -* || $COMP_CWORD == 1 || ${words[*]} == "training numerics" ]] || return
     fi
     mapfile -t COMPREPLY < <(compgen -W "${words[*]}" -- "$word")
     [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace

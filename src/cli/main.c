@@ -11,6 +11,7 @@
 #include "cli/doctor/doctor.h"
 #include "cli/evict.h"
 #include "cli/genkey.h"
+#include "cli/numerics/numerics.h"
 #include "cli/status/status.h"
 #include "cli/trace/trace.h"
 #include "cli/training/training.h"
@@ -18,6 +19,7 @@
 static int run_bench(int argc, char **argv) {
   static struct sml_bench_options options;
   argp_err_exit_status = SML_BENCH_USAGE;
+  if (argc > 1 && strcmp(argv[1], "numerics") == 0) return sml_numerics_main(argc - 1, argv + 1);
   const int at = argc > 1 && strcmp(argv[1], "--local-worker") == 0 ? 2 : 1;
   if (argc > at && strcmp(argv[at], "training") == 0) return sml_training_run(argc, argv, at);
   sml_bench_options_parse(&options, argc, argv);
@@ -43,7 +45,8 @@ struct command_line {
 static const char doc[] =
     "All-reduce by in-network aggregation."
     "\vCommands:\n"
-    "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks\n"
+    "  bench    time all-reduces and check every result; `bench training`: the gradients of real networks;\n"
+    "           `bench numerics`: is a sum the same, however it is made?\n"
     "  conform  does an aggregator answer each packet as the protocol says?\n"
     "  doctor   what keeps this host from summing, or makes it slow\n"
     "  evict    end a job by hand\n"

@@ -74,6 +74,14 @@ bool sml_bench_is_exact(const struct sml_bench_options *options);
 /* Runs an aggregator and num_local workers on this machine; returns an exit status. argv: of the
  * command, from "bench" on. */
 int sml_bench_local(const struct sml_bench_options *options, int argc, char **argv);
+/* The same with workers that do something else, each in a process that was forked for it. */
+struct sml_bench_work {
+  int (*run)(void *user, uint32_t rank); /* returns the process's exit status; one that is not 0 has been explained */
+  void *user;
+  bool has_aggregator; /* it is started, and SWITCHML_AGGREGATOR names it */
+  uint64_t limit_ns;   /* what runs then still is killed */
+};
+int sml_bench_local_work(const struct sml_bench_options *options, const struct sml_bench_work *work);
 /* Runs one rank; returns an exit status. */
 int sml_bench_worker(const struct sml_bench_options *options);
 /* Starts the library and joins the job as the options say. False: it said why not; what was made is the caller's. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * `switchml bench --local N`: an aggregator and N workers as processes of this machine. Whatever happens,
- * nothing is left: the children die with this process, the port file is gone as soon as it was read. */
+ * `switchml bench --local N`: an aggregator and N workers as processes of this machine, or what another bench runs in
+ * their place. Whatever happens, nothing is left: the children die with this process, the port file is gone as soon as
+ * it was read. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -28,6 +29,7 @@ struct child {
 
 struct launch {
   const struct sml_bench_options *options;
+  const struct sml_bench_work *work; /* NULL: this command, with these arguments */
   int argc;
   char **argv;
   char exe[PATH_MAX], daemon_exe[PATH_MAX];
@@ -40,14 +42,15 @@ struct launch {
   struct child workers[SML_BENCH_MAX_LOCAL];
 };
 
-/* In the child. */
-__attribute__((noreturn)) static void exec_child(const struct launch *l, pid_t parent, const char *path,
-                                                 char *const *argv) {
+/* In the child. argv NULL: it is a rank of the work. */
+__attribute__((noreturn)) static void run_child(const struct launch *l, pid_t parent, const char *path,
+                                                char *const *argv, uint32_t rank) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127); /* it died before the line above */
   sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) dup2(null, STDIN_FILENO);
+  if (!argv) _exit(l->work->run(l->work->user, rank));
   execv(path, argv);
   sml_bench_say("cannot run %s: %s", path, strerror(errno));
   _exit(127);
@@ -105,7 +108,7 @@ static bool start_child(const struct launch *l, struct child *child, const char 
   }
   if (pid == 0) {
     prepare(l, rank);
-    exec_child(l, parent, path, argv);
+    run_child(l, parent, path, argv, rank);
   }
   child->pid = pid;
   return true;
@@ -225,13 +228,16 @@ static bool start_aggregator(struct launch *l) {
 
 /* The same arguments, with the one that makes it a worker in front. */
 static bool start_workers(struct launch *l) {
+  bool is_ok = true;
+  for (uint32_t rank = 0; l->work && is_ok && rank < l->options->num_local; rank++)
+    is_ok = start_child(l, &l->workers[rank], NULL, NULL, prepare_worker, rank);
+  if (l->work) return is_ok;
   char **argv = calloc((size_t)l->argc + 3, sizeof *argv);
   if (!argv) return false;
   argv[0] = "switchml";
   argv[1] = "bench";
   argv[2] = "--local-worker";
   for (int i = 1; i < l->argc; i++) argv[i + 2] = l->argv[i];
-  bool is_ok = true;
   for (uint32_t rank = 0; is_ok && rank < l->options->num_local; rank++)
     is_ok = start_child(l, &l->workers[rank], l->exe, argv, prepare_worker, rank);
   free(argv);
@@ -245,13 +251,16 @@ static bool has_failed_worker(const struct launch *l) {
 }
 
 static bool wait_for_workers(struct launch *l) {
-  uint64_t deadline_ns = SML_NEVER;
+  const uint64_t limit_ns = l->work ? sml_clock_ns() + l->work->limit_ns : SML_NEVER;
+  uint64_t deadline_ns = limit_ns;
   while (reap(l, false) != 0) {
     uint64_t now_ns = sml_clock_ns();
-    if (deadline_ns == SML_NEVER && has_failed_worker(l)) deadline_ns = now_ns + FAIL_DEADLINE_NS;
+    if (deadline_ns == limit_ns && has_failed_worker(l))
+      deadline_ns = sml_min_u64(limit_ns - 1, now_ns + FAIL_DEADLINE_NS);
     if (now_ns >= deadline_ns) {
+      const char *why = deadline_ns == limit_ns ? "within its time" : "after another failed";
       for (uint32_t i = 0; i < l->options->num_local; i++)
-        if (l->workers[i].pid != 0) sml_bench_say("rank %u did not end after another failed; killed", i);
+        if (l->workers[i].pid != 0) sml_bench_say("rank %u did not end %s; killed", i, why);
       return false;
     }
     if (!wait_signal(l, sml_min_u64(SML_NS_PER_S, deadline_ns - now_ns))) return false;
@@ -276,21 +285,27 @@ static bool stop_all(struct launch *l) {
   return !l->aggregator_child.has_failed;
 }
 
-int sml_bench_local(const struct sml_bench_options *options, int argc, char **argv) {
+static int run(const struct launch *what) {
   static struct launch l;
-  if (!sml_bench_fits_memory(options, options->num_local)) return SML_BENCH_FAILED;
-  l.options = options;
-  l.argc = argc;
-  l.argv = argv;
+  l = *what;
   sigemptyset(&l.mask);
   for (size_t i = 0; i < 4; i++) sigaddset(&l.mask, (const int[]){SIGINT, SIGTERM, SIGHUP, SIGCHLD}[i]);
   sigprocmask(SIG_BLOCK, &l.mask, &l.old_mask);
-  bool is_ok = start_aggregator(&l) && start_workers(&l) && wait_for_workers(&l);
+  bool is_ok =
+      ((l.work && !l.work->has_aggregator) || start_aggregator(&l)) && start_workers(&l) && wait_for_workers(&l);
   is_ok = stop_all(&l) && is_ok;
-  if (l.stopped_by != 0) { /* end as the signal would have ended this process */
-    signal(l.stopped_by, SIG_DFL);
-    sigprocmask(SIG_SETMASK, &l.old_mask, NULL);
-    raise(l.stopped_by);
-  }
+  if (l.log >= 0) close(l.log);
+  if (l.stopped_by != 0) signal(l.stopped_by, SIG_DFL); /* end as the signal would have ended this process */
+  if (l.stopped_by != 0) raise(l.stopped_by);
+  sigprocmask(SIG_SETMASK, &l.old_mask, NULL);
   return is_ok ? SML_BENCH_OK : SML_BENCH_FAILED;
+}
+
+int sml_bench_local(const struct sml_bench_options *options, int argc, char **argv) {
+  if (!sml_bench_fits_memory(options, options->num_local)) return SML_BENCH_FAILED;
+  return run(&(struct launch){.options = options, .argc = argc, .argv = argv, .log = -1});
+}
+
+int sml_bench_local_work(const struct sml_bench_options *options, const struct sml_bench_work *work) {
+  return run(&(struct launch){.options = options, .work = work, .log = -1});
 }
