@@ -19,7 +19,7 @@ dt{color:#555}dd{margin:0}p,dd{overflow-wrap:anywhere}@media(max-width:600px){bo
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
           "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "collectives": "The collectives of sharded training", "checks": "What the checks cost",
-          "training": "Training, replayed", "middle": "The middle of the curve", "long-path": "Long paths"}
+          "training": "Training, replayed", "fsdp": "Sharded training, replayed", "middle": "The middle of the curve", "long-path": "Long paths"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
             "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"],
             "training": ["training"], "middle": ["time-over-size"]}
@@ -138,7 +138,7 @@ def tables(name, rows):
     elif name == "collectives":
         parts = [(rows, COLLECTIVE_COLUMNS)]
     else:
-        parts = [(rows, TRAINING_COLUMNS if name == "training" else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
+        parts = [(rows, TRAINING_COLUMNS if name in ("training", "fsdp") else LOSS_COLUMNS if name in ("loss", "simulated-loss") else COLUMNS)]
     reached = [{**line, "family": ""} for line in wanted.lines(rows)]
     return (table(reached, WANTED_COLUMNS) if reached else "") + "".join(table(part, columns) for part, columns in parts if part)
 

@@ -14,7 +14,7 @@ from counts import gate
 from fairness import fairness
 from paths import long_path, middle
 from sharded import sharded
-from training import training
+from training import fsdp, training
 
 K, M = 1 << 10, 1 << 20
 RATE = "1gbit"
@@ -330,5 +330,5 @@ def checks(session):
 
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
              "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
-             "sharded": sharded, "collectives": collectives, "training": training, "middle": middle, "long-path": long_path}
-NEEDS_BED = {"middle", "long-path", "shaped", "loss", "fairness", "sharded", "training"}
+             "sharded": sharded, "collectives": collectives, "training": training, "fsdp": fsdp, "middle": middle, "long-path": long_path}
+NEEDS_BED = {"middle", "long-path", "shaped", "loss", "fairness", "sharded", "training", "fsdp"}

@@ -14,8 +14,10 @@ import tempfile
 
 import netbed
 import places
+from collectives import ONE_WAY
 from contenders import BUILD, FRAME_BYTES, HEADER_BYTES, ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, base_environment, \
     program_paths
+from paths import Embedded
 
 LINK = "1gbit"
 BUCKETS = ["--bucket", "25"]
@@ -26,10 +28,10 @@ ITERS, WARMUP = 2, 1
 class Case:
     """A network at a nominal rate, and n ranks of one GPU each."""
 
-    def __init__(self, model, gpu, rate, num_ranks):
+    def __init__(self, model, gpu, rate, num_ranks, more=()):
         self.model, self.gpu, self.rate, self.num_ranks = model, gpu, rate, num_ranks
         self.scale = netbed.parse_rate(rate) / netbed.parse_rate(LINK)
-        self.arguments = ["training", "--model", model, "--gpu", gpu, "--rate", rate, "--time-scale", f"{self.scale:g}"]
+        self.arguments = ["training", "--model", model, "--gpu", gpu, "--rate", rate, "--time-scale", f"{self.scale:g}", *more]
 
     def ask(self, *more):
         command = [program_paths(BUILD)[1], "bench", *self.arguments, "--ranks", str(self.num_ranks), *more]
@@ -37,7 +39,7 @@ class Case:
 
     def predict(self, *more):
         (row,) = csv.DictReader(io.StringIO(self.ask("--predict", "--csv", *more)))
-        return {name: float(row[name]) / 1e3 for name in ("compute_ms", "predicted_ms", "ring_ms")} | {
+        return {name: float(row[name]) / 1e3 for name in ("compute_ms", "predicted_ms", "ring_ms", "gloo_ms") if name in row} | {
             "regime": row["regime"], "bytes": round(float(row["MB"]) * 1e6)}
 
 
@@ -49,8 +51,8 @@ def result(case, size, times_s, more):
 
 
 class ReplayedSwitchML(SwitchML):
-    def __init__(self, processes, case, title=None, plan=(), port=4860):
-        super().__init__(processes, case.num_ranks, title, job="training", port=port)
+    def __init__(self, processes, case, title=None, plan=(), port=4860, environment=None):
+        super().__init__(processes, case.num_ranks, title, environment, job="training", port=port)
         self.case, self.plan = case, list(plan)
         self.command = " ".join(["switchml bench", *case.arguments, *self.plan])
 
@@ -76,6 +78,17 @@ class ReplayedSwitchML(SwitchML):
                  "cpu_s": each["cpu_s"] * self.num_ranks + daemon_cpu_s, "aggregator_cpu_s": daemon_cpu_s,
                  "wire_bytes": each["wire_bytes_per_rank"] * (1 + FRAME_BYTES / (payload + HEADER_BYTES)),
                  "retransmissions": each["retransmits"] / (iters + WARMUP), "operations": each["operations"]}]
+
+
+class ReplayedEmbedded(Embedded, ReplayedSwitchML):
+    """No daemon: each rank aggregates its own parts."""
+
+    def round(self, runs, type_name):
+        sent_bytes = self.place.sent_bytes()
+        (measured,) = super().round(runs, type_name)
+        num_iters = runs[0][1] + WARMUP
+        measured["wire_bytes"] = (self.place.sent_bytes() - sent_bytes) / num_iters / self.num_ranks  # also as an aggregator
+        return [measured]
 
 
 class ReplayedPeer:
@@ -172,7 +185,12 @@ def give_bounds(case, rows, chosen):
     by_title = {each.title: each for each in chosen}
     step_us = 50 / case.scale  # the real one
     for row in rows:
-        plan, key = by_title[row["contender"]].plan, "predicted_ms" if row["family"] == "switchml" else "ring_ms"
+        contender = by_title[row["contender"]]
+        plan, key = contender.plan, "predicted_ms" if row["family"] == "switchml" else "ring_ms"
+        if isinstance(contender, Embedded):
+            plan = plan + ["--aggregator", "embedded"]
+        if row["family"] == "gloo" and "--fsdp" in case.arguments:
+            key = "gloo_ms"
         bound = case.predict(*plan, "--ring-step", "0")
         row.update({"bound_s": bound[key], "predicted_s": case.predict(*plan, "--ring-step", f"{step_us:g}")[key],
                     "compute_s": bound["compute_ms"], "regime": bound["regime"],
@@ -198,3 +216,24 @@ def training(session):
                     if rows:
                         give_bounds(case, rows, chosen)
                     session.save()
+
+
+def fsdp(session):
+    """A step of sharded training as FSDP2 makes it: ours with an aggregator and without, and Gloo as PyTorch uses it, n = 8"""
+    for n in session.pick("n", [8], [4]):
+        with places.bed(n, rate=LINK, mtu=1500) as place:
+            for model in session.pick("models", ["vit_b_16"], ["googlenet"]):
+                units = ["--bucket", "5" if session.options.quick else "25"]
+                case = Case(model, session.options.gpu, LINK, n, ["--fsdp", *units])
+                processes = session.processes
+                chosen = [ReplayedSwitchML(processes, case, environment=ONE_WAY),
+                          ReplayedEmbedded(processes, case, "SwitchML, embedded", port=4861, environment=ONE_WAY)]
+                if session.wants("gloo"):
+                    chosen.append(ReplayedGloo(processes, case, session.tools))
+                    chosen[-1].title = "Gloo, as in PyTorch"
+                rows = session.measure(place, chosen, [(case.predict()["bytes"], ITERS)], {
+                    "mtu": 1500, "rate": LINK, "aggregator_rate": "none", "model": model, "gpu": case.gpu,
+                    "time_scale": case.scale})
+                if rows:
+                    give_bounds(case, rows, chosen)
+                session.save()

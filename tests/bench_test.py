@@ -212,6 +212,22 @@ def test_a_replayed_training_moves_its_gradients():
             assert "Training, replayed" in file.read()
 
 
+def test_a_replayed_sharded_step_moves_parts():
+    """n = 3: two all-gathers and a reduce-scatter are 4/3 S up from each rank, 2 S without an aggregator, Gloo's 8/3 S."""
+    need_bed()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run("--quick", "--scenario", "fsdp", "--n", "3", "--rounds", "1", "--peers", "gloo", "--output", folder)
+        with open(os.path.join(folder, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        assert result.returncode == 0 and not results["failures"], result.stderr
+        shares = {"SwitchML": 4 / 3, "SwitchML, embedded": 2, "Gloo, as in PyTorch": 8 / 3}
+        for row in results["results"]:
+            share = shares.pop(row["contender"])
+            most = (2 if "embedded" in row["contender"] else 1.25) * share  # its aggregators share processors
+        assert share < row["wire_bytes"] / row["bytes"] < most and row["time_s"] > 0.95 * row["bound_s"], row
+        assert "SwitchML" not in shares and "a step over its bound" in result.stderr, shares
+
+
 def test_collectives_go_one_way():
     """n = 3: a reduce-scatter sends 2/3 S up, an all-gather S/3; the peers' sums are checked by themselves."""
     need_bed()

@@ -45,6 +45,18 @@ def test_replays_go_through_the_aggregator():
         assert result["fastest_ms"] >= 19.9 and result["time_ms"] <= result["slowest_ms"], result
 
 
+def test_sharded_steps_gather_and_scatter():
+    """Two all-gathers and a reduce-scatter of each unit, and their barrier; every part is checked. One way they send
+    (1 + 1 + n - 1) / n of the parameters up, except for small ones, else three times all."""
+    for ranks, units, one_way, more in [(3, 3, "1", []), (3, 3, "0", []), (4, 1, "1", ["--bucket", "25"]), (1, 3, "1", [])]:
+        result = replay("--local", str(ranks), "--iters", "4", "--fsdp", *more, env=e2e.environment(SWITCHML_ONE_WAY=one_way))
+        assert result["sends"] == 3 * units and result["operations"] == ranks * 5 * 3 * units, result
+        if ranks > 1:
+            least, most = ((ranks + 1) / ranks, 2) if one_way == "1" else (3, 3.5)
+            assert least < result["wire_bytes_per_rank"] / (4 * 130601) < most, result
+            assert result["gloo_ms"] > result["ring_ms"] > 0, result
+
+
 def test_lost_packets_change_nothing():
     result = replay("--local", "2", "--iters", "3", "--time-scale", "0.1",
                     env=e2e.environment(SWITCHML_FAULTS="loss=0.05,seed=3"))
@@ -124,6 +136,9 @@ def test_predictions_name_the_regime():
     assert 1.6 < slow["speedup"] < 1.75 and 1 <= fast["speedup"] < 1.02, (slow, fast)
     for row in rows:
         assert row["predicted_ms"] >= max(row["compute_ms"], row["link_ms"]) - 1e-6, row
+    (sharded,) = json.loads(predict("--model", "vit_b_16", "--gpu", "h100", "--rate", "1gbit", "--fsdp",
+                                   "--bucket", "25", "--json"))["results"]
+    assert 1.75 < sharded["gloo_ms"] / sharded["predicted_ms"] < 3.5 / 1.875 and 1.3 < sharded["speedup"] < 1.4, sharded
     (embedded,) = json.loads(predict("--model", "vgg16", "--rate", "1gbit", "--aggregator", "embedded", "--json"))["results"]
     assert 0.95 < embedded["speedup"] < 1.05, embedded  # the same bytes as a ring's
     (narrow,) = json.loads(predict("--model", "vgg16", "--rate", "1gbit", "--aggregator", "1gbit", "--json"))["results"]
@@ -153,7 +168,7 @@ def test_a_plan_covers_the_gradient():
 
 def test_bad_arguments_are_usage_errors():
     for wrong in [["--model", "no-such"], ["--gpu", "abacus"], ["--rate", "10"], ["--rate", "1gbit,2gbit"], ["--batch", "0"],
-                  ["--priority", "--bucket", "25"], ["--time-scale", "0"], ["--model", "all"], ["--aggregator", "far"],
+                  ["--priority", "--bucket", "25"], ["--priority", "--fsdp"], ["--time-scale", "0"], ["--model", "all"], ["--aggregator", "far"],
                   ["--json", "--csv"], ["--mtu", "20"], ["--iters", "0"], ["stray"], ["--model-file", "/nowhere"],
                   ["--predict", "--gpu", "abacus"], ["--predict", "--model", "no-such"]]:
         status, out, err = e2e.run_bench("training", *wrong, timeout=10, env=e2e.environment(RANK=0, WORLD_SIZE=1))

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // gloo_replay RANK SIZE INTERFACE STORE THREADS PLAN WARMUP ITERS: replays a plan of `switchml bench training --plan`
-// with Gloo's ring over TCP; so many all-reduces are under way at once, 2 as in PyTorch. Prints a JSON object.
+// with Gloo's ring over TCP; so many calls are under way at once, 2 as in PyTorch. A reduce-scatter is an all-reduce of
+// which a rank keeps its part, as in PyTorch. Prints a JSON object.
 // Status 1: an element was wrong.
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
@@ -9,6 +11,7 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -18,17 +21,42 @@
 
 namespace {
 
-void sum_sends(std::shared_ptr<gloo::Context> context, struct replay *r) {
+void sum(std::shared_ptr<gloo::Context> context, struct replay *r, int64_t number, float *out) {
+  const struct replay_send &send = r->sends[number % r->num_sends];
+  gloo::AllreduceOptions options(context);
+  options.setInput(const_cast<float *>(replay_input(r, number)), static_cast<size_t>(send.num_elems));
+  options.setOutput(out, static_cast<size_t>(send.num_elems));
+  options.setReduceFunction(static_cast<void (*)(void *, const void *, const void *, size_t)>(&gloo::sum<float>));
+  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+  options.setTag(static_cast<uint32_t>(number % 100000) + 1);
+  options.setTimeout(std::chrono::seconds(120));
+  gloo::allreduce(options);
+}
+
+void scatter(std::shared_ptr<gloo::Context> context, struct replay *r, int64_t number) {
+  const struct replay_send &send = r->sends[number % r->num_sends];
+  std::vector<float> sums(static_cast<size_t>(send.num_elems));
+  sum(context, r, number, sums.data());
+  const int64_t part = send.num_elems / r->world_size;
+  std::copy_n(sums.data() + part * r->rank, part, r->own + send.first_elem / r->world_size);
+}
+
+void gather(std::shared_ptr<gloo::Context> context, struct replay *r, int64_t number) {
+  const struct replay_send &send = r->sends[number % r->num_sends];
+  gloo::AllgatherOptions options(context);
+  options.setInput(const_cast<float *>(replay_input(r, number)), static_cast<size_t>(send.num_elems / r->world_size));
+  options.setOutput(r->out + send.first_elem, static_cast<size_t>(send.num_elems));
+  options.setTag(static_cast<uint32_t>(number % 100000) + 1);
+  options.setTimeout(std::chrono::seconds(120));
+  gloo::allgather(options);
+}
+
+void take_sends(std::shared_ptr<gloo::Context> context, struct replay *r) {
   for (int64_t number; (number = replay_take(r)) >= 0; replay_finish(r, number)) {
     const struct replay_send &send = r->sends[number % r->num_sends];
-    gloo::AllreduceOptions options(context);
-    options.setInput(const_cast<float *>(replay_input(r, number)), static_cast<size_t>(send.num_elems));
-    options.setOutput(r->out + send.first_elem, static_cast<size_t>(send.num_elems));
-    options.setReduceFunction(static_cast<void (*)(void *, const void *, const void *, size_t)>(&gloo::sum<float>));
-    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-    options.setTag(static_cast<uint32_t>(number % 100000) + 1);
-    options.setTimeout(std::chrono::seconds(120));
-    gloo::allreduce(options);
+    if (send.call == REPLAY_GATHER) gather(context, r, number);
+    else if (send.call == REPLAY_SCATTER) scatter(context, r, number);
+    else sum(context, r, number, r->out + send.first_elem);
   }
 }
 
@@ -39,7 +67,7 @@ int main(int argc, char **argv) {
   const int rank = std::atoi(argv[1]), size = std::atoi(argv[2]);
   static struct replay r;
   const unsigned num_timed = static_cast<unsigned>(std::atoi(argv[8]));
-  replay_init(&r, argv[6], rank, static_cast<unsigned>(std::atoi(argv[7])) + num_timed);
+  replay_init(&r, argv[6], rank, size, static_cast<unsigned>(std::atoi(argv[7])) + num_timed);
   gloo::transport::tcp::attr attributes;
   attributes.iface = argv[3];
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
@@ -50,11 +78,11 @@ int main(int argc, char **argv) {
   gloo::barrier(barrier);
   const double start_cpu_s = replay_cpu_s();
   std::vector<std::thread> threads;
-  for (int i = 0; i < std::atoi(argv[5]); i++) threads.emplace_back(sum_sends, context, &r);
+  for (int i = 0; i < std::atoi(argv[5]); i++) threads.emplace_back(take_sends, context, &r);
   replay_compute(&r);
   for (auto &thread : threads) thread.join();
   const double cpu_s = replay_cpu_s() - start_cpu_s;
-  const long num_wrong = replay_count_wrong(&r, size);
+  const long num_wrong = replay_count_wrong(&r);
   replay_print(&r, num_timed, cpu_s, num_wrong);
   gloo::barrier(barrier);
   return num_wrong != 0;

@@ -64,6 +64,10 @@ static const struct sml_option table[] = {
      SML_FLAG(has_priority)},
     {"piece", 0, "MIB", "Then: gradients are cut into pieces of so many MiB (default 4)", 2,
      SML_SCALED(piece_bytes, 0.001, 1e6, MIB)},
+    {"fsdp", 0, NULL,
+     "Sharded training, as PyTorch's FSDP2: all-gathers ahead of the forward and the backward pass, reduce-scatters of "
+     "gradients; --bucket: units of so many MiB at least (default 0: each layer is one)",
+     2, SML_FLAG(is_sharded)},
     {"predict", 'p', NULL, "Run nothing: say what to expect of SwitchML and of a ring", 3, SML_FLAG(is_prediction)},
     {"rate", 'r', "LIST", "Of a rank's link, like 10gbit (default) or 1gbit,10gbit,100gbit", 3,
      SML_TAKEN_BY(take_rates)},
@@ -98,6 +102,7 @@ static const char *check(void *options) {
   if (o->bench.num_iters > SML_TRAINING_MAX_ITERS || o->bench.num_warmup > SML_TRAINING_MAX_ITERS)
     return "--iters and --warmup must be at most 10000";
   if (o->has_priority && o->bucket_bytes != 0) return "--priority cuts gradients up, --bucket gathers them";
+  if (o->has_priority && o->is_sharded) return "--priority is for all-reduces; --fsdp has none";
   if (o->bench.is_json && o->is_csv) return "--json or --csv";
   if (!o->is_prediction && o->num_rates > 1) return "several rates are for --predict";
   if (!o->is_prediction && strcmp(o->model_name, "all") == 0) return "`all` is for --predict";
@@ -140,13 +145,24 @@ struct sml_training_link sml_training_our_link(const struct sml_training_options
   const double share = o->aggregator == SML_TRAINING_EMBEDDED ? 2 * (n - 1) / n
                        : o->aggregator == SML_TRAINING_LINK   ? fmax(1, n * bps / o->aggregator_bps)
                                                               : 1;
-  return (struct sml_training_link){.bits_per_s = bps, .share = share, .floor = our_floor(o->mtu)};
+  const double more = o->aggregator == SML_TRAINING_LINK ? share : 1, others = (n - 1) / n * more;
+  const double own =
+      o->aggregator == SML_TRAINING_EMBEDDED ? others : more / n; /* of parts, its own comes or goes alone */
+  return (struct sml_training_link){.bits_per_s = bps,
+                                    .share = share,
+                                    .gather = {.up = own, .down = others},
+                                    .scatter = {.up = others, .down = own},
+                                    .floor = our_floor(o->mtu)};
 }
 
-struct sml_training_link sml_training_ring_link(const struct sml_training_options *o, double bps, uint32_t num_ranks) {
+struct sml_training_link sml_training_ring_link(const struct sml_training_options *o, double bps, uint32_t num_ranks,
+                                                bool all_reduces) {
   const double n = num_ranks; /* TCP with time stamps over IPv4 and Ethernet */
+  const double part = (n - 1) / n, sum = all_reduces ? 2 * part : part;
   return (struct sml_training_link){.bits_per_s = bps,
-                                    .share = 2 * (n - 1) / n,
+                                    .share = 2 * part,
+                                    .gather = {.up = part, .down = part},
+                                    .scatter = {.up = sum, .down = sum},
                                     .floor = (o->mtu + 14.0) / (o->mtu - 52.0),
                                     .serial_s = 2 * (n - 1) * o->ring_step_s};
 }
@@ -163,5 +179,7 @@ struct sml_training_shape sml_training_shape_of(const struct sml_training_option
                                      .bucket_bytes = o->bucket_bytes,
                                      .has_priority = o->has_priority,
                                      .piece_bytes = o->piece_bytes,
+                                     .is_sharded = o->is_sharded,
+                                     .num_ranks = num_ranks,
                                      .link = sml_training_our_link(o, bps / o->time_scale, num_ranks)};
 }

@@ -112,12 +112,14 @@ bool sml_training_plan_make(struct sml_training_plan *p, const struct sml_traini
   p->forward_ns = calloc(model->num_layers, sizeof *p->forward_ns);
   p->num_needed = calloc(model->num_layers, sizeof *p->num_needed);
   bool is_ok = ready_ns && p->sends && p->forward_ns && p->num_needed;
-  if (is_ok) {
-    set_times(p, model, shape, ready_ns);
+  if (is_ok) set_times(p, model, shape, ready_ns);
+  if (is_ok && shape->is_sharded) {
+    is_ok = sml_training_shard(p, model, shape);
+  } else if (is_ok) {
     p->num_sends = cut(p->sends, model, shape, ready_ns);
     is_ok = !shape->has_priority || order_by_priority(p, &shape->link);
   }
-  if (is_ok) set_needs(p, shape->has_priority);
+  if (is_ok && !shape->is_sharded) set_needs(p, shape->has_priority);
   free(ready_ns);
   if (!is_ok) sml_training_plan_free(p);
   return is_ok;
@@ -127,11 +129,16 @@ void sml_training_plan_free(struct sml_training_plan *plan) {
   free(plan->sends);
   free(plan->forward_ns);
   free(plan->num_needed);
+  free(plan->steps);
   memset(plan, 0, sizeof *plan);
 }
 
 void sml_training_predict(const struct sml_training_plan *p, const struct sml_training_link *link, double time_scale,
                           struct sml_training_prediction *out) {
+  if (p->num_steps != 0) {
+    sml_training_predict_sharded(p, link, time_scale, out);
+    return;
+  }
   memset(out, 0, sizeof *out);
   double free_s = 0, now_s = (double)p->backward_ns / 1e9 / time_scale;
   out->compute_s = now_s + (double)p->all_forward_ns / 1e9 / time_scale;

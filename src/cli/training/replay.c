@@ -33,8 +33,8 @@ struct replay {
   uint32_t rank, world_size, num_iters; /* with those that are not timed */
   sml_context *context;
   sml_job *job;
-  float *in, *out;
-  sml_operation **operations; /* of this iteration's sends; NULL: done */
+  float *in, *out, *own;      /* own: parts of what is scattered */
+  sml_operation **operations; /* of this iteration's sends; NULL: ended */
   uint32_t num_called, num_done;
   uint64_t *starts_ns; /* of the backward passes */
   bool has_failed;
@@ -95,11 +95,15 @@ static bool gather(struct replay *r, const uint64_t *values, size_t num_values, 
   return is_ok;
 }
 
+static bool wait_for_send(struct replay *r, uint32_t idx) {
+  sml_operation *operation = r->operations[idx];
+  r->operations[idx] = NULL;
+  return operation == NULL || finish(r, operation, "a gradient's call");
+}
+
 static bool wait_for_sends(struct replay *r, uint32_t num) {
   for (; r->num_done < num; r->num_done++) {
-    sml_operation *operation = r->operations[r->num_done];
-    r->operations[r->num_done] = NULL;
-    if (!finish(r, operation, "a gradient's all-reduce")) {
+    if (!wait_for_send(r, r->num_done)) {
       r->num_done++;
       return false;
     }
@@ -111,8 +115,17 @@ static bool call_send(struct replay *r, uint32_t idx) {
   const struct sml_training_send *send = &r->plan->sends[idx];
   sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
   options.key = KEY_FIRST + idx;
-  const sml_status status = sml_allreduce(r->job, r->in + idx % OFFSETS, r->out + send->first_elem, send->num_elems,
-                                          SML_FLOAT32, SML_SUM, &options, &r->operations[idx]);
+  const float *in = r->in + idx % OFFSETS;
+  float *out = r->out + send->first_elem;
+  sml_operation **operation = &r->operations[idx];
+  const size_t part = send->num_elems / r->world_size;
+  sml_status status = SML_OK;
+  if (send->call == SML_TRAINING_GATHER)
+    status = sml_all_gather(r->job, in, out, part * sizeof *in, NULL, &options, operation);
+  else if (send->call == SML_TRAINING_SCATTER)
+    status = sml_reduce_scatter(r->job, in, r->own + send->first_elem / r->world_size, part, NULL, SML_FLOAT32, SML_SUM,
+                                &options, operation);
+  else status = sml_allreduce(r->job, in, out, send->num_elems, SML_FLOAT32, SML_SUM, &options, operation);
   if (status != SML_OK) return fail(r, "a gradient's call", status, sml_error_detail());
   r->num_called++;
   return true;
@@ -156,22 +169,51 @@ static bool run_forward(struct replay *r, uint64_t *now_ns_io) {
   return true;
 }
 
+/* One of sharded training, from time *now_ns_io on. */
+static bool run_steps(struct replay *r, uint64_t *now_ns_io) {
+  r->num_called = r->num_done = 0;
+  for (uint32_t i = 0; i < r->plan->num_steps; i++) {
+    const struct sml_training_step *step = &r->plan->steps[i];
+    if (step->act == SML_TRAINING_CALL && !call_send(r, (uint32_t)step->number)) return false;
+    if (step->act == SML_TRAINING_WAIT) {
+      if (!wait_for_send(r, (uint32_t)step->number)) return false;
+      *now_ns_io = sml_max_u64(*now_ns_io, sml_clock_ns());
+    }
+    if (step->act == SML_TRAINING_COMPUTE) sleep_until(*now_ns_io += step->number);
+  }
+  r->num_done = r->num_called;
+  return true;
+}
+
 static float value_at(uint64_t elem, uint32_t factor) {
   return (float)(elem % VALUES * factor);
 }
 
-/* Sums of small whole numbers: far from a wrong one even where they are rounded. */
-static uint64_t count_wrong(const struct replay *r) {
-  const uint32_t factor = r->world_size * (r->world_size + 1) / 2;
-  const float tolerance = 0.01f * (float)r->world_size;
+static uint64_t count_other(const float *out, uint64_t num_elems, uint64_t first_value, uint32_t factor,
+                            float tolerance) {
   uint64_t num_wrong = 0;
-  for (uint32_t i = 0; i < r->plan->num_sends; i++) {
+  for (uint64_t j = 0; j < num_elems; j++) {
+    const float error = out[j] - value_at(first_value + j, factor);
+    num_wrong += !(error <= tolerance && error >= -tolerance);
+  }
+  return num_wrong;
+}
+
+/* Sums of small whole numbers: far from a wrong one even where they are rounded. What the forward pass gathered,
+ * a third of all calls, is overwritten by the backward pass. */
+static uint64_t count_wrong(const struct replay *r) {
+  const uint32_t n = r->world_size, factor = n * (n + 1) / 2;
+  const float tolerance = 0.01f * (float)n;
+  uint64_t num_wrong = 0;
+  for (uint32_t i = r->plan->num_steps != 0 ? r->plan->num_sends / 3 : 0; i < r->plan->num_sends; i++) {
     const struct sml_training_send *send = &r->plan->sends[i];
     const float *out = r->out + send->first_elem;
-    for (uint64_t j = 0; j < send->num_elems; j++) {
-      const float error = out[j] - value_at(j + i % OFFSETS, factor);
-      num_wrong += !(error <= tolerance && error >= -tolerance);
-    }
+    const uint64_t part = send->num_elems / n, first = i % OFFSETS;
+    if (send->call == SML_TRAINING_ALL_REDUCE) num_wrong += count_other(out, send->num_elems, first, factor, tolerance);
+    if (send->call == SML_TRAINING_SCATTER)
+      num_wrong += count_other(r->own + send->first_elem / n, part, first + part * r->rank, factor, tolerance);
+    for (uint32_t rank = 0; send->call == SML_TRAINING_GATHER && rank < n; rank++)
+      num_wrong += count_other(out + part * rank, part, first, rank + 1, 0);
   }
   return num_wrong;
 }
@@ -182,17 +224,26 @@ static bool make_buffers(struct replay *r) {
   largest += OFFSETS;
   r->in = malloc(largest * sizeof *r->in);
   r->out = malloc(r->plan->num_elems * sizeof *r->out);
+  const size_t own_bytes = (r->plan->num_elems / r->world_size + 1) * sizeof *r->own;
+  r->own = malloc(own_bytes);
   r->operations = calloc(r->plan->num_sends, sizeof(sml_operation *));
   r->starts_ns = calloc(r->num_iters + 1u, sizeof *r->starts_ns);
-  if (!r->in || !r->out || !r->operations || !r->starts_ns) return fail(r, "finding memory", SML_ERR_NO_MEMORY, NULL);
+  if (!r->in || !r->out || !r->own || !r->operations || !r->starts_ns)
+    return fail(r, "finding memory", SML_ERR_NO_MEMORY, NULL);
   for (uint64_t i = 0; i < largest; i++) r->in[i] = value_at(i, r->rank + 1);
   memset(r->out, 0xff, r->plan->num_elems * sizeof *r->out); /* NaN: an element that is not written is seen */
+  memset(r->own, 0xff, own_bytes);
   return true;
 }
 
 static bool run_iterations(struct replay *r) {
   uint64_t now_ns = sml_clock_ns();
-  for (uint32_t i = 0; i <= r->num_iters; i++) {
+  const bool is_sharded = r->plan->num_steps != 0;
+  for (uint32_t i = 0; i <= r->num_iters && is_sharded; i++) {
+    r->starts_ns[i] = now_ns;
+    if (i < r->num_iters && !run_steps(r, &now_ns)) return false;
+  }
+  for (uint32_t i = 0; i <= r->num_iters && !is_sharded; i++) {
     if (!run_forward(r, &now_ns)) return false;
     r->starts_ns[i] = now_ns;
     if (i == r->num_iters) break;
@@ -205,7 +256,7 @@ static bool run_iterations(struct replay *r) {
 static uint64_t digest_of(const struct replay *r) {
   const struct sml_training_plan *p = r->plan;
   const uint64_t sends = sml_bench_hash(p->sends, p->num_sends * sizeof *p->sends);
-  return sml_mix64(sends ^ sml_mix64(r->num_iters) ^ sml_mix64(~p->all_forward_ns));
+  return sml_mix64(sends ^ sml_mix64(r->num_iters) ^ sml_mix64(~p->all_forward_ns ^ p->num_steps));
 }
 
 static bool check_same_plan(struct replay *r) {
@@ -301,12 +352,13 @@ bool sml_training_replay(const struct sml_training_options *options, const struc
     sml_job_stats(r.job, &stats);
     result_out->is_shared_memory = stats.num_local_ranks != 0;
     is_ok = measure(&r, result_out);
-    for (uint32_t i = r.num_done; i < r.num_called; i++) (void)finish(&r, r.operations[i], "a gradient's all-reduce");
+    for (uint32_t i = r.num_done; i < r.num_called; i++) (void)wait_for_send(&r, i);
   }
   if (r.job) sml_job_destroy(r.job);
   if (r.context) sml_context_destroy(r.context);
   free(r.in);
   free(r.out);
+  free(r.own);
   free(r.operations);
   free(r.starts_ns);
   return is_ok;

@@ -53,23 +53,31 @@ static void put_case(struct sml_row *row, const struct sml_training_options *o, 
 }
 
 static void put_prediction(struct sml_row *row, const struct sml_training_prediction *ours,
-                           const struct sml_training_prediction *ring) {
+                           const struct sml_training_prediction *ring, const struct sml_training_prediction *gloo) {
   put_number(row, "compute_ms", ours->compute_s * 1e3, 1);
   put_number(row, "link_ms", ours->link_s * 1e3, 1);
   put_number(row, "predicted_ms", ours->iteration_s * 1e3, 1);
   put_number(row, "ring_ms", ring->iteration_s * 1e3, 1);
+  if (gloo->iteration_s > 0) put_number(row, "gloo_ms", gloo->iteration_s * 1e3, 1);
   put_number(row, "speedup", ring->iteration_s / ours->iteration_s, 3);
 }
 
-/* Both over links of that rate. A ring is given its best: the plan's sends, or the buckets that everybody
- * uses with rings, because each send costs it 2(n-1) steps. */
-static void predict_both(const struct sml_training_options *o, const struct sml_training_model *model,
-                         const struct sml_training_plan *plan, double bps, uint32_t num_ranks,
-                         struct sml_training_prediction *ours, struct sml_training_prediction *ring) {
+/* Ours and a ring, with sharded training also PyTorch's Gloo, over links of that rate. A ring is given its best: the
+ * plan's sends, or the buckets that everybody uses with rings, because each send costs it 2(n-1) steps. */
+static void predict_all(const struct sml_training_options *o, const struct sml_training_model *model,
+                        const struct sml_training_plan *plan, double bps, uint32_t num_ranks,
+                        struct sml_training_prediction *ours, struct sml_training_prediction *ring,
+                        struct sml_training_prediction *gloo) {
   const struct sml_training_link our_link = sml_training_our_link(o, bps, num_ranks);
-  const struct sml_training_link ring_link = sml_training_ring_link(o, bps, num_ranks);
+  const struct sml_training_link ring_link = sml_training_ring_link(o, bps, num_ranks, false);
   sml_training_predict(plan, &our_link, o->time_scale, ours);
   sml_training_predict(plan, &ring_link, o->time_scale, ring);
+  memset(gloo, 0, sizeof *gloo);
+  if (o->is_sharded) {
+    const struct sml_training_link gloo_link = sml_training_ring_link(o, bps, num_ranks, true);
+    sml_training_predict(plan, &gloo_link, o->time_scale, gloo);
+    return;
+  }
   struct sml_training_shape shape = sml_training_shape_of(o, model, bps, num_ranks);
   struct sml_training_plan buckets;
   shape.has_priority = false;
@@ -83,15 +91,15 @@ static void predict_both(const struct sml_training_options *o, const struct sml_
 
 bool sml_training_report_replay(const struct sml_training_options *o, const struct sml_training_model *model,
                                 const struct sml_training_plan *plan, const struct sml_training_result *r) {
-  struct sml_training_prediction ours, ring;
+  struct sml_training_prediction ours, ring, gloo;
   struct sml_row row = {.num_cells = 0};
-  predict_both(o, model, plan, o->rates_bps[0], r->world_size, &ours, &ring);
+  predict_all(o, model, plan, o->rates_bps[0], r->world_size, &ours, &ring, &gloo);
   put_case(&row, o, model, plan, o->rates_bps[0], r->world_size);
   put_number(&row, "iters", r->num_iters, 0);
   put_number(&row, "time_ms", r->median_s * 1e3, 1);
   put_number(&row, "fastest_ms", r->fastest_s * 1e3, 1);
   put_number(&row, "slowest_ms", r->slowest_s * 1e3, 1);
-  put_prediction(&row, &ours, &ring);
+  put_prediction(&row, &ours, &ring, &gloo);
   put_number(&row, "wrong", (double)r->num_wrong, 0);
   put_number(&row, "operations", (double)r->num_operations, 0);
   put_number(&row, "wire_bytes_per_rank", r->tx_bytes, 0);
@@ -117,7 +125,7 @@ static bool predict_model(const struct sml_training_options *o, const char *name
     const uint32_t num_ranks = o->num_ranks != 0 ? o->num_ranks : 8;
     const struct sml_training_shape shape = sml_training_shape_of(o, &model, o->rates_bps[i], num_ranks);
     struct sml_training_plan plan;
-    struct sml_training_prediction ours, ring;
+    struct sml_training_prediction ours, ring, gloo;
     is_ok = shape.samples_per_s > 0;
     if (!is_ok)
       sml_bench_say("%s has no speed of '%s'; --list prints what it has, or say --samples-per-second", name, o->gpu);
@@ -125,11 +133,11 @@ static bool predict_model(const struct sml_training_options *o, const char *name
     is_ok = sml_training_plan_make(&plan, &model, &shape);
     if (!is_ok) sml_bench_say("%s: no memory for the plan, or more than %u all-reduces", name, SML_TRAINING_MAX_SENDS);
     if (!is_ok) break;
-    predict_both(o, &model, &plan, o->rates_bps[i], num_ranks, &ours, &ring);
+    predict_all(o, &model, &plan, o->rates_bps[i], num_ranks, &ours, &ring, &gloo);
     struct sml_row *row = &rows[(*num_rows)++];
     row->num_cells = 0;
     put_case(row, o, &model, &plan, o->rates_bps[i], num_ranks);
-    put_prediction(row, &ours, &ring);
+    put_prediction(row, &ours, &ring, &gloo);
     put_text(row, "regime", sml_training_regime(&ours));
     put_text(row, "ring_regime", sml_training_regime(&ring));
     sml_training_plan_free(&plan);
@@ -148,16 +156,30 @@ int sml_training_report_predictions(const struct sml_training_options *o) {
   for (const struct sml_training_builtin *each = sml_training_builtins; is_ok && is_all && each->name; each++)
     is_ok = predict_model(o, each->name, rows, &num_rows);
   const bool is_printed =
-      is_ok && print_rows(o, rows, num_rows,
-                          "# An iteration: computing alone, the link alone, both with SwitchML; with a ring, "
-                          "in buckets of 25 MiB if that is better.\n# speedup: ring_ms / predicted_ms. "
-                          "Computing: published or estimated, --list says which.\n");
+      is_ok &&
+      print_rows(
+          o, rows, num_rows,
+          "# An iteration: computing alone, the link alone, both with SwitchML; with a ring, "
+          "in buckets of 25 MiB if that is better;\n# gloo: as a ring, but a reduce-scatter is an all-reduce, as in "
+          "PyTorch. speedup: ring_ms / predicted_ms. "
+          "Computing: published or estimated, --list says which.\n");
   free(rows);
   return is_printed ? SML_BENCH_OK : is_ok ? SML_BENCH_FAILED : SML_BENCH_USAGE;
 }
 
+static bool report_sharded(const struct sml_training_plan *p) {
+  printf("fsdp %u %u %llu\n", p->num_steps, p->num_sends, (unsigned long long)p->num_elems);
+  for (uint32_t i = 0; i < p->num_steps; i++)
+    printf("%u %llu\n", (unsigned)p->steps[i].act, (unsigned long long)p->steps[i].number);
+  for (uint32_t i = 0; i < p->num_sends; i++)
+    printf("%u %llu %llu\n", (unsigned)p->sends[i].call, (unsigned long long)p->sends[i].first_elem,
+           (unsigned long long)p->sends[i].num_elems);
+  return fflush(stdout) == 0 && !ferror(stdout);
+}
+
 /* Layers that wait for as many sends are one. */
 bool sml_training_report_plan(const struct sml_training_plan *p) {
+  if (p->num_steps != 0) return report_sharded(p);
   uint32_t num_sections = 0;
   for (uint32_t i = 0; i < p->num_layers; i++) num_sections += i == 0 || p->num_needed[i] != p->num_needed[i - 1];
   printf("plan %u %u %llu %llu\n", num_sections, p->num_sends, (unsigned long long)p->num_elems,

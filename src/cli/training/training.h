@@ -48,19 +48,33 @@ void sml_training_model_free(struct sml_training_model *model);
 /* NULL: no such GPU in the table. */
 const struct sml_training_speed *sml_training_find_speed(const struct sml_training_model *model, const char *gpu);
 
+/* Bytes that a link carries each way for one of tensor. */
+struct sml_training_ways {
+  double up, down;
+};
 /* What a link costs. */
 struct sml_training_link {
   double bits_per_s;
-  double share;    /* bytes a link carries for one of tensor: 1, or 2(n-1)/n of a ring */
-  double floor;    /* framing: bytes on the wire for one of payload */
-  double serial_s; /* of every send, before the next one may begin */
+  struct sml_training_ways gather, scatter; /* of an all-gather, a reduce-scatter */
+  double share;                             /* bytes a link carries for one of tensor: 1, or 2(n-1)/n of a ring */
+  double floor;                             /* framing: bytes on the wire for one of payload */
+  double serial_s;                          /* of every send, before the next one may begin */
 };
 
-/* One all-reduce: elements of the gradient, which lies in memory in the order of the backward pass. */
+enum sml_training_call { SML_TRAINING_ALL_REDUCE, SML_TRAINING_GATHER, SML_TRAINING_SCATTER };
+/* One call: elements of the gradient, which lies in memory in the order of the backward pass; of sharded training
+ * elements of a unit, whose parameters are gathered or whose gradients are summed, in the order of the forward pass. */
 struct sml_training_send {
   uint64_t first_elem, num_elems;
   uint64_t ready_ns;    /* from the start of the backward pass */
   uint32_t first_layer; /* the earliest one that waits for it */
+  enum sml_training_call call;
+};
+/* What a rank does in sharded training, one after the other. number: ns of computing, or a send. */
+enum sml_training_act { SML_TRAINING_COMPUTE, SML_TRAINING_CALL, SML_TRAINING_WAIT };
+struct sml_training_step {
+  enum sml_training_act act;
+  uint64_t number;
 };
 struct sml_training_plan {
   uint64_t num_elems;
@@ -70,6 +84,8 @@ struct sml_training_plan {
   uint64_t *forward_ns; /* of each layer */
   uint32_t *num_needed; /* of the sends of the iteration before, in order, ahead of a layer's forward pass */
   uint64_t all_forward_ns, backward_ns;
+  struct sml_training_step *steps; /* of sharded training, else none */
+  uint32_t num_steps;
 };
 struct sml_training_shape {
   double samples_per_s; /* of one GPU */
@@ -81,12 +97,17 @@ struct sml_training_shape {
    */
   bool has_priority;
   uint64_t piece_bytes;
+  bool is_sharded; /* as FSDP2: units of whole layers, of bucket_bytes at least */
+  uint32_t num_ranks;
   struct sml_training_link link;
 };
 /* False: out of memory, or more than SML_TRAINING_MAX_SENDS. */
 bool sml_training_plan_make(struct sml_training_plan *plan_out, const struct sml_training_model *model,
                             const struct sml_training_shape *shape);
 void sml_training_plan_free(struct sml_training_plan *plan);
+/* The same of sharded training (shape->is_sharded). forward_ns: of each layer. */
+bool sml_training_shard(struct sml_training_plan *plan, const struct sml_training_model *model,
+                        const struct sml_training_shape *shape);
 
 struct sml_training_prediction {
   double iteration_s, compute_s;
@@ -96,6 +117,8 @@ struct sml_training_prediction {
 /* The plan over one serial link, in the plan's order. time_scale: the plan's, taken out. */
 void sml_training_predict(const struct sml_training_plan *plan, const struct sml_training_link *link, double time_scale,
                           struct sml_training_prediction *prediction_out);
+void sml_training_predict_sharded(const struct sml_training_plan *plan, const struct sml_training_link *link,
+                                  double time_scale, struct sml_training_prediction *prediction_out);
 /* "compute-bound" (waiting takes under 5 % of the iteration), "network-bound" (the link is busy for longer
  * than the processor), "between". */
 const char *sml_training_regime(const struct sml_training_prediction *prediction);
@@ -120,7 +143,7 @@ struct sml_training_options {
   double ring_step_s; /* what each of a ring's 2(n-1) steps costs beside its bytes */
   double time_scale;
   uint64_t bucket_bytes, piece_bytes;
-  bool has_priority, is_prediction, is_plan, is_list, is_csv;
+  bool has_priority, is_sharded, is_prediction, is_plan, is_list, is_csv;
 };
 /* Parses `switchml bench training` and its arguments, argv[0] being "training"; ends the process as
  * sml_bench_options_parse() does. */
@@ -131,8 +154,9 @@ bool sml_training_parse_rate(const char *text, double *bps_out);
 /* The links of ours and of a ring, n ranks, at one of the rates. */
 struct sml_training_link sml_training_our_link(const struct sml_training_options *options, double bps,
                                                uint32_t num_ranks);
+/* all_reduces: a reduce-scatter is an all-reduce, as PyTorch's Gloo has it. */
 struct sml_training_link sml_training_ring_link(const struct sml_training_options *options, double bps,
-                                                uint32_t num_ranks);
+                                                uint32_t num_ranks, bool all_reduces);
 struct sml_training_shape sml_training_shape_of(const struct sml_training_options *options,
                                                 const struct sml_training_model *model, double bps, uint32_t num_ranks);
 

@@ -192,6 +192,89 @@ static void buckets_are_filled_in_the_order_of_the_backward_pass(void **state) {
   sml_training_plan_free(&p);
 }
 
+/* Two layers of 3 s of computing on two ranks. */
+static void sharded_steps_are_those_of_fsdp2(void **state) {
+  (void)state;
+  struct sml_training_plan p = plan_of("batch 1\nlayer a 1 w=5\nlayer b 1 w=2\nlayer c 1 w=4\n",
+                                       (struct sml_training_shape){.is_sharded = true, .num_ranks = 4});
+  const struct sml_training_step expected[] = {{SML_TRAINING_CALL, 0},
+                                               {SML_TRAINING_CALL, 1}, /* two ahead */
+                                               {SML_TRAINING_WAIT, 0},
+                                               {SML_TRAINING_CALL, 2},
+                                               {SML_TRAINING_COMPUTE, 333333333},
+                                               {SML_TRAINING_WAIT, 1},
+                                               {SML_TRAINING_COMPUTE, 333333333},
+                                               {SML_TRAINING_WAIT, 2},
+                                               {SML_TRAINING_COMPUTE, 333333333},
+                                               {SML_TRAINING_CALL, 3}, /* the last layer's again */
+                                               {SML_TRAINING_WAIT, 3},
+                                               {SML_TRAINING_CALL, 4},
+                                               {SML_TRAINING_COMPUTE, 666666666},
+                                               {SML_TRAINING_CALL, 5},
+                                               {SML_TRAINING_WAIT, 4},
+                                               {SML_TRAINING_CALL, 6},
+                                               {SML_TRAINING_COMPUTE, 666666666},
+                                               {SML_TRAINING_WAIT, 5},
+                                               {SML_TRAINING_CALL, 7},
+                                               {SML_TRAINING_WAIT, 6},
+                                               {SML_TRAINING_COMPUTE, 666666666},
+                                               {SML_TRAINING_WAIT, 7},
+                                               {SML_TRAINING_CALL, 8},
+                                               {SML_TRAINING_WAIT, 8}};
+  assert_int_equal(p.num_steps, SML_ARRAY_LEN(expected));
+  for (uint32_t i = 0; i < p.num_steps; i++) {
+    assert_int_equal(p.steps[i].act, expected[i].act);
+    assert_int_equal(p.steps[i].number, expected[i].number);
+  }
+  const struct {
+    enum sml_training_call call;
+    uint64_t first, num; /* whole parts */
+  } calls[] = {{SML_TRAINING_GATHER, 0, 8},  {SML_TRAINING_GATHER, 8, 4},  {SML_TRAINING_GATHER, 12, 4},
+               {SML_TRAINING_GATHER, 12, 4}, {SML_TRAINING_GATHER, 8, 4},  {SML_TRAINING_SCATTER, 12, 4},
+               {SML_TRAINING_GATHER, 0, 8},  {SML_TRAINING_SCATTER, 8, 4}, {SML_TRAINING_SCATTER, 0, 8}};
+  assert_int_equal(p.num_sends, SML_ARRAY_LEN(calls));
+  assert_int_equal(p.num_elems, 16);
+  for (uint32_t i = 0; i < p.num_sends; i++) {
+    assert_int_equal(p.sends[i].call, calls[i].call);
+    assert_int_equal(p.sends[i].first_elem, calls[i].first);
+    assert_int_equal(p.sends[i].num_elems, calls[i].num);
+  }
+  sml_training_plan_free(&p);
+  p = plan_of("batch 1\nlayer a 1 w=5\nlayer b 1 w=2\nlayer c 1 w=4\n",
+              (struct sml_training_shape){.is_sharded = true, .num_ranks = 4, .bucket_bytes = 28});
+  assert_int_equal(p.num_sends, 6); /* a and b are one unit */
+  assert_int_equal(p.sends[0].num_elems, 8);
+  sml_training_plan_free(&p);
+}
+
+/* Where only the network counts an iteration takes 1.875, 2.625 and 3.5 S/B, for 8 ranks and many units. */
+static void sharded_steps_are_predicted(void **state) {
+  (void)state;
+  char text[8192] = "batch 1\n";
+  for (uint32_t i = 0; i < 100; i++) strcat(text, "layer x 1 w=80\n");
+  struct sml_training_plan p =
+      plan_of(text, (struct sml_training_shape){.is_sharded = true, .num_ranks = 8, .samples_per_s = 1e9});
+  struct sml_training_options o = {.mtu = 1500};
+  struct sml_training_prediction predicted;
+  const struct {
+    struct sml_training_link link;
+    double units;
+  } cases[] = {{sml_training_our_link(&o, 256000, 8), 1.875},
+               {sml_training_ring_link(&o, 256000, 8, false), 2.625},
+               {sml_training_ring_link(&o, 256000, 8, true), 3.5}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(cases); i++) { /* S/B: 1 s */
+    sml_training_predict(&p, &cases[i].link, 1, &predicted);
+    if (fabs(predicted.iteration_s / cases[i].link.floor - cases[i].units) > 0.01)
+      fail_msg("%g S/B, but %g was expected", predicted.iteration_s / cases[i].link.floor, cases[i].units);
+    assert_string_equal(sml_training_regime(&predicted), "network-bound");
+  }
+  o.aggregator = SML_TRAINING_EMBEDDED;
+  const struct sml_training_link embedded = sml_training_our_link(&o, 256000, 8);
+  sml_training_predict(&p, &embedded, 1, &predicted);
+  assert_true(fabs(predicted.iteration_s / embedded.floor - 2.625) < 0.01);
+  sml_training_plan_free(&p);
+}
+
 static void too_many_pieces_are_refused(void **state) {
   (void)state;
   struct sml_training_model model;
@@ -214,8 +297,8 @@ static void links_are_those_of_the_kinds_of_aggregators(void **state) {
   o.aggregator_bps = 4e9;
   expect_time(sml_training_our_link(&o, 1e9, 8).share, 2);
   expect_time(sml_training_our_link(&o, 1e9, 3).share, 1);
-  expect_time(sml_training_ring_link(&o, 1e9, 4).share, 1.5);
-  expect_time(sml_training_ring_link(&o, 1e9, 4).serial_s, 6e-5);
+  expect_time(sml_training_ring_link(&o, 1e9, 4, false).share, 1.5);
+  expect_time(sml_training_ring_link(&o, 1e9, 4, false).serial_s, 6e-5);
 }
 
 static void rates_are_read(void **state) {
@@ -239,6 +322,8 @@ int main(void) {
       cmocka_unit_test(all_scales_alike),
       cmocka_unit_test(priority_lets_the_forward_pass_begin_early),
       cmocka_unit_test(buckets_are_filled_in_the_order_of_the_backward_pass),
+      cmocka_unit_test(sharded_steps_are_those_of_fsdp2),
+      cmocka_unit_test(sharded_steps_are_predicted),
       cmocka_unit_test(too_many_pieces_are_refused),
       cmocka_unit_test(links_are_those_of_the_kinds_of_aggregators),
       cmocka_unit_test(rates_are_read),
