@@ -56,14 +56,14 @@ def survivors_errors(members, victim, since, lease_s):
     return took
 
 
-def slots_back(address, since):
+def slots_back(address, since, slots=POOL_SLOTS):
     """Seconds until a job that needs all slots had joined."""
     while True:
-        with real.job(address, 2, MEMBER_SLOTS=POOL_SLOTS, MEMBER_OPERATIONS=1, MEMBER_ELEMENTS=1000) as members:
+        with real.job(address, 2, MEMBER_SLOTS=slots, MEMBER_OPERATIONS=1, MEMBER_ELEMENTS=1000) as members:
             if all([member.finish() == 0 for member in members]):
                 took = max(member.when("joined") for member in members) - since
                 break
-            assert "no 64 slots" in members[0].text() or "already running" in members[0].text(), members[0].text()
+            assert f"no {slots} slots" in members[0].text() or "already running" in members[0].text(), members[0].text()
         assert time.monotonic() - since < 10 * e2e.PATIENCE, "the slots do not come back"
     check_in_time([took], GRACE_S, "slots back")
     return took

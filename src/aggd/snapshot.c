@@ -189,8 +189,12 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
                                     .slot = does.waiting_slot,
                                     .phase = does.waiting_phase,
                                     .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
+  /* Who is missing at a fence may wait for whom other slots wait for. */
+  bool has_others = false;
+  for (uint32_t rank = 0; rank < is.world_size; rank++)
+    has_others = has_others || scratch[rank].slots_missing > scratch[rank].fences_missing;
   for (uint32_t rank = 0; rank < is.world_size; rank++) {
-    if (scratch[rank].slots_missing == 0) continue;
+    if (scratch[rank].slots_missing == (has_others ? scratch[rank].fences_missing : 0)) continue;
     if (slots.num_missing < SML_ARRAY_LEN(slots.missing)) slots.missing[slots.num_missing] = (uint16_t)rank;
     slots.num_missing++;
   }

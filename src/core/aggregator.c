@@ -256,7 +256,10 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
     d.first_rank = c->first_rank;
     return d;
   }
-  if (sml_aggregator_is_complete(c)) return verdict(SML_VERDICT_REPEAT, cell);
+  if (sml_aggregator_is_complete(c)) {
+    if (h->type == SML_PACKET_UPDATE && sml_has_owner(c->reducer)) return drop(SML_DROP_NEEDLESS); /* no receiver */
+    return verdict(SML_VERDICT_REPEAT, cell);
+  }
   if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
@@ -343,6 +346,7 @@ struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
   const struct cell *newer = odd->phase > even->phase ? odd : even;
   struct sml_slot_look look = {.state = SML_SLOT_UNUSED, .phase = newer->phase, .count = newer->count};
+  look.is_fence = slot >= a->options.num_slots && newer->reducer == SML_REDUCE_MAX && newer->payload_bytes == 1;
   if (newer->phase != 0)
     look.state = sml_aggregator_is_complete(newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
   return look;

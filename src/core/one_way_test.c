@@ -117,6 +117,9 @@ static void what_the_aggregator_refuses(void **state) {
   struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 8);
   expect(a, other, SML_VERDICT_MISMATCH); /* of the owner alone: the tags are the same */
   expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 8), SML_VERDICT_COMPLETE);
+  struct sml_header again = owned(a, SML_REDUCE_TO_OWNER, 0, 2, 8); /* it is no receiver */
+  again.flags = SML_FLAG_RETRANSMISSION;
+  assert_int_equal(expect(a, again, SML_VERDICT_DROP).drop, SML_DROP_NEEDLESS);
   expect(a, owned(a, SML_REDUCE_COPY, 2, 2, 9), SML_VERDICT_COMPLETE);
   free(a);
 }
@@ -142,11 +145,30 @@ static void a_lost_owner_is_found(void **state) {
   free(a);
 }
 
+/* Who is missing at a fence may wait for others: people are told of other slots first. */
+static void fences_are_told_apart(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_one_way(3);
+  struct sml_header fence = update(a, 1, 9, SML_FIRST_PHASE), codes = update(a, 1, 10, SML_FIRST_PHASE);
+  fence.wire = codes.wire = SML_LANES_UINT8;
+  fence.reducer = codes.reducer = SML_REDUCE_MAX;
+  fence.payload_bytes = 1;
+  codes.payload_bytes = 5;
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 8), SML_VERDICT_FIRST);
+  expect(a, fence, SML_VERDICT_FIRST);
+  expect(a, codes, SML_VERDICT_FIRST);
+  assert_false(sml_aggregator_look(a, 8).is_fence);
+  assert_true(sml_aggregator_look(a, 9).is_fence);
+  assert_false(sml_aggregator_look(a, 10).is_fence);
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(quiet_worlds_end),          cmocka_unit_test(worlds_that_lose_end),
       cmocka_unit_test(any_one_packet),            cmocka_unit_test(bytes_go_one_way),
       cmocka_unit_test(what_the_aggregator_refuses), cmocka_unit_test(a_lost_owner_is_found),
+      cmocka_unit_test(fences_are_told_apart),
   };
   return cmocka_run_group_tests_name("one_way", tests, NULL, NULL);
 }

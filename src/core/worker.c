@@ -282,7 +282,7 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
   if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
   /* At the end of an operation nothing comes later, so time must tell. */
   if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > sml_worker_round_trip(w)) return false;
-  if (w->options.is_one_way) return w->rto.srtt_ns > 0;
+  if (w->options.is_one_way) return w->rto.srtt_ns > 0 || now_ns - w->slots[s].update_ns <= w->rto.rto_ns;
   return order_of(w, h->chunk) <= w->slots[s].order;
 }
 
@@ -317,22 +317,30 @@ static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns
   sml_rto_answer(&w->rto, now_ns - slot->sent_ns);
 }
 
+/* For people. A fence says less than a chunk of data, if that waits, too. */
+static void note_missing(struct sml_worker *w, uint32_t s, const struct sml_header *h, const uint8_t *payload) {
+  const struct sml_worker_options *o = &w->options;
+  struct sml_worker_view *v = &w->view;
+  const bool is_fence = o->is_one_way && w->slots[s].what.is_fence;
+  if (is_fence && v->num_missing > 0 && !v->is_at_fence) return;
+  v->is_at_fence = is_fence;
+  v->waiting_slot = s;
+  v->num_missing = 0;
+  for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
+    if ((payload[r / 8] >> (r % 8) & 1) == 0 || r == o->rank) continue;
+    if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
+  }
+}
+
 static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_header *h,
                            const uint8_t *payload, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
-  struct sml_worker_view *v = &w->view;
-  v->num_missing = 0;
-  v->waiting_slot = s;
   const bool is_mine = sml_worker_contributes(w, &w->slots[s]);
   if (!w->options.is_one_way)
     note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
   if ((h->flags & SML_FLAG_UNASKED) == 0) note_answer(w, &w->slots[s], now_ns);
-  bool is_mine_missing = false;
-  for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
-    if ((payload[r / 8] >> (r % 8) & 1) == 0) continue;
-    if (r == o->rank) is_mine_missing = is_mine;
-    else if (v->num_missing < SML_ARRAY_LEN(v->missing)) v->missing[v->num_missing++] = (uint16_t)r;
-  }
+  const bool is_mine_missing = is_mine && (payload[o->rank / 8] >> (o->rank % 8) & 1) != 0;
+  note_missing(w, s, h, payload);
   if (w->slots[s].state == SENT && !is_mine_missing) return;
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
@@ -356,15 +364,16 @@ static bool was_held_up(const struct sml_worker *w, const struct slot *slot, uin
 static void note_completed(struct sml_worker *w, const struct slot *slot, const struct sml_header *h,
                            uint64_t now_ns) {
   sml_congestion_on_completed(&w->congestion, &w->rto, slot->order, w->last_order, now_ns);
+  const bool is_own = sml_worker_contributes(w, slot); /* else it has no round trip */
   /* A repeat answers a probe, so it would measure the probe's timer. It was sent behind the result, which was lost. */
   if (h->flags & SML_FLAG_RETRANSMISSION) {
     w->view.lost_results++;
     note_loss(w, slot->order, now_ns);
     return;
   }
-  if (!slot->was_resent && !slot->was_pending && !was_held_up(w, slot, now_ns))
+  if (is_own && !slot->was_resent && !slot->was_pending && !was_held_up(w, slot, now_ns))
     sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
-  if (!slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
+  if (is_own && !slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
 }
 
 static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
@@ -397,6 +406,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->view.num_outstanding--;
   w->view.waiting_since_ns = w->progress_ns = now_ns;
   w->view.num_missing = 0;
+  w->view.is_at_fence = false;
   slot->level = 0;
   if (w->options.is_one_way) {
     w->now_ns = now_ns;

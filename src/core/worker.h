@@ -135,6 +135,7 @@ uint64_t sml_worker_chunks_left(const struct sml_worker *w);
   X(uint32_t, window_chunks)       /* how many may be under way, at most the slots */                                 \
   X(uint64_t, busiest_slot_chunks) /* results of the slot that had most: shows how grants go round one that waits */  \
   X(bool, is_waiting)              /* something is outstanding */                                                     \
+  X(bool, is_at_fence)             /* waiting_slot has a fence: the missing may themselves wait for others */         \
   X(uint32_t, waiting_slot)        /* the slot whose missing ranks are known, else the one that waits longest */      \
   X(uint64_t, waiting_since_ns)
 #define SML_COUNTER(name) uint64_t name;

@@ -334,8 +334,40 @@ static void repairs_are_not_the_path(void **state) {
   free(w);
 }
 
+/* Parts of one chunk each, and a fence behind each: this rank waits for rank 2's update of its own part, and at the
+ * fence before it for ranks 0 and 2. What is said of a chunk of data counts more. */
+static void test_who_is_missing_at_a_fence(void **state) {
+  (void)state;
+  static const uint64_t parts[] = {0, CHUNK_ELEMS, 2 * CHUNK_ELEMS, 3 * CHUNK_ELEMS};
+  struct sml_worker_options o = OPTIONS;
+  struct sml_operation_plan plan = ints(0, 3);
+  o.num_slots = 8;
+  o.slot_base = 16;
+  o.is_one_way = true;
+  plan.way = SML_REDUCE_TO_OWNER;
+  plan.num_parts = NUM_RANKS;
+  plan.parts = parts;
+  struct sml_worker *w = make(&o);
+  submit(w, plan, NULL, NULL);
+  (void)expect_send(w, 0, SML_SEND_UPDATE); /* part 0 */
+  const struct sml_send fence = expect_send(w, 0, SML_SEND_UPDATE);
+  assert_true(fence.chunk.is_fence);
+  expect_accept(w, pending_of(&fence), 5, 1, SML_ACCEPT_PENDING);
+  struct sml_worker_view v = view_of(w);
+  assert_true(v.is_at_fence && v.num_missing == 2 && v.missing[0] == 0 && v.missing[1] == 2 && v.waiting_slot == 1);
+  struct sml_send own = fence;
+  own.header.slot++;
+  own.header.tag = sml_tag(sml_tag_base(&plan, CHUNK_BYTES, 1), 2);
+  expect_accept(w, pending_of(&own), 4, 2, SML_ACCEPT_PENDING);
+  expect_accept(w, pending_of(&fence), 5, 3, SML_ACCEPT_PENDING);
+  v = view_of(w);
+  assert_true(!v.is_at_fence && v.num_missing == 1 && v.missing[0] == 2 && v.waiting_slot == 2);
+  free(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_who_is_missing_at_a_fence),
       cmocka_unit_test(first_window_is_one_chunk_a_slot),
       cmocka_unit_test(a_result_frees_its_slot_at_once),
       cmocka_unit_test(data_waits_for_its_exponents),

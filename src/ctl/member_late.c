@@ -65,11 +65,16 @@ static bool has_begun(const struct sml_member_job *j, const struct sml_member_si
   return sight->has_slot && (j->phase != SML_MEMBER_IS_RUNNING || sight->wait.kind != SML_WAIT_NONE_BEGUN);
 }
 
+/* Several are missing at a fence: some of them may lack what others have not sent. */
+static bool is_hearsay(const struct sml_member_sight *sight) {
+  return sight->is_fence && sight->num_missing > 1;
+}
+
 /* Whether this rank itself can say for whom it waits, as it would (add_own_view()). */
 static bool knows_ranks(const struct sml_member_job *j, const struct sml_member_sight *sight) {
   if (j->phase != SML_MEMBER_IS_RUNNING) return false;
   if (sight->wait.kind == SML_WAIT_RANKS || sight->wait.kind == SML_WAIT_LEAD) return true;
-  return has_begun(j, sight) && sight->num_missing > 0;
+  return has_begun(j, sight) && sight->num_missing > 0 && !is_hearsay(sight);
 }
 
 /* Whether an operation that is due waits a little longer, for what aggregators say. */
@@ -148,6 +153,7 @@ static void add_missing(const struct sml_member_job *j, const struct sml_member_
     else if (sight->missing[i] < count) sml_contributor_describe(&j->start, sight->missing[i], text, sizeof text);
     add(failure, "%s %s", i > 0 ? "," : "", text);
   }
+  if (is_hearsay(sight)) return;
   failure->num_ranks =
       sml_contributors_name(&j->start, j->world_size, sight->missing, sight->num_missing, failure->ranks);
 }
@@ -182,6 +188,7 @@ static void add_own_view(const struct sml_member_job *j, const struct sml_member
   } else {
     if (sight->num_missing == 0) add(failure, "no answer from the aggregator");
     else add_missing(j, sight, failure);
+    if (sight->is_fence) add(failure, " at a fence");
     add(failure, " on lane %u slot %u", sight->lane, sight->slot);
     if (now_ns > sight->since_ns) add(failure, " for %.3g s", seconds(now_ns - sight->since_ns));
   }

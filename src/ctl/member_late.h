@@ -24,6 +24,7 @@ struct sml_member_sight {
   /* the slot that has waited longest */
   bool has_slot;
   bool has_error_reply; /* the aggregator answered there that it does not know job or epoch, first at error_reply_ns */
+  bool is_fence;        /* those that are missing there may themselves wait for others: the aggregator knows */
   uint32_t lane, slot, num_missing;
   uint16_t missing[SML_CTL_MAX_RANKS]; /* contributors */
   uint64_t since_ns, error_reply_ns;

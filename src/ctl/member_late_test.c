@@ -187,6 +187,26 @@ static void test_what_lanes_wait_for(void **state) {
   expect_explained(2 * S, "it was not begun");
 }
 
+/* Some of those that are missing at a fence may wait for others. The aggregator knows for whom. */
+static void test_what_a_fence_waits_for(void **state) {
+  (void)state;
+  const struct sml_ctl_report report = {.num_ranks = 1, .ranks = {3}, .detail = "4 slots wait for rank 3"};
+  ops[0].was_warned = true;
+  sight.is_fence = true;
+  sight.num_missing = 2;
+  sight.missing[0] = 0;
+  sight.missing[1] = 3;
+  expect_explained(0, "waiting for ranks 0, 3 at a fence on lane 0 slot 7");
+  expect_blamed(0, 0);
+  assert_true(check_at(T0 + 60 * S).has_asked);
+  assert_int_equal(check_at(T0 + 60 * S).kind, SML_MEMBER_NOT_LATE);
+  sml_member_job_on_reported(&j, 0, &report);
+  assert_int_equal(check_at(T0 + 60 * S).kind, SML_MEMBER_LATE_TIMES_OUT);
+  expect_blamed(1, 3);
+  sight.num_missing = 1; /* then it is this one */
+  expect_blamed(1, 0);
+}
+
 static void test_what_hosts_wait_for(void **state) {
   (void)state;
   sight.wait.kind = SML_WAIT_NONE_BEGUN;
@@ -342,6 +362,7 @@ int main(void) {
       cmocka_unit_test_setup(test_short_deadlines_are_asked_about_in_time, begin_late),
       cmocka_unit_test_setup(test_a_due_operation_waits_for_reports, begin_late),
       cmocka_unit_test_setup(test_what_lanes_wait_for, begin_late),
+      cmocka_unit_test_setup(test_what_a_fence_waits_for, begin_late),
       cmocka_unit_test_setup(test_what_hosts_wait_for, begin_late),
       cmocka_unit_test_setup(test_what_the_job_waits_for, begin_late),
       cmocka_unit_test_setup(test_what_aggregators_say, begin_late),

@@ -14,8 +14,11 @@ static void look_at_waiting(const struct job *job, uint32_t slot, const struct s
   look->slots_waiting++;
   sml_aggregator_missing(job->aggregator, slot, is->phase, missing);
   for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
-    for (uint64_t left = missing[w]; left != 0; left &= left - 1)
-      look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]].slots_missing++;
+    for (uint64_t left = missing[w]; left != 0; left &= left - 1) {
+      struct sml_rank_look *rank = &look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]];
+      rank->slots_missing++;
+      rank->fences_missing += is->is_fence;
+    }
 }
 
 /* Fills the cells of the map lane by lane. If there are more slots than cells, a cell stands for several. */

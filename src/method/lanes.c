@@ -278,6 +278,7 @@ void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_me
     sight->slot = s.waiting_slot + (lanes->lanes[l].is_one_way ? lanes->lanes[l].num_slots : 0);
     sight->since_ns = s.waiting_since_ns;
     sight->num_missing = s.num_missing;
+    sight->is_fence = s.is_at_fence;
     memcpy(sight->missing, s.missing, sizeof sight->missing);
   }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A worker for tests: all-reduces on and on through the public interface, checks every element of every
- * result, and says what happened with the time of CLOCK_MONOTONIC in front, so that other processes can compare:
+ * A worker for tests: all-reduces, or what MEMBER_COLLECTIVE names, on and on through the public interface. It checks
+ * every element of every result, and says what happened with the time of CLOCK_MONOTONIC in front, so that other
+ * processes can compare:
  *   NS joined TOOK_NS        NS working           NS done OPERATIONS
  *   NS error STATUS RANKS OPERATION "DETAIL"      (RANKS: 1,2 or - ; the status by its number)
  *   NS wrong operation OPERATION element INDEX: SUM
@@ -21,10 +22,15 @@
 
 enum { EXIT_WRONG = 1, EXIT_ERROR = 3 };
 
+/* All are done in place. In rows, as an operation's number has it: each in turn, with another root each time. */
+enum collective { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, NUM_COLLECTIVES };
+static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all"};
+
 struct member {
   bool is_launched; /* no RANK: a launcher says who this is, and the library finds it */
   bool has_ones;
   uint32_t rank, world_size;
+  enum collective collective; /* NUM_COLLECTIVES: in rows */
   uint64_t num_operations, pause_ns; /* 0: without end */
   size_t num_elems;
   sml_context *context;
@@ -53,6 +59,18 @@ static int say_error(const sml_error *error, sml_status status) {
   return EXIT_ERROR;
 }
 
+static enum collective collective_of(const struct member *m, uint64_t operation) {
+  return m->collective == NUM_COLLECTIVES ? (enum collective)(operation % NUM_COLLECTIVES) : m->collective;
+}
+
+static uint32_t root_of(const struct member *m, uint64_t operation) {
+  return (uint32_t)(operation / NUM_COLLECTIVES % m->world_size);
+}
+
+static bool is_copy(enum collective collective) {
+  return collective == ALL_GATHER || collective == BROADCAST;
+}
+
 /* Whole numbers that float32 holds and block fixed point keeps, in either type. */
 static int32_t input_of(const struct member *m, uint32_t rank, uint64_t operation, size_t i) {
   if (m->has_ones) return (int32_t)rank + 1;
@@ -60,7 +78,8 @@ static int32_t input_of(const struct member *m, uint32_t rank, uint64_t operatio
 }
 
 static sml_type type_of(const struct member *m, uint64_t operation) {
-  return operation % 2 == 0 && !m->has_ones ? SML_FLOAT32 : SML_INT32;
+  const bool is_float = operation % 2 == 0 && !m->has_ones && !is_copy(collective_of(m, operation));
+  return is_float ? SML_FLOAT32 : SML_INT32;
 }
 
 static void fill(const struct member *m, uint64_t operation, void *buffer) {
@@ -71,10 +90,24 @@ static void fill(const struct member *m, uint64_t operation, void *buffer) {
   }
 }
 
+static int32_t result_of(const struct member *m, uint64_t operation, size_t i) {
+  const enum collective collective = collective_of(m, operation);
+  if (collective == ALL_GATHER) return input_of(m, (uint32_t)(i / (m->num_elems / m->world_size)), operation, i);
+  if (collective == BROADCAST) return input_of(m, root_of(m, operation), operation, i);
+  int32_t sum = 0;
+  for (uint32_t rank = 0; rank < m->world_size; rank++) sum += input_of(m, rank, operation, i);
+  return sum;
+}
+
 static bool is_right(const struct member *m, uint64_t operation, const void *buffer) {
-  for (size_t i = 0; i < m->num_elems; i++) {
-    int32_t sum = 0;
-    for (uint32_t rank = 0; rank < m->world_size; rank++) sum += input_of(m, rank, operation, i);
+  size_t first = 0, end = m->num_elems;
+  if (collective_of(m, operation) == REDUCE && root_of(m, operation) != m->rank) return true;
+  if (collective_of(m, operation) == REDUCE_SCATTER) {
+    first = m->rank * (m->num_elems / m->world_size);
+    end = first + m->num_elems / m->world_size;
+  }
+  for (size_t i = first; i < end; i++) {
+    const int32_t sum = result_of(m, operation, i);
     const bool is_int = type_of(m, operation) == SML_INT32;
     const double is = is_int ? (double)((const int32_t *)buffer)[i] : (double)((const float *)buffer)[i];
     if (is == sum) continue;
@@ -84,11 +117,27 @@ static bool is_right(const struct member *m, uint64_t operation, const void *buf
   return true;
 }
 
+static sml_status call(const struct member *m, uint64_t operation, void *buffer, sml_operation **handle_out) {
+  const sml_type type = type_of(m, operation);
+  const size_t each = m->num_elems / m->world_size;
+  const uint32_t root = root_of(m, operation);
+  void *own = (int32_t *)buffer + m->rank * each;
+  switch (collective_of(m, operation)) {
+    case REDUCE_SCATTER: return sml_reduce_scatter(m->job, buffer, own, each, NULL, type, SML_SUM, NULL, handle_out);
+    case ALL_GATHER: return sml_all_gather(m->job, own, buffer, each * sizeof(int32_t), NULL, NULL, handle_out);
+    case BROADCAST:
+      return sml_broadcast(m->job, buffer, m->num_elems * sizeof(int32_t), root, NULL, handle_out);
+    case REDUCE:
+      return sml_reduce(m->job, buffer, m->rank == root ? buffer : NULL, m->num_elems, type, SML_SUM, root, NULL,
+                        handle_out);
+    default: return sml_allreduce(m->job, buffer, buffer, m->num_elems, type, SML_SUM, NULL, handle_out);
+  }
+}
+
 static int submit(const struct member *m, uint64_t operation, void *buffer, sml_operation **handle_out) {
   sml_error error = SML_ERROR_INIT;
   fill(m, operation, buffer);
-  const sml_status status = sml_allreduce(m->job, buffer, buffer, m->num_elems, type_of(m, operation), SML_SUM, NULL,
-                                          handle_out);
+  const sml_status status = call(m, operation, buffer, handle_out);
   if (status == SML_OK) return 0;
   (void)sml_job_error(m->job, &error);
   return say_error(&error, status);
@@ -158,6 +207,7 @@ static int join(struct member *m) {
   options.name = getenv("MEMBER_JOB");
   options.num_slots = (uint32_t)number_from("MEMBER_SLOTS", 0);
   options.lease_ns = number_from("MEMBER_LEASE_MS", 0) * UINT64_C(1000000);
+  options.operation_timeout_ns = number_from("MEMBER_TIMEOUT_MS", 0) * UINT64_C(1000000);
   options.join_timeout_ns = number_from("MEMBER_JOIN_TIMEOUT_S", 0) * NS_PER_S;
   const uint64_t start_ns = now_ns();
   sml_status status = sml_context_create(NULL, &m->context);
@@ -168,16 +218,24 @@ static int join(struct member *m) {
   return 0;
 }
 
+static enum collective collective_from(const char *name) {
+  uint32_t i = ALL_REDUCE;
+  while (name != NULL && i < NUM_COLLECTIVES && strcmp(name, names[i]) != 0) i++;
+  return (enum collective)i;
+}
+
 int main(void) {
   struct member m = {.rank = (uint32_t)number_from("RANK", 0),
                      .world_size = (uint32_t)number_from("WORLD_SIZE", 1),
                      .num_operations = number_from("MEMBER_OPERATIONS", 0),
                      .pause_ns = number_from("MEMBER_PAUSE_US", 0) * 1000,
                      .num_elems = number_from("MEMBER_ELEMENTS", 100000),
+                     .collective = collective_from(getenv("MEMBER_COLLECTIVE")),
                      .has_ones = number_from("MEMBER_ONES", 0) != 0};
   m.is_launched = getenv("RANK") == NULL;
   if (m.is_launched && sml_rank_from_environment(&m.rank, &m.world_size, NULL) != SML_OK)
     return say_error(&(sml_error)SML_ERROR_INIT, SML_ERR_NOT_CONFIGURED);
+  if (m.collective != ALL_REDUCE) m.num_elems -= m.num_elems % m.world_size; /* parts are alike */
   void *buffers[NUM_IN_FLIGHT];
   for (uint32_t i = 0; i < NUM_IN_FLIGHT; i++) {
     buffers[i] = calloc(m.num_elems, sizeof(int32_t));
