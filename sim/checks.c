@@ -14,6 +14,7 @@ static enum sim_elem elem_of(const struct sim_op_spec *spec) {
     case SML_INT64: return SIM_INT64;
     case SML_FLOAT16: return SIM_FLOAT16;
     case SML_BFLOAT16: return SIM_BFLOAT16;
+    case SML_UINT8: return SIM_UINT8;
     default: return SIM_FLOAT32;
   }
 }
@@ -43,13 +44,14 @@ const struct sim_op_spec *sim_world_op(const struct sim_rank *r, uint32_t op, st
   *altered = *spec;
   if (round->misdeed == SIM_MISDEED_COUNT) {
     altered->extra_elems = 1;
-  } else if (round->misdeed == SIM_MISDEED_KEY) {
+  } else if (round->misdeed == SIM_MISDEED_KEY || sim_op_is_copy(spec)) { /* of copies nothing else tells */
     altered->key ^= 0x1000;
   } else if (round->misdeed == SIM_MISDEED_REDUCTION && spec->type == SML_FLOAT32) {
     altered->reduction = spec->reduction == SML_AVG ? SML_SUM : SML_AVG;
   } else {
     altered->type = spec->type == SML_FLOAT32 ? SML_INT32 : SML_FLOAT32;
     altered->reduction = SML_SUM;
+    altered->is_exact = false;
   }
   return altered;
 }
@@ -74,6 +76,15 @@ void sim_check_created(struct sim_rank *r) {
 
 /* ---- operations ---- */
 
+/* What each rank has, one part behind the other. */
+static void gather_parts(const struct sim_job *job, const struct sim_tensor *tensor, const struct sim_op_spec *spec,
+                         uint64_t count, uint32_t *bits) {
+  for (uint32_t rank = 0; rank < job->spec->world_size; rank++) {
+    const struct sim_part part = sim_op_part(spec, job->spec->world_size, count, rank);
+    sim_tensor_fill(tensor, rank, part.first, part.count, bits + part.first);
+  }
+}
+
 static const uint32_t *answer(struct sim_rank *r, uint32_t op, uint64_t count) {
   struct sim_job *job = r->job;
   struct sim_answer *a = &job->answers[op % job->num_answers];
@@ -85,8 +96,11 @@ static const uint32_t *answer(struct sim_rank *r, uint32_t op, uint64_t count) {
   const struct sim_sum sum = {.tensor = sim_job_tensor(job, r->round, op, spec),
                               .count = count,
                               .world_size = job->spec->world_size,
-                              .is_average = spec->reduction == SML_AVG};
-  if (job->spec->world_size == 1)
+                              .is_average = spec->reduction == SML_AVG,
+                              .is_exact = spec->is_exact,
+                              .reduction = (enum sim_reduction)spec->reduction};
+  if (sim_op_is_copy(spec)) gather_parts(job, &sum.tensor, spec, count, a->bits);
+  else if (job->spec->world_size == 1)
     sim_tensor_fill(&sum.tensor, 0, 0, count, a->bits); /* alone, a rank's sum is its input */
   else sim_sum_make(&sum, a->bits, job->world->scratch);
   return a->bits;
@@ -105,10 +119,13 @@ static bool check_parts(const struct sim_rank *r, uint32_t op) {
   return true;
 }
 
-static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const struct sim_op_spec *spec, uint64_t count) {
-  static const char *const names[] = {"int32", "float32", "int64", "float16", "bfloat16"};
-  const uint32_t *expected = answer(r, b->op, count);
-  const uint8_t *got = spec->is_in_place ? b->in : b->out;
+static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const struct sim_op_spec *spec, uint64_t all) {
+  static const char *const names[] = {"int32", "float32", "int64", "float16", "bfloat16", "uint8"};
+  const struct sim_part part =
+      sim_op_is_copy(spec) ? (struct sim_part){0, all} : sim_op_part(spec, r->job->spec->world_size, all, r->rank);
+  const uint64_t count = part.count;
+  const uint32_t *expected = answer(r, b->op, all) + part.first;
+  const uint8_t *got = (spec->is_in_place ? b->in : b->out) + part.first * 4;
   if (count == 0 || memcmp(got, expected, count * 4) == 0) return;
   uint64_t i = 0, num_wrong = 0;
   for (uint64_t k = count; k-- > 0;) {
@@ -118,11 +135,13 @@ static void check_sum(struct sim_rank *r, const struct sim_buffer *b, const stru
   }
   uint32_t bits;
   memcpy(&bits, got + i * 4, sizeof bits);
-  sim_fail("results",
-           "operation %u of %s round %u (%s %s, %llu words) is wrong at rank %u: word %llu is %08x, must be "
-           "%08x; %llu are wrong",
-           b->op, r->job->spec->name, r->round, names[elem_of(spec)], spec->reduction == SML_AVG ? "AVG" : "SUM",
-           (unsigned long long)count, r->rank, (unsigned long long)i, bits, expected[i], (unsigned long long)num_wrong);
+  sim_fail(
+      "results",
+      "operation %u of %s round %u (%s, %s, reduction %u, %llu words) is wrong at rank %u: word %llu is %08x, must be "
+      "%08x; %llu are wrong",
+      b->op, r->job->spec->name, r->round, sim_collective_text((enum sim_collective)spec->collective),
+      names[elem_of(spec)], spec->reduction, (unsigned long long)count, r->rank, (unsigned long long)i, bits,
+      expected[i], (unsigned long long)num_wrong);
 }
 
 static bool is_guard(const uint8_t *from, const uint8_t *to) {

@@ -96,10 +96,10 @@ static void print_result(const struct sim_scenario *s, const struct sim_result *
   printf(" ops=%llu ops-failed=%llu joins=%llu joins-failed=%llu", (unsigned long long)r->num_ops_ok,
          (unsigned long long)r->num_ops_failed, (unsigned long long)r->num_joins_ok,
          (unsigned long long)r->num_joins_failed);
-  printf(" retransmissions=%llu probes=%llu repeats=%llu sums-checked=%llu lanes=%llu",
+  printf(" retransmissions=%llu probes=%llu repeats=%llu sums-checked=%llu one-way=%llu lanes=%llu",
          (unsigned long long)r->wire.retransmissions, (unsigned long long)r->wire.probes,
          (unsigned long long)r->wire.repeats, (unsigned long long)r->wire.sums_checked,
-         (unsigned long long)r->wire.lanes);
+         (unsigned long long)r->wire.one_way, (unsigned long long)r->wire.lanes);
   for (uint32_t k = 0; k < SIM_NUM_KINDS; k++)
     if (r->kinds[k] != 0) printf(" %s=%llu", sim_kind_text((enum sim_kind)k), (unsigned long long)r->kinds[k]);
   for (uint32_t c = SIM_LOST; c < SIM_NUM_COUNTS; c++)

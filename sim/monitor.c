@@ -16,6 +16,9 @@
 #define GRANT_WINDOW 4096u
 #define CRC_SHARE 61u /* each so many-th frame's is computed */
 #define BUCKETS 4096u
+#define ALL_WINDOWS 2u /* with those that go one way: times a job's slots */
+#define TO_OWNER 2
+#define COPY 3
 #define MAX_MASKS 8192u /* more epochs than a world has */
 
 enum type { UPDATE = 1, RESULT = 2, PENDING = 3, ERROR = 4, HELLO = 5, PROBE = 7 };
@@ -48,21 +51,22 @@ struct cell {
   uint8_t said_kind;
   uint8_t kind;
   bool has_result;
-  uint32_t phase, tag, grant;
+  uint32_t phase, tag, grant, owner; /* grant: of a window for all; owner: of one that goes one way */
   uint16_t payload_bytes;
   uint64_t seen;
   struct lanes_hash sum, result;
-  uint8_t *maximum; /* of exponent codes */
+  uint8_t *combined; /* of what is no sum */
 };
 
 /* One (epoch, data port). */
 struct lane {
   struct lane *next;
   uint32_t epoch, job_idx, world_size, num_slots;
+  uint32_t all_slots; /* with those of one-way windows */
   uint16_t port, job, slot_base;
   uint32_t incarnation;
   uint32_t first_phase, first_chunk;
-  struct sent *sent;                   /* [slot * world_size + rank] */
+  struct sent *sent;                   /* [slot * world_size + rank]; one way: [2 * slot + version] instead of slot */
   struct cell *cells;                  /* [2 * slot + version] */
   uint16_t ports[64];                  /* of ranks */
   uint32_t next_grant;                 /* all before it are given */
@@ -101,7 +105,7 @@ struct sim_wire *sim_wire_create(const struct sim_wire_options *options) {
 }
 
 static void free_lane(struct lane *lane) {
-  for (uint32_t i = 0; i < 2 * lane->num_slots; i++) free(lane->cells[i].maximum);
+  for (uint32_t i = 0; i < 2 * lane->all_slots; i++) free(lane->cells[i].combined);
   free(lane->cells);
   free(lane->sent);
   free(lane);
@@ -145,12 +149,9 @@ uint32_t sim_frame_crc(const uint8_t *frame, size_t num_bytes) {
   return sim_crc32c(copy, num_bytes);
 }
 
-/* Jobs here have sums and maxima of exponent codes. An ERROR repeats the pair of what it answers: the lanes and the
- * reducer of any job, if that was forged. */
 static bool has_known_pair(const struct frame *f) {
   static const uint8_t pairs[] = {0x00, 0x11, 0x21, 0x31, 0x24, 0x34, 0x25, 0x02, 0x13}; /* as the header's byte */
-  const uint32_t num_pairs = f->type == ERROR ? SML_ARRAY_LEN(pairs) : 2;
-  for (uint32_t i = 0; i < num_pairs; i++)
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(pairs); i++)
     if (pairs[i] == (f->wire << 4 | f->reducer)) return true;
   return false;
 }
@@ -222,9 +223,34 @@ static bool is_same_hash(struct lanes_hash x, struct lanes_hash y) {
   return x.a == y.a && x.b == y.b;
 }
 
-/* wire type and whether a check word is there: must agree as the length must. */
+/* wire type, reducer and whether a check word is there: must agree as the length must. */
 static uint8_t kind_of(const struct frame *f) {
-  return (uint8_t)(f->wire | (f->flags & FLAG_CHECKED ? 2 : 0) | (f->flags & FLAG_KEYED ? 4 : 0));
+  return (uint8_t)(f->wire | (f->flags & FLAG_CHECKED ? 4 : 0) | (f->flags & FLAG_KEYED ? 8 : 0) | f->reducer << 4);
+}
+
+static bool is_sum(const struct frame *f) {
+  return f->wire == 0;
+}
+
+/* What is no sum: word by word, as the header says. A copy is the maximum of it and of nothing. */
+static void combine(const struct frame *f, uint8_t *combined) {
+  const uint32_t num_bytes = f->wire == 1 ? 1 : f->wire == 2 ? 4 : 8;
+  for (uint32_t i = 0; i + num_bytes <= f->payload_bytes; i += num_bytes) {
+    uint64_t a = 0, b = 0;
+    for (uint32_t k = 0; k < num_bytes; k++) {
+      a = a << 8 | combined[i + k];
+      b = b << 8 | f->payload[i + k];
+    }
+    a = f->reducer == 4 ? a * b : f->reducer == 5 ? a | b : sml_max_u64(a, b);
+    for (uint32_t k = num_bytes; k-- > 0; a >>= 8) combined[i + k] = (uint8_t)a;
+  }
+}
+
+/* Who contributes to a chunk (docs/PROTOCOL.md R196). */
+static uint64_t contributors_of(const struct lane *lane, uint8_t reducer, uint32_t owner) {
+  const uint64_t all = lane->world_size == 64 ? UINT64_MAX : (UINT64_C(1) << lane->world_size) - 1;
+  const uint64_t own = owner < 64 ? UINT64_C(1) << owner : 0;
+  return reducer == TO_OWNER ? all & ~own : reducer == COPY ? all & own : all;
 }
 
 /* ---- lanes ---- */
@@ -235,6 +261,16 @@ static struct lane *find_lane(struct sim_wire *w, uint32_t epoch, uint16_t port)
   while (lane != NULL && (lane->epoch != epoch || lane->port != port)) lane = lane->next;
   if (lane != NULL) w->last = lane;
   return lane;
+}
+
+static bool is_one_way(const struct lane *lane, uint32_t slot) {
+  return slot >= lane->num_slots;
+}
+
+/* A rank's last update there; in one-way windows each version has its own. */
+static struct sent *sent_of(const struct lane *lane, uint32_t slot, uint32_t phase, uint32_t rank) {
+  const uint32_t place = is_one_way(lane, slot) ? 2 * slot + (phase & 1) : slot;
+  return &lane->sent[place * lane->world_size + rank];
 }
 
 /* The first update says where slots, phases and chunks begin. */
@@ -249,13 +285,17 @@ static struct lane *add_lane(struct sim_wire *w, const struct sim_datagram *d, c
   lane->job_idx = job_idx;
   lane->world_size = job->world_size;
   lane->num_slots = job->num_slots;
-  lane->slot_base = (uint16_t)(f->slot & ~(job->num_slots - 1));
+  lane->all_slots = job->num_slots * (job->has_one_way ? ALL_WINDOWS : 1);
+  lane->slot_base = (uint16_t)(f->slot & ~(lane->all_slots - 1));
   lane->incarnation = w->incarnation;
   lane->first_phase = f->phase;
+  /* In a one-way window it has no chunk. */
   lane->first_chunk = f->chunk - (uint32_t)(f->slot - lane->slot_base);
+  if ((uint32_t)f->slot - lane->slot_base >= lane->num_slots)
+    lane->first_chunk = lane->first_phase == 2 ? 0 : w->options.first_chunk;
   lane->next_grant = lane->first_chunk + lane->num_slots;
-  lane->sent = calloc((size_t)lane->num_slots * lane->world_size, sizeof *lane->sent);
-  lane->cells = calloc(2 * (size_t)lane->num_slots, sizeof *lane->cells);
+  lane->sent = calloc(2 * (size_t)lane->all_slots * lane->world_size, sizeof *lane->sent);
+  lane->cells = calloc(2 * (size_t)lane->all_slots, sizeof *lane->cells);
   SML_ASSERT(lane->sent != NULL && lane->cells != NULL);
   struct lane **bucket = &w->buckets[sml_mix64((uint64_t)lane->epoch << 16 | lane->port) % BUCKETS];
   lane->next = *bucket;
@@ -317,6 +357,18 @@ static void check_step(const struct lane *lane, uint32_t slot, const struct sent
              f->chunk, f->slot, f->epoch, f->phase, before->grant);
 }
 
+/* In a one-way window: it is the rank's to send, and what stood in the cell before has been heard by all that are to
+ * hear it, so it is complete. */
+static void check_one_way(const struct lane *lane, uint32_t slot, const struct frame *f) {
+  const struct cell *before = &lane->cells[2 * slot + (f->phase & 1)];
+  if ((contributors_of(lane, f->reducer, f->chunk) >> f->rank & 1) == 0)
+    sim_fail("wire", "rank %u sends slot %u phase %u of epoch %08x, to which it does not contribute", f->rank, f->slot,
+             f->phase, f->epoch);
+  if (before->phase != 0 && before->phase < f->phase && !before->has_result)
+    sim_fail("wire", "rank %u sends phase %u of slot %u of epoch %08x before phase %u has its result", f->rank,
+             f->phase, f->slot, f->epoch, before->phase);
+}
+
 static void check_repeat(const struct sent *sent, const struct frame *f, struct lanes_hash hash) {
   const bool is_same = sent->tag == f->tag && sent->chunk == f->chunk && sent->payload_bytes == f->payload_bytes &&
                        sent->kind == kind_of(f) && is_same_hash(sent->hash, hash);
@@ -329,7 +381,7 @@ static void check_repeat(const struct sent *sent, const struct frame *f, struct 
 }
 
 static void watch_update(struct sim_wire *w, struct lane *lane, uint32_t slot, const struct frame *f) {
-  struct sent *sent = &lane->sent[slot * lane->world_size + f->rank];
+  struct sent *sent = sent_of(lane, slot, f->phase, f->rank);
   const struct lanes_hash hash = hash_payload(w, f);
   const bool is_repeat = (f->flags & FLAG_RETRANSMISSION) != 0;
   w->counts.updates++;
@@ -339,7 +391,8 @@ static void watch_update(struct sim_wire *w, struct lane *lane, uint32_t slot, c
     sent->macs[is_repeat] = f->mac;
     return;
   }
-  check_step(lane, slot, sent, f);
+  if (is_one_way(lane, slot)) check_one_way(lane, slot, f);
+  else check_step(lane, slot, sent, f);
   if (is_repeat)
     sim_fail("wire", "rank %u calls its first update for slot %u phase %u of epoch %08x a retransmission", f->rank,
              f->slot, f->phase, f->epoch);
@@ -361,7 +414,7 @@ static void watch_worker(struct sim_wire *w, const struct sim_datagram *d, const
   struct lane *lane = find_lane(w, f->epoch, d->to_port);
   if (lane == NULL && f->type == UPDATE) lane = add_lane(w, d, f);
   const uint32_t slot = lane == NULL ? 0 : (uint32_t)f->slot - lane->slot_base;
-  if (lane == NULL || lane->job_idx != (d->from_ipv4 >> 8 & 0xff) || lane->job != f->job || slot >= lane->num_slots) {
+  if (lane == NULL || lane->job_idx != (d->from_ipv4 >> 8 & 0xff) || lane->job != f->job || slot >= lane->all_slots) {
     sim_fail("wire", "rank %u sends for job %u, slot %u, epoch %08x, which are not its own", rank, f->job, f->slot,
              f->epoch);
     return;
@@ -373,7 +426,8 @@ static void watch_worker(struct sim_wire *w, const struct sim_datagram *d, const
   }
   w->counts.probes++;
   if (f->flags & FLAG_BY_GRANT) return; /* names no slot */
-  const struct sent *sent = &lane->sent[slot * lane->world_size + rank];
+  const struct sent *sent = sent_of(lane, slot, f->phase, rank);
+  if (is_one_way(lane, slot) && (contributors_of(lane, f->reducer, f->chunk) >> rank & 1) == 0) return; /* a receiver */
   if (f->phase != sent->phase || f->tag != sent->tag)
     sim_fail("wire", "rank %u asks about slot %u phase %u of epoch %08x, but is in phase %u", rank, f->slot, f->phase,
              f->epoch, sent->phase);
@@ -392,15 +446,16 @@ static void take_update(struct sim_wire *w, struct lane *lane, const struct fram
     c->seen = 0;
     c->has_result = false;
     c->sum = (struct lanes_hash){0, 0};
-    if (f->wire == 1 && c->maximum == NULL) c->maximum = calloc(1, MAX_PAYLOAD_BYTES);
-    if (f->wire == 1) memset(c->maximum, 0, f->payload_bytes);
+    c->owner = f->chunk;
+    if (!is_sum(f) && c->combined == NULL) c->combined = calloc(1, MAX_PAYLOAD_BYTES);
   }
   const bool is_other = c->tag != f->tag || c->payload_bytes != f->payload_bytes || c->kind != kind_of(f);
+  const bool is_first = c->seen == 0;
   if (is_other || (c->seen >> f->rank & 1) != 0) return;
   c->seen |= UINT64_C(1) << f->rank;
-  if (f->wire == 1) {
-    for (uint32_t i = 0; i < f->payload_bytes; i++)
-      if (f->payload[i] > c->maximum[i]) c->maximum[i] = f->payload[i];
+  if (!is_sum(f)) {
+    if (is_first) memcpy(c->combined, f->payload, f->payload_bytes);
+    else combine(f, c->combined);
   } else {
     const struct lanes_hash hash = hash_payload(w, f);
     c->sum.a += hash.a;
@@ -417,9 +472,9 @@ void sim_wire_on_delivered(struct sim_wire *w, const struct sim_datagram *d) {
   struct lane *lane = find_lane(w, f.epoch, d->to_port);
   if (lane == NULL || lane->job != f.job || lane->ports[f.rank] != d->from_port) return;
   const uint32_t slot = (uint32_t)f.slot - lane->slot_base;
-  if (slot >= lane->num_slots) return;
+  if (slot >= lane->all_slots) return;
   /* An intruder's, or altered under a tag: only what the rank itself has sent counts. */
-  const struct sent *sent = &lane->sent[slot * lane->world_size + f.rank];
+  const struct sent *sent = sent_of(lane, slot, f.phase, f.rank);
   const bool is_own = sent->phase == f.phase && sent->tag == f.tag && sent->chunk == f.chunk &&
                       sent->kind == kind_of(&f) && sent->payload_bytes == f.payload_bytes &&
                       sent->macs[(f.flags & FLAG_RETRANSMISSION) != 0] == f.mac;
@@ -446,17 +501,20 @@ static void take_grant(struct lane *lane, const struct frame *f) {
 }
 
 static void check_sum(struct sim_wire *w, const struct cell *c, const struct frame *f, struct lanes_hash hash) {
-  const bool is_sum = f->wire == 1 ? memcmp(c->maximum, f->payload, f->payload_bytes) == 0 : is_same_hash(hash, c->sum);
+  const bool is_right = is_sum(f) ? is_same_hash(hash, c->sum) : memcmp(c->combined, f->payload, f->payload_bytes) == 0;
   w->counts.sums_checked++;
-  if (!is_sum)
-    sim_fail("wire", "the result of slot %u phase %u of epoch %08x is not the %s of what the ranks sent", f->slot,
-             f->phase, f->epoch, f->wire == 1 ? "maximum" : "sum");
+  if (!is_right)
+    sim_fail("wire", "the result of slot %u phase %u of epoch %08x is not what the ranks sent makes by reducer %u",
+             f->slot, f->phase, f->epoch, f->reducer);
 }
 
-static void watch_result(struct sim_wire *w, struct lane *lane, const struct frame *f) {
+/* rank: to which it goes. */
+static void watch_result(struct sim_wire *w, struct lane *lane, const struct frame *f, uint32_t rank) {
   struct cell *c = &lane->cells[2 * ((uint32_t)f->slot - lane->slot_base) + (f->phase & 1)];
-  const uint64_t all = lane->world_size == 64 ? UINT64_MAX : (UINT64_C(1) << lane->world_size) - 1;
+  const uint32_t slot = (uint32_t)f->slot - lane->slot_base;
+  const uint64_t all = contributors_of(lane, f->reducer, c->owner);
   w->counts.results++;
+  w->counts.one_way += is_one_way(lane, slot);
   if (f->flags & FLAG_RETRANSMISSION) w->counts.repeats++;
   if (f->phase != c->phase || c->seen != all) {
     sim_fail("wire",
@@ -470,13 +528,17 @@ static void watch_result(struct sim_wire *w, struct lane *lane, const struct fra
              f->slot, f->phase, f->epoch);
     return;
   }
+  const bool has_owner = f->reducer == TO_OWNER || f->reducer == COPY;
+  if (has_owner && (f->chunk != c->owner || (all >> rank & 1) != 0))
+    sim_fail("wire", "the result of slot %u phase %u of epoch %08x, of owner %u, goes to rank %u", f->slot, f->phase,
+             f->epoch, f->chunk, rank);
   const struct lanes_hash hash = hash_payload(w, f);
   if (!c->has_result) {
     c->has_result = true;
     c->result = hash;
     c->grant = f->chunk;
     check_sum(w, c, f, hash);
-    take_grant(lane, f);
+    if (!is_one_way(lane, slot)) take_grant(lane, f);
   } else if (!is_same_hash(hash, c->result) || f->chunk != c->grant) {
     sim_fail("wire", "I9: the result of slot %u phase %u of epoch %08x is repeated with another %s", f->slot, f->phase,
              f->epoch, f->chunk != c->grant ? "grant" : "content");
@@ -488,7 +550,7 @@ static void watch_daemon(struct sim_wire *w, const struct sim_datagram *d, const
   if (f->type == ERROR) w->counts.errors++;
   if (f->type != RESULT) return;
   struct lane *lane = find_lane(w, f->epoch, d->from_port);
-  if (lane == NULL || lane->job != f->job || (uint32_t)f->slot - lane->slot_base >= lane->num_slots) {
+  if (lane == NULL || lane->job != f->job || (uint32_t)f->slot - lane->slot_base >= lane->all_slots) {
     sim_fail("wire", "a result for slot %u of epoch %08x is sent, which nobody uses", f->slot, f->epoch);
     return;
   }
@@ -496,7 +558,7 @@ static void watch_daemon(struct sim_wire *w, const struct sim_datagram *d, const
     sim_fail("wire", "epoch %08x of an aggregator that is gone has a result again", f->epoch);
   if (lane->job_idx != (d->to_ipv4 >> 8 & 0xff))
     sim_fail("wire", "a result of job %u goes to a rank of another", lane->job_idx);
-  watch_result(w, lane, f);
+  watch_result(w, lane, f, d->to_ipv4 & 0xff);
 }
 
 void sim_wire_on_sent(struct sim_wire *w, const struct sim_datagram *d) {

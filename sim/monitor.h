@@ -13,7 +13,8 @@ struct sim_wire;
 /* What the world knows of a job. */
 struct sim_wire_job {
   uint32_t world_size, num_slots;
-  bool may_differ; /* ranks may run different programs: then results must fail to come */
+  bool has_one_way; /* one-way windows, behind the first num_slots slots */
+  bool may_differ;  /* ranks may run different programs: then results must fail to come */
 };
 struct sim_wire_options {
   uint32_t daemon_ipv4;
@@ -37,7 +38,8 @@ static inline bool sim_ipv4_is_worker(uint32_t ipv4) {
 }
 
 struct sim_wire_counts {
-  uint64_t updates, retransmissions, probes, results, repeats, pending, errors, hellos, lanes, renewals, sums_checked;
+  uint64_t updates, retransmissions, probes, results, repeats, pending, errors, hellos, lanes, renewals, sums_checked,
+      one_way;
 };
 const struct sim_wire_counts *sim_wire_counts(const struct sim_wire *wire);
 

@@ -115,12 +115,18 @@ static uint32_t draw_half(const struct sim_tensor *t, uint32_t rank, uint64_t dr
   }
 }
 
+/* Any bits, or mostly zeros. */
+static uint32_t draw_integers(const struct sim_tensor *t, uint32_t rank, uint64_t draw) {
+  if (t->kind == SIM_DATA_ONE_RANK && rank != t->seed % 2) return 0;
+  return (uint32_t)draw & (t->kind == SIM_DATA_TINY ? 0x01010101u : UINT32_MAX);
+}
+
 void sim_tensor_fill(const struct sim_tensor *t, uint32_t rank, uint64_t first, uint64_t count, uint32_t *bits) {
   const uint64_t base = spread(t->seed ^ (uint64_t)(rank + 1) << 48);
   for (uint64_t i = 0; i < count; i++) {
     const uint64_t draw = spread(base + first + i);
     if (is_half(t->elem)) bits[i] = draw_half(t, rank, draw) | draw_half(t, rank, spread(draw)) << 16;
-    else bits[i] = t->elem == SIM_FLOAT32 ? draw_float(t, rank, draw) : (uint32_t)draw;
+    else bits[i] = t->elem == SIM_FLOAT32 ? draw_float(t, rank, draw) : draw_integers(t, rank, draw);
   }
 }
 
@@ -307,16 +313,81 @@ void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, e
     put_element(out, i, elem, sum_exactly(ranks, world_size, count, i, elem, is_average ? world_size : 1));
 }
 
+/* ---- other reductions ---- */
+
+static int bytes_of(enum sim_elem elem) {
+  return elem == SIM_INT64 ? 8 : elem == SIM_UINT8 ? 1 : 4;
+}
+
+static uint64_t load_element(const uint32_t *words, uint64_t i, int num_bytes) {
+  uint64_t x = 0;
+  for (int b = num_bytes; b-- > 0;) {
+    const uint64_t at = i * (uint64_t)num_bytes + (uint64_t)b;
+    x = x << 8 | (words[at / 4] >> at % 4 * 8 & 0xff);
+  }
+  return x;
+}
+
+static void store_element(uint32_t *words, uint64_t i, int num_bytes, uint64_t x) {
+  for (int b = 0; b < num_bytes; b++, x >>= 8) {
+    const uint64_t at = i * (uint64_t)num_bytes + (uint64_t)b;
+    const uint32_t shift = at % 4 * 8;
+    words[at / 4] = (words[at / 4] & ~(UINT32_C(0xff) << shift)) | (uint32_t)(x & 0xff) << shift;
+  }
+}
+
+/* A NaN makes the result one; -0 is below +0. */
+static uint64_t pick_float(uint32_t a, uint32_t b, bool wants_less) {
+  const float x = float_of(a), y = float_of(b);
+  if (x != x || y != y) return QUIET_NAN;
+  const bool is_less = x < y || (x == y && a >> 31 > b >> 31);
+  return is_less == wants_less ? a : b;
+}
+
+static bool is_below(uint64_t a, uint64_t b, enum sim_elem elem) {
+  if (elem == SIM_INT32) return (int32_t)(uint32_t)a < (int32_t)(uint32_t)b;
+  return elem == SIM_INT64 ? (int64_t)a < (int64_t)b : a < b;
+}
+
+static uint64_t combine(uint64_t a, uint64_t b, enum sim_elem elem, enum sim_reduction reduction) {
+  switch (reduction) {
+    case SIM_PRODUCT: return a * b;
+    case SIM_BAND: return a & b;
+    case SIM_BOR: return a | b;
+    case SIM_LAND: return a != 0 && b != 0;
+    case SIM_LOR: return a != 0 || b != 0;
+    case SIM_MIN:
+    case SIM_MAX:
+      if (elem == SIM_FLOAT32) return pick_float((uint32_t)a, (uint32_t)b, reduction == SIM_MIN);
+      return is_below(a, b, elem) == (reduction == SIM_MIN) ? a : b;
+    default: return a + b;
+  }
+}
+
+void sim_reduce_words(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem,
+                      enum sim_reduction reduction, uint32_t *out) {
+  const int num_bytes = bytes_of(elem);
+  for (uint64_t i = 0; i < count * 4 / (uint64_t)num_bytes; i++) {
+    uint64_t x = load_element(ranks, i, num_bytes);
+    for (uint32_t rank = 1; rank < world_size; rank++)
+      x = combine(x, load_element(ranks + rank * count, i, num_bytes), elem, reduction);
+    store_element(out, i, num_bytes, x);
+  }
+}
+
 void sim_sum_make(const struct sim_sum *s, uint32_t *out, uint32_t *scratch) {
   const enum sim_elem elem = s->tensor.elem;
-  const bool is_float = elem != SIM_INT32 && elem != SIM_INT64;
-  const bool is_small = is_float && elements_of(s->count, elem) <= MAX_EXACT_ELEMS && s->world_size > 1;
+  const bool is_float = elem != SIM_INT32 && elem != SIM_INT64 && elem != SIM_UINT8;
+  const bool is_short = elements_of(s->count, elem) <= MAX_EXACT_ELEMS;
+  const bool is_small = is_float && (is_short || s->is_exact) && s->world_size > 1;
+  const bool is_other = s->reduction >= SIM_MIN || elem == SIM_UINT8;
   const uint64_t block_words = is_half(elem) ? SIM_BLOCK_WORDS / 2 : SIM_BLOCK_WORDS;
   for (uint64_t first = 0; first < s->count; first += block_words) {
     const uint64_t left = s->count - first, count = left < block_words ? left : block_words;
     for (uint32_t rank = 0; rank < s->world_size; rank++)
       sim_tensor_fill(&s->tensor, rank, first, count, scratch + rank * count);
-    if (is_small) sim_sum_small(scratch, s->world_size, count, elem, s->is_average, out + first);
+    if (is_other) sim_reduce_words(scratch, s->world_size, count, elem, s->reduction, out + first);
+    else if (is_small) sim_sum_small(scratch, s->world_size, count, elem, s->is_average, out + first);
     else sim_sum_block(scratch, s->world_size, count, elem, s->is_average, out + first);
   }
 }

@@ -18,7 +18,10 @@ enum sim_data_kind {
 };
 
 /* Tensors are counted in words of 32 bits: a word is an element, or two of 16 bits, or half of one of 64. */
-enum sim_elem { SIM_INT32, SIM_FLOAT32, SIM_INT64, SIM_FLOAT16, SIM_BFLOAT16 };
+enum sim_elem { SIM_INT32, SIM_FLOAT32, SIM_INT64, SIM_FLOAT16, SIM_BFLOAT16, SIM_UINT8 };
+
+/* As tags have them. */
+enum sim_reduction { SIM_SUM, SIM_AVG, SIM_MIN, SIM_MAX, SIM_PRODUCT, SIM_BAND, SIM_BOR, SIM_LAND, SIM_LOR };
 
 struct sim_tensor {
   uint64_t seed; /* of the operation */
@@ -36,6 +39,10 @@ void sim_sum_block(const uint32_t *ranks, uint32_t world_size, uint64_t count, e
 void sim_sum_small(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem, bool is_average,
                    uint32_t *bits_out);
 
+/* MIN and those behind it, of int32, int64, uint8 and float32; and sums of uint8. */
+void sim_reduce_words(const uint32_t *ranks, uint32_t world_size, uint64_t count, enum sim_elem elem,
+                      enum sim_reduction reduction, uint32_t *bits_out);
+
 #define SIM_BLOCK_WORDS 256u /* of floats of 16 bits half as many: a block is that many elements */
 
 struct sim_sum {
@@ -43,6 +50,8 @@ struct sim_sum {
   uint64_t count;
   uint32_t world_size;
   bool is_average;
+  bool is_exact;                /* in exact mode */
+  enum sim_reduction reduction; /* of what is no sum: MIN and those behind it */
 };
 /* scratch: world_size * SIM_BLOCK_WORDS words. */
 void sim_sum_make(const struct sim_sum *sum, uint32_t *bits_out, uint32_t *scratch);

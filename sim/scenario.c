@@ -124,7 +124,7 @@ static void draw_daemon(struct sim_scenario *s, struct sml_prng *p) {
   s->first_data_port = sml_prng_chance(p, 0.5) ? 0 : 50000;
   s->max_jobs = 16;
   s->is_keyed = sml_prng_chance(p, 0.5);
-  for (uint32_t j = 0; j < s->num_jobs; j++) slots += s->jobs[j].num_slots;
+  for (uint32_t j = 0; j < s->num_jobs; j++) slots += s->jobs[j].num_slots * (s->jobs[j].asks_one_way ? 4 : 1);
   s->pool_slots = 64;
   /* A job's windows come back when its end is seen, which may be after the next one's begin. */
   while (s->pool_slots < 4 * slots) s->pool_slots *= 2;
@@ -134,9 +134,14 @@ static void draw_daemon(struct sim_scenario *s, struct sml_prng *p) {
   }
   if (sim_has(s, SIM_KIND_EPOCH)) {
     uint32_t chunks = 0;
-    for (uint32_t j = 0; j < s->num_jobs; j++) chunks = sml_max_u32(chunks, s->jobs[j].max_chunks);
+    bool has_one_way = false; /* then fences too, and the last chunks of parts */
+    for (uint32_t j = 0; j < s->num_jobs; j++) {
+      chunks = sml_max_u32(chunks, s->jobs[j].max_chunks);
+      has_one_way = has_one_way || s->jobs[j].asks_one_way;
+    }
     /* Room for the largest operation with its exponents, and a few more. */
-    const uint32_t room = 2 * chunks + 8 + (uint32_t)sml_prng_below(p, 2 * chunks + 8);
+    const uint32_t room =
+        (has_one_way ? 4 * chunks + 512 : 2 * chunks + 8) + (uint32_t)sml_prng_below(p, 2 * chunks + 8);
     s->first_phase = (UINT32_MAX - room) & ~1u;
     s->first_chunk = UINT32_MAX - (uint32_t)sml_prng_below(p, 3 * chunks);
   }
@@ -148,6 +153,7 @@ void sim_scenario_draw(struct sim_scenario *s, uint64_t seed) {
   s->seed = seed;
   draw_kinds(s, &p);
   sim_jobs_draw(s, &p);
+  sim_collectives_draw(s);
   draw_network(s, &p);
   draw_schedule(s, &p);
   draw_daemon(s, &p);

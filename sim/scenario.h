@@ -51,11 +51,18 @@ const char *sim_kind_text(enum sim_kind kind);
 /* How long an operation is, once the job's chunk and window are known. */
 enum sim_size_rule { SIM_SIZE_FEW, SIM_SIZE_CHUNK, SIM_SIZE_SOME, SIM_SIZE_WINDOW, SIM_SIZE_LONG, SIM_SIZE_EMPTY };
 
+enum sim_collective { SIM_ALL_REDUCE, SIM_REDUCE_SCATTER, SIM_ALL_GATHER, SIM_BROADCAST, SIM_REDUCE };
+const char *sim_collective_text(enum sim_collective collective);
+
 struct sim_op_spec {
   uint8_t type, reduction; /* enum sml_type, enum sml_reduction */
   uint8_t size_rule;       /* enum sim_size_rule */
   uint8_t data_kind;       /* enum sim_data_kind */
   bool is_in_place;
+  bool is_exact;      /* in exact mode */
+  bool is_uneven;     /* parts are not alike */
+  uint8_t collective; /* enum sim_collective */
+  uint32_t root;      /* of a broadcast or reduce */
   uint8_t misaligned_bytes;
   uint32_t size_draw, extra_elems;
   uint64_t key;
@@ -63,6 +70,15 @@ struct sim_op_spec {
 };
 /* Words of 32 bits, an even number for int64; at most max_chunks chunks. */
 uint64_t sim_op_count(const struct sim_op_spec *op, uint32_t chunk_elems, uint32_t window_chunks, uint32_t max_chunks);
+
+static inline bool sim_op_is_copy(const struct sim_op_spec *op) {
+  return op->collective == SIM_ALL_GATHER || op->collective == SIM_BROADCAST;
+}
+/* What a rank has of a copy's `count` words, and gets of a sum's. */
+struct sim_part {
+  uint64_t first, count;
+};
+struct sim_part sim_op_part(const struct sim_op_spec *op, uint32_t world_size, uint64_t count, uint32_t rank);
 
 /* What one rank does that the others do not. */
 enum sim_misdeed {
@@ -101,6 +117,7 @@ struct sim_job_spec {
   bool has_fresh_names; /* each round its own; else one name */
   bool keeps_context;   /* over rounds */
   bool is_checked;
+  bool asks_one_way; /* for one-way windows */
   uint64_t retry_ns;
   uint32_t num_rounds;
   struct sim_round_spec rounds[SIM_MAX_ROUNDS];
@@ -141,6 +158,7 @@ struct sim_cuts {
   uint32_t num_incidents;
   uint32_t num_rounds;
 };
+bool sim_job_has_one_way(const struct sim_job_spec *job);
 void sim_scenario_draw(struct sim_scenario *s, uint64_t seed);
 void sim_scenario_cut(struct sim_scenario *s, const struct sim_cuts *cuts);
 static inline bool sim_has(const struct sim_scenario *s, enum sim_kind kind) {

@@ -176,6 +176,40 @@ static void compute(struct sim_rank *r, uint32_t idx, const struct sim_op_spec *
   trouble->to_ns = sim_now_ns();
 }
 
+static size_t elems_of(const struct sim_op_spec *op, uint64_t num_words) {
+  if (op->type == SML_INT64) return num_words / 2;
+  if (op->type == SML_UINT8) return num_words * 4;
+  return op->type == SML_FLOAT16 || op->type == SML_BFLOAT16 ? 2 * num_words : num_words;
+}
+
+/* Parts lie in their places of the whole. */
+static sml_status call(struct sim_rank *r, const struct sim_op_spec *op, uint64_t count, struct sim_buffer *b) {
+  const uint32_t n = r->job->spec->world_size;
+  const struct sim_part own = sim_op_part(op, n, count, r->rank);
+  const bool is_copy = sim_op_is_copy(op);
+  size_t parts[SIM_MAX_WORLD_SIZE];
+  for (uint32_t rank = 0; rank < n; rank++) {
+    const uint64_t num_words = sim_op_part(op, n, count, rank).count;
+    parts[rank] = is_copy ? 4 * num_words : elems_of(op, num_words);
+  }
+  const sml_type type = (sml_type)op->type;
+  const sml_reduction reduction = (sml_reduction)op->reduction;
+  uint8_t *out = op->is_in_place ? b->in : b->out;
+  sml_operation_options o = SML_OPERATION_OPTIONS_INIT;
+  o.key = op->key;
+  o.exact = op->is_exact;
+  switch ((enum sim_collective)op->collective) {
+    case SIM_REDUCE_SCATTER:
+      return sml_reduce_scatter(r->handle, b->in, out + own.first * 4, 0, parts, type, reduction, &o, &b->handle);
+    case SIM_ALL_GATHER: return sml_all_gather(r->handle, b->in + own.first * 4, out, 0, parts, &o, &b->handle);
+    case SIM_BROADCAST: return sml_broadcast(r->handle, out, 4 * count, op->root, &o, &b->handle);
+    case SIM_REDUCE:
+      return sml_reduce(r->handle, b->in, r->rank == op->root ? out : NULL, elems_of(op, count), type, reduction,
+                        op->root, &o, &b->handle);
+    default: return sml_allreduce(r->handle, b->in, out, elems_of(op, count), type, reduction, &o, &b->handle);
+  }
+}
+
 static bool submit(struct sim_rank *r, uint32_t idx, uint32_t submitter, struct sim_buffer *b, uint32_t held) {
   struct sim_op_spec altered;
   struct sim_attempt *a = sim_attempt_of(r);
@@ -189,18 +223,12 @@ static bool submit(struct sim_rank *r, uint32_t idx, uint32_t submitter, struct 
     sim_trace("deviates in operation %u: %s", idx, sim_misdeed_text(sim_round_of(r)->misdeed));
     sim_world_add_trouble(r->job->world, SIM_KIND_MISDEED, r->job->idx, r->rank)->to_ns = sim_now_ns();
   }
-  sml_operation_options options = SML_OPERATION_OPTIONS_INIT;
-  options.key = op->key;
   b->op = idx;
   record->count = count;
   record->submitted_ns = sim_now_ns();
   record->state = SIM_OP_SUBMITTED;
   sim_incidents_on_submit(r, idx);
-  const uint64_t num_elems = op->type == SML_INT64                                 ? count / 2
-                             : op->type == SML_FLOAT16 || op->type == SML_BFLOAT16 ? 2 * count
-                                                                                   : count;
-  const sml_status status = sml_allreduce(r->handle, b->in, op->is_in_place ? b->in : b->out, num_elems,
-                                          (sml_type)op->type, (sml_reduction)op->reduction, &options, &b->handle);
+  const sml_status status = call(r, op, count, b);
   if (status == SML_OK) return true;
   record->state = SIM_OP_ENDED;
   record->status = status;

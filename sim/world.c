@@ -36,7 +36,8 @@ void sim_world_start_rank(struct sim_rank *r) {
   r->is_running = true;
   r->is_paused = r->has_exited_early = false;
   r->doing = "begins";
-  r->process = sim_spawn(r->host, name, sim_worker_main, r, NULL);
+  static const char *const one_way[] = {"SWITCHML_ONE_WAY=1", NULL};
+  r->process = sim_spawn(r->host, name, sim_worker_main, r, r->job->spec->asks_one_way ? one_way : NULL);
   r->job->world->num_running++;
   set_clock(r->job->world, r->process, r->job->idx * 100u + r->rank + 1);
 }
@@ -155,11 +156,14 @@ static struct sim_wire *open_wire(const struct sim_scenario *s) {
                                      .num_jobs = s->num_jobs + 1};
   for (uint32_t j = 0; j < s->num_jobs; j++) {
     const struct sim_job_spec *job = &s->jobs[j];
-    options.jobs[j] = (struct sim_wire_job){job->world_size, job->num_slots, !job->has_fresh_names};
+    options.jobs[j] = (struct sim_wire_job){.world_size = job->world_size,
+                                            .num_slots = job->num_slots,
+                                            .has_one_way = sim_job_has_one_way(job),
+                                            .may_differ = !job->has_fresh_names};
     for (uint32_t r = 0; r < job->num_rounds; r++)
       options.jobs[j].may_differ = options.jobs[j].may_differ || job->rounds[r].misdeed != SIM_MISDEED_NONE;
   }
-  options.jobs[s->num_jobs] = (struct sim_wire_job){2, s->pool_slots, false};
+  options.jobs[s->num_jobs] = (struct sim_wire_job){.world_size = 2, .num_slots = s->pool_slots};
   return sim_wire_create(&options);
 }
 

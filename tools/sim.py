@@ -137,7 +137,7 @@ def report(totals, digest, num_seeds, seconds):
     print(f"# {num_seeds} seeds, {datagrams} datagrams, {totals['events']} events in {seconds:.1f} s: "
           f"{num_seeds / seconds:.1f} seeds/s, {datagrams / seconds:.0f} datagrams/s; digest {digest}")
     print(f"# operations {totals['ops']} right, {totals['ops-failed']} failed; joins {totals['joins']}, "
-          f"{totals['joins-failed']} failed; {totals['sums-checked']} sums checked on the wire; "
+          f"{totals['joins-failed']} failed; {totals['sums-checked']} sums checked on the wire, {totals['one-way']} results that go one way; "
           f"{totals['retransmissions']} updates sent again")
     print("# faults: " + ", ".join(f"{kind} {totals[SHOWN_BY.get(kind, kind)]}" for kind in KINDS))
 
