@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data path (PROTOCOL.md rules R14 to R30) a second time: for vectors to be played on, and as the stand-in for a
+"""The data path (PROTOCOL.md rules R14 to R30, and R196 to R198) a second time: for vectors to be played on, and as the stand-in for a
 switch where none is. One job's cells, and what comes before them. Written from the text, not from the C."""
 import operator
 import struct
@@ -8,7 +8,9 @@ import peer
 
 UPDATE, RESULT, PENDING, PROBE = (peer.PACKETS[name] for name in ("UPDATE", "RESULT", "PENDING", "PROBE"))
 RETRANSMISSION, KEYED, CHECKED, BY_GRANT, NARROW = 1, 2, 4, 8, 128
-PAIRS = {False: ((0, 0), (1, 1), (2, 1), (3, 1), (2, 4), (3, 4), (2, 5)), True: ((0, 0), (2, 1))}  # by whether it is a switch
+TO_OWNER, COPY = (0, 2), (1, 3)
+# By whether it is a switch.
+PAIRS = {False: ((0, 0), (1, 1), (2, 1), (3, 1), (2, 4), (3, 4), (2, 5), TO_OWNER, COPY), True: ((0, 0), (2, 1))}
 UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED | NARROW, PROBE: RETRANSMISSION | BY_GRANT | 64}
 LANE_BYTES = 4, 1, 4, 8  # by wire
 HEADER_BYTES = 32
@@ -23,6 +25,7 @@ class Cell:
 
     def __init__(self):
         self.phase, self.seen, self.grant, self.first_rank = 0, set(), None, None
+        self.is_complete, self.owner = False, None
         self.tag = self.pair = self.values = self.payload_bytes = None
 
 
@@ -80,13 +83,29 @@ class Aggregator:
         most = job.full_bytes - (4 if job.is_checked and not is_lanes else 0)
         return bool(fields["flags"] & CHECKED) == is_due and check_bytes < num_bytes <= most and num_bytes % LANE_BYTES[fields["wire"]] == 0
 
+    @staticmethod
+    def contributors(job, pair, owner):
+        everybody = set(range(job.ranks))
+        return everybody - {owner} if pair == TO_OWNER else {owner} if pair == COPY else everybody
+
+    def fits_window(self, job, slot, fields):
+        """R197. Exponents and fences stand in all windows."""
+        pair = fields["wire"], fields["reducer"]
+        if slot < job.num_slots:
+            return pair not in (TO_OWNER, COPY)
+        if pair not in (TO_OWNER, COPY):
+            return pair == (1, 1) and not fields["flags"] & BY_GRANT
+        is_contributor = fields["rank"] in self.contributors(job, pair, fields["chunk"])
+        return fields["chunk"] < job.ranks and (fields["type"] == PROBE or is_contributor)
+
     def widen(self, payload):
         return peer.widen(payload)
 
     def decide(self, index, fields, payload):
         job = self.jobs[index]
         slot, phase = fields["slot"] - job.slot_base, fields["phase"]
-        if not 0 <= slot < job.num_slots or not self.has_right_length(job, fields):
+        all_slots = job.num_slots * (2 if job.has_one_way else 1)
+        if not 0 <= slot < all_slots or not self.fits_window(job, slot, fields) or not self.has_right_length(job, fields):
             return [], None
         if fields["flags"] & NARROW:
             lanes = self.widen(payload)
@@ -108,6 +127,7 @@ class Aggregator:
             cell.__init__()
             cell.phase, cell.tag, cell.first_rank = phase, fields["tag"], fields["rank"]
             cell.pair, cell.payload_bytes = (fields["wire"], fields["reducer"]), fields["payload_bytes"]
+            cell.owner = fields["chunk"] if cell.pair in (TO_OWNER, COPY) else None
             return self.contribute(index, slot, cell, fields["rank"], payload), None
         return self.decide_same(index, slot, cell, fields, payload)
 
@@ -116,7 +136,11 @@ class Aggregator:
         chunk = (fields["wire"], fields["reducer"]), fields["payload_bytes"]
         if cell.tag != fields["tag"] or (not is_probe and chunk != (cell.pair, cell.payload_bytes)):
             return [], ("MISMATCH", {rank, cell.first_rank})
-        if cell.grant is not None:
+        if cell.owner not in (None, fields["chunk"]):
+            return [], ("MISMATCH", {rank, cell.first_rank})
+        if cell.is_complete and cell.owner is not None and not is_probe:
+            return [], None  # it hears nothing of what it contributes to
+        if cell.is_complete:
             pair = chunk[0] if self.is_switch else cell.pair
             return [((index, rank), self.result(index, slot, cell, RETRANSMISSION, pair))], None
         if is_probe:
@@ -131,7 +155,7 @@ class Aggregator:
         """Can an honest member be there? Only with the result of the phase before."""
         def is_complete(at):
             cell = cells.get((slot, at & 1))
-            return cell is not None and cell.phase == at and cell.grant is not None
+            return cell is not None and cell.phase == at and cell.is_complete
         cell = cells.get((slot, phase & 1))
         if phase == job.first_phase:
             return cell.phase == 0
@@ -141,7 +165,7 @@ class Aggregator:
 
     @staticmethod
     def reduce(pair, values, more):
-        how = {0: operator.add, 1: max, 4: operator.mul, 5: operator.or_}[pair[1]]
+        how = {0: operator.add, 1: max, 2: operator.add, 4: operator.mul, 5: operator.or_}[pair[1]]
         return tuple(how(a, b) & (2**64 - 1 if pair[0] == 3 else 2**32 - 1) for a, b in zip(values, more))
 
     def contribute(self, index, slot, cell, rank, payload):
@@ -149,11 +173,15 @@ class Aggregator:
         cell.seen.add(rank)
         cell.values = values if cell.values is None else self.reduce(cell.pair, cell.values, values)
         job = self.jobs[index]
-        if len(cell.seen) < job.ranks:
+        contributors = self.contributors(job, cell.pair, cell.owner)
+        if cell.seen != contributors:
             return []
-        cell.grant = self.cursors[index] % 2**32
-        self.cursors[index] += 1
-        return [((index, to), self.result(index, slot, cell, 0)) for to in range(job.ranks)]
+        cell.is_complete = True
+        if slot < job.num_slots:
+            cell.grant = self.cursors[index] % 2**32
+            self.cursors[index] += 1
+        receivers = range(job.ranks) if cell.owner is None else sorted(set(range(job.ranks)) - contributors)
+        return [((index, to), self.result(index, slot, cell, 0)) for to in receivers]
 
     def answer_by_grant(self, index, fields):
         for (slot, _), cell in self.cells[index].items():
@@ -168,13 +196,14 @@ class Aggregator:
         if job.is_checked and pair[0] == 0:
             flags |= CHECKED
         return self.seal({"type": RESULT, "wire": pair[0], "reducer": pair[1], "job": job.number, "epoch": job.epoch,
-                          "slot": job.slot_base + slot, "flags": flags, "phase": cell.phase, "tag": cell.tag, "chunk": cell.grant},
+                          "slot": job.slot_base + slot, "flags": flags, "phase": cell.phase, "tag": cell.tag,
+                          "chunk": cell.grant if cell.grant is not None else cell.owner or 0},
                          struct.pack(form, *cell.values))
 
     def pending(self, index, cell, fields):
         job = self.jobs[index]
         seen = cell.seen if cell.phase == fields["phase"] else set()
-        bits = sum(1 << rank for rank in range(job.ranks) if rank not in seen)
+        bits = sum(1 << rank for rank in self.contributors(job, (fields["wire"], fields["reducer"]), fields["chunk"]) - seen)
         bitmap = bits.to_bytes(4 if self.is_switch else (job.ranks + 7) // 8, "little")
         answer = {name: value for name, value in fields.items() if name != "payload_bytes"}
         return [((index, fields["rank"]), self.seal({**answer, "type": PENDING, "flags": 0}, bitmap))]

@@ -19,6 +19,7 @@ int main(int argc, char **argv) {
   make_keys(&s);
   make_membership(&s);
   if (!s.is_switch) make_narrow(&s);
+  make_one_way(&s);
   make_worlds(&s);
   return fflush(stdout) == 0 ? 0 : 1;
 }

@@ -33,7 +33,8 @@ def member(port, job_number):
 
 
 def job_of(entry):
-    return vectors.Job({"ranks": entry["ranks"], "checked": entry["is_checked"], "narrow": entry["is_narrow"]}, entry["job"], entry["epoch"],
+    return vectors.Job({"ranks": entry["ranks"], "checked": entry["is_checked"], "narrow": entry["is_narrow"],
+                        "one_way": entry["has_one_way"]}, entry["job"], entry["epoch"],
                        entry["slot_base"], entry["num_slots"], entry["payload_bytes"], entry["first_phase"],
                        entry["first_chunk"], entry["is_switch"])
 
@@ -50,12 +51,13 @@ def make_plan(family, lanes, cannot=()):
             continue
         jobs = []
         for shape in vector["jobs"]:
-            slot_base = -(-slot_base // shape["slots"]) * shape["slots"]
+            all_slots = shape["slots"] * (2 if shape.get("one_way") else 1)
+            slot_base = -(-slot_base // all_slots) * all_slots
             jobs.append({"job": number, "epoch": FIRST_EPOCH + 100 * number, "slot_base": slot_base, "num_slots": shape["slots"],
-                         "ranks": shape["ranks"], "is_checked": shape.get("checked", False), "is_narrow": shape.get("narrow", False), "is_switch": family == "switch",
+                         "ranks": shape["ranks"], "is_checked": shape.get("checked", False), "is_narrow": shape.get("narrow", False), "has_one_way": shape.get("one_way", False), "is_switch": family == "switch",
                          "first_phase": shape.get("first_phase", 2), "first_chunk": 1000 * number, "payload_bytes": 4 * lanes,
                          "members": [member(rank, number) for rank in range(shape["ranks"])]})
-            number, slot_base = number + 1, slot_base + shape["slots"]
+            number, slot_base = number + 1, slot_base + all_slots
         plan["vectors"].append({"vector": vector["vector"], "jobs": jobs})
     plan["num_slots"], plan["num_jobs"] = slot_base, number
     return plan

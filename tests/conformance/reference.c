@@ -39,7 +39,8 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
   const struct sml_aggregator_options options = {
       .world_size = as->num_ranks,
       .num_slots = as->num_slots,
-      .slot_base = (uint16_t)(as->num_slots * (2 + index)),
+      .num_one_way_slots = as->has_one_way ? as->num_slots : 0,
+      .slot_base = (uint16_t)(as->num_slots * (2 + index) * (as->has_one_way ? 2 : 1)),
       .chunk_bytes = REFERENCE_CHUNK_BYTES - check_bytes,
       .is_checked = as->is_checked,
       .is_narrow = as->is_narrow,
@@ -132,7 +133,9 @@ static void add_result(struct taken *t, const struct sml_header *h, const uint8_
   set(out, SML_FIELD_WIRE, SML_SYMBOL_NONE, h->wire);
   set(out, SML_FIELD_REDUCER, SML_SYMBOL_NONE, h->reducer);
   set_place(out, t, h);
-  set(out, SML_FIELD_CHUNK, SML_SYMBOL_SLOTS, (int64_t)(h->chunk - b->first_chunk) - b->num_slots);
+  if (sml_has_owner(h->reducer)) set(out, SML_FIELD_CHUNK, SML_SYMBOL_OWNER, h->chunk);
+  else if (h->slot < b->slot_base + b->num_slots)
+    set(out, SML_FIELD_CHUNK, SML_SYMBOL_SLOTS, (int64_t)(h->chunk - b->first_chunk) - b->num_slots);
   set_payload(out, b, payload, h->payload_bytes, h->wire == SML_LANES_UINT8 ? 1 : 4);
 }
 
@@ -191,6 +194,16 @@ static void add_stored(struct taken *t, uint32_t cell, uint32_t socket, uint16_t
   add_result(t, &h, payload, socket, flags);
 }
 
+/* To all, or to the chunk's receivers: those that do not contribute to it. */
+static void add_completed(struct taken *t, uint32_t cell) {
+  if (!sml_has_owner(t->h.reducer)) {
+    add_stored(t, cell, SML_CONFORM_ALL, 0);
+    return;
+  }
+  for (uint32_t rank = 0; rank < t->job->binding.world_size; rank++)
+    if (!sml_contributes(t->h.reducer, t->h.chunk, rank)) add_stored(t, cell, rank, 0);
+}
+
 static void report(struct taken *t, const char *verdict, enum sml_drop reason, uint32_t first_rank,
                    uint32_t num_ranks) {
   say(t, verdict, sml_drop_name(reason));
@@ -215,7 +228,7 @@ static void decide(struct taken *t) {
     case SML_VERDICT_COMPLETE:
       sum(t, d.cell, d.is_first);
       say(t, "COMPLETE", "");
-      add_stored(t, d.cell, SML_CONFORM_ALL, 0);
+      add_completed(t, d.cell);
       break;
     case SML_VERDICT_REPEAT:
       say(t, "REPEAT", needless);
@@ -223,8 +236,7 @@ static void decide(struct taken *t) {
       break;
     case SML_VERDICT_PENDING:
       say(t, "PENDING", needless);
-      sml_aggregator_missing(t->job->aggregator, (uint32_t)t->h.slot - t->job->binding.slot_base, t->h.phase,
-                             &missing);
+      sml_aggregator_missing_for(t->job->aggregator, &t->h, &missing);
       add_pending(t, missing);
       break;
     case SML_VERDICT_MISMATCH:

@@ -114,6 +114,7 @@ static void write_vector(FILE *out, const struct sml_conform_vector *v) {
     fprintf(out, "%s{\"ranks\":%u,\"slots\":%u", i > 0 ? "," : "", job->num_ranks, job->num_slots);
     if (job->is_checked) fprintf(out, ",\"checked\":true");
     if (job->is_narrow) fprintf(out, ",\"narrow\":true");
+    if (job->has_one_way) fprintf(out, ",\"one_way\":true");
     if (job->first_phase != 0) fprintf(out, ",\"first_phase\":%u", job->first_phase);
     fputc('}', out);
   }
@@ -134,9 +135,11 @@ void begin(struct scenario *s, const char *topic, const char *name, const char *
                                           .num_slots = shape.num_slots != 0 ? shape.num_slots : 4,
                                           .is_checked = shape.is_checked,
                                           .is_narrow = shape.is_narrow,
+                                          .has_one_way = shape.has_one_way,
                                           .first_phase = shape.first_phase};
   if (shape.first_phase != 0) v->needs |= SML_NEED_FIRST_PHASE;
   if (shape.is_narrow) v->needs |= SML_NEED_NARROW;
+  if (shape.has_one_way) v->needs |= SML_NEED_ONE_WAY;
   write_vector(s->out, v);
   s->reference = reference_create(v);
 }

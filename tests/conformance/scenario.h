@@ -19,7 +19,7 @@ struct scenario {
 /* A job of so many ranks. The next vector's needs and jobs are set before begin() by what it is given. */
 struct shape {
   uint32_t num_ranks, num_slots; /* 0 slots: 4 */
-  bool is_checked, is_narrow;
+  bool is_checked, is_narrow, has_one_way;
   uint32_t first_phase;
   uint32_t needs;
   uint32_t num_ranks_1; /* not 0: a second job of so many ranks, with as many slots */
@@ -63,4 +63,5 @@ void make_garbage(struct scenario *s);
 void make_keys(struct scenario *s);
 void make_membership(struct scenario *s);
 void make_narrow(struct scenario *s);   /* scenarios_narrow.c: updates of 28 bits a lane */
+void make_one_way(struct scenario *s);  /* scenarios_one_way.c: one-way windows */
 void make_worlds(struct scenario *s);   /* worlds.c: seeded */

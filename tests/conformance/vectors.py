@@ -31,7 +31,7 @@ class Job:
 
     def __init__(self, shape, number, epoch, slot_base, num_slots, full_bytes, first_phase=2, first_chunk=0, is_switch=False):
         self.ranks, self.is_checked = shape["ranks"], shape.get("checked", False)
-        self.is_narrow = shape.get("narrow", False)
+        self.is_narrow, self.has_one_way = shape.get("narrow", False), shape.get("one_way", False)
         self.number, self.epoch, self.slot_base, self.num_slots = number, epoch, slot_base, num_slots
         self.full_bytes, self.first_phase, self.first_chunk, self.is_switch = full_bytes, first_phase, first_chunk, is_switch
 
@@ -42,9 +42,9 @@ class Job:
         if value.startswith("0x"):
             return int(value, 16), True
         symbols = {"slots": self.num_slots, "ranks": self.ranks, "full": self.full_bytes, "max": 2**32 - 1, "unknown": UNKNOWN_JOB,
-                   "narrow": self.full_bytes // 32 * 28}
+                   "narrow": self.full_bytes // 32 * 28, "owner": 0, "to_owners": self.num_slots, "copies": self.num_slots}
         name = next(name for name in symbols if value.startswith(name))
-        return symbols[name] + int(value[len(name):] or "0"), name not in ("max", "unknown")
+        return symbols[name] + int(value[len(name):] or "0"), name not in ("max", "unknown", "owner")
 
     def header_field(self, name, value):
         if name == "type":

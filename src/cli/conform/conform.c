@@ -152,7 +152,7 @@ static bool play(struct run *run, const struct sml_conform_vector *v) {
     if (o.result == SML_CONFORM_PASSED || o.result == SML_CONFORM_SKIPPED) break;
   }
   const bool is_refused = o.result == SML_CONFORM_BROKEN && o.step == 0;
-  if (is_refused && (v->needs & SML_NEED_NARROW)) {
+  if (is_refused && (v->needs & (SML_NEED_NARROW | SML_NEED_ONE_WAY)) != 0) {
     o.result = SML_CONFORM_SKIPPED; /* an aggregator need not know such jobs */
   } else if (is_refused) {
     fail("%s: %s", v->name, o.seen);

@@ -51,11 +51,15 @@ enum sml_conform_symbol {
   SML_SYMBOL_FULL,
   SML_SYMBOL_MAX,
   SML_SYMBOL_UNKNOWN,
-  SML_SYMBOL_NARROW
+  SML_SYMBOL_NARROW,
+  SML_SYMBOL_OWNER,
+  SML_SYMBOL_TO_OWNERS,
+  SML_SYMBOL_COPIES
 };
-extern const char *const sml_conform_symbol_names[7];
+extern const char *const sml_conform_symbol_names[10];
 struct sml_conform_value {
-  /* FULL: the largest payload, check word included; NARROW: that of narrow updates; MAX: 2^32 - 1, whatever the base */
+  /* FULL: the largest payload, check word included; NARROW: that of narrow updates; MAX: 2^32 - 1, whatever the base;
+   * OWNER: a chunk that is an owner; TO_OWNERS, COPIES: the first slot of the one-way window for these */
   enum sml_conform_symbol symbol;
   int64_t number;
 };
@@ -110,13 +114,14 @@ enum sml_conform_need {
   SML_NEED_FIRST_PHASE = 4, /* jobs begin with the first phase that they name */
   SML_NEED_MEMBERSHIP = 8,  /* HELLOs, and ranks that leave: not of the data path alone */
   SML_NEED_NARROW = 16,     /* jobs whose updates may be narrow */
+  SML_NEED_ONE_WAY = 32,    /* jobs with one-way windows */
 };
-#define SML_NUM_NEEDS 5u
+#define SML_NUM_NEEDS 6u
 extern const char *const sml_conform_need_names[SML_NUM_NEEDS];
 
 struct sml_conform_job {
   uint32_t num_ranks, num_slots; /* at least so many slots */
-  bool is_checked, is_narrow;
+  bool is_checked, is_narrow, has_one_way;
   uint32_t first_phase; /* 0: the aggregator's */
 };
 

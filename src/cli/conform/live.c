@@ -89,8 +89,8 @@ static bool say_join(struct live *t, uint32_t job, uint32_t rank) {
   join->num_slots = as->num_slots;
   join->max_datagram_bytes = UINT16_MAX;
   join->lease_ns = join->join_timeout_ns = LEASE_NS;
-  join->features =
-      (as->is_checked ? SML_FEATURE_CHECK : 0) | (as->is_narrow ? SML_FEATURE_NARROW : 0) | t->options.features;
+  join->features = (as->is_checked ? SML_FEATURE_CHECK : 0) | (as->is_narrow ? SML_FEATURE_NARROW : 0) |
+                   (as->has_one_way ? SML_FEATURE_ONE_WAY : 0) | t->options.features;
   if (key_name[0] && getrandom(join->nonce, sizeof join->nonce, 0) != (ssize_t)sizeof join->nonce)
     return sml_exchange_fail(x, SML_TROUBLE_SYSTEM, "cannot draw random numbers");
   if (!sml_exchange_say(x, &m) || !sml_exchange_hear(x, key_name)) return false;
@@ -306,6 +306,8 @@ static bool hear_start(struct live *t, uint32_t job, uint32_t rank) {
   b->chunk_bytes = start->chunk_bytes;
   b->is_switch = (start->features & SML_FEATURE_SWITCH) != 0;
   const bool is_narrow = (start->features & SML_FEATURE_NARROW) != 0;
+  if (t->vector->jobs[job].has_one_way && (start->features & SML_FEATURE_ONE_WAY) == 0)
+    return fail(t, "the aggregator gives the job no one-way windows");
   if (start->is_multicast || start->num_ranks != 0 || is_narrow != t->vector->jobs[job].is_narrow)
     return fail(t, "the job is not as it was asked for");
   return true;

@@ -12,8 +12,10 @@ const char *const sml_conform_field_names[SML_NUM_FIELDS] = {"version", "type", 
 const char *const sml_conform_type_names[8] = {NULL, "UPDATE", "RESULT", "PENDING", "ERROR", "HELLO", "ABORT", "PROBE"};
 const char *const sml_conform_flag_names[8] = {"RETRANSMISSION", "KEYED",  "CHECKED", "BY_GRANT",
                                                "UNASKED",        "MARKED", "DEAF",    "NARROW"};
-const char *const sml_conform_symbol_names[7] = {"", "slots", "ranks", "full", "max", "unknown", "narrow"};
-const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key", "no_key", "first_phase", "membership", "narrow"};
+const char *const sml_conform_symbol_names[10] = {"",        "slots",  "ranks", "full",      "max",
+                                                  "unknown", "narrow", "owner", "to_owners", "copies"};
+const char *const sml_conform_need_names[SML_NUM_NEEDS] = {"key",        "no_key", "first_phase",
+                                                           "membership", "narrow", "one_way"};
 
 static uint32_t full_bytes(const struct sml_conform_binding *b) {
   return b->chunk_bytes + (b->is_checked ? SML_CHECK_BYTES : 0);
@@ -27,6 +29,9 @@ int64_t sml_conform_resolve(struct sml_conform_value v, const struct sml_conform
     case SML_SYMBOL_NARROW: return v.number + sml_narrow_bytes(b->chunk_bytes);
     case SML_SYMBOL_MAX: return v.number + UINT32_MAX;
     case SML_SYMBOL_UNKNOWN: return v.number + SML_CONFORM_UNKNOWN_JOB;
+    case SML_SYMBOL_TO_OWNERS:
+    case SML_SYMBOL_COPIES: return v.number + b->num_slots;
+    case SML_SYMBOL_OWNER:
     case SML_SYMBOL_NONE: break;
   }
   return v.number;
@@ -36,6 +41,7 @@ int64_t sml_conform_resolve(struct sml_conform_value v, const struct sml_conform
 static uint32_t number_of(const struct sml_conform_packet *p, enum sml_conform_field field,
                           const struct sml_conform_binding *b) {
   const bool is_given = p->given >> field & 1u, is_max = p->fields[field].symbol == SML_SYMBOL_MAX;
+  const bool is_owner = p->fields[field].symbol == SML_SYMBOL_OWNER;
   const int64_t number = is_given ? sml_conform_resolve(p->fields[field], b) : 0;
   switch (field) {
     case SML_FIELD_VERSION: return is_given ? (uint32_t)number : SML_WIRE_VERSION;
@@ -44,7 +50,7 @@ static uint32_t number_of(const struct sml_conform_packet *p, enum sml_conform_f
     case SML_FIELD_RANK: return is_given ? (uint32_t)number : p->socket;
     case SML_FIELD_SLOT: return (uint16_t)(b->slot_base + number);
     case SML_FIELD_PHASE: return (uint32_t)number + (is_max ? 0 : b->first_phase);
-    case SML_FIELD_CHUNK: return (uint32_t)number + (is_max ? 0 : b->first_chunk);
+    case SML_FIELD_CHUNK: return (uint32_t)number + (is_max || is_owner ? 0 : b->first_chunk);
     default: return (uint32_t)number;
   }
 }

@@ -239,6 +239,7 @@ static bool read_job(struct reader *r, const json_t *object, struct sml_conform_
                                   .num_slots = (uint32_t)num_slots,
                                   .is_checked = json_is_true(json_object_get(object, "checked")),
                                   .is_narrow = json_is_true(json_object_get(object, "narrow")),
+                                  .has_one_way = json_is_true(json_object_get(object, "one_way")),
                                   .first_phase = (uint32_t)first_phase};
   return true;
 }
