@@ -126,6 +126,50 @@ static void operations_end_by_themselves(void **state) {
   world_stop(&w);
 }
 
+static uint32_t num_elems_of_call;
+
+static bool await_updates(const struct rank *r, uint64_t num_updates) {
+  for (uint32_t ms = 0; ms < 10000; ms++) {
+    const sml_stats s = stats_of(r);
+    if (s.tx_packets - s.probes - s.retransmissions >= num_updates) return true;
+    usleep(1000);
+  }
+  return false;
+}
+
+/* Rank 0 calls more when its first operation is under way, and sends of those before that has ended: rank 2, which is
+ * alone on its host, takes part in none until then. */
+static void call_several(struct rank *r) {
+  static int32_t data[MAX_RANKS][4][70000];
+  sml_operation *ops[4];
+  const struct rank *lead = &r->world->ranks[0];
+  const uint64_t num_chunks = sml_div_ceil(4 * (uint64_t)num_elems_of_call, lead->job->lanes.chunk_bytes);
+  if (r->rank == 2) CHECK(r, await_updates(lead, num_chunks + 1));
+  for (uint32_t k = 0; k < 4; k++) {
+    int32_t *x = data[r->rank][k];
+    for (uint32_t e = 0; e < num_elems_of_call; e++) x[e] = (int32_t)(e + k);
+    CHECK(r, sml_allreduce(r->job, x, x, num_elems_of_call, SML_INT32, SML_SUM, NULL, &ops[k]) == SML_OK);
+    if (r == lead && k == 0) CHECK(r, await_updates(r, 1));
+  }
+  for (uint32_t k = 0; k < 4; k++) {
+    CHECK(r, sml_operation_wait(ops[k], 20 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+    for (uint32_t e = 0; e < num_elems_of_call; e++) CHECK(r, data[r->rank][k][e] == (int32_t)(3 * (e + k)));
+    sml_operation_release(ops[k]);
+  }
+}
+
+static void several_are_under_way(void **state) {
+  (void)state;
+  for (num_elems_of_call = 1; num_elems_of_call <= 70000; num_elems_of_call += 69999) {
+    struct world w;
+    world_init(&w, 3);
+    w.job_options.lease_ns = PATIENT_LEASE_NS;
+    start_hosts(&w, "112");
+    world_run(&w, call_several);
+    world_stop(&w);
+  }
+}
+
 static void sum_across_epochs(struct rank *r) {
   const uint32_t first_epoch = r->job->state.start.epoch;
   static int32_t data[MAX_RANKS][60000];
@@ -271,11 +315,17 @@ static void a_killed_rank_is_lost(void **state) {
 int main(void) {
   setenv("SWITCHML_SHARED_MEMORY", "1", 1);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_killed_rank_is_lost),        cmocka_unit_test(same_bits_as_over_the_network),
-      cmocka_unit_test(one_tensor_leaves_each_host),  cmocka_unit_test(who_does_not_want_to_contributes_alone),
-      cmocka_unit_test(operations_end_by_themselves), cmocka_unit_test(epochs_end),
-      cmocka_unit_test(different_calls_name_ranks),   cmocka_unit_test(lengths_differ_between_hosts),
-      cmocka_unit_test(the_late_are_named),           cmocka_unit_test(an_abort_ends_waits),
+      cmocka_unit_test(a_killed_rank_is_lost),
+      cmocka_unit_test(same_bits_as_over_the_network),
+      cmocka_unit_test(one_tensor_leaves_each_host),
+      cmocka_unit_test(who_does_not_want_to_contributes_alone),
+      cmocka_unit_test(operations_end_by_themselves),
+      cmocka_unit_test(several_are_under_way),
+      cmocka_unit_test(epochs_end),
+      cmocka_unit_test(different_calls_name_ranks),
+      cmocka_unit_test(lengths_differ_between_hosts),
+      cmocka_unit_test(the_late_are_named),
+      cmocka_unit_test(an_abort_ends_waits),
       cmocka_unit_test(the_aggregator_is_lost),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

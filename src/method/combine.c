@@ -10,8 +10,11 @@
 struct piece {
   struct sml_engine_operation engine; /* first: engines hand back its address */
   struct combine *combine;
+  const struct sml_engine_operation *whole;
   uint32_t slot;
 };
+
+_Static_assert(SML_DRIVER_MOST == SML_SHM_RELAY_DEPTH, "each has a piece under way");
 
 struct combine {
   struct sml_driver driver; /* first */
@@ -83,26 +86,27 @@ static enum sml_method_room take_room(struct sml_method *r, const struct sml_ope
 
 /* ---- pieces under way ---- */
 
-static void end_piece(struct combine *c, uint32_t slot, sml_status status) {
+static void end_piece(const struct piece *piece, sml_status status) {
+  struct combine *c = piece->combine;
   struct sml_driver *d = &c->driver;
   d->num_in_flight--;
   if (status != SML_OK && d->failed_status == SML_OK) {
     char text[96];
-    d->method.owner_ops->describe(d->current, text, sizeof text);
+    d->method.owner_ops->describe(piece->whole, text, sizeof text);
     sml_method_fail_owner(&d->method, status, NULL, 0, "%s failed on rank %u: %s", text, d->lanes->rank,
                           sml_status_string(status));
   }
   if (d->failed_status != SML_OK) sml_driver_fail(&d->method, d->failed_status);
-  else sml_shm_relay_done(c->relay, slot);
+  else sml_shm_relay_done(c->relay, piece->slot);
 }
 
 /* The engine that ended it last; afterwards nobody reads the rank's input for it. */
 static void on_ended(struct sml_engine_operation *engine) {
   const struct piece *piece = (const struct piece *)engine;
-  struct combine *c = piece->combine;
-  pthread_mutex_lock(c->driver.method.lock);
-  end_piece(c, piece->slot, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
-  pthread_mutex_unlock(c->driver.method.lock);
+  pthread_mutex_t *lock = piece->combine->driver.method.lock;
+  pthread_mutex_lock(lock);
+  end_piece(piece, (sml_status)atomic_load_explicit(&engine->status, memory_order_relaxed));
+  pthread_mutex_unlock(lock);
 }
 
 /* So small that it is over sooner than a thread wakes up: whoever drives the lead runs the engine, too. */
@@ -110,7 +114,7 @@ static bool is_small(const struct sml_driver *d, const struct sml_operation_plan
   return sml_job_lanes_run_small(d->lanes) && sml_plan_lanes(plan) <= SMALL_LANES;
 }
 
-/* The relay's, of the current operation. */
+/* The relay's. */
 static bool submit(void *user, const struct sml_shm_piece *p) {
   struct combine *c = user;
   struct sml_driver *d = &c->driver;
@@ -120,11 +124,12 @@ static bool submit(void *user, const struct sml_shm_piece *p) {
   const bool is_running = r->owner_ops->is_running(r->owner);
   if (is_running) {
     struct sml_engine_operation *engine = &c->pieces[p->slot].engine;
+    const struct sml_engine_operation *whole = c->pieces[p->slot].whole = p->cookie;
     engine->in = p->inputs[0];
     engine->num_inputs = p->num_inputs;
     engine->inputs = p->inputs;
     engine->out = p->out;
-    engine->plan = make_piece_plan(&d->current->plan, p->first_elem, p->num_elems);
+    engine->plan = make_piece_plan(&whole->plan, p->first_elem, p->num_elems);
     d->num_in_flight++;
     runs_itself = is_small(d, &engine->plan);
     sml_job_lanes_push(d->lanes, engine);
@@ -171,22 +176,27 @@ static void begin(struct sml_driver *d, const struct sml_shm_operation *operatio
   sml_shm_relay_begin(relay_of(d), operation);
 }
 
-static bool has_no_piece(const void *driver) {
-  const struct sml_driver *d = driver;
+static bool has_no_piece(const struct sml_driver *d) {
   return atomic_load_explicit(&d->num_in_flight, memory_order_relaxed) == 0; /* advance() looks for itself */
 }
 
-/* The lead of a small operation that is in the network runs the engine until it is back; one pass if the deadline is
- * 0. A job that fails ends it. */
+static bool has_other_work(const void *driver) {
+  const struct sml_driver *d = driver;
+  return has_no_piece(d) || sml_shm_relay_can_advance(relay_of(d)) ||
+         atomic_load_explicit(&d->has_more, memory_order_relaxed);
+}
+
+/* The lead of a small operation that is in the network runs the engine until a piece is back, or another one can go
+ * out; one pass if the deadline is 0. A job that fails ends it. */
 static void run(struct sml_driver *d, uint64_t deadline_ns) {
   struct sml_engines *engines = d->lanes->engines;
-  if (has_no_piece(d) || !is_small(d, &d->current->plan)) return;
+  if (has_no_piece(d) || !is_small(d, &sml_driver_oldest(d)->plan)) return;
   if (deadline_ns == 0) {
     (void)sml_engine_thread_try_run(&engines->units[0].thread);
     return;
   }
-  sml_engine_thread_drive(&engines->units[0].thread, has_no_piece, d, deadline_ns);
-  if (!has_no_piece(d)) sml_engine_thread_want(&engines->units[0].thread);
+  sml_engine_thread_drive(&engines->units[0].thread, has_other_work, d, deadline_ns);
+  if (!has_other_work(d)) sml_engine_thread_want(&engines->units[0].thread);
 }
 
 static enum sml_shm_verdict advance(struct sml_driver *d) {
@@ -203,6 +213,13 @@ static void find_mismatch(const struct sml_driver *d, uint32_t *a_out, uint32_t 
 
 static void abort_relay(struct sml_driver *d) {
   sml_shm_relay_abort(relay_of(d));
+}
+
+static void interrupt(struct sml_driver *d) {
+  sml_shm_relay_interrupt(relay_of(d));
+  if (has_no_piece(d) || !is_small(d, &sml_driver_oldest(d)->plan)) return;
+  struct sml_netio *io = d->lanes->engines->units[0].thread.io; /* on which whoever drives may wait in run() */
+  io->ops->wake(io);
 }
 
 static void set_gone(struct sml_driver *d, uint32_t index) {
@@ -222,6 +239,7 @@ static const struct sml_driver_steps steps = {.prepare = prepare,
                                               .await = await,
                                               .mismatch = find_mismatch,
                                               .abort = abort_relay,
+                                              .interrupt = interrupt,
                                               .set_gone = set_gone,
                                               .find_absent = find_absent,
                                               .piece_elems = piece_elems};
@@ -238,7 +256,7 @@ static void fail(struct sml_method *r, sml_status status) {
 static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   const struct sml_driver *d = (const struct sml_driver *)r;
   out->kind = SML_WAIT_NONE_BEGUN;
-  if (d->current == NULL || !d->is_begun) return;
+  if (!sml_driver_has_begun(d)) return;
   const uint32_t num_absent = sml_driver_find_absent(d, out);
   const bool is_lead_alone = num_absent == 1 && out->ranks[0] == d->ranks[0];
   out->kind = num_absent == 0 ? SML_WAIT_NETWORK : is_lead_alone ? SML_WAIT_LEAD : SML_WAIT_RANKS;
@@ -250,7 +268,7 @@ static void add_figures(const struct sml_method *r, sml_stats *stats) {
   stats->num_local_ranks = d->num_ranks > 1 ? d->num_ranks : 0;
 }
 
-static const struct sml_method_ops combine_ops = {.max_begun = 1,
+static const struct sml_method_ops combine_ops = {.max_begun = SML_DRIVER_MOST,
                                                   .take_room = take_room,
                                                   .begin = sml_driver_begin,
                                                   .drive = sml_driver_drive,

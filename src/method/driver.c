@@ -24,7 +24,7 @@ static void fail_for_mismatch(const struct sml_driver *d) {
   char text[96];
   d->steps->mismatch(d, &a, &b);
   const uint16_t ranks[2] = {d->ranks[a], d->ranks[b]};
-  ops->describe(d->current, text, sizeof text);
+  ops->describe(sml_driver_current(d), text, sizeof text);
   sml_method_fail_owner(&d->method, SML_ERR_MISMATCH, ranks, 2,
                         "ranks %u and %u called different operations (rank %u: %s): count, type, reduction, key "
                         "and order must be equal on all ranks",
@@ -37,12 +37,17 @@ static void fail_for_lost(const struct sml_driver *d) {
   d->method.owner_ops->lost(d->method.owner, d->ranks[index]);
 }
 
+/* The oldest one. */
+static void end_one(struct sml_driver *d, sml_status status) {
+  struct sml_engine_operation *op = sml_driver_current(d);
+  d->num_ended++;
+  d->method.owner_ops->ended(d->method.owner, op, status); /* and it begins the next one */
+}
+
 /* Ends what was begun, if no thread and no engine is at it. */
 static void end_failed(struct sml_driver *d) {
-  struct sml_engine_operation *op = d->current;
-  if (d->is_driving || op == NULL || d->num_in_flight > 0) return;
-  d->current = NULL;
-  d->method.owner_ops->ended(d->method.owner, op, d->failed_status);
+  if (d->is_driving || d->num_in_flight > 0) return;
+  while (sml_driver_current(d) != NULL) end_one(d, d->failed_status);
 }
 
 void sml_driver_fail(struct sml_method *r, sml_status status) {
@@ -54,9 +59,9 @@ void sml_driver_fail(struct sml_method *r, sml_status status) {
 
 /* ---- driving ---- */
 
-enum outcome { ENDED, MISMATCHED, ABORTED, LOST, LATER };
+enum outcome { ENDED, MISMATCHED, ABORTED, LOST, INTERRUPTED, LATER };
 
-static void begin_steps(struct sml_driver *d, const struct sml_engine_operation *op) {
+static void begin_steps(struct sml_driver *d, struct sml_engine_operation *op) {
   const struct sml_operation_plan *plan = &op->plan;
   struct sml_shm_operation operation = {.plan = {.number = plan->number,
                                                  .num_elems = plan->num_elems,
@@ -65,23 +70,25 @@ static void begin_steps(struct sml_driver *d, const struct sml_engine_operation 
                                                  .reduction = plan->reduction,
                                                  .shape = sml_engine_shape(plan)},
                                         .in = op->in,
-                                        .out = op->out};
+                                        .out = op->out,
+                                        .cookie = op};
   if (d->steps->piece_elems != NULL) operation.piece_elems = d->steps->piece_elems(d, plan);
   d->steps->begin(d, &operation);
 }
 
-/* Without the lock. */
-static enum outcome work(struct sml_driver *d, struct sml_engine_operation *op, bool is_new, uint64_t deadline_ns) {
-  if (is_new) begin_steps(d, op);
+/* Without the lock. The operations from num_begun to num_taken are new. */
+static enum outcome work(struct sml_driver *d, uint64_t num_begun, uint64_t num_taken, uint64_t deadline_ns) {
+  for (uint64_t i = num_begun; i < num_taken; i++) begin_steps(d, d->operations[i % SML_DRIVER_MOST]);
   if (deadline_ns == 0 && d->steps->run != NULL) d->steps->run(d, 0);
   for (;;) {
     const enum sml_shm_verdict verdict = d->steps->advance(d);
     if (verdict == SML_SHM_ENDED) {
-      d->method.owner_ops->summed(op);
+      d->method.owner_ops->summed(sml_driver_oldest(d));
       return ENDED;
     }
     if (verdict == SML_SHM_MISMATCH) return MISMATCHED;
     if (deadline_ns == 0) return LATER;
+    if (atomic_exchange_explicit(&d->has_more, false, memory_order_relaxed)) return INTERRUPTED;
     if (d->steps->run != NULL) d->steps->run(d, deadline_ns);
     const enum sml_shm_wait wait = d->steps->await(d, deadline_ns);
     if (wait == SML_SHM_DEADLINE) return LATER;
@@ -91,12 +98,8 @@ static enum outcome work(struct sml_driver *d, struct sml_engine_operation *op, 
 
 /* Whether to go on. */
 static bool end(struct sml_driver *d, enum outcome outcome) {
-  struct sml_engine_operation *op = d->current;
   if (outcome == LATER) return false;
-  if (outcome == ENDED) {
-    d->current = NULL;
-    d->method.owner_ops->ended(d->method.owner, op, SML_OK); /* and it begins the next one */
-  }
+  if (outcome == ENDED) end_one(d, SML_OK);
   if (outcome == MISMATCHED) fail_for_mismatch(d);
   if (outcome == LOST) fail_for_lost(d);
   return true;
@@ -122,17 +125,18 @@ static bool is_running(const struct sml_driver *d) {
 bool sml_driver_drive(struct sml_method *r, bool (*has_ended)(const void *argument), const void *argument,
                       uint64_t deadline_ns) {
   struct sml_driver *d = driver_of(r);
-  if (d->is_driving || d->current == NULL || !is_running(d)) return false;
+  if (d->is_driving || sml_driver_current(d) == NULL || !is_running(d)) return false;
   d->is_driving = true;
   d->num_drives++;
   bool goes_on = true;
-  while (goes_on && d->current != NULL && is_running(d) && !(has_ended != NULL && has_ended(argument))) {
-    const bool is_new = !d->is_begun;
-    d->is_begun = true;
-    struct sml_engine_operation *op = d->current;
+  while (goes_on && sml_driver_current(d) != NULL && is_running(d) && !(has_ended != NULL && has_ended(argument))) {
+    const uint64_t num_begun = d->num_begun, num_taken = d->num_begun = d->num_taken;
+    atomic_store_explicit(&d->has_more, false, memory_order_relaxed);
+    d->is_away = true;
     pthread_mutex_unlock(r->lock);
-    const enum outcome outcome = work(d, op, is_new, deadline_ns);
+    const enum outcome outcome = work(d, num_begun, num_taken, deadline_ns);
     pthread_mutex_lock(r->lock);
+    d->is_away = false;
     goes_on = end(d, outcome);
   }
   d->is_driving = false;
@@ -143,8 +147,12 @@ bool sml_driver_drive(struct sml_method *r, bool (*has_ended)(const void *argume
 
 void sml_driver_begin(struct sml_method *r, struct sml_engine_operation *op, bool caller_runs) {
   struct sml_driver *d = driver_of(r);
-  d->current = op;
-  d->is_begun = false;
+  SML_ASSERT(d->num_taken - d->num_ended < SML_DRIVER_MOST);
+  d->operations[d->num_taken++ % SML_DRIVER_MOST] = op;
+  if (d->is_away && d->steps->interrupt != NULL) {
+    atomic_store_explicit(&d->has_more, true, memory_order_relaxed);
+    d->steps->interrupt(d);
+  }
   const bool is_urgent = op->plan.num_elems >= SML_LARGE_ELEMS && !d->is_driving && !caller_runs;
   if (d->is_asleep || is_urgent) pthread_cond_signal(&d->wanted);
 }
@@ -181,7 +189,7 @@ static void *help(void *argument) {
   pthread_mutex_lock(d->method.lock);
   while (!d->should_stop) {
     const uint64_t num_drives = d->num_drives;
-    if (num_idle >= IDLE_TICKS && d->current == NULL) {
+    if (num_idle >= IDLE_TICKS && sml_driver_current(d) == NULL) {
       d->is_asleep = true;
       pthread_cond_wait(&d->wanted, d->method.lock);
       d->is_asleep = false;
@@ -191,9 +199,9 @@ static void *help(void *argument) {
     }
     if (!d->is_wanted_now) sleep_for(d, tick_ns);
     tick_ns = sml_min_u64(2 * tick_ns, MAX_TICK_NS);
-    num_idle = d->current == NULL && num_drives == d->num_drives ? num_idle + 1 : 0;
+    num_idle = sml_driver_current(d) == NULL && num_drives == d->num_drives ? num_idle + 1 : 0;
     /* Nobody has driven for longer than a caller needs that has just submitted. */
-    if (d->current != NULL && !d->is_driving && (d->is_wanted_now || num_drives == d->num_drives)) {
+    if (sml_driver_current(d) != NULL && !d->is_driving && (d->is_wanted_now || num_drives == d->num_drives)) {
       tick_ns = GRACE_NS;
       sml_driver_drive(&d->method, NULL, NULL, SML_NEVER);
     }

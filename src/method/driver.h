@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the methods that share memory have in common (memory.c, combine.c): who works, and how ranks of one host meet.
  *
- * Operations run one after the other, in their order. Whoever waits for one *drives*: it works on the oldest
- * operations, without the owner's lock, until its own has ended; the others sleep. So a rank that calls and waits needs
- * no other thread. What nobody waits for is driven by a helper thread, which begins a moment later than a caller would,
- * and sleeps while nothing is outstanding. */
+ * Operations begin and end in their order: one at a time in memory, several where ranks combine. Whoever waits for one
+ * *drives*: it works on the oldest operations, without the owner's lock, until its own has ended; the others sleep. So
+ * a rank that calls and waits needs no other thread. What nobody waits for is driven by a helper thread, which begins a
+ * moment later than a caller would, and sleeps while nothing is outstanding. */
 #pragma once
 
 #include "shm/shm_group.h"
 #include "method/lanes.h"
 
+#define SML_DRIVER_MOST 4u /* operations at a time */
+
 struct sml_driver;
 
-/* The ranks of a host, as they work on one operation: a group's or a relay's functions (host/). `index` is a rank's
+/* The ranks of a host, as they work on operations: a group's or a relay's functions (src/shm). `index` is a rank's
  * among those of this host. */
 struct sml_driver_steps {
   void (*begin)(struct sml_driver *driver, const struct sml_shm_operation *operation);
@@ -22,6 +24,8 @@ struct sml_driver_steps {
   enum sml_shm_wait (*await)(struct sml_driver *driver, uint64_t deadline_ns);
   void (*mismatch)(const struct sml_driver *driver, uint32_t *a_out, uint32_t *b_out);
   void (*abort)(struct sml_driver *driver);
+  /* Whoever awaits, or begins to, returns: there is another operation. NULL: there is one at a time. */
+  void (*interrupt)(struct sml_driver *driver);
   void (*set_gone)(struct sml_driver *driver, uint32_t index);
   uint32_t (*find_absent)(const struct sml_driver *driver, bool only_gone, uint32_t *out, uint32_t room);
   /* Meets the other ranks. False: why not is in the last three. */
@@ -44,11 +48,14 @@ struct sml_driver {
   uint16_t *ranks;           /* index -> rank, ascending */
   pthread_t helper;
   _Atomic uint32_t num_in_flight; /* pieces that engines hold; written with the lock held; a hint to others */
-  /* guarded by the lock */
-  pthread_cond_t wanted;                      /* the helper's; CLOCK_MONOTONIC */
-  struct sml_engine_operation *current;       /* it has room in the epoch; NULL: there is none */
-  bool is_begun;                              /* `current`, by whoever drives */
-  bool is_driving;                            /* a thread has `current` and the steps for itself, without the lock */
+  _Atomic bool has_more; /* operations that whoever drives has not begun; written with the lock held, or by it */
+  /* guarded by the lock; whoever drives reads num_ended and what was begun without it, since it alone ends them */
+  pthread_cond_t wanted; /* the helper's; CLOCK_MONOTONIC */
+  /* They have room in the epoch. A ring; those up to num_begun were begun by whoever drives. */
+  struct sml_engine_operation *operations[SML_DRIVER_MOST];
+  uint64_t num_ended, num_begun, num_taken;
+  bool is_driving;                            /* a thread has what was begun, and the steps, for itself */
+  bool is_away;                               /* it works, without the lock */
   bool is_asleep, is_wanted_now, should_stop; /* the helper */
   sml_status failed_status;                   /* of the owner; SML_OK: it has not failed */
   uint64_t num_drives;
@@ -76,6 +83,18 @@ void sml_driver_fail(struct sml_method *method, sml_status status);
 void sml_driver_set_gone(struct sml_method *method, uint32_t rank);
 void sml_driver_resume(struct sml_method *method);
 void sml_driver_close(struct sml_method *method);
+
+/* The oldest operation. There is one; whoever drives needs no lock. */
+static inline struct sml_engine_operation *sml_driver_oldest(const struct sml_driver *d) {
+  return d->operations[d->num_ended % SML_DRIVER_MOST];
+}
+/* The same; NULL: there is none. */
+static inline struct sml_engine_operation *sml_driver_current(const struct sml_driver *d) {
+  return d->num_ended == d->num_taken ? NULL : sml_driver_oldest(d);
+}
+static inline bool sml_driver_has_begun(const struct sml_driver *d) {
+  return d->num_ended < d->num_begun;
+}
 
 /* The ranks that the current operation waits for; 0: none but this one. */
 uint32_t sml_driver_find_absent(const struct sml_driver *driver, struct sml_member_wait *wait_out);

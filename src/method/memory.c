@@ -68,7 +68,7 @@ static const struct sml_driver_steps steps = {.meet = meet,
 
 static void find_wait(const struct sml_method *r, struct sml_member_wait *out) {
   const struct sml_driver *d = (const struct sml_driver *)r;
-  out->kind = d->current != NULL && d->is_begun ? SML_WAIT_RANKS : SML_WAIT_NONE_BEGUN;
+  out->kind = sml_driver_has_begun(d) ? SML_WAIT_RANKS : SML_WAIT_NONE_BEGUN;
   if (out->kind == SML_WAIT_RANKS) sml_driver_find_absent(d, out);
 }
 

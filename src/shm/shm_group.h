@@ -48,6 +48,7 @@ struct sml_shm_operation {
   const void *in;
   void *out;            /* may be `in` */
   uint64_t piece_elems; /* of a relay: elements of a full piece, at most what fits its areas */
+  void *cookie;         /* of a relay: for its submit */
 };
 
 enum sml_shm_verdict {

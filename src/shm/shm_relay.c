@@ -22,7 +22,8 @@
  * that submits it, num_done by ranks that copy the sum out, num_out by whoever uses the slot again. */
 struct relay_header {
   _Alignas(LINE_BYTES) _Atomic uint64_t num_done; /* pieces whose sums are there; the lead's */
-  _Atomic uint32_t mismatch; /* 0, or two indices: a << 16 | b, a < b; the lead's; release and acquire likewise */
+  _Atomic uint32_t mismatch;       /* 0, or two indices: a << 16 | b, a < b; the lead's; release and acquire likewise */
+  _Atomic uint64_t mismatch_piece; /* stored before it: the first of the operations that differ */
   _Alignas(LINE_BYTES) _Atomic uint32_t num_events; /* anything of all this changed; waited on */
   _Atomic uint32_t num_sleepers;
 };
@@ -30,10 +31,16 @@ struct relay_header {
 struct relay_rank {
   _Alignas(LINE_BYTES) _Atomic uint64_t num_in; /* pieces it has copied in */
   _Atomic uint64_t num_out;                     /* and out */
-  struct sml_shm_plan plan; /* of the operation whose first piece is the next in; constant until that is done */
+  struct sml_shm_plan plans[DEPTH]; /* of operations, by the slots of their first pieces; stored before num_in */
 };
 
 /* ---- this process's ---- */
+
+struct operation {
+  struct sml_shm_operation what;
+  size_t elem_bytes;
+  uint64_t first, end; /* its pieces */
+};
 
 struct sml_shm_relay {
   struct sml_shm_relay_options options;
@@ -44,17 +51,18 @@ struct sml_shm_relay {
   struct relay_rank *ranks, *own;
   uint8_t *areas; /* [DEPTH][num_ranks]; index 0: the sum, i: the input of rank i */
   size_t area_bytes;
-  struct sml_shm_operation operation;
-  uint64_t piece_elems; /* its */
-  size_t elem_bytes;
-  uint64_t first, end; /* its pieces */
-  uint64_t next_in;    /* of the lead: the next to submit */
+  /* Begun and not ended, a ring. Pieces go in by the one at in_index, and come out by the oldest. */
+  struct operation operations[DEPTH];
+  uint64_t oldest, in_index, num_begun;
+  uint64_t end;     /* of all pieces */
+  uint64_t next_in; /* of the lead: the next to submit */
   /* What this process goes by of its own; the segment has copies, which others might spoil. Release and acquire as
    * there. */
-  _Atomic uint64_t done, out;        /* `done`: the lead's */
-  bool is_done[DEPTH];               /* the lead's: submitted, and done before an earlier one */
-  const void **inputs;               /* [DEPTH][num_ranks] */
-  _Atomic bool is_aborted, has_gone; /* release: _abort, _set_gone; acquire: whoever waits for a piece */
+  _Atomic uint64_t done, out; /* `done`: the lead's */
+  bool is_done[DEPTH];        /* the lead's: submitted, and done before an earlier one */
+  const void **inputs;        /* [DEPTH][num_ranks] */
+  /* release: _abort, _set_gone, _interrupt; acquire: whoever waits for a piece */
+  _Atomic bool is_aborted, has_gone, is_interrupted;
   _Atomic uint8_t *is_gone;
 };
 
@@ -152,12 +160,16 @@ static uint8_t *area(const struct sml_shm_relay *r, uint64_t piece, uint32_t ind
   return r->areas + ((piece % DEPTH) * r->num_ranks + index) * r->area_bytes;
 }
 
-static size_t piece_offset(const struct sml_shm_relay *r, uint64_t piece) {
-  return (size_t)((piece - r->first) * r->piece_elems) * r->elem_bytes;
+static size_t piece_offset(const struct operation *op, uint64_t piece) {
+  return (size_t)((piece - op->first) * op->what.piece_elems) * op->elem_bytes;
 }
 
-static uint64_t elems_of(const struct sml_shm_relay *r, uint64_t piece) {
-  return sml_min_u64(r->piece_elems, r->operation.plan.num_elems - (piece - r->first) * r->piece_elems);
+static uint64_t elems_of(const struct operation *op, uint64_t piece) {
+  return sml_min_u64(op->what.piece_elems, op->what.plan.num_elems - (piece - op->first) * op->what.piece_elems);
+}
+
+static struct operation *operation_at(struct sml_shm_relay *r, uint64_t index) {
+  return &r->operations[index % DEPTH];
 }
 
 /* Sequentially consistent with a sleeper, who counts itself and then looks at num_events. */
@@ -171,14 +183,15 @@ static bool is_same(const struct sml_shm_plan *a, const struct sml_shm_plan *b) 
 }
 
 void sml_shm_relay_begin(struct sml_shm_relay *r, const struct sml_shm_operation *operation) {
-  SML_ASSERT(operation->plan.num_elems > 0 && r->next_in == r->end);
-  r->operation = *operation;
-  r->piece_elems = operation->piece_elems;
-  r->elem_bytes = sml_format_elem_bytes(operation->plan.type);
-  SML_ASSERT(r->piece_elems * r->elem_bytes <= r->area_bytes);
-  r->first = r->next_in = r->end;
-  r->end = r->first + sml_div_ceil(operation->plan.num_elems, r->piece_elems);
-  r->own->plan = operation->plan;
+  SML_ASSERT(operation->plan.num_elems > 0 && r->num_begun - r->oldest < DEPTH);
+  const uint64_t num_pieces = sml_div_ceil(operation->plan.num_elems, operation->piece_elems);
+  struct operation *op = operation_at(r, r->num_begun++);
+  *op = (struct operation){.what = *operation,
+                           .elem_bytes = sml_format_elem_bytes(operation->plan.type),
+                           .first = r->end,
+                           .end = r->end + num_pieces};
+  SML_ASSERT(operation->piece_elems * op->elem_bytes <= r->area_bytes);
+  r->end = op->end;
   if (r->index != 0) return;
   atomic_store_explicit(&r->own->num_in, r->end, memory_order_release); /* its input is where it is */
 }
@@ -192,9 +205,15 @@ static bool is_ready(const struct sml_shm_relay *r, uint64_t piece) {
   return true;
 }
 
-static bool has_mismatch(struct sml_shm_relay *r) {
+static bool has_mismatch(const struct sml_shm_relay *r) {
+  return atomic_load_explicit(&r->header->mismatch, memory_order_acquire) != 0;
+}
+
+/* The operation's first piece is ready. */
+static bool find_mismatch(struct sml_shm_relay *r, const struct operation *op) {
   for (uint32_t i = 1; i < r->num_ranks; i++) {
-    if (is_same(&r->ranks[i].plan, &r->own->plan)) continue;
+    if (is_same(&r->ranks[i].plans[op->first % DEPTH], &op->what.plan)) continue;
+    atomic_store_explicit(&r->header->mismatch_piece, op->first, memory_order_relaxed);
     atomic_store_explicit(&r->header->mismatch, i, memory_order_release); /* and 0 */
     tell(r);
     return true;
@@ -202,18 +221,19 @@ static bool has_mismatch(struct sml_shm_relay *r) {
   return false;
 }
 
-static bool submit(struct sml_shm_relay *r, uint64_t piece) {
-  const size_t offset = piece_offset(r, piece);
+static bool submit(struct sml_shm_relay *r, const struct operation *op, uint64_t piece) {
+  const size_t offset = piece_offset(op, piece);
   const void **inputs = r->inputs + (piece % DEPTH) * r->num_ranks;
-  inputs[0] = (const uint8_t *)r->operation.in + offset;
+  inputs[0] = (const uint8_t *)op->what.in + offset;
   for (uint32_t i = 1; i < r->num_ranks; i++) inputs[i] = area(r, piece, i);
   const struct sml_shm_piece p = {
       .slot = (uint32_t)(piece % DEPTH),
-      .first_elem = (piece - r->first) * r->piece_elems,
-      .num_elems = elems_of(r, piece),
+      .cookie = op->what.cookie,
+      .first_elem = (piece - op->first) * op->what.piece_elems,
+      .num_elems = elems_of(op, piece),
       .num_inputs = r->num_ranks,
       .inputs = inputs,
-      .out = r->num_ranks > 1 ? (void *)area(r, piece, 0) : (uint8_t *)r->operation.out + offset};
+      .out = r->num_ranks > 1 ? (void *)area(r, piece, 0) : (uint8_t *)op->what.out + offset};
   return r->options.submit(r->options.user, &p);
 }
 
@@ -233,54 +253,68 @@ void sml_shm_relay_done(struct sml_shm_relay *r, uint32_t slot) {
 
 static bool can_go_in(const struct sml_shm_relay *r) {
   if (r->next_in == r->end) return false;
-  return r->index == 0 ? is_ready(r, r->next_in) : r->next_in < num_done(r) + DEPTH;
+  return r->index == 0 ? !has_mismatch(r) && is_ready(r, r->next_in) : r->next_in < num_done(r) + DEPTH;
 }
 
 static bool can_go_out(const struct sml_shm_relay *r) {
   return num_out(r, r->index) < sml_min_u64(num_done(r), r->end);
 }
 
-static bool can_advance(const struct sml_shm_relay *r) {
-  return can_go_out(r) || can_go_in(r) || atomic_load_explicit(&r->header->mismatch, memory_order_acquire) != 0;
+/* Operations before those that differ end first. */
+static bool meets_mismatch(const struct sml_shm_relay *r) {
+  return has_mismatch(r) &&
+         num_out(r, r->index) >= atomic_load_explicit(&r->header->mismatch_piece, memory_order_relaxed);
 }
 
-static void copy_in(struct sml_shm_relay *r) {
-  const uint64_t piece = r->next_in++;
-  memcpy(area(r, piece, r->index), (const uint8_t *)r->operation.in + piece_offset(r, piece),
-         (size_t)elems_of(r, piece) * r->elem_bytes);
+bool sml_shm_relay_can_advance(const struct sml_shm_relay *r) {
+  return can_go_out(r) || can_go_in(r) || meets_mismatch(r);
+}
+
+static void copy_in(struct sml_shm_relay *r, const struct operation *op, uint64_t piece) {
+  if (piece == op->first) r->own->plans[piece % DEPTH] = op->what.plan;
+  memcpy(area(r, piece, r->index), (const uint8_t *)op->what.in + piece_offset(op, piece),
+         (size_t)elems_of(op, piece) * op->elem_bytes);
   atomic_store_explicit(&r->own->num_in, piece + 1, memory_order_release);
   tell(r);
 }
 
-static void copy_out(struct sml_shm_relay *r) {
+/* False: not now. */
+static bool go_in(struct sml_shm_relay *r) {
+  const struct operation *op = operation_at(r, r->in_index);
+  if (r->index != 0) copy_in(r, op, r->next_in);
+  else if (r->next_in == op->first && find_mismatch(r, op)) return true;
+  else if (!submit(r, op, r->next_in)) return false;
+  if (++r->next_in == op->end) r->in_index++;
+  return true;
+}
+
+/* Whether the oldest operation has ended. */
+static bool go_out(struct sml_shm_relay *r) {
+  const struct operation *op = operation_at(r, r->oldest);
   const uint64_t piece = num_out(r, r->index);
   if (r->num_ranks > 1)
-    memcpy((uint8_t *)r->operation.out + piece_offset(r, piece), area(r, piece, 0),
-           (size_t)elems_of(r, piece) * r->elem_bytes);
+    memcpy((uint8_t *)op->what.out + piece_offset(op, piece), area(r, piece, 0),
+           (size_t)elems_of(op, piece) * op->elem_bytes);
   atomic_store_explicit(&r->out, piece + 1, memory_order_release);
   atomic_store_explicit(&r->own->num_out, piece + 1, memory_order_release);
   tell(r);
+  r->oldest += piece + 1 == op->end;
+  return piece + 1 == op->end;
 }
 
 enum sml_shm_verdict sml_shm_relay_advance(struct sml_shm_relay *r) {
-  bool is_refused = false;
-  while (!is_refused && !atomic_load_explicit(&r->is_aborted, memory_order_acquire)) {
-    if (atomic_load_explicit(&r->header->mismatch, memory_order_acquire) != 0) return SML_SHM_MISMATCH;
+  SML_ASSERT(r->oldest < r->num_begun);
+  while (!atomic_load_explicit(&r->is_aborted, memory_order_acquire)) {
+    if (meets_mismatch(r)) return SML_SHM_MISMATCH;
     if (can_go_in(r)) { /* first: it is what others wait for */
-      if (r->index != 0) {
-        copy_in(r);
-      } else {
-        if (r->next_in == r->first && has_mismatch(r)) continue;
-        is_refused = !submit(r, r->next_in);
-        r->next_in += is_refused ? 0 : 1;
-      }
-    } else if (can_go_out(r)) {
-      copy_out(r);
-    } else {
+      if (!go_in(r)) break;
+    } else if (!can_go_out(r)) {
       break;
+    } else if (go_out(r)) {
+      return SML_SHM_ENDED;
     }
   }
-  return num_out(r, r->index) == r->end ? SML_SHM_ENDED : SML_SHM_WAITING;
+  return SML_SHM_WAITING;
 }
 
 void sml_shm_relay_mismatch(const struct sml_shm_relay *r, uint32_t *a_out, uint32_t *b_out) {
@@ -296,7 +330,8 @@ enum sml_shm_wait sml_shm_relay_await(struct sml_shm_relay *r, uint64_t deadline
     const uint64_t now_ns = sml_clock_ns();
     uint32_t unused;
     if (atomic_load_explicit(&r->is_aborted, memory_order_acquire)) return SML_SHM_ABORTED;
-    if (can_advance(r)) return SML_SHM_READY;
+    if (sml_shm_relay_can_advance(r)) return SML_SHM_READY;
+    if (atomic_exchange_explicit(&r->is_interrupted, false, memory_order_acquire)) return SML_SHM_READY;
     if (atomic_load_explicit(&r->has_gone, memory_order_acquire) && sml_shm_relay_find_absent(r, true, &unused, 1) > 0)
       return SML_SHM_LOST;
     if (now_ns >= deadline_ns) return SML_SHM_DEADLINE;
@@ -311,6 +346,11 @@ enum sml_shm_wait sml_shm_relay_await(struct sml_shm_relay *r, uint64_t deadline
 
 void sml_shm_relay_abort(struct sml_shm_relay *r) {
   atomic_store_explicit(&r->is_aborted, true, memory_order_release);
+  tell(r);
+}
+
+void sml_shm_relay_interrupt(struct sml_shm_relay *r) {
+  atomic_store_explicit(&r->is_interrupted, true, memory_order_release);
   tell(r);
 }
 

@@ -120,8 +120,8 @@ static struct sml_shm_operation operation_of(const int32_t *in, int32_t *out, ui
       .plan = {.number = number, .num_elems = num_elems}, .in = in, .out = out, .piece_elems = PIECE_ELEMS};
 }
 
-static enum sml_shm_verdict drive(struct rank *r, const struct sml_shm_operation *operation) {
-  sml_shm_relay_begin(r->relay, operation);
+/* Until the oldest operation has ended. */
+static enum sml_shm_verdict go_on(struct rank *r) {
   for (;;) {
     const enum sml_shm_verdict verdict = sml_shm_relay_advance(r->relay);
     if (verdict != SML_SHM_WAITING) return verdict;
@@ -131,6 +131,11 @@ static enum sml_shm_verdict drive(struct rank *r, const struct sml_shm_operation
     }
     if (sml_shm_relay_await(r->relay, clock_ns() + FOREVER_NS) != SML_SHM_READY) return SML_SHM_WAITING;
   }
+}
+
+static enum sml_shm_verdict drive(struct rank *r, const struct sml_shm_operation *operation) {
+  sml_shm_relay_begin(r->relay, operation);
+  return go_on(r);
 }
 
 /* ---- sums ---- */
@@ -155,6 +160,35 @@ static void test_sums(void **state) {
   (void)state;
   for (uint32_t num_ranks = 1; num_ranks <= MAX_RANKS; num_ranks += 2)
     for (uint32_t holds_back = 0; holds_back < 2; holds_back++) run_world(num_ranks, holds_back, sum_many);
+}
+
+/* Several operations at a time: as many pieces of them are under way as there may be, and they end in their order. */
+static void overlap(struct rank *r) {
+  static const uint64_t lengths[SML_SHM_RELAY_DEPTH] = {50, 150, 1, 350};
+  int32_t in[SML_SHM_RELAY_DEPTH][400], out[SML_SHM_RELAY_DEPTH][400];
+  const uint32_t n = r->num_ranks;
+  for (uint32_t round = 0; round < 20; round++) {
+    const uint32_t num_before = r->num_submitted;
+    for (uint32_t k = 0; k < SML_SHM_RELAY_DEPTH; k++) {
+      for (uint32_t e = 0; e < lengths[k]; e++) in[k][e] = (int32_t)(e * (r->index + 1) + k + round);
+      const struct sml_shm_operation operation = operation_of(in[k], out[k], round * 4 + k, lengths[k]);
+      sml_shm_relay_begin(r->relay, &operation);
+    }
+    while (r->index == 0 && r->num_submitted - num_before < SML_SHM_RELAY_DEPTH) { /* none is done meanwhile */
+      CHECK(r, sml_shm_relay_advance(r->relay) == SML_SHM_WAITING);
+      if (r->num_submitted - num_before < SML_SHM_RELAY_DEPTH)
+        CHECK(r, sml_shm_relay_await(r->relay, clock_ns() + FOREVER_NS) == SML_SHM_READY);
+    }
+    for (uint32_t k = 0; k < SML_SHM_RELAY_DEPTH; k++) {
+      CHECK(r, go_on(r) == SML_SHM_ENDED);
+      for (uint32_t e = 0; e < lengths[k]; e++) CHECK(r, out[k][e] == (int32_t)(e * n * (n + 1) / 2 + (k + round) * n));
+    }
+  }
+}
+
+static void test_overlap(void **state) {
+  (void)state;
+  for (uint32_t num_ranks = 1; num_ranks <= MAX_RANKS; num_ranks += 2) run_world(num_ranks, true, overlap);
 }
 
 /* ---- who is missing, and what differs ---- */
@@ -210,6 +244,33 @@ static void differ(struct rank *r) {
   CHECK(r, a == 0 && b == 2);
 }
 
+/* An operation before the one that differs is under way when that shows. */
+static void differ_behind(struct rank *r) {
+  int32_t x[MAX_ELEMS] = {0};
+  const struct sml_shm_operation first = operation_of(x, x, 0, 150);
+  const struct sml_shm_operation second = operation_of(x + 200, x + 200, 1, r->index == 2 ? 250 : 150);
+  uint32_t a, b;
+  x[0] = (int32_t)r->index;
+  sml_shm_relay_begin(r->relay, &first);
+  sml_shm_relay_begin(r->relay, &second);
+  CHECK(r, go_on(r) == SML_SHM_ENDED);
+  CHECK(r, x[0] == 6 && go_on(r) == SML_SHM_MISMATCH);
+  sml_shm_relay_mismatch(r->relay, &a, &b);
+  CHECK(r, a == 0 && b == 2);
+}
+
+/* Whoever waits hears of another operation. */
+static void interrupt(struct rank *r) {
+  int32_t x[MAX_ELEMS] = {0};
+  const struct sml_shm_operation operation = operation_of(x, x, 0, 10);
+  if (r->index != 0) return;
+  sml_shm_relay_begin(r->relay, &operation);
+  CHECK(r, sml_shm_relay_await(r->relay, clock_ns() + SML_NS_PER_MS) == SML_SHM_DEADLINE);
+  sml_shm_relay_interrupt(r->relay);
+  CHECK(r, sml_shm_relay_await(r->relay, clock_ns() + FOREVER_NS) == SML_SHM_READY);
+  CHECK(r, sml_shm_relay_await(r->relay, clock_ns() + SML_NS_PER_MS) == SML_SHM_DEADLINE);
+}
+
 static void test_missing_ranks(void **state) {
   (void)state;
   run_world(3, false, miss_the_last);
@@ -221,14 +282,17 @@ static void test_missing_lead(void **state) {
 static void test_mismatch(void **state) {
   (void)state;
   run_world(4, false, differ);
+  run_world(4, true, differ_behind);
+}
+static void test_interrupt(void **state) {
+  (void)state;
+  run_world(2, false, interrupt);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sums),
-      cmocka_unit_test(test_missing_ranks),
-      cmocka_unit_test(test_missing_lead),
-      cmocka_unit_test(test_mismatch),
+      cmocka_unit_test(test_sums),          cmocka_unit_test(test_overlap),      cmocka_unit_test(test_interrupt),
+      cmocka_unit_test(test_missing_ranks), cmocka_unit_test(test_missing_lead), cmocka_unit_test(test_mismatch),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
