@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A window of chunks that not everybody contributes to, nor hears (docs/adr/0045-one-way-collectives.md): sums that only
- * their owner gets, or copies of what the owner has. Position p is in slot p mod W; a fence, to and from all, follows every
- * Q positions, and its slots have two versions. The network is a bag with loss and repetition; timers may fire at any time.
- * What was built differs: fences are positions of the window, and all of its slots have two versions (the decision says
- * why, under "As built"). Random worlds show that one (src/core/one_way_test.c).
+ * A window of chunks that not everybody contributes to, nor hears (docs/PROTOCOL.md "One-way windows"): sums that only
+ * their owner gets, or copies of what the owner has. Position p is in slot p mod W, which has two versions; the last of each
+ * Q positions is a fence, to and from all. A worker takes and sends what stands in its window: W positions from the first
+ * that no fence has freed. The network is a bag with loss and repetition; timers may fire at any time.
  *   safe  what a worker takes is the sum of all contributors of its position, once each; no honest worker is accused
  *   live  from every reachable state with empty channels a perfect network leads further */
 
@@ -14,13 +13,13 @@
 #define C 1 /* packets in flight, a worker and direction */
 #endif
 #ifndef P
-#define P 4 /* positions; worker p mod N owns p */
+#define P 8 /* positions; worker d mod N owns the d-th that is no fence */
 #endif
 #ifndef W
 #define W 2 /* slots */
 #endif
 #ifndef Q
-#define Q 1
+#define Q 2
 #endif
 #ifndef COPIES
 #define COPIES 0 /* the owner contributes, and all others hear; else the other way round */
@@ -32,24 +31,29 @@
 #define HAS_RESULTS 1 /* whoever contributes to a fence has what is for it of the positions before */
 #endif
 #ifndef VERSIONS
-#define VERSIONS 2 /* of a fence's slot */
+#define VERSIONS 2 /* of a slot */
 #endif
 #ifndef ACCUSED
 #define ACCUSED 1 /* look for workers that are accused */
 #endif
 
-#define F (W / Q) /* fences' slots */
 #define ALL ((1 << N) - 1)
 #define BIT(i) (1 << (i))
 #define MARK(w, p) (1 << ((w) * P + (p)))
-#define OWNER(p) ((p) % N)
-#define CONTRIBUTORS(p) (COPIES -> BIT(OWNER(p)) : ALL & ~BIT(OWNER(p))) /* the others are receivers */
+#define IS_FENCE(p) ((p) % Q == Q - 1)
+#define OWNER(p) (((p) / Q * (Q - 1) + (p) % Q) % N)
+#define CONTRIBUTORS(p) (IS_FENCE(p) -> ALL : (COPIES -> BIT(OWNER(p)) : ALL & ~BIT(OWNER(p))))
 #define CONTRIBUTES(w, p) ((CONTRIBUTORS(p) & BIT(w)) != 0)
-#define MAY(w, p) (!WAITS || (p) < W || (passed[w] & BIT(((p) - W) / Q)) != 0)
+#define HEARS(w, p) (IS_FENCE(p) || !CONTRIBUTES(w, p))
+#define CELL(p) ((p) % (W * VERSIONS))
+#define FENCES_TO(p) (((BIT(Q * ((p) / Q + 1)) - 1) / (BIT(Q) - 1)) << (Q - 1)) /* those before p, and at or behind it */
+#define HAS_PASSED(w, p) ((got[w] & FENCES_TO(p)) == FENCES_TO(p))
+#define MAY(w, p) (!WAITS || (p) < W || HAS_PASSED(w, (p) - W))
+#define IS_COMPLETE(c, p) (cell[c].last == (p) + 1 && cell[c].seen == CONTRIBUTORS(p))
 
-/* Up: an update is its position, PROBE + it asks, FENCE + k contributes. Down: 2 * position, + 1 if wrong; FENCE + k. */
+/* Up: an update is its position, PROBE + it asks. Down: 2 * position, + 1 if wrong. */
 #define PROBE 32
-#define FENCE 64
+#define NOTHING 64
 typedef Queue {
   byte num;
   byte packet[C]
@@ -61,8 +65,8 @@ typedef Cell {
   bool has_double
 }
 Queue queue[2 * N]; /* queue[w] goes up from worker w, queue[N + w] down to it */
-Cell cell[W], fence[F * VERSIONS];
-byte got[N], passed[N]; /* positions, fences */
+Cell cell[W * VERSIONS];
+int got[N]; /* positions of which the result is here */
 
 /* Scratch, zero between two actions. */
 byte w, q, place, fate, taken, v, r, i, j, k, wanted;
@@ -101,11 +105,20 @@ inline send_result(to, p) {
   put(N + to, 2 * (p) + (cell[v].pool != whole || cell[v].has_double))
 }
 
+/* PROTOCOL.md rule R26, of the position's slot. */
+inline find_next(p) {
+  is_next = (cell[v].last == 0 -> p < W * VERSIONS : IS_COMPLETE(v, p - W * VERSIONS));
+  if
+  :: is_next && VERSIONS == 2 && p >= W -> is_next = IS_COMPLETE(CELL(p + W), p - W)
+  :: else
+  fi
+}
+
 inline take_update(from, p) {
-  v = (p) % W;
+  v = CELL(p);
   if
   :: p + 1 > cell[v].last ->
-    is_next = (cell[v].last == 0 -> p < W : p + 1 == cell[v].last + W && cell[v].seen == CONTRIBUTORS(cell[v].last - 1));
+    find_next(p);
     assert(!ACCUSED || is_next);
     cell[v].last = p + 1; cell[v].seen = 0; cell[v].pool = 0; cell[v].has_double = false
   :: else
@@ -117,55 +130,34 @@ inline take_update(from, p) {
     cell[v].seen = cell[v].seen | BIT(from);
     r = 0;
     do
-    :: r < N && cell[v].seen == CONTRIBUTORS(p) && !CONTRIBUTES(r, p) -> send_result(r, p); r++
-    :: r < N && !(cell[v].seen == CONTRIBUTORS(p) && !CONTRIBUTES(r, p)) -> r++
+    :: r < N && cell[v].seen == CONTRIBUTORS(p) && HEARS(r, p) -> send_result(r, p); r++
+    :: r < N && !(cell[v].seen == CONTRIBUTORS(p) && HEARS(r, p)) -> r++
     :: r == N -> break
     od
+  :: p + 1 == cell[v].last && IS_COMPLETE(v, p) && IS_FENCE(p) -> send_result(from, p)
   :: else /* stale, or seen */
   fi
 }
 
 inline answer(to, p) {
-  v = (p) % W;
+  v = CELL(p);
   if
-  :: p + 1 == cell[v].last && cell[v].seen == CONTRIBUTORS(p) -> send_result(to, p)
+  :: IS_COMPLETE(v, p) -> send_result(to, p)
   :: else
-  fi
-}
-
-inline take_fence(from, number) {
-  v = (number) % (F * VERSIONS);
-  if
-  :: number + 1 > fence[v].last -> fence[v].last = number + 1; fence[v].seen = 0
-  :: else
-  fi;
-  if
-  :: number + 1 == fence[v].last && fence[v].seen == ALL -> put(N + from, FENCE + number)
-  :: number + 1 == fence[v].last && fence[v].seen != ALL ->
-    fence[v].seen = fence[v].seen | BIT(from);
-    r = 0;
-    do
-    :: r < N && fence[v].seen == ALL -> put(N + r, FENCE + number); r++
-    :: else -> break
-    od
-  :: else /* stale */
   fi
 }
 
 inline aggregate(from, message) {
   if
   :: message < PROBE -> take_update(from, message)
-  :: message >= PROBE && message < FENCE -> answer(from, message - PROBE)
-  :: else -> take_fence(from, message - FENCE)
+  :: else -> answer(from, message - PROBE)
   fi
 }
 
+/* What stands beyond its window a worker drops. */
 inline hear(to, message) {
   if
-  :: message >= FENCE ->
-    has_progress = has_progress || (passed[to] & BIT(message - FENCE)) == 0;
-    passed[to] = passed[to] | BIT(message - FENCE)
-  :: message < FENCE && (got[to] & BIT(message / 2)) == 0 ->
+  :: MAY(to, message / 2) && (got[to] & BIT(message / 2)) == 0 ->
     is_sum_right = message % 2 == 0;
     assert(is_sum_right);
     got[to] = got[to] | BIT(message / 2);
@@ -174,22 +166,20 @@ inline hear(to, message) {
   fi
 }
 
-/* What worker `by` may send about position or fence `number`, into `wanted`; FENCE + P: nothing. */
-inline choose(by, is_fence, number) {
-  wanted = FENCE + P;
+/* What worker `by` may send about position p, into `wanted`. */
+inline choose(by, p) {
+  wanted = NOTHING;
   if
-  :: !(is_fence) && MAY(by, number) && CONTRIBUTES(by, number) && (passed[by] & BIT((number) / Q)) == 0 -> wanted = number
-  :: !(is_fence) && MAY(by, number) && !CONTRIBUTES(by, number) && (got[by] & BIT(number)) == 0 -> wanted = PROBE + (number)
-  :: (is_fence) && (number) < P / Q && (passed[by] & BIT(number)) == 0 && ((number) < F || (passed[by] & BIT((number) - F)) != 0) ->
-    wanted = FENCE + (number);
-    k = (number) * Q;
-    do
-    :: k < ((number) + 1) * Q && HAS_RESULTS && !CONTRIBUTES(by, k) && (got[by] & BIT(k)) == 0 -> wanted = FENCE + P; k++
-    :: k < ((number) + 1) * Q && !(HAS_RESULTS && !CONTRIBUTES(by, k) && (got[by] & BIT(k)) == 0) -> k++
-    :: k >= ((number) + 1) * Q -> break
-    od
+  :: MAY(by, p) && HEARS(by, p) && (got[by] & BIT(p)) == 0 -> wanted = (IS_FENCE(p) -> p : PROBE + p)
+  :: MAY(by, p) && !HEARS(by, p) && !HAS_PASSED(by, p) -> wanted = p
   :: else
-  fi
+  fi;
+  k = 0;
+  do
+  :: k < p && IS_FENCE(p) && HAS_RESULTS && !IS_FENCE(k) && HEARS(by, k) && (got[by] & BIT(k)) == 0 -> wanted = NOTHING; k++
+  :: k < p && !(IS_FENCE(p) && HAS_RESULTS && !IS_FENCE(k) && HEARS(by, k) && (got[by] & BIT(k)) == 0) -> k++
+  :: k >= p -> break
+  od
 }
 
 inline forget_scratch() {
@@ -201,10 +191,10 @@ inline forget_scratch() {
 inline be_calm() {
   place = 0;
   do
-  :: w < N && i < 2 * P ->
-    choose(w, i >= P, i % P);
+  :: w < N && i < P ->
+    choose(w, i);
     if
-    :: wanted != FENCE + P ->
+    :: wanted != NOTHING ->
       aggregate(w, wanted);
       q = 0;
       do
@@ -215,12 +205,12 @@ inline be_calm() {
     :: else
     fi;
     i++
-  :: w < N && i == 2 * P -> i = 0; w++
+  :: w < N && i == P -> i = 0; w++
   :: w == N -> break
   od
 }
 
-#define HAS_ENDED(x) (passed[x] == BIT(P / Q) - 1)
+#define HAS_ENDED(x) HAS_PASSED(x, P - 1)
 #if N == 2
 #define HAS_ROOM_DOWN (queue[2].num < C && queue[3].num < C)
 #define HAVE_ALL_ENDED (HAS_ENDED(0) && HAS_ENDED(1))
@@ -235,11 +225,11 @@ active proctype world() {
   do
   :: !HAVE_ALL_ENDED -> atomic { /* a worker sends, for the first time or again */
       select(w : 0 .. N - 1);
-      select(i : 0 .. 2 * P - 1);
+      select(i : 0 .. P - 1);
       d_step {
-        choose(w, i >= P, i % P);
+        choose(w, i);
         if
-        :: wanted != FENCE + P && queue[w].num < C -> put(w, wanted)
+        :: wanted != NOTHING && queue[w].num < C -> put(w, wanted)
         :: else
         fi;
         forget_scratch()
