@@ -160,6 +160,46 @@ def test_what_was_damaged():
             check_garbled(os.path.join(folder, f"run-{members[0].process.pid}.pcapng"), folder)
 
 
+def write_datagrams(path, datagrams):
+    """A capture of UDP datagrams between two ports of loopback."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xa1b2c3d4, 2, 4, 0, 0, 65535, 101)) # IP packets
+        for datagram in datagrams:
+            udp = struct.pack(">HHHH", 40000, 40001, 8 + len(datagram), 0) + datagram
+            ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
+            file.write(struct.pack("<IIII", 0, 0, len(ip + udp), len(ip + udp)) + ip + udp)
+
+
+def test_owners_and_reducers():
+    """What sums for owners and copies have in place of a chunk is an owner; other reductions have a chunk."""
+    pairs = {(0, 0): "SUM", (0, 2): "TO_OWNER", (1, 3): "COPY", (2, 4): "PRODUCT", (2, 5): "OR"}
+    with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
+        path = os.path.join(folder, "pairs.pcap")
+        write_datagrams(path, [peer.pack_datagram({"type": UPDATE, "wire": wire, "reducer": reducer, "chunk": 3}, bytes(8))
+                               for wire, reducer in pairs])
+        fields = ["switchml.reducer", "switchml.owner", "switchml.chunk"]
+        lines = tshark(path, "-T", "fields", *[word for field in fields for word in ("-e", field)]).splitlines()
+        for ((_, reducer), name), line in zip(pairs.items(), lines):
+            has_owner = name in ("TO_OWNER", "COPY")
+            assert line.split("\t") == [str(reducer), "3" if has_owner else "", "" if has_owner else "3"], (name, line)
+        assert len(lines) == len(pairs), lines
+        assert all(name in tshark(path, "-V") for name in pairs.values())
+
+
+def test_one_way_operations():
+    """A job with losses whose operations go one way: all packets are understood, and some have owners."""
+    with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
+        with e2e.Daemon(env=e2e.environment(SWITCHML_FAULTS="loss=0.05,seed=5")) as daemon, \
+                real.job(daemon.address, 3, MEMBER_OPERATIONS=5, MEMBER_ELEMENTS=90000, MEMBER_COLLECTIVE="all", MEMBER_SLOTS=8,
+                         SWITCHML_ONE_WAY="1", SWITCHML_PCAP=os.path.join(folder, "run.pcapng")) as members:
+            for member in members:
+                member.expect_done()
+            path = os.path.join(folder, f"run-{members[1].process.pid}.pcapng")
+            assert all(p.expert == "" and p.malformed == "" for p in packets(path))
+            owners = tshark(path, "-T", "fields", "-e", "switchml.owner").split()
+            assert set(owners) == {"0", "1", "2"}, set(owners)
+
+
 # ---- the control connection ----
 
 def text(value):

@@ -12,7 +12,8 @@ A script is read line by line; `#` begins a comment. WHO is a member's name, or 
   WHO join                        connect, JOIN, WELCOME, HELLO, PROBED; for `all` up to START
   WHO connect                     only that
   WHO > TYPE [FIELD=VALUE...]     sends a datagram. Fields of the header, as they should be unless said. A value that
-                                  begins with + is added to the right one; slot counts from the job's window.
+                                  begins with + is added to the right one; slot counts from the job's window; to_owners+N,
+                                  copies+N: from the one-way window of these.
                                   Payload: lanes=1,2 (int32; flags=NARROW: 28 bits each), codes=1,2 (bytes), zeros=N.
                                   Spoilt: crc=wrong, mask=wrong, cut=N,
                                   extra=N (bytes), mac=wrong, key=none. via=NAME: from that member's socket
@@ -42,6 +43,7 @@ import tap
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packet_scripts")
 NO_JOB = 1023  # a number that no job of these daemons has
+ONE_WAY_WINDOWS = {"to_owners": 1, "copies": 1}  # where they begin, times the job's slots
 UNITS = {"ms": 10**6, "s": 10**9}
 NAMES_OF_JOIN = {"lease": "lease_ns", "timeout": "timeout_ns", "name": "job_name", "world": "world_size"}
 
@@ -195,7 +197,9 @@ class Script:
             if name == "flags":
                 fields[name] = peer.FLAGS.get(value) if value in peer.FLAGS else number(value)
             elif name == "slot":
-                fields[name] = number(value) + (member.start["slot_base"][0] if member.start else 0)
+                window, _, place = value.rpartition("+")
+                base = member.start["slot_base"][0] if member.start else 0
+                fields[name] = base + number(place) + (ONE_WAY_WINDOWS[window] * member.start["slots"] if window else 0)
             elif name in peer.FIELDS:
                 right = self.right_value(member, name) if value[0] == "+" else 0
                 fields[name] = right + number(value.lstrip("+"))

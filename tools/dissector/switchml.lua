@@ -93,13 +93,17 @@ end
 -- ---- datagrams ----
 
 -- 1: ours, 0: no, or of another version. Ports are anybody's, so the header must fit in all that it says.
+-- As the header's byte.
+local pairs_of_wire_and_reducer = {[0x00] = true, [0x11] = true, [0x21] = true, [0x31] = true, [0x24] = true,
+                                   [0x34] = true, [0x25] = true, [0x02] = true, [0x13] = true}
+
 local function looks_like_datagram(buffer)
   if buffer:len() < HEADER_BYTES or buffer:captured_len() < HEADER_BYTES then return false end
   local kind, wire = buffer(0, 1):uint(), buffer(1, 1):uint()
   local flags, bytes = buffer(14, 2):uint(), buffer(10, 2):uint()
   local head = bit.band(flags, FLAG_KEYED) ~= 0 and HEADER_BYTES + KEYED_BYTES or HEADER_BYTES
   return bit.rshift(kind, 4) == WIRE_VERSION and packet_types[bit.band(kind, 15)] ~= nil and
-         (wire == 0 or wire == 0x11) and bit.band(flags, bit.bnot(KNOWN_FLAGS)) == 0 and buffer:len() == head + bytes
+         pairs_of_wire_and_reducer[wire] and bit.band(flags, bit.bnot(KNOWN_FLAGS)) == 0 and buffer:len() == head + bytes
 end
 
 local function add_missing(tree, payload)
@@ -163,7 +167,8 @@ local function dissect_datagram(buffer, pinfo, root)
   add_flags(tree, buffer(14, 2))
   tree:add(f.phase, buffer(16, 4))
   tree:add(f.tag, buffer(20, 4))
-  local has_owner = buffer(1, 1):bitfield(4, 4) >= 2 -- in one-way windows it stands where the chunk does
+  local reducer = buffer(1, 1):bitfield(4, 4)
+  local has_owner = reducer == 2 or reducer == 3 -- in one-way windows it stands where the chunk does
   tree:add(has_owner and f.owner or f.chunk, buffer(24, 4))
   local head = HEADER_BYTES
   if bit.band(flags, FLAG_KEYED) ~= 0 and buffer:len() >= HEADER_BYTES + KEYED_BYTES then
