@@ -81,7 +81,7 @@ def check_many(taken_communicators, name, preload, **variables):
     out, taken = run(name, 2, "communicators", preload, **variables)
     assert taken == {"other": 2 * 2 * taken_communicators}, (taken, out[:2000])
     said = re.findall(r"no job: rank \d .*", out)
-    assert len(said) == 1 and "MPI does the sums, here and in later communicators" in said[0], said
+    assert len(said) == 1 and "MPI does the calls, here and in later communicators" in said[0], said
     descriptors, threads = map(max, zip(*(map(int, line) for line in
                                           re.findall(r"(\d+) descriptors, (\d+) threads", out))))
     return descriptors, threads, said[0]

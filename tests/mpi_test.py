@@ -62,7 +62,7 @@ def run(launcher, *words, expect=0, **variables):
     good = (result.returncode == 0) == (expect == 0)
     assert good, f"{launcher} ended with {result.returncode}:\n{result.stdout[-4000:]}"
     taken = {}
-    for rank, name, count in re.findall(r"switchml: rank (\d+) of (.*): (\d+) sums of", result.stdout):
+    for rank, name, count in re.findall(r"switchml: rank (\d+) of (.*): (\d+) calls of", result.stdout):
         rank = int(rank) if name == "MPI_COMM_WORLD" else "other"
         taken[rank] = taken.get(rank, 0) + int(count)
     return result.stdout, taken
@@ -80,10 +80,10 @@ def check_client(out, taken, num_ranks, expected, expected_of_others=0):
         f"{taken}, {others}, not {expected}, {expected_of_others}\n{out}"
 
 
-# Sums of at least 4,096 elements: two lengths, three times each, and one beside a message; of 40 at once 30. Then three of
-# each rank in a copy of MPI_COMM_WORLD, and three in half of it for ranks not alone there. Three in a copy
-# that is freed while the last two, which do not block, are under way, if that is asked for.
-NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS, NUM_IN_FREED = 2 * 3 + 1, 30, 3, 3
+# Calls of at least 4,096 elements: sums of two lengths, three times each, one beside a message, and a maximum; of 40 at
+# once 30. Then three of each rank in a copy of MPI_COMM_WORLD, and three in half of it for ranks not alone there. Three in a
+# copy that is freed while the last two, which do not block, are under way, if that is asked for.
+NUM_BLOCKING, NUM_AT_ONCE, NUM_IN_OTHERS, NUM_IN_FREED = 2 * 3 + 2, 30, 3, 3
 NUM_IN_WORLD = NUM_BLOCKING + NUM_AT_ONCE
 
 
@@ -112,7 +112,7 @@ def check_types(out, taken, num_ranks, num_doubles):
     num_halves = int("halves" in out)
     check_client(out, taken, num_ranks, NUM_WHOLE + num_doubles + num_halves)
     num_bytes = NUM_OF_TYPE * (5 * 8 + 4 + 8 * num_doubles + 2 * num_halves)
-    told = re.findall(r"rank \d+ of MPI_COMM_WORLD: \d+ sums of (\d+) bytes taken, .*; (\d+) chunks, (\d+) packets", out)
+    told = re.findall(r"rank \d+ of MPI_COMM_WORLD: \d+ calls of (\d+) bytes taken .*; (\d+) chunks, (\d+) packets", out)
     assert len(told) == num_ranks and {int(line[0]) for line in told} == {num_bytes}, out
     # An element of int64 takes 12 bytes, a packet has at most 1,500.
     assert all(min(int(line[1]), int(line[2])) >= NUM_OF_TYPE * 5 * 12 // 1500 for line in told), out
@@ -209,7 +209,7 @@ def run_on_hosts(num_hosts, *words, settings=()):
         processes.stop()
     assert status == 0, out + errors
     taken = {}
-    for rank, count in re.findall(r"switchml: rank (\d+) of .*: (\d+) sums of", errors):
+    for rank, count in re.findall(r"switchml: rank (\d+) of .*: (\d+) calls of", errors):
         taken[int(rank)] = taken.get(int(rank), 0) + int(count)
     return out, taken
 
@@ -278,7 +278,7 @@ def test_unreachable_aggregator():
     address = f"127.0.0.1:{ports.fixed_port()}"
     out, taken = run("mpirun.openmpi", "-n", 2, client, SWITCHML_AGGREGATOR=address,
                      SWITCHML_MPI_JOIN_TIMEOUT=1)
-    assert "done" in out and not any(taken.values()) and address in out and "MPI does the sums" in out, out
+    assert "done" in out and not any(taken.values()) and address in out and "MPI does the calls" in out, out
     # Open MPI may lose what ranks wrote just before it ends them ("Data unpack had inadequate space"), so it goes to a file.
     errors = os.path.join(FOLDER.name, "errors")
     out, _ = run("mpirun.openmpi", "-n", 2, "sh", "-c", f'exec "$0" 2>> {errors}', client, expect=1,
@@ -304,7 +304,7 @@ def test_a_stopped_rank_is_named():
     client = compiled("mpicc.openmpi", "mpi_client.c")
     out, _ = run("mpirun.openmpi", "-n", 3, client, "kill", expect=1)
     for rank in (0, 2):
-        assert re.search(rf"switchml: rank {rank} of MPI_COMM_WORLD: all-reduce failed: .*rank 1\b", out), out
+        assert re.search(rf"switchml: rank {rank} of MPI_COMM_WORLD: allreduce failed: .*rank 1\b", out), out
         assert f"rank {rank}: told" in out, out
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Open MPI's component coll/switchml (4.1, 5.0): all-reduce and non-blocking all-reduce of every communicator, below
- * the bindings of all languages. What it does not take goes to the component that had the call before. Barriers and
- * broadcasts only pass through: what blocks is where ranks may meet. */
+ * Open MPI's component coll/switchml (4.1, 5.0): reductions, all-gathers, broadcasts and barriers of every
+ * communicator, blocking or not, below the bindings of all languages. What it does not take goes to the component that
+ * had the call before. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "ompi/mca/coll/coll.h"
 #include "ompi/mca/pml/base/base.h"
 #include "ompi/request/request.h"
+#include "ompi/runtime/mpiruntime.h"
 #include "opal/mca/btl/base/base.h"
 #include "opal/runtime/opal_progress.h"
 
-#include "group.h"
-#include "types.h"
+#include "calls.h"
 
 #if OMPI_MAJOR_VERSION < 4 || OMPI_MAJOR_VERSION > 5
 #error "this component is written for Open MPI 4 and 5; MPI programs of other versions can preload libswitchml_pmpi.so"
@@ -29,23 +29,32 @@ static int priority;
 static char *types;
 static struct sml_mpi_settings settings, defaults; /* where the launcher says nothing */
 
-/* A non-blocking sum: waiting for room, then outstanding, then complete. */
+/* A non-blocking call: waiting for room, then outstanding, then complete. */
 typedef struct switchml_request {
   ompi_request_t super;
+  /* MPI takes every collective request for an ompi_coll_base_nbc_request_t, and notes here which types and operation it
+   * retains until the end: 4 words in Open MPI 4.1 and 5.0. The header that says so includes others that nobody
+   * installs. */
+  void *of_mpi[16];
   struct switchml_module *module; /* lives as long as the communicator, which this request retains */
-  const void *in;
-  void *out;
-  size_t count;
-  sml_type type;
+  struct sml_mpi_plan plan;
   sml_operation *operation;
   struct switchml_request *next;
 } switchml_request;
 OBJ_CLASS_DECLARATION(switchml_request);
-OBJ_CLASS_INSTANCE(switchml_request, ompi_request_t, NULL, NULL);
+static void construct_request(switchml_request *r) {
+  memset((char *)r + sizeof r->super, 0, sizeof *r - sizeof r->super); /* subclasses are not zeroed */
+}
+
+OBJ_CLASS_INSTANCE(switchml_request, ompi_request_t, construct_request, NULL);
 
 typedef struct {
   switchml_request *first, **end; /* end: the last one's `next`, if there is one */
 } request_list;
+
+#define BLOCKING(X) X(allreduce) X(reduce) X(reduce_scatter) X(reduce_scatter_block) X(allgather) X(allgatherv)
+#define OTHERS(X) X(iallreduce) X(ireduce) X(ireduce_scatter) X(ireduce_scatter_block) X(iallgather) X(iallgatherv)
+#define EACH_CALL(X) BLOCKING(X) OTHERS(X) X(bcast) X(ibcast) X(barrier) X(ibarrier)
 
 typedef struct switchml_module {
   mca_coll_base_module_t super;
@@ -55,46 +64,27 @@ typedef struct switchml_module {
   request_list waiting; /* for room, in the order of their calls */
   struct switchml_module *next_waiting;
   /* Who had these calls before. */
-  mca_coll_base_module_allreduce_fn_t allreduce;
-  mca_coll_base_module_iallreduce_fn_t iallreduce;
-  mca_coll_base_module_barrier_fn_t barrier;
-  mca_coll_base_module_bcast_fn_t bcast;
-  mca_coll_base_module_t *allreduce_module, *iallreduce_module, *barrier_module, *bcast_module;
+#define FIELDS(call)                       \
+  mca_coll_base_module_##call##_fn_t call; \
+  mca_coll_base_module_t *call##_module;
+  EACH_CALL(FIELDS)
+#undef FIELDS
 } switchml_module;
 
 static void construct_module(switchml_module *m) {
-  memset((char *)m + sizeof m->super, 0, sizeof *m - sizeof m->super); /* subclasses are not zeroed */
-}
-
-static void release(mca_coll_base_module_t *module) {
-  if (module != NULL) OBJ_RELEASE(module);
+  memset((char *)m + sizeof m->super, 0, sizeof *m - sizeof m->super); /* likewise */
 }
 
 static void destruct_module(switchml_module *m) {
   sml_mpi_group_destroy(m->group);
-  release(m->allreduce_module);
-  release(m->iallreduce_module);
-  release(m->barrier_module);
-  release(m->bcast_module);
+#define RELEASE(call) \
+  if (m->call##_module != NULL) OBJ_RELEASE(m->call##_module);
+  EACH_CALL(RELEASE)
+#undef RELEASE
 }
 
 OBJ_CLASS_DECLARATION(switchml_module);
 OBJ_CLASS_INSTANCE(switchml_module, mca_coll_base_module_t, construct_module, destruct_module);
-
-/* ---- what can be taken ---- */
-
-/* MPI_IN_PLACE is a pointer made of a number. */
-static const void *input_of(const void *in, void *out) {
-  return in == MPI_IN_PLACE ? out : in;
-}
-
-static enum sml_mpi_way way_of(switchml_module *m, int count, MPI_Datatype datatype, MPI_Op op, bool is_blocking,
-                               sml_type *type_out) {
-  if (op == MPI_SUM && count > 0 && sml_mpi_type_of(datatype, type_out))
-    return sml_mpi_group_way(m->group, *type_out, (size_t)count, is_blocking);
-  if (is_blocking) sml_mpi_group_meet(m->group);
-  return SML_MPI_PASSED;
-}
 
 /* ---- requests ---- */
 
@@ -118,7 +108,7 @@ static switchml_request *take_first(request_list *list) {
 }
 
 static enum sml_mpi_start start(switchml_request *r) {
-  return sml_mpi_group_start(r->module->group, r->in, r->out, r->count, r->type, &r->operation);
+  return sml_mpi_group_start(r->module->group, &r->plan.call, &r->operation);
 }
 
 static void end_locked(switchml_request *request, bool is_good, request_list *ended) {
@@ -131,7 +121,8 @@ static void test_outstanding_locked(request_list *ended) {
   while (outstanding.first != NULL) {
     switchml_request *request = take_first(&outstanding);
     bool is_good;
-    if (sml_mpi_group_test(request->module->group, request->operation, &is_good)) end_locked(request, is_good, ended);
+    if (sml_mpi_group_test(request->module->group, &request->plan.call, request->operation, &is_good))
+      end_locked(request, is_good, ended);
     else append(&rest, request);
   }
   outstanding = rest;
@@ -153,6 +144,12 @@ static void start_waiting_locked(request_list *ended) {
   }
 }
 
+/* Outside of the mutex: what is unpacked may be long. */
+static void end_plan(switchml_request *request) {
+  const bool is_good = request->super.req_status.MPI_ERROR == MPI_SUCCESS;
+  if (!sml_mpi_plan_end(&request->plan, is_good)) request->super.req_status.MPI_ERROR = MPI_ERR_OTHER;
+}
+
 /* Called by whatever MPI call waits for something. Returns how many requests it completed. */
 static int complete_requests(void) {
   int num_completed = 0;
@@ -165,6 +162,7 @@ static int complete_requests(void) {
   while (ended.first != NULL) {
     switchml_request *request = take_first(&ended); /* once complete, it may be freed at any time */
     atomic_fetch_sub_explicit(&num_requests, 1, memory_order_relaxed);
+    end_plan(request);
     ompi_request_complete(&request->super, true);
     num_completed++;
   }
@@ -180,7 +178,7 @@ static int free_request(ompi_request_t **request) {
   return OMPI_SUCCESS;
 }
 
-static switchml_request *new_request(switchml_module *m) {
+static switchml_request *new_request(switchml_module *m, const struct sml_mpi_plan *plan) {
   switchml_request *request = OBJ_NEW(switchml_request);
   if (request == NULL) return NULL;
   OMPI_REQUEST_INIT(&request->super, false);
@@ -192,6 +190,7 @@ static switchml_request *new_request(switchml_module *m) {
   request->super.req_status = (ompi_status_public_t){.MPI_SOURCE = MPI_ANY_SOURCE, .MPI_TAG = MPI_ANY_TAG};
   request->super.req_status.MPI_ERROR = MPI_SUCCESS;
   request->module = m;
+  request->plan = *plan;
   return request;
 }
 
@@ -228,65 +227,85 @@ static bool has_waiting(switchml_module *m) {
   return has_some;
 }
 
-/* A sum that blocks, behind those that wait for room. */
-static int sum(switchml_module *m, const void *in, void *out, size_t count, sml_type type) {
+/* Not while MPI starts or ends, when processes that were spawned meet their parents. */
+static bool is_running(void) {
+  return ompi_mpi_state >= OMPI_MPI_STATE_INIT_COMPLETED &&
+         ompi_mpi_state < OMPI_MPI_STATE_FINALIZE_PAST_COMM_SELF_DESTRUCT;
+}
+
+/* A call that blocks, behind those that wait for room. Whether SwitchML has done it, and how; else it is MPI's. */
+static bool is_done(switchml_module *m, struct sml_mpi_plan plan, int *result_out) {
+  const enum sml_mpi_way way = sml_mpi_group_way(m->group, &plan.call, true);
+  if (way == SML_MPI_PASSED) return false;
+  *result_out = OMPI_ERROR;
+  if (way == SML_MPI_FAILED) return true;
   while (has_waiting(m)) opal_progress();
-  return sml_mpi_group_sum(m->group, in, out, count, type) ? OMPI_SUCCESS : OMPI_ERROR;
+  const bool is_good = sml_mpi_plan_prepare(&plan) && sml_mpi_group_do(m->group, &plan.call);
+  if (sml_mpi_plan_end(&plan, is_good)) *result_out = OMPI_SUCCESS;
+  return true;
 }
 
-static int allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, ompi_communicator_t *comm,
-                     mca_coll_base_module_t *module) {
-  switchml_module *m = (switchml_module *)module;
-  sml_type type;
-  switch (way_of(m, count, datatype, op, true, &type)) {
-    case SML_MPI_PASSED: return m->allreduce(in, out, count, datatype, op, comm, m->allreduce_module);
-    case SML_MPI_FAILED: return OMPI_ERROR;
-    case SML_MPI_TAKEN: break;
-  }
-  return sum(m, input_of(in, out), out, (size_t)count, type);
-}
-
-static int iallreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, ompi_communicator_t *comm,
-                      ompi_request_t **request_out, mca_coll_base_module_t *module) {
-  switchml_module *m = (switchml_module *)module;
-  sml_type type;
-  switch (way_of(m, count, datatype, op, false, &type)) {
-    case SML_MPI_PASSED: return m->iallreduce(in, out, count, datatype, op, comm, request_out, m->iallreduce_module);
-    case SML_MPI_FAILED: return OMPI_ERROR;
-    case SML_MPI_TAKEN: break;
-  }
-  switchml_request *request = new_request(m);
-  if (request == NULL) return OMPI_ERR_OUT_OF_RESOURCE;
-  request->in = input_of(in, out);
-  request->out = out;
-  request->count = (size_t)count;
-  request->type = type;
+/* So of one that does not block. */
+static bool is_begun(switchml_module *m, struct sml_mpi_plan plan, ompi_request_t **request_out, int *result_out) {
+  const enum sml_mpi_way way = sml_mpi_group_way(m->group, &plan.call, false);
+  if (way == SML_MPI_PASSED) return false;
+  *result_out = OMPI_ERROR;
+  if (way == SML_MPI_FAILED) return true;
+  switchml_request *request = new_request(m, &plan);
+  *result_out = request == NULL ? OMPI_ERR_OUT_OF_RESOURCE : OMPI_SUCCESS;
+  if (request == NULL) return true;
   *request_out = &request->super;
-  if (start_or_wait(request)) return OMPI_SUCCESS;
+  if (sml_mpi_plan_prepare(&request->plan) && start_or_wait(request)) return true;
+  (void)sml_mpi_plan_end(&request->plan, false);
   free_request(request_out);
-  return OMPI_ERROR;
+  *result_out = OMPI_ERROR;
+  return true;
 }
 
-static int barrier(ompi_communicator_t *comm, mca_coll_base_module_t *module) {
-  switchml_module *m = (switchml_module *)module;
-  sml_mpi_group_meet(m->group);
-  return m->barrier(comm, m->barrier_module);
-}
+/* The two functions of a call, with MPI's arguments and as a plan; the function that had it before gets the rest. */
+#define UNPACKED(...) __VA_ARGS__
+#define CALLS(call, parameters, arguments, plan)                                                                       \
+  static int call(parameters ompi_communicator_t *comm, mca_coll_base_module_t *module) {                              \
+    switchml_module *m = (switchml_module *)module;                                                                    \
+    int result;                                                                                                        \
+    if (is_running() && is_done(m, plan, &result)) return result;                                                      \
+    return m->call(arguments comm, m->call##_module);                                                                  \
+  }                                                                                                                    \
+  static int i##call(parameters ompi_communicator_t *comm, ompi_request_t **request, mca_coll_base_module_t *module) { \
+    switchml_module *m = (switchml_module *)module;                                                                    \
+    int result;                                                                                                        \
+    if (is_running() && is_begun(m, plan, request, &result)) return result;                                            \
+    return m->i##call(arguments comm, request, m->i##call##_module);                                                   \
+  }
+#define INTS(numbers) ((struct sml_mpi_numbers){.at = (numbers)})
 
-static int bcast(void *buffer, int count, MPI_Datatype datatype, int root, ompi_communicator_t *comm,
-                 mca_coll_base_module_t *module) {
-  switchml_module *m = (switchml_module *)module;
-  sml_mpi_group_meet(m->group);
-  return m->bcast(buffer, count, datatype, root, comm, m->bcast_module);
-}
+CALLS(allreduce, UNPACKED(const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, ),
+      UNPACKED(in, out, count, type, op, ), sml_mpi_plan_reduce(in, out, count, type, op, SML_MPI_NO_ROOT, comm))
+CALLS(reduce, UNPACKED(const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, int root, ),
+      UNPACKED(in, out, count, type, op, root, ), sml_mpi_plan_reduce(in, out, count, type, op, root, comm))
+CALLS(reduce_scatter, UNPACKED(const void *in, void *out, const int *counts, MPI_Datatype type, MPI_Op op, ),
+      UNPACKED(in, out, counts, type, op, ), sml_mpi_plan_reduce_scatter(in, out, 0, INTS(counts), type, op, comm))
+CALLS(reduce_scatter_block, UNPACKED(const void *in, void *out, int count, MPI_Datatype type, MPI_Op op, ),
+      UNPACKED(in, out, count, type, op, ), sml_mpi_plan_reduce_scatter(in, out, count, INTS(NULL), type, op, comm))
+CALLS(allgather,
+      UNPACKED(const void *in, int in_count, MPI_Datatype in_type, void *out, int count, MPI_Datatype type, ),
+      UNPACKED(in, in_count, in_type, out, count, type, ),
+      sml_mpi_plan_allgather(in, in_count, in_type, out, count, INTS(NULL), INTS(NULL), type, comm))
+CALLS(allgatherv,
+      UNPACKED(const void *in, int in_count, MPI_Datatype in_type, void *out, const int *counts, const int *places,
+               MPI_Datatype type, ),
+      UNPACKED(in, in_count, in_type, out, counts, places, type, ),
+      sml_mpi_plan_allgather(in, in_count, in_type, out, 0, INTS(counts), INTS(places), type, comm))
+CALLS(bcast, UNPACKED(void *data, int count, MPI_Datatype type, int root, ), UNPACKED(data, count, type, root, ),
+      sml_mpi_plan_bcast(data, count, type, root, comm))
+CALLS(barrier, , , sml_mpi_plan_barrier(comm))
 
 /* ---- what the group borrows ---- */
 
 static int gather(void *user, const void *in, void *out, size_t bytes) {
-  ompi_communicator_t *comm = ((switchml_module *)user)->comm;
+  switchml_module *m = user;
   if (bytes > INT32_MAX) return 1;
-  return comm->c_coll->coll_allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, comm,
-                                      comm->c_coll->coll_allgather_module);
+  return m->allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, m->comm, m->allgather_module);
 }
 
 static int let_mpi_go_on(void *user) {
@@ -314,9 +333,10 @@ static bool is_over_tcp(void) {
 static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
   switchml_module *m = (switchml_module *)module;
   mca_coll_base_comm_coll_t *before = comm->c_coll;
-  if (before->coll_allreduce == NULL || before->coll_iallreduce == NULL || before->coll_barrier == NULL ||
-      before->coll_bcast == NULL)
-    return OMPI_ERR_NOT_FOUND;
+#define CHECK(call) \
+  if (before->coll_##call == NULL) return OMPI_ERR_NOT_FOUND;
+  EACH_CALL(CHECK)
+#undef CHECK
   m->comm = comm;
   struct sml_mpi_settings own = settings;
   if (!is_over_tcp()) own.short_hosts = 0;
@@ -326,11 +346,8 @@ static int enable(mca_coll_base_module_t *module, ompi_communicator_t *comm) {
 #define KEEP(call)                                 \
   m->call = before->coll_##call;                   \
   m->call##_module = before->coll_##call##_module; \
-  OBJ_RETAIN(m->call##_module)
-  KEEP(allreduce);
-  KEEP(iallreduce);
-  KEEP(barrier);
-  KEEP(bcast);
+  OBJ_RETAIN(m->call##_module);
+  EACH_CALL(KEEP)
 #undef KEEP
   return OMPI_SUCCESS;
 }
@@ -340,10 +357,9 @@ static mca_coll_base_module_t *query(ompi_communicator_t *comm, int *priority_ou
   switchml_module *m = OBJ_NEW(switchml_module);
   if (m == NULL) return NULL;
   m->super.coll_module_enable = enable;
-  m->super.coll_allreduce = allreduce;
-  m->super.coll_iallreduce = iallreduce;
-  m->super.coll_barrier = barrier;
-  m->super.coll_bcast = bcast;
+#define TAKE(call) m->super.coll_##call = call;
+  EACH_CALL(TAKE)
+#undef TAKE
   *priority_out = priority;
   return &m->super;
 }
@@ -397,17 +413,30 @@ static int register_parameters(void) {
       {"priority", "Priority of coll/switchml; negative: off", MCA_BASE_VAR_TYPE_INT, &priority},
       {"min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UINT64_T,
        &settings.min_count},
-      {"short_hosts", "Sums of up to 8 doubles are taken if ranks run on so many hosts, over TCP; 0: never",
+      {"short_hosts", "Short calls are taken if ranks run on so many hosts, over TCP; 0: never",
        MCA_BASE_VAR_TYPE_UINT64_T, &settings.short_hosts},
-      {"types", "Which types are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING, &types},
+#define MOST_BYTES(name, kind)                                                                                \
+  {name "_bytes", "Such calls are short if SwitchML sends at most so many bytes", MCA_BASE_VAR_TYPE_UINT64_T, \
+   &settings.most_bytes[kind]}
+      MOST_BYTES("allreduce", SML_MPI_ALLREDUCE),
+      MOST_BYTES("reduce", SML_MPI_REDUCE),
+      MOST_BYTES("reduce_scatter", SML_MPI_REDUCE_SCATTER),
+      MOST_BYTES("allgather", SML_MPI_ALLGATHER),
+      MOST_BYTES("bcast", SML_MPI_BCAST),
+      MOST_BYTES("barrier", SML_MPI_BARRIER),
+#undef MOST_BYTES
+      {"one_way_bytes", "Calls of at least so many bytes are taken with SWITCHML_ONE_WAY=1", MCA_BASE_VAR_TYPE_UINT64_T,
+       &settings.one_way_bytes},
+      {"types", "Of which types long sums are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING,
+       &types},
       {"timeout", "Seconds that a rank may be late before all get an error", MCA_BASE_VAR_TYPE_UINT64_T,
        &settings.timeout_s},
       {"join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UINT64_T,
        &settings.join_timeout_s},
-      {"max_jobs", "Communicators of a process with a job; sums of further ones stay with the other components",
+      {"max_jobs", "Communicators of a process with a job; calls of further ones stay with the other components",
        MCA_BASE_VAR_TYPE_UINT64_T, &settings.max_jobs},
       {"lease", "Seconds of silence after which a rank counts as lost", MCA_BASE_VAR_TYPE_DOUBLE, &settings.lease_s},
-      {"require", "Whether a sum that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
+      {"require", "Whether a call that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
        &settings.is_required},
       {"verbose", "Whether each communicator's job says how it starts and ends", MCA_BASE_VAR_TYPE_BOOL,
        &settings.is_verbose}};

@@ -15,17 +15,6 @@
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_US UINT64_C(1000)
 
-/* Shorter sums are about as fast over MPI, but for the shortest among many hosts. */
-#define DEFAULT_MIN_COUNT 4096u
-/* MPI knows no deadlines: ranks may compute for long while others wait. The library's warnings name the late ones. */
-#define DEFAULT_TIMEOUT_S 3600u
-/* All are there when one joins: they have just gathered. */
-#define DEFAULT_JOIN_TIMEOUT_S 10u
-/* No floats unless they are asked for: exact sums of float32 take twice its bytes, which is more than MPI's ring moves,
- * and a default must not slow anybody down. */
-#define DEFAULT_TYPES (1u << SML_INT32 | 1u << SML_INT64)
-/* Each costs the rank that embeds its aggregator three threads and the descriptors below. */
-#define DEFAULT_MAX_JOBS 16u
 #define MOST_JOBS 512u
 /* What a job opens at most, beside one connection a rank; and the part of a process's descriptors for all after the
  * first. The rest is the program's. */
@@ -35,14 +24,18 @@
  * those of another, which ranks may call in another order. */
 #define MAX_OUTSTANDING 128u
 
-#define GATHERED_WORDS 8u /* of those agreed on the last one is the host */
-#define NUM_TYPES 6u
-#define DEFAULT_LEASE_S 60.0 /* the library's, too */
-#define LEAST_LEASE_S 0.02
-#define MOST_LEASE_S 3600.0
-#define MOST_TIMEOUT_S 1000000000u
+/* Calls that are no all-reduce are short as a rule: ranks meet for them, and join, after so many. */
+#define MEET_CALLS 16u
+
+#define GATHERED_WORDS 18u /* of those agreed on the last one is the host */
+#define NUM_TYPES 10u
 
 enum state { UNDECIDED, AGREED, JOINED, WITHOUT, BROKEN };
+
+/* Why a call is MPI's. */
+enum why { KIND, SIZE, HOSTS, NOT_MET, NO_JOB, NOT_OFFERED, NUM_WHYS };
+static const char *const whys[NUM_WHYS] = {"type, operation or no data", "size",   "too few hosts",
+                                           "ranks had not met",          "no job", "not offered"};
 
 struct sml_mpi_group {
   const char *name;
@@ -53,18 +46,20 @@ struct sml_mpi_group {
   struct sml_mpi_settings settings; /* rank 0's, once it is AGREED */
   uint64_t lease_ns;                /* likewise */
   uint32_t num_hosts;               /* likewise */
-  bool has_seen_few_doubles;        /* as `longest` */
   sml_allgather_fn allgather;
   int (*progress)(void *user);
   void *user;
   uint64_t (*gathered)[GATHERED_WORDS]; /* of each rank; there from the start: who lacked it would keep all waiting */
-  size_t longest[NUM_TYPES];            /* sum of each type that was seen; equal on all ranks in each blocking call */
+  /* What was seen; equal on all ranks in each blocking call. All-reduces: elements of the longest, of sums and of other
+   * reductions; bytes of the shortest. Other kinds: how many; whether one would have been taken after MEET_CALLS. */
+  size_t longest[2][NUM_TYPES];
+  uint64_t shortest;
+  uint32_t num_others;
+  bool has_wanted_other;
   sml_job *job;
   atomic_uint num_outstanding;
-  uint64_t num_passed;
+  uint64_t num_taken[SML_MPI_NUM_KINDS], num_passed[NUM_WHYS];
 };
-
-/* ---- settings ---- */
 
 static void say(const struct sml_mpi_group *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const struct sml_mpi_group *g, const char *format, ...) {
@@ -74,110 +69,7 @@ static void say(const struct sml_mpi_group *g, const char *format, ...) {
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
   /* In one call: lines of several ranks don't mix. */
-  if (g != NULL) fprintf(stderr, "switchml: rank %u of %s: %s\n", g->rank, g->name, line);
-  else fprintf(stderr, "switchml: %s\n", line);
-}
-
-static const struct {
-  const char *name;
-  uint32_t types;
-} known[] = {{"float32", 1u << SML_FLOAT32}, {"int32", 1u << SML_INT32},     {"int64", 1u << SML_INT64},
-             {"float16", 1u << SML_FLOAT16}, {"float64", 1u << SML_FLOAT64}, {"none", 0}};
-
-void sml_mpi_types_list(uint32_t types, char *list_out) {
-  size_t length = 0;
-  for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
-    if (known[k].types == 0 ? types == 0 : (types & known[k].types) != 0)
-      length += (size_t)snprintf(list_out + length, SML_MPI_TYPES_BYTES - length, "%s%s", length > 0 ? "," : "",
-                                 known[k].name);
-}
-
-bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
-  uint32_t types = 0;
-  for (const char *at = list; *at != 0;) {
-    const size_t length = strcspn(at, ",");
-    bool is_known = false;
-    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
-      if (strlen(known[k].name) != length || strncmp(known[k].name, at, length) != 0) continue;
-      types |= known[k].types;
-      is_known = true;
-    }
-    if (!is_known) return false;
-    at += length;
-    if (*at == ',') at++;
-  }
-  *types_out = types;
-  return true;
-}
-
-static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *value) {
-  const char *text = getenv(name);
-  if (text == NULL || text[0] == 0) return;
-  char *end;
-  errno = 0;
-  const unsigned long long number = strtoull(text, &end, 10);
-  if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min && number <= max) *value = number;
-  else
-    say(NULL, "%s=%s is no number from %llu to %llu; %llu is used", name, text, (unsigned long long)min,
-        (unsigned long long)max, (unsigned long long)*value);
-}
-
-static bool is_lease(double seconds) {
-  return seconds >= LEAST_LEASE_S && seconds <= MOST_LEASE_S;
-}
-
-static void read_lease(double *seconds) {
-  const char *text = getenv("SWITCHML_LEASE");
-  if (text == NULL || text[0] == 0) return;
-  char *end;
-  const double number = strtod(text, &end);
-  if (*end == 0 && is_lease(number)) *seconds = number;
-  else
-    say(NULL, "SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S, *seconds);
-}
-
-static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
-  if (*seconds >= 1 && *seconds <= MOST_TIMEOUT_S) return;
-  say(NULL, "%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds,
-      MOST_TIMEOUT_S, (unsigned long long)usual);
-  *seconds = usual;
-}
-
-void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix) {
-  check_timeout(&s->timeout_s, usual->timeout_s, prefix, "timeout");
-  check_timeout(&s->join_timeout_s, usual->join_timeout_s, prefix, "join_timeout");
-  if (is_lease(s->lease_s)) return;
-  say(NULL, "%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
-      usual->lease_s);
-  s->lease_s = usual->lease_s;
-}
-
-static bool is_on(const char *name) {
-  const char *text = getenv(name);
-  return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
-}
-
-struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
-  struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT,
-                               .timeout_s = DEFAULT_TIMEOUT_S,
-                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S,
-                               .lease_s = DEFAULT_LEASE_S,
-                               .max_jobs = DEFAULT_MAX_JOBS,
-                               .short_hosts = SML_MPI_SHORT_HOSTS};
-  s.types = DEFAULT_TYPES;
-  read_number("SWITCHML_MPI_SHORT_HOSTS", 0, UINT32_MAX, &s.short_hosts);
-  read_number("SWITCHML_MPI_MIN_COUNT", 0, UINT64_MAX, &s.min_count);
-  read_number("SWITCHML_MPI_TIMEOUT", 1, MOST_TIMEOUT_S, &s.timeout_s);
-  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, MOST_TIMEOUT_S, &s.join_timeout_s);
-  read_number("SWITCHML_MPI_MAX_JOBS", 0, UINT32_MAX, &s.max_jobs);
-  read_lease(&s.lease_s);
-  const char *types = getenv("SWITCHML_MPI_TYPES");
-  if (types != NULL && !sml_mpi_types_of(types, &s.types))
-    say(NULL, "SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
-  if (is_on("SWITCHML_DISABLE")) s.types = 0;
-  s.is_required = is_on("SWITCHML_REQUIRE");
-  s.is_verbose = is_on("SWITCHML_MPI_VERBOSE");
-  return s;
+  fprintf(stderr, "switchml: rank %u of %s: %s\n", g->rank, g->name, line);
 }
 
 /* ---- places: the jobs of this process, which share a context ---- */
@@ -246,7 +138,7 @@ static void say_lack(const struct sml_mpi_group *g, uint32_t rank, enum lack lac
   say(g, "no job: rank %u %s; %s, here and in later communicators", rank,
       lack == LACKS_JOBS ? "has as many jobs as it may (SWITCHML_MPI_MAX_JOBS or coll_switchml_max_jobs)"
                          : "keeps the rest of its descriptors for the program (ulimit -n)",
-      g->settings.is_required ? "sums are errors, as SWITCHML_REQUIRE=1 wants it" : "MPI does the sums");
+      g->settings.is_required ? "calls are errors, as SWITCHML_REQUIRE=1 wants it" : "MPI does the calls");
 }
 
 /* ---- agreeing, joining ---- */
@@ -265,21 +157,36 @@ struct sml_mpi_group *sml_mpi_group_create(const char *name, uint32_t rank, uint
   g->rank = rank;
   g->size = size;
   g->settings = *settings;
+  g->shortest = UINT64_MAX;
   g->allgather = allgather;
   g->progress = progress;
   g->user = user;
   return g;
 }
 
+/* "3 by size, 1 by too few hosts"; of what is not 0. */
+static void list(const uint64_t *numbers, const char *const *names, size_t num, char *text, size_t text_bytes) {
+  size_t length = 0;
+  text[0] = 0;
+  for (size_t i = 0; i < num && length < text_bytes; i++)
+    if (numbers[i] > 0)
+      length += (size_t)snprintf(text + length, text_bytes - length, "%s%llu %s", length > 0 ? ", " : "",
+                                 (unsigned long long)numbers[i], names[i]);
+  if (length == 0) snprintf(text, text_bytes, "none");
+}
+
 void sml_mpi_group_destroy(struct sml_mpi_group *g) {
   if (g == NULL) return;
   sml_stats stats = SML_STATS_INIT;
   if (g->job != NULL) sml_job_stats(g->job, &stats);
-  if (g->settings.is_verbose && g->state != UNDECIDED)
-    say(g, "%llu sums of %llu bytes taken, %llu passed on; %llu chunks, %llu packets sent",
-        (unsigned long long)stats.operations_completed, (unsigned long long)stats.tensor_bytes,
-        (unsigned long long)g->num_passed, (unsigned long long)stats.chunks_completed,
-        (unsigned long long)stats.tx_packets);
+  if (g->settings.is_verbose && g->state != UNDECIDED) {
+    char taken[160], passed[160];
+    list(g->num_taken, sml_mpi_kind_names, SML_MPI_NUM_KINDS, taken, sizeof taken);
+    list(g->num_passed, whys, NUM_WHYS, passed, sizeof passed);
+    say(g, "%llu calls of %llu bytes taken (%s); MPI's: %s; %llu chunks, %llu packets sent",
+        (unsigned long long)stats.operations_completed, (unsigned long long)stats.tensor_bytes, taken, passed,
+        (unsigned long long)stats.chunks_completed, (unsigned long long)stats.tx_packets);
+  }
   sml_job_destroy(g->job);
   leave_place(g);
   free(g->gathered);
@@ -325,27 +232,35 @@ static uint32_t count_hosts(const struct sml_mpi_group *g) {
 }
 
 static void agree(struct sml_mpi_group *g) {
-  const uint64_t mine[GATHERED_WORDS] = {g->settings.min_count,      g->settings.timeout_s,
-                                         g->settings.types,          g->settings.is_required,
-                                         g->settings.join_timeout_s, (uint64_t)(g->settings.lease_s * NS_PER_S),
-                                         g->settings.short_hosts,    host_number()};
+  struct sml_mpi_settings *s = &g->settings;
+  const uint64_t flags = s->is_required | (uint64_t)s->is_one_way << 1 | (uint64_t)s->is_exact << 2;
+  uint64_t mine[GATHERED_WORDS] = {
+      s->min_count,   s->timeout_s,     s->types, s->join_timeout_s, (uint64_t)(s->lease_s * NS_PER_S),
+      s->short_hosts, s->one_way_bytes, flags};
+  memcpy(&mine[8], s->most_bytes, sizeof s->most_bytes);
+  mine[GATHERED_WORDS - 1] = host_number();
   if (!gather(g, mine)) return;
   g->state = AGREED;
   for (uint32_t r = 1; r < g->size; r++) {
     if (memcmp(g->gathered[r], g->gathered[0], sizeof mine - sizeof mine[0]) == 0) continue;
     static const char others[] =
-        "rank %u has other settings (SWITCHML_MPI_*, SWITCHML_LEASE, _REQUIRE, _DISABLE or coll_switchml_*); "
+        "rank %u has other settings (SWITCHML_MPI_*, _LEASE, _REQUIRE, _DISABLE, _ONE_WAY, _EXACT or coll_switchml_*); "
         "all use those of rank 0";
     if (g->rank == 0) say(g, others, r);
     break;
   }
-  g->settings.min_count = g->gathered[0][0];
-  g->settings.timeout_s = g->gathered[0][1];
-  g->settings.types = (uint32_t)g->gathered[0][2];
-  g->settings.is_required = g->gathered[0][3] != 0;
-  g->settings.join_timeout_s = g->gathered[0][4];
-  g->lease_ns = g->gathered[0][5];
-  g->settings.short_hosts = g->gathered[0][6];
+  const uint64_t *of_rank_0 = g->gathered[0];
+  s->min_count = of_rank_0[0];
+  s->timeout_s = of_rank_0[1];
+  s->types = (uint32_t)of_rank_0[2];
+  s->join_timeout_s = of_rank_0[3];
+  g->lease_ns = of_rank_0[4];
+  s->short_hosts = of_rank_0[5];
+  s->one_way_bytes = of_rank_0[6];
+  s->is_required = (of_rank_0[7] & 1) != 0;
+  s->is_one_way = (of_rank_0[7] & 2) != 0;
+  s->is_exact = (of_rank_0[7] & 4) != 0;
+  memcpy(s->most_bytes, &of_rank_0[8], sizeof s->most_bytes);
   g->num_hosts = count_hosts(g);
 }
 
@@ -371,15 +286,6 @@ static bool is_ready(struct sml_mpi_group *g, uint64_t *name_out) {
   return true;
 }
 
-/* Else floats are exact sums: in block fixed point they would lose digits beside a large one, down to all of them. The
- * owner of a gradient accepts that; a program that sums temperatures beside a fill value of 1e20 does not. */
-static bool says_how_floats_travel(void) {
-  static const char *const names[] = {"SWITCHML_EXACT", "SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS"};
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-    if (getenv(names[i]) != NULL && getenv(names[i])[0] != 0) return true;
-  return false;
-}
-
 /* The job of all ranks, who are ready; or none, on all of them alike. */
 static void create_job(struct sml_mpi_group *g, uint64_t name) {
   sml_job_options o = SML_JOB_OPTIONS_INIT;
@@ -393,10 +299,10 @@ static void create_job(struct sml_mpi_group *g, uint64_t name) {
   o.join_timeout_ns = g->settings.join_timeout_s * NS_PER_S;
   o.operation_timeout_ns = g->settings.timeout_s * NS_PER_S;
   o.lease_ns = g->lease_ns;
-  o.exact = says_how_floats_travel() ? 0 : 1;
+  o.exact = g->settings.is_exact ? 1 : 2;
   if (sml_job_create(context, &o, &g->job) == SML_OK) {
     if (g->settings.is_verbose && g->rank == 0)
-      say(g, "job %s of %u ranks takes sums of at least %llu elements", text, g->size,
+      say(g, "job %s of %u ranks on %u hosts takes sums of at least %llu elements", text, g->size, g->num_hosts,
           (unsigned long long)g->settings.min_count);
     return;
   }
@@ -404,7 +310,7 @@ static void create_job(struct sml_mpi_group *g, uint64_t name) {
   has_failed = true;
   if (g->rank == 0)
     say(g, "no job: %s%s", sml_error_detail(),
-        g->settings.is_required ? "" : "; MPI does the sums (SWITCHML_REQUIRE=1 makes that an error)");
+        g->settings.is_required ? "" : "; MPI does the calls (SWITCHML_REQUIRE=1 makes that an error)");
 }
 
 static void join(struct sml_mpi_group *g) {
@@ -414,93 +320,211 @@ static void join(struct sml_mpi_group *g) {
   if (g->state != BROKEN) g->state = g->job != NULL ? JOINED : WITHOUT;
 }
 
-static bool has_seen(const struct sml_mpi_group *g, uint32_t types, size_t min_count) {
+/* ---- what is taken: a function of what is equal on all ranks ---- */
+
+static bool is_float(sml_type type) {
+  return type == SML_FLOAT32 || type == SML_FLOAT16 || type == SML_BFLOAT16 || type == SML_FLOAT64;
+}
+
+static bool has_bytes(sml_type type) {
+  return type == SML_INT8 || type == SML_UINT8;
+}
+
+static uint64_t bytes_of(sml_type type) {
+  if (has_bytes(type)) return 1;
+  if (type == SML_FLOAT16 || type == SML_BFLOAT16) return 2;
+  return type == SML_FLOAT64 || type == SML_INT64 || type == SML_UINT64 ? 8 : 4;
+}
+
+static bool is_copy(const struct sml_mpi_call *call) {
+  return call->kind == SML_MPI_ALLGATHER || call->kind == SML_MPI_BCAST || call->kind == SML_MPI_BARRIER;
+}
+
+/* Up to 128 floats are exact sums in one round; with more of them there are two. */
+static bool is_two_rounds(const struct sml_mpi_call *call) {
+  return !is_copy(call) && call->reduction == SML_SUM && is_float(call->type) && call->count > 128;
+}
+
+/* At most, of an element on the wire. */
+static uint64_t bytes_sent_of(const struct sml_mpi_call *call) {
+  const uint64_t bytes = bytes_of(call->type);
+  if (call->reduction == SML_LAND || call->reduction == SML_LOR) return 1;
+  if (call->reduction == SML_PRODUCT) return bytes == 1 ? 4 : bytes;
+  if (call->reduction != SML_SUM) return bytes;
+  if (is_two_rounds(call)) return bytes == 8 ? 12 : 8;
+  if (is_float(call->type)) return bytes == 8 ? 512 : 64;
+  return bytes == 8 ? 12 : bytes == 1 ? 2 : bytes;
+}
+
+static uint64_t bytes_sent(const struct sml_mpi_call *call) {
+  return is_copy(call) ? call->count : call->count * bytes_sent_of(call);
+}
+
+static sml_type signed_of(sml_type type) {
+  return type == SML_UINT8 ? SML_INT8 : type == SML_UINT32 ? SML_INT32 : type == SML_UINT64 ? SML_INT64 : type;
+}
+
+/* Whether a long all-reduce sends no more than MPI's does. Products of bytes travel in four. */
+static bool pays_when_long(const struct sml_mpi_settings *s, sml_type type, sml_reduction reduction) {
+  if (reduction == SML_SUM) return (s->types >> signed_of(type) & 1) != 0;
+  return s->types != 0 && !(reduction == SML_PRODUCT && has_bytes(type));
+}
+
+static bool is_long(const struct sml_mpi_settings *s, const struct sml_mpi_call *call) {
+  return call->kind == SML_MPI_ALLREDUCE && call->count >= s->min_count &&
+         pays_when_long(s, call->type, call->reduction);
+}
+
+/* Whether one exchange with an aggregator takes less time than MPI's several, if there are enough hosts. */
+static bool is_short(const struct sml_mpi_settings *s, const struct sml_mpi_call *call) {
+  return s->types != 0 && bytes_sent(call) <= s->most_bytes[call->kind] &&
+         !(is_two_rounds(call) && (s->types >> call->type & 1) == 0);
+}
+
+static bool has_hosts(const struct sml_mpi_group *g) {
+  return g->settings.short_hosts > 0 && g->num_hosts >= g->settings.short_hosts;
+}
+
+/* Sums and copies that one-way windows carry, where the job may have them. */
+static bool is_one_way(const struct sml_mpi_settings *s, const struct sml_mpi_call *call) {
+  if (!s->is_one_way || s->types == 0 || call->kind == SML_MPI_ALLREDUCE || call->kind == SML_MPI_BARRIER) return false;
+  const uint64_t bytes = is_copy(call) ? call->count : call->count * bytes_of(call->type);
+  if (bytes < s->one_way_bytes || is_copy(call)) return bytes >= s->one_way_bytes;
+  return call->reduction == SML_SUM && pays_when_long(s, call->type, SML_SUM) && !(is_float(call->type) && s->is_exact);
+}
+
+static bool is_wanted(const struct sml_mpi_group *g, const struct sml_mpi_call *call) {
+  const struct sml_mpi_settings *s = &g->settings;
+  return is_long(s, call) || is_one_way(s, call) || (is_short(s, call) && has_hosts(g));
+}
+
+/* Where MPI copies a communicator without waiting, it combines some numbers of its ranks by such calls, at times that
+ * differ between ranks: not in the order of the program's calls. */
+static bool may_be_of_mpi(const struct sml_mpi_call *call, bool is_blocking) {
+  return !is_blocking && call->kind == SML_MPI_ALLREDUCE && call->reduction != SML_SUM && call->count < MEET_CALLS;
+}
+
+/* ---- meeting ---- */
+
+static bool has_seen(const struct sml_mpi_group *g, const struct sml_mpi_settings *s, size_t min_count) {
   for (uint32_t t = 0; t < NUM_TYPES; t++)
-    if ((types >> t & 1) != 0 && g->longest[t] > 0 && g->longest[t] >= min_count) return true;
+    for (uint32_t r = 0; r < 2; r++) {
+      const sml_reduction reduction = r == 0 ? SML_SUM : SML_MAX;
+      if (g->longest[r][t] > 0 && g->longest[r][t] >= min_count &&
+          (s == NULL || pays_when_long(s, (sml_type)t, reduction)))
+        return true;
+    }
   return false;
 }
 
-/* A rule of what is equal on all ranks: short_hosts is rank 0's. "none" in `types` means these, too. */
-static bool takes_few_doubles(const struct sml_mpi_group *g) {
-  return g->settings.short_hosts > 0 && g->num_hosts >= g->settings.short_hosts && g->settings.types != 0;
-}
-
-static bool are_few_doubles(sml_type type, size_t count) {
-  return type == SML_FLOAT64 && count > 0 && count <= SML_MPI_SHORT_COUNT;
-}
-
 static bool wants_job(const struct sml_mpi_group *g) {
-  return has_seen(g, g->settings.types, g->settings.min_count) || (g->has_seen_few_doubles && takes_few_doubles(g));
+  const struct sml_mpi_settings *s = &g->settings;
+  return has_seen(g, s, s->min_count) || g->has_wanted_other ||
+         (s->types != 0 && g->shortest <= s->most_bytes[SML_MPI_ALLREDUCE] && has_hosts(g));
 }
 
 void sml_mpi_group_meet(struct sml_mpi_group *g) {
   if ((g->state != UNDECIDED && g->state != AGREED) || g->is_meeting) return;
   g->is_meeting = true; /* MPI's all-gather may be made of other blocking calls */
-  if (g->state == UNDECIDED && has_seen(g, UINT32_MAX, 0)) agree(g);
+  if (g->state == UNDECIDED && (has_seen(g, NULL, 0) || g->num_others >= MEET_CALLS)) agree(g);
   if (g->state == AGREED && wants_job(g)) join(g);
   g->is_meeting = false;
 }
 
-enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, sml_type type, size_t count, bool is_blocking) {
-  if (count > g->longest[type]) g->longest[type] = count;
-  if (are_few_doubles(type, count)) g->has_seen_few_doubles = true;
+/* Before the ranks have agreed nothing here may depend on a setting. */
+static void note(struct sml_mpi_group *g, const struct sml_mpi_call *call) {
+  if (call->kind != SML_MPI_ALLREDUCE) {
+    if (g->num_others < MEET_CALLS) g->num_others++;
+    else if (g->state == AGREED && is_wanted(g, call)) g->has_wanted_other = true;
+    return;
+  }
+  size_t *longest = &g->longest[call->reduction != SML_SUM][call->type];
+  if (call->count > *longest) *longest = call->count;
+  if (!is_two_rounds(call) && bytes_sent(call) < g->shortest) g->shortest = bytes_sent(call);
+}
+
+static enum sml_mpi_way pass(struct sml_mpi_group *g, enum why why) {
+  g->num_passed[why]++;
+  return SML_MPI_PASSED;
+}
+
+enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, const struct sml_mpi_call *call, bool is_blocking) {
+  const bool is_ours = call->is_known && call->count > 0 && !may_be_of_mpi(call, is_blocking);
+  if (is_ours && !g->is_meeting) note(g, call);
   if (is_blocking) sml_mpi_group_meet(g);
   if (g->state == BROKEN) return SML_MPI_FAILED;
-  const bool is_asked_for = (g->settings.types >> type & 1) != 0 && count > 0 && count >= g->settings.min_count;
-  const bool is_wanted =
-      g->state != UNDECIDED && (is_asked_for || (are_few_doubles(type, count) && takes_few_doubles(g)));
-  if (is_wanted && g->state == WITHOUT && g->settings.is_required) return SML_MPI_FAILED;
-  if (is_wanted && g->state == JOINED && sml_supported(g->job, type, SML_SUM, count)) return SML_MPI_TAKEN;
-  g->num_passed++;
-  return SML_MPI_PASSED;
+  if (!is_ours) return pass(g, KIND);
+  if (g->state == UNDECIDED) return pass(g, NOT_MET);
+  if (!is_wanted(g, call)) return pass(g, is_short(&g->settings, call) ? HOSTS : SIZE);
+  if (g->state == WITHOUT && g->settings.is_required) return SML_MPI_FAILED;
+  if (g->state != JOINED) return pass(g, g->state == WITHOUT ? NO_JOB : NOT_MET);
+  if (!is_copy(call) && !sml_supported(g->job, call->type, call->reduction, call->count)) return pass(g, NOT_OFFERED);
+  g->num_taken[call->kind]++;
+  return SML_MPI_TAKEN;
 }
 
 /* ---- operations ---- */
 
-static bool has_ended(struct sml_mpi_group *g, sml_operation *op, sml_status status) {
+static bool has_ended(struct sml_mpi_group *g, const struct sml_mpi_call *call, sml_operation *op, sml_status status) {
   if (status != SML_OK) {
     sml_error error = SML_ERROR_INIT;
     sml_operation_error(op, &error);
-    say(g, "all-reduce failed: %s", error.detail[0] != 0 ? error.detail : sml_status_string(status));
+    say(g, "%s failed: %s", sml_mpi_kind_names[call->kind],
+        error.detail[0] != 0 ? error.detail : sml_status_string(status));
   }
   sml_operation_release(op);
   atomic_fetch_sub_explicit(&g->num_outstanding, 1, memory_order_relaxed);
   return status == SML_OK;
 }
 
-enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type,
+static sml_status submit(struct sml_mpi_group *g, const struct sml_mpi_call *c, sml_operation **op_out) {
+  const size_t each = c->parts != NULL ? 0 : c->count / g->size;
+  switch (c->kind) {
+    case SML_MPI_REDUCE:
+      return sml_reduce(g->job, c->in, c->out, c->count, c->type, c->reduction, c->root, NULL, op_out);
+    case SML_MPI_REDUCE_SCATTER:
+      return sml_reduce_scatter(g->job, c->in, c->out, each, c->parts, c->type, c->reduction, NULL, op_out);
+    case SML_MPI_ALLGATHER: return sml_all_gather(g->job, c->in, c->out, each, c->parts, NULL, op_out);
+    case SML_MPI_BCAST: return sml_broadcast(g->job, c->out, c->count, c->root, NULL, op_out);
+    case SML_MPI_BARRIER: return sml_barrier(g->job, NULL, op_out);
+    default: return sml_allreduce(g->job, c->in, c->out, c->count, c->type, c->reduction, NULL, op_out);
+  }
+}
+
+enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const struct sml_mpi_call *call,
                                        sml_operation **op_out) {
   if (atomic_load_explicit(&g->num_outstanding, memory_order_relaxed) >= MAX_OUTSTANDING) return SML_MPI_NO_ROOM;
-  const sml_status status = sml_allreduce(g->job, in, out, count, type, SML_SUM, NULL, op_out);
+  const sml_status status = submit(g, call, op_out);
   if (status == SML_ERR_BUSY) return SML_MPI_NO_ROOM;
   if (status != SML_OK) {
-    say(g, "all-reduce failed: %s", sml_error_detail());
+    say(g, "%s failed: %s", sml_mpi_kind_names[call->kind], sml_error_detail());
     return SML_MPI_BAD;
   }
   atomic_fetch_add_explicit(&g->num_outstanding, 1, memory_order_relaxed);
   return SML_MPI_STARTED;
 }
 
-bool sml_mpi_group_test(struct sml_mpi_group *g, sml_operation *op, bool *is_good_out) {
+bool sml_mpi_group_test(struct sml_mpi_group *g, const struct sml_mpi_call *call, sml_operation *op,
+                        bool *is_good_out) {
   const sml_status status = sml_operation_test(op);
   if (status == SML_IN_PROGRESS) return false;
-  *is_good_out = has_ended(g, op, status);
+  *is_good_out = has_ended(g, call, op, status);
   return true;
 }
 
-static bool wait_for(struct sml_mpi_group *g, sml_operation *op) {
+static bool wait_for(struct sml_mpi_group *g, const struct sml_mpi_call *call, sml_operation *op) {
   uint64_t patience_ns = 50 * NS_PER_US; /* the longer it takes the less it matters, up to a millisecond */
   sml_status status;
   while ((status = sml_operation_wait(op, patience_ns)) == SML_IN_PROGRESS) {
     g->progress(g->user);
     if (patience_ns < 1000 * NS_PER_US) patience_ns *= 2;
   }
-  return has_ended(g, op, status);
+  return has_ended(g, call, op, status);
 }
 
-bool sml_mpi_group_sum(struct sml_mpi_group *g, const void *in, void *out, size_t count, sml_type type) {
+bool sml_mpi_group_do(struct sml_mpi_group *g, const struct sml_mpi_call *call) {
   sml_operation *op;
   enum sml_mpi_start started;
-  while ((started = sml_mpi_group_start(g, in, out, count, type, &op)) == SML_MPI_NO_ROOM) g->progress(g->user);
-  return started == SML_MPI_STARTED && wait_for(g, op);
+  while ((started = sml_mpi_group_start(g, call, &op)) == SML_MPI_NO_ROOM) g->progress(g->user);
+  return started == SML_MPI_STARTED && wait_for(g, call, op);
 }

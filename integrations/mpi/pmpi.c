@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A library to preload into MPI programs whose MPI has no components to add (MPICH and its relatives; any MPI with the
- * profiling interface): MPI_Allreduce of what can be taken, all else as it was. Built once for each MPI's binary
- * interface. Another profiling library cannot be used together with it. */
+ * profiling interface): reductions, all-gathers, broadcasts and barriers that block, where they can be taken; all
+ * else as it was. Built once for each MPI's binary interface. Another profiling library cannot be used with it. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "group.h"
-#include "types.h"
+#include "calls.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -107,42 +106,60 @@ static int failed(MPI_Comm comm) {
   return MPI_ERR_OTHER;
 }
 
-/* Whether MPI would find fault with these buffers, or may: then it shall, with its own words. */
-static bool are_suspect(const void *in, const void *out) {
-  return in == NULL || out == NULL || in == out || out == MPI_IN_PLACE;
-}
-
-/* Whether this sum ends here, and how; otherwise MPI shall do it. */
-static bool is_ended(const void *in, void *out, long long count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm,
-                     int *error_out) {
-  sml_type type;
-  if (op != MPI_SUM || count <= 0 || comm == MPI_COMM_NULL || are_suspect(in, out) || !sml_mpi_type_of(datatype, &type))
-    return false;
-  struct communicator *c = communicator_of(comm);
+/* Whether this call ends here, and how; otherwise MPI shall do it. */
+static bool is_ended(struct sml_mpi_plan plan, int *error_out) {
+  if (plan.is_suspect || !plan.call.is_known || plan.call.count == 0) return false;
+  struct communicator *c = communicator_of(plan.comm);
   if (c != NULL && c->group == NULL) return false;
-  const enum sml_mpi_way way = c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, type, (size_t)count, true);
+  const enum sml_mpi_way way = c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, &plan.call, true);
   if (way == SML_MPI_PASSED) return false;
-  const void *input = in == MPI_IN_PLACE ? out : in;
-  const bool is_good = way == SML_MPI_TAKEN && sml_mpi_group_sum(c->group, input, out, (size_t)count, type);
-  *error_out = is_good ? MPI_SUCCESS : failed(comm);
+  bool is_good = way == SML_MPI_TAKEN && sml_mpi_plan_prepare(&plan) && sml_mpi_group_do(c->group, &plan.call);
+  is_good = sml_mpi_plan_end(&plan, is_good);
+  *error_out = is_good ? MPI_SUCCESS : failed(plan.comm);
   return true;
 }
 
 /* ---- what replaces MPI's ---- */
 
-EXPORT int MPI_Allreduce(const void *in, void *out, int count, MPI_Datatype datatype, MPI_Op op, MPI_Comm comm) {
-  int error;
-  return is_ended(in, out, count, datatype, op, comm, &error) ? error
-                                                              : PMPI_Allreduce(in, out, count, datatype, op, comm);
-}
+#define CALL(name, parameters, arguments, plan)                    \
+  EXPORT int MPI_##name parameters {                               \
+    int error;                                                     \
+    return is_ended(plan, &error) ? error : PMPI_##name arguments; \
+  }
+#define NUMBERS(numbers, is_of_large) ((struct sml_mpi_numbers){.at = (numbers), .is_large = (is_of_large)})
+#define NONE NUMBERS(NULL, false)
 
-#if MPI_VERSION >= 4 /* for large counts; mpi4py 4 calls it for all */
-EXPORT int MPI_Allreduce_c(const void *in, void *out, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
-                           MPI_Comm comm) {
-  int error;
-  return is_ended(in, out, count, datatype, op, comm, &error) ? error
-                                                              : PMPI_Allreduce_c(in, out, count, datatype, op, comm);
-}
+/* Count, Place: the types of a count and of a place in an array; `large` is the end of the names that have them. */
+#define CALLS(large, is_large, Count, Place)                                                                           \
+  CALL(Allreduce##large, (const void *in, void *out, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),        \
+       (in, out, count, type, op, comm), sml_mpi_plan_reduce(in, out, count, type, op, SML_MPI_NO_ROOT, comm))         \
+  CALL(Reduce##large, (const void *in, void *out, Count count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm), \
+       (in, out, count, type, op, root, comm), sml_mpi_plan_reduce(in, out, count, type, op, root, comm))              \
+  CALL(Reduce_scatter##large,                                                                                          \
+       (const void *in, void *out, const Count *counts, MPI_Datatype type, MPI_Op op, MPI_Comm comm),                  \
+       (in, out, counts, type, op, comm),                                                                              \
+       sml_mpi_plan_reduce_scatter(in, out, 0, NUMBERS(counts, is_large), type, op, comm))                             \
+  CALL(Reduce_scatter_block##large,                                                                                    \
+       (const void *in, void *out, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),                          \
+       (in, out, count, type, op, comm), sml_mpi_plan_reduce_scatter(in, out, count, NONE, type, op, comm))            \
+  CALL(Allgather##large,                                                                                               \
+       (const void *in, Count in_count, MPI_Datatype in_type, void *out, Count count, MPI_Datatype type,               \
+        MPI_Comm comm),                                                                                                \
+       (in, in_count, in_type, out, count, type, comm),                                                                \
+       sml_mpi_plan_allgather(in, in_count, in_type, out, count, NONE, NONE, type, comm))                              \
+  CALL(Allgatherv##large,                                                                                              \
+       (const void *in, Count in_count, MPI_Datatype in_type, void *out, const Count *counts, const Place *places,     \
+        MPI_Datatype type, MPI_Comm comm),                                                                             \
+       (in, in_count, in_type, out, counts, places, type, comm),                                                       \
+       sml_mpi_plan_allgather(in, in_count, in_type, out, 0, NUMBERS(counts, is_large), NUMBERS(places, is_large),     \
+                              type, comm))                                                                             \
+  CALL(Bcast##large, (void *data, Count count, MPI_Datatype type, int root, MPI_Comm comm),                            \
+       (data, count, type, root, comm), sml_mpi_plan_bcast(data, count, type, root, comm))
+
+CALLS(, false, int, int)
+CALL(Barrier, (MPI_Comm comm), (comm), sml_mpi_plan_barrier(comm))
+#if MPI_VERSION >= 4 /* for large counts; mpi4py 4 makes no other calls */
+CALLS(_c, true, MPI_Count, MPI_Aint)
 #endif
 
 /* Communicators that nobody frees, MPI_COMM_WORLD for one, end before MPI does. */

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "settings.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Shorter sums are about as fast over MPI, but for the shortest among many hosts. */
+#define DEFAULT_MIN_COUNT 4096u
+/* One-way windows carry what has more than a quarter of them: up to some hundred KiB (decision 45). */
+#define DEFAULT_ONE_WAY_BYTES (1u << 20)
+/* MPI knows no deadlines: ranks may compute for long while others wait. The library's warnings name the late ones. */
+#define DEFAULT_TIMEOUT_S 3600u
+/* All are there when one joins: they have just gathered. */
+#define DEFAULT_JOIN_TIMEOUT_S 10u
+/* No floats unless they are asked for: exact sums of float32 take twice its bytes, which is more than MPI's ring moves,
+ * and a default must not slow anybody down. Nor bytes, whose sums take two each. */
+#define DEFAULT_TYPES (1u << SML_INT32 | 1u << SML_INT64)
+/* Each costs the rank that embeds its aggregator three threads and some descriptors. */
+#define DEFAULT_MAX_JOBS 16u
+#define DEFAULT_LEASE_S 60.0 /* the library's, too */
+#define LEAST_LEASE_S 0.02
+#define MOST_LEASE_S 3600.0
+#define MOST_TIMEOUT_S 1000000000u
+
+const char *const sml_mpi_kind_names[SML_MPI_NUM_KINDS] = {"allreduce", "reduce", "reduce_scatter",
+                                                           "allgather", "bcast",  "barrier"};
+
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void say(const char *format, ...) {
+  char line[600];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "switchml: %s\n", line); /* in one call: lines of several ranks don't mix */
+}
+
+static const struct {
+  const char *name;
+  uint32_t types;
+} known[] = {{"float32", 1u << SML_FLOAT32},
+             {"int32", 1u << SML_INT32},
+             {"int64", 1u << SML_INT64},
+             {"float16", 1u << SML_FLOAT16},
+             {"float64", 1u << SML_FLOAT64},
+             {"int8", 1u << SML_INT8},
+             {"none", 0}};
+
+void sml_mpi_types_list(uint32_t types, char *list_out) {
+  size_t length = 0;
+  for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
+    if (known[k].types == 0 ? types == 0 : (types & known[k].types) != 0)
+      length += (size_t)snprintf(list_out + length, SML_MPI_TYPES_BYTES - length, "%s%s", length > 0 ? "," : "",
+                                 known[k].name);
+}
+
+bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
+  uint32_t types = 0;
+  for (const char *at = list; *at != 0;) {
+    const size_t length = strcspn(at, ",");
+    bool is_known = false;
+    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+      if (strlen(known[k].name) != length || strncmp(known[k].name, at, length) != 0) continue;
+      types |= known[k].types;
+      is_known = true;
+    }
+    if (!is_known) return false;
+    at += length;
+    if (*at == ',') at++;
+  }
+  *types_out = types;
+  return true;
+}
+
+static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *value) {
+  const char *text = getenv(name);
+  if (text == NULL || text[0] == 0) return;
+  char *end;
+  errno = 0;
+  const unsigned long long number = strtoull(text, &end, 10);
+  if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min && number <= max) *value = number;
+  else
+    say("%s=%s is no number from %llu to %llu; %llu is used", name, text, (unsigned long long)min,
+        (unsigned long long)max, (unsigned long long)*value);
+}
+
+static bool is_lease(double seconds) {
+  return seconds >= LEAST_LEASE_S && seconds <= MOST_LEASE_S;
+}
+
+static void read_lease(double *seconds) {
+  const char *text = getenv("SWITCHML_LEASE");
+  if (text == NULL || text[0] == 0) return;
+  char *end;
+  const double number = strtod(text, &end);
+  if (*end == 0 && is_lease(number)) *seconds = number;
+  else say("SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S, *seconds);
+}
+
+static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
+  if (*seconds >= 1 && *seconds <= MOST_TIMEOUT_S) return;
+  say("%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds, MOST_TIMEOUT_S,
+      (unsigned long long)usual);
+  *seconds = usual;
+}
+
+void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix) {
+  check_timeout(&s->timeout_s, usual->timeout_s, prefix, "timeout");
+  check_timeout(&s->join_timeout_s, usual->join_timeout_s, prefix, "join_timeout");
+  if (is_lease(s->lease_s)) return;
+  say("%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
+      usual->lease_s);
+  s->lease_s = usual->lease_s;
+}
+
+static bool is_on(const char *name) {
+  const char *text = getenv(name);
+  return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
+}
+
+static void read_most_bytes(enum sml_mpi_kind kind, uint64_t *bytes) {
+  char name[48];
+  const int length = snprintf(name, sizeof name, "SWITCHML_MPI_%s_BYTES", sml_mpi_kind_names[kind]);
+  for (int i = 0; i < length; i++) name[i] = (char)toupper((unsigned char)name[i]);
+  *bytes = kind == SML_MPI_BCAST || kind == SML_MPI_REDUCE ? 0 : SML_MPI_SHORT_BYTES;
+  read_number(name, 0, UINT64_MAX, bytes);
+}
+
+/* By default sums of floats are exact: in block fixed point they would lose digits beside a large one, up to all.
+ * The owner of a gradient accepts that; a program that sums temperatures beside a fill value of 1e20 does not. */
+static bool is_exact(void) {
+  const char *exact = getenv("SWITCHML_EXACT"), *bits = getenv("SWITCHML_FLOAT_BITS"),
+             *double_bits = getenv("SWITCHML_FLOAT64_BITS");
+  if (exact != NULL && exact[0] != 0) return is_on("SWITCHML_EXACT");
+  return (bits == NULL || bits[0] == 0) && (double_bits == NULL || double_bits[0] == 0);
+}
+
+struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
+  struct sml_mpi_settings s = {.min_count = DEFAULT_MIN_COUNT,
+                               .timeout_s = DEFAULT_TIMEOUT_S,
+                               .join_timeout_s = DEFAULT_JOIN_TIMEOUT_S,
+                               .lease_s = DEFAULT_LEASE_S,
+                               .max_jobs = DEFAULT_MAX_JOBS,
+                               .short_hosts = SML_MPI_SHORT_HOSTS,
+                               .one_way_bytes = DEFAULT_ONE_WAY_BYTES};
+  s.types = DEFAULT_TYPES;
+  for (uint32_t k = 0; k < SML_MPI_NUM_KINDS; k++) read_most_bytes((enum sml_mpi_kind)k, &s.most_bytes[k]);
+  read_number("SWITCHML_MPI_ONE_WAY_BYTES", 0, UINT64_MAX, &s.one_way_bytes);
+  read_number("SWITCHML_MPI_SHORT_HOSTS", 0, UINT32_MAX, &s.short_hosts);
+  read_number("SWITCHML_MPI_MIN_COUNT", 0, UINT64_MAX, &s.min_count);
+  read_number("SWITCHML_MPI_TIMEOUT", 1, MOST_TIMEOUT_S, &s.timeout_s);
+  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, MOST_TIMEOUT_S, &s.join_timeout_s);
+  read_number("SWITCHML_MPI_MAX_JOBS", 0, UINT32_MAX, &s.max_jobs);
+  read_lease(&s.lease_s);
+  const char *types = getenv("SWITCHML_MPI_TYPES");
+  if (types != NULL && !sml_mpi_types_of(types, &s.types))
+    say("SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
+  if (is_on("SWITCHML_DISABLE")) s.types = 0;
+  s.is_one_way = is_on("SWITCHML_ONE_WAY");
+  s.is_exact = is_exact();
+  s.is_required = is_on("SWITCHML_REQUIRE");
+  s.is_verbose = is_on("SWITCHML_MPI_VERBOSE");
+  return s;
+}
