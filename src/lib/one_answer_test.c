@@ -39,6 +39,7 @@ static size_t cut_elems; /* 0: not cut */
 static bool is_exact;
 static uint64_t num_random_ways = 12, seed = 20, num_compared; /* elements, of one rank */
 static bool is_refused;  /* this reduction, in this way */
+static bool is_batched;
 
 /* Those of a small model; the last one ends an operation in the middle of a block. */
 static const size_t model[] = {1, 10, 640, 64, 128, 129, 4096, 256, 1, 300, 21000, 255, 257, 2560, 10000, 77, 1000};
@@ -91,30 +92,46 @@ static const struct sml_format *make_inputs(const struct tensor *t, const struct
   return f;
 }
 
-/* In place every other time: then a block's beginning is overwritten while its end is still to be sent. */
+#define MAX_CALLS (MAX_ELEMS / SML_BLOCK_ELEMS + 1)
+
+static void finish(struct rank *r, sml_operation *const *ops, size_t num_ops) {
+  if (is_batched) CHECK(r, sml_batch_end(r->job) == SML_OK, "%s", sml_error_detail());
+  for (size_t i = 0; i < num_ops; i++) {
+    CHECK(r, sml_operation_wait(ops[i], 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+    sml_operation_release(ops[i]);
+  }
+}
+
+/* In place every other time: then a block's beginning is overwritten while its end is still to be sent. Parts go one
+ * after the other, or are a batch. */
 static void sum_it(struct rank *r) {
   const struct tensor *t = current;
   const size_t elem_bytes = sml_format_elem_bytes((uint32_t)t->type),
                at_once = cut_elems != 0 ? cut_elems : t->num_elems;
   uint8_t *out = memory->out[r->rank];
+  sml_operation *ops[MAX_CALLS];
+  size_t num_ops = 0;
+  if (is_batched) CHECK(r, sml_batch_begin(r->job) == SML_OK);
   memcpy(out, memory->in[r->rank], t->num_elems * elem_bytes);
   for (size_t first = 0; first < t->num_elems;) {
     size_t num = sml_min_u64(at_once, t->num_elems - first);
     if (t->num_elems - first - num <= 128 && !is_exact) num = t->num_elems - first; /* short ones are exact sums */
     const uint8_t *in = (first / SML_BLOCK_ELEMS) % 2 == 0 ? out : memory->in[r->rank];
     const sml_operation_options o = {.struct_bytes = sizeof o, .exact = is_exact};
-    sml_operation *op;
-    sml_status status = sml_allreduce(r->job, in + first * elem_bytes, out + first * elem_bytes, num, t->type,
-                                      t->reduction, &o, &op);
+    const sml_status status = sml_allreduce(r->job, in + first * elem_bytes, out + first * elem_bytes, num, t->type,
+                                            t->reduction, &o, &ops[num_ops]);
     if (is_refused) {
       CHECK(r, status == SML_ERR_UNSUPPORTED, "%d", status);
-      return;
+      break;
     }
-    if (status == SML_OK) status = sml_operation_wait(op, 30 * SML_NS_PER_S);
     CHECK(r, status == SML_OK, "%s", sml_error_detail());
-    sml_operation_release(op);
+    num_ops++;
     first += num;
+    if (is_batched) continue;
+    finish(r, ops, 1);
+    num_ops = 0;
   }
+  finish(r, ops, num_ops);
 }
 
 /* Buckets of the model, which say where its tensors begin, all under way at once. */
@@ -124,6 +141,7 @@ static void sum_buckets(struct rank *r) {
   uint8_t *out = memory->out[r->rank];
   size_t num_ops = 0, first = 0;
   memcpy(out, memory->in[r->rank], current->num_elems * elem_bytes);
+  if (is_batched) CHECK(r, sml_batch_begin(r->job) == SML_OK);
   for (size_t i = 0; i < NUM_TENSORS; i += bucket_tensors) {
     size_t starts[NUM_TENSORS], num = 0, count = 0;
     for (; num < bucket_tensors && i + num < NUM_TENSORS; count += model[i + num++]) starts[num] = count;
@@ -136,10 +154,7 @@ static void sum_buckets(struct rank *r) {
     first += count;
     num_ops++;
   }
-  for (size_t i = 0; i < num_ops; i++) {
-    CHECK(r, sml_operation_wait(ops[i], 30 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
-    sml_operation_release(ops[i]);
-  }
+  finish(r, ops, num_ops);
 }
 
 struct way {
@@ -147,6 +162,9 @@ struct way {
   uint32_t max_datagram_bytes, num_lanes, num_aggds, packet_lanes, check, cut_blocks;
   double loss;
 };
+static struct {
+  uint32_t tensors, buckets; /* bits of those arrays */
+} left_out;
 
 static void start(struct world *w, const struct way *way, const struct sml_format_options *options) {
   world_init(w, NUM_RANKS);
@@ -173,10 +191,11 @@ static void check_bits(const struct way *way, const struct sml_format_options *o
     if (memcmp(memory->out[rank], memory->expected, num_bytes) != 0)
       fail_msg(
           "type %d, reduction %d, %u elements: hosts %s, datagrams of %u, %u lanes, %u aggregators, a switch of %u, "
-          "check %u, cut at %u, float_bits %u, %zu tensors a bucket, exact %d: other bits than the reference's",
+          "check %u, cut at %u, float_bits %u, %zu tensors a bucket, exact %d, batch %d, %s: other bits than the "
+          "reference's",
           current->type, current->reduction, current->num_elems, way->hosts != NULL ? way->hosts : "-",
           way->max_datagram_bytes, way->num_lanes, way->num_aggds, way->packet_lanes, way->check, way->cut_blocks,
-          options->float_bits, num_in_bucket, is_exact);
+          options->float_bits, num_in_bucket, is_exact, is_batched, sml_quant_select(getenv("SWITCHML_KERNELS"))->name);
 }
 
 /* Short exact sums' own code, which knows no codes and no pieces. */
@@ -196,10 +215,12 @@ static void check_model(struct world *w, const struct way *way, const struct sml
   const struct sml_format *f = make_inputs(&all, options);
   for (size_t i = 0, first = 0; i < NUM_TENSORS; first += model[i++]) reduce_blocks(f, first, first + model[i]);
   for (size_t b = 0; b < SML_ARRAY_LEN(buckets); b++) {
+    if (left_out.buckets >> b & 1) continue;
     bucket_tensors = buckets[b];
     world_run(w, sum_buckets);
     check_bits(way, options, buckets[b]);
   }
+  if (left_out.buckets >> SML_ARRAY_LEN(buckets) & 1) return;
   is_exact = true;
   bucket_tensors = 5;
   reduce_exactly();
@@ -222,6 +243,7 @@ static void check_way(const struct way *way, const struct sml_format_options *op
   cut_elems = (size_t)way->cut_blocks * SML_BLOCK_ELEMS;
   for (size_t t = 0; t < SML_ARRAY_LEN(tensors); t++) {
     current = &tensors[t];
+    if (left_out.tensors >> t & 1) continue;
     is_refused = refuses(way, current);
     const bool has_blocks = current->reduction <= SML_AVG && sml_format_is_float((uint32_t)current->type);
     if (!has_blocks) reduce_values(current);
@@ -254,20 +276,32 @@ static void each_way_gives_the_same_bits(void **state) {
   }
 }
 
+/* Aggregators, or as many as hosts have; then lanes, of all of them 64 at most. */
+static void draw_lanes(struct sml_prng *prng, struct way *way) {
+  static const uint32_t many[] = {4, 8, 16, 32, 64};
+  way->num_aggds = (uint32_t)sml_prng_below(prng, 4);
+  if (sml_prng_below(prng, 16) == 0) way->num_aggds = many[sml_prng_below(prng, SML_ARRAY_LEN(many))];
+  if (way->packet_lanes != 0) way->num_aggds = 1;
+  way->num_lanes = 1 + (uint32_t)sml_prng_below(prng, sml_min_u32(16, 64 / sml_max_u32(way->num_aggds, 1)));
+}
+
 static void random_ways_give_the_same_bits(void **state) {
   (void)state;
   static const char *const hosts[] = {NULL, NULL, "1111", "1122", "1223"};
   static const char *const kernels[] = {"scalar", "avx2", "avx512", "neon"}; /* one that is not here is not taken */
   struct sml_prng prng = {.state = seed};
   for (uint64_t i = 0; i < num_random_ways; i++) {
-    const bool is_switch = sml_prng_below(&prng, 4) == 0;
-    const struct way way = {.hosts = hosts[sml_prng_below(&prng, SML_ARRAY_LEN(hosts))],
-                            .max_datagram_bytes = 576 + (uint32_t)sml_prng_below(&prng, 8425),
-                            .num_lanes = 1 + (uint32_t)sml_prng_below(&prng, 16),
-                            .num_aggds = is_switch ? 1 : (uint32_t)sml_prng_below(&prng, 4),
-                            .packet_lanes = is_switch ? 32u << sml_prng_below(&prng, 3) : 0,
-                            .check = 1 + (uint32_t)sml_prng_below(&prng, 2),
-                            .cut_blocks = (uint32_t)sml_prng_below(&prng, 64)};
+    struct way way = {.hosts = hosts[sml_prng_below(&prng, SML_ARRAY_LEN(hosts))],
+                      .max_datagram_bytes = 576 + (uint32_t)sml_prng_below(&prng, 8425),
+                      .packet_lanes = sml_prng_below(&prng, 4) == 0 ? 32u << sml_prng_below(&prng, 3) : 0,
+                      .check = 1 + (uint32_t)sml_prng_below(&prng, 2),
+                      .cut_blocks = (uint32_t)sml_prng_below(&prng, 64),
+                      .loss = sml_prng_below(&prng, 8) == 0 ? 0.01 : 0};
+    draw_lanes(&prng, &way);
+    is_batched = sml_prng_below(&prng, 3) == 0;
+    left_out.tensors = ~UINT32_C(0);
+    for (uint32_t t = 0; t < 6; t++) left_out.tensors &= ~(1u << sml_prng_below(&prng, SML_ARRAY_LEN(tensors)));
+    left_out.buckets = 15 & ~(1u << sml_prng_below(&prng, 8)); /* none in every other way */
     const uint8_t float_bits = (uint8_t)(16 * sml_prng_below(&prng, 3));
     const char *which = kernels[sml_prng_below(&prng, SML_ARRAY_LEN(kernels))];
     if (strcmp(sml_quant_select(which)->name, which) == 0) setenv("SWITCHML_KERNELS", which, 1);
@@ -276,6 +310,8 @@ static void random_ways_give_the_same_bits(void **state) {
       print_message("# %llu random ways, %llu elements\n", (unsigned long long)i + 1, (unsigned long long)num_compared);
   }
   unsetenv("SWITCHML_KERNELS");
+  is_batched = false;
+  left_out.tensors = left_out.buckets = 0;
 }
 
 int main(int argc, char **argv) {

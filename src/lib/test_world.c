@@ -45,10 +45,11 @@ void world_start_aggd(struct world *w) {
     if (sml_aggd_start(&w->aggd_options, aggd, error, sizeof error) != 0) fail_msg("%s", error);
     struct sml_addr addr;
     sml_aggd_addr(*aggd, &addr);
-    if (i > 0) w->address[used++] = ',';
-    sml_addr_format(&addr, w->address + used, sizeof w->address - used);
-    used = strlen(w->address);
+    if (i > 0) w->many_addresses[used++] = ',';
+    sml_addr_format(&addr, w->many_addresses + used, sizeof w->many_addresses - used);
+    used = strlen(w->many_addresses);
   }
+  if (used < sizeof w->address) memcpy(w->address, w->many_addresses, used + 1);
 }
 
 int world_gather(void *user, const void *in, void *out, size_t num_bytes) {
@@ -103,7 +104,7 @@ static void join(struct rank *r) {
     o.allgather = world_gather;
     o.allgather_user = r;
   } else {
-    o.aggregator = r->world->address;
+    o.aggregator = r->world->address[0] != '\0' ? r->world->address : r->world->many_addresses;
   }
   o.rank = r->rank;
   o.world_size = r->world->world_size ? r->world->world_size : r->world->num_ranks;

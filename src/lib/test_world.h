@@ -10,7 +10,7 @@
 #include "lib/job.h"
 
 #define MAX_RANKS 8u
-#define MAX_AGGDS 4u
+#define MAX_AGGDS 64u
 
 struct world;
 struct rank {
@@ -40,6 +40,7 @@ struct world {
   bool is_embedded;     /* no aggregator is configured: ranks embed it; set before world_join(), which then gathers */
   struct sml_aggd *aggd, *other_aggds[MAX_AGGDS - 1];
   char address[80]; /* a list, if there are several */
+  char many_addresses[24 * MAX_AGGDS]; /* the list, where it is longer */
   _Atomic uint32_t num_waiting; /* ranks that have noted it */
   pthread_barrier_t gathering;
   const void *gathered[MAX_RANKS];
