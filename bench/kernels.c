@@ -14,7 +14,7 @@
 #include "base/options.h"
 #include "base/siphash.h"
 #include "core/wire.h"
-#include "quant/format.h"
+#include "quant/exact.h"
 #include "quant/kernels.h"
 
 #define MAX_ROUNDS 101
@@ -154,6 +154,48 @@ static void run_reduce_packed(const struct sml_quant_kernels *k, const struct bu
   run_reduce(k, b, SML_FORMAT_FLOAT16);
 }
 
+/* Exact mode: whole blocks, where 8 ranks need so many limbs. What is longer is cut off. */
+static void run_exact(const struct sml_quant_kernels *k, const struct buffers *b, uint32_t type, uint32_t num_limbs,
+                      bool is_rounding) {
+  struct sml_exact_layout layout = {.num_limbs = num_limbs, .num_lanes = num_limbs, .positions = {95, 123, 151}};
+  struct sml_exact e;
+  sml_exact_init(&e, type, 8, k);
+  const size_t block_bytes = SML_BLOCK_ELEMS * e.elem_bytes, lanes_bytes = SML_BLOCK_ELEMS * 4 * num_limbs;
+  const size_t num_blocks = 4 * b->num_elems / sml_max_u64(block_bytes, lanes_bytes);
+  for (size_t i = 0; i < num_blocks; i++) {
+    const size_t at = i * lanes_bytes;
+    if (is_rounding)
+      sml_exact_round(&e, &layout, b->to + i * block_bytes, (const int32_t *)(const void *)(b->from + at),
+                      SML_BLOCK_ELEMS, false);
+    else sml_exact_put(&e, &layout, (int32_t *)(void *)(b->to + at), b->from + i * block_bytes, SML_BLOCK_ELEMS);
+  }
+}
+
+static void run_exact_code(const struct sml_quant_kernels *k, const struct buffers *b) {
+  struct sml_exact e;
+  int32_t codes[SML_EXACT_MAX_LIMBS];
+  sml_exact_init(&e, SML_FORMAT_FLOAT32, 8, k);
+  for (size_t i = 0; i + SML_BLOCK_ELEMS <= b->num_elems; i += SML_BLOCK_ELEMS)
+    sml_exact_code(&e, codes, b->from + 4 * i, SML_BLOCK_ELEMS);
+  sink += (uint32_t)codes[0];
+}
+
+static void run_exact_put(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_exact(k, b, SML_FORMAT_FLOAT32, 2, false);
+}
+
+static void run_exact_round(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_exact(k, b, SML_FORMAT_FLOAT32, 2, true);
+}
+
+static void run_exact_round_3(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_exact(k, b, SML_FORMAT_FLOAT32, 3, true);
+}
+
+static void run_exact_round_double(const struct sml_quant_kernels *k, const struct buffers *b) {
+  run_exact(k, b, SML_FORMAT_FLOAT64, 3, true);
+}
+
 static void run_crc(const struct sml_quant_kernels *k, const struct buffers *b) {
   (void)k;
   sink += sml_crc32c(0, b->from, 4 * b->num_elems);
@@ -190,6 +232,11 @@ static const struct kernel {
     {"reduce_packed, 4 inputs", run_reduce_packed, false},
     {"reduce_floats, 4 inputs", run_reduce_floats, false},
     {"reduce_int32, 4 inputs", run_reduce_int32, false},
+    {"exact codes", run_exact_code, false},
+    {"exact limbs, 2", run_exact_put, false},
+    {"exact sums, 2 limbs", run_exact_round, false},
+    {"exact sums, 3 limbs", run_exact_round_3, false},
+    {"exact sums, double", run_exact_round_double, false},
     {"check_lanes", run_check, false},
     {"crc32c", run_crc, true},
     {"siphash-2-4", run_siphash, true},

@@ -24,6 +24,7 @@ struct place {
   uint64_t piece;
   bool is_ready[NUM_KINDS]; /* prepared, and not inserted */
   int32_t *codes, *lanes;
+  struct sml_exact_layout *layouts; /* of the blocks, once the codes are summed */
   size_t room_lanes;
 };
 
@@ -58,9 +59,10 @@ static uint64_t num_blocks(const struct sml_exact_operation *x, uint64_t piece) 
   return sml_div_ceil(piece_elems(x, piece), SML_BLOCK_ELEMS);
 }
 
-/* The block-th block of a place's piece: its codes, first byte in the tensor and number of elements. */
+/* The block-th block of a place's piece: its codes, layout, first byte in the tensor and number of elements. */
 struct block {
   int32_t *codes;
+  struct sml_exact_layout *layout;
   size_t first_byte, num_elems;
 };
 
@@ -68,18 +70,18 @@ static struct block find_block(const struct place *place, uint64_t block) {
   const struct sml_exact_operation *x = place->whole;
   const uint64_t first_elem = block * SML_BLOCK_ELEMS, elems = piece_elems(x, place->piece);
   return (struct block){.codes = place->codes + block * x->exact.code_lanes,
+                        .layout = &place->layouts[block],
                         .first_byte = (place->piece * SML_EXACT_PIECE_ELEMS + first_elem) * x->exact.elem_bytes,
                         .num_elems = sml_min_u64(SML_BLOCK_ELEMS, elems - first_elem)};
 }
 
-static uint64_t count_lanes(const struct place *place) {
+static uint64_t lay_out(const struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  struct sml_exact_layout layout;
   uint64_t num_lanes = 0;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
-    sml_exact_lay_out(&x->exact, &layout, block.codes);
-    num_lanes += layout.num_lanes * block.num_elems;
+    sml_exact_lay_out(&x->exact, block.layout, block.codes);
+    num_lanes += block.layout->num_lanes * block.num_elems;
   }
   return num_lanes;
 }
@@ -124,34 +126,30 @@ static sml_status prepare_codes(struct place *place) {
 /* One lane, which means nothing, where none is used: that is an operation, too. */
 static sml_status prepare_lanes(struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  const uint64_t num_lanes = sml_max_u64(count_lanes(place), 1);
-  struct sml_exact_layout layout;
+  const uint64_t num_lanes = sml_max_u64(lay_out(place), 1);
   if (num_lanes > place->room_lanes) {
     free(place->lanes);
-    place->lanes = malloc(num_lanes * sizeof *place->lanes);
-    place->room_lanes = place->lanes != NULL ? num_lanes : 0;
+    place->room_lanes = num_lanes + num_lanes / 8; /* the next piece may need a little more */
+    place->lanes = malloc(place->room_lanes * sizeof *place->lanes);
     if (place->lanes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu lanes", (size_t)num_lanes);
   }
   int32_t *lanes = place->lanes;
   *lanes = 0;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
-    sml_exact_lay_out(&x->exact, &layout, block.codes);
-    sml_exact_put(&x->exact, &layout, lanes, x->in + block.first_byte, block.num_elems);
-    lanes += layout.num_lanes * block.num_elems;
+    sml_exact_put(&x->exact, block.layout, lanes, x->in + block.first_byte, block.num_elems);
+    lanes += block.layout->num_lanes * block.num_elems;
   }
   return prepare(&place->stages[LANES], place->lanes, num_lanes);
 }
 
 static void store_sums(const struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  struct sml_exact_layout layout;
   const int32_t *lanes = place->lanes;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
-    sml_exact_lay_out(&x->exact, &layout, block.codes);
-    sml_exact_round(&x->exact, &layout, x->out + block.first_byte, lanes, block.num_elems, x->average);
-    lanes += layout.num_lanes * block.num_elems;
+    sml_exact_round(&x->exact, block.layout, x->out + block.first_byte, lanes, block.num_elems, x->average);
+    lanes += block.layout->num_lanes * block.num_elems;
   }
 }
 
@@ -208,6 +206,7 @@ static void drop_copies_locked(struct sml_exact_operation *x) {
 static void free_all(struct sml_exact_operation *x) {
   for (uint32_t i = 0; i < NUM_PLACES; i++) {
     free(x->places[i].codes);
+    free(x->places[i].layouts);
     free(x->places[i].lanes);
   }
   free(x);
@@ -277,7 +276,9 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
       place->stages[kind].operation.job = op->job; /* one that cannot be prepared asks it, too, whether it has failed */
     }
     place->codes = malloc(num_blocks(x, i) * x->exact.code_lanes * sizeof *place->codes);
-    if (place->codes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
+    place->layouts = malloc(num_blocks(x, i) * sizeof *place->layouts);
+    if (place->codes == NULL || place->layouts == NULL)
+      return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
     const sml_status status = prepare_codes(place);
     if (status != SML_OK) return status;
   }

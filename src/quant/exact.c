@@ -3,7 +3,6 @@
 
 #include "quant/wide.h"
 
-#define FEW_BITS 31u   /* limbs that begin within so many bits: their sum, and its sign, fit 64 */
 #define SHORT_BITS 94u /* limbs that begin within so many bits: their sum, and its sign, fit 128 */
 #define MAX_WORDS 70u  /* of 32 bits: any limbs */
 #define MAX_FIELDS 140u
@@ -261,20 +260,24 @@ static uint64_t round_short(const struct sml_exact *e, const struct sml_exact_la
   return (uint64_t)(sum < 0) << (8 * e->elem_bytes - 1) | round_magnitude(e, magnitude, false, exponent, divisor);
 }
 
-/* Nearly all sums: one or two limbs, not divided. */
-INLINE void round_few(struct kind k, const struct sml_exact *e, const struct sml_exact_layout *layout, uint8_t *out,
-                      const int32_t *lanes, size_t num_elems) {
-  const struct sml_float_layout floats = {k.fraction_bits + 1, e->floats.least_exponent, k.num_fields};
-  const int32_t exponent = e->floats.least_exponent + layout->positions[0];
-  const uint32_t up = layout->num_limbs > 1 ? layout->positions[1] - layout->positions[0] : 0;
-  const int32_t *upper = lanes + (layout->num_limbs > 1 ? num_elems : 0);
-  const int64_t weight = layout->num_limbs > 1 ? INT64_C(1) << up : 0;
-  for (size_t i = 0; i < num_elems; i++) {
-    const int64_t sum = lanes[i] + upper[i] * weight;
-    const uint64_t sign = (uint64_t)(sum < 0) << (8 * k.elem_bytes - 1);
-    store(out + i * k.elem_bytes, sign | sml_float_bits(floats, (uint64_t)(sum < 0 ? -sum : sum), exponent, false),
-          k.elem_bytes);
+/* A whole block with limbs alone, by vectors; false if there are none for it. */
+static bool round_block(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out,
+                        const int32_t *lanes, uint32_t divisor) {
+  static const enum sml_elem elems[SML_NUM_FORMAT_TYPES] = {[SML_FORMAT_FLOAT16] = SML_ELEM_FLOAT16,
+                                                            [SML_FORMAT_BFLOAT16] = SML_ELEM_BFLOAT16,
+                                                            [SML_FORMAT_FLOAT32] = SML_ELEM_FLOAT32};
+  const bool is_power_of_2 = (divisor & (divisor - 1)) == 0;
+  const int32_t first = e->floats.least_exponent - (is_power_of_2 ? (int32_t)sml_ceil_log2(divisor) : 0);
+  int32_t exponents[SML_EXACT_MAX_LIMBS];
+  if (e->kernels->exact_floats == NULL) return false;
+  for (uint32_t limb = 0; limb < layout->num_limbs; limb++) exponents[limb] = first + layout->positions[limb];
+  if (e->type != SML_FORMAT_FLOAT64) {
+    e->kernels->exact_floats(out, lanes, layout->num_limbs, exponents, elems[e->type], is_power_of_2 ? 1 : divisor);
+    return true;
   }
+  if (!is_power_of_2 || exponents[0] < -1022 || exponents[layout->num_limbs - 1] > 991) return false;
+  e->kernels->exact_doubles(out, lanes, layout->num_limbs, exponents);
+  return true;
 }
 
 /* Infinity, or the quiet NaN. */
@@ -289,20 +292,8 @@ static uint64_t special_bits(const struct sml_exact *e, uint32_t counts) {
 void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out, const int32_t *lanes,
                      size_t num_elems, bool average) {
   const uint32_t divisor = average ? e->world_size : 1, num_limbs = layout->num_limbs;
-  const bool has_limbs_alone = layout->num_lanes == num_limbs && num_limbs > 0;
-  if (has_limbs_alone && num_limbs <= 3 && (divisor & (divisor - 1)) == 0 && e->type == SML_FORMAT_FLOAT32 &&
-      e->kernels->exact_floats != NULL && num_elems == SML_BLOCK_ELEMS) {
-    int32_t exponents[3];
-    for (uint32_t limb = 0; limb < num_limbs; limb++)
-      exponents[limb] = e->floats.least_exponent - (int32_t)sml_ceil_log2(divisor) + layout->positions[limb];
-    e->kernels->exact_floats(out, lanes, num_limbs, exponents);
-    return;
-  }
-  if (has_limbs_alone && num_limbs <= 2 && divisor == 1 &&
-      layout->positions[num_limbs - 1] <= layout->positions[0] + FEW_BITS) {
-    FOR_EACH_KIND(round_few, e->type, e, layout, out, lanes, num_elems);
-    return;
-  }
+  const bool is_whole = num_elems == SML_BLOCK_ELEMS && num_limbs > 0 && layout->num_lanes == num_limbs;
+  if (is_whole && round_block(e, layout, out, lanes, divisor)) return;
   const bool is_short = num_limbs > 0 && layout->positions[num_limbs - 1] <= layout->positions[0] + SHORT_BITS;
   for (size_t i = 0; i < num_elems; i++) {
     const int32_t *counts = lanes + num_limbs * num_elems + i;

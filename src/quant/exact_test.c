@@ -320,30 +320,46 @@ static void any_sums_are_taken(void **state) {
   }
 }
 
-/* Three limbs whose upper ones are nearly nothing together. */
+/* Upper limbs that are nearly nothing together; and, in every other block, quotients that are ties but for one unit. */
+static void fill_limbs(const struct sml_exact *e, const struct sml_exact_layout *layout, bool has_ties) {
+  const int32_t next = 1 << e->limb_bits;
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i++) {
+    int32_t *lane = lanes + i, carry = 0;
+    const int64_t tie = (int64_t)(sml_prng_below(&prng, 1 << 24) | 1 << 24) * 2 + 1;
+    const int64_t multiple = e->world_size * tie;
+    for (uint32_t limb = 0; limb < layout->num_limbs; limb++, lane += SML_BLOCK_ELEMS) {
+      const int32_t to_next = limb + 1 < layout->num_limbs ? (int32_t)sml_prng_below(&prng, 3) - 1 : 0;
+      const int32_t own =
+          limb > 0 ? (int32_t)sml_prng_below(&prng, 5) - 2 : (int32_t)sml_prng_next(&prng) >> (4 + i % 28);
+      *lane = own + carry - to_next * next;
+      carry = to_next;
+      if (!has_ties) continue;
+      *lane = limb == 0 ? own % 2 : 0;
+      if (limb + 2 == layout->num_limbs) *lane = (int32_t)(multiple % next);
+      if (limb + 1 == layout->num_limbs) *lane = (int32_t)(multiple / next);
+    }
+  }
+}
+
 static void limbs_that_cancel_are_rounded_once(void **state) {
   (void)state;
-  for (uint32_t round = 0; round < 2000; round++) {
+  for (uint32_t round = 0; round < 4000; round++) {
+    static const uint32_t types[] = {SML_FORMAT_FLOAT32, SML_FORMAT_FLOAT64, SML_FORMAT_BFLOAT16};
     struct sml_exact e;
     struct sml_exact_layout layout;
     int32_t codes[SML_EXACT_MAX_LIMBS] = {0};
-    sml_exact_init(&e, SML_FORMAT_FLOAT32, round % 2 != 0 ? 2 : 64, any_kernels());
-    for (uint32_t cell = 0; cell < 2 * e.limb_bits / 8 + 1; cell++) {
-      const uint32_t field = cell + (uint32_t)round % 24;
+    sml_exact_init(&e, types[round / 2 % 3], round % 4 < 2 ? 2 + round % 8 : 60, any_kernels());
+    const uint32_t num_limbs = 3 + round / 6 % 3, first = 4 + round % 12;
+    for (uint32_t field = first; (field - first) << e.cell_log2 < (num_limbs - 1) * e.limb_bits + 1; field++)
       codes[field / e.fields_per_lane] |= 1 << field % e.fields_per_lane * e.field_bits;
-    }
     sml_exact_lay_out(&e, &layout, codes);
-    assert_int_equal(layout.num_limbs, 3);
-    for (size_t i = 0; i < SML_BLOCK_ELEMS; i++) {
-      const int32_t top = (int32_t)sml_prng_below(&prng, 3) - 1, rest = (int32_t)sml_prng_below(&prng, 5) - 2;
-      lanes[i] = (int32_t)sml_prng_next(&prng) >> (i % 32);
-      lanes[SML_BLOCK_ELEMS + i] = rest - top * (1 << e.limb_bits);
-      lanes[2 * SML_BLOCK_ELEMS + i] = top;
-    }
-    sml_exact_round(&e, &layout, result, lanes, SML_BLOCK_ELEMS, round % 3 == 0);
+    assert_true(layout.num_limbs >= 3 && layout.num_limbs <= 6);
+    fill_limbs(&e, &layout, round % 2 != 0);
+    const bool average = round % 3 == 0;
+    sml_exact_round(&e, &layout, result, lanes, SML_BLOCK_ELEMS, average);
     e.kernels = &sml_quant_scalar;
-    sml_exact_round(&e, &layout, inputs[0], lanes, SML_BLOCK_ELEMS, round % 3 == 0);
-    assert_memory_equal(result, inputs[0], 4 * SML_BLOCK_ELEMS);
+    sml_exact_round(&e, &layout, inputs[0], lanes, SML_BLOCK_ELEMS, average);
+    assert_memory_equal(result, inputs[0], e.elem_bytes * SML_BLOCK_ELEMS);
   }
 }
 

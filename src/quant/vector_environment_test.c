@@ -56,7 +56,7 @@ static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, e
     case DEQUANTIZE_16: k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average); break;
     case WIDEN: k->widen(out, in, BATCH_ELEMS - 1, elem); break;
     case EXACT:
-      k->exact_floats(out, in, 1 + code % 3, (const int32_t[]){-149, -121, -93});
+      k->exact_floats(out, in, 1 + code % 3, (const int32_t[]){-149, -121, -93}, elem, 1 + code % 5);
       k->exact_limb((int32_t *)out + SML_BLOCK_ELEMS, in, code, 28, 23);
       (void)k->exact_cells((uint64_t *)out + SML_BLOCK_ELEMS, in, 23);
       break;

@@ -3,6 +3,8 @@
  * They have no branches, and a count that is known. */
 #pragma once
 
+#include "quant/exact.h"
+
 #define EACH_ELEMENT(i) for (size_t i = 0; i < SML_BLOCK_ELEMS; i++)
 
 static inline __attribute__((always_inline)) uint32_t exact_load(const uint8_t *p, size_t i, uint32_t fraction_bits) {
@@ -83,48 +85,131 @@ static VECTOR void exact_limb(int32_t *restrict lane, const void *restrict in, u
   else limb_of(to, in, position, mask, 7, 255);
 }
 
-/* a + b, where |a| is the larger one or the sum is exact. `lost` is what the sum lost; then an even sum moves by a unit
- * towards it. So an odd last bit says that more follows, and rounding to a float sees the exact sum. */
-static VECTOR inline __attribute__((always_inline)) double exact_odd_sum(double a, double b) {
-  const double sum = a + b, lost = b - (sum - a);
-  uint64_t sum_bits, lost_bits;
-  double odd;
-  memcpy(&sum_bits, &sum, sizeof sum_bits);
-  memcpy(&lost_bits, &lost, sizeof lost_bits);
-  const uint64_t towards = 1 - 2 * ((sum_bits ^ lost_bits) >> 63);
-  sum_bits += towards & (0 - (uint64_t)(lost != 0 && (sum_bits & 1) == 0));
-  memcpy(&odd, &sum_bits, sizeof odd);
-  return odd;
+/* ---- sums of limbs, in vectors of half as many elements ---- */
+
+#define DOUBLES (VECTOR_ELEMS / 2)
+typedef double vdouble __attribute__((vector_size(8 * DOUBLES)));
+typedef uint64_t vlong __attribute__((vector_size(8 * DOUBLES)));
+typedef int32_t vword __attribute__((vector_size(4 * DOUBLES)));
+typedef float vsingle __attribute__((vector_size(4 * DOUBLES)));
+
+static ALWAYS_INLINE vdouble exact_lane(const int32_t *lane) {
+  vword words;
+  memcpy(&words, lane, sizeof words);
+  return __builtin_convertvector(words, vdouble);
 }
 
-/* Units of the top limb go there from the middle one. Then what is below the top is little more than half of its unit:
- * nothing cancels that rounding to odd took. All products, and all sums but the odd ones, are exact. */
-static VECTOR inline __attribute__((always_inline)) void round_limbs(uint8_t *restrict out,
-                                                                     const int32_t *restrict lanes,
-                                                                     const double *weights, double units,
-                                                                     uint32_t top) {
-  const double to_integer = 0x1.8p52, lower_weight = weights[0], middle_weight = weights[1], top_weight = weights[2];
-  EACH_ELEMENT(i) {
-    double below = lanes[i] * lower_weight, carry = 0;
-    if (top > 1) {
-      const double middle = lanes[SML_BLOCK_ELEMS + i] * middle_weight;
-      carry = middle * units + to_integer - to_integer;
-      below = exact_odd_sum(middle - carry * top_weight, below);
+/* `lost` is what rounding to `value` lost. It is cut off where it was added, and an odd last bit says that more
+ * follows: whoever rounds to fewer digits then sees the exact number. */
+static ALWAYS_INLINE vdouble exact_to_odd(vdouble value, vdouble lost) {
+  const vlong is_inexact = (vlong)(lost != 0), differ = (vlong)value ^ (vlong)lost;
+  return (vdouble)(((vlong)value - (differ >> 63 & is_inexact)) | is_inexact >> 63);
+}
+
+/* a + b, where |a| is the larger one or the sum is exact. */
+static ALWAYS_INLINE vdouble exact_odd_sum(vdouble a, vdouble b) {
+  const vdouble sum = a + b;
+  return exact_to_odd(sum, b - (sum - a));
+}
+
+/* A limb's unit, and that of the next limb in units of this one, and the other way round. */
+struct exact_weight {
+  double unit, next, to_next;
+};
+
+/* No lane has a unit of more than 64 bits: nothing is carried there. */
+static VECTOR void exact_weigh(struct exact_weight *weights, uint32_t num_limbs, const int32_t *exponents) {
+  for (uint32_t limb = 0; limb < num_limbs; limb++) {
+    const int32_t next = limb + 1 < num_limbs ? exponents[limb + 1] - exponents[limb] : INT32_MAX;
+    weights[limb].unit = sml_quant_pow2(exponents[limb]);
+    weights[limb].next = next <= 64 ? sml_quant_pow2(next) : 0;
+    weights[limb].to_next = next <= 64 ? sml_quant_pow2(-next) : 0;
+  }
+}
+
+/* The sum of the limbs: high to nearest, low to odd. Each limb gives its units of the next one to it, to nearest. So
+ * what is below a limb is at most half of its unit, and nothing cancels. All products, and all sums but low, are
+ * exact. */
+struct exact_sum {
+  vdouble high, low;
+};
+
+static ALWAYS_INLINE struct exact_sum exact_add_limbs(const int32_t *lane, uint32_t num_limbs,
+                                                      const struct exact_weight *weights) {
+  const double to_integer = 0x1.8p52;
+  struct exact_sum sum = {.high = (vdouble){0}, .low = (vdouble){0}};
+  vdouble carry = {0};
+  for (uint32_t limb = 0; limb < num_limbs; limb++, lane += SML_BLOCK_ELEMS) {
+    const struct exact_weight w = weights[limb];
+    const vdouble value = exact_lane(lane) + carry;
+    carry = value * w.to_next + to_integer - to_integer;
+    const vdouble rest = (value - carry * w.next) * w.unit, high = rest + sum.high;
+    const vdouble lost = sum.high - (high - rest);
+    sum.low = limb > 1 ? exact_odd_sum(lost, sum.low) : lost;
+    sum.high = high;
+  }
+  return sum;
+}
+
+static VECTOR void exact_doubles(void *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
+                                 const int32_t *exponents) {
+  struct exact_weight weights[SML_EXACT_MAX_LIMBS];
+  const environment saved = enter(false);
+  exact_weigh(weights, num_limbs, exponents);
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += DOUBLES) {
+    const struct exact_sum sum = exact_add_limbs(lanes + i, num_limbs, weights);
+    const vdouble nearest = sum.high + sum.low;
+    memcpy((uint8_t *)out + 8 * i, &nearest, sizeof nearest);
+  }
+  leave(saved);
+}
+
+static ALWAYS_INLINE vsingle exact_odd_single(vdouble x) {
+  const vsingle nearest = __builtin_convertvector(x, vsingle);
+  const vdouble lost = x - __builtin_convertvector(nearest, vdouble);
+  const vword is_inexact = __builtin_convertvector((vlong)(lost != 0), vword);
+  const vword differ = __builtin_convertvector((vlong)(lost < 0) >> 63, vword) ^ ((vword)nearest >> 31 & 1);
+  return (vsingle)(((vword)nearest - (differ & is_inexact)) | (is_inexact & 1));
+}
+
+/* A quotient that is rounded twice is right: a sum that is no multiple of a tie of floats is at least a unit away from
+ * it, and such a unit is more than half of the quotient's own. */
+static ALWAYS_INLINE void exact_many(uint8_t *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
+                                     const struct exact_weight *weights, enum sml_elem elem, double divisor) {
+  vsingle odd[2];
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += DOUBLES) {
+    const struct exact_sum limbs = exact_add_limbs(lanes + i, num_limbs, weights);
+    vdouble sum = exact_odd_sum(limbs.high, limbs.low);
+    if (divisor > 1) sum /= divisor;
+    if (elem == SML_ELEM_FLOAT32) {
+      const vsingle nearest = __builtin_convertvector(sum, vsingle);
+      memcpy(out + 4 * i, &nearest, sizeof nearest);
+      continue;
     }
-    const float nearest = (float)exact_odd_sum((lanes[top * SML_BLOCK_ELEMS + i] + carry) * top_weight, below);
+    odd[i / DOUBLES % 2] = exact_odd_single(sum);
+    if (i / DOUBLES % 2 == 1) store_elems(out + 2 * (i - DOUBLES), load((const uint8_t *)odd), elem);
+  }
+}
+
+/* Nearly all blocks: one or two limbs. */
+static ALWAYS_INLINE void exact_few(uint8_t *restrict out, const int32_t *restrict lanes, const int32_t *restrict lower,
+                                    const struct exact_weight *weights, double lower_unit) {
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += DOUBLES) {
+    const vdouble sum = exact_odd_sum(exact_lane(lanes + i) * weights->unit, exact_lane(lower + i) * lower_unit);
+    const vsingle nearest = __builtin_convertvector(sum, vsingle);
     memcpy(out + 4 * i, &nearest, sizeof nearest);
   }
 }
 
 static VECTOR void exact_floats(void *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
-                                const int32_t *exponents) {
+                                const int32_t *exponents, enum sml_elem elem, uint32_t divisor) {
+  struct exact_weight weights[SML_EXACT_MAX_LIMBS];
   const uint32_t top = num_limbs - 1;
-  const double units = sml_quant_pow2(-exponents[top]);
-  const double weights[] = {top > 0 ? sml_quant_pow2(exponents[0]) : 0, top > 1 ? sml_quant_pow2(exponents[1]) : 0,
-                            sml_quant_pow2(exponents[top])};
   const environment saved = enter(false);
-  if (top == 2) round_limbs(out, lanes, weights, units, 2);
-  else if (top == 1) round_limbs(out, lanes, weights, units, 1);
-  else round_limbs(out, lanes, weights, units, 0);
+  exact_weigh(weights, num_limbs, exponents);
+  if (elem == SML_ELEM_FLOAT16) exact_many(out, lanes, num_limbs, weights, SML_ELEM_FLOAT16, divisor);
+  else if (elem == SML_ELEM_BFLOAT16) exact_many(out, lanes, num_limbs, weights, SML_ELEM_BFLOAT16, divisor);
+  else if (top > 1 || divisor > 1) exact_many(out, lanes, num_limbs, weights, SML_ELEM_FLOAT32, divisor);
+  else exact_few(out, lanes + top * SML_BLOCK_ELEMS, lanes, &weights[top], top > 0 ? weights[0].unit : 0);
   leave(saved);
 }
