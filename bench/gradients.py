@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""gradients.py [--ranks N] [--steps 0,10,100] [--save FOLDER]: how many lanes bounds for each element would take. Trains two
+"""gradients.py [--ranks N] [--steps 0,10,100] [--save FOLDER] [--again]: how many lanes bounds for each element would take. Trains two
 networks on Fashion-MNIST (Debian: dataset-fashion-mnist, python3-torch) with the gradients of N ranks in one process, and
 says of the gradients at some steps, by blocks of 256 of each tensor:
 
@@ -9,7 +9,8 @@ says of the gradients at some steps, by blocks of 256 of each tensor:
     exact     share of blocks by lanes an element in exact mode, and bytes on the wire a byte of float32, codes included
     equal     share of neighbours with the same code
 
-Errors are those that the format makes of these values, not its bound. --save keeps the gradients as numpy files."""
+--again says instead which share of blocks, of chunks of 360 elements and of operations of 64 KiB has only codes that it
+had in the step before. Errors are those that the format makes of these values, not its bound. --save keeps the gradients as numpy files."""
 import argparse
 import collections
 import os
@@ -22,6 +23,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../dem
 import fashion  # noqa: E402  # pylint: disable=wrong-import-position
 
 BLOCK, BATCH, FLUSHED = 256, 16, 2.0**-100
+CHUNK, OPERATION = 360, 64  # elements of a packet at MTU 1500; blocks of 64 KiB
 CELL_BITS, VALUE_BITS, LEAST = 8, 277, -149  # docs/PROTOCOL.md section 6, "Exact mode"
 FRAMING = 1472 / 1440
 
@@ -108,6 +110,26 @@ def measure(tensors, ranks):
     return count, ring, exact
 
 
+def codes_of(tensors):
+    """Of all tensors as one."""
+    largest = numpy.abs(numpy.concatenate(tensors, axis=1)).max(axis=0)
+    largest = numpy.pad(largest, (0, -len(largest) % BLOCK)).reshape(-1, BLOCK).max(axis=1)
+    return numpy.where(largest >= FLUSHED, numpy.frexp(largest)[1], -99)
+
+
+def print_again(make_network, ranks, steps):
+    codes = {step: codes_of(tensors) for step, tensors in
+             recorded(make_network, ranks, sorted({each for step in steps for each in (step, step + 1)}))}
+    for step in steps:
+        is_again = codes[step] == codes[step + 1]
+        at = numpy.arange(len(is_again) * BLOCK // CHUNK) * CHUNK
+        before = numpy.concatenate([[0], numpy.cumsum(~is_again)])
+        is_whole = before[(at + CHUNK - 1) // BLOCK + 1] == before[at // BLOCK]
+        operations = [is_again[i:i + OPERATION].all() for i in range(0, len(is_again), OPERATION)]
+        print(f"{make_network.__name__}, step {step + 1}: codes of the step before: {100 * is_again.mean():.0f} % of blocks, "
+              f"{100 * is_whole.mean():.0f} % of chunks, {100 * numpy.mean(operations):.0f} % of operations", flush=True)
+
+
 def shares(counter, total):
     return ", ".join(f"{lanes}: {100 * number / total:.1f} %" for lanes, number in sorted(counter.items()))
 
@@ -117,10 +139,14 @@ def main():
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps", default="0,10,100")
     parser.add_argument("--save")
+    parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     steps = [int(step) for step in options.steps.split(",")]
     for make_network in (dense, convolutional):
+        if options.again:
+            print_again(make_network, options.ranks, steps)
+            continue
         for step, tensors in recorded(make_network, options.ranks, steps):
             count, ring, exact = measure(tensors, options.ranks)
             if options.save:
