@@ -288,6 +288,11 @@ def programs():
     yield "worker", "floats", b"\x14\1" + b"\0\1\x40" + (b"\x64" + b"\xc8\0\0\xc8\1\0") * 30
     yield "worker", "pending", b"\4\1" + b"\0\0\x10\x64" + b"\xc8\0\x14\xff\xff\xff\xff\xff\xff\xff\xff\x64" * 8
     yield "worker", "pending_turned_result", bytes.fromhex("2c000003003ecd88ad88a2")
+    # Ranks, kind, parts; then calls, packets and what becomes of them.
+    for name, kind in (("sums", 1), ("sums_with_exponents", 0x89), ("copies", 0x15)):
+        calls = bytes([0, 0, 0, 1, 0, 2, 60, 0, 60, 1, 60, 2])
+        yield "one_way", name, bytes([kind]) + bytes(range(5, 20)) + (calls + bytes([100, 0, 0, 190, 0, 1, 220, 0, 2, 75, 1])) * 12
+    yield "one_way", "lies", bytes([1]) + bytes(range(5, 20)) + bytes([0, 0, 0, 1, 60, 0, 60, 1] + [252, 0, 0, 31, 9] + [100, 0, 0] * 4) * 6
     yield "channel", "talk", b"\0\1\2" + bytes([11, 0, 7, 10, 1, 9]) * 20
     for trouble in (1, 2, 3):
         yield "channel", f"trouble_{trouble}", bytes([trouble, 1, 2]) + bytes([11, 0, 7, 10, 1, 9]) * 4
