@@ -119,6 +119,17 @@ def test_defaults():
         assert not taken and passed["too few hosts"] > 100, (taken, passed)
 
 
+def test_short_sums_of_floats_are_exact():
+    """No result has a weaker bound than MPI's additions have, also where floats in general go in blocks."""
+    program = mpi.compiled("mpicc.openmpi", "mpi_calls.c")
+    found = []
+    for variables in ({**SHORT, "SWITCHML_MPI_SHORT_HOSTS": 0}, SHORT, {**SHORT, "SWITCHML_EXACT": 0},
+                      {**SHORT, "SWITCHML_SHARED_MEMORY": 0}):
+        out, _ = mpi.run("mpirun.openmpi", "-n", 4, program, "floats", **variables)
+        found.append(re.search(r"(\d+) of 384 floats are exact", out).group(1))
+    assert int(found[0]) < 384 and found[1:] == ["384"] * 3, found
+
+
 def test_settings_of_rank_0_count():
     """One rank would take nothing, or less: nobody waits elsewhere than the others."""
     for variable in ("SWITCHML_DISABLE=1", "SWITCHML_MPI_BCAST_BYTES=0", "SWITCHML_MPI_SHORT_HOSTS=0"):

@@ -317,12 +317,46 @@ static void at_once(MPI_Comm a, MPI_Comm b) {
   note(to, sizeof to);
 }
 
-/* ---- parts of the program ---- */
-
 /* Until the ranks have met, which calls of other kinds than MPI_Allreduce want after a while. */
 static void meet(MPI_Comm comm) {
   for (int k = 0; k < 20; k++) MPI_Bcast(&(int){k}, 1, MPI_INT, k % size, comm);
 }
+
+/* ---- sums of floats ---- */
+
+enum { NUM_FLOATS = 64 };
+
+/* 24 bits of 2^-10 to 2^20, of both signs: a long double has their exact sum. */
+static float float_of(int r, int i) {
+  const uint64_t random = mix(((uint64_t)r << 32) + (uint64_t)i);
+  const float x = (float)(random >> 40) / 0x1p24f * (float)(1 << random % 31) / 1024;
+  return random >> 32 & 1 ? -x : x;
+}
+
+static int is_exact(float x, int i) {
+  long double sum = 0;
+  for (int r = 0; r < size; r++) sum += (long double)float_of(r, i);
+  return x == (float)sum;
+}
+
+/* How many sums are the exact sum, rounded once. */
+static void sum_floats(void) {
+  static float x[NUM_FLOATS * MAX_RANKS], y[NUM_FLOATS * MAX_RANKS];
+  const int each = NUM_FLOATS / size, all = each * size;
+  int num_exact = 0, num = 0;
+  meet(MPI_COMM_WORLD);
+  for (int i = 0; i < NUM_FLOATS; i++) x[i] = float_of(rank, i);
+  MPI_Allreduce(x, y, NUM_FLOATS, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  for (int i = 0; i < NUM_FLOATS; i++) num_exact += is_exact(y[i], i);
+  MPI_Reduce(x, y, NUM_FLOATS, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+  for (int i = 0; i < NUM_FLOATS && rank == 0; i++) num_exact += is_exact(y[i], i);
+  MPI_Reduce_scatter_block(x, y, each, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  for (int i = 0; i < each; i++) num_exact += is_exact(y[i], each * rank + i);
+  MPI_Reduce(&num_exact, &num, 1, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+  if (rank == 0) printf("%d of %d floats are exact\n", num, NUM_FLOATS * size + NUM_FLOATS + all);
+}
+
+/* ---- parts of the program ---- */
 
 static void try_on(MPI_Comm comm, int most_bytes) {
   MPI_Comm_rank(comm, &rank);
@@ -386,6 +420,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[a], "short") == 0) try_on(MPI_COMM_WORLD, 4000);
     else if (strcmp(argv[a], "long") == 0) try_on(MPI_COMM_WORLD, 300000);
     else if (strcmp(argv[a], "communicators") == 0) try_communicators();
+    else if (strcmp(argv[a], "floats") == 0) sum_floats();
     else lose_a_rank(argv[a]);
   }
   MPI_Comm_size(MPI_COMM_WORLD, &size);
