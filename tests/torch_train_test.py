@@ -165,6 +165,15 @@ def test_peers_have_other_sums_where_ours_are_one():
     print(f"# {sums}", flush=True)
 
 
+def test_bounds_hold_on_recorded_gradients():
+    """bench/gradients.py --check, in short."""
+    out = subprocess.run([torch_ranks.PYTHON, os.path.join(torch_ranks.ROOT, "bench/gradients.py"), "--ranks", "2", "--steps",
+                          "0", "--networks", "transformer", "--check"], check=True, text=True, stdout=subprocess.PIPE,
+                         timeout=400, env={**os.environ, "SML_BUILD_DIR": torch_ranks.BUILD}).stdout
+    worst = float(out.split("default at most ")[1].split()[0])
+    assert 0.1 < worst <= 1 and "0 of exact mode differ" in out, out
+
+
 if __name__ == "__main__":
     sys.argv = [argument for argument in sys.argv if argument != "--all"]
     with tempfile.TemporaryDirectory(prefix="switchml-torch-") as work:

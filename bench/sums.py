@@ -1,0 +1,59 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the library makes of arrays: sums by the PyTorch backend, in a process a rank, without an aggregator."""
+import os
+import socket
+import subprocess
+import sys
+
+import numpy
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
+LIMIT_S = 300
+
+
+def by_library(tensors, folder, **variables):
+    """The sums of tensors (each ranks x elements of float32) over ranks, each tensor by itself."""
+    ranks = len(tensors[0])
+    numpy.savez(os.path.join(folder, "in.npz"), *tensors)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    library = [path for path in (os.path.join(BUILD, each, "libswitchml.so") for each in ("lib", "src/lib"))
+               if os.path.exists(path)]
+    if not library:
+        raise SystemExit(f"the library is not built in {BUILD}: make")
+    environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch"), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "SWITCHML_LIBRARY": library[0],
+                   "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", **variables}
+    started = [subprocess.Popen([sys.executable, os.path.abspath(__file__), folder],
+                                env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
+    try:
+        statuses = [each.wait(timeout=LIMIT_S) for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    if any(statuses):
+        raise SystemExit(f"ranks ended with {statuses}")
+    with numpy.load(os.path.join(folder, "out.npz")) as found:
+        return [found[name] for name in found.files]
+
+
+def rank_main(folder):
+    import torch  # pylint: disable=import-outside-toplevel
+    import switchml.torch  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("switchml")
+    rank = torch.distributed.get_rank()
+    with numpy.load(os.path.join(folder, "in.npz")) as tensors:
+        sums = [torch.from_numpy(tensors[name][rank].copy()) for name in tensors.files]
+    for each in sums:
+        torch.distributed.all_reduce(each)
+    if rank == 0:
+        numpy.savez(os.path.join(folder, "out.npz"), *[each.numpy() for each in sums])
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    rank_main(sys.argv[1])
