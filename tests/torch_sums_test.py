@@ -141,6 +141,16 @@ def gathers(torch, dist, rank, size):
                 dist.all_gather_into_tensor(whole, torch.full((len(whole) // size,), float(rank)))
         for whole in wholes:
             assert torch.equal(whole, torch.arange(float(size)).repeat_interleave(len(whole) // size)), whole
+    several = [[torch.empty(2) for _ in range(2 * size)] for _ in range(2)]
+    dist.group.WORLD.allgather(several, [torch.full((2,), 2.0 * rank + number) for number in range(2)]).wait()
+    assert all([each[0].item() for each in of_all] == list(range(2 * size)) for of_all in several), several
+    takes_inference = is_one_way or torch_ranks.torch_major() > 1  # Gloo's of torch 1.13 does not
+    with torch.inference_mode(takes_inference), torch.autograd.profiler.profile(record_shapes=True) as profile:
+        parts = [torch.empty(5000) for _ in range(size)]
+        dist.all_gather(parts, torch.full((5000,), float(rank)))
+    assert torch.equal(torch.stack(parts)[:, 0], torch.arange(float(size))), parts
+    shapes = [event.input_shapes for event in profile.function_events if event.name.endswith(":all_gather")]
+    assert shapes == [[[5000]]], shapes
     objects = [None] * size
     dist.all_gather_object(objects, "x" * rank)
     assert objects == ["x" * other for other in range(size)], objects
@@ -172,10 +182,33 @@ def orders(torch, dist, rank, size):
     return num_calls
 
 
+def forms(torch, dist, rank, size):
+    """Of a group's methods, those that torch's functions do not use: one tensor, and names."""
+    group, op = dist.group.WORLD, dist.ReduceOp
+    tensor = torch.full((3,), float(rank))
+    group.broadcast(tensor, root=1).wait()
+    assert tensor.tolist() == [1.0] * 3, tensor
+    tensor.fill_(rank)
+    group.broadcast(tensor, 2).wait()
+    assert tensor.tolist() == [2.0] * 3, tensor
+    for call, expected in ((lambda: group.reduce(tensor, 0), size * (size - 1) / 2),
+                           (lambda: group.reduce(tensor, root=0, op=op.MAX), size - 1.0)):
+        tensor.fill_(rank)
+        call().wait()
+        assert rank != 0 or tensor.tolist() == [expected] * 3, tensor
+    opts = dist.BroadcastOptions()
+    opts.rootRank = size - 1
+    tensor.fill_(rank)
+    group.broadcast(opts=opts, tensors=[tensor]).wait()
+    assert tensor.tolist() == [size - 1.0] * 3, tensor
+    return 5
+
+
 def case_sums():
     torch, dist, sml, rank, size = start(timeout_s=int(os.environ.get("CASE_TIMEOUT_S", "60")))
     num_calls = broadcasts(torch, dist, rank, size) + parts_of_sums(torch, dist, rank, size)
     num_calls += reductions(torch, dist, rank, size) + orders(torch, dist, rank, size)
+    num_calls += forms(torch, dist, rank, size)
     gathers(torch, dist, rank, size)
     futures = [dist.reduce_scatter_tensor(torch.empty(3), torch.ones(3 * size), async_op=True).get_future(),
                dist.broadcast(torch.full((4,), float(rank)), 1, async_op=True).get_future()]

@@ -100,8 +100,9 @@ class _OfParts(Part):
         result = self.lent[1]
         if self.outputs and result is not self.outputs[0]:
             sizes = [_num_bytes(each) for each in self.outputs]
-            for output, part in zip(self.outputs, result.view(torch.uint8).split(sizes)):
-                output.copy_(part.view(output.dtype).view(output.shape))
+            with torch.inference_mode(any(each.is_inference() for each in self.outputs)):  # this thread is not in its caller's
+                for output, part in zip(self.outputs, result.view(torch.uint8).split(sizes)):
+                    output.copy_(part.view(output.dtype).view(output.shape))
 
 
 class ReduceScatter(_OfParts):
@@ -121,7 +122,8 @@ class ReduceScatter(_OfParts):
         self.lend(self.counts[self.rank], self.given[0].dtype)
         whole, output = self.lent[0].reshape(-1).clone(), self.lent[1]
         gloo.reduce_in_place(group, whole, reduction, watched)
-        output.view(-1).copy_(whole.split(self.counts)[self.rank])
+        with torch.inference_mode(output.is_inference()):
+            output.view(-1).copy_(whole.split(self.counts)[self.rank])
 
 
 class AllGather(_OfParts):

@@ -177,11 +177,12 @@ class SwitchMLGroup(dist.ProcessGroup):
             called = self._number("all_reduce", tensors, op)
         return self._reduce_by_gloo(getattr(inner, method), list(tensors), opts, True, called)
 
-    def _by_switchml(self, parts, reduction, called, result):
+    def _by_switchml(self, parts, reduction, called, result, given=None):
         """A call on tensors, or parts. A profiler shows it from here to its end, under the name that Gloo's would have, with
-        its tensors' shapes. It ends on another thread than this one then, as Gloo's does."""
+        the shapes of what is given, unless that is the result. It ends on another thread than this one then, as Gloo's does."""
         if torch.autograd._profiler_enabled():
-            record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:{called.name}", *result)
+            record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:{called.name}",
+                                                                         *(given or result))
             return self._handed_out(self._offload.submit_recorded(parts, reduction, called, result, record))
         is_waited_for = _is_waited_for(_caller())
         work = self._offload.submit(parts, reduction, called, is_waited_for, result)
@@ -216,20 +217,23 @@ class SwitchMLGroup(dist.ProcessGroup):
         gloo.check_written(outputs, "reduce_scatter")
         parts = [own_part(output, each, self.rank(), self.size()) for output, each in zip(outputs, inputs)]
         called = self._number("reduce_scatter", given, op)
-        return self._by_switchml(parts, reduction, called, list(outputs))
+        return self._by_switchml(parts, reduction, called, list(outputs), given)
 
     def _take_all_gather(self, outputs, inputs, _opts=None):
-        """None: it is Gloo's, whose ring takes (n-1)/n of what a sum does. With one-way windows it takes as much of a link
-        downwards, and 1/n upwards."""
+        """None: it is Gloo's, whose ring takes (n-1)/n of what a sum does, which interleaves lists of several tensors, and
+        says what is wrong with lists. With one-way windows it takes as much of a link downwards, and 1/n upwards."""
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         lists = [list(gloo.tensors_in([_plain(each)])) for each in outputs]
         given, results = _plain(inputs), [each for outputs_of in lists for each in outputs_of]
-        if not self._is_ours([*given, *results], self._has_one_way):
+        has_lists = not all(isinstance(each, torch.Tensor) for each in outputs)
+        is_plain = len(given) == len(lists) > 0 and (not has_lists or len(given) == 1 and len(results) == self.size() and all(
+            (each.dtype, each.shape) == (given[0].dtype, given[0].shape) for each in results))
+        if not self._is_ours([*given, *results], self._has_one_way and is_plain):
             return None
         gloo.check_written(results, "all_gather")
         parts = [gathered(each, own, self.rank(), self.size()) for each, own in zip(lists, given)]
-        return self._by_switchml(parts, SML_SUM, self._number("all_gather"), gloo.future_value(outputs))
+        return self._by_switchml(parts, SML_SUM, self._number("all_gather"), gloo.future_value(outputs), given)
 
     def _take_broadcast(self, tensors, opts=None):
         """None: it is Gloo's."""
@@ -243,8 +247,11 @@ class SwitchMLGroup(dist.ProcessGroup):
         part = of_root(AllGather, tensors[0], root, self.rank(), self.size())
         return self._by_switchml([part], SML_SUM, called, list(tensors))
 
-    def reduce(self, tensors, opts):
-        inner, tensors = self._gloo(), _plain(tensors)
+    def reduce(self, tensors, opts=None, op=None, root=None):
+        if isinstance(tensors, torch.Tensor):
+            tensors, root, opts = [tensors], opts if root is None else root, _c10d.ReduceOptions()
+            opts.rootRank, opts.reduceOp = root, op or ReduceOp.SUM
+        inner, tensors, opts = self._gloo(), _plain(tensors), opts or _c10d.ReduceOptions()
         is_one = self._is_one_of(tensors, opts.rootRank, opts)
         reduction = self._reduction_of_ours(tensors, opts.reduceOp) if is_one else None
         if reduction is not None:
@@ -361,11 +368,17 @@ class SwitchMLGroup(dist.ProcessGroup):
         return works.CppWork(work, self._kept) if _is_cpp(_caller()) else work
 
 
+def _in_order(arguments, keywords):
+    """All arguments of a call by place: results, inputs, and the rest, as c10d's methods have them."""
+    ranks = {"ou": 0, "te": 0, "in": 1}
+    return [*arguments, *(keywords[key] for key in sorted(keywords, key=lambda key: ranks.get(key[:2], 2)))]
+
+
 def _pass_to_gloo(method, name, gloos):
     """name: what the other ranks may call it, too, and it still is the same; gloos: Gloo's names for the method."""
     def call(self, *arguments, **keywords):
         inner, take = self._gloo(), getattr(self, f"_take_{name}", None) if method != "allgather_coalesced" else None
-        work = take(*arguments, **keywords) if take is not None else None
+        work = take(*_in_order(arguments, keywords)) if take is not None else None
         if work is not None:
             return work
         arguments, keywords = _plain(arguments), {key: _plain(value) for key, value in keywords.items()}
@@ -374,7 +387,8 @@ def _pass_to_gloo(method, name, gloos):
             gloo.check_type(tensor.dtype, method.strip("_"))
         outputs = arguments[0] if arguments else next(iter(keywords.values()))
         gloo.check_written(gloo.tensors_in(outputs), method.strip("_"))
-        root = next((value.rootRank for value in [*arguments, *keywords.values()] if hasattr(value, "rootRank")), None)
+        root = next((value.rootRank for value in [*arguments, *keywords.values()] if hasattr(value, "rootRank")),
+                    keywords.get("root"))
         called = self._number(name, root=root)
 
         def begin():
