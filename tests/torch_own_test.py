@@ -6,14 +6,15 @@
 
 A test of theirs that passes on Gloo passes here, or has its reason in EXPECTED. --all (`make check-torch`) runs
 each of them in four ways at once, for they mostly wait: with a switchmld and without, over the network and in one host's
-memory; without it, a few in the first of these ways. --source: those of Gloo's own file in the folder test/distributed of PyTorch's source, which no
-package brings (tools/torchsource fetches it). Their tests ask for "gloo" by name, so a run of ours puts its group in
+memory; without it, a few in the first of these ways. --source: those of SOURCES in the folder test/distributed of PyTorch's
+source, which no package brings (tools/torchsource fetches it). Their tests ask for "gloo" by name, so a run of ours puts its group in
 Gloo's place, and that is all that differs. Ranks are forked from a process that has imported torch."""
 import argparse
 import concurrent.futures
 import contextlib
 import encodings.idna  # noqa: F401  # pylint: disable=unused-import  # each rank asks for host names
 import gc
+import glob
 import os
 import subprocess
 import sys
@@ -37,6 +38,9 @@ EXPECTED = {"GlooProcessGroupWithDispatchedCollectivesTests.all_to_all_single":
 EXPECTED_ON_TORCH_1 = {
     "ProcessGroupGlooTest.round_robin": ROUND_ROBIN, "ProcessGroupGlooTest.round_robin_create_destroy": ROUND_ROBIN,
     "ddp_logging_data_cpu": "it asks for the name that DDP's logger was given, which in torch 1 can't be Gloo's"}
+# Below test/distributed: Gloo's own tests; from torch 2 on also optimizers and tensors that are sharded. FSDP's want GPUs.
+SOURCES = ["test_c10d_gloo.py", "test_c10d_object_collectives.py", "optim/test_zero_redundancy_optimizer.py",
+           "*tensor/test_redistribute.py", "tensor/parallel/test_tp_style.py"]
 LIMIT_S = 300  # of one test, on a machine that has a processor for each process that wants one
 WAYS = [("daemon, network", True, "0"), ("daemon, memory", True, "1"), ("network", False, "0"), ("memory", False, "1")]
 
@@ -75,8 +79,11 @@ def tests_of_the_package():
 
 
 def tests_of_source(folder):
+    """Those files of SOURCES that this torch has."""
     sys.path.insert(0, folder)
-    return unittest.TestLoader().loadTestsFromName("test_c10d_gloo")
+    patterns = SOURCES[:1 if torch_ranks.torch_major() < 2 else None]
+    paths = sorted(path for pattern in patterns for path in glob.glob(pattern, root_dir=folder))
+    return unittest.TestSuite(unittest.TestLoader().loadTestsFromName(path[:-3].replace("/", ".")) for path in paths)
 
 
 def each_test(suite):
