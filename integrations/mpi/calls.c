@@ -87,13 +87,13 @@ static int bytes_of(MPI_Datatype type) {
   return type != MPI_DATATYPE_NULL && PMPI_Type_size(type, &bytes) == MPI_SUCCESS ? bytes : -1;
 }
 
-/* The elements of one of MPI's own types are bytes one behind the other, but for pairs with a gap. */
+/* Whether elements are bytes one behind the other, in their order: so are those of the usual types. Others are packed.
+ * (MPI_Type_get_envelope fails for types that MPI makes for itself; it broadcasts data of some.) */
 static bool is_dense(MPI_Datatype type) {
-  int num_integers, num_addresses, num_types, combiner;
+  const MPI_Datatype others[] = {MPI_CHAR, MPI_CHARACTER, MPI_PACKED, MPI_SHORT, MPI_UNSIGNED_SHORT, MPI_INT16_T};
   MPI_Aint least, extent;
-  return PMPI_Type_get_envelope(type, &num_integers, &num_addresses, &num_types, &combiner) == MPI_SUCCESS &&
-         combiner == MPI_COMBINER_NAMED && PMPI_Type_get_extent(type, &least, &extent) == MPI_SUCCESS && least == 0 &&
-         extent == bytes_of(type);
+  return (class_of(type) != OTHER || (type != MPI_DATATYPE_NULL && IS_AMONG(type, others))) &&
+         PMPI_Type_get_extent(type, &least, &extent) == MPI_SUCCESS && least == 0 && extent == bytes_of(type);
 }
 
 /* ---- plans ---- */
