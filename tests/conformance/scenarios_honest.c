@@ -162,8 +162,28 @@ static void make_grants(struct scenario *s) {
   end(s);
 }
 
+static void put_lanes(struct scenario *s, uint32_t rank, int64_t slot, const uint32_t *lanes, uint32_t num_lanes) {
+  struct sml_conform_packet p = update(s, rank, slot, 0);
+  p.num_values = num_lanes;
+  memcpy(p.values, lanes, num_lanes * sizeof *lanes);
+  put(s, p);
+}
+
+/* Stages of an operation in exact mode are int32 SUMs (PROTOCOL.md rules R200 to R205). Blocks of float32 in which
+ * rank 0 has 1.0 and rank 1 has 2^-20: bits 149 and 129 of the range, in cells 18 and 16, so one limb from bit 128
+ * on has both. */
+static void make_exact_stages(struct scenario *s) {
+  static const uint32_t codes_of[2][3] = {{0, 1u << 4, 0}, {0, 1, 0}}, limbs[2] = {1u << 21, 1u << 1};
+  begin(s, "sums", "exact_mode_stages", "Codes of blocks of 1.0 and of 2^-20, then their one limb: 1 + 2^-20",
+        (struct shape){.num_ranks = 2});
+  for (uint32_t rank = 0; rank < 2; rank++) put_lanes(s, rank, 0, codes_of[rank], 3);
+  for (uint32_t rank = 0; rank < 2; rank++) put_lanes(s, rank, 1, &limbs[rank], 1);
+  end(s);
+}
+
 void make_sums(struct scenario *s) {
   make_plain_sums(s);
+  make_exact_stages(s);
   make_numbers(s);
   make_exponents(s);
   make_reductions(s);
