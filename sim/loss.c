@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * loss: one all-reduce through lossy links in virtual time, by the shipped engines, ours or as the paper repeats
+ * loss: one all-reduce, or another collective, through lossy links in virtual time, by the shipped engines, ours or as the paper repeats
  * (NSDI'21: static slots, a fixed timeout, data again). Exact and repeatable: no processor takes part in it. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,10 @@
 #define EPOCH 77u
 #define NONCE 99u
 
+/* One way all but the first; BOTH: a reduce-scatter and an all-gather at once. */
+enum collective { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, BOTH };
+static const char *const collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "both", NULL};
+
 struct settings {
   struct bed_options bed;
   uint64_t num_bytes, limit_ns;
@@ -24,6 +28,7 @@ struct settings {
   double most_questions; /* and repeats, for each packet that was lost; 0: any number */
   double losses[16];
   uint32_t num_losses;
+  enum collective collective;
   uint64_t paper_timeout_ns; /* 0: ours */
   bool is_json;
 };
@@ -46,10 +51,11 @@ struct world {
   struct sml_aggregator_engine *aggregator;
   struct sml_worker_engine *workers[BED_MAX_NODES];
   struct sml_lane *lanes[BED_MAX_NODES];
-  struct sml_engine_operation operations[BED_MAX_NODES];
+  struct sml_engine_operation operations[2][BED_MAX_NODES];
+  uint64_t parts[BED_MAX_NODES + 1], bytes[BED_MAX_NODES + 1]; /* one way: where parts begin, in elements, in bytes */
   uint32_t num_ended;
   uint64_t rtt_ns; /* as the join would measure it */
-  float *in, *out;
+  float *in, *out, *copy;
   /* per rank and slot: the phase of the last update that arrived, and of the last result */
   uint32_t *update_phases, *result_phases;
   uint64_t *completions; /* per slot, as rank 0 sees it */
@@ -66,19 +72,21 @@ static void count_received(void *user, uint32_t to, const uint8_t *data, uint32_
   struct world *w = user;
   struct sml_header h;
   w->outcome->aggregator_packets += to == 0;
-  if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.slot >= w->settings->num_slots) return;
+  if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK) return;
+  const uint32_t cell = 2u * h.slot + (h.phase & 1), num_cells = 4 * w->settings->num_slots;
+  if (cell >= num_cells) return;
   w->outcome->num_pending += h.type == SML_PACKET_PENDING;
   w->outcome->num_unasked += h.type == SML_PACKET_PENDING && (h.flags & SML_FLAG_UNASKED) != 0;
   w->outcome->num_repeats += h.type == SML_PACKET_RESULT && (h.flags & SML_FLAG_RETRANSMISSION) != 0;
   w->outcome->num_probes += h.type == SML_PACKET_PROBE;
   if (h.type == SML_PACKET_UPDATE) {
-    uint32_t *phase = &w->update_phases[h.rank * w->settings->num_slots + h.slot];
+    uint32_t *phase = &w->update_phases[h.rank * num_cells + cell];
     if (h.phase <= *phase) w->outcome->spurious_updates++;
     *phase = sml_max_u32(*phase, h.phase);
   } else if (h.type == SML_PACKET_RESULT) {
-    uint32_t *phase = &w->result_phases[(to - 1) * w->settings->num_slots + h.slot];
+    uint32_t *phase = &w->result_phases[(to - 1) * num_cells + cell];
     if (h.phase <= *phase) w->outcome->spurious_results++;
-    else if (to == 1) w->completions[h.slot]++;
+    else if (to == 1 && h.slot < w->settings->num_slots) w->completions[h.slot]++;
     *phase = sml_max_u32(*phase, h.phase);
   }
 }
@@ -126,30 +134,52 @@ static void make_engines(struct world *w) {
   for (uint32_t r = 0; r < n; r++) w->rtt_ns = sml_max_u64(w->rtt_ns, hellos[r].rtt_ns);
 }
 
+static uint32_t num_operations(const struct settings *s) {
+  return s->collective == BOTH ? 2 : 1;
+}
+
+/* At all ranks. */
+static uint32_t num_all(const struct settings *s) {
+  return num_operations(s) * s->bed.num_ranks;
+}
+
+static uint8_t way_of(const struct settings *s, uint32_t operation) {
+  if (s->collective == ALL_REDUCE) return SML_REDUCE_SUM;
+  return s->collective == REDUCE_SCATTER || (s->collective == BOTH && operation == 0) ? SML_REDUCE_TO_OWNER
+                                                                                      : SML_REDUCE_COPY;
+}
+
+static void open_lane(struct world *w, uint32_t r) {
+  const struct settings *s = w->settings;
+  const bool is_one_way = s->collective != ALL_REDUCE;
+  const struct sml_worker_options wo = {.epoch = EPOCH,
+                                        .rank = (uint16_t)r,
+                                        .world_size = s->bed.num_ranks,
+                                        .num_lanes = 1,
+                                        .num_slots = s->num_slots,
+                                        .slot_base = (uint16_t)(is_one_way ? s->num_slots : 0),
+                                        .is_one_way = is_one_way,
+                                        .chunk_bytes = s->chunk_bytes,
+                                        .first_phase = SML_FIRST_PHASE,
+                                        .rtt_ns = w->rtt_ns,
+                                        .seed = s->bed.seed * 1000 + r};
+  w->lanes[r] = must(sml_lane_create(
+      &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
+  SML_ASSERT(sml_lane_attach(w->workers[r], w->lanes[r]));
+}
+
 static void start_job(struct world *w) {
   const struct settings *s = w->settings;
   const uint32_t n = s->bed.num_ranks;
   const struct sml_aggregator_options ao = {.world_size = n,
                                             .num_slots = s->num_slots,
+                                            .num_one_way_slots = s->collective != ALL_REDUCE ? s->num_slots : 0,
                                             .chunk_bytes = s->chunk_bytes,
                                             .first_phase = SML_FIRST_PHASE,
                                             .rtt_ns = w->rtt_ns};
   void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&ao), 64)));
   (void)sml_aggregator_engine_start_job(w->aggregator, 0, EPOCH, sml_aggregator_init(mem, &ao), NULL, NULL);
-  for (uint32_t r = 0; r < n; r++) {
-    const struct sml_worker_options wo = {.epoch = EPOCH,
-                                          .rank = (uint16_t)r,
-                                          .world_size = n,
-                                          .num_lanes = 1,
-                                          .num_slots = s->num_slots,
-                                          .chunk_bytes = s->chunk_bytes,
-                                          .first_phase = SML_FIRST_PHASE,
-                                          .rtt_ns = w->rtt_ns,
-                                          .seed = s->bed.seed * 1000 + r};
-    w->lanes[r] = must(sml_lane_create(
-        &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
-    SML_ASSERT(sml_lane_attach(w->workers[r], w->lanes[r]));
-  }
+  for (uint32_t r = 0; r < n; r++) open_lane(w, r);
 }
 
 static struct world *the_world; /* of on_ended, which gets nothing else */
@@ -159,34 +189,68 @@ static void note_ended(struct sml_engine_operation *operation) {
   the_world->num_ended++;
 }
 
-static void push_operations(struct world *w) {
-  const struct settings *s = w->settings;
-  for (uint32_t r = 0; r < s->bed.num_ranks; r++) {
-    struct sml_engine_operation *op = &w->operations[r];
-    *op = (struct sml_engine_operation){.in = w->in,
-                                        .out = r == 0 ? w->out : NULL,
-                                        .plan = {.num_elems = s->num_bytes / 4, .block_elems = SML_BLOCK_ELEMS},
-                                        .on_ended = note_ended};
-    struct sml_range range;
-    sml_range_make(&range, &op->plan, 0, 1, s->chunk_bytes, s->num_slots);
-    op->codes[0] = must(calloc(1, sml_stream_codes_bytes(&range)));
-    atomic_init(&op->lanes_left, 1);
-    atomic_init(&op->status, SML_OK);
-    sml_lane_push(w->lanes[r], op);
-    w->bed.nodes[r + 1].deadline_ns = w->bed.now_ns;
+/* Parts are equal; of a broadcast all is rank 1's, so that rank 0, which looks at the result, gets it. */
+static void list_parts(struct world *w) {
+  const uint64_t n = w->settings->bed.num_ranks, num_bytes = w->settings->num_bytes;
+  for (uint64_t r = 0; r <= n; r++) {
+    w->parts[r] = num_bytes / 4 * r / n;
+    if (w->settings->collective == BROADCAST) w->parts[r] = r > 1 ? num_bytes / 4 : 0;
   }
 }
 
+static struct sml_operation_plan make_plan(struct world *w, uint8_t way) {
+  struct sml_operation_plan plan = {.num_elems = w->settings->num_bytes / 4, .block_elems = SML_BLOCK_ELEMS};
+  if (way == SML_REDUCE_SUM) return plan;
+  plan.way = way;
+  plan.num_parts = w->settings->bed.num_ranks;
+  plan.parts = w->parts;
+  if (way == SML_REDUCE_COPY) {
+    plan.num_elems *= 4;
+    plan.block_elems = 0;
+    plan.parts = w->bytes;
+  }
+  return plan;
+}
+
+static void push_operation(struct world *w, uint32_t operation, uint32_t r) {
+  const struct settings *s = w->settings;
+  struct sml_engine_operation *op = &w->operations[operation][r];
+  const uint8_t way = way_of(s, operation);
+  *op = (struct sml_engine_operation){
+      .in = w->in, .out = r != 0 ? NULL : way == SML_REDUCE_COPY ? w->copy : w->out, .plan = make_plan(w, way),
+      .on_ended = note_ended};
+  struct sml_range range;
+  sml_range_make(&range, &op->plan, 0, 1, s->chunk_bytes, s->num_slots);
+  op->codes[0] = must(calloc(1, sml_stream_codes_bytes(&range) + 1));
+  atomic_init(&op->lanes_left, 1);
+  atomic_init(&op->status, SML_OK);
+  sml_lane_push(w->lanes[r], op);
+  w->bed.nodes[r + 1].deadline_ns = w->bed.now_ns;
+}
+
+static void push_operations(struct world *w) {
+  list_parts(w);
+  for (uint32_t r = 0; r <= w->settings->bed.num_ranks; r++) w->bytes[r] = 4 * w->parts[r];
+  for (uint32_t i = 0; i < num_operations(w->settings); i++)
+    for (uint32_t r = 0; r < w->settings->bed.num_ranks; r++) push_operation(w, i, r);
+}
+
+/* Rank 0 has the sums that are for it, and the copies that are not of its own. */
 static bool is_right(const struct world *w) {
-  for (uint64_t i = 0; i < w->settings->num_bytes / 4; i++)
+  const bool has_sums = way_of(w->settings, 0) != SML_REDUCE_COPY, goes_one_way = w->settings->collective != ALL_REDUCE;
+  const bool has_copies = way_of(w->settings, num_operations(w->settings) - 1) == SML_REDUCE_COPY;
+  const uint64_t num_elems = w->settings->num_bytes / 4, num_sums = goes_one_way ? w->parts[1] : num_elems;
+  for (uint64_t i = 0; i < num_sums && has_sums; i++)
     if (w->out[i] != w->in[i] * (float)w->settings->bed.num_ranks) return false;
+  for (uint64_t i = w->parts[1]; i < num_elems && has_copies; i++)
+    if (w->copy[i] != w->in[i]) return false;
   return true;
 }
 
 static void sum_up(struct world *w, uint64_t begin_ns) {
   struct outcome *o = w->outcome;
   o->time_ns = w->bed.now_ns - begin_ns;
-  o->is_right = w->num_ended == w->settings->bed.num_ranks && is_right(w);
+  o->is_right = w->num_ended == num_all(w->settings) && is_right(w);
   for (uint32_t r = 0; r < w->settings->bed.num_ranks; r++) {
     const struct bed_link *up = &w->bed.up[r], *down = &w->bed.down[r];
     struct sml_lane_snapshot snapshot;
@@ -214,8 +278,8 @@ static void take_down(struct world *w) {
   for (uint32_t r = 0; r < n; r++) {
     sml_lane_detach(w->workers[r], w->lanes[r]);
     sml_lane_destroy(w->lanes[r]);
+    for (uint32_t i = 0; i < num_operations(w->settings); i++) free(w->operations[i][r].codes[0]);
     sml_worker_engine_destroy(w->workers[r]);
-    free(w->operations[r].codes[0]);
   }
   free(sml_aggregator_engine_close_job(w->aggregator, 0));
   sml_aggregator_engine_destroy(w->aggregator);
@@ -223,16 +287,18 @@ static void take_down(struct world *w) {
   free(w->update_phases);
   free(w->result_phases);
   free(w->completions);
+  free(w->copy);
   free(w);
 }
 
 static struct outcome run(const struct settings *s, double loss, float *in, float *out) {
   struct outcome outcome = {0};
   struct world *w = the_world = must(calloc(1, sizeof *w));
-  const size_t num_cells = (size_t)s->bed.num_ranks * s->num_slots;
+  const size_t num_cells = (size_t)s->bed.num_ranks * 4 * s->num_slots;
   w->settings = s;
   w->in = in;
   w->out = out;
+  w->copy = must(malloc(s->num_bytes));
   w->outcome = &outcome;
   w->update_phases = must(calloc(num_cells, sizeof(uint32_t)));
   w->result_phases = must(calloc(num_cells, sizeof(uint32_t)));
@@ -246,7 +312,7 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
   w->bed.user = w;
   const uint64_t begin_ns = w->bed.now_ns;
   push_operations(w);
-  while (w->num_ended < s->bed.num_ranks && bed_step(&w->bed, begin_ns + s->limit_ns)) continue;
+  while (w->num_ended < num_all(s) && bed_step(&w->bed, begin_ns + s->limit_ns)) continue;
   sum_up(w, begin_ns);
   take_down(w);
   return outcome;
@@ -257,7 +323,7 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
 static const char *const loss_names[BED_NUM_LOSSES + 1] = {"uniform", "burst", "one-receiver", "segmented"};
 
 static double packets_a_sum(const struct settings *s, const struct outcome *o) {
-  return (double)o->aggregator_packets / (o->slot_mean * s->num_slots);
+  return o->slot_mean > 0 ? (double)o->aggregator_packets / (o->slot_mean * s->num_slots) : 0;
 }
 
 /* Questions of either side, and repeats of either, for each packet that was lost. */
@@ -268,7 +334,8 @@ static double questions_a_loss(const struct outcome *o) {
 
 static double floor_of(const struct settings *s) {
   const double link_bytes = (double)s->num_bytes / s->chunk_bytes * (s->chunk_bytes + SML_HEADER_BYTES + 42.0);
-  return link_bytes * 8e9 / s->bed.rate_bps;
+  const bool is_part = s->collective == REDUCE_SCATTER || s->collective == ALL_GATHER;
+  return link_bytes * 8e9 / s->bed.rate_bps * (is_part ? 1 - 1.0 / s->bed.num_ranks : 1);
 }
 
 static void print_json(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
@@ -338,6 +405,8 @@ static const char *take_losses(void *options, const char *text) {
 #define SML_OPTIONS struct settings
 static const struct sml_option table[] = {
     {"workers", 0, "N", "Ranks (default 8)", 1, SML_NUMBER(bed.num_ranks, 2, BED_MAX_NODES - 1)},
+    {"collective", 0, "WHAT", "all_reduce (default), reduce_scatter, all_gather, broadcast, both (of the latter)", 1,
+     SML_WORD(collective, collective_names)},
     {"size", 0, "BYTES", "Of the tensor (default 16777216)", 1, SML_NUMBER(num_bytes, 4, 1e12)},
     {"chunk", 0, "BYTES", "Of a packet's elements (default 1440)", 1, SML_NUMBER(chunk_bytes, 64, 8192)},
     {"slots", 0, "N", "A power of two (default 512)", 1, SML_NUMBER(num_slots, 1, 32768)},

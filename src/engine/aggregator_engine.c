@@ -140,9 +140,33 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
   }
 }
 
+static int compare_owned(const void *a, const void *b) {
+  const struct outgoing *x = a, *y = b;
+  if (x->job != y->job) return x->job < y->job ? -1 : 1;
+  if (x->reducer != y->reducer) return x->reducer < y->reducer ? -1 : 1;
+  if (x->owner != y->owner) return x->owner < y->owner ? -1 : 1;
+  if (x->phase != y->phase) return x->phase < y->phase ? -1 : 1;
+  return x->cell < y->cell ? -1 : 1;
+}
+
+/* The chunks of a row have different receivers. So that bursts are long, those of one owner leave together, in the order
+ * of the stream, behind what all get. */
+static void gather_owned(struct sml_aggregator_engine *e) {
+  uint32_t num_kept = 0, num_owned = 0;
+  for (uint32_t i = 0; i < e->num_results; i++) {
+    const struct outgoing *out = &e->results[i];
+    if (sml_has_owner(out->reducer)) e->owned[num_owned++] = *out;
+    else e->results[num_kept++] = *out;
+  }
+  if (num_owned == 0) return;
+  qsort(e->owned, num_owned, sizeof e->owned[0], compare_owned);
+  memcpy(e->results + num_kept, e->owned, num_owned * sizeof e->owned[0]);
+}
+
 static void flush_all(struct sml_aggregator_engine *e) {
   e->num_results = drop_overwritten(e, e->results, e->num_results);
   e->num_repeats = drop_overwritten(e, e->repeats, e->num_repeats);
+  gather_owned(e);
   flush(e, e->results, e->num_results, false);
   flush(e, e->repeats, e->num_repeats, true);
   e->num_results = e->num_repeats = 0;

@@ -51,7 +51,7 @@ struct sml_aggregator_engine {
   struct sml_rx_frame frames[RX_FRAMES];
   const struct sml_rx_frame *frames_end; /* of this pass */
   struct sml_macs macs;
-  struct outgoing results[RX_FRAMES], repeats[RX_FRAMES];
+  struct outgoing results[RX_FRAMES], repeats[RX_FRAMES], owned[RX_FRAMES];
   uint32_t num_results, num_repeats;
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
   uint32_t num_marks;
