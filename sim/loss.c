@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * loss: one all-reduce, or another collective, through lossy links in virtual time, by the shipped engines, ours or as the paper repeats
- * (NSDI'21: static slots, a fixed timeout, data again). Exact and repeatable: no processor takes part in it. */
+ * loss: one all-reduce, or another collective, through lossy links in virtual time, by the shipped engines, ours or as
+ * the paper repeats (NSDI'21: static slots, a fixed timeout, data again). Exact and repeatable: no processor takes part
+ * in it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -216,9 +217,12 @@ static void push_operation(struct world *w, uint32_t operation, uint32_t r) {
   const struct settings *s = w->settings;
   struct sml_engine_operation *op = &w->operations[operation][r];
   const uint8_t way = way_of(s, operation);
-  *op = (struct sml_engine_operation){
-      .in = w->in, .out = r != 0 ? NULL : way == SML_REDUCE_COPY ? w->copy : w->out, .plan = make_plan(w, way),
-      .on_ended = note_ended};
+  *op = (struct sml_engine_operation){.in = w->in,
+                                      .out = r != 0                   ? NULL
+                                             : way == SML_REDUCE_COPY ? w->copy
+                                                                      : w->out,
+                                      .plan = make_plan(w, way),
+                                      .on_ended = note_ended};
   struct sml_range range;
   sml_range_make(&range, &op->plan, 0, 1, s->chunk_bytes, s->num_slots);
   op->codes[0] = must(calloc(1, sml_stream_codes_bytes(&range) + 1));

@@ -4,7 +4,7 @@
 #define ORDERS_PER_SLOT 4u
 
 struct layout {
-  size_t slots, ring, gaps, orders, fresh, early, updates, probes, idle, total_bytes;
+  size_t slots, ring, gaps, orders, classes, overtaken, fresh, early, updates, probes, idle, total_bytes;
 };
 
 static struct layout place(const struct sml_worker_options *o) {
@@ -13,7 +13,11 @@ static struct layout place(const struct sml_worker_options *o) {
   l.ring = sml_align_up(l.slots + o->num_slots * sizeof(struct slot), 64);
   l.gaps = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
   l.orders = l.gaps + o->num_slots * sizeof(struct gap);
-  l.fresh = sml_align_up(l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t), 64);
+  l.classes = l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t);
+  const size_t num_classes = o->is_one_way ? o->world_size + 1u : 0; /* contributors are not more */
+  l.overtaken = l.classes + num_classes * sizeof(struct one_way_class);
+  const size_t num_overtaken = o->is_one_way ? o->num_slots : 0;
+  l.fresh = sml_align_up(l.overtaken + num_overtaken * sizeof(struct overtaken), 64);
   l.early = l.fresh + o->num_slots * sizeof(uint32_t);
   l.updates = l.early + o->num_slots * sizeof(uint32_t);
   l.probes = l.updates + o->num_slots * sizeof(uint32_t);
@@ -38,8 +42,8 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->options = *o;
   w->options.num_contributors = num_contributors;
   if (o->order_slots == 0) w->options.order_slots = SML_ORDER_SLOTS;
-  /* A switch neither asks nor finds grants, and one-way windows have none. */
-  if (o->packet_lanes != 0 || o->is_one_way) w->options.order_slots = UINT32_MAX;
+  /* A switch neither asks nor finds grants. */
+  if (o->packet_lanes != 0) w->options.order_slots = UINT32_MAX;
   SML_ASSERT(!o->is_one_way || (o->num_slots >= SML_LEAST_ONE_WAY_SLOTS && !o->is_checked && o->packet_lanes == 0));
   w->code_wire = o->packet_lanes != 0 ? SML_LANES_UINT32 : SML_LANES_UINT8;
   w->packet_bytes = 4 * o->packet_lanes;
@@ -48,6 +52,9 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->ring = (struct operation *)(void *)(bytes + l.ring);
   w->gaps = (struct gap *)(void *)(bytes + l.gaps);
   w->orders = (uint64_t *)(void *)(bytes + l.orders);
+  w->classes = (struct one_way_class *)(void *)(bytes + l.classes);
+  w->overtaken = (struct overtaken *)(void *)(bytes + l.overtaken);
+  w->look_ns = SML_NEVER;
   w->num_orders = ORDERS_PER_SLOT * o->num_slots;
   w->fresh.slots = (uint32_t *)(void *)(bytes + l.fresh);
   w->early = (uint32_t *)(void *)(bytes + l.early);
@@ -398,7 +405,10 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->stalled_chunks = sml_min_u32(w->stalled_chunks + 1, w->options.num_slots);
   earn(&w->clock_budget, 1, SML_MOST_BUDGET);
   earn(&w->silence_budget, 1, SML_MOST_BUDGET);
-  if (h->flags & SML_FLAG_RETRANSMISSION) earn_by_loss(w, s);
+  if (h->flags & SML_FLAG_RETRANSMISSION) {
+    if (w->options.is_one_way) note_answer(w, slot, now_ns);
+    earn_by_loss(w, s);
+  }
   slot->num_charged = 0;
   if (slot->wants_probe) slot->wants_probe = false; /* then it is in no list */
   else list_remove(w, s);
@@ -408,8 +418,11 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   w->view.num_missing = 0;
   w->view.is_at_fence = false;
   slot->level = 0;
+  w->quiet_level = 0;
+  w->quiet_until_ns = 0;
   if (w->options.is_one_way) {
     w->now_ns = now_ns;
+    sml_worker_note_one_way(w, s, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
     return hold(w, s);
   }
   slot->phase++;
@@ -419,8 +432,6 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   slot->chunk = grant;
   slot->state = IDLE;
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
-  w->quiet_level = 0;
-  w->quiet_until_ns = 0;
   if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
   const bool is_operation_done = sml_worker_finish_chunk(w, slot->operation);
   sml_worker_activate(w, s);

@@ -69,6 +69,19 @@ struct list {
   uint32_t head, tail;
 };
 
+/* What comes to a rank in the order in which one rank sends, or all do. */
+struct one_way_class {
+  uint64_t next; /* behind the last position of which the result is here */
+  uint32_t num_results;
+};
+
+/* A slot whose result later ones of its class have overtaken. */
+struct overtaken {
+  uint64_t noticed_ns; /* 0: not yet */
+  uint32_t noticed_at; /* how many results had come by then */
+  bool was_asked;
+};
+
 /* A grant that did not arrive although later ones did: the result that carried it is lost, or late. */
 struct gap {
   uint64_t grant;
@@ -123,6 +136,11 @@ struct sml_worker {
   /* One-way window: a complete fence stands behind the chunks before `released`. This rank has sent or received all
    * that it has to among the chunks before `heard`. */
   uint64_t released, heard;
+  /* [num_contributors + 1] copies, by owner; sums for this rank and exponents: the first one; fences: the last one. */
+  struct one_way_class *classes;
+  struct overtaken *overtaken; /* [num_slots] */
+  bool has_news;    /* something came since the worker looked for gaps last */
+  uint64_t look_ns; /* when it will look again, whatever comes */
   uint64_t now_ns; /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
@@ -209,6 +227,8 @@ void sml_worker_take_early(struct sml_worker *w);
 /* ---- worker_questions.c ---- */
 
 void sml_worker_gaps_init(struct sml_worker *w);
+/* The result of a one-way window's slot is here. */
+void sml_worker_note_one_way(struct sml_worker *w, uint32_t s, bool is_repeat);
 /* A result came with this grant. */
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);
 /* Takes the grant of the first gap that is due. */

@@ -160,6 +160,7 @@ static void activate_one_way(struct sml_worker *w, uint32_t s, uint64_t position
   struct slot *slot = &w->slots[s];
   struct operation *op = &w->ring[slot->operation];
   sml_range_one_way_chunk(&op->range, position, &op->row, &slot->what);
+  w->overtaken[s] = (struct overtaken){0};
   set_wire(w, op, slot);
   if (slot->what.is_fence) slot->state = CLOSED;
   else if (!has_exponents(w, slot)) wait_for_exponents(w, s);

@@ -149,8 +149,8 @@ static int compare_owned(const void *a, const void *b) {
   return x->cell < y->cell ? -1 : 1;
 }
 
-/* The chunks of a row have different receivers. So that bursts are long, those of one owner leave together, in the order
- * of the stream, behind what all get. */
+/* The chunks of a row have different receivers. So that bursts are long, those of one owner leave together, in the
+ * order of the stream, behind what all get. */
 static void gather_owned(struct sml_aggregator_engine *e) {
   uint32_t num_kept = 0, num_owned = 0;
   for (uint32_t i = 0; i < e->num_results; i++) {
@@ -158,7 +158,6 @@ static void gather_owned(struct sml_aggregator_engine *e) {
     if (sml_has_owner(out->reducer)) e->owned[num_owned++] = *out;
     else e->results[num_kept++] = *out;
   }
-  if (num_owned == 0) return;
   qsort(e->owned, num_owned, sizeof e->owned[0], compare_owned);
   memcpy(e->results + num_kept, e->owned, num_owned * sizeof e->owned[0]);
 }
@@ -166,7 +165,8 @@ static void gather_owned(struct sml_aggregator_engine *e) {
 static void flush_all(struct sml_aggregator_engine *e) {
   e->num_results = drop_overwritten(e, e->results, e->num_results);
   e->num_repeats = drop_overwritten(e, e->repeats, e->num_repeats);
-  gather_owned(e);
+  if (e->has_owned) gather_owned(e);
+  e->has_owned = false;
   flush(e, e->results, e->num_results, false);
   flush(e, e->repeats, e->num_repeats, true);
   e->num_results = e->num_repeats = 0;
@@ -278,6 +278,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
       note_complete(e, job, d);
+      e->has_owned |= sml_has_owner(h->reducer);
       e->results[e->num_results++] = answer_of(job, h, d);
       break;
     case SML_VERDICT_REPEAT:

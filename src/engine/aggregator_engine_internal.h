@@ -53,6 +53,7 @@ struct sml_aggregator_engine {
   struct sml_macs macs;
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES], owned[RX_FRAMES];
   uint32_t num_results, num_repeats;
+  bool has_owned; /* some of the results are for owners, or of theirs */
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
   uint32_t num_marks;
   struct sml_header questions[RX_FRAMES]; /* of one job, to be asked at once */
