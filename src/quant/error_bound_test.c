@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Whole all-reduces of one block, against sums in (long) double; the bound must hold and not be idle. */
+ * Whole all-reduces of one block, against sums in (long) double; the bound must hold and not be idle. An argument: how
+ * many elements are tried (docs/TESTING.md). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <math.h>
 #include <cmocka.h>
 
@@ -13,6 +15,7 @@
 #define ELEMS 37
 #define MAX_RANKS 67
 
+static uint64_t num_elems_wanted = 6000 * ELEMS;
 static float in[MAX_RANKS][ELEMS];
 static float out[ELEMS];
 
@@ -53,21 +56,33 @@ static double check_bound(uint8_t code, uint32_t n, bool average) {
   return worst;
 }
 
+enum habit { SPREAD, CANCELLING, HALVES, NUM_HABITS };
+
+/* A number of up to 2^exponent. CANCELLING: each second rank has nearly what the one before has, negated. HALVES: all
+ * are half a unit of the block's, or a little less or more, away from what lanes hold. */
+static float draw(struct sml_prng *prng, enum habit habit, uint32_t rank, int i, int exponent, int spread, uint32_t n) {
+  const uint64_t random = sml_prng_next(prng);
+  if (habit == CANCELLING && rank % 2 == 1) return -nextafterf(in[rank - 1][i], random % 2 == 0 ? INFINITY : 0);
+  if (habit == HALVES) {
+    const int unit = exponent + 1 - 30 + (int)sml_ceil_log2(n); /* of the block with 2^exponent */
+    const double halves = (double)(2 * (int64_t)(random % 4096) + 1) / 2, off = (double)(random >> 32 & 3) - 1;
+    return (float)ldexp(halves + off * 0x1p-12, unit);
+  }
+  return (float)ldexp((double)(int64_t)random * 0x1p-63, exponent - (int)sml_prng_below(prng, (uint64_t)spread));
+}
+
 static void bound_holds(void **state) {
   (void)state;
   struct sml_prng prng = {.state = 3};
   double worst = 0;
   const struct sml_quant_kernels *kernels[] = {&sml_quant_scalar, sml_quant_select(NULL)};
-  for (uint32_t round = 0; round < 6000; round++) {
+  for (uint64_t round = 0; round < num_elems_wanted / ELEMS; round++) {
     uint32_t n = round % 3 == 0 ? 2 : 2 + (uint32_t)sml_prng_below(&prng, MAX_RANKS - 1);
     int exponent = (int)sml_prng_below(&prng, 222) - 100; /* up to 2^122, so that 67 do not overflow */
     int spread = 1 + (int)sml_prng_below(&prng, 40);
-    for (uint32_t rank = 0; rank < n; rank++) {
-      for (int i = 0; i < ELEMS; i++) {
-        double x = (double)(int64_t)sml_prng_next(&prng) * 0x1p-63;
-        in[rank][i] = (float)ldexp(x, exponent - (int)sml_prng_below(&prng, (uint64_t)spread));
-      }
-    }
+    const enum habit habit = (enum habit)(round / 8 % NUM_HABITS);
+    for (uint32_t rank = 0; rank < n; rank++)
+      for (int i = 0; i < ELEMS; i++) in[rank][i] = draw(&prng, habit, rank, i, exponent, spread, n);
     in[n - 1][ELEMS - 1] = (float)ldexp(1, exponent); /* what keeps the smallest blocks from the flush */
     bool average = (round & 4) != 0;
     uint8_t code = reduce(kernels[round & 1], n, average);
@@ -117,7 +132,8 @@ static void nothing_is_promised_of_infinity(void **state) {
   assert_true(isinf(bound_of(255, 2, true, 1.0f)));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  if (argc > 1) num_elems_wanted = strtoull(argv[1], NULL, 10);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bound_holds),
       cmocka_unit_test(bound_is_tight),
