@@ -30,6 +30,7 @@ struct sml_recorder {
   enum sml_trace_level level;
   uint32_t drops_left; /* see sml_recorder_takes_drop() */
   uint64_t drops_until_ns;
+  uint64_t last_ns; /* of what was put last */
   _Atomic uint64_t *words;
 };
 
@@ -47,8 +48,11 @@ static inline bool sml_recorder_takes_all(const struct sml_recorder *r) {
   return r->level == SML_TRACE_ALL;
 }
 
+/* Times do not go back: who waited for the job's lock may have looked at the clock before the one who put something
+ * meanwhile. Readers merge recorders by time. */
 static inline void sml_recorder_put(struct sml_recorder *r, struct sml_record record) {
   if (r->level == SML_TRACE_OFF) return;
+  record.time_ns = r->last_ns = sml_max_u64(record.time_ns, r->last_ns);
   uint64_t words[4];
   memcpy(words, &record, sizeof words);
   const uint64_t n = atomic_load_explicit(&r->num_written, memory_order_relaxed);

@@ -55,6 +55,21 @@ static void test_the_last_ones_stay(void **state) {
   sml_recorder_destroy(r);
 }
 
+static void test_times_do_not_go_back(void **state) {
+  (void)state;
+  struct sml_record records[8];
+  uint64_t num_lost;
+  struct sml_recorder *r = make(SML_TRACE_NOTABLE, 8);
+  put_value(r, 5);
+  put_value(r, 3);
+  put_value(r, 6);
+  assert_int_equal(sml_recorder_copy(r, records, 8, &num_lost), 3);
+  assert_int_equal(records[1].time_ns, 5);
+  assert_int_equal(records[1].value, 3);
+  assert_int_equal(records[2].time_ns, 6);
+  sml_recorder_destroy(r);
+}
+
 static void test_off_records_nothing(void **state) {
   (void)state;
   struct sml_record record;
@@ -136,9 +151,13 @@ static void test_names_are_past_tense_and_unique(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_what_was_put_comes_out),   cmocka_unit_test(test_the_last_ones_stay),
-      cmocka_unit_test(test_off_records_nothing),      cmocka_unit_test(test_a_flood_of_drops_is_thinned),
-      cmocka_unit_test(test_a_copy_beside_the_writer), cmocka_unit_test(test_names_are_past_tense_and_unique),
+      cmocka_unit_test(test_what_was_put_comes_out),
+      cmocka_unit_test(test_the_last_ones_stay),
+      cmocka_unit_test(test_times_do_not_go_back),
+      cmocka_unit_test(test_off_records_nothing),
+      cmocka_unit_test(test_a_flood_of_drops_is_thinned),
+      cmocka_unit_test(test_a_copy_beside_the_writer),
+      cmocka_unit_test(test_names_are_past_tense_and_unique),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
