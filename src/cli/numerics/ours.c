@@ -72,18 +72,22 @@ static int run_rank(void *user, uint32_t rank) {
   return is_ok ? SML_BENCH_OK : SML_BENCH_FAILED;
 }
 
-/* Ranks without an aggregator meet at a port that is free. */
-static bool set_rendezvous(void) {
+/* Ranks without an aggregator meet at a port that was free. The socket keeps it from others until rank 0 listens there,
+ * which SO_REUSEADDR on both allows. Returns the socket, or -1. */
+static int hold_rendezvous(void) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t num_bytes = sizeof address;
-  const int fd = sml_fd_raise(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const bool is_ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, num_bytes) == 0 &&
-                     getsockname(fd, (struct sockaddr *)&address, &num_bytes) == 0;
   char text[32];
-  snprintf(text, sizeof text, "127.0.0.1:%u", ntohs(address.sin_port));
+  const int fd = sml_fd_raise(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)) == 0 &&
+      bind(fd, (struct sockaddr *)&address, num_bytes) == 0 &&
+      getsockname(fd, (struct sockaddr *)&address, &num_bytes) == 0) {
+    snprintf(text, sizeof text, "127.0.0.1:%u", ntohs(address.sin_port));
+    if (setenv("SWITCHML_RENDEZVOUS", text, 1) == 0) return fd;
+  }
+  sml_bench_say("there is no free port at 127.0.0.1");
   if (fd >= 0) close(fd);
-  if (!is_ok) sml_bench_say("there is no free port at 127.0.0.1");
-  return is_ok && setenv("SWITCHML_RENDEZVOUS", text, 1) == 0;
+  return -1;
 }
 
 bool sml_numerics_run_ours(const struct sml_numerics_run *run, const struct sml_numerics_path *path, bool is_exact,
@@ -103,8 +107,10 @@ bool sml_numerics_run_ours(const struct sml_numerics_run *run, const struct sml_
                    .operations = calloc(run->num_tensors, sizeof(sml_operation *))};
   const struct sml_bench_work work = {
       .run = run_rank, .user = &o, .has_aggregator = path->has_aggregator, .limit_ns = 600 * SML_NS_PER_S};
-  bool is_ok = o.first && o.starts && o.operations && (path->has_aggregator || set_rendezvous()) &&
+  const int held = path->has_aggregator ? -1 : hold_rendezvous();
+  bool is_ok = o.first && o.starts && o.operations && (path->has_aggregator || held >= 0) &&
                sml_bench_local_work(&o.options, &work) == SML_BENCH_OK;
+  if (held >= 0) close(held);
   free(o.first);
   free(o.starts);
   free(o.operations);
