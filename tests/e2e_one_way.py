@@ -31,7 +31,7 @@ def running(collective, world_size=4, **env):
         with real.job(aggregator.address, world_size, **env) as members:
             for member in members:
                 member.wait_for("working")
-            assert re.search(r"\bone_way=1\b", aggregator.text()), aggregator.text()
+            e2e.wait_until(lambda: re.search(r"\bone_way=1\b", aggregator.text()), "the aggregator says that it has one-way windows")
             time.sleep(0.3 * DRAW.random())
             yield aggregator, members
     finally:

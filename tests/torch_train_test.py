@@ -118,7 +118,7 @@ def case_train():
 def case_sharded():
     """FSDP2: each layer's parameters are gathered for its forward and its backward pass, its gradients scattered."""
     torch, dist, sml, rank, size = start()
-    if not hasattr(torch, "cpu") or not hasattr(torch.cpu.Stream, "record_event"):
+    if not hasattr(getattr(getattr(torch, "cpu", None), "Stream", None), "record_event"):
         return  # this PyTorch has FSDP2 for GPUs only
     from torch.distributed.fsdp import fully_shard  # pylint: disable=import-outside-toplevel,no-name-in-module
     mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
