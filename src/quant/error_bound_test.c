@@ -62,7 +62,7 @@ enum habit { SPREAD, CANCELLING, HALVES, NUM_HABITS };
  * are half a unit of the block's, or a little less or more, away from what lanes hold. */
 static float draw(struct sml_prng *prng, enum habit habit, uint32_t rank, int i, int exponent, int spread, uint32_t n) {
   const uint64_t random = sml_prng_next(prng);
-  if (habit == CANCELLING && rank % 2 == 1) return -nextafterf(in[rank - 1][i], random % 2 == 0 ? INFINITY : 0);
+  if (habit == CANCELLING && rank % 2 == 1) return -in[rank - 1][i] * (1 + (float)(random % 3) * 0x1p-23f);
   if (habit == HALVES) {
     const int unit = exponent + 1 - 30 + (int)sml_ceil_log2(n); /* of the block with 2^exponent */
     const double halves = (double)(2 * (int64_t)(random % 4096) + 1) / 2, off = (double)(random >> 32 & 3) - 1;
