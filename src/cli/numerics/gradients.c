@@ -23,7 +23,7 @@ int64_t sml_numerics_draw_element(uint64_t seed, uint32_t rank, size_t i) {
   const uint64_t bits = sml_mix64(sml_mix64(seed + UINT64_C(0x9e3779b97f4a7c15) * (rank + 1)) + i);
   const int64_t digits = (int64_t)(bits >> 41) | 1 << 23;
   const int binade = __builtin_popcount((uint32_t)bits); /* a bell, as logarithms of gradients have */
-  return (bits >> 40 & 1 ? -digits : digits) << binade;
+  return (bits >> 40 & 1 ? -digits : digits) * (INT64_C(1) << binade);
 }
 
 float sml_numerics_as_float(int64_t units) {
