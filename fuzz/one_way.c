@@ -14,7 +14,7 @@
 #define CHUNK_ELEMS (CHUNK_BYTES / 4)
 #define MAX_OPERATIONS 6u
 #define MAX_PACKETS 64u
-#define MAX_CELLS (8 * NUM_SLOTS) /* more than there are */
+#define MAX_CELLS (2 * SML_ALL_WINDOWS * NUM_SLOTS)
 #define MAX_STEPS 2000u
 #define MAX_READY 64u
 #define MAX_DRAIN 20000u
@@ -98,7 +98,7 @@ static void answer(struct world *w, const struct sml_header *h, uint32_t rank, u
   put(w, &p);
 }
 
-static void tell_pending(struct world *w, const struct sml_header *h, uint32_t rank, uint16_t flags) {
+static uint8_t tell_pending(struct world *w, const struct sml_header *h, uint32_t rank, uint16_t flags) {
   uint64_t missing[1] = {0};
   sml_aggregator_missing_for(w->aggregator, h, missing);
   struct packet p = {.header = *h, .rank = rank, .missing = (uint8_t)missing[0]};
@@ -106,8 +106,16 @@ static void tell_pending(struct world *w, const struct sml_header *h, uint32_t r
   p.header.flags = flags;
   p.header.payload_bytes = 1;
   put(w, &p);
-  for (uint32_t r = 0; flags == 0 && h->type == SML_PACKET_PROBE && sml_has_owner(h->reducer) && r < w->num_ranks; r++)
-    if (missing[0] >> r & 1) tell_pending(w, h, r, SML_FLAG_UNASKED);
+  return p.missing;
+}
+
+/* Those that are missing are told, too. */
+static void answer_pending(struct world *w, const struct sml_header *h, uint32_t rank) {
+  const uint8_t missing = tell_pending(w, h, rank, 0);
+  if (h->type != SML_PACKET_PROBE || !sml_has_owner(h->reducer)) return;
+  for (uint32_t r = 0; r < w->num_ranks; r++)
+    if (missing >> r & 1)
+      (void)tell_pending(w, h, r, sml_aggregator_has_gone_on(w->aggregator, h, r) ? 0 : SML_FLAG_UNASKED);
 }
 
 static void go_up(struct world *w, const struct packet *p) {
@@ -125,7 +133,7 @@ static void go_up(struct world *w, const struct packet *p) {
   } else if (d.verdict == SML_VERDICT_REPEAT) {
     answer(w, h, p->rank, d.cell, SML_FLAG_RETRANSMISSION);
   } else if (d.verdict == SML_VERDICT_PENDING) {
-    tell_pending(w, h, p->rank, 0);
+    answer_pending(w, h, p->rank);
   }
 }
 
@@ -140,9 +148,7 @@ static void go_down(struct world *w, const struct packet *p) {
     CHECK(p->content.ranks == contributors_of(w, p->header.reducer, a.chunk.owner), "contributions %x",
           p->content.ranks);
   }
-  if (a.is_operation_done) end_operation(w, p->rank, part);
-  for (void *also = NULL; a.is_operation_done && (also = sml_worker_next_ended(worker)) != NULL;)
-    end_operation(w, p->rank, also);
+  for (void *ended = a.ended; ended != NULL; ended = sml_worker_next_ended(worker)) end_operation(w, p->rank, ended);
 }
 
 static void deliver(struct world *w, uint32_t k, bool is_kept) {
@@ -224,7 +230,7 @@ static void begin(struct world *w, struct fuzz_input *in) {
   }
   const struct sml_aggregator_options a = {.world_size = w->num_ranks,
                                            .num_slots = NUM_SLOTS,
-                                           .num_one_way_slots = NUM_SLOTS,
+                                           .is_one_way = true,
                                            .slot_base = 4 * NUM_SLOTS,
                                            .chunk_bytes = CHUNK_BYTES,
                                            .first_phase = SML_FIRST_PHASE};
@@ -234,12 +240,12 @@ static void begin(struct world *w, struct fuzz_input *in) {
                                          .world_size = w->num_ranks,
                                          .num_lanes = 1,
                                          .num_slots = NUM_SLOTS,
-                                         .slot_base = 5 * NUM_SLOTS,
+                                         .slot_base = (uint16_t)(4 * NUM_SLOTS + sml_window_base(way, NUM_SLOTS)),
                                          .chunk_bytes = CHUNK_BYTES,
                                          .first_phase = SML_FIRST_PHASE,
                                          .num_operations = 8,
                                          .seed = r,
-                                         .is_one_way = true};
+                                         .way = way};
     w->workers[r] = sml_worker_init(room(w, r, sml_worker_memsize(&o)), &o);
     for (uint32_t i = 0; i < w->num_operations; i++) w->of_ranks[r][i].operation = i;
   }

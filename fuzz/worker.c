@@ -176,8 +176,8 @@ static void note_accepted(struct model *m, struct slot *slot, const struct sml_h
   op->num_accepted++;
   m->num_accepted++;
   CHECK(op->num_accepted <= op->range.num_chunks, "more results than chunks");
-  CHECK(a->is_operation_done == (op->num_accepted == op->range.num_chunks), "done %d", a->is_operation_done);
-  if (a->is_operation_done) end_operation(op);
+  CHECK((a->ended != NULL) == (op->num_accepted == op->range.num_chunks), "done %d", a->ended != NULL);
+  if (a->ended != NULL) end_operation(op);
   slot->last_result = *h;
   slot->is_outstanding = slot->has_result = slot->was_refused = false;
   slot->phase++;

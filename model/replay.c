@@ -346,7 +346,7 @@ static void take_sum(uint32_t rank, const struct packet *p, const struct sml_acc
   counts.results++;
   expect_outcome("result");
   flush(rank);
-  if (!a->is_operation_done || ++member->num_done < world.num_operations) return;
+  if (a->ended == NULL || ++member->num_done < world.num_operations) return;
   world.done_rank = rank;
   check(sml_worker_next_deadline(member->worker) == SML_NEVER, "a timer is armed with nothing outstanding");
 }

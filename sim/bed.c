@@ -192,6 +192,13 @@ static void local_addr(struct sml_netio *io, struct sml_addr *addr_out) {
   *addr_out = node_of(io)->addr;
 }
 
+/* A host's own queue is the one before its link. */
+static uint64_t tx_waiting(struct sml_netio *io) {
+  const struct bed_node *node = node_of(io);
+  if (node->number == 0 || !node->bed->options.tells_queue) return 0;
+  return bed_link_backlog(node->bed, &node->bed->up[node->number - 1]);
+}
+
 static const struct sml_netio_ops ops = {.name = "bed",
                                          .close = do_nothing,
                                          .local_addr = local_addr,
@@ -199,6 +206,7 @@ static const struct sml_netio_ops ops = {.name = "bed",
                                          .tx_reserve = tx_reserve,
                                          .tx_commit = tx_commit,
                                          .tx_flush = do_nothing,
+                                         .tx_waiting = tx_waiting,
                                          .wait = do_not_wait,
                                          .wake = do_nothing};
 

@@ -51,7 +51,7 @@ struct world {
   struct bed bed;
   struct sml_aggregator_engine *aggregator;
   struct sml_worker_engine *workers[BED_MAX_NODES];
-  struct sml_lane *lanes[BED_MAX_NODES];
+  struct sml_lane *lanes[2][BED_MAX_NODES]; /* the second one if there are two operations at once */
   struct sml_engine_operation operations[2][BED_MAX_NODES];
   uint64_t parts[BED_MAX_NODES + 1], bytes[BED_MAX_NODES + 1]; /* one way: where parts begin, in elements, in bytes */
   uint32_t num_ended;
@@ -74,7 +74,7 @@ static void count_received(void *user, uint32_t to, const uint8_t *data, uint32_
   struct sml_header h;
   w->outcome->aggregator_packets += to == 0;
   if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK) return;
-  const uint32_t cell = 2u * h.slot + (h.phase & 1), num_cells = 4 * w->settings->num_slots;
+  const uint32_t cell = 2u * h.slot + (h.phase & 1), num_cells = 2 * SML_ALL_WINDOWS * w->settings->num_slots;
   if (cell >= num_cells) return;
   w->outcome->num_pending += h.type == SML_PACKET_PENDING;
   w->outcome->num_unasked += h.type == SML_PACKET_PENDING && (h.flags & SML_FLAG_UNASKED) != 0;
@@ -150,23 +150,24 @@ static uint8_t way_of(const struct settings *s, uint32_t operation) {
                                                                                       : SML_REDUCE_COPY;
 }
 
-static void open_lane(struct world *w, uint32_t r) {
+static void open_lane(struct world *w, uint32_t operation, uint32_t r) {
   const struct settings *s = w->settings;
-  const bool is_one_way = s->collective != ALL_REDUCE;
+  const uint8_t way = way_of(s, operation);
   const struct sml_worker_options wo = {.epoch = EPOCH,
                                         .rank = (uint16_t)r,
                                         .world_size = s->bed.num_ranks,
                                         .num_lanes = 1,
                                         .num_slots = s->num_slots,
-                                        .slot_base = (uint16_t)(is_one_way ? s->num_slots : 0),
-                                        .is_one_way = is_one_way,
+                                        .slot_base = (uint16_t)sml_window_base(way, s->num_slots),
+                                        .way = way,
                                         .chunk_bytes = s->chunk_bytes,
                                         .first_phase = SML_FIRST_PHASE,
                                         .rtt_ns = w->rtt_ns,
                                         .seed = s->bed.seed * 1000 + r};
-  w->lanes[r] = must(sml_lane_create(
+  struct sml_lane **lane = &w->lanes[operation][r];
+  *lane = must(sml_lane_create(
       &(struct sml_lane_options){.worker = wo, .aggregator = w->bed.nodes[0].addr, .num_operations = 16}));
-  SML_ASSERT(sml_lane_attach(w->workers[r], w->lanes[r]));
+  SML_ASSERT(sml_lane_attach(w->workers[r], *lane));
 }
 
 static void start_job(struct world *w) {
@@ -174,13 +175,14 @@ static void start_job(struct world *w) {
   const uint32_t n = s->bed.num_ranks;
   const struct sml_aggregator_options ao = {.world_size = n,
                                             .num_slots = s->num_slots,
-                                            .num_one_way_slots = s->collective != ALL_REDUCE ? s->num_slots : 0,
+                                            .is_one_way = s->collective != ALL_REDUCE,
                                             .chunk_bytes = s->chunk_bytes,
                                             .first_phase = SML_FIRST_PHASE,
                                             .rtt_ns = w->rtt_ns};
   void *mem = must(aligned_alloc(64, sml_align_up(sml_aggregator_memsize(&ao), 64)));
   (void)sml_aggregator_engine_start_job(w->aggregator, 0, EPOCH, sml_aggregator_init(mem, &ao), NULL, NULL);
-  for (uint32_t r = 0; r < n; r++) open_lane(w, r);
+  for (uint32_t i = 0; i < num_operations(s); i++)
+    for (uint32_t r = 0; r < n; r++) open_lane(w, i, r);
 }
 
 static struct world *the_world; /* of on_ended, which gets nothing else */
@@ -228,7 +230,7 @@ static void push_operation(struct world *w, uint32_t operation, uint32_t r) {
   op->codes[0] = must(calloc(1, sml_stream_codes_bytes(&range) + 1));
   atomic_init(&op->lanes_left, 1);
   atomic_init(&op->status, SML_OK);
-  sml_lane_push(w->lanes[r], op);
+  sml_lane_push(w->lanes[operation][r], op);
   w->bed.nodes[r + 1].deadline_ns = w->bed.now_ns;
 }
 
@@ -257,11 +259,13 @@ static void sum_up(struct world *w, uint64_t begin_ns) {
   o->is_right = w->num_ended == num_all(w->settings) && is_right(w);
   for (uint32_t r = 0; r < w->settings->bed.num_ranks; r++) {
     const struct bed_link *up = &w->bed.up[r], *down = &w->bed.down[r];
-    struct sml_lane_snapshot snapshot;
-    sml_lane_snapshot(w->lanes[r], &snapshot);
-    o->retransmissions += snapshot.retransmissions;
-    o->probes += snapshot.probes;
-    o->timeouts += snapshot.timeouts;
+    for (uint32_t i = 0; i < num_operations(w->settings); i++) {
+      struct sml_lane_snapshot snapshot;
+      sml_lane_snapshot(w->lanes[i][r], &snapshot);
+      o->retransmissions += snapshot.retransmissions;
+      o->probes += snapshot.probes;
+      o->timeouts += snapshot.timeouts;
+    }
     o->up_packets += up->num_packets;
     o->down_packets += down->num_packets;
     o->num_lost += up->num_lost + down->num_lost;
@@ -280,9 +284,11 @@ static void sum_up(struct world *w, uint64_t begin_ns) {
 static void take_down(struct world *w) {
   const uint32_t n = w->settings->bed.num_ranks;
   for (uint32_t r = 0; r < n; r++) {
-    sml_lane_detach(w->workers[r], w->lanes[r]);
-    sml_lane_destroy(w->lanes[r]);
-    for (uint32_t i = 0; i < num_operations(w->settings); i++) free(w->operations[i][r].codes[0]);
+    for (uint32_t i = 0; i < num_operations(w->settings); i++) {
+      sml_lane_detach(w->workers[r], w->lanes[i][r]);
+      sml_lane_destroy(w->lanes[i][r]);
+      free(w->operations[i][r].codes[0]);
+    }
     sml_worker_engine_destroy(w->workers[r]);
   }
   free(sml_aggregator_engine_close_job(w->aggregator, 0));
@@ -298,7 +304,7 @@ static void take_down(struct world *w) {
 static struct outcome run(const struct settings *s, double loss, float *in, float *out) {
   struct outcome outcome = {0};
   struct world *w = the_world = must(calloc(1, sizeof *w));
-  const size_t num_cells = (size_t)s->bed.num_ranks * 4 * s->num_slots;
+  const size_t num_cells = (size_t)s->bed.num_ranks * 2 * SML_ALL_WINDOWS * s->num_slots;
   w->settings = s;
   w->in = in;
   w->out = out;
@@ -464,6 +470,7 @@ int main(int argc, char **argv) {
       .table = table, .doc = "One all-reduce of float32 in virtual time, without and with loss", .check = check};
   sml_options_parse(&parser, argc, argv, &s);
   sml_paper_timeout_ns = s.paper_timeout_ns;
+  s.bed.tells_queue = s.collective != ALL_REDUCE;
   s.bed.ring_packets = sml_max_u32(16384, 2 * s.num_slots);
   s.bed.max_frame_bytes = SML_HEADER_BYTES + s.chunk_bytes + 32;
   float *in = must(malloc(s.num_bytes)), *out = must(malloc(s.num_bytes));

@@ -16,10 +16,11 @@
 #define GRANT_WINDOW 4096u
 #define CRC_SHARE 61u /* each so many-th frame's is computed */
 #define BUCKETS 4096u
-#define ALL_WINDOWS 2u /* with those that go one way: times a job's slots */
+#define ALL_WINDOWS 4u /* with those that go one way: times a job's slots */
 #define TO_OWNER 2
 #define COPY 3
-#define MAX_MASKS 8192u /* more epochs than a world has */
+#define FENCE UINT32_MAX /* an owner that is none */
+#define MAX_MASKS 8192u  /* more epochs than a world has */
 
 enum type { UPDATE = 1, RESULT = 2, PENDING = 3, ERROR = 4, HELLO = 5, PROBE = 7 };
 
@@ -288,7 +289,7 @@ static struct lane *add_lane(struct sim_wire *w, const struct sim_datagram *d, c
   lane->all_slots = job->num_slots * (job->has_one_way ? ALL_WINDOWS : 1);
   lane->slot_base = (uint16_t)(f->slot & ~(lane->all_slots - 1));
   lane->incarnation = w->incarnation;
-  lane->first_phase = f->phase;
+  lane->first_phase = f->phase & ~1u; /* in a one-way window the other version may come first */
   /* In a one-way window it has no chunk. */
   lane->first_chunk = f->chunk - (uint32_t)(f->slot - lane->slot_base);
   if ((uint32_t)f->slot - lane->slot_base >= lane->num_slots)
@@ -364,7 +365,8 @@ static void check_one_way(const struct lane *lane, uint32_t slot, const struct f
   if ((contributors_of(lane, f->reducer, f->chunk) >> f->rank & 1) == 0)
     sim_fail("wire", "rank %u sends slot %u phase %u of epoch %08x, to which it does not contribute", f->rank, f->slot,
              f->phase, f->epoch);
-  if (before->phase != 0 && before->phase < f->phase && !before->has_result)
+  const bool is_passed_fence = before->kind >> 4 == 1 && before->owner == FENCE; /* a later one may be complete */
+  if (before->phase != 0 && before->phase < f->phase && !before->has_result && !is_passed_fence)
     sim_fail("wire", "rank %u sends phase %u of slot %u of epoch %08x before phase %u has its result", f->rank,
              f->phase, f->slot, f->epoch, before->phase);
 }
@@ -516,7 +518,8 @@ static void watch_result(struct sim_wire *w, struct lane *lane, const struct fra
   w->counts.results++;
   w->counts.one_way += is_one_way(lane, slot);
   if (f->flags & FLAG_RETRANSMISSION) w->counts.repeats++;
-  if (f->phase != c->phase || c->seen != all) {
+  const bool is_fence = is_one_way(lane, slot) && f->reducer == 1 && f->chunk == FENCE;
+  if (f->phase != c->phase || (c->seen != all && !is_fence)) {
     sim_fail("wire",
              "a result of slot %u phase %u of epoch %08x is sent, but the slot is in phase %u with %u of %u "
              "ranks",

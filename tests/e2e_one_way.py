@@ -17,7 +17,7 @@ import tap
 COLLECTIVES = ["reduce_scatter", "all_gather", "broadcast", "reduce", "all"]
 TIMEOUT = -10
 BOUND_S = 3.0
-ALL_SLOTS = 256  # of the daemon: room for a job's window and for its one-way windows
+ALL_SLOTS = 512  # of the daemon: room for a job's window and for its one-way windows
 DRAW = random.Random(1)
 
 

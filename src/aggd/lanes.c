@@ -229,7 +229,7 @@ bool sml_lanes_start_job(struct sml_lanes *lanes, uint16_t job, uint32_t world_s
     *options = (struct sml_aggregator_options){.world_size = world_size,
                                                .num_contributors = sml_contributors_count(start, world_size),
                                                .num_slots = start->num_slots,
-                                               .num_one_way_slots = sml_ctl_all_slots(start) - start->num_slots,
+                                               .is_one_way = (start->features & SML_FEATURE_ONE_WAY) != 0,
                                                .slot_base = start->slot_base[l],
                                                .chunk_bytes = start->chunk_bytes,
                                                .is_checked = (start->features & SML_FEATURE_CHECK) != 0,

@@ -2,7 +2,7 @@
 #include "core/aggregator_internal.h"
 
 struct layout {
-  size_t cells, seen, departed, live, progress, suspects, due, holders, values, total_bytes;
+  size_t cells, seen, departed, live, progress, suspects, due, holders, positions, values, total_bytes;
   uint32_t num_holders;
 };
 
@@ -11,7 +11,7 @@ static uint32_t count_contributors(const struct sml_aggregator_options *o) {
 }
 
 static struct layout place(const struct sml_aggregator_options *o) {
-  const size_t num_cells = 2 * ((size_t)o->num_slots + o->num_one_way_slots);
+  const size_t num_cells = 2 * (size_t)o->num_slots * (o->is_one_way ? SML_ALL_WINDOWS : 1);
   const size_t words = SML_BITMAP_WORDS(count_contributors(o));
   struct layout l;
   l.cells = sml_align_up(sizeof(struct sml_aggregator), 64);
@@ -24,7 +24,9 @@ static struct layout place(const struct sml_aggregator_options *o) {
   l.live = l.due + words * sizeof(uint64_t);
   l.progress = l.live + o->num_slots * sizeof(struct live);
   l.holders = l.progress + o->world_size * sizeof(struct progress);
-  l.values = sml_align_up(l.holders + l.num_holders * sizeof(uint16_t), 64);
+  l.positions = sml_align_up(l.holders + l.num_holders * sizeof(uint16_t), 64);
+  const size_t num_positions = o->is_one_way ? 2 * (size_t)count_contributors(o) : 0;
+  l.values = sml_align_up(l.positions + num_positions * sizeof(uint64_t), 64);
   l.total_bytes = l.values + num_cells * sml_align_up(sml_aggregator_value_bytes(o), 64);
   return l;
 }
@@ -40,7 +42,7 @@ size_t sml_aggregator_memsize(const struct sml_aggregator_options *options) {
 struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregator_options *o) {
   SML_ASSERT(o->world_size >= 2 && o->world_size <= SML_MAX_WORLD_SIZE && o->num_contributors <= o->world_size);
   SML_ASSERT(sml_is_pow2(o->num_slots) && o->num_slots <= 32768 && o->slot_base % o->num_slots == 0);
-  SML_ASSERT(o->num_one_way_slots == 0 || (!o->is_switch_format && !o->is_checked));
+  SML_ASSERT(!o->is_one_way || (!o->is_switch_format && !o->is_checked));
   SML_ASSERT(o->first_phase >= SML_FIRST_PHASE && o->first_phase % 2 == 0 && o->chunk_bytes % 4 == 0);
   const struct layout l = place(o);
   uint8_t *bytes = mem;
@@ -62,6 +64,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->live = (struct live *)(void *)(bytes + l.live);
   a->progress = (struct progress *)(void *)(bytes + l.progress);
   a->holders = (uint16_t *)(void *)(bytes + l.holders);
+  a->positions = (uint64_t *)(void *)(bytes + l.positions);
   a->num_holders = l.num_holders;
   for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a); cell++)
     a->cells[cell].needed = (uint16_t)sml_aggregator_needed(a, SML_REDUCE_SUM);
@@ -90,6 +93,28 @@ static bool is_one_way(const struct sml_aggregator *a, uint32_t cell) {
   return cell / 2 >= a->options.num_slots;
 }
 
+/* What the slot's window is for: copies have the first one. */
+static uint8_t way_of(const struct sml_aggregator *a, uint32_t slot) {
+  return slot < sml_window_base(SML_REDUCE_TO_OWNER, a->options.num_slots) ? SML_REDUCE_COPY : SML_REDUCE_TO_OWNER;
+}
+
+/* Behind which position of its window a rank is. */
+static uint64_t *position_of(const struct sml_aggregator *a, uint32_t slot, uint32_t rank) {
+  return a->positions + (way_of(a, slot) == SML_REDUCE_COPY ? 0 : a->options.num_contributors) + rank;
+}
+
+static uint64_t find_position(const struct sml_aggregator *a, uint32_t slot, uint32_t phase) {
+  const uint8_t way = way_of(a, slot);
+  const uint32_t num_slots = a->options.num_slots;
+  return (uint64_t)(phase - a->options.first_phase) * sml_window_slots(way, num_slots) + slot -
+         sml_window_base(way, num_slots);
+}
+
+bool sml_aggregator_has_gone_on(const struct sml_aggregator *a, const struct sml_header *h, uint32_t rank) {
+  const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
+  return *position_of(a, slot, rank) > find_position(a, slot, h->phase) + 1;
+}
+
 /* A departed rank for which a chunk waits that has the contributions `seen`; or UINT32_MAX. */
 static uint32_t find_departed(const struct sml_aggregator *a, uint8_t reducer, uint32_t owner, const uint64_t *seen) {
   for (uint32_t w = 0; a->num_departed > 0 && w < a->seen_words; w++) {
@@ -110,6 +135,9 @@ static uint32_t blocked_by(const struct sml_aggregator *a, uint32_t cell) {
 static bool is_next_phase(const struct sml_aggregator *a, uint32_t cell, uint32_t phase) {
   const struct cell *c = &a->cells[cell], *other = &a->cells[cell ^ 1];
   const uint32_t first = a->options.first_phase;
+  /* One way the slot's versions are places by themselves, and a fence has told that what stands here is over. If that
+   * was a fence of which nothing came, the place is empty, or older. */
+  if (is_one_way(a, cell)) return phase >= first && sml_aggregator_is_complete(c) == (c->phase != 0);
   if (phase == first) return c->phase == 0;
   if (other->phase != phase - 1 || !sml_aggregator_is_complete(other)) return false;
   return c->phase == 0 ? phase == first + 1 : c->phase == phase - 2 && sml_aggregator_is_complete(c);
@@ -123,25 +151,55 @@ static struct sml_decision drop(enum sml_drop reason) {
   return (struct sml_decision){.verdict = SML_VERDICT_DROP, .drop = reason, .blocked_rank = UINT32_MAX};
 }
 
+static bool is_fence(const struct cell *c) {
+  return c->grant == SML_FENCE && c->reducer == SML_REDUCE_MAX;
+}
+
+/* A fence is complete. It says all that earlier ones of its window would say, so these are, too. */
+static void complete_fences(struct sml_aggregator *a, uint32_t cell) {
+  const uint8_t way = way_of(a, cell / 2);
+  const uint32_t first = 2 * sml_window_base(way, a->options.num_slots);
+  const uint64_t position = find_position(a, cell / 2, a->cells[cell].phase);
+  uint64_t *passed = &a->passed[way == SML_REDUCE_TO_OWNER];
+  *passed = sml_max_u64(*passed, position + 1);
+  for (uint32_t i = first; i < first + sml_window_positions(way, a->options.num_slots); i++) {
+    struct cell *c = &a->cells[i];
+    if (!is_fence(c) || sml_aggregator_is_complete(c) || find_position(a, i / 2, c->phase) > position) continue;
+    c->needed = (uint16_t)c->count;
+  }
+}
+
+static void note_position(struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
+  uint64_t *position = position_of(a, slot, h->rank);
+  *position = sml_max_u64(*position, find_position(a, slot, h->phase) + 1);
+}
+
 static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
                                       bool is_first) {
   struct cell *c = &a->cells[cell];
   const bool has_grant = !is_one_way(a, cell);
   sml_bit_set(sml_aggregator_seen(a, cell), h->rank);
   c->count++;
-  if (has_grant)
-    sml_aggregator_note_update(a, h->rank, cell / 2, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
+  const bool is_repeat = (h->flags & SML_FLAG_RETRANSMISSION) != 0;
+  if (has_grant) sml_aggregator_note_update(a, h->rank, cell / 2, is_repeat);
+  else if (!is_repeat) note_position(a, h, cell / 2);
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
   if (sml_aggregator_is_complete(c)) {
     if (has_grant) {
       c->grant = a->cursor++; /* I9: once, and stored with the result */
       sml_aggregator_note_grant(a, cell / 2, c->grant);
-    }
+    } else if (is_fence(c)) complete_fences(a, cell);
     d.verdict = SML_VERDICT_COMPLETE;
     d.is_first = is_first;
   }
   if (d.verdict != SML_VERDICT_COMPLETE) d.blocked_rank = blocked_by(a, cell);
   return d;
+}
+
+/* It is about a fence of which little came before a later one was complete. */
+static bool is_passed_fence(const struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
+  if (h->reducer != SML_REDUCE_MAX || h->chunk != SML_FENCE) return false;
+  return find_position(a, slot, h->phase) < a->passed[way_of(a, slot) == SML_REDUCE_TO_OWNER];
 }
 
 /* Tells the sender who is missing. */
@@ -184,19 +242,21 @@ static struct sml_decision decide_newer(struct sml_aggregator *a, const struct s
   return start_phase(a, h, cell);
 }
 
-static bool is_same_chunk(const struct cell *c, const struct sml_header *h) {
+static bool is_same_chunk(const struct cell *c, const struct sml_header *h, bool goes_one_way) {
   if (c->tag != h->tag) return false;
-  if (sml_has_owner(c->reducer) && c->grant != h->chunk) return false;
+  if (goes_one_way && c->grant != h->chunk) return false;
   return h->type == SML_PACKET_PROBE ||
          (c->payload_bytes == sml_lanes_bytes_of(h) && c->wire == h->wire && c->reducer == h->reducer);
 }
 
-/* A one-way window has sums for owners, copies, and maxima of all ranks (exponents and fences). */
+/* A one-way window has sums for owners or copies, and maxima of all ranks (exponents and fences). */
 static bool fits_window(const struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
   const bool has_owner = sml_has_owner(h->reducer);
   if (slot < a->options.num_slots) return !has_owner;
-  if (!has_owner) return h->reducer == SML_REDUCE_MAX && (h->flags & SML_FLAG_BY_GRANT) == 0;
-  if (h->chunk >= a->options.num_contributors) return false;
+  if (!has_owner)
+    return h->reducer == SML_REDUCE_MAX && (h->flags & SML_FLAG_BY_GRANT) == 0 &&
+           (h->chunk == 0 || h->chunk == SML_FENCE);
+  if (h->reducer != way_of(a, slot) || h->chunk >= a->options.num_contributors) return false;
   return h->type == SML_PACKET_PROBE || sml_contributes(h->reducer, h->chunk, h->rank);
 }
 
@@ -249,8 +309,9 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   const uint32_t cell = slot * 2 + (h->phase & 1);
   const struct cell *c = &a->cells[cell];
   if (h->phase < a->options.first_phase || h->phase < c->phase) return drop(SML_DROP_STALE_PHASE);
+  if (h->phase > c->phase && is_one_way(a, cell) && is_passed_fence(a, h, slot)) return drop(SML_DROP_STALE_PHASE);
   if (h->phase > c->phase) return decide_newer(a, h, cell);
-  if (!is_same_chunk(c, h)) {
+  if (!is_same_chunk(c, h, is_one_way(a, cell))) {
     struct sml_decision d = verdict(SML_VERDICT_MISMATCH, cell);
     d.drop = SML_DROP_TAG_MISMATCH;
     d.first_rank = c->first_rank;
@@ -344,10 +405,11 @@ uint32_t sml_aggregator_find_blocked(const struct sml_aggregator *a, uint32_t *r
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot) {
   SML_ASSERT(slot < sml_aggregator_all_slots(a));
   const struct cell *even = &a->cells[2 * slot], *odd = even + 1;
-  const struct cell *newer = odd->phase > even->phase ? odd : even;
+  const struct cell *newer = odd->phase > even->phase ? odd : even, *older = newer == odd ? even : odd;
+  /* One way both versions may wait. */
+  if (is_one_way(a, 2 * slot) && older->phase != 0 && !sml_aggregator_is_complete(older)) newer = older;
   struct sml_slot_look look = {.state = SML_SLOT_UNUSED, .phase = newer->phase, .count = newer->count};
-  look.is_fence = slot >= a->options.num_slots && newer->reducer == SML_REDUCE_MAX && newer->payload_bytes == 1;
-  if (newer->phase != 0)
-    look.state = sml_aggregator_is_complete(newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
+  look.is_fence = slot >= a->options.num_slots && is_fence(newer);
+  if (newer->phase != 0) look.state = sml_aggregator_is_complete(newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
   return look;
 }

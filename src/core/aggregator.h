@@ -19,9 +19,9 @@ struct sml_aggregator_options {
   /* How many send. The `rank` of their packets is below this number, and bits and counts are over them. They are fewer
    * than the ranks if ranks of one host contribute as one. 0: world_size */
   uint32_t num_contributors;
-  uint32_t num_slots;  /* power of two, <= 32768 */
-  uint32_t num_one_way_slots; /* behind num_slots: the one-way window; not in switch format, and not checked */
-  uint16_t slot_base;  /* multiple of num_slots */
+  uint32_t num_slots;   /* power of two, <= 32768 */
+  bool is_one_way;      /* there are one-way windows behind num_slots (wire.h); not in switch format, and not checked */
+  uint16_t slot_base;   /* multiple of num_slots */
   uint32_t chunk_bytes; /* largest payload without check word; multiple of 4 */
   bool is_checked;      /* int32 payloads have a check word, summed like any lane */
   bool is_narrow;       /* updates may be narrow; not in switch format */
@@ -85,6 +85,9 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
 /* The same for the slot of an UPDATE or PROBE, among those who contribute to such a chunk. */
 uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *header,
                                     uint64_t *words_out);
+/* Has the rank contributed to a later chunk of the one-way window than this packet's? Then, if it is missing there, its
+ * update is lost. */
+bool sml_aggregator_has_gone_on(const struct sml_aggregator *a, const struct sml_header *header, uint32_t rank);
 /* A contributor, or one of its ranks, is gone. */
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
 /* A slot that waits for a contributor that is gone, or UINT32_MAX. *rank_out is that contributor. */

@@ -50,11 +50,13 @@ struct sml_aggregator {
   uint32_t num_departed;
   uint32_t seen_words; /* words a cell */
   size_t value_stride_bytes;
-  struct cell *cells; /* [2 * all slots]: slot * 2 + version */
-  uint64_t *seen;     /* [2 * all slots][seen_words]; I3 */
-  uint64_t *departed; /* [seen_words] */
-  uint8_t *values;    /* [2 * all slots][value_stride_bytes] */
-  struct live *live;  /* [num_slots] */
+  struct cell *cells;        /* [2 * all slots]: slot * 2 + version */
+  uint64_t *seen;            /* [2 * all slots][seen_words]; I3 */
+  uint64_t *departed;        /* [seen_words] */
+  uint8_t *values;           /* [2 * all slots][value_stride_bytes] */
+  uint64_t *positions;       /* [2][num_contributors] one way: of copies, of sums: behind the latest update of a rank */
+  uint64_t passed[2];        /* likewise: behind the last fence that is complete */
+  struct live *live;         /* [num_slots] */
   struct progress *progress; /* [world_size] */
   uint64_t *suspects;        /* [num_slots][2][seen_words]: ranks to ask; ranks that were asked and have not answered */
   uint64_t *due;             /* [seen_words] scratch */
@@ -80,7 +82,7 @@ static inline bool sml_aggregator_is_complete(const struct cell *c) {
 
 /* Slots, the one-way window's included. */
 static inline uint32_t sml_aggregator_all_slots(const struct sml_aggregator *a) {
-  return a->options.num_slots + a->options.num_one_way_slots;
+  return a->options.num_slots * (a->options.is_one_way ? SML_ALL_WINDOWS : 1);
 }
 
 static inline uint64_t *sml_aggregator_suspects(const struct sml_aggregator *a, uint32_t slot) {

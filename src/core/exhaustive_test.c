@@ -66,7 +66,7 @@ struct world {
   uint32_t grants[MAX_SLOTS][MAX_PHASES]; /* + 1; 0: not granted yet */
   uint64_t deadlines_ns[MAX_RANKS]; /* of each worker, since it last changed: it is much to ask for at each step */
   _Alignas(64) uint8_t aggregator[1024];
-  _Alignas(64) uint8_t workers[MAX_RANKS][2048];
+  _Alignas(64) uint8_t workers[MAX_RANKS][2560];
 };
 
 static struct world world, points[MAX_DEPTH];
@@ -292,7 +292,7 @@ static void deliver_down(const struct packet *p) {
   if (a.kind == SML_ACCEPT_RESULT) {
     const uint32_t operation = operation_of(a.cookie);
     store(p->rank, operation, &a.chunk, p->payload);
-    if (a.is_operation_done) {
+    if (a.ended != NULL) {
       check(!world.outputs[p->rank][operation].is_done, "an operation ended twice");
       world.outputs[p->rank][operation].is_done = true;
     }

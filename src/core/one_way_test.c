@@ -97,7 +97,7 @@ static struct sml_header owned(const struct sml_aggregator *a, uint8_t reducer, 
 static struct sml_aggregator *make_one_way(uint32_t world_size) {
   const struct sml_aggregator_options options = {.world_size = world_size,
                                                  .num_slots = 8,
-                                                 .num_one_way_slots = 8,
+                                                 .is_one_way = true,
                                                  .chunk_bytes = CHUNK_BYTES,
                                                  .first_phase = SML_FIRST_PHASE};
   return init(&options);
@@ -106,18 +106,21 @@ static struct sml_aggregator *make_one_way(uint32_t world_size) {
 static void what_the_aggregator_refuses(void **state) {
   (void)state;
   struct sml_aggregator *a = make_one_way(3);
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 0), SML_VERDICT_DROP);    /* not in that window */
+  /* Slots 8 to 15 are for copies, 16 to 31 for sums. */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 0), SML_VERDICT_DROP);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 15), SML_VERDICT_DROP);
   expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 7), SML_VERDICT_DROP);
-  expect(a, update(a, 0, 8, SML_FIRST_PHASE), SML_VERDICT_DROP);          /* nor a sum to all in this */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 0, 8), SML_VERDICT_DROP);    /* by the owner */
-  expect(a, owned(a, SML_REDUCE_COPY, 1, 0, 8), SML_VERDICT_DROP);        /* by another */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 3, 0, 8), SML_VERDICT_DROP);    /* there is no such owner */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 16), SML_VERDICT_DROP);   /* beyond the window */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 8), SML_VERDICT_FIRST);
-  struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 8);
+  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 16), SML_VERDICT_DROP);
+  expect(a, update(a, 0, 16, SML_FIRST_PHASE), SML_VERDICT_DROP);       /* nor a sum to all in these */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 0, 16), SML_VERDICT_DROP); /* by the owner */
+  expect(a, owned(a, SML_REDUCE_COPY, 1, 0, 8), SML_VERDICT_DROP);      /* by another */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 3, 0, 16), SML_VERDICT_DROP); /* there is no such owner */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 32), SML_VERDICT_DROP); /* beyond the window */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 16), SML_VERDICT_FIRST);
+  struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 16);
   expect(a, other, SML_VERDICT_MISMATCH); /* of the owner alone: the tags are the same */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 8), SML_VERDICT_COMPLETE);
-  struct sml_header again = owned(a, SML_REDUCE_TO_OWNER, 0, 2, 8); /* it is no receiver */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 16), SML_VERDICT_COMPLETE);
+  struct sml_header again = owned(a, SML_REDUCE_TO_OWNER, 0, 2, 16); /* it is no receiver */
   again.flags = SML_FLAG_RETRANSMISSION;
   assert_int_equal(expect(a, again, SML_VERDICT_DROP).drop, SML_DROP_NEEDLESS);
   expect(a, owned(a, SML_REDUCE_COPY, 2, 2, 9), SML_VERDICT_COMPLETE);
@@ -135,12 +138,12 @@ static void a_lost_owner_is_found(void **state) {
   sml_aggregator_note_departed(a, 2);
   assert_int_equal(expect(a, question, SML_VERDICT_PENDING).blocked_rank, 2);
   /* It need not be there for a sum of its own. */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 9), SML_VERDICT_FIRST);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 17), SML_VERDICT_FIRST);
   uint64_t words[1];
-  const struct sml_header h = owned(a, SML_REDUCE_TO_OWNER, 2, 0, 9);
+  const struct sml_header h = owned(a, SML_REDUCE_TO_OWNER, 2, 0, 17);
   assert_int_equal(sml_aggregator_missing_for(a, &h, words), 1);
   assert_int_equal(words[0], 2);
-  assert_int_equal(expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 9), SML_VERDICT_COMPLETE).blocked_rank, UINT32_MAX);
+  assert_int_equal(expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 17), SML_VERDICT_COMPLETE).blocked_rank, UINT32_MAX);
   assert_null(sml_aggregator_find_violation(a));
   free(a);
 }
@@ -152,9 +155,9 @@ static void fences_are_told_apart(void **state) {
   struct sml_header fence = update(a, 1, 9, SML_FIRST_PHASE), codes = update(a, 1, 10, SML_FIRST_PHASE);
   fence.wire = codes.wire = SML_LANES_UINT8;
   fence.reducer = codes.reducer = SML_REDUCE_MAX;
-  fence.payload_bytes = 1;
-  codes.payload_bytes = 5;
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 8), SML_VERDICT_FIRST);
+  fence.payload_bytes = codes.payload_bytes = 1;
+  fence.chunk = SML_FENCE;
+  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 8), SML_VERDICT_COMPLETE);
   expect(a, fence, SML_VERDICT_FIRST);
   expect(a, codes, SML_VERDICT_FIRST);
   assert_false(sml_aggregator_look(a, 8).is_fence);

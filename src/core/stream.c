@@ -21,77 +21,6 @@ static void make_groups(struct sml_range *r, uint32_t chunk_bytes, uint32_t num_
   r->num_blocks = sml_div_ceil(r->num_elems, r->block_elems);
 }
 
-/* ---- one way ---- */
-
-/* Where the lane's share of a part begins. Shares are whole pairs of elements: two elements may be a lane. */
-static uint64_t begin_of(const struct sml_range *r, uint32_t part, uint32_t lane) {
-  const uint64_t length = r->parts[part + 1] - r->parts[part];
-  if (lane == r->num_lanes) return r->parts[part + 1];
-  const uint64_t share = length / r->num_lanes * lane + length % r->num_lanes * lane / r->num_lanes;
-  return r->parts[part] + (share & ~UINT64_C(1));
-}
-
-static uint64_t part_chunks(const struct sml_range *r, uint32_t part) {
-  return sml_div_ceil(begin_of(r, part, r->lane + 1) - begin_of(r, part, r->lane), r->chunk_elems);
-}
-
-static void make_one_way(struct sml_range *r, const struct sml_operation_plan *plan, uint32_t lane, uint32_t num_lanes,
-                         uint32_t chunk_bytes, uint32_t num_slots) {
-  SML_ASSERT(num_slots >= SML_LEAST_ONE_WAY_SLOTS);
-  r->way = plan->way;
-  r->parts = plan->parts;
-  r->num_parts = plan->num_parts;
-  r->lane = lane;
-  r->num_lanes = num_lanes;
-  r->num_elems = plan->num_elems;
-  r->fence_chunks = num_slots / 4 - 1;
-  r->group_blocks = chunk_bytes / r->code_bytes;
-  for (uint32_t p = 0; p < r->num_parts; p++) r->num_data_chunks += part_chunks(r, p);
-  if (r->num_data_chunks == 0) return;
-  if (r->block_elems != 0) r->num_blocks = sml_div_ceil(r->num_elems, r->block_elems);
-  r->num_groups = (uint32_t)sml_div_ceil(r->num_blocks, r->group_blocks);
-  const uint64_t num_chunks = r->num_data_chunks + r->num_groups;
-  r->num_chunks = num_chunks + sml_div_ceil(num_chunks, r->fence_chunks);
-}
-
-/* The next part that has a chunk in the row, or the first that has one in the next row. */
-static void move_on(const struct sml_range *r, struct sml_row *row) {
-  while (row->part == r->num_parts || part_chunks(r, row->part) <= row->chunk) {
-    if (row->part++ < r->num_parts) continue;
-    row->part = 0;
-    row->chunk++;
-  }
-}
-
-void sml_range_one_way_chunk(const struct sml_range *r, uint64_t position, struct sml_row *row, struct sml_chunk *c) {
-  SML_ASSERT(position < r->num_chunks);
-  const uint64_t stretch = r->fence_chunks + 1u, number = position - position / stretch;
-  *c = (struct sml_chunk){.is_fence = position + 1 == r->num_chunks || position % stretch == r->fence_chunks};
-  c->is_exponent = c->is_fence || number < r->num_groups;
-  if (c->is_fence) {
-    c->payload_bytes = 1;
-  } else if (c->is_exponent) {
-    c->group = (uint32_t)number;
-    c->block = number * r->group_blocks;
-    c->first_elem = c->block * r->block_elems;
-    c->num_elems = (uint32_t)sml_min_u64(r->group_blocks, r->num_blocks - c->block);
-    c->payload_bytes = c->num_elems * r->code_bytes;
-  } else {
-    move_on(r, row);
-    c->owner = row->part;
-    c->first_elem = begin_of(r, row->part, r->lane) + row->chunk * r->chunk_elems;
-    c->num_elems =
-        (uint32_t)sml_min_u64(r->chunk_elems, begin_of(r, row->part, r->lane + 1) - c->first_elem);
-    const uint32_t num_bytes = c->num_elems * r->elem_bytes;
-    c->payload_bytes = r->way == SML_REDUCE_COPY ? num_bytes : (uint32_t)sml_align_up(num_bytes, LANE_BYTES);
-    row->part++;
-    if (r->num_groups == 0) return;
-    c->block = c->first_elem / r->block_elems;
-    c->group = (uint32_t)(c->block / r->group_blocks);
-    c->last_group = (uint32_t)((c->first_elem + c->num_elems - 1) / r->block_elems / r->group_blocks);
-  }
-}
-
 void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, uint32_t lane, uint32_t num_lanes,
                     uint32_t chunk_bytes, uint32_t num_slots) {
   SML_ASSERT(lane < num_lanes && chunk_bytes >= LANE_BYTES && chunk_bytes % LANE_BYTES == 0);
@@ -103,7 +32,7 @@ void sml_range_make(struct sml_range *r, const struct sml_operation_plan *plan, 
   r->chunk_elems = chunk_bytes / r->elem_bytes;
   SML_ASSERT(r->chunk_elems > 0);
   if (plan->way != SML_REDUCE_SUM) {
-    make_one_way(r, plan, lane, num_lanes, chunk_bytes, num_slots);
+    sml_range_make_one_way(r, plan, lane, num_lanes, chunk_bytes, num_slots);
     return;
   }
   /* Each lane gets whole blocks: as many at a time as fit a chunk, or one. */

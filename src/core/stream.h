@@ -7,14 +7,15 @@
  *     E0 E1 D(0) E2 D(1) E3 D(2) ... D(last)
  * Integers and exact sums have data chunks only.
  *
- * In operations that go one way (docs/PROTOCOL.md "One-way windows") each contributor owns a part. All exponent chunks
- * come first. Then come rows: row k has chunk k of each part that is so long. A fence is the last chunk of each quarter
- * of the window, and of the range. */
+ * In operations that go one way (docs/PROTOCOL.md "One-way windows") each contributor owns a part. The data are rows:
+ * row k has chunk k of each part that is so long. A group is some rows. Its exponent chunks, lead_groups ahead, have
+ * the codes of whole parts, one behind the other. A fence stands behind each few chunks, and at the range's end.
+ * one_way_stream.c makes these ranges. */
 #pragma once
 
 #include "base/base.h"
 
-#define SML_LEAST_ONE_WAY_SLOTS 8u /* four quarters, each with at least a chunk and a fence */
+#define SML_LEAST_ONE_WAY_SLOTS 8u /* of a lane: a stretch has at least a chunk and a fence */
 
 /* What core must know about one operation. It is equal on all ranks. */
 struct sml_operation_plan {
@@ -57,14 +58,25 @@ struct sml_range {
   /* One way: from the plan, except fence_chunks, how many chunks stand before each fence. */
   uint8_t way;
   uint32_t num_parts, lane, num_lanes, fence_chunks;
-  uint32_t group_blocks; /* codes of an exponent chunk */
+  uint32_t group_rows, most_codes; /* of a group; of an exponent chunk */
+  uint64_t num_rows;
   const uint64_t *parts;
+};
+
+/* Where a walk over the parts of a group is. */
+struct sml_walk {
+  uint64_t row; /* the group's first */
+  uint32_t part;
+  uint32_t chunk;       /* the exponent chunk that has the part's codes */
+  uint32_t chunk_codes; /* codes of that chunk before the part's */
+  uint64_t codes;       /* codes of the range before the part's */
 };
 
 /* How far a range that goes one way is: its chunks are made in their order. */
 struct sml_row {
-  uint64_t chunk; /* the row: this chunk of each part */
-  uint32_t part;  /* the next part in the row */
+  uint64_t chunk;        /* the row of the next data: this chunk of each part */
+  struct sml_walk group; /* where the row's group begins */
+  struct sml_walk data, exponents;
 };
 /* Ranges begin where a chunk does, or, with exponents, where a block does. A group has at least four windows of data
  * chunks or about 2 MiB of tensor, but no more blocks than an exponent chunk has codes. Where that is less than four
@@ -77,20 +89,24 @@ size_t sml_stream_codes_bytes(const struct sml_range *range);
 /* The position-th chunk of a range. */
 struct sml_chunk {
   bool is_exponent;       /* an exponent chunk, or a fence, which has no codes */
-  bool is_fence;          /* one way only, like owner and last_group */
-  uint32_t owner;         /* of data that go one way */
-  uint32_t group;         /* if there are exponents; one way: the group of the chunk's first element */
-  uint32_t last_group;    /* the group of the chunk's last element */
+  bool is_fence;          /* one way only, like owner */
+  uint32_t owner;         /* of data that go one way; exponent: the part of its first code */
+  uint32_t group;         /* if there are exponents; one way: the exponent chunk that has the chunk's codes */
   uint64_t first_elem;    /* data: in the whole tensor */
   uint32_t num_elems;     /* data: elements; exponent: codes */
   uint32_t payload_bytes; /* of its content; in switch format zeros follow in the packet */
-  uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first */
+  uint64_t data_chunk;    /* data: index in the range; exponent: index of the group's first; one way: its first row */
   uint64_t block;         /* index in the range of its first element's block; exponent: of its first code's block */
 };
 void sml_range_chunk(const struct sml_range *range, uint64_t position, struct sml_chunk *chunk_out);
 /* The same for a range that goes one way. Ask for all positions in turn, with *row zero at first. */
 void sml_range_one_way_chunk(const struct sml_range *range, uint64_t position, struct sml_row *row,
                              struct sml_chunk *chunk_out);
+/* How many codes a part has in the group that begins with a row; *block_out: the tensor's block of the first one. */
+uint32_t sml_range_codes(const struct sml_range *range, uint64_t row, uint32_t part, uint64_t *block_out);
+/* Makes what a range that goes one way has beside the fields that all have. */
+void sml_range_make_one_way(struct sml_range *range, const struct sml_operation_plan *plan, uint32_t lane,
+                            uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots);
 
 /* 64-bit hash of the operation for tags; the tag of its position-th chunk. */
 uint64_t sml_tag_base(const struct sml_operation_plan *plan, uint32_t chunk_bytes, uint32_t num_lanes);

@@ -6,7 +6,9 @@ static const char *find_cell_violation(const struct sml_aggregator *a, uint32_t 
   const struct cell *c = &a->cells[cell];
   const uint64_t *seen = sml_aggregator_seen(a, cell);
   const uint32_t n = a->options.num_contributors;
-  if (c->needed != sml_aggregator_needed(a, c->reducer)) return "a cell waits for more or fewer than contribute to it";
+  const bool is_fence = cell >= 2 * a->options.num_slots && c->grant == SML_FENCE;
+  if (c->needed != sml_aggregator_needed(a, c->reducer) && !(is_fence && c->needed == c->count))
+    return "a cell waits for more or fewer than contribute to it";
   if (c->phase == 0) return c->count == 0 ? NULL : "I4: a cell that was never used counts contributions";
   uint32_t num_seen = 0;
   for (uint32_t w = 0; w < a->seen_words; w++) num_seen += sml_popcount_u64(seen[w]);

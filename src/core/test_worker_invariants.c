@@ -99,8 +99,7 @@ static const char *find_waiting_violation(const struct sml_worker *w) {
     const struct slot *slot = &w->slots[s];
     if (slot->state != WAITING) return "the list of waiting slots has one that is not";
     const uint8_t *ready = w->ring[slot->operation].ready;
-    const uint32_t other = w->options.is_one_way ? slot->what.last_group : slot->what.group;
-    if (ready[slot->what.group] && ready[other]) return "a slot waits for exponents that are there";
+    if (ready[slot->what.group]) return "a slot waits for exponents that are there";
   }
   for (uint32_t s = 0; s < n; s++) num_waiting += w->slots[s].state == WAITING;
   if (w->waiting.tail != last) return "the list of waiting slots has another tail";
@@ -125,7 +124,7 @@ static const char *find_operation_violation(const struct sml_worker *w) {
   if (w->ring_head != w->ring_tail && w->ring[w->ring_head & mask].is_done) return "an ended operation is kept";
   for (uint32_t s = 0; s < w->options.num_slots; s++) {
     const struct slot *slot = &w->slots[s];
-    if (slot->state == IDLE) continue;
+    if (slot->state == IDLE || slot->state == KEPT) continue;
     const struct operation *op = &w->ring[slot->operation & mask];
     if (slot->chunk - op->first_chunk >= op->range.num_chunks) return "a chunk is not of its slot's operation";
     if (num_active-- == 0) return "more chunks are in slots than operations know of";

@@ -4,20 +4,27 @@
 #define ORDERS_PER_SLOT 4u
 
 struct layout {
-  size_t slots, ring, gaps, orders, classes, overtaken, fresh, early, updates, probes, idle, total_bytes;
+  size_t slots, ring, gaps, orders, classes, fresh, early, updates, probes, idle, total_bytes;
 };
+
+static struct sml_worker_options complete(const struct sml_worker_options *options) {
+  struct sml_worker_options o = *options;
+  if (o.num_contributors == 0) o.num_contributors = o.world_size;
+  if (o.order_slots == 0) o.order_slots = SML_ORDER_SLOTS;
+  if (o.packet_lanes != 0) o.order_slots = UINT32_MAX; /* a switch neither asks nor finds grants */
+  if (o.way != SML_REDUCE_SUM) o.num_slots = sml_window_positions(o.way, o.num_slots);
+  return o;
+}
 
 static struct layout place(const struct sml_worker_options *o) {
   struct layout l;
+  const uint32_t num_classes = o->way != SML_REDUCE_SUM ? o->num_contributors : 0;
   l.slots = sml_align_up(sizeof(struct sml_worker), 64);
   l.ring = sml_align_up(l.slots + o->num_slots * sizeof(struct slot), 64);
   l.gaps = sml_align_up(l.ring + o->num_operations * sizeof(struct operation), 64);
   l.orders = l.gaps + o->num_slots * sizeof(struct gap);
   l.classes = l.orders + ORDERS_PER_SLOT * o->num_slots * sizeof(uint64_t);
-  const size_t num_classes = o->is_one_way ? o->world_size + 1u : 0; /* contributors are not more */
-  l.overtaken = l.classes + num_classes * sizeof(struct one_way_class);
-  const size_t num_overtaken = o->is_one_way ? o->num_slots : 0;
-  l.fresh = sml_align_up(l.overtaken + num_overtaken * sizeof(struct overtaken), 64);
+  l.fresh = sml_align_up(l.classes + num_classes * sizeof(struct one_way_class), 64);
   l.early = l.fresh + o->num_slots * sizeof(uint32_t);
   l.updates = l.early + o->num_slots * sizeof(uint32_t);
   l.probes = l.updates + o->num_slots * sizeof(uint32_t);
@@ -27,24 +34,23 @@ static struct layout place(const struct sml_worker_options *o) {
 }
 
 size_t sml_worker_memsize(const struct sml_worker_options *options) {
-  return place(options).total_bytes;
+  const struct sml_worker_options o = complete(options);
+  return place(&o).total_bytes;
 }
 
-struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o) {
+struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *options) {
+  const struct sml_worker_options all = complete(options), *o = &all;
   SML_ASSERT(sml_is_pow2(o->num_slots) && sml_is_pow2(o->num_operations));
-  const uint32_t num_contributors = o->num_contributors != 0 ? o->num_contributors : o->world_size;
-  SML_ASSERT(num_contributors <= o->world_size && o->rank < num_contributors);
+  SML_ASSERT(o->num_contributors <= o->world_size && o->rank < o->num_contributors);
   SML_ASSERT(o->lane < o->num_lanes && o->first_phase >= SML_FIRST_PHASE);
+  const bool has_one_way = o->way != SML_REDUCE_SUM;
+  SML_ASSERT(!has_one_way || (options->num_slots >= SML_LEAST_ONE_WAY_SLOTS && !o->is_checked && o->packet_lanes == 0));
   const struct layout l = place(o);
   uint8_t *bytes = mem;
   struct sml_worker *w = mem;
   memset(mem, 0, l.total_bytes);
   w->options = *o;
-  w->options.num_contributors = num_contributors;
-  if (o->order_slots == 0) w->options.order_slots = SML_ORDER_SLOTS;
-  /* A switch neither asks nor finds grants. */
-  if (o->packet_lanes != 0) w->options.order_slots = UINT32_MAX;
-  SML_ASSERT(!o->is_one_way || (o->num_slots >= SML_LEAST_ONE_WAY_SLOTS && !o->is_checked && o->packet_lanes == 0));
+  w->lane_slots = options->num_slots;
   w->code_wire = o->packet_lanes != 0 ? SML_LANES_UINT32 : SML_LANES_UINT8;
   w->packet_bytes = 4 * o->packet_lanes;
   SML_ASSERT(o->packet_lanes == 0 || w->packet_bytes == o->chunk_bytes + (o->is_checked ? SML_CHECK_BYTES : 0));
@@ -53,25 +59,25 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->gaps = (struct gap *)(void *)(bytes + l.gaps);
   w->orders = (uint64_t *)(void *)(bytes + l.orders);
   w->classes = (struct one_way_class *)(void *)(bytes + l.classes);
-  w->overtaken = (struct overtaken *)(void *)(bytes + l.overtaken);
-  w->look_ns = SML_NEVER;
   w->num_orders = ORDERS_PER_SLOT * o->num_slots;
   w->fresh.slots = (uint32_t *)(void *)(bytes + l.fresh);
   w->early = (uint32_t *)(void *)(bytes + l.early);
   w->updates.slots = (uint32_t *)(void *)(bytes + l.updates);
   w->probes.slots = (uint32_t *)(void *)(bytes + l.probes);
   w->idle = (uint32_t *)(void *)(bytes + l.idle);
-  w->end_chunk = w->released = w->heard = o->first_chunk;
+  w->end_chunk = w->released = w->heard = w->passed = o->first_chunk;
+  w->kept = NONE;
+  w->look_ns = SML_NEVER;
   w->last_grant = (uint64_t)o->first_chunk + o->num_slots - 1;
   for (uint32_t s = 0; s < o->num_slots; s++) {
-    w->slots[s].phase = o->first_phase;
+    w->slots[s].phase = o->first_phase + (has_one_way && s >= o->num_slots / 2);
     w->slots[s].chunk = (uint64_t)o->first_chunk + s; /* first window: chunk = slot */
     w->idle[w->slots[s].chunk & (o->num_slots - 1)] = s;
   }
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto, o->rtt_ns);
-  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window || o->is_one_way);
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window || has_one_way);
   sml_worker_gaps_init(w);
   w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
   w->prng.state = o->seed;
@@ -102,7 +108,7 @@ static uint32_t update_bytes_of(const struct slot *slot) {
 /* Only a chunk beyond all data sent so far is held back, and in a silence a few are sent nevertheless. Otherwise each
  * of two ranks could be full of chunks that the other one holds back. */
 static bool is_held_back(const struct sml_worker *w, uint32_t s) {
-  if (w->options.is_one_way) return false;
+  if (is_one_way(w)) return false;
   return w->slots[s].chunk >= w->first_unsent &&
          w->view.num_outstanding >= sml_worker_most_outstanding(w) + w->quiet_level;
 }
@@ -125,8 +131,9 @@ static uint32_t find_update(struct sml_worker *w) {
   if (w->updates.count > 0) return w->updates.slots[w->updates.head];
   const uint32_t s = first_fresh(w);
   if (s == NONE || is_held_back(w, s)) return NONE;
-  if (w->congestion.is_fixed) return s;
-  if (sml_worker_is_window_full(w)) {
+  if (w->congestion.is_fixed) {
+    if (sml_worker_has_fixed_window(w)) return s;
+  } else if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
     return NONE;
   }
@@ -149,7 +156,7 @@ void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks) {
 }
 
 bool sml_worker_has_fixed_window(const struct sml_worker *w) {
-  return w->congestion.is_fixed;
+  return w->options.has_fixed_window;
 }
 
 uint64_t sml_worker_under_way_bytes(const struct sml_worker *w) {
@@ -163,7 +170,13 @@ uint32_t sml_worker_peek_send(struct sml_worker *w) {
   return s != NONE ? update_bytes_of(&w->slots[s]) : UINT32_MAX;
 }
 
-static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enum sml_packet_type type) {
+/* What `chunk` says in a header of a one-way window: the owner, or what is nobody's. */
+__attribute__((noinline, cold)) static uint32_t owner_on_wire(const struct slot *slot) {
+  return slot->what.is_fence ? SML_FENCE : slot->what.is_exponent ? 0 : slot->what.owner;
+}
+
+static inline __attribute__((always_inline)) struct sml_header make_header(const struct sml_worker *w, uint32_t s,
+                                                                           enum sml_packet_type type) {
   const struct slot *slot = &w->slots[s];
   return (struct sml_header){.version = SML_WIRE_VERSION,
                              .type = (uint8_t)type,
@@ -172,10 +185,10 @@ static struct sml_header make_header(const struct sml_worker *w, uint32_t s, enu
                              .job = w->options.job,
                              .epoch = w->options.epoch,
                              .rank = w->options.rank,
-                             .slot = (uint16_t)(w->options.slot_base + s),
+                             .slot = (uint16_t)(w->options.slot_base + sml_worker_place_of(w, s)),
                              .phase = slot->phase,
                              .tag = slot->tag,
-                             .chunk = w->options.is_one_way ? slot->what.owner : (uint32_t)slot->chunk};
+                             .chunk = is_one_way(w) ? owner_on_wire(slot) : (uint32_t)slot->chunk};
 }
 
 static void send_gap_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -212,6 +225,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->kind = SML_SEND_UPDATE;
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
+  if (is_one_way(w)) out->range = &w->ring[slot->operation].range;
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
   out->header.flags = slot->flags;
@@ -224,13 +238,14 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     if (w->view.num_outstanding == 0 && now_ns - w->progress_ns > w->rto.rto_ns) sml_congestion_on_idle(&w->congestion);
     w->orders[slot->chunk & (w->num_orders - 1)] = slot->order;
     if (!slot->what.is_exponent) w->first_unsent = sml_max_u64(w->first_unsent, slot->chunk + 1);
-    const bool has_result = !w->options.is_one_way || slot->what.is_exponent;
+    const bool has_result = !is_one_way(w) || slot->what.is_exponent;
     slot->state = has_result ? OUTSTANDING : SENT;
     w->view.num_outstanding += has_result;
     w->room_chunks--;
     w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
-    slot->was_resent = slot->was_pending = slot->was_refused = false;
+    slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = false;
+    slot->noticed_ns = 0;
     slot->probe_copies = 0;
     if (has_result) list_append(w, s, 0, now_ns);
     else sml_worker_note_heard(w);
@@ -286,11 +301,19 @@ static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
 /* May the slot's last update still be on its way? The aggregator names the latest chunk that it has from this rank. If
  * that chunk was sent before the update, it has not overtaken the update. */
 static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
-  if ((h->flags & SML_FLAG_UNASKED) == 0) return false; /* a PROBE was sent behind the update */
+  const struct slot *slot = &w->slots[s];
+  const bool is_unasked = (h->flags & SML_FLAG_UNASKED) != 0;
+  if (is_one_way(w)) {
+    /* It is not unasked if later updates of this rank have come. While this rank sends, later updates will show what is
+     * lost. Several receivers ask, one after the other: one repeat a round trip answers them all. */
+    if (is_unasked && now_ns - w->last_update_ns <= w->rto.rto_ns) return true;
+    const uint64_t answer_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
+    return slot->state == SENT && (is_unasked || slot->was_resent) && now_ns - slot->update_ns <= answer_ns;
+  }
+  if (!is_unasked) return false; /* a PROBE was sent behind the update */
   /* At the end of an operation nothing comes later, so time must tell. */
-  if (w->rto.srtt_ns > 0 && now_ns - w->slots[s].update_ns > sml_worker_round_trip(w)) return false;
-  if (w->options.is_one_way) return w->rto.srtt_ns > 0 || now_ns - w->slots[s].update_ns <= w->rto.rto_ns;
-  return order_of(w, h->chunk) <= w->slots[s].order;
+  if (w->rto.srtt_ns > 0 && now_ns - slot->update_ns > sml_worker_round_trip(w)) return false;
+  return order_of(w, h->chunk) <= slot->order;
 }
 
 static void note_arrived(struct sml_worker *w, uint64_t order, uint64_t now_ns) {
@@ -328,10 +351,10 @@ static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns
 static void note_missing(struct sml_worker *w, uint32_t s, const struct sml_header *h, const uint8_t *payload) {
   const struct sml_worker_options *o = &w->options;
   struct sml_worker_view *v = &w->view;
-  const bool is_fence = o->is_one_way && w->slots[s].what.is_fence;
+  const bool is_fence = is_one_way(w) && w->slots[s].what.is_fence;
   if (is_fence && v->num_missing > 0 && !v->is_at_fence) return;
   v->is_at_fence = is_fence;
-  v->waiting_slot = s;
+  v->waiting_slot = sml_worker_place_of(w, s);
   v->num_missing = 0;
   for (uint32_t r = 0; r < o->num_contributors && r / 8 < h->payload_bytes; r++) {
     if ((payload[r / 8] >> (r % 8) & 1) == 0 || r == o->rank) continue;
@@ -343,8 +366,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
                            const uint8_t *payload, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
   const bool is_mine = sml_worker_contributes(w, &w->slots[s]);
-  if (!w->options.is_one_way)
-    note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
+  if (!is_one_way(w)) note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
   if ((h->flags & SML_FLAG_UNASKED) == 0) note_answer(w, &w->slots[s], now_ns);
   const bool is_mine_missing = is_mine && (payload[o->rank / 8] >> (o->rank % 8) & 1) != 0;
   note_missing(w, s, h, payload);
@@ -387,18 +409,8 @@ static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
   return w->last_grant + (uint64_t)(int64_t)(int32_t)(chunk - (uint32_t)w->last_grant);
 }
 
-/* The result of a one-way window is here. Returns whether the operation has ended in this lane. */
-static bool hold(struct sml_worker *w, uint32_t s) {
-  struct slot *slot = &w->slots[s];
-  slot->state = HELD;
-  if (slot->what.is_fence) return sml_worker_next_ended(w) != NULL;
-  if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
-  sml_worker_note_heard(w);
-  return false;
-}
-
-/* Returns whether the operation has ended in this lane. */
-static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
+/* Returns the cookie of an operation that has ended in this lane, or NULL. */
+static void *accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
   if (sml_worker_contributes(w, slot)) note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
@@ -406,7 +418,7 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   earn(&w->clock_budget, 1, SML_MOST_BUDGET);
   earn(&w->silence_budget, 1, SML_MOST_BUDGET);
   if (h->flags & SML_FLAG_RETRANSMISSION) {
-    if (w->options.is_one_way) note_answer(w, slot, now_ns);
+    if (is_one_way(w)) note_answer(w, slot, now_ns);
     earn_by_loss(w, s);
   }
   slot->num_charged = 0;
@@ -420,10 +432,9 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   slot->level = 0;
   w->quiet_level = 0;
   w->quiet_until_ns = 0;
-  if (w->options.is_one_way) {
+  if (is_one_way(w)) {
     w->now_ns = now_ns;
-    sml_worker_note_one_way(w, s, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
-    return hold(w, s);
+    return sml_worker_hold(w, s, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
   }
   slot->phase++;
   w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
@@ -433,9 +444,10 @@ static bool accept_result(struct sml_worker *w, uint32_t s, const struct sml_hea
   slot->state = IDLE;
   w->last_grant = sml_max_u64(w->last_grant, slot->chunk);
   if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
+  void *cookie = w->ring[slot->operation].cookie;
   const bool is_operation_done = sml_worker_finish_chunk(w, slot->operation);
   sml_worker_activate(w, s);
-  return is_operation_done;
+  return is_operation_done ? cookie : NULL;
 }
 
 /* The worker asked while the result was on its way; this is the answer. */
@@ -445,13 +457,13 @@ static bool is_repeated_result(const struct sml_header *h) {
 
 /* PROTOCOL.md rules R35 and R40. */
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *h) {
-  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  const uint32_t s = sml_worker_slot_of(w, h);
   if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return drop(SML_DROP_BAD_TYPE);
-  if (s >= w->options.num_slots) return drop(SML_DROP_BAD_SLOT);
+  if (s == NONE) return drop(SML_DROP_BAD_SLOT);
   const struct slot *slot = &w->slots[s];
   if (h->phase < slot->phase) return drop(is_repeated_result(h) ? SML_DROP_NEEDLESS : SML_DROP_STALE_PHASE);
   /* It asks for the next phase already, so the result of this one is on its way, or lost. Grants tell which. */
-  if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1)
+  if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1 && !is_one_way(w))
     return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
   if (slot->state != OUTSTANDING && !(slot->state == SENT && h->type == SML_PACKET_PENDING))
@@ -464,7 +476,7 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
     return (struct sml_accept){.kind = SML_ACCEPT_PENDING, .was_asked = true};
   }
   if (h->wire != slot->wire) return drop(SML_DROP_BAD_TYPE);
-  if (w->options.is_one_way && h->reducer != slot->reducer) return drop(SML_DROP_BAD_TYPE);
+  if (is_one_way(w) && h->reducer != slot->reducer) return drop(SML_DROP_BAD_TYPE);
   if (((h->flags ^ slot->flags) & SML_FLAG_CHECKED) != 0) return drop(SML_DROP_BAD_TYPE);
   if (h->payload_bytes != slot->payload_bytes) return drop(SML_DROP_BAD_LENGTH);
   return (struct sml_accept){.kind = SML_ACCEPT_RESULT,
@@ -474,25 +486,24 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
 }
 
 uint64_t sml_worker_first_sent_ns(const struct sml_worker *w, const struct sml_header *h) {
-  return w->slots[(uint32_t)h->slot - w->options.slot_base].first_sent_ns;
+  return w->slots[sml_worker_slot_of(w, h)].first_sent_ns;
 }
 
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *h,
                                        const uint8_t *payload, uint64_t now_ns) {
   struct sml_accept a = sml_worker_peek_packet(w, h);
-  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  const uint32_t s = sml_worker_slot_of(w, h);
   if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
-  else if (a.kind == SML_ACCEPT_RESULT) a.is_operation_done = accept_result(w, s, h, now_ns);
+  else if (a.kind == SML_ACCEPT_RESULT) a.ended = accept_result(w, s, h, now_ns);
   return a;
 }
 
 void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint64_t now_ns) {
-  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  const uint32_t s = sml_worker_slot_of(w, h);
   w->view.ecn_marks++;
   uint64_t order = 0;
   if (h->flags & SML_FLAG_MARKED) order = order_of(w, h->chunk);
-  else if (s < w->options.num_slots && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING)
-    order = w->slots[s].order;
+  else if (s != NONE && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING) order = w->slots[s].order;
   sml_congestion_on_mark(&w->congestion, order, w->last_order, now_ns);
 }
 
@@ -513,7 +524,8 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   *view_out = w->view;
   const uint32_t level = oldest_level(w);
   /* If ranks are missing, PENDING named the slot. */
-  if (w->view.num_missing == 0) view_out->waiting_slot = level == NONE ? 0 : w->levels[level].head;
+  if (w->view.num_missing == 0)
+    view_out->waiting_slot = level == NONE ? 0 : sml_worker_place_of(w, w->levels[level].head);
   view_out->srtt_ns = w->rto.srtt_ns;
   view_out->rto_ns = w->rto.rto_ns;
   view_out->window_chunks = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));

@@ -31,9 +31,10 @@ struct sml_worker_options {
   uint32_t order_slots;    /* with this many slots or more, order shows losses; 0: SML_ORDER_SLOTS */
   uint64_t rtt_ns;         /* the path's round trip, as the join measured it; 0: not known */
   uint64_t seed;           /* of the jitter */
-  bool is_one_way;         /* its operations go through a one-way window: num_slots >= SML_LEAST_ONE_WAY_SLOTS, no
-                            * check words, a fixed window */
-  bool has_fixed_window;   /* the window is all slots, whatever is lost or marked */
+  /* SML_REDUCE_TO_OWNER or SML_REDUCE_COPY: for operations that go this one way. slot_base is then that of this window,
+   * num_slots is the lane's (at least SML_LEAST_ONE_WAY_SLOTS), and there are no check words. SML_REDUCE_SUM: else. */
+  uint8_t way;
+  bool has_fixed_window; /* the window is all slots, whatever is lost or marked */
 };
 
 struct sml_worker;
@@ -54,7 +55,8 @@ struct sml_send {
   enum sml_send_kind kind;
   void *cookie;
   struct sml_chunk chunk;
-  struct sml_header header; /* complete; payload_bytes includes the check word */
+  const struct sml_range *range; /* that the chunk is of; of an operation that goes one way */
+  struct sml_header header;      /* complete; payload_bytes includes the check word */
 };
 /* Takes the next packet to send, which then counts as sent at now_ns. */
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *send_out);
@@ -83,8 +85,8 @@ struct sml_accept {
   enum sml_drop drop;
   void *cookie;
   struct sml_chunk chunk;
-  bool is_operation_done; /* this lane's part is complete once the payload is written */
-  bool was_asked;         /* the slot was asked about, or its update repeated */
+  void *ended;    /* cookie of an operation whose part is complete in this lane once the payload is written, or NULL */
+  bool was_asked; /* the slot was asked about, or its update repeated */
 };
 /* What sml_worker_on_packet will make of a packet. This changes nothing: the engine verifies a RESULT in between. */
 struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struct sml_header *header);
@@ -99,7 +101,7 @@ bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *hea
 struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_header *header,
                                        const uint8_t *payload, uint64_t now_ns);
 
-/* In a one-way window a fence that is late may end more operations than the one that on_packet names. Returns the
+/* In a one-way window a fence may end more operations than the one that on_packet names. Returns the
  * cookie of the next one, or NULL. Call it after each operation that has ended. */
 void *sml_worker_next_ended(struct sml_worker *w);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The worker's state. worker.c sends and receives. worker_stream.c gives slots their chunks, worker_questions.c decides
- * when to ask, worker_queue.h has the queues and lists of slots. test_worker_invariants.c checks that the state is
- * sound. */
+ * The worker's state. worker.c sends and receives. worker_stream.c gives slots their chunks, worker_one_way.c frees
+ * those of one-way windows, worker_questions.c decides when to ask, worker_queue.h has the queues and lists of slots.
+ * test_worker_invariants.c checks that the state is sound. */
 #pragma once
 
 #include "core/congestion.h"
@@ -19,6 +19,7 @@ enum slot_state {
   CLOSED, /* a fence; something before it is not here or not sent yet */
   SENT,   /* a chunk whose result is only for others; the slot waits for the fence */
   HELD,   /* its result is here; the slot waits for the fence */
+  KEPT,   /* the last complete fence, until a later one is complete */
 };
 
 struct slot {
@@ -43,6 +44,9 @@ struct slot {
   bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
   uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
   uint64_t first_sent_ns, sent_ns;
+  uint64_t noticed_ns; /* one way: when later results had come first, 0: not yet; and how many had come by then */
+  uint32_t noticed_at;
+  bool was_overtaken;        /* one way: it was asked about because of that */
   uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it was sent */
 };
 
@@ -75,13 +79,6 @@ struct one_way_class {
   uint32_t num_results;
 };
 
-/* A slot whose result later ones of its class have overtaken. */
-struct overtaken {
-  uint64_t noticed_ns; /* 0: not yet */
-  uint32_t noticed_at; /* how many results had come by then */
-  bool was_asked;
-};
-
 /* A grant that did not arrive although later ones did: the result that carried it is lost, or late. */
 struct gap {
   uint64_t grant;
@@ -91,7 +88,8 @@ struct gap {
 };
 
 struct sml_worker {
-  struct sml_worker_options options;
+  struct sml_worker_options options; /* num_slots: positions of a one-way window */
+  uint32_t lane_slots;               /* num_slots as its owner gave it */
   struct slot *slots;
   struct operation *ring;
   uint64_t ring_head, ring_tail; /* operations [head, tail), index mod num_operations */
@@ -136,12 +134,13 @@ struct sml_worker {
   /* One-way window: a complete fence stands behind the chunks before `released`. This rank has sent or received all
    * that it has to among the chunks before `heard`. */
   uint64_t released, heard;
-  /* [num_contributors + 1] copies, by owner; sums for this rank and exponents: the first one; fences: the last one. */
+  uint64_t passed; /* behind the last fence that is complete */
+  uint32_t kept;   /* the KEPT slot, or NONE */
+  /* [num_contributors] what owners sent, by owner; sums for this rank, and exponents: the first */
   struct one_way_class *classes;
-  struct overtaken *overtaken; /* [num_slots] */
-  bool has_news;    /* something came since the worker looked for gaps last */
-  uint64_t look_ns; /* when it will look again, whatever comes */
-  uint64_t now_ns; /* of the call in which slots get their chunks */
+  bool has_news;            /* something came since the worker looked for gaps last */
+  uint64_t look_ns;         /* when it will look again, whatever comes */
+  uint64_t now_ns;          /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */
   uint64_t jitter_ns;       /* added to timeouts, redrawn when one fires, so that ranks spread out */
   struct sml_prng prng;
@@ -156,7 +155,45 @@ struct sml_worker {
 #define SML_MOST_BUDGET (SML_MOST_QUESTIONS * SML_QUESTION_COSTS)
 #define SML_MOST_BY_LOSSES (8 * SML_MOST_BUDGET)
 
+/* A result counts as lost when so many later ones, or more, are here, and for this time at least: paths that reorder by
+ * less cost nothing. */
+#define SML_FIRST_THRESHOLD 3u
+#define SML_MOST_THRESHOLD 128u
+#define SML_REORDER_NS (100 * SML_NS_PER_US)
+
 #define SML_LEAST_CHUNKS 32u /* so many may be outstanding, whatever else limits them */
+
+static inline bool is_one_way(const struct sml_worker *w) {
+  return w->options.way != SML_REDUCE_SUM;
+}
+
+/* The slot that a packet is about, or NONE. Each version of a slot of a one-way window is one here. */
+static inline uint32_t sml_worker_slot_of(const struct sml_worker *w, const struct sml_header *h) {
+  const uint32_t s = (uint32_t)h->slot - w->options.slot_base, n = w->options.num_slots;
+  if (!is_one_way(w)) return s < n ? s : NONE;
+  return s < n / 2 ? s + ((h->phase ^ w->options.first_phase) & 1) * (n / 2) : NONE;
+}
+
+/* The number of a slot in its window. */
+static inline uint32_t sml_worker_place_of(const struct sml_worker *w, uint32_t s) {
+  return is_one_way(w) ? s & (w->options.num_slots / 2 - 1) : s;
+}
+
+/* The slot of a one-way window's chunk. */
+static inline uint32_t sml_worker_slot_at(const struct sml_worker *w, uint64_t chunk) {
+  return (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
+}
+
+/* Results of one class come in their order. */
+static inline uint32_t sml_worker_class_of(const struct sml_worker *w, const struct slot *slot) {
+  return w->options.way == SML_REDUCE_COPY ? slot->what.owner : 0;
+}
+
+/* A result was late, not lost: more packets overtake one than was thought. */
+static inline void sml_worker_note_late(struct sml_worker *w) {
+  const uint32_t most = sml_min_u32(w->options.num_slots / 2, SML_MOST_THRESHOLD);
+  w->gap_threshold = sml_max_u32(SML_FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, most));
+}
 
 /* How many chunks may be outstanding. */
 static inline uint32_t sml_worker_most_outstanding(const struct sml_worker *w) {
@@ -210,25 +247,29 @@ static inline bool sml_worker_finish_chunk(struct sml_worker *w, uint32_t index)
 }
 
 static inline bool sml_worker_contributes(const struct sml_worker *w, const struct slot *slot) {
-  if (!w->options.is_one_way) return true;
+  if (!is_one_way(w)) return true;
   const uint8_t way = w->ring[slot->operation].range.way;
   return slot->what.is_exponent || sml_contributes(way, slot->what.owner, w->options.rank);
 }
 
-/* One-way window: moves `heard` on, and makes the fences ready that it passes. */
-void sml_worker_note_heard(struct sml_worker *w);
 /* Gives a slot its chunk, if that is submitted, and queues it when it waits for no exponents. */
 void sml_worker_activate(struct sml_worker *w, uint32_t s);
 /* The exponents of the group are back: slots that waited for them become ready. */
 void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t group);
 /* Takes the first slot from w->early. */
 void sml_worker_take_early(struct sml_worker *w);
+/* Moves `heard` on, and makes the fences ready that it passes. */
+void sml_worker_note_heard(struct sml_worker *w);
+
+/* ---- worker_one_way.c ---- */
+
+/* A result is here, which stays in its slot until the fence. Returns the cookie of an operation that has ended, or
+ * NULL. */
+void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat);
 
 /* ---- worker_questions.c ---- */
 
 void sml_worker_gaps_init(struct sml_worker *w);
-/* The result of a one-way window's slot is here. */
-void sml_worker_note_one_way(struct sml_worker *w, uint32_t s, bool is_repeat);
 /* A result came with this grant. */
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);
 /* Takes the grant of the first gap that is due. */

@@ -30,10 +30,7 @@
 
 #define MANY_SHARE 4u /* of the slots, behind what has arrived: a queue has overflowed, until so few are left */
 #define FEW_SHARE 64u
-#define FIRST_THRESHOLD 3u
-#define MAX_THRESHOLD 128u
-#define LEAST_ANSWER_NS (500 * SML_NS_PER_US)
-#define REORDER_NS (100 * SML_NS_PER_US) /* and at least this long: paths that reorder by less cost nothing */
+#define LEAST_ANSWER_NS (5 * SML_REORDER_NS)
 
 /* ---- order ----
  *
@@ -43,7 +40,7 @@
 
 void sml_worker_gaps_init(struct sml_worker *w) {
   w->next_grant = (uint64_t)w->options.first_chunk + w->options.num_slots;
-  w->gap_threshold = FIRST_THRESHOLD;
+  w->gap_threshold = SML_FIRST_THRESHOLD;
 }
 
 static void remove_gap(struct sml_worker *w, uint32_t i) {
@@ -53,16 +50,11 @@ static void remove_gap(struct sml_worker *w, uint32_t i) {
   memmove(&w->gaps[i], &w->gaps[i + 1], (w->num_gaps - i) * sizeof w->gaps[0]);
 }
 
-/* It was late, not lost: more packets overtake one than was thought. */
-static void note_late(struct sml_worker *w) {
-  const uint32_t most = sml_min_u32(w->options.num_slots / 2, MAX_THRESHOLD);
-  w->gap_threshold = sml_max_u32(FIRST_THRESHOLD, sml_min_u32(2 * w->gap_threshold, most));
-}
-
 static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
   for (uint32_t i = 0; i < w->num_gaps; i++) {
     if (w->gaps[i].grant != grant) continue;
-    if (!is_repeat && w->gaps[i].asked_ns != 0) note_late(w);
+    /* It was late, not lost: more packets overtake one than was thought. */
+    if (!is_repeat && w->gaps[i].asked_ns != 0) sml_worker_note_late(w);
     remove_gap(w, i);
     return;
   }
@@ -90,7 +82,7 @@ static void find_due_gaps(struct sml_worker *w, uint64_t now_ns) {
     struct gap *gap = &w->gaps[i];
     if (gap->is_due) continue;
     const bool is_overtaken =
-        w->next_grant - gap->grant > w->gap_threshold && now_ns - gap->noticed_ns >= REORDER_NS;
+        w->next_grant - gap->grant > w->gap_threshold && now_ns - gap->noticed_ns >= SML_REORDER_NS;
     gap->is_due = gap->asked_ns == 0 ? is_overtaken : gap->asked_ns + w->rto.srtt_ns / 2 < w->latest_acked_ns;
     w->num_due_gaps += gap->is_due;
   }
@@ -109,59 +101,44 @@ uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
 
 /* ---- order in one-way windows ----
  *
- * What an owner sends comes in its order, and sums complete in the order of the stream. A fence that others have passed
- * shows in a later one. */
-
-static struct one_way_class *class_of(const struct sml_worker *w, const struct slot *slot) {
-  if (slot->what.is_fence) return &w->classes[w->options.num_contributors];
-  return &w->classes[slot->reducer == SML_REDUCE_COPY ? slot->what.owner : 0];
-}
-
-void sml_worker_note_one_way(struct sml_worker *w, uint32_t s, bool is_repeat) {
-  const struct slot *slot = &w->slots[s];
-  struct one_way_class *class = class_of(w, slot);
-  class->next = sml_max_u64(class->next, slot->chunk + 1);
-  class->num_results++;
-  w->has_news = true;
-  if (w->overtaken[s].was_asked && !is_repeat && !slot->was_pending) note_late(w);
-}
+ * What each owner sent comes in its order, and sums complete in the order of the stream. */
 
 /* When to ask about a slot whose result was overtaken; SML_NEVER: when more have come. Again, when more time than
  * answers take has passed. */
-static uint64_t due_time(const struct sml_worker *w, uint32_t s, uint64_t now_ns) {
-  const struct slot *slot = &w->slots[s];
-  struct overtaken *o = &w->overtaken[s];
-  const struct one_way_class *class = class_of(w, slot);
-  if (o->was_asked) {
+static uint64_t due_time(const struct sml_worker *w, struct slot *slot, const struct one_way_class *class,
+                         uint64_t now_ns) {
+  if (slot->was_overtaken) {
     const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns : w->rto.srtt_ns;
     return slot->sent_ns + sml_max_u64(answer_ns + answer_ns / 2, LEAST_ANSWER_NS);
   }
-  if (o->noticed_ns == 0) {
-    o->noticed_ns = now_ns;
-    o->noticed_at = class->num_results;
+  if (slot->noticed_ns == 0) {
+    slot->noticed_ns = now_ns;
+    slot->noticed_at = class->num_results;
   }
-  /* After few exponents or fences all would stand still. */
-  const uint32_t threshold = slot->what.is_exponent ? 1 : w->gap_threshold;
-  const bool is_overtaken = class->num_results - o->noticed_at + 1 >= threshold;
-  return is_overtaken ? o->noticed_ns + REORDER_NS : SML_NEVER;
+  const uint32_t threshold =
+      slot->what.is_exponent ? 1 : w->gap_threshold; /* after few of them all would stand still */
+  const bool is_overtaken = class->num_results - slot->noticed_at + 1 >= threshold;
+  return is_overtaken ? slot->noticed_ns + SML_REORDER_NS : SML_NEVER;
 }
 
 static void look_for_gaps(struct sml_worker *w, uint64_t now_ns) {
   if ((!w->has_news && now_ns < w->look_ns) || !sml_worker_uses_order(w)) return;
-  uint64_t end = 0;
   w->has_news = false;
   w->look_ns = SML_NEVER;
-  for (uint32_t c = 0; c <= w->options.num_contributors; c++) end = sml_max_u64(end, w->classes[c].next);
-  for (uint64_t chunk = w->released; chunk < end; chunk++) {
-    const uint32_t s = (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
-    const struct slot *slot = &w->slots[s];
-    if (slot->state != OUTSTANDING || slot->wants_probe || class_of(w, slot)->next <= chunk) continue;
-    const uint64_t due_ns = due_time(w, s, now_ns);
+  uint64_t end = 0;
+  for (uint32_t c = 0; c < w->options.num_contributors; c++) end = sml_max_u64(end, w->classes[c].next);
+  for (uint64_t chunk = w->heard; chunk < end; chunk++) {
+    const uint32_t s = sml_worker_slot_at(w, chunk);
+    struct slot *slot = &w->slots[s];
+    if (slot->state != OUTSTANDING || slot->what.is_fence || slot->wants_probe) continue;
+    const struct one_way_class *class = &w->classes[sml_worker_class_of(w, slot)];
+    if (class->next <= chunk) continue;
+    const uint64_t due_ns = due_time(w, slot, class, now_ns);
     if (due_ns > now_ns) {
       w->look_ns = sml_min_u64(w->look_ns, due_ns);
       continue;
     }
-    w->overtaken[s].was_asked = true;
+    slot->was_overtaken = true;
     list_remove(w, s);
     want_probe(w, s);
   }
@@ -201,7 +178,7 @@ static uint64_t quiet_time(const struct sml_worker *w) {
 /* Since when the lane is silent: since the last result. If there is a budget, it is also silent from a round trip after
  * the last new update on, whatever still trickles in: no later chunk can show what is lost then. */
 static uint64_t quiet_since(const struct sml_worker *w) {
-  if (w->options.is_one_way || num_affordable(w->silence_budget) == 0) return w->progress_ns;
+  if (is_one_way(w) || num_affordable(w->silence_budget) == 0) return w->progress_ns;
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
 }
 
@@ -213,7 +190,7 @@ static bool is_unheard(const struct sml_worker *w, uint32_t level, uint64_t sent
 }
 
 static void note_overflow(struct sml_worker *w) {
-  if (w->options.is_one_way) return; /* there others' losses show in what this rank gets */
+  if (is_one_way(w)) return; /* there others' losses show in what this rank gets */
   const uint64_t num_under_way = sml_worker_num_under_way(w);
   const uint64_t num_behind = w->view.num_outstanding - sml_min_u64(num_under_way, w->view.num_outstanding);
   if (num_behind <= w->options.num_slots / FEW_SHARE) w->has_overflowed = false;
@@ -312,7 +289,7 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
 }
 
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
-  if (w->options.is_one_way) look_for_gaps(w, now_ns);
+  if (is_one_way(w)) look_for_gaps(w, now_ns);
   else find_due_gaps(w, now_ns);
   note_overflow(w);
   ask_in_silence(w, now_ns);
@@ -339,7 +316,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
 /* PROTOCOL.md rule R36. */
 bool sml_worker_refuse_result(struct sml_worker *w, const struct sml_header *h) {
   SML_ASSERT(sml_worker_peek_packet(w, h).kind == SML_ACCEPT_RESULT);
-  const uint32_t s = (uint32_t)h->slot - w->options.slot_base;
+  const uint32_t s = sml_worker_slot_of(w, h);
   struct slot *slot = &w->slots[s];
   if (slot->was_refused) return true;
   slot->was_refused = true;

@@ -67,12 +67,11 @@ static void wait_for_exponents(struct sml_worker *w, uint32_t s) {
 
 static bool has_exponents(const struct sml_worker *w, const struct slot *slot) {
   const struct operation *op = &w->ring[slot->operation];
-  return op->range.num_groups == 0 || slot->what.is_exponent ||
-         (op->ready[slot->what.group] && op->ready[slot->what.last_group]);
+  return op->range.num_groups == 0 || slot->what.is_exponent || op->ready[slot->what.group];
 }
 
 /* The chunk waits for no exponents: it is to be sent, or, if only others contribute, its result is to come. */
-static void begin_chunk(struct sml_worker *w, uint32_t s) {
+static inline __attribute__((always_inline)) void begin_chunk(struct sml_worker *w, uint32_t s) {
   struct slot *slot = &w->slots[s];
   if (sml_worker_contributes(w, slot)) {
     become_ready(w, s);
@@ -80,10 +79,16 @@ static void begin_chunk(struct sml_worker *w, uint32_t s) {
   }
   slot->state = OUTSTANDING;
   slot->first_sent_ns = w->now_ns;
-  slot->was_resent = slot->was_pending = slot->was_refused = false;
+  slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = false;
+  slot->noticed_ns = 0;
   slot->probe_copies = slot->num_unanswered = 0;
   w->view.num_outstanding++;
   list_append(w, s, 0, w->now_ns);
+}
+
+static inline __attribute__((always_inline)) void begin_or_wait(struct sml_worker *w, uint32_t s) {
+  if (has_exponents(w, &w->slots[s])) begin_chunk(w, s);
+  else wait_for_exponents(w, s);
 }
 
 /* What updates and results of the slot's chunk look like on the wire. */
@@ -102,16 +107,9 @@ static void set_wire(const struct sml_worker *w, const struct operation *op, str
   slot->payload_bytes = (uint16_t)(w->packet_bytes != 0 ? w->packet_bytes : c->payload_bytes + check_bytes);
 }
 
-/* ---- one-way windows ---- */
-
-/* There each chunk has a fixed slot. */
-static uint32_t slot_of(const struct sml_worker *w, uint64_t chunk) {
-  return (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
-}
-
 void sml_worker_note_heard(struct sml_worker *w) {
   for (; w->heard < w->end_chunk; w->heard++) {
-    const uint32_t s = slot_of(w, w->heard);
+    const uint32_t s = sml_worker_slot_at(w, w->heard);
     const struct slot *slot = &w->slots[s];
     if (slot->chunk != w->heard) return; /* the window is full */
     if (slot->state == CLOSED) become_ready(w, s);
@@ -119,52 +117,13 @@ void sml_worker_note_heard(struct sml_worker *w) {
   }
 }
 
-/* Is the next fence complete? Later ones may be complete before it. */
-static bool has_passed(const struct sml_worker *w) {
-  for (uint64_t chunk = w->released; chunk < w->heard; chunk++) {
-    const struct slot *slot = &w->slots[slot_of(w, chunk)];
-    if (slot->what.is_fence) return slot->state == HELD;
-  }
-  return false;
-}
-
-/* Frees the slots up to the next fence. Returns the cookie of an operation that ends with it, or NULL. */
-static void *release_stretch(struct sml_worker *w) {
-  const uint64_t first = w->released;
-  bool is_fence = false, is_operation_done = false;
-  void *cookie = NULL;
-  while (!is_fence) {
-    struct slot *slot = &w->slots[slot_of(w, w->released++)];
-    SML_ASSERT(slot->state == SENT || slot->state == HELD);
-    cookie = w->ring[slot->operation].cookie;
-    is_fence = slot->what.is_fence;
-    slot->wants_update = false;
-    slot->phase++;
-    slot->chunk += w->options.num_slots;
-    slot->state = IDLE;
-    w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
-    is_operation_done = sml_worker_finish_chunk(w, slot->operation);
-  }
-  for (uint64_t chunk = first; chunk < w->released; chunk++) sml_worker_activate(w, slot_of(w, chunk));
-  sml_worker_note_heard(w);
-  return is_operation_done ? cookie : NULL;
-}
-
-void *sml_worker_next_ended(struct sml_worker *w) {
-  void *cookie = NULL;
-  while (cookie == NULL && has_passed(w)) cookie = release_stretch(w);
-  return cookie;
-}
-
 static void activate_one_way(struct sml_worker *w, uint32_t s, uint64_t position) {
   struct slot *slot = &w->slots[s];
   struct operation *op = &w->ring[slot->operation];
   sml_range_one_way_chunk(&op->range, position, &op->row, &slot->what);
-  w->overtaken[s] = (struct overtaken){0};
   set_wire(w, op, slot);
   if (slot->what.is_fence) slot->state = CLOSED;
-  else if (!has_exponents(w, slot)) wait_for_exponents(w, s);
-  else begin_chunk(w, s);
+  else begin_or_wait(w, s);
 }
 
 void sml_worker_activate(struct sml_worker *w, uint32_t s) {
@@ -179,15 +138,13 @@ void sml_worker_activate(struct sml_worker *w, uint32_t s) {
   op->chunks_unassigned--;
   slot->operation = index;
   slot->tag = sml_tag(op->tag_base, position);
-  if (w->options.is_one_way) {
+  if (is_one_way(w)) {
     activate_one_way(w, s, position);
     return;
   }
   sml_range_chunk(&op->range, position, &slot->what);
   set_wire(w, op, slot);
-  const bool needs_exponents = op->range.num_groups > 0 && !slot->what.is_exponent;
-  if (needs_exponents && !op->ready[slot->what.group]) wait_for_exponents(w, s);
-  else become_ready(w, s);
+  begin_or_wait(w, s);
 }
 
 void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t group) {
@@ -198,7 +155,7 @@ void sml_worker_release_group(struct sml_worker *w, uint32_t operation, uint32_t
     const struct slot *slot = &w->slots[s];
     const uint32_t next = slot->next;
     const bool is_of_group = slot->operation == operation && slot->what.group == group;
-    if (w->options.is_one_way ? has_exponents(w, slot) : is_of_group) begin_chunk(w, s);
+    if (is_of_group) begin_chunk(w, s);
     else wait_for_exponents(w, s);
     s = next;
   }
@@ -218,15 +175,15 @@ bool sml_worker_can_submit(const struct sml_worker *w) {
 bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *plan, uint8_t *ready,
                        void *cookie, uint64_t now_ns) {
   const struct sml_worker_options *o = &w->options;
-  SML_ASSERT(sml_worker_can_submit(w) && (plan->way != SML_REDUCE_SUM) == o->is_one_way);
+  SML_ASSERT(sml_worker_can_submit(w) && plan->way == o->way);
   w->now_ns = now_ns;
   struct sml_range range;
   const uint8_t wire = plan->way == SML_REDUCE_COPY ? SML_LANES_UINT8 : plan->wire_reducer >> 4;
-  sml_range_make(&range, plan, o->lane, o->num_lanes, o->chunk_bytes, o->num_slots);
+  sml_range_make(&range, plan, o->lane, o->num_lanes, o->chunk_bytes, w->lane_slots);
   if (range.num_chunks == 0) return false;
   SML_ASSERT(range.num_chunks <= sml_worker_chunks_left(w));
   const uint64_t tag_base = sml_tag_base(plan, o->chunk_bytes, o->num_lanes);
-  const bool is_narrow = plan->is_narrow && !o->is_one_way && !o->is_checked && o->packet_lanes == 0;
+  const bool is_narrow = plan->is_narrow && !is_one_way(w) && !o->is_checked && o->packet_lanes == 0;
   *operation_at(w, w->ring_tail) = (struct operation){.range = range,
                                                       .first_chunk = w->end_chunk,
                                                       .chunks_left = range.num_chunks,
@@ -234,7 +191,7 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
                                                       .tag_base = tag_base,
                                                       .ready = ready,
                                                       .wire = wire,
-                                                      .reducer = o->is_one_way ? plan->way : plan->wire_reducer & 15,
+                                                      .reducer = is_one_way(w) ? plan->way : plan->wire_reducer & 15,
                                                       .is_narrow = is_narrow,
                                                       .cookie = cookie};
   if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
@@ -245,7 +202,7 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
     const uint32_t s = w->idle[chunk & (o->num_slots - 1)];
     if (w->slots[s].state == IDLE && w->slots[s].chunk == chunk) sml_worker_activate(w, s);
   }
-  if (o->is_one_way) sml_worker_note_heard(w);
+  if (is_one_way(w)) sml_worker_note_heard(w);
   return true;
 }
 

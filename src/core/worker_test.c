@@ -40,7 +40,7 @@ static void a_result_frees_its_slot_at_once(void **state) {
   struct sml_accept a = expect_accept(w, result_of(&first[2], 4), 0, 5, SML_ACCEPT_RESULT);
   assert_int_equal(a.chunk.data_chunk, 2);
   assert_ptr_equal(a.cookie, &cookie);
-  assert_false(a.is_operation_done);
+  assert_null(a.ended);
   struct sml_send next = expect_send(w, 5, SML_SEND_UPDATE);
   assert_int_equal(next.header.slot, 8 + 2);
   assert_int_equal(next.header.phase, SML_FIRST_PHASE + 1);
@@ -92,10 +92,10 @@ static void operations_may_end_out_of_order(void **state) {
   const struct sml_send first = expect_send(w, 0, SML_SEND_UPDATE);
   const struct sml_send second = expect_send(w, 0, SML_SEND_UPDATE);
   struct sml_accept a = expect_accept(w, result_of(&second, 4), 0, 1, SML_ACCEPT_RESULT);
-  assert_true(a.is_operation_done && a.cookie == &cookies[1]);
+  assert_ptr_equal(a.ended, &cookies[1]);
   assert_false(sml_worker_can_submit(w)); /* its place is behind one that is in use */
   a = expect_accept(w, result_of(&first, 5), 0, 1, SML_ACCEPT_RESULT);
-  assert_true(a.is_operation_done && a.cookie == &cookies[0]);
+  assert_ptr_equal(a.ended, &cookies[0]);
   assert_true(sml_worker_can_submit(w));
   assert_true(sml_worker_next_deadline(w) == SML_NEVER);
   assert_false(view_of(w).is_waiting);
@@ -218,7 +218,7 @@ static void data_goes_again_only_if_it_is_missing(void **state) {
   now_ns = sml_worker_next_deadline(w);
   sml_worker_on_timer(w, now_ns);
   expect_accept(w, pending_of(&first), 0x02, now_ns, SML_ACCEPT_PENDING);
-  assert_true(expect_accept(w, result_of(&first, 4), 0, now_ns, SML_ACCEPT_RESULT).is_operation_done);
+  assert_non_null(expect_accept(w, result_of(&first, 4), 0, now_ns, SML_ACCEPT_RESULT).ended);
   expect_send(w, now_ns, SML_SEND_NONE);
   assert_true(sml_worker_next_deadline(w) == SML_NEVER);
   assert_int_equal(view_of(w).num_missing, 0);
@@ -343,7 +343,7 @@ static void test_who_is_missing_at_a_fence(void **state) {
   struct sml_operation_plan plan = ints(0, 3);
   o.num_slots = 8;
   o.slot_base = 16;
-  o.is_one_way = true;
+  o.way = SML_REDUCE_TO_OWNER;
   plan.way = SML_REDUCE_TO_OWNER;
   plan.num_parts = NUM_RANKS;
   plan.parts = parts;
@@ -357,6 +357,7 @@ static void test_who_is_missing_at_a_fence(void **state) {
   assert_true(v.is_at_fence && v.num_missing == 2 && v.missing[0] == 0 && v.missing[1] == 2 && v.waiting_slot == 1);
   struct sml_send own = fence;
   own.header.slot++;
+  own.header.chunk = 1;
   own.header.tag = sml_tag(sml_tag_base(&plan, CHUNK_BYTES, 1), 2);
   expect_accept(w, pending_of(&own), 4, 2, SML_ACCEPT_PENDING);
   expect_accept(w, pending_of(&fence), 5, 3, SML_ACCEPT_PENDING);
@@ -365,8 +366,45 @@ static void test_who_is_missing_at_a_fence(void **state) {
   free(w);
 }
 
+/* Ranks 0 and 2 may both ask about what rank 1 sends. A PENDING that is not UNASKED shows a loss at once, any other one
+ * after a silence. That for the other receiver asks for the same. */
+static void one_repeat_answers_all_receivers(void **state) {
+  (void)state;
+  static const uint64_t parts[] = {0, 0, CHUNK_BYTES, CHUNK_BYTES};
+  for (uint32_t i = 0; i < 2; i++) {
+    struct sml_worker_options o = OPTIONS;
+    struct sml_operation_plan plan = ints(0, 4);
+    o.num_slots = 8;
+    o.slot_base = 8;
+    o.way = plan.way = SML_REDUCE_COPY;
+    plan.num_parts = NUM_RANKS;
+    plan.parts = parts;
+    struct sml_worker *w = make(&o);
+    submit(w, plan, NULL, NULL);
+    const struct sml_send first = expect_send(w, 0, SML_SEND_UPDATE);
+    (void)expect_send(w, 0, SML_SEND_UPDATE); /* the fence */
+    struct sml_header h = pending_of(&first);
+    h.flags = i == 0 ? SML_FLAG_UNASKED : 0;
+    uint64_t now_ns = 1;
+    expect_accept(w, h, 2, now_ns, SML_ACCEPT_PENDING);
+    if (i == 0) {
+      expect_send(w, now_ns, SML_SEND_NONE);
+      now_ns += 2 * view_of(w).rto_ns;
+      expect_accept(w, h, 2, now_ns, SML_ACCEPT_PENDING);
+    }
+    (void)expect_send(w, now_ns, SML_SEND_UPDATE);
+    expect_accept(w, h, 2, ++now_ns, SML_ACCEPT_PENDING);
+    expect_send(w, now_ns, SML_SEND_NONE);
+    now_ns += 2 * view_of(w).rto_ns;
+    expect_accept(w, h, 2, now_ns, SML_ACCEPT_PENDING);
+    (void)expect_send(w, now_ns, SML_SEND_UPDATE); /* that was lost, too */
+    free(w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_repeat_answers_all_receivers),
       cmocka_unit_test(test_who_is_missing_at_a_fence),
       cmocka_unit_test(first_window_is_one_chunk_a_slot),
       cmocka_unit_test(a_result_frees_its_slot_at_once),

@@ -83,7 +83,8 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 #define SML_FEATURE_EXACT 512u
 /* JOIN: this rank can make use of one-way windows. START: each lane has one, behind the other and as long. */
 #define SML_FEATURE_ONE_WAY 1024u
-#define SML_CTL_LEAST_ONE_WAY_SLOTS 8u /* core's too */
+#define SML_CTL_LEAST_ONE_WAY_SLOTS 8u /* core's too, like the next */
+#define SML_CTL_ALL_WINDOWS 4u
 #define SML_KNOWN_FEATURES 2047u
 
 enum sml_ctl_kind {
@@ -157,7 +158,7 @@ struct sml_ctl_start {
   uint32_t num_lanes;                /* this many of the welcome's ports are used */
   uint32_t chunk_bytes;              /* payload of a full data chunk; multiple of 4 */
   uint32_t num_slots;                /* at most as many as asked for, if any were */
-  uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots, or of twice as many: see ONE_WAY */
+  uint16_t slot_base[SML_MAX_LANES]; /* per lane; multiple of num_slots, or of all windows' */
   uint32_t first_phase, first_chunk; /* where phases and the chunk stream begin */
   uint32_t features;                 /* those of the joins; SWITCH as the aggregator decides */
   uint64_t rtt_ns;                   /* of the furthest rank, as PROBED said; 0: not known */
@@ -173,9 +174,9 @@ struct sml_ctl_start {
   uint32_t num_ranks;
   uint16_t contributors[SML_CTL_MAX_WORLD_SIZE];
 };
-/* Slots of a lane, of both windows if there are two. */
+/* Slots of a lane, one-way windows included. */
 static inline uint32_t sml_ctl_all_slots(const struct sml_ctl_start *start) {
-  return start->num_slots * ((start->features & SML_FEATURE_ONE_WAY) != 0 ? 2 : 1);
+  return start->num_slots * ((start->features & SML_FEATURE_ONE_WAY) != 0 ? SML_CTL_ALL_WINDOWS : 1);
 }
 
 /* The lanes of each packet of a job in switch format; of another job 0. */

@@ -84,7 +84,7 @@ struct sml_job_entry {
   /* once started */
   uint32_t num_lanes, chunk_bytes, num_departed, num_contributors;
   bool is_multicast;
-  bool is_one_way;                     /* there is a second window of as many slots */
+  bool is_one_way;                     /* there are one-way windows */
   uint64_t first_operation, confirmed; /* operations below `confirmed` are completed at every rank */
   uint16_t slot_base[SML_MAX_LANES];
   uint64_t present[SML_BITMAP_WORDS(SML_CTL_MAX_WORLD_SIZE)]; /* ranks with a connection */
@@ -100,7 +100,7 @@ struct sml_job_entry {
 
 /* That a lane has for the job, started. */
 static inline uint32_t sml_registry_all_slots(const struct sml_job_entry *job) {
-  return job->num_slots * (1 + job->is_one_way);
+  return job->num_slots * (job->is_one_way ? SML_CTL_ALL_WINDOWS : 1);
 }
 
 struct sml_registry {

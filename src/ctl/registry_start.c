@@ -60,7 +60,8 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
   /* A software switch has short queues, which carry the control connections, too. */
   if (r->options.packet_lanes != 0 && job->slots_why != SML_SLOTS_REASON_ASKED)
     job->num_slots = sml_min_u32(job->num_slots, SML_TUNING_FEW_SLOTS);
-  job->is_one_way = can_go_one_way(r, job) && 2 * job->num_slots + tuning.kept_slots <= r->options.pool_slots;
+  job->is_one_way =
+      can_go_one_way(r, job) && SML_CTL_ALL_WINDOWS * job->num_slots + tuning.kept_slots <= r->options.pool_slots;
 }
 
 /* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger

@@ -102,7 +102,8 @@ void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header
   for (uint32_t c = 0; c < job->members.num_contributors; c++) {
     if (!sml_bit_test(missing, c)) continue;
     unasked.rank = (uint16_t)c;
-    sml_answer_pending(e, &unasked, 1, SML_FLAG_UNASKED);
+    const bool is_lost = sml_aggregator_has_gone_on(job->aggregator, h, c);
+    sml_answer_pending(e, &unasked, 1, is_lost ? 0 : SML_FLAG_UNASKED);
   }
 }
 

@@ -158,6 +158,7 @@ static void gather_owned(struct sml_aggregator_engine *e) {
     if (sml_has_owner(out->reducer)) e->owned[num_owned++] = *out;
     else e->results[num_kept++] = *out;
   }
+  if (num_owned == 0) return;
   qsort(e->owned, num_owned, sizeof e->owned[0], compare_owned);
   memcpy(e->results + num_kept, e->owned, num_owned * sizeof e->owned[0]);
 }
@@ -165,8 +166,7 @@ static void gather_owned(struct sml_aggregator_engine *e) {
 static void flush_all(struct sml_aggregator_engine *e) {
   e->num_results = drop_overwritten(e, e->results, e->num_results);
   e->num_repeats = drop_overwritten(e, e->repeats, e->num_repeats);
-  if (e->has_owned) gather_owned(e);
-  e->has_owned = false;
+  gather_owned(e);
   flush(e, e->results, e->num_results, false);
   flush(e, e->repeats, e->num_repeats, true);
   e->num_results = e->num_repeats = 0;
@@ -195,16 +195,12 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
     sml_widen_lanes(e->wide, payload, num_lanes);
     payload = e->wide;
   }
-  if (h->wire == SML_LANES_UINT8) {
+  if (h->wire == SML_LANES_UINT8)
     if (is_first) memcpy(values, payload, h->payload_bytes);
     else k->max_uint8(values, payload, h->payload_bytes);
-  } else if (is_first) {
-    k->set_int32(values, payload, num_lanes);
-  } else if (h->wire == SML_LANES_INT32) {
-    k->add_int32(values, payload, num_lanes);
-  } else {
-    k->combine(values, payload, num_lanes, (enum sml_combine)(h->wire << 4 | h->reducer));
-  }
+  else if (is_first) k->set_int32(values, payload, num_lanes);
+  else if (h->wire == SML_LANES_INT32) k->add_int32(values, payload, num_lanes);
+  else k->combine(values, payload, num_lanes, (enum sml_combine)(h->wire << 4 | h->reducer));
 }
 
 static void report_once(struct sml_aggregator_engine *e, const struct sml_header *h,
@@ -278,7 +274,6 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
       note_complete(e, job, d);
-      e->has_owned |= sml_has_owner(h->reducer);
       e->results[e->num_results++] = answer_of(job, h, d);
       break;
     case SML_VERDICT_REPEAT:

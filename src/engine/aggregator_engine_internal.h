@@ -53,7 +53,6 @@ struct sml_aggregator_engine {
   struct sml_macs macs;
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES], owned[RX_FRAMES];
   uint32_t num_results, num_repeats;
-  bool has_owned; /* some of the results are for owners, or of theirs */
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */
   uint32_t num_marks;
   struct sml_header questions[RX_FRAMES]; /* of one job, to be asked at once */
@@ -97,7 +96,8 @@ void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, con
                       const struct sml_addr *to, uint64_t now_ns);
 /* h: num headers, for one contributor. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
-/* Just after that, of a chunk that only some contribute to: those whom it waits for get the same, unasked. */
+/* Just after that, of a chunk that only some contribute to: those whom it waits for get the same, UNASKED unless their
+ * updates are lost for sure. */
 void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_marks(struct sml_aggregator_engine *e);

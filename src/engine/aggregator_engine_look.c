@@ -26,8 +26,8 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
   const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
   const uint32_t first_cell = look->num_cells, room = (uint32_t)sizeof look->cells / look->num_lanes;
   const uint32_t slots_per_cell = (uint32_t)sml_div_ceil(num_slots, room);
-  const uint32_t num_one_way = sml_aggregator_options_of(job->aggregator)->num_one_way_slots;
-  for (uint32_t slot = 0; slot < num_slots + num_one_way; slot++) {
+  const bool is_one_way = sml_aggregator_options_of(job->aggregator)->is_one_way;
+  for (uint32_t slot = 0; slot < num_slots * (is_one_way ? SML_ALL_WINDOWS : 1); slot++) {
     const struct sml_slot_look is = sml_aggregator_look(job->aggregator, slot);
     uint8_t value = SML_CELL_UNUSED;
     if (is.state == SML_SLOT_COMPLETE) value = SML_CELL_COMPLETE;

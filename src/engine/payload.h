@@ -98,16 +98,32 @@ static inline void fill_lanes(const struct sml_quant_kernels *k, const struct sm
   }
 }
 
-/* One exponent code for each block of the group. They are kept where the result's codes will be. None of those may be
- * smaller. */
-static inline void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
-                                  const struct sml_engine_operation *op, const struct sml_chunk *c, uint8_t *payload) {
+static inline void fill_codes(const struct sml_quant_kernels *k, const struct sml_engine_operation *op, uint8_t *codes,
+                              uint64_t first_elem, uint32_t num_codes) {
   const struct sml_format *f = sml_engine_format(&op->plan);
   const uint32_t block_elems = op->plan.block_elems;
-  uint8_t *codes = op->codes[lane->options.lane] + c->block;
-  for (uint32_t i = 0; i < c->num_elems; i++) {
-    const uint64_t elem = c->first_elem + (uint64_t)i * block_elems;
+  for (uint32_t i = 0; i < num_codes; i++) {
+    const uint64_t elem = first_elem + (uint64_t)i * block_elems;
     codes[i] = block_code_of(k, op, f, elem, (size_t)sml_min_u64(block_elems, op->plan.num_elems - elem));
+  }
+}
+
+/* One exponent code for each block of the group, one way of some parts. They are kept where the result's codes will be.
+ * None of those may be smaller. */
+static inline void fill_exponents(const struct sml_quant_kernels *k, const struct sml_lane *lane,
+                                  const struct sml_send *send, uint8_t *payload) {
+  const struct sml_engine_operation *op = send->cookie;
+  const struct sml_chunk *c = &send->chunk;
+  uint8_t *codes = op->codes[lane->options.lane] + c->block;
+  if (op->plan.way == SML_REDUCE_SUM) {
+    fill_codes(k, op, codes, c->first_elem, c->num_elems);
+  } else {
+    uint64_t block;
+    for (uint32_t part = c->owner, done = 0; done < c->num_elems; part++) {
+      const uint32_t num_codes = sml_range_codes(send->range, c->data_chunk, part, &block);
+      if (num_codes > 0) fill_codes(k, op, codes + done, block * op->plan.block_elems, num_codes);
+      done += num_codes;
+    }
   }
   if (op->plan.has_wide_codes) sml_switch_put_codes(payload, codes, c->num_elems);
   else memcpy(payload, codes, c->num_elems);
@@ -177,7 +193,7 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
   if (c->is_fence) payload[0] = 0;
-  else if (c->is_exponent) fill_exponents(k, lane, op, c, payload);
+  else if (c->is_exponent) fill_exponents(k, lane, send, payload);
   else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
   else if (op->plan.way == SML_REDUCE_COPY) memcpy(payload, (const uint8_t *)op->in + c->first_elem, c->num_elems);
   else fill_lanes(k, lane, op, c, lanes, false);

@@ -281,9 +281,10 @@ void world_call_submit(struct world_call *call, uint32_t rank) {
   }
   sender->operation.inputs = sender->inputs;
   sender->operation.num_inputs = num_inputs;
-  const bool is_one_way = call->options.way != SML_REDUCE_SUM;
+  const uint8_t way = call->options.way;
   for (uint32_t l = 0; l < call->world->options.num_lanes; l++)
-    sml_lane_push(is_one_way ? job->one_way[lead][l] : job->lanes[lead][l], &sender->operation);
+    sml_lane_push(way == SML_REDUCE_SUM ? job->lanes[lead][l] : job->one_way[way == SML_REDUCE_COPY][lead][l],
+                  &sender->operation);
 }
 
 void world_call_submit_all(struct world_call *call) {

@@ -31,7 +31,8 @@ static void open_port(struct world *w, struct world_port *port, bool is_aggregat
   /* Room for the largest PENDING, for the HELLO, and for frames that are too long. */
   const uint32_t max_frame_bytes = sml_head_bytes(true) + sml_max_u32(o->chunk_bytes, 64) + SML_CHECK_BYTES + 16;
   const uint32_t num_senders = is_aggregator ? o->world_size : 1;
-  uint32_t queue_frames = sml_min_u32(2 * num_senders * o->num_slots * (1u + o->is_one_way) + 256, MAX_QUEUE_FRAMES);
+  uint32_t queue_frames =
+      sml_min_u32(2 * num_senders * o->num_slots * (o->is_one_way ? SML_ALL_WINDOWS : 1) + 256, MAX_QUEUE_FRAMES);
   if (o->queue_frames != 0) queue_frames = o->queue_frames;
   *port = (struct world_port){.world = w, .is_aggregator = is_aggregator, .rank = rank, .lane = lane};
   if (o->open_io != NULL) {
@@ -160,20 +161,21 @@ void world_open_job(struct world *w, uint32_t j, uint32_t epoch) {
   SML_ASSERT(j < WORLD_MAX_JOBS && !job->is_open);
   const uint32_t packet_lanes = o->chunk_bytes / 4 + !o->is_unchecked;
   *job = (struct world_job){.is_open = true, .number = (uint16_t)(j * 341), .epoch = epoch};
-  job->worker = (struct sml_worker_options){.job = job->number,
-                                            .epoch = epoch,
-                                            .world_size = o->world_size,
-                                            .num_contributors = o->num_contributors,
-                                            .num_lanes = o->num_lanes,
-                                            .num_slots = o->num_slots,
-                                            .slot_base = (uint16_t)(j * (1u + o->is_one_way) * o->num_slots),
-                                            .chunk_bytes = o->chunk_bytes,
-                                            .is_checked = !o->is_unchecked,
-                                            .packet_lanes = o->is_switch_format ? packet_lanes : 0,
-                                            .has_fixed_window = o->has_fixed_window,
-                                            .first_phase = o->first_phase,
-                                            .first_chunk = o->first_chunk,
-                                            .num_operations = o->num_operations};
+  job->worker =
+      (struct sml_worker_options){.job = job->number,
+                                  .epoch = epoch,
+                                  .world_size = o->world_size,
+                                  .num_contributors = o->num_contributors,
+                                  .num_lanes = o->num_lanes,
+                                  .num_slots = o->num_slots,
+                                  .slot_base = (uint16_t)(j * (o->is_one_way ? SML_ALL_WINDOWS : 1) * o->num_slots),
+                                  .chunk_bytes = o->chunk_bytes,
+                                  .is_checked = !o->is_unchecked,
+                                  .packet_lanes = o->is_switch_format ? packet_lanes : 0,
+                                  .has_fixed_window = o->has_fixed_window,
+                                  .first_phase = o->first_phase,
+                                  .first_chunk = o->first_chunk,
+                                  .num_operations = o->num_operations};
   set_epoch(w, job, epoch);
   for (uint32_t l = 0; l < o->num_lanes; l++) {
     SML_ASSERT(sml_aggregator_engine_open_job(w->aggregators[l], job->number, epoch, o->world_size,
@@ -232,7 +234,7 @@ static void start_aggregators(struct world *w, struct world_job *job) {
   const struct sml_aggregator_options options = {.world_size = o->world_size,
                                                  .num_contributors = o->num_contributors,
                                                  .num_slots = o->num_slots,
-                                                 .num_one_way_slots = w->options.is_one_way ? o->num_slots : 0,
+                                                 .is_one_way = w->options.is_one_way,
                                                  .slot_base = o->slot_base,
                                                  .chunk_bytes = o->chunk_bytes,
                                                  .is_checked = o->is_checked,
@@ -250,19 +252,21 @@ static void start_aggregators(struct world *w, struct world_job *job) {
   }
 }
 
-static struct sml_worker_options worker_options(struct world *w, const struct world_job *job, uint32_t r,
-                                                uint32_t l, bool is_one_way) {
+static struct sml_worker_options worker_options(struct world *w, const struct world_job *job, uint32_t r, uint32_t l,
+                                                uint8_t way) {
   struct sml_worker_options o = job->worker;
-  o.is_one_way = is_one_way;
-  if (is_one_way) o.slot_base = (uint16_t)(o.slot_base + o.num_slots);
+  o.way = way;
+  o.slot_base = (uint16_t)(o.slot_base + sml_window_base(way, o.num_slots));
   o.rank = contributors_of(w) != NULL ? w->options.contributors[r] : (uint16_t)r;
   o.lane = l;
   o.seed = sml_prng_next(&w->prng);
   return o;
 }
 
-static struct sml_lane *open_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, bool is_one_way) {
-  const struct sml_lane_options options = {.worker = worker_options(w, job, r, l, is_one_way),
+static const uint8_t ways[2] = {SML_REDUCE_TO_OWNER, SML_REDUCE_COPY};
+
+static struct sml_lane *open_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, uint8_t way) {
+  const struct sml_lane_options options = {.worker = worker_options(w, job, r, l, way),
                                            .aggregator = w->aggregator_ports[l].addr,
                                            .is_multicast = w->options.is_multicast,
                                            .lane = l,
@@ -275,10 +279,10 @@ static struct sml_lane *open_lane(struct world *w, struct world_job *job, uint32
   return lane;
 }
 
-static void restart_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, bool is_one_way) {
-  struct sml_lane *lane = is_one_way ? job->one_way[r][l] : job->lanes[r][l];
+static void restart_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, uint8_t way,
+                         struct sml_lane *lane) {
   if (lane == NULL) return;
-  const struct sml_worker_options o = worker_options(w, job, r, l, is_one_way);
+  const struct sml_worker_options o = worker_options(w, job, r, l, way);
   sml_lane_restart(lane, &o, &job->seal);
 }
 
@@ -295,8 +299,9 @@ void world_start_job(struct world *w, uint32_t j) {
   job->is_started = true;
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes && world_lead(w, r) == r; l++) {
-      job->lanes[r][l] = open_lane(w, job, r, l, false);
-      if (w->options.is_one_way) job->one_way[r][l] = open_lane(w, job, r, l, true);
+      job->lanes[r][l] = open_lane(w, job, r, l, SML_REDUCE_SUM);
+      for (uint32_t i = 0; i < 2 && w->options.is_one_way; i++)
+        job->one_way[i][r][l] = open_lane(w, job, r, l, ways[i]);
     }
   }
 }
@@ -309,8 +314,8 @@ void world_restart_job(struct world *w, uint32_t j, uint32_t epoch) {
   start_aggregators(w, job);
   for (uint32_t r = 0; r < w->options.world_size; r++) {
     for (uint32_t l = 0; l < w->options.num_lanes; l++) {
-      restart_lane(w, job, r, l, false);
-      restart_lane(w, job, r, l, true);
+      restart_lane(w, job, r, l, SML_REDUCE_SUM, job->lanes[r][l]);
+      for (uint32_t i = 0; i < 2; i++) restart_lane(w, job, r, l, ways[i], job->one_way[i][r][l]);
     }
   }
 }
@@ -331,7 +336,7 @@ void world_close_job(struct world *w, uint32_t j) {
     free(sml_aggregator_engine_close_job(w->aggregators[l], job->number));
     for (uint32_t r = 0; r < w->options.world_size; r++) {
       close_lane(w, r, l, job->lanes[r][l]);
-      close_lane(w, r, l, job->one_way[r][l]);
+      for (uint32_t i = 0; i < 2; i++) close_lane(w, r, l, job->one_way[i][r][l]);
     }
   }
   *job = (struct world_job){.is_open = false};
@@ -386,8 +391,9 @@ static void check_invariants(const struct world *w) {
   for (uint32_t j = 0; j < WORLD_MAX_JOBS && problem == NULL; j++) {
     if (w->jobs[j].is_started && w->jobs[j].lanes[r][l] != NULL)
       problem = sml_lane_find_violation(w->jobs[j].lanes[r][l]);
-    if (w->jobs[j].is_started && w->jobs[j].one_way[r][l] != NULL && problem == NULL)
-      problem = sml_lane_find_violation(w->jobs[j].one_way[r][l]);
+    for (uint32_t i = 0; i < 2; i++)
+      if (w->jobs[j].is_started && w->jobs[j].one_way[i][r][l] != NULL && problem == NULL)
+        problem = sml_lane_find_violation(w->jobs[j].one_way[i][r][l]);
     if (problem != NULL && w->options.has_liar && memcmp(problem, "I9", 2) == 0) problem = NULL;
   }
   if (problem == NULL) return;

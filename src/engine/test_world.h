@@ -60,10 +60,11 @@ struct world_job {
   uint64_t num_calls;
   uint64_t nonces[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_worker_options worker; /* what all ranks have in common */
-  struct sml_seal seal; /* of this epoch */
-  struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES], *one_way[WORLD_MAX_RANKS][WORLD_MAX_LANES];
-  struct sml_aggregator *states[WORLD_MAX_LANES]; /* the aggregators', to look into and to break */
-  uint32_t num_integrity[WORLD_MAX_RANKS];        /* calls of on_integrity */
+  struct sml_seal seal;             /* of this epoch */
+  struct sml_lane *lanes[WORLD_MAX_RANKS][WORLD_MAX_LANES];
+  struct sml_lane *one_way[2][WORLD_MAX_RANKS][WORLD_MAX_LANES]; /* for sums to owners, for copies */
+  struct sml_aggregator *states[WORLD_MAX_LANES];                /* the aggregators', to look into and to break */
+  uint32_t num_integrity[WORLD_MAX_RANKS];                       /* calls of on_integrity */
 };
 
 struct world {

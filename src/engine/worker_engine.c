@@ -117,9 +117,10 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
-/* The lanes share a socket, whose buffer must hold what comes while the thread has no processor: the lane's share. */
+/* The lanes share a socket, whose buffer must hold what comes while the thread has no processor: the share of a lane
+ * that has work. */
 static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
-  const uint64_t num_bytes = e->options.io->rx_buffer_bytes / e->num_lanes;
+  const uint64_t num_bytes = e->options.io->rx_buffer_bytes / sml_max_u32(e->num_waiting, 1);
   return num_bytes == 0 ? UINT32_MAX : (uint32_t)sml_min_u64(num_bytes / sml_lane_held_bytes(lane), UINT32_MAX);
 }
 
@@ -138,10 +139,10 @@ static bool is_of_lane(const struct sml_lane *lane, const struct sml_header *h, 
   return lane->options.worker.job == h->job && sml_addr_equal(&lane->options.source, from);
 }
 
-/* A job may have two lanes at an aggregator, one of them for its one-way window. */
+/* A job may have several lanes at an aggregator, two of them for its one-way windows. */
 static bool is_in_window(const struct sml_lane *lane, const struct sml_header *h) {
-  return lane->options.worker.epoch == h->epoch &&
-         (uint32_t)h->slot - lane->options.worker.slot_base < lane->options.worker.num_slots;
+  const struct sml_worker_options *o = &lane->options.worker;
+  return o->epoch == h->epoch && (uint32_t)h->slot - o->slot_base < sml_window_slots(o->way, o->num_slots);
 }
 
 static struct sml_lane *find_lane(struct sml_worker_engine *e, const struct sml_header *h,
@@ -207,11 +208,10 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   sml_payload_store(e, lane, &a, payload);
   e->has_results = true;
   lane->futile = (struct sml_futile){0};
-  if (!a.is_operation_done) return;
-  end_operation(lane, a.cookie);
-  void *also; /* by a fence that was late */
-  while (lane->options.worker.is_one_way && (also = sml_worker_next_ended(lane->worker)) != NULL)
-    end_operation(lane, also);
+  for (void *ended = a.ended; ended != NULL;) {
+    end_operation(lane, ended);
+    ended = lane->options.worker.way != SML_REDUCE_SUM ? sml_worker_next_ended(lane->worker) : NULL;
+  }
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
@@ -292,6 +292,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
   /* After a pass without results somebody is late, so the engine waits for the first one. */
+  uint32_t num_waiting = 0;
   uint64_t gather_ns = !e->has_results || e->hellos != NULL ? 0 : SML_NEVER;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     struct sml_lane *lane = e->lanes[i];
@@ -305,6 +306,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     }
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
+    num_waiting += view.is_waiting;
     sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
                          sml_max_u32(lane->options.num_windows, 1));
     if (view.is_out_of_room && lane->failed_status == SML_OK)
@@ -315,6 +317,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   }
   io->ops->tx_flush(io);
   sml_send_queue_end_pass(&e->send_queue, e->sent_bytes);
+  e->num_waiting = num_waiting;
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   sml_io_figures_publish(&e->io_figures, io);
   e->awaits_frames = deadline != SML_NEVER;

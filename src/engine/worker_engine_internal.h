@@ -50,6 +50,7 @@ struct sml_worker_engine {
   struct sml_mailbox mailbox;
   struct sml_lane **lanes;
   uint32_t num_lanes, max_lanes;
+  uint32_t num_waiting;       /* lanes that had work at the end of the last pass */
   struct sml_lane *last_lane; /* packets come in runs of one lane */
   struct sml_hello *hellos;
   struct sml_io_figures io_figures;

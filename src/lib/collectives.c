@@ -107,7 +107,7 @@ static sml_status call(sml_job *job, struct sml_call *what, sml_operation **oper
 }
 
 /* By one-way windows, where the call can go so: else *is_taken_out is false. A sum's `out` has this rank's part alone.
- * One that lies in the input is written when all lanes have made codes of that. */
+ * One that lies in the input is written at the end: until then codes are made of that. */
 static sml_status call_one_way(sml_job *job, const struct sml_call *call_of_caller, enum kind kind,
                                const struct part *part, bool *is_taken_out, sml_operation **operation_out) {
   const struct sml_job_shape *shape = sml_job_shape(job);
@@ -118,8 +118,7 @@ static sml_status call_one_way(sml_job *job, const struct sml_call *call_of_call
   const size_t parts_bytes = sml_align_up((shape->world_size + 1u) * sizeof(uint64_t), 64);
   const size_t out_bytes = part->count * sml_format_elem_bytes((uint32_t)what.type);
   const uintptr_t in = (uintptr_t)what.in, out = (uintptr_t)what.out;
-  const bool is_apart = is_copy || shape->lanes->num_lanes == 1 || out < in ||
-                        out >= in + part->total * sml_format_elem_bytes((uint32_t)what.type);
+  const bool is_apart = is_copy || out < in || out >= in + part->total * sml_format_elem_bytes((uint32_t)what.type);
   struct sml_collective *c = make(kind, part->key, parts_bytes + (is_apart ? 0 : out_bytes));
   if (c == NULL) return SML_ERR_NO_MEMORY;
   c->num_bytes = is_copy ? part->total : 0;

@@ -9,6 +9,7 @@
 #include "shm/shm_relay.h"
 #include "process/settings.h"
 
+_Static_assert(SML_CTL_ALL_WINDOWS == SML_ALL_WINDOWS, "ctl and core agree on one-way windows");
 _Static_assert(SML_CTL_LEAST_ONE_WAY_SLOTS == SML_LEAST_ONE_WAY_SLOTS, "ctl and core agree on one-way windows");
 
 /* That a lane holds: powers of two. */
@@ -24,7 +25,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job_lanes 
                                                      const struct sml_job_lanes_shard *shard) {
   const struct sml_ctl_start *start = shard->start;
   const struct sml_job_lane *place = &lanes->lanes[lane];
-  const uint32_t base = start->slot_base[place->engine] + (place->is_one_way ? start->num_slots : 0);
+  const uint32_t base = start->slot_base[place->engine] + sml_window_base(place->way, start->num_slots);
   return (struct sml_worker_options){.job = shard->welcome->job,
                                      .epoch = start->epoch,
                                      .rank = (uint16_t)sml_contributor_of(start, lanes->rank),
@@ -42,7 +43,7 @@ static struct sml_worker_options make_worker_options(const struct sml_job_lanes 
                                      .num_operations = num_operations(lanes, start),
                                      .rtt_ns = start->rtt_ns,
                                      .seed = sml_random_bits(),
-                                     .is_one_way = place->is_one_way,
+                                     .way = place->way,
                                      .has_fixed_window = lanes->settings->no_congestion_control};
 }
 
@@ -139,16 +140,17 @@ static void place_lanes(struct sml_job_lanes *lanes, bool goes_one_way) {
       num_engines = e + 1;
     }
   for (uint32_t l = 0; l < num_lanes && goes_one_way; l++) {
-    lanes->lanes[num_lanes + l] = lanes->lanes[l];
-    lanes->lanes[num_lanes + l].is_one_way = true;
+    lanes->lanes[num_lanes + l] = lanes->lanes[2 * num_lanes + l] = lanes->lanes[l];
+    lanes->lanes[num_lanes + l].way = SML_REDUCE_COPY;
+    lanes->lanes[2 * num_lanes + l].way = SML_REDUCE_TO_OWNER;
   }
-  lanes->num_windows = num_lanes * (1 + goes_one_way);
+  lanes->num_windows = num_lanes * (goes_one_way ? 3 : 1);
   lanes->num_lanes = num_lanes;
   lanes->num_engines = num_engines;
 }
 
 bool sml_job_lanes_open(struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
-  struct sml_lane *opened[2 * SML_MAX_JOB_LANES] = {NULL};
+  struct sml_lane *opened[3 * SML_MAX_JOB_LANES] = {NULL};
   bool is_complete = true;
   pthread_mutex_lock(lanes->method.lock);
   lanes->chunk_bytes = start->chunk_bytes;
@@ -195,7 +197,7 @@ static void add_lane(const struct sml_job_lane *lane, sml_stats *stats) {
   SML_LANE_STATS(ADD)
   DROP_STATS(ADD_DROPS)
 #undef ADD
-  if (lane->is_one_way) return; /* its window is fixed, and grants nothing */
+  if (lane->way != SML_REDUCE_SUM) return; /* its window is fixed, and grants nothing */
   stats->window_chunks += s.window_chunks;
   stats->busiest_slot_chunks =
       sml_max_u32(stats->busiest_slot_chunks, (uint32_t)sml_min_u64(s.busiest_slot_chunks, UINT32_MAX));
@@ -275,7 +277,7 @@ void sml_job_lanes_find_waiting(const struct sml_job_lanes *lanes, struct sml_me
     sight->has_error_reply = s.has_error_reply;
     sight->error_reply_ns = s.error_reply_ns;
     sight->lane = lanes->lanes[l].number;
-    sight->slot = s.waiting_slot + (lanes->lanes[l].is_one_way ? lanes->lanes[l].num_slots : 0);
+    sight->slot = s.waiting_slot + sml_window_base(lanes->lanes[l].way, lanes->lanes[l].num_slots);
     sight->since_ns = s.waiting_since_ns;
     sight->num_missing = s.num_missing;
     sight->is_fence = s.is_at_fence;
@@ -297,7 +299,8 @@ uint64_t sml_job_lanes_least_one_way(const struct sml_job_lanes *lanes) {
 }
 
 static struct sml_job_lane *windows_of(struct sml_job_lanes *lanes, const struct sml_operation_plan *plan) {
-  return &lanes->lanes[plan->way != SML_REDUCE_SUM ? lanes->num_lanes : 0];
+  const uint32_t window = plan->way == SML_REDUCE_SUM ? 0 : plan->way == SML_REDUCE_COPY ? 1 : 2;
+  return &lanes->lanes[window * lanes->num_lanes];
 }
 
 /* As sml_worker_chunks_left() counts it. */

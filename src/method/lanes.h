@@ -24,8 +24,8 @@ struct sml_job_lanes_shard {
 struct sml_job_lane {
   struct sml_lane *lane;  /* owned; attached to its engine; NULL: none */
   uint32_t shard, engine; /* where its aggregator is, and which engine has it: also its number at the shard */
-  uint32_t number;        /* of the lane: that of its one-way window has the same */
-  bool is_one_way;
+  uint32_t number;        /* of the lane: those of its one-way windows have the same */
+  uint8_t way;            /* SML_REDUCE_SUM, or which one-way window it is */
   uint32_t num_slots;
   const char *aggregator_text;    /* the shard's */
   struct sml_engine_command fail; /* posted at most once: a job fails once */
@@ -48,8 +48,8 @@ struct sml_job_lanes {
   /* The lanes of all shards together; the engines that have any. Written under the lock, at the start and when a
    * successor has other ones; read without it. */
   _Atomic uint32_t num_lanes, num_engines;
-  _Atomic uint32_t num_windows; /* num_lanes, or twice as many: the second half is for operations that go one way */
-  struct sml_job_lane lanes[2 * SML_MAX_JOB_LANES];
+  _Atomic uint32_t num_windows; /* num_lanes, or three times as many: then come those of copies, and those of sums */
+  struct sml_job_lane lanes[3 * SML_MAX_JOB_LANES];
 };
 
 /* For a job with other ranks; lanes->method has its owner and lock. */

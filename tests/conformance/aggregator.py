@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data path (PROTOCOL.md rules R14 to R30, and R196 to R198) a second time: for vectors to be played on, and as the stand-in for a
+"""The data path (PROTOCOL.md rules R14 to R30, R195 to R198, and R218) a second time: for vectors to be played on, and as the stand-in for a
 switch where none is. One job's cells, and what comes before them. Written from the text, not from the C."""
 import operator
 import struct
@@ -9,6 +9,7 @@ import peer
 UPDATE, RESULT, PENDING, PROBE = (peer.PACKETS[name] for name in ("UPDATE", "RESULT", "PENDING", "PROBE"))
 RETRANSMISSION, KEYED, CHECKED, BY_GRANT, NARROW = 1, 2, 4, 8, 128
 TO_OWNER, COPY = (0, 2), (1, 3)
+FENCE = 2**32 - 1
 # By whether it is a switch.
 PAIRS = {False: ((0, 0), (1, 1), (2, 1), (3, 1), (2, 4), (3, 4), (2, 5), TO_OWNER, COPY), True: ((0, 0), (2, 1))}
 UP_FLAGS = {UPDATE: RETRANSMISSION | CHECKED | NARROW, PROBE: RETRANSMISSION | BY_GRANT | 64}
@@ -37,6 +38,7 @@ class Aggregator:
         self.jobs, self.is_switch = jobs, is_switch
         self.cells = [{} for _ in jobs]
         self.cursors = [job.first_chunk + job.num_slots for job in jobs]
+        self.passed = {}  # by job and window: where the last complete fence is
 
     def take(self, address, datagram):
         fields, payload = self.open(datagram)
@@ -94,7 +96,9 @@ class Aggregator:
         if slot < job.num_slots:
             return pair not in (TO_OWNER, COPY)
         if pair not in (TO_OWNER, COPY):
-            return pair == (1, 1) and not fields["flags"] & BY_GRANT
+            return pair == (1, 1) and not fields["flags"] & BY_GRANT and fields["chunk"] in (0, FENCE)
+        if pair != (COPY if slot < 2 * job.num_slots else TO_OWNER):
+            return False
         is_contributor = fields["rank"] in self.contributors(job, pair, fields["chunk"])
         return fields["chunk"] < job.ranks and (fields["type"] == PROBE or is_contributor)
 
@@ -104,7 +108,7 @@ class Aggregator:
     def decide(self, index, fields, payload):
         job = self.jobs[index]
         slot, phase = fields["slot"] - job.slot_base, fields["phase"]
-        all_slots = job.num_slots * (2 if job.has_one_way else 1)
+        all_slots = job.num_slots * (4 if job.has_one_way else 1)
         if not 0 <= slot < all_slots or not self.fits_window(job, slot, fields) or not self.has_right_length(job, fields):
             return [], None
         if fields["flags"] & NARROW:
@@ -119,6 +123,8 @@ class Aggregator:
             return [], None
         if phase > cell.phase and self.is_switch and phase != (cell.phase + 2 if cell.phase else job.first_phase + phase % 2):
             return [], None  # a switch takes the next one only, and looks at no other cell
+        if phase > cell.phase and slot >= job.num_slots and self.is_passed(index, slot, fields):
+            return [], None
         if phase > cell.phase:
             if not self.is_switch and not self.is_next(job, cells, slot, phase):
                 return [], ("JUMP", {fields["rank"]})
@@ -127,7 +133,7 @@ class Aggregator:
             cell.__init__()
             cell.phase, cell.tag, cell.first_rank = phase, fields["tag"], fields["rank"]
             cell.pair, cell.payload_bytes = (fields["wire"], fields["reducer"]), fields["payload_bytes"]
-            cell.owner = fields["chunk"] if cell.pair in (TO_OWNER, COPY) else None
+            cell.owner = fields["chunk"] if slot >= job.num_slots else None
             return self.contribute(index, slot, cell, fields["rank"], payload), None
         return self.decide_same(index, slot, cell, fields, payload)
 
@@ -138,7 +144,7 @@ class Aggregator:
             return [], ("MISMATCH", {rank, cell.first_rank})
         if cell.owner not in (None, fields["chunk"]):
             return [], ("MISMATCH", {rank, cell.first_rank})
-        if cell.is_complete and cell.owner is not None and not is_probe:
+        if cell.is_complete and cell.pair in (TO_OWNER, COPY) and not is_probe:
             return [], None  # it hears nothing of what it contributes to
         if cell.is_complete:
             pair = chunk[0] if self.is_switch else cell.pair
@@ -157,11 +163,33 @@ class Aggregator:
             cell = cells.get((slot, at & 1))
             return cell is not None and cell.phase == at and cell.is_complete
         cell = cells.get((slot, phase & 1))
+        if slot >= job.num_slots:  # R218
+            return cell.phase == 0 or cell.is_complete
         if phase == job.first_phase:
             return cell.phase == 0
         if not is_complete(phase - 1):
             return False
         return phase == job.first_phase + 1 if cell.phase == 0 else is_complete(phase - 2)
+
+    @staticmethod
+    def place(job, slot, phase):
+        """Which window, and where in its stream, as far as order goes."""
+        return slot >= 2 * job.num_slots, (phase - job.first_phase, slot)
+
+    def pass_fences(self, index, slot, phase):
+        """R218: a fence is complete, so all earlier ones are."""
+        job = self.jobs[index]
+        window, position = self.place(job, slot, phase)
+        self.passed[index, window] = max(self.passed.get((index, window), position), position)
+        for (at, _), cell in self.cells[index].items():
+            if at >= job.num_slots and cell.seen and cell.pair == (1, 1) and cell.owner == FENCE:
+                other, earlier = self.place(job, at, cell.phase)
+                cell.is_complete = cell.is_complete or (other == window and earlier <= position)
+
+    def is_passed(self, index, slot, fields):
+        window, position = self.place(self.jobs[index], slot, fields["phase"])
+        is_fence = (fields["wire"], fields["reducer"], fields["chunk"]) == (1, 1, FENCE)
+        return is_fence and (index, window) in self.passed and position < self.passed[index, window]
 
     @staticmethod
     def reduce(pair, values, more):
@@ -180,7 +208,9 @@ class Aggregator:
         if slot < job.num_slots:
             cell.grant = self.cursors[index] % 2**32
             self.cursors[index] += 1
-        receivers = range(job.ranks) if cell.owner is None else sorted(set(range(job.ranks)) - contributors)
+        if cell.pair == (1, 1) and cell.owner == FENCE:
+            self.pass_fences(index, slot, cell.phase)
+        receivers = sorted(set(range(job.ranks)) - contributors) if cell.pair in (TO_OWNER, COPY) else range(job.ranks)
         return [((index, to), self.result(index, slot, cell, 0)) for to in receivers]
 
     def answer_by_grant(self, index, fields):

@@ -76,7 +76,7 @@ static void bind_job(struct stage *t, uint32_t j) {
       .world_size = as->num_ranks,
       .num_slots = num_slots,
       .chunk_bytes = v->chunk_bytes,
-      .slot_base = (uint16_t)(num_slots * (v->base_windows + j) * (as->has_one_way ? 2 : 1)),
+      .slot_base = (uint16_t)(num_slots * (v->base_windows + j) * (as->has_one_way ? SML_ALL_WINDOWS : 1)),
       .is_checked = as->is_checked,
       .is_switch = t->vector->is_switch};
   const bool is_keyed = (t->vector->needs & SML_NEED_KEY) != 0 ||
@@ -103,7 +103,7 @@ static void start_job(struct stage *t, uint32_t j) {
   const struct sml_conform_binding *b = &t->bindings[j];
   const struct sml_aggregator_options options = {.world_size = b->world_size,
                                                  .num_slots = b->num_slots,
-                                                 .num_one_way_slots = t->vector->jobs[j].has_one_way ? b->num_slots : 0,
+                                                 .is_one_way = t->vector->jobs[j].has_one_way,
                                                  .slot_base = b->slot_base,
                                                  .chunk_bytes = b->chunk_bytes,
                                                  .is_checked = b->is_checked,

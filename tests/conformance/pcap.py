@@ -51,7 +51,7 @@ def make_plan(family, lanes, cannot=()):
             continue
         jobs = []
         for shape in vector["jobs"]:
-            all_slots = shape["slots"] * (2 if shape.get("one_way") else 1)
+            all_slots = shape["slots"] * (4 if shape.get("one_way") else 1)
             slot_base = -(-slot_base // all_slots) * all_slots
             jobs.append({"job": number, "epoch": FIRST_EPOCH + 100 * number, "slot_base": slot_base, "num_slots": shape["slots"],
                          "ranks": shape["ranks"], "is_checked": shape.get("checked", False), "is_narrow": shape.get("narrow", False), "has_one_way": shape.get("one_way", False), "is_switch": family == "switch",

@@ -39,8 +39,8 @@ static void add_job(struct reference *r, const struct sml_conform_vector *v, uin
   const struct sml_aggregator_options options = {
       .world_size = as->num_ranks,
       .num_slots = as->num_slots,
-      .num_one_way_slots = as->has_one_way ? as->num_slots : 0,
-      .slot_base = (uint16_t)(as->num_slots * (2 + index) * (as->has_one_way ? 2 : 1)),
+      .is_one_way = as->has_one_way,
+      .slot_base = (uint16_t)(as->num_slots * (2 + index) * (as->has_one_way ? SML_ALL_WINDOWS : 1)),
       .chunk_bytes = REFERENCE_CHUNK_BYTES - check_bytes,
       .is_checked = as->is_checked,
       .is_narrow = as->is_narrow,
@@ -133,8 +133,10 @@ static void add_result(struct taken *t, const struct sml_header *h, const uint8_
   set(out, SML_FIELD_WIRE, SML_SYMBOL_NONE, h->wire);
   set(out, SML_FIELD_REDUCER, SML_SYMBOL_NONE, h->reducer);
   set_place(out, t, h);
-  if (sml_has_owner(h->reducer)) set(out, SML_FIELD_CHUNK, SML_SYMBOL_OWNER, h->chunk);
-  else if (h->slot < b->slot_base + b->num_slots)
+  if (h->slot >= b->slot_base + b->num_slots) {
+    const bool is_fence = h->chunk == SML_FENCE;
+    set(out, SML_FIELD_CHUNK, is_fence ? SML_SYMBOL_MAX : SML_SYMBOL_OWNER, is_fence ? 0 : h->chunk);
+  } else
     set(out, SML_FIELD_CHUNK, SML_SYMBOL_SLOTS, (int64_t)(h->chunk - b->first_chunk) - b->num_slots);
   set_payload(out, b, payload, h->payload_bytes, h->wire == SML_LANES_UINT8 ? 1 : 4);
 }

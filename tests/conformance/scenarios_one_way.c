@@ -12,13 +12,15 @@ static void begin_one_way(struct scenario *s, const char *name, const char *abou
 }
 
 static struct sml_conform_packet of_window(struct sml_conform_packet p, enum sml_conform_symbol window) {
-  return with_symbol(p, SML_FIELD_SLOT, window, p.fields[SML_FIELD_SLOT].number);
+  p = with_symbol(p, SML_FIELD_SLOT, window, p.fields[SML_FIELD_SLOT].number);
+  return with_symbol(p, SML_FIELD_CHUNK, SML_SYMBOL_OWNER, 0);
 }
 
 static struct sml_conform_packet owned(struct sml_conform_packet p, uint32_t reducer, uint32_t owner) {
   p = with(p, SML_FIELD_WIRE, reducer == SML_REDUCE_COPY ? SML_LANES_UINT8 : SML_LANES_INT32);
-  p = with_symbol(with(p, SML_FIELD_REDUCER, reducer), SML_FIELD_CHUNK, SML_SYMBOL_OWNER, owner);
-  return of_window(p, reducer == SML_REDUCE_COPY ? SML_SYMBOL_COPIES : SML_SYMBOL_TO_OWNERS);
+  p = of_window(with(p, SML_FIELD_REDUCER, reducer),
+                reducer == SML_REDUCE_COPY ? SML_SYMBOL_COPIES : SML_SYMBOL_TO_OWNERS);
+  return with_symbol(p, SML_FIELD_CHUNK, SML_SYMBOL_OWNER, owner);
 }
 
 static struct sml_conform_packet part(const struct scenario *s, uint32_t rank, uint32_t owner, int64_t slot,
@@ -39,7 +41,13 @@ static struct sml_conform_packet fence(const struct scenario *s, uint32_t rank, 
   struct sml_conform_packet p = with(codes(s, rank, slot, phase), SML_FIELD_BYTES, 1);
   p.num_values = 1;
   p.values[0] = 0;
-  return of_window(p, SML_SYMBOL_TO_OWNERS);
+  return with_symbol(of_window(p, SML_SYMBOL_TO_OWNERS), SML_FIELD_CHUNK, SML_SYMBOL_MAX, 0);
+}
+
+static struct sml_conform_packet about_fence(const struct scenario *s, uint32_t rank, int64_t slot, int64_t phase) {
+  struct sml_conform_packet p = with(probe(s, rank, slot, phase), SML_FIELD_WIRE, SML_LANES_UINT8);
+  p = of_window(with(p, SML_FIELD_REDUCER, SML_REDUCE_MAX), SML_SYMBOL_TO_OWNERS);
+  return with_symbol(p, SML_FIELD_CHUNK, SML_SYMBOL_MAX, 0);
 }
 
 static void make_one_way_sums(struct scenario *s) {
@@ -114,15 +122,34 @@ static void make_one_way_losses(struct scenario *s) {
   put(s, part(s, 0, 1, 0, 0));
   put(s, flagged(part(s, 2, 1, 0, 0), AGAIN));
   end(s);
+}
 
+static void make_one_way_places(struct scenario *s) {
   begin_one_way(s, "one_way_fence_lost", "A fence is a chunk of all: repeats and questions are answered to anybody", 3);
   put(s, fence(s, 0, 0, 0));
   put(s, flagged(fence(s, 0, 0, 0), AGAIN));
   put(s, fence(s, 1, 0, 0));
-  put(s, of_window(with(with(probe(s, 1, 0, 0), SML_FIELD_WIRE, SML_LANES_UINT8), SML_FIELD_REDUCER, SML_REDUCE_MAX),
-                   SML_SYMBOL_TO_OWNERS));
+  put(s, about_fence(s, 1, 0, 0));
   put(s, fence(s, 2, 0, 0));
   put(s, flagged(fence(s, 1, 0, 0), AGAIN));
+  end(s);
+
+  begin_one_way(s, "one_way_fence_passed",
+                "A later fence says all that earlier ones would: what comes for these is late", 3);
+  put(s, fence(s, 0, 3, 0));
+  for (uint32_t rank = 0; rank < 3; rank++) put(s, fence(s, rank, 7, 0));
+  put(s, flagged(fence(s, 1, 3, 0), AGAIN));
+  put(s, fence(s, 2, 5, 0));
+  put(s, about_fence(s, 2, 5, 0));
+  put(s, fence(s, 1, 11, 0));
+  for (uint32_t rank = 0; rank < 3; rank++) put(s, fence(s, rank, 3, 3));
+  end(s);
+
+  begin_one_way(s, "one_way_versions", "Each version of a slot is a place by itself, in any order", 3);
+  for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t rank = 0; rank < 2; rank++) put(s, part(s, rank, 2, 0, i ^ 1));
+  put(s, part(s, 0, 2, 1, 7));
+  put(s, part(s, 0, 2, 1, 9));
   end(s);
 }
 
@@ -141,6 +168,8 @@ static void make_one_way_mismatches(struct scenario *s) {
   put_pair(s, "one_way_tags_differ", "Another tag: another operation", first,
            with(part(s, 1, 2, 0, 0), SML_FIELD_TAG, 5));
   put_pair(s, "one_way_lengths_differ", "A shorter chunk", first, with(part(s, 1, 2, 0, 0), SML_FIELD_BYTES, 40));
+  put_pair(s, "one_way_fence_and_exponents", "One rank is at a fence, another one at exponents", fence(s, 0, 0, 0),
+           with_symbol(fence(s, 1, 0, 0), SML_FIELD_CHUNK, SML_SYMBOL_OWNER, 0));
   put_pair(s, "one_way_question_of_another", "A question about another owner's chunk", first,
            question(s, 3, SML_REDUCE_TO_OWNER, 3, 0, 0));
 }
@@ -152,6 +181,9 @@ static void make_one_way_garbage(struct scenario *s) {
   put(s, of_window(update(s, 0, 0, 0), SML_SYMBOL_TO_OWNERS));
   put(s, of_window(update(s, 0, 0, 0), SML_SYMBOL_COPIES));
   put(s, of_window(flagged(probe(s, 0, 0, 0), SML_FLAG_BY_GRANT), SML_SYMBOL_TO_OWNERS));
+  put(s, of_window(part(s, 0, 1, 0, 0), SML_SYMBOL_COPIES));
+  put(s, of_window(copy(s, 0, 0, 0), SML_SYMBOL_TO_OWNERS));
+  put(s, with_symbol(fence(s, 0, 0, 0), SML_FIELD_CHUNK, SML_SYMBOL_OWNER, 1));
   put(s, part(s, 0, 1, 0, 0));
   put(s, part(s, 2, 1, 0, 0));
   end(s);
@@ -185,6 +217,7 @@ void make_one_way(struct scenario *s) {
   if (s->is_switch) return;
   make_one_way_sums(s);
   make_one_way_losses(s);
+  make_one_way_places(s);
   make_one_way_mismatches(s);
   make_one_way_garbage(s);
 }

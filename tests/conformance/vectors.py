@@ -42,7 +42,7 @@ class Job:
         if value.startswith("0x"):
             return int(value, 16), True
         symbols = {"slots": self.num_slots, "ranks": self.ranks, "full": self.full_bytes, "max": 2**32 - 1, "unknown": UNKNOWN_JOB,
-                   "narrow": self.full_bytes // 32 * 28, "owner": 0, "to_owners": self.num_slots, "copies": self.num_slots}
+                   "narrow": self.full_bytes // 32 * 28, "owner": 0, "to_owners": 2 * self.num_slots, "copies": self.num_slots}
         name = next(name for name in symbols if value.startswith(name))
         return symbols[name] + int(value[len(name):] or "0"), name not in ("max", "unknown", "owner")
 

@@ -29,8 +29,8 @@ int64_t sml_conform_resolve(struct sml_conform_value v, const struct sml_conform
     case SML_SYMBOL_NARROW: return v.number + sml_narrow_bytes(b->chunk_bytes);
     case SML_SYMBOL_MAX: return v.number + UINT32_MAX;
     case SML_SYMBOL_UNKNOWN: return v.number + SML_CONFORM_UNKNOWN_JOB;
-    case SML_SYMBOL_TO_OWNERS:
-    case SML_SYMBOL_COPIES: return v.number + b->num_slots;
+    case SML_SYMBOL_TO_OWNERS: return v.number + sml_window_base(SML_REDUCE_TO_OWNER, b->num_slots);
+    case SML_SYMBOL_COPIES: return v.number + sml_window_base(SML_REDUCE_COPY, b->num_slots);
     case SML_SYMBOL_OWNER:
     case SML_SYMBOL_NONE: break;
   }

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What a worker does in a one-way window (PROTOCOL.md rules R192 to R209): what comes stays in its slot, and slots
+ * come free by fences. */
+#include "core/worker_queue.h"
+
+/* A later fence is complete, so nobody has to hear of this one any more. */
+static void forget_fence(struct sml_worker *w, uint32_t s) {
+  struct slot *slot = &w->slots[s];
+  SML_ASSERT(slot->what.is_fence && slot->state == OUTSTANDING);
+  if (slot->wants_probe) slot->wants_probe = false;
+  else list_remove(w, s);
+  slot->level = 0;
+  w->view.num_outstanding--;
+}
+
+static void free_slot(struct sml_worker *w, uint32_t s) {
+  struct slot *slot = &w->slots[s];
+  slot->phase += 2; /* the other version is another slot here */
+  slot->chunk += w->options.num_slots;
+  slot->state = IDLE;
+  w->view.busiest_slot_chunks = sml_max_u64(w->view.busiest_slot_chunks, slot->phase - w->options.first_phase);
+}
+
+/* Frees the slots up to the next fence, but not that of the last complete one: others may have to ask about it. Returns
+ * the cookie of an operation that ends with it, or NULL. */
+static void *release_stretch(struct sml_worker *w) {
+  const uint64_t first = w->kept != NONE ? w->released - 1 : w->released;
+  bool is_fence = false, is_operation_done = false;
+  void *cookie = NULL;
+  if (w->kept != NONE) free_slot(w, w->kept);
+  w->kept = NONE;
+  while (!is_fence) {
+    const uint32_t s = sml_worker_slot_at(w, w->released++);
+    struct slot *slot = &w->slots[s];
+    if (slot->state == OUTSTANDING) forget_fence(w, s);
+    else SML_ASSERT(slot->state == SENT || slot->state == HELD);
+    cookie = w->ring[slot->operation].cookie;
+    is_fence = slot->what.is_fence;
+    slot->wants_update = false;
+    is_operation_done = sml_worker_finish_chunk(w, slot->operation);
+    if (w->released < w->passed) {
+      free_slot(w, s);
+    } else {
+      slot->state = KEPT;
+      w->kept = s;
+    }
+  }
+  for (uint64_t chunk = first; chunk < w->released; chunk++) {
+    const uint32_t s = sml_worker_slot_at(w, chunk);
+    if (s != w->kept) sml_worker_activate(w, s);
+  }
+  sml_worker_note_heard(w);
+  return is_operation_done ? cookie : NULL;
+}
+
+void *sml_worker_next_ended(struct sml_worker *w) {
+  void *cookie = NULL;
+  while (cookie == NULL && w->released < w->passed) cookie = release_stretch(w);
+  return cookie;
+}
+
+void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat) {
+  struct slot *slot = &w->slots[s];
+  slot->state = HELD;
+  if (slot->what.is_fence) {
+    w->passed = sml_max_u64(w->passed, slot->chunk + 1);
+    return sml_worker_next_ended(w);
+  }
+  struct one_way_class *class = &w->classes[sml_worker_class_of(w, slot)];
+  class->next = sml_max_u64(class->next, slot->chunk + 1);
+  class->num_results++;
+  w->has_news = true;
+  if (slot->was_overtaken && !is_repeat && !slot->was_pending) sml_worker_note_late(w);
+  if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
+  sml_worker_note_heard(w);
+  return NULL;
+}
