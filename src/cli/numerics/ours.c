@@ -72,10 +72,10 @@ static int run_rank(void *user, uint32_t rank) {
   return is_ok ? SML_BENCH_OK : SML_BENCH_FAILED;
 }
 
-/* Ranks without an aggregator meet at a port that was free. The socket keeps it from others until rank 0 listens there,
- * which SO_REUSEADDR on both allows. Returns the socket, or -1. */
+/* Ranks without an aggregator meet at a port that is free on all addresses, as rank 0 listens. The socket keeps it from
+ * others until then, which SO_REUSEADDR on both allows. Returns the socket, or -1. */
 static int hold_rendezvous(void) {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
   socklen_t num_bytes = sizeof address;
   char text[32];
   const int fd = sml_fd_raise(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
