@@ -224,7 +224,7 @@ def test_a_replayed_sharded_step_moves_parts():
         for row in results["results"]:
             share = shares.pop(row["contender"])
             most = (2 if "embedded" in row["contender"] else 1.25) * share  # its aggregators share processors
-        assert share < row["wire_bytes"] / row["bytes"] < most and row["time_s"] > 0.95 * row["bound_s"], row
+            assert share < row["wire_bytes"] / row["bytes"] < most and row["time_s"] > 0.95 * row["bound_s"], row
         assert "SwitchML" not in shares and "a step over its bound" in result.stderr, shares
 
 
