@@ -12,9 +12,9 @@ import tap
 
 KINDS = ("allreduce", "reduce", "reduce_scatter", "allgather", "bcast", "barrier")
 EVERY = {f"SWITCHML_MPI_{kind.upper()}_BYTES": 1 << 30 for kind in KINDS}
-# On one host, and the two kinds that are none by default.
+# On one host, and the kinds that are none by default.
 SHORT = {"SWITCHML_MPI_TYPES": None, "SWITCHML_MPI_SHORT_HOSTS": 1, "SWITCHML_MPI_BCAST_BYTES": 4096,
-         "SWITCHML_MPI_REDUCE_BYTES": 4096}
+         "SWITCHML_MPI_REDUCE_BYTES": 4096, "SWITCHML_MPI_BARRIER_BYTES": 4}
 DIGESTS = {} # of MPI by itself
 
 
@@ -118,9 +118,10 @@ def test_each_kind_has_a_limit():
 
 
 def test_defaults():
-    """Broadcasts and reductions to a root are MPI's. One host is not enough, nor is the number of ranks."""
-    taken, _ = check("openmpi", False, 3, "short", SWITCHML_MPI_BCAST_BYTES=None, SWITCHML_MPI_REDUCE_BYTES=None)
-    check_taken(taken, False, [kind for kind in KINDS if kind not in ("bcast", "reduce")])
+    """Broadcasts, reductions to a root and barriers are MPI's. One host is not enough, nor is the number of ranks."""
+    taken, _ = check("openmpi", False, 3, "short", SWITCHML_MPI_BCAST_BYTES=None, SWITCHML_MPI_REDUCE_BYTES=None,
+                     SWITCHML_MPI_BARRIER_BYTES=None)
+    check_taken(taken, False, [kind for kind in KINDS if kind not in ("bcast", "reduce", "barrier")])
     for name, preload in corners.ways(): # MPICH 4.0's own MPI_Reduce crashes in place with 4 ranks
         taken, passed = check(name, preload, 5 if name == "openmpi" else 3, "short", SWITCHML_MPI_SHORT_HOSTS=None)
         assert not taken and passed["too few hosts"] > 100, (taken, passed)

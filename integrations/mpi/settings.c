@@ -122,11 +122,16 @@ static bool is_on(const char *name) {
   return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
 }
 
+/* In MPI's broadcasts and reductions to a root most ranks wait for nobody, and its barriers are as fast (README.md). */
+static bool is_short_by_default(enum sml_mpi_kind kind) {
+  return kind != SML_MPI_BCAST && kind != SML_MPI_REDUCE && kind != SML_MPI_BARRIER;
+}
+
 static void read_most_bytes(enum sml_mpi_kind kind, uint64_t *bytes) {
   char name[48];
   const int length = snprintf(name, sizeof name, "SWITCHML_MPI_%s_BYTES", sml_mpi_kind_names[kind]);
   for (int i = 0; i < length; i++) name[i] = (char)toupper((unsigned char)name[i]);
-  *bytes = kind == SML_MPI_BCAST || kind == SML_MPI_REDUCE ? 0 : SML_MPI_SHORT_BYTES;
+  *bytes = is_short_by_default(kind) ? SML_MPI_SHORT_BYTES : 0;
   read_number(name, 0, UINT64_MAX, bytes);
 }
 

@@ -35,7 +35,8 @@ struct sml_mpi_settings {
 };
 /* From so many hosts on one exchange with an aggregator takes less time than MPI's over TCP (figures: README.md), as
  * long as SwitchML sends at most so many bytes: those of 8 doubles. By default 0 for broadcasts and reductions to a
- * root: MPI's go one way, so ranks run ahead of each other, where SwitchML's wait for the last one. */
+ * root: MPI's go one way, so ranks run ahead of each other, where SwitchML's wait for the last one. And 0 for barriers,
+ * of which MPI's was as fast. */
 #define SML_MPI_SHORT_HOSTS 5u
 #define SML_MPI_SHORT_BYTES 4096u
 /* Defaults, overridden by SWITCHML_MPI_MIN_COUNT, _SHORT_HOSTS, _ALLREDUCE_BYTES and those of the other kinds,
