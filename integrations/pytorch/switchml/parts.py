@@ -84,12 +84,17 @@ class _OfParts(Part):
     def is_large(self):
         return True
 
+    def is_in_place(self, given, output):
+        """Whether this rank's part, the one or the other, lies in its place of the whole."""
+        raise NotImplementedError
+
     def lend(self, num_elements, dtype):
-        """(input, output), apart from each other."""
+        """(input, output), apart from each other, or in place."""
         given = self.given[0].resolve_neg().resolve_conj().contiguous() if len(self.given) == 1 else torch.cat(
             [each.reshape(-1) for each in self.given])
         output = self.outputs[0] if len(self.outputs) == 1 else None
-        if output is None or not _is_dense(output) or _storage(output) == _storage(given):
+        if output is None or not _is_dense(output) or (_storage(output) == _storage(given) and
+                                                       not self.is_in_place(given, output)):
             output = torch.empty(num_elements, dtype=dtype)
         self.lent = given, output
 
@@ -108,6 +113,9 @@ class _OfParts(Part):
 class ReduceScatter(_OfParts):
     """A reduce is one whose root has all."""
     __slots__ = ()
+
+    def is_in_place(self, given, output):
+        return output.data_ptr() == given.data_ptr() + sum(self.counts[:self.rank]) * given.element_size()
 
     def is_taken(self, job, reduction):
         return job.takes(self.given[0].dtype, sum(self.counts), reduction)
@@ -129,6 +137,9 @@ class ReduceScatter(_OfParts):
 class AllGather(_OfParts):
     """Of bytes. A broadcast is one whose root has all."""
     __slots__ = ()
+
+    def is_in_place(self, given, output):
+        return given.data_ptr() == output.data_ptr() + sum(self.counts[:self.rank])
 
     def is_taken(self, job, reduction):
         return True

@@ -59,7 +59,8 @@ _plain = gloo.plain if _IS_TORCH_2 else lambda value: value
 
 # torch's own functions, which wait at once for the Work that they get, unless their caller asked for it.
 _WAITING_CALLERS = {inspect.unwrap(getattr(dist, name)).__code__
-                    for name in ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor", "reduce",
+                    for name in ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor",
+                                 "reduce_scatter_single", "all_gather", "all_gather_into_tensor", "all_gather_single", "reduce",
                                  "broadcast", "barrier") if hasattr(dist, name)}
 
 
