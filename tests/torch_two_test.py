@@ -12,7 +12,7 @@ import tap
 import torch_ranks
 from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
 
-NUM_IN_RANGE, NUM_FSDP_STEPS = 8, 30
+NUM_IN_RANGE, NUM_FSDP_STEPS, NUM_OVERLAPPED_STEPS = 8, 30, 20
 
 
 def case_functional():
@@ -155,6 +155,73 @@ def case_fsdp2():
     sys.argv = ["fsdp2.py", "--steps", str(NUM_FSDP_STEPS)]
     runpy.run_path(os.path.join(torch_ranks.ROOT, "examples/pytorch/fsdp2.py"), run_name="__main__")
     report(stats=found)
+
+
+def case_fsdp2_overlapped():
+    """Steps of FSDP2 whose collectives are under way at once end in the bits of all-reduces with slices, one after the other."""
+    torch, dist, sml, rank, size = start()
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        return
+    import switchml.fsdp  # pylint: disable=import-outside-toplevel
+    from torch.distributed.fsdp import fully_shard  # pylint: disable=import-outside-toplevel,no-name-in-module
+
+    class AllReduceAndSlice:
+        def allocate(self, size, *, dtype, device):
+            return torch.empty(*size, dtype=dtype, device=device)
+
+        def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+            dist.all_reduce(input_tensor, op, group)
+            output_tensor.copy_(input_tensor[rank * len(output_tensor):][:len(output_tensor)])
+
+    def trained(is_overlapped):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(*[layer for _ in range(4) for layer in (torch.nn.Linear(96, 96), torch.nn.Tanh())],
+                                    torch.nn.Linear(96, 3))
+        mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+        for layer in model[::2]:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if is_overlapped:
+            switchml.fsdp.overlap(model)
+        for layer in () if is_overlapped else model[::2]:
+            layer.set_custom_reduce_scatter(AllReduceAndSlice())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        drawn = torch.Generator().manual_seed(rank)
+        for step in range(NUM_OVERLAPPED_STEPS):
+            for _ in range(1 + step % 2):  # gradients of two passes add up
+                model(torch.randn(4, 96, generator=drawn)).square().sum().backward()
+            assert all(type(each.grad._local_tensor) is torch.Tensor for each in model.parameters())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.cat([each.detach().full_tensor().flatten() for each in model.parameters()])
+
+    flat, other = trained(True), trained(False)
+    assert torch.equal(flat.view(torch.int32), other.view(torch.int32))
+    everyone = [torch.empty_like(flat) for _ in range(size)]
+    dist.all_gather(everyone, flat)
+    assert all(torch.equal(each.view(torch.int32), flat.view(torch.int32)) for each in everyone)
+    report(stats=sml.stats())
+    dist.destroy_process_group()
+
+
+def case_fsdp2_lost():
+    """Rank 1 dies within a backward pass: the others' ends with its name."""
+    torch, dist, sml, rank, size = start()
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        return
+    import switchml.fsdp  # pylint: disable=import-outside-toplevel
+    from torch.distributed.fsdp import fully_shard  # pylint: disable=import-outside-toplevel,no-name-in-module
+    model = torch.nn.Sequential(*[torch.nn.Linear(96, 96) for _ in range(4)])
+    for layer in model:
+        fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (size,)))
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (size,)))
+    switchml.fsdp.overlap(model)
+    result = model(torch.ones(4, 96)).square().sum()
+    dist.barrier()
+    if rank == 1:
+        os._exit(7)
+    report(text=error_text(result.backward), ranks=list(sml.error().ranks))
 
 
 def case_async_save():
@@ -329,6 +396,27 @@ def test_example_of_fsdp2():
                 if "stats" not in result:
                     raise tap.Skip("this PyTorch has FSDP2 for GPUs only")
                 assert result["stats"]["offloaded_calls"] >= num_calls * NUM_FSDP_STEPS, result
+
+
+def test_overlapped_fsdp2():
+    skip_unless_torch_2()
+    with Daemon() as daemon:
+        for aggregator, one_way in (daemon.address, "1"), (daemon.address, None), (None, "1"):
+            for result in run_ranks("fsdp2_overlapped", 3, aggregator, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY=one_way,
+                                    SWITCHML_SLOTS="16"):
+                if "stats" not in result:
+                    raise tap.Skip("this PyTorch has FSDP2 for GPUs only")
+                assert result["stats"]["offloaded_calls"] >= 2 * 5 * NUM_OVERLAPPED_STEPS, result
+
+
+def test_a_rank_lost_by_overlapped_fsdp2():
+    skip_unless_torch_2()
+    with Daemon() as daemon:
+        results = Ranks("fsdp2_lost", 3, daemon.address, SWITCHML_ONE_WAY="1", SWITCHML_LEASE="2").wait(but=(1,))
+        for result in results[0], results[2]:
+            if "text" not in result:
+                raise tap.Skip("this PyTorch has FSDP2 for GPUs only")
+            assert result["ranks"] == [1] and "rank 1" in result["text"], result
 
 
 def test_checkpoints_in_the_background():

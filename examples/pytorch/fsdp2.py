@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+import switchml.fsdp
 import switchml.torch  # registers the backend
 
 LENGTH, WIDTH = 64, 96
@@ -47,6 +48,7 @@ def main():
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    switchml.fsdp.overlap(model)
     optimizer, losses = torch.optim.AdamW(model.parameters(), lr=2e-3), []
     drawn = torch.Generator().manual_seed(rank)  # a rank's data is its own
     for step in range(arguments.steps):
