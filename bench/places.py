@@ -63,9 +63,17 @@ class BedPlace:
         if self.bed.path:  # where a rate limits it to single packets, the port counts what the link carries
             return None if self.bed.rate == "none" else sum(netbed.Netbed.sent_bytes(self.bed.worker(rank))
                                                             for rank in range(self.bed.num_workers))
+        return self._shaped_bytes((self.bed.worker(rank), "eth0") for rank in range(self.bed.num_workers))
+
+    def received_bytes(self):
+        """What all links carried to the ranks so far; None: not known."""
+        return self._shaped_bytes((self.bed.bridge, f"w{rank}") for rank in range(self.bed.num_workers))
+
+    @staticmethod
+    def _shaped_bytes(ports):
         total = 0
-        for rank in range(self.bed.num_workers):
-            text = subprocess.run(["tc", "-s", "-n", self.bed.worker(rank), "qdisc", "show", "dev", "eth0"],
+        for namespace, device in ports:
+            text = subprocess.run(["tc", "-s", "-n", namespace, "qdisc", "show", "dev", device],
                                   capture_output=True, text=True, check=True).stdout
             match = re.search(r"qdisc tbf.*?Sent (\d+) bytes", text, re.DOTALL)
             if not match:

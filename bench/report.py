@@ -19,7 +19,7 @@ dt{color:#555}dd{margin:0}p,dd{overflow-wrap:anywhere}@media(max-width:600px){bo
 TITLES = {"shaped": "1 Gbit/s links", "loopback": "Loopback, unshaped", "sizes": "All sizes, loopback",
           "shared-memory": "One host, shared memory", "small": "Small tensors, loopback", "loss": "Loss", "simulated-loss": "Loss in virtual time, beside the paper's scheme",
           "fairness": "Beside other traffic", "sharded": "Several aggregators, and none", "collectives": "The collectives of sharded training", "checks": "What the checks cost",
-          "training": "Training, replayed", "fsdp": "Sharded training, replayed", "middle": "The middle of the curve", "long-path": "Long paths"}
+          "training": "Training, replayed", "fsdp": "Sharded training, replayed", "fsdp2": "A step of PyTorch's FSDP2", "middle": "The middle of the curve", "long-path": "Long paths"}
 PLOTS_OF = {"shaped": ["time-over-n", "cpu-per-gb"], "loopback": ["one-host"], "sizes": ["algbw-over-size"],
             "small": ["latency"], "loss": ["time-over-loss"], "simulated-loss": ["simulated-loss"], "fairness": ["fairness"],
             "training": ["training"], "middle": ["time-over-size"]}

@@ -143,6 +143,7 @@ def _fsdp(rows):
     def values(key, title):
         return [(row[key], row) for row in rows if row["contender"] == title and row.get(key)]
     yield _line("a step over its bound", values("bound_ratio", "SwitchML"), 1.10, digits=3)
+    yield _line("a step without an aggregator over its bound", values("bound_ratio", "SwitchML, embedded"), 1.10, digits=3)
     yield _line("a step, torch's Gloo over ours", values("speedup", "SwitchML"), 1.7, is_least=True)
     yield _line("a step, torch's Gloo over ours without an aggregator", values("speedup", "SwitchML, embedded"), 1.25, is_least=True)
 
@@ -163,7 +164,7 @@ def lines(rows):
                                  ("middle", "shaped", _middle_shaped),
                                  ("long-path", "bed", lambda rows: _long_path(rows, "bed")),
                                  ("long-path", "simulated", lambda rows: _long_path(rows, "simulated")),
-                                 ("collectives", "shaped", _collectives), ("fsdp", None, _fsdp), ("fairness", None, _fairness)):
+                                 ("collectives", "shaped", _collectives), ("fsdp", None, _fsdp), ("fsdp2", None, _fsdp), ("fairness", None, _fairness)):
         chosen = [row for row in rows if row["scenario"] == scenario and row.get("part") == part and
                   (scenario != "fairness" or "over_second" in row)]
         found += [{"scenario": scenario, **line} for line in make(chosen) if line] if chosen else []
