@@ -137,6 +137,16 @@ static VECTOR inline uint32_t largest_of(vint v) {
   return (uint32_t)_mm_cvtsi128_si32(half);
 }
 
+/* ---- of vector_exact.h ---- */
+
+#define min_u32 _mm256_min_epu32
+#define subtract _mm256_sub_epi32
+#define shift_left(v, num_bits) _mm256_slli_epi32(v, (int)(num_bits))
+#define shift_right(v, num_bits) _mm256_srli_epi32(v, (int)(num_bits))
+#define shift_left_by _mm256_sllv_epi32
+#define shift_right_by _mm256_srlv_epi32
+#define HAS_FLOATS_OF_LONG 0
+
 #include "quant/vector_kernels.h"
 
 const struct sml_quant_kernels sml_quant_avx2 = SML_VECTOR_KERNELS("avx2");

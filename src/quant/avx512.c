@@ -120,6 +120,19 @@ static VECTOR inline uint32_t largest_of(vint v) {
   return _mm512_reduce_max_epu32(v);
 }
 
+/* ---- of vector_exact.h ---- */
+
+#define min_u32 _mm512_min_epu32
+#define subtract _mm512_sub_epi32
+#define shift_left(v, num_bits) _mm512_slli_epi32(v, (uint32_t)(num_bits))
+#define shift_right(v, num_bits) _mm512_srli_epi32(v, (uint32_t)(num_bits))
+#define shift_left_by _mm512_sllv_epi32
+#define shift_right_by _mm512_srlv_epi32
+#define HAS_FLOATS_OF_LONG 1
+#define floats_of_long(v) (vsingle) _mm512_cvtepi64_ps((__m512i)(v))
+#define choose_float(mask, where, elsewhere) \
+  (vsingle) _mm256_mask_mov_ps((__m256)(elsewhere), _mm512_movepi64_mask((__m512i)(mask)), (__m256)(where))
+
 #include "quant/vector_kernels.h"
 
 const struct sml_quant_kernels sml_quant_avx512 = SML_VECTOR_KERNELS("avx512");

@@ -113,16 +113,18 @@ INLINE void find_used(struct kind k, const struct sml_exact *e, uint64_t *used, 
 
 void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems) {
   uint64_t used[USED_WORDS] = {0};
-  uint32_t lanes[MAX_FIELDS] = {0};
+  uint32_t lanes[MAX_FIELDS], lane = 0, first = 0;
   if (e->kernels->exact_cells == NULL || num_elems != SML_BLOCK_ELEMS || e->cell_log2 != 3 ||
       !e->kernels->exact_cells(used, in, e->floats.mantissa_bits - 1)) {
     used[0] = 0;
     FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
   }
-  for (uint32_t w = 0; w < USED_WORDS; w++)
+  memset(lanes, 0, e->code_lanes * sizeof *lanes);
+  for (uint32_t w = 0; w <= e->num_fields / 64; w++)
     for (; used[w] != 0; used[w] &= used[w] - 1) {
       const uint32_t f = 64 * w + (uint32_t)__builtin_ctzll(used[w]);
-      lanes[f / e->fields_per_lane] |= UINT32_C(1) << f % e->fields_per_lane * e->field_bits;
+      for (; f - first >= e->fields_per_lane; first += e->fields_per_lane) lane++;
+      lanes[lane] |= UINT32_C(1) << (f - first) * e->field_bits;
     }
   memcpy(codes, lanes, e->code_lanes * sizeof *codes);
 }
@@ -190,10 +192,10 @@ INLINE void put(struct kind k, const struct sml_exact *e, const struct sml_exact
 void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *layout, int32_t *lanes, const void *in,
                    size_t num_elems) {
   uint32_t num_done = 0;
-  if (e->kernels->exact_limb != NULL && num_elems == SML_BLOCK_ELEMS)
-    for (; num_done < layout->num_limbs; num_done++)
-      e->kernels->exact_limb(lanes + num_done * num_elems, in, layout->positions[num_done], e->limb_bits,
-                             e->floats.mantissa_bits - 1);
+  if (e->kernels->exact_limbs != NULL && num_elems == SML_BLOCK_ELEMS && !layout->counts_specials) {
+    num_done = layout->num_limbs;
+    e->kernels->exact_limbs(lanes, in, layout->positions, num_done, e->limb_bits, e->floats.mantissa_bits - 1);
+  }
   if (num_done < layout->num_lanes) FOR_EACH_KIND(put, e->type, e, layout, num_done, lanes, in, num_elems);
 }
 

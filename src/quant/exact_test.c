@@ -20,7 +20,7 @@
 static struct sml_prng prng = {.state = 20};
 static uint64_t num_elems_wanted = 400000;
 static uint8_t inputs[MAX_RANKS][8 * SML_BLOCK_ELEMS], result[8 * SML_BLOCK_ELEMS];
-static int32_t lanes[MAX_LANES], sums[MAX_LANES];
+static int32_t lanes[MAX_LANES], expected_lanes[MAX_LANES], sums[MAX_LANES];
 
 /* ---- the reference ---- */
 
@@ -208,7 +208,11 @@ static uint32_t all_reduce(uint32_t type, uint32_t num_ranks, size_t num_elems, 
   sml_exact_lay_out(&e, &layout, codes);
   memset(sums, 0, sizeof sums);
   for (uint32_t r = 0; r < num_ranks; r++) {
+    e.kernels = &sml_quant_scalar;
+    sml_exact_put(&e, &layout, expected_lanes, inputs[r], num_elems);
+    e.kernels = any_kernels();
     sml_exact_put(&e, &layout, lanes, inputs[r], num_elems);
+    assert_memory_equal(lanes, expected_lanes, layout.num_lanes * num_elems * sizeof *lanes);
     for (size_t l = 0; l < layout.num_lanes * num_elems; l++)
       sums[l] = (int32_t)((uint32_t)sums[l] + (uint32_t)lanes[l]);
   }

@@ -134,6 +134,17 @@ static inline uint32_t largest_of(vint v) {
   return vmaxvq_u32(v);
 }
 
+/* ---- of vector_exact.h ---- */
+
+#define min_u32 vminq_u32
+#define subtract vsubq_u32
+#define shift_left(v, num_bits) vshlq_u32(v, vdupq_n_s32((int32_t)(num_bits)))
+#define shift_right(v, num_bits) vshlq_u32(v, vdupq_n_s32(-(int32_t)(num_bits)))
+/* counts of bytes with sign: down where they are below 0 */
+#define shift_left_by(v, counts) vshlq_u32(v, vreinterpretq_s32_u32(vminq_u32(counts, vdupq_n_u32(32))))
+#define shift_right_by(v, counts) vshlq_u32(v, vnegq_s32(vreinterpretq_s32_u32(vminq_u32(counts, vdupq_n_u32(32)))))
+#define HAS_FLOATS_OF_LONG 0
+
 #include "quant/vector_kernels.h"
 
 const struct sml_quant_kernels sml_quant_neon = SML_VECTOR_KERNELS("neon");

@@ -78,11 +78,12 @@ struct sml_quant_kernels {
   /* acc[i] = max(acc[i], in[i]) over bytes: exponent chunks, and images of one byte (images.h). */
   void (*max_uint8)(uint8_t *acc, const uint8_t *in, size_t num_bytes);
   /* Exact mode (exact.h), for a whole block, or NULL: the cells of 8 bits that elements use, true if that is all there
-   * is to say; a limb of each element; and what is nearest to the sum of 1 or more limbs, each times 2^exponent, which
-   * are at least 19 apart, and from -1022 to 991: a divisor-th (1 .. 4096) as an element of 32 or 16 bits, or a
-   * double. */
+   * is to say; limbs of all elements, which are finite; and what is nearest to the sum of 1 or more limbs, each times
+   * 2^exponent, which are at least 19 apart, and from -1022 to 991: a divisor-th (1 .. 4096) as an element of 32 or 16
+   * bits, or a double. */
   bool (*exact_cells)(uint64_t *cells, const void *in, uint32_t fraction_bits);
-  void (*exact_limb)(int32_t *lanes, const void *in, uint32_t position, uint32_t limb_bits, uint32_t fraction_bits);
+  void (*exact_limbs)(int32_t *lanes, const void *in, const uint16_t *positions, uint32_t num_limbs, uint32_t limb_bits,
+                      uint32_t fraction_bits);
   void (*exact_floats)(void *out, const int32_t *lanes, uint32_t num_limbs, const int32_t *exponents,
                        enum sml_elem elem, uint32_t divisor);
   void (*exact_doubles)(void *out, const int32_t *lanes, uint32_t num_limbs, const int32_t *exponents);

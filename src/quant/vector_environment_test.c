@@ -43,6 +43,7 @@ enum kernel_under { QUANTIZE, DEQUANTIZE, PACK, UNPACK, REDUCE, DEQUANTIZE_16, W
 static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, enum kernel_under which, void *out,
                       const void *in, uint8_t code, bool average) {
   const enum sml_elem elem = code % 2 == 0 ? SML_ELEM_FLOAT16 : SML_ELEM_BFLOAT16;
+  static const enum sml_elem elems[] = {SML_ELEM_FLOAT32, SML_ELEM_FLOAT16, SML_ELEM_BFLOAT16};
   const void *const inputs[] = {in, (const uint8_t *)in + 2 * BATCH_ELEMS, in};
   uint64_t own = get_environment();
   set_environment(environment);
@@ -56,9 +57,10 @@ static bool run_under(uint64_t environment, const struct sml_quant_kernels *k, e
     case DEQUANTIZE_16: k->dequantize_16(out, in, BATCH_ELEMS - 1, elem, code, 3, average); break;
     case WIDEN: k->widen(out, in, BATCH_ELEMS - 1, elem); break;
     case EXACT:
-      k->exact_floats(out, in, 1 + code % 3, (const int32_t[]){-149, -121, -93}, elem, 1 + code % 5);
-      k->exact_limb((int32_t *)out + SML_BLOCK_ELEMS, in, code, 28, 23);
-      (void)k->exact_cells((uint64_t *)out + SML_BLOCK_ELEMS, in, 23);
+      k->exact_floats(out, in, 1 + code / 4 % 3, &(const int32_t[]){-149, -121, -93, -65}[code > 27], elems[code % 3],
+                      code < 40 ? 1 : 1 + code % 5);
+      k->exact_limbs((int32_t *)out + SML_BLOCK_ELEMS, in, (const uint16_t[]){code, code + 28}, 2, 28, 23);
+      (void)k->exact_cells((uint64_t *)out + 2 * SML_BLOCK_ELEMS, in, 23);
       break;
   }
   uint64_t after = get_environment();
@@ -71,7 +73,7 @@ static void check_environment(uint64_t environment, const struct sml_quant_kerne
   static const enum kernel_under of_elems[] = {QUANTIZE, PACK, REDUCE, WIDEN};
   static const enum kernel_under of_lanes[] = {DEQUANTIZE, UNPACK, DEQUANTIZE_16};
   static float in[BATCH_ELEMS];
-  _Static_assert(BATCH_ELEMS >= 2 * SML_BLOCK_ELEMS + 2, "room for all that EXACT gives");
+  _Static_assert(BATCH_ELEMS >= 4 * SML_BLOCK_ELEMS + 2, "room for all that EXACT gives");
   static uint32_t got[BATCH_ELEMS], expected[BATCH_ELEMS];
   for (size_t c = 0; c < SML_ARRAY_LEN(codes); c++) {
     uint32_t near[BATCH_ELEMS];

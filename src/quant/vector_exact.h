@@ -7,58 +7,65 @@
 
 #define EACH_ELEMENT(i) for (size_t i = 0; i < SML_BLOCK_ELEMS; i++)
 
-static inline __attribute__((always_inline)) uint32_t exact_load(const uint8_t *p, size_t i, uint32_t fraction_bits) {
-  return fraction_bits == 23 ? sml_load_32(p + 4 * i) : sml_load_16(p + 2 * i);
+/* ---- numbers: m * 2^p, and infinity and NaN as what their bits would be ---- */
+
+struct exact_numbers {
+  vint bits, field, m, p;
+};
+
+static ALWAYS_INLINE struct exact_numbers exact_load(const uint8_t *in, size_t i, uint32_t fraction_bits) {
+  const uint32_t num_fields = fraction_bits == 10 ? 31 : 255;
+  struct exact_numbers x;
+  x.bits = fraction_bits == 23 ? load(in + 4 * i) : widened_bits(load_half(in + 2 * i));
+  x.field = and_bits(shift_right(x.bits, fraction_bits), fill(num_fields));
+  const vint hidden = min_u32(x.field, fill(1));
+  x.m = or_bits(and_bits(x.bits, fill((UINT32_C(1) << fraction_bits) - 1)), shift_left(hidden, fraction_bits));
+  x.p = subtract(x.field, hidden);
+  return x;
 }
 
-/* m and p of m * 2^p; of infinity and NaN m is 0. */
-static inline __attribute__((always_inline)) uint32_t exact_mantissa(uint32_t bits, uint32_t field, uint32_t num_fields,
-                                                                     uint32_t fraction_bits) {
-  const uint32_t fraction = bits & ((UINT32_C(1) << fraction_bits) - 1);
-  return (fraction | (uint32_t)(field > 0) << fraction_bits) & (0 - (uint32_t)(field < num_fields));
+/* p, and the place of the highest bit of m, together, in cells. Integers below 2^24 are floats, in all rounding modes,
+ * and a bit's place is a float's exponent. A zero gets 32 or more, which is no cell. */
+static ALWAYS_INLINE vint exact_top_cell(vint m, vint p_of_float) {
+  return shift_right(add(bits_of(to_float(m)), p_of_float), 23 + 3);
 }
 
-static inline uint32_t exact_position(uint32_t field) {
-  return field - (field > 0);
-}
-
-/* The place of the highest bit. Integers below 2^24 are floats, in all rounding modes. */
-static inline uint32_t exact_top_bit(uint32_t value) {
-  const float x = (float)(int32_t)value;
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return (bits >> 23) - 127;
-}
-
-static VECTOR inline __attribute__((always_inline)) bool cells_of(uint64_t *cells, const uint8_t *in,
-                                                                  uint32_t fraction_bits, uint32_t num_fields) {
-  uint32_t used = 0, others = 0;
-  EACH_ELEMENT(i) {
-    const uint32_t bits = exact_load(in, i, fraction_bits), field = bits >> fraction_bits & num_fields;
-    const uint32_t m = exact_mantissa(bits, field, num_fields, fraction_bits), p = exact_position(field);
-    const uint32_t first = (p + exact_top_bit(m & (0 - m))) >> 3 & 31, last = (p + exact_top_bit(m)) >> 3 & 31;
-    used |= ((UINT32_C(2) << last) - (UINT32_C(1) << first)) & (0 - (uint32_t)(m != 0));
-    others |= (uint32_t)(field == num_fields) | (uint32_t)(p + fraction_bits > 255);
+static ALWAYS_INLINE bool cells_of(uint64_t *cells, const uint8_t *in, uint32_t fraction_bits) {
+  /* Larger fields have cells beyond 32, or are no numbers. */
+  const uint32_t num_fields = fraction_bits == 10 ? 31 : 257 - fraction_bits;
+  vint used = fill(0), largest = fill(0);
+  uint32_t words[VECTOR_ELEMS], all = 0;
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += VECTOR_ELEMS) {
+    const struct exact_numbers x = exact_load(in, i, fraction_bits);
+    const vint p_of_float = shift_left(subtract(x.p, fill(127)), 23);
+    const vint first = exact_top_cell(and_bits(x.m, subtract(fill(0), x.m)), p_of_float);
+    const vint last = exact_top_cell(x.m, p_of_float);
+    used = or_bits(used, subtract(shift_left_by(fill(2), last), shift_left_by(fill(1), first)));
+    largest = max_u32(largest, x.field);
   }
-  *cells = used;
-  return others == 0;
+  store((uint8_t *)words, used);
+  for (size_t i = 0; i < VECTOR_ELEMS; i++) all |= words[i];
+  *cells = all;
+  return largest_of(largest) < num_fields;
 }
 
 static VECTOR bool exact_cells(uint64_t *cells, const void *in, uint32_t fraction_bits) {
-  if (fraction_bits == 23) return cells_of(cells, in, 23, 255);
-  return fraction_bits == 10 ? cells_of(cells, in, 10, 31) : cells_of(cells, in, 7, 255);
+  if (fraction_bits == 23) return cells_of(cells, in, 23);
+  return fraction_bits == 10 ? cells_of(cells, in, 10) : cells_of(cells, in, 7);
 }
 
-/* Shifts by 31 (63) leave no bit below the mask's end. */
-static VECTOR inline __attribute__((always_inline)) void limb_of(uint32_t *restrict lane, const uint8_t *restrict in,
-                                                                 uint32_t position, uint32_t mask,
-                                                                 uint32_t fraction_bits, uint32_t num_fields) {
-  EACH_ELEMENT(i) {
-    const uint32_t bits = exact_load(in, i, fraction_bits), field = bits >> fraction_bits & num_fields;
-    const uint32_t m = exact_mantissa(bits, field, num_fields, fraction_bits), up = exact_position(field) - position;
-    const uint32_t part = (m << sml_min_u32(up, 31) | m >> sml_min_u32(0 - up, 31)) & mask;
-    const uint32_t sign = 0 - (bits >> (fraction_bits == 23 ? 31 : 15));
-    lane[i] = (part ^ sign) - sign;
+/* One limb, or two that need the numbers once. What a shift takes beyond 32 bits is 0. */
+static ALWAYS_INLINE void limbs_of(int32_t *restrict lanes, const uint8_t *restrict in, const uint16_t *positions,
+                                   uint32_t num_limbs, uint32_t mask, uint32_t fraction_bits) {
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += VECTOR_ELEMS) {
+    const struct exact_numbers x = exact_load(in, i, fraction_bits);
+    const vint sign = fraction_bits == 23 ? x.bits : shift_left_16(x.bits);
+    for (uint32_t limb = 0; limb < num_limbs; limb++) {
+      const vint position = fill(positions[limb]);
+      const vint part =
+          or_bits(shift_left_by(x.m, subtract(x.p, position)), shift_right_by(x.m, subtract(position, x.p)));
+      store((uint8_t *)(lanes + limb * SML_BLOCK_ELEMS + i), with_sign_of(sign, and_bits(part, fill(mask))));
+    }
   }
 }
 
@@ -75,14 +82,23 @@ static VECTOR void limb_of_64(uint32_t *restrict lane, const uint8_t *restrict i
   }
 }
 
-static VECTOR void exact_limb(int32_t *restrict lane, const void *restrict in, uint32_t position, uint32_t limb_bits,
-                              uint32_t fraction_bits) {
+static ALWAYS_INLINE void limbs_of_type(int32_t *restrict lanes, const uint8_t *restrict in, const uint16_t *positions,
+                                        uint32_t num_limbs, uint32_t mask, uint32_t fraction_bits) {
+  uint32_t limb = 0;
+  for (; limb + 2 <= num_limbs; limb += 2)
+    limbs_of(lanes + limb * SML_BLOCK_ELEMS, in, positions + limb, 2, mask, fraction_bits);
+  if (limb < num_limbs) limbs_of(lanes + limb * SML_BLOCK_ELEMS, in, positions + limb, 1, mask, fraction_bits);
+}
+
+static VECTOR void exact_limbs(int32_t *restrict lanes, const void *restrict in, const uint16_t *positions,
+                               uint32_t num_limbs, uint32_t limb_bits, uint32_t fraction_bits) {
   const uint32_t mask = (UINT32_C(1) << limb_bits) - 1;
-  uint32_t *to = (uint32_t *)lane;
-  if (fraction_bits == 23) limb_of(to, in, position, mask, 23, 255);
-  else if (fraction_bits == 52) limb_of_64(to, in, position, mask);
-  else if (fraction_bits == 10) limb_of(to, in, position, mask, 10, 31);
-  else limb_of(to, in, position, mask, 7, 255);
+  if (fraction_bits == 23) limbs_of_type(lanes, in, positions, num_limbs, mask, 23);
+  else if (fraction_bits == 10) limbs_of_type(lanes, in, positions, num_limbs, mask, 10);
+  else if (fraction_bits == 7) limbs_of_type(lanes, in, positions, num_limbs, mask, 7);
+  else
+    for (uint32_t limb = 0; limb < num_limbs; limb++)
+      limb_of_64((uint32_t *)lanes + limb * SML_BLOCK_ELEMS, in, positions[limb], mask);
 }
 
 /* ---- sums of limbs, in vectors of half as many elements ---- */
@@ -201,6 +217,58 @@ static ALWAYS_INLINE void exact_few(uint8_t *restrict out, const int32_t *restri
   }
 }
 
+#if HAS_FLOATS_OF_LONG
+
+/* Up to three limbs whose bits are at most so far apart are integers of 64 bits, which a processor rounds once. */
+#define LONG_APART 31
+
+typedef int64_t vsigned __attribute__((vector_size(8 * DOUBLES)));
+
+static ALWAYS_INLINE vsigned exact_long_lane(const int32_t *lane) {
+  vword words;
+  memcpy(&words, lane, sizeof words);
+  return __builtin_convertvector(words, vsigned);
+}
+
+/* With three limbs: the upper two, and an odd last bit if more follows. That is enough for what has 32 bits; what is
+ * shorter, because limbs cancel, is exact with the third one. */
+static ALWAYS_INLINE void exact_longs(uint8_t *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
+                                      const int32_t *exponents) {
+  const uint32_t top = num_limbs - 1;
+  const uint32_t up = top > 0 ? (uint32_t)(exponents[top] - exponents[top - 1]) : 0;
+  const uint32_t down = top > 1 ? (uint32_t)(exponents[1] - exponents[0]) : 0;
+  const float least = (float)sml_quant_pow2(exponents[0]), unit = top > 1 ? (float)sml_quant_pow2(exponents[1]) : 0;
+  for (size_t i = 0; i < SML_BLOCK_ELEMS; i += DOUBLES) {
+    vsigned sum = exact_long_lane(lanes + top * SML_BLOCK_ELEMS + i);
+    if (top > 0) sum = (vsigned)((vlong)sum << up) + exact_long_lane(lanes + (top - 1) * SML_BLOCK_ELEMS + i);
+    vsingle nearest = floats_of_long(sum) * least;
+    if (top > 1) {
+      const vsigned lowest = exact_long_lane(lanes + i);
+      const vsigned rest = lowest & (int64_t)((UINT64_C(1) << down) - 1);
+      sum += lowest >> down;
+      const vsigned whole = (vsigned)((vlong)sum << down) + rest, jammed = sum | ((rest + 0x7fffffff) >> 31 & 1);
+      const vsigned is_short = (sum >> 31) == (sum >> 63);
+      nearest = choose_float(is_short, floats_of_long(whole) * least, floats_of_long(jammed) * unit);
+    }
+    memcpy(out + 4 * i, &nearest, sizeof nearest);
+  }
+}
+
+static VECTOR bool exact_by_longs(uint8_t *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
+                                  const int32_t *exponents) {
+  if (num_limbs > 3 || exponents[0] < -126) return false;
+  for (uint32_t limb = 1; limb < num_limbs; limb++)
+    if (exponents[limb] - exponents[limb - 1] > LONG_APART) return false;
+  if (num_limbs == 1) exact_longs(out, lanes, 1, exponents);
+  else if (num_limbs == 2) exact_longs(out, lanes, 2, exponents);
+  else exact_longs(out, lanes, 3, exponents);
+  return true;
+}
+
+#else
+#define exact_by_longs(out, lanes, num_limbs, exponents) false
+#endif
+
 static VECTOR void exact_floats(void *restrict out, const int32_t *restrict lanes, uint32_t num_limbs,
                                 const int32_t *exponents, enum sml_elem elem, uint32_t divisor) {
   struct exact_weight weights[SML_EXACT_MAX_LIMBS];
@@ -209,6 +277,7 @@ static VECTOR void exact_floats(void *restrict out, const int32_t *restrict lane
   exact_weigh(weights, num_limbs, exponents);
   if (elem == SML_ELEM_FLOAT16) exact_many(out, lanes, num_limbs, weights, SML_ELEM_FLOAT16, divisor);
   else if (elem == SML_ELEM_BFLOAT16) exact_many(out, lanes, num_limbs, weights, SML_ELEM_BFLOAT16, divisor);
+  else if (divisor == 1 && exact_by_longs(out, lanes, num_limbs, exponents)) (void)0;
   else if (top > 1 || divisor > 1) exact_many(out, lanes, num_limbs, weights, SML_ELEM_FLOAT32, divisor);
   else exact_few(out, lanes + top * SML_BLOCK_ELEMS, lanes, &weights[top], top > 0 ? weights[0].unit : 0);
   leave(saved);

@@ -330,5 +330,5 @@ static VECTOR uint32_t check_lanes(const void *lanes, size_t num_elems, uint32_t
     .dequantize_16 = dequantize_16, .pack_int32 = pack_int32, .pack_add_int32 = pack_add_int32,                    \
     .unpack_int32 = unpack_int32, .set_int32 = unpack_int32, .add_int32 = add_int32, .reduce_int32 = reduce_int32, \
     .combine = combine, .max_uint8 = max_uint8, .check_lanes = check_lanes, .exact_cells = exact_cells,            \
-    .exact_limb = exact_limb, .exact_floats = exact_floats, .exact_doubles = exact_doubles,                        \
+    .exact_limbs = exact_limbs, .exact_floats = exact_floats, .exact_doubles = exact_doubles,                      \
   }
