@@ -3,6 +3,8 @@
 #include "shm/shm_group.h"
 #include "shm/shm_internal.h"
 
+#define PREFETCH_BYTES 64u /* no cache has shorter lines here */
+
 /* Blocks [begin, end) of the tensor, as bytes [offset, offset + num_bytes). */
 struct span {
   uint64_t begin, end;
@@ -32,6 +34,13 @@ static struct span share_span(const struct sml_shm_group *g, const struct span *
 
 /* ---- adding up ---- */
 
+/* The next block of the other ranks' inputs, which another processor has just written. */
+static void prefetch(const struct sml_shm_group *g, size_t num_bytes) {
+  for (uint32_t r = 0; r < g->num_ranks; r++)
+    for (size_t at = 0; r != g->index && at < num_bytes; at += PREFETCH_BYTES)
+      __builtin_prefetch((const uint8_t *)g->inputs[r] + num_bytes + at);
+}
+
 /* Adds up all ranks' inputs. g->inputs points to them, and moves past what is added. */
 static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes) {
   const struct sml_format *f = g->format;
@@ -40,6 +49,7 @@ static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes
   const size_t at_once = f->block_code != NULL ? g->block_bytes : num_bytes;
   for (size_t done = 0; done < num_bytes; done += at_once) {
     const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
+    if (num_bytes - done >= 2 * at_once) prefetch(g, block);
     if (plan->shape.combine == SML_COMBINE_SUM)
       f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes,
                 plan->reduction == SML_FORMAT_AVG);
@@ -60,14 +70,18 @@ static void copy_in(const struct sml_shm_group *g, uint64_t piece, uint64_t step
   memcpy(area + behind, in + p.offset + behind, p.num_bytes - behind);
 }
 
-/* Into the segment, for the others, and from there to this rank's result. */
+/* Into this rank's result, and from there to the segment, for the others: stores there fetch each line, which others
+ * have read, back from them, and a long copy does so faster than the kernels. Where the result replaces the input, the
+ * segment comes first, as kernels do not promise that `out` may be one of the inputs. */
 static void reduce_share(const struct sml_shm_group *g, uint64_t piece, uint64_t step) {
   const struct span p = piece_span(g, piece), own = share_span(g, &p);
   uint8_t *area = sml_shm_out_area(g, step) + (own.offset - p.offset);
+  uint8_t *out = (uint8_t *)g->operation.out + own.offset;
+  const bool is_in_place = g->operation.in == g->operation.out;
   for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = sml_shm_in_area(g, step, r) + (own.offset - p.offset);
   g->inputs[g->index] = (const uint8_t *)g->operation.in + own.offset;
-  add_up(g, area, own.num_bytes);
-  memcpy((uint8_t *)g->operation.out + own.offset, area, own.num_bytes);
+  add_up(g, is_in_place ? area : out, own.num_bytes);
+  memcpy(is_in_place ? out : area, is_in_place ? area : out, own.num_bytes);
 }
 
 static void copy_out(const struct sml_shm_group *g, uint64_t piece, uint64_t step) {
