@@ -139,6 +139,8 @@ static void go_up(struct world *w, const struct packet *p) {
 
 static void go_down(struct world *w, const struct packet *p) {
   struct sml_worker *worker = w->workers[p->rank];
+  if (sml_worker_take_proof(worker, &p->header, w->now_ns))
+    for (void *ended; (ended = sml_worker_next_ended(worker)) != NULL;) end_operation(w, p->rank, ended);
   const struct sml_accept a = sml_worker_on_packet(worker, &p->header, &p->missing, w->now_ns);
   if (a.kind != SML_ACCEPT_RESULT) return;
   struct part_of_rank *part = a.cookie;

@@ -2,7 +2,7 @@
 #include "core/aggregator_internal.h"
 
 struct layout {
-  size_t cells, seen, departed, live, progress, suspects, due, holders, positions, values, total_bytes;
+  size_t cells, seen, departed, live, progress, suspects, due, holders, positions, sums, values, total_bytes;
   uint32_t num_holders;
 };
 
@@ -26,7 +26,8 @@ static struct layout place(const struct sml_aggregator_options *o) {
   l.holders = l.progress + o->world_size * sizeof(struct progress);
   l.positions = sml_align_up(l.holders + l.num_holders * sizeof(uint16_t), 64);
   const size_t num_positions = o->is_one_way ? 2 * (size_t)count_contributors(o) : 0;
-  l.values = sml_align_up(l.positions + num_positions * sizeof(uint64_t), 64);
+  l.sums = l.positions + num_positions * sizeof(uint64_t);
+  l.values = sml_align_up(l.sums + num_positions / 2 * sizeof(struct sum_progress), 64);
   l.total_bytes = l.values + num_cells * sml_align_up(sml_aggregator_value_bytes(o), 64);
   return l;
 }
@@ -65,6 +66,7 @@ struct sml_aggregator *sml_aggregator_init(void *mem, const struct sml_aggregato
   a->progress = (struct progress *)(void *)(bytes + l.progress);
   a->holders = (uint16_t *)(void *)(bytes + l.holders);
   a->positions = (uint64_t *)(void *)(bytes + l.positions);
+  a->sums = (struct sum_progress *)(void *)(bytes + l.sums);
   a->num_holders = l.num_holders;
   for (uint32_t cell = 0; cell < 2 * sml_aggregator_all_slots(a); cell++)
     a->cells[cell].needed = (uint16_t)sml_aggregator_needed(a, SML_REDUCE_SUM);
@@ -170,8 +172,16 @@ static void complete_fences(struct sml_aggregator *a, uint32_t cell) {
 }
 
 static void note_position(struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
-  uint64_t *position = position_of(a, slot, h->rank);
-  *position = sml_max_u64(*position, find_position(a, slot, h->phase) + 1);
+  uint64_t *behind = position_of(a, slot, h->rank);
+  const bool is_repeat = (h->flags & SML_FLAG_RETRANSMISSION) != 0;
+  sml_aggregator_earn(&a->progress[h->rank], is_repeat);
+  if (is_repeat) {
+    sml_aggregator_note_repeat(a, true);
+    return;
+  }
+  const uint64_t position = find_position(a, slot, h->phase);
+  *behind = sml_max_u64(*behind, position + 1);
+  if (h->reducer == SML_REDUCE_TO_OWNER) sml_aggregator_note_sum(a, h->rank, position);
 }
 
 static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
@@ -182,7 +192,7 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
   c->count++;
   const bool is_repeat = (h->flags & SML_FLAG_RETRANSMISSION) != 0;
   if (has_grant) sml_aggregator_note_update(a, h->rank, cell / 2, is_repeat);
-  else if (!is_repeat) note_position(a, h, cell / 2);
+  else note_position(a, h, cell / 2);
   struct sml_decision d = verdict(is_first ? SML_VERDICT_FIRST : SML_VERDICT_ADD, cell);
   if (sml_aggregator_is_complete(c)) {
     if (has_grant) {
@@ -324,7 +334,8 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
-  sml_aggregator_note_needless(a);
+  if (is_one_way(a, cell)) sml_aggregator_note_repeat(a, false);
+  else sml_aggregator_note_needless(a);
   return verdict(SML_VERDICT_PENDING, cell);
 }
 

@@ -66,6 +66,9 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
  * it is for. The bitmap is valid until the next call. */
 void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns);
 bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *header_out, const uint64_t **ranks_out);
+/* After begin, likewise: the next update of a sum for its owner that is lost. Gives a PENDING (all but job, epoch and
+ * length) for its rank. In jobs with one-way windows only. */
+bool sml_aggregator_next_lost(struct sml_aggregator *a, struct sml_header *header_out);
 /* The chunk field of that PENDING: the latest chunk that the rank contributed to. */
 uint32_t sml_aggregator_latest_chunk(const struct sml_aggregator *a, uint32_t rank);
 /* Values of a cell, sml_aggregator_value_bytes() bytes aligned 64: int32 in host order, or exponent codes. */

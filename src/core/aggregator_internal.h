@@ -38,6 +38,12 @@ struct progress {
   uint32_t budget;    /* of questions to it */
 };
 
+/* One way: how far a rank is with data of sums. All are positions of the window: behind the latest that came; behind
+ * those that came before the last mark, and before the one before; the first that has not been checked. */
+struct sum_progress {
+  uint64_t latest, marked, ripe, checked;
+};
+
 /* The budget of questions to a rank is counted in its contributions: what a question costs; what a repeat earns that
  * was needed (so the question was needed, and others may be); and the most that it may hold. */
 #define SML_UNASKED_COSTS 4u
@@ -56,6 +62,9 @@ struct sml_aggregator {
   uint8_t *values;           /* [2 * all slots][value_stride_bytes] */
   uint64_t *positions;       /* [2][num_contributors] one way: of copies, of sums: behind the latest update of a rank */
   uint64_t passed[2];        /* likewise: behind the last fence that is complete */
+  struct sum_progress *sums; /* [num_contributors] one way (aggregator_lost.c) */
+  uint64_t marked_ns;
+  uint32_t sum_threshold, num_needed, lost_rank; /* the last: whom sml_aggregator_next_lost looks at */
   struct live *live;         /* [num_slots] */
   struct progress *progress; /* [world_size] */
   uint64_t *suspects;        /* [num_slots][2][seen_words]: ranks to ask; ranks that were asked and have not answered */
@@ -95,11 +104,23 @@ void sml_aggregator_note_grant(struct sml_aggregator *a, uint32_t slot, uint32_t
 void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32_t chunk);
 void sml_aggregator_note_needless(struct sml_aggregator *a);
 
+/* ---- aggregator_lost.c ---- */
+void sml_aggregator_begin_lost(struct sml_aggregator *a);
+/* The rank contributed data to a sum for its owner, not as a repeat. */
+void sml_aggregator_note_sum(struct sml_aggregator *a, uint32_t rank, uint64_t position);
+/* A repeat came to a one-way window. */
+void sml_aggregator_note_repeat(struct sml_aggregator *a, bool is_needed);
+
+/* What contributions pay for questions to the rank. */
+static inline void sml_aggregator_earn(struct progress *p, bool is_repeat) {
+  p->budget = sml_min_u32(p->budget + (is_repeat ? SML_REPEAT_EARNS : 1), SML_MOST_UNASKED);
+}
+
 /* The rank has contributed to the chunk that the slot holds. A repeat says nothing about the order. */
 static inline void sml_aggregator_note_update(struct sml_aggregator *a, uint32_t rank, uint32_t slot, bool is_repeat) {
   struct progress *p = &a->progress[rank];
   const uint32_t chunk = a->live[slot].chunk;
-  p->budget = sml_min_u32(p->budget + (is_repeat ? SML_REPEAT_EARNS : 1), SML_MOST_UNASKED);
+  sml_aggregator_earn(p, is_repeat);
   if (is_repeat) return;
   if (chunk == p->next && chunk == p->latest + 1) p->latest = p->next++;
   else sml_aggregator_look_for_gap(a, rank, chunk);

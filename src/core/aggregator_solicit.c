@@ -32,6 +32,7 @@ void sml_aggregator_solicit_init(struct sml_aggregator *a) {
   const uint32_t n = a->options.num_slots;
   a->threshold = FIRST_THRESHOLD;
   a->first_troubled = a->last_troubled = NONE;
+  a->sum_threshold = FIRST_THRESHOLD;
   for (uint32_t s = 0; s < n; s++) {
     a->live[s] = (struct live){.chunk = a->options.first_chunk + s, .next = NONE};
     a->holders[a->live[s].chunk & (a->num_holders - 1)] = (uint16_t)s;
@@ -230,6 +231,7 @@ static bool find_due(struct sml_aggregator *a, uint32_t slot, uint32_t cell, boo
 void sml_aggregator_begin_solicit(struct sml_aggregator *a, uint64_t now_ns) {
   a->now_ns = sml_max_u64(now_ns, 1);
   a->num_to_look_at = a->num_troubled;
+  if (a->options.is_one_way) sml_aggregator_begin_lost(a);
 }
 
 bool sml_aggregator_next_solicit(struct sml_aggregator *a, struct sml_header *h, const uint64_t **ranks_out) {

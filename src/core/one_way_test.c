@@ -166,12 +166,107 @@ static void fences_are_told_apart(void **state) {
   free(a);
 }
 
+/* Rank 2 of 3, which lacks each result of a fence: a window of 8 slots has 16 positions, each second one a fence. */
+static struct sml_worker *make_receiver(const uint64_t *parts) {
+  const struct sml_worker_options o = {.rank = 2,
+                                       .world_size = 3,
+                                       .num_lanes = 1,
+                                       .num_slots = 8,
+                                       .slot_base = 8,
+                                       .num_operations = 4,
+                                       .way = SML_REDUCE_COPY,
+                                       .chunk_bytes = CHUNK_BYTES,
+                                       .first_phase = SML_FIRST_PHASE};
+  struct sml_worker *w = sml_worker_init(aligned_alloc(64, sml_align_up(sml_worker_memsize(&o), 64)), &o);
+  const struct sml_operation_plan plan = {
+      .num_elems = 20 * CHUNK_BYTES, .way = SML_REDUCE_COPY, .num_parts = 3, .parts = parts};
+  assert_true(sml_worker_submit(w, &plan, NULL, (void *)(uintptr_t)parts, 0));
+  return w;
+}
+
+static struct sml_header result_at(const struct sml_operation_plan *plan, uint64_t position) {
+  return (struct sml_header){.type = SML_PACKET_RESULT,
+                             .wire = SML_LANES_UINT8,
+                             .reducer = SML_REDUCE_COPY,
+                             .slot = (uint16_t)(8 + position % 8),
+                             .phase = SML_FIRST_PHASE + (uint32_t)position / 8,
+                             .tag = sml_tag(sml_tag_base(plan, CHUNK_BYTES, 1), position),
+                             .payload_bytes = CHUNK_BYTES};
+}
+
+/* Whoever sends to a position knows of the fence before it. So that need not come. */
+static void later_results_prove_a_fence(void **state) {
+  (void)state;
+  static const uint64_t parts[] = {0, 20 * CHUNK_BYTES, 20 * CHUNK_BYTES, 20 * CHUNK_BYTES};
+  const struct sml_operation_plan plan = {
+      .num_elems = 20 * CHUNK_BYTES, .way = SML_REDUCE_COPY, .num_parts = 3, .parts = parts};
+  struct sml_worker *w = make_receiver(parts);
+  struct sml_header h = result_at(&plan, 16);
+  struct sml_send send;
+  assert_false(sml_worker_take_proof(w, &h, 1)); /* a lie: this rank lacks position 0 */
+  for (uint64_t position = 0; position < 6; position += 2) {
+    h = result_at(&plan, position);
+    assert_int_equal(sml_worker_on_packet(w, &h, NULL, 2).kind, SML_ACCEPT_RESULT);
+  }
+  h = result_at(&plan, 16);
+  assert_false(sml_worker_take_proof(w, &h, 3)); /* its own contribution to the fence has not left */
+  for (uint32_t i = 0; i < 3; i++) {
+    sml_worker_next_send(w, 4, &send);
+    assert_true(send.kind == SML_SEND_UPDATE && send.chunk.is_fence);
+  }
+  assert_int_equal(sml_worker_peek_packet(w, &h).drop, SML_DROP_FUTURE_PHASE);
+  h = result_at(&plan, 18); /* it proves the fences at 1 and 3, not that at 5 */
+  assert_true(sml_worker_take_proof(w, &h, 5));
+  assert_null(sml_worker_next_ended(w));
+  assert_int_equal(sml_worker_on_packet(w, &h, NULL, 5).kind, SML_ACCEPT_RESULT);
+  h = result_at(&plan, 16);
+  assert_false(sml_worker_take_proof(w, &h, 6));
+  assert_int_equal(sml_worker_on_packet(w, &h, NULL, 6).kind, SML_ACCEPT_RESULT);
+  h = result_at(&plan, 20); /* so does a PENDING */
+  h.type = SML_PACKET_PENDING;
+  assert_int_equal(sml_worker_peek_packet(w, &h).drop, SML_DROP_FUTURE_PHASE);
+  assert_true(sml_worker_take_proof(w, &h, 7));
+  assert_null(sml_worker_next_ended(w));
+  h.type = SML_PACKET_RESULT;
+  assert_int_equal(sml_worker_on_packet(w, &h, NULL, 7).kind, SML_ACCEPT_RESULT);
+  assert_null(sml_worker_find_violation(w));
+  free(w);
+}
+
+/* The aggregator finds what a rank left out of a sum: when enough later ones have come, after some time, once. */
+static void lost_updates_of_sums_show(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_one_way(3);
+  struct sml_header h;
+  for (uint32_t slot = 16; slot < 24; slot++) {
+    expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, slot), SML_VERDICT_FIRST);
+    if (slot != 18) expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, slot), SML_VERDICT_COMPLETE);
+    sml_aggregator_begin_solicit(a, SML_NS_PER_S);
+    assert_false(sml_aggregator_next_lost(a, &h));
+  }
+  sml_aggregator_begin_solicit(a, SML_NS_PER_S + 99 * SML_NS_PER_US);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  for (uint32_t i = 0; i < 2; i++) {
+    sml_aggregator_begin_solicit(a, SML_NS_PER_S + (1 + i) * 100 * SML_NS_PER_US);
+    if (i == 0) assert_false(sml_aggregator_next_lost(a, &h));
+  }
+  assert_true(sml_aggregator_next_lost(a, &h));
+  assert_true(h.type == SML_PACKET_PENDING && h.rank == 0 && h.slot == 18 && h.chunk == 2);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  sml_aggregator_begin_solicit(a, 2 * SML_NS_PER_S);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 18), SML_VERDICT_COMPLETE);
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(quiet_worlds_end),          cmocka_unit_test(worlds_that_lose_end),
       cmocka_unit_test(any_one_packet),            cmocka_unit_test(bytes_go_one_way),
       cmocka_unit_test(what_the_aggregator_refuses), cmocka_unit_test(a_lost_owner_is_found),
-      cmocka_unit_test(fences_are_told_apart),
+      cmocka_unit_test(fences_are_told_apart),     cmocka_unit_test(later_results_prove_a_fence),
+      cmocka_unit_test(lost_updates_of_sums_show),
   };
   return cmocka_run_group_tests_name("one_way", tests, NULL, NULL);
 }

@@ -281,6 +281,17 @@ static void solicit(struct world *x) {
     }
     x->num_solicits++;
   }
+  while (x->options.is_one_way && sml_aggregator_next_lost(x->aggregator, &pending.header)) {
+    const struct sml_header *h = &pending.header;
+    sml_aggregator_missing_for(x->aggregator, h, words);
+    assert_true(sml_bit_test(words, h->rank));
+    memcpy(pending.missing, words, sizeof pending.missing);
+    pending.header.flags = 0;
+    pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
+    pending.rank = h->rank;
+    transmit(x, pending);
+    x->num_solicits++;
+  }
 }
 
 /* ---- the workers ---- */
@@ -321,10 +332,19 @@ static struct sml_worker *worker_of(const struct world *x, uint32_t rank, uint8_
   return way == SML_REDUCE_COPY ? x->copiers[rank] : x->workers[rank];
 }
 
+static void end_all(struct world *x, uint32_t rank, struct sml_worker *w, struct work *work) {
+  for (; work != NULL; work = x->options.is_one_way ? sml_worker_next_ended(w) : NULL) {
+    assert_false(work->is_done);
+    work->is_done = true;
+    check_writes(x, rank, work);
+  }
+}
+
 static void deliver_down(struct world *x, const struct packet *p) {
   const bool is_copy =
       x->options.is_one_way && p->header.slot < sml_window_base(SML_REDUCE_TO_OWNER, x->options.num_slots);
   struct sml_worker *w = worker_of(x, p->rank, is_copy ? SML_REDUCE_COPY : SML_REDUCE_SUM);
+  if (sml_worker_take_proof(w, &p->header, x->now_ns)) end_all(x, p->rank, w, sml_worker_next_ended(w));
   const struct sml_accept a = sml_worker_on_packet(w, &p->header, p->missing, x->now_ns);
   if (a.kind == SML_ACCEPT_DROP) x->num_drops[a.drop]++;
   if (a.kind != SML_ACCEPT_RESULT) return;
@@ -337,11 +357,7 @@ static void deliver_down(struct world *x, const struct packet *p) {
     assert_int_equal(num, sml_contributes(way, a.chunk.owner, rank));
   }
   if (!a.chunk.is_fence) assert_int_equal((*writes_of(x, work, &a.chunk))++, 0);
-  for (work = a.ended; work != NULL; work = x->options.is_one_way ? sml_worker_next_ended(w) : NULL) {
-    assert_false(work->is_done);
-    work->is_done = true;
-    check_writes(x, p->rank, work);
-  }
+  end_all(x, p->rank, w, a.ended);
 }
 
 static void send_all(struct world *x, uint32_t rank, struct sml_worker *w) {

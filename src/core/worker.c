@@ -245,7 +245,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
     slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = false;
-    slot->noticed_ns = 0;
+    slot->noticed_ns = slot->told_ns = 0;
     slot->probe_copies = 0;
     if (has_result) list_append(w, s, 0, now_ns);
     else sml_worker_note_heard(w);
@@ -307,7 +307,8 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
     /* It is not unasked if later updates of this rank have come. While this rank sends, later updates will show what is
      * lost. Several receivers ask, one after the other: one repeat a round trip answers them all. */
     if (is_unasked && now_ns - w->last_update_ns <= w->rto.rto_ns) return true;
-    const uint64_t answer_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
+    const uint64_t trip_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
+    const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : trip_ns;
     return slot->state == SENT && (is_unasked || slot->was_resent) && now_ns - slot->update_ns <= answer_ns;
   }
   if (!is_unasked) return false; /* a PROBE was sent behind the update */
@@ -344,6 +345,8 @@ static void earn_by_loss(struct sml_worker *w, uint32_t s) {
 static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns) {
   if (slot->num_unanswered != 1) return;
   slot->num_unanswered = 0;
+  w->answered_ns = sml_max_u64(w->answered_ns, slot->sent_ns);
+  if (is_one_way(w)) w->has_news = true;
   sml_rto_answer(&w->rto, now_ns - slot->sent_ns);
 }
 
@@ -371,6 +374,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   const bool is_mine_missing = is_mine && (payload[o->rank / 8] >> (o->rank % 8) & 1) != 0;
   note_missing(w, s, h, payload);
   if (w->slots[s].state == SENT && !is_mine_missing) return;
+  w->slots[s].told_ns = now_ns;
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
     want_update(w, s);

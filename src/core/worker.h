@@ -105,6 +105,10 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
  * cookie of the next one, or NULL. Call it after each operation that has ended. */
 void *sml_worker_next_ended(struct sml_worker *w);
 
+/* In a one-way window a RESULT or PENDING may say that a fence is complete whose own result is not here. Call it before
+ * peek. If it returns true, call next_ended until that returns NULL. */
+bool sml_worker_take_proof(struct sml_worker *w, const struct sml_header *header, uint64_t now_ns);
+
 /* The packet came marked (ECN), or it says that an update did. Call it after the checks of job, epoch and source, and
  * before on_packet. */
 void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *header, uint64_t now_ns);

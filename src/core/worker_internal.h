@@ -47,6 +47,7 @@ struct slot {
   uint64_t noticed_ns; /* one way: when later results had come first, 0: not yet; and how many had come by then */
   uint32_t noticed_at;
   bool was_overtaken;        /* one way: it was asked about because of that */
+  uint64_t told_ns;          /* when a PENDING was about it; 0: none was */
   uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it was sent */
 };
 
@@ -115,6 +116,7 @@ struct sml_worker {
   struct gap *gaps; /* [num_slots], in the order of their grants */
   uint32_t num_gaps, num_due_gaps;
   uint32_t gap_threshold; /* how many grants must have overtaken one that counts as lost */
+  uint32_t num_lost;      /* one way: results that came only as repeats */
   uint64_t next_grant;    /* behind the greatest that arrived */
   uint64_t progress_ns;    /* when the last result came, or a chunk was sent for the first time */
   uint64_t last_update_ns; /* when a chunk was last sent for the first time */
@@ -139,6 +141,7 @@ struct sml_worker {
   /* [num_contributors] what owners sent, by owner; sums for this rank, and exponents: the first */
   struct one_way_class *classes;
   bool has_news;            /* something came since the worker looked for gaps last */
+  uint64_t answered_ns;     /* when the latest question was sent that is answered */
   uint64_t look_ns;         /* when it will look again, whatever comes */
   uint64_t now_ns;          /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a worker does in a one-way window (PROTOCOL.md rules R192 to R209): what comes stays in its slot, and slots
- * come free by fences. */
+ * What a worker does in a one-way window (PROTOCOL.md rules R192 to R209, R219): what comes stays in its slot, and
+ * slots come free by fences. */
 #include "core/worker_queue.h"
+
+#define LOST_RESULTS 4u /* halve the number of later results that show a loss */
 
 /* A later fence is complete, so nobody has to hear of this one any more. */
 static void forget_fence(struct sml_worker *w, uint32_t s) {
@@ -59,6 +61,32 @@ void *sml_worker_next_ended(struct sml_worker *w) {
   return cookie;
 }
 
+/* What later results have shown: that this one was lost, or that it was only late. It is late if it comes sooner than
+ * an answer can. But somebody else may have asked for it before. So losses make the threshold smaller again. */
+static void learn(struct sml_worker *w, const struct slot *slot, bool is_repeat) {
+  if (!is_repeat && (!slot->was_overtaken || slot->was_pending)) return;
+  if (!is_repeat && w->now_ns - slot->sent_ns < w->rto.min_ns) sml_worker_note_late(w);
+  else if (++w->num_lost % LOST_RESULTS == 0) w->gap_threshold = sml_max_u32(SML_FIRST_THRESHOLD, w->gap_threshold / 2);
+}
+
+/* PROTOCOL.md rule R219. The first fence behind p is complete, or a later one. A liar cannot free what this rank still
+ * has to send or to get. */
+bool sml_worker_take_proof(struct sml_worker *w, const struct sml_header *h, uint64_t now_ns) {
+  const uint32_t s = sml_worker_slot_of(w, h);
+  if (!is_one_way(w) || s == NONE || h->phase != w->slots[s].phase + 2) return false;
+  if (h->type != SML_PACKET_RESULT && h->type != SML_PACKET_PENDING) return false;
+  for (uint64_t chunk = sml_max_u64(w->released, w->slots[s].chunk + 1); chunk < w->heard; chunk++) {
+    const struct slot *slot = &w->slots[sml_worker_slot_at(w, chunk)];
+    if (!slot->what.is_fence) continue;
+    if (slot->state != OUTSTANDING && slot->state != HELD) return false;
+    SML_ASSERT(chunk >= w->released);
+    w->passed = sml_max_u64(w->passed, chunk + 1);
+    w->now_ns = now_ns;
+    return true;
+  }
+  return false;
+}
+
 void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat) {
   struct slot *slot = &w->slots[s];
   slot->state = HELD;
@@ -70,7 +98,7 @@ void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat) {
   class->next = sml_max_u64(class->next, slot->chunk + 1);
   class->num_results++;
   w->has_news = true;
-  if (slot->was_overtaken && !is_repeat && !slot->was_pending) sml_worker_note_late(w);
+  learn(w, slot, is_repeat);
   if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);
   sml_worker_note_heard(w);
   return NULL;

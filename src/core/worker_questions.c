@@ -30,7 +30,6 @@
 
 #define MANY_SHARE 4u /* of the slots, behind what has arrived: a queue has overflowed, until so few are left */
 #define FEW_SHARE 64u
-#define LEAST_ANSWER_NS (5 * SML_REORDER_NS)
 
 /* ---- order ----
  *
@@ -103,13 +102,25 @@ uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
  *
  * What each owner sent comes in its order, and sums complete in the order of the stream. */
 
-/* When to ask about a slot whose result was overtaken; SML_NEVER: when more have come. Again, when more time than
- * answers take has passed. */
+/* When a slot is asked about again at the latest. The answers come in the order of the questions. So a question, or its
+ * answer, was lost when that to a later question is here. If the aggregator waits for the owner's repeat, that takes as
+ * long as an answer once more. */
+static uint64_t answer_due(const struct sml_worker *w, const struct slot *slot) {
+  return sml_max_u64(slot->sent_ns + SML_REORDER_NS, slot->told_ns + w->rto.answer_ns);
+}
+
+/* Without such an answer it waits for twice as long as answers take. */
+static uint64_t answer_late(const struct sml_worker *w, const struct slot *slot) {
+  const uint64_t answer_ns = w->rto.answer_ns > 0 ? sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns;
+  return sml_max_u64(slot->sent_ns, slot->told_ns) + sml_min_u64(answer_ns, w->rto.rto_ns);
+}
+
+/* When to ask about a slot whose result was overtaken; SML_NEVER: when more has come. */
 static uint64_t due_time(const struct sml_worker *w, struct slot *slot, const struct one_way_class *class,
                          uint64_t now_ns) {
   if (slot->was_overtaken) {
-    const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns : w->rto.srtt_ns;
-    return slot->sent_ns + sml_max_u64(answer_ns + answer_ns / 2, LEAST_ANSWER_NS);
+    const uint64_t due_ns = answer_due(w, slot);
+    return due_ns < w->answered_ns ? now_ns : sml_max_u64(due_ns, answer_late(w, slot));
   }
   if (slot->noticed_ns == 0) {
     slot->noticed_ns = now_ns;

@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) void begin_chunk(struct sml_worker 
   slot->state = OUTSTANDING;
   slot->first_sent_ns = w->now_ns;
   slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = false;
-  slot->noticed_ns = 0;
+  slot->noticed_ns = slot->told_ns = 0;
   slot->probe_copies = slot->num_unanswered = 0;
   w->view.num_outstanding++;
   list_append(w, s, 0, w->now_ns);

@@ -133,13 +133,27 @@ static int compare_ranks(const void *a, const void *b) {
   return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : (int)x->slot - (int)y->slot;
 }
 
-static void ask(struct sml_aggregator_engine *e) {
+static void ask(struct sml_aggregator_engine *e, uint16_t flags) {
   qsort(e->questions, e->num_questions, sizeof e->questions[0], compare_ranks);
   for (uint32_t i = 0, end; i < e->num_questions; i = end) {
     for (end = i + 1; end < e->num_questions && e->questions[end].rank == e->questions[i].rank;) end++;
-    sml_answer_pending(e, &e->questions[i], end - i, SML_FLAG_UNASKED);
+    sml_answer_pending(e, &e->questions[i], end - i, flags);
   }
   e->num_questions = 0;
+}
+
+/* Tells ranks that their updates of sums for owners are lost. */
+static void tell_lost(struct sml_aggregator_engine *e, uint16_t number) {
+  const struct job *job = e->jobs[number];
+  struct sml_header h;
+  if (!sml_aggregator_options_of(job->aggregator)->is_one_way) return;
+  while (sml_aggregator_next_lost(job->aggregator, &h)) {
+    h.job = number;
+    h.epoch = job->epoch;
+    if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e, 0);
+    e->questions[e->num_questions++] = h;
+  }
+  ask(e, 0);
 }
 
 /* Asks ranks whose updates are overdue. The questions leave behind the results of the pass, since what ranks send for
@@ -162,11 +176,12 @@ void sml_answer_solicit(struct sml_aggregator_engine *e, uint64_t now_ns) {
         if (!sml_bit_test(ranks, r)) continue;
         h.rank = (uint16_t)r;
         h.chunk = sml_aggregator_latest_chunk(job->aggregator, r);
-        if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e);
+        if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e, SML_FLAG_UNASKED);
         e->questions[e->num_questions++] = h;
       }
     }
-    ask(e);
+    ask(e, SML_FLAG_UNASKED);
+    tell_lost(e, e->busy[i]);
   }
   e->num_busy = 0;
 }

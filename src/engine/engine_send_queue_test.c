@@ -125,6 +125,16 @@ static void test_the_limit(void **state) {
   sml_send_queue_end_pass(&q, 0);
   assert_int_equal(sml_send_queue_room(&q, 0, 1, 1), UINT32_MAX - 1);
   /* Several windows: as much more of both. */
+  /* One-way windows: what leaves in 3 ms, as two questions show. */
+  q = (struct sml_send_queue){0};
+  sml_send_queue_ask(&q, 0, SML_NS_PER_S);
+  sml_send_queue_end_pass(&q, 1000000);
+  sml_send_queue_ask(&q, 700000, SML_NS_PER_S + 2 * SML_NS_PER_MS);
+  sml_send_queue_go_one_way(&q);
+  assert_int_equal(q.limit_bytes, 450000);
+  sml_send_queue_ask(&q, 0, SML_NS_PER_S + 2 * SML_NS_PER_MS + 1); /* too soon to tell */
+  assert_int_equal(q.rate_bytes, 450000);
+
   q = (struct sml_send_queue){0};
   assert_int_equal(sml_send_queue_room(&q, 0, 1, 4), 4 * SML_SEND_QUEUE_BYTES);
   sml_send_queue_count(&q, 4000000, 10 * SML_NS_PER_MS, 4);

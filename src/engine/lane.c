@@ -117,6 +117,8 @@ static void hold_windows(struct sml_worker_engine *e) {
   if (e->options.io->ops->hold != NULL) e->options.io->ops->hold(e->options.io, most_bytes * e->num_lanes);
 }
 
+/* A pass sends in the order of the lanes. Sums for owners come last: they fill the send queue, and a copy or a fence
+ * that does not get in holds up all other ranks. */
 bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
   if (e->num_lanes == e->max_lanes) {
     const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
@@ -125,7 +127,10 @@ bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
     e->lanes = lanes;
     e->max_lanes = max_lanes;
   }
-  e->lanes[e->num_lanes++] = lane;
+  uint32_t at = e->num_lanes++;
+  if (lane->options.worker.way != SML_REDUCE_TO_OWNER)
+    for (; at > 0 && e->lanes[at - 1]->options.worker.way == SML_REDUCE_TO_OWNER; at--) e->lanes[at] = e->lanes[at - 1];
+  e->lanes[at] = lane;
   lane->engine = e;
   hold_windows(e);
   record_epoch(lane);
@@ -136,7 +141,8 @@ void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
   sml_lane_fail(lane, SML_ERR_ABORTED);
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     if (e->lanes[i] != lane) continue;
-    e->lanes[i] = e->lanes[--e->num_lanes];
+    e->num_lanes--;
+    memmove(e->lanes + i, e->lanes + i + 1, (e->num_lanes - i) * sizeof e->lanes[0]);
     break;
   }
   e->last_lane = NULL;

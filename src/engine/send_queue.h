@@ -22,6 +22,8 @@
 struct sml_send_queue {
   uint64_t most_bytes;
   uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, for the lanes counted so far */
+  /* What was sent in all earlier passes; what had left, and when; how much left in SML_SEND_QUEUE_NS since then. */
+  uint64_t sent_bytes, left_bytes, left_ns, rate_bytes;
 };
 
 /* Call it once a pass for each lane. It has so many bytes under way, each for a round trip (0: not known). num_windows:
@@ -31,9 +33,26 @@ static inline void sml_send_queue_count(struct sml_send_queue *q, uint64_t under
   if (srtt_ns > 0) q->next_limit_bytes += num_windows * under_way_bytes * SML_SEND_QUEUE_NS / srtt_ns;
 }
 
+/* The system says that so much waits. */
+static inline void sml_send_queue_ask(struct sml_send_queue *q, uint64_t waiting_bytes, uint64_t now_ns) {
+  q->most_bytes = waiting_bytes;
+  if (now_ns - q->left_ns < SML_SEND_QUEUE_LOOK_NS) return;
+  const uint64_t left_bytes = q->sent_bytes - sml_min_u64(q->sent_bytes, waiting_bytes);
+  q->rate_bytes = (left_bytes - sml_min_u64(left_bytes, q->left_bytes)) * SML_SEND_QUEUE_NS / (now_ns - q->left_ns);
+  q->left_bytes = left_bytes;
+  q->left_ns = now_ns;
+}
+
+/* The limit of lanes that do not know what is under way: those of one-way windows, where most updates have no answer of
+ * their own. */
+static inline void sml_send_queue_go_one_way(struct sml_send_queue *q) {
+  q->limit_bytes = sml_max_u64(q->limit_bytes, q->rate_bytes);
+}
+
 /* Ends a pass that sent so many bytes. */
 static inline void sml_send_queue_end_pass(struct sml_send_queue *q, uint64_t sent_bytes) {
   q->most_bytes += sent_bytes;
+  q->sent_bytes += sent_bytes;
   q->limit_bytes = q->next_limit_bytes;
   q->next_limit_bytes = 0;
 }

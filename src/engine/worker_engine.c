@@ -104,16 +104,17 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
 }
 
 /* How many new chunks may enter the send queue now (send_queue.h). */
-static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane) {
+static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_send_queue *q = &e->send_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
   const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
   const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
+  if (lane->options.worker.way != SML_REDUCE_SUM) sml_send_queue_go_one_way(q);
   const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_SEND_QUEUE_FEW_CHUNKS : 0;
   if (sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows)) < num_ready)
-    q->most_bytes = io->ops->tx_waiting(io);
+    sml_send_queue_ask(q, io->ops->tx_waiting(io), now_ns);
   return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
@@ -182,10 +183,19 @@ static void end_operation(struct sml_lane *lane, struct sml_engine_operation *op
   sml_lane_end_part(lane, op, SML_OK);
 }
 
+/* Ends an operation, and those that a fence ends with it. */
+static void end_operations(struct sml_lane *lane, struct sml_engine_operation *op) {
+  while (op != NULL) {
+    end_operation(lane, op);
+    op = lane->options.worker.way != SML_REDUCE_SUM ? sml_worker_next_ended(lane->worker) : NULL;
+  }
+}
+
 static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h,
                         const uint8_t *payload, bool is_marked, uint64_t now_ns) {
   if (is_marked || (h->flags & SML_FLAG_MARKED) != 0) sml_worker_note_mark(lane->worker, h, now_ns);
   if ((h->flags & SML_FLAG_MARKED) != 0) return;
+  if (sml_worker_take_proof(lane->worker, h, now_ns)) end_operations(lane, sml_worker_next_ended(lane->worker));
   struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
   if (a.kind == SML_ACCEPT_DROP) {
     if (h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) == 0) lane->num_unheard = 0; /* too late */
@@ -208,10 +218,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   sml_payload_store(e, lane, &a, payload);
   e->has_results = true;
   lane->futile = (struct sml_futile){0};
-  for (void *ended = a.ended; ended != NULL;) {
-    end_operation(lane, ended);
-    ended = lane->options.worker.way != SML_REDUCE_SUM ? sml_worker_next_ended(lane->worker) : NULL;
-  }
+  end_operations(lane, a.ended);
 }
 
 static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f, uint64_t now_ns) {
@@ -300,15 +307,16 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     if (lane->failed_status == SML_OK) {
       sml_worker_on_timer(lane->worker, now_ns);
       sml_worker_set_buffer(lane->worker, find_buffer(e, lane));
-      sml_worker_set_room(lane->worker, find_room(e, lane));
+      sml_worker_set_room(lane->worker, find_room(e, lane, now_ns));
       transmit(e, lane, now_ns);
       deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));
     }
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
     num_waiting += view.is_waiting;
-    sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
-                         sml_max_u32(lane->options.num_windows, 1));
+    if (lane->options.worker.way == SML_REDUCE_SUM)
+      sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
+                           sml_max_u32(lane->options.num_windows, 1));
     if (view.is_out_of_room && lane->failed_status == SML_OK)
       deadline = sml_min_u64(deadline, now_ns + SML_SEND_QUEUE_LOOK_NS);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
