@@ -135,6 +135,13 @@ static void test_the_limit(void **state) {
   sml_send_queue_ask(&q, 0, SML_NS_PER_S + 2 * SML_NS_PER_MS + 1); /* too soon to tell */
   assert_int_equal(q.rate_bytes, 450000);
 
+  /* Sums and copies at once have a limit of their own, and look again before half of it has left. */
+  assert_int_equal(sml_send_queue_room_below(&q, 60000, 1000, 94000), 34);
+  assert_int_equal(sml_send_queue_room_below(&q, 94000, 1000, 94000), 0);
+  assert_int_equal(sml_send_queue_look_ns(&q, 90000), 300 * SML_NS_PER_US);
+  assert_int_equal(sml_send_queue_look_ns(&q, 1000), SML_SEND_QUEUE_LEAST_LOOK_NS);
+  assert_int_equal(sml_send_queue_look_ns(&q, 900000), SML_SEND_QUEUE_LOOK_NS);
+
   q = (struct sml_send_queue){0};
   assert_int_equal(sml_send_queue_room(&q, 0, 1, 4), 4 * SML_SEND_QUEUE_BYTES);
   sml_send_queue_count(&q, 4000000, 10 * SML_NS_PER_MS, 4);

@@ -16,6 +16,11 @@
 #define SML_SEND_QUEUE_NS (3 * SML_NS_PER_MS)
 /* While the queue holds chunks back, the engine looks at it again after this time at the latest. */
 #define SML_SEND_QUEUE_LOOK_NS SML_NS_PER_MS
+#define SML_SEND_QUEUE_LEAST_LOOK_NS (100 * SML_NS_PER_US)
+/* While copies and sums go one way at once, each place of the copies' window waits for this queue twice: as a copy, and
+ * as a fence. So only such a part of that window may wait, or twice as much before a copy has to: sums have more to
+ * send, and would leave it no room. */
+#define SML_SEND_QUEUE_SHARE 8u
 /* When none is under way, so many may always be sent: a lane goes on, whatever the system says. */
 #define SML_SEND_QUEUE_FEW_CHUNKS 64u
 
@@ -57,11 +62,23 @@ static inline void sml_send_queue_end_pass(struct sml_send_queue *q, uint64_t se
   q->next_limit_bytes = 0;
 }
 
+static inline uint32_t sml_send_queue_room_below(const struct sml_send_queue *q, uint64_t already_bytes,
+                                                 uint32_t frame_bytes, uint64_t limit_bytes) {
+  const uint64_t most_bytes = q->most_bytes + already_bytes;
+  if (most_bytes >= limit_bytes) return 0;
+  return (uint32_t)sml_min_u64((limit_bytes - most_bytes) / frame_bytes, UINT32_MAX - 1);
+}
+
 /* How many frames may be sent by a lane whose job has so many windows; already_bytes: sent in this pass. */
 static inline uint32_t sml_send_queue_room(const struct sml_send_queue *q, uint64_t already_bytes,
                                            uint32_t frame_bytes, uint32_t num_windows) {
   const uint64_t limit_bytes = sml_max_u64(q->limit_bytes, (uint64_t)num_windows * SML_SEND_QUEUE_BYTES);
-  const uint64_t most_bytes = q->most_bytes + already_bytes;
-  if (most_bytes >= limit_bytes) return 0;
-  return (uint32_t)sml_min_u64((limit_bytes - most_bytes) / frame_bytes, UINT32_MAX - 1);
+  return sml_send_queue_room_below(q, already_bytes, frame_bytes, limit_bytes);
+}
+
+/* When to look again if the queue holds chunks back: before half of such a limit has left. */
+static inline uint64_t sml_send_queue_look_ns(const struct sml_send_queue *q, uint64_t limit_bytes) {
+  if (q->rate_bytes == 0) return SML_SEND_QUEUE_LOOK_NS;
+  const uint64_t half_ns = limit_bytes * SML_SEND_QUEUE_NS / (2 * q->rate_bytes);
+  return sml_min_u64(sml_max_u64(half_ns, SML_SEND_QUEUE_LEAST_LOOK_NS), SML_SEND_QUEUE_LOOK_NS);
 }

@@ -103,15 +103,32 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
   }
 }
 
+static uint32_t full_frame_bytes(const struct sml_lane *lane) {
+  return lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
+}
+
+/* What a one-way window holds. */
+static uint64_t window_bytes(const struct sml_lane *lane) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  return (uint64_t)sml_window_positions(o->way, o->num_slots) * full_frame_bytes(lane);
+}
+
 /* How many new chunks may enter the send queue now (send_queue.h). */
 static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_send_queue *q = &e->send_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
-  const uint32_t frame_bytes = lane->options.worker.chunk_bytes + sml_head_bytes(lane->options.seal.is_keyed);
+  const uint32_t frame_bytes = full_frame_bytes(lane);
   const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
-  if (lane->options.worker.way != SML_REDUCE_SUM) sml_send_queue_go_one_way(q);
+  if (sml_has_owner(lane->options.worker.way)) {
+    sml_send_queue_go_one_way(q);
+    if (e->shared_bytes > 0) {
+      if (num_ready > 0) sml_send_queue_ask(q, io->ops->tx_waiting(io), now_ns);
+      const uint64_t limit_bytes = lane->options.worker.way == SML_REDUCE_COPY ? 2 * e->shared_bytes : e->shared_bytes;
+      return sml_send_queue_room_below(q, e->sent_bytes, frame_bytes, limit_bytes);
+    }
+  }
   const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_SEND_QUEUE_FEW_CHUNKS : 0;
   if (sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows)) < num_ready)
     sml_send_queue_ask(q, io->ops->tx_waiting(io), now_ns);
@@ -265,11 +282,11 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
 
 /* How long the lane's results may gather (SML_NEVER: it awaits none). They may only if nearly all chunks that the
  * window allows are out: near the start or the end of its work, others wait for the lane. */
-static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v) {
+static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker_view *v, uint64_t look_ns) {
   const uint32_t num_slots = lane->options.worker.num_slots, most = sml_min_u32(v->window_chunks, num_slots);
   if (v->num_outstanding == 0 || lane->failed_status != SML_OK) return SML_NEVER;
   /* The send queue is long enough to keep the link busy. */
-  if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, SML_SEND_QUEUE_LOOK_NS);
+  if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, look_ns);
   if (v->num_outstanding < most - most / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
   return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, GATHER_MAX_NS);
@@ -300,6 +317,9 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
   /* After a pass without results somebody is late, so the engine waits for the first one. */
   uint32_t num_waiting = 0;
+  uint64_t copies_bytes = 0, sums_bytes = 0; /* windows that have work */
+  const uint64_t look_ns =
+      e->shared_bytes > 0 ? sml_send_queue_look_ns(&e->send_queue, e->shared_bytes) : SML_SEND_QUEUE_LOOK_NS;
   uint64_t gather_ns = !e->has_results || e->hellos != NULL ? 0 : SML_NEVER;
   for (uint32_t i = 0; i < e->num_lanes; i++) {
     struct sml_lane *lane = e->lanes[i];
@@ -314,18 +334,21 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     struct sml_worker_view view;
     sml_worker_view(lane->worker, &view);
     num_waiting += view.is_waiting;
+    if (view.is_waiting && lane->options.worker.way == SML_REDUCE_COPY) copies_bytes += window_bytes(lane);
+    if (view.is_waiting && lane->options.worker.way == SML_REDUCE_TO_OWNER) sums_bytes += window_bytes(lane);
     if (lane->options.worker.way == SML_REDUCE_SUM)
       sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
                            sml_max_u32(lane->options.num_windows, 1));
     if (view.is_out_of_room && lane->failed_status == SML_OK)
-      deadline = sml_min_u64(deadline, now_ns + SML_SEND_QUEUE_LOOK_NS);
-    gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view));
+      deadline = sml_min_u64(deadline, now_ns + look_ns);
+    gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view, look_ns));
     greeting_ns = sml_min_u64(greeting_ns, sml_hello_greet(e, lane, now_ns));
     sml_lane_publish(lane, &view);
   }
   io->ops->tx_flush(io);
   sml_send_queue_end_pass(&e->send_queue, e->sent_bytes);
   e->num_waiting = num_waiting;
+  e->shared_bytes = sml_min_u64(copies_bytes, sums_bytes) / SML_SEND_QUEUE_SHARE;
   io->gather_ns = gather_ns == SML_NEVER ? 0 : gather_ns;
   sml_io_figures_publish(&e->io_figures, io);
   e->awaits_frames = deadline != SML_NEVER;

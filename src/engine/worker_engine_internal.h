@@ -58,6 +58,7 @@ struct sml_worker_engine {
   bool awaits_frames; /* something was outstanding after the last pass */
   uint64_t sent_bytes; /* in this pass */
   struct sml_send_queue send_queue;
+  uint64_t shared_bytes; /* its limit while sums and copies go one way at once; 0: they do not */
   uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
