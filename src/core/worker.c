@@ -309,7 +309,9 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
     if (is_unasked && now_ns - w->last_update_ns <= w->rto.rto_ns) return true;
     const uint64_t trip_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
     const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : trip_ns;
-    return slot->state == SENT && (is_unasked || slot->was_resent) && now_ns - slot->update_ns <= answer_ns;
+    if (slot->state != SENT) return false;
+    const uint64_t passed_ns = now_ns - slot->update_ns; /* below the path's least, it left before the update came */
+    return passed_ns < w->rto.min_ns || ((is_unasked || slot->was_resent) && passed_ns <= answer_ns);
   }
   if (!is_unasked) return false; /* a PROBE was sent behind the update */
   /* At the end of an operation nothing comes later, so time must tell. */

@@ -145,9 +145,9 @@ static void make_one_way_places(struct scenario *s) {
   for (uint32_t rank = 0; rank < 3; rank++) put(s, fence(s, rank, 3, 3));
   end(s);
 
-  begin_one_way(s, "one_way_versions", "Each version of a slot is a place by itself, in any order", 3);
+  begin_one_way(s, "one_way_versions", "Each version of a slot is a place by itself", 3);
   for (uint32_t i = 0; i < 4; i++)
-    for (uint32_t rank = 0; rank < 2; rank++) put(s, part(s, rank, 2, 0, i ^ 1));
+    for (uint32_t rank = 0; rank < 2; rank++) put(s, part(s, rank, 2, 0, (i & 1) << 1 | i >> 1)); /* as a stream goes */
   put(s, part(s, 0, 2, 1, 7));
   put(s, part(s, 0, 2, 1, 9));
   end(s);
