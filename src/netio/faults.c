@@ -4,6 +4,7 @@
  * bursts they came in. Per frame: lost (nothing else then), corrupted, held back, duplicated; a frame
  * held back and duplicated arrives now and later. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "netio/wrap.h"
 
@@ -52,12 +53,16 @@ static uint8_t *bytes_of(struct faults *f, const struct cell *cell) {
   return f->bytes + (size_t)(cell - f->cells) * f->cell_bytes;
 }
 
+static void free_faults(struct faults *f) {
+  free(f->cells);
+  if (f->bytes != MAP_FAILED) munmap(f->bytes, (size_t)f->num_cells * f->cell_bytes);
+  free(f);
+}
+
 static void faults_close(struct sml_netio *io) {
   struct faults *f = faults_of(io);
   f->wrap.inner->ops->close(f->wrap.inner);
-  free(f->cells);
-  free(f->bytes);
-  free(f);
+  free_faults(f);
 }
 
 static void faults_wait(struct sml_netio *io, uint64_t timeout_ns) {
@@ -221,11 +226,11 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
   f->num_cells = f->options.reorder_frames + SPARE_CELLS;
   f->cell_bytes = sml_max_u32(CELL_BYTES, inner->max_frame_bytes);
   f->cells = calloc(f->num_cells, sizeof *f->cells);
-  f->bytes = malloc((size_t)f->num_cells * f->cell_bytes); /* large: pages come with their first use */
-  if (f->cells == NULL || f->bytes == NULL) {
-    free(f->cells);
-    free(f->bytes);
-    free(f);
+  /* Mapped, not allocated: 5 MB whose pages come with their first use, also where an allocator fills what it gives. */
+  f->bytes =
+      mmap(NULL, (size_t)f->num_cells * f->cell_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (f->cells == NULL || f->bytes == MAP_FAILED) {
+    free_faults(f);
     return NULL;
   }
   sml_wrap_init(&f->wrap, &faults_ops, inner);
