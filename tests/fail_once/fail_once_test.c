@@ -38,9 +38,12 @@
 #define NUM_AT_ONCE 8u
 
 enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, END_COMBINING, END_EMBEDDED, END_TRACED, NUM_ENDINGS };
-static const char *const ending_names[] = {
-    "set-up, join, all-reduce and destroy", "abort", "the same in shared memory", "the same with ranks that combine",
-    "ranks that embed the aggregator", "traces and captures"};
+static const char *const ending_names[] = {"set-up, join, all-reduce and destroy",
+                                           "abort",
+                                           "the same in shared memory",
+                                           "the same with ranks that combine",
+                                           "ranks that embed the aggregator",
+                                           "traces and captures"};
 
 static char key_path[] = "/tmp/fail_once_key_XXXXXX";
 static char folder[] = "/tmp/fail_once_XXXXXX"; /* of this process's story; made for stories that write files */
@@ -423,7 +426,7 @@ static uint32_t num_to_fail(enum ending ending, const struct site *place) {
 }
 
 struct tally {
-  uint32_t num_reached, num_failures;
+  uint32_t num_tried, num_reached, num_failures;
 };
 
 static void take_result(const struct run *run, struct tally *tally) {
@@ -435,9 +438,11 @@ static void take_result(const struct run *run, struct tally *tally) {
               (size_t)offset_of(run->caller), run->nth, run->result->failure);
 }
 
-static void fail_each_call(enum ending ending, uint32_t least) {
+/* Which calls are tried depends on what the stories before it reached, which is more on a slow machine; a call that
+ * was seen once is not made each time, but most are. */
+static void fail_each_call(enum ending ending) {
   const struct places *all = count_calls(ending);
-  struct tally tally = {0, 0};
+  struct tally tally = {0, 0, 0};
   uint32_t num_running = 0;
   for (size_t i = 0; i < all->count; i++) {
     const uint32_t count = num_to_fail(ending, &all->sites[i]);
@@ -445,44 +450,46 @@ static void fail_each_call(enum ending ending, uint32_t least) {
       struct run *run = num_running < NUM_AT_ONCE ? &runs[num_running++] : finish_run();
       if (run->caller != 0) take_result(run, &tally);
       start_run(run, ending, all->sites[i].caller, nth);
+      tally.num_tried++;
     }
   }
   for (const struct run *run; (run = finish_run()) != NULL;) take_result(run, &tally);
   for (uint32_t i = 0; i < NUM_AT_ONCE; i++) runs[i].caller = 0;
-  print_message("# %s: %u calls at %zu places failed, one at a time\n", ending_names[ending], tally.num_reached,
-                all->count);
+  print_message("# %s: %u of %u calls failed, one at a time; %zu places\n", ending_names[ending], tally.num_reached,
+                tally.num_tried, all->count);
   assert_int_equal(tally.num_failures, 0);
-  assert_true(tally.num_reached > least);
+  assert_true(all->count >= 30);
+  assert_true(tally.num_reached >= tally.num_tried / 2);
 }
 
 static void test_set_up_join_allreduce_destroy(void **state) {
   (void)state;
-  fail_each_call(END_BY_DESTROY, 60);
+  fail_each_call(END_BY_DESTROY);
 }
 
 static void test_abort(void **state) {
   (void)state;
-  fail_each_call(END_BY_ABORT, 20);
+  fail_each_call(END_BY_ABORT);
 }
 
 static void test_shared_memory(void **state) {
   (void)state;
-  fail_each_call(END_SHARED, 25);
+  fail_each_call(END_SHARED);
 }
 
 static void test_combining(void **state) {
   (void)state;
-  fail_each_call(END_COMBINING, 4);
+  fail_each_call(END_COMBINING);
 }
 
 static void test_embedded(void **state) {
   (void)state;
-  fail_each_call(END_EMBEDDED, 60);
+  fail_each_call(END_EMBEDDED);
 }
 
 static void test_tracing(void **state) {
   (void)state;
-  fail_each_call(END_TRACED, 10);
+  fail_each_call(END_TRACED);
 }
 
 static int run_one(uintptr_t offset, uint32_t nth) {
