@@ -267,24 +267,29 @@ def case_growth():
 # ---- Failures --------------------------------------------------------------------------------------------------
 
 def case_broken():
-    """The CASE_COPY-th copy of rank 1 fails: an error on every rank, with the reason, and no memory is lost."""
-    bench = Bench(timeout_s=30)
+    """The CASE_COPY-th copy of rank 1 fails: an error on every rank, with the reason, and no memory is lost. CASE_FAILS: how
+    late: "late" is when rank 0 has the first call's sum."""
+    bench = Bench(timeout_s=30, num_pages=int(os.environ["CASE_PAGES"]))
     from switchml import cuda  # pylint: disable=import-outside-toplevel
     bench.dist.all_reduce(bench.added(10, 0))
     bench.dist.barrier()
-    copy, num_copies = cuda.api.copy, [0]
+    copy, num_copies, store = cuda.api.copy, [0], bench.dist.distributed_c10d._get_default_store()
 
     def failing(stream, to, source):
         num_copies[0] += 1
         if num_copies[0] == int(os.environ["CASE_COPY"]):
+            if os.environ["CASE_FAILS"] == "late":
+                store.wait(["rank 0 has its sum"])
             raise RuntimeError("CUDA error: an illegal memory access was encountered (a test)")
         copy(stream, to, source)
     if bench.rank == 1:
         cuda.api.copy = failing
-    texts = []
-    for call in (lambda: bench.dist.all_reduce(bench.added(150_000, 0), async_op=True).wait(),
-                 lambda: bench.dist.all_reduce(bench.added(1000, 0))):
+    texts, tensor = [], bench.added(150_000, 0)
+    for call in (lambda: bench.dist.all_reduce(tensor, async_op=True).wait(), lambda: bench.dist.all_reduce(bench.added(1000, 0))):
         texts.append(error_text(call))
+        if bench.rank == 0 and texts == [""]:
+            bench.expect_filled(tensor, bench.sum_of(0), "a sum that its rank was given before another failed")
+            store.set("rank 0 has its sum", "")
     bench.end(texts=texts, ranks=list(bench.sml.error().ranks))
     os._exit(0)
 
@@ -367,10 +372,20 @@ def test_groups_come_and_go_without_growth():
 
 
 def test_a_failed_copy_is_an_error_on_every_rank():
-    for copy in 1, 3, 14:  # to the host at once and half way; and back
-        for result in run("broken", CASE_COPY=str(copy)):
+    # To the host at once; half way; and back, while rank 1 has no memory for pieces that rank 0 waits for.
+    for copy, pages in (1, 16), (3, 16), (3, 2):
+        for result in run("broken", CASE_COPY=str(copy), CASE_PAGES=str(pages), CASE_FAILS="soon"):
             assert all("rank 1" in text for text in result["texts"]) and result["ranks"] == [1], (copy, result)
             assert "illegal memory access" in result["texts"][0], (copy, result)
+
+
+def test_a_copy_back_that_fails_late_is_an_error_of_the_next_call():
+    """Rank 0 has all of the sum. Nothing can tell it of rank 1's last copy but its next call."""
+    of_ranks = run("broken", CASE_COPY="20", CASE_PAGES="16", CASE_FAILS="late")
+    for result, num_right in zip(of_ranks, (1, 0)):
+        right, failed = result["texts"][:num_right], result["texts"][num_right:]
+        assert right == [""] * num_right and all("rank 1" in text for text in failed) and result["ranks"] == [1], result
+        assert "illegal memory access" in failed[0], result
 
 
 def test_a_killed_rank_is_named():
