@@ -252,15 +252,15 @@ static void int8_reduce(REDUCE_ARGUMENTS) {
 
 /* ---- which ---- */
 
-#define FORMAT(name, elem, unit, code)                                                                \
+#define FORMAT(name, elem, unit, code, ...)                                                           \
   {                                                                                                   \
     .elem_bytes = elem, .unit_bytes = unit, .block_code = code, .put = name##_put, .add = name##_add, \
-    .get = name##_get, .reduce = name##_reduce                                                        \
+    .get = name##_get, .reduce = name##_reduce, __VA_ARGS__                                           \
   }
 
 const struct sml_format sml_formats[SML_NUM_FORMAT_TYPES][SML_NUM_SHAPES] = {
     [SML_FORMAT_FLOAT32] = {[SML_SHAPE_EXACT] = FORMAT(exact, 4, 4, NULL),
-                            [SML_SHAPE_WIDE] = FORMAT(float32, 4, 4, float32_code),
+                            [SML_SHAPE_WIDE] = FORMAT(float32, 4, 4, float32_code, .reduces_blocks = true),
                             [SML_SHAPE_PACKED] = FORMAT(float32_packed, 4, 2, float32_code)},
     [SML_FORMAT_INT32] = {[SML_SHAPE_EXACT] = FORMAT(int32, 4, 4, NULL)},
     [SML_FORMAT_FLOAT16] = {[SML_SHAPE_EXACT] = FORMAT(float16_exact, 2, 4, NULL),

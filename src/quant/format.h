@@ -64,6 +64,7 @@ struct sml_format {
               uint32_t world_size);
   void (*get)(const struct sml_quant_kernels *k, void *out, const void *lanes, size_t num_elems, uint8_t code,
               uint32_t world_size, bool average);
+  bool reduces_blocks; /* `reduce` takes any number of them, of which the last may be shorter */
   /* One block (without exponents: anything) of all ranks: what each gets from the network, bit for bit. out may be one
    * of the inputs. */
   void (*reduce)(const struct sml_quant_kernels *k, void *out, const void *const *in, uint32_t num_inputs,

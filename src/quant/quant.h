@@ -47,8 +47,9 @@ struct sml_quant_kernels {
   /* out[i] = float(sum_i * 2^-k), or sum_i * 2^-k / world_size rounded once when `average`.
    * code 0 writes +0, code 255 writes the quiet NaN 0x7fc00000. */
   void (*dequantize)(float *out, const void *lanes, size_t num_elems, uint8_t code, uint32_t world_size, bool average);
-  /* One block of all ranks, num_inputs of them (1..4096): out = what each would get from the network, bit for
-   * bit: the codes' maximum, then quantize, sum, dequantize. out may be one of the inputs. */
+  /* Blocks of all ranks, num_inputs of them (1..4096): out = what each would get from the network, bit for bit: for
+   * each block the codes' maximum, then quantize, sum, dequantize. The last one may be shorter, and out one of the
+   * inputs. */
   void (*reduce_floats)(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average);
   /* The same for 16-bit types; and any type with two elements a lane (packed.h), in 2 .. SML_PACKED_MAX_RANKS ranks. */
   uint8_t (*block_code_16)(const void *in, size_t num_elems, enum sml_elem elem);
@@ -57,6 +58,7 @@ struct sml_quant_kernels {
                    uint32_t world_size);
   void (*unpack)(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code, uint32_t world_size,
                  bool average);
+  /* One block alone. */
   void (*reduce_packed)(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, enum sml_elem elem,
                         bool average);
   /* out[i] = in[i], a 16-bit type's, exactly; a NaN of float16 becomes quiet. */

@@ -11,7 +11,7 @@
 #include "quant/kernels.h"
 
 #define MAX_RANKS 9u
-#define MAX_ELEMS 300u
+#define MAX_ELEMS 700u
 
 static const struct sml_quant_kernels *kernels;
 
@@ -30,9 +30,9 @@ static bool is_absent(const char *name) {
   return strcmp(kernels->name, name) != 0;
 }
 
-/* Bits of all kinds around one exponent, with zeros and, if `is_wild`, anything at all. */
+/* Bits of all kinds around one exponent a block, with zeros and, if `is_wild`, anything at all. */
 static void fill(struct world *w, struct sml_prng *prng, bool is_wild) {
-  const uint32_t top = 1 + (uint32_t)sml_prng_below(prng, 254);
+  const uint32_t first_top = (uint32_t)sml_prng_below(prng, 254), more = (uint32_t)sml_prng_below(prng, 254);
   w->num_ranks = 1 + (uint32_t)sml_prng_below(prng, MAX_RANKS);
   w->num_elems = (size_t)sml_prng_below(prng, MAX_ELEMS + 1);
   w->code = SML_CODE_ZERO;
@@ -40,6 +40,7 @@ static void fill(struct world *w, struct sml_prng *prng, bool is_wild) {
     for (size_t i = 0; i < w->num_elems; i++) {
       const uint64_t random = sml_prng_next(prng);
       const uint32_t down = (uint32_t)(random >> 32) % 40;
+      const uint32_t top = 1 + (first_top + more * (uint32_t)(i / SML_BLOCK_ELEMS)) % 254;
       const uint32_t field = top > down ? top - down : 0;
       w->in[r][i] = ((uint32_t)random & UINT32_C(0x807fffff)) | field << 23;
       if (is_wild) w->in[r][i] = (uint32_t)random;
@@ -50,16 +51,30 @@ static void fill(struct world *w, struct sml_prng *prng, bool is_wild) {
   }
 }
 
-/* The lanes that the aggregator sends, by the scalar kernels. */
-static void sum_as_aggregator(const struct world *w, bool is_float, uint8_t *lanes) {
+/* The lanes that the aggregator sends, by the scalar kernels, for elements [begin, begin + num_elems). */
+static void sum_as_aggregator(const struct world *w, bool is_float, size_t begin, size_t num_elems, uint8_t code,
+                              uint8_t *lanes) {
   static int32_t acc[MAX_ELEMS];
   for (uint32_t r = 0; r < w->num_ranks; r++) {
-    if (is_float) sml_quant_scalar.quantize(lanes, floats_of(w, r), w->num_elems, w->code, w->num_ranks);
-    else sml_quant_scalar.pack_int32(lanes, (const int32_t *)w->in[r], w->num_elems);
-    if (r == 0) sml_quant_scalar.set_int32(acc, lanes, w->num_elems);
-    else sml_quant_scalar.add_int32(acc, lanes, w->num_elems);
+    if (is_float) sml_quant_scalar.quantize(lanes, floats_of(w, r) + begin, num_elems, code, w->num_ranks);
+    else sml_quant_scalar.pack_int32(lanes, (const int32_t *)w->in[r] + begin, num_elems);
+    if (r == 0) sml_quant_scalar.set_int32(acc, lanes, num_elems);
+    else sml_quant_scalar.add_int32(acc, lanes, num_elems);
   }
-  sml_quant_scalar.pack_int32(lanes, acc, w->num_elems);
+  sml_quant_scalar.pack_int32(lanes, acc, num_elems);
+}
+
+/* Block by block. */
+static void sum_floats(const struct world *w, bool is_average, float *out) {
+  static uint8_t lanes[4 * SML_BLOCK_ELEMS];
+  for (size_t begin = 0; begin < w->num_elems; begin += SML_BLOCK_ELEMS) {
+    const size_t num_elems = (size_t)sml_min_u64(SML_BLOCK_ELEMS, w->num_elems - begin);
+    uint8_t code = SML_CODE_ZERO;
+    for (uint32_t r = 0; r < w->num_ranks; r++)
+      code = (uint8_t)sml_max_u32(code, sml_quant_scalar.block_code(floats_of(w, r) + begin, num_elems));
+    sum_as_aggregator(w, true, begin, num_elems, code, lanes);
+    sml_quant_scalar.dequantize(out + begin, lanes, num_elems, code, w->num_ranks, is_average);
+  }
 }
 
 static void contributions_add_up_in_one_frame(void **state) {
@@ -71,7 +86,7 @@ static void contributions_add_up_in_one_frame(void **state) {
     fill(&w, &prng, trial % 16 == 0);
     const bool is_float = trial % 4 != 1;
     uint8_t *lanes = got + trial % 2;
-    sum_as_aggregator(&w, is_float, expected);
+    sum_as_aggregator(&w, is_float, 0, w.num_elems, w.code, expected);
     for (uint32_t r = 0; r < w.num_ranks; r++) {
       const int32_t *ints = (const int32_t *)w.in[r];
       if (is_float && r == 0) kernels->quantize(lanes, floats_of(&w, r), w.num_elems, w.code, w.num_ranks);
@@ -121,11 +136,11 @@ static void reductions_are_what_the_network_gives(void **state) {
       floats[r] = floats_of(&w, r);
       ints[r] = (const int32_t *)w.in[r];
     }
-    sum_as_aggregator(&w, is_float, lanes);
     if (is_float) {
-      sml_quant_scalar.dequantize(expected, lanes, w.num_elems, w.code, w.num_ranks, is_average);
+      sum_floats(&w, is_average, expected);
       kernels->reduce_floats((float *)(void *)out, floats, w.num_ranks, w.num_elems, is_average);
     } else {
+      sum_as_aggregator(&w, false, 0, w.num_elems, 0, lanes);
       sml_quant_scalar.unpack_int32((int32_t *)(void *)expected, lanes, w.num_elems);
       kernels->reduce_int32((int32_t *)out, ints, w.num_ranks, w.num_elems);
     }

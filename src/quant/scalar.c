@@ -88,22 +88,28 @@ static void dequantize(float *out, const void *lanes, size_t num_elems, uint8_t 
       store_bits(to + 4 * i, dequantize_bits(sml_load_be32(from + 4 * i), shift, 1));
 }
 
-static void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
+static void reduce_block(float *out, const float *const *in, uint32_t num_inputs, size_t begin, size_t end,
+                         bool average) {
   uint8_t *to = (uint8_t *)out;
   uint8_t code = SML_CODE_ZERO;
-  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, block_code(in[w], num_elems));
+  for (uint32_t w = 0; w < num_inputs; w++) code = (uint8_t)sml_max_u32(code, block_code(in[w] + begin, end - begin));
   if (!sml_quant_is_scaled(code)) {
-    for (size_t i = 0; i < num_elems; i++) store_bits(to + 4 * i, sml_quant_unscaled_bits(code));
+    for (size_t i = begin; i < end; i++) store_bits(to + 4 * i, sml_quant_unscaled_bits(code));
     return;
   }
   int32_t shift = sml_quant_shift(code, num_inputs);
   uint32_t limit = sml_quant_limit(num_inputs);
-  for (size_t i = 0; i < num_elems; i++) {
+  for (size_t i = begin; i < end; i++) {
     uint32_t sum = 0;
     for (uint32_t w = 0; w < num_inputs; w++)
       sum += sml_quantize_bits(load_bits((const uint8_t *)in[w] + 4 * i), code, shift, limit);
     store_bits(to + 4 * i, dequantize_bits(sum, shift, average ? num_inputs : 1));
   }
+}
+
+static void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
+  for (size_t begin = 0; begin < num_elems; begin += SML_BLOCK_ELEMS)
+    reduce_block(out, in, num_inputs, begin, sml_min_u64(begin + SML_BLOCK_ELEMS, num_elems), average);
 }
 
 static void swap_bytes(uint8_t *to, const uint8_t *from, size_t num_elems) {

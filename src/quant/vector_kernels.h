@@ -181,38 +181,98 @@ static VECTOR void dequantize(float *out, const void *lanes, size_t num_elems, u
   leave(saved);
 }
 
+/* Tensors come from far away, or from another processor's cache: what is needed so many bytes later is fetched. */
+#define AHEAD_BYTES 4096u
+#define LINE_BYTES 64u
+#define FETCH_AHEAD(p, is_written)                                 \
+  for (size_t at = 0; at < 4 * 4 * VECTOR_ELEMS; at += LINE_BYTES) \
+  __builtin_prefetch((p) + AHEAD_BYTES + at, is_written)
+
 /* No element is beyond the limit: the code is that of the largest. */
-static VECTOR void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems,
-                                 bool average) {
-  vint largest = fill(0);
-  for (uint32_t w = 0; w < num_inputs; w++) largest = max_u32(largest, largest_bits(in[w], num_elems));
-  const uint8_t code = sml_quant_code_of(largest_of(largest));
-  if (!sml_quant_is_scaled(code)) {
-    fill_floats(out, num_elems, sml_quant_unscaled_bits(code));
-    return;
-  }
-  const int32_t shift = sml_quant_shift(code, num_inputs);
-  const struct scaling scaling = scaling_of(shift, num_inputs);
-  uint8_t *to = (uint8_t *)out;
+static VECTOR inline vint quantized_within(vint bits, const struct scaling *s, bool is_simple) {
+  const vfloat x = scale_float(float_of(bits), s->first);
+  return to_int(is_simple ? x : scale_float(x, s->second));
+}
+
+static VECTOR inline vint unscaled_as(vint sums, const struct unscaling *u, bool is_simple) {
+  return is_simple ? bits_of(scale_float(to_float(sums), u->scaling.first)) : unscaled(sums, u);
+}
+
+/* Elements [begin, begin + num_elems). is_simple: one factor each way is enough, and it is constant here. */
+static VECTOR inline __attribute__((always_inline)) void reduce_scaled(float *out, const float *const *in,
+                                                                       uint32_t num_inputs, size_t begin,
+                                                                       size_t num_elems, const struct scaling *scaling,
+                                                                       const struct unscaling *u, bool is_simple) {
+  uint8_t *to = (uint8_t *)(out + begin);
   size_t i = 0;
-  const environment saved = enter(false);
-  const struct unscaling unscaling = unscaling_of(shift, num_inputs, average);
-  for (; i + 2 * VECTOR_ELEMS <= num_elems; i += 2 * VECTOR_ELEMS) {
-    vint sums = fill(0), more = fill(0);
+  for (; i + 4 * VECTOR_ELEMS <= num_elems; i += 4 * VECTOR_ELEMS) {
+    vint a = fill(0), b = fill(0), c = fill(0), d = fill(0);
     for (uint32_t w = 0; w < num_inputs; w++) {
-      const uint8_t *from = (const uint8_t *)in[w] + 4 * i;
-      sums = add(sums, quantized(load(from), &scaling));
-      more = add(more, quantized(load(from + 4 * VECTOR_ELEMS), &scaling));
+      const uint8_t *from = (const uint8_t *)(in[w] + begin + i);
+      FETCH_AHEAD(from, false);
+      a = add(a, quantized_within(load(from), scaling, is_simple));
+      b = add(b, quantized_within(load(from + 4 * VECTOR_ELEMS), scaling, is_simple));
+      c = add(c, quantized_within(load(from + 8 * VECTOR_ELEMS), scaling, is_simple));
+      d = add(d, quantized_within(load(from + 12 * VECTOR_ELEMS), scaling, is_simple));
     }
-    store(to + 4 * i, unscaled(sums, &unscaling));
-    store(to + 4 * (i + VECTOR_ELEMS), unscaled(more, &unscaling));
+    FETCH_AHEAD(to + 4 * i, true);
+    store(to + 4 * i, unscaled_as(a, u, is_simple));
+    store(to + 4 * (i + VECTOR_ELEMS), unscaled_as(b, u, is_simple));
+    store(to + 4 * (i + 2 * VECTOR_ELEMS), unscaled_as(c, u, is_simple));
+    store(to + 4 * (i + 3 * VECTOR_ELEMS), unscaled_as(d, u, is_simple));
   }
   for (; i < num_elems; i += VECTOR_ELEMS) {
     const size_t rest = num_elems - i;
     vint sums = fill(0);
     for (uint32_t w = 0; w < num_inputs; w++)
-      sums = add(sums, quantized(load_upto((const uint8_t *)in[w] + 4 * i, rest), &scaling));
-    store_upto(to + 4 * i, unscaled(sums, &unscaling), rest);
+      sums = add(sums, quantized_within(load_upto((const uint8_t *)(in[w] + begin + i), rest), scaling, is_simple));
+    store_upto(to + 4 * i, unscaled_as(sums, u, is_simple), rest);
+  }
+}
+
+static inline bool is_one_factor(int32_t exponent) {
+  return exponent >= -126 && exponent <= 126;
+}
+
+static VECTOR void reduce_block(float *out, const float *const *in, uint32_t num_inputs, size_t begin, size_t num_elems,
+                                uint8_t code, bool average) {
+  if (!sml_quant_is_scaled(code)) {
+    fill_floats(out + begin, num_elems, sml_quant_unscaled_bits(code));
+    return;
+  }
+  const int32_t shift = sml_quant_shift(code, num_inputs);
+  const bool is_power = (num_inputs & (num_inputs - 1)) == 0;
+  const int32_t more = average && is_power ? (int32_t)sml_ceil_log2(num_inputs) : 0;
+  if (is_one_factor(shift) && is_one_factor(-shift - more) && (is_power || !average)) {
+    const struct scaling scaling = {.first = fill_float((float)sml_quant_pow2(shift))};
+    const struct unscaling unscaling = {.scaling.first = fill_float((float)sml_quant_pow2(-shift - more))};
+    reduce_scaled(out, in, num_inputs, begin, num_elems, &scaling, &unscaling, true);
+  } else {
+    const struct scaling scaling = scaling_of(shift, num_inputs);
+    const struct unscaling unscaling = unscaling_of(shift, num_inputs, average);
+    reduce_scaled(out, in, num_inputs, begin, num_elems, &scaling, &unscaling, false);
+  }
+}
+
+static VECTOR inline uint8_t reduced_code(const float *const *in, uint32_t num_inputs, size_t begin, size_t num_elems) {
+  vint largest = fill(0);
+  for (uint32_t w = 0; w < num_inputs; w++) largest = max_u32(largest, largest_bits(in[w] + begin, num_elems));
+  return sml_quant_code_of(largest_of(largest));
+}
+
+/* A block's code is known before the block ahead of it is added up, so that neither waits for the other. */
+static VECTOR void reduce_floats(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems,
+                                 bool average) {
+  const environment saved = enter(false);
+  size_t block = sml_min_u64(SML_BLOCK_ELEMS, num_elems);
+  uint8_t code = reduced_code(in, num_inputs, 0, block);
+  for (size_t done = 0; done < num_elems;) {
+    const size_t next = sml_min_u64(SML_BLOCK_ELEMS, num_elems - done - block);
+    const uint8_t next_code = next > 0 ? reduced_code(in, num_inputs, done + block, next) : 0;
+    reduce_block(out, in, num_inputs, done, block, code, average);
+    done += block;
+    block = next;
+    code = next_code;
   }
   leave(saved);
 }

@@ -46,7 +46,8 @@ static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes
   const struct sml_format *f = g->format;
   const struct sml_shm_plan *plan = &g->operation.plan;
   const struct sml_images images = sml_images_of(plan->type, plan->reduction, plan->shape);
-  const size_t at_once = f->block_code != NULL ? g->block_bytes : num_bytes;
+  const bool is_whole = f->block_code == NULL || f->reduces_blocks;
+  const size_t at_once = is_whole ? num_bytes : g->block_bytes;
   for (size_t done = 0; done < num_bytes; done += at_once) {
     const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
     if (num_bytes - done >= 2 * at_once) prefetch(g, block);
