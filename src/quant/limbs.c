@@ -123,23 +123,28 @@ static uint32_t round_words(const uint32_t *words, bool has_rest, bool is_to_odd
 #define SHORT_LIMBS 3u
 #define SHORT_FRACTION_BITS 36u
 
-static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_limbs, uint32_t limb_width,
-                            uint32_t divisor, bool is_to_odd) {
-  sml_int128 sum = 0;
-  for (uint32_t limb = num_limbs; limb-- > 0;) sum = sum * (INT64_C(1) << limb_width) + limbs[limb];
+/* Its bit 0 is so many positions above 2^-149. */
+static uint32_t round_value(sml_int128 sum, uint32_t position, uint32_t divisor, bool is_to_odd) {
   if (sum == 0) return 0;
   const uint32_t sign = sum < 0 ? SIGN_BIT : 0;
   sml_uint128 value = (sml_uint128)(sum < 0 ? -sum : sum) << SHORT_FRACTION_BITS; /* below 2^(31 + 60 + 1 + 36) */
   const bool has_rest = divisor != 1 && sml_wide_divide(&value, divisor);
   const int32_t top = 127 - (int32_t)sml_wide_leading_zeros(value);
-  const int32_t unit = (int32_t)(first * limb_width) - (int32_t)SHORT_FRACTION_BITS; /* of bit 0, above 2^-149 */
-  const int32_t last = top - 23 + unit > 0 ? top - 23 : -unit;                       /* 1 .. 105: top is 24 or more */
+  const int32_t unit = (int32_t)position - (int32_t)SHORT_FRACTION_BITS; /* of bit 0, above 2^-149 */
+  const int32_t last = top - 23 + unit > 0 ? top - 23 : -unit;           /* 1 .. 105: top is 24 or more */
   if (last + unit >= 0xfe) return sign | INFINITY_BITS;
   const uint32_t mantissa = (uint32_t)(value >> last);
   const sml_uint128 dropped = value & (((sml_uint128)1 << last) - 1), half = (sml_uint128)1 << (last - 1);
   if (is_to_odd) return sign | (((uint32_t)(last + unit) << 23) + (mantissa | (dropped != 0 || has_rest)));
   const bool is_up = dropped > half || (dropped == half && (has_rest || (mantissa & 1) != 0));
   return sign | (((uint32_t)(last + unit) << 23) + mantissa + is_up);
+}
+
+static uint32_t round_short(const int32_t *limbs, uint32_t first, uint32_t num_limbs, uint32_t limb_width,
+                            uint32_t divisor, bool is_to_odd) {
+  sml_int128 sum = 0;
+  for (uint32_t limb = num_limbs; limb-- > 0;) sum = sum * (INT64_C(1) << limb_width) + limbs[limb];
+  return round_value(sum, first * limb_width, divisor, is_to_odd);
 }
 
 /* The float of one element's sum without specials. */
@@ -186,9 +191,53 @@ void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uin
   round_all(out, lanes, num_elems, world_size, average, true);
 }
 
+/* Inputs whose exponents are near each other have a sum of 64 bits: 24 of a mantissa, these, and 12 for 4096 of them. */
+#define NEAR_BITS 26u
+#define MAX_FIELD 0xffu
+
+/* Of the mantissa's last bit, above 2^-149; of an Inf or NaN, one more than all others have. */
+static inline uint32_t position_of(uint32_t bits) {
+  const uint32_t field = bits >> 23 & MAX_FIELD;
+  return field > 1 ? field - 1 : 0;
+}
+
+static inline uint32_t load_bits(const float *p) {
+  uint32_t bits;
+  memcpy(&bits, p, sizeof bits);
+  return bits;
+}
+
+/* The sum of element i of the inputs. False: they are not near each other, or not all finite. */
+static bool reduce_near(uint32_t *bits_out, const float *const *in, size_t i, uint32_t num_inputs, uint32_t divisor) {
+  uint32_t low = MAX_FIELD, high = 0;
+  for (uint32_t input = 0; input < num_inputs; input++) {
+    const uint32_t bits = load_bits(in[input] + i);
+    if ((bits & ~SIGN_BIT) == 0) continue;
+    low = sml_min_u32(low, position_of(bits));
+    high = sml_max_u32(high, position_of(bits));
+  }
+  if (high == MAX_FIELD - 1 || high > low + NEAR_BITS) return false;
+  int64_t sum = 0;
+  for (uint32_t input = 0; input < num_inputs; input++) {
+    const uint32_t bits = load_bits(in[input] + i);
+    if ((bits & ~SIGN_BIT) == 0) continue;
+    const uint32_t fraction = bits & 0x7fffff;
+    const int64_t mantissa = (bits >> 23 & MAX_FIELD) != 0 ? fraction | 0x800000 : fraction;
+    const int64_t value = mantissa * (INT64_C(1) << (position_of(bits) - low));
+    sum += (bits & SIGN_BIT) != 0 ? -value : value;
+  }
+  *bits_out = round_value(sum, low, divisor, false);
+  return true;
+}
+
 void sml_limbs_reduce(float *out, const float *const *in, uint32_t num_inputs, size_t num_elems, bool average) {
   uint8_t lanes[4 * SML_LIMBS_MAX_PER_ELEM] = {0};
   for (size_t i = 0; i < num_elems; i++) {
+    uint32_t bits;
+    if (reduce_near(&bits, in, i, num_inputs, average ? num_inputs : 1)) {
+      memcpy(out + i, &bits, sizeof bits);
+      continue;
+    }
     sml_limbs_put(lanes, in[0] + i, 1, num_inputs);
     for (uint32_t input = 1; input < num_inputs; input++) sml_limbs_add(lanes, in[input] + i, 1, num_inputs);
     sml_limbs_round(out + i, lanes, 1, num_inputs, average);
