@@ -191,11 +191,11 @@ void sml_limbs_round_to_odd(float *out, const void *lanes, size_t num_elems, uin
   round_all(out, lanes, num_elems, world_size, average, true);
 }
 
-/* Inputs whose exponents are near each other have a sum of 64 bits: 24 of a mantissa, these, and 12 for 4096 of them. */
+/* Inputs whose exponents are near each other have a sum of 64 bits: a mantissa's 24, these, and 12 for 4096 inputs. */
 #define NEAR_BITS 26u
 #define MAX_FIELD 0xffu
 
-/* Of the mantissa's last bit, above 2^-149; of an Inf or NaN, one more than all others have. */
+/* Where the mantissa's last bit is, above 2^-149. An Inf or NaN is one above all others. */
 static inline uint32_t position_of(uint32_t bits) {
   const uint32_t field = bits >> 23 & MAX_FIELD;
   return field > 1 ? field - 1 : 0;
