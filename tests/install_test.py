@@ -174,6 +174,11 @@ def test_python_module_finds_its_library():
         used = run(PYTHON, "-c", "import switchml.torch as t; print(t.Process.load()._name, t.__file__)",
                    env={**env, "PYTHONPATH": os.path.dirname(package)})
         assert used.split() == [tree.top + said, package + "/torch.py"], used
+        names = sorted(name.removesuffix(".py") for name in here - {"__init__.py"})
+        imported = run(PYTHON, "-c", "import importlib, sys\n"
+                       "for name in sys.argv[1:]: print(importlib.import_module('switchml.' + name).__file__)", *names,
+                       env={**env, "PYTHONPATH": os.path.dirname(package)})
+        assert imported.split() == [os.path.join(package, f"{name}.py") for name in names], imported
 
 
 def test_dissector_is_where_the_package_takes_it_from():
