@@ -164,6 +164,32 @@ static void what_losses_earn_is_kept(void **state) {
   free_lane(lane);
 }
 
+/* What a lane asks until so many packets of it are lost, while one chunk is outstanding and no losses pay for more. */
+static void a_burst_of_loss_is_outlasted_without_a_budget(void **state) {
+  (void)state;
+  struct lane *lane = make_lane(64);
+  wait_until(lane, 10 * SML_NS_PER_S, 1 << 2); /* the budget is gone */
+  for (uint32_t s = 0; s < 63; s++) give_result(lane, s, 256 + s, 0);
+  lane->num_probes = 0;
+  const uint64_t begun_ns = lane->now_ns;
+  for (uint32_t num_passes = 0; lane->num_probes < 64; num_passes++) {
+    struct sml_send send;
+    assert_true(num_passes < 1000);
+    lane->now_ns = sml_max_u64(sml_worker_next_deadline(lane->w), lane->now_ns + 1);
+    sml_worker_on_timer(lane->w, lane->now_ns);
+    for (sml_worker_next_send(lane->w, lane->now_ns, &send); send.kind != SML_SEND_NONE; lane->num_probes++) {
+      assert_int_equal(send.kind, SML_SEND_PROBE);
+      sml_worker_next_send(lane->w, lane->now_ns, &send);
+    }
+  }
+  assert_true(lane->now_ns - begun_ns < 3 * SML_NS_PER_S);
+  /* As soon as it is answered that rank 2 is late, it asks once each time. */
+  lane->num_probes = 0;
+  wait_until(lane, lane->now_ns + 10 * SML_NS_PER_S, 1 << 2);
+  assert_in_range(lane->num_probes, 1, 8 + 10000 / 128);
+  free_lane(lane);
+}
+
 static uint32_t window_of(const struct lane *lane) {
   struct sml_worker_view view;
   sml_worker_view(lane->w, &view);
@@ -292,6 +318,7 @@ int main(void) {
       cmocka_unit_test(losses_pay_for_questions),
       cmocka_unit_test(repairs_of_others_make_no_lane_slow),
       cmocka_unit_test(what_losses_earn_is_kept),
+      cmocka_unit_test(a_burst_of_loss_is_outlasted_without_a_budget),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
       cmocka_unit_test(who_lacks_exponents_is_asked_when_it_has_them),

@@ -260,15 +260,17 @@ static uint32_t usual_chunks(const struct sml_worker *w) {
 }
 
 /* Each question in vain doubles the copies of the next, which may have to outlast a burst of loss. That is only for
- * few slots. */
+ * few slots. Without a budget it does so only if nobody answered the last one, up to what silence asks of many slots. */
 static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   struct slot *slot = &w->slots[s];
   SML_ASSERT(slot->state == OUTSTANDING && level < SML_RTO_LEVELS);
   const uint32_t num_outstanding = sml_max_u32(w->view.num_outstanding, 1), few = QUIET_PROBES / 2;
   const uint32_t num = sml_max_u32(sml_min_u32(1u << level, few / num_outstanding), 1);
   const uint32_t num_paid = charge(&w->silence_budget, num);
+  const bool is_unanswered = level > 0 && slot->told_ns < slot->sent_ns;
+  const uint32_t num_free = is_unanswered ? sml_min_u32(num, LEAST_QUESTIONS / num_outstanding) : 1;
   slot->level = (uint8_t)sml_min_u32(level + 1, SML_RTO_LEVELS - 1);
-  slot->probe_copies = (uint8_t)(sml_max_u32(num_paid, 1) - 1);
+  slot->probe_copies = (uint8_t)(sml_max_u32(sml_max_u32(num_paid, num_free), 1) - 1);
   slot->num_charged = (uint8_t)sml_min_u32(slot->num_charged + num_paid, SML_MOST_QUESTIONS);
   want_probe(w, s);
 }
