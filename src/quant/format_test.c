@@ -147,6 +147,14 @@ static void check_equal(const struct operation *o, const uint8_t *expected) {
     if (memcmp(out, expected, num_bytes) != 0)
       fail_msg("%s, %u ranks, %s: one host's differ", names[o->type], o->world_size, k->name);
     assert_int_equal(out[num_bytes], 0xee);
+    static uint8_t own[8 * MAX_ELEMS];
+    const uint32_t last = o->world_size - 1;
+    memcpy(own, in[last], num_bytes);
+    inputs[last] = own;
+    o->format->reduce(k, own, inputs, o->world_size, o->num_elems, o->average);
+    inputs[last] = in[last];
+    if (memcmp(own, expected, num_bytes) != 0)
+      fail_msg("%s, %u ranks, %s: one host's in place differ", names[o->type], o->world_size, k->name);
   }
 }
 

@@ -25,6 +25,7 @@ void sml_images_put(void *lanes, const void *in, size_t num_elems, struct sml_im
 void sml_images_add(const struct sml_quant_kernels *k, void *lanes, const void *in, size_t num_elems,
                     struct sml_images images);
 void sml_images_get(void *out, const void *lanes, size_t num_elems, struct sml_images images);
+/* out may be one of the inputs. */
 void sml_images_reduce(const struct sml_quant_kernels *k, void *out, const void *const *in, uint32_t num_inputs,
                        size_t num_elems, struct sml_images images);
 

@@ -58,7 +58,7 @@ struct sml_quant_kernels {
                    uint32_t world_size);
   void (*unpack)(void *out, const void *lanes, size_t num_elems, enum sml_elem elem, uint8_t code, uint32_t world_size,
                  bool average);
-  /* One block alone. */
+  /* One block alone; out may be one of the inputs. */
   void (*reduce_packed)(void *out, const void *const *in, uint32_t num_inputs, size_t num_elems, enum sml_elem elem,
                         bool average);
   /* out[i] = in[i], a 16-bit type's, exactly; a NaN of float16 becomes quiet. */

@@ -72,17 +72,15 @@ static void copy_in(const struct sml_shm_group *g, uint64_t piece, uint64_t step
 }
 
 /* Into this rank's result, and from there to the segment, for the others: stores there fetch each line, which others
- * have read, back from them, and a long copy does so faster than the kernels. Where the result replaces the input, the
- * segment comes first, as kernels do not promise that `out` may be one of the inputs. */
+ * have read, back from them, and a long copy does so faster than the kernels. */
 static void reduce_share(const struct sml_shm_group *g, uint64_t piece, uint64_t step) {
   const struct span p = piece_span(g, piece), own = share_span(g, &p);
-  uint8_t *area = sml_shm_out_area(g, step) + (own.offset - p.offset);
+  const size_t place = own.offset - p.offset;
   uint8_t *out = (uint8_t *)g->operation.out + own.offset;
-  const bool is_in_place = g->operation.in == g->operation.out;
-  for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = sml_shm_in_area(g, step, r) + (own.offset - p.offset);
+  for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = sml_shm_in_area(g, step, r) + place;
   g->inputs[g->index] = (const uint8_t *)g->operation.in + own.offset;
-  add_up(g, is_in_place ? area : out, own.num_bytes);
-  memcpy(is_in_place ? out : area, is_in_place ? area : out, own.num_bytes);
+  add_up(g, out, own.num_bytes);
+  memcpy(sml_shm_out_area(g, step) + place, out, own.num_bytes);
 }
 
 static void copy_out(const struct sml_shm_group *g, uint64_t piece, uint64_t step) {
