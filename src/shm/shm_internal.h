@@ -6,7 +6,7 @@
 #define LINE_BYTES 128u /* two cache lines: they are fetched in pairs */
 /* The piece of one rank's inputs: enough that a step costs more than its synchronization, little enough that two areas
  * of eight ranks stay in a cache. */
-#define PIECE_BYTES (256u << 10)
+#define PIECE_BYTES (512u << 10)
 #define MAX_AREAS_BYTES (UINT64_C(64) << 20)
 #define DIRECT_BYTES (16u << 10)      /* of one rank */
 #define DIRECT_ALL_BYTES (128u << 10) /* of all ranks: each reads them all */
