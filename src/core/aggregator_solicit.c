@@ -21,7 +21,12 @@
 #define MAX_THRESHOLD 128u
 #define CALM_CHUNKS 1024u   /* needless repeats make the threshold larger; after so many chunks it is halved */
 #define MAX_LEFT_OUT 256u   /* chunks in a row, on a long path */
+#define MOST_TRIPS 8u /* of that path, that an answer is thought to take because questions came too early */
 #define NONE UINT32_MAX
+
+static bool is_long_path(const struct sml_aggregator *a) {
+  return a->options.rtt_ns >= SML_RTO_LONG_PATH_NS;
+}
 
 /* Positions in the stream of chunks are compared modulo 2^32: those in use at one time are close to each other. */
 static bool is_beyond(uint32_t position, uint32_t other, uint32_t distance) {
@@ -50,8 +55,12 @@ static void note_answers(struct sml_aggregator *a, const struct live *l, uint32_
   if (l->num_asked == 0) return;
   for (; ranks != 0; ranks &= ranks - 1) {
     struct progress *p = &a->progress[word * 64 + (uint32_t)__builtin_ctzll(ranks)];
-    if (l->num_asked > 1 && a->now_ns - l->asked_ns <= p->answer_ns) continue;
-    p->answer_ns = p->answer_ns - p->answer_ns / 4 + (a->now_ns - l->asked_ns) / 4;
+    const uint64_t passed_ns = a->now_ns - l->asked_ns;
+    /* Sooner than the path allows: it answers an earlier question, and the last one came too early. */
+    const bool was_hasty = l->num_asked > 1 && is_long_path(a) && passed_ns < a->options.rtt_ns;
+    if (was_hasty) p->answer_ns = sml_min_u64(p->answer_ns + p->answer_ns / 8, MOST_TRIPS * a->options.rtt_ns);
+    if (l->num_asked > 1 && passed_ns <= p->answer_ns) continue;
+    p->answer_ns = p->answer_ns - p->answer_ns / 4 + passed_ns / 4;
     p->answer_ns = sml_max_u64(p->answer_ns, LEAST_ANSWER_NS);
   }
 }
@@ -149,7 +158,7 @@ void sml_aggregator_look_for_gap(struct sml_aggregator *a, uint32_t rank, uint32
   if (is_late && is_beyond(p->left_end, chunk, 0) && is_beyond(chunk, p->left_next, a->threshold))
     look_up_to(a, rank, &p->left_next, chunk - a->threshold - 1);
   if (is_late) return;
-  if (a->options.rtt_ns >= SML_RTO_LONG_PATH_NS && is_beyond(chunk, p->latest, MAX_LEFT_OUT)) leave_out(a, rank, chunk);
+  if (is_long_path(a) && is_beyond(chunk, p->latest, MAX_LEFT_OUT)) leave_out(a, rank, chunk);
   if (chunk != p->latest + 1) p->run = chunk;
   p->latest = chunk;
   if (is_beyond(chunk, p->next, a->threshold)) look_up_to(a, rank, &p->next, chunk - a->threshold - 1);
@@ -165,7 +174,9 @@ static void note_asked(const struct sml_aggregator *a, struct live *l) {
 static bool is_answer_late(const struct sml_aggregator *a, const struct live *l, uint32_t rank) {
   const struct progress *p = &a->progress[rank];
   if (!is_beyond(p->latest, l->chunk, a->threshold)) return false; /* it may not have come to this chunk */
-  return a->now_ns - l->asked_ns >= 2 * p->answer_ns * sml_min_u32(l->num_asked + 1, MAX_PATIENCE);
+  const uint32_t patience = sml_min_u32(l->num_asked + 1, MAX_PATIENCE);
+  if (is_long_path(a)) return a->now_ns - l->asked_ns >= p->answer_ns / 4 * (4 + patience);
+  return a->now_ns - l->asked_ns >= 2 * p->answer_ns * patience;
 }
 
 /* A rank lacks the result that granted the slot's chunk, and asks for it. Until it has that, it can send nothing. */

@@ -44,19 +44,24 @@ static bool send_update(struct lane *lane) {
   return true;
 }
 
-/* In the middle of an operation, whatever its window would be: each slot's chunk is sent. */
-static struct lane *make_lane(uint32_t num_slots) {
+/* An operation of so many chunks has begun, whatever its window would be: each slot's chunk is sent. */
+static struct lane *begin_lane(uint32_t num_slots, uint32_t num_chunks, uint64_t rtt_ns) {
   const struct sml_worker_options o = {.rank = OWN, .world_size = 3, .num_lanes = 1, .num_slots = num_slots,
                                        .chunk_bytes = CHUNK_BYTES, .first_phase = SML_FIRST_PHASE,
-                                       .num_operations = 4, .seed = 1, .has_fixed_window = true};
+                                       .num_operations = 4, .seed = 1, .rtt_ns = rtt_ns, .has_fixed_window = true};
   struct lane *lane = calloc(1, sizeof *lane);
   assert_non_null(lane);
   *lane = (struct lane){
       .w = sml_worker_init(room(sml_worker_memsize(&o)), &o), .num_slots = num_slots, .now_ns = MS};
-  const struct sml_operation_plan plan = {.num_elems = 4 * num_slots * CHUNK_BYTES / 4, .type = 1};
+  const struct sml_operation_plan plan = {.num_elems = num_chunks * CHUNK_BYTES / 4, .type = 1};
   assert_true(sml_worker_submit(lane->w, &plan, NULL, NULL, lane->now_ns));
   for (uint32_t s = 0; s < num_slots; s++) assert_true(send_update(lane));
   return lane;
+}
+
+/* In the middle of an operation. */
+static struct lane *make_lane(uint32_t num_slots) {
+  return begin_lane(num_slots, 4 * num_slots, 0);
 }
 
 static void free_lane(struct lane *lane) {
@@ -211,6 +216,30 @@ static void the_window_narrows_while_nothing_is_summed(void **state) {
   free_lane(lane);
 }
 
+/* Nothing follows the last chunks of an operation. On a long path the worker asks about them when a round trip and a
+ * quarter have passed, and, twice each, as long after its first question. In the middle of an operation it does not. */
+static void the_end_on_a_long_path_is_asked_about_soon(void **state) {
+  (void)state;
+  for (uint32_t num_chunks = 64; num_chunks <= 128; num_chunks += 64) {
+    struct lane *lane = begin_lane(64, num_chunks, 100 * MS);
+    const uint64_t sent_ns = lane->now_ns;
+    lane->now_ns = sent_ns + 100 * MS;
+    for (uint32_t s = 0; s < 60; s++) give_result(lane, s, 64 + s, 0);
+    static const struct { uint64_t passed_ns; uint32_t num_probes; } asked[] = {
+        {124 * MS, 0}, {126 * MS, 4}, {249 * MS, 4}, {252 * MS, 12}};
+    for (size_t i = 0; i < SML_ARRAY_LEN(asked); i++) {
+      lane->now_ns = sent_ns + asked[i].passed_ns;
+      sml_worker_on_timer(lane->w, lane->now_ns);
+      struct sml_send send;
+      for (sml_worker_next_send(lane->w, lane->now_ns, &send); send.kind == SML_SEND_PROBE; lane->num_probes++)
+        sml_worker_next_send(lane->w, lane->now_ns, &send);
+      if (num_chunks == 64) assert_int_equal(lane->num_probes, asked[i].num_probes);
+      else assert_int_equal(lane->num_probes, 0);
+    }
+    free_lane(lane);
+  }
+}
+
 /* What results of all outstanding chunks would take must fit the socket. But a chunk goes that is before others which
  * were sent: ranks could be full of what the others hold back. */
 static void a_small_buffer_holds_new_chunks_back(void **state) {
@@ -320,6 +349,7 @@ int main(void) {
       cmocka_unit_test(what_losses_earn_is_kept),
       cmocka_unit_test(a_burst_of_loss_is_outlasted_without_a_budget),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
+      cmocka_unit_test(the_end_on_a_long_path_is_asked_about_soon),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
       cmocka_unit_test(who_lacks_exponents_is_asked_when_it_has_them),
       cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). It has five
+ * When a worker asks the aggregator what became of a chunk (PROTOCOL.md rule R41, docs/heuristics.md). It has these
  * reasons. Order and silence count only with 16 slots or more (sml_worker_uses_order).
  *
  *   reason    when                                                           about
@@ -7,6 +7,8 @@
  *             the 128th, if the path reorders) and 100 us have passed
  *   silence   no result came, or nothing new went out, for twice as long as   each slot, 8 to 32 at once
  *             answers take
+ *   end       on a long path nothing is left to send, and a round trip and a    the slot
+ *             quarter have passed since the last update
  *   window    the window is full, and for as long no update is known to have  the update that was sent last
  *             arrived
  *   timer     the slot's timeout is over; twice that where order counts       the slot
@@ -224,10 +226,26 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   return sent_ns + sml_rto_backoff(&w->rto, sml_min_u32(steps, SML_RTO_LEVELS - 1)) + w->jitter_ns;
 }
 
+/* The end of what was submitted, on a long path: nothing new follows that could show a loss, and each question by a
+ * timeout costs several round trips. There a slot has a clock of its own, while losses pay. */
+static bool is_at_end(const struct sml_worker *w) {
+  return sml_rto_is_far(&w->rto) && !is_one_way(w) && w->rto.srtt_ns > 0 && sml_worker_num_ready(w) == 0 &&
+         w->waiting.head == NONE && num_affordable(w->silence_budget) > 0;
+}
+
+/* What was sent last has its result by now, or is lost (RFC 8985 calls this a tail loss probe). */
+static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
+  const uint64_t sent_ns = w->slots[w->levels[level].head].sent_ns;
+  const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns : w->rto.srtt_ns;
+  if (level == 0) return sml_max_u64(sent_ns, w->last_update_ns) + sml_worker_round_trip(w);
+  return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
+}
+
 /* When silence asks about it: about some slots at a time, and more and more rarely as long as no result comes. */
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
+  if (is_at_end(w)) return sml_max_u64(end_deadline_of(w, level), w->quiet_until_ns);
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
   const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, w->rto.ceiling_ns);
@@ -286,7 +304,7 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
       num_asked++;
     }
   }
-  if (num_asked == 0) return;
+  if (num_asked == 0 || is_at_end(w)) return;
   if (w->quiet_level > 0) w->stalled_chunks = sml_max_u32(w->stalled_chunks / 2, usual_chunks(w));
   w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, w->rto.ceiling_ns);
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
