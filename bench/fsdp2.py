@@ -20,6 +20,7 @@ from sharded import KEYED_HEADER_BYTES
 RATE = "100mbit"  # PyTorch itself takes half a second of processor a step and rank: at 250 Mbit/s that is what counts
 LAYERS, WIDTH = 12, 768
 CHECK_LAYERS, CHECK_WIDTH, CHECK_STEPS = 4, 512, 100
+PARTS = "aggregator", "embedded", "gloo", "bits"  # ours, beside Gloo; Gloo overlapped; and the check of parameters
 RELEASE = "testing"
 CHROOT = os.path.join(BUILD, f"torch2-{RELEASE}")
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
@@ -109,6 +110,14 @@ class Step:
         self.ranks.hash_of(self.kind, int(self.is_overlapped), LAYERS, WIDTH)
 
 
+def contenders(aggregator):
+    """In which parts each is, and its title, family, kind and whether it overlaps."""
+    yield {"aggregator"}, "SwitchML", "switchml", aggregator, True
+    yield {"embedded"}, "SwitchML, embedded", "switchml", "embedded", True
+    yield {"aggregator", "embedded"}, "Gloo", "gloo", "gloo", False
+    yield {"gloo"}, "Gloo, overlapped", "gloo", "gloo", True
+
+
 def give_bounds(rows, rate_bps, mtu):
     for row in rows:
         n, link_s = row["ranks"], row["bytes"] * 8 / rate_bps
@@ -129,7 +138,7 @@ def check_bits(session, ranks, aggregator, rows, rate):
     for kind, is_overlapped in (aggregator, 1), ("slice", 0):
         ranks.train(kind, is_overlapped, CHECK_LAYERS, CHECK_WIDTH, steps)
         hashes[kind] = ranks.hash_of(kind, is_overlapped, CHECK_LAYERS, CHECK_WIDTH)
-    session.say(f"parameters after {steps} steps at {rate}: {' '.join(hashes.values())}")
+    session.note(f"parameters after {steps} steps at {rate}: {' '.join(hashes.values())}")
     if len(set(hashes.values())) != 1:
         raise places.BenchError(f"reduce-scatters and all-reduces with slices differ: {hashes}")
     for row in rows:
@@ -141,6 +150,7 @@ def fsdp2(session):
     if not os.path.exists(CHROOT):
         session.note(f"not measured: there is no {CHROOT}; tools/torch2 build --release {RELEASE} --run true makes it")
         return
+    parts = set(session.options.parts or PARTS)
     for n in session.pick("n", [8], [3]):
         for rate in session.pick("rates", [RATE], [RATE]):
             with places.bed(n, rate=rate, mtu=1500) as place:
@@ -148,14 +158,17 @@ def fsdp2(session):
                 daemon.start(place)
                 aggregator = daemon.environment["SWITCHML_AGGREGATOR"]
                 ranks = Ranks(session.processes, place, n, aggregator)
-                chosen = [Step(ranks, n, "SwitchML", "switchml", aggregator, True),
-                          Step(ranks, n, "SwitchML, embedded", "switchml", "embedded", True)]
-                if session.wants("gloo"):
-                    chosen += [Step(ranks, n, "Gloo", "gloo", "gloo", False), Step(ranks, n, "Gloo, overlapped", "gloo", "gloo", True)]
-                rows = session.measure(place, chosen, [(4 * LAYERS * WIDTH * WIDTH, 2)], {
-                    "mtu": 1500, "rate": rate, "aggregator_rate": "none", "model": f"{LAYERS} layers of {WIDTH}"})
-                give_bounds(rows, netbed.parse_rate(rate), 1500)
-                check_bits(session, ranks, aggregator, rows, rate)
+                chosen = [Step(ranks, n, *each) for part, *each in contenders(aggregator) if parts & part]
+                if not session.wants("gloo"):
+                    chosen = [each for each in chosen if each.family != "gloo"]
+                rows = []
+                if chosen:
+                    rows = session.measure(place, chosen, [(4 * LAYERS * WIDTH * WIDTH, 2)], {
+                        "mtu": 1500, "rate": rate, "aggregator_rate": "none", "model": f"{LAYERS} layers of {WIDTH}"})
+                    give_bounds(rows, netbed.parse_rate(rate), 1500)
+                    session.save()  # the check takes as long as all rounds
+                if "bits" in parts:
+                    check_bits(session, ranks, aggregator, rows, rate)
                 ranks.stop()
                 daemon.stop()
                 session.save()
