@@ -56,7 +56,7 @@ def run(launcher, *words, expect=0, **variables):
     environment = {"SWITCHML_MPI_VERBOSE": 1, "SWITCHML_MPI_TYPES": TYPES, **(OPENMPI if "openmpi" in launcher else {}),
                    **variables}
     environment = {name: value for name, value in environment.items() if value is not None}
-    result = subprocess.run([launcher, *map(str, words)], env=e2e.environment(**environment), text=True, timeout=100,
+    result = subprocess.run([launcher, *map(str, words)], env=e2e.environment(**environment), text=True, timeout=tap.patience_s(100),
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
                             check=False)
     good = (result.returncode == 0) == (expect == 0)

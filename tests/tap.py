@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few lines of Test Anything Protocol that the Python tests share."""
+import os
 import sys
 import traceback
 
 
 class Skip(Exception):
     """Raised by a test that cannot run here; its text says why."""
+
+
+def patience_s(limit_s):
+    """So long a test waits for what takes limit_s at most if each process that wants a processor has one."""
+    return limit_s * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def run(tests, chosen=()):

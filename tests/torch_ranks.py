@@ -16,6 +16,7 @@ import time
 
 import tap
 from ports import fixed_port
+from tap import patience_s
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -24,11 +25,6 @@ BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 PYTHON = os.environ.get("SML_TEST_PYTHON", "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable)
 _RANK_LIMIT_S = 120 + int(os.environ.get("SML_TEST_GROUPS", "0")) // 2
 PYTHONPATH = os.path.join(ROOT, "integrations/pytorch") + ":" + HERE
-
-
-def patience_s(limit_s):
-    """So long a test waits for what takes limit_s at most if each process that wants a processor has one."""
-    return limit_s * max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def built(*candidates):
