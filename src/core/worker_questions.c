@@ -278,7 +278,8 @@ static uint32_t usual_chunks(const struct sml_worker *w) {
 }
 
 /* Each question in vain doubles the copies of the next, which may have to outlast a burst of loss. That is only for
- * few slots. Without a budget it does so only if nobody answered the last one, up to what silence asks of many slots. */
+ * few slots. Without a budget it does so only if nobody answered the last one, up to what silence asks of many
+ * slots. */
 static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   struct slot *slot = &w->slots[s];
   SML_ASSERT(slot->state == OUTSTANDING && level < SML_RTO_LEVELS);
