@@ -180,7 +180,8 @@ static void note_position(struct sml_aggregator *a, const struct sml_header *h, 
     return;
   }
   const uint64_t position = find_position(a, slot, h->phase);
-  *behind = sml_max_u64(*behind, position + 1);
+  const bool is_exponent = h->reducer == SML_REDUCE_MAX && h->chunk != SML_FENCE; /* these leave before other chunks */
+  if (!is_exponent) *behind = sml_max_u64(*behind, position + 1);
   if (h->reducer == SML_REDUCE_TO_OWNER) sml_aggregator_note_sum(a, h->rank, position);
 }
 

@@ -120,6 +120,7 @@ static void forge(struct world *x, struct packet p) {
   switch (sml_prng_below(&x->prng, 8)) {
     case 0:
       h->slot = (uint16_t)(h->slot + 1 + sml_prng_below(&x->prng, 65535));
+      if (x->options.is_one_way) h->slot |= 0x8000; /* another slot of the window could prove a fence (R219) */
       break;
     case 1:
       h->phase += (uint32_t)sml_prng_next(&x->prng) | 1;

@@ -210,7 +210,8 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   out->kind = SML_SEND_PROBE;
   out->header = make_header(w, s, SML_PACKET_PROBE);
   w->view.probes++;
-  slot->num_unanswered = (uint8_t)sml_min_u32(slot->num_unanswered + 1u, 2);
+  const bool is_copy = is_one_way(w) && slot->probe_copies > 0; /* the last one counts */
+  if (!is_copy) slot->num_unanswered = (uint8_t)sml_min_u32(slot->num_unanswered + 1u, 2);
   if (slot->probe_copies > 0) {
     slot->probe_copies--;
     return;
@@ -225,7 +226,10 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->kind = SML_SEND_UPDATE;
   out->cookie = w->ring[slot->operation].cookie;
   out->chunk = slot->what;
-  if (is_one_way(w)) out->range = &w->ring[slot->operation].range;
+  if (is_one_way(w)) {
+    out->range = &w->ring[slot->operation].range;
+    if (slot->state == READY) slot->was_behind = slot->chunk < w->first_unsent;
+  }
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
   out->header.flags = slot->flags;
@@ -244,18 +248,20 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
     w->room_chunks--;
     w->progress_ns = w->last_update_ns = now_ns;
     slot->first_sent_ns = now_ns;
-    slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = false;
+    slot->was_resent = slot->was_pending = slot->was_refused = slot->was_overtaken = slot->has_copy = false;
     slot->noticed_ns = slot->told_ns = 0;
     slot->probe_copies = 0;
     if (has_result) list_append(w, s, 0, now_ns);
     else sml_worker_note_heard(w);
     return;
   }
-  dequeue(&w->updates, w->options.num_slots);
-  slot->wants_update = slot->is_in_updates = false;
   out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
   w->view.retransmissions++;
+  slot->has_copy = is_one_way(w) && !slot->has_copy && sml_worker_is_at_end(w);
+  if (slot->has_copy) return; /* all wait for it, and the link has nothing else to do: it goes twice */
+  dequeue(&w->updates, w->options.num_slots);
+  slot->wants_update = slot->is_in_updates = false;
   if (slot->state == SENT) return;
   if (slot->wants_probe) slot->wants_probe = false;
   else list_remove(w, s);
@@ -304,14 +310,14 @@ static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml
   const struct slot *slot = &w->slots[s];
   const bool is_unasked = (h->flags & SML_FLAG_UNASKED) != 0;
   if (is_one_way(w)) {
-    /* It is not unasked if later updates of this rank have come. While this rank sends, later updates will show what is
-     * lost. Several receivers ask, one after the other: one repeat a round trip answers them all. */
+    /* It is not unasked if later data of this rank has come, so the update is lost, unless that data left before it.
+     * While this rank sends, later updates will show what is lost. Several receivers ask, one after the other: one
+     * repeat a round trip answers them all. */
     if (is_unasked && now_ns - w->last_update_ns <= w->rto.rto_ns) return true;
     const uint64_t trip_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
     const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : trip_ns;
     if (slot->state != SENT) return false;
-    const uint64_t passed_ns = now_ns - slot->update_ns; /* below the path's least, it left before the update came */
-    return passed_ns < w->rto.min_ns || ((is_unasked || slot->was_resent) && passed_ns <= answer_ns);
+    return (is_unasked || slot->was_resent || slot->was_behind) && now_ns - slot->update_ns <= answer_ns;
   }
   if (!is_unasked) return false; /* a PROBE was sent behind the update */
   /* At the end of an operation nothing comes later, so time must tell. */

@@ -47,6 +47,8 @@ struct slot {
   uint64_t noticed_ns; /* one way: when later results had come first, 0: not yet; and how many had come by then */
   uint32_t noticed_at;
   bool was_overtaken;        /* one way: it was asked about because of that */
+  bool has_copy;             /* one way: the repeat that was just sent goes once more */
+  bool was_behind;           /* its first UPDATE left after later data, since it had waited for exponents */
   uint64_t told_ns;          /* when a PENDING was about it; 0: none was */
   uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it was sent */
 };
@@ -185,6 +187,11 @@ static inline uint32_t sml_worker_place_of(const struct sml_worker *w, uint32_t 
 /* The slot of a one-way window's chunk. */
 static inline uint32_t sml_worker_slot_at(const struct sml_worker *w, uint64_t chunk) {
   return (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
+}
+
+/* One way: all that was submitted has a slot, and has left. */
+static inline bool sml_worker_is_at_end(const struct sml_worker *w) {
+  return w->end_chunk - w->released <= w->options.num_slots && w->fresh.count + w->num_early == 0;
 }
 
 /* Results of one class come in their order. */

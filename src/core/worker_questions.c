@@ -152,6 +152,7 @@ static void look_for_gaps(struct sml_worker *w, uint64_t now_ns) {
       continue;
     }
     slot->was_overtaken = true;
+    if (sml_worker_is_at_end(w)) slot->probe_copies = 1; /* as for a repeat: the link has nothing else to do */
     list_remove(w, s);
     want_probe(w, s);
   }

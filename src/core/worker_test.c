@@ -393,6 +393,7 @@ static void one_repeat_answers_all_receivers(void **state) {
       expect_accept(w, h, 2, now_ns, SML_ACCEPT_PENDING);
     }
     (void)expect_send(w, now_ns, SML_SEND_UPDATE);
+    (void)expect_send(w, now_ns, SML_SEND_UPDATE); /* twice, since everything has left */
     expect_accept(w, h, 2, ++now_ns, SML_ACCEPT_PENDING);
     expect_send(w, now_ns, SML_SEND_NONE);
     now_ns += 2 * view_of(w).rto_ns;
