@@ -24,6 +24,7 @@
 
 #include "aggd/aggd.h"
 #include "aggd/key_reader.h"
+#include "base/clock.h"
 #include "base/writer.h"
 #include "engine/engine.h"
 #include "intercept.h"
@@ -34,7 +35,11 @@
 #define NUM_ELEMS 9000u
 #define COUNTING_RUNS 3u
 #define MAX_ORDINAL 3u
-#define WATCHDOG_S 20u
+/* How long a rank waits for others, undisturbed and where a call fails: who waits for a rank that could not come need not
+ * wait long, but at least four undisturbed stories. A story may take 20 s, and ten of these waits. */
+#define COUNTING_NS (20 * SML_NS_PER_S)
+#define PATIENCE_NS (SML_NS_PER_S / 2)
+#define WATCHDOG_NS (20 * SML_NS_PER_S)
 #define NUM_AT_ONCE 8u
 
 enum ending { END_BY_DESTROY, END_BY_ABORT, END_SHARED, END_COMBINING, END_EMBEDDED, END_TRACED, NUM_ENDINGS };
@@ -250,6 +255,7 @@ static uint32_t count_entries(const char *path) {
 struct result {
   bool has_failed; /* the call was reached */
   char failure[500];
+  uint64_t story_ns;
   size_t num_sites;
   struct site sites[MAX_SITES];
 };
@@ -262,6 +268,7 @@ struct run {
   struct result *result; /* shared with the child */
 };
 static struct run runs[NUM_AT_ONCE];
+static uint64_t story_ns; /* the longest undisturbed one so far: how slow and busy this machine is */
 
 /* ---- in the child ---- */
 
@@ -315,12 +322,15 @@ static void run_in_child(const struct run *run) {
   set_environment(run->ending);
   const uint32_t num_descriptors = count_entries("/proc/self/fd"), num_threads = count_entries("/proc/self/task");
   const long num_blocks = intercept_num_blocks();
-  alarm(WATCHDOG_S);
+  const bool is_counting = run->caller == 0;
+  const uint64_t patience_ns = is_counting ? COUNTING_NS : sml_max_u64(PATIENCE_NS, 4 * story_ns);
+  alarm((uint32_t)((WATCHDOG_NS + 10 * patience_ns) / SML_NS_PER_S));
   failing.caller = run->caller;
   failing.nth = run->nth;
   if (run->ending != END_BY_ABORT) intercept_begin(run->caller, run->nth);
-  /* Who waits for a rank that could not come need not wait long. */
-  run_story(run->ending, run->caller == 0 ? 10 * SML_NS_PER_S : SML_NS_PER_S / 2, failure, failure_bytes);
+  const uint64_t begun_ns = sml_clock_ns();
+  run_story(run->ending, patience_ns, failure, failure_bytes);
+  result->story_ns = sml_clock_ns() - begun_ns;
   result->has_failed = intercept_end();
   /* The last context gave the writer of messages 0.1 s, which a busy machine may not have. */
   (void)sml_writer_end(20 * SML_NS_PER_S);
@@ -409,6 +419,7 @@ static const struct places *count_calls(enum ending ending) {
   char failure[sizeof runs->result->failure] = "";
   for (const struct run *run; (run = finish_run()) != NULL;) {
     if (run->result->failure[0] != 0) memcpy(failure, run->result->failure, sizeof failure);
+    story_ns = sml_max_u64(story_ns, run->result->story_ns);
     note_calls(p, run->result);
   }
   if (failure[0] != 0) fail_msg("%s, undisturbed: %s", ending_names[ending], failure);
@@ -438,8 +449,8 @@ static void take_result(const struct run *run, struct tally *tally) {
               (size_t)offset_of(run->caller), run->nth, run->result->failure);
 }
 
-/* Which calls are tried depends on what the stories before it reached, which is more on a slow machine; a call that
- * was seen once is not made each time, but most are. */
+/* Which calls are tried depends on what the stories before it reached; a call that was seen once is not made each time,
+ * but most are. */
 static void fail_each_call(enum ending ending) {
   const struct places *all = count_calls(ending);
   struct tally tally = {0, 0, 0};
