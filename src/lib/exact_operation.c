@@ -3,11 +3,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "quant/exact.h"
 
-#define KEY_START UINT64_C(0x6578616374310001) /* any constant; part of the protocol */
-#define NUM_PLACES 4u                          /* pieces under way */
+#define KEY_START UINT64_C(0x6578616374310001)                   /* any constant; part of the protocol */
+#define NUM_PLACES 4u                                            /* pieces under way */
+#define MAX_SPARE_LANES (NUM_PLACES * 4 * SML_EXACT_PIECE_ELEMS) /* 4 MiB that a job keeps */
 
 enum stage_kind { CODES, LANES, NUM_KINDS };
 
@@ -17,15 +19,20 @@ struct stage {
   enum stage_kind kind;
 };
 
+/* A place's memory, which the job's next operation uses again: pages are in it. */
+struct room {
+  int32_t *codes, *lanes;
+  struct sml_exact_layout *layouts; /* of the blocks, once the codes are summed */
+  size_t num_codes, num_lanes, num_layouts;
+};
+
 /* One piece, and the next but three after it. */
 struct place {
   struct stage stages[NUM_KINDS];
   struct sml_exact_operation *whole;
   uint64_t piece;
   bool is_ready[NUM_KINDS]; /* prepared, and not inserted */
-  int32_t *codes, *lanes;
-  struct sml_exact_layout *layouts; /* of the blocks, once the codes are summed */
-  size_t room_lanes;
+  struct room room;
 };
 
 struct sml_exact_operation {
@@ -35,8 +42,8 @@ struct sml_exact_operation {
   const uint8_t *in;
   uint8_t *out;
   uint64_t num_elems, num_pieces, first_number;
-  struct sml_member_reservation numbers; /* of stages that are not inserted */
-  uint64_t num_ended;                    /* stages */
+  struct sml_member_reservation numbers;  /* of stages that are not inserted */
+  uint64_t num_ended;                     /* stages */
   uint64_t deadline_ns, last_deadline_ns; /* as a rejoin has moved them */
   _Atomic uint64_t num_stored;            /* pieces whose sum is the caller's */
   bool average, has_failed, is_over;
@@ -69,8 +76,8 @@ struct block {
 static struct block find_block(const struct place *place, uint64_t block) {
   const struct sml_exact_operation *x = place->whole;
   const uint64_t first_elem = block * SML_BLOCK_ELEMS, elems = piece_elems(x, place->piece);
-  return (struct block){.codes = place->codes + block * x->exact.code_lanes,
-                        .layout = &place->layouts[block],
+  return (struct block){.codes = place->room.codes + block * x->exact.code_lanes,
+                        .layout = &place->room.layouts[block],
                         .first_byte = (place->piece * SML_EXACT_PIECE_ELEMS + first_elem) * x->exact.elem_bytes,
                         .num_elems = sml_min_u64(SML_BLOCK_ELEMS, elems - first_elem)};
 }
@@ -84,6 +91,53 @@ static uint64_t lay_out(const struct place *place) {
     num_lanes += block.layout->num_lanes * block.num_elems;
   }
   return num_lanes;
+}
+
+/* ---- memory ---- */
+
+/* `array` with room for `count`, perhaps without what was there; NULL and 0 where there is no memory. */
+static void *make_room(void *array, size_t *count_inout, size_t count, size_t elem_bytes) {
+  if (count <= *count_inout) return array;
+  free(array);
+  array = malloc(count * elem_bytes);
+  *count_inout = array != NULL ? count : 0;
+  return array;
+}
+
+static struct sml_exact_operation *take_memory(struct sml_job *job) {
+  pthread_mutex_lock(sml_job_lock(job));
+  struct sml_exact_operation *x = *sml_job_spare_exact(job);
+  *sml_job_spare_exact(job) = NULL;
+  pthread_mutex_unlock(sml_job_lock(job));
+  return x != NULL ? x : calloc(1, sizeof *x);
+}
+
+void sml_exact_operation_free(struct sml_exact_operation *x) {
+  if (x == NULL) return;
+  for (uint32_t i = 0; i < NUM_PLACES; i++) {
+    free(x->places[i].room.codes);
+    free(x->places[i].room.layouts);
+    free(x->places[i].room.lanes);
+  }
+  free(x);
+}
+
+/* For the job's next one, if it has none yet, and where it is no more than common tensors need. */
+static void keep_memory_locked(struct sml_exact_operation *x) {
+  struct sml_exact_operation **spare = sml_job_spare_exact(x->job);
+  struct room rooms[NUM_PLACES];
+  size_t num_lanes = 0;
+  for (uint32_t i = 0; i < NUM_PLACES; i++) {
+    rooms[i] = x->places[i].room;
+    num_lanes += rooms[i].num_lanes;
+  }
+  if (*spare != NULL || num_lanes > MAX_SPARE_LANES) {
+    sml_exact_operation_free(x);
+    return;
+  }
+  memset(x, 0, sizeof *x);
+  for (uint32_t i = 0; i < NUM_PLACES; i++) x->places[i].room = rooms[i];
+  *spare = x;
 }
 
 /* ---- stages ---- */
@@ -120,32 +174,31 @@ static sml_status prepare_codes(struct place *place) {
     const struct block block = find_block(place, b);
     sml_exact_code(&x->exact, block.codes, x->in + block.first_byte, block.num_elems);
   }
-  return prepare(&place->stages[CODES], place->codes, num * x->exact.code_lanes);
+  return prepare(&place->stages[CODES], place->room.codes, num * x->exact.code_lanes);
 }
 
 /* One lane, which means nothing, where none is used: that is an operation, too. */
 static sml_status prepare_lanes(struct place *place) {
   const struct sml_exact_operation *x = place->whole;
   const uint64_t num_lanes = sml_max_u64(lay_out(place), 1);
-  if (num_lanes > place->room_lanes) {
-    free(place->lanes);
-    place->room_lanes = num_lanes + num_lanes / 8; /* the next piece may need a little more */
-    place->lanes = malloc(place->room_lanes * sizeof *place->lanes);
-    if (place->lanes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu lanes", (size_t)num_lanes);
-  }
-  int32_t *lanes = place->lanes;
+  struct room *room = &place->room;
+  /* The next piece may need a little more. */
+  const size_t room_lanes = num_lanes > room->num_lanes ? num_lanes + num_lanes / 8 : num_lanes;
+  room->lanes = make_room(room->lanes, &room->num_lanes, room_lanes, sizeof *room->lanes);
+  if (room->lanes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu lanes", (size_t)num_lanes);
+  int32_t *lanes = room->lanes;
   *lanes = 0;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
     sml_exact_put(&x->exact, block.layout, lanes, x->in + block.first_byte, block.num_elems);
     lanes += block.layout->num_lanes * block.num_elems;
   }
-  return prepare(&place->stages[LANES], place->lanes, num_lanes);
+  return prepare(&place->stages[LANES], room->lanes, num_lanes);
 }
 
 static void store_sums(const struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  const int32_t *lanes = place->lanes;
+  const int32_t *lanes = place->room.lanes;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
     sml_exact_round(&x->exact, block.layout, x->out + block.first_byte, lanes, block.num_elems, x->average);
@@ -203,15 +256,6 @@ static void drop_copies_locked(struct sml_exact_operation *x) {
       sml_operation_drop_copy_locked(x->job, &x->places[i].stages[kind].operation);
 }
 
-static void free_all(struct sml_exact_operation *x) {
-  for (uint32_t i = 0; i < NUM_PLACES; i++) {
-    free(x->places[i].codes);
-    free(x->places[i].layouts);
-    free(x->places[i].lanes);
-  }
-  free(x);
-}
-
 /* All stages have ended, or the job has failed and none is under way: nobody touches the caller's buffers. */
 static void end_locked(struct sml_exact_operation *x) {
   drop_copies_locked(x);
@@ -238,8 +282,9 @@ static void end_stage(struct sml_job *job, struct sml_operation *op, bool is_ok)
   if (x->num_ended == x->numbers.number - x->first_number) end_locked(x);
 }
 
+/* With the lock: stages are released from the start. */
 static void give_back(struct sml_operation *op) {
-  if (stage_of(op)->place->whole->is_over) free_all(stage_of(op)->place->whole);
+  if (stage_of(op)->place->whole->is_over) keep_memory_locked(stage_of(op)->place->whole);
 }
 
 static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
@@ -253,7 +298,7 @@ static const struct sml_operation_kind stage_operation_kind = {
 
 static sml_status make(struct sml_operation *op, struct sml_exact_operation **made) {
   const struct sml_operation_plan *plan = &op->engine.plan;
-  struct sml_exact_operation *x = *made = calloc(1, sizeof *x);
+  struct sml_exact_operation *x = *made = take_memory(op->job);
   if (x == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation");
   x->caller = op;
   x->job = op->job;
@@ -275,9 +320,11 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
       place->stages[kind].kind = (enum stage_kind)kind;
       place->stages[kind].operation.job = op->job; /* one that cannot be prepared asks it, too, whether it has failed */
     }
-    place->codes = malloc(num_blocks(x, i) * x->exact.code_lanes * sizeof *place->codes);
-    place->layouts = malloc(num_blocks(x, i) * sizeof *place->layouts);
-    if (place->codes == NULL || place->layouts == NULL)
+    struct room *room = &place->room;
+    const size_t blocks = num_blocks(x, i);
+    room->codes = make_room(room->codes, &room->num_codes, blocks * x->exact.code_lanes, sizeof *room->codes);
+    room->layouts = make_room(room->layouts, &room->num_layouts, blocks, sizeof *room->layouts);
+    if (room->codes == NULL || room->layouts == NULL)
       return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
     const sml_status status = prepare_codes(place);
     if (status != SML_OK) return status;
@@ -298,7 +345,7 @@ sml_status sml_exact_operation_submit(struct sml_operation *op) {
     sml_operations_push_locked(job);
   } else if (x != NULL) {
     drop_copies_locked(x);
-    free_all(x);
+    keep_memory_locked(x);
   }
   pthread_mutex_unlock(sml_job_lock(job));
   return status;

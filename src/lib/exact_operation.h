@@ -18,3 +18,6 @@
 
 /* Submits an operation that was prepared; on failure it is as if it had not been called. */
 sml_status sml_exact_operation_submit(struct sml_operation *operation);
+
+/* The memory that a job keeps for its next one (sml_job_spare_exact); NULL is none. */
+void sml_exact_operation_free(struct sml_exact_operation *spare);

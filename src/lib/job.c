@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "lib/exact_operation.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
 #include "lib/uncancelled.h"
@@ -323,6 +324,7 @@ void sml_job_destroy(sml_job *job) {
   free(job->shards);
   free(job->state.shards);
   sml_batch_free_all(&job->batch);
+  sml_exact_operation_free(job->spare_exact);
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   sml_recorder_destroy(job->recorder);

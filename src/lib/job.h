@@ -43,6 +43,7 @@ struct sml_job {
   struct sml_job_lanes lanes;            /* open while the job is started, but for a world size of 1 */
   struct sml_method *method;           /* how it sums; constant once the caller knows the job. JOINING: its lanes */
   struct sml_batch batch;
+  struct sml_exact_operation *spare_exact; /* one that has ended, for its memory; NULL: none */
   uint64_t num_extra_numbers;   /* that operations have taken, beyond one each */
   _Atomic uint32_t num_at_once; /* at_once.h */
   uint64_t operations_completed, operations_failed, tensor_bytes;

@@ -272,6 +272,10 @@ struct sml_batch *sml_job_batch(struct sml_job *job) {
   return &job->batch;
 }
 
+struct sml_exact_operation **sml_job_spare_exact(struct sml_job *job) {
+  return &job->spare_exact;
+}
+
 /* The epoch has no room for the next operation. */
 static void fill_epoch_locked(struct sml_job *job, bool is_new) {
   struct sml_ctl_abort failure;

@@ -125,6 +125,7 @@ sml_status sml_job_check(const struct sml_job *job);
 const struct sml_job_shape *sml_job_shape(const struct sml_job *job);
 pthread_mutex_t *sml_job_lock(struct sml_job *job);
 struct sml_batch *sml_job_batch(struct sml_job *job);
+struct sml_exact_operation **sml_job_spare_exact(struct sml_job *job); /* the lock's; NULL: none */
 /* Whether callers of small operations run the engine themselves. */
 bool sml_job_runs_small(const struct sml_job *job);
 /* With job->lock held: SML_OK, or the failure as the calling thread's detail. */

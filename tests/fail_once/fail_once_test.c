@@ -35,8 +35,8 @@
 #define NUM_ELEMS 9000u
 #define COUNTING_RUNS 3u
 #define MAX_ORDINAL 3u
-/* How long a rank waits for others, undisturbed and where a call fails: who waits for a rank that could not come need not
- * wait long, but at least four undisturbed stories. A story may take 20 s, and ten of these waits. */
+/* How long a rank waits for others, undisturbed and where a call fails: who waits for a rank that could not come need
+ * not wait long, but at least four undisturbed stories. A story may take 20 s, and ten of these waits. */
 #define COUNTING_NS (20 * SML_NS_PER_S)
 #define PATIENCE_NS (SML_NS_PER_S / 2)
 #define WATCHDOG_NS (20 * SML_NS_PER_S)
