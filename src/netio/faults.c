@@ -4,14 +4,12 @@
  * bursts they came in. Per frame: lost (nothing else then), corrupted, held back, duplicated; a frame
  * held back and duplicated arrives now and later. */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "netio/wrap.h"
 
 #define MAX_REORDER_FRAMES 1024u
 #define DEFAULT_REORDER_FRAMES 16u
 #define INNER_FRAMES 1024u
-#define CELL_BYTES 65536u
 #define SPARE_CELLS 64u /* for copies lent to the caller, beside the frames held back */
 #define MAX_FLIPPED_BITS 8u
 #define QUIET_BURSTS 2u /* empty ones in a row after which nothing is held back any longer */
@@ -25,6 +23,8 @@ struct cell {
   struct sml_addr from;
   uint32_t num_bytes;
   bool is_marked;
+  uint8_t *bytes; /* of the largest copy so far: few cells are used, most of them for small frames */
+  uint32_t room_bytes;
 };
 
 struct faults {
@@ -40,29 +40,19 @@ struct faults {
   uint32_t num_held, num_lent;
   uint64_t first_due; /* no frame held back is due before it */
   uint32_t num_cells;
-  uint32_t cell_bytes;
   struct cell *cells;
-  uint8_t *bytes; /* num_cells * cell_bytes */
 };
 
 static struct faults *faults_of(struct sml_netio *io) {
   return (struct faults *)(void *)io;
 }
 
-static uint8_t *bytes_of(struct faults *f, const struct cell *cell) {
-  return f->bytes + (size_t)(cell - f->cells) * f->cell_bytes;
-}
-
-static void free_faults(struct faults *f) {
-  free(f->cells);
-  if (f->bytes != MAP_FAILED) munmap(f->bytes, (size_t)f->num_cells * f->cell_bytes);
-  free(f);
-}
-
 static void faults_close(struct sml_netio *io) {
   struct faults *f = faults_of(io);
   f->wrap.inner->ops->close(f->wrap.inner);
-  free_faults(f);
+  for (uint32_t i = 0; i < f->num_cells; i++) free(f->cells[i].bytes);
+  free(f->cells);
+  free(f);
 }
 
 static void faults_wait(struct sml_netio *io, uint64_t timeout_ns) {
@@ -96,14 +86,22 @@ static struct sml_rx_frame lend_cell(struct faults *f, struct cell *cell) {
   if (cell->state != CELL_LENT) f->num_lent++;
   cell->state = CELL_LENT;
   return (struct sml_rx_frame){
-      .data = bytes_of(f, cell), .num_bytes = cell->num_bytes, .from = &cell->from, .is_marked = cell->is_marked};
+      .data = cell->bytes, .num_bytes = cell->num_bytes, .from = &cell->from, .is_marked = cell->is_marked};
+}
+
+static bool make_room(struct cell *cell, uint32_t num_bytes) {
+  if (cell->room_bytes >= num_bytes) return true;
+  free(cell->bytes);
+  cell->bytes = malloc(num_bytes);
+  cell->room_bytes = cell->bytes != NULL ? num_bytes : 0;
+  return cell->bytes != NULL;
 }
 
 static struct sml_rx_frame copy_frame(struct faults *f, struct cell *cell, const struct sml_rx_frame *frame) {
   cell->from = *frame->from;
   cell->num_bytes = frame->num_bytes;
   cell->is_marked = frame->is_marked;
-  if (frame->num_bytes > 0) memcpy(bytes_of(f, cell), frame->data, frame->num_bytes);
+  if (frame->num_bytes > 0) memcpy(cell->bytes, frame->data, frame->num_bytes);
   return lend_cell(f, cell);
 }
 
@@ -146,10 +144,10 @@ static size_t pass_frame(struct faults *f, struct cell *cell, struct sml_rx_fram
   const uint64_t due = index + 1 + sml_prng_below(&prng, o->reorder_frames);
   frame.is_marked |= sml_prng_chance(&prng, o->mark);
   if (is_lost) return 0;
-  const bool has_copy = (is_held || is_corrupt) && frame.num_bytes <= f->cell_bytes;
+  const bool has_copy = (is_held || is_corrupt) && make_room(cell, frame.num_bytes);
   if (has_copy) {
     frame = copy_frame(f, cell, &frame);
-    if (is_corrupt) flip_bits(&prng, bytes_of(f, cell), frame.num_bytes);
+    if (is_corrupt) flip_bits(&prng, cell->bytes, frame.num_bytes);
   }
   is_held = is_held && has_copy;
   if (is_held) {
@@ -224,13 +222,9 @@ struct sml_netio *sml_faults_wrap(struct sml_netio *inner, const struct sml_faul
   if (f->options.reorder_frames == 0) f->options.reorder_frames = DEFAULT_REORDER_FRAMES;
   f->options.reorder_frames = sml_min_u32(f->options.reorder_frames, MAX_REORDER_FRAMES);
   f->num_cells = f->options.reorder_frames + SPARE_CELLS;
-  f->cell_bytes = sml_max_u32(CELL_BYTES, inner->max_frame_bytes);
   f->cells = calloc(f->num_cells, sizeof *f->cells);
-  /* Mapped, not allocated: 5 MB whose pages come with their first use, also where an allocator fills what it gives. */
-  f->bytes =
-      mmap(NULL, (size_t)f->num_cells * f->cell_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (f->cells == NULL || f->bytes == MAP_FAILED) {
-    free_faults(f);
+  if (f->cells == NULL) {
+    free(f);
     return NULL;
   }
   sml_wrap_init(&f->wrap, &faults_ops, inner);
