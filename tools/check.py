@@ -36,7 +36,8 @@ MEMCHECK = ("valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched
             f"--suppressions={ROOT}/tools/memcheck.supp")
 # name: (directory, meson options, compiler, arguments of meson test; None: build only)
 SUITES = {
-    "plain": ("build", [], None, ["--no-suite", "soak"]),
+    # timeouts end what hangs; a machine may be slow, and busy with the next build
+    "plain": ("build", [], None, ["--no-suite", "soak", "--timeout-multiplier", "4"]),
     # -g1 and -O1: half as much to build, and reports name lines as well
     "asan": ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], None,
              ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"]),

@@ -92,7 +92,9 @@ static void destroy_meanwhile(struct rank *r) {
     keeper_start_again(&keeper);
     return;
   }
-  check_fails(r, op, 5000, SML_ERR_TIMEOUT, "rank 2 of 3 has not joined");
+  /* "rank 2 of 3 has not joined"; but where the aggregator gets no processor for 1 s, "not all 3 ranks joined in time":
+   * a rank then ends by its own clock, and does not know who is missing (member_test). */
+  check_fails(r, op, 8000, SML_ERR_TIMEOUT, "joined");
 }
 static void destroying_meanwhile_ends_every_rank(void **state) {
   (void)state;
