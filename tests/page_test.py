@@ -136,7 +136,7 @@ def opened():
 def check_real_daemon(page, template):
     """From no job to a late rank, to a daemon that is gone; fills template with a status and the page."""
     with http_test.daemon() as (process, port):
-        template.update(page=http_test.get(port, "/")[2], policy=http_test.get(port, "/")[1]["Content-Security-Policy"])
+        template.update(address=f"http://127.0.0.1:{port}/", page=http_test.get(port, "/")[2], policy=http_test.get(port, "/")[1]["Content-Security-Policy"])
         page.open(f"http://127.0.0.1:{port}/")
         page.wait_until("document.querySelector('h1').textContent == 'No jobs'", "it says that there is none")
         doctor = peer.Member(process.port, 0, 2, job_name="doctor.1.0123abcd")
@@ -161,9 +161,9 @@ def check_real_daemon(page, template):
             members[1].send_signal(signal.SIGCONT)
             page.wait_until("document.querySelector('#ended .wrong')?.textContent == 'failed'", "its end is told")
             assert page.run("!document.body.textContent.includes('doctor.1')")
+            assert not page.complaints(), page.complaints()
     asked = {url.replace(f"http://127.0.0.1:{port}", "") for url in page.requests() if url.startswith("http")}
     assert asked == {"/", "/api/status"}, asked
-    assert not page.complaints(), page.complaints()
     page.wait_until("/^switchmld does not answer since \\d\\d:\\d\\d:\\d\\d, for \\d/.test(document.querySelector('h1').textContent)", "it is gone")
     assert page.run("document.body.className") == "gone" and page.run("getComputedStyle(document.querySelector('main')).opacity") < "1"
     page.picture(os.path.join(PICTURES, "gone.png"))
@@ -235,7 +235,9 @@ def test_page():
                         check_keyboard(page, os.path.join(PICTURES, f"details-{width}-{scheme}.png"))
                     if num_jobs == 20:
                         check_aggregators(page, story.server.server_port)
-        assert not page.complaints(), page.complaints()
+        # the page of the daemon that is gone may have asked it once more
+        complaints = [event for event in page.complaints() if template["address"] not in str(event)]
+        assert not complaints, complaints
         story.server.shutdown()
 
 
