@@ -87,6 +87,19 @@ static void join_switch(struct rank *r, const char *name, uint32_t rank) {
   r->welcome = r->last.u.welcome;
 }
 
+/* What a snapshot of that time or later says: one serves for a while, on a slow machine for long. */
+static uint32_t num_ended_at(uint64_t at_ns) {
+  for (;; usleep(10000)) {
+    struct sml_snapshot *s = sml_aggd_snapshot(aggd);
+    assert_non_null(s);
+    const uint32_t num_ended = s->num_ended;
+    const bool is_later = s->taken_ns >= at_ns;
+    sml_snapshot_release(s);
+    if (is_later) return num_ended;
+    assert_true(sml_clock_ns() < at_ns + 30 * SML_NS_PER_S);
+  }
+}
+
 /* All of its jobs end, with the reason; others can be started, at another switch for all we know: what has gone before
  * the first of them ends nothing. */
 static void test_lost_switch_ends_jobs(void **state) {
@@ -100,11 +113,7 @@ static void test_lost_switch_ends_jobs(void **state) {
     for (uint32_t i = 0; i < 4; i++) join_switch(&ranks[i], i < 2 ? "x" : "y", i % 2);
     for (uint32_t i = 0; i < 4; i++) hello(&ranks[i]);
     for (uint32_t i = 0; i < 4; i++) hear(&ranks[i], SML_CTL_START);
-    usleep(150000); /* it is looked at every 100 ms */
-    struct sml_snapshot *s = sml_aggd_snapshot(aggd);
-    assert_non_null(s);
-    assert_int_equal(s->num_ended, 2 * round);
-    sml_snapshot_release(s);
+    assert_int_equal(num_ended_at(sml_clock_ns() + 150 * SML_NS_PER_MS), 2 * round); /* it is looked at every 100 ms */
     is_switch_dead = true;
     for (uint32_t i = 0; i < 4; i++) {
       hear(&ranks[i], SML_CTL_ABORT);
