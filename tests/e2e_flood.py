@@ -79,6 +79,7 @@ class Flood:
             fields += ["1", str(from_port)]
         self.process = subprocess.Popen([FLOOD, str(port), str(rate), "600", kind, *fields], env=e2e.environment(),
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "begun\n", self.process.wait()
 
     def stop(self):
         """Datagrams per second that it sent."""

@@ -5,7 +5,7 @@
  * random: bytes of every length up to 1500. fields: packets of a live job with one header field wrong in each, in
  * turn, or the length, or the MAC of a key, or nothing but the address it comes from; the checksum is right but for
  * those where it is the wrong field. With FROM_PORT they come from that port, which is another's (needs root).
- * At the end, or at SIGTERM, one line: the datagrams sent, and the seconds it took. */
+ * It says "begun" first; at the end, or at SIGTERM, the datagrams sent and the seconds it took. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -172,6 +172,8 @@ int main(int argc, char **argv) {
   const int fd = connect_to(port, from_port != 0);
   for (uint32_t i = 0; from_port != 0 && i < NUM_DATAGRAMS; i++) put_udp_header(&datagrams[i], from_port, port);
   signal(SIGTERM, stop);
+  printf("begun\n"); /* from here on a signal ends it with its sums */
+  fflush(stdout);
   const uint64_t start_ns = now_ns();
   const uint64_t num_sent =
       send_all(fd, number(argv[2]), start_ns + (uint64_t)(strtod(argv[3], NULL) * (double)SML_NS_PER_S));
