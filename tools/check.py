@@ -106,13 +106,14 @@ def count_program(entry, label, count):
     test = f"{label} {entry['name']}"
     failed_before, num_results = count.failed, 0
     lines = entry.get("stdout", "").splitlines()
+    errors = [line[:1000] for line in entry.get("stderr", "").splitlines() if line.startswith("ERROR: ")][:3] # cmocka's
     for at, line in enumerate(lines):
         match = TAP_LINE.match(line)
         if match:
             num_results += 1
             skipped = SKIPPED.match(lines[at - 1]) if at > 0 else None
             rest = f"{match.group(3)} # skip {skipped.group(1)}" if skipped else match.group(3)
-            count.add(test, match.group(2), rest, not match.group(1), notes_about(lines, at))
+            count.add(test, match.group(2), rest, not match.group(1), notes_about(lines, at) + errors)
     plan = re.search(r"^1\.\.0\b.*#\s*skip(.*)$", entry.get("stdout", ""), re.IGNORECASE | re.MULTILINE)
     is_bad = entry["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
     if is_bad and count.failed == failed_before:
