@@ -124,6 +124,7 @@ static void speak(uint32_t conn, uint8_t op, struct fuzz_input *in) {
     case 2:
       m.kind = SML_CTL_HEARTBEAT;
       m.u.heartbeat.operations_completed = fuzz_u8(in) & 15;
+      m.u.heartbeat.called = fuzz_u8(in) & 3;
       break;
     case 3:
       m.kind = SML_CTL_EPOCH;

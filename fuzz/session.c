@@ -212,7 +212,7 @@ static void answer_message(const struct sml_ctl_message *m) {
     say_start();
   } else if (m->kind == SML_CTL_HEARTBEAT) {
     struct sml_ctl_message beat = {.kind = SML_CTL_HEARTBEAT};
-    beat.u.heartbeat = (struct sml_ctl_heartbeat){0, fuzz_near(&w.in, (uint32_t)m->u.heartbeat.operations_completed)};
+    beat.u.heartbeat.operations_completed = fuzz_near(&w.in, (uint32_t)m->u.heartbeat.operations_completed);
     say(&beat);
   } else if (m->kind == SML_CTL_ASK) {
     struct sml_ctl_message report = {.kind = SML_CTL_REPORT};

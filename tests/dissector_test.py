@@ -235,7 +235,7 @@ def test_the_control_connection():
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         path = os.path.join(folder, "control.pcap")
         write_stream(path, [(join[:50], True), (join[50:], True), (message(11, bytes(range(16))), False),
-                            (message(12, mac=bytes(8)) + message(5, bytes(16), mac=bytes(8)), True), (abort, False),
+                            (message(12, mac=bytes(8)) + message(5, bytes(24), mac=bytes(8)), True), (abort, False),
                             (refuse, False), (message(9), True), (message(5, bytes(7)), True)])
         out = tshark(path, "-O", "switchml_control")
         for name in ("JOIN", "CHALLENGE", "AUTH", "HEARTBEAT", "ABORT", "REFUSE", "GOODBYE"):

@@ -146,7 +146,7 @@ def chatter(port):
     def speak(strangers, connection, state):
         state["sent"] += 1
         connection.send(join_frame() if state["sent"] == 1 else
-                        peer.frame("HEARTBEAT", peer.pack_body("HEARTBEAT", {"submitted": 0, "completed": 0})))
+                        peer.frame("HEARTBEAT", peer.pack_body("HEARTBEAT", {"submitted": 0, "completed": 0, "called": 0})))
     return Strangers(port, 60, [STRANGER], speak, 1.0)
 
 

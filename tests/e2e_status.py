@@ -66,7 +66,7 @@ def beat(members, submitted, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for member, number in zip(members, submitted):
-            member.control.say("HEARTBEAT", submitted=number, completed=0)
+            member.control.say("HEARTBEAT", submitted=number, completed=0, called=0)
         time.sleep(LEASE_S / 10)
 
 

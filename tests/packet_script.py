@@ -276,7 +276,7 @@ class Script:
         values = dict(word.split("=", 1) for word in words[1:])
         spoilt = {key: number(values.pop(name)) for name, key in (("version", "version"), ("length", "body_bytes"))
                   if name in values}
-        defaults = {"JOIN": member.join, "PROBED": {"datagram_bytes": 1472, "rtt_ns": 0, "hearing": 0}, "HEARTBEAT": {"submitted": 0, "completed": 0},
+        defaults = {"JOIN": member.join, "PROBED": {"datagram_bytes": 1472, "rtt_ns": 0, "hearing": 0}, "HEARTBEAT": {"submitted": 0, "completed": 0, "called": 0},
                     "EPOCH": {"epoch": member.welcome["epoch"] if member.welcome else 0},
                     "ABORT": {"status": peer.STATUSES["ABORTED"], "num_ranks": 0, "ranks": [], "detail": ""}}
         body = {**defaults.get(words[0], {}), **{NAMES_OF_JOIN.get(key, key): parse_value(key, value, member)

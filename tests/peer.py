@@ -12,7 +12,7 @@ import peer_keys
 
 PATIENCE = float(os.environ.get("SWITCHML_TEST_PATIENCE", "1"))
 HEADER_BYTES, KEYED_BYTES = 32, 4
-CTL_VERSION = 6
+CTL_VERSION = 7
 PACKETS = {"UPDATE": 1, "RESULT": 2, "PENDING": 3, "ERROR": 4, "HELLO": 5, "ABORT": 6, "PROBE": 7}
 FLAGS = {"RETRANSMISSION": 1, "KEYED": 2, "CHECKED": 4, "NARROW": 128}
 MESSAGES = {"JOIN": 1, "WELCOME": 2, "PROBED": 3, "START": 4, "HEARTBEAT": 5, "EPOCH": 6, "ABORT": 7, "RANK_GONE": 8,
@@ -29,7 +29,7 @@ BODIES = {
     "PROBED": "datagram_bytes:I rtt_ns:Q hearing:I",
     "START": "epoch:I lanes:I chunk_bytes:I slots:I slot_base:H+lanes first_phase:I first_chunk:I features:I "
              "rtt_ns:Q slots_why:I first_operation:Q is_multicast:I is_one_host:I secret0:Q secret1:Q num_ranks:I contributors:H*",
-    "HEARTBEAT": "submitted:Q completed:Q",
+    "HEARTBEAT": "submitted:Q completed:Q called:Q",
     "EPOCH": "epoch:I",
     "ABORT": "status:i num_ranks:I ranks:H* detail:s",
     "RANK_GONE": "status:i num_ranks:I ranks:H* detail:s",

@@ -372,7 +372,8 @@ static void beat(struct sml_member *m, const struct sml_member_progress *progres
   listen_to_data(m, progress->num_packets, now_ns);
   if (progress->is_stuck) return;
   m->heartbeat = (struct sml_ctl_heartbeat){.operations_submitted = progress->operations_submitted,
-                                            .operations_completed = progress->operations_completed};
+                                            .operations_completed = progress->operations_completed,
+                                            .called = progress->called};
   const bool has_news = m->heartbeat.operations_completed != m->told_operation;
   m->told_operation = m->heartbeat.operations_completed;
   if (has_news && m->options.busy_heartbeat_ns != 0)

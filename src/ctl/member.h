@@ -70,7 +70,7 @@ struct sml_member_effect {
 
 /* What the owner sees of the job and of the connection as a timer ticks. */
 struct sml_member_progress {
-  uint64_t operations_submitted, operations_completed; /* as a heartbeat says them */
+  uint64_t operations_submitted, operations_completed, called; /* as a heartbeat says them */
   uint64_t num_packets; /* datagrams that have come from the aggregator: one that sends is alive */
   bool is_stuck;        /* what was sent waits at this end: more of the same does not help */
 };

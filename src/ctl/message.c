@@ -226,6 +226,7 @@ static void walk_body(struct walk *w, struct sml_ctl_message *m) {
     case SML_CTL_HEARTBEAT:
       walk_u64(w, &m->u.heartbeat.operations_submitted, 0);
       walk_u64(w, &m->u.heartbeat.operations_completed, 0);
+      walk_u64(w, &m->u.heartbeat.called, 0);
       break;
     case SML_CTL_EPOCH: walk_u32(w, &m->u.epoch.epoch, 0, UINT32_MAX); break;
     case SML_CTL_ABORT: walk_abort(w, &m->u.abort); break;

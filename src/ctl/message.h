@@ -32,7 +32,7 @@
 #include "base/base.h"
 
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
-#define SML_CTL_VERSION 6
+#define SML_CTL_VERSION 7
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u
@@ -189,6 +189,7 @@ struct sml_ctl_heartbeat {
   /* Number of the first operation that is not completed, without a gap before it: at this rank, or (from
    * the daemon, once the job has started) at the rank that is furthest behind. */
   uint64_t operations_completed;
+  uint64_t called; /* the hash of that operation (PROTOCOL.md rule R223), if the rank has called it; else 0 */
 };
 struct sml_ctl_epoch {
   uint32_t epoch; /* the one to be left */

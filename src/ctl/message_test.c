@@ -87,7 +87,7 @@ static struct sml_ctl_message sample(enum sml_ctl_kind kind) {
                                          .num_ranks = 5,
                                          .contributors = {0, 1, 0, 2, 1}};
       break;
-    case SML_CTL_HEARTBEAT: m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17}; break;
+    case SML_CTL_HEARTBEAT: m.u.heartbeat = (struct sml_ctl_heartbeat){UINT64_MAX, 17, 23}; break;
     case SML_CTL_EPOCH: m.u.epoch.epoch = 41; break;
     case SML_CTL_ABORT:
       m.u.abort = (struct sml_ctl_abort){

@@ -262,6 +262,44 @@ static void take_progress(struct sml_registry *r, uint32_t conn, uint64_t comple
       sml_min_u64(job->early_at_ns, sml_max_u64(now_ns, job->looked_at_ns + sml_ctl_heartbeat_ns(job->lease_ns) / 4));
 }
 
+/* They called different operations, as their datagrams or their heartbeats show. */
+static void end_differing(struct sml_registry *r, struct sml_job_entry *entry, uint32_t rank_a, uint32_t rank_b) {
+  const uint32_t low = sml_min_u32(rank_a, rank_b), high = sml_max_u32(rank_a, rank_b);
+  static const char advice[] =
+      "every rank must call the same operations in the same order, with the same sizes, types, reductions and keys";
+  uint16_t ranks[2 * SML_CTL_MAX_RANKS] = {(uint16_t)low, (uint16_t)high};
+  char one[96], other[96];
+  uint32_t num_low = sml_registry_describe(r, entry, low, one, sizeof one, ranks, SML_CTL_MAX_RANKS);
+  uint32_t num_high = sml_registry_describe(r, entry, high, other, sizeof other,
+                                            ranks + sml_min_u32(num_low, SML_CTL_MAX_RANKS), SML_CTL_MAX_RANKS);
+  bool is_plain = num_low == 1 && num_high == 1;
+  char *text = is_plain ? sml_registry_text(r, "ranks %u and %u called different operations: %s", low, high, advice)
+                        : sml_registry_text(r, "%s and %s called different operations: %s", one, other, advice);
+  if (num_low + num_high > SML_CTL_MAX_RANKS) { /* then those that lead */
+    ranks[0] = (uint16_t)low;
+    ranks[1] = (uint16_t)high;
+    num_low = num_high = 1;
+  }
+  sml_registry_end_with(r, entry, SML_ERR_MISMATCH, ranks, num_low + num_high, text, SML_NO_CONN);
+}
+
+/* PROTOCOL.md rule R223. Ranks of one contributor find it in their memory. */
+static void compare_called(struct sml_registry *r, uint32_t conn, const struct sml_ctl_heartbeat *heartbeat) {
+  const struct sml_conn *c = &r->conns[conn];
+  struct sml_job_entry *job = &r->jobs[c->job];
+  const uint64_t number = heartbeat->operations_completed;
+  if (job->state != SML_JOB_STARTED || heartbeat->called == 0) return;
+  if (job->called == 0 || number > job->called_number) {
+    job->called = heartbeat->called;
+    job->called_number = number;
+    job->called_rank = c->rank;
+    job->called_contributor = c->contributor;
+  } else if (number == job->called_number && heartbeat->called != job->called &&
+             c->contributor != job->called_contributor) {
+    end_differing(r, job, job->called_rank, c->rank);
+  }
+}
+
 static void ask(struct sml_registry *r, uint32_t conn) {
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_REPORT);
   effect->conn = conn;
@@ -278,6 +316,7 @@ static void on_member_message(struct sml_registry *r, uint32_t conn, const struc
     case SML_CTL_HEARTBEAT:
       sml_registry_note_called(r, c, m->u.heartbeat.operations_submitted, now_ns);
       take_progress(r, conn, m->u.heartbeat.operations_completed, now_ns);
+      compare_called(r, conn, &m->u.heartbeat);
       break;
     case SML_CTL_ASK:
       is_expected = !is_joining;
@@ -348,24 +387,7 @@ struct sml_job_entry *sml_registry_find_started(struct sml_registry *r, uint16_t
 void sml_registry_on_mismatch(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank_a, uint32_t rank_b) {
   sml_registry_begin_input(r);
   struct sml_job_entry *entry = sml_registry_find_started(r, job, epoch);
-  if (!entry) return;
-  const uint32_t low = sml_min_u32(rank_a, rank_b), high = sml_max_u32(rank_a, rank_b);
-  static const char advice[] =
-      "every rank must call the same operations in the same order, with the same sizes, types, reductions and keys";
-  uint16_t ranks[2 * SML_CTL_MAX_RANKS] = {(uint16_t)low, (uint16_t)high};
-  char one[96], other[96];
-  uint32_t num_low = sml_registry_describe(r, entry, low, one, sizeof one, ranks, SML_CTL_MAX_RANKS);
-  uint32_t num_high = sml_registry_describe(r, entry, high, other, sizeof other,
-                                            ranks + sml_min_u32(num_low, SML_CTL_MAX_RANKS), SML_CTL_MAX_RANKS);
-  bool is_plain = num_low == 1 && num_high == 1;
-  char *text = is_plain ? sml_registry_text(r, "ranks %u and %u called different operations: %s", low, high, advice)
-                        : sml_registry_text(r, "%s and %s called different operations: %s", one, other, advice);
-  if (num_low + num_high > SML_CTL_MAX_RANKS) { /* then those that lead */
-    ranks[0] = (uint16_t)low;
-    ranks[1] = (uint16_t)high;
-    num_low = num_high = 1;
-  }
-  sml_registry_end_with(r, entry, SML_ERR_MISMATCH, ranks, num_low + num_high, text, SML_NO_CONN);
+  if (entry) end_differing(r, entry, rank_a, rank_b);
 }
 
 void sml_registry_on_blocked(struct sml_registry *r, uint16_t job, uint32_t epoch, uint32_t rank) {

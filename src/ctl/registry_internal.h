@@ -78,6 +78,10 @@ struct sml_job_entry {
   uint64_t source;                    /* of the first rank */
   bool is_capped;                     /* deadline_ns is the aggregator's, not a rank's */
   uint64_t submitted;                 /* the most of all ranks */
+  uint64_t called;                    /* the hash of the last operation that a heartbeat named; 0: none has */
+  uint64_t called_number;             /* of that operation */
+  uint32_t called_rank;               /* whose heartbeat */
+  uint16_t called_contributor;        /* of that rank */
   uint64_t looked_at_ns;              /* last heartbeats, or a look without */
   uint32_t first_member, num_members; /* connections; linked by next and prev */
   uint32_t num_probed, num_wanting;   /* of them: have probed, want an epoch */

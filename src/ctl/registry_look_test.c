@@ -99,7 +99,7 @@ static void test_members_ask_nothing_but_reports(void **state) {
 /* --- lateness --- */
 
 static void beats(uint32_t conn, uint64_t submitted) {
-  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT, .u.heartbeat = {submitted, 0}});
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT, .u.heartbeat.operations_submitted = submitted});
 }
 
 static struct sml_registry_look look(void) {

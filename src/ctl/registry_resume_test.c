@@ -14,7 +14,7 @@ static void join_with(uint32_t conn, uint32_t rank, uint32_t features, uint64_t 
   said(conn, &m);
 }
 static void completed(uint32_t conn, uint64_t operations) {
-  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT, .u.heartbeat = {99, operations}});
+  said(conn, &(struct sml_ctl_message){.kind = SML_CTL_HEARTBEAT, .u.heartbeat = {99, operations, 0}});
 }
 static void probe_all(uint32_t datagram_bytes) {
   for (uint32_t c = 0; c < 3; c++) probed(c, datagram_bytes);

@@ -148,6 +148,45 @@ static void test_mismatch_names_both(void **state) {
   expect_all_free();
 }
 
+static void called(uint32_t conn, uint64_t number, uint64_t hash) {
+  said(conn, &(struct sml_ctl_message){
+                 .kind = SML_CTL_HEARTBEAT,
+                 .u.heartbeat = {.operations_submitted = number + 1, .operations_completed = number, .called = hash}});
+}
+
+/* Rule R223: only two hashes of the same operation differ. */
+static void test_heartbeats_show_different_operations(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t conn;
+    uint64_t number, hash;
+  } alike[] = {{0, 0, 70}, {1, 0, 70}, {2, 0, 0}, {1, 1, 71}, {0, 0, 69}, {2, 2, 0}, {0, 2, 72}, {2, 2, 72}};
+  begin();
+  start_world("x", 0, 3);
+  for (size_t i = 0; i < SML_ARRAY_LEN(alike); i++) {
+    called(alike[i].conn, alike[i].number, alike[i].hash);
+    EXPECT("");
+  }
+  called(1, 2, 73);
+  EXPECT("c2<ABORT -13; c2 close; c1<ABORT -13; c1 close; c0<ABORT -13; c0 close; end j0; ");
+  expect_detail(2,
+                "ranks 0 and 1 called different operations: every rank must call the same operations in the same "
+                "order, with the same sizes, types, reductions and keys");
+  expect_all_free();
+}
+
+static void test_heartbeats_before_the_start_compare_nothing(void **state) {
+  (void)state;
+  begin();
+  opened(0);
+  opened(1);
+  join(0, "x", 0, 2);
+  join(1, "x", 1, 2);
+  called(0, 0, 70);
+  called(1, 0, 71);
+  EXPECT("");
+}
+
 static void test_jump_is_a_protocol_error(void **state) {
   (void)state;
   begin();
@@ -448,6 +487,8 @@ int main(void) {
       BOTH(test_blocked_by_one_who_left),
       BOTH(test_blocked_by_the_20th_departure),
       BOTH(test_mismatch_names_both),
+      BOTH(test_heartbeats_show_different_operations),
+      BOTH(test_heartbeats_before_the_start_compare_nothing),
       BOTH(test_jump_is_a_protocol_error),
       BOTH(test_engine_without_memory),
       BOTH(test_abort_by_a_member),

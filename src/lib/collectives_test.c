@@ -364,6 +364,41 @@ static void calls_that_differ(void **state) {
   }
 }
 
+/* What rank 0 calls goes another way than what rank 1 calls, so no slot compares them; the heartbeats do. */
+static void differ_in_way(struct rank *r) {
+  static int32_t data[MAX_RANKS][3][1 << 16];
+  int32_t *x = data[r->rank][0], *y = data[r->rank][1];
+  const size_t count = SML_ARRAY_LEN(data[0][0]);
+  sml_operation *op = NULL;
+  sml_status status;
+  if (r->rank == 1) status = sml_all_gather(r->job, x, y, sizeof data[0][0], NULL, NULL, &op);
+  else if (mistake == 0) status = sml_reduce_scatter(r->job, x, y, count / 2, NULL, SML_INT32, SML_SUM, NULL, &op);
+  else if (mistake == 1) status = sml_allreduce(r->job, x, x, count, SML_INT32, SML_SUM, NULL, &op);
+  else status = sml_all_gather(r->job, x, y, 8, NULL, NULL, &op); /* small: as an all-reduce */
+  status = finish(status, &op);
+  sml_error error;
+  CHECK(r, status == SML_ERR_MISMATCH, "mistake %u: %d", mistake, status);
+  check_failed(r, SML_ERR_MISMATCH, &error);
+  CHECK(r, is_named(&error, 0) && is_named(&error, 1), "%s", error.detail);
+}
+
+static void calls_that_go_different_ways(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 6; i++) {
+    struct world w;
+    world_init(&w, 2);
+    mistake = i % 3;
+    w.num_aggds = i < 3 ? 1 : 2;
+    w.job_options.no_shared_memory = 1;
+    w.job_options.num_slots = 8;
+    setenv("SWITCHML_ONE_WAY", "1", 1);
+    world_start(&w);
+    unsetenv("SWITCHML_ONE_WAY");
+    world_run(&w, differ_in_way);
+    world_stop(&w);
+  }
+}
+
 /* ---- an aggregator that is killed ---- */
 
 static struct keeper keeper;
@@ -398,6 +433,7 @@ int main(void) {
       cmocka_unit_test(no_more_bytes_than_needed),
       cmocka_unit_test(wrong_arguments),
       cmocka_unit_test(calls_that_differ),
+      cmocka_unit_test(calls_that_go_different_ways),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

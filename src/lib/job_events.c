@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "core/stream.h"
 #include "lib/job.h"
 #include "lib/operation.h"
 #include "lib/trace.h"
@@ -236,12 +237,20 @@ static void on_closed(void *user) {
 
 /* ---- news ---- */
 
+/* The hash of that operation, the first that is not completed here; 0: it is not called yet. */
+static uint64_t hash_first_unfinished(const struct sml_job *job, uint64_t number) {
+  const struct sml_member_operation *order = job->state.oldest;
+  while (order != NULL && order->is_replay) order = order->next;
+  return order != NULL && order->number == number ? sml_tag_base(&sml_operation_of(order)->engine.plan, 0, 0) : 0;
+}
+
 static void fill_progress(void *user, struct sml_member_progress *progress) {
   const struct sml_job_shard *shard = user;
   struct sml_job *job = shard->job;
   pthread_mutex_lock(&job->lock);
   progress->operations_submitted = job->state.next_number;
   progress->operations_completed = sml_member_job_first_unfinished(&job->state);
+  progress->called = hash_first_unfinished(job, progress->operations_completed);
   progress->num_packets = sml_job_lanes_count_packets(&job->lanes, shard->index);
   pthread_mutex_unlock(&job->lock);
 }

@@ -205,7 +205,7 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 -- ---- the control connection ----
 
 local CONTROL_MAGIC = 0x534d4c31
-local CONTROL_VERSION = 6
+local CONTROL_VERSION = 7
 local CONTROL_HEADER_BYTES = 12
 local CONTROL_MAC_BYTES = 8
 local CONTROL_HAS_MAC = 0x8000
@@ -249,7 +249,7 @@ local bodies = {
     {"first_phase", 32}, {"first_chunk", 32}, {"features", 32}, {"rtt", 64}, {"slots_why", 32},
     {"first_operation", 64}, {"multicast", 32}, {"one_host", 32}, {"secret", 128}, {"ranks", 32}, {"contributor", 16, "ranks"}},
   -- HEARTBEAT
-  [5] = {{"submitted", 64}, {"completed", 64}},
+  [5] = {{"submitted", 64}, {"completed", 64}, {"called", 64}},
   -- EPOCH
   [6] = {{"epoch", 32}},
   -- ABORT
