@@ -5,10 +5,11 @@
     torch_own_test.py [--all] [--ranks N] [--source FOLDER] [TEST...]
 
 A test of theirs that passes on Gloo passes here, or has its reason in EXPECTED. --all (`make check-torch`) runs
-each of them in four ways at once, for they mostly wait: with a switchmld and without, over the network and in one host's
-memory; without it, a few in the first of these ways. --source: those of SOURCES in the folder test/distributed of PyTorch's
-source, which no package brings (tools/torchsource fetches it). Their tests ask for "gloo" by name, so a run of ours puts its group in
-Gloo's place, and that is all that differs. Ranks are forked from a process that has imported torch."""
+each of them in six ways at once, for they mostly wait: with a switchmld and without, over the network, there also with
+one-way collectives, and in one host's memory; without it, a few over a switchmld, with one-way collectives and without.
+--source: those of SOURCES in the folder test/distributed of PyTorch's source, which no package brings
+(tools/torchsource fetches it). Their tests ask for "gloo" by name, so a run of ours puts its group in Gloo's place, and
+that is all that differs. Ranks are forked from a process that has imported torch."""
 import argparse
 import concurrent.futures
 import contextlib
@@ -42,7 +43,9 @@ EXPECTED_ON_TORCH_1 = {
 SOURCES = ["test_c10d_gloo.py", "test_c10d_object_collectives.py", "optim/test_zero_redundancy_optimizer.py",
            "*tensor/test_redistribute.py", "tensor/parallel/test_tp_style.py"]
 LIMIT_S = 300  # of one test, on a machine that has a processor for each process that wants one
-WAYS = [("daemon, network", True, "0"), ("daemon, memory", True, "1"), ("network", False, "0"), ("memory", False, "1")]
+WAYS = [("daemon, network", True, {}), ("daemon, one way", True, {"SWITCHML_ONE_WAY": "1"}), ("network", False, {}),
+        ("network, one way", False, {"SWITCHML_ONE_WAY": "1"}), ("daemon, memory", True, {"SWITCHML_SHARED_MEMORY": "1"}),
+        ("memory", False, {"SWITCHML_SHARED_MEMORY": "1"})]
 
 
 # ---- In the process that forks the ranks -----------------------------------------------------------------
@@ -186,8 +189,8 @@ def outcomes_on_gloo(num_ranks, names, source, num_parts):
 
 def differences(way, num_ranks, passed, source):
     """(how many passed in both, sentences about what did not and was not expected)"""
-    _, has_daemon, shared_memory = way
-    more = {"SWITCHML_SHARED_MEMORY": shared_memory, "SWITCHML_REQUIRE": "1"}
+    _, has_daemon, more = way
+    more = {"SWITCHML_SHARED_MEMORY": "0", "SWITCHML_REQUIRE": "1", **more}
     if has_daemon:
         with torch_ranks.Daemon() as daemon:
             on_ours, took = outcomes(True, num_ranks, passed, source, SWITCHML_AGGREGATOR=daemon.address, **more)
@@ -204,7 +207,7 @@ def differences(way, num_ranks, passed, source):
                                        for name in differ if name not in reasons]
 
 
-def test_what_passes_on_gloo_passes_here(num_ranks=3, names=FEW, ways=WAYS[:1], source=None):
+def test_what_passes_on_gloo_passes_here(num_ranks=3, names=FEW, ways=WAYS[:2], source=None):
     on_gloo, took = outcomes_on_gloo(num_ranks, names, source, len(ways))
     passed = [name for name, (what, _) in on_gloo.items() if what == "ok"]
     assert passed, "none of theirs passes on Gloo"
