@@ -86,6 +86,11 @@ static bool is_ok(struct actor *a, const char *what, sml_status status) {
   return false;
 }
 
+/* An operation ends within its own timeout, and the patience of a retry before that: all of that is patience_ns. */
+static uint64_t longest_wait_ns(const struct actor *a) {
+  return 10 * SML_NS_PER_S + 3 * a->patience_ns;
+}
+
 static void sum_floats(struct actor *a, sml_job *job, uint32_t exact) {
   static float buffers[NUM_RANKS][NUM_ELEMS];
   static const float weights[NUM_RANKS] = {1, 0.5f, 0};
@@ -95,7 +100,7 @@ static void sum_floats(struct actor *a, sml_job *job, uint32_t exact) {
   sml_operation *op;
   if (!is_ok(a, "submitting floats", sml_allreduce(job, buffer, buffer, NUM_ELEMS, SML_FLOAT32, SML_SUM, &o, &op)))
     return;
-  const sml_status status = sml_operation_wait(op, UINT64_C(10000000000));
+  const sml_status status = sml_operation_wait(op, longest_wait_ns(a));
   if (is_ok(a, "summing floats", status)) {
     for (uint32_t i = 0; i < NUM_ELEMS; i++)
       if (buffer[i] != (float)(i % 1000) * 1.5f) note(a, "a sum of floats is wrong", SML_OK);
@@ -110,7 +115,7 @@ static void sum_integers(struct actor *a, sml_job *job) {
   if (!is_ok(a, "submitting integers",
              sml_allreduce(job, in[a->rank], out[a->rank], NUM_ELEMS, SML_INT32, SML_SUM, NULL, &op)))
     return;
-  const sml_status status = sml_operation_wait(op, UINT64_C(10000000000));
+  const sml_status status = sml_operation_wait(op, longest_wait_ns(a));
   if (is_ok(a, "summing integers", status)) {
     for (uint32_t i = 0; i < NUM_ELEMS; i++)
       if (out[a->rank][i] != (int32_t)(i * 3)) note(a, "a sum of integers is wrong", SML_OK);
@@ -128,7 +133,7 @@ static void sum_batch(struct actor *a, sml_job *job) {
   for (uint32_t i = 0; i < 2; i++) {
     if (ops[i] == NULL) continue;
     const int32_t n = (int32_t)num_ranks(a->ending);
-    if (is_ok(a, "summing a batch", sml_operation_wait(ops[i], UINT64_C(10000000000))) &&
+    if (is_ok(a, "summing a batch", sml_operation_wait(ops[i], longest_wait_ns(a))) &&
         x[i] != (i == 0 ? n * (n - 1) / 2 : n))
       note(a, "a sum of a batch is wrong", SML_OK);
     sml_operation_release(ops[i]);
@@ -151,7 +156,7 @@ static void abort_job(struct actor *a, sml_job *job) {
     const sml_status status = sml_allreduce(job, lonely, lonely, NUM_ELEMS, SML_FLOAT32, SML_SUM, NULL, &op);
     (void)is_ok(a, "aborting", sml_job_abort(job, "by the test"));
     if (status == SML_OK) {
-      if (sml_operation_wait(op, UINT64_C(10000000000)) >= 0) note(a, "an aborted operation did not fail", SML_OK);
+      if (sml_operation_wait(op, longest_wait_ns(a)) >= 0) note(a, "an aborted operation did not fail", SML_OK);
       sml_operation_release(op);
     }
     return;
@@ -163,7 +168,7 @@ static void abort_job(struct actor *a, sml_job *job) {
   const sml_status status = sml_allreduce(job, late, late, 10, SML_FLOAT32, SML_SUM, NULL, &op);
   if (status != SML_OK) return;
   /* If what failed is the aggregator's ear, rank 0 is lost: whoever waits for it is told. */
-  if (has_heard || sml_operation_wait(op, UINT64_C(10000000000)) >= 0)
+  if (has_heard || sml_operation_wait(op, longest_wait_ns(a)) >= 0)
     note(a, "an aborted job took an operation", SML_OK);
   sml_operation_release(op);
 }
