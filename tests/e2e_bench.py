@@ -97,7 +97,7 @@ def test_a_killed_rank_is_named_in_each_collective():
                 for worker in (ranks[0], ranks[2]):
                     status, _, err = worker.finish()
                     assert status == 1 and "rank 1 " in err, (what, status, err)
-                assert time.monotonic() - killed_s < 3 * e2e.PATIENCE, what
+                assert time.monotonic() - killed_s < 15 * e2e.PATIENCE, what  # long before a deadline
 
 
 def test_every_type_over_the_network():
