@@ -76,7 +76,7 @@ static void test_both_ways(void **state) {
   shake(&key);
   for (uint64_t i = 0; i < 100; i++) {
     struct frame up = heartbeat(&worker, i), down = heartbeat(&daemon_end, 1000 + i);
-    assert_int_equal(up.num_bytes, SML_CTL_FRAME_BYTES + 16 + SML_CHANNEL_MAC_BYTES);
+    assert_int_equal(up.num_bytes, SML_CTL_FRAME_BYTES + 24 + SML_CHANNEL_MAC_BYTES);
     assert_int_equal(decode(&daemon_end, &up), SML_CTL_DECODED);
     assert_int_equal(out.u.heartbeat.operations_completed, i);
     assert_int_equal(decode(&worker, &down), SML_CTL_DECODED);
