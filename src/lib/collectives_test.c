@@ -330,8 +330,15 @@ static void wrong_arguments(void **state) {
   world_stop(&w);
 }
 
-/* Rank 1 means something else by it: as all-reduces these two would be alike. */
 static uint32_t mistake;
+static void expect_mismatch(struct rank *r, sml_status status) {
+  sml_error error;
+  CHECK(r, status == SML_ERR_MISMATCH, "mistake %u: %d", mistake, status);
+  check_failed(r, SML_ERR_MISMATCH, &error);
+  CHECK(r, is_named(&error, 0) && is_named(&error, 1), "%s", error.detail);
+}
+
+/* Rank 1 means something else by it: as all-reduces these two would be alike. */
 static void differ(struct rank *r) {
   static int32_t data[MAX_RANKS][64];
   static const size_t counts[2][2] = {{8, 8}, {4, 12}};
@@ -344,11 +351,7 @@ static void differ(struct rank *r) {
     status = sml_reduce_scatter(r->job, x, x + 32, 0, counts[r->rank], SML_INT32, SML_SUM, NULL, &op);
   else if (r->rank == 1) status = sml_barrier(r->job, NULL, &op);
   else status = sml_allreduce(r->job, x, x, 1, SML_INT32, SML_SUM, NULL, &op);
-  status = finish(status, &op);
-  sml_error error;
-  CHECK(r, status == SML_ERR_MISMATCH, "mistake %u: %d", mistake, status);
-  check_failed(r, SML_ERR_MISMATCH, &error);
-  CHECK(r, is_named(&error, 0) && is_named(&error, 1), "%s", error.detail);
+  expect_mismatch(r, finish(status, &op));
 }
 
 static void calls_that_differ(void **state) {
@@ -375,11 +378,7 @@ static void differ_in_way(struct rank *r) {
   else if (mistake == 0) status = sml_reduce_scatter(r->job, x, y, count / 2, NULL, SML_INT32, SML_SUM, NULL, &op);
   else if (mistake == 1) status = sml_allreduce(r->job, x, x, count, SML_INT32, SML_SUM, NULL, &op);
   else status = sml_all_gather(r->job, x, y, 8, NULL, NULL, &op); /* small: as an all-reduce */
-  status = finish(status, &op);
-  sml_error error;
-  CHECK(r, status == SML_ERR_MISMATCH, "mistake %u: %d", mistake, status);
-  check_failed(r, SML_ERR_MISMATCH, &error);
-  CHECK(r, is_named(&error, 0) && is_named(&error, 1), "%s", error.detail);
+  expect_mismatch(r, finish(status, &op));
 }
 
 static void calls_that_go_different_ways(void **state) {
