@@ -4,6 +4,7 @@ torch), a switchmld where they need one, and what the ranks report."""
 import ctypes
 import datetime
 import functools
+import gc
 import json
 import os
 import shutil
@@ -149,6 +150,8 @@ def fork_ranks(control):
         return None
     if not torch.distributed.is_available():
         return None
+    gc.collect()
+    gc.freeze()  # collections in a rank, and that of its end, leave alone what it shares with this process
     control.send(b"torch")
     while True:
         request, outputs, _, _ = socket.recv_fds(control, 1 << 20, 64)

@@ -16,8 +16,7 @@ NUM_LARGE = 1 << 20
 
 
 def has_bits_of(torch, one, other):
-    return bytes(one.detach().contiguous().view(-1).view(torch.uint8).tolist()) == bytes(
-        other.detach().contiguous().view(-1).view(torch.uint8).tolist())
+    return torch.equal(*(each.detach().contiguous().view(-1).view(torch.uint8) for each in (one, other)))
 
 
 def values(torch, count, rank, dtype):
