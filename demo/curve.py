@@ -134,7 +134,7 @@ class Accuracy:
     """Of all test images; each rank looks at its part."""
 
     def __init__(self, rank, size):
-        images, labels = fashion.load("t10k", 10000)
+        images, labels = fashion.load("t10k", fashion.NUM_TEST_IMAGES)
         self.images, self.labels, self.num_images = images[rank::size], labels[rank::size], len(images)
 
     def of(self, model):

@@ -11,6 +11,7 @@ import numpy
 import torch
 
 DATA = "/usr/share/datasets/fashion-mnist"
+NUM_TEST_IMAGES = int(os.environ.get("SML_DEMO_TEST_IMAGES", "10000"))  # all; a test of the demo wants fewer
 
 
 def read(kind, num_samples):

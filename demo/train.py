@@ -67,7 +67,7 @@ def train(ddp, optimizer, batches, rank, budget_s):
 
 
 def accuracy(model):
-    images, labels = fashion.load("t10k", 10000)
+    images, labels = fashion.load("t10k", fashion.NUM_TEST_IMAGES)
     with torch.no_grad():
         return (model(images).argmax(dim=1) == labels).float().mean().item()
 
