@@ -32,6 +32,11 @@ def shape(draw, lease_s):
                                 "SWITCHML_THREADS": draw.choice([1, 2])}
 
 
+def operations_of(env, num_small):
+    """So many of little, fewer of much: what matters is that a stop or a kill falls among them."""
+    return num_small if env["MEMBER_ELEMENTS"] < 1_000_000 else num_small // 4
+
+
 def check_in_time(seconds, bound, what):
     assert all(each <= bound * e2e.PATIENCE for each in seconds), f"{what}: {seconds}, the bound is {bound}"
 
@@ -108,7 +113,7 @@ def paused(draw, pid_of, stop_s=1.0, lease_s=2.0):
     """A process of a running job stops for less than the lease: all operations end well."""
     world_size, env = shape(draw, lease_s)
     env["MEMBER_PAUSE_US"] = 5000
-    with daemon() as aggregator, real.job(aggregator.address, world_size, MEMBER_OPERATIONS=150, **env) as members:
+    with daemon() as aggregator, real.job(aggregator.address, world_size, MEMBER_OPERATIONS=operations_of(env, 150), **env) as members:
         members[0].wait_for("working")
         pid = pid_of(aggregator, members)
         os.kill(pid, signal.SIGSTOP)
@@ -173,7 +178,7 @@ def restarted_aggregator(draw):
         address = f"127.0.0.1:{ports.fixed_port()}"
         aggregator = daemon("--listen", address, *arguments)
         try:
-            with real.job(address, world_size, MEMBER_OPERATIONS=300, **env) as members:
+            with real.job(address, world_size, MEMBER_OPERATIONS=operations_of(env, 300), **env) as members:
                 start = time.monotonic()
                 for _ in range(draw.choice([1, 1, 2, 3])):
                     wait_at_random(draw, members, 0.5)

@@ -174,10 +174,12 @@ def test_ranks_have_the_same_bits_and_a_second_run_too():
 def test_buckets_and_datagrams_change_no_bits():
     num_ranks, num_steps = (4, 100) if IS_ALL else (2, 4)
     ways = [("0", bucket, datagram) for bucket in BUCKETS_MB for datagram in DATAGRAMS] + [("1", 5, 1472)]
+    if not IS_ALL:
+        ways = [ways[0], ways[-2], ways[-1]]  # each bucket and each datagram once
     for hook, exact in (("switchml", "0"), ("", "1")):  # exact sums need no hook
         bits = {way: trained(num_ranks, num_steps, True, way[0], "buckets", hook, CASE_BUCKET_MB=str(way[1]),
                              SWITCHML_MAX_DATAGRAM=str(way[2]), SWITCHML_EXACT=exact)
-                for way in (ways if IS_ALL or hook else ways[::2])}
+                for way in ways}
         assert len(set(bits.values())) == 1, bits
         print(f"# {hook or 'exact sums'}, buckets of {BUCKETS_MB} MB, datagrams of {DATAGRAMS}, and shared memory: "
               f"{set(bits.values())} on {num_ranks} ranks after {num_steps} steps", flush=True)
