@@ -46,9 +46,11 @@ def set_up_tools(root):
 
 
 def call_check(root, *arguments):
-    """Exit status and output of check.py over the tree in root: of the suite "tree", and of "more" if it is named."""
+    """Exit status and output of check.py over the tree in root: of the suite "tree", and of "more" and "last" if they are
+    named."""
     check.ROOT = root
-    check.SUITES = {"tree": ("build", [], None, ["--suite=some"]), "more": ("build-more", [], None, ["--suite=more"])}
+    check.SUITES = {"tree": ("build", [], None, ["--suite=some"]), "more": ("build-more", [], None, ["--suite=more"]),
+                    "last": ("build-last", [], None, ["--suite=more"])}
     output = io.StringIO()
     sys.stdout.flush()
     kept = os.dup(1)
@@ -162,6 +164,25 @@ def test_the_next_suite_is_built_while_tests_wait():
             got, output = call_check(root, "more")
             assert (got, output.splitlines()[-1]) == (status, closing), output
             assert ("FAILED: more: build failed" in output) == (status == 1), output
+
+
+BUILT_LATER = """project('tree')
+test('waits', files('waits'), suite: 'some', timeout: 60)
+test('built', find_program('true'), suite: 'more')
+custom_target(output: 'made', command: ['touch', '@OUTPUT@'], build_by_default: true)
+"""
+
+
+def test_so_are_those_behind_it():
+    with tempfile.TemporaryDirectory() as root:
+        with open(os.path.join(root, "meson.build"), "w", encoding="utf-8") as out:
+            out.write(BUILT_LATER)
+        with open(os.path.join(root, "waits"), "w", encoding="utf-8") as script:
+            script.write(f"#!/bin/sh\nuntil [ -e {root}/build-last/made ]; do sleep 0.1; done\n")
+        os.chmod(os.path.join(root, "waits"), 0o755)
+        set_up_tools(root)
+        got, output = call_check(root, "more", "last")
+        assert (got, output.splitlines()[-1]) == (0, "3 passed, 0 failed, 0 skipped"), output
 
 
 def test_no_second_run_where_many_fail():

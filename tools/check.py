@@ -9,8 +9,8 @@ C tests of single layers and the library), neon (cross-built for AArch64, the te
 s390x (the pure layers, cross-built for 32 bits and for a big-endian processor, under qemu), soak (the long randomized
 tests). What is counted are the single tests inside each program, as its TAP output names them.
 
-Most tests wait more than they compute: while those of a suite run, the next suite is built with the time that they
-leave. Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
+Most tests wait more than they compute: while those of a suite run, the suites that follow are built with the time that
+they leave. Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
 word (not by a sanitizer's report, a crash or the time limit), they are run again, one at a time: that tells a fault
 from a machine too busy for some test. What fails again has failed; what passes is counted as passed and listed, with
 the reason of its first failure, above the closing line. --once leaves the second run out.
@@ -24,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -197,24 +198,35 @@ def targets(label):
 
 
 class Ahead:
-    """Builds a suite's directory while the tests of another run, when no other program wants a processor. What is not
-    built at the end, or does not build, is left to build(), which says so."""
+    """Builds the directories of the suites that follow while the tests of another run, one after the other, when no other
+    program wants a processor. What is not built at the end, or does not build, is left to build(), which says so."""
 
-    def __init__(self, label):
-        self.ninja = None
-        if label and not why_skipped(label) and configure(label):
-            self.ninja = subprocess.Popen(
-                ["ninja", "-C", SUITES[label][0], *targets(label)], cwd=ROOT, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)))
+    def __init__(self, labels):
+        self.labels, self.ninja, self.is_over, self.lock = labels, None, False, threading.Lock()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)) # this thread, and what it starts
+        for label in self.labels:
+            if self.is_over or why_skipped(label) or not configure(label):
+                continue
+            command = ["ninja", "-C", SUITES[label][0], *targets(label)]
+            with self.lock:
+                if self.is_over:
+                    return
+                self.ninja = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.ninja.wait()
 
     def __enter__(self):
+        self.thread.start()
         return self
 
     def __exit__(self, *_):
-        if self.ninja and self.ninja.poll() is None:
-            self.ninja.send_signal(signal.SIGINT) # it ends its compilers, and removes what they have not finished
-        if self.ninja:
-            self.ninja.wait()
+        with self.lock:
+            self.is_over = True
+            if self.ninja and self.ninja.poll() is None:
+                self.ninja.send_signal(signal.SIGINT) # it ends its compilers, and removes what they have not finished
+        self.thread.join()
 
 
 def build(label, directory):
@@ -285,8 +297,8 @@ def main(arguments):
         print(f"check: unknown suite {unknown}; there are: {' '.join(SUITES)}", file=sys.stderr)
         return 2
     count = Count()
-    for label, following in zip(labels, [*labels[1:], None]):
-        run_suite(label, following, extra, is_once, count)
+    for number, label in enumerate(labels, 1):
+        run_suite(label, labels[number:], extra, is_once, count)
     for name in count.skips:
         print(f"skipped: {name}")
     for name in count.passed_alone:
