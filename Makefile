@@ -30,7 +30,7 @@ help:
 	@echo 'make everything    build the tests and tools, too, as ninja -C build does (2 min)'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo; as the network is)'
 	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build (~20 min)'
-	@echo 'make check-asan    only the ASan + UBSan part of it (~7 min)'
+	@echo 'make check-asan    the ASan + UBSan part of it, with the tests that wait long (~8 min)'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer (~4 min)'
 	@echo 'make check-clang   build everything with clang, run single layers with its UBSan (~2 min)'
 	@echo 'make check-valgrind the tests of single layers under valgrind (~30 min)'
@@ -75,7 +75,11 @@ check:
 	@-$(SETUP) --optional mpi
 	@tools/check.py plain asan tsan clang $(ARGS)
 
-check-asan check-tsan check-clang: check-%:
+check-asan:
+	@$(SETUP) build
+	@tools/check.py asan-all $(ARGS)
+
+check-tsan check-clang: check-%:
 	@$(SETUP) build
 	@tools/check.py $* $(ARGS)
 

@@ -3,7 +3,7 @@
 """check.py [--once] SUITE... [-- MESON TEST ARGUMENTS]: builds and runs the tests of each suite in its own build
 directory, and closes with one line: `N passed, M failed, K skipped`.
 
-Suites: plain, asan (AddressSanitizer and UndefinedBehaviorSanitizer), tsan (ThreadSanitizer, the tests of threaded
+Suites: plain, asan-all (AddressSanitizer and UndefinedBehaviorSanitizer), asan (of these what make check has), tsan (ThreadSanitizer, the tests of threaded
 code), clang (all is built; the tests of single layers with its UndefinedBehaviorSanitizer), valgrind (memcheck over the
 C tests of single layers and the library), neon (cross-built for AArch64, the tests of numbers under qemu), armhf and
 s390x (the pure layers, cross-built for 32 bits and for a big-endian processor, under qemu), soak (the long randomized
@@ -35,13 +35,15 @@ SANITIZER_ENV = {
 }
 MEMCHECK = ("valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched=try "
             f"--suppressions={ROOT}/tools/memcheck.supp")
+# -g1 and -O1: half as much to build, and reports name lines as well
+ASAN = ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], None,
+        ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"])
 # name: (directory, meson options, compiler, arguments of meson test; None: build only)
 SUITES = {
     # timeouts end what hangs; a machine may be slow, and busy with the next build
     "plain": ("build", [], None, ["--no-suite", "soak", "--timeout-multiplier", "4"]),
-    # -g1 and -O1: half as much to build, and reports name lines as well
-    "asan": ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], None,
-             ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"]),
+    "asan-all": ASAN,
+    "asan": (*ASAN[:3], [*ASAN[3], "--no-suite", "check-asan"]), # what waits long is in `make check-asan` alone
     "tsan": ("build-tsan", ["-Db_sanitize=thread", "-Db_lundef=false", "-Dc_args=-g1"], None,
              ["--no-suite", "nosan", "--no-suite", "notsan", "--suite", "netio", "--suite", "aggd", "--suite", "lib",
               "--timeout-multiplier", "6"]),
@@ -272,7 +274,7 @@ def run_suite(label, following, extra, is_once, count):
     started, passed_before, failed_before = time.monotonic(), count.passed, count.failed
     # Many tests wait more than they work, with sanitizers fewer, under valgrind none: leases run out. One more has the
     # simulator's seeds, which let others go first.
-    num_more = {"asan": 2, "tsan": 1, "valgrind": 0}.get(label, 3)
+    num_more = {"asan": 2, "asan-all": 2, "tsan": 1, "valgrind": 0}.get(label, 3)
     with Ahead(following):
         status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more)]
                                      + ["--no-rebuild"] + test_arguments + extra, env)
