@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the library makes of arrays: sums by the PyTorch backend, in a process a rank, without an aggregator."""
 import os
-import socket
 import subprocess
 import sys
 
 import numpy
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.append(os.path.join(ROOT, "demo"))
+import ranks as demo_ranks  # noqa: E402  # pylint: disable=wrong-import-position  # demo/ranks.py
 BUILD = os.environ.get("SML_BUILD_DIR", os.path.join(ROOT, "build"))
 LIMIT_S = 300
 
@@ -17,15 +18,12 @@ def by_library(tensors, folder, **variables):
     """The sums of tensors (each ranks x elements of float32) over ranks, each tensor by itself."""
     ranks = len(tensors[0])
     numpy.savez(os.path.join(folder, "in.npz"), *tensors)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     library = [path for path in (os.path.join(BUILD, each, "libswitchml.so") for each in ("lib", "src/lib"))
                if os.path.exists(path)]
     if not library:
         raise SystemExit(f"the library is not built in {BUILD}: make")
     environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch"), "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "SWITCHML_LIBRARY": library[0],
+                   "MASTER_PORT": str(demo_ranks.free_port()), "WORLD_SIZE": str(ranks), "SWITCHML_LIBRARY": library[0],
                    "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", **variables}
     started = [subprocess.Popen([sys.executable, os.path.abspath(__file__), folder],
                                 env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
