@@ -20,8 +20,15 @@
 #define FAR_ROUNDS 16u       /* what the path held counts for so many rounds */
 #define FAR_FULL_ROUNDS 3u   /* the path is full if so many rounds brought less than a fourth more */
 #define FAR_GROWTH 2u        /* until then, for each completed chunk: the window triples each round trip */
+#define FAR_PACED_GROWTH 8u  /* the same once the path's rate is known */
+#define FAR_MARGIN 8u        /* an eighth faster than that rate, and more than the path holds: it may be wider */
+#define FAR_LEAST_WIDER 16u  /* it is, if the rate grows by a sixteenth */
 #define FAR_GAIN 2u          /* then so many times what the path holds may be under way */
 #define FAR_LEAST_NS (5 * SML_NS_PER_MS) /* a path counts as at least so long: chunks wait for processors, too */
+#define TRAIN_NS (2 * SML_NS_PER_MS)     /* of results at least, or a fourth of the path: engines let them gather */
+#define TRAIN_CHUNKS 16u
+#define TURN_NS SML_NS_PER_MS            /* what leaves at once, or a sixteenth of the path */
+#define UNPACED (UINT64_MAX / 2)
 
 static uint64_t chunks(uint32_t num) {
   return num * ONE;
@@ -35,6 +42,8 @@ void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t
   c->path_chunks = max_chunks;
   c->initial_chunks = c->is_fixed ? max_chunks : sml_min_u32(initial_chunks, max_chunks);
   c->window = chunks(c->initial_chunks);
+  c->credit = UNPACED;
+  c->next_turn_ns = SML_NEVER;
 }
 
 /* ---- growth ---- */
@@ -66,6 +75,63 @@ static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
   return rto->path_ns >= NEAR_NS && c->min_rtt_ns >= NEAR_NS && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
 }
 
+/* ---- pace ---- */
+
+static uint64_t path_rate(const struct sml_congestion *c) {
+  return sml_max_u64(c->rate, c->rate_before);
+}
+
+static uint64_t train_ns(const struct sml_congestion *c) {
+  return sml_min_u64(c->min_rtt_ns / 4, TRAIN_NS);
+}
+
+/* A train ends when it is long enough, or nothing follows. Chunks that were read at once came before, so what was read
+ * first does not count. */
+static void note_train(struct sml_congestion *c, uint64_t now_ns) {
+  if (now_ns > c->completed_ns) {
+    const uint64_t least_ns = train_ns(c), lasted_ns = c->completed_ns - c->train_ns;
+    const bool is_over = now_ns - c->completed_ns > least_ns;
+    const bool is_long = lasted_ns >= least_ns && c->train_chunks >= TRAIN_CHUNKS;
+    if (is_long) c->round_rate = sml_max_u64(c->round_rate, c->train_chunks * SML_NS_PER_S / lasted_ns);
+    if (is_long || is_over) {
+      c->train_ns = is_over ? now_ns : c->completed_ns;
+      c->train_chunks = 0;
+    }
+  }
+  c->train_chunks += now_ns > c->train_ns;
+}
+
+/* The window may grow to what the path holds at its rate, and what comes while results gather; any: it is not known. */
+static uint64_t found_window(const struct sml_congestion *c) {
+  const uint64_t rate = path_rate(c), margin_ns = sml_max_u64(c->min_rtt_ns / FAR_MARGIN, train_ns(c));
+  return rate == 0 ? UINT64_MAX : rate * (c->min_rtt_ns + margin_ns) / SML_NS_PER_S * ONE;
+}
+
+/* For each completed chunk, before the path was full once. */
+static uint64_t far_growth(const struct sml_congestion *c) {
+  const uint64_t found = found_window(c);
+  if (c->window >= found) return 0;
+  if (path_rate(c) == 0 || c->has_widened) return FAR_GROWTH * ONE;
+  return sml_min_u64(FAR_PACED_GROWTH * ONE, found - c->window);
+}
+
+/* A small window is not paced: its burst harms nobody, and shows the rate. */
+void sml_congestion_take_turn(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
+  c->is_far = is_far(c, rto);
+  if (!c->is_far || path_rate(c) == 0 || c->window < found_window(c) / 8) {
+    c->credit = UNPACED;
+    return;
+  }
+  const uint64_t rate = path_rate(c) + path_rate(c) / (c->has_widened ? 1 : FAR_MARGIN);
+  const uint64_t turn_ns = sml_min_u64(c->min_rtt_ns / 16, TURN_NS);
+  SML_ASSERT(rate > 0);
+  const uint64_t most = turn_ns * rate + SML_CONGESTION_MIN_CHUNKS * SML_CONGESTION_CHUNK;
+  const uint64_t passed_ns = sml_min_u64(now_ns - c->turn_ns, SML_NS_PER_S);
+  c->credit = sml_min_u64(c->credit + passed_ns * rate, most);
+  c->turn_ns = now_ns;
+  c->next_turn_ns = now_ns + most / rate / 2;
+}
+
 static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
   /* Time counts only while the window holds the lane back. */
   const uint64_t passed_ns = now_ns - c->growing_since_ns;
@@ -73,7 +139,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   if (!c->is_limited && !c->was_limited) return;
   c->grown_ns += sml_min_u64(passed_ns, 2 * rto->srtt_ns);
   if (c->window < c->threshold) {
-    c->window += is_far(c, rto) && !c->is_full ? FAR_GROWTH * ONE : ONE;
+    c->window += is_far(c, rto) && !c->is_full ? far_growth(c) : ONE;
   } else {
     const uint64_t num = c->window / ONE;
     SML_ASSERT(num > 0);
@@ -142,14 +208,22 @@ static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * held_for_ns(c) / passed_ns;
   const uint64_t most = most_held(c);
   const bool is_used = c->is_limited || chunks(2) * c->round_chunks >= c->window;
-  if (held > most + most / 4) c->num_full_rounds = 0;
+  const uint64_t rate = path_rate(c);
+  c->has_widened = is_used && rate > 0 && c->round_rate > rate + rate / FAR_LEAST_WIDER;
+  if (held > most + most / (rate == 0 ? 4 : FAR_LEAST_WIDER)) c->num_full_rounds = 0;
   else if (is_used) c->num_full_rounds++;
   if (c->num_full_rounds >= FAR_FULL_ROUNDS) find_full(c);
-  if (is_used && ++c->num_held_rounds % FAR_ROUNDS == 0) {
+  if (is_used) c->rate = sml_max_u64(c->rate, c->round_rate);
+  c->round_rate = 0;
+  const bool is_last = is_used && ++c->num_held_rounds % FAR_ROUNDS == 0;
+  if (is_last) {
     c->most_held_before = c->most_held;
     c->most_held = 0;
-    if (c->is_full) c->threshold = sml_max_u64(c->threshold, c->window / 4 * 5); /* has it become wider? */
+    c->rate_before = c->rate;
+    c->rate = 0;
   }
+  if (c->is_full && (is_last || c->has_widened)) /* has it become wider? */
+    c->threshold = sml_max_u64(c->threshold, sml_min_u64(c->window / 4 * 5, found_window(c)));
   c->most_held = sml_max_u64(c->most_held, held);
   note_path(c);
 }
@@ -175,6 +249,7 @@ static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint6
 void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
                                  uint64_t last_order, uint64_t now_ns) {
   c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
+  if (sml_rto_is_far(rto)) note_train(c, now_ns);
   c->completed_ns = now_ns;
   c->round_chunks++;
   if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) {

@@ -17,6 +17,11 @@
  *   long: the few of the join are longer on a busy machine. So the window takes what that trip holds at 10 Gbit/s, and
  *   at least 1.25 MiB. More would only lengthen queues, and with them every repair.
  *
+ * - On a long path chunks are paced. Results that come one soon after the other, a *train*, show how fast the path's
+ *   narrowest link sends, however few they are. New chunks and repeats leave an eighth faster, in turns of 1 ms, where
+ *   a window that grows would send them in bursts, of which a short queue loses a part. And the window grows faster,
+ *   up to what the path holds at that rate.
+ *
  * The window never exceeds the slots. While nothing is lost or marked, it soon is as large as it may be. */
 #pragma once
 
@@ -49,6 +54,12 @@ struct sml_congestion {
   uint64_t most_held, most_held_before;
   uint32_t num_held_rounds, num_full_rounds;
   bool is_full; /* the path was full once: since then what it held limits the window */
+  /* On a long path: since when chunks of this train have completed, and how many after that; chunks a second of the
+   * fastest train in this round, in the last FAR_ROUNDS rounds, and in those before. */
+  uint64_t train_ns, train_chunks;
+  uint64_t round_rate, rate, rate_before;
+  bool is_far, has_widened; /* the path is long; its rate has grown in the last round */
+  uint64_t credit, turn_ns, next_turn_ns; /* what may be sent, in SML_CONGESTION_CHUNK, as of turn_ns */
   /* The longest time for which something had queued: in these 30 s and in the 30 s before. */
   uint64_t deepest_ns, deepest_before_ns, deepest_since_ns;
   uint64_t num_reductions;
@@ -61,6 +72,19 @@ struct sml_congestion {
 /* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. */
 void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, bool is_off);
 
+#define SML_CONGESTION_CHUNK SML_NS_PER_S /* of credit: so a rate earns itself each nanosecond */
+
+/* Call it once a pass, before chunks are sent. It says how many of them the pace allows until the next call. */
+void sml_congestion_take_turn(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns);
+/* The pace allows none until next_turn_ns. */
+static inline bool sml_congestion_is_early(const struct sml_congestion *c) {
+  return c->credit < SML_CONGESTION_CHUNK;
+}
+/* A chunk was sent, for the first time or again. */
+static inline void sml_congestion_on_sent(struct sml_congestion *c) {
+  SML_ASSERT(!sml_congestion_is_early(c));
+  c->credit -= SML_CONGESTION_CHUNK;
+}
 /* In whole chunks. */
 static inline uint32_t sml_congestion_window(const struct sml_congestion *c) {
   return (uint32_t)(c->window >> 20);

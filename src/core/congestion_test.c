@@ -18,6 +18,7 @@ struct path {
   struct sml_congestion c;
   struct sml_rto rto;
   uint64_t now_ns, order;
+  uint64_t ns_per_chunk; /* of the link, which results show; 0: they come evenly over the round trip */
 };
 
 static void make_path(struct path *p, uint32_t num_slots) {
@@ -30,13 +31,15 @@ static uint32_t window(const struct path *p) {
   return sml_congestion_window(&p->c);
 }
 
-/* Sends num chunks at once; they complete evenly over the end of the round trip. Others were ready, or not. */
+/* Sends num chunks at once; they complete evenly over the round trip, or as a train at its end. Others were ready, or
+ * not. */
 static void round_trip(struct path *p, uint32_t num, uint64_t rtt_ns, bool is_limited) {
   const uint64_t first = p->order + 1, sent_ns = p->now_ns;
   p->order += num;
   if (is_limited) sml_congestion_note_limited(&p->c);
   for (uint32_t i = 0; i < num; i++) {
     p->now_ns = sent_ns + rtt_ns * (i + 1) / num;
+    if (p->ns_per_chunk > 0) p->now_ns = sent_ns + rtt_ns - (num - 1 - i) * p->ns_per_chunk;
     sml_rto_sample(&p->rto, rtt_ns);
     sml_congestion_on_completed(&p->c, &p->rto, first + i, p->order, p->now_ns);
   }
@@ -195,8 +198,13 @@ static void loss_without_a_queue_leaves_what_the_path_holds(void **state) {
   }
 }
 
-/* A long path: its few losses are random, more than a sixteenth or a mark are not, and what is under way is at most
- * twice what it holds. */
+static void far_trip(struct path *p, uint64_t ns_per_chunk) {
+  p->ns_per_chunk = ns_per_chunk;
+  round_trip(p, window(p), rtt_of(window(p), 100 * MS, ns_per_chunk), true);
+}
+
+/* A long path: its few losses are random, more than a sixteenth or a mark are not, and what is under way is an eighth
+ * more than it holds. */
 static void a_long_path_has_a_rate(void **state) {
   (void)state;
   struct path p;
@@ -205,17 +213,18 @@ static void a_long_path_has_a_rate(void **state) {
   const uint64_t ns_per_chunk = 100 * US; /* it holds 1,000 */
   round_trip(&p, 1, 100 * MS, false);
   for (int i = 0; i < 40; i++) {
-    for (uint32_t k = 0; k < window(&p) / 50; k++) lose_one(&p);
-    round_trip(&p, window(&p), rtt_of(window(&p), 100 * MS, ns_per_chunk), true);
-    if (i == 3) assert_true(window(&p) > 1000); /* three times as many each round trip */
+    const uint32_t num_lost = window(&p) / 50;
+    far_trip(&p, ns_per_chunk);
+    for (uint32_t k = 0; k < num_lost; k++) lose_one(&p);
+    if (i == 2) assert_true(window(&p) > 1000); /* the first train shows the rate */
   }
   assert_int_equal(p.c.num_reductions, 0);
-  assert_in_range(window(&p), 1200, 2000);
+  assert_in_range(window(&p), 1100, 1150);
   const uint32_t before = window(&p);
   for (uint32_t k = 0; k < before / 10; k++) lose_one(&p);
-  round_trip(&p, before, rtt_of(before, 100 * MS, ns_per_chunk), true);
+  far_trip(&p, ns_per_chunk);
   assert_int_equal(p.c.num_reductions, 1);
-  assert_in_range(window(&p), before * 69 / 100, before * 72 / 100); /* and has grown for a moment */
+  assert_in_range(window(&p), 990, 1010); /* what it holds */
   /* More of the same window show, whose repairs take round trips: they are no new congestion. */
   for (uint32_t k = 0; k < before; k++) sml_congestion_on_loss(&p.c, &p.rto, p.c.reduced_order, p.order, p.now_ns);
   round_trip(&p, 20, 100 * MS, false);
@@ -224,8 +233,62 @@ static void a_long_path_has_a_rate(void **state) {
   mark_one(&p);
   assert_in_range(window(&p), reduced * 69 / 100, reduced * 70 / 100);
   /* The path becomes four times as wide. */
-  for (int i = 0; i < 100; i++) round_trip(&p, window(&p), rtt_of(window(&p), 100 * MS, ns_per_chunk / 4), true);
-  assert_true(window(&p) > before);
+  for (int i = 0; i < 100; i++) far_trip(&p, ns_per_chunk / 4);
+  assert_in_range(window(&p), 3000, 4 * 1150);
+}
+
+/* As many as may be sent in a time, by passes that look when they should, and in the first one of them. */
+static uint32_t num_sent(struct path *p, uint64_t time_ns, uint32_t *first_out) {
+  const uint64_t end_ns = p->now_ns + time_ns;
+  uint32_t num = 0;
+  *first_out = 0;
+  while (p->now_ns < end_ns) {
+    sml_congestion_take_turn(&p->c, &p->rto, p->now_ns);
+    for (; !sml_congestion_is_early(&p->c) && num < 100000; num++) sml_congestion_on_sent(&p->c);
+    if (*first_out == 0) *first_out = num;
+    p->now_ns = num < 100000 ? p->c.next_turn_ns : end_ns;
+  }
+  return num;
+}
+
+/* On a long path chunks leave an eighth faster than the fastest train came, and never more than a millisecond's at
+ * once. A short path is not paced, nor is one whose rate is not known. */
+static void a_long_path_has_a_pace(void **state) {
+  (void)state;
+  struct path p;
+  uint32_t first;
+  make_path(&p, 8192);
+  sml_rto_init(&p.rto, 100 * MS);
+  assert_int_equal(num_sent(&p, MS, &first), 100000);
+  round_trip(&p, 1, 100 * MS, false);
+  for (int i = 0; i < 10; i++) far_trip(&p, 100 * US);
+  assert_in_range(num_sent(&p, 100 * MS, &first), 1100, 1150);
+  assert_true(first <= 12 + SML_CONGESTION_MIN_CHUNKS);
+  p.now_ns += 5 * SML_NS_PER_S; /* it has earned nothing meanwhile */
+  (void)num_sent(&p, MS, &first);
+  assert_true(first <= 12 + SML_CONGESTION_MIN_CHUNKS);
+  /* Slower trains do not count for 16 round trips at least, and for 32 at most. */
+  for (int i = 0; i < 15; i++) far_trip(&p, 200 * US);
+  assert_true(num_sent(&p, 100 * MS, &first) >= 1100);
+  for (int i = 0; i < 32; i++) far_trip(&p, 200 * US);
+  assert_in_range(num_sent(&p, 100 * MS, &first), 550, 575);
+  /* Faster ones count at once, and more than an eighth faster is tried. */
+  for (int i = 0; i < 2; i++) far_trip(&p, 150 * US);
+  assert_in_range(num_sent(&p, 100 * MS, &first), 2 * 660, 2 * 680);
+  sml_rto_init(&p.rto, 0);
+  assert_int_equal(num_sent(&p, MS, &first), 100000);
+}
+
+/* A few chunks at a time, which nothing holds back, say nothing of how fast a path is. */
+static void a_path_that_is_hardly_used_has_no_pace(void **state) {
+  (void)state;
+  struct path p;
+  uint32_t first;
+  make_path(&p, 8192);
+  sml_rto_init(&p.rto, 100 * MS);
+  p.ns_per_chunk = MS;
+  for (int i = 0; i < 40; i++) round_trip(&p, 20, 100 * MS, false);
+  assert_int_equal(num_sent(&p, MS, &first), 100000);
 }
 
 /* A queue of 2 ms that drops: as deep as it has been when nothing was lost, so losses count in full. */
@@ -371,6 +434,8 @@ int main(void) {
       cmocka_unit_test(idle_lanes_begin_small),
       cmocka_unit_test(loss_without_a_queue_leaves_what_the_path_holds),
       cmocka_unit_test(a_long_path_has_a_rate),
+      cmocka_unit_test(a_long_path_has_a_pace),
+      cmocka_unit_test(a_path_that_is_hardly_used_has_no_pace),
       cmocka_unit_test(loss_with_a_full_queue_counts),
       cmocka_unit_test(after_a_random_loss_the_next_are_forgiven),
       cmocka_unit_test(losses_in_a_row_with_a_full_queue_count),

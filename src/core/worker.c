@@ -128,6 +128,7 @@ static void take_fresh(struct sml_worker *w, uint32_t s) {
 
 /* The slot of the next update: repairs first, then new chunks as far as the window allows. NONE: none may be sent. */
 static uint32_t find_update(struct sml_worker *w) {
+  if (sml_congestion_is_early(&w->congestion)) return NONE;
   if (w->updates.count > 0) return w->updates.slots[w->updates.head];
   const uint32_t s = first_fresh(w);
   if (s == NONE || is_held_back(w, s)) return NONE;
@@ -233,6 +234,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
   out->header.flags = slot->flags;
+  sml_congestion_on_sent(&w->congestion);
   slot->order = ++w->last_order;
   slot->update_ns = now_ns;
   slot->num_unanswered = 0;
@@ -542,5 +544,6 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   view_out->rto_ns = w->rto.rto_ns;
   view_out->window_chunks = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   view_out->window_reductions = w->congestion.num_reductions;
+  view_out->is_far = w->congestion.is_far;
   view_out->is_waiting = w->ring_head != w->ring_tail;
 }

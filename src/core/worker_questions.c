@@ -263,8 +263,15 @@ static uint64_t full_deadline_of(const struct sml_worker *w) {
   return since_ns + sml_min_u64(quiet_time(w) << w->full_level, w->rto.ceiling_ns);
 }
 
+/* The pace holds back something that may leave otherwise. */
+static uint64_t turn_of(const struct sml_worker *w) {
+  const bool has_new = sml_worker_num_ready(w) > 0 && !sml_worker_is_window_full(w);
+  const bool is_early = sml_congestion_is_early(&w->congestion) && (w->updates.count > 0 || has_new);
+  return is_early ? w->congestion.next_turn_ns : SML_NEVER;
+}
+
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
-  uint64_t deadline = sml_min_u64(full_deadline_of(w), w->look_ns);
+  uint64_t deadline = sml_min_u64(sml_min_u64(full_deadline_of(w), w->look_ns), turn_of(w));
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
     deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
   return deadline;
@@ -322,6 +329,7 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
 }
 
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
+  sml_congestion_take_turn(&w->congestion, &w->rto, now_ns);
   if (is_one_way(w)) look_for_gaps(w, now_ns);
   else find_due_gaps(w, now_ns);
   note_overflow(w);
