@@ -105,6 +105,10 @@ static uint8_t tell_pending(struct world *w, const struct sml_header *h, uint32_
   p.header.type = SML_PACKET_PENDING;
   p.header.flags = flags;
   p.header.payload_bytes = 1;
+  if (flags & SML_FLAG_UNASKED) {
+    p.header.rank = (uint16_t)rank;
+    p.header.chunk = sml_aggregator_latest_position(w->aggregator, &p.header);
+  }
   put(w, &p);
   return p.missing;
 }
@@ -112,10 +116,9 @@ static uint8_t tell_pending(struct world *w, const struct sml_header *h, uint32_
 /* Those that are missing are told, too. */
 static void answer_pending(struct world *w, const struct sml_header *h, uint32_t rank) {
   const uint8_t missing = tell_pending(w, h, rank, 0);
-  if (h->type != SML_PACKET_PROBE || !sml_has_owner(h->reducer)) return;
+  if (h->type != SML_PACKET_PROBE || (!sml_has_owner(h->reducer) && h->chunk != SML_FENCE)) return;
   for (uint32_t r = 0; r < w->num_ranks; r++)
-    if (missing >> r & 1)
-      (void)tell_pending(w, h, r, sml_aggregator_has_gone_on(w->aggregator, h, r) ? 0 : SML_FLAG_UNASKED);
+    if (r != rank && missing >> r & 1) (void)tell_pending(w, h, r, SML_FLAG_UNASKED);
 }
 
 static void go_up(struct world *w, const struct packet *p) {

@@ -414,7 +414,9 @@ static void watch_worker(struct sim_wire *w, const struct sim_datagram *d, const
     return;
   }
   struct lane *lane = find_lane(w, f->epoch, d->to_port);
-  if (lane == NULL && f->type == UPDATE) lane = add_lane(w, d, f);
+  /* A receiver may ask before anybody has sent. */
+  const bool may_be_first = f->type == UPDATE || f->reducer == TO_OWNER || f->reducer == COPY;
+  if (lane == NULL && may_be_first) lane = add_lane(w, d, f);
   const uint32_t slot = lane == NULL ? 0 : (uint32_t)f->slot - lane->slot_base;
   if (lane == NULL || lane->job_idx != (d->from_ipv4 >> 8 & 0xff) || lane->job != f->job || slot >= lane->all_slots) {
     sim_fail("wire", "rank %u sends for job %u, slot %u, epoch %08x, which are not its own", rank, f->job, f->slot,

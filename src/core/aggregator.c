@@ -112,9 +112,12 @@ static uint64_t find_position(const struct sml_aggregator *a, uint32_t slot, uin
          sml_window_base(way, num_slots);
 }
 
-bool sml_aggregator_has_gone_on(const struct sml_aggregator *a, const struct sml_header *h, uint32_t rank) {
-  const uint32_t slot = (uint32_t)h->slot - a->options.slot_base;
-  return *position_of(a, slot, rank) > find_position(a, slot, h->phase) + 1;
+bool sml_aggregator_is_one_way(const struct sml_aggregator *a, const struct sml_header *h) {
+  return (uint32_t)h->slot - a->options.slot_base >= a->options.num_slots;
+}
+
+uint32_t sml_aggregator_latest_position(const struct sml_aggregator *a, const struct sml_header *h) {
+  return (uint32_t)(*position_of(a, (uint32_t)h->slot - a->options.slot_base, h->rank) - 1);
 }
 
 /* A departed rank for which a chunk waits that has the contributions `seen`; or UINT32_MAX. */
@@ -176,13 +179,15 @@ static void note_position(struct sml_aggregator *a, const struct sml_header *h, 
   const bool is_repeat = (h->flags & SML_FLAG_RETRANSMISSION) != 0;
   sml_aggregator_earn(&a->progress[h->rank], is_repeat);
   if (is_repeat) {
-    sml_aggregator_note_repeat(a, true);
+    sml_aggregator_note_repeat(a);
     return;
   }
   const uint64_t position = find_position(a, slot, h->phase);
   const bool is_exponent = h->reducer == SML_REDUCE_MAX && h->chunk != SML_FENCE; /* these leave before other chunks */
   if (!is_exponent) *behind = sml_max_u64(*behind, position + 1);
   if (h->reducer == SML_REDUCE_TO_OWNER) sml_aggregator_note_sum(a, h->rank, position);
+  if (h->reducer == SML_REDUCE_MAX && !is_exponent && way_of(a, slot) == SML_REDUCE_TO_OWNER)
+    sml_aggregator_note_fence(a, h->rank, position);
 }
 
 static struct sml_decision contribute(struct sml_aggregator *a, const struct sml_header *h, uint32_t cell,
@@ -335,8 +340,7 @@ struct sml_decision sml_aggregator_decide(struct sml_aggregator *a, const struct
   if (h->type == SML_PACKET_PROBE) return answer_pending(a, h, cell);
   if (!sml_bit_test(sml_aggregator_seen(a, cell), h->rank)) return contribute(a, h, cell, false);
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) return drop(SML_DROP_DUPLICATE);
-  if (is_one_way(a, cell)) sml_aggregator_note_repeat(a, false);
-  else sml_aggregator_note_needless(a);
+  if (!is_one_way(a, cell)) sml_aggregator_note_needless(a);
   return verdict(SML_VERDICT_PENDING, cell);
 }
 

@@ -88,9 +88,11 @@ uint32_t sml_aggregator_missing(const struct sml_aggregator *a, uint32_t slot, u
 /* The same for the slot of an UPDATE or PROBE, among those who contribute to such a chunk. */
 uint32_t sml_aggregator_missing_for(const struct sml_aggregator *a, const struct sml_header *header,
                                     uint64_t *words_out);
-/* Has the rank contributed to a later chunk of the one-way window than this packet's? Then, if it is missing there, its
- * update is lost. */
-bool sml_aggregator_has_gone_on(const struct sml_aggregator *a, const struct sml_header *header, uint32_t rank);
+/* Is the packet's slot one of a one-way window? */
+bool sml_aggregator_is_one_way(const struct sml_aggregator *a, const struct sml_header *header);
+/* The chunk field of a PENDING that nobody asked for, in the one-way window of its slot: the latest position, exponents
+ * excepted, for which the rank contributed, or all ones. */
+uint32_t sml_aggregator_latest_position(const struct sml_aggregator *a, const struct sml_header *header);
 /* A contributor, or one of its ranks, is gone. */
 void sml_aggregator_note_departed(struct sml_aggregator *a, uint32_t rank);
 /* A slot that waits for a contributor that is gone, or UINT32_MAX. *rank_out is that contributor. */

@@ -39,9 +39,11 @@ struct progress {
 };
 
 /* One way: how far a rank is with data of sums. All are positions of the window: behind the latest that came; behind
- * those that came before the last mark, and before the one before; the first that has not been checked. */
+ * those that came before the last mark, and before the one before; the first that has not been checked. The same of
+ * fences: the last that it contributed to. */
 struct sum_progress {
   uint64_t latest, marked, ripe, checked;
+  uint64_t fence, marked_fence, ripe_fence;
 };
 
 /* The budget of questions to a rank is counted in its contributions: what a question costs; what a repeat earns that
@@ -64,6 +66,7 @@ struct sml_aggregator {
   uint64_t passed[2];        /* likewise: behind the last fence that is complete */
   struct sum_progress *sums; /* [num_contributors] one way (aggregator_lost.c) */
   uint64_t marked_ns;
+  uint64_t common; /* what at least three ranks, or all, have sent later data than */
   uint32_t sum_threshold, num_needed, lost_rank; /* the last: whom sml_aggregator_next_lost looks at */
   struct live *live;         /* [num_slots] */
   struct progress *progress; /* [world_size] */
@@ -108,8 +111,10 @@ void sml_aggregator_note_needless(struct sml_aggregator *a);
 void sml_aggregator_begin_lost(struct sml_aggregator *a);
 /* The rank contributed data to a sum for its owner, not as a repeat. */
 void sml_aggregator_note_sum(struct sml_aggregator *a, uint32_t rank, uint64_t position);
-/* A repeat came to a one-way window. */
-void sml_aggregator_note_repeat(struct sml_aggregator *a, bool is_needed);
+/* The rank contributed to a fence of that window. */
+void sml_aggregator_note_fence(struct sml_aggregator *a, uint32_t rank, uint64_t position);
+/* A repeat that was needed came to a one-way window. */
+void sml_aggregator_note_repeat(struct sml_aggregator *a);
 
 /* What contributions pay for questions to the rank. */
 static inline void sml_aggregator_earn(struct progress *p, bool is_repeat) {

@@ -260,13 +260,128 @@ static void lost_updates_of_sums_show(void **state) {
   free(a);
 }
 
+static void look_for_lost(struct sml_aggregator *a, uint64_t *now_ns) {
+  for (uint32_t i = 0; i < 2; i++) {
+    struct sml_header h;
+    *now_ns += 100 * SML_NS_PER_US;
+    sml_aggregator_begin_solicit(a, *now_ns);
+    if (i == 0) assert_false(sml_aggregator_next_lost(a, &h));
+  }
+}
+
+/* A fence to which nobody has contributed yet hides nothing behind it. That of a rank shows all that it sent before. */
+static void fences_show_lost_updates(void **state) {
+  (void)state;
+  struct sml_aggregator *a = make_one_way(3);
+  struct sml_header h;
+  uint64_t now_ns = SML_NS_PER_S;
+  for (uint32_t slot = 16; slot < 26; slot++) {
+    const uint32_t owner = slot % 3;
+    for (uint32_t rank = 0; rank < 3; rank++)
+      if (slot != 17 && rank != owner && !(slot == 20 && rank == 0))
+        (void)sml_aggregator_decide(a, &(struct sml_header){.type = SML_PACKET_UPDATE,
+                                                            .rank = (uint16_t)rank,
+                                                            .slot = (uint16_t)slot,
+                                                            .phase = SML_FIRST_PHASE,
+                                                            .reducer = SML_REDUCE_TO_OWNER,
+                                                            .chunk = owner,
+                                                            .payload_bytes = CHUNK_BYTES});
+  }
+  look_for_lost(a, &now_ns);
+  assert_true(sml_aggregator_next_lost(a, &h));
+  assert_true(h.rank == 0 && h.slot == 20);
+  assert_int_equal(sml_aggregator_latest_position(a, &h), 9);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  /* What only one position came after is lost if that is a fence. */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 26), SML_VERDICT_FIRST);
+  look_for_lost(a, &now_ns);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  struct sml_header fence = update(a, 0, 27, SML_FIRST_PHASE);
+  fence.wire = SML_LANES_UINT8;
+  fence.reducer = SML_REDUCE_MAX;
+  fence.payload_bytes = 1;
+  fence.chunk = SML_FENCE;
+  expect(a, fence, SML_VERDICT_FIRST);
+  look_for_lost(a, &now_ns);
+  assert_true(sml_aggregator_next_lost(a, &h));
+  assert_true(h.rank == 0 && h.slot == 26);
+  assert_int_equal(sml_aggregator_latest_position(a, &h), 11);
+  assert_false(sml_aggregator_next_lost(a, &h));
+  assert_null(sml_aggregator_find_violation(a));
+  free(a);
+}
+
+/* Rank 2 hears that others wait for it at a fence: it asks about what it lacks before that, but not again and again. */
+static void who_is_awaited_asks(void **state) {
+  (void)state;
+  static const uint64_t parts[] = {0, 20 * CHUNK_BYTES, 20 * CHUNK_BYTES, 20 * CHUNK_BYTES};
+  const struct sml_operation_plan plan = {
+      .num_elems = 20 * CHUNK_BYTES, .way = SML_REDUCE_COPY, .num_parts = 3, .parts = parts};
+  struct sml_worker *w = make_receiver(parts);
+  const uint8_t missing = 1 << 2, others = 1 << 1;
+  struct sml_send send;
+  struct sml_header h = result_at(&plan, 0);
+  assert_int_equal(sml_worker_on_packet(w, &h, NULL, SML_NS_PER_S).kind, SML_ACCEPT_RESULT);
+  sml_worker_next_send(w, SML_NS_PER_S, &send); /* its fence at 1; it lacks 2, and 4 behind the fence at 3 */
+  assert_true(send.kind == SML_SEND_UPDATE && send.chunk.is_fence);
+  h = result_at(&plan, 3);
+  h.type = SML_PACKET_PENDING;
+  h.flags = SML_FLAG_UNASKED;
+  h.payload_bytes = 1;
+  const uint64_t now_ns = SML_NS_PER_S + SML_NS_PER_MS;
+  assert_int_equal(sml_worker_on_packet(w, &h, &others, now_ns).kind, SML_ACCEPT_PENDING);
+  assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
+  assert_int_equal(sml_worker_on_packet(w, &h, &missing, now_ns).kind, SML_ACCEPT_PENDING);
+  sml_worker_next_send(w, now_ns, &send);
+  assert_true(send.kind == SML_SEND_PROBE && send.header.slot == 8 + 2);
+  assert_int_equal(sml_worker_on_packet(w, &h, &missing, now_ns + 1000).kind, SML_ACCEPT_PENDING);
+  assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
+  assert_null(sml_worker_find_violation(w));
+  free(w);
+}
+
+/* Owner of what rank 2 gets: a PENDING shows a loss only by what left later and has arrived, or when all has left long
+ * ago. */
+static void what_left_later_shows_a_loss(void **state) {
+  (void)state;
+  static const uint64_t parts[] = {0, 0, 0, 20 * CHUNK_BYTES};
+  const struct sml_operation_plan plan = {
+      .num_elems = 20 * CHUNK_BYTES, .way = SML_REDUCE_COPY, .num_parts = 3, .parts = parts};
+  struct sml_worker *w = make_receiver(parts);
+  const uint8_t missing = 1 << 2;
+  struct sml_send send;
+  uint64_t now_ns = SML_NS_PER_S;
+  for (uint32_t i = 0; i < 16; i++) sml_worker_next_send(w, now_ns, &send);
+  struct sml_header h = result_at(&plan, 2);
+  h.type = SML_PACKET_PENDING;
+  h.flags = SML_FLAG_UNASKED;
+  h.payload_bytes = 1;
+  h.chunk = 1;
+  sml_worker_set_leaving(w, now_ns + 20 * SML_NS_PER_MS);
+  (void)sml_worker_on_packet(w, &h, &missing, now_ns += 10 * SML_NS_PER_MS);
+  assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
+  h.chunk = 3;
+  (void)sml_worker_on_packet(w, &h, &missing, now_ns);
+  sml_worker_next_send(w, now_ns, &send);
+  assert_true(send.kind == SML_SEND_UPDATE && send.header.slot == 8 + 2);
+  (void)sml_worker_on_packet(w, &h, &missing, now_ns); /* that left before the repeat */
+  assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
+  (void)sml_worker_on_packet(w, &h, &missing, now_ns += 14 * SML_NS_PER_MS); /* 4 ms after the repeat left */
+  assert_int_equal(sml_worker_peek_send(w), UINT32_MAX);
+  (void)sml_worker_on_packet(w, &h, &missing, now_ns += 2 * SML_NS_PER_MS);
+  sml_worker_next_send(w, now_ns, &send);
+  assert_true(send.kind == SML_SEND_UPDATE && send.header.slot == 8 + 2);
+  free(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(quiet_worlds_end),          cmocka_unit_test(worlds_that_lose_end),
       cmocka_unit_test(any_one_packet),            cmocka_unit_test(bytes_go_one_way),
       cmocka_unit_test(what_the_aggregator_refuses), cmocka_unit_test(a_lost_owner_is_found),
       cmocka_unit_test(fences_are_told_apart),     cmocka_unit_test(later_results_prove_a_fence),
-      cmocka_unit_test(lost_updates_of_sums_show),
+      cmocka_unit_test(lost_updates_of_sums_show), cmocka_unit_test(fences_show_lost_updates),
+      cmocka_unit_test(who_is_awaited_asks),       cmocka_unit_test(what_left_later_shows_a_loss),
   };
   return cmocka_run_group_tests_name("one_way", tests, NULL, NULL);
 }

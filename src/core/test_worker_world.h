@@ -212,11 +212,13 @@ static void answer_pending(struct world *x, const struct packet *p) {
   pending.header.type = SML_PACKET_PENDING;
   pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
   transmit(x, pending);
-  if (p->header.reducer <= SML_REDUCE_MAX) return;
+  const bool is_fence = x->options.is_one_way && p->header.reducer == SML_REDUCE_MAX && p->header.chunk == SML_FENCE;
+  if (p->header.reducer <= SML_REDUCE_MAX && !is_fence) return;
   pending.header.flags = SML_FLAG_UNASKED;
   for (uint32_t rank = 0; rank < x->options.world_size; rank++) {
-    pending.rank = (uint16_t)rank;
-    if (sml_bit_test(words, rank)) transmit(x, pending);
+    pending.rank = pending.header.rank = (uint16_t)rank;
+    pending.header.chunk = sml_aggregator_latest_position(x->aggregator, &pending.header);
+    if (rank != p->rank && sml_bit_test(words, rank)) transmit(x, pending);
   }
 }
 
@@ -287,7 +289,8 @@ static void solicit(struct world *x) {
     sml_aggregator_missing_for(x->aggregator, h, words);
     assert_true(sml_bit_test(words, h->rank));
     memcpy(pending.missing, words, sizeof pending.missing);
-    pending.header.flags = 0;
+    pending.header.flags = SML_FLAG_UNASKED;
+    pending.header.chunk = sml_aggregator_latest_position(x->aggregator, h);
     pending.header.payload_bytes = (uint16_t)sml_div_ceil(x->options.world_size, 8);
     pending.rank = h->rank;
     transmit(x, pending);

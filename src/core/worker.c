@@ -152,6 +152,10 @@ void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks) {
   w->view.is_out_of_room = false;
 }
 
+void sml_worker_set_leaving(struct sml_worker *w, uint64_t leaving_ns) {
+  w->leaving_ns = leaving_ns;
+}
+
 void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks) {
   w->buffer_chunks = sml_min_u32(sml_max_u32(num_chunks, SML_LEAST_CHUNKS), w->options.num_slots);
 }
@@ -205,6 +209,11 @@ static void send_gap_probe(struct sml_worker *w, uint64_t now_ns, struct sml_sen
   w->view.probes++;
 }
 
+/* When what is sent now leaves the host. */
+static uint64_t leaving_time(const struct sml_worker *w, uint64_t now_ns) {
+  return sml_max_u64(now_ns, w->leaving_ns);
+}
+
 static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
   const uint32_t s = w->probes.slots[w->probes.head];
   struct slot *slot = &w->slots[s];
@@ -220,6 +229,12 @@ static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *o
   dequeue(&w->probes, w->options.num_slots);
   slot->wants_probe = slot->is_in_probes = false;
   list_append(w, s, slot->level, now_ns);
+  slot->asked_ns = leaving_time(w, now_ns);
+}
+
+/* One way: nothing is left to send, or, in an all-gather, what comes down fills the links, and not what goes up. */
+static bool is_link_idle(const struct sml_worker *w, uint64_t now_ns) {
+  return sml_worker_is_at_end(w) || (w->options.way == SML_REDUCE_COPY && w->leaving_ns <= now_ns);
 }
 
 static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struct sml_send *out) {
@@ -229,14 +244,13 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->chunk = slot->what;
   if (is_one_way(w)) {
     out->range = &w->ring[slot->operation].range;
-    if (slot->state == READY) slot->was_behind = slot->chunk < w->first_unsent;
   }
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
   out->header.flags = slot->flags;
   sml_congestion_on_sent(&w->congestion);
   slot->order = ++w->last_order;
-  slot->update_ns = now_ns;
+  slot->update_ns = is_one_way(w) ? leaving_time(w, now_ns) : now_ns;
   slot->num_unanswered = 0;
   w->last_sent = s;
   if (slot->state == READY) {
@@ -260,7 +274,7 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->header.flags |= SML_FLAG_RETRANSMISSION;
   slot->was_resent = true;
   w->view.retransmissions++;
-  slot->has_copy = is_one_way(w) && !slot->has_copy && sml_worker_is_at_end(w);
+  slot->has_copy = is_one_way(w) && !slot->has_copy && is_link_idle(w, now_ns);
   if (slot->has_copy) return; /* all wait for it, and the link has nothing else to do: it goes twice */
   dequeue(&w->updates, w->options.num_slots);
   slot->wants_update = slot->is_in_updates = false;
@@ -306,22 +320,22 @@ static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
   return w->orders[chunk & (w->num_orders - 1)];
 }
 
+/* In a one-way window: may what was sent last still be on its way, so that nothing can show yet that it is lost?
+ * Several receivers ask about an update, one after the other, so this is also how often it is repeated at most. */
+static bool is_leaving(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
+  const uint64_t left_ns = sml_max_u64(sml_max_u64(slot->update_ns, w->last_update_ns), w->leaving_ns);
+  const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : sml_worker_round_trip(w);
+  return now_ns <= left_ns + sml_max_u64(sml_worker_quiet_time(w), answer_ns);
+}
+
 /* May the slot's last update still be on its way? The aggregator names the latest chunk that it has from this rank. If
  * that chunk was sent before the update, it has not overtaken the update. */
 static bool is_crossing(const struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
   const struct slot *slot = &w->slots[s];
   const bool is_unasked = (h->flags & SML_FLAG_UNASKED) != 0;
-  if (is_one_way(w)) {
-    /* It is not unasked if later data of this rank has come, so the update is lost, unless that data left before it.
-     * While this rank sends, later updates will show what is lost. Several receivers ask, one after the other: one
-     * repeat a round trip answers them all. */
-    if (is_unasked && now_ns - w->last_update_ns <= w->rto.rto_ns) return true;
-    const uint64_t trip_ns = w->rto.srtt_ns > 0 ? sml_worker_round_trip(w) : w->rto.rto_ns;
-    const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : trip_ns;
-    if (slot->state != SENT) return false;
-    return (is_unasked || slot->was_resent || slot->was_behind) && now_ns - slot->update_ns <= answer_ns;
-  }
-  if (!is_unasked) return false; /* a PROBE was sent behind the update */
+  if (!is_unasked && slot->state != SENT) return false; /* a PROBE was sent behind the update */
+  if (is_one_way(w))
+    return order_of(w, w->options.first_chunk + h->chunk) <= slot->order && is_leaving(w, slot, now_ns);
   /* At the end of an operation nothing comes later, so time must tell. */
   if (w->rto.srtt_ns > 0 && now_ns - slot->update_ns > sml_worker_round_trip(w)) return false;
   return order_of(w, h->chunk) <= slot->order;
@@ -357,7 +371,7 @@ static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns
   slot->num_unanswered = 0;
   w->answered_ns = sml_max_u64(w->answered_ns, slot->sent_ns);
   if (is_one_way(w)) w->has_news = true;
-  sml_rto_answer(&w->rto, now_ns - slot->sent_ns);
+  sml_rto_answer(&w->rto, now_ns - sml_min_u64(slot->asked_ns, now_ns));
 }
 
 /* For people. A fence says less than a chunk of data, if that waits, too. */
@@ -382,6 +396,10 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   if (!is_one_way(w)) note_arrived(w, h->flags & SML_FLAG_UNASKED ? order_of(w, h->chunk) : w->slots[s].order, now_ns);
   if ((h->flags & SML_FLAG_UNASKED) == 0) note_answer(w, &w->slots[s], now_ns);
   const bool is_mine_missing = is_mine && (payload[o->rank / 8] >> (o->rank % 8) & 1) != 0;
+  if (w->slots[s].state == CLOSED) {
+    if (is_mine_missing) sml_worker_ask_before(w, s, now_ns);
+    return;
+  }
   note_missing(w, s, h, payload);
   if (w->slots[s].state == SENT && !is_mine_missing) return;
   w->slots[s].told_ns = now_ns;
@@ -414,8 +432,11 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
     note_loss(w, slot->order, now_ns);
     return;
   }
-  if (is_own && !slot->was_resent && !slot->was_pending && !was_held_up(w, slot, now_ns))
-    sml_rto_sample(&w->rto, now_ns - slot->first_sent_ns);
+  if (is_own && !slot->was_resent && !slot->was_pending && !was_held_up(w, slot, now_ns)) {
+    /* One way an exponent or a fence may wait longer behind data in the host's own queue than for the path. */
+    const uint64_t sent_ns = is_one_way(w) ? sml_min_u64(slot->update_ns, now_ns) : slot->first_sent_ns;
+    sml_rto_sample(&w->rto, now_ns - sent_ns);
+  }
   if (is_own && !slot->was_resent) w->latest_acked_ns = sml_max_u64(w->latest_acked_ns, slot->first_sent_ns);
 }
 
@@ -480,7 +501,8 @@ struct sml_accept sml_worker_peek_packet(const struct sml_worker *w, const struc
   if (h->type == SML_PACKET_PENDING && slot->state == OUTSTANDING && h->phase == slot->phase + 1 && !is_one_way(w))
     return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->phase > slot->phase) return drop(SML_DROP_FUTURE_PHASE);
-  if (slot->state != OUTSTANDING && !(slot->state == SENT && h->type == SML_PACKET_PENDING))
+  const bool is_for_others = slot->state == SENT || slot->state == CLOSED;
+  if (slot->state != OUTSTANDING && !(is_for_others && h->type == SML_PACKET_PENDING))
     return drop(SML_DROP_NOT_OUTSTANDING);
   if (h->tag != slot->tag) return drop(SML_DROP_TAG_MISMATCH);
   if (h->type == SML_PACKET_PENDING) {

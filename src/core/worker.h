@@ -68,6 +68,8 @@ uint32_t sml_worker_num_ready(const struct sml_worker *w);
 /* From now on at most so many of these may be sent, whatever the window allows. UINT32_MAX, as at the start: any
  * number. A worker with a fixed window ignores this, as it ignores other traffic. */
 void sml_worker_set_room(struct sml_worker *w, uint32_t num_chunks);
+/* What a one-way window sends now will leave the host then: so long other packets wait before it. */
+void sml_worker_set_leaving(struct sml_worker *w, uint64_t leaving_ns);
 /* From now on at most so many chunks may be outstanding: as many results as this host's receive buffer holds, should
  * all of them come while nobody reads it. At the start: as many as there are slots. */
 void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks);

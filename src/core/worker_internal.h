@@ -44,13 +44,13 @@ struct slot {
   bool was_pending;    /* the aggregator said that others are missing: no RTT sample either */
   uint32_t prev, next; /* in the list of its level, in the order of sent_ns; next also in the waiting list */
   uint64_t first_sent_ns, sent_ns;
+  uint64_t asked_ns;   /* when the last question about it left the host */
   uint64_t noticed_ns; /* one way: when later results had come first, 0: not yet; and how many had come by then */
   uint32_t noticed_at;
   bool was_overtaken;        /* one way: it was asked about because of that */
   bool has_copy;             /* one way: the repeat that was just sent goes once more */
-  bool was_behind;           /* its first UPDATE left after later data, since it had waited for exponents */
   uint64_t told_ns;          /* when a PENDING was about it; 0: none was */
-  uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it was sent */
+  uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it left */
 };
 
 struct operation {
@@ -129,6 +129,7 @@ struct sml_worker {
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   struct sml_congestion congestion;
+  uint64_t leaving_ns;  /* one way: when what is sent now leaves the host, and all that was sent has left; or earlier */
   uint32_t room_chunks; /* how many more may be sent for the first time before the send queue is full */
   /* How many chunks may be outstanding: as this host can receive while nobody reads, and as were summed recently. */
   uint32_t buffer_chunks, stalled_chunks;
@@ -279,6 +280,10 @@ void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat);
 
 /* ---- worker_questions.c ---- */
 
+/* How long a silence lasts that means that nothing is under way any more. */
+uint64_t sml_worker_quiet_time(const struct sml_worker *w);
+/* Others wait for this rank at a fence: asks about what it lacks before that. */
+void sml_worker_ask_before(struct sml_worker *w, uint32_t fence, uint64_t now_ns);
 void sml_worker_gaps_init(struct sml_worker *w);
 /* A result came with this grant. */
 void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat, uint64_t now_ns);

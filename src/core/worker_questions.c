@@ -12,6 +12,7 @@
  *   window    the window is full, and for as long no update is known to have  the update that was sent last
  *             arrived
  *   timer     the slot's timeout is over; twice that where order counts       the slot
+ *   fence     others wait for this rank at a fence (one way)                  what it lacks before that
  *   overflow  on a long path many slots are behind what has arrived, and     the slot
  *             a chunk that was sent more than two round trips later is done
  *   sum       the check word of a result is wrong                             the slot
@@ -25,6 +26,11 @@
  * update although later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
 #include "core/worker_queue.h"
 
+/* A silence in a one-way window: so many of the smallest round trips, at least such a share of the usual one, which is
+ * long where processors are late, and at least this. */
+#define ONE_WAY_QUIET_SHARE 8u
+#define ONE_WAY_QUIET_TRIPS 4u
+#define ONE_WAY_QUIET_NS (300 * SML_NS_PER_US)
 #define QUIET_PROBES 32u
 #define LEAST_QUESTIONS 8u /* in a silence, whatever the budget: otherwise a lane could stand still */
 #define MOST_PAID_LEVEL 4u  /* a slot's patience does not grow beyond this while losses pay for questions */
@@ -114,7 +120,8 @@ static uint64_t answer_due(const struct sml_worker *w, const struct slot *slot) 
 /* Without such an answer it waits for twice as long as answers take. */
 static uint64_t answer_late(const struct sml_worker *w, const struct slot *slot) {
   const uint64_t answer_ns = w->rto.answer_ns > 0 ? sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns;
-  return sml_max_u64(slot->sent_ns, slot->told_ns) + sml_min_u64(answer_ns, w->rto.rto_ns);
+  return sml_max_u64(sml_max_u64(slot->sent_ns, slot->asked_ns), slot->told_ns) +
+         sml_min_u64(answer_ns, w->rto.rto_ns);
 }
 
 /* When to ask about a slot whose result was overtaken; SML_NEVER: when more has come. */
@@ -179,8 +186,14 @@ static bool is_full(const struct sml_worker *w) {
 
 /* How long a silence must last to mean that nothing is under way any more: twice what answers take. Before the first
  * answer round trips must tell, and while the window is full, results gather somewhere for a part of one. Where much is
- * lost, most round trips include somebody's repairs, so they say little. */
-static uint64_t quiet_time(const struct sml_worker *w) {
+ * lost, most round trips include somebody's repairs, so they say little. In a one-way window answers come out of full
+ * queues, and where one is full it is not silent. */
+uint64_t sml_worker_quiet_time(const struct sml_worker *w) {
+  if (is_one_way(w)) {
+    const uint64_t least_ns = sml_max_u64(w->rto.srtt_ns / ONE_WAY_QUIET_SHARE, ONE_WAY_QUIET_NS);
+    if (w->rto.min_ns > 0) return sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.min_ns, least_ns);
+    return w->rto.path_ns > 0 ? sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.path_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns / 4;
+  }
   if (w->rto.answer_ns != 0)
     return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
   if (w->rto.srtt_ns == 0) return sml_max_u64(w->rto.rto_ns / 4, w->rto.path_ns + w->rto.path_ns / 2);
@@ -190,9 +203,11 @@ static uint64_t quiet_time(const struct sml_worker *w) {
 }
 
 /* Since when the lane is silent: since the last result. If there is a budget, it is also silent from a round trip after
- * the last new update on, whatever still trickles in: no later chunk can show what is lost then. */
+ * the last new update on, whatever still trickles in: no later chunk can show what is lost then. One way, it is not
+ * silent before all that it sent has left the host: a question would wait behind that. */
 static uint64_t quiet_since(const struct sml_worker *w) {
-  if (is_one_way(w) || num_affordable(w->silence_budget) == 0) return w->progress_ns;
+  if (is_one_way(w)) return sml_max_u64(w->progress_ns, w->leaving_ns);
+  if (num_affordable(w->silence_budget) == 0) return w->progress_ns;
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
 }
 
@@ -215,7 +230,7 @@ static void note_overflow(struct sml_worker *w) {
  * it, so the head is always first. */
 static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
-  if (head == NONE) return SML_NEVER;
+  if (head == NONE || (is_one_way(w) && sml_worker_uses_order(w))) return SML_NEVER;
   const uint64_t sent_ns = w->slots[head].sent_ns;
   const bool is_late = sml_worker_is_overtaken(w, sent_ns), uses_order = sml_worker_uses_order(w);
   if (is_unheard(w, level, sent_ns) || (is_late && level == 0 && !uses_order)) return sent_ns;
@@ -249,7 +264,7 @@ static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   if (is_at_end(w)) return sml_max_u64(end_deadline_of(w, level), w->quiet_until_ns);
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
-  const uint64_t deadline_ns = since_ns + sml_min_u64(quiet_time(w) << steps, w->rto.ceiling_ns);
+  const uint64_t deadline_ns = since_ns + sml_min_u64(sml_worker_quiet_time(w) << steps, w->rto.ceiling_ns);
   return sml_max_u64(deadline_ns, w->quiet_until_ns);
 }
 
@@ -260,7 +275,7 @@ static uint64_t full_deadline_of(const struct sml_worker *w) {
   if (w->congestion.is_fixed || !sml_worker_is_window_full(w) || sml_worker_num_ready(w) == 0) return SML_NEVER;
   if (w->slots[w->last_sent].wants_probe) return SML_NEVER; /* it is asked about already */
   const uint64_t since_ns = sml_max_u64(w->arrived_ns, sml_max_u64(w->last_update_ns, w->full_asked_ns));
-  return since_ns + sml_min_u64(quiet_time(w) << w->full_level, w->rto.ceiling_ns);
+  return since_ns + sml_min_u64(sml_worker_quiet_time(w) << w->full_level, w->rto.ceiling_ns);
 }
 
 /* The pace holds back something that may leave otherwise. */
@@ -302,6 +317,29 @@ static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
   want_probe(w, s);
 }
 
+void sml_worker_ask_before(struct sml_worker *w, uint32_t fence, uint64_t now_ns) {
+  uint32_t num_asked = 0;
+  for (uint64_t chunk = w->heard; chunk < w->slots[fence].chunk && num_asked < QUIET_PROBES; chunk++) {
+    const uint32_t s = sml_worker_slot_at(w, chunk);
+    struct slot *slot = &w->slots[s];
+    if (slot->state != OUTSTANDING || slot->what.is_fence || slot->wants_probe) continue;
+    if (now_ns < sml_max_u64(slot->sent_ns, slot->asked_ns) + sml_worker_quiet_time(w)) continue;
+    slot->was_overtaken = true;
+    list_remove(w, s);
+    want_probe(w, s);
+    num_asked++;
+  }
+}
+
+/* The first fence says who holds all others up, too. */
+static bool is_later_fence(const struct sml_worker *w, uint32_t s) {
+  const struct slot *slot = &w->slots[s];
+  if (!slot->what.is_fence) return false;
+  for (uint64_t chunk = w->released; chunk < slot->chunk; chunk++)
+    if (w->slots[sml_worker_slot_at(w, chunk)].what.is_fence) return true;
+  return false;
+}
+
 static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   uint32_t num_asked = 0;
   const uint32_t most = sml_max_u32(sml_min_u32(QUIET_PROBES, num_affordable(w->silence_budget)), LEAST_QUESTIONS);
@@ -309,13 +347,17 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
     while (num_asked < most && quiet_deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
       list_remove(w, s);
+      if (is_one_way(w) && is_later_fence(w, s)) {
+        list_append(w, s, k, now_ns);
+        continue;
+      }
       ask_about(w, s, k);
       num_asked++;
     }
   }
   if (num_asked == 0 || is_at_end(w)) return;
   if (w->quiet_level > 0) w->stalled_chunks = sml_max_u32(w->stalled_chunks / 2, usual_chunks(w));
-  w->quiet_until_ns = now_ns + sml_min_u64(quiet_time(w) << w->quiet_level, w->rto.ceiling_ns);
+  w->quiet_until_ns = now_ns + sml_min_u64(sml_worker_quiet_time(w) << w->quiet_level, w->rto.ceiling_ns);
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
   w->view.timeouts++;
 }

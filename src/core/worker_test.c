@@ -366,8 +366,8 @@ static void test_who_is_missing_at_a_fence(void **state) {
   free(w);
 }
 
-/* Ranks 0 and 2 may both ask about what rank 1 sends. A PENDING that is not UNASKED shows a loss at once, any other one
- * after a silence. That for the other receiver asks for the same. */
+/* Ranks 0 and 2 may both ask about what rank 1 sends. A PENDING that names what left later shows a loss at once, any
+ * other one after a silence. That for the other receiver asks for the same. */
 static void one_repeat_answers_all_receivers(void **state) {
   (void)state;
   static const uint64_t parts[] = {0, 0, CHUNK_BYTES, CHUNK_BYTES};
@@ -384,7 +384,8 @@ static void one_repeat_answers_all_receivers(void **state) {
     const struct sml_send first = expect_send(w, 0, SML_SEND_UPDATE);
     (void)expect_send(w, 0, SML_SEND_UPDATE); /* the fence */
     struct sml_header h = pending_of(&first);
-    h.flags = i == 0 ? SML_FLAG_UNASKED : 0;
+    h.flags = SML_FLAG_UNASKED;
+    h.chunk = i == 0 ? 0 : 1; /* 1: the fence */
     uint64_t now_ns = 1;
     expect_accept(w, h, 2, now_ns, SML_ACCEPT_PENDING);
     if (i == 0) {

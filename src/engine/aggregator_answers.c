@@ -8,6 +8,8 @@
 
 /* The most answers to packets of unknown jobs, so that a flood of those is not reflected. */
 #define ERRORS_PER_S 1000u
+/* If more are missing at a fence they are not told: what holds so many up shows itself to each of them. */
+#define MOST_AT_FENCE 16u
 
 void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h, const void *payload,
                      const struct sml_seal *seal, const struct sml_addr *to) {
@@ -70,6 +72,8 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   struct sml_header answer = *h;
   answer.type = SML_PACKET_PENDING;
   answer.flags = flags;
+  if ((flags & SML_FLAG_UNASKED) != 0 && sml_aggregator_is_one_way(job->aggregator, h))
+    answer.chunk = sml_aggregator_latest_position(job->aggregator, h);
   answer.payload_bytes = (uint16_t)bitmap_bytes_of(e, job);
   record_pending(e, h, flags, answer.payload_bytes);
   memcpy(frame + sml_head_bytes(job->seal.is_keyed), e->missing, answer.payload_bytes);
@@ -96,14 +100,15 @@ void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header
 
 void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header *h) {
   const struct job *job = e->jobs[h->job];
+  if (!sml_aggregator_is_one_way(job->aggregator, h) || (!sml_has_owner(h->reducer) && h->chunk != SML_FENCE)) return;
   struct sml_header unasked = *h;
   uint64_t missing[SML_BITMAP_WORDS(SML_MAX_WORLD_SIZE)];
-  sml_aggregator_missing_for(job->aggregator, h, missing);
+  const uint32_t num_missing = sml_aggregator_missing_for(job->aggregator, h, missing);
+  if (!sml_has_owner(h->reducer) && num_missing > MOST_AT_FENCE) return;
   for (uint32_t c = 0; c < job->members.num_contributors; c++) {
-    if (!sml_bit_test(missing, c)) continue;
+    if (!sml_bit_test(missing, c) || c == h->rank) continue;
     unasked.rank = (uint16_t)c;
-    const bool is_lost = sml_aggregator_has_gone_on(job->aggregator, h, c);
-    sml_answer_pending(e, &unasked, 1, is_lost ? 0 : SML_FLAG_UNASKED);
+    sml_answer_pending(e, &unasked, 1, SML_FLAG_UNASKED);
   }
 }
 
@@ -150,10 +155,10 @@ static void tell_lost(struct sml_aggregator_engine *e, uint16_t number) {
   while (sml_aggregator_next_lost(job->aggregator, &h)) {
     h.job = number;
     h.epoch = job->epoch;
-    if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e, 0);
+    if (e->num_questions == SML_ARRAY_LEN(e->questions)) ask(e, SML_FLAG_UNASKED);
     e->questions[e->num_questions++] = h;
   }
-  ask(e, 0);
+  ask(e, SML_FLAG_UNASKED);
 }
 
 /* Asks ranks whose updates are overdue. The questions leave behind the results of the pass, since what ranks send for

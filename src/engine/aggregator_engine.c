@@ -291,7 +291,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
     case SML_VERDICT_PENDING:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
       sml_answer_pending(e, h, 1, 0);
-      if (h->type == SML_PACKET_PROBE && sml_has_owner(h->reducer)) sml_answer_missing(e, h);
+      if (h->type == SML_PACKET_PROBE) sml_answer_missing(e, h);
       report_blocked(e, h, d);
       break;
     case SML_VERDICT_MISMATCH:

@@ -96,8 +96,8 @@ void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, con
                       const struct sml_addr *to, uint64_t now_ns);
 /* h: num headers, for one contributor. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
-/* Just after that, of a chunk that only some contribute to: those whom it waits for get the same, UNASKED unless their
- * updates are lost for sure. */
+/* Just after that, of a one-way window's fence, or chunk that only some contribute to: the others whom it waits for are
+ * told, too. */
 void sml_answer_missing(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_note_mark(struct sml_aggregator_engine *e, const struct sml_header *h);
 void sml_answer_marks(struct sml_aggregator_engine *e);

@@ -149,9 +149,31 @@ static void test_the_limit(void **state) {
   assert_int_equal(sml_send_queue_room(&q, 0, 1, 4), 4800000);
 }
 
+/* How long what is sent now waits, at the rate of a queue that did not run empty. */
+static void test_the_wait(void **state) {
+  (void)state;
+  struct sml_send_queue q = {0};
+  uint64_t now_ns = SML_NS_PER_S;
+  sml_send_queue_ask(&q, 0, now_ns);
+  sml_send_queue_end_pass(&q, 1000);
+  sml_send_queue_ask(&q, 0, now_ns += SML_NS_PER_MS); /* little was sent: that is no rate of the link */
+  sml_send_queue_end_pass(&q, 300000);
+  assert_int_equal(sml_send_queue_wait_ns(&q, 0, now_ns), 0);
+  sml_send_queue_ask(&q, 200000, now_ns += SML_NS_PER_MS); /* perhaps it began to leave just now */
+  assert_int_equal(sml_send_queue_wait_ns(&q, 0, now_ns), 0);
+  sml_send_queue_ask(&q, 100000, now_ns += SML_NS_PER_MS);
+  assert_int_equal(sml_send_queue_wait_ns(&q, 0, now_ns), SML_NS_PER_MS);
+  assert_int_equal(sml_send_queue_wait_ns(&q, 50000, now_ns), 1500 * SML_NS_PER_US);
+  assert_int_equal(sml_send_queue_wait_ns(&q, 0, now_ns + 400 * SML_NS_PER_US), 600 * SML_NS_PER_US);
+  assert_int_equal(sml_send_queue_wait_ns(&q, 0, now_ns + SML_NS_PER_S), 0);
+  for (uint32_t i = 0; i < 100; i++) sml_send_queue_ask(&q, 100000, now_ns += SML_NS_PER_MS); /* the link is down */
+  assert_in_range(sml_send_queue_wait_ns(&q, 0, now_ns), 1, SML_SEND_QUEUE_MOST_WAIT_NS);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_limit),
+      cmocka_unit_test(test_the_wait),
       cmocka_unit_test(nothing_waits),
       cmocka_unit_test(up_to_the_limit),
       cmocka_unit_test(a_full_one_does_not_stop_a_lane),

@@ -17,6 +17,8 @@
 /* While the queue holds chunks back, the engine looks at it again after this time at the latest. */
 #define SML_SEND_QUEUE_LOOK_NS SML_NS_PER_MS
 #define SML_SEND_QUEUE_LEAST_LOOK_NS (100 * SML_NS_PER_US)
+/* Nothing waits longer, as far as a worker is told: a link that is down for some time has no rate. */
+#define SML_SEND_QUEUE_MOST_WAIT_NS (30 * SML_NS_PER_MS)
 /* While copies and sums go one way at once, each place of the copies' window waits for this queue twice: as a copy, and
  * as a fence. So only such a part of that window may wait, or twice as much before a copy has to: sums have more to
  * send, and would leave it no room. */
@@ -29,6 +31,9 @@ struct sml_send_queue {
   uint64_t limit_bytes, next_limit_bytes; /* of this pass; of the next one, for the lanes counted so far */
   /* What was sent in all earlier passes; what had left, and when; how much left in SML_SEND_QUEUE_NS since then. */
   uint64_t sent_bytes, left_bytes, left_ns, rate_bytes;
+  uint64_t asked_ns;
+  uint64_t link_bytes; /* as rate_bytes, but between looks that found something, and it falls slowly; 0: not known */
+  bool was_busy;       /* something waited when left_bytes was measured */
 };
 
 /* Call it once a pass for each lane. It has so many bytes under way, each for a round trip (0: not known). num_windows:
@@ -41,11 +46,22 @@ static inline void sml_send_queue_count(struct sml_send_queue *q, uint64_t under
 /* The system says that so much waits. */
 static inline void sml_send_queue_ask(struct sml_send_queue *q, uint64_t waiting_bytes, uint64_t now_ns) {
   q->most_bytes = waiting_bytes;
+  q->asked_ns = now_ns;
   if (now_ns - q->left_ns < SML_SEND_QUEUE_LOOK_NS) return;
   const uint64_t left_bytes = q->sent_bytes - sml_min_u64(q->sent_bytes, waiting_bytes);
   q->rate_bytes = (left_bytes - sml_min_u64(left_bytes, q->left_bytes)) * SML_SEND_QUEUE_NS / (now_ns - q->left_ns);
+  if (waiting_bytes > 0 && q->was_busy) q->link_bytes = sml_max_u64(q->rate_bytes, q->link_bytes - q->link_bytes / 8);
+  q->was_busy = waiting_bytes > 0;
   q->left_bytes = left_bytes;
   q->left_ns = now_ns;
+}
+
+/* How long what is sent now will wait, as far as is known without asking; 0: not at all, or not known. already_bytes:
+ * sent in this pass. */
+static inline uint64_t sml_send_queue_wait_ns(const struct sml_send_queue *q, uint64_t already_bytes, uint64_t now_ns) {
+  if (q->link_bytes == 0) return 0;
+  const uint64_t wait_ns = (q->most_bytes + already_bytes) * SML_SEND_QUEUE_NS / q->link_bytes;
+  return sml_min_u64(wait_ns - sml_min_u64(wait_ns, now_ns - q->asked_ns), SML_SEND_QUEUE_MOST_WAIT_NS);
 }
 
 /* The limit of lanes that do not know what is under way: those of one-way windows, where most updates have no answer of

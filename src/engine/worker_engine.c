@@ -136,6 +136,13 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   return sml_max_u32(least, sml_send_queue_room(q, e->sent_bytes, frame_bytes, num_windows));
 }
 
+/* A one-way window's lane learns when what is sent now will leave the host. */
+static void tell_leaving(const struct sml_worker_engine *e, const struct sml_lane *lane, uint64_t now_ns) {
+  if (!sml_has_owner(lane->options.worker.way)) return;
+  const uint64_t wait_ns = sml_send_queue_wait_ns(&e->send_queue, e->sent_bytes, now_ns);
+  if (wait_ns > 0) sml_worker_set_leaving(lane->worker, now_ns + wait_ns);
+}
+
 /* The lanes share a socket, whose buffer must hold what comes while the thread has no processor: the share of a lane
  * that has work. */
 static uint32_t find_buffer(const struct sml_worker_engine *e, const struct sml_lane *lane) {
@@ -329,7 +336,9 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
       sml_worker_on_timer(lane->worker, now_ns);
       sml_worker_set_buffer(lane->worker, find_buffer(e, lane));
       sml_worker_set_room(lane->worker, find_room(e, lane, now_ns));
+      tell_leaving(e, lane, now_ns);
       transmit(e, lane, now_ns);
+      tell_leaving(e, lane, now_ns);
       deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));
     }
     struct sml_worker_view view;
