@@ -153,6 +153,13 @@ static void tx_flush(struct sml_netio *io) {
   (void)io; /* committing sends */
 }
 
+static uint64_t tx_waiting(struct sml_netio *io) {
+  const struct sim_link_state *up = &socket_of(io)->host->up;
+  io->stats.system_calls++;
+  if (up->options.bits_per_s == 0 || up->busy_until_ns <= sim.now_ns) return 0;
+  return (uint64_t)((double)(up->busy_until_ns - sim.now_ns) * (double)up->options.bits_per_s / 8e9);
+}
+
 /* ---- waiting ---- */
 
 static uint64_t deadline_after(uint64_t timeout_ns) {
@@ -231,6 +238,7 @@ static const struct sml_netio_ops ops = {.name = "simulated",
                                          .tx_reserve = tx_reserve,
                                          .tx_commit = tx_commit,
                                          .tx_flush = tx_flush,
+                                         .tx_waiting = tx_waiting,
                                          .wait = wait,
                                          .wake = wake};
 

@@ -82,7 +82,7 @@ void sml_range_make_one_way(struct sml_range *r, const struct sml_operation_plan
   r->lane = lane;
   r->num_lanes = num_lanes;
   r->num_elems = plan->num_elems;
-  r->fence_chunks = num_slots / 4 - 1;
+  r->fence_chunks = sml_stretch(num_slots, num_lanes) - 1;
   r->most_codes = chunk_bytes / r->code_bytes;
   for (uint32_t p = 0; p < r->num_parts; p++) {
     r->num_data_chunks += part_chunks(r, p);

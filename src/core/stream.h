@@ -104,6 +104,11 @@ void sml_range_one_way_chunk(const struct sml_range *range, uint64_t position, s
                              struct sml_chunk *chunk_out);
 /* How many codes a part has in the group that begins with a row; *block_out: the tensor's block of the first one. */
 uint32_t sml_range_codes(const struct sml_range *range, uint64_t row, uint32_t part, uint64_t *block_out);
+/* Positions of a one-way window from fence to fence. Lanes share a link: the more they are, the less each may have
+ * under way. */
+static inline uint32_t sml_stretch(uint32_t num_slots, uint32_t num_lanes) {
+  return sml_min_u32(num_slots / 4, sml_max_u32(num_slots / 4 / num_lanes, 8));
+}
 /* Makes what a range that goes one way has beside the fields that all have. */
 void sml_range_make_one_way(struct sml_range *range, const struct sml_operation_plan *plan, uint32_t lane,
                             uint32_t num_lanes, uint32_t chunk_bytes, uint32_t num_slots);

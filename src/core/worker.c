@@ -79,6 +79,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   sml_rto_init(&w->rto, o->rtt_ns);
   sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window || has_one_way);
   sml_worker_gaps_init(w);
+  if (has_one_way) sml_fence_window_init(w);
   w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
   w->prng.state = o->seed;
   w->room_chunks = UINT32_MAX;
@@ -133,6 +134,7 @@ static uint32_t find_update(struct sml_worker *w) {
   const uint32_t s = first_fresh(w);
   if (s == NONE || is_held_back(w, s)) return NONE;
   if (w->congestion.is_fixed) {
+    if (is_one_way(w) && !sml_fence_window_allows(w, w->slots[s].chunk)) return NONE;
     if (sml_worker_has_fixed_window(w)) return s;
   } else if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
@@ -209,9 +211,10 @@ static void send_gap_probe(struct sml_worker *w, uint64_t now_ns, struct sml_sen
   w->view.probes++;
 }
 
-/* When what is sent now leaves the host. */
+/* When what is sent now leaves the host. Where lanes share links, queues are at other hosts as well, so the wait in
+ * this one's is no more than a part of what answers take. */
 static uint64_t leaving_time(const struct sml_worker *w, uint64_t now_ns) {
-  return sml_max_u64(now_ns, w->leaving_ns);
+  return sml_worker_adapts(w) ? now_ns : sml_max_u64(now_ns, w->leaving_ns);
 }
 
 static void send_probe(struct sml_worker *w, uint64_t now_ns, struct sml_send *out) {
@@ -244,6 +247,8 @@ static void send_update(struct sml_worker *w, uint32_t s, uint64_t now_ns, struc
   out->chunk = slot->what;
   if (is_one_way(w)) {
     out->range = &w->ring[slot->operation].range;
+    if (slot->state == READY && slot->what.is_fence) slot->fence_byte = sml_fence_window_byte(w);
+    out->fence_byte = slot->fence_byte;
   }
   out->header = make_header(w, s, SML_PACKET_UPDATE);
   out->header.payload_bytes = (uint16_t)update_bytes_of(slot);
@@ -325,7 +330,8 @@ static uint64_t order_of(const struct sml_worker *w, uint32_t chunk) {
 static bool is_leaving(const struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
   const uint64_t left_ns = sml_max_u64(sml_max_u64(slot->update_ns, w->last_update_ns), w->leaving_ns);
   const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns + w->rto.answer_ns / 4 : sml_worker_round_trip(w);
-  return now_ns <= left_ns + sml_max_u64(sml_worker_quiet_time(w), answer_ns);
+  const uint64_t trip_ns = sml_worker_adapts(w) ? w->rto.rto_ns : 0; /* the queue may be elsewhere */
+  return now_ns <= left_ns + sml_max_u64(sml_max_u64(sml_worker_quiet_time(w), answer_ns), trip_ns);
 }
 
 /* May the slot's last update still be on its way? The aggregator names the latest chunk that it has from this rank. If
@@ -406,6 +412,7 @@ static void accept_pending(struct sml_worker *w, uint32_t s, const struct sml_he
   if (!is_mine_missing) wait_for_others(w, s, now_ns);
   else if (!is_crossing(w, s, h, now_ns)) {
     want_update(w, s);
+    w->window.num_lost++;
     if ((h->flags & SML_FLAG_UNASKED) == 0) earn_by_loss(w, s);
     note_loss(w, w->slots[s].order, now_ns);
   }
@@ -429,6 +436,7 @@ static void note_completed(struct sml_worker *w, const struct slot *slot, const 
   /* A repeat answers a probe, so it would measure the probe's timer. It was sent behind the result, which was lost. */
   if (h->flags & SML_FLAG_RETRANSMISSION) {
     w->view.lost_results++;
+    w->window.num_lost++;
     note_loss(w, slot->order, now_ns);
     return;
   }
@@ -445,7 +453,8 @@ static uint64_t widen_chunk(const struct sml_worker *w, uint32_t chunk) {
 }
 
 /* Returns the cookie of an operation that has ended in this lane, or NULL. */
-static void *accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, uint64_t now_ns) {
+static void *accept_result(struct sml_worker *w, uint32_t s, const struct sml_header *h, const uint8_t *payload,
+                           uint64_t now_ns) {
   struct slot *slot = &w->slots[s];
   if (sml_worker_contributes(w, slot)) note_arrived(w, slot->order, now_ns);
   note_completed(w, slot, h, now_ns);
@@ -468,7 +477,13 @@ static void *accept_result(struct sml_worker *w, uint32_t s, const struct sml_he
   w->quiet_level = 0;
   w->quiet_until_ns = 0;
   if (is_one_way(w)) {
+    const bool is_first = !slot->was_resent && !slot->was_pending && (h->flags & SML_FLAG_RETRANSMISSION) == 0;
     w->now_ns = now_ns;
+    if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) sml_fence_window_note_result(w, slot, now_ns);
+    if (slot->what.is_fence) {
+      w->passed = sml_max_u64(w->passed, slot->chunk + 1);
+      sml_fence_window_take(w, payload[0], is_first ? now_ns - slot->first_sent_ns : 0);
+    }
     return sml_worker_hold(w, s, (h->flags & SML_FLAG_RETRANSMISSION) != 0);
   }
   slot->phase++;
@@ -530,13 +545,14 @@ struct sml_accept sml_worker_on_packet(struct sml_worker *w, const struct sml_he
   struct sml_accept a = sml_worker_peek_packet(w, h);
   const uint32_t s = sml_worker_slot_of(w, h);
   if (a.kind == SML_ACCEPT_PENDING) accept_pending(w, s, h, payload, now_ns);
-  else if (a.kind == SML_ACCEPT_RESULT) a.ended = accept_result(w, s, h, now_ns);
+  else if (a.kind == SML_ACCEPT_RESULT) a.ended = accept_result(w, s, h, payload, now_ns);
   return a;
 }
 
 void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *h, uint64_t now_ns) {
   const uint32_t s = sml_worker_slot_of(w, h);
   w->view.ecn_marks++;
+  w->window.is_marked = true;
   uint64_t order = 0;
   if (h->flags & SML_FLAG_MARKED) order = order_of(w, h->chunk);
   else if (s != NONE && w->slots[s].phase == h->phase && w->slots[s].state == OUTSTANDING) order = w->slots[s].order;

@@ -57,6 +57,7 @@ struct sml_send {
   struct sml_chunk chunk;
   const struct sml_range *range; /* that the chunk is of; of an operation that goes one way */
   struct sml_header header;      /* complete; payload_bytes includes the check word */
+  uint8_t fence_byte;            /* a fence's payload */
 };
 /* Takes the next packet to send, which then counts as sent at now_ns. */
 void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send *send_out);

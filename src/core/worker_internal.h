@@ -48,6 +48,7 @@ struct slot {
   uint64_t noticed_ns; /* one way: when later results had come first, 0: not yet; and how many had come by then */
   uint32_t noticed_at;
   bool was_overtaken;        /* one way: it was asked about because of that */
+  uint8_t fence_byte;        /* one way: what this rank's fence says */
   bool has_copy;             /* one way: the repeat that was just sent goes once more */
   uint64_t told_ns;          /* when a PENDING was about it; 0: none was */
   uint64_t order, update_ns; /* of its last UPDATE: its number among those of the lane, and when it left */
@@ -80,6 +81,21 @@ struct list {
 struct one_way_class {
   uint64_t next; /* behind the last position of which the result is here */
   uint32_t num_results;
+};
+
+/* How far beyond the last complete fence a rank sends in a one-way window that adapts. Positions; times in ns. */
+struct fence_window {
+  uint32_t allowed;       /* positions beyond `released` */
+  uint32_t most;          /* that `allowed` may be, as losses and marks have it */
+  uint32_t num_lost;      /* of this rank's updates and results since its last fence */
+  bool is_marked;         /* since then */
+  bool was_lossy;         /* the last complete fence said so */
+  uint64_t reduced_at;    /* losses before this position was passed say nothing new */
+  uint64_t round_begin, round_ns, rates[8]; /* positions passed in a second: in the last rounds */
+  uint64_t least_trip_ns; /* the shortest of this rank's fences; 0: not known */
+  uint64_t result_ns;     /* of the last result that was no repeat */
+  uint64_t longest_ns;    /* the longest time without such a result while one was awaited; each fence takes an eighth */
+  uint64_t asked_ns;      /* when it asked in a silence last */
 };
 
 /* A grant that did not arrive although later ones did: the result that carried it is lost, or late. */
@@ -143,6 +159,7 @@ struct sml_worker {
   uint32_t kept;   /* the KEPT slot, or NONE */
   /* [num_contributors] what owners sent, by owner; sums for this rank, and exponents: the first */
   struct one_way_class *classes;
+  struct fence_window window;
   bool has_news;            /* something came since the worker looked for gaps last */
   uint64_t answered_ns;     /* when the latest question was sent that is answered */
   uint64_t look_ns;         /* when it will look again, whatever comes */
@@ -171,6 +188,12 @@ struct sml_worker {
 
 static inline bool is_one_way(const struct sml_worker *w) {
   return w->options.way != SML_REDUCE_SUM;
+}
+
+/* Its window adapts: several lanes share each link. One that has the link to itself takes its whole window, which is
+ * what a data centre's path and queues hold. */
+static inline bool sml_worker_adapts(const struct sml_worker *w) {
+  return is_one_way(w) && w->options.num_lanes > 1;
 }
 
 /* The slot that a packet is about, or NONE. Each version of a slot of a one-way window is one here. */
@@ -273,6 +296,24 @@ void sml_worker_take_early(struct sml_worker *w);
 void sml_worker_note_heard(struct sml_worker *w);
 
 /* ---- worker_one_way.c ---- */
+
+void sml_fence_window_init(struct sml_worker *w);
+/* A fence is to be sent for the first time: what it says, and how much was lost since the last one begins anew. */
+uint8_t sml_fence_window_byte(struct sml_worker *w);
+/* An operation begins, where there was none. */
+void sml_fence_window_begin(struct sml_worker *w);
+/* A fence's result is here, with the greatest byte. trip_ns: since this rank sent its own, 0: not known. */
+void sml_fence_window_take(struct sml_worker *w, uint8_t word, uint64_t trip_ns);
+/* A result is here; not a repeat. */
+static inline void sml_fence_window_note_result(struct sml_worker *w, const struct slot *slot, uint64_t now_ns) {
+  struct fence_window *f = &w->window;
+  f->longest_ns = sml_max_u64(f->longest_ns, now_ns - sml_max_u64(f->result_ns, slot->first_sent_ns));
+  f->result_ns = now_ns;
+}
+/* May the chunk be sent now? */
+static inline bool sml_fence_window_allows(const struct sml_worker *w, uint64_t chunk) {
+  return chunk < w->released + w->window.allowed;
+}
 
 /* A result is here, which stays in its slot until the fence. Returns the cookie of an operation that has ended, or
  * NULL. */

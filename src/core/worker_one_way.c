@@ -1,9 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a worker does in a one-way window (PROTOCOL.md rules R192 to R209, R219): what comes stays in its slot, and
- * slots come free by fences. */
+ * What a worker does in a one-way window (PROTOCOL.md rules R192 to R209, R219, R224): what comes stays in its slot,
+ * and slots come free by fences. */
 #include "core/worker_queue.h"
 
 #define LOST_RESULTS 4u /* halve the number of later results that show a loss */
+
+/* ---- a window that adapts ----
+ *
+ * Behind the last complete fence a rank sends what the stream moves on by in the time that a fence needs, and in that
+ * for which chunks may stand in queues. A fence carries a byte, of which all ranks get the greatest (PROTOCOL.md rule
+ * R224): so all of them know when one lost much of a stretch, or got marks, and take three tenths of the window, as
+ * CUBIC does. */
+
+#define MARKED 255u
+#define LOSSY_SHARE 8u /* of a stretch */
+/* A place waits twice in the host's own queue (send_queue.h): with its chunk, and with the fence that frees it. */
+#define QUEUE_NS (6 * SML_NS_PER_MS)
+#define LEAST_STRETCHES 4u
+#define KEPT_PERCENT 70u
+
+static uint32_t stretch_of(const struct sml_worker *w) {
+  return sml_stretch(w->lane_slots, w->options.num_lanes);
+}
+
+void sml_fence_window_init(struct sml_worker *w) {
+  w->window = (struct fence_window){.most = w->options.num_slots};
+  w->window.allowed = sml_worker_adapts(w) ? 2 * stretch_of(w) : w->options.num_slots;
+}
+
+uint8_t sml_fence_window_byte(struct sml_worker *w) {
+  struct fence_window *f = &w->window;
+  const bool is_lossy = f->num_lost * LOSSY_SHARE > stretch_of(w);
+  const uint32_t byte = f->is_marked ? MARKED : is_lossy ? sml_min_u32(f->num_lost, MARKED - 1) : 0;
+  f->num_lost = 0;
+  f->is_marked = false;
+  return (uint8_t)byte;
+}
+
+void sml_fence_window_begin(struct sml_worker *w) {
+  w->window.round_begin = w->passed;
+  w->window.round_ns = w->now_ns;
+}
+
+/* Slow rounds, in which somebody was late, say less than the fastest of the last ones. */
+static void end_round(struct sml_worker *w) {
+  struct fence_window *f = &w->window;
+  SML_ASSERT(w->passed >= f->round_begin && f->allowed > 0);
+  const uint64_t time_ns = sml_max_u64(w->now_ns - f->round_ns, 1);
+  memmove(f->rates + 1, f->rates, sizeof f->rates - sizeof f->rates[0]);
+  f->rates[0] = (w->passed - f->round_begin) * SML_NS_PER_S / time_ns;
+  uint64_t rate = 0;
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(f->rates); i++) rate = sml_max_u64(rate, f->rates[i]);
+  const uint64_t held = rate * (f->least_trip_ns + QUEUE_NS) / SML_NS_PER_S;
+  f->most = sml_min_u32(f->most + stretch_of(w), w->options.num_slots);
+  const uint32_t most = sml_min_u32(f->most, 2 * f->allowed);
+  f->allowed = sml_max_u32((uint32_t)sml_min_u64(held, most), LEAST_STRETCHES * stretch_of(w));
+  sml_fence_window_begin(w);
+}
+
+void sml_fence_window_take(struct sml_worker *w, uint8_t byte, uint64_t trip_ns) {
+  struct fence_window *f = &w->window;
+  if (!sml_worker_adapts(w)) return;
+  SML_ASSERT(w->passed > w->released);
+  f->longest_ns -= f->longest_ns / 8;
+  if (trip_ns != 0 && (f->least_trip_ns == 0 || trip_ns < f->least_trip_ns)) f->least_trip_ns = trip_ns;
+  const bool is_full = byte == MARKED || (byte != 0 && f->was_lossy);
+  f->was_lossy = byte != 0;
+  if (is_full && w->passed >= f->reduced_at) {
+    f->reduced_at = w->passed + f->allowed;
+    f->most = f->allowed = sml_max_u32(f->allowed * KEPT_PERCENT / 100, stretch_of(w));
+    w->view.window_reductions++;
+  }
+  if (w->passed >= f->round_begin + f->allowed && w->now_ns - f->round_ns >= w->rto.srtt_ns) end_round(w);
+}
 
 /* A later fence is complete, so nobody has to hear of this one any more. */
 static void forget_fence(struct sml_worker *w, uint32_t s) {

@@ -17,6 +17,8 @@
  *             a chunk that was sent more than two round trips later is done
  *   sum       the check word of a result is wrong                             the slot
  *
+ * A one-way window that adapts has no timer, and silence asks about the first slots of the stream that wait.
+ *
  * How often: order asks again when a chunk that was sent after the question has completed. Silence, window and timer
  * wait twice as long after each question in a row. Silence and (where order counts) the timer also have budgets: 256
  * completed chunks pay for one question, and for silence a loss that was shown pays for two. The worker asks about a
@@ -189,6 +191,12 @@ static bool is_full(const struct sml_worker *w) {
  * lost, most round trips include somebody's repairs, so they say little. In a one-way window answers come out of full
  * queues, and where one is full it is not silent. */
 uint64_t sml_worker_quiet_time(const struct sml_worker *w) {
+  if (sml_worker_adapts(w)) { /* results of one lane come with those of all others: what is usual tells */
+    const uint64_t usual_ns = sml_min_u64(2 * w->window.longest_ns, 4 * w->rto.min_ns);
+    const uint64_t trips_ns = sml_max_u64(2 * w->rto.answer_ns, w->rto.srtt_ns);
+    const uint64_t least_ns = trips_ns != 0 ? sml_max_u64(trips_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns / 4;
+    return sml_min_u64(sml_max_u64(least_ns, usual_ns), w->rto.rto_ns);
+  }
   if (is_one_way(w)) {
     const uint64_t least_ns = sml_max_u64(w->rto.srtt_ns / ONE_WAY_QUIET_SHARE, ONE_WAY_QUIET_NS);
     if (w->rto.min_ns > 0) return sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.min_ns, least_ns);
@@ -257,10 +265,20 @@ static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
   return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
 }
 
+/* A window that adapts: when silence asks about what is missing first. Its slots wait from when they were freed, most
+ * of them for chunks that nobody may send yet. */
+static uint64_t stretch_deadline(const struct sml_worker *w) {
+  if (w->view.num_outstanding == 0) return SML_NEVER;
+  const uint64_t since_ns = sml_max_u64(sml_max_u64(w->progress_ns, w->view.waiting_since_ns), w->window.asked_ns);
+  const uint32_t steps = sml_min_u32(w->quiet_level, MOST_PAID_LEVEL);
+  return since_ns + sml_min_u64(sml_worker_quiet_time(w) << steps, w->rto.ceiling_ns);
+}
+
 /* When silence asks about it: about some slots at a time, and more and more rarely as long as no result comes. */
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
+  if (sml_worker_adapts(w)) return SML_NEVER;
   if (is_at_end(w)) return sml_max_u64(end_deadline_of(w, level), w->quiet_until_ns);
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
@@ -287,6 +305,7 @@ static uint64_t turn_of(const struct sml_worker *w) {
 
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
   uint64_t deadline = sml_min_u64(sml_min_u64(full_deadline_of(w), w->look_ns), turn_of(w));
+  if (sml_worker_adapts(w)) deadline = sml_min_u64(deadline, stretch_deadline(w));
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
     deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
   return deadline;
@@ -319,6 +338,7 @@ static void ask_about(struct sml_worker *w, uint32_t s, uint32_t level) {
 
 void sml_worker_ask_before(struct sml_worker *w, uint32_t fence, uint64_t now_ns) {
   uint32_t num_asked = 0;
+  if (sml_worker_adapts(w)) return;
   for (uint64_t chunk = w->heard; chunk < w->slots[fence].chunk && num_asked < QUIET_PROBES; chunk++) {
     const uint32_t s = sml_worker_slot_at(w, chunk);
     struct slot *slot = &w->slots[s];
@@ -362,6 +382,25 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   w->view.timeouts++;
 }
 
+/* What is missing first holds up all that follows. */
+static void ask_in_stretch(struct sml_worker *w, uint64_t now_ns) {
+  if (stretch_deadline(w) > now_ns) return;
+  SML_ASSERT(w->window.allowed > 0 && w->window.allowed <= w->options.num_slots);
+  uint32_t num_asked = 0;
+  for (uint64_t chunk = w->released; chunk < w->end_chunk && num_asked < LEAST_QUESTIONS; chunk++) {
+    const uint32_t s = sml_worker_slot_at(w, chunk);
+    struct slot *slot = &w->slots[s];
+    if (!sml_fence_window_allows(w, chunk)) break;
+    if (slot->state != OUTSTANDING || slot->wants_probe) continue;
+    list_remove(w, s);
+    ask_about(w, s, slot->level);
+    num_asked++;
+  }
+  w->window.asked_ns = now_ns;
+  w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
+  w->view.timeouts++;
+}
+
 static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
   if (full_deadline_of(w) > now_ns) return;
   w->full_asked_ns = now_ns;
@@ -375,7 +414,8 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   if (is_one_way(w)) look_for_gaps(w, now_ns);
   else find_due_gaps(w, now_ns);
   note_overflow(w);
-  ask_in_silence(w, now_ns);
+  if (sml_worker_adapts(w)) ask_in_stretch(w, now_ns);
+  else ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);
   bool has_fired = false;
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) {

@@ -194,7 +194,10 @@ bool sml_worker_submit(struct sml_worker *w, const struct sml_operation_plan *pl
                                                       .reducer = is_one_way(w) ? plan->way : plan->wire_reducer & 15,
                                                       .is_narrow = is_narrow,
                                                       .cookie = cookie};
-  if (w->ring_head == w->ring_tail) w->view.waiting_since_ns = now_ns;
+  if (w->ring_head == w->ring_tail) {
+    w->view.waiting_since_ns = now_ns;
+    if (is_one_way(w)) sml_fence_window_begin(w);
+  }
   w->ring_tail++;
   const uint64_t first_chunk = w->end_chunk, num_chunks = sml_min_u64(range.num_chunks, o->num_slots);
   w->end_chunk += range.num_chunks;

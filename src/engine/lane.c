@@ -118,7 +118,14 @@ static void hold_windows(struct sml_worker_engine *e) {
 }
 
 /* A pass sends in the order of the lanes. Sums for owners come last: they fill the send queue, and a copy or a fence
- * that does not get in holds up all other ranks. */
+ * that does not get in holds up all other ranks. Each rank begins with another lane: lanes may be at different
+ * aggregators, and if all sent to the same one first, the others' links would be idle. */
+static uint32_t turn_of(const struct sml_lane *lane) {
+  const struct sml_worker_options *o = &lane->options.worker;
+  const uint32_t turn = (o->lane + o->num_lanes - o->rank % o->num_lanes) % o->num_lanes;
+  return o->way == SML_REDUCE_TO_OWNER ? o->num_lanes + turn : turn;
+}
+
 bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
   if (e->num_lanes == e->max_lanes) {
     const uint32_t max_lanes = sml_max_u32(8, 2 * e->max_lanes);
@@ -128,8 +135,7 @@ bool sml_lane_attach(struct sml_worker_engine *e, struct sml_lane *lane) {
     e->max_lanes = max_lanes;
   }
   uint32_t at = e->num_lanes++;
-  if (lane->options.worker.way != SML_REDUCE_TO_OWNER)
-    for (; at > 0 && e->lanes[at - 1]->options.worker.way == SML_REDUCE_TO_OWNER; at--) e->lanes[at] = e->lanes[at - 1];
+  for (; at > 0 && turn_of(e->lanes[at - 1]) > turn_of(lane); at--) e->lanes[at] = e->lanes[at - 1];
   e->lanes[at] = lane;
   lane->engine = e;
   hold_windows(e);

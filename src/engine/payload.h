@@ -192,7 +192,7 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   uint8_t *payload = frame + sml_head_bytes(lane->options.seal.is_keyed);
   const bool is_narrow = (send->header.flags & SML_FLAG_NARROW) != 0;
   uint8_t *lanes = is_narrow ? e->wide : payload;
-  if (c->is_fence) payload[0] = 0;
+  if (c->is_fence) payload[0] = send->fence_byte;
   else if (c->is_exponent) fill_exponents(k, lane, send, payload);
   else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
   else if (op->plan.way == SML_REDUCE_COPY) memcpy(payload, (const uint8_t *)op->in + c->first_elem, c->num_elems);

@@ -19,6 +19,9 @@
  * pass may bring many repeats while what was sent to the group waits in the other socket. */
 #define UNHEARD_PASSES 16u
 
+/* How many frames a lane sends in a pass, where ranks aggregate for each other. */
+#define TURN_FRAMES 8u
+
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
   struct sml_worker_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return NULL;
@@ -68,18 +71,22 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
   }
 }
 
-static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
+/* Sends what the lane may send: of a job whose hosts aggregate, a few frames in each pass. So all its lanes move on
+ * together, and no aggregator gets all ranks' frames at once. Returns whether there is more. */
+static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   const uint32_t head_bytes = sml_head_bytes(lane->options.seal.is_keyed);
   const bool takes_all = sml_recorder_takes_all(e->recorder);
-  uint32_t payload_bytes;
+  uint32_t payload_bytes, most_frames = lane->options.num_windows > 1 ? TURN_FRAMES : UINT32_MAX;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
+    if (most_frames == 0) return true;
     const uint32_t frame_bytes = head_bytes + payload_bytes;
     uint32_t last_bytes = frame_bytes, num_frames = 0;
     struct sml_tx_burst burst;
     bool has_repeats = false;
     io->ops->tx_reserve(io, frame_bytes, &burst);
-    while (num_frames < burst.max_frames && last_bytes == frame_bytes) {
+    const uint32_t max_frames = sml_min_u32(burst.max_frames, most_frames);
+    while (num_frames < max_frames && last_bytes == frame_bytes) {
       const uint32_t next_bytes = sml_worker_peek_send(lane->worker);
       if (next_bytes > payload_bytes) break; /* UINT32_MAX included */
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
@@ -98,10 +105,12 @@ static void transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     }
     sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &lane->options.seal);
     lane->tx_packets += num_frames;
+    most_frames -= num_frames;
     uint32_t *num_bursts = payload_bytes == 0 ? &lane->futile.num_questions : &lane->futile.num_data;
     burst.goes_apart = has_repeats && sml_is_futile(num_bursts, num_frames);
     io->ops->tx_commit(io, &burst, num_frames, last_bytes, &lane->options.aggregator, 1);
   }
+  return false;
 }
 
 static uint32_t full_frame_bytes(const struct sml_lane *lane) {
@@ -120,7 +129,8 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
   struct sml_send_queue *q = &e->send_queue;
   if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
   const uint32_t frame_bytes = full_frame_bytes(lane);
-  const uint32_t num_windows = sml_max_u32(lane->options.num_windows, 1);
+  const bool goes_one_way = lane->options.worker.way != SML_REDUCE_SUM; /* its fences must not wait behind all lanes' */
+  const uint32_t num_windows = goes_one_way ? 1 : sml_max_u32(lane->options.num_windows, 1);
   const uint32_t num_ready = sml_worker_num_ready(lane->worker);
   if (sml_has_owner(lane->options.worker.way)) {
     sml_send_queue_go_one_way(q);
@@ -337,7 +347,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
       sml_worker_set_buffer(lane->worker, find_buffer(e, lane));
       sml_worker_set_room(lane->worker, find_room(e, lane, now_ns));
       tell_leaving(e, lane, now_ns);
-      transmit(e, lane, now_ns);
+      if (transmit(e, lane, now_ns)) deadline = 0;
       tell_leaving(e, lane, now_ns);
       deadline = sml_min_u64(deadline, sml_worker_next_deadline(lane->worker));
     }
