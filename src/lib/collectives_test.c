@@ -264,7 +264,8 @@ static void count_bytes(struct rank *r) {
     const uint64_t one = 4 * PART_ELEMS + part_chunks * 32, others = (n - 1) * one, fences = num_fences * 33;
     const uint64_t again = after.probes + after.retransmissions - before.probes - before.retransmissions;
     const uint64_t tx_bytes = after.tx_bytes - before.tx_bytes, rx_bytes = after.rx_bytes - before.rx_bytes;
-    const uint64_t most = again * (after.chunk_bytes + 32);
+    const uint64_t late = after.needless_repeats - before.needless_repeats; /* perhaps asked for in the call before */
+    const uint64_t most = (again + late) * (after.chunk_bytes + 32);
     const uint64_t up = fences + (is_sum ? others : one), down = fences + (is_sum ? one : others);
     const uint64_t rx_packets = after.rx_packets - before.rx_packets;
     const uint64_t down_packets = num_fences + part_chunks * (is_sum ? 1 : n - 1);
