@@ -168,7 +168,8 @@ local function dissect_datagram(buffer, pinfo, root)
   tree:add(f.phase, buffer(16, 4))
   tree:add(f.tag, buffer(20, 4))
   local reducer = buffer(1, 1):bitfield(4, 4)
-  local has_owner = reducer == 2 or reducer == 3 -- in one-way windows it stands where the chunk does
+  -- In one-way windows it stands where the chunk does, but in an unasked PENDING, which names a position (R198).
+  local has_owner = (reducer == 2 or reducer == 3) and bit.band(flags, FLAG_UNASKED) == 0
   tree:add(has_owner and f.owner or f.chunk, buffer(24, 4))
   local head = HEADER_BYTES
   if bit.band(flags, FLAG_KEYED) ~= 0 and buffer:len() >= HEADER_BYTES + KEYED_BYTES then
