@@ -425,9 +425,11 @@ int main(int argc, char **argv) {
   }
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Gather(&digest, 1, MPI_UINT64_T, all, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+  char line[16 + 17 * MAX_RANKS] = "digests"; /* written at once: what other ranks say may come between two writes */
+  size_t at = strlen(line);
   for (int r = 0; r < size && own_rank == 0; r++)
-    printf("%s%016llx", r > 0 ? " " : "digests ", (unsigned long long)all[r]);
-  if (own_rank == 0) printf("\ndone\n");
+    at += (size_t)snprintf(line + at, sizeof line - at, " %016llx", (unsigned long long)all[r]);
+  if (own_rank == 0) printf("%s\ndone\n", line);
   MPI_Finalize();
   return 0;
 }
