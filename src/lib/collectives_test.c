@@ -222,6 +222,9 @@ static void by_every_way(void **state) {
     w.aggd_options.packet_lanes = ways[i].packet_lanes;
     if (w.is_embedded) world_join(&w);
     else world_start(&w);
+    if (ways[i].hosts == NULL) /* else the environment decides, too */
+      assert_int_equal(sml_job_lanes_go_one_way(&w.ranks[0].job->lanes),
+                       ways[i].is_one_way && !ways[i].is_checked && ways[i].retry_ns == 0 && ways[i].packet_lanes == 0);
     world_run(&w, call_all);
     world_run(&w, call_at_once);
     world_stop(&w);

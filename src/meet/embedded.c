@@ -178,7 +178,7 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
   const struct sml_aggd_options options = {
       .listen = sml_addr_of_ip(plan->family, plan->is_one_place ? loopback : any, 0),
       .num_lanes = sml_min_u32(c->num_threads, sml_max_u32(1, SML_MAX_SHARDS / plan->num_shards)),
-      .pool_slots = s->options.num_slots,
+      .pool_slots = sml_min_u32(s->options.num_slots * (s->no_one_way ? 1 : SML_CTL_ALL_WINDOWS), SML_AGGD_MAX_SLOTS),
       .max_jobs = 1,
       .max_connections = 2 * world_size + 64,
       .new_connections_per_s = world_size + 100,
