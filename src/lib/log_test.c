@@ -109,6 +109,7 @@ static void info_says_what_was_decided_and_why(void **state) {
   check_says("1 lanes of 64 slots (as num_slots or SWITCHML_SLOTS asks), chunks of ");
   check_says("no shared memory: it is turned off here");
   check_says("results come by unicast: the aggregator offers no multicast");
+  check_says("reduce-scatters, all-gathers, broadcasts and reduces travel as all-reduces");
   check_says("no key: packets are not authenticated");
 }
 

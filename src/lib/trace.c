@@ -146,6 +146,11 @@ static void log_multicast(const struct sml_job *job) {
   }
 }
 
+static void log_ways(const struct sml_job *job) {
+  INFO(job, "reduce-scatters, all-gathers, broadcasts and reduces %s",
+       sml_job_lanes_go_one_way(&job->lanes) ? "go one way, if they are long" : "travel as all-reduces");
+}
+
 void sml_job_log_start(const struct sml_job *job) {
   const struct sml_member_options *member = &job->shards[0].session.member.options;
   const struct sml_settings *settings = &job->context->settings;
@@ -155,6 +160,7 @@ void sml_job_log_start(const struct sml_job *job) {
   log_shape(job);
   log_memory(job);
   log_multicast(job);
+  log_ways(job);
   INFO(job, "%s%s%s; check word %s; segmentation offload %s; congestion control %s",
        member->is_keyed ? "packets are authenticated with key '" : "no key: packets are not authenticated",
        member->join.key_name, member->is_keyed ? "'" : "",
