@@ -65,16 +65,17 @@ static bool has_begun(const struct sml_member_job *j, const struct sml_member_si
   return sight->has_slot && (j->phase != SML_MEMBER_IS_RUNNING || sight->wait.kind != SML_WAIT_NONE_BEGUN);
 }
 
-/* Several are missing at a fence: some of them may lack what others have not sent. */
-static bool is_hearsay(const struct sml_member_sight *sight) {
+/* Several are missing at a fence: some of them may lack what others have not sent. Or an aggregator that said so long
+ * ago is gone itself. */
+static bool is_hearsay(const struct sml_member_job *j, const struct sml_member_sight *sight) {
+  if (!sml_member_late_has_reports(j)) return true;
   return sight->is_fence && sight->num_missing > 1;
 }
 
-/* Whether this rank itself can say for whom it waits, as it would (add_own_view()). */
+/* Whether this rank itself can say for whom it waits, whatever aggregators say. */
 static bool knows_ranks(const struct sml_member_job *j, const struct sml_member_sight *sight) {
-  if (j->phase != SML_MEMBER_IS_RUNNING) return false;
-  if (sight->wait.kind == SML_WAIT_RANKS || sight->wait.kind == SML_WAIT_LEAD) return true;
-  return has_begun(j, sight) && sight->num_missing > 0 && !is_hearsay(sight);
+  const bool is_here = sight->wait.kind == SML_WAIT_RANKS || sight->wait.kind == SML_WAIT_LEAD;
+  return j->phase == SML_MEMBER_IS_RUNNING && is_here;
 }
 
 /* Whether an operation that is due waits a little longer, for what aggregators say. */
@@ -153,7 +154,7 @@ static void add_missing(const struct sml_member_job *j, const struct sml_member_
     else if (sight->missing[i] < count) sml_contributor_describe(&j->start, sight->missing[i], text, sizeof text);
     add(failure, "%s %s", i > 0 ? "," : "", text);
   }
-  if (is_hearsay(sight)) return;
+  if (is_hearsay(j, sight)) return;
   failure->num_ranks =
       sml_contributors_name(&j->start, j->world_size, sight->missing, sight->num_missing, failure->ranks);
 }
@@ -224,21 +225,31 @@ static void add_report(const struct sml_member_shard *shard, uint64_t now_ns, st
   else add(failure, "it has been silent for %.3g s", seconds(now_ns - shard->silent_since_ns));
 }
 
-static void add_reported_ranks(const struct sml_ctl_report *report, struct sml_ctl_abort *failure) {
-  for (uint32_t r = 0; r < report->num_ranks; r++) {
-    uint32_t k = 0;
-    while (k < failure->num_ranks && failure->ranks[k] != report->ranks[r]) k++;
-    if (k == failure->num_ranks && k < SML_CTL_MAX_RANKS) failure->ranks[failure->num_ranks++] = report->ranks[r];
+static void add_rank(struct sml_ctl_abort *failure, uint16_t rank) {
+  uint32_t k = 0;
+  while (k < failure->num_ranks && failure->ranks[k] != rank) k++;
+  if (k == failure->num_ranks && k < SML_CTL_MAX_RANKS) failure->ranks[failure->num_ranks++] = rank;
+}
+
+/* An aggregator that does not answer keeps ranks waiting for each other: if it is in a rank, that is the one. */
+static void add_reported_ranks(const struct sml_member_job *j, struct sml_ctl_abort *failure) {
+  for (uint32_t s = 0; s < j->num_shards; s++) {
+    const struct sml_member_shard *shard = &j->shards[s];
+    const bool is_silent = shard->is_asked && !shard->has_reported;
+    if (is_silent && shard->process_rank != SML_MEMBER_OF_DAEMON) add_rank(failure, (uint16_t)shard->process_rank);
   }
+  if (failure->num_ranks > 0) return;
+  for (uint32_t s = 0; s < j->num_shards; s++)
+    for (uint32_t r = 0; r < j->shards[s].report.num_ranks && j->shards[s].has_reported; r++)
+      add_rank(failure, j->shards[s].report.ranks[r]);
 }
 
 static void add_reports(const struct sml_member_job *j, uint64_t now_ns, struct sml_ctl_abort *failure) {
-  const bool names_ranks = failure->num_ranks == 0;
   uint32_t num_left_out = 0;
+  if (failure->num_ranks == 0) add_reported_ranks(j, failure);
   for (uint32_t s = 0; s < j->num_shards; s++) {
     const struct sml_member_shard *shard = &j->shards[s];
     if (!shard->is_asked) continue;
-    if (names_ranks && shard->has_reported) add_reported_ranks(&shard->report, failure);
     num_left_out += strlen(failure->detail) >= MANY_BYTES;
     if (strlen(failure->detail) >= MANY_BYTES) continue;
     /* The address of one in a rank is loopback's for that host's ranks, and no name for the others. */

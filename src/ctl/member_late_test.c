@@ -30,11 +30,10 @@ static int begin_late(void **state) {
   return 0;
 }
 
-/* The lanes say for whom they wait. */
+/* This rank itself sees for whom it waits. */
 static int begin_late_and_known(void **state) {
   (void)begin_late(state);
-  sight.num_missing = 1;
-  sight.missing[0] = 3;
+  sight.wait = (struct sml_member_wait){.kind = SML_WAIT_RANKS, .num_absent = 1, .ranks = {3}};
   return 0;
 }
 
@@ -260,7 +259,28 @@ static void test_what_aggregators_say(void **state) {
                    "aggregator at 10.0.0.1:4242: no answer when it was asked");
   sight.has_slot = true;
   sight.num_missing = 1;
+  sml_member_job_on_reported(&j, 1, &report);
   expect_blamed(1, 0); /* whom the lanes know */
+}
+
+/* What an aggregator that does not answer said before counts no more, nor whom others wait for: its rank is named. */
+static void test_a_rank_whose_aggregator_is_silent(void **state) {
+  (void)state;
+  const struct sml_ctl_report report = {.num_ranks = 2, .ranks = {0, 3}, .detail = "4 slots wait for ranks 0, 3"};
+  ops[0].was_warned = true;
+  j.num_shards = 2;
+  for (uint32_t s = 0; s < 2; s++) shards[s].process_rank = s;
+  sight.num_missing = 1;
+  sight.missing[0] = 3; /* as one of them said */
+  assert_true(check_at(T0 + 60 * S).has_asked);
+  sml_member_job_on_reported(&j, 0, &report);
+  assert_int_equal(check_at(T0 + 60 * S).kind, SML_MEMBER_NOT_LATE);
+  assert_int_equal(check_at(T0 + 61 * S).kind, SML_MEMBER_LATE_TIMES_OUT);
+  expect_blamed(1, 1);
+  shards[1].process_rank = SML_MEMBER_OF_DAEMON;
+  expect_blamed(2, 0);
+  sml_member_job_on_reported(&j, 1, &report);
+  expect_blamed(1, 3);
 }
 
 static void test_many_aggregators_are_cut_short(void **state) {
@@ -366,6 +386,7 @@ int main(void) {
       cmocka_unit_test_setup(test_what_hosts_wait_for, begin_late),
       cmocka_unit_test_setup(test_what_the_job_waits_for, begin_late),
       cmocka_unit_test_setup(test_what_aggregators_say, begin_late),
+      cmocka_unit_test_setup(test_a_rank_whose_aggregator_is_silent, begin_late),
       cmocka_unit_test_setup(test_many_aggregators_are_cut_short, begin_late),
       cmocka_unit_test_setup(test_what_the_system_says, begin_late),
       cmocka_unit_test_setup(test_what_the_system_said_before, begin_late),
