@@ -164,11 +164,11 @@ def killed_aggregator(draw, lease_s=2.0):
         aggregator.stop()
 
 
-def restarted_aggregator(draw):
+def restarted_aggregator(draw, **more):
     """Killed and started again on its port, once or more often, while workers try again: every operation of every rank
     ends with the right sum. Seconds that the workers were at it."""
     world_size, env = shape(draw, 2.0)
-    env.update(SWITCHML_RETRY=30, SWITCHML_CHECK=draw.choice([0, 1]), MEMBER_PAUSE_US=2000)
+    env.update(SWITCHML_RETRY=30, SWITCHML_CHECK=draw.choice([0, 1]), MEMBER_PAUSE_US=2000, **more)
     with tempfile.NamedTemporaryFile("w", prefix="switchml-keys-") as keys:
         keys.write("tenant 0f0e0d0c0b0a09080706050403020100\n")
         keys.flush()

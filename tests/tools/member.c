@@ -22,15 +22,18 @@
 
 enum { EXIT_WRONG = 1, EXIT_ERROR = 3 };
 
-/* All are done in place. In rows, as an operation's number has it: each in turn, with another root each time. */
-enum collective { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, NUM_COLLECTIVES };
-static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all"};
+/* All are done in place. In rows, as an operation's number has it: ALL, each in turn, with another root each time;
+ * SHARDED, a reduce-scatter and an all-gather at once. */
+enum collective { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, BARRIER, ALL, SHARDED };
+#define NUM_COLLECTIVES ((uint64_t)ALL)
+static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                    "reduce",     "barrier",        "all",        "sharded"};
 
 struct member {
   bool is_launched; /* no RANK: a launcher says who this is, and the library finds it */
   bool has_ones;
   uint32_t rank, world_size;
-  enum collective collective; /* NUM_COLLECTIVES: in rows */
+  enum collective collective;
   uint64_t num_operations, pause_ns; /* 0: without end */
   size_t num_elems;
   sml_context *context;
@@ -60,7 +63,8 @@ static int say_error(const sml_error *error, sml_status status) {
 }
 
 static enum collective collective_of(const struct member *m, uint64_t operation) {
-  return m->collective == NUM_COLLECTIVES ? (enum collective)(operation % NUM_COLLECTIVES) : m->collective;
+  if (m->collective == SHARDED) return operation % 2 == 0 ? REDUCE_SCATTER : ALL_GATHER;
+  return m->collective == ALL ? (enum collective)(operation % NUM_COLLECTIVES) : m->collective;
 }
 
 static uint32_t root_of(const struct member *m, uint64_t operation) {
@@ -101,6 +105,7 @@ static int32_t result_of(const struct member *m, uint64_t operation, size_t i) {
 
 static bool is_right(const struct member *m, uint64_t operation, const void *buffer) {
   size_t first = 0, end = m->num_elems;
+  if (collective_of(m, operation) == BARRIER) return true;
   if (collective_of(m, operation) == REDUCE && root_of(m, operation) != m->rank) return true;
   if (collective_of(m, operation) == REDUCE_SCATTER) {
     first = m->rank * (m->num_elems / m->world_size);
@@ -130,6 +135,7 @@ static sml_status call(const struct member *m, uint64_t operation, void *buffer,
     case REDUCE:
       return sml_reduce(m->job, buffer, m->rank == root ? buffer : NULL, m->num_elems, type, SML_SUM, root, NULL,
                         handle_out);
+    case BARRIER: return sml_barrier(m->job, NULL, handle_out);
     default: return sml_allreduce(m->job, buffer, buffer, m->num_elems, type, SML_SUM, NULL, handle_out);
   }
 }
@@ -220,7 +226,7 @@ static int join(struct member *m) {
 
 static enum collective collective_from(const char *name) {
   uint32_t i = ALL_REDUCE;
-  while (name != NULL && i < NUM_COLLECTIVES && strcmp(name, names[i]) != 0) i++;
+  while (name != NULL && i < SHARDED && strcmp(name, names[i]) != 0) i++;
   return (enum collective)i;
 }
 
