@@ -5,10 +5,14 @@
 
 #include "quant/exact.h"
 
+/* So far ahead: blocks come one by one, with something else in between, and the processor loses sight of them. */
+#define PREFETCH_ELEMS 512
+
 #define EACH_ELEMENT(i) for (size_t i = 0; i < SML_BLOCK_ELEMS; i++)
 
 /* ---- numbers: m * 2^p, and infinity and NaN as what their bits would be ---- */
 
+/* field and p stand where the exponent does. */
 struct exact_numbers {
   vint bits, field, m, p;
 };
@@ -17,9 +21,9 @@ static ALWAYS_INLINE struct exact_numbers exact_load(const uint8_t *in, size_t i
   const uint32_t num_fields = fraction_bits == 10 ? 31 : 255;
   struct exact_numbers x;
   x.bits = fraction_bits == 23 ? load(in + 4 * i) : widened_bits(load_half(in + 2 * i));
-  x.field = and_bits(shift_right(x.bits, fraction_bits), fill(num_fields));
-  const vint hidden = min_u32(x.field, fill(1));
-  x.m = or_bits(and_bits(x.bits, fill((UINT32_C(1) << fraction_bits) - 1)), shift_left(hidden, fraction_bits));
+  x.field = and_bits(x.bits, fill(num_fields << fraction_bits));
+  const vint hidden = min_u32(x.field, fill(UINT32_C(1) << fraction_bits));
+  x.m = or_bits(and_bits(x.bits, fill((UINT32_C(1) << fraction_bits) - 1)), hidden);
   x.p = subtract(x.field, hidden);
   return x;
 }
@@ -32,12 +36,13 @@ static ALWAYS_INLINE vint exact_top_cell(vint m, vint p_of_float) {
 
 static ALWAYS_INLINE bool cells_of(uint64_t *cells, const uint8_t *in, uint32_t fraction_bits) {
   /* Larger fields have cells beyond 32, or are no numbers. */
-  const uint32_t num_fields = fraction_bits == 10 ? 31 : 257 - fraction_bits;
+  const uint32_t field_end = (fraction_bits == 10 ? 31 : 257 - fraction_bits) << fraction_bits;
   vint used = fill(0), largest = fill(0);
   uint32_t words[VECTOR_ELEMS], all = 0;
   for (size_t i = 0; i < SML_BLOCK_ELEMS; i += VECTOR_ELEMS) {
     const struct exact_numbers x = exact_load(in, i, fraction_bits);
-    const vint p_of_float = shift_left(subtract(x.p, fill(127)), 23);
+    __builtin_prefetch(in + (fraction_bits == 23 ? 4 : 2) * (i + PREFETCH_ELEMS));
+    const vint p_of_float = subtract(shift_left(x.p, 23 - fraction_bits), fill(UINT32_C(127) << 23));
     const vint first = exact_top_cell(and_bits(x.m, subtract(fill(0), x.m)), p_of_float);
     const vint last = exact_top_cell(x.m, p_of_float);
     used = or_bits(used, subtract(shift_left_by(fill(2), last), shift_left_by(fill(1), first)));
@@ -46,7 +51,7 @@ static ALWAYS_INLINE bool cells_of(uint64_t *cells, const uint8_t *in, uint32_t 
   store((uint8_t *)words, used);
   for (size_t i = 0; i < VECTOR_ELEMS; i++) all |= words[i];
   *cells = all;
-  return largest_of(largest) < num_fields;
+  return largest_of(largest) < field_end;
 }
 
 static VECTOR bool exact_cells(uint64_t *cells, const void *in, uint32_t fraction_bits) {
@@ -59,11 +64,12 @@ static ALWAYS_INLINE void limbs_of(int32_t *restrict lanes, const uint8_t *restr
                                    uint32_t num_limbs, uint32_t mask, uint32_t fraction_bits) {
   for (size_t i = 0; i < SML_BLOCK_ELEMS; i += VECTOR_ELEMS) {
     const struct exact_numbers x = exact_load(in, i, fraction_bits);
+    __builtin_prefetch(in + (fraction_bits == 23 ? 4 : 2) * (i + PREFETCH_ELEMS));
+    const vint p = shift_right(x.p, fraction_bits);
     const vint sign = fraction_bits == 23 ? x.bits : shift_left_16(x.bits);
     for (uint32_t limb = 0; limb < num_limbs; limb++) {
-      const vint position = fill(positions[limb]);
-      const vint part =
-          or_bits(shift_left_by(x.m, subtract(x.p, position)), shift_right_by(x.m, subtract(position, x.p)));
+      const vint up = subtract(p, fill(positions[limb])), down = subtract(fill(positions[limb]), p);
+      const vint part = or_bits(shift_left_by(x.m, up), shift_right_by(x.m, down));
       store((uint8_t *)(lanes + limb * SML_BLOCK_ELEMS + i), with_sign_of(sign, and_bits(part, fill(mask))));
     }
   }
@@ -213,6 +219,7 @@ static ALWAYS_INLINE void exact_few(uint8_t *restrict out, const int32_t *restri
   for (size_t i = 0; i < SML_BLOCK_ELEMS; i += DOUBLES) {
     const vdouble sum = exact_odd_sum(exact_lane(lanes + i) * weights->unit, exact_lane(lower + i) * lower_unit);
     const vsingle nearest = __builtin_convertvector(sum, vsingle);
+    __builtin_prefetch(out + 4 * (i + PREFETCH_ELEMS), 1);
     memcpy(out + 4 * i, &nearest, sizeof nearest);
   }
 }
@@ -250,6 +257,7 @@ static ALWAYS_INLINE void exact_longs(uint8_t *restrict out, const int32_t *rest
       const vsigned is_short = (sum >> 31) == (sum >> 63);
       nearest = choose_float(is_short, floats_of_long(whole) * least, floats_of_long(jammed) * unit);
     }
+    __builtin_prefetch(out + 4 * (i + PREFETCH_ELEMS), 1);
     memcpy(out + 4 * i, &nearest, sizeof nearest);
   }
 }
